@@ -1,0 +1,131 @@
+# Builds coalesced. `make` the daemon, `make check` the tests, `make help` the rest.
+#
+# SAN=address|undefined|thread builds and checks everything again under that sanitizer, in a folder of its
+# own. A source file needs no mention here: every .c of kernels/, worker/ and daemon/ is built, every
+# test/test_*.c is a test program, test/bench_*.c a benchmark, test/fuzz/fuzz_*.c a fuzz target.
+
+VERSION := 0.1.0
+PREFIX ?= /usr/local
+CC ?= gcc
+CLANG ?= clang
+SAN ?=
+BUILD := build/$(if $(SAN),$(SAN),release)
+
+CPPFLAGS := -I. -D_GNU_SOURCE -DCOALESCED_VERSION='"$(VERSION)"'
+WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-prototypes -Wmissing-prototypes \
+            -Wpointer-arith -Wcast-qual -Wwrite-strings
+CFLAGS := -std=gnu17 -O2 -g -ffp-contract=off -fno-omit-frame-pointer $(WARNINGS) \
+          $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
+LDFLAGS := $(if $(SAN),-fsanitize=$(SAN))
+LDLIBS := -lzmq -lcjson -lsodium -lm -lpthread
+
+# kernels/lanes/ is compiled once per instruction set that we dispatch to; kernels/onednn/ stands apart so
+# that a program that does not ask for oneDNN does not load it.
+ISAS := baseline avx2 avx512
+ISA_baseline :=
+ISA_avx2 := -mavx2 -mfma
+ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512
+LANES := $(wildcard kernels/lanes/*.c)
+ONEDNN := $(wildcard kernels/onednn/*.c)
+KERNELS := $(filter-out $(LANES) $(ONEDNN),$(wildcard kernels/*.c kernels/*/*.c))
+WORKER := $(wildcard worker/*.c worker/*/*.c)
+DAEMON := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
+TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(wildcard test/test_*.c))
+BENCHES := $(patsubst test/%.c,$(BUILD)/test/%,$(wildcard test/bench_*.c))
+TEST_COMMON := $(filter-out $(wildcard test/test_*.c test/bench_*.c),$(wildcard test/*.c))
+
+objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
+LANE_OBJECTS := $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(LANES)))
+ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
+
+.PHONY: all check bench fuzz lint format install clean help schema
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: $(BUILD)/coalesced
+
+help:
+	@echo 'make            the daemon, $(BUILD)/coalesced'
+	@echo 'make check      every test (SAN=address|undefined|thread: under a sanitizer)'
+	@echo 'make bench      benchmarks beside their baselines'
+	@echo 'make fuzz       fuzz targets, FUZZ_SECONDS=300 each'
+	@echo 'make lint       clang-format, clang-tidy, cppcheck, shellcheck'
+	@echo 'make format     rewrite the sources as clang-format wants them'
+	@echo 'make schema     config/job.schema.json from the job table'
+	@echo 'make install    PREFIX=$(PREFIX) DESTDIR='
+
+$(BUILD)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+define lane_rule
+$(BUILD)/kernels/lanes/%.$(1).o: kernels/lanes/%.c Makefile
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -O3 $$(ISA_$(1)) -DLANES_ISA=$(1) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach isa,$(ISAS),$(eval $(call lane_rule,$(isa))))
+
+$(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(LANE_OBJECTS)
+$(BUILD)/libworker.a: $(call objects,$(WORKER))
+$(BUILD)/libdaemon.a: $(call objects,$(DAEMON))
+$(BUILD)/libonednn.a: $(call objects,$(ONEDNN))
+$(BUILD)/%.a:
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/coalesced: $(BUILD)/daemon/main.o $(ARCHIVES)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# A test links its own object, the helpers beside it, and from the archives what it names and no more.
+# Tests whose name says onednn, and bench_mlp, are the only programs that load oneDNN.
+$(BUILD)/test/%_onednn $(BUILD)/test/bench_mlp: EXTRA_LIBS := $(BUILD)/libonednn.a $(BUILD)/libkernels.a -ldnnl
+$(BUILD)/test/%: $(BUILD)/test/%.o $(call objects,$(TEST_COMMON)) $(BUILD)/libonednn.a $(ARCHIVES)
+	$(CC) $(LDFLAGS) -o $@ $< $(call objects,$(TEST_COMMON)) $(ARCHIVES) $(EXTRA_LIBS) \
+	    -Wl,--push-state,--as-needed -lcheck -lsubunit $(LDLIBS) -lrt -Wl,--pop-state
+
+check: $(BUILD)/coalesced $(TESTS)
+	@BUILD=$(BUILD) SAN=$(SAN) scripts/check $(sort $(TESTS))
+
+bench: $(BUILD)/coalesced $(BENCHES)
+	@BUILD=$(BUILD) scripts/bench
+
+schema: $(BUILD)/coalesced
+	$(BUILD)/coalesced schema > config/job.schema.json
+
+# ---- fuzzing: one program of clang's libFuzzer per target ----
+FUZZ_SECONDS ?= 300
+FUZZERS := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
+FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/ref/%,$(KERNELS)) $(wildcard worker/net/*.c worker/job/*.c)
+
+build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) Makefile
+	@mkdir -p $(@D)
+	$(CLANG) $(CPPFLAGS) -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+	    -o $@ $< $(FUZZ_SOURCES) $(LDLIBS)
+
+fuzz: $(FUZZERS)
+	@for f in $(FUZZERS); do \
+	    name=$$(basename $$f); mkdir -p build/corpus/$$name; \
+	    echo "== $$name, $(FUZZ_SECONDS) s"; \
+	    $$f -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -artifact_prefix=build/ \
+	        build/corpus/$$name $$(ls -d test/fuzz/seeds/$$name 2>/dev/null) || exit 1; \
+	done
+
+# ---- form ----
+SOURCES := $(shell git ls-files '*.c' '*.h' 2>/dev/null || true)
+lint:
+	@scripts/lint $(SOURCES)
+
+format:
+	clang-format -i $(SOURCES)
+
+install: $(BUILD)/coalesced
+	install -D -m 755 $(BUILD)/coalesced $(DESTDIR)$(PREFIX)/bin/coalesced
+	install -d $(DESTDIR)$(PREFIX)/share/coalesced $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m 644 config/*.json $(DESTDIR)$(PREFIX)/share/coalesced/
+	sed 's|@PREFIX@|$(PREFIX)|g' scripts/coalesced@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
+
+clean:
+	rm -rf build
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -1,0 +1,14 @@
+/* Philox blocks through Random123; any thread. */
+#include "kernels/base/rng.h"
+
+#include <Random123/philox.h>
+
+void rng_block(const struct rng_key *key, enum rng_stream stream, uint32_t block, uint32_t words[4])
+{
+    philox4x32_ctr_t counter = {
+        {(uint32_t)stream << RNG_STREAM_SHIFT | block, key->environment, key->step, key->episode}};
+    philox4x32_key_t seed = {{(uint32_t)key->seed, (uint32_t)(key->seed >> 32)}};
+    philox4x32_ctr_t drawn = philox4x32(counter, seed);
+    for (int i = 0; i < 4; i++)
+        words[i] = drawn.v[i];
+}

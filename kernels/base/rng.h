@@ -1,0 +1,47 @@
+/* Random numbers by position: a draw is a function of (seed, stream, counter), never of who asked first.
+ *
+ * The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11),
+ * through Random123's header. The 64-bit job seed is the key; the 128-bit counter is
+ *
+ *     word 0: stream << 24 | block     word 1: environment or element     word 2: step     word 3: episode
+ *
+ * so that whatever computes a draw, wherever and in whatever order, gets the same bits. Pure functions. */
+#ifndef KERNELS_BASE_RNG_H
+#define KERNELS_BASE_RNG_H
+
+#include <stdint.h>
+
+/* What a draw is for. The numbers are part of every recorded result: add, never renumber. */
+enum rng_stream {
+    RNG_INIT = 1,    /* parameters: element, -, parameter index in word 3 */
+    RNG_RESET = 2,   /* an environment's first state */
+    RNG_DROPOUT = 3, /* 16 bits per unit */
+    RNG_ACTION = 4,  /* one uniform per row */
+};
+
+enum { RNG_STREAM_SHIFT = 24, RNG_BLOCK_MAX = (1 << RNG_STREAM_SHIFT) - 1 };
+
+/* One row's coordinates: what keys every draw that is made for it. */
+struct rng_key {
+    uint64_t seed;
+    uint32_t environment;
+    uint32_t step;
+    uint32_t episode;
+};
+
+/* Four independent words: block `block` of `stream` at `key`. */
+void rng_block(const struct rng_key *key, enum rng_stream stream, uint32_t block, uint32_t words[4]);
+
+/* Uniform in [0, 1) with 53 bits, from two words. */
+static inline double rng_uniform_double(uint32_t high, uint32_t low)
+{
+    return (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
+}
+
+/* Uniform in [0, 1) with 24 bits, from one word; exact in float32. */
+static inline float rng_uniform_float(uint32_t word)
+{
+    return (float)(word >> 8) * 0x1p-24f;
+}
+
+#endif

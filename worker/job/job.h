@@ -1,0 +1,114 @@
+/* A job: what the user asked for, checked and complete.
+ *
+ * One JSON text is a job's only form outside of memory: the file a person edits, `job.json` in the run
+ * directory, and what the supervisor and HELLO's answer hand to every worker. This module turns such text
+ * into a `struct job` and back. It is driven by one table (job_table.c), from which the JSON schema is
+ * generated too. Nothing here blocks except job_read_file, which reads one file. */
+#ifndef WORKER_JOB_JOB_H
+#define WORKER_JOB_JOB_H
+
+#include "kernels/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum job_kind { JOB_REINFORCE };
+enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_GPU };
+enum job_rollout { JOB_ROLLOUT_STEPS, JOB_ROLLOUT_EPISODE };
+enum job_coalesce { JOB_COALESCE_OFF, JOB_COALESCE_BARRIER, JOB_COALESCE_DYNAMIC };
+enum job_reduction { JOB_REDUCTION_SUM, JOB_REDUCTION_MEAN_OVER_ENVIRONMENTS };
+enum job_of { JOB_OF_MIN, JOB_OF_MEAN };
+
+enum {
+    JOB_NAME_BYTES = 64,          /* with the terminating zero */
+    JOB_TEXT_BYTES_MAX = 1 << 20, /* a longer job file is refused unread */
+    JOB_DEPTH_MAX = 32,           /* nesting of a job file */
+    JOB_ENVIRONMENTS_MAX = 16384, /* observers.count * observers.environments */
+};
+
+struct job {
+    int kind; /* enum job_kind; enums are stored as int so that one table can fill them */
+    char name[JOB_NAME_BYTES];
+    uint64_t seed;
+    int device;
+    struct {
+        uint32_t count;        /* processes */
+        uint32_t environments; /* per process */
+    } observers;
+    struct {
+        char name[JOB_NAME_BYTES]; /* of worker/env/environment.h */
+    } environment;
+    struct {
+        int mode;       /* `steps`: a fixed number with reset on done; `episode`: until done */
+        uint32_t steps; /* in mode `steps` */
+    } rollout;
+    struct {
+        int mode;
+        uint32_t max_batch;    /* rows; `dynamic` only */
+        uint64_t max_delay_us; /* microseconds; `dynamic` only */
+    } coalesce;
+    struct {
+        uint32_t hidden; /* the one hidden layer's width (an array of one number in JSON) */
+        double dropout;  /* probability that a unit is dropped */
+    } policy;
+    struct {
+        double gamma;
+        bool normalize; /* per environment, by mean and unbiased standard deviation */
+    } returns;
+    struct {
+        int reduction;
+    } loss;
+    struct {
+        char name[JOB_NAME_BYTES]; /* "adam" */
+        double lr, beta1, beta2, epsilon;
+    } optimizer;
+    struct {
+        int of;        /* over environments */
+        double weight; /* of the new value */
+    } running_reward;
+    struct {
+        bool has_episodes, has_running_reward; /* false: null in JSON, no such limit */
+        uint64_t episodes;
+        double running_reward; /* ends when the running reward is above it */
+    } stop;
+    struct {
+        uint64_t every; /* episodes between two lines of episodes.log; episodes.jsonl has them all */
+    } log;
+    struct {
+        double hang_s; /* a worker that has not beaten for so long is killed */
+    } supervise;
+};
+
+/* All that is wrong with one job, in the order of the file. */
+struct job_problems {
+    char *text;     /* one line per problem, each ended by '\n'; NULL when there is none */
+    size_t bytes;   /* strlen(text) */
+    unsigned count; /* lines; at most 100 are kept, the last line then says how many more there were */
+};
+void job_problems_fini(struct job_problems *problems);
+
+/* Parses and checks `text` (length bytes, need not be terminated). `origin` is the file's name for the
+ * problems, which read `origin:12:9: /observers/count: expected an integer in 1..1024, got 0`.
+ * `overrides` are `--set` arguments, "/pointer=value", applied in order before checking; a problem in one
+ * reads `--set /pointer=value: …`.
+ * On success fills *job, every default resolved (`name` from origin's stem). On STATUS_INVALID, *problems
+ * holds every problem found; the caller calls job_problems_fini in either case. */
+enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
+                      const char *const *overrides, size_t override_count, struct job_problems *problems);
+
+/* Reads the file `path` and parses it. A file that cannot be opened, is not a regular file, or is longer
+ * than JOB_TEXT_BYTES_MAX is one problem and STATUS_NOT_FOUND, STATUS_PERMISSION or STATUS_INVALID. */
+enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
+                          size_t override_count, struct job_problems *problems);
+
+/* Writes `job` as JSON, every key present, keys in the table's order, doubles as %.17g: parsing it gives
+ * the same struct, bit for bit. The result is malloc'ed, zero-terminated; *bytes is its strlen.
+ * NULL when memory ran out. */
+char *job_format(const struct job *job, size_t *bytes);
+
+/* Writes the JSON schema (draft 2020-12) of job files, generated from the table. 0, or EOF on error. */
+int job_write_schema(FILE *stream);
+
+#endif

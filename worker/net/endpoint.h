@@ -1,0 +1,77 @@
+/* Sockets: the only module that calls zmq_*. Two kinds, each owned by one thread.
+ *
+ * An endpoint is a ROUTER that is bound, or a DEALER that is connected. It sends and receives messages of
+ * exactly two frames, never blocks except in endpoint_wait, and never drops a message without saying so.
+ * A pair is two inproc PAIR sockets that hand a word from one thread of a process to another. */
+#ifndef WORKER_NET_ENDPOINT_H
+#define WORKER_NET_ENDPOINT_H
+
+#include "kernels/base/monotime.h"
+#include "kernels/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct endpoint;
+struct endpoint_pair;
+
+enum { ENDPOINT_FRAME_WORDS = 8, ENDPOINT_WATCH_MAX = 4 };
+
+/* One received or outgoing message. `header` and `payload` point into the frames. */
+struct endpoint_message {
+    uint32_t peer; /* a ROUTER's name for the connection, from its automatic routing id; 0 on a DEALER */
+    const uint8_t *header;
+    size_t header_bytes;
+    uint8_t *payload;
+    size_t payload_bytes;
+    uint64_t frames[2][ENDPOINT_FRAME_WORDS]; /* ZeroMQ's own two message structs */
+};
+
+/* Makes a bound ROUTER. "ipc://PATH": refuses a PATH that exists (STATUS_BUSY) or is longer than 107
+ * bytes (STATUS_INVALID); the file is removed by endpoint_free. "tcp://" beyond loopback is refused. */
+enum status endpoint_bind(struct endpoint **out, const char *address, struct error *error);
+enum status endpoint_connect(struct endpoint **out, const char *address, struct error *error);
+void endpoint_free(struct endpoint *endpoint, int linger_ms);
+
+/* Prepares an outgoing message with a copy of the header and an uninitialized payload for the caller to
+ * fill. STATUS_NO_MEMORY. Release it with endpoint_release unless it was sent. */
+enum status endpoint_prepare(struct endpoint_message *message, uint32_t peer, const uint8_t *header,
+                             size_t header_bytes, size_t payload_bytes);
+
+/* Sends and takes the message over on STATUS_OK. STATUS_AGAIN: the peer's queue is full, the message is
+ * still the caller's. STATUS_NOT_FOUND: a ROUTER has no such peer any more; still the caller's. */
+enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *message);
+
+/* Receives one message. STATUS_AGAIN: none is waiting. STATUS_INVALID: a message came that has not exactly
+ * two frames (or is larger than the limits); message->peer names its sender, there is nothing to release. */
+enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
+void endpoint_release(struct endpoint_message *message);
+
+/* What a wait may be for beside the endpoint: a descriptor, or a pair's end when `pair` is not NULL. */
+struct endpoint_watch {
+    int fd;
+    struct endpoint_pair *pair;
+    bool ready; /* out: can be read */
+};
+
+/* Waits until the endpoint can be received from (*readable), a watch is ready, or `until`. `sending`: also
+ * until a send that was refused may succeed. Spins briefly before it sleeps. EINTR is a spurious return. */
+enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
+                          bool sending, struct monotime until, bool *readable);
+
+/* Makes both ends of a pair within `endpoint`'s ZeroMQ context; `a` stays with this thread, `b` goes to one
+ * other. Free both before the endpoint. */
+enum status endpoint_pair_new(struct endpoint *endpoint, struct endpoint_pair **a, struct endpoint_pair **b,
+                              struct error *error);
+void endpoint_pair_free(struct endpoint_pair *pair);
+
+/* Hands `word` to the other end, and with it everything this thread wrote before (release). Never blocks:
+ * at most one word may be under way in each direction (asserted). */
+void endpoint_pair_give(struct endpoint_pair *pair, uint64_t word);
+
+/* Takes a word, and with it all that the giver wrote before (acquire). STATUS_AGAIN: none yet, when `wait`
+ * is false. STATUS_SHUTDOWN: the other end is freed or the context is ending. */
+enum status endpoint_pair_take(struct endpoint_pair *pair, bool wait, uint64_t *word);
+
+#endif

@@ -1,0 +1,172 @@
+/* Remote calls: futures, deadlines, dispatch, sessions.
+ *
+ * A `struct rpc` is one end of the job's conversation: the server's end (a ROUTER with many peers) or a
+ * client's (a DEALER with one, the server). Once HELLO is answered the two ends are alike: either may call
+ * the other, any number of calls at a time, and a handler may complete its request whenever it likes.
+ *
+ *   - A request completes exactly once: value, error, timeout, or its peer's death.
+ *   - Nothing is resent. A request that comes twice takes effect once; a reply that comes twice, late or
+ *     to nobody is dropped and counted.
+ *   - A bad message costs its sender the session: it is told BYE and ignored from then on; it never costs
+ *     the receiver anything.
+ *
+ * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call and
+ * rpc_join block. Callbacks (handlers, `then`, watches) run inside rpc_turn with no lock held; they must
+ * not call rpc_turn or rpc_call (asserted). All memory is taken in rpc_serve and rpc_join. */
+#ifndef WORKER_NET_RPC_H
+#define WORKER_NET_RPC_H
+
+#include "kernels/base/monotime.h"
+#include "worker/net/wire.h"
+
+#include <stdbool.h>
+
+struct rpc;
+struct rpc_request; /* a call of a peer's that we have not answered yet */
+struct future;      /* a call of ours, or what was made of some */
+struct endpoint_pair;
+
+/* What a call or a reply carries. Sending: `data[i]` is where tensor i's bytes lie; they are copied once,
+ * into the outgoing frame. Received: `data[i]` points into the frame, 4-byte aligned or not: copy with
+ * memcpy. A received message is valid until its future is released or its request is answered. */
+struct rpc_message {
+    uint64_t args[WIRE_ARGS];
+    uint8_t tensor_count;
+    struct wire_tensor tensors[WIRE_TENSORS_MAX];
+    const void *data[WIRE_TENSORS_MAX];
+};
+
+/* A call came in from worker `source`. Answer it with rpc_reply or rpc_fail exactly once, now or later. */
+typedef void rpc_handler(void *context, struct rpc_request *request, const struct rpc_message *message);
+
+/* What tensors a method takes: exactly these types and ranks; a dim of 0 here means any from 1 up to
+ * rows_max, and all such first dims of one message are equal. */
+struct rpc_tensor_rule {
+    uint8_t dtype, rank;
+    uint32_t dims[WIRE_RANK_MAX];
+};
+
+/* One row of the dispatch table: what is not in it is not permitted. */
+struct rpc_method {
+    uint16_t method;
+    uint8_t callers; /* mask of enum wire_role */
+    uint8_t tensor_count;
+    struct rpc_tensor_rule tensors[WIRE_TENSORS_MAX];
+    rpc_handler *handler;
+};
+
+struct rpc_config {
+    uint16_t worker; /* 0 for a server */
+    uint8_t role;
+    uint32_t incarnation, generation;
+    uint32_t peers_max;    /* a server's clients are workers 1 .. peers_max, and have role peer_role */
+    uint8_t peer_role;     /* of the other end or ends */
+    uint32_t pending_max;  /* calls of ours at a time; one more is STATUS_BUSY */
+    uint32_t incoming_max; /* calls of theirs at a time, over all peers; one more is answered STATUS_BUSY */
+    uint32_t rows_max;     /* see struct rpc_tensor_rule */
+    const struct rpc_method *methods; /* static; METHOD_ECHO is served by rpc itself */
+    size_t method_count;
+    void *context;         /* for handlers and the two below */
+    void (*joined)(void *context, uint16_t worker);                     /* server; may be NULL */
+    void (*left)(void *context, uint16_t worker, enum status why, const char *text); /* may be NULL */
+    const char *welcome;   /* server: WELCOME's payload, the job's JSON; copied */
+    size_t welcome_bytes;
+};
+
+/* Binds a ROUTER on `address` ("ipc://…": the path must not exist; "tcp://…" only loopback).
+ * Errors: STATUS_BUSY (taken), STATUS_INVALID (address), STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
+enum status rpc_serve(struct rpc **out, const struct rpc_config *config, const char *address,
+                      struct error *error);
+
+/* Connects a DEALER to `address`, says HELLO, and waits for WELCOME until `deadline`. Errors:
+ * STATUS_TIMEOUT; STATUS_PERMISSION with the server's reason when it said BYE; as rpc_serve. */
+enum status rpc_join(struct rpc **out, const struct rpc_config *config, const char *address,
+                     struct monotime deadline, struct error *error);
+
+/* A client's WELCOME payload: the job's JSON, zero-terminated, valid as long as the rpc. */
+const char *rpc_welcome(const struct rpc *rpc, size_t *bytes);
+
+/* Tells every peer BYE with `why`, completes all pending futures with STATUS_SHUTDOWN, lets what is
+ * queued leave for at most `linger_ms`, and frees everything. NULL is allowed. */
+void rpc_free(struct rpc *rpc, const char *why, int linger_ms);
+
+/* ---- the loop ---- */
+
+/* One turn: waits until something can be done or `until` has come (a past time: does not wait), then runs
+ * the watches that are ready, handles every message that has arrived (a bounded number a turn), expires
+ * what is due, and sends what was held back. Returns STATUS_OK, or STATUS_PEER_DIED on a client whose
+ * server is gone, or STATUS_IO when the socket itself failed (then nothing more will work). */
+enum status rpc_turn(struct rpc *rpc, struct monotime until);
+
+/* Lets rpc_turn wait on `fd` too (POLLIN, or `pair` when it is not NULL) and call `ready` when it can be
+ * read. At most 4. */
+enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void (*ready)(void *arg), void *arg);
+
+/* Makes every turn, also those inside rpc_call, call `beat` at its end, and wait no longer than until the
+ * time it returned last. */
+void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg);
+
+/* Completes every pending call of ours with `why` (to everyone; to one peer, whose session also ends). */
+void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text);
+void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text);
+
+/* ---- calling ---- */
+
+/* Sends a request to `worker`. MONOTIME_NEVER: no deadline. On STATUS_OK *out is a future the caller
+ * releases. Errors, with no future and no effect: STATUS_NOT_FOUND (no such peer has a session),
+ * STATUS_BUSY (pending_max, or the peer's queue is full), STATUS_INVALID (larger than the limits). */
+enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                           const struct rpc_message *message, struct monotime deadline, struct future **out,
+                           struct error *error);
+
+/* The blocking one, for a role's top level: turns until the future is done, serving calls meanwhile.
+ * Returns the future's status; on STATUS_OK *out holds the value until it is released, otherwise *out is
+ * NULL and *error says why. */
+enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                     const struct rpc_message *message, struct monotime deadline, struct future **out,
+                     struct error *error);
+
+bool future_done(const struct future *future);
+enum status future_status(const struct future *future);         /* STATUS_AGAIN while not done */
+const char *future_text(const struct future *future);           /* the error's text, "" when there is none */
+const struct rpc_message *future_value(const struct future *future); /* NULL unless done with STATUS_OK */
+
+/* Gives the future back; a call whose future is released before it is done runs on, its reply dropped. */
+void future_release(struct future *future);
+
+/* A new future that is done when `future` is: `then` runs once, inside a turn (or at once if it is done
+ * already), and returns the new future's status; the new future's value is `future`'s. */
+typedef enum status future_then_function(struct future *future, void *arg);
+enum status future_then(struct future *future, future_then_function *then, void *arg, struct future **out);
+
+/* A new future that is done when all `count` are; its status is that of the first in order that failed. */
+enum status future_all(struct rpc *rpc, struct future *const *futures, size_t count, struct future **out);
+
+/* ---- answering ---- */
+
+uint16_t rpc_request_source(const struct rpc_request *request);
+struct monotime rpc_request_deadline(const struct rpc_request *request); /* by this end's clock */
+const struct rpc_message *rpc_request_message(const struct rpc_request *request);
+
+/* Completes the request; it is gone afterwards. When its peer is gone, this does nothing more than that. */
+void rpc_reply(struct rpc_request *request, const struct rpc_message *value);
+void rpc_fail(struct rpc_request *request, enum status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A malformed argument inside a well-formed message: fails the request with STATUS_INVALID and ends its
+ * sender's session, as for any bad message. */
+void rpc_reject(struct rpc_request *request, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- counters, since the start ---- */
+
+struct rpc_counters {
+    uint64_t sent, received;     /* messages */
+    uint64_t bad;                /* messages that cost their sender the session */
+    uint64_t strangers;          /* messages of peers without a session, ignored */
+    uint64_t duplicates;         /* requests seen before, dropped */
+    uint64_t stale;              /* replies to nobody, old generations, dropped */
+    uint64_t timeouts;           /* calls of ours */
+};
+void rpc_counters(const struct rpc *rpc, struct rpc_counters *counters);
+
+#endif

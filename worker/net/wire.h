@@ -1,0 +1,86 @@
+/* The header that begins every message, and the limits that every message keeps.
+ *
+ * A message is two frames: this header (fixed size, little-endian, encoded field by field) and one payload
+ * (tensors one after the other without gaps, in the header's order; an error's UTF-8 text; or a HELLO's
+ * and WELCOME's text). PROTOCOL.md beside this file is the same in prose, for a client in another
+ * language. Encoding and decoding are pure: no I/O, no allocation, no blocking. */
+#ifndef WORKER_NET_WIRE_H
+#define WORKER_NET_WIRE_H
+
+#include "kernels/base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    WIRE_MAGIC = 0x4c414f43, /* "COAL" as bytes */
+    WIRE_VERSION = 1,
+    WIRE_ARGS = 4,
+    WIRE_TENSORS_MAX = 4,
+    WIRE_RANK_MAX = 4,
+    WIRE_HEADER_BYTES = 208,
+    WIRE_PAYLOAD_BYTES_MAX = 1 << 20,
+    WIRE_QUEUE_MAX = 63, /* messages in flight to one peer: WIRE_QUEUE_MAX * largest message < 64 MB */
+    WIRE_ERROR_TEXT_MAX = 400,
+};
+
+enum wire_kind {
+    WIRE_HELLO = 1,   /* client -> server, first: who I am */
+    WIRE_WELCOME = 2, /* its answer: the resolved job, as JSON text */
+    WIRE_REQUEST = 3, /* either way */
+    WIRE_REPLY = 4,   /* answers one request, with a value or a status and a text */
+    WIRE_BYE = 5,     /* either way, last: the session is over; the payload says why */
+};
+
+/* What a request asks for. Numbers are for ever. */
+enum wire_method {
+    METHOD_NONE = 0,
+    METHOD_ECHO = 1,        /* any -> any: answers its tensors unchanged */
+    METHOD_RUN_EPISODE = 2, /* agent -> observer: play one rollout */
+    METHOD_STEP = 3,        /* observer -> agent: rows in, actions out */
+};
+
+/* Who a worker is; also the bits of a method's `callers`. */
+enum wire_role { WIRE_ROLE_AGENT = 1, WIRE_ROLE_OBSERVER = 2 };
+
+enum wire_dtype { WIRE_F32 = 1, WIRE_U32 = 2, WIRE_U8 = 3 };
+
+struct wire_tensor {
+    uint8_t dtype; /* enum wire_dtype */
+    uint8_t rank;  /* 1 .. WIRE_RANK_MAX */
+    uint32_t dims[WIRE_RANK_MAX]; /* beyond rank: 0 */
+};
+
+struct wire_header {
+    uint8_t kind;
+    uint8_t status;        /* a reply's enum status */
+    uint16_t method;
+    uint8_t role;          /* HELLO and WELCOME: the sender's */
+    uint16_t source;       /* worker numbers: 0 is the server, clients count from 1 */
+    uint16_t destination;
+    uint32_t incarnation;  /* the source's, from the supervisor */
+    uint32_t generation;   /* the job's; others are dropped */
+    uint64_t request;      /* chosen by the caller, ascending from 1; a reply repeats it */
+    uint64_t left_us;      /* time left for a request, microseconds; UINT64_MAX: no deadline */
+    uint64_t args[WIRE_ARGS];
+    uint8_t tensor_count;
+    struct wire_tensor tensors[WIRE_TENSORS_MAX];
+    uint32_t payload_bytes; /* the second frame's length */
+};
+
+/* Writes `header` into `bytes`. The header must be one that wire_decode would accept (asserted). */
+void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYTES]);
+
+/* Reads a header out of a frame of `length` bytes, and checks in this order: length, magic, version, kind,
+ * method, status, tensors (dtype, rank, dims, product without overflow), payload length against
+ * WIRE_PAYLOAD_BYTES_MAX and against `payload_bytes`, the length of the frame that came with it, and for
+ * requests and successful replies against the sum of the tensors' sizes. Reserved bytes must be zero.
+ * STATUS_INVALID says which field broke which rule. */
+enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length,
+                        size_t payload_bytes, struct error *error);
+
+/* Bytes of one element; of the whole tensor (its dims have been checked by wire_decode). */
+size_t wire_dtype_bytes(enum wire_dtype dtype);
+size_t wire_tensor_bytes(const struct wire_tensor *tensor);
+
+#endif
