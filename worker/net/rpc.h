@@ -24,6 +24,7 @@
 struct rpc;
 struct rpc_request; /* a call of a peer's that we have not answered yet */
 struct future;      /* a call of ours, or what was made of some */
+struct endpoint;
 struct endpoint_pair;
 
 /* What a call or a reply carries. Sending: `data[i]` is where tensor i's bytes lie; they are copied once,
@@ -66,10 +67,10 @@ struct rpc_config {
     uint32_t rows_max;     /* see struct rpc_tensor_rule */
     const struct rpc_method *methods; /* static; METHOD_ECHO is served by rpc itself */
     size_t method_count;
-    void *context;         /* for handlers and the two below */
-    void (*joined)(void *context, uint16_t worker);                     /* server; may be NULL */
+    void *context;                                  /* for handlers and the two below */
+    void (*joined)(void *context, uint16_t worker); /* server; may be NULL */
     void (*left)(void *context, uint16_t worker, enum status why, const char *text); /* may be NULL */
-    const char *welcome;   /* server: WELCOME's payload, the job's JSON; copied */
+    const char *welcome; /* server: WELCOME's payload, the job's JSON; copied */
     size_t welcome_bytes;
 };
 
@@ -100,7 +101,11 @@ enum status rpc_turn(struct rpc *rpc, struct monotime until);
 
 /* Lets rpc_turn wait on `fd` too (POLLIN, or `pair` when it is not NULL) and call `ready` when it can be
  * read. At most 4. */
-enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void (*ready)(void *arg), void *arg);
+enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void (*ready)(void *arg),
+                      void *arg);
+
+/* What the rpc sends and receives through: for endpoint_pair_new, and for nothing else. */
+struct endpoint *rpc_endpoint(struct rpc *rpc);
 
 /* Makes every turn, also those inside rpc_call, call `beat` at its end, and wait no longer than until the
  * time it returned last. */
@@ -127,8 +132,8 @@ enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
                      struct error *error);
 
 bool future_done(const struct future *future);
-enum status future_status(const struct future *future);         /* STATUS_AGAIN while not done */
-const char *future_text(const struct future *future);           /* the error's text, "" when there is none */
+enum status future_status(const struct future *future); /* STATUS_AGAIN while not done */
+const char *future_text(const struct future *future);   /* the error's text, "" when there is none */
 const struct rpc_message *future_value(const struct future *future); /* NULL unless done with STATUS_OK */
 
 /* Gives the future back; a call whose future is released before it is done runs on, its reply dropped. */
@@ -160,12 +165,12 @@ void rpc_reject(struct rpc_request *request, const char *format, ...) __attribut
 /* ---- counters, since the start ---- */
 
 struct rpc_counters {
-    uint64_t sent, received;     /* messages */
-    uint64_t bad;                /* messages that cost their sender the session */
-    uint64_t strangers;          /* messages of peers without a session, ignored */
-    uint64_t duplicates;         /* requests seen before, dropped */
-    uint64_t stale;              /* replies to nobody, old generations, dropped */
-    uint64_t timeouts;           /* calls of ours */
+    uint64_t sent, received; /* messages */
+    uint64_t bad;            /* messages that cost their sender the session */
+    uint64_t strangers;      /* messages of peers without a session, ignored */
+    uint64_t duplicates;     /* requests seen before, dropped */
+    uint64_t stale;          /* replies to nobody, old generations, dropped */
+    uint64_t timeouts;       /* calls of ours */
 };
 void rpc_counters(const struct rpc *rpc, struct rpc_counters *counters);
 

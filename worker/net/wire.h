@@ -38,46 +38,54 @@ enum wire_method {
     METHOD_ECHO = 1,        /* any -> any: answers its tensors unchanged */
     METHOD_RUN_EPISODE = 2, /* agent -> observer: play one rollout */
     METHOD_STEP = 3,        /* observer -> agent: rows in, actions out */
+    METHOD_COUNT            /* one past the highest number; a header with this or more is refused */
 };
 
-/* Who a worker is; also the bits of a method's `callers`. */
+/* Who a worker is: one bit of eight, so that a method's `callers` can be a mask of them. */
 enum wire_role { WIRE_ROLE_AGENT = 1, WIRE_ROLE_OBSERVER = 2 };
 
 enum wire_dtype { WIRE_F32 = 1, WIRE_U32 = 2, WIRE_U8 = 3 };
 
 struct wire_tensor {
-    uint8_t dtype; /* enum wire_dtype */
-    uint8_t rank;  /* 1 .. WIRE_RANK_MAX */
-    uint32_t dims[WIRE_RANK_MAX]; /* beyond rank: 0 */
+    uint8_t dtype;                /* enum wire_dtype */
+    uint8_t rank;                 /* 1 .. WIRE_RANK_MAX */
+    uint32_t dims[WIRE_RANK_MAX]; /* 1 or more; beyond rank: 0 */
 };
 
+/* What a kind does not use is zero, in memory as on the wire: only requests and replies have a method, a
+ * request id, args and tensors, and a reply that failed has no args and no tensors; only requests have
+ * left_us; only replies have a status; only HELLO and WELCOME have a role. */
 struct wire_header {
     uint8_t kind;
-    uint8_t status;        /* a reply's enum status */
+    uint8_t status; /* a reply's enum status; never STATUS_AGAIN */
     uint16_t method;
-    uint8_t role;          /* HELLO and WELCOME: the sender's */
-    uint16_t source;       /* worker numbers: 0 is the server, clients count from 1 */
+    uint8_t role;    /* HELLO and WELCOME: the sender's */
+    uint16_t source; /* worker numbers: 0 is the server, clients count from 1 */
     uint16_t destination;
-    uint32_t incarnation;  /* the source's, from the supervisor */
-    uint32_t generation;   /* the job's; others are dropped */
-    uint64_t request;      /* chosen by the caller, ascending from 1; a reply repeats it */
-    uint64_t left_us;      /* time left for a request, microseconds; UINT64_MAX: no deadline */
+    uint32_t incarnation; /* the source's, from the supervisor */
+    uint32_t generation;  /* the job's; others are dropped */
+    uint64_t request;     /* chosen by the caller, ascending from 1; a reply repeats it */
+    uint64_t left_us;     /* time left for a request, microseconds; UINT64_MAX: no deadline */
     uint64_t args[WIRE_ARGS];
     uint8_t tensor_count;
     struct wire_tensor tensors[WIRE_TENSORS_MAX];
     uint32_t payload_bytes; /* the second frame's length */
 };
 
-/* Writes `header` into `bytes`. The header must be one that wire_decode would accept (asserted). */
+/* Checks all that can be wrong with a header in memory, in wire_decode's order from `kind` on. */
+enum status wire_check(const struct wire_header *header, struct error *error);
+
+/* Writes `header` into `bytes`. The header must be one that wire_check accepts (asserted). */
 void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYTES]);
 
-/* Reads a header out of a frame of `length` bytes, and checks in this order: length, magic, version, kind,
- * method, status, tensors (dtype, rank, dims, product without overflow), payload length against
- * WIRE_PAYLOAD_BYTES_MAX and against `payload_bytes`, the length of the frame that came with it, and for
- * requests and successful replies against the sum of the tensors' sizes. Reserved bytes must be zero.
- * STATUS_INVALID says which field broke which rule. */
-enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length,
-                        size_t payload_bytes, struct error *error);
+/* Reads a header out of a frame of `length` bytes, and checks in this order: length, magic, version,
+ * reserved bytes (zero), kind, method, status, role, what the kind does not use (zero), tensors (dtype,
+ * rank, dims, product without overflow), payload length against WIRE_PAYLOAD_BYTES_MAX, against what the
+ * kind may carry (requests and successful replies: the sum of the tensors' sizes; failed replies and BYE:
+ * WIRE_ERROR_TEXT_MAX; HELLO: none), and against `payload_bytes`, the length of the frame that came with
+ * it. STATUS_INVALID says which field broke which rule; *header is then not to be used. */
+enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length, size_t payload_bytes,
+                        struct error *error);
 
 /* Bytes of one element; of the whole tensor (its dims have been checked by wire_decode). */
 size_t wire_dtype_bytes(enum wire_dtype dtype);

@@ -1,0 +1,295 @@
+/* The header's bytes. Pure functions, run by whichever thread owns the connection.
+ *
+ * Every field is read and written by its own offset, least significant byte first, so that neither the
+ * compiler's padding nor the machine's byte order is part of the protocol; gcc makes one load or store of
+ * each. All rules stand in wire_check, which judges a struct: the decoder applies it to what came, the
+ * encoder asserts it of what goes, so the two cannot drift apart. */
+#include "worker/net/wire.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum offset {
+    AT_MAGIC = 0,
+    AT_VERSION = 4,
+    AT_KIND = 6,
+    AT_STATUS = 7,
+    AT_METHOD = 8,
+    AT_ROLE = 10,
+    AT_TENSOR_COUNT = 11,
+    AT_SOURCE = 12,
+    AT_DESTINATION = 14,
+    AT_INCARNATION = 16,
+    AT_GENERATION = 20,
+    AT_REQUEST = 24,
+    AT_LEFT_US = 32,
+    AT_ARGS = 40,
+    AT_CONTEXT = 72, /* reserved for the autograd context */
+    AT_PAYLOAD_BYTES = 80,
+    AT_RESERVED_A = 84,
+    AT_TENSORS = 88,
+    AT_RESERVED_B = 168,
+};
+
+/* One tensor descriptor's bytes. */
+enum tensor_offset {
+    TENSOR_DTYPE = 0,
+    TENSOR_RANK = 1,
+    TENSOR_RESERVED = 2,
+    TENSOR_DIMS = 4,
+    TENSOR_BYTES = 20
+};
+
+_Static_assert(AT_CONTEXT == AT_ARGS + 8 * WIRE_ARGS, "args end where the context begins");
+_Static_assert(AT_RESERVED_B == AT_TENSORS + TENSOR_BYTES * WIRE_TENSORS_MAX, "tensors fill their place");
+_Static_assert(TENSOR_BYTES == TENSOR_DIMS + 4 * WIRE_RANK_MAX, "dims fill their place");
+_Static_assert(AT_RESERVED_B + 40 == WIRE_HEADER_BYTES, "the header's length is for ever");
+_Static_assert((WIRE_HEADER_BYTES + WIRE_PAYLOAD_BYTES_MAX) * WIRE_QUEUE_MAX <= 64 << 20, "64 MiB per peer");
+_Static_assert(STATUS_COUNT <= UINT8_MAX && (unsigned)METHOD_COUNT <= UINT16_MAX, "they fit their fields");
+
+static void put_u16(uint8_t *at, uint16_t value)
+{
+    at[0] = (uint8_t)value;
+    at[1] = (uint8_t)(value >> 8);
+}
+
+static void put_u32(uint8_t *at, uint32_t value)
+{
+    put_u16(at, (uint16_t)value);
+    put_u16(at + 2, (uint16_t)(value >> 16));
+}
+
+static void put_u64(uint8_t *at, uint64_t value)
+{
+    put_u32(at, (uint32_t)value);
+    put_u32(at + 4, (uint32_t)(value >> 32));
+}
+
+static uint16_t get_u16(const uint8_t *at)
+{
+    return (uint16_t)(at[0] | at[1] << 8);
+}
+
+static uint32_t get_u32(const uint8_t *at)
+{
+    return (uint32_t)get_u16(at) | (uint32_t)get_u16(at + 2) << 16;
+}
+
+static uint64_t get_u64(const uint8_t *at)
+{
+    return (uint64_t)get_u32(at) | (uint64_t)get_u32(at + 4) << 32;
+}
+
+static bool all_zero(const uint8_t *bytes, size_t count)
+{
+    uint8_t any = 0;
+    for (size_t i = 0; i < count; i++)
+        any |= bytes[i];
+    return any == 0;
+}
+
+size_t wire_dtype_bytes(enum wire_dtype dtype)
+{
+    return dtype == WIRE_U8 ? 1 : 4;
+}
+
+size_t wire_tensor_bytes(const struct wire_tensor *tensor)
+{
+    size_t bytes = wire_dtype_bytes(tensor->dtype);
+    for (unsigned i = 0; i < tensor->rank; i++)
+        bytes *= tensor->dims[i];
+    return bytes;
+}
+
+/* The sizes are multiplied one dim at a time, and each product is compared before the next: none exceeds
+ * 2^20 * 2^32. */
+static enum status check_tensor(const struct wire_tensor *tensor, unsigned i, uint64_t *sum,
+                                struct error *error)
+{
+    if (tensor->dtype < WIRE_F32 || tensor->dtype > WIRE_U8)
+        return error_set(error, STATUS_INVALID, "tensor %u: dtype %u, expected 1..3", i, tensor->dtype);
+    if (tensor->rank < 1 || tensor->rank > WIRE_RANK_MAX)
+        return error_set(error, STATUS_INVALID, "tensor %u: rank %u, expected 1..%d", i, tensor->rank,
+                         WIRE_RANK_MAX);
+    uint64_t bytes = wire_dtype_bytes(tensor->dtype);
+    for (unsigned d = 0; d < WIRE_RANK_MAX; d++) {
+        if (d >= tensor->rank) {
+            if (tensor->dims[d] != 0)
+                return error_set(error, STATUS_INVALID, "tensor %u: dim %u is beyond its rank and not zero",
+                                 i, d);
+            continue;
+        }
+        if (tensor->dims[d] == 0)
+            return error_set(error, STATUS_INVALID, "tensor %u: dim %u is 0", i, d);
+        bytes *= tensor->dims[d];
+        if (bytes > WIRE_PAYLOAD_BYTES_MAX)
+            return error_set(error, STATUS_INVALID, "tensor %u: more than %d bytes", i,
+                             WIRE_PAYLOAD_BYTES_MAX);
+    }
+    *sum += bytes;
+    return STATUS_OK;
+}
+
+static enum status check_tensors(const struct wire_header *header, uint64_t *sum, struct error *error)
+{
+    *sum = 0;
+    if (header->tensor_count > WIRE_TENSORS_MAX)
+        return error_set(error, STATUS_INVALID, "%u tensors, expected at most %d", header->tensor_count,
+                         WIRE_TENSORS_MAX);
+    for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++) {
+        const struct wire_tensor *tensor = &header->tensors[i];
+        if (i < header->tensor_count) {
+            if (check_tensor(tensor, i, sum, error) != STATUS_OK)
+                return STATUS_INVALID;
+        } else if ((tensor->dtype | tensor->rank | tensor->dims[0] | tensor->dims[1] | tensor->dims[2] |
+                    tensor->dims[3]) != 0) {
+            return error_set(error, STATUS_INVALID, "tensor %u is beyond the count and not zero", i);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* The fields that say what kind of message it is, and that the others of that kind are zero. */
+static enum status check_kind(const struct wire_header *header, struct error *error)
+{
+    unsigned kind = header->kind;
+    if (kind < WIRE_HELLO || kind > WIRE_BYE)
+        return error_set(error, STATUS_INVALID, "kind %u, expected 1..5", kind);
+    bool is_request = kind == WIRE_REQUEST, is_reply = kind == WIRE_REPLY;
+    bool is_call = is_request || is_reply;
+    if (is_call ? header->method == METHOD_NONE || header->method >= METHOD_COUNT
+                : header->method != METHOD_NONE)
+        return error_set(error, STATUS_INVALID, "method %u in a message of kind %u", header->method, kind);
+    if (is_reply ? header->status >= STATUS_COUNT || header->status == STATUS_AGAIN : header->status != 0)
+        return error_set(error, STATUS_INVALID, "status %u in a message of kind %u", header->status, kind);
+    bool has_role = kind == WIRE_HELLO || kind == WIRE_WELCOME;
+    unsigned role = header->role;
+    if (has_role ? role == 0 || (role & (role - 1)) != 0 : role != 0)
+        return error_set(error, STATUS_INVALID, "role %u in a message of kind %u", role, kind);
+    if (is_call != (header->request != 0))
+        return error_set(error, STATUS_INVALID, "request id %llu in a message of kind %u",
+                         (unsigned long long)header->request, kind);
+    if (!is_request && header->left_us != 0)
+        return error_set(error, STATUS_INVALID, "time left in a message of kind %u", kind);
+    if (!is_call || header->status != STATUS_OK) {
+        if (header->tensor_count != 0)
+            return error_set(error, STATUS_INVALID, "%u tensors in a message that carries none",
+                             header->tensor_count);
+        if ((header->args[0] | header->args[1] | header->args[2] | header->args[3]) != 0)
+            return error_set(error, STATUS_INVALID, "args in a message that carries none");
+    }
+    return STATUS_OK;
+}
+
+static enum status check_payload(const struct wire_header *header, uint64_t tensor_bytes, struct error *error)
+{
+    uint32_t bytes = header->payload_bytes;
+    if (bytes > WIRE_PAYLOAD_BYTES_MAX)
+        return error_set(error, STATUS_INVALID, "payload of %u bytes, at most %d", bytes,
+                         WIRE_PAYLOAD_BYTES_MAX);
+    bool is_call = header->kind == WIRE_REQUEST || header->kind == WIRE_REPLY;
+    if (is_call && header->status == STATUS_OK && bytes != tensor_bytes)
+        return error_set(error, STATUS_INVALID, "payload of %u bytes, the tensors need %llu", bytes,
+                         (unsigned long long)tensor_bytes);
+    if ((header->kind == WIRE_BYE || header->status != STATUS_OK) && bytes > WIRE_ERROR_TEXT_MAX)
+        return error_set(error, STATUS_INVALID, "text of %u bytes, at most %d", bytes, WIRE_ERROR_TEXT_MAX);
+    if (header->kind == WIRE_HELLO && bytes != 0)
+        return error_set(error, STATUS_INVALID, "payload of %u bytes in a HELLO", bytes);
+    return STATUS_OK;
+}
+
+enum status wire_check(const struct wire_header *header, struct error *error)
+{
+    uint64_t tensor_bytes;
+    if (check_kind(header, error) != STATUS_OK || check_tensors(header, &tensor_bytes, error) != STATUS_OK)
+        return STATUS_INVALID;
+    return check_payload(header, tensor_bytes, error);
+}
+
+void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYTES])
+{
+    assert(wire_check(header, NULL) == STATUS_OK);
+    memset(bytes, 0, WIRE_HEADER_BYTES);
+    put_u32(bytes + AT_MAGIC, WIRE_MAGIC);
+    put_u16(bytes + AT_VERSION, WIRE_VERSION);
+    bytes[AT_KIND] = header->kind;
+    bytes[AT_STATUS] = header->status;
+    put_u16(bytes + AT_METHOD, header->method);
+    bytes[AT_ROLE] = header->role;
+    bytes[AT_TENSOR_COUNT] = header->tensor_count;
+    put_u16(bytes + AT_SOURCE, header->source);
+    put_u16(bytes + AT_DESTINATION, header->destination);
+    put_u32(bytes + AT_INCARNATION, header->incarnation);
+    put_u32(bytes + AT_GENERATION, header->generation);
+    put_u64(bytes + AT_REQUEST, header->request);
+    put_u64(bytes + AT_LEFT_US, header->left_us);
+    for (unsigned i = 0; i < WIRE_ARGS; i++)
+        put_u64(bytes + AT_ARGS + 8 * i, header->args[i]);
+    put_u32(bytes + AT_PAYLOAD_BYTES, header->payload_bytes);
+    for (unsigned i = 0; i < header->tensor_count; i++) {
+        uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
+        at[TENSOR_DTYPE] = header->tensors[i].dtype;
+        at[TENSOR_RANK] = header->tensors[i].rank;
+        for (unsigned d = 0; d < WIRE_RANK_MAX; d++)
+            put_u32(at + TENSOR_DIMS + 4 * d, header->tensors[i].dims[d]);
+    }
+}
+
+static void read_fields(struct wire_header *header, const uint8_t *bytes)
+{
+    header->kind = bytes[AT_KIND];
+    header->status = bytes[AT_STATUS];
+    header->method = get_u16(bytes + AT_METHOD);
+    header->role = bytes[AT_ROLE];
+    header->tensor_count = bytes[AT_TENSOR_COUNT];
+    header->source = get_u16(bytes + AT_SOURCE);
+    header->destination = get_u16(bytes + AT_DESTINATION);
+    header->incarnation = get_u32(bytes + AT_INCARNATION);
+    header->generation = get_u32(bytes + AT_GENERATION);
+    header->request = get_u64(bytes + AT_REQUEST);
+    header->left_us = get_u64(bytes + AT_LEFT_US);
+    for (unsigned i = 0; i < WIRE_ARGS; i++)
+        header->args[i] = get_u64(bytes + AT_ARGS + 8 * i);
+    header->payload_bytes = get_u32(bytes + AT_PAYLOAD_BYTES);
+    for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++) {
+        const uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
+        header->tensors[i].dtype = at[TENSOR_DTYPE];
+        header->tensors[i].rank = at[TENSOR_RANK];
+        for (unsigned d = 0; d < WIRE_RANK_MAX; d++)
+            header->tensors[i].dims[d] = get_u32(at + TENSOR_DIMS + 4 * d);
+    }
+}
+
+static bool reserved_is_zero(const uint8_t *bytes)
+{
+    bool zero = all_zero(bytes + AT_CONTEXT, AT_PAYLOAD_BYTES - AT_CONTEXT) &&
+                all_zero(bytes + AT_RESERVED_A, AT_TENSORS - AT_RESERVED_A) &&
+                all_zero(bytes + AT_RESERVED_B, WIRE_HEADER_BYTES - AT_RESERVED_B);
+    for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++)
+        zero &= get_u16(bytes + AT_TENSORS + TENSOR_BYTES * i + TENSOR_RESERVED) == 0;
+    return zero;
+}
+
+enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length, size_t payload_bytes,
+                        struct error *error)
+{
+    if (length != WIRE_HEADER_BYTES)
+        return error_set(error, STATUS_INVALID, "header of %zu bytes, expected %d", length,
+                         WIRE_HEADER_BYTES);
+    if (get_u32(bytes + AT_MAGIC) != WIRE_MAGIC)
+        return error_set(error, STATUS_INVALID, "magic %08x, expected %08x", get_u32(bytes + AT_MAGIC),
+                         WIRE_MAGIC);
+    if (get_u16(bytes + AT_VERSION) != WIRE_VERSION)
+        return error_set(error, STATUS_INVALID, "protocol version %u, expected %d",
+                         get_u16(bytes + AT_VERSION), WIRE_VERSION);
+    if (!reserved_is_zero(bytes))
+        return error_set(error, STATUS_INVALID, "reserved bytes that are not zero");
+    read_fields(header, bytes);
+    if (wire_check(header, error) != STATUS_OK)
+        return STATUS_INVALID;
+    if (header->payload_bytes != payload_bytes)
+        return error_set(error, STATUS_INVALID, "payload of %u bytes announced, %zu came",
+                         header->payload_bytes, payload_bytes);
+    return STATUS_OK;
+}
