@@ -1,0 +1,44 @@
+# What every shell test sources: checks by name, a scratch folder, and the summary line of Check, by which
+# scripts/check counts shell tests and Check's programs alike.
+#
+#   check NAME COMMAND [ARG]...   runs the command in a subshell; any exit code but 0 is a failure. Its
+#                                 output is shown only then.
+#   skip REASON                   ends the test program as skipped, with one line that says why
+#   finish                        prints the summary and exits: 0 when all checks passed, else 1
+#   $scratch                      an empty folder that is removed when the test ends
+#
+# A command that is a function runs where `set -e` has no effect, as in any condition: let its parts be
+# joined by && or let it return early.
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+checks=0
+failures=0
+
+check() {
+    local name=$1 output
+    shift
+    checks=$((checks + 1))
+    if ! output=$("$@" 2>&1); then
+        failures=$((failures + 1))
+        printf '%s:F: %s\n' "$(basename "$0")" "$name"
+        if [[ -n $output ]]; then
+            printf '%s\n' "$output"
+        fi
+    fi
+}
+
+skip() {
+    printf '%s: skipped: %s\n' "$(basename "$0")" "$*"
+    exit 77
+}
+
+finish() {
+    local percent=0
+    if [[ $checks -gt 0 ]]; then
+        percent=$(((checks - failures) * 100 / checks))
+    fi
+    printf '%d%%: Checks: %d, Failures: %d, Errors: 0\n' "$percent" "$checks" "$failures"
+    [[ $failures -eq 0 && $checks -gt 0 ]] || exit 1
+    exit 0
+}
