@@ -2,7 +2,8 @@
 #
 # SAN=address|undefined|thread builds and checks everything again under that sanitizer, in a folder of its
 # own. A source file needs no mention here: every .c of kernels/, worker/ and daemon/ is built, every
-# test/test_*.c is a test program, test/bench_*.c a benchmark, test/fuzz/fuzz_*.c a fuzz target.
+# test/test_*.c is a test program and test/test_*.sh a test, test/bench_*.c a benchmark, test/fuzz/fuzz_*.c a
+# fuzz target, test/preload/*.c a library that a test preloads.
 
 VERSION := 0.1.0
 PREFIX ?= /usr/local
@@ -31,6 +32,8 @@ KERNELS := $(filter-out $(LANES) $(ONEDNN),$(wildcard kernels/*.c kernels/*/*.c)
 WORKER := $(wildcard worker/*.c worker/*/*.c)
 DAEMON := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
 TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(wildcard test/test_*.c))
+SHELL_TESTS := $(wildcard test/test_*.sh)
+PRELOADS := $(patsubst %.c,$(BUILD)/%.so,$(wildcard test/preload/*.c))
 BENCHES := $(patsubst test/%.c,$(BUILD)/test/%,$(wildcard test/bench_*.c))
 TEST_COMMON := $(filter-out $(wildcard test/test_*.c test/bench_*.c),$(wildcard test/*.c))
 
@@ -83,8 +86,13 @@ $(BUILD)/test/%: $(BUILD)/test/%.o $(call objects,$(TEST_COMMON)) $(BUILD)/libon
 	$(CC) $(LDFLAGS) -o $@ $< $(call objects,$(TEST_COMMON)) $(ARCHIVES) $(EXTRA_LIBS) \
 	    -Wl,--push-state,--as-needed -lcheck -lsubunit $(LDLIBS) -lrt -Wl,--pop-state
 
-check: $(BUILD)/coalesced $(TESTS)
-	@BUILD=$(BUILD) SAN=$(SAN) scripts/check $(sort $(TESTS))
+# A library that a test preloads into the daemon. No sanitizer: the daemon under it has none either.
+$(BUILD)/test/preload/%.so: test/preload/%.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -std=gnu17 -O2 -g $(WARNINGS) -fno-builtin -fPIC -shared -o $@ $<
+
+check: $(BUILD)/coalesced $(TESTS) $(PRELOADS)
+	@BUILD=$(BUILD) SAN=$(SAN) scripts/check $(sort $(TESTS)) $(SHELL_TESTS)
 
 bench: $(BUILD)/coalesced $(BENCHES)
 	@BUILD=$(BUILD) scripts/bench
@@ -111,7 +119,7 @@ fuzz: $(FUZZERS)
 	done
 
 # ---- form ----
-SOURCES := $(shell git ls-files '*.c' '*.h' 2>/dev/null || true)
+SOURCES = $(shell find kernels worker daemon test -name '*.[ch]' | sort)
 lint:
 	@scripts/lint $(SOURCES)
 

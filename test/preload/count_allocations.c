@@ -1,0 +1,219 @@
+/* A library to preload that counts the allocations which a program's own code makes.
+ *
+ *   COUNT_ALLOCATIONS_FILE=counts LD_PRELOAD=build/release/test/preload/count_allocations.so coalesced run …
+ *
+ * Each process appends one line to the file when it exits: its command line, its pid, and how many calls of
+ * malloc, calloc, realloc, reallocarray, aligned_alloc, memalign, posix_memalign, strdup and strndup were
+ * made from the program's own text. Two runs of different length with equal counts show that a steady state
+ * allocates nothing. A call is the program's own when its return address lies in an executable segment of
+ * the main program, so what libzmq, oneDNN or the C library allocate for themselves does not count, and what
+ * our archives allocate does, since they are linked into the program.
+ *
+ * Calls may come from any thread, so the counter is atomic; everything else is written once, before main.
+ * A process that ends by a signal writes no line, nor does one between fork and exec, whose count is not its
+ * own. A file that cannot be written is told on stderr, for a missing line must not read as zero.
+ *
+ * Not for programs under the address or thread sanitizer: they bring allocators of their own, which must be
+ * the first to be loaded. The C library's own allocator is reached by the names it exports for libraries
+ * that stand in front of it, so no call has to look a function up, which would itself allocate. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+extern void *__libc_malloc(size_t bytes);
+extern void *__libc_calloc(size_t count, size_t bytes);
+extern void *__libc_realloc(void *memory, size_t bytes);
+extern void *__libc_memalign(size_t alignment, size_t bytes);
+
+void *memalign(size_t alignment, size_t bytes);
+
+enum { SEGMENTS_MAX = 8, TITLE_BYTES_MAX = 2048, LINE_BYTES_MAX = TITLE_BYTES_MAX + 64 };
+
+static struct {
+    uintptr_t begin, end;
+} segments[SEGMENTS_MAX];
+static size_t segment_count;
+static char title[TITLE_BYTES_MAX]; /* the command line, its arguments parted by blanks */
+static char file[PATH_MAX];         /* empty: nothing is to be written */
+static bool child_before_exec;
+static uint64_t calls;
+
+static inline void count_call(const void *from)
+{
+    uintptr_t address = (uintptr_t)from;
+    for (size_t i = 0; i < segment_count; i++) {
+        if (address >= segments[i].begin && address < segments[i].end) {
+            __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+/* The main program comes first; its executable segments are noted and the walk ends. */
+static int note_segments(struct dl_phdr_info *info, size_t bytes, void *context)
+{
+    (void)bytes;
+    (void)context;
+    for (size_t i = 0; i < info->dlpi_phnum && segment_count < SEGMENTS_MAX; i++) {
+        const ElfW(Phdr) *header = &info->dlpi_phdr[i];
+        if (header->p_type == PT_LOAD && (header->p_flags & PF_X) != 0) {
+            segments[segment_count].begin = info->dlpi_addr + header->p_vaddr;
+            segments[segment_count].end = info->dlpi_addr + header->p_vaddr + header->p_memsz;
+            segment_count++;
+        }
+    }
+    return 1;
+}
+
+static void note_title(void)
+{
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return;
+    }
+    ssize_t length = read(fd, title, sizeof title - 1);
+    close(fd);
+    while (length > 0 && title[length - 1] == '\0') {
+        length--;
+    }
+    for (ssize_t i = 0; i < length; i++) {
+        if (title[i] == '\0' || title[i] == '\n') {
+            title[i] = ' ';
+        }
+    }
+}
+
+static void forget_parent(void)
+{
+    child_before_exec = true;
+}
+
+/* The environment is read at once, because a program may change it later. */
+__attribute__((constructor)) static void count_allocations_begin(void)
+{
+    const char *name = getenv("COUNT_ALLOCATIONS_FILE");
+    if (name != NULL) {
+        snprintf(file, sizeof file, "%s", name);
+    }
+    note_title();
+    dl_iterate_phdr(note_segments, NULL);
+    pthread_atfork(NULL, NULL, forget_parent);
+}
+
+/* One write, so that the lines of processes that end together do not mix. */
+__attribute__((destructor)) static void count_allocations_end(void)
+{
+    static bool written;
+    if (file[0] == '\0' || child_before_exec || __atomic_exchange_n(&written, true, __ATOMIC_RELAXED)) {
+        return;
+    }
+    char line[LINE_BYTES_MAX];
+    int length = snprintf(line, sizeof line, "%s %ld %llu\n", title, (long)getpid(),
+                          (unsigned long long)__atomic_load_n(&calls, __ATOMIC_RELAXED));
+    int fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0 || write(fd, line, (size_t)length) != length) {
+        dprintf(STDERR_FILENO, "count_allocations: %s: %s\n", file, strerror(errno));
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+/* _exit runs no destructors, but a process that ends so has counted all the same. */
+void _exit(int status)
+{
+    count_allocations_end();
+    syscall(SYS_exit_group, status);
+    __builtin_unreachable();
+}
+
+void _Exit(int status)
+{
+    _exit(status);
+}
+
+void *malloc(size_t bytes)
+{
+    count_call(__builtin_return_address(0));
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes)
+{
+    count_call(__builtin_return_address(0));
+    return __libc_calloc(count, bytes);
+}
+
+void *realloc(void *memory, size_t bytes)
+{
+    count_call(__builtin_return_address(0));
+    return __libc_realloc(memory, bytes);
+}
+
+void *reallocarray(void *memory, size_t count, size_t bytes)
+{
+    count_call(__builtin_return_address(0));
+    size_t product;
+    if (__builtin_mul_overflow(count, bytes, &product)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return __libc_realloc(memory, product);
+}
+
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    count_call(__builtin_return_address(0));
+    return __libc_memalign(alignment, bytes);
+}
+
+void *memalign(size_t alignment, size_t bytes)
+{
+    count_call(__builtin_return_address(0));
+    return __libc_memalign(alignment, bytes);
+}
+
+int posix_memalign(void **memory, size_t alignment, size_t bytes)
+{
+    count_call(__builtin_return_address(0));
+    if (alignment % sizeof(void *) != 0 || alignment == 0 || (alignment & (alignment - 1)) != 0) {
+        return EINVAL;
+    }
+    void *block = __libc_memalign(alignment, bytes);
+    if (block == NULL) {
+        return ENOMEM;
+    }
+    *memory = block;
+    return 0;
+}
+
+static char *copy_string(const char *text, size_t length)
+{
+    char *copy = __libc_malloc(length + 1);
+    if (copy != NULL) {
+        memcpy(copy, text, length);
+        copy[length] = '\0';
+    }
+    return copy;
+}
+
+char *strdup(const char *text)
+{
+    count_call(__builtin_return_address(0));
+    return copy_string(text, strlen(text));
+}
+
+char *strndup(const char *text, size_t length_max)
+{
+    count_call(__builtin_return_address(0));
+    return copy_string(text, strnlen(text, length_max));
+}
