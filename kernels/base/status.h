@@ -12,19 +12,19 @@
 /* The numbers cross the wire in replies (worker/net/PROTOCOL.md): add at the end, never renumber. */
 enum status {
     STATUS_OK = 0,
-    STATUS_AGAIN = 1,       /* nothing now; ask later. Never crosses the wire. */
-    STATUS_INVALID = 2,     /* an argument, a key or a message that breaks its contract */
-    STATUS_NOT_FOUND = 3,   /* no such method, peer or file */
-    STATUS_PERMISSION = 4,  /* the caller may not do this, or the file may not be opened */
-    STATUS_TIMEOUT = 5,     /* the deadline passed first; the effect may still happen, at most once */
-    STATUS_PEER_DIED = 6,   /* the peer ended, said BYE, or lost its session */
-    STATUS_SHUTDOWN = 7,    /* the job is ending */
-    STATUS_BUSY = 8,        /* a limit on what may be outstanding is reached, or another holds the thing */
-    STATUS_NO_MEMORY = 9,   /* the allocator said no */
-    STATUS_IO = 10,         /* the system said no: disk, socket */
-    STATUS_CORRUPT = 11,    /* data that should be whole is not */
-    STATUS_UNAVAILABLE = 12,/* the device or facility is not on this machine */
-    STATUS_INTERNAL = 13,   /* our own mistake, or a worker that ended without a reason */
+    STATUS_AGAIN = 1,        /* nothing now; ask later. Never crosses the wire. */
+    STATUS_INVALID = 2,      /* an argument, a key or a message that breaks its contract */
+    STATUS_NOT_FOUND = 3,    /* no such method, peer or file */
+    STATUS_PERMISSION = 4,   /* the caller may not do this, or the file may not be opened */
+    STATUS_TIMEOUT = 5,      /* the deadline passed first; the effect may still happen, at most once */
+    STATUS_PEER_DIED = 6,    /* the peer ended, said BYE, or lost its session */
+    STATUS_SHUTDOWN = 7,     /* the job is ending */
+    STATUS_BUSY = 8,         /* a limit on what may be outstanding is reached, or another holds the thing */
+    STATUS_NO_MEMORY = 9,    /* the allocator said no */
+    STATUS_IO = 10,          /* the system said no: disk, socket */
+    STATUS_CORRUPT = 11,     /* data that should be whole is not */
+    STATUS_UNAVAILABLE = 12, /* the device or facility is not on this machine */
+    STATUS_INTERNAL = 13,    /* our own mistake, or a worker that ended without a reason */
     STATUS_COUNT
 };
 

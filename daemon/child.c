@@ -1,0 +1,124 @@
+/* fork and exec of workers. Supervisor process; its only thread, which therefore may fork freely. */
+#include "daemon/child.h"
+
+#include "kernels/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+/* Workers ignore what a terminal or service manager sends to the whole group: they obey the control line. */
+static void set_signals(void)
+{
+    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGQUIT};
+    sigset_t none;
+    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
+        signal(ignored[i], SIG_IGN);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* Puts the control line where the worker looks for it, without close-on-exec. */
+static bool place_control(int fd)
+{
+    if (fd == CONTROL_FD)
+        return fcntl(fd, F_SETFD, 0) == 0;
+    return dup2(fd, CONTROL_FD) == CONTROL_FD;
+}
+
+static _Noreturn void become_worker(const struct child *child, int fd, pid_t supervisor)
+{
+    char index[16];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != supervisor)
+        _exit(EX_UNAVAILABLE);
+    set_signals();
+    setenv("OMP_WAIT_POLICY", "passive", 0);
+    int null = open("/dev/null", O_RDWR);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0 || !place_control(fd)) {
+        log_error("%s: cannot place its descriptors: %s", child->name, strerror(errno));
+        _exit(EX_OSERR);
+    }
+    if (null > STDERR_FILENO && null != CONTROL_FD)
+        close(null);
+    snprintf(index, sizeof index, "%u", child->start.worker);
+    execl("/proc/self/exe", "coalesced", "worker", "--role", child->role->name, "--index", index,
+          (char *)NULL);
+    log_error("%s: cannot execute this program anew: %s", child->name, strerror(errno));
+    _exit(EX_OSERR);
+}
+
+static enum status send_start(struct child *child, const char *job_text, size_t job_bytes,
+                              struct error *error)
+{
+    static char body[CONTROL_BODY_BYTES_MAX];
+    if (sizeof child->start + job_bytes > sizeof body)
+        return error_set(error, STATUS_INVALID, "the resolved job has %zu bytes: expected at most %zu",
+                         job_bytes, sizeof body - sizeof child->start);
+    memcpy(body, &child->start, sizeof child->start);
+    memcpy(body + sizeof child->start, job_text, job_bytes);
+    enum status status = control_send(child->fd, CONTROL_START, body, sizeof child->start + job_bytes);
+    return status == STATUS_OK ? status : error_set(error, status, "cannot send START to %s", child->name);
+}
+
+enum status child_spawn(struct child *child, const struct role *role, const struct control_start *start,
+                        const char *job_text, size_t job_bytes, struct error *error)
+{
+    int line[2];
+    *child = (struct child){.role = role, .start = *start, .state = CHILD_GONE, .fd = -1};
+    snprintf(child->name, sizeof child->name, "%s %u", role->name, start->worker);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0)
+        return error_set_errno(error, errno, "cannot make a control line for %s", child->name);
+    pid_t supervisor = getpid();
+    child->pid = fork();
+    if (child->pid == 0)
+        become_worker(child, line[1], supervisor);
+    close(line[1]);
+    if (child->pid < 0) {
+        close(line[0]);
+        return error_set_errno(error, errno, "cannot fork %s", child->name);
+    }
+    child->fd = line[0];
+    child->state = CHILD_STARTING;
+    child->last_beat = monotime_now();
+    return send_start(child, job_text, job_bytes, error);
+}
+
+void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes)
+{
+    if (child->state == CHILD_GONE || child->state == CHILD_KILLED)
+        return;
+    if (control_send(child->fd, kind, body, body_bytes) == STATUS_BUSY)
+        log_warning("%s does not read its orders", child->name);
+}
+
+void child_kill(struct child *child)
+{
+    if (child->state == CHILD_GONE)
+        return;
+    kill(child->pid, SIGKILL);
+    child->state = CHILD_KILLED;
+}
+
+bool child_reap(struct child *child, char *text, size_t bytes)
+{
+    int status;
+    if (child->state == CHILD_GONE || waitpid(child->pid, &status, WNOHANG) != child->pid)
+        return false;
+    if (WIFSIGNALED(status))
+        snprintf(text, bytes, "%s (process %ld) was killed by signal %d (%s)%s", child->name,
+                 (long)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)),
+                 WCOREDUMP(status) ? ", core dumped" : "");
+    else
+        snprintf(text, bytes, "%s (process %ld) exited with code %d", child->name, (long)child->pid,
+                 WEXITSTATUS(status));
+    return true;
+}

@@ -1,0 +1,47 @@
+/* One worker process as the supervisor holds it: fork, exec, its control line, its end. */
+#ifndef DAEMON_CHILD_H
+#define DAEMON_CHILD_H
+
+#include "kernels/base/monotime.h"
+#include "kernels/base/status.h"
+#include "worker/control.h"
+#include "worker/role.h"
+
+#include <sys/types.h>
+
+enum child_state {
+    CHILD_STARTING, /* forked; START is sent */
+    CHILD_READY,    /* has said READY */
+    CHILD_LEAVING,  /* told to leave */
+    CHILD_KILLED,   /* SIGKILL is on its way */
+    CHILD_GONE,     /* reaped */
+    CHILD_STATES
+};
+
+struct child {
+    const struct role *role;
+    struct control_start start;
+    enum child_state state;
+    pid_t pid;
+    int fd;    /* our end of its control line */
+    bool deaf; /* its end is closed */
+    struct monotime last_beat;
+    struct error last_words; /* what it said when it failed; STATUS_OK: nothing */
+    char name[32];           /* "observer 3" */
+};
+
+/* Forks and executes this binary with the role, and sends it START with the job's text. The child dies
+ * with the calling thread (PR_SET_PDEATHSIG), which must be the process's first. STATUS_IO, STATUS_BUSY. */
+enum status child_spawn(struct child *child, const struct role *role, const struct control_start *start,
+                        const char *job_text, size_t job_bytes, struct error *error);
+
+/* Sends an order. A line that is full or closed is left to the beats and to the reaper to find out. */
+void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes);
+
+void child_kill(struct child *child);
+
+/* Reaps the child if it has ended: true, and its end told into `text`: "observer 3 (process 4711) was
+ * killed by signal 9 (Killed)". */
+bool child_reap(struct child *child, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,227 @@
+/* Run directories and socket folders. Supervisor process; its only thread. */
+#include "daemon/rundir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static const char *const run_files[] = {"job.json", "episodes.log", "episodes.jsonl"};
+enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
+
+/* mkdir -p; an existing directory is fine. */
+static enum status make_directories(const char *path, struct error *error)
+{
+    char part[4096];
+    size_t length = strlen(path);
+    if (length >= sizeof part)
+        return error_set(error, STATUS_INVALID, "%.200s…: a path of %zu bytes: expected fewer than %zu", path,
+                         length, sizeof part);
+    memcpy(part, path, length + 1);
+    for (size_t i = 1; i <= length; i++) {
+        if (part[i] != '/' && part[i] != '\0')
+            continue;
+        part[i] = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return error_set_errno(error, errno, "cannot make the directory %s", part);
+        part[i] = path[i];
+    }
+    return STATUS_OK;
+}
+
+static enum status take_lock(struct rundir *dir, struct error *error)
+{
+    char pid[32] = "";
+    dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (dir->lock_fd < 0)
+        return error_set_errno(error, errno, "cannot open %s/lock", dir->path);
+    if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK)
+            return error_set_errno(error, errno, "cannot lock %s/lock", dir->path);
+        ssize_t got = pread(dir->lock_fd, pid, sizeof pid - 1, 0);
+        pid[got > 0 ? strcspn(pid, "\n") : 0] = '\0';
+        return error_set(error, STATUS_BUSY, "%s is in use by process %s", dir->path,
+                         pid[0] ? pid : "unknown");
+    }
+    int length = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
+    if (ftruncate(dir->lock_fd, 0) != 0 || pwrite(dir->lock_fd, pid, (size_t)length, 0) != length)
+        return error_set_errno(error, errno, "cannot write %s/lock", dir->path);
+    return STATUS_OK;
+}
+
+/* The first N for which previous-N does not exist, made. */
+static enum status make_previous(struct rundir *dir, char name[32], struct error *error)
+{
+    for (unsigned n = 1; n < 1000000; n++) {
+        snprintf(name, 32, "previous-%u", n);
+        if (mkdirat(dir->fd, name, 0777) == 0)
+            return STATUS_OK;
+        if (errno != EEXIST)
+            return error_set_errno(error, errno, "cannot make %s/%s", dir->path, name);
+    }
+    return error_set(error, STATUS_IO, "%s has a million previous runs", dir->path);
+}
+
+static enum status move_earlier_run(struct rundir *dir, struct error *error)
+{
+    char previous[32] = "", target[64];
+    struct stat info;
+    for (unsigned i = 0; i < RUN_FILES; i++) {
+        if (fstatat(dir->fd, run_files[i], &info, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        if (previous[0] == '\0') {
+            enum status status = make_previous(dir, previous, error);
+            if (status != STATUS_OK)
+                return status;
+        }
+        snprintf(target, sizeof target, "%s/%s", previous, run_files[i]);
+        if (renameat(dir->fd, run_files[i], dir->fd, target) != 0)
+            return error_set_errno(error, errno, "cannot move %s/%s to %s", dir->path, run_files[i], target);
+    }
+    return STATUS_OK;
+}
+
+static enum status write_job(struct rundir *dir, const struct job *job, struct error *error)
+{
+    size_t bytes;
+    char *text = job_format(job, &bytes);
+    if (text == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for job.json");
+    int fd = openat(dir->fd, "job.json", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    enum status status = STATUS_OK;
+    if (fd < 0 || write(fd, text, bytes) != (ssize_t)bytes)
+        status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+    if (fd >= 0 && close(fd) != 0 && status == STATUS_OK)
+        status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+    free(text);
+    return status;
+}
+
+/* The folder must be ours alone: whoever can write there could take the endpoint's place. */
+static enum status private_folder(const char *path, struct error *error)
+{
+    struct stat info;
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return error_set_errno(error, errno, "cannot make the socket folder %s", path);
+    if (lstat(path, &info) != 0)
+        return error_set_errno(error, errno, "cannot look at the socket folder %s", path);
+    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0)
+        return error_set(error, STATUS_PERMISSION,
+                         "the socket folder %s: expected a directory of user %u with mode 0700", path,
+                         geteuid());
+    return STATUS_OK;
+}
+
+static enum status socket_folder(char *folder, size_t bytes, struct error *error)
+{
+    const char *runtime = getenv("RUNTIME_DIRECTORY"), *session = getenv("XDG_RUNTIME_DIR");
+    int length;
+    if (runtime != NULL && runtime[0] == '/')
+        length = snprintf(folder, bytes, "%.*s", (int)strcspn(runtime, ":"), runtime);
+    else if (session != NULL && session[0] == '/')
+        length = snprintf(folder, bytes, "%s/coalesced", session);
+    else
+        length = snprintf(folder, bytes, "/tmp/coalesced-%u", geteuid());
+    if (length < 0 || (size_t)length >= bytes)
+        return error_set(error, STATUS_INVALID,
+                         "the socket folder's path is too long: expected fewer than %zu bytes", bytes);
+    return private_folder(folder, error);
+}
+
+/* The lock is ours, so a socket of this name is a leftover; anything else of this name is not ours to touch.
+ */
+static enum status clear_leftover(const char *path, struct error *error)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0)
+        return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "cannot look at %s", path);
+    if (!S_ISSOCK(info.st_mode))
+        return error_set(error, STATUS_PERMISSION, "%s is in the way: expected a socket or nothing", path);
+    if (unlink(path) != 0)
+        return error_set_errno(error, errno, "cannot remove the leftover %s", path);
+    return STATUS_OK;
+}
+
+static enum status choose_address(struct rundir *dir, struct error *error)
+{
+    char folder[sizeof((struct sockaddr_un *)0)->sun_path], real[PATH_MAX];
+    unsigned char hash[16];
+    char hex[2 * sizeof hash + 1];
+    enum status status = socket_folder(folder, sizeof folder, error);
+    if (status != STATUS_OK)
+        return status;
+    if (realpath(dir->path, real) == NULL)
+        return error_set_errno(error, errno, "cannot resolve %s", dir->path);
+    if (sodium_init() < 0)
+        return error_set(error, STATUS_INTERNAL, "libsodium does not start");
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)real, strlen(real), NULL, 0);
+    sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
+    int length = snprintf(dir->address, sizeof dir->address, "ipc://%s/%s.sock", folder, hex);
+    size_t path_bytes = (size_t)length - strlen("ipc://");
+    if (path_bytes >= sizeof folder) {
+        dir->address[0] = '\0';
+        return error_set(error, STATUS_INVALID,
+                         "a socket in %s would have a path of %zu bytes: expected at most %zu", folder,
+                         path_bytes, sizeof folder - 1);
+    }
+    return clear_leftover(dir->address + strlen("ipc://"), error);
+}
+
+static enum status choose_path(struct rundir *dir, const char *path, const struct job *job,
+                               struct error *error)
+{
+    const char *state = getenv("STATE_DIRECTORY");
+    int length;
+    if (path != NULL)
+        length = snprintf(dir->path, sizeof dir->path, "%s", path);
+    else if (state != NULL && state[0] == '/')
+        length = snprintf(dir->path, sizeof dir->path, "%.*s/%s", (int)strcspn(state, ":"), state, job->name);
+    else
+        length = snprintf(dir->path, sizeof dir->path, "runs/%s", job->name);
+    if (length <= 0 || (size_t)length >= sizeof dir->path)
+        return error_set(error, STATUS_INVALID, "the run directory's path has %d bytes: expected 1..%zu",
+                         length, sizeof dir->path - 1);
+    return STATUS_OK;
+}
+
+enum status rundir_open(struct rundir *dir, const char *path, const struct job *job, struct error *error)
+{
+    *dir = (struct rundir){.fd = -1, .lock_fd = -1};
+    enum status status = choose_path(dir, path, job, error);
+    if (status == STATUS_OK)
+        status = make_directories(dir->path, error);
+    if (status == STATUS_OK) {
+        dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (dir->fd < 0)
+            status = error_set_errno(error, errno, "cannot open the run directory %s", dir->path);
+    }
+    if (status == STATUS_OK)
+        status = take_lock(dir, error);
+    if (status == STATUS_OK)
+        status = move_earlier_run(dir, error);
+    if (status == STATUS_OK)
+        status = write_job(dir, job, error);
+    if (status == STATUS_OK)
+        status = choose_address(dir, error);
+    if (status != STATUS_OK)
+        rundir_close(dir);
+    return status;
+}
+
+void rundir_close(struct rundir *dir)
+{
+    if (dir->address[0] != '\0')
+        unlink(dir->address + strlen("ipc://"));
+    if (dir->fd >= 0)
+        close(dir->fd);
+    if (dir->lock_fd >= 0)
+        close(dir->lock_fd);
+    dir->fd = dir->lock_fd = -1;
+    dir->address[0] = '\0';
+}

@@ -1,0 +1,31 @@
+/* The episode logs: episodes.log for people, episodes.jsonl for programs, and the same lines on stdout.
+ *
+ * The supervisor is the one writer. A line is one write(2) on an O_APPEND descriptor; a write that fails
+ * halfway (a full disk) is cut back, so that no torn line stays. episodes.jsonl has every episode;
+ * episodes.log and stdout have every `every`th. All that may differ between two runs of one seed stands in
+ * the member `timing`. On a terminal a progress line is redrawn below the lines. Blocks on the disk only. */
+#ifndef DAEMON_RUNLOG_H
+#define DAEMON_RUNLOG_H
+
+#include "kernels/base/status.h"
+#include "worker/control.h"
+#include "worker/job/job.h"
+
+struct runlog;
+
+/* Opens both logs in the directory `dir_fd` (named `path` in messages). */
+enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const struct job *job,
+                        struct error *error);
+/* Clears the progress line and closes; NULL is allowed. */
+void runlog_close(struct runlog *log);
+
+/* Opens the files anew under their names, for rotation by rename: no line is lost or split. */
+enum status runlog_reopen(struct runlog *log, struct error *error);
+
+/* The start's line, an episode's lines, and the end's. STATUS_IO names the file; nothing torn stays. */
+enum status runlog_start(struct runlog *log, struct error *error);
+enum status runlog_episode(struct runlog *log, const struct control_episode *record, struct error *error);
+enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
+                          struct error *error);
+
+#endif

@@ -1,0 +1,54 @@
+/* Packets between supervisor and worker. Both sides, one thread each; no lock, no allocation. */
+#include "worker/control.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+static const size_t least_bytes[CONTROL_KINDS] = {
+    [CONTROL_START] = sizeof(struct control_start),       [CONTROL_DIED] = sizeof(struct control_died),
+    [CONTROL_LOGGED] = sizeof(struct control_logged),     [CONTROL_EPISODE] = sizeof(struct control_episode),
+    [CONTROL_FINISHED] = sizeof(struct control_finished), [CONTROL_FAILED] = sizeof(struct error),
+};
+
+size_t control_body_bytes(enum control_kind kind)
+{
+    return least_bytes[kind];
+}
+
+enum status control_send(int fd, enum control_kind kind, const void *body, size_t body_bytes)
+{
+    uint32_t number = kind;
+    struct iovec parts[2] = {
+        {.iov_base = &number, .iov_len = sizeof number},
+        {.iov_base = (void *)(uintptr_t)body, .iov_len = body_bytes},
+    };
+    struct msghdr packet = {.msg_iov = parts, .msg_iovlen = body_bytes > 0 ? 2 : 1};
+    ssize_t sent;
+    do
+        sent = sendmsg(fd, &packet, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    if (sent >= 0)
+        return STATUS_OK;
+    return errno == EAGAIN || errno == ENOBUFS ? STATUS_BUSY : STATUS_PEER_DIED;
+}
+
+enum status control_receive(int fd, bool wait, struct control_message *message)
+{
+    struct iovec parts[2] = {
+        {.iov_base = &message->kind, .iov_len = sizeof message->kind},
+        {.iov_base = &message->body, .iov_len = sizeof message->body},
+    };
+    struct msghdr packet = {.msg_iov = parts, .msg_iovlen = 2};
+    ssize_t received = recvmsg(fd, &packet, wait ? 0 : MSG_DONTWAIT);
+    if (received < 0)
+        return errno == EAGAIN || errno == EINTR ? STATUS_AGAIN : STATUS_PEER_DIED;
+    if (received == 0)
+        return STATUS_PEER_DIED;
+    if ((size_t)received < sizeof message->kind || (packet.msg_flags & MSG_TRUNC) || message->kind == 0 ||
+        message->kind >= CONTROL_KINDS)
+        return STATUS_INVALID;
+    message->body_bytes = (size_t)received - sizeof message->kind;
+    return message->body_bytes < least_bytes[message->kind] ? STATUS_INVALID : STATUS_OK;
+}

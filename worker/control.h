@@ -1,0 +1,102 @@
+/* The line between the supervisor and one worker: a SOCK_SEQPACKET socketpair.
+ *
+ * Orders go down it, beats and reports come up. Both ends run the same binary on the same host, so
+ * messages are plain structs; still, each end checks kind and length before it looks inside, because a
+ * worker with a damaged memory must not take the supervisor with it. Either end sees end-of-file when the
+ * other is gone. Sending never blocks: an end that lets its queue fill up has stopped working. */
+#ifndef WORKER_CONTROL_H
+#define WORKER_CONTROL_H
+
+#include "kernels/base/status.h"
+#include "worker/net/wire.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CONTROL_FD = 3, /* where a worker finds its end */
+    CONTROL_ADDRESS_BYTES = 160,
+    CONTROL_BODY_BYTES_MAX = 32 * 1024,
+};
+
+enum control_kind {
+    /* supervisor to worker */
+    CONTROL_START = 1, /* struct control_start, then the resolved job's JSON */
+    CONTROL_CONNECT,   /* to a client: the server's endpoint can be joined now */
+    CONTROL_DIED,      /* struct control_died: another worker is gone */
+    CONTROL_LOGGED,    /* struct control_logged: that episode's lines are in the logs */
+    CONTROL_DRAIN,     /* to a server: finish the round, then say FINISHED */
+    CONTROL_HURRY,     /* complete everything pending with STATUS_SHUTDOWN, then as DRAIN */
+    CONTROL_EXIT,      /* say BYE and exit */
+    /* worker to supervisor */
+    CONTROL_READY,    /* a server is bound; a client has been welcomed */
+    CONTROL_BEAT,     /* still turning */
+    CONTROL_EPISODE,  /* struct control_episode: a record for the logs; answered by LOGGED */
+    CONTROL_FINISHED, /* struct control_finished: a server's job is over */
+    CONTROL_FAILED,   /* struct error: last words */
+    CONTROL_KINDS
+};
+
+struct control_start {
+    uint16_t worker; /* this worker's number: 0 is the server, clients count from 1 */
+    uint8_t role;    /* enum wire_role */
+    uint32_t incarnation, generation;
+    char address[CONTROL_ADDRESS_BYTES]; /* where the server binds and clients connect */
+};
+
+struct control_died {
+    uint16_t worker;
+    char text[200]; /* "observer 3 was killed by signal 9" */
+};
+
+struct control_logged {
+    uint64_t episode;
+};
+
+/* One episode, as both logs tell it. What may differ between two runs of one seed is in `timing`. */
+struct control_episode {
+    uint64_t episode; /* from 1 */
+    double reward, running_reward, loss;
+    uint64_t env_steps;
+    struct {
+        double episode_s, learn_s; /* the whole episode; the learner's part of it */
+        uint64_t launches;
+        uint64_t requests; /* step requests */
+        double batch_mean; /* rows a launch */
+        uint32_t batch_max;
+        double wait_us_p50, wait_us_p99; /* a request's wait for its launch */
+    } timing;
+};
+
+struct control_finished {
+    bool solved;
+    double running_reward;
+};
+
+struct control_message {
+    uint32_t kind; /* enum control_kind */
+    union {
+        struct control_start start;
+        struct control_died died;
+        struct control_logged logged;
+        struct control_episode episode;
+        struct control_finished finished;
+        struct error failed;
+        char bytes[CONTROL_BODY_BYTES_MAX]; /* START's job text begins behind the struct */
+    } body;
+    size_t body_bytes; /* not sent: the packet's length says it */
+};
+
+/* The body's least length for `kind` (START's job text comes on top). */
+size_t control_body_bytes(enum control_kind kind);
+
+/* Sends one message. Never blocks, never raises SIGPIPE. STATUS_PEER_DIED: the other end is gone.
+ * STATUS_BUSY: its queue is full. */
+enum status control_send(int fd, enum control_kind kind, const void *body, size_t body_bytes);
+
+/* Receives one message. STATUS_AGAIN: none is waiting (or, when `wait`, interrupted). STATUS_PEER_DIED:
+ * end of file. STATUS_INVALID: a message of no known kind or too short for it. */
+enum status control_receive(int fd, bool wait, struct control_message *message);
+
+#endif

@@ -1,0 +1,64 @@
+/* A worker process: what it was told, its line to the supervisor, and the table of roles.
+ *
+ * A worker is the same binary, executed anew with a role. worker_main reads START from the control line,
+ * runs the role's loop, reports a failure as its last words, and returns the exit code. A worker ignores
+ * SIGINT and SIGTERM (daemon/child.c): it obeys the control line alone, and ends when that line does. */
+#ifndef WORKER_ROLE_H
+#define WORKER_ROLE_H
+
+#include "kernels/base/monotime.h"
+#include "kernels/base/status.h"
+#include "worker/control.h"
+#include "worker/job/job.h"
+
+#include <stdbool.h>
+
+struct rpc;
+
+struct worker {
+    struct control_start self;
+    const char *job_text; /* the resolved job's JSON, zero-terminated */
+    size_t job_bytes;
+    struct job job;
+    struct rpc *rpc;  /* set by the role; told of deaths and hurry */
+    uint64_t beat_us; /* between two beats of an idle worker */
+    struct monotime beat_due;
+    uint64_t logged;                   /* the newest episode that is in the logs */
+    bool connect, drain, hurry, leave; /* orders that have come, never unset */
+};
+
+/* One role's loop: runs until it is told to leave (STATUS_OK) or cannot go on. */
+typedef enum status role_run(struct worker *worker, struct error *error);
+role_run agent_run;
+role_run observer_run;
+
+struct role {
+    const char *name; /* "agent" */
+    uint8_t wire;     /* enum wire_role */
+    role_run *run;
+};
+
+/* The role by its wire number or by its name; NULL when there is none. */
+const struct role *role_by_wire(uint8_t wire);
+const struct role *role_by_name(const char *name);
+
+/* Runs the worker whose control line stands at CONTROL_FD; `role` is what its command line says. */
+int worker_main(const struct role *role);
+
+/* Reads every order that has come and acts on it: remembers it, tells the rpc of deaths and hurry. When
+ * the supervisor is gone there is nobody left to work for: the process ends at once. Never blocks. */
+void worker_read_orders(struct worker *worker);
+
+/* Waits for the next order when there is no rpc yet to wait in; beats meanwhile. */
+void worker_wait_order(struct worker *worker);
+
+/* Tells the supervisor that this worker turns, at most 10 times a second; returns when to call again. */
+struct monotime worker_beat(struct worker *worker);
+
+/* Registers orders and beats with worker->rpc, so that they are served in every turn. */
+enum status worker_attach(struct worker *worker, struct rpc *rpc, struct monotime (*beat)(void *), void *arg);
+
+/* Reports to the supervisor; a report that cannot be sent ends the process, as above. */
+void worker_report(struct worker *worker, enum control_kind kind, const void *body, size_t body_bytes);
+
+#endif

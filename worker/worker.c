@@ -1,0 +1,169 @@
+/* The frame that every role runs in. One thread of the worker process (its first). */
+#include "worker/role.h"
+
+#include "kernels/base/log.h"
+#include "worker/net/rpc.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+static const struct role roles[] = {
+    {"agent", WIRE_ROLE_AGENT, agent_run},
+    {"observer", WIRE_ROLE_OBSERVER, observer_run},
+};
+
+const struct role *role_by_wire(uint8_t wire)
+{
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
+        if (roles[i].wire == wire)
+            return &roles[i];
+    return NULL;
+}
+
+const struct role *role_by_name(const char *name)
+{
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
+        if (strcmp(roles[i].name, name) == 0)
+            return &roles[i];
+    return NULL;
+}
+
+static _Noreturn void orphaned(void)
+{
+    _exit(EX_UNAVAILABLE);
+}
+
+void worker_report(struct worker *worker, enum control_kind kind, const void *body, size_t body_bytes)
+{
+    (void)worker;
+    if (control_send(CONTROL_FD, kind, body, body_bytes) != STATUS_OK)
+        orphaned();
+}
+
+/* Ten beats a second while busy; an idle worker wakes only beat_us after its last beat. */
+struct monotime worker_beat(struct worker *worker)
+{
+    enum { BEAT_US_MIN = 100000 };
+    struct monotime now = monotime_now();
+    if (!monotime_before(now, worker->beat_due)) {
+        worker_report(worker, CONTROL_BEAT, NULL, 0);
+        worker->beat_due = monotime_add_us(now, BEAT_US_MIN);
+    }
+    return monotime_add_us(worker->beat_due, worker->beat_us - BEAT_US_MIN);
+}
+
+static void obey(struct worker *worker, const struct control_message *order)
+{
+    switch (order->kind) {
+    case CONTROL_CONNECT:
+        worker->connect = true;
+        break;
+    case CONTROL_DIED:
+        if (worker->rpc != NULL)
+            rpc_peer_died(worker->rpc, order->body.died.worker, order->body.died.text);
+        break;
+    case CONTROL_LOGGED:
+        worker->logged = order->body.logged.episode;
+        break;
+    case CONTROL_HURRY:
+        worker->hurry = true;
+        if (worker->rpc != NULL)
+            rpc_cancel_all(worker->rpc, STATUS_SHUTDOWN, "the job is ending");
+        break;
+    case CONTROL_DRAIN:
+        worker->drain = true;
+        break;
+    case CONTROL_EXIT:
+        worker->leave = true;
+        if (worker->rpc != NULL)
+            rpc_cancel_all(worker->rpc, STATUS_SHUTDOWN, "the job is over");
+        break;
+    default:
+        log_warning("ignored a control message of kind %u, which is not an order", order->kind);
+    }
+}
+
+void worker_read_orders(struct worker *worker)
+{
+    static struct control_message order; /* 32 KiB: too much for a stack; one thread reads orders */
+    for (;;) {
+        switch (control_receive(CONTROL_FD, false, &order)) {
+        case STATUS_OK:
+            obey(worker, &order);
+            break;
+        case STATUS_AGAIN:
+            return;
+        default:
+            orphaned();
+        }
+    }
+}
+
+static void read_orders(void *arg)
+{
+    worker_read_orders(arg);
+}
+
+void worker_wait_order(struct worker *worker)
+{
+    struct monotime next = worker_beat(worker);
+    struct pollfd line = {.fd = CONTROL_FD, .events = POLLIN};
+    if (poll(&line, 1, monotime_poll_ms(monotime_now(), next)) > 0)
+        worker_read_orders(worker);
+}
+
+enum status worker_attach(struct worker *worker, struct rpc *rpc, struct monotime (*beat)(void *), void *arg)
+{
+    worker->rpc = rpc;
+    rpc_on_turn(rpc, beat, arg);
+    return rpc_watch(rpc, CONTROL_FD, NULL, read_orders, worker);
+}
+
+/* START is the first message: who this worker is, and the job. */
+static enum status read_start(struct worker *worker, const struct role *role, struct error *error)
+{
+    static struct control_message message;
+    enum status status;
+    do
+        status = control_receive(CONTROL_FD, true, &message);
+    while (status == STATUS_AGAIN);
+    if (status != STATUS_OK || message.kind != CONTROL_START)
+        return error_set(error, STATUS_INVALID, "expected START from the supervisor on descriptor %d",
+                         CONTROL_FD);
+    worker->self = message.body.start;
+    if (worker->self.role != role->wire)
+        return error_set(error, STATUS_INVALID, "started as %s, told to be role %u", role->name,
+                         worker->self.role);
+    worker->job_bytes = message.body_bytes - sizeof message.body.start;
+    worker->job_text = message.body.bytes + sizeof message.body.start;
+    struct job_problems problems = {0};
+    status = job_parse(&worker->job, worker->job_text, worker->job_bytes, "job", NULL, 0, &problems);
+    if (status != STATUS_OK)
+        error_set(error, status, "the supervisor's job: %.300s", problems.text != NULL ? problems.text : "");
+    job_problems_fini(&problems);
+    return status;
+}
+
+int worker_main(const struct role *role)
+{
+    static struct worker worker;
+    struct error error = {0};
+    log_name(role->name);
+    enum status status = read_start(&worker, role, &error);
+    if (status == STATUS_OK) {
+        char name[32];
+        snprintf(name, sizeof name, "%s %u", role->name, worker.self.worker);
+        log_name(name);
+        uint64_t hang_us = (uint64_t)(worker.job.supervise.hang_s * 1e6);
+        worker.beat_us = hang_us / 4 < 1000000 ? hang_us / 4 : 1000000;
+        status = role->run(&worker, &error);
+    }
+    if (status == STATUS_OK)
+        return 0;
+    error.status = status;
+    control_send(CONTROL_FD, CONTROL_FAILED, &error, sizeof error);
+    return status_exit_code(status);
+}
