@@ -1,0 +1,220 @@
+#!/usr/bin/env bash
+# Holds the scripts that judge and install against what they must not be fooled by: scripts/check against
+# programs that hide a failure, scripts/deps against machines that lack packages. dpkg-query, apt-get and
+# sudo are small stand-ins in a folder of their own, so that nothing here touches the machine's packages.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/shell.bash"
+scripts=$here/../scripts
+
+# ---- scripts/check ----
+
+# program NAME: a test program of that name whose body comes from stdin.
+program() {
+    mkdir -p "$scratch/programs"
+    { printf '#!/bin/sh\n' && cat; } >"$scratch/programs/$1"
+    chmod +x "$scratch/programs/$1"
+}
+
+# judged EXIT SUM NAME...: scripts/check of the programs must exit so, and close with that sum.
+judged() {
+    local want_code=$1 want_sum=$2 code=0 said
+    shift 2
+    said=$(cd "$scratch/programs" && CHECK_LIMIT_S=${limit_s:-60} CHECK_TALLY='' BUILD=$scratch SAN='' \
+        "$scripts/check" "${@/#/$scratch/programs/}") || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq $want_code && ${said##*$'\n'} == "$want_sum" ]]
+}
+
+program good <<'BODY'
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+BODY
+program two_runners <<'BODY'
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+echo "100%: Checks: 4, Failures: 0, Errors: 0"
+BODY
+program broken <<'BODY'
+echo "60%: Checks: 5, Failures: 1, Errors: 1"
+exit 1
+BODY
+program broken_but_content <<'BODY'
+echo "60%: Checks: 5, Failures: 1, Errors: 1"
+BODY
+program silent <<'BODY'
+exit 0
+BODY
+program empty <<'BODY'
+echo "100%: Checks: 0, Failures: 0, Errors: 0"
+BODY
+program dies_after_summary <<'BODY'
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+kill -ABRT $$
+BODY
+program hangs <<'BODY'
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+exec sleep 600
+BODY
+program skips <<'BODY'
+echo "no device here"
+exit 77
+BODY
+program skips_without_a_word <<'BODY'
+exit 77
+BODY
+program leaves_a_child <<'BODY'
+sleep 5 &
+echo "100%: Checks: 1, Failures: 0, Errors: 0"
+BODY
+
+hang() {
+    limit_s=1 judged 1 "3 passed, 1 failed, 0 skipped" hangs
+}
+
+tally() {
+    local file=$scratch/tally
+    CHECK_TALLY=$file BUILD=$scratch SAN='' "$scripts/check" "$scratch/programs/"{good,broken,skips}
+    [[ $(cat "$file") == "6 2 1" ]]
+}
+
+check "what passes is summed" judged 0 "3 passed, 0 failed, 0 skipped" good
+check "each summary of a program counts" judged 0 "7 passed, 0 failed, 0 skipped" two_runners
+check "failures and errors count" judged 1 "3 passed, 2 failed, 0 skipped" broken
+check "they count when the program exits 0" judged 1 "3 passed, 2 failed, 0 skipped" broken_but_content
+check "the next program runs all the same" judged 1 "6 passed, 2 failed, 0 skipped" broken good
+check "no summary is a failure" judged 1 "3 passed, 1 failed, 0 skipped" good silent
+check "no check is a failure" judged 1 "3 passed, 1 failed, 0 skipped" good empty
+check "a crash after the summary is a failure" judged 1 "3 passed, 1 failed, 0 skipped" dies_after_summary
+check "a hang ends, and is a failure" hang
+check "a skip is counted" judged 0 "3 passed, 0 failed, 1 skipped" skips good
+check "skips alone are no success" judged 1 "0 passed, 0 failed, 1 skipped" skips
+check "a skip without a reason is a failure" judged 1 "3 passed, 1 failed, 0 skipped" skips_without_a_word good
+check "a program that is not there is a failure" judged 1 "3 passed, 1 failed, 0 skipped" nowhere good
+check "a child that stays behind holds nothing up" judged 0 "1 passed, 0 failed, 0 skipped" leaves_a_child
+check "the sum is left in a file" tally
+
+# ---- scripts/deps ----
+
+# A machine whose installed packages are the lines of $scratch/installed; apt-get adds to them, and notes how
+# it was called. With no_sudo set, sudo refuses, as it does where a password would be asked for.
+machine() {
+    local installed=("$@")
+    rm -rf "$scratch/machine" "$scratch/installed" "$scratch/apt"
+    mkdir -p "$scratch/machine"
+    printf '%s\n' "${installed[@]}" >"$scratch/installed"
+    touch "$scratch/apt"
+    cat >"$scratch/machine/dpkg-query" <<'TOOL'
+#!/usr/bin/env bash
+for package in "${@:3}"; do
+    if grep -qx "$package" "$MACHINE/installed"; then
+        printf 'installed %s\n' "$package"
+    else
+        printf 'dpkg-query: no packages found matching %s\n' "$package" >&2
+        code=1
+    fi
+done
+exit "${code:-0}"
+TOOL
+    cat >"$scratch/machine/apt-get" <<'TOOL'
+#!/usr/bin/env bash
+printf '%s\n' "$DEBIAN_FRONTEND: $*" >>"$MACHINE/apt"
+for word; do
+    case $word in
+        -* | DPkg*) ;;
+        update) exit "${UPDATE_CODE:-0}" ;;
+        install) [[ -z ${INSTALL_CODE:-} ]] || { echo "E: out of order"; exit "$INSTALL_CODE"; } ;;
+        *) printf '%s\n' "$word" >>"$MACHINE/installed" ;;
+    esac
+done
+TOOL
+    cat >"$scratch/machine/sudo" <<'TOOL'
+#!/usr/bin/env bash
+[[ -z ${NO_SUDO:-} && $1 == -n ]] || exit 1
+shift
+exec "$@"
+TOOL
+    cp "$scripts/deps" "$scratch/machine/deps"
+    chmod -R a+rwx "$scratch"
+}
+
+# Runs scripts/deps on the machine as a user without privileges, whoever runs the test. It is a copy, because
+# such a user may not be let into the folder of this checkout.
+deps() {
+    local as=()
+    if [[ $EUID -eq 0 ]]; then
+        as=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+    fi
+    MACHINE=$scratch PATH=$scratch/machine:$PATH "${as[@]}" "$scratch/machine/deps" "$@" 2>&1
+}
+
+build=(gcc make libc6-dev libzmq3-dev libcjson-dev libsodium-dev librandom123-dev)
+
+# says EXIT WORDS GROUP...: deps must exit so, and say something that the pattern WORDS matches.
+says() {
+    local want_code=$1 want=$2 code=0 said
+    shift 2
+    said=$(deps "$@") || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    # shellcheck disable=SC2053 # a pattern on the right is what is wanted
+    [[ $code -eq $want_code && $said == $want ]]
+}
+
+apt_was_not_called() {
+    [[ ! -s $scratch/apt ]]
+}
+
+complete() {
+    machine "${build[@]}" && says 0 "" build && apt_was_not_called
+}
+
+installs_what_is_missing() {
+    machine "${build[@]:2}" && says 0 "*installing: gcc make" build && [[ $(wc -l <"$scratch/apt") -eq 2 ]] &&
+        grep -q '^noninteractive: .*install -y --no-install-recommends gcc make$' "$scratch/apt"
+}
+
+second_call() {
+    machine gcc && says 0 "*installing: *" build && rm "$scratch/apt" && says 0 "" build &&
+        [[ ! -e $scratch/apt ]]
+}
+
+without_rights() {
+    machine "${build[@]:1}" && NO_SUDO=1 says 69 "*missing: gcc"$'\n'"*nothing was installed: *" build &&
+        apt_was_not_called
+}
+
+update_fails() {
+    machine "${build[@]:1}" && UPDATE_CODE=100 says 0 "*installing: gcc*going on*" build
+}
+
+install_fails() {
+    machine "${build[@]:1}" && INSTALL_CODE=100 says 69 "*out of order*could not install: gcc" build
+}
+
+groups_add_up() {
+    machine && says 0 "*installing: check gcc gnuplot-nox jq *" test sweep build
+}
+
+no_such_group() {
+    machine && says 64 "*no such group: tset (*" test tset && apt_was_not_called
+}
+
+check "a complete machine is left alone" complete
+check "what is missing is installed, without a question" installs_what_is_missing
+check "a second call installs nothing" second_call
+check "without root and sudo the packages are named" without_rights
+check "an update that fails is not the end" update_fails
+check "an installation that fails is told" install_fails
+check "groups add up" groups_add_up
+check "a group that does not exist" no_such_group
+
+# ---- scripts/run ----
+
+usage_of_run() {
+    local code=0 said
+    said=$("$scripts/run" 2>&1) || code=$?
+    [[ $code -eq 64 && $said == "usage: scripts/run JOB.json"* ]]
+}
+
+check "scripts/run without a job" usage_of_run
+finish
