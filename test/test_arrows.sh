@@ -20,6 +20,8 @@ good_tree() {
         printf '#include "kernels/base/status.h"\n' >worker/net/wire.h
         printf '#include "worker/net/wire.h"\n' >worker/net/endpoint.h
         printf '#include "worker/net/endpoint.h"\n#include <zmq.h>\n' >worker/net/endpoint.c
+        printf '#include "worker/net/endpoint.h"\n' >worker/net/endpoint_internal.h
+        printf '#include "worker/net/endpoint_internal.h"\n#include <zmq.h>\n' >worker/net/endpoint_pair.c
         printf '#include "worker/net/endpoint.h"\n' >worker/net/rpc.h
         printf '#include "worker/net/rpc.h"\n' >worker/net/rref.h
         printf '#include "worker/net/rref.h"\n' >worker/net/dist.h
@@ -64,6 +66,8 @@ check "endpoint includes rpc" backwards worker/net/endpoint.c '#include "worker/
 check "rpc includes rref" backwards worker/net/rpc_future.c '#include "worker/net/rref.h"'
 check "rref includes dist" backwards worker/net/rref.c '#include "worker/net/dist.h"'
 check "rpc includes ZeroMQ" backwards worker/net/rpc.c '#include <zmq.h>'
+check "endpoint's header includes ZeroMQ" backwards worker/net/endpoint.h '#include <zmq.h>'
+check "rpc includes what is endpoint's own" backwards worker/net/rpc.c '#include "worker/net/endpoint_internal.h"'
 check "daemon includes ZeroMQ" backwards daemon/supervise.c '#include <zmq.h>'
 check "worker includes oneDNN" backwards worker/agent.c '#include <dnnl.h>'
 check "reference includes oneDNN" backwards kernels/ref/mlp.c '#include <oneapi/dnnl/dnnl.h>'
