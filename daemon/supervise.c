@@ -232,13 +232,15 @@ static void left(struct supervisor *s, struct child *child, const struct happeni
     gone(s, child, what);
 }
 
+/* clang-format off */
 static reaction *const reactions[CHILD_STATES][EVENTS] = {
     /*                   READY      BEAT     EPISODE  FINISHED  FAILED   SILENT   EXITED */
-    [CHILD_STARTING] = {now_ready, beaten, NULL, NULL, failed, silent, died},
-    [CHILD_READY] = {NULL, beaten, played, job_over, failed, silent, died},
-    [CHILD_LEAVING] = {ignored, beaten, ignored, ignored, failed, silent, left},
-    [CHILD_KILLED] = {ignored, ignored, ignored, ignored, ignored, ignored, gone},
+    [CHILD_STARTING] = { now_ready, beaten,  NULL,    NULL,     failed,  silent,  died },
+    [CHILD_READY]    = { NULL,      beaten,  played,  job_over, failed,  silent,  died },
+    [CHILD_LEAVING]  = { ignored,   beaten,  ignored, ignored,  failed,  silent,  left },
+    [CHILD_KILLED]   = { ignored,   ignored, ignored, ignored,  ignored, ignored, gone },
 };
+/* clang-format on */
 
 /* What the table has no entry for is a worker that has lost its mind. */
 static void react(struct supervisor *s, struct child *child, enum event event, const struct happening *what)

@@ -1,0 +1,317 @@
+/* What becomes of a job when its workers die, hang, or it is told to stop; and what a service manager hears.
+ */
+#include "kernels/base/monotime.h"
+#include "test/process.h"
+
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { PIDS_MAX = 16 };
+
+static char folder[64], run_dir[96], job_path[96], jsonl[128], text_log[128];
+static struct process daemon_process;
+
+static void setup(void)
+{
+    folder_make(folder);
+    snprintf(run_dir, sizeof run_dir, "%s/run", folder);
+    snprintf(job_path, sizeof job_path, "%s/job.json", folder);
+    snprintf(jsonl, sizeof jsonl, "%s/episodes.jsonl", run_dir);
+    snprintf(text_log, sizeof text_log, "%s/episodes.log", run_dir);
+}
+
+static void teardown(void)
+{
+    folder_remove(folder);
+}
+
+static void write_job(const char *text)
+{
+    FILE *file = fopen(job_path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+#define ENDLESS                                                                                              \
+    "{\"kind\":\"reinforce\",\"observers\":{\"count\":3},\"stop\":{\"episodes\":1000000},"                   \
+    "\"supervise\":{\"hang_s\":2}}"
+
+/* Starts an endless job and waits until it trains. */
+static void start(const struct process_options *options)
+{
+    write_job(ENDLESS);
+    const char *argv[] = {daemon_path(), "run", job_path, "--run-dir", run_dir, NULL};
+    process_start(&daemon_process, folder, argv, options);
+    ck_assert(file_wait_for(jsonl, "\"episode\":2,", 60));
+}
+
+static pid_t worker_pid(const char *arguments)
+{
+    pid_t pid = 0;
+    ck_assert_uint_eq(process_children(daemon_process.pid, arguments, &pid, 1), 1);
+    return pid;
+}
+
+static void expect_said(const char *wanted)
+{
+    char *err = process_err(&daemon_process);
+    ck_assert_msg(strstr(err, wanted) != NULL, "expected \"%s\" in: %s", wanted, err);
+    free(err);
+}
+
+/* No process of the job is left, and the log ends with whole lines, the last of them the end's. */
+static void expect_clean_end(const pid_t *pids, size_t count, const char *event)
+{
+    char wanted[64];
+    for (size_t i = 0; i < count; i++)
+        ck_assert_msg(kill(pids[i], 0) != 0 && errno == ESRCH, "process %d is left", (int)pids[i]);
+    char *log = file_read(jsonl), *last = strrchr(log, '{');
+    snprintf(wanted, sizeof wanted, "{\"event\":\"%s\"", event);
+    while (last > log && last[-1] != '\n')
+        last--;
+    ck_assert_msg(strncmp(last, wanted, strlen(wanted)) == 0, "the log ends with: %s", last);
+    ck_assert_int_eq(log[strlen(log) - 1], '\n');
+    free(log);
+}
+
+START_TEST(sigterm_finishes_the_round)
+{
+    pid_t pids[PIDS_MAX];
+    start(NULL);
+    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
+    ck_assert_uint_eq(count, 4);
+    kill(daemon_process.pid, SIGTERM);
+    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    expect_said("the running round is finished first");
+    expect_clean_end(pids, count, "stopped");
+}
+END_TEST
+
+START_TEST(ctrl_c_reaches_everyone_and_only_the_supervisor_obeys)
+{
+    pid_t pids[PIDS_MAX];
+    start(NULL);
+    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
+    for (size_t i = 0; i < count; i++)
+        kill(pids[i], SIGINT);
+    kill(daemon_process.pid, SIGINT);
+    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    expect_clean_end(pids, count, "stopped");
+}
+END_TEST
+
+START_TEST(a_second_signal_hurries)
+{
+    pid_t pids[PIDS_MAX];
+    write_job(ENDLESS);
+    /* A round that would take minutes: only giving it up ends the job in time. */
+    const char *argv[] = {daemon_path(),
+                          "run",
+                          job_path,
+                          "--set",
+                          "/rollout/steps=100000",
+                          "--set",
+                          "/observers/environments=16",
+                          "--run-dir",
+                          run_dir,
+                          NULL};
+    process_start(&daemon_process, folder, argv, NULL);
+    ck_assert(file_wait_for(jsonl, "start", 30));
+    sleep_ms(500);
+    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
+    kill(daemon_process.pid, SIGTERM);
+    sleep_ms(50);
+    kill(daemon_process.pid, SIGTERM);
+    ck_assert_int_eq(process_wait(&daemon_process, 20), 0);
+    expect_said("hurrying");
+    expect_clean_end(pids, count, "stopped");
+    char *log = file_read(jsonl);
+    ck_assert_uint_eq(text_count(log, "\"episode\":"), 0);
+    free(log);
+}
+END_TEST
+
+/* Kills one worker and expects the job to end with words that name it. */
+static void kill_and_expect(const char *arguments, int signal, const char *wanted)
+{
+    pid_t pids[PIDS_MAX];
+    start(NULL);
+    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
+    kill(worker_pid(arguments), signal);
+    ck_assert_int_eq(process_wait(&daemon_process, 30), 70);
+    expect_said(wanted);
+    expect_clean_end(pids, count, "failed");
+}
+
+START_TEST(a_killed_observer_ends_the_job)
+{
+    kill_and_expect("observer --index 2", SIGKILL, "was killed by signal 9 (Killed)");
+    expect_said("observer 2 (process ");
+}
+END_TEST
+
+START_TEST(a_killed_agent_ends_the_job)
+{
+    kill_and_expect("agent --index 0", SIGSEGV, "was killed by signal 11");
+    expect_said("agent 0 (process ");
+}
+END_TEST
+
+START_TEST(a_silent_observer_is_killed)
+{
+    kill_and_expect("observer --index 3", SIGSTOP, "has not beaten for 2 s: killed");
+    expect_said("observer 3 (process ");
+}
+END_TEST
+
+START_TEST(a_silent_agent_is_killed)
+{
+    kill_and_expect("agent --index 0", SIGSTOP, "has not beaten for 2 s: killed");
+}
+END_TEST
+
+START_TEST(nobody_outlives_a_killed_supervisor_by_a_second)
+{
+    pid_t pids[PIDS_MAX];
+    start(NULL);
+    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
+    ck_assert_uint_eq(count, 4);
+    kill(daemon_process.pid, SIGKILL);
+    ck_assert_int_eq(process_wait(&daemon_process, 10), 128 + SIGKILL);
+    sleep_ms(1000);
+    for (size_t i = 0; i < count; i++)
+        ck_assert_int_ne(process_children(1, "worker", pids, PIDS_MAX) > 0 && kill(pids[i], 0) == 0, 1);
+    /* Its socket is still there; the next start clears it and moves the logs aside. */
+    write_job("{\"kind\":\"reinforce\",\"stop\":{\"episodes\":1}}");
+    const char *argv[] = {daemon_path(), "run", job_path, "--run-dir", run_dir, NULL};
+    ck_assert_int_eq(process_run(&daemon_process, folder, argv, NULL, 60), 0);
+}
+END_TEST
+
+/* Every episode stands in exactly one of the two files, whole, in order. */
+START_TEST(rotation_loses_no_line)
+{
+    char rotated[160];
+    start(NULL);
+    snprintf(rotated, sizeof rotated, "%s.1", jsonl);
+    ck_assert_int_eq(rename(jsonl, rotated), 0);
+    kill(daemon_process.pid, SIGUSR1);
+    ck_assert(file_wait_for(jsonl, "\"episode\":", 30));
+    kill(daemon_process.pid, SIGTERM);
+    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    char *old = file_read(rotated), *new = file_read(jsonl);
+    char *all = malloc(strlen(old) + strlen(new) + 1);
+    ck_assert_ptr_nonnull(all);
+    sprintf(all, "%s%s", old, new);
+    unsigned episodes = 0;
+    for (char *at = all; (at = strstr(at, "{\"episode\":")) != NULL; at++) {
+        episodes++;
+        ck_assert_int_eq(atoi(at + strlen("{\"episode\":")), (int)episodes);
+    }
+    ck_assert_uint_gt(episodes, 2);
+    ck_assert_uint_eq(text_count(all, "\n"), episodes + 2);
+    free(old);
+    free(new);
+    free(all);
+}
+END_TEST
+
+START_TEST(sighup_reads_the_job_again)
+{
+    start(NULL);
+    write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":0}}");
+    kill(daemon_process.pid, SIGHUP);
+    ck_assert(file_wait_for(daemon_process.err_path, "nothing is changed", 20));
+    expect_said("expected an integer in 1..1024, got 0");
+    write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":3},\"stop\":{\"episodes\":1000000},"
+              "\"supervise\":{\"hang_s\":2},\"log\":{\"every\":1000000}}");
+    kill(daemon_process.pid, SIGHUP);
+    ck_assert(file_wait_for(daemon_process.err_path, "/log is in force\n", 20));
+    sleep_ms(100);
+    char *before = file_read(text_log), *json_before = file_read(jsonl);
+    sleep_ms(1000);
+    char *after = file_read(text_log), *json_after = file_read(jsonl);
+    ck_assert_str_eq(before, after);
+    ck_assert_uint_lt(strlen(json_before), strlen(json_after));
+    free(before);
+    free(after);
+    free(json_before);
+    free(json_after);
+    write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":2},\"stop\":{\"episodes\":1000000}}");
+    kill(daemon_process.pid, SIGHUP);
+    ck_assert(file_wait_for(daemon_process.err_path, "its other changes wait for the next start", 20));
+    kill(daemon_process.pid, SIGTERM);
+    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+}
+END_TEST
+
+/* Everything the service manager was told until nothing came for half a second. */
+static void hear(int fd, char *heard, size_t bytes)
+{
+    size_t length = strlen(heard);
+    ssize_t got;
+    while (length + 2 < bytes && (got = recv(fd, heard + length, bytes - length - 2, 0)) > 0) {
+        length += (size_t)got;
+        heard[length++] = '\n';
+        heard[length] = '\0';
+    }
+}
+
+START_TEST(a_service_manager_hears_of_start_life_and_end)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval patience = {.tv_usec = 500000};
+    char setting[160];
+    static char heard[1 << 20];
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/notify", folder);
+    snprintf(setting, sizeof setting, "NOTIFY_SOCKET=%s/notify", folder);
+    int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+    struct process_options service = {
+        .environment = (const char *[]){setting, "WATCHDOG_USEC=200000", "JOURNAL_STREAM=1:2", NULL}};
+    start(&service);
+    kill(daemon_process.pid, SIGTERM);
+    hear(fd, heard, sizeof heard);
+    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    ck_assert_uint_eq(text_count(heard, "READY=1\n"), 1);
+    ck_assert_ptr_nonnull(strstr(heard, "WATCHDOG=1\n"));
+    ck_assert_ptr_nonnull(strstr(heard, "STATUS=episode "));
+    ck_assert_ptr_nonnull(strstr(heard, "STOPPING=1\n"));
+    expect_said("<6>coalesced: stopping");
+    close(fd);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("supervise");
+    TCase *ends = tcase_create("ends");
+    tcase_add_checked_fixture(ends, setup, teardown);
+    tcase_set_timeout(ends, 120);
+    tcase_add_test(ends, sigterm_finishes_the_round);
+    tcase_add_test(ends, ctrl_c_reaches_everyone_and_only_the_supervisor_obeys);
+    tcase_add_test(ends, a_second_signal_hurries);
+    tcase_add_test(ends, a_killed_observer_ends_the_job);
+    tcase_add_test(ends, a_killed_agent_ends_the_job);
+    tcase_add_test(ends, a_silent_observer_is_killed);
+    tcase_add_test(ends, a_silent_agent_is_killed);
+    tcase_add_test(ends, nobody_outlives_a_killed_supervisor_by_a_second);
+    tcase_add_test(ends, rotation_loses_no_line);
+    tcase_add_test(ends, sighup_reads_the_job_again);
+    tcase_add_test(ends, a_service_manager_hears_of_start_life_and_end);
+    suite_add_tcase(suite, ends);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
