@@ -85,21 +85,25 @@ struct job {
 struct job_problems {
     char *text;     /* one line per problem, each ended by '\n'; NULL when there is none */
     size_t bytes;   /* strlen(text) */
-    unsigned count; /* lines; at most 100 are kept, the last line then says how many more there were */
+    unsigned count; /* lines; behind the first 100 problems one last line says how many more there are */
 };
 void job_problems_fini(struct job_problems *problems);
 
 /* Parses and checks `text` (length bytes, need not be terminated). `origin` is the file's name for the
  * problems, which read `origin:12:9: /observers/count: expected an integer in 1..1024, got 0`.
  * `overrides` are `--set` arguments, "/pointer=value", applied in order before checking; a problem in one
- * reads `--set /pointer=value: …`.
+ * reads `--set /pointer=value: …`. A value that is not JSON is a string. An override replaces what the file
+ * and earlier overrides say at its pointer, wrong or not; one of a whole object replaces the object.
  * On success fills *job, every default resolved (`name` from origin's stem). On STATUS_INVALID, *problems
- * holds every problem found; the caller calls job_problems_fini in either case. */
+ * holds every problem found; the caller calls job_problems_fini in either case. Numbers are read
+ * and written in the "C" numeric locale, which no process of ours leaves. The only other error is
+ * STATUS_NO_MEMORY, with no problems. */
 enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
                       const char *const *overrides, size_t override_count, struct job_problems *problems);
 
 /* Reads the file `path` and parses it. A file that cannot be opened, is not a regular file, or is longer
- * than JOB_TEXT_BYTES_MAX is one problem and STATUS_NOT_FOUND, STATUS_PERMISSION or STATUS_INVALID. */
+ * than JOB_TEXT_BYTES_MAX is one problem and STATUS_NOT_FOUND, STATUS_PERMISSION or STATUS_INVALID; one that
+ * the disk does not give is STATUS_IO. */
 enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
                           size_t override_count, struct job_problems *problems);
 

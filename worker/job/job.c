@@ -1,0 +1,125 @@
+/* Reading a job: the order of things. Runs in the supervisor, which has the file, and in every worker, which
+ * is handed the resolved text; always on the caller's thread. */
+#include "worker/job/job.h"
+
+#include "worker/job/job_reading.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void job_problems_fini(struct job_problems *problems)
+{
+    free(problems->text);
+    *problems = (struct job_problems){0};
+}
+
+/* ---- from text ---- */
+
+static enum status read_sources(struct job_reading *reading, const char *text, size_t length)
+{
+    enum status status = job_collect_file(reading, text, length);
+    for (uint32_t i = 0; status == STATUS_OK && i < reading->override_count; i++)
+        status = job_collect_override(reading, i);
+    return status;
+}
+
+enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
+                      const char *const *overrides, size_t override_count, struct job_problems *problems)
+{
+    *problems = (struct job_problems){0};
+    struct job result;
+    struct job_reading reading = {
+        .job = &result, .overrides = overrides, .override_count = (uint32_t)override_count};
+    reading.documents = calloc(1 + override_count, sizeof *reading.documents);
+    enum status status = reading.documents == NULL ? STATUS_NO_MEMORY : STATUS_OK;
+    if (status == STATUS_OK && length > JOB_TEXT_BYTES_MAX)
+        problem_list_add(&reading.problems, (struct problem_place){0},
+                         "longer than a job file may be (%d bytes)", JOB_TEXT_BYTES_MAX);
+    else if (status == STATUS_OK)
+        status = read_sources(&reading, text, length);
+    if (status == STATUS_OK)
+        job_check(&reading, origin);
+    if (status == STATUS_OK)
+        status = problem_list_write(&reading.problems, origin, overrides, problems);
+    if (status == STATUS_OK && problems->count > 0)
+        status = STATUS_INVALID;
+    if (status == STATUS_OK)
+        *job = result;
+    for (size_t i = 0; reading.documents != NULL && i <= override_count; i++)
+        json_document_fini(&reading.documents[i]);
+    free(reading.documents);
+    problem_list_fini(&reading.problems);
+    return status;
+}
+
+/* ---- from a file ---- */
+
+/* Opens a file that can be read to its end. A FIFO would make open wait without O_NONBLOCK. */
+static enum status open_file(int *out, const char *path, struct error *error)
+{
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (descriptor < 0)
+        return error_set_errno(error, errno, "cannot be opened");
+    struct stat about;
+    enum status status = STATUS_OK;
+    if (fstat(descriptor, &about) != 0)
+        status = error_set_errno(error, errno, "cannot be examined");
+    else if (!S_ISREG(about.st_mode))
+        status = error_set(error, STATUS_INVALID, "expected a regular file, got %s",
+                           S_ISDIR(about.st_mode) ? "a directory" : "something else");
+    else if (about.st_size > JOB_TEXT_BYTES_MAX)
+        status =
+            error_set(error, STATUS_INVALID, "longer than a job file may be (%d bytes)", JOB_TEXT_BYTES_MAX);
+    if (status != STATUS_OK)
+        close(descriptor);
+    else
+        *out = descriptor;
+    return status;
+}
+
+/* Reads at most one byte more than a job may have: a file that grows meanwhile is then found too long. */
+static enum status read_all(int descriptor, char *text, size_t *length, struct error *error)
+{
+    *length = 0;
+    for (;;) {
+        ssize_t count = read(descriptor, text + *length, JOB_TEXT_BYTES_MAX + 1 - *length);
+        if (count > 0)
+            *length += (size_t)count;
+        else if (count == 0)
+            return STATUS_OK;
+        else if (errno != EINTR)
+            return error_set_errno(error, errno, "cannot be read");
+    }
+}
+
+enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
+                          size_t override_count, struct job_problems *problems)
+{
+    *problems = (struct job_problems){0};
+    struct error error = {0};
+    int descriptor = -1;
+    size_t length = 0;
+    char *text = malloc(JOB_TEXT_BYTES_MAX + 1);
+    if (text == NULL)
+        return STATUS_NO_MEMORY;
+    enum status status = open_file(&descriptor, path, &error);
+    if (status == STATUS_OK) {
+        status = read_all(descriptor, text, &length, &error);
+        close(descriptor);
+    }
+    if (status == STATUS_OK) {
+        status = job_parse(job, text, length, path, overrides, override_count, problems);
+    } else {
+        struct problem_list list = {0};
+        problem_list_add(&list, (struct problem_place){0}, "%s", error.text);
+        if (problem_list_write(&list, path, overrides, problems) != STATUS_OK)
+            status = STATUS_NO_MEMORY;
+        problem_list_fini(&list);
+    }
+    free(text);
+    return status;
+}

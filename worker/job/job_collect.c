@@ -1,0 +1,209 @@
+/* Where each key of the job stands: in the file, in an override, or nowhere. Reports what is not JSON, and
+ * keys that are none. Runs in whatever process reads a job, on the caller's thread. */
+#include "worker/job/job_reading.h"
+#include "worker/job/json_text.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+enum { SUGGESTIONS_MAX = 3, SUGGESTION_BYTES = 160 };
+
+void job_complain(struct job_reading *reading, uint32_t document, struct json_span span, const char *pointer,
+                  const char *format, ...)
+{
+    char text[PROBLEM_TEXT_BYTES - JSON_POINTER_BYTES - 4];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    struct problem_place place = {.source = document, .line = span.line, .column = span.column};
+    bool named = pointer[0] != '\0';
+    if (document > 0) {
+        const char *override = reading->overrides[document - 1];
+        size_t length = strlen(pointer);
+        named = named && !(strncmp(override, pointer, length) == 0 && override[length] == '=');
+    }
+    problem_list_add(&reading->problems, place, "%s%s%s", named ? pointer : "", named ? ": " : "", text);
+}
+
+/* ---- keys that are none ---- */
+
+bool job_is_near(const char *word, const char *name)
+{
+    size_t distance = json_text_distance(word, name);
+    size_t word_bytes = strlen(word), name_bytes = strlen(name);
+    size_t longer = word_bytes > name_bytes ? word_bytes : name_bytes;
+    return distance == 0 || (distance == 1 && longer >= 2) || (distance == 2 && longer >= 5);
+}
+
+/* The key beside which `name` stands that is most like it, or NULL. */
+static const struct job_key *nearest_sibling(const struct job_key *parent, const char *name)
+{
+    const struct job_key *best = NULL;
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        if (job_key_parent(key) == parent && job_is_near(name, job_key_name(key)) &&
+            (best == NULL ||
+             json_text_distance(name, job_key_name(key)) < json_text_distance(name, job_key_name(best))))
+            best = key;
+    }
+    return best;
+}
+
+/* Names the keys of other objects that are called `name`. */
+static void suggest_elsewhere(char text[SUGGESTION_BYTES], const char *name)
+{
+    size_t length = 0, count = 0;
+    for (size_t i = 0; i < job_key_count && count < SUGGESTIONS_MAX; i++) {
+        if (json_text_distance(name, job_key_name(&job_keys[i])) != 0)
+            continue;
+        length += (size_t)snprintf(text + length, SUGGESTION_BYTES - length, "%s%s",
+                                   count == 0 ? "; did you mean " : " or ", job_keys[i].pointer);
+        count++;
+    }
+    if (count > 0)
+        snprintf(text + length, SUGGESTION_BYTES - length, "?");
+}
+
+static void report_unknown(struct job_reading *reading, uint32_t document, struct json_span span,
+                           const struct job_key *parent, const char *name)
+{
+    char pointer[JSON_POINTER_BYTES], suggestion[SUGGESTION_BYTES] = "";
+    snprintf(pointer, sizeof pointer, "%s", parent == NULL ? "" : parent->pointer);
+    json_pointer_add(pointer, name);
+    const struct job_key *sibling = nearest_sibling(parent, name);
+    if (job_key_planned(pointer))
+        snprintf(suggestion, sizeof suggestion, "; it is not a key of this version");
+    else if (sibling != NULL)
+        snprintf(suggestion, sizeof suggestion, "; did you mean \"%s\"?", job_key_name(sibling));
+    else
+        suggest_elsewhere(suggestion, name);
+    job_complain(reading, document, span, pointer, "unknown key%s", suggestion);
+}
+
+/* ---- the file ---- */
+
+static void collect_members(struct job_reading *reading, uint32_t document, uint32_t object,
+                            const struct job_key *parent);
+
+/* Notes that `key`'s value is the node, and looks into it when it is a group. */
+static void collect_value(struct job_reading *reading, uint32_t document, uint32_t node,
+                          const struct job_key *key)
+{
+    reading->found[key - job_keys] = (struct job_found){.present = true, .document = document, .node = node};
+    if (key->type != JOB_OBJECT)
+        return;
+    for (size_t i = 0; i < job_key_count; i++)
+        if (job_key_parent(&job_keys[i]) == key)
+            reading->found[i] = (struct job_found){0};
+    if (reading->documents[document].scan.nodes[node].type == JSON_OBJECT)
+        collect_members(reading, document, node, key);
+}
+
+/* Groups of the table hold no groups: this goes two levels deep. */
+static void collect_members(struct job_reading *reading, uint32_t document, uint32_t object,
+                            const struct job_key *parent)
+{
+    const struct json_document *of = &reading->documents[document];
+    const struct json_node *nodes = of->scan.nodes;
+    for (uint32_t i = object + 1; i < nodes[object].end; i = nodes[i].end) {
+        const char *name = of->items[i]->string;
+        if (nodes[i].duplicate || nodes[i].key_flawed || job_key_ignored(name))
+            continue;
+        const struct job_key *key = job_key_member(parent, name);
+        if (key == NULL)
+            report_unknown(reading, document, nodes[i].key, parent, name);
+        else
+            collect_value(reading, document, i, key);
+    }
+}
+
+static void report_flaw(void *context, uint32_t line, uint32_t column, const char *text)
+{
+    struct job_reading *reading = context;
+    problem_list_add(&reading->problems, (struct problem_place){.line = line, .column = column}, "%s", text);
+}
+
+enum status job_collect_file(struct job_reading *reading, const char *text, size_t length)
+{
+    struct json_document *file = &reading->documents[0];
+    enum status status = json_document_parse(file, text, length, report_flaw, reading);
+    if (status != STATUS_OK || file->root == NULL)
+        return status;
+    if (file->scan.nodes[0].type == JSON_OBJECT) {
+        collect_members(reading, 0, 0, NULL);
+    } else if (!file->scan.nodes[0].flawed) {
+        char got[JSON_SHOWN_BYTES];
+        json_document_show(got, file, 0);
+        job_complain(reading, 0, file->scan.nodes[0].value, "", "expected an object, got %s", got);
+    }
+    return STATUS_OK;
+}
+
+/* ---- overrides ---- */
+
+/* Copies the part of a pointer that ends at '/' or '=' to `name`, ~0 and ~1 decoded. Returns what follows.
+ * A part that is too long for any key is cut: it stays unknown. */
+static const char *next_part(char name[JOB_NAME_BYTES], const char *pointer)
+{
+    size_t length = 0;
+    for (; *pointer != '/' && *pointer != '='; pointer++) {
+        char c = *pointer;
+        if (c == '~' && (pointer[1] == '0' || pointer[1] == '1'))
+            c = *++pointer == '0' ? '~' : '/';
+        if (length < JOB_NAME_BYTES - 1)
+            name[length++] = c;
+    }
+    name[length] = '\0';
+    return pointer;
+}
+
+/* The key that an override names; NULL when it names none, which has been reported where it should be. */
+static const struct job_key *override_key(struct job_reading *reading, uint32_t document, const char *pointer)
+{
+    const struct job_key *key = NULL;
+    while (*pointer == '/') {
+        char name[JOB_NAME_BYTES];
+        pointer = next_part(name, pointer + 1);
+        if (job_key_ignored(name))
+            return NULL;
+        const struct job_key *member = job_key_member(key, name);
+        if (member == NULL) {
+            report_unknown(reading, document, (struct json_span){0}, key, name);
+            return NULL;
+        }
+        key = member;
+    }
+    return key;
+}
+
+static void note_flaw(void *context, uint32_t line, uint32_t column, const char *text)
+{
+    (void)line, (void)column, (void)text;
+    *(bool *)context = true;
+}
+
+enum status job_collect_override(struct job_reading *reading, uint32_t index)
+{
+    uint32_t document = index + 1;
+    const char *override = reading->overrides[index];
+    const char *equals = strchr(override, '=');
+    if (override[0] != '/' || equals == NULL || strlen(override) > JOB_TEXT_BYTES_MAX) {
+        job_complain(reading, document, (struct json_span){0}, "",
+                     "expected /pointer=value, at most %d bytes", JOB_TEXT_BYTES_MAX);
+        return STATUS_OK;
+    }
+    const struct job_key *key = override_key(reading, document, override);
+    if (key == NULL)
+        return STATUS_OK;
+    struct json_document *value = &reading->documents[document];
+    bool flawed = false;
+    enum status status = json_document_parse(value, equals + 1, strlen(equals + 1), note_flaw, &flawed);
+    if (status == STATUS_OK && flawed) {
+        json_document_fini(value);
+        status = json_document_of_string(value, equals + 1);
+    }
+    if (status == STATUS_OK)
+        collect_value(reading, document, 0, key);
+    return status;
+}
