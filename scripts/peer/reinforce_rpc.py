@@ -166,7 +166,8 @@ class Agent:
 
     def train_steps(self, batch):
         ask = Agent.choose_together if batch else Agent.choose_alone
-        done = torch.futures.wait_all([o.rpc_async(timeout=0).run_steps(self.here, ask) for o in self.observers])
+        running = [o.rpc_async(timeout=0).run_steps(self.here, ask) for o in self.observers]
+        done = torch.futures.wait_all(running)
         if batch:
             log_probs = torch.stack(self.round_log_probs).t()  # (observers, steps)
         else:
@@ -178,7 +179,8 @@ class Agent:
         self.forget()
 
     def train_episode(self):
-        torch.futures.wait_all([o.rpc_async(timeout=0).run_episode(self.here) for o in self.observers])
+        running = [o.rpc_async(timeout=0).run_episode(self.here) for o in self.observers]
+        torch.futures.wait_all(running)
         losses = []
         for log_probs, rewards in zip(self.log_probs, self.rewards):
             returns = discounted(rewards, gamma=0.99)
