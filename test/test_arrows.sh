@@ -23,6 +23,8 @@ good_tree() {
         printf '#include "worker/net/endpoint.h"\n' >worker/net/endpoint_internal.h
         printf '#include "worker/net/endpoint_internal.h"\n#include <zmq.h>\n' >worker/net/endpoint_pair.c
         printf '#include "worker/net/endpoint.h"\n' >worker/net/rpc.h
+        printf '#include "worker/net/rpc.h"\n' >worker/net/rpc_internal.h
+        printf '#include "worker/net/rpc_internal.h"\n' >worker/net/future.c
         printf '#include "worker/net/rpc.h"\n' >worker/net/rref.h
         printf '#include "worker/net/rref.h"\n' >worker/net/dist.h
         printf '#include "kernels/mlp.h"\n' >worker/model/policy.h
@@ -64,6 +66,7 @@ check "wire includes endpoint" backwards worker/net/wire.h '#include "worker/net
 check "wire includes rpc" backwards worker/net/wire.c '#include "worker/net/rpc.h"'
 check "endpoint includes rpc" backwards worker/net/endpoint.c '#include "worker/net/rpc.h"'
 check "rpc includes rref" backwards worker/net/rpc_future.c '#include "worker/net/rref.h"'
+check "futures include rref" backwards worker/net/future.c '#include "worker/net/rref.h"'
 check "rref includes dist" backwards worker/net/rref.c '#include "worker/net/dist.h"'
 check "rpc includes ZeroMQ" backwards worker/net/rpc.c '#include <zmq.h>'
 check "endpoint's header includes ZeroMQ" backwards worker/net/endpoint.h '#include <zmq.h>'
