@@ -1,4 +1,6 @@
-# Draws scripts/sweep: `gnuplot -e "table='…'; figure='…'; episodes=10; machine='…'; peer=0" scripts/sweep.gnuplot`.
+# Draws what scripts/sweep measured: its table as a figure, with the peer's columns beside ours if peer is 1.
+#
+#   gnuplot -e "table='t.tsv'; figure='t.png'; episodes=10; machine='...'; peer=0" scripts/sweep.gnuplot
 set terminal pngcairo size 1200,760 font 'DejaVu Sans,15' linewidth 1.6 background '#ffffff'
 set output figure
 set datafile separator tab
@@ -24,10 +26,10 @@ if (peer) {
     set grid mytics linecolor rgb '#ececec' linewidth 0.5
     set bmargin 7.5
     set key at screen 0.53,0.045 center horizontal reverse Left samplen 3 width 1 maxcols 2
-    plot table index 0 every ::1 using 1:4 with linespoints linestyle 3 title 'torch.distributed.rpc, batch', \
-         table index 0 every ::1 using 1:5 with linespoints linestyle 4 title 'torch.distributed.rpc, no batch', \
-         table index 0 every ::1 using 1:2 with linespoints linestyle 1 title 'coalesced, batch', \
-         table index 0 every ::1 using 1:3 with linespoints linestyle 2 title 'coalesced, no batch'
+    plot table index 0 every ::1 using 1:4 with linespoints ls 3 title 'torch.distributed.rpc, batch', \
+         '' index 0 every ::1 using 1:5 with linespoints ls 4 title 'torch.distributed.rpc, no batch', \
+         '' index 0 every ::1 using 1:2 with linespoints ls 1 title 'coalesced, batch', \
+         '' index 0 every ::1 using 1:3 with linespoints ls 2 title 'coalesced, no batch'
 } else {
     set yrange [0:*]
     set key top left reverse Left samplen 2.5 spacing 1.25

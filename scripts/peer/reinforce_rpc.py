@@ -21,7 +21,7 @@ end of its processes, but without this first interpreter's own start. Prepare wi
 """
 import os
 
-# Before torch is imported, and for the spawned processes too: two cores are not shared by eleven thread pools.
+# Before torch is imported, and for the spawned processes too: eleven thread pools would fight over the cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("GLOG_minloglevel", "1")  # Debian's build reports every shutdown
 
@@ -236,9 +236,9 @@ def main():
         job_s = time.perf_counter() - start_s
     episodes, env_steps, spent_s, running_reward, solved = results.get()
     print(
-        f"peer mode={arguments.mode} observers={arguments.observers} episodes={episodes} env_steps={env_steps} "
-        f"episodes_s={spent_s:.3f} env_steps_per_s={env_steps / spent_s:.1f} job_s={job_s:.3f} "
-        f"running_reward={running_reward:.2f} solved={'yes' if solved else 'no'} "
+        f"peer mode={arguments.mode} observers={arguments.observers} episodes={episodes} "
+        f"env_steps={env_steps} episodes_s={spent_s:.3f} env_steps_per_s={env_steps / spent_s:.1f} "
+        f"job_s={job_s:.3f} running_reward={running_reward:.2f} solved={'yes' if solved else 'no'} "
         f"torch={torch.__version__} gymnasium={gymnasium.__version__}"
     )
 
