@@ -34,7 +34,7 @@ static void observer_left(void *context, uint16_t worker, enum status why, const
 {
     struct agent *agent = context;
     agent->joined--;
-    if (!agent->worker->leave)
+    if (agent->phase != AGENT_OVER && !agent->worker->hurry)
         log_warning("observer %u left: %s: %s", worker, status_name(why), text);
 }
 
