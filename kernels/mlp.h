@@ -13,8 +13,8 @@
  *
  * Forward of a row x, with k the unit's keep bit and p the probability to drop:
  *     h = relu(k / (1 - p) * (W1 x + b1));  z = W2 h + b2;  P(a) = exp(z_a - max z) / sum exp(z - max z)
- * Sampling: the smallest a with u < P(0) + … + P(a), u the row's uniform of stream RNG_ACTION (the last
- * action if rounding leaves none).
+ * Sampling: the smallest a with u < P(0) + … + P(a), u = rng_uniform_float of word 0 of the row's block 0 of
+ * stream RNG_ACTION (the last action if rounding leaves none).
  * Keep bits: unit j is kept when its 16 bits are >= round(65536 p). Within its group g = j / 128, with
  * v = (j % 128) / 16, they are half v % 2 (0: low) of word v / 2 of block 16 g + j % 16 of RNG_DROPOUT.
  * Bit j % 16 of mask word j / 16 is the unit's keep bit; bits beyond `hidden` are zero. */
@@ -68,6 +68,10 @@ struct mlp_batch {
  * episode). probabilities: (count, actions) or NULL. */
 void mlp_act(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
              const uint32_t *environment, const uint32_t *step, float *probabilities);
+
+/* Only mlp_act's first part: the masks. Needs no observations. */
+void mlp_draw(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
+              const uint32_t *environment, const uint32_t *step);
 
 /* The forward again, from the kept masks: the same bits as mlp_act gave. probabilities: (count, actions). */
 void mlp_recompute(const struct mlp *mlp, const struct mlp_batch *batch, float *probabilities);
