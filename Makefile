@@ -103,7 +103,7 @@ schema: $(BUILD)/coalesced
 # ---- fuzzing: one program of clang's libFuzzer per target ----
 FUZZ_SECONDS ?= 300
 FUZZERS := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
-FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/ref/%,$(KERNELS)) $(wildcard worker/net/*.c worker/job/*.c)
+FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/ref/%,$(KERNELS)) $(wildcard worker/net/*.c worker/job/*.c worker/env/*.c)
 
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) Makefile
 	@mkdir -p $(@D)

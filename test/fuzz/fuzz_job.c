@@ -1,0 +1,73 @@
+/* Fuzzes the job parser with any bytes as a job file, and with the last line as an override.
+ *
+ * Holds two promises: a job that is accepted is, written and read again, the same struct; one that is refused
+ * is refused with at least one line, and all that is said of it is UTF-8 without control characters. */
+#include "worker/job/job.h"
+#include "worker/job/json_text.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_written(const struct job *job)
+{
+    size_t bytes;
+    char *text = job_format(job, &bytes);
+    struct job again;
+    struct job_problems problems;
+    memset(&again, 0xA5, sizeof again);
+    if (text == NULL || strlen(text) != bytes ||
+        job_parse(&again, text, bytes, "again.json", NULL, 0, &problems) != STATUS_OK ||
+        memcmp(job, &again, sizeof again) != 0)
+        abort();
+    free(text);
+}
+
+static void check_problems(const struct job_problems *problems)
+{
+    unsigned lines = 0;
+    if (problems->text == NULL || problems->bytes == 0 || strlen(problems->text) != problems->bytes)
+        abort();
+    for (size_t at = 0; at < problems->bytes;) {
+        const unsigned char *byte = (const unsigned char *)problems->text + at;
+        size_t length = json_text_character(problems->text + at, problems->bytes - at);
+        bool control = (byte[0] < 0x20 && byte[0] != '\n') || byte[0] == 0x7F ||
+                       (length == 2 && byte[0] == 0xC2 && byte[1] < 0xA0);
+        if (length == 0 || control)
+            abort();
+        lines += byte[0] == '\n';
+        at += length;
+    }
+    if (lines == 0 || lines != problems->count || problems->text[problems->bytes - 1] != '\n')
+        abort();
+}
+
+static void check_one(const char *text, size_t length, const char *override)
+{
+    struct job job;
+    struct job_problems problems;
+    enum status status =
+        job_parse(&job, text, length, "fuzz.json", &override, override == NULL ? 0 : 1, &problems);
+    if (status == STATUS_OK && problems.text == NULL && problems.count == 0)
+        check_written(&job);
+    else if (status == STATUS_INVALID)
+        check_problems(&problems);
+    else
+        abort();
+    job_problems_fini(&problems);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const char *text = (const char *)data;
+    check_one(text, size, NULL);
+    const char *line = size == 0 ? NULL : memrchr(text, '\n', size);
+    if (line == NULL)
+        return 0;
+    char *override = strndup(line + 1, size - (size_t)(line + 1 - text));
+    check_one(text, (size_t)(line - text), override);
+    free(override);
+    return 0;
+}
