@@ -20,7 +20,7 @@ enum { ENDPOINT_FRAME_WORDS = 8, ENDPOINT_WATCH_MAX = 4 };
 
 /* One received or outgoing message. `header` and `payload` point into the frames. */
 struct endpoint_message {
-    uint32_t peer; /* a ROUTER's name for the connection, from its automatic routing id; 0 on a DEALER */
+    uint32_t peer; /* a ROUTER's name for the connection, from its automatic routing id; 0: on a DEALER */
     const uint8_t *header;
     size_t header_bytes;
     uint8_t *payload;
@@ -28,8 +28,9 @@ struct endpoint_message {
     uint64_t frames[2][ENDPOINT_FRAME_WORDS]; /* ZeroMQ's own two message structs */
 };
 
-/* Makes a bound ROUTER. "ipc://PATH": refuses a PATH that exists (STATUS_BUSY) or is longer than 107
- * bytes (STATUS_INVALID); the file is removed by endpoint_free. "tcp://" beyond loopback is refused. */
+/* Makes a bound ROUTER. "ipc://PATH": refuses a PATH that exists (STATUS_BUSY), is not absolute or is
+ * longer than 107 bytes (STATUS_INVALID); the file is removed by endpoint_free. "tcp://" beyond loopback is
+ * refused. */
 enum status endpoint_bind(struct endpoint **out, const char *address, struct error *error);
 enum status endpoint_connect(struct endpoint **out, const char *address, struct error *error);
 void endpoint_free(struct endpoint *endpoint, int linger_ms);
@@ -44,9 +45,15 @@ enum status endpoint_prepare(struct endpoint_message *message, uint32_t peer, co
 enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *message);
 
 /* Receives one message. STATUS_AGAIN: none is waiting. STATUS_INVALID: a message came that has not exactly
- * two frames (or is larger than the limits); message->peer names its sender, there is nothing to release. */
+ * two frames (or is larger than the limits); message->peer names its sender, there is nothing to release. A
+ * peer that gave itself a routing id has no name here: its messages are all STATUS_INVALID with peer 0.
+ * libzmq itself cuts the connection of one who sends a frame over the payload's limit by more than 4 KiB. */
 enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
 void endpoint_release(struct endpoint_message *message);
+
+/* Moves a message into `to`, which holds none; `from` must not be released. Never copy the struct: ZeroMQ
+ * keeps a small frame's bytes inside it, and `header` and `payload` point there. */
+void endpoint_move(struct endpoint_message *to, struct endpoint_message *from);
 
 /* What a wait may be for beside the endpoint: a descriptor, or a pair's end when `pair` is not NULL. */
 struct endpoint_watch {
@@ -55,8 +62,10 @@ struct endpoint_watch {
     bool ready; /* out: can be read */
 };
 
-/* Waits until the endpoint can be received from (*readable), a watch is ready, or `until`. `sending`: also
- * until a send that was refused may succeed. Spins briefly before it sleeps. EINTR is a spurious return. */
+/* Waits until the endpoint can be received from (*readable), a watch is ready, or `until`; a time of 0
+ * nanoseconds only looks, at the endpoint and at all watches. `sending`: also until a send that was refused
+ * may succeed, at most a millisecond. Spins briefly before it sleeps. When messages come first, the watches
+ * are not looked at: look now and then. EINTR, and news that concern only ZeroMQ, are spurious returns. */
 enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
                           bool sending, struct monotime until, bool *readable);
 

@@ -69,7 +69,8 @@ struct rpc_config {
     size_t method_count;
     void *context;                                  /* for handlers and the two below */
     void (*joined)(void *context, uint16_t worker); /* server; may be NULL */
-    void (*left)(void *context, uint16_t worker, enum status why, const char *text); /* may be NULL */
+    /* May be NULL. `why`: STATUS_INVALID, it sent a bad message; STATUS_PEER_DIED, anything else. */
+    void (*left)(void *context, uint16_t worker, enum status why, const char *text);
     const char *welcome; /* server: WELCOME's payload, the job's JSON; copied */
     size_t welcome_bytes;
 };
@@ -87,8 +88,9 @@ enum status rpc_join(struct rpc **out, const struct rpc_config *config, const ch
 /* A client's WELCOME payload: the job's JSON, zero-terminated, valid as long as the rpc. */
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes);
 
-/* Tells every peer BYE with `why`, completes all pending futures with STATUS_SHUTDOWN, lets what is
- * queued leave for at most `linger_ms`, and frees everything. NULL is allowed. */
+/* Tells every peer BYE with `why`, completes all pending futures with STATUS_SHUTDOWN (what follows them
+ * runs; `left` does not), lets what is queued leave for at most `linger_ms`, and frees everything, also
+ * futures and requests that were kept. NULL is allowed. */
 void rpc_free(struct rpc *rpc, const char *why, int linger_ms);
 
 /* ---- the loop ---- */
@@ -96,7 +98,8 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms);
 /* One turn: waits until something can be done or `until` has come (a past time: does not wait), then runs
  * the watches that are ready, handles every message that has arrived (a bounded number a turn), expires
  * what is due, and sends what was held back. Returns STATUS_OK, or STATUS_PEER_DIED on a client whose
- * server is gone, or STATUS_IO when the socket itself failed (then nothing more will work). */
+ * server is gone, or STATUS_IO when the socket itself failed (then nothing more will work). The turn that
+ * learns of the server's end does not wait; later ones do, for their watches and their beat. */
 enum status rpc_turn(struct rpc *rpc, struct monotime until);
 
 /* Lets rpc_turn wait on `fd` too (POLLIN, or `pair` when it is not NULL) and call `ready` when it can be
@@ -140,11 +143,14 @@ const struct rpc_message *future_value(const struct future *future); /* NULL unl
 void future_release(struct future *future);
 
 /* A new future that is done when `future` is: `then` runs once, inside a turn (or at once if it is done
- * already), and returns the new future's status; the new future's value is `future`'s. */
+ * already; or inside rpc_cancel_all, rpc_peer_died and rpc_free), and returns the new future's status,
+ * never STATUS_AGAIN; the new future's value and text are `future`'s. STATUS_BUSY: no future is left; there
+ * are 2 * pending_max + 64 of all sorts, and one is used until it is done and released. */
 typedef enum status future_then_function(struct future *future, void *arg);
 enum status future_then(struct future *future, future_then_function *then, void *arg, struct future **out);
 
-/* A new future that is done when all `count` are; its status is that of the first in order that failed. */
+/* A new future that is done when all `count` are; its status and text are those of the first in order that
+ * failed; its value is empty. STATUS_BUSY as for future_then. */
 enum status future_all(struct rpc *rpc, struct future *const *futures, size_t count, struct future **out);
 
 /* ---- answering ---- */
@@ -159,7 +165,7 @@ void rpc_fail(struct rpc_request *request, enum status status, const char *forma
     __attribute__((format(printf, 3, 4)));
 
 /* A malformed argument inside a well-formed message: fails the request with STATUS_INVALID and ends its
- * sender's session, as for any bad message. */
+ * sender's session, as for any bad message: `left` and what follows failed calls run before it returns. */
 void rpc_reject(struct rpc_request *request, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- counters, since the start ---- */

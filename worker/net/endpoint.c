@@ -1,0 +1,448 @@
+/* A ROUTER or a DEALER, with what libzmq leaves to its users done once: frame counts, silent drops, edge
+ * triggered descriptors, file clean-up. Run by the one thread that owns the endpoint; libzmq's own I/O
+ * thread (one per endpoint) does the system calls on the connections.
+ *
+ * Waiting is done here with ppoll(2) on ZMQ_FD rather than by zmq_poll, which asks for every event twice
+ * before it sleeps. The descriptor is edge triggered: it speaks of commands, not of messages. It is safe
+ * to sleep on it only after the socket has been found empty with all its commands processed, which is what
+ * a refused receive does; `quiet` remembers that nothing has touched the socket since. */
+#include "worker/net/endpoint.h"
+
+#include "worker/net/endpoint_internal.h"
+#include "worker/net/wire.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <zmq.h>
+
+_Static_assert(sizeof(zmq_msg_t) <= ENDPOINT_FRAME_WORDS * sizeof(uint64_t), "a frame fits its place");
+_Static_assert(_Alignof(zmq_msg_t) <= _Alignof(uint64_t), "a frame may lie there");
+
+enum {
+    ROUTING_ID_BYTES = 5,       /* an automatic routing id: a zero byte and a 32-bit number */
+    FRAME_BYTES_SLACK = 4096,   /* frames a little too long are refused by name, longer ones by libzmq */
+    SENDING_WAIT_US_MAX = 1000, /* how often a refused send is tried again at the least */
+};
+unsigned spin_turns = 0;
+
+struct endpoint {
+    void *context, *socket;
+    int fd;
+    bool is_router;
+    bool quiet; /* the last thing done to the socket was a receive that found nothing */
+    char *path; /* of a bound ipc socket, else NULL */
+    dev_t path_device;
+    ino_t path_inode;
+};
+
+void *endpoint_context(struct endpoint *endpoint)
+{
+    return endpoint->context;
+}
+
+const char *endpoint_reason(int errnum)
+{
+    return zmq_strerror(errnum);
+}
+
+static zmq_msg_t *frame(struct endpoint_message *message, unsigned i)
+{
+    return (zmq_msg_t *)message->frames[i];
+}
+
+/* ---- open and close ---- */
+
+static enum status set_options(struct endpoint *endpoint, struct error *error)
+{
+    int queue = WIRE_QUEUE_MAX, linger = 0, mandatory = 1;
+    int64_t frame_bytes_max = WIRE_PAYLOAD_BYTES_MAX + FRAME_BYTES_SLACK;
+    void *socket = endpoint->socket;
+    bool failed = zmq_setsockopt(socket, ZMQ_SNDHWM, &queue, sizeof queue) != 0 ||
+                  zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof queue) != 0 ||
+                  zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+                  zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &frame_bytes_max, sizeof frame_bytes_max) != 0;
+    if (endpoint->is_router)
+        failed = failed || zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof mandatory) != 0;
+    size_t bytes = sizeof endpoint->fd;
+    failed = failed || zmq_getsockopt(socket, ZMQ_FD, &endpoint->fd, &bytes) != 0;
+    return failed ? error_set(error, STATUS_IO, "a ZeroMQ socket's options: %s", zmq_strerror(errno))
+                  : STATUS_OK;
+}
+
+static enum status endpoint_open(struct endpoint **out, bool is_router, struct error *error)
+{
+    struct endpoint *endpoint = calloc(1, sizeof *endpoint);
+    if (endpoint == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a socket");
+    endpoint->is_router = is_router;
+    endpoint->context = zmq_ctx_new();
+    if (endpoint->context != NULL)
+        endpoint->socket = zmq_socket(endpoint->context, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
+    if (endpoint->socket == NULL) {
+        error_set_errno(error, errno, "cannot make a ZeroMQ socket");
+        endpoint_free(endpoint, 0);
+        return STATUS_IO;
+    }
+    enum status status = set_options(endpoint, error);
+    if (status != STATUS_OK) {
+        endpoint_free(endpoint, 0);
+        return status;
+    }
+    *out = endpoint;
+    return STATUS_OK;
+}
+
+/* libzmq removes whatever stands at the path before it binds: nothing may stand there. */
+static enum status check_ipc_path(const char *address, bool must_be_free, struct error *error)
+{
+    const char *path = address + strlen("ipc://");
+    size_t length = strlen(path);
+    if (length == 0 || path[0] != '/')
+        return error_set(error, STATUS_INVALID, "%s: expected ipc:// and an absolute path", address);
+    if (length > sizeof((struct sockaddr_un *)0)->sun_path - 1)
+        return error_set(error, STATUS_INVALID, "%s: a path of %zu bytes, a socket's may have 107", address,
+                         length);
+    struct stat info;
+    if (must_be_free && lstat(path, &info) == 0)
+        return error_set(error, STATUS_BUSY, "%s: the path exists", address);
+    return STATUS_OK;
+}
+
+/* Without keys nobody beyond this host may connect. */
+static bool is_loopback(const char *host_and_port)
+{
+    static const char *const loopback[] = {"localhost:", "[::1]:"};
+    for (size_t i = 0; i < sizeof loopback / sizeof *loopback; i++)
+        if (strncmp(host_and_port, loopback[i], strlen(loopback[i])) == 0)
+            return true;
+    char host[INET_ADDRSTRLEN];
+    const char *colon = strrchr(host_and_port, ':');
+    size_t length = colon == NULL ? 0 : (size_t)(colon - host_and_port);
+    if (length == 0 || length >= sizeof host)
+        return false;
+    memcpy(host, host_and_port, length);
+    host[length] = '\0';
+    struct in_addr parsed;
+    return inet_pton(AF_INET, host, &parsed) == 1 && ntohl(parsed.s_addr) >> 24 == 127;
+}
+
+static enum status check_address(const char *address, bool is_bind, struct error *error)
+{
+    if (strncmp(address, "ipc://", 6) == 0)
+        return check_ipc_path(address, is_bind, error);
+    if (strncmp(address, "tcp://", 6) != 0)
+        return error_set(error, STATUS_INVALID, "%s: expected ipc:// or tcp://", address);
+    if (is_bind && !is_loopback(address + 6))
+        return error_set(error, STATUS_INVALID, "%s: expected a loopback address: connections have no keys",
+                         address);
+    return STATUS_OK;
+}
+
+static enum status remember_path(struct endpoint *endpoint, const char *path, struct error *error)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0)
+        return error_set_errno(error, errno, "%s", path);
+    endpoint->path = strdup(path);
+    if (endpoint->path == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for the name", path);
+    endpoint->path_device = info.st_dev;
+    endpoint->path_inode = info.st_ino;
+    return STATUS_OK;
+}
+
+enum status endpoint_bind(struct endpoint **out, const char *address, struct error *error)
+{
+    struct endpoint *endpoint;
+    enum status status = check_address(address, true, error);
+    if (status != STATUS_OK)
+        return status;
+    status = endpoint_open(&endpoint, true, error);
+    if (status != STATUS_OK)
+        return status;
+    if (zmq_bind(endpoint->socket, address) != 0) {
+        int errnum = errno;
+        status = errnum == EADDRINUSE ? error_set(error, STATUS_BUSY, "%s: taken", address)
+                                      : error_set(error,
+                                                  errnum == EACCES || errnum == EPERM ? STATUS_PERMISSION
+                                                  : errnum == EINVAL                  ? STATUS_INVALID
+                                                                                      : STATUS_IO,
+                                                  "%s: %s", address, zmq_strerror(errnum));
+    } else if (strncmp(address, "ipc://", 6) == 0) {
+        status = remember_path(endpoint, address + 6, error);
+    }
+    if (status != STATUS_OK) {
+        endpoint_free(endpoint, 0);
+        return status;
+    }
+    *out = endpoint;
+    return STATUS_OK;
+}
+
+enum status endpoint_connect(struct endpoint **out, const char *address, struct error *error)
+{
+    struct endpoint *endpoint;
+    enum status status = check_address(address, false, error);
+    if (status != STATUS_OK)
+        return status;
+    status = endpoint_open(&endpoint, false, error);
+    if (status != STATUS_OK)
+        return status;
+    if (zmq_connect(endpoint->socket, address) != 0) {
+        status = error_set(error, errno == EINVAL ? STATUS_INVALID : STATUS_IO, "%s: %s", address,
+                           zmq_strerror(errno));
+        endpoint_free(endpoint, 0);
+        return status;
+    }
+    *out = endpoint;
+    return STATUS_OK;
+}
+
+void endpoint_free(struct endpoint *endpoint, int linger_ms)
+{
+    if (endpoint == NULL)
+        return;
+    if (endpoint->socket != NULL) {
+        zmq_setsockopt(endpoint->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+        zmq_close(endpoint->socket);
+    }
+    while (endpoint->context != NULL && zmq_ctx_term(endpoint->context) != 0 && errno == EINTR)
+        ;
+    struct stat info;
+    if (endpoint->path != NULL && lstat(endpoint->path, &info) == 0 && info.st_dev == endpoint->path_device &&
+        info.st_ino == endpoint->path_inode)
+        unlink(endpoint->path);
+    free(endpoint->path);
+    free(endpoint);
+}
+
+/* ---- sending ---- */
+
+enum status endpoint_prepare(struct endpoint_message *message, uint32_t peer, const uint8_t *header,
+                             size_t header_bytes, size_t payload_bytes)
+{
+    if (zmq_msg_init_size(frame(message, 0), header_bytes) != 0)
+        return STATUS_NO_MEMORY;
+    if (zmq_msg_init_size(frame(message, 1), payload_bytes) != 0) {
+        zmq_msg_close(frame(message, 0));
+        return STATUS_NO_MEMORY;
+    }
+    memcpy(zmq_msg_data(frame(message, 0)), header, header_bytes);
+    message->peer = peer;
+    message->header = zmq_msg_data(frame(message, 0));
+    message->header_bytes = header_bytes;
+    message->payload = zmq_msg_data(frame(message, 1));
+    message->payload_bytes = payload_bytes;
+    return STATUS_OK;
+}
+
+static enum status send_status(int errnum)
+{
+    return errnum == EAGAIN ? STATUS_AGAIN : errnum == EHOSTUNREACH ? STATUS_NOT_FOUND : STATUS_IO;
+}
+
+static int send_frame(struct endpoint *endpoint, zmq_msg_t *message, int flags)
+{
+    int rc;
+    do
+        rc = zmq_msg_send(message, endpoint->socket, flags | ZMQ_DONTWAIT);
+    while (rc < 0 && errno == EINTR);
+    return rc;
+}
+
+/* A ROUTER decides with the first frame, the routing id, whether the whole message can go; a DEALER with
+ * the header. What fails after that fails because the connection has just ended, and the first part is
+ * lost with it. */
+enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *message)
+{
+    endpoint->quiet = false;
+    if (endpoint->is_router) {
+        zmq_msg_t id;
+        zmq_msg_init_size(&id, ROUTING_ID_BYTES);
+        uint8_t *bytes = zmq_msg_data(&id);
+        bytes[0] = 0;
+        memcpy(bytes + 1, &message->peer, sizeof message->peer);
+        if (send_frame(endpoint, &id, ZMQ_SNDMORE) < 0) {
+            enum status status = send_status(errno);
+            zmq_msg_close(&id);
+            return status;
+        }
+        if (send_frame(endpoint, frame(message, 0), ZMQ_SNDMORE) < 0)
+            return STATUS_NOT_FOUND;
+    } else if (send_frame(endpoint, frame(message, 0), ZMQ_SNDMORE) < 0) {
+        return send_status(errno);
+    }
+    return send_frame(endpoint, frame(message, 1), 0) < 0 ? STATUS_NOT_FOUND : STATUS_OK;
+}
+
+/* ---- receiving ---- */
+
+static enum status receive_frame(struct endpoint *endpoint, zmq_msg_t *message)
+{
+    zmq_msg_init(message);
+    int rc;
+    do
+        rc = zmq_msg_recv(message, endpoint->socket, ZMQ_DONTWAIT);
+    while (rc < 0 && errno == EINTR);
+    if (rc >= 0)
+        return STATUS_OK;
+    return errno == EAGAIN ? STATUS_AGAIN : STATUS_IO;
+}
+
+/* Takes the rest of a message that has too many frames, one at a time, so that they cost no memory. */
+static void drop_rest(struct endpoint *endpoint)
+{
+    bool more = true;
+    while (more) {
+        zmq_msg_t rest;
+        if (receive_frame(endpoint, &rest) != STATUS_OK)
+            return;
+        more = zmq_msg_more(&rest) != 0;
+        zmq_msg_close(&rest);
+    }
+}
+
+/* 0 when the peer chose its own routing id: nothing is said to such a peer. */
+static uint32_t peer_of_routing_id(zmq_msg_t *id)
+{
+    uint32_t peer = 0;
+    const uint8_t *bytes = zmq_msg_data(id);
+    if (zmq_msg_size(id) == ROUTING_ID_BYTES && bytes[0] == 0)
+        memcpy(&peer, bytes + 1, sizeof peer);
+    return peer;
+}
+
+enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message)
+{
+    zmq_msg_t *header = frame(message, 0), *payload = frame(message, 1);
+    enum status status = receive_frame(endpoint, header);
+    endpoint->quiet = status == STATUS_AGAIN;
+    if (status != STATUS_OK)
+        return status;
+    message->peer = 0;
+    bool more = zmq_msg_more(header) != 0;
+    if (endpoint->is_router) {
+        message->peer = peer_of_routing_id(header);
+        zmq_msg_close(header);
+        if (!more || receive_frame(endpoint, header) != STATUS_OK)
+            return STATUS_INVALID;
+        more = zmq_msg_more(header) != 0;
+    }
+    if (!more || receive_frame(endpoint, payload) != STATUS_OK) {
+        zmq_msg_close(header);
+        return STATUS_INVALID;
+    }
+    more = zmq_msg_more(payload) != 0;
+    message->header = zmq_msg_data(header);
+    message->header_bytes = zmq_msg_size(header);
+    message->payload = zmq_msg_data(payload);
+    message->payload_bytes = zmq_msg_size(payload);
+    bool is_nameless = endpoint->is_router && message->peer == 0;
+    if (!more && !is_nameless && message->payload_bytes <= WIRE_PAYLOAD_BYTES_MAX)
+        return STATUS_OK;
+    endpoint_release(message);
+    if (more)
+        drop_rest(endpoint);
+    return STATUS_INVALID;
+}
+
+void endpoint_release(struct endpoint_message *message)
+{
+    zmq_msg_close(frame(message, 0));
+    zmq_msg_close(frame(message, 1));
+}
+
+void endpoint_move(struct endpoint_message *to, struct endpoint_message *from)
+{
+    *to = *from;
+    to->header = zmq_msg_data(frame(to, 0));
+    to->payload = zmq_msg_data(frame(to, 1));
+}
+
+/* ---- waiting ---- */
+
+static enum status can_receive(struct endpoint *endpoint, bool *can)
+{
+    int events;
+    size_t bytes = sizeof events;
+    if (zmq_getsockopt(endpoint->socket, ZMQ_EVENTS, &events, &bytes) != 0) {
+        *can = false;
+        return errno == EINTR ? STATUS_OK : STATUS_IO;
+    }
+    *can = (events & ZMQ_POLLIN) != 0;
+    endpoint->quiet = !*can;
+    return STATUS_OK;
+}
+
+/* Fills the poll set. True when a pair has a word already: then nothing is to be waited for. */
+static bool gather(struct endpoint *endpoint, struct pollfd *fds, struct endpoint_watch *watches,
+                   size_t count)
+{
+    bool any = false;
+    fds[0] = (struct pollfd){.fd = endpoint->fd, .events = POLLIN};
+    for (size_t i = 0; i < count; i++) {
+        struct endpoint_watch *watch = &watches[i];
+        watch->ready = watch->pair != NULL && !endpoint_pair_idle(watch->pair, false);
+        any |= watch->ready;
+        fds[i + 1] = (struct pollfd){.fd = watch->pair == NULL ? watch->fd : endpoint_pair_fd(watch->pair),
+                                     .events = POLLIN};
+    }
+    return any;
+}
+
+static int poll_until(struct pollfd *fds, size_t count, struct monotime until)
+{
+    if (monotime_is_never(until))
+        return ppoll(fds, count, NULL, NULL);
+    uint64_t now_ns = monotime_now().ns;
+    uint64_t left_ns = until.ns > now_ns ? until.ns - now_ns : 0;
+    struct timespec left = {(time_t)(left_ns / 1000000000u), (long)(left_ns % 1000000000u)};
+    return ppoll(fds, count, &left, NULL);
+}
+
+/* One sleep; returns with nothing ready when the descriptor only brought commands. */
+static enum status sleep_once(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
+                              struct monotime until, bool *readable, bool *any)
+{
+    struct pollfd fds[1 + ENDPOINT_WATCH_MAX];
+    *any = gather(endpoint, fds, watches, count);
+    int ready = poll_until(fds, count + 1, *any ? (struct monotime){0} : until);
+    if (ready < 0)
+        return errno == EINTR ? STATUS_OK : STATUS_IO;
+    for (size_t i = 0; i < count && ready > 0; i++)
+        if (fds[i + 1].revents != 0) {
+            watches[i].ready = watches[i].pair == NULL || !endpoint_pair_idle(watches[i].pair, true);
+            *any |= watches[i].ready;
+        }
+    return fds[0].revents != 0 ? can_receive(endpoint, readable) : STATUS_OK;
+}
+
+enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
+                          bool sending, struct monotime until, bool *readable)
+{
+    assert(count <= ENDPOINT_WATCH_MAX);
+    enum status status = STATUS_OK;
+    bool any = false, is_glance = until.ns == 0;
+    *readable = false;
+    if (!endpoint->quiet)
+        status = can_receive(endpoint, readable);
+    for (unsigned i = 0; i < spin_turns && status == STATUS_OK && !*readable && !is_glance; i++) {
+        sched_yield();
+        status = can_receive(endpoint, readable);
+    }
+    for (size_t i = 0; i < count; i++)
+        watches[i].ready = false;
+    if (status != STATUS_OK || (*readable && !is_glance))
+        return status;
+    if (sending)
+        until = monotime_earliest(until, monotime_add_us(monotime_now(), SENDING_WAIT_US_MAX));
+    return sleep_once(endpoint, watches, count, until, readable, &any);
+}

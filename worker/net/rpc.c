@@ -1,0 +1,345 @@
+/* Opening, closing, and the turn: one thread, one loop that reads as a list.
+ *
+ * A turn first takes what has already arrived, without asking whether anything has: in a busy exchange
+ * there is no other system call than libzmq's own. Only a turn that found nothing waits. Because of that a
+ * busy rpc would never look at its watches, so every GLANCE_TURNS-th turn looks at them without waiting. */
+#include "worker/net/rpc_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HELLO_EVERY_US = 250000, FLUSH_EVERY_US = 1000 };
+
+void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination)
+{
+    memset(header, 0, sizeof *header);
+    header->kind = (uint8_t)kind;
+    header->source = rpc->config.worker;
+    header->destination = destination;
+    header->incarnation = rpc->config.incarnation;
+    header->generation = rpc->config.generation;
+}
+
+void rpc_send_text(struct rpc *rpc, struct wire_header *header, uint32_t peer, const char *text, size_t bytes,
+                   bool hold)
+{
+    struct endpoint_message message;
+    uint8_t encoded[WIRE_HEADER_BYTES];
+    header->payload_bytes = (uint32_t)bytes;
+    wire_encode(header, encoded);
+    if (endpoint_prepare(&message, peer, encoded, sizeof encoded, bytes) != STATUS_OK)
+        return;
+    if (bytes > 0)
+        memcpy(message.payload, text, bytes);
+    enum status status = endpoint_send(rpc->endpoint, &message);
+    if (status == STATUS_OK)
+        rpc->counters.sent++;
+    else if (status != STATUS_AGAIN || !hold || !answers_hold_farewell(rpc, &message))
+        endpoint_release(&message);
+}
+
+/* ---- opening ---- */
+
+static enum status check_config(const struct rpc_config *config, bool is_server, struct error *error)
+{
+    assert(config->role != 0 && (config->role & (config->role - 1)) == 0);
+    assert(is_server ? config->worker == 0 && config->peers_max >= 1 : config->worker >= 1);
+    assert(config->pending_max >= 1 && config->incoming_max >= 1);
+    if (config->welcome_bytes > WIRE_PAYLOAD_BYTES_MAX)
+        return error_set(error, STATUS_INVALID, "the job has %zu bytes, at most %d", config->welcome_bytes,
+                         WIRE_PAYLOAD_BYTES_MAX);
+    return STATUS_OK;
+}
+
+static void fill_methods(struct rpc *rpc)
+{
+    for (size_t i = 0; i < rpc->config.method_count; i++) {
+        const struct rpc_method *method = &rpc->config.methods[i];
+        assert(method->method > METHOD_ECHO && method->method < METHOD_COUNT);
+        assert(method->tensor_count <= WIRE_TENSORS_MAX && rpc->methods[method->method] == NULL);
+        rpc->methods[method->method] = method;
+    }
+}
+
+static void release_all(struct rpc *rpc, int linger_ms)
+{
+    futures_free(rpc);
+    calls_free(rpc);
+    answers_free(rpc);
+    sessions_free(rpc);
+    free(rpc->welcome);
+    endpoint_free(rpc->endpoint, linger_ms);
+    free(rpc);
+}
+
+static enum status rpc_new(struct rpc **out, const struct rpc_config *config, bool is_server,
+                           struct error *error)
+{
+    enum status status = check_config(config, is_server, error);
+    if (status != STATUS_OK)
+        return status;
+    struct rpc *rpc = calloc(1, sizeof *rpc);
+    if (rpc == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
+    rpc->config = *config;
+    rpc->is_server = is_server;
+    rpc->next_beat = MONOTIME_NEVER;
+    fill_methods(rpc);
+    if (is_server && config->welcome_bytes > 0) {
+        rpc->welcome = malloc(config->welcome_bytes);
+        if (rpc->welcome != NULL)
+            memcpy(rpc->welcome, config->welcome, config->welcome_bytes);
+        rpc->welcome_bytes = config->welcome_bytes;
+    }
+    if (sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK || calls_new(rpc) != STATUS_OK ||
+        answers_new(rpc) != STATUS_OK || (rpc->welcome_bytes > 0 && rpc->welcome == NULL)) {
+        release_all(rpc, 0);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
+    }
+    *out = rpc;
+    return STATUS_OK;
+}
+
+enum status rpc_serve(struct rpc **out, const struct rpc_config *config, const char *address,
+                      struct error *error)
+{
+    struct rpc *rpc;
+    enum status status = rpc_new(&rpc, config, true, error);
+    if (status != STATUS_OK)
+        return status;
+    status = endpoint_bind(&rpc->endpoint, address, error);
+    if (status != STATUS_OK) {
+        release_all(rpc, 0);
+        return status;
+    }
+    *out = rpc;
+    return STATUS_OK;
+}
+
+/* Takes one message that has arrived. False: there is none, or the socket has failed. */
+static bool take_one(struct rpc *rpc)
+{
+    struct endpoint_message message;
+    enum status status = endpoint_receive(rpc->endpoint, &message);
+    if (status == STATUS_OK)
+        session_receive(rpc, &message);
+    else if (status == STATUS_INVALID)
+        session_receive_malformed(rpc, message.peer);
+    else if (status != STATUS_AGAIN)
+        rpc->has_failed = true;
+    return status == STATUS_OK || status == STATUS_INVALID;
+}
+
+/* HELLO is repeated, for the server may come up after us: it is the one message that may be. */
+static enum status join(struct rpc *rpc, const char *address, struct monotime deadline, struct error *error)
+{
+    struct monotime next_hello = {0};
+    rpc->is_joining = true;
+    while (rpc->is_joining) {
+        struct monotime now = monotime_now();
+        bool readable;
+        if (!monotime_before(now, deadline))
+            return error_set(error, STATUS_TIMEOUT, "%s: no answer to HELLO", address);
+        if (!monotime_before(now, next_hello)) {
+            struct wire_header header;
+            rpc_header(rpc, &header, WIRE_HELLO, 0);
+            header.role = rpc->config.role;
+            rpc_send_text(rpc, &header, 0, NULL, 0, false);
+            next_hello = monotime_add_us(now, HELLO_EVERY_US);
+        }
+        if (!take_one(rpc) && endpoint_wait(rpc->endpoint, NULL, 0, false,
+                                            monotime_earliest(deadline, next_hello), &readable) != STATUS_OK)
+            rpc->has_failed = true;
+        if (rpc->join_error.status != STATUS_OK)
+            return error_set(error, rpc->join_error.status, "%s: %s", address, rpc->join_error.text);
+        if (rpc->has_failed)
+            return error_set(error, STATUS_IO, "%s: the socket failed", address);
+    }
+    return STATUS_OK;
+}
+
+enum status rpc_join(struct rpc **out, const struct rpc_config *config, const char *address,
+                     struct monotime deadline, struct error *error)
+{
+    struct rpc *rpc;
+    enum status status = rpc_new(&rpc, config, false, error);
+    if (status != STATUS_OK)
+        return status;
+    status = endpoint_connect(&rpc->endpoint, address, error);
+    if (status == STATUS_OK)
+        status = join(rpc, address, deadline, error);
+    if (status != STATUS_OK) {
+        release_all(rpc, 0);
+        return status;
+    }
+    *out = rpc;
+    return STATUS_OK;
+}
+
+const char *rpc_welcome(const struct rpc *rpc, size_t *bytes)
+{
+    if (bytes != NULL)
+        *bytes = rpc->welcome_bytes;
+    return rpc->welcome;
+}
+
+struct endpoint *rpc_endpoint(struct rpc *rpc)
+{
+    return rpc->endpoint;
+}
+
+/* ---- closing ---- */
+
+/* Lets the queues of ours run into ZeroMQ's, which then has the rest of the time. */
+static void flush_until(struct rpc *rpc, struct monotime deadline)
+{
+    answers_flush(rpc);
+    while (rpc->held_total > 0 && monotime_before(monotime_now(), deadline)) {
+        bool readable;
+        struct monotime soon = monotime_earliest(deadline, monotime_add_us(monotime_now(), FLUSH_EVERY_US));
+        struct endpoint_message message;
+        while (endpoint_receive(rpc->endpoint, &message) == STATUS_OK)
+            endpoint_release(&message);
+        if (endpoint_wait(rpc->endpoint, NULL, 0, true, soon, &readable) != STATUS_OK)
+            return;
+        answers_flush(rpc);
+    }
+}
+
+void rpc_free(struct rpc *rpc, const char *why, int linger_ms)
+{
+    if (rpc == NULL)
+        return;
+    assert(rpc->callbacks == 0 && !rpc->in_turn);
+    struct monotime deadline = monotime_add_us(monotime_now(), (uint64_t)linger_ms * 1000);
+    if (why == NULL)
+        why = "";
+    rpc->is_closing = true;
+    rpc->config.left = NULL;
+    flush_until(rpc, deadline);
+    calls_complete(rpc, NULL, STATUS_SHUTDOWN, why);
+    for (size_t i = 0; i < rpc->session_count; i++)
+        session_end(rpc, &rpc->sessions[i], STATUS_SHUTDOWN, STATUS_SHUTDOWN, why);
+    futures_tell(rpc);
+    flush_until(rpc, deadline);
+    uint64_t left_us = monotime_us_between(monotime_now(), deadline);
+    release_all(rpc, (int)(left_us / 1000));
+}
+
+/* ---- the turn ---- */
+
+enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void (*ready)(void *arg),
+                      void *arg)
+{
+    if (rpc->watched_count == ENDPOINT_WATCH_MAX)
+        return STATUS_BUSY;
+    rpc->watched[rpc->watched_count++] = (struct rpc_watched){fd, pair, ready, arg};
+    return STATUS_OK;
+}
+
+void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg)
+{
+    rpc->beat = beat;
+    rpc->beat_arg = arg;
+    rpc->next_beat = (struct monotime){1};
+}
+
+/* Handles what has arrived, up to a bound, and no further than the reply that the caller waits for: one
+ * who calls again at once then saves a look at an empty queue. */
+static unsigned drain(struct rpc *rpc, const struct future *awaited)
+{
+    unsigned count = 0;
+    while (count < DRAIN_MAX && take_one(rpc)) {
+        count++;
+        if (awaited != NULL && awaited->is_done)
+            break;
+    }
+    return count;
+}
+
+/* Waits (a time of 0: looks), and calls the watches that are ready. */
+static void wait_and_watch(struct rpc *rpc, struct monotime until)
+{
+    struct endpoint_watch watches[ENDPOINT_WATCH_MAX];
+    size_t count = rpc->watched_count;
+    bool readable;
+    for (size_t i = 0; i < count; i++)
+        watches[i] = (struct endpoint_watch){.fd = rpc->watched[i].fd, .pair = rpc->watched[i].pair};
+    if (endpoint_wait(rpc->endpoint, watches, count, rpc->held_total > 0, until, &readable) != STATUS_OK)
+        rpc->has_failed = true;
+    rpc->callbacks++;
+    for (size_t i = 0; i < count; i++)
+        if (watches[i].ready)
+            rpc->watched[i].ready(rpc->watched[i].arg);
+    rpc->callbacks--;
+}
+
+static struct monotime wake_time(const struct rpc *rpc, struct monotime until)
+{
+    until = monotime_earliest(until, calls_next_deadline(rpc));
+    return monotime_earliest(until, rpc->next_beat);
+}
+
+/* A client that learned in this turn that its server is gone does not wait; in later turns it does, for
+ * its watches and its beat go on. */
+static enum status turn(struct rpc *rpc, struct monotime until, const struct future *awaited)
+{
+    bool was_live = rpc->is_server || rpc->sessions[0].is_live;
+    rpc->in_turn = true;
+    sessions_reap(rpc);
+    bool is_news = !rpc->is_server && was_live && !rpc->sessions[0].is_live;
+    bool is_idle = drain(rpc, awaited) == 0 && !is_news && !rpc->has_failed;
+    if (is_idle || ++rpc->busy_turns >= GLANCE_TURNS) {
+        rpc->busy_turns = 0;
+        wait_and_watch(rpc, is_idle ? wake_time(rpc, until) : (struct monotime){0});
+        if (is_idle)
+            drain(rpc, awaited);
+    }
+    calls_expire(rpc);
+    answers_flush(rpc);
+    sessions_reap(rpc);
+    if (rpc->beat != NULL) {
+        rpc->callbacks++;
+        rpc->next_beat = rpc->beat(rpc->beat_arg);
+        rpc->callbacks--;
+    }
+    rpc->in_turn = false;
+    if (rpc->has_failed)
+        return STATUS_IO;
+    return rpc->is_server || rpc->sessions[0].is_live ? STATUS_OK : STATUS_PEER_DIED;
+}
+
+enum status rpc_turn(struct rpc *rpc, struct monotime until)
+{
+    assert(rpc->callbacks == 0 && !rpc->in_turn);
+    return turn(rpc, until, NULL);
+}
+
+enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                     const struct rpc_message *message, struct monotime deadline, struct future **out,
+                     struct error *error)
+{
+    assert(rpc->callbacks == 0 && !rpc->in_turn);
+    struct future *call;
+    *out = NULL;
+    enum status status = rpc_call_async(rpc, worker, method, message, deadline, &call, error);
+    if (status != STATUS_OK)
+        return status;
+    while (!call->is_done)
+        if (turn(rpc, MONOTIME_NEVER, call) == STATUS_IO)
+            rpc_cancel_all(rpc, STATUS_IO, "the socket failed");
+    status = call->status;
+    if (status == STATUS_OK) {
+        *out = call;
+        return STATUS_OK;
+    }
+    error_set(error, status, "%s", future_text(call));
+    future_release(call);
+    return status;
+}
+
+void rpc_counters(const struct rpc *rpc, struct rpc_counters *counters)
+{
+    *counters = rpc->counters;
+}

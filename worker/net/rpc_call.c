@@ -1,0 +1,276 @@
+/* Our calls of others: from rpc_call_async to the reply, the deadline, or the peer's death.
+ *
+ * A pending call stands in a hash table by (worker, request id), and when it has a deadline in a binary
+ * heap as well; each future knows its place in the heap. Deadlines mostly come in ascending order, where
+ * the heap costs one comparison, and any one of ten thousand may leave it in a dozen. */
+#include "worker/net/rpc_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status calls_new(struct rpc *rpc)
+{
+    uint32_t slots = 4;
+    while (slots < 2 * rpc->config.pending_max)
+        slots *= 2;
+    rpc->table_mask = slots - 1;
+    rpc->table = calloc(slots, sizeof *rpc->table);
+    rpc->heap = calloc(rpc->config.pending_max, sizeof *rpc->heap);
+    return rpc->table == NULL || rpc->heap == NULL ? STATUS_NO_MEMORY : STATUS_OK;
+}
+
+void calls_free(struct rpc *rpc)
+{
+    free(rpc->table);
+    free(rpc->heap);
+}
+
+/* ---- the table ---- */
+
+/* Fibonacci hashing: neighbouring ids of one worker land far apart, and so do workers. */
+static uint32_t table_home(const struct rpc *rpc, uint16_t worker, uint64_t request)
+{
+    uint64_t mixed = (request ^ (uint64_t)worker << 48) * UINT64_C(0x9e3779b97f4a7c15);
+    return (uint32_t)(mixed >> 32) & rpc->table_mask;
+}
+
+static uint32_t home_of(const struct rpc *rpc, const struct future *call)
+{
+    return table_home(rpc, call->call.session->worker, call->call.request);
+}
+
+static void table_add(struct rpc *rpc, struct future *call)
+{
+    uint32_t at = home_of(rpc, call);
+    while (rpc->table[at] != NULL)
+        at = (at + 1) & rpc->table_mask;
+    rpc->table[at] = call;
+}
+
+static struct future *table_find(const struct rpc *rpc, const struct rpc_session *session, uint64_t request)
+{
+    uint32_t at = table_home(rpc, session->worker, request);
+    for (; rpc->table[at] != NULL; at = (at + 1) & rpc->table_mask)
+        if (rpc->table[at]->call.request == request && rpc->table[at]->call.session == session)
+            return rpc->table[at];
+    return NULL;
+}
+
+/* Moves back whatever the gap would hide from a search, so that no tombstones gather. */
+static void table_remove(struct rpc *rpc, const struct future *call)
+{
+    uint32_t gap = home_of(rpc, call);
+    while (rpc->table[gap] != call)
+        gap = (gap + 1) & rpc->table_mask;
+    uint32_t at = gap;
+    for (;;) {
+        at = (at + 1) & rpc->table_mask;
+        if (rpc->table[at] == NULL)
+            break;
+        uint32_t home = home_of(rpc, rpc->table[at]);
+        if (((at - home) & rpc->table_mask) < ((at - gap) & rpc->table_mask))
+            continue;
+        rpc->table[gap] = rpc->table[at];
+        gap = at;
+    }
+    rpc->table[gap] = NULL;
+}
+
+/* ---- the heap ---- */
+
+static void heap_put(struct rpc *rpc, uint32_t at, struct future *call)
+{
+    rpc->heap[at] = call;
+    call->call.place = (int32_t)at;
+}
+
+static void heap_rise(struct rpc *rpc, uint32_t at, struct future *call)
+{
+    while (at > 0 && monotime_before(call->call.deadline, rpc->heap[(at - 1) / 2]->call.deadline)) {
+        heap_put(rpc, at, rpc->heap[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    heap_put(rpc, at, call);
+}
+
+static void heap_sink(struct rpc *rpc, uint32_t at, struct future *call)
+{
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= rpc->heap_count)
+            break;
+        if (child + 1 < rpc->heap_count &&
+            monotime_before(rpc->heap[child + 1]->call.deadline, rpc->heap[child]->call.deadline))
+            child++;
+        if (!monotime_before(rpc->heap[child]->call.deadline, call->call.deadline))
+            break;
+        heap_put(rpc, at, rpc->heap[child]);
+        at = child;
+    }
+    heap_put(rpc, at, call);
+}
+
+static void heap_remove(struct rpc *rpc, struct future *call)
+{
+    uint32_t at = (uint32_t)call->call.place;
+    struct future *last = rpc->heap[--rpc->heap_count];
+    call->call.place = NO_PLACE;
+    if (last == call)
+        return;
+    if (at > 0 && monotime_before(last->call.deadline, rpc->heap[(at - 1) / 2]->call.deadline))
+        heap_rise(rpc, at, last);
+    else
+        heap_sink(rpc, at, last);
+}
+
+struct monotime calls_next_deadline(const struct rpc *rpc)
+{
+    return rpc->heap_count == 0 ? MONOTIME_NEVER : rpc->heap[0]->call.deadline;
+}
+
+void calls_forget(struct rpc *rpc, struct future *call)
+{
+    table_remove(rpc, call);
+    if (call->call.place != NO_PLACE)
+        heap_remove(rpc, call);
+    rpc->pending--;
+}
+
+static void fail_call(struct future *call, enum status status, const char *text)
+{
+    struct rpc_text *copy = text_new((const uint8_t *)text, strlen(text));
+    future_complete(call, status, copy);
+    text_release(copy);
+}
+
+void calls_expire(struct rpc *rpc)
+{
+    if (rpc->heap_count == 0)
+        return;
+    struct monotime now = monotime_now();
+    while (rpc->heap_count > 0 && !monotime_before(now, rpc->heap[0]->call.deadline)) {
+        rpc->counters.timeouts++;
+        fail_call(rpc->heap[0], STATUS_TIMEOUT, "no answer before the deadline");
+    }
+    futures_tell(rpc);
+}
+
+void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum status why, const char *text)
+{
+    if (rpc->pending == 0)
+        return;
+    struct rpc_text *copy = text_new((const uint8_t *)text, strlen(text));
+    for (size_t i = 0; i < rpc->future_count; i++) {
+        struct future *future = &rpc->futures[i];
+        bool is_pending = future->references > 0 && future->kind == FUTURE_CALL && !future->is_done;
+        if (is_pending && (session == NULL || future->call.session == session))
+            future_complete(future, why, copy);
+    }
+    text_release(copy);
+}
+
+void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text)
+{
+    calls_complete(rpc, NULL, why, text);
+    futures_tell(rpc);
+}
+
+/* ---- calling ---- */
+
+/* What can be wrong with a message of ours before it has a header. */
+static enum status start_request(struct rpc *rpc, struct rpc_session *session, enum wire_method method,
+                                 const struct rpc_message *message, struct monotime deadline,
+                                 struct endpoint_message *out, struct error *error)
+{
+    struct wire_header header;
+    rpc_header(rpc, &header, WIRE_REQUEST, session->worker);
+    header.method = (uint16_t)method;
+    header.request = session->next_request;
+    header.left_us = monotime_is_never(deadline) ? UINT64_MAX : monotime_us_between(monotime_now(), deadline);
+    enum status status = answers_build(out, session->peer, &header, message);
+    if (status == STATUS_INVALID)
+        return error_set(error, status, "a request to worker %u is larger than the limits", session->worker);
+    if (status != STATUS_OK)
+        return error_set(error, status, "no memory for a request to worker %u", session->worker);
+    return STATUS_OK;
+}
+
+static enum status send_request(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out,
+                                struct error *error)
+{
+    enum status status = session->held.count > 0 ? STATUS_AGAIN : endpoint_send(rpc->endpoint, out);
+    if (status == STATUS_OK)
+        return status;
+    endpoint_release(out);
+    if (status == STATUS_AGAIN)
+        return error_set(error, STATUS_BUSY, "worker %u's queue is full", session->worker);
+    session_lose(rpc, session);
+    return error_set(error, STATUS_NOT_FOUND, "worker %u is gone", session->worker);
+}
+
+enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                           const struct rpc_message *message, struct monotime deadline, struct future **out,
+                           struct error *error)
+{
+    struct rpc_session *session = session_of(rpc, worker);
+    if (session == NULL || rpc->is_closing)
+        return error_set(error, STATUS_NOT_FOUND, "worker %u has no session", worker);
+    struct future *call = rpc->pending < rpc->config.pending_max ? future_new(rpc, FUTURE_CALL) : NULL;
+    if (call == NULL)
+        return error_set(error, STATUS_BUSY, "%u calls are pending, at most %u", rpc->pending,
+                         rpc->config.pending_max);
+    struct endpoint_message frames;
+    enum status status = start_request(rpc, session, method, message, deadline, &frames, error);
+    if (status == STATUS_OK)
+        status = send_request(rpc, session, &frames, error);
+    if (status != STATUS_OK) {
+        future_release(call);
+        return status;
+    }
+    rpc->counters.sent++;
+    call->references++; /* until it is done */
+    call->call.session = session;
+    call->call.request = session->next_request++;
+    call->call.method = (uint16_t)method;
+    call->call.deadline = deadline;
+    call->call.place = NO_PLACE;
+    table_add(rpc, call);
+    rpc->pending++;
+    if (!monotime_is_never(deadline))
+        heap_rise(rpc, rpc->heap_count++, call);
+    *out = call;
+    return STATUS_OK;
+}
+
+void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
+                         struct endpoint_message *message)
+{
+    struct future *call = table_find(rpc, session, header->request);
+    if (call == NULL) {
+        rpc->counters.stale++;
+        endpoint_release(message);
+        return;
+    }
+    if (call->call.method != header->method) {
+        endpoint_release(message);
+        rpc->counters.bad++;
+        session_end(rpc, session, STATUS_INVALID, STATUS_PEER_DIED, "a reply's method is not its request's");
+        return;
+    }
+    if (header->status != STATUS_OK) {
+        struct rpc_text *text = text_new(message->payload, message->payload_bytes);
+        endpoint_release(message);
+        future_complete(call, header->status, text);
+        text_release(text);
+    } else if (call->references == 1) {
+        endpoint_release(message);
+        future_complete(call, STATUS_OK, NULL);
+    } else {
+        endpoint_move(&call->frames, message);
+        call->has_frames = true;
+        rules_open_message(&call->value, header, call->frames.payload);
+        future_complete(call, STATUS_OK, NULL);
+    }
+    futures_tell(rpc);
+}

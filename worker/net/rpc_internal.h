@@ -1,0 +1,237 @@
+/* What the files of the rpc share; for them only. Everything here is run by the thread that owns the rpc.
+ *
+ *   rpc.c          opening, closing, the turn
+ *   rpc_session.c  who is at the other end: HELLO, WELCOME, BYE, what is checked of every message
+ *   rpc_rules.c    the checks that need no state
+ *   rpc_call.c     our calls of others: pending table, deadlines, replies
+ *   rpc_answer.c   others' calls of us: dispatch, replies, what cannot leave yet
+ *   future.c       futures and what is made of them
+ *
+ * All objects come from pools that are taken at the start. Objects that end are unlinked first, and
+ * callbacks run last, so that a callback may do whatever the header allows. */
+#ifndef WORKER_NET_RPC_INTERNAL_H
+#define WORKER_NET_RPC_INTERNAL_H
+
+#include "worker/net/endpoint.h"
+#include "worker/net/rpc.h"
+
+enum {
+    REPLAY_WINDOW = 4096,    /* request ids behind the highest seen that are still told apart */
+    STRANGERS_MAX = 64,      /* connections that were told BYE last, and are ignored */
+    FAREWELLS_MAX = 64,      /* BYEs that wait for room */
+    REPLIES_HELD_MIN = 1024, /* replies that may wait for room, beside incoming_max */
+    DRAIN_MAX = 256,         /* messages handled in one turn */
+    GLANCE_TURNS = 32,       /* busy turns between two looks at the watches */
+    NO_PLACE = -1,
+};
+
+/* A failure's text, shared by all futures that failed of one cause. */
+struct rpc_text {
+    uint32_t references;
+    char bytes[WIRE_ERROR_TEXT_MAX + 1];
+};
+
+enum future_kind { FUTURE_CALL, FUTURE_THEN, FUTURE_ALL };
+
+/* `waiter` wants to know when the future in whose list this stands is done. */
+struct future_link {
+    struct future *waiter;
+    size_t index; /* FUTURE_ALL: the future's place among them */
+    struct future_link *next;
+};
+
+struct future {
+    struct rpc *rpc;
+    struct future *next; /* free, or done and not yet told to its links */
+    uint32_t references;
+    uint8_t kind;
+    bool is_done, has_frames;
+    enum status status;
+    struct future_link *links, **links_end;
+    struct rpc_text *text;
+    struct future *source; /* FUTURE_THEN: what it follows; FUTURE_ALL: the first that failed; referenced */
+    union {
+        struct {
+            struct rpc_session *session;
+            uint64_t request;
+            uint16_t method;
+            int32_t place; /* in the deadlines' heap, or NO_PLACE */
+            struct monotime deadline;
+        } call;
+        struct {
+            future_then_function *function;
+            void *arg;
+        } then;
+        struct {
+            size_t remaining, failed_index;
+        } all;
+    };
+    struct endpoint_message frames; /* the reply, which `value` points into */
+    struct rpc_message value;
+};
+
+/* A peer's call; after its answer, while that cannot leave, its place in the queue. */
+struct rpc_request {
+    struct rpc *rpc;
+    struct rpc_session *session; /* NULL: its peer is gone */
+    struct rpc_request *previous, *next;
+    uint64_t id;
+    uint16_t method, source;
+    bool is_used; /* not in the pool: it holds frames */
+    struct monotime deadline;
+    struct rpc_message message;
+    struct endpoint_message frames;
+};
+
+struct request_queue {
+    struct rpc_request *first, *last;
+    uint32_t count;
+};
+
+/* One peer. A server has one of these per worker, by number; a client has one, the server's. */
+struct rpc_session {
+    uint16_t worker;
+    uint8_t role;
+    bool is_live, was_live, is_lost; /* lost: found dead while sending; the next turn ends it */
+    uint32_t peer, incarnation;
+    uint64_t next_request;
+    struct request_queue open, held;
+    uint64_t window_top; /* the highest request id seen */
+    uint64_t window[REPLAY_WINDOW / 64];
+};
+
+struct peer_slot {
+    uint32_t peer;
+    uint32_t session; /* its index + 1; 0: empty */
+};
+
+struct rpc_watched {
+    int fd;
+    struct endpoint_pair *pair;
+    void (*ready)(void *arg);
+    void *arg;
+};
+
+struct rpc {
+    struct rpc_config config;
+    struct endpoint *endpoint;
+    bool is_server, is_closing, is_joining, in_turn, has_failed;
+    unsigned callbacks; /* depth of callbacks running */
+    unsigned busy_turns;
+    struct rpc_counters counters;
+    struct error join_error;
+    char *welcome;
+    size_t welcome_bytes;
+    const struct rpc_method *methods[METHOD_COUNT];
+
+    struct rpc_session *sessions;
+    size_t session_count;
+    unsigned lost_count;
+    struct peer_slot *peers; /* open addressing, a power of two of slots, at most half full */
+    uint32_t peers_mask;
+    uint32_t strangers[STRANGERS_MAX];
+    unsigned stranger_count, stranger_next;
+
+    struct future *futures, *free_futures;
+    size_t future_count;
+    struct future_link *links, *free_links;
+    struct future *done_first, **done_end; /* whose links are to be told */
+    bool is_telling;
+    uint32_t pending;
+    struct future **table; /* pending calls by (worker, request id); open addressing */
+    uint32_t table_mask;
+    struct future **heap; /* pending calls with a deadline, earliest first */
+    uint32_t heap_count;
+
+    struct rpc_request *requests, *free_requests;
+    uint32_t incoming; /* calls of theirs that are open */
+    uint32_t held_total;
+    struct request_queue farewells;
+
+    struct rpc_watched watched[ENDPOINT_WATCH_MAX];
+    size_t watched_count;
+    struct monotime (*beat)(void *arg);
+    void *beat_arg;
+    struct monotime next_beat;
+};
+
+/* ---- rpc.c ---- */
+
+/* Fills what every header of ours has in common. */
+void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination);
+
+/* Sends a message of text. One that cannot leave at once is dropped, or waits when `hold` is true. */
+void rpc_send_text(struct rpc *rpc, struct wire_header *header, uint32_t peer, const char *text, size_t bytes,
+                   bool hold);
+
+/* ---- rpc_session.c ---- */
+
+enum status sessions_new(struct rpc *rpc);
+void sessions_free(struct rpc *rpc);
+struct rpc_session *session_of(struct rpc *rpc, uint16_t worker); /* live, or NULL */
+
+/* One message came: judges it, and acts. Takes it over. */
+void session_receive(struct rpc *rpc, struct endpoint_message *message);
+void session_receive_malformed(struct rpc *rpc, uint32_t peer);
+
+/* A send found the peer gone; it is ended in the next turn, outside of the caller's work. */
+void session_lose(struct rpc *rpc, struct rpc_session *session);
+void sessions_reap(struct rpc *rpc);
+
+/* Ends a session: BYE, its calls of us detached, our calls of it completed with `call_status`, `left`. */
+void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, enum status call_status,
+                 const char *text);
+
+/* ---- rpc_rules.c ---- */
+
+/* Whether a request's tensors are what the method takes. */
+enum status rules_check_tensors(const struct rpc_method *method, uint32_t rows_max,
+                                const struct wire_header *header, struct error *error);
+
+/* Notes a request id; false when it was seen before, or is too old to tell. */
+bool rules_note_request(struct rpc_session *session, uint64_t id);
+
+/* Fills a message from a header and the payload it came with. */
+void rules_open_message(struct rpc_message *message, const struct wire_header *header,
+                        const uint8_t *payload);
+
+/* Copies text from a peer, bounded, with what is not printable replaced. */
+void rules_copy_text(char *out, size_t out_bytes, const uint8_t *text, size_t text_bytes);
+
+/* ---- rpc_call.c ---- */
+
+enum status calls_new(struct rpc *rpc);
+void calls_free(struct rpc *rpc);
+void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
+                         struct endpoint_message *message);
+void calls_forget(struct rpc *rpc, struct future *call); /* out of the table and the heap */
+void calls_expire(struct rpc *rpc);
+struct monotime calls_next_deadline(const struct rpc *rpc);
+/* Completes the pending calls of `session`, of all when NULL. */
+void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum status why, const char *text);
+
+/* ---- rpc_answer.c ---- */
+
+enum status answers_new(struct rpc *rpc);
+void answers_free(struct rpc *rpc);
+void answers_receive_request(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
+                             struct endpoint_message *message);
+void answers_detach(struct rpc *rpc, struct rpc_session *session); /* its peer is gone */
+void answers_flush(struct rpc *rpc);
+/* Keeps a BYE until it can leave. False: no room, it is the caller's to release. */
+bool answers_hold_farewell(struct rpc *rpc, struct endpoint_message *message);
+/* Puts `value` (NULL: nothing) behind `header` and makes the message. STATUS_INVALID: over the limits. */
+enum status answers_build(struct endpoint_message *out, uint32_t peer, struct wire_header *header,
+                          const struct rpc_message *value);
+
+/* ---- future.c ---- */
+
+enum status futures_new(struct rpc *rpc);
+void futures_free(struct rpc *rpc);
+struct future *future_new(struct rpc *rpc, enum future_kind kind); /* one reference; NULL: none left */
+void future_complete(struct future *future, enum status status, struct rpc_text *text);
+void futures_tell(struct rpc *rpc);                            /* runs what waits for futures that are done */
+struct rpc_text *text_new(const uint8_t *bytes, size_t count); /* one reference; NULL: no memory */
+void text_release(struct rpc_text *text);
+
+#endif
