@@ -1,0 +1,105 @@
+/* The line between supervisor and worker: what goes in comes out; what does not belong is refused. */
+#include "worker/control.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int ends[2];
+static struct control_message message;
+
+static void setup(void)
+{
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+}
+
+static void teardown(void)
+{
+    close(ends[0]);
+    close(ends[1]);
+}
+
+START_TEST(messages_arrive_whole_and_in_order)
+{
+    struct control_logged logged = {7};
+    struct control_episode episode = {.episode = 8, .reward = 1.5, .timing = {.batch_max = 3}};
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_AGAIN);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_LOGGED, &logged, sizeof logged), STATUS_OK);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_BEAT, NULL, 0), STATUS_OK);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_EPISODE, &episode, sizeof episode), STATUS_OK);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
+    ck_assert_uint_eq(message.kind, CONTROL_LOGGED);
+    ck_assert_uint_eq(message.body.logged.episode, 7);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
+    ck_assert_uint_eq(message.kind, CONTROL_BEAT);
+    ck_assert_uint_eq(message.body_bytes, 0);
+    ck_assert_int_eq(control_receive(ends[1], true, &message), STATUS_OK);
+    ck_assert_int_eq(memcmp(&message.body.episode, &episode, sizeof episode), 0);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_AGAIN);
+}
+END_TEST
+
+START_TEST(start_carries_the_job_behind_its_struct)
+{
+    char body[sizeof(struct control_start) + 4];
+    memset(body, 0, sizeof body);
+    memcpy(body + sizeof(struct control_start), "{  }", 4);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_START, body, sizeof body), STATUS_OK);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
+    ck_assert_uint_eq(message.body_bytes, sizeof body);
+    ck_assert_int_eq(memcmp(message.body.bytes + control_body_bytes(CONTROL_START), "{  }", 4), 0);
+}
+END_TEST
+
+START_TEST(unknown_short_and_long_messages_are_refused)
+{
+    static char huge[CONTROL_BODY_BYTES_MAX + 64];
+    const uint32_t kinds[] = {0, CONTROL_KINDS, UINT32_MAX};
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(send(ends[0], &kinds[i], sizeof kinds[i], 0), sizeof kinds[i]);
+        ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_INVALID);
+    }
+    ck_assert_int_eq(send(ends[0], "ab", 2, 0), 2);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_INVALID);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_EPISODE, huge, 8), STATUS_OK);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_INVALID);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_START, huge, sizeof huge), STATUS_OK);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_INVALID);
+}
+END_TEST
+
+START_TEST(a_full_line_does_not_block_and_a_closed_one_is_told)
+{
+    static char body[CONTROL_BODY_BYTES_MAX];
+    enum status status = STATUS_OK;
+    for (int i = 0; i < 10000 && status == STATUS_OK; i++)
+        status = control_send(ends[0], CONTROL_START, body, sizeof body);
+    ck_assert_int_eq(status, STATUS_BUSY);
+    close(ends[0]);
+    do
+        status = control_receive(ends[1], false, &message);
+    while (status == STATUS_OK);
+    ck_assert_int_eq(status, STATUS_PEER_DIED);
+    ck_assert_int_eq(control_send(ends[1], CONTROL_BEAT, NULL, 0), STATUS_PEER_DIED);
+    ends[0] = dup(ends[1]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("control");
+    TCase *line = tcase_create("line");
+    tcase_add_checked_fixture(line, setup, teardown);
+    tcase_add_test(line, messages_arrive_whole_and_in_order);
+    tcase_add_test(line, start_carries_the_job_behind_its_struct);
+    tcase_add_test(line, unknown_short_and_long_messages_are_refused);
+    tcase_add_test(line, a_full_line_does_not_block_and_a_closed_one_is_told);
+    suite_add_tcase(suite, line);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
