@@ -53,12 +53,13 @@ static void start_agent(const char *mode)
 {
     int line[2];
     char body[sizeof start + 512];
+    const char *program = daemon_path(); /* now: behind the fork, Check's own descriptor may be taken */
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
     agent = fork();
     if (agent == 0) {
         if (line[1] != CONTROL_FD)
             dup2(line[1], CONTROL_FD);
-        execl(daemon_path(), "coalesced", "worker", "--role", "agent", "--index", "0", (char *)NULL);
+        execl(program, "coalesced", "worker", "--role", "agent", "--index", "0", (char *)NULL);
         _exit(120);
     }
     close(line[1]);
