@@ -1,0 +1,325 @@
+/* The policy: how it begins, that it acts with its own seed, and its learning against PyTorch
+ * (test/golden/policy.txt, by policy.py beside it). */
+#include "test/mlp_problem.h"
+#include "worker/model/policy.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct policy_config cartpole = {
+    .shape = {4, 128, 2},
+    .dropout = 0.6,
+    .seed = 543,
+    .adam = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}};
+
+static struct policy *open_policy(const struct policy_config *config)
+{
+    struct policy *policy = NULL;
+    struct error error = {0};
+    ck_assert_msg(policy_new(&policy, config, &error) == STATUS_OK, "%s", error.text);
+    return policy;
+}
+
+/* ---- how it begins ---- */
+
+START_TEST(parameters_are_named_and_placed_as_in_pytorch)
+{
+    static const struct policy_parameter expected[POLICY_PARAMETERS] = {{"affine1.weight", 128, 4, 0, 512},
+                                                                        {"affine1.bias", 128, 0, 512, 128},
+                                                                        {"affine2.weight", 2, 128, 640, 256},
+                                                                        {"affine2.bias", 2, 0, 896, 2}};
+    struct policy *policy = open_policy(&cartpole);
+    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++) {
+        const struct policy_parameter *parameter = policy_parameter(policy, i);
+        ck_assert_str_eq(parameter->name, expected[i].name);
+        ck_assert_uint_eq(parameter->rows, expected[i].rows);
+        ck_assert_uint_eq(parameter->columns, expected[i].columns);
+        ck_assert_uint_eq(parameter->offset, expected[i].offset);
+        ck_assert_uint_eq(parameter->count, expected[i].count);
+        ck_assert_ptr_eq(policy_find(policy, expected[i].name), parameter);
+    }
+    ck_assert_ptr_null(policy_find(policy, "affine3.weight"));
+    policy_free(policy);
+}
+END_TEST
+
+/* Uniform in ±1 / sqrt(fan-in): inside, nearly touching both ends, mean and variance as they should be. */
+START_TEST(parameters_begin_as_a_linear_layer_does)
+{
+    struct policy *policy = open_policy(&cartpole);
+    const float *slab = policy_slab(policy);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct policy_parameter *parameter = policy_parameter(policy, i);
+        double bound = i < 2 ? 0.5 : 1 / sqrt(128), low = 0, high = 0, sum = 0, squares = 0;
+        double n = (double)parameter->count;
+        for (size_t e = 0; e < parameter->count; e++) {
+            double value = (double)slab[parameter->offset + e];
+            low = fmin(low, value);
+            high = fmax(high, value);
+            sum += value;
+            squares += value * value;
+        }
+        ck_assert_double_le(high, bound);
+        ck_assert_double_ge(low, -bound);
+        ck_assert_double_gt(high, 0.9 * bound);
+        ck_assert_double_lt(low, -0.9 * bound);
+        ck_assert_double_eq_tol(sum / n, 0, 4 * bound / sqrt(3 * n));
+        ck_assert_double_eq_tol(squares / n, bound * bound / 3, 4 * bound * bound * sqrt(4.0 / 45 / n));
+    }
+    for (uint32_t a = 0; a < 2; a++)
+        ck_assert_double_le(fabs((double)slab[896 + a]), 1 / sqrt(128));
+    policy_free(policy);
+}
+END_TEST
+
+/* Any one parameter by the header's words, and the same again from the same seed only. */
+START_TEST(parameters_are_drawn_by_position)
+{
+    struct policy_config other = cartpole;
+    other.seed++;
+    struct policy *policy = open_policy(&cartpole), *again = open_policy(&cartpole),
+                  *differs = open_policy(&other);
+    struct rng_key key = {.seed = 543, .environment = 77, .episode = 2};
+    uint32_t words[4];
+    rng_block(&key, RNG_INIT, 0, words);
+    double expected = (2 * (double)rng_uniform_float(words[0]) - 1) / sqrt(128);
+    ck_assert_float_eq_tol(policy_slab(policy)[640 + 77], (float)expected, 1e-9f);
+    ck_assert_mem_eq(policy_slab(policy), policy_slab(again), 898 * sizeof(float));
+    unsigned same = 0;
+    for (size_t p = 0; p < 898; p++)
+        same += policy_slab(policy)[p] == policy_slab(differs)[p];
+    ck_assert_uint_lt(same, 3);
+    policy_free(policy);
+    policy_free(again);
+    policy_free(differs);
+}
+END_TEST
+
+START_TEST(what_cannot_be_is_refused)
+{
+    struct policy *none = NULL;
+    struct error error = {0};
+    struct policy_config config = cartpole;
+    config.shape.hidden = 5000;
+    ck_assert_int_eq(policy_new(&none, &config, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "hidden units, got 5000"));
+    config = cartpole;
+    config.adam.lr = NAN;
+    ck_assert_int_eq(policy_new(&none, &config, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "lr"));
+    ck_assert_ptr_null(none);
+}
+END_TEST
+
+START_TEST(it_acts_as_its_parameters_and_seed_say)
+{
+    struct mlp_problem problem;
+    mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, 50, 5);
+    struct policy *policy = open_policy(&cartpole);
+    policy_act(policy, &problem.batch, 9, problem.environment, problem.step);
+    uint8_t actions[50];
+    memcpy(actions, problem.batch.actions, 50);
+    struct mlp *mlp = mlp_problem_load(&problem, NULL);
+    mlp_load(mlp, policy_slab(policy));
+    mlp_act(mlp, &problem.batch, 543, 9, problem.environment, problem.step, NULL);
+    ck_assert_mem_eq(actions, problem.batch.actions, 50);
+    policy_set(policy, problem.parameters);
+    ck_assert_mem_eq(policy_slab(policy), problem.parameters, problem.count * sizeof(float));
+    policy_act(policy, &problem.batch, 9, problem.environment, problem.step);
+    memcpy(actions, problem.batch.actions, 50);
+    mlp_load(mlp, problem.parameters);
+    mlp_act(mlp, &problem.batch, 543, 9, problem.environment, problem.step, NULL);
+    ck_assert_mem_eq(actions, problem.batch.actions, 50);
+    mlp_free(mlp);
+    policy_free(policy);
+    mlp_problem_fini(&problem);
+}
+END_TEST
+
+/* ---- against PyTorch ---- */
+
+static FILE *golden;
+static struct mlp_problem problem;
+
+static void golden_open(void)
+{
+    golden = fopen("test/golden/policy.txt", "r");
+    ck_assert_msg(golden != NULL, "test/golden/policy.txt: cannot be opened");
+    ck_assert_int_ne(fscanf(golden, "#%*[^\n]\n"), EOF);
+}
+
+static void golden_close(void)
+{
+    fclose(golden);
+}
+
+/* The next case's problem, with the file's masks and actions. False at the file's end. */
+static bool golden_case(void)
+{
+    struct mlp_shape shape;
+    double dropout;
+    uint32_t rows, seed;
+    if (fscanf(golden, " case %u %u %u %lf %u %u", &shape.inputs, &shape.hidden, &shape.actions, &dropout,
+               &rows, &seed) != 6)
+        return false;
+    mlp_problem_init(&problem, shape, dropout, rows, seed);
+    uint64_t state = seed + 1000;
+    for (uint32_t r = 0; r < rows; r++) {
+        uint16_t *mask = problem.batch.masks + (size_t)r * mlp_mask_words(&shape);
+        problem.row[r] = r;
+        for (uint32_t j = 0; j < shape.hidden; j++)
+            if (mlp_problem_number(&state) >= 0)
+                mask[j / 16] |= (uint16_t)(1u << j % 16);
+    }
+    for (uint32_t r = 0; r < rows; r++)
+        problem.batch.actions[r] = (uint8_t)((mlp_problem_number(&state) + 1) / 2 * (float)shape.actions);
+    return true;
+}
+
+/* Holds `got` to the line `name`: within five times what PyTorch's own float32 deviates from its float64,
+ * and never less than 1e-6 of the line's largest value. */
+static void golden_compare(const char *name, const float *got, size_t count)
+{
+    char found[32];
+    size_t values;
+    double deviation, largest = 0, worst = 0, expected;
+    ck_assert_int_eq(fscanf(golden, " %31s %zu %lf", found, &values, &deviation), 3);
+    ck_assert_str_eq(found, name);
+    ck_assert_uint_eq(values, count);
+    for (size_t i = 0; i < count; i++) {
+        ck_assert_int_eq(fscanf(golden, "%lf", &expected), 1);
+        largest = fmax(largest, fabs(expected));
+        worst = fmax(worst, fabs((double)got[i] - expected));
+        ck_assert(!isnan(got[i]));
+    }
+    double bound = fmax(5 * deviation, 1e-6 * largest);
+    ck_assert_msg(worst <= bound, "%s: off by %.3g, allowed %.3g", name, worst, bound);
+}
+
+START_TEST(learning_is_pytorchs)
+{
+    int cases = 0;
+    for (; golden_case(); cases++) {
+        struct policy_config config = cartpole;
+        config.shape = problem.shape;
+        config.dropout = problem.dropout;
+        struct policy *policy = open_policy(&config);
+        policy_set(policy, problem.parameters);
+        struct mlp *mlp = mlp_problem_load(&problem, NULL);
+        mlp_recompute(mlp, &problem.batch, problem.probabilities);
+        golden_compare("probabilities", problem.probabilities, (size_t)problem.rows * problem.shape.actions);
+        double loss;
+        struct error error = {0};
+        mlp_problem_learn(&problem, mlp);
+        mlp_free(mlp);
+        for (int step = 1; step <= 3; step++) {
+            ck_assert_int_eq(
+                policy_learn(policy, &problem.batch, problem.coefficient, &loss, NULL, NULL, &error),
+                STATUS_OK);
+            if (step == 1) {
+                float rounded = (float)loss;
+                golden_compare("loss", &rounded, 1);
+                golden_compare("gradient", problem.gradient, problem.count);
+                golden_compare("parameters1", policy_slab(policy), problem.count);
+            }
+        }
+        golden_compare("parameters3", policy_slab(policy), problem.count);
+        policy_free(policy);
+        mlp_problem_fini(&problem);
+    }
+    ck_assert_int_eq(cases, 3);
+}
+END_TEST
+
+/* ---- learning ---- */
+
+static void count_call(void *context)
+{
+    ++*(int *)context;
+}
+
+START_TEST(progress_is_told_per_chunk_and_the_loss_falls)
+{
+    static const uint32_t rows[] = {1, 256, 257, 1000};
+    mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, rows[_i], 11);
+    struct policy *policy = open_policy(&cartpole);
+    struct error error = {0};
+    double first = 0, loss = 0;
+    for (uint32_t i = 0; i < problem.rows; i++)
+        problem.coefficient[i] = fabsf(problem.coefficient[i]) + 0.1f; // a loss with a floor
+    policy_act(policy, &problem.batch, 0, problem.environment, problem.step);
+    for (int pass = 0; pass < 10; pass++) {
+        int calls = 0;
+        ck_assert_int_eq(
+            policy_learn(policy, &problem.batch, problem.coefficient, &loss, count_call, &calls, &error),
+            STATUS_OK);
+        ck_assert_int_eq(calls, (int)((problem.rows + 255) / 256));
+        if (pass == 0)
+            first = loss;
+    }
+    ck_assert_double_lt(loss, 0.99 * first);
+    policy_free(policy);
+    mlp_problem_fini(&problem);
+}
+END_TEST
+
+/* A NaN in one coefficient: told by name, and nothing has moved, the optimizer's moments and count included.
+ */
+START_TEST(a_gradient_that_is_not_finite_changes_nothing)
+{
+    mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, 300, 12);
+    struct policy *policy = open_policy(&cartpole), *spared = open_policy(&cartpole);
+    struct error error = {0};
+    double loss = -1;
+    policy_act(policy, &problem.batch, 0, problem.environment, problem.step);
+    float whole = problem.coefficient[290];
+    problem.coefficient[290] = _i == 0 ? NAN : INFINITY;
+    ck_assert_int_eq(policy_learn(policy, &problem.batch, problem.coefficient, &loss, NULL, NULL, &error),
+                     STATUS_INTERNAL);
+    ck_assert_msg(strstr(error.text, "the gradient of affine1.weight at element ") != NULL, "%s", error.text);
+    ck_assert_double_eq(loss, -1);
+    ck_assert_mem_eq(policy_slab(policy), policy_slab(spared), problem.count * sizeof(float));
+    problem.coefficient[290] = whole;
+    for (int pass = 0; pass < 2; pass++) {
+        double other;
+        ck_assert_int_eq(policy_learn(policy, &problem.batch, problem.coefficient, &loss, NULL, NULL, &error),
+                         STATUS_OK);
+        ck_assert_int_eq(
+            policy_learn(spared, &problem.batch, problem.coefficient, &other, NULL, NULL, &error), STATUS_OK);
+        ck_assert_mem_eq(&loss, &other, sizeof loss);
+    }
+    ck_assert_mem_eq(policy_slab(policy), policy_slab(spared), problem.count * sizeof(float));
+    policy_free(policy);
+    policy_free(spared);
+    mlp_problem_fini(&problem);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("policy");
+    TCase *begin = tcase_create("begin");
+    tcase_add_test(begin, parameters_are_named_and_placed_as_in_pytorch);
+    tcase_add_test(begin, parameters_begin_as_a_linear_layer_does);
+    tcase_add_test(begin, parameters_are_drawn_by_position);
+    tcase_add_test(begin, what_cannot_be_is_refused);
+    tcase_add_test(begin, it_acts_as_its_parameters_and_seed_say);
+    suite_add_tcase(suite, begin);
+    TCase *pytorch = tcase_create("pytorch");
+    tcase_add_checked_fixture(pytorch, golden_open, golden_close);
+    tcase_add_test(pytorch, learning_is_pytorchs);
+    suite_add_tcase(suite, pytorch);
+    TCase *learning = tcase_create("learning");
+    tcase_add_loop_test(learning, progress_is_told_per_chunk_and_the_loss_falls, 0, 4);
+    tcase_add_loop_test(learning, a_gradient_that_is_not_finite_changes_nothing, 0, 2);
+    suite_add_tcase(suite, learning);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
