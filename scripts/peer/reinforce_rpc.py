@@ -12,8 +12,9 @@ action; the agent owns the policy and learns after each episode. Three modes:
 
 The arrangement of processes and calls is that of PyTorch's RPC tutorials ("Implementing Batch RPC Processing
 Using Asynchronous Executions", "Getting Started with Distributed RPC Framework"), because those are the
-programs that people run; the program is our own. Where it does less work than they do (no GPU copies, a
-rendezvous in a file), it does so in the peer's favour.
+programs that people run; the program is our own. Where it does less than they do (no copies to a GPU and back,
+no rows that one observer's log-probabilities share with another's returns), that is in the peer's favour. Its
+processes meet through a file instead of a fixed port, so that two jobs do not collide.
 
 The last line is for programs: `peer mode=batch observers=10 ... env_steps_per_s=... job_s=...`. The steps per
 second are taken around the episodes, learning included; job_s is the time of the whole job with the start and
