@@ -216,7 +216,7 @@ END_TEST
 
 START_TEST(nothing_hostile_reaches_the_terminal)
 {
-    static const char *const overrides[] = {"/\x1B[2J=\x9B", "\x07", "/name=\xFF\xE2\x80\xAE",
+    static const char *const overrides[] = {"/\x1B[2J=\x9B", "\x07", "/name=\xFF\xE2\x80\x8B",
                                             "/seed=\"\xC2\x85\""};
     struct job job;
     struct job_problems problems;
@@ -225,7 +225,7 @@ START_TEST(nothing_hostile_reaches_the_terminal)
         ck_assert((unsigned char)problems.text[i] >= 0x20 || problems.text[i] == '\n');
     ck_assert_ptr_nonnull(strstr(problems.text, "a\\u001b]0;b\\u000a.json:1:1: /kind: "));
     ck_assert_ptr_nonnull(strstr(problems.text, "--set /\\u001b[2J=\\x9b: /\\u001b[2J: unknown key\n"));
-    ck_assert_ptr_nonnull(strstr(problems.text, "got \"\\xff\\u202e\"\n"));
+    ck_assert_ptr_nonnull(strstr(problems.text, "got \"\\xff\\u200b\"\n"));
     ck_assert_ptr_nonnull(strstr(problems.text, "got \"\\u0085\"\n"));
     job_problems_fini(&problems);
 }
@@ -463,11 +463,24 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
         *(double *)(void *)at = draw_number(state, key);
     else if (key->type == JOB_BOOLEAN)
         *(bool *)at = draw(state) % 2 == 0;
-    else if (key->type == JOB_ENUM)
+    else if (key->type == JOB_ENUM && names > 0)
         *(int *)(void *)at = (int)(draw(state) % names);
     else if (key->type == JOB_NAME)
         for (size_t i = 0, length = 1 + draw(state) % (JOB_NAME_BYTES - 1); i < length; i++)
             at[i] = "abcXYZ019_.-"[draw(state) % (i == 0 ? 10 : 12)];
+}
+
+/* Bit for bit, but for what lies between the members. */
+static bool same_job(const struct job *a, const struct job *b)
+{
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        const char *left = (const char *)a, *right = (const char *)b;
+        if (memcmp(left + key->offset, right + key->offset, key->bytes) != 0 ||
+            (key->nullable && left[key->offset_present] != right[key->offset_present]))
+            return false;
+    }
+    return true;
 }
 
 START_TEST(any_job_survives_being_written_and_read)
@@ -496,7 +509,7 @@ START_TEST(any_job_survives_being_written_and_read)
         memset(&again, 0xA5, sizeof again);
         enum status status = job_parse(&again, text, bytes, "x", NULL, 0, &problems);
         ck_assert_msg(status == STATUS_OK, "%s%s", text, problems.text);
-        ck_assert_msg(memcmp(&job, &again, sizeof job) == 0, "%s", text);
+        ck_assert_msg(same_job(&job, &again), "%s", text);
         free(text);
     }
 }
