@@ -493,6 +493,7 @@ START_TEST(any_job_survives_being_written_and_read)
             draw_value(&state, &job, &job_keys[i]);
         job.observers.environments =
             1 + job.observers.environments % (JOB_ENVIRONMENTS_MAX / job.observers.count);
+        job.rollout.steps = 1 + job.rollout.steps % (JOB_ROLLOUT_ROWS_MAX / JOB_ENVIRONMENTS_MAX);
         if (round % 3 == 0) {
             job.stop.has_episodes = false;
             job.stop.episodes = 0;

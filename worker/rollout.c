@@ -1,6 +1,8 @@
 /* The slab of one episode's rows and the arithmetic of its returns. One thread at a time. */
 #include "worker/rollout.h"
 
+#include "worker/job/job.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,10 +12,10 @@ enum status rollout_new(struct rollout **out, uint32_t environments, uint32_t st
                         uint32_t observation_size, uint32_t mask_words, struct error *error)
 {
     uint64_t rows = (uint64_t)environments * steps_max;
-    if (rows == 0 || rows > ROLLOUT_ROWS_MAX)
+    if (rows == 0 || rows > JOB_ROLLOUT_ROWS_MAX)
         return error_set(error, STATUS_INVALID,
                          "a rollout of %u environments and %u steps: expected 1..%d rows, got %llu",
-                         environments, steps_max, ROLLOUT_ROWS_MAX, (unsigned long long)rows);
+                         environments, steps_max, JOB_ROLLOUT_ROWS_MAX, (unsigned long long)rows);
     struct rollout *r = calloc(1, sizeof *r);
     if (r == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a rollout");

@@ -30,11 +30,8 @@ struct rollout {
     float *coefficients; /* (rows_max) the learner's: in the same order */
 };
 
-/* The most rows a rollout may have, lest a job file ask for more memory than machines have. */
-enum { ROLLOUT_ROWS_MAX = 1 << 24 };
-
-/* Takes all memory. STATUS_INVALID when environments * steps_max is 0 or above ROLLOUT_ROWS_MAX;
- * STATUS_NO_MEMORY names the bytes. */
+/* Takes all memory. STATUS_INVALID when environments * steps_max is 0 or above JOB_ROLLOUT_ROWS_MAX
+ * (worker/job/job.h); STATUS_NO_MEMORY names the rows. */
 enum status rollout_new(struct rollout **out, uint32_t environments, uint32_t steps_max,
                         uint32_t observation_size, uint32_t mask_words, struct error *error);
 void rollout_free(struct rollout *rollout);

@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define CARTPOLE_NAME "CartPole-v1"
+
 enum { CARTPOLE_STATE_SIZE = 4, CARTPOLE_ACTIONS = 2, CARTPOLE_STEPS_MAX = 500 };
 
 #define CARTPOLE_REWARD_THRESHOLD 475.0

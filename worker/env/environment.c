@@ -25,7 +25,7 @@ struct environment_kind {
 };
 
 static const struct environment_kind kinds[] = {
-    {.spec = {.name = "CartPole-v1",
+    {.spec = {.name = CARTPOLE_NAME,
               .observation_size = CARTPOLE_STATE_SIZE,
               .action_count = CARTPOLE_ACTIONS,
               .steps_max = CARTPOLE_STEPS_MAX,
@@ -38,6 +38,10 @@ static const struct environment_kind kinds[] = {
 };
 
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
+
+const char *const environment_names[] = {CARTPOLE_NAME, NULL};
+_Static_assert(sizeof environment_names / sizeof environment_names[0] == KIND_COUNT + 1,
+               "a name for each kind");
 
 struct environments {
     const struct environment_kind *kind;

@@ -22,6 +22,9 @@ struct environment_spec {
     double reward_threshold;   /* Gymnasium's "solved" */
 };
 
+/* Every environment's name, ended by NULL. */
+extern const char *const environment_names[];
+
 /* The environment named `name`, or NULL. The result is static. */
 const struct environment_spec *environment_find(const char *name);
 

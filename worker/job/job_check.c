@@ -190,6 +190,25 @@ static void check_environments(struct job_reading *reading)
     complain_of_two(reading, count, environments, "/observers", text);
 }
 
+/* A rollout is kept whole until it is learned from, so its size is a promise of memory. */
+static void check_rollout(struct job_reading *reading)
+{
+    const struct job *job = reading->job;
+    struct job_found *environments = found_at(reading, "observers", "environments");
+    struct job_found *steps = found_at(reading, "rollout", "steps");
+    uint64_t all = (uint64_t)job->observers.count * job->observers.environments;
+    if (found_at(reading, "observers", "count")->wrong || environments->wrong || steps->wrong ||
+        found_at(reading, "rollout", "mode")->wrong || job->rollout.mode != JOB_ROLLOUT_STEPS ||
+        all > JOB_ENVIRONMENTS_MAX || all * job->rollout.steps <= JOB_ROLLOUT_ROWS_MAX)
+        return;
+    char text[128];
+    snprintf(text, sizeof text,
+             "expected at most %d rows in a rollout, got %llu environments * %u steps = %llu",
+             JOB_ROLLOUT_ROWS_MAX, (unsigned long long)all, job->rollout.steps,
+             (unsigned long long)(all * job->rollout.steps));
+    complain_of_two(reading, environments, steps, "/rollout/steps", text);
+}
+
 static void check_stop(struct job_reading *reading)
 {
     struct job_found *episodes = found_at(reading, "stop", "episodes");
@@ -252,5 +271,6 @@ void job_check(struct job_reading *reading, const char *origin)
     check_required(reading, begin);
     default_name(reading, begin, origin);
     check_environments(reading);
+    check_rollout(reading);
     check_stop(reading);
 }

@@ -2,6 +2,8 @@
  * written, and its descriptions are what an editor shows that knows the schema. */
 #include "worker/job/job_table.h"
 
+#include "worker/env/environment.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +22,6 @@
 static const char *const kind_names[] = {[JOB_REINFORCE] = "reinforce", NULL};
 static const char *const device_names[] = {
     [JOB_DEVICE_AUTO] = "auto", [JOB_DEVICE_CPU] = "cpu", [JOB_DEVICE_GPU] = "gpu", NULL};
-static const char *const environment_names[] = {"CartPole-v1", NULL};
 static const char *const rollout_names[] = {
     [JOB_ROLLOUT_STEPS] = "steps", [JOB_ROLLOUT_EPISODE] = "episode", NULL};
 static const char *const coalesce_names[] = {
