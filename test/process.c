@@ -125,8 +125,9 @@ char *file_read(const char *path)
     size_t bytes = 0, got;
     FILE *file = fopen(path, "r");
     do {
-        text = realloc(text, bytes + 65536);
-        ck_assert_ptr_nonnull(text);
+        char *larger = realloc(text, bytes + 65536);
+        ck_assert_ptr_nonnull(larger);
+        text = larger;
         got = file != NULL ? fread(text + bytes, 1, 65535, file) : 0;
         bytes += got;
     } while (got > 0);
