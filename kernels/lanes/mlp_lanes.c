@@ -44,10 +44,9 @@ LANES_INLINE void draw_row(const struct mlp_packed *packed, uint64_t seed, uint3
     for (uint32_t group = 0; group * 8 < packed->blocks; group++) {
         uint32_t bits[8] = {0};
         for (uint32_t p = 0; p < LANES_PARTS; p++) {
-            vu c[4] = {
-                lanes_index((uint32_t)RNG_DROPOUT << RNG_STREAM_SHIFT | (group * 16 + p * LANES_WIDTH)),
-                lanes_set_u32(environment), lanes_set_u32(step), lanes_set_u32(episode)};
-            lanes_philox(c, (uint32_t)seed, (uint32_t)(seed >> 32));
+            const uint32_t first = (uint32_t)RNG_DROPOUT << RNG_STREAM_SHIFT | (group * 16 + p * LANES_WIDTH);
+            vu c[4];
+            lanes_philox_row(c, first, environment, step, episode, (uint32_t)seed, (uint32_t)(seed >> 32));
             for (int w = 0; w < 4; w++) {
                 bits[2 * w] |= lanes_above_bits(c[w] << 16, bound) << (p * LANES_WIDTH);
                 bits[2 * w + 1] |= lanes_above_bits(c[w], bound) << (p * LANES_WIDTH);
