@@ -30,8 +30,8 @@ enum {
     ROUTING_ID_BYTES = 5,       /* an automatic routing id: a zero byte and a 32-bit number */
     FRAME_BYTES_SLACK = 4096,   /* frames a little too long are refused by name, longer ones by libzmq */
     SENDING_WAIT_US_MAX = 1000, /* how often a refused send is tried again at the least */
+    SPIN_TURNS = 20,            /* looks at the socket, each with a yield, before a sleep */
 };
-unsigned spin_turns = 0;
 
 struct endpoint {
     void *context, *socket;
@@ -425,6 +425,20 @@ static enum status sleep_once(struct endpoint *endpoint, struct endpoint_watch *
     return fds[0].revents != 0 ? can_receive(endpoint, readable) : STATUS_OK;
 }
 
+/* A sleep costs two switches of context and, after an idle pause, the processor's own waking. Yielding lets
+ * the I/O thread or a peer on this core run at once, so on two cores this helps one client (a round trip
+ * 35 % shorter than without) and does not hurt ten; with 100 turns instead of 20 it took ten clients' time.
+ */
+static enum status spin(struct endpoint *endpoint, bool *readable)
+{
+    enum status status = STATUS_OK;
+    for (unsigned i = 0; i < SPIN_TURNS && status == STATUS_OK && !*readable; i++) {
+        sched_yield();
+        status = can_receive(endpoint, readable);
+    }
+    return status;
+}
+
 enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
                           bool sending, struct monotime until, bool *readable)
 {
@@ -434,10 +448,8 @@ enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watc
     *readable = false;
     if (!endpoint->quiet)
         status = can_receive(endpoint, readable);
-    for (unsigned i = 0; i < spin_turns && status == STATUS_OK && !*readable && !is_glance; i++) {
-        sched_yield();
-        status = can_receive(endpoint, readable);
-    }
+    if (status == STATUS_OK && !*readable && !is_glance && monotime_before(monotime_now(), until))
+        status = spin(endpoint, readable);
     for (size_t i = 0; i < count; i++)
         watches[i].ready = false;
     if (status != STATUS_OK || (*readable && !is_glance))
