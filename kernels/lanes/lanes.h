@@ -38,9 +38,10 @@ typedef int32_t vi __attribute__((vector_size(LANES_WIDTH * 4)));  // the same l
 typedef uint32_t vu __attribute__((vector_size(LANES_WIDTH * 4))); // and without sign
 typedef uint64_t vw __attribute__((vector_size(LANES_WIDTH * 4))); // two lanes to a word
 
+/* x - 0 and not 0 + x: it changes no value, not even -0, so the compiler leaves the subtraction out. */
 LANES_INLINE vf lanes_set(float x)
 {
-    return (vf){} + x;
+    return x - (vf){};
 }
 
 LANES_INLINE vu lanes_set_u32(uint32_t x)
