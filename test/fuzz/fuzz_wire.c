@@ -1,0 +1,80 @@
+/* The decoder against anything: what it accepts must be a header whose encoding is the very same bytes, and
+ * the checks behind it (a method's tensors, the opened message) must stay within the payload. The input's
+ * first two bytes are the second frame's length in units that reach over the limit, the rest is the header
+ * and, behind it, the payload. */
+#include "worker/net/rpc_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct rpc_method method = {
+    .method = METHOD_STEP,
+    .callers = WIRE_ROLE_OBSERVER,
+    .tensor_count = 4,
+    .tensors = {{WIRE_U32, 1, {0}}, {WIRE_F32, 2, {0, 4}}, {WIRE_F32, 1, {0}}, {WIRE_U8, 1, {0}}}};
+
+static void require(int holds)
+{
+    if (!holds)
+        abort();
+}
+
+/* Every tensor of an opened message lies within the payload; reading their first and last bytes lets the
+ * address sanitizer see it. */
+static void check_message(const struct wire_header *header, const uint8_t *payload)
+{
+    struct rpc_message message;
+    rules_open_message(&message, header, payload);
+    size_t sum = 0;
+    for (unsigned i = 0; i < message.tensor_count; i++) {
+        const volatile uint8_t *data = message.data[i];
+        size_t bytes = wire_tensor_bytes(&message.tensors[i]);
+        require((const uint8_t *)message.data[i] == payload + sum && bytes > 0);
+        (void)data[0];
+        (void)data[bytes - 1];
+        sum += bytes;
+    }
+    require(sum == header->payload_bytes);
+}
+
+static void check_rules(const struct wire_header *header)
+{
+    struct error error = {0};
+    if (rules_check_tensors(&method, 16, header, &error) == STATUS_OK) {
+        uint32_t rows = header->tensors[0].dims[0];
+        require(rows >= 1 && rows <= 16 && header->payload_bytes == rows * (4 + 16 + 4 + 1));
+    } else {
+        require(error.status == STATUS_INVALID && error.text[0] != '\0');
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < 2)
+        return 0;
+    size_t payload_bytes = ((size_t)data[0] | (size_t)data[1] << 8) * (data[1] >= 0xf0 ? 17 : 1);
+    size_t header_bytes = size - 2 < WIRE_HEADER_BYTES ? size - 2 : WIRE_HEADER_BYTES;
+    uint8_t *frame = malloc(header_bytes + 1);
+    memcpy(frame, data + 2, header_bytes);
+    struct wire_header header;
+    struct error error = {0};
+    if (wire_decode(&header, frame, header_bytes, payload_bytes, &error) == STATUS_OK) {
+        uint8_t again[WIRE_HEADER_BYTES];
+        wire_encode(&header, again);
+        require(memcmp(again, frame, sizeof again) == 0 && header.payload_bytes == payload_bytes);
+        uint8_t *payload = calloc(1, payload_bytes == 0 ? 1 : payload_bytes);
+        if (header.tensor_count > 0)
+            check_message(&header, payload);
+        if (header.kind == WIRE_REQUEST)
+            check_rules(&header);
+        char text[WIRE_ERROR_TEXT_MAX + 1];
+        rules_copy_text(text, sizeof text, payload, payload_bytes);
+        free(payload);
+    } else {
+        require(error.status == STATUS_INVALID && error.text[0] != '\0');
+    }
+    free(frame);
+    return 0;
+}
