@@ -349,6 +349,13 @@ static void log_16(const float x[MLP_LANES], float y[MLP_LANES])
         lanes_store(y + p, lanes_log(lanes_load(x + p)));
 }
 
+static void fma_16(const float a[MLP_LANES], const float b[MLP_LANES], const float c[MLP_LANES],
+                   float y[MLP_LANES])
+{
+    for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
+        lanes_store(y + p, lanes_fma(lanes_load(a + p), lanes_load(b + p), lanes_load(c + p)));
+}
+
 #define LANES_TEXT(isa) #isa
 #define LANES_TEXT_EXPANDED(isa) LANES_TEXT(isa)
 
@@ -360,4 +367,5 @@ const struct mlp_lanes LANES_NAME(mlp_lanes) = {
     .draw = draw,
     .exp = exp_16,
     .log = log_16,
+    .fma = fma_16,
 };

@@ -43,6 +43,8 @@ struct mlp_lanes {
     /* 16 values at a time, as the kernels compute them. */
     void (*exp)(const float x[MLP_LANES], float y[MLP_LANES]);
     void (*log)(const float x[MLP_LANES], float y[MLP_LANES]);
+    void (*fma)(const float a[MLP_LANES], const float b[MLP_LANES], const float c[MLP_LANES],
+                float y[MLP_LANES]);
 };
 
 extern const struct mlp_lanes mlp_lanes_baseline, mlp_lanes_avx2, mlp_lanes_avx512;

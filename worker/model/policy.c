@@ -37,7 +37,7 @@ static void draw_parameters(struct policy *policy)
 {
     for (uint32_t i = 0; i < POLICY_PARAMETERS; i++) {
         const struct policy_parameter *parameter = &policy->parameters[i];
-        double bound = 1 / sqrt(policy->parameters[i / 2 * 2].columns);
+        double bound = 1 / sqrt(policy->parameters[i - i % 2].columns);
         for (uint32_t element = 0; element < parameter->count; element++) {
             struct rng_key key = {.seed = policy->seed, .environment = element, .episode = i};
             uint32_t words[4];
