@@ -283,6 +283,51 @@ START_TEST(exp_ends_where_it_says)
 }
 END_TEST
 
+static void fma_equals_libms(const struct mlp_lanes *lanes, const float a[MLP_LANES],
+                             const float b[MLP_LANES], const float c[MLP_LANES])
+{
+    float y[MLP_LANES];
+    lanes->fma(a, b, c, y);
+    for (uint32_t i = 0; i < MLP_LANES; i++) {
+        float expected = fmaf(a[i], b[i], c[i]);
+        ck_assert_msg(memcmp(&y[i], &expected, sizeof expected) == 0, "fma(%a, %a, %a): got %a, expected %a",
+                      (double)a[i], (double)b[i], (double)c[i], (double)y[i], (double)expected);
+    }
+}
+
+/* Numbers of all sizes, and what a sum in double would round twice: a product half way between two floats,
+ * from which an addend far below double's last bit must still tip it, to either side. */
+START_TEST(fma_rounds_once)
+{
+    const struct mlp_lanes *lanes = open_table(_i);
+    if (lanes == NULL)
+        return;
+    uint64_t state = 99;
+    for (int n = 0; n < 20000; n++) {
+        float a[MLP_LANES], b[MLP_LANES], c[MLP_LANES];
+        for (uint32_t i = 0; i < MLP_LANES; i++) {
+            a[i] = ldexpf(mlp_problem_number(&state), n % 60 - 30);
+            b[i] = mlp_problem_number(&state);
+            c[i] = i % 5 == 0 ? -a[i] * b[i] : ldexpf(mlp_problem_number(&state), (n * 7 + (int)i) % 90 - 50);
+        }
+        fma_equals_libms(lanes, a, b, c);
+    }
+    for (int n = -140; n < 100; n++) {
+        float a[MLP_LANES], b[MLP_LANES], c[MLP_LANES];
+        for (uint32_t i = 0; i < MLP_LANES; i++) {
+            a[i] = (i & 1 ? -1.0f : 1.0f) * (1 + (i & 8 ? 3 : 1) * 0x1p-12f);
+            b[i] = 1 + 0x1p-12f;
+            c[i] = (i & 2 ? -1.0f : 1.0f) * ldexpf(1, n) * (i & 4 ? 1.5f : 1.0f);
+        }
+        fma_equals_libms(lanes, a, b, c);
+    }
+    const float big[MLP_LANES] = {3e38f, -3e38f, INFINITY, 1, 0, 1e-40f, -0.0f, 0x1p-75f};
+    const float two[MLP_LANES] = {2, 2, 2, INFINITY, 5, 0.5f, 1, 0x1p-75f};
+    const float add[MLP_LANES] = {1, 3e38f, 1, 1, 0, 1e-45f, -0.0f, -0.0f};
+    fma_equals_libms(lanes, big, two, add);
+}
+END_TEST
+
 /* A NaN weight must be seen in the result, not swallowed by relu's maximum. */
 START_TEST(a_nan_is_not_hidden)
 {
@@ -343,6 +388,7 @@ int main(void)
     tcase_add_test(forward, frequencies_follow_the_probabilities);
     tcase_add_test(forward, units_are_kept_as_often_as_asked);
     tcase_add_loop_test(forward, exp_and_log_are_near_the_true_ones, 0, ISAS);
+    tcase_add_loop_test(forward, fma_rounds_once, 0, ISAS);
     tcase_add_loop_test(forward, exp_ends_where_it_says, 0, ISAS);
     tcase_add_test(forward, what_cannot_be_is_refused_by_name);
     suite_add_tcase(suite, forward);
