@@ -1,0 +1,449 @@
+/* Sockets and pairs: addresses that are refused, files that are cleaned up, messages of two frames and of
+ * other numbers, full queues, waits, and the hand-off between two threads. Each test is a process. */
+#include "worker/net/endpoint.h"
+
+#include "worker/net/wire.h"
+
+#include <check.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct place {
+    char folder[64], path[160], address[192];
+};
+
+static struct place place_new(void)
+{
+    struct place place;
+    snprintf(place.folder, sizeof place.folder, "/tmp/endpoint-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(place.folder));
+    snprintf(place.path, sizeof place.path, "%s/server", place.folder);
+    snprintf(place.address, sizeof place.address, "ipc://%s", place.path);
+    return place;
+}
+
+static struct monotime in_ms(uint64_t ms)
+{
+    return monotime_add_us(monotime_now(), ms * 1000);
+}
+
+static struct endpoint *bound(const char *address)
+{
+    struct endpoint *endpoint;
+    struct error error = {0};
+    enum status status = endpoint_bind(&endpoint, address, &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    return endpoint;
+}
+
+static struct endpoint *connected(const char *address)
+{
+    struct endpoint *endpoint;
+    struct error error = {0};
+    enum status status = endpoint_connect(&endpoint, address, &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    return endpoint;
+}
+
+static enum status send_text(struct endpoint *endpoint, uint32_t peer, const char *header,
+                             const char *payload)
+{
+    struct endpoint_message message;
+    ck_assert_int_eq(
+        endpoint_prepare(&message, peer, (const uint8_t *)header, strlen(header), strlen(payload)),
+        STATUS_OK);
+    memcpy(message.payload, payload, strlen(payload));
+    enum status status = endpoint_send(endpoint, &message);
+    if (status != STATUS_OK)
+        endpoint_release(&message);
+    return status;
+}
+
+/* Waits as its callers do: only after a receive that found nothing. */
+static enum status receive(struct endpoint *endpoint, struct endpoint_message *message)
+{
+    struct monotime deadline = in_ms(10000);
+    enum status status;
+    while ((status = endpoint_receive(endpoint, message)) == STATUS_AGAIN &&
+           monotime_before(monotime_now(), deadline)) {
+        bool readable;
+        ck_assert_int_eq(endpoint_wait(endpoint, NULL, 0, false, deadline, &readable), STATUS_OK);
+    }
+    return status;
+}
+
+static void expect_text(struct endpoint *endpoint, const char *header, const char *payload, uint32_t *peer)
+{
+    struct endpoint_message message;
+    ck_assert_int_eq(receive(endpoint, &message), STATUS_OK);
+    ck_assert_uint_eq(message.header_bytes, strlen(header));
+    ck_assert_mem_eq(message.header, header, strlen(header));
+    ck_assert_uint_eq(message.payload_bytes, strlen(payload));
+    ck_assert_mem_eq(message.payload, payload, strlen(payload));
+    if (peer != NULL)
+        *peer = message.peer;
+    endpoint_release(&message);
+}
+
+/* ---- addresses and files ---- */
+
+static void expect_bind_refused(const char *address, enum status status, const char *says)
+{
+    struct endpoint *endpoint = NULL;
+    struct error error = {0};
+    ck_assert_int_eq(endpoint_bind(&endpoint, address, &error), status);
+    ck_assert_ptr_null(endpoint);
+    ck_assert_msg(strstr(error.text, says) != NULL, "\"%s\" does not say \"%s\"", error.text, says);
+}
+
+START_TEST(test_addresses)
+{
+    static const char *const invalid[] = {"",
+                                          "server",
+                                          "inproc://server",
+                                          "ipc://",
+                                          "ipc://server",
+                                          "ipc://@abstract",
+                                          "tcp://*:5555",
+                                          "tcp://0.0.0.0:5555",
+                                          "tcp://10.0.0.1:5555",
+                                          "tcp://127.0.0.1.example:5555",
+                                          "tcp://[::]:5555",
+                                          "tcp://127.0.0.1",
+                                          "tcp://eth0:5555",
+                                          "tcp://localhost.example:5555"};
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++)
+        expect_bind_refused(invalid[i], STATUS_INVALID, invalid[i]);
+    char address[256], path[128];
+    memset(path, 'x', sizeof path);
+    path[0] = '/';
+    path[108] = '\0';
+    snprintf(address, sizeof address, "ipc://%s", path);
+    expect_bind_refused(address, STATUS_INVALID, "108 bytes");
+    expect_bind_refused("ipc:///nowhere/at/all/server", STATUS_IO, "/nowhere/at/all/server");
+    struct endpoint *endpoint = NULL;
+    struct error error = {0};
+    ck_assert_int_eq(endpoint_connect(&endpoint, "carrier-pigeon://x", &error), STATUS_INVALID);
+    ck_assert_ptr_null(endpoint);
+    endpoint_free(bound("tcp://127.0.0.1:*"), 0);
+    endpoint_free(NULL, 0);
+}
+END_TEST
+
+START_TEST(test_file_that_exists)
+{
+    struct place place = place_new();
+    FILE *file = fopen(place.path, "w");
+    fputs("precious", file);
+    fclose(file);
+    expect_bind_refused(place.address, STATUS_BUSY, place.address);
+    struct stat info;
+    ck_assert_int_eq(stat(place.path, &info), 0);
+    ck_assert_int_eq(info.st_size, 8);
+    unlink(place.path);
+    ck_assert_int_eq(symlink("/nowhere", place.path), 0);
+    expect_bind_refused(place.address, STATUS_BUSY, "exists");
+    unlink(place.path);
+    rmdir(place.folder);
+}
+END_TEST
+
+START_TEST(test_file_is_removed)
+{
+    struct place place = place_new();
+    struct stat info;
+    struct endpoint *endpoint = bound(place.address);
+    ck_assert_int_eq(lstat(place.path, &info), 0);
+    ck_assert(S_ISSOCK(info.st_mode));
+    expect_bind_refused(place.address, STATUS_BUSY, "exists");
+    endpoint_free(endpoint, 0);
+    ck_assert_int_eq(lstat(place.path, &info), -1);
+    ck_assert_int_eq(rmdir(place.folder), 0);
+}
+END_TEST
+
+/* ---- messages ---- */
+
+START_TEST(test_messages_both_ways)
+{
+    struct place place = place_new();
+    struct endpoint *router = bound(place.address), *a = connected(place.address),
+                    *b = connected(place.address);
+    uint32_t peer_a, peer_b;
+    ck_assert_int_eq(send_text(a, 0, "from a", "payload of a"), STATUS_OK);
+    expect_text(router, "from a", "payload of a", &peer_a);
+    ck_assert_int_eq(send_text(b, 0, "from b", ""), STATUS_OK);
+    expect_text(router, "from b", "", &peer_b);
+    ck_assert_uint_ne(peer_a, peer_b);
+    ck_assert_int_eq(send_text(router, peer_b, "to b", "hello b"), STATUS_OK);
+    ck_assert_int_eq(send_text(router, peer_a, "to a", "hello a"), STATUS_OK);
+    expect_text(a, "to a", "hello a", NULL);
+    expect_text(b, "to b", "hello b", NULL);
+    ck_assert_int_eq(send_text(router, peer_a + peer_b + 12345, "to nobody", ""), STATUS_NOT_FOUND);
+    struct endpoint_message none;
+    ck_assert_int_eq(endpoint_receive(router, &none), STATUS_AGAIN);
+    endpoint_free(a, 0);
+    endpoint_free(b, 0);
+    endpoint_free(router, 0);
+    rmdir(place.folder);
+}
+END_TEST
+
+/* After the peer is gone a send says so, when there was a receive in between. */
+START_TEST(test_peer_gone)
+{
+    struct place place = place_new();
+    struct endpoint *router = bound(place.address), *dealer = connected(place.address);
+    uint32_t peer;
+    send_text(dealer, 0, "x", "y");
+    expect_text(router, "x", "y", &peer);
+    endpoint_free(dealer, 0);
+    enum status status = STATUS_OK;
+    for (unsigned i = 0; i < 5000 && status != STATUS_NOT_FOUND; i++) {
+        struct endpoint_message none;
+        bool readable;
+        ck_assert_int_eq(endpoint_receive(router, &none), STATUS_AGAIN);
+        endpoint_wait(router, NULL, 0, false, in_ms(1), &readable);
+        status = send_text(router, peer, "still there?", "");
+    }
+    ck_assert_int_eq(status, STATUS_NOT_FOUND);
+    endpoint_free(router, 0);
+    rmdir(place.folder);
+}
+END_TEST
+
+/* A peer that does not read fills its queue, and no other's; all that was sent arrives, in order. */
+START_TEST(test_full_queue)
+{
+    enum { BYTES = 1 << 18 };
+    struct place place = place_new();
+    struct endpoint *router = bound(place.address), *slow = connected(place.address),
+                    *quick = connected(place.address);
+    uint32_t slow_peer, quick_peer, sent = 0;
+    send_text(slow, 0, "slow", "");
+    expect_text(router, "slow", "", &slow_peer);
+    send_text(quick, 0, "quick", "");
+    expect_text(router, "quick", "", &quick_peer);
+    struct endpoint_message message;
+    for (;;) {
+        ck_assert_int_eq(endpoint_prepare(&message, slow_peer, (const uint8_t *)&sent, sizeof sent, BYTES),
+                         STATUS_OK);
+        memset(message.payload, 0, BYTES);
+        enum status status = endpoint_send(router, &message);
+        if (status == STATUS_AGAIN)
+            break;
+        ck_assert_int_eq(status, STATUS_OK);
+        ck_assert_uint_lt(++sent, 3 * WIRE_QUEUE_MAX);
+    }
+    ck_assert_uint_ge(sent, WIRE_QUEUE_MAX);
+    ck_assert_int_eq(send_text(router, quick_peer, "you", "can go"), STATUS_OK);
+    expect_text(quick, "you", "can go", NULL);
+    bool held = true;
+    for (uint32_t i = 0; i <= sent; i++) {
+        struct endpoint_message got;
+        ck_assert_int_eq(receive(slow, &got), STATUS_OK);
+        ck_assert_mem_eq(got.header, &i, sizeof i);
+        ck_assert_uint_eq(got.payload_bytes, BYTES);
+        endpoint_release(&got);
+        for (unsigned tries = 0; held && i + 1 == sent && tries < 5000; tries++) {
+            bool readable;
+            endpoint_wait(router, NULL, 0, true, in_ms(10000), &readable);
+            held = endpoint_send(router, &message) == STATUS_AGAIN;
+        }
+    }
+    ck_assert(!held);
+    endpoint_free(slow, 0);
+    endpoint_free(quick, 0);
+    endpoint_free(router, 0);
+    rmdir(place.folder);
+}
+END_TEST
+
+START_TEST(test_payload_over_the_limit)
+{
+    struct place place = place_new();
+    struct endpoint *router = bound(place.address), *dealer = connected(place.address);
+    struct endpoint_message message, got;
+    for (unsigned over = 0; over < 2; over++) {
+        size_t bytes = WIRE_PAYLOAD_BYTES_MAX + over;
+        ck_assert_int_eq(endpoint_prepare(&message, 0, (const uint8_t *)"h", 1, bytes), STATUS_OK);
+        memset(message.payload, 7, bytes);
+        ck_assert_int_eq(endpoint_send(dealer, &message), STATUS_OK);
+        enum status status = receive(router, &got);
+        ck_assert_int_eq(status, over == 0 ? STATUS_OK : STATUS_INVALID);
+        if (status == STATUS_OK)
+            endpoint_release(&got);
+    }
+    ck_assert_uint_ne(got.peer, 0);
+    endpoint_free(dealer, 0);
+    endpoint_free(router, 0);
+    rmdir(place.folder);
+}
+END_TEST
+
+/* ---- waiting ---- */
+
+START_TEST(test_wait)
+{
+    struct place place = place_new();
+    struct endpoint *router = bound(place.address), *dealer = connected(place.address);
+    struct endpoint_message message;
+    bool readable;
+    int pipes[2];
+    ck_assert_int_eq(pipe(pipes), 0);
+    struct endpoint_watch watches[2] = {{.fd = pipes[0]}, {.fd = pipes[0]}};
+    struct monotime until = in_ms(20);
+    do {
+        ck_assert_int_eq(endpoint_receive(router, &message), STATUS_AGAIN);
+        ck_assert_int_eq(endpoint_wait(router, watches, 2, false, until, &readable), STATUS_OK);
+        ck_assert(!readable && !watches[0].ready && !watches[1].ready);
+    } while (monotime_before(monotime_now(), until));
+    ck_assert_int_eq(write(pipes[1], "x", 1), 1);
+    ck_assert_int_eq(endpoint_wait(router, watches, 2, false, MONOTIME_NEVER, &readable), STATUS_OK);
+    ck_assert(watches[0].ready && watches[1].ready);
+    send_text(dealer, 0, "a", "b");
+    char byte;
+    ck_assert_int_eq(read(pipes[0], &byte, 1), 1);
+    for (unsigned i = 0; i < 5000 && !readable; i++)
+        ck_assert_int_eq(endpoint_wait(router, watches, 2, false, MONOTIME_NEVER, &readable), STATUS_OK);
+    ck_assert(readable);
+    ck_assert_int_eq(write(pipes[1], "x", 1), 1);
+    ck_assert_int_eq(endpoint_wait(router, watches, 2, false, (struct monotime){0}, &readable), STATUS_OK);
+    ck_assert(readable && watches[0].ready);
+    expect_text(router, "a", "b", NULL);
+    close(pipes[0]);
+    close(pipes[1]);
+    endpoint_free(dealer, 0);
+    endpoint_free(router, 0);
+    rmdir(place.folder);
+}
+END_TEST
+
+/* ---- pairs ---- */
+
+enum { HANDOFFS = 2000 };
+
+struct handoff {
+    struct endpoint_pair *pair;
+    uint64_t shared[16]; /* plain memory: whoever holds the word may touch it */
+};
+
+static void *other_thread(void *arg)
+{
+    struct handoff *handoff = arg;
+    uint64_t word;
+    while (endpoint_pair_take(handoff->pair, true, &word) == STATUS_OK) {
+        for (unsigned i = 0; i < 16; i++)
+            handoff->shared[i] += word;
+        endpoint_pair_give(handoff->pair, word + 1);
+    }
+    endpoint_pair_free(handoff->pair);
+    return NULL;
+}
+
+/* The words go back and forth, and with them the right to write plain memory; a race there would be the
+ * thread sanitizer's to report. This end waits as the coalescer does, in endpoint_wait. */
+START_TEST(test_pair_between_threads)
+{
+    struct place place = place_new();
+    struct endpoint *endpoint = bound(place.address);
+    struct endpoint_pair *here;
+    struct handoff handoff = {0};
+    struct error error;
+    pthread_t thread;
+    ck_assert_int_eq(endpoint_pair_new(endpoint, &here, &handoff.pair, &error), STATUS_OK);
+    ck_assert_int_eq(pthread_create(&thread, NULL, other_thread, &handoff), 0);
+    uint64_t word, sum = 0;
+    struct endpoint_message message;
+    for (uint64_t i = 1; i <= HANDOFFS; i++) {
+        endpoint_pair_give(here, i);
+        sum += i;
+        enum status status;
+        while ((status = endpoint_pair_take(here, false, &word)) == STATUS_AGAIN) {
+            struct endpoint_watch watch = {.pair = here};
+            bool readable;
+            ck_assert_int_eq(endpoint_receive(endpoint, &message), STATUS_AGAIN);
+            ck_assert_int_eq(endpoint_wait(endpoint, &watch, 1, false, MONOTIME_NEVER, &readable), STATUS_OK);
+        }
+        ck_assert_int_eq(status, STATUS_OK);
+        ck_assert_uint_eq(word, i + 1);
+        for (unsigned j = 0; j < 16; j++)
+            ck_assert_uint_eq(handoff.shared[j], sum);
+    }
+    endpoint_pair_free(here);
+    pthread_join(thread, NULL);
+    endpoint_free(endpoint, 0);
+    rmdir(place.folder);
+}
+END_TEST
+
+/* A word that was given before the end is freed is still taken; then comes the end, as often as asked. */
+START_TEST(test_pair_ends)
+{
+    struct place place = place_new();
+    struct endpoint *endpoint = bound(place.address);
+    struct endpoint_pair *a, *b;
+    struct error error;
+    uint64_t word = 0;
+    ck_assert_int_eq(endpoint_pair_new(endpoint, &a, &b, &error), STATUS_OK);
+    ck_assert_int_eq(endpoint_pair_take(b, false, &word), STATUS_AGAIN);
+    endpoint_pair_give(a, 42);
+    endpoint_pair_free(a);
+    ck_assert_int_eq(endpoint_pair_take(b, true, &word), STATUS_OK);
+    ck_assert_uint_eq(word, 42);
+    ck_assert_int_eq(endpoint_pair_take(b, true, &word), STATUS_SHUTDOWN);
+    ck_assert_int_eq(endpoint_pair_take(b, true, &word), STATUS_SHUTDOWN);
+    struct endpoint_watch watch = {.pair = b};
+    bool readable;
+    ck_assert_int_eq(endpoint_wait(endpoint, &watch, 1, false, MONOTIME_NEVER, &readable), STATUS_OK);
+    ck_assert(watch.ready);
+    endpoint_pair_free(b);
+    endpoint_pair_free(NULL);
+    endpoint_free(endpoint, 0);
+    rmdir(place.folder);
+}
+END_TEST
+
+START_TEST(test_pair_two_words)
+{
+    struct place place = place_new();
+    struct endpoint_pair *a, *b;
+    struct error error;
+    ck_assert_int_eq(endpoint_pair_new(bound(place.address), &a, &b, &error), STATUS_OK);
+    unlink(place.path);
+    rmdir(place.folder);
+    endpoint_pair_give(a, 1);
+    endpoint_pair_give(a, 2);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("endpoint");
+    TCase *tcase = tcase_create("endpoint"), *pairs = tcase_create("pairs");
+    tcase_add_test(tcase, test_addresses);
+    tcase_add_test(tcase, test_file_that_exists);
+    tcase_add_test(tcase, test_file_is_removed);
+    tcase_add_test(tcase, test_messages_both_ways);
+    tcase_add_test(tcase, test_peer_gone);
+    tcase_add_test(tcase, test_full_queue);
+    tcase_add_test(tcase, test_payload_over_the_limit);
+    tcase_add_test(tcase, test_wait);
+    tcase_add_test(pairs, test_pair_between_threads);
+    tcase_add_test(pairs, test_pair_ends);
+    tcase_add_test_raise_signal(pairs, test_pair_two_words, SIGABRT);
+    tcase_set_timeout(tcase, 60);
+    tcase_set_timeout(pairs, 60);
+    suite_add_tcase(suite, tcase);
+    suite_add_tcase(suite, pairs);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
