@@ -1,6 +1,7 @@
 /* Adam against torch.optim.Adam (test/golden/adam.txt, by adam.py beside it). */
 #include "kernels/adam.h"
 #include "test/mlp_problem.h"
+#include "test/workplace.h"
 
 #include <check.h>
 #include <math.h>
@@ -127,9 +128,5 @@ int main(void)
     tcase_add_test(steps, a_step_moves_by_the_learning_rate);
     tcase_add_test(steps, settings_out_of_range_are_refused_by_name);
     suite_add_tcase(suite, steps);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 /* The agent against an observer that this test plays itself: what it answers, what it refuses, what it
  * reports. The agent is the real binary; the test stands in for its supervisor and its only observer. */
 #include "test/process.h"
+#include "test/workplace.h"
 #include "worker/control.h"
 #include "worker/net/rpc.h"
 #include "worker/role.h"
@@ -405,9 +406,5 @@ int main(void)
                         sizeof bad_answers / sizeof bad_answers[0]);
     tcase_add_test(episodes, drain_finishes_the_episode_and_hurry_gives_it_up);
     suite_add_tcase(suite, episodes);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

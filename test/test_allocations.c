@@ -1,6 +1,7 @@
 /* In steady state our own code allocates nothing: a long job's processes make exactly as many allocations as
  * a short one's. They are counted from outside, by a preloaded library (test/preload). */
 #include "test/process.h"
+#include "test/workplace.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -100,9 +101,5 @@ int main(void)
     tcase_add_test(steady, single_rounds_allocate_nothing);
     tcase_add_test(steady, episodes_until_done_allocate_nothing);
     suite_add_tcase(suite, steady);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

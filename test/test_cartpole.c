@@ -1,5 +1,6 @@
 /* CartPole's physics against what Gymnasium did (test/golden/cartpole.bin, by cartpole.py beside it), and
  * the many-at-once functions against the single transition. */
+#include "test/workplace.h"
 #include "worker/env/cartpole.h"
 
 #include <check.h>
@@ -273,9 +274,5 @@ int main(void)
     tcase_add_test(pure, reset_draws_as_documented);
     tcase_add_test(pure, reset_fills_its_range);
     suite_add_tcase(suite, pure);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

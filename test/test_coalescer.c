@@ -1,4 +1,5 @@
 /* The coalescer's three modes: what is launched when, in which order, and what is counted. */
+#include "test/workplace.h"
 #include "worker/coalescer.h"
 
 #include <check.h>
@@ -230,9 +231,5 @@ int main(void)
     tcase_add_test(modes, counts_launches_rows_and_waits);
     tcase_add_test(modes, line_is_bounded_and_can_be_cleared);
     suite_add_tcase(suite, modes);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -1,4 +1,5 @@
 /* The line between supervisor and worker: what goes in comes out; what does not belong is refused. */
+#include "test/workplace.h"
 #include "worker/control.h"
 
 #include <check.h>
@@ -97,9 +98,5 @@ int main(void)
     tcase_add_test(line, unknown_short_and_long_messages_are_refused);
     tcase_add_test(line, a_full_line_does_not_block_and_a_closed_one_is_told);
     suite_add_tcase(suite, line);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -2,6 +2,7 @@
  * other numbers, full queues, waits, and the hand-off between two threads. Each test is a process. */
 #include "worker/net/endpoint.h"
 
+#include "test/workplace.h"
 #include "worker/net/wire.h"
 
 #include <check.h>
@@ -441,9 +442,5 @@ int main(void)
     tcase_set_timeout(pairs, 60);
     suite_add_tcase(suite, tcase);
     suite_add_tcase(suite, pairs);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -3,6 +3,7 @@
 #include "worker/env/environment.h"
 
 #include "kernels/base/rng.h"
+#include "test/workplace.h"
 #include "worker/env/cartpole.h"
 
 #include <check.h>
@@ -286,9 +287,5 @@ int main(void)
     tcase_add_loop_test_raise_signal(mistakes, index_out_of_bounds_aborts, SIGABRT, 0, 3);
     tcase_add_test_raise_signal(mistakes, action_out_of_bounds_aborts, SIGABRT);
     suite_add_tcase(suite, mistakes);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

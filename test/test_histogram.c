@@ -1,4 +1,5 @@
 /* Percentiles within the promised 1/16, at every size of value. */
+#include "test/workplace.h"
 #include "worker/histogram.h"
 
 #include <check.h>
@@ -48,9 +49,5 @@ int main(void)
     tcase_add_test(percentiles, every_size_is_within_a_sixteenth_and_never_understated);
     tcase_add_test(percentiles, huge_values_count_as_the_largest);
     suite_add_tcase(suite, percentiles);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

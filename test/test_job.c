@@ -1,5 +1,6 @@
 /* Job files: golden pairs for every rule, overrides, files that cannot be read, the round trip, the schema,
  * and the jobs in config/. Runs in the repository's root. */
+#include "test/workplace.h"
 #include "worker/env/environment.h"
 #include "worker/job/job.h"
 #include "worker/job/job_table.h"
@@ -586,9 +587,5 @@ int main(void)
     tcase_add_test(core, committed_schema_is_the_tables);
     tcase_add_test(core, config_of_the_tutorials);
     suite_add_tcase(suite, core);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -1,5 +1,6 @@
 /* The strict JSON scanner and its helpers: what it accepts, what it refuses, where it says things stand, and
  * that cJSON reads whatever the scanner passes, value for value. */
+#include "test/workplace.h"
 #include "worker/job/job.h"
 #include "worker/job/json_document.h"
 #include "worker/job/json_text.h"
@@ -451,9 +452,5 @@ int main(void)
         tcase_set_timeout(cases[i], 60);
         suite_add_tcase(suite, cases[i]);
     }
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -3,6 +3,7 @@
 #include "kernels/lanes/mlp_lanes.h"
 #include "kernels/ref/mlp_ref.h"
 #include "test/mlp_problem.h"
+#include "test/workplace.h"
 
 #include <check.h>
 #include <math.h>
@@ -399,9 +400,5 @@ int main(void)
     tcase_add_loop_test(forward, exp_ends_where_it_says, 0, ISAS);
     tcase_add_test(forward, what_cannot_be_is_refused_by_name);
     suite_add_tcase(suite, forward);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

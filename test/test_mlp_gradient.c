@@ -2,6 +2,7 @@
  * against finite differences of itself, and the promised order of summation. */
 #include "kernels/ref/mlp_ref.h"
 #include "test/mlp_problem.h"
+#include "test/workplace.h"
 
 #include <check.h>
 #include <math.h>
@@ -192,9 +193,5 @@ int main(void)
     tcase_add_loop_test(backward, rows_are_added_in_order, 0, CASES * ISAS);
     tcase_add_test(backward, no_rows_are_no_gradient);
     suite_add_tcase(suite, backward);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

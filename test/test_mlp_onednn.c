@@ -1,6 +1,7 @@
 /* The policy's rows against oneDNN's primitives, which share nothing with them but the definition. */
 #include "kernels/onednn/mlp_onednn.h"
 #include "test/mlp_problem.h"
+#include "test/workplace.h"
 
 #include <check.h>
 #include <math.h>
@@ -79,9 +80,5 @@ int main(void)
     tcase_set_timeout(conformance, 60);
     tcase_add_loop_test(conformance, forward_and_backward_agree, 0, CASES);
     suite_add_tcase(suite, conformance);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

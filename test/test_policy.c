@@ -1,6 +1,7 @@
 /* The policy: how it begins, that it acts with its own seed, and its learning against PyTorch
  * (test/golden/policy.txt, by policy.py beside it). */
 #include "test/mlp_problem.h"
+#include "test/workplace.h"
 #include "worker/model/policy.h"
 
 #include <check.h>
@@ -317,9 +318,5 @@ int main(void)
     tcase_add_loop_test(learning, progress_is_told_per_chunk_and_the_loss_falls, 0, 4);
     tcase_add_loop_test(learning, a_gradient_that_is_not_finite_changes_nothing, 0, 2);
     suite_add_tcase(suite, learning);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

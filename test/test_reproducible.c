@@ -1,6 +1,7 @@
 /* The same numbers, however the work is spread: seeds twice, environments over observers, the coalescer's
  * modes, instruction sets. The logs of two runs, less what stands in `timing`, are equal byte for byte. */
 #include "test/process.h"
+#include "test/workplace.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -201,9 +202,5 @@ int main(void)
     tcase_add_test(logs, instruction_sets_single);
     tcase_add_test(logs, ten_observers_make_500_launches_in_barrier_and_5000_in_off);
     suite_add_tcase(suite, logs);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

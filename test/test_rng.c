@@ -1,5 +1,6 @@
 /* Philox against its published vectors; streams and coordinates kept apart; uniforms where they belong. */
 #include "kernels/base/rng.h"
+#include "test/workplace.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -108,9 +109,5 @@ int main(void)
     tcase_add_test(draws, uniforms_reach_their_ends_and_no_further);
     tcase_add_test(draws, uniforms_fill_the_interval_evenly);
     suite_add_tcase(suite, draws);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

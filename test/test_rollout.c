@@ -1,4 +1,5 @@
 /* Returns, rewards and the order of rows, against values worked out by hand and by the tutorial's rules. */
+#include "test/workplace.h"
 #include "worker/rollout.h"
 
 #include <check.h>
@@ -127,9 +128,5 @@ int main(void)
     tcase_add_test(returns, rewards_are_those_of_the_first_segment);
     tcase_add_test(returns, too_many_rows_are_refused_by_name);
     suite_add_tcase(suite, returns);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

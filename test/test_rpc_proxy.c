@@ -8,6 +8,7 @@
  * the end every future has completed once, every effect has counted at most once, and once where its future
  * has a value. */
 #include "test/net_fixture.h"
+#include "test/workplace.h"
 
 #include <zmq.h>
 
@@ -423,9 +424,5 @@ int main(void)
     tcase_add_test(tcase, test_exactly_once);
     tcase_set_timeout(tcase, 150);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -1,5 +1,6 @@
 /* The daemon as its users meet it: jobs that end well, job files and directories that do not, logs. */
 #include "test/process.h"
+#include "test/workplace.h"
 
 #include <check.h>
 #include <signal.h>
@@ -9,28 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[64], run_dir[96], job_path[96];
-
-static void setup(void)
-{
-    folder_make(folder);
-    snprintf(run_dir, sizeof run_dir, "%s/run", folder);
-    snprintf(job_path, sizeof job_path, "%s/job.json", folder);
-}
-
-static void teardown(void)
-{
-    folder_remove(folder);
-}
-
-static void write_job(const char *text)
-{
-    FILE *file = fopen(job_path, "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
-}
-
 #define SMALL_JOB                                                                                            \
     "{\"kind\":\"reinforce\",\"observers\":{\"count\":2},\"rollout\":{\"steps\":50},\"stop\":{\"episodes\":" \
     "3}}"
@@ -38,22 +17,22 @@ static void write_job(const char *text)
 static char *run_file(const char *name)
 {
     char path[160];
-    snprintf(path, sizeof path, "%s/%s", run_dir, name);
+    snprintf(path, sizeof path, "%s/%s", workplace.run_dir, name);
     return file_read(path);
 }
 
 static bool run_has(const char *name)
 {
     char path[160];
-    snprintf(path, sizeof path, "%s/%s", run_dir, name);
+    snprintf(path, sizeof path, "%s/%s", workplace.run_dir, name);
     return access(path, F_OK) == 0;
 }
 
-/* Runs the job of job_path in run_dir and expects the exit code. */
+/* Runs the job of workplace.job_path in workplace.run_dir and expects the exit code. */
 static void run_job(struct process *process, int wanted)
 {
-    const char *argv[] = {daemon_path(), "run", job_path, "--run-dir", run_dir, NULL};
-    int code = process_run(process, folder, argv, NULL, 60);
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
+    int code = process_run(process, workplace.folder, argv, NULL, 60);
     char *err = process_err(process);
     ck_assert_msg(code == wanted, "exit %d, not %d: %s", code, wanted, err);
     free(err);
@@ -68,7 +47,7 @@ static void expect_text(char *text, const char *wanted)
 START_TEST(a_job_runs_to_its_end_and_logs_it)
 {
     struct process process;
-    write_job(SMALL_JOB);
+    workplace_write_job(SMALL_JOB);
     run_job(&process, 0);
     char *log = run_file("episodes.log"), *out = process_out(&process), *json = run_file("episodes.jsonl");
     ck_assert_uint_eq(text_count(log, "\n"), 3);
@@ -92,10 +71,11 @@ END_TEST
 START_TEST(set_overrides_a_key_and_every_thins_the_log)
 {
     struct process process;
-    write_job(SMALL_JOB);
-    const char *argv[] = {daemon_path(), "run",          job_path,    "--set", "/stop/episodes=5",
-                          "--set",       "/log/every=2", "--run-dir", run_dir, NULL};
-    ck_assert_int_eq(process_run(&process, folder, argv, NULL, 60), 0);
+    workplace_write_job(SMALL_JOB);
+    const char *argv[] = {daemon_path(),      "run",   workplace.job_path, "--set",
+                          "/stop/episodes=5", "--set", "/log/every=2",     "--run-dir",
+                          workplace.run_dir,  NULL};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 60), 0);
     char *log = run_file("episodes.log"), *json = run_file("episodes.jsonl");
     ck_assert_uint_eq(text_count(log, "\n"), 2);
     ck_assert_ptr_nonnull(strstr(log, "Episode 2\t"));
@@ -110,18 +90,19 @@ START_TEST(the_name_chooses_the_directory)
 {
     struct process process;
     char path[160];
-    write_job(SMALL_JOB);
-    const char *argv[] = {daemon_path(), "run", job_path, "--set", "/name=mine", NULL};
-    struct process_options here = {.directory = folder,
+    workplace_write_job(SMALL_JOB);
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--set", "/name=mine", NULL};
+    struct process_options here = {.directory = workplace.folder,
                                    .environment = (const char *[]){"STATE_DIRECTORY", NULL}};
-    ck_assert_int_eq(process_run(&process, folder, argv, &here, 60), 0);
-    snprintf(path, sizeof path, "%s/runs/mine/episodes.jsonl", folder);
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &here, 60), 0);
+    snprintf(path, sizeof path, "%s/runs/mine/episodes.jsonl", workplace.folder);
     ck_assert_int_eq(access(path, F_OK), 0);
     char state[96];
-    snprintf(state, sizeof state, "STATE_DIRECTORY=%s/state", folder);
-    struct process_options service = {.directory = folder, .environment = (const char *[]){state, NULL}};
-    ck_assert_int_eq(process_run(&process, folder, argv, &service, 60), 0);
-    snprintf(path, sizeof path, "%s/state/mine/episodes.jsonl", folder);
+    snprintf(state, sizeof state, "STATE_DIRECTORY=%s/state", workplace.folder);
+    struct process_options service = {.directory = workplace.folder,
+                                      .environment = (const char *[]){state, NULL}};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &service, 60), 0);
+    snprintf(path, sizeof path, "%s/state/mine/episodes.jsonl", workplace.folder);
     ck_assert_int_eq(access(path, F_OK), 0);
 }
 END_TEST
@@ -129,7 +110,7 @@ END_TEST
 START_TEST(a_used_directory_keeps_its_earlier_runs)
 {
     struct process process;
-    write_job(SMALL_JOB);
+    workplace_write_job(SMALL_JOB);
     run_job(&process, 0);
     char *first = run_file("episodes.jsonl");
     run_job(&process, 0);
@@ -149,8 +130,9 @@ END_TEST
 START_TEST(a_solved_job_says_so)
 {
     struct process process;
-    write_job("{\"kind\":\"reinforce\",\"rollout\":{\"mode\":\"episode\"},\"observers\":{\"count\":1},"
-              "\"running_reward\":{\"weight\":1},\"stop\":{\"episodes\":null,\"running_reward\":8}}");
+    workplace_write_job(
+        "{\"kind\":\"reinforce\",\"rollout\":{\"mode\":\"episode\"},\"observers\":{\"count\":1},"
+        "\"running_reward\":{\"weight\":1},\"stop\":{\"episodes\":null,\"running_reward\":8}}");
     run_job(&process, 0);
     expect_text(run_file("episodes.log"), "Solved! Running reward is now ");
     expect_text(run_file("episodes.jsonl"), "\"event\":\"solved\"");
@@ -160,7 +142,7 @@ END_TEST
 START_TEST(bad_job_files_are_told_with_their_places)
 {
     struct process process;
-    write_job("{\"kind\":\"reinforce\",\n \"observers\":{\"cuont\":0}}");
+    workplace_write_job("{\"kind\":\"reinforce\",\n \"observers\":{\"cuont\":0}}");
     run_job(&process, 78);
     char *err = process_err(&process);
     ck_assert_ptr_nonnull(strstr(err, "job.json:2:"));
@@ -174,23 +156,23 @@ END_TEST
 START_TEST(check_is_silent_about_good_files_and_loud_about_bad)
 {
     struct process process;
-    const char *argv[] = {daemon_path(), "check", job_path, NULL};
-    write_job(SMALL_JOB);
-    ck_assert_int_eq(process_run(&process, folder, argv, NULL, 10), 0);
+    const char *argv[] = {daemon_path(), "check", workplace.job_path, NULL};
+    workplace_write_job(SMALL_JOB);
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 0);
     char *out = process_out(&process), *err = process_err(&process);
     ck_assert_str_eq(out, "");
     ck_assert_str_eq(err, "");
     free(out);
     free(err);
-    write_job("");
-    ck_assert_int_eq(process_run(&process, folder, argv, NULL, 10), 78);
+    workplace_write_job("");
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 78);
     err = process_err(&process);
     ck_assert_str_ne(err, "");
     free(err);
-    write_job("{\"kind\":\"reinforce\",\"device\":\"gpu\"}");
-    ck_assert_int_eq(process_run(&process, folder, argv, NULL, 10), 69);
-    unlink(job_path);
-    ck_assert_int_eq(process_run(&process, folder, argv, NULL, 10), 66);
+    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"gpu\"}");
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 69);
+    unlink(workplace.job_path);
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 66);
     expect_text(process_err(&process), "job.json");
 }
 END_TEST
@@ -210,7 +192,7 @@ START_TEST(usage_errors_exit_64)
         const char *argv[7] = {daemon_path()};
         for (size_t j = 0; j < 5; j++)
             argv[j + 1] = lines[i][j];
-        ck_assert_int_eq(process_run(&process, folder, argv, NULL, 10), 64);
+        ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 64);
         expect_text(process_err(&process), "coalesced: ");
     }
 }
@@ -220,9 +202,9 @@ START_TEST(help_and_version_go_to_stdout)
 {
     struct process process;
     const char *help[] = {daemon_path(), "--help", NULL}, *version[] = {daemon_path(), "--version", NULL};
-    ck_assert_int_eq(process_run(&process, folder, help, NULL, 10), 0);
+    ck_assert_int_eq(process_run(&process, workplace.folder, help, NULL, 10), 0);
     expect_text(process_out(&process), "coalesced run JOB.json");
-    ck_assert_int_eq(process_run(&process, folder, version, NULL, 10), 0);
+    ck_assert_int_eq(process_run(&process, workplace.folder, version, NULL, 10), 0);
     expect_text(process_out(&process), "coalesced 0.");
 }
 END_TEST
@@ -231,12 +213,13 @@ START_TEST(a_directory_in_use_names_its_holder)
 {
     struct process first, second;
     char pid[32], log[160];
-    write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":1},\"stop\":{\"episodes\":1000000}}");
-    const char *argv[] = {daemon_path(), "run", job_path, "--run-dir", run_dir, NULL};
-    process_start(&first, folder, argv, NULL);
-    snprintf(log, sizeof log, "%s/episodes.jsonl", run_dir);
+    workplace_write_job(
+        "{\"kind\":\"reinforce\",\"observers\":{\"count\":1},\"stop\":{\"episodes\":1000000}}");
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
+    process_start(&first, workplace.folder, argv, NULL);
+    snprintf(log, sizeof log, "%s/episodes.jsonl", workplace.run_dir);
     ck_assert(file_wait_for(log, "\"episode\":1,", 30));
-    ck_assert_int_eq(process_run(&second, folder, argv, NULL, 10), 75);
+    ck_assert_int_eq(process_run(&second, workplace.folder, argv, NULL, 10), 75);
     snprintf(pid, sizeof pid, "process %d", (int)first.pid);
     expect_text(process_err(&second), pid);
     ck_assert(!run_has("previous-1"));
@@ -249,17 +232,17 @@ START_TEST(a_directory_that_cannot_be_written_is_named)
 {
     struct process process;
     char closed[96], below[128];
-    write_job(SMALL_JOB);
-    snprintf(closed, sizeof closed, "%s/closed", folder);
+    workplace_write_job(SMALL_JOB);
+    snprintf(closed, sizeof closed, "%s/closed", workplace.folder);
     ck_assert_int_eq(mkdir(closed, 0555), 0);
     snprintf(below, sizeof below, "%s/run", closed);
-    const char *argv[] = {daemon_path(), "run", job_path, "--run-dir", below, NULL};
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", below, NULL};
     struct process_options nobody = {.unprivileged = true};
-    ck_assert_int_eq(process_run(&process, folder, argv, &nobody, 10), 77);
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &nobody, 10), 77);
     expect_text(process_err(&process), closed);
-    snprintf(below, sizeof below, "%s/below", job_path);
-    ck_assert_int_ne(process_run(&process, folder, argv, NULL, 10), 0);
-    expect_text(process_err(&process), job_path);
+    snprintf(below, sizeof below, "%s/below", workplace.job_path);
+    ck_assert_int_ne(process_run(&process, workplace.folder, argv, NULL, 10), 0);
+    expect_text(process_err(&process), workplace.job_path);
 }
 END_TEST
 
@@ -267,16 +250,16 @@ START_TEST(a_foreign_socket_folder_is_refused)
 {
     struct process process;
     char runtime[96], setting[128];
-    write_job(SMALL_JOB);
-    snprintf(runtime, sizeof runtime, "%s/runtime", folder);
+    workplace_write_job(SMALL_JOB);
+    snprintf(runtime, sizeof runtime, "%s/runtime", workplace.folder);
     snprintf(setting, sizeof setting, "RUNTIME_DIRECTORY=%s", runtime);
     ck_assert_int_eq(mkdir(runtime, 0755), 0);
-    const char *argv[] = {daemon_path(), "run", job_path, "--run-dir", run_dir, NULL};
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
     struct process_options open_to_all = {.environment = (const char *[]){setting, NULL}};
-    ck_assert_int_eq(process_run(&process, folder, argv, &open_to_all, 10), 77);
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &open_to_all, 10), 77);
     expect_text(process_err(&process), runtime);
     ck_assert_int_eq(chmod(runtime, 0700), 0);
-    ck_assert_int_eq(process_run(&process, folder, argv, &open_to_all, 60), 0);
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &open_to_all, 60), 0);
     ck_assert_int_eq(rmdir(runtime), 0); /* nothing is left in it */
 }
 END_TEST
@@ -285,11 +268,11 @@ END_TEST
 START_TEST(a_full_disk_ends_the_job_and_tears_no_line)
 {
     struct process process;
-    write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":1},\"rollout\":{\"steps\":20},"
-              "\"stop\":{\"episodes\":1000}}");
-    const char *argv[] = {daemon_path(), "run", job_path, "--run-dir", run_dir, NULL};
+    workplace_write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":1},\"rollout\":{\"steps\":20},"
+                        "\"stop\":{\"episodes\":1000}}");
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
     struct process_options small = {.file_bytes_max = 1500};
-    ck_assert_int_eq(process_run(&process, folder, argv, &small, 60), 74);
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &small, 60), 74);
     expect_text(process_err(&process), "episodes.jsonl");
     char *json = run_file("episodes.jsonl");
     size_t bytes = strlen(json);
@@ -304,7 +287,7 @@ int main(void)
 {
     Suite *suite = suite_create("run");
     TCase *jobs = tcase_create("jobs");
-    tcase_add_checked_fixture(jobs, setup, teardown);
+    tcase_add_checked_fixture(jobs, workplace_open, workplace_close);
     tcase_set_timeout(jobs, 120);
     tcase_add_test(jobs, a_job_runs_to_its_end_and_logs_it);
     tcase_add_test(jobs, set_overrides_a_key_and_every_thins_the_log);
@@ -320,9 +303,5 @@ int main(void)
     tcase_add_test(jobs, a_foreign_socket_folder_is_refused);
     tcase_add_test(jobs, a_full_disk_ends_the_job_and_tears_no_line);
     suite_add_tcase(suite, jobs);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

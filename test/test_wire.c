@@ -1,4 +1,5 @@
 /* The header's bytes: round trips, one header byte by byte, and every rule of the decoder broken alone. */
+#include "test/workplace.h"
 #include "worker/net/wire.h"
 
 #include <check.h>
@@ -300,9 +301,5 @@ int main(void)
     tcase_add_test(tcase, test_product_overflow);
     tcase_add_test(tcase, test_sum_over_the_limit);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

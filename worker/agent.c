@@ -319,11 +319,14 @@ static enum status after_gathering(struct agent *agent, struct error *error)
     return agent->joined == agent->worker->job.observers.count ? play(agent, error) : STATUS_AGAIN;
 }
 
+/* SHUTDOWN from an observer says that orders are on their way which have not come here yet: wait for them. */
 static enum status after_playing(struct agent *agent, struct error *error)
 {
     if (!future_done(agent->all))
         return STATUS_AGAIN;
     enum status status = blame(agent, error);
+    if (status == STATUS_SHUTDOWN && !agent->worker->hurry)
+        return STATUS_AGAIN;
     release_futures(agent);
     if (status != STATUS_OK && agent->worker->hurry) {
         coalescer_clear(agent->coalescer, drop_request);

@@ -252,7 +252,7 @@ enum status observer_run(struct worker *worker, struct error *error)
             status = play(&observer, error);
         else if ((status = rpc_turn(observer.rpc, MONOTIME_NEVER)) != STATUS_OK)
             error_set(error, status, "the agent is gone");
-        if (status == STATUS_SHUTDOWN && (worker->hurry || worker->leave)) {
+        if (status == STATUS_SHUTDOWN) { /* the order to leave is on its way, or here */
             rpc_fail(observer.play, STATUS_SHUTDOWN, "the job is ending");
             observer.play = NULL;
             status = STATUS_OK;

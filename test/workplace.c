@@ -1,0 +1,41 @@
+/* The folder of one daemon under test. */
+#include "test/workplace.h"
+
+#include "test/process.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct workplace workplace;
+
+void workplace_open(void)
+{
+    struct workplace *w = &workplace;
+    folder_make(w->folder);
+    snprintf(w->job_path, sizeof w->job_path, "%.63s/job.json", w->folder);
+    snprintf(w->run_dir, sizeof w->run_dir, "%.63s/run", w->folder);
+    snprintf(w->log, sizeof w->log, "%.95s/episodes.log", w->run_dir);
+    snprintf(w->jsonl, sizeof w->jsonl, "%.95s/episodes.jsonl", w->run_dir);
+}
+
+void workplace_close(void)
+{
+    folder_remove(workplace.folder);
+}
+
+void workplace_write_job(const char *text)
+{
+    FILE *file = fopen(workplace.job_path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+int suite_run(Suite *suite)
+{
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
