@@ -150,6 +150,80 @@ START_TEST(test_answer_later_and_in_any_order)
 }
 END_TEST
 
+/* Calls that are pending, each with the number it carries. */
+enum { MANY = 128 };
+
+struct many {
+    struct future *futures[MANY];
+    uint64_t numbers[MANY], next;
+};
+
+/* Calls until MANY are pending. */
+static void many_fill(struct many *many, struct net *net)
+{
+    for (unsigned i = 0; i < MANY; i++) {
+        struct rpc_message message = rows_message(rows, 3, DO_KEEP);
+        struct error error;
+        message.args[1] = many->next;
+        if (many->futures[i] != NULL)
+            continue;
+        many->numbers[i] = many->next++;
+        while (rpc_call_async(net->clients[0], 0, METHOD_STEP, &message, MONOTIME_NEVER, &many->futures[i],
+                              &error) != STATUS_OK)
+            net_turn(net);
+    }
+}
+
+/* Turns until `count` are done; each must carry its own number back. */
+static void many_collect(struct many *many, struct net *net, unsigned count)
+{
+    unsigned done = 0;
+    for (unsigned turns = 0; turns < 5000 && done < count; turns++) {
+        net_turn(net);
+        for (unsigned i = 0; i < MANY; i++) {
+            if (many->futures[i] == NULL || !future_done(many->futures[i]))
+                continue;
+            ck_assert_int_eq(future_status(many->futures[i]), STATUS_OK);
+            ck_assert_uint_eq(future_value(many->futures[i])->args[0], many->numbers[i]);
+            future_release(many->futures[i]);
+            many->futures[i] = NULL;
+            done++;
+        }
+    }
+    ck_assert_uint_eq(done, count);
+}
+
+/* The table of pending calls half full, with answers and new calls in a scrambled order: none is mistaken for
+ * another, and none is lost. */
+START_TEST(test_many_pending)
+{
+    struct net net;
+    struct service server = {0}, client = {0};
+    struct many many = {0};
+    uint64_t random = 1;
+    struct rpc_config config = net_server_config(server_methods, 1, &server);
+    config.incoming_max = MANY;
+    net_serve(&net, &config);
+    config = net_client_config(1, client_methods, 1, &client);
+    config.pending_max = MANY;
+    net_join(&net, &config);
+    for (unsigned round = 0; round < 40; round++) {
+        many_fill(&many, &net);
+        for (unsigned i = 0; i < 5000 && server.kept_count < MANY; i++)
+            net_turn(&net);
+        ck_assert_uint_eq(server.kept_count, MANY);
+        for (unsigned i = 0; i < 50; i++) {
+            random = random * UINT64_C(6364136223846793005) + 1;
+            unsigned at = (unsigned)(random >> 33) % server.kept_count;
+            answer_doubled(server.kept[at], rpc_request_message(server.kept[at]));
+            server.kept[at] = server.kept[--server.kept_count];
+        }
+        many_collect(&many, &net, 50);
+    }
+    net_free(&net);
+}
+END_TEST
+
 START_TEST(test_failure_carries_its_text)
 {
     struct net net;
@@ -305,6 +379,7 @@ int main(void)
     tcase_add_test(calls, test_nested_call);
     tcase_add_test(calls, test_echo);
     tcase_add_test(calls, test_answer_later_and_in_any_order);
+    tcase_add_test(calls, test_many_pending);
     tcase_add_test(calls, test_failure_carries_its_text);
     tcase_set_timeout(calls, 60);
     suite_add_tcase(suite, calls);

@@ -389,7 +389,7 @@ static void judge(const struct net *net, const struct proxy *proxy)
         sum.stale += one.stale;
         sum.timeouts += one.timeouts;
     }
-    printf("%u calls: %u values, %u effects, %llu timeouts; %u messages dropped, %u repeated (%llu requests "
+    printf("%d calls: %u values, %u effects, %llu timeouts; %u messages dropped, %u repeated (%llu requests "
            "recognized), %u delayed; %llu replies to nobody\n",
            CALLS, values, effects, (unsigned long long)sum.timeouts, proxy->dropped, proxy->repeated,
            (unsigned long long)sum.duplicates, proxy->delayed, (unsigned long long)sum.stale);

@@ -414,7 +414,9 @@ static enum status sleep_once(struct endpoint *endpoint, struct endpoint_watch *
 {
     struct pollfd fds[1 + ENDPOINT_WATCH_MAX];
     *any = gather(endpoint, fds, watches, count);
-    int ready = poll_until(fds, count + 1, *any ? (struct monotime){0} : until);
+    if (*any)
+        until = (struct monotime){0};
+    int ready = poll_until(fds, count + 1, until);
     if (ready < 0)
         return errno == EINTR ? STATUS_OK : STATUS_IO;
     for (size_t i = 0; i < count && ready > 0; i++)

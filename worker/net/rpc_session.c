@@ -228,6 +228,7 @@ static void receive_hello(struct rpc *rpc, const struct wire_header *header, uin
         say_bye(rpc, peer, header->source, reason);
         return;
     }
+    assert(session != NULL);
     if (session->is_live)
         session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, "replaced by a later incarnation");
     open_session(rpc, session, header, peer);
