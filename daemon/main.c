@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
+#include <unistd.h>
 
 static const char usage[] =
     "coalesced " COALESCED_VERSION ", a training daemon\n"
@@ -79,6 +80,8 @@ static int read_job(const struct arguments *arguments, struct job *job)
         job_read_file(job, arguments->job_path, arguments->overrides, arguments->override_count, &problems);
     if (problems.text != NULL)
         fwrite(problems.text, 1, problems.bytes, stderr);
+    else if (status != STATUS_OK)
+        fprintf(stderr, "coalesced: %s: %s\n", arguments->job_path, status_name(status));
     job_problems_fini(&problems);
     if (status != STATUS_OK)
         return status_exit_code(status);
@@ -160,6 +163,18 @@ static int command_worker(int argc, char **argv)
     return worker_main(role);
 }
 
+/* A descriptor of 0 to 2 that is closed would be given to the next file that is opened, and then written to.
+ */
+static void secure_standard_descriptors(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -169,6 +184,7 @@ int main(int argc, char **argv)
                     {"check", command_check},
                     {"schema", command_schema},
                     {"worker", command_worker}};
+    secure_standard_descriptors();
     if (argc < 2)
         return usage_error("expected a command", "");
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)

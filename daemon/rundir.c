@@ -95,8 +95,9 @@ static enum status write_job(struct rundir *dir, const struct job *job, struct e
         return error_set(error, STATUS_NO_MEMORY, "no memory for job.json");
     int fd = openat(dir->fd, "job.json", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     enum status status = STATUS_OK;
-    if (fd < 0 || write(fd, text, bytes) != (ssize_t)bytes)
-        status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+    ssize_t written = fd < 0 ? -1 : write(fd, text, bytes);
+    if (written != (ssize_t)bytes)
+        status = error_set_errno(error, written < 0 ? errno : ENOSPC, "cannot write %s/job.json", dir->path);
     if (fd >= 0 && close(fd) != 0 && status == STATUS_OK)
         status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
     free(text);
@@ -162,15 +163,17 @@ static enum status choose_address(struct rundir *dir, struct error *error)
         return error_set(error, STATUS_INTERNAL, "libsodium does not start");
     crypto_generichash(hash, sizeof hash, (const unsigned char *)real, strlen(real), NULL, 0);
     sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
-    int length = snprintf(dir->address, sizeof dir->address, "ipc://%s/%s.sock", folder, hex);
+    char address[sizeof dir->address];
+    int length = snprintf(address, sizeof address, "ipc://%s/%s.sock", folder, hex);
     size_t path_bytes = (size_t)length - strlen("ipc://");
-    if (path_bytes >= sizeof folder) {
-        dir->address[0] = '\0';
+    if (path_bytes >= sizeof folder)
         return error_set(error, STATUS_INVALID,
                          "a socket in %s would have a path of %zu bytes: expected at most %zu", folder,
                          path_bytes, sizeof folder - 1);
-    }
-    return clear_leftover(dir->address + strlen("ipc://"), error);
+    status = clear_leftover(address + strlen("ipc://"), error);
+    if (status == STATUS_OK) /* only now is what stands there ours to remove */
+        memcpy(dir->address, address, sizeof address);
+    return status;
 }
 
 static enum status choose_path(struct rundir *dir, const char *path, const struct job *job,

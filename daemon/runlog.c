@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,9 +80,12 @@ enum status runlog_reopen(struct runlog *log, struct error *error)
 
 /* ---- stdout ---- */
 
+/* A reader who has stopped reading (a pager, ctrl-S) must not stop the job: lines that would wait are left
+ * out here. A pipe or terminal that is ready takes a line of this size without waiting. */
 static void show(struct runlog *log, const char *text, size_t bytes)
 {
-    if (log->silent)
+    struct pollfd ready = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (log->silent || poll(&ready, 1, 0) != 1)
         return;
     ssize_t written;
     do
@@ -233,7 +237,7 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
                           why, log->episodes, number(running, finished->running_reward), wall_s(),
                           (double)monotime_us_between(log->begin, monotime_now()) * 1e-6);
     enum status status = append_json(log, line, length, error);
-    if (status != STATUS_OK || !finished->solved)
+    if (status != STATUS_OK || finished->end != CONTROL_END_SOLVED)
         return status;
     length = snprintf(line, sizeof line, "Solved! Running reward is now %.2f!\n", finished->running_reward);
     return append_text(log, line, length, error);

@@ -3,7 +3,8 @@
  * The supervisor is the one writer. A line is one write(2) on an O_APPEND descriptor; a write that fails
  * halfway (a full disk) is cut back, so that no torn line stays. episodes.jsonl has every episode;
  * episodes.log and stdout have every `every`th. All that may differ between two runs of one seed stands in
- * the member `timing`. On a terminal a progress line is redrawn below the lines. Blocks on the disk only. */
+ * the member `timing`. On a terminal a progress line is redrawn below the lines. Blocks on the disk only:
+ * lines that stdout cannot take at once are not shown there. */
 #ifndef DAEMON_RUNLOG_H
 #define DAEMON_RUNLOG_H
 

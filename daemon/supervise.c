@@ -28,9 +28,10 @@ struct supervisor {
     struct pollfd *waits; /* signals, then one for each child */
     int signal_fd;
     unsigned stops; /* SIGINT and SIGTERM so far */
-    bool finished, leaving;
+    bool leaving;
     struct control_finished result;
     struct monotime kill_at; /* workers that are left then are killed */
+    struct monotime awake;   /* when this loop should have gone on at the latest */
     struct error outcome;    /* the first failure */
     char *job_text;
     size_t job_bytes;
@@ -170,8 +171,9 @@ static void played(struct supervisor *s, struct child *child, const struct happe
 static void job_over(struct supervisor *s, struct child *child, const struct happening *what)
 {
     (void)child;
-    s->finished = true;
     s->result = what->message->body.finished;
+    if (s->result.end > CONTROL_END_STOPPED)
+        s->result.end = CONTROL_END_STOPPED;
     service_notify("STOPPING=1");
     close_job(s);
 }
@@ -181,6 +183,14 @@ static void failed(struct supervisor *s, struct child *child, const struct happe
     (void)s;
     child->last_words = what->message->body.failed;
     child->last_words.text[ERROR_TEXT_BYTES - 1] = '\0';
+}
+
+/* A worker that starts has libraries to load and a server to find, perhaps among a thousand others. */
+static uint64_t patience_us(const struct supervisor *s, const struct child *child)
+{
+    enum { START_US = 30000000 };
+    uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
+    return child->state == CHILD_STARTING ? hang_us + START_US : hang_us;
 }
 
 static void silent(struct supervisor *s, struct child *child, const struct happening *what)
@@ -304,6 +314,14 @@ static void stop(struct supervisor *s)
     }
 }
 
+static void log_lines(char *text)
+{
+    char *rest;
+    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest))
+        log_error("%s", line);
+}
+
 /* Reads the job file again. Only `log` may change while a job runs; anything else waits for the next start.
  */
 static void reload(struct supervisor *s)
@@ -313,8 +331,8 @@ static void reload(struct supervisor *s)
     struct job_problems problems = {0};
     if (job_read_file(&job, config->job_path, config->overrides, config->override_count, &problems) !=
         STATUS_OK) {
-        log_error("%s is not read again, nothing is changed:\n%s", config->job_path,
-                  problems.text != NULL ? problems.text : "");
+        log_lines(problems.text);
+        log_error("%s is not read again, nothing is changed", config->job_path);
     } else {
         size_t bytes;
         config->job->log = job.log;
@@ -359,16 +377,26 @@ static void read_signals(struct supervisor *s)
 
 /* ---- what is due ---- */
 
+/* When this loop itself was away (suspended with its workers, or waiting for a disk), their silence says
+ * nothing: it could not hear them. Their time begins anew. */
+static void forgive_own_absence(struct supervisor *s, struct monotime now)
+{
+    uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
+    if (monotime_us_between(s->awake, now) > hang_us / 4)
+        for (unsigned i = 0; i < s->count; i++)
+            s->children[i].last_beat = now;
+}
+
 /* Kills who has been silent too long or was told to hurry too long ago; returns the next such time. */
 static struct monotime check_deadlines(struct supervisor *s)
 {
-    uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
     struct monotime now = monotime_now(), next = service_watchdog(now);
+    forgive_own_absence(s, now);
     for (unsigned i = 0; i < s->count; i++) {
         struct child *child = &s->children[i];
         if (child->state == CHILD_GONE || child->state == CHILD_KILLED)
             continue;
-        struct monotime due = monotime_add_us(child->last_beat, hang_us);
+        struct monotime due = monotime_add_us(child->last_beat, patience_us(s, child));
         if (!monotime_before(now, due))
             react(s, child, EVENT_SILENT, &(struct happening){0});
         else
@@ -394,7 +422,9 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
         bool listening = s->children[i].state != CHILD_GONE && !s->children[i].deaf;
         s->waits[i + 1] = (struct pollfd){.fd = listening ? s->children[i].fd : -1, .events = POLLIN};
     }
-    if (poll(s->waits, s->count + 1, monotime_poll_ms(monotime_now(), until)) <= 0)
+    int ready = poll(s->waits, s->count + 1, monotime_poll_ms(monotime_now(), until));
+    s->awake = monotime_earliest(until, monotime_now());
+    if (ready <= 0)
         return;
     for (unsigned i = 0; i < s->count; i++)
         if (s->waits[i + 1].revents != 0)
@@ -468,10 +498,10 @@ static void supervisor_close(struct supervisor *s)
 
 static enum status write_end(struct supervisor *s, struct error *error)
 {
-    const char *why = s->outcome.status != STATUS_OK ? "failed"
-                      : s->result.solved             ? "solved"
-                      : s->stops > 0                 ? "stopped"
-                                                     : "finished";
+    static const char *const ends[] = {[CONTROL_END_EPISODES] = "finished",
+                                       [CONTROL_END_SOLVED] = "solved",
+                                       [CONTROL_END_STOPPED] = "stopped"};
+    const char *why = s->outcome.status != STATUS_OK ? "failed" : ends[s->result.end];
     struct error log_error = {0};
     enum status status = runlog_finish(s->config->log, why, &s->result, &log_error);
     *error = s->outcome.status != STATUS_OK ? s->outcome : log_error;
@@ -480,7 +510,8 @@ static enum status write_end(struct supervisor *s, struct error *error)
 
 enum status supervise(const struct supervise_config *config, struct error *error)
 {
-    struct supervisor s = {.config = config, .signal_fd = -1, .kill_at = MONOTIME_NEVER};
+    struct supervisor s = {
+        .config = config, .signal_fd = -1, .kill_at = MONOTIME_NEVER, .result = {.end = CONTROL_END_STOPPED}};
     raise_descriptor_limit();
     enum status status = open_memory(&s, error);
     if (status == STATUS_OK)
@@ -491,6 +522,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
         supervisor_close(&s);
         return status;
     }
+    s.awake = monotime_now();
     if (spawn_all(&s, error) != STATUS_OK)
         fail(&s, error->status, error->text);
     while (any_left(&s)) {

@@ -21,11 +21,12 @@ struct answer {
 
 static inline void raw_open(struct raw *raw, int type, const char *address, struct rpc *turned)
 {
-    int linger = 0, none = 0;
+    int linger = 0, queue = 2, none = 0;
     raw->context = zmq_ctx_new();
     raw->socket = zmq_socket(raw->context, type);
     raw->turned = turned;
     zmq_setsockopt(raw->socket, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(raw->socket, ZMQ_RCVHWM, &queue, sizeof queue); /* what it does not take waits with us */
     zmq_setsockopt(raw->socket, ZMQ_SNDHWM, &none, sizeof none);
     ck_assert_int_eq(type == ZMQ_DEALER ? zmq_connect(raw->socket, address) : zmq_bind(raw->socket, address),
                      0);

@@ -399,7 +399,12 @@ START_TEST(test_huge_frame)
 }
 END_TEST
 
-/* It calls and never takes an answer: its session ends before its answers fill the server. */
+/* It calls and never takes an answer: its session ends before its answers fill the server, many or large. */
+static const struct {
+    uint32_t floats;
+    uint64_t requests_max;
+} untaken[] = {{1000, 20000}, {WIRE_PAYLOAD_BYTES_MAX / sizeof(float), 400}};
+
 START_TEST(test_answers_not_taken)
 {
     struct net net;
@@ -407,17 +412,18 @@ START_TEST(test_answers_not_taken)
     struct raw raw;
     service_start(&net, &service, 1);
     raw_join(&raw, &net, 2);
-    static const float floats[1000];
+    static const float floats[WIRE_PAYLOAD_BYTES_MAX / sizeof(float)];
+    const size_t floats_bytes = untaken[_i].floats * sizeof(float);
     uint8_t bytes[WIRE_HEADER_BYTES];
-    for (uint64_t id = 1; id < 20000 && service.left_count == 0; id++) {
+    for (uint64_t id = 1; id < untaken[_i].requests_max && service.left_count == 0; id++) {
         struct wire_header header = step_request(2, id);
         header.method = METHOD_ECHO;
         header.tensor_count = 1;
-        header.tensors[0].dims[0] = 1000;
+        header.tensors[0].dims[0] = untaken[_i].floats;
         memset(&header.tensors[1], 0, sizeof header.tensors[1]);
-        header.payload_bytes = sizeof floats;
+        header.payload_bytes = (uint32_t)floats_bytes;
         wire_encode(&header, bytes);
-        raw_send_bytes(&raw, bytes, sizeof bytes, floats, sizeof floats);
+        raw_send_bytes(&raw, bytes, sizeof bytes, floats, floats_bytes);
         rpc_turn(net.server, (struct monotime){1});
     }
     for (unsigned i = 0; i < 5000 && service.left_count == 0; i++)
@@ -445,7 +451,7 @@ int main(void)
     tcase_add_test(hostile, test_strangers);
     tcase_add_test(hostile, test_routing_id_of_its_own);
     tcase_add_test(hostile, test_huge_frame);
-    tcase_add_test(hostile, test_answers_not_taken);
+    tcase_add_loop_test(hostile, test_answers_not_taken, 0, (int)(sizeof untaken / sizeof *untaken));
     tcase_set_timeout(hostile, 60);
     suite_add_tcase(suite, hostile);
     return suite_run(suite);

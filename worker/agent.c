@@ -8,7 +8,6 @@
 #include "kernels/mlp.h"
 #include "worker/model/policy.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -290,21 +289,27 @@ static void report(struct agent *agent)
                    .wait_us_p50 = (double)histogram_percentile(&stats->wait_us, 0.50),
                    .wait_us_p99 = (double)histogram_percentile(&stats->wait_us, 0.99)},
     };
-    worker_report(agent->worker, CONTROL_EPISODE, &record, sizeof record);
+    worker_report(CONTROL_EPISODE, &record, sizeof record);
 }
 
 static bool enough(struct agent *agent)
 {
     const struct job *job = &agent->worker->job;
-    agent->solved = job->stop.has_running_reward && agent->running_reward > job->stop.running_reward;
-    return agent->solved || agent->worker->drain || agent->worker->hurry ||
-           (job->stop.has_episodes && agent->episode >= job->stop.episodes);
+    if (job->stop.has_running_reward && agent->running_reward > job->stop.running_reward)
+        agent->end = CONTROL_END_SOLVED;
+    else if (job->stop.has_episodes && agent->episode >= job->stop.episodes)
+        agent->end = CONTROL_END_EPISODES;
+    else if (agent->worker->drain || agent->worker->hurry)
+        agent->end = CONTROL_END_STOPPED;
+    else
+        return false;
+    return true;
 }
 
 static void finish(struct agent *agent)
 {
-    struct control_finished finished = {.solved = agent->solved, .running_reward = agent->running_reward};
-    worker_report(agent->worker, CONTROL_FINISHED, &finished, sizeof finished);
+    struct control_finished finished = {.end = agent->end, .running_reward = agent->running_reward};
+    worker_report(CONTROL_FINISHED, &finished, sizeof finished);
     agent->phase = AGENT_OVER;
 }
 
@@ -313,6 +318,7 @@ static void finish(struct agent *agent)
 static enum status after_gathering(struct agent *agent, struct error *error)
 {
     if (agent->worker->drain || agent->worker->hurry) {
+        agent->end = CONTROL_END_STOPPED;
         finish(agent);
         return STATUS_OK;
     }
@@ -331,6 +337,7 @@ static enum status after_playing(struct agent *agent, struct error *error)
     if (status != STATUS_OK && agent->worker->hurry) {
         coalescer_clear(agent->coalescer, drop_request);
         agent->episode--; /* abandoned: it is nobody's */
+        agent->end = CONTROL_END_STOPPED;
         agent->phase = AGENT_CLOSING;
         return STATUS_OK;
     }
@@ -396,7 +403,7 @@ enum status agent_run(struct worker *worker, struct error *error)
     struct agent agent = {0};
     enum status status = agent_open(&agent, worker, error);
     if (status == STATUS_OK)
-        worker_report(worker, CONTROL_READY, NULL, 0);
+        worker_report(CONTROL_READY, NULL, 0);
     while (status == STATUS_OK && !worker->leave) {
         status = rpc_turn(agent.rpc, coalescer_due(agent.coalescer));
         if (status != STATUS_OK) {

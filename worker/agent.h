@@ -48,7 +48,7 @@ struct agent {
     uint64_t episode;
     struct monotime episode_begin;
     double running_reward;
-    bool solved;
+    enum control_end end;
     uint32_t joined;
     struct agent_seat *seats; /* (observers) */
     struct future **returns;  /* (observers) scratch for future_all */

@@ -12,11 +12,6 @@ static const size_t least_bytes[CONTROL_KINDS] = {
     [CONTROL_FINISHED] = sizeof(struct control_finished), [CONTROL_FAILED] = sizeof(struct error),
 };
 
-size_t control_body_bytes(enum control_kind kind)
-{
-    return least_bytes[kind];
-}
-
 enum status control_send(int fd, enum control_kind kind, const void *body, size_t body_bytes)
 {
     uint32_t number = kind;

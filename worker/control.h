@@ -69,8 +69,11 @@ struct control_episode {
     } timing;
 };
 
+/* Why a server's job is over. */
+enum control_end { CONTROL_END_EPISODES, CONTROL_END_SOLVED, CONTROL_END_STOPPED };
+
 struct control_finished {
-    bool solved;
+    uint32_t end; /* enum control_end */
     double running_reward;
 };
 
@@ -87,9 +90,6 @@ struct control_message {
     } body;
     size_t body_bytes; /* not sent: the packet's length says it */
 };
-
-/* The body's least length for `kind` (START's job text comes on top). */
-size_t control_body_bytes(enum control_kind kind);
 
 /* Sends one message. Never blocks, never raises SIGPIPE. STATUS_PEER_DIED: the other end is gone.
  * STATUS_BUSY: its queue is full. */

@@ -240,13 +240,13 @@ static enum status play(struct observer *o, struct error *error)
 enum status observer_run(struct worker *worker, struct error *error)
 {
     struct observer observer = {0};
-    while (!worker->connect && !worker->leave && !worker->hurry)
+    while (!worker->connect && !worker->leave)
         worker_wait_order(worker);
     if (!worker->connect)
         return STATUS_OK;
     enum status status = observer_open(&observer, worker, error);
     if (status == STATUS_OK)
-        worker_report(worker, CONTROL_READY, NULL, 0);
+        worker_report(CONTROL_READY, NULL, 0);
     while (status == STATUS_OK && !worker->leave) {
         if (observer.play != NULL)
             status = play(&observer, error);

@@ -58,7 +58,7 @@ struct monotime worker_beat(struct worker *worker);
 /* Registers orders and beats with worker->rpc, so that they are served in every turn. */
 enum status worker_attach(struct worker *worker, struct rpc *rpc, struct monotime (*beat)(void *), void *arg);
 
-/* Reports to the supervisor; a report that cannot be sent ends the process, as above. */
-void worker_report(struct worker *worker, enum control_kind kind, const void *body, size_t body_bytes);
+/* Reports to the supervisor. Blocks while the line is full; when the supervisor is gone, ends the process. */
+void worker_report(enum control_kind kind, const void *body, size_t body_bytes);
 
 #endif

@@ -36,10 +36,15 @@ static _Noreturn void orphaned(void)
     _exit(EX_UNAVAILABLE);
 }
 
-void worker_report(struct worker *worker, enum control_kind kind, const void *body, size_t body_bytes)
+/* A report must arrive, so a supervisor that is busy is waited for. */
+void worker_report(enum control_kind kind, const void *body, size_t body_bytes)
 {
-    (void)worker;
-    if (control_send(CONTROL_FD, kind, body, body_bytes) != STATUS_OK)
+    enum status status;
+    while ((status = control_send(CONTROL_FD, kind, body, body_bytes)) == STATUS_BUSY) {
+        struct pollfd line = {.fd = CONTROL_FD, .events = POLLOUT};
+        poll(&line, 1, -1);
+    }
+    if (status != STATUS_OK)
         orphaned();
 }
 
@@ -49,7 +54,8 @@ struct monotime worker_beat(struct worker *worker)
     enum { BEAT_US_MIN = 100000 };
     struct monotime now = monotime_now();
     if (!monotime_before(now, worker->beat_due)) {
-        worker_report(worker, CONTROL_BEAT, NULL, 0);
+        if (control_send(CONTROL_FD, CONTROL_BEAT, NULL, 0) == STATUS_PEER_DIED)
+            orphaned(); /* a full line needs no further beat */
         worker->beat_due = monotime_add_us(now, BEAT_US_MIN);
     }
     return monotime_add_us(worker->beat_due, worker->beat_us - BEAT_US_MIN);

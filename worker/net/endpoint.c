@@ -295,7 +295,8 @@ static enum status receive_frame(struct endpoint *endpoint, zmq_msg_t *message)
     return errno == EAGAIN ? STATUS_AGAIN : STATUS_IO;
 }
 
-/* Takes the rest of a message that has too many frames, one at a time, so that they cost no memory. */
+/* Takes the rest of a message that has too many frames. They lie in libzmq's memory already; here each is
+ * let go of before the next is looked at. */
 static void drop_rest(struct endpoint *endpoint)
 {
     bool more = true;

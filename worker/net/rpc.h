@@ -10,9 +10,10 @@
  *   - A bad message costs its sender the session: it is told BYE and ignored from then on; it never costs
  *     the receiver anything.
  *
- * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call and
- * rpc_join block. Callbacks (handlers, `then`, watches) run inside rpc_turn with no lock held; they must
- * not call rpc_turn or rpc_call (asserted). All memory is taken in rpc_serve and rpc_join. */
+ * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call,
+ * rpc_join and rpc_free block. Callbacks (handlers, `then`, watches) run inside rpc_turn with no lock held;
+ * they must not call rpc_turn or rpc_call (asserted). All memory is taken in rpc_serve and rpc_join, but
+ * for the texts of failures and what libzmq takes for its frames. */
 #ifndef WORKER_NET_RPC_H
 #define WORKER_NET_RPC_H
 

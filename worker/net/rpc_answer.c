@@ -4,7 +4,7 @@
  * peer's frames; once answered, the answer's. An answer that finds its peer's queue full waits in the
  * session's own queue, behind those before it, and is tried again every turn. The pool is incoming_max
  * and a good thousand more; when even that is used up, the peer who leaves the most answers untaken loses
- * its session. */
+ * its session, and so does one who asks for more while 16 MiB of answers wait for it. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -38,6 +38,7 @@ static void queue_push(struct request_queue *queue, struct rpc_request *request)
         queue->last->next = request;
     queue->last = request;
     queue->count++;
+    queue->bytes += request->frames.payload_bytes;
 }
 
 static void queue_remove(struct request_queue *queue, struct rpc_request *request)
@@ -51,6 +52,7 @@ static void queue_remove(struct request_queue *queue, struct rpc_request *reques
     else
         request->next->previous = request->previous;
     queue->count--;
+    queue->bytes -= request->frames.payload_bytes;
 }
 
 static void give_back(struct rpc *rpc, struct rpc_request *request)
@@ -373,6 +375,10 @@ void answers_receive_request(struct rpc *rpc, struct rpc_session *session, const
 {
     struct error error;
     const struct rpc_method *method = permitted(rpc, session, header, &error);
+    if (method != NULL && session->held.bytes > HELD_BYTES_MAX) {
+        error_set(&error, STATUS_INVALID, "its answers are not taken");
+        method = NULL;
+    }
     if (method == NULL) {
         endpoint_release(message);
         rpc->counters.bad++;

@@ -16,12 +16,13 @@
 #include "worker/net/rpc.h"
 
 enum {
-    REPLAY_WINDOW = 4096,    /* request ids behind the highest seen that are still told apart */
-    STRANGERS_MAX = 64,      /* connections that were told BYE last, and are ignored */
-    FAREWELLS_MAX = 64,      /* BYEs that wait for room */
-    REPLIES_HELD_MIN = 1024, /* replies that may wait for room, beside incoming_max */
-    DRAIN_MAX = 256,         /* messages handled in one turn */
-    GLANCE_TURNS = 32,       /* busy turns between two looks at the watches */
+    REPLAY_WINDOW = 4096,      /* request ids behind the highest seen that are still told apart */
+    STRANGERS_MAX = 64,        /* connections that were told BYE last, and are ignored */
+    FAREWELLS_MAX = 64,        /* BYEs that wait for room */
+    REPLIES_HELD_MIN = 1024,   /* replies that may wait for room, beside incoming_max */
+    HELD_BYTES_MAX = 16 << 20, /* of one session's replies that wait; its next request ends it */
+    DRAIN_MAX = 256,           /* messages handled in one turn */
+    GLANCE_TURNS = 32,         /* busy turns between two looks at the watches */
     NO_PLACE = -1,
 };
 
@@ -86,6 +87,7 @@ struct rpc_request {
 struct request_queue {
     struct rpc_request *first, *last;
     uint32_t count;
+    size_t bytes; /* of the payloads in it */
 };
 
 /* One peer. A server has one of these per worker, by number; a client has one, the server's. */

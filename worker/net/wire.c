@@ -45,7 +45,7 @@ _Static_assert(AT_CONTEXT == AT_ARGS + 8 * WIRE_ARGS, "args end where the contex
 _Static_assert(AT_RESERVED_B == AT_TENSORS + TENSOR_BYTES * WIRE_TENSORS_MAX, "tensors fill their place");
 _Static_assert(TENSOR_BYTES == TENSOR_DIMS + 4 * WIRE_RANK_MAX, "dims fill their place");
 _Static_assert(AT_RESERVED_B + 40 == WIRE_HEADER_BYTES, "the header's length is for ever");
-_Static_assert((WIRE_HEADER_BYTES + WIRE_PAYLOAD_BYTES_MAX) * WIRE_QUEUE_MAX <= 64 << 20, "64 MiB per peer");
+_Static_assert((WIRE_HEADER_BYTES + WIRE_PAYLOAD_BYTES_MAX) * WIRE_QUEUE_MAX <= 64000000, "64 MB per peer");
 _Static_assert(STATUS_COUNT <= UINT8_MAX && (unsigned)METHOD_COUNT <= UINT16_MAX, "they fit their fields");
 
 static void put_u16(uint8_t *at, uint16_t value)

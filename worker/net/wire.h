@@ -20,7 +20,7 @@ enum {
     WIRE_RANK_MAX = 4,
     WIRE_HEADER_BYTES = 208,
     WIRE_PAYLOAD_BYTES_MAX = 1 << 20,
-    WIRE_QUEUE_MAX = 63, /* messages in flight to one peer: WIRE_QUEUE_MAX * largest message < 64 MB */
+    WIRE_QUEUE_MAX = 60, /* messages in flight to one peer: WIRE_QUEUE_MAX * largest message < 64 MB */
     WIRE_ERROR_TEXT_MAX = 400,
 };
 
