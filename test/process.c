@@ -73,6 +73,12 @@ static _Noreturn void become(const struct process *process, const char *const *a
             signal(SIGXFSZ, SIG_IGN);
             setrlimit(RLIMIT_FSIZE, &limit);
         }
+        if (options->fifo != NULL && dup2(open(options->fifo, O_RDWR), STDOUT_FILENO) < 0)
+            _exit(123);
+        for (int fd = 0; fd <= STDERR_FILENO && options->closed; fd++)
+            close(fd);
+        if (options->own_group)
+            setpgid(0, 0);
         if (options->unprivileged && geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
             _exit(121);
     }

@@ -18,6 +18,9 @@ struct process_options {
     const char *directory;          /* to start in */
     unsigned file_bytes_max;        /* RLIMIT_FSIZE, with SIGXFSZ ignored; 0: no limit */
     bool unprivileged;              /* as nobody, when the test is root */
+    const char *fifo;               /* stdout goes there instead, and nobody reads it */
+    bool closed;                    /* 0, 1 and 2 are closed */
+    bool own_group;                 /* in a process group of its own */
 };
 
 /* The daemon's path, from $COALESCED, or build/release/coalesced; absolute. */

@@ -264,6 +264,37 @@ START_TEST(a_foreign_socket_folder_is_refused)
 }
 END_TEST
 
+START_TEST(a_reader_who_stops_reading_stops_nothing)
+{
+    struct process process;
+    char fifo[96];
+    workplace_write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":1},\"rollout\":{\"steps\":2},"
+                        "\"stop\":{\"episodes\":3000}}");
+    snprintf(fifo, sizeof fifo, "%.63s/fifo", workplace.folder);
+    ck_assert_int_eq(mkfifo(fifo, 0666), 0);
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
+    struct process_options unread = {.fifo = fifo};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &unread, 60), 0);
+    char *log = run_file("episodes.log"); /* 3,000 lines are more than a pipe holds */
+    ck_assert_uint_eq(text_count(log, "Episode "), 3000);
+    free(log);
+}
+END_TEST
+
+START_TEST(closed_descriptors_are_not_mistaken_for_logs)
+{
+    struct process process;
+    workplace_write_job(SMALL_JOB);
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
+    struct process_options closed = {.closed = true};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &closed, 60), 0);
+    char *lock = run_file("lock"), pid[32];
+    snprintf(pid, sizeof pid, "%d\n", (int)process.pid);
+    ck_assert_str_eq(lock, pid);
+    free(lock);
+}
+END_TEST
+
 /* Files may have 1500 bytes: the logs hit that in the middle of a line. What stays is whole lines. */
 START_TEST(a_full_disk_ends_the_job_and_tears_no_line)
 {
@@ -301,6 +332,8 @@ int main(void)
     tcase_add_test(jobs, a_directory_in_use_names_its_holder);
     tcase_add_test(jobs, a_directory_that_cannot_be_written_is_named);
     tcase_add_test(jobs, a_foreign_socket_folder_is_refused);
+    tcase_add_test(jobs, a_reader_who_stops_reading_stops_nothing);
+    tcase_add_test(jobs, closed_descriptors_are_not_mistaken_for_logs);
     tcase_add_test(jobs, a_full_disk_ends_the_job_and_tears_no_line);
     suite_add_tcase(suite, jobs);
     return suite_run(suite);

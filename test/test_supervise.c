@@ -110,6 +110,43 @@ START_TEST(a_second_signal_hurries)
 }
 END_TEST
 
+/* Both signals at any moment of the start end the job well. */
+START_TEST(a_hurried_start_is_no_failure)
+{
+    workplace_write_job(ENDLESS);
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
+    process_start(&daemon_process, workplace.folder, argv, NULL);
+    ck_assert(file_wait_for(workplace.jsonl, "start", 30));
+    sleep_ms((unsigned)_i * 2);
+    kill(daemon_process.pid, SIGTERM);
+    kill(daemon_process.pid, SIGINT);
+    int code = process_wait(&daemon_process, 20);
+    char *err = process_err(&daemon_process);
+    ck_assert_msg(code == 0, "exit %d: %s", code, err);
+    free(err);
+}
+END_TEST
+
+/* ctrl-Z stops everyone; who is continued after longer than hang_s has not been silent. */
+START_TEST(a_suspended_job_goes_on)
+{
+    const struct process_options group = {.own_group = true};
+    start(&group);
+    kill(-daemon_process.pid, SIGSTOP);
+    sleep_ms(3000);
+    char *before = file_read(workplace.jsonl);
+    size_t episodes = text_count(before, "\"episode\":");
+    free(before);
+    kill(-daemon_process.pid, SIGCONT);
+    char next[64];
+    snprintf(next, sizeof next, "\"episode\":%zu,", episodes + 5);
+    ck_assert(file_wait_for(workplace.jsonl, next, 30));
+    sleep_ms(500);
+    kill(daemon_process.pid, SIGTERM);
+    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+}
+END_TEST
+
 /* Kills one worker and expects the job to end with words that name it. */
 static void kill_and_expect(const char *arguments, int signal, const char *wanted)
 {
@@ -272,6 +309,8 @@ int main(void)
     tcase_add_test(ends, sigterm_finishes_the_round);
     tcase_add_test(ends, ctrl_c_reaches_everyone_and_only_the_supervisor_obeys);
     tcase_add_test(ends, a_second_signal_hurries);
+    tcase_add_loop_test(ends, a_hurried_start_is_no_failure, 0, 12);
+    tcase_add_test(ends, a_suspended_job_goes_on);
     tcase_add_test(ends, a_killed_observer_ends_the_job);
     tcase_add_test(ends, a_killed_agent_ends_the_job);
     tcase_add_test(ends, a_silent_observer_is_killed);
