@@ -40,7 +40,7 @@ static char *count(const char *job, const char *mode, const char *episodes)
                           dir,           NULL};
     struct process_options options = {.environment = (const char *[]){counts, preload, NULL}};
     ck_assert_int_eq(process_run(&process, folder, argv, &options, 60), 0);
-    char *text = file_read(counts_path), *lines[64], *sorted = calloc(1, strlen(text) + 64);
+    char *text = file_read(counts_path), *lines[64], *sorted = calloc(1, strlen(text) + 64), *end = sorted;
     size_t line_count = 0;
     for (char *line = strtok(text, "\n"); line != NULL && line_count < 64; line = strtok(NULL, "\n")) {
         char *last = strrchr(line, ' ');
@@ -54,7 +54,7 @@ static char *count(const char *job, const char *mode, const char *episodes)
     }
     qsort(lines, line_count, sizeof lines[0], by_text);
     for (size_t i = 0; i < line_count; i++)
-        strcat(strcat(sorted, lines[i]), "\n");
+        end = stpcpy(stpcpy(end, lines[i]), "\n");
     ck_assert_uint_eq(line_count, 11);
     free(text);
     return sorted;

@@ -197,15 +197,15 @@ static void check_rollout(struct job_reading *reading)
     struct job_found *environments = found_at(reading, "observers", "environments");
     struct job_found *steps = found_at(reading, "rollout", "steps");
     uint64_t all = (uint64_t)job->observers.count * job->observers.environments;
+    uint64_t rows = all * job->rollout.steps;
     if (found_at(reading, "observers", "count")->wrong || environments->wrong || steps->wrong ||
         found_at(reading, "rollout", "mode")->wrong || job->rollout.mode != JOB_ROLLOUT_STEPS ||
-        all > JOB_ENVIRONMENTS_MAX || all * job->rollout.steps <= JOB_ROLLOUT_ROWS_MAX)
+        all > JOB_ENVIRONMENTS_MAX || rows <= JOB_ROLLOUT_ROWS_MAX)
         return;
     char text[128];
     snprintf(text, sizeof text,
              "expected at most %d rows in a rollout, got %llu environments * %u steps = %llu",
-             JOB_ROLLOUT_ROWS_MAX, (unsigned long long)all, job->rollout.steps,
-             (unsigned long long)(all * job->rollout.steps));
+             JOB_ROLLOUT_ROWS_MAX, (unsigned long long)all, job->rollout.steps, (unsigned long long)rows);
     complain_of_two(reading, environments, steps, "/rollout/steps", text);
 }
 
