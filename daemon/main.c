@@ -35,7 +35,8 @@ static const char usage[] =
     "70 internal; 74 I/O; 75 already running; 77 permission; 78 bad job file.\n";
 
 struct arguments {
-    const char *job_path, *run_dir;
+    const char *job_path; /* NULL: nothing is left to do */
+    const char *run_dir;
     const char **overrides; /* of `--set`, in order */
     size_t override_count;
 };
@@ -46,11 +47,19 @@ static int usage_error(const char *what, const char *which)
     return EX_USAGE;
 }
 
-/* Options of run and check. 0, or the exit code of a usage error that has been told. */
+static int print_usage(void)
+{
+    return fputs(usage, stdout) >= 0 && fflush(stdout) == 0 ? 0 : EX_IOERR;
+}
+
+/* Options of run and check. 0, or the exit code of a usage error that has been told. Help is printed here,
+ * and leaves no job_path. */
 static int read_arguments(int argc, char **argv, bool with_run_dir, struct arguments *arguments)
 {
-    static const struct option options[] = {
-        {"set", required_argument, NULL, 's'}, {"run-dir", required_argument, NULL, 'r'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"set", required_argument, NULL, 's'},
+                                            {"run-dir", required_argument, NULL, 'r'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
     int option;
     arguments->overrides = calloc((size_t)argc, sizeof *arguments->overrides);
     if (arguments->overrides == NULL)
@@ -59,8 +68,12 @@ static int read_arguments(int argc, char **argv, bool with_run_dir, struct argum
     while ((option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         if (option == 's')
             arguments->overrides[arguments->override_count++] = optarg;
-        else if (option == 'r' && with_run_dir)
+        else if (option == 'r' && with_run_dir && optarg[0] != '\0')
             arguments->run_dir = optarg;
+        else if (option == 'r')
+            return usage_error(with_run_dir ? "--run-dir: expected a path" : "--run-dir belongs to run", "");
+        else if (option == 'h')
+            return print_usage();
         else if (option == ':')
             return usage_error("an argument is missing after ", argv[optind - 1]);
         else
@@ -124,9 +137,9 @@ static int command_run(int argc, char **argv)
     log_name("");
     service_init();
     int code = read_arguments(argc, argv, true, &arguments);
-    if (code == 0)
+    if (code == 0 && arguments.job_path != NULL)
         code = read_job(&arguments, &job);
-    if (code == 0) {
+    if (code == 0 && arguments.job_path != NULL) {
         enum status status = run_job(&arguments, &job, &error);
         if (status != STATUS_OK)
             log_error("%s", error.text);
@@ -141,7 +154,7 @@ static int command_check(int argc, char **argv)
     struct arguments arguments = {0};
     struct job job;
     int code = read_arguments(argc, argv, false, &arguments);
-    if (code == 0)
+    if (code == 0 && arguments.job_path != NULL)
         code = read_job(&arguments, &job);
     free(arguments.overrides);
     return code;
@@ -191,7 +204,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
-        return fputs(usage, stdout) >= 0 && fflush(stdout) == 0 ? 0 : EX_IOERR;
+        return print_usage();
     if (strcmp(argv[1], "--version") == 0)
         return puts("coalesced " COALESCED_VERSION) >= 0 && fflush(stdout) == 0 ? 0 : EX_IOERR;
     return usage_error("unknown command ", argv[1]);

@@ -15,6 +15,15 @@
 static const char *const run_files[] = {"job.json", "episodes.log", "episodes.jsonl"};
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
+/* What cannot be made is no missing input: it is I/O, unless it is a matter of permission. */
+static enum status output_error(struct error *error, int errnum, const char *what, const char *path)
+{
+    enum status status = error_set_errno(error, errnum, "cannot %s %s", what, path);
+    if (status == STATUS_NOT_FOUND)
+        status = error->status = STATUS_IO;
+    return status;
+}
+
 /* mkdir -p; an existing directory is fine. */
 static enum status make_directories(const char *path, struct error *error)
 {
@@ -29,7 +38,7 @@ static enum status make_directories(const char *path, struct error *error)
             continue;
         part[i] = '\0';
         if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return error_set_errno(error, errno, "cannot make the directory %s", part);
+            return output_error(error, errno, "make the directory", part);
         part[i] = path[i];
     }
     return STATUS_OK;
@@ -38,9 +47,12 @@ static enum status make_directories(const char *path, struct error *error)
 static enum status take_lock(struct rundir *dir, struct error *error)
 {
     char pid[32] = "";
-    dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    struct stat info;
+    dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
     if (dir->lock_fd < 0)
-        return error_set_errno(error, errno, "cannot open %s/lock", dir->path);
+        return error_set_errno(error, errno, "cannot open %s/lock as a regular file", dir->path);
+    if (fstat(dir->lock_fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return error_set(error, STATUS_IO, "cannot lock %s/lock: expected a regular file", dir->path);
     if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK)
             return error_set_errno(error, errno, "cannot lock %s/lock", dir->path);
@@ -72,6 +84,9 @@ static enum status move_earlier_run(struct rundir *dir, struct error *error)
 {
     char previous[32] = "", target[64];
     struct stat info;
+    if (fstatat(dir->fd, "episodes.jsonl", &info, AT_SYMLINK_NOFOLLOW) != 0 &&
+        fstatat(dir->fd, "episodes.log", &info, AT_SYMLINK_NOFOLLOW) != 0)
+        return STATUS_OK; /* a start that failed leaves nothing worth keeping */
     for (unsigned i = 0; i < RUN_FILES; i++) {
         if (fstatat(dir->fd, run_files[i], &info, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
@@ -97,7 +112,10 @@ static enum status write_job(struct rundir *dir, const struct job *job, struct e
     enum status status = STATUS_OK;
     ssize_t written = fd < 0 ? -1 : write(fd, text, bytes);
     if (written != (ssize_t)bytes)
-        status = error_set_errno(error, written < 0 ? errno : ENOSPC, "cannot write %s/job.json", dir->path);
+        status = written < 0 ? error_set_errno(error, errno, "cannot write %s/job.json", dir->path)
+                             : error_set(error, STATUS_IO,
+                                         "cannot write %s/job.json: there was room for %zd of %zu bytes",
+                                         dir->path, written, bytes);
     if (fd >= 0 && close(fd) != 0 && status == STATUS_OK)
         status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
     free(text);
@@ -109,7 +127,7 @@ static enum status private_folder(const char *path, struct error *error)
 {
     struct stat info;
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return error_set_errno(error, errno, "cannot make the socket folder %s", path);
+        return output_error(error, errno, "make the socket folder", path);
     if (lstat(path, &info) != 0)
         return error_set_errno(error, errno, "cannot look at the socket folder %s", path);
     if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0)
@@ -122,10 +140,11 @@ static enum status private_folder(const char *path, struct error *error)
 static enum status socket_folder(char *folder, size_t bytes, struct error *error)
 {
     const char *runtime = getenv("RUNTIME_DIRECTORY"), *session = getenv("XDG_RUNTIME_DIR");
+    struct stat info; /* after su, the session's folder may be gone */
     int length;
     if (runtime != NULL && runtime[0] == '/')
         length = snprintf(folder, bytes, "%.*s", (int)strcspn(runtime, ":"), runtime);
-    else if (session != NULL && session[0] == '/')
+    else if (session != NULL && session[0] == '/' && stat(session, &info) == 0 && S_ISDIR(info.st_mode))
         length = snprintf(folder, bytes, "%s/coalesced", session);
     else
         length = snprintf(folder, bytes, "/tmp/coalesced-%u", geteuid());
@@ -202,24 +221,33 @@ enum status rundir_open(struct rundir *dir, const char *path, const struct job *
     if (status == STATUS_OK) {
         dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (dir->fd < 0)
-            status = error_set_errno(error, errno, "cannot open the run directory %s", dir->path);
+            status = output_error(error, errno, "open the run directory", dir->path);
     }
     if (status == STATUS_OK)
         status = take_lock(dir, error);
     if (status == STATUS_OK)
+        status = choose_address(dir, error);
+    if (status == STATUS_OK)
         status = move_earlier_run(dir, error);
     if (status == STATUS_OK)
         status = write_job(dir, job, error);
-    if (status == STATUS_OK)
-        status = choose_address(dir, error);
     if (status != STATUS_OK)
         rundir_close(dir);
     return status;
 }
 
+/* When the directory was removed and made anew, another run may hold the new lock, and the socket's name. */
+static bool still_ours(const struct rundir *dir)
+{
+    struct stat held, there;
+    char path[sizeof dir->path + sizeof "/lock"];
+    snprintf(path, sizeof path, "%s/lock", dir->path);
+    return fstat(dir->lock_fd, &held) == 0 && (lstat(path, &there) != 0 || held.st_ino == there.st_ino);
+}
+
 void rundir_close(struct rundir *dir)
 {
-    if (dir->address[0] != '\0')
+    if (dir->address[0] != '\0' && still_ours(dir))
         unlink(dir->address + strlen("ipc://"));
     if (dir->fd >= 0)
         close(dir->fd);

@@ -28,17 +28,32 @@ struct runlog {
     bool progress;         /* a progress line stands on the terminal */
     struct monotime progress_due, begin;
     uint64_t episodes;
+    double running_reward; /* after the last of them */
 };
+
+/* A fifo without a reader would block the open, and later a write. */
+static enum status open_file(struct runlog *log, const char *name, int *fd, struct error *error)
+{
+    struct stat info;
+    *fd = openat(log->dir_fd, name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (*fd >= 0 && fstat(*fd, &info) == 0 && S_ISREG(info.st_mode))
+        return STATUS_OK;
+    int errnum = errno;
+    if (*fd < 0 && errnum != ENXIO && errnum != EISDIR)
+        return error_set_errno(error, errnum, "cannot open %s/%s", log->path, name);
+    if (*fd >= 0)
+        close(*fd);
+    return error_set(error, STATUS_IO, "cannot open %s/%s: expected a regular file", log->path, name);
+}
 
 static enum status open_files(struct runlog *log, struct error *error)
 {
-    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
-    int text = openat(log->dir_fd, "episodes.log", flags, 0666);
-    if (text < 0)
-        return error_set_errno(error, errno, "cannot open %s/episodes.log", log->path);
-    int json = openat(log->dir_fd, "episodes.jsonl", flags, 0666);
-    if (json < 0) {
-        enum status status = error_set_errno(error, errno, "cannot open %s/episodes.jsonl", log->path);
+    int text, json;
+    enum status status = open_file(log, "episodes.log", &text, error);
+    if (status != STATUS_OK)
+        return status;
+    status = open_file(log, "episodes.jsonl", &json, error);
+    if (status != STATUS_OK) {
         close(text);
         return status;
     }
@@ -91,14 +106,14 @@ static void show(struct runlog *log, const char *text, size_t bytes)
     do
         written = write(STDOUT_FILENO, text, bytes);
     while (written < 0 && errno == EINTR);
-    if (written < 0) {
+    if (written < 0 && errno != EAGAIN) {
         log->silent = true;
         log_warning("standard output is gone (%s); the lines go on in %s/episodes.log", strerror(errno),
                     log->path);
     }
 }
 
-static void clear_progress(struct runlog *log)
+void runlog_clear_progress(struct runlog *log)
 {
     static const char clear[] = "\r\033[K";
     if (log->progress)
@@ -127,7 +142,7 @@ void runlog_close(struct runlog *log)
 {
     if (log == NULL)
         return;
-    clear_progress(log);
+    runlog_clear_progress(log);
     close(log->log_fd);
     close(log->jsonl_fd);
     free(log);
@@ -148,10 +163,12 @@ static enum status append(struct runlog *log, int fd, const char *name, const ch
     while (written < 0 && errno == EINTR);
     if (written == (ssize_t)bytes)
         return STATUS_OK;
-    int errnum = written < 0 ? errno : ENOSPC;
+    if (written < 0)
+        return error_set_errno(error, errno, "cannot write %s/%s", log->path, name);
     if (written > 0 && ftruncate(fd, before.st_size) != 0)
         log_error("%s/%s ends in half a line: %s", log->path, name, strerror(errno));
-    return error_set_errno(error, errnum, "cannot write %s/%s", log->path, name);
+    return error_set(error, STATUS_IO, "cannot write %s/%s: there was room for %zd of %zu bytes", log->path,
+                     name, written, bytes);
 }
 
 /* JSON has no word for a number that is not one. */
@@ -178,7 +195,7 @@ static enum status append_json(struct runlog *log, const char *line, int length,
 
 static enum status append_text(struct runlog *log, const char *line, int length, struct error *error)
 {
-    clear_progress(log);
+    runlog_clear_progress(log);
     show(log, line, (size_t)length);
     return append(log, log->log_fd, "episodes.log", line, (size_t)length, error);
 }
@@ -217,6 +234,7 @@ enum status runlog_episode(struct runlog *log, const struct control_episode *rec
     char line[LINE_BYTES];
     enum status status = episode_json(log, record, error);
     log->episodes = record->episode;
+    log->running_reward = record->running_reward;
     if (status == STATUS_OK && record->episode % log->job->log.every == 0) {
         int length =
             snprintf(line, sizeof line, "Episode %" PRIu64 "\tLast reward: %.2f\tAverage reward: %.2f\n",
@@ -234,7 +252,7 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
     int length = snprintf(line, sizeof line,
                           "{\"event\":\"%s\",\"episodes\":%" PRIu64 ",\"running_reward\":%s,"
                           "\"timing\":{\"unix_s\":%.3f,\"job_s\":%.6f}}\n",
-                          why, log->episodes, number(running, finished->running_reward), wall_s(),
+                          why, log->episodes, number(running, log->running_reward), wall_s(),
                           (double)monotime_us_between(log->begin, monotime_now()) * 1e-6);
     enum status status = append_json(log, line, length, error);
     if (status != STATUS_OK || finished->end != CONTROL_END_SOLVED)

@@ -20,6 +20,10 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
 /* Clears the progress line and closes; NULL is allowed. */
 void runlog_close(struct runlog *log);
 
+/* Takes the progress line away before something else is written to the terminal; the next episode draws it.
+ */
+void runlog_clear_progress(struct runlog *log);
+
 /* Opens the files anew under their names, for rotation by rename: no line is lost or split. */
 enum status runlog_reopen(struct runlog *log, struct error *error);
 

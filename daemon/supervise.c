@@ -302,6 +302,7 @@ static void reap_children(struct supervisor *s)
 static void stop(struct supervisor *s)
 {
     s->stops++;
+    runlog_clear_progress(s->config->log);
     if (s->stops == 1) {
         log_info("stopping: the running round is finished first; a second signal hurries");
         service_notify("STOPPING=1\nSTATUS=finishing the round");
@@ -329,6 +330,7 @@ static void reload(struct supervisor *s)
     const struct supervise_config *config = s->config;
     struct job job;
     struct job_problems problems = {0};
+    runlog_clear_progress(config->log);
     if (job_read_file(&job, config->job_path, config->overrides, config->override_count, &problems) !=
         STATUS_OK) {
         log_lines(problems.text);
@@ -401,8 +403,10 @@ static struct monotime check_deadlines(struct supervisor *s)
             react(s, child, EVENT_SILENT, &(struct happening){0});
         else
             next = monotime_earliest(next, due);
-        if (!monotime_before(now, s->kill_at))
+        if (!monotime_before(now, s->kill_at)) {
+            log_warning("%s (process %ld) did not leave in time: killed", child->name, (long)child->pid);
             child_kill(child);
+        }
     }
     return monotime_earliest(next, monotime_before(now, s->kill_at) ? s->kill_at : MONOTIME_NEVER);
 }

@@ -128,6 +128,7 @@ static void our_server(const struct bench_case *bench, const char *address, int 
     struct gathering gathering = {.wanted = bench->clients};
     struct rpc_config config = {.role = WIRE_ROLE_AGENT,
                                 .peers_max = bench->clients,
+                                .peer_incarnation_max = UINT32_MAX,
                                 .peer_role = WIRE_ROLE_OBSERVER,
                                 .pending_max = 64,
                                 .incoming_max = 64,

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { NET_CLIENTS_MAX = 8 };
+enum { NET_CLIENTS_MAX = 8, NET_INCARNATION_MAX = 1000 };
 
 struct net {
     char folder[64], address[96];
@@ -41,6 +41,7 @@ static inline struct rpc_config net_server_config(const struct rpc_method *metho
                                .incarnation = 1,
                                .generation = 1,
                                .peers_max = NET_CLIENTS_MAX,
+                               .peer_incarnation_max = NET_INCARNATION_MAX,
                                .peer_role = WIRE_ROLE_OBSERVER,
                                .pending_max = 64,
                                .incoming_max = 64,

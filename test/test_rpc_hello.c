@@ -10,13 +10,14 @@ START_TEST(test_hello_refused)
     struct net net;
     struct service service;
     service_start(&net, &service, 0);
-    struct wire_header headers[5] = {hello(0, 1), hello(NET_CLIENTS_MAX + 1, 1), hello(2, 1), hello(2, 1),
-                                     hello(2, 1)};
-    static const char *const says[5] = {"no such worker", "no such worker", "role", "generation", "role"};
+    struct wire_header headers[] = {hello(0, 1), hello(NET_CLIENTS_MAX + 1, 1),    hello(2, 1), hello(2, 1),
+                                    hello(2, 1), hello(2, NET_INCARNATION_MAX + 1)};
+    static const char *const says[] = {"no such worker", "no such worker", "role",
+                                       "generation",     "role",           "nobody has started"};
     headers[2].role = WIRE_ROLE_AGENT;
     headers[3].generation = 7;
     headers[4].destination = 3;
-    for (unsigned i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < sizeof says / sizeof *says; i++) {
         struct raw raw;
         raw_open(&raw, ZMQ_DEALER, net.address, net.server);
         raw_send(&raw, &headers[i]);

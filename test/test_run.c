@@ -281,6 +281,25 @@ START_TEST(a_reader_who_stops_reading_stops_nothing)
 }
 END_TEST
 
+/* What cannot be opened is told before anything of the earlier run is moved. */
+START_TEST(a_start_that_fails_leaves_the_earlier_run_alone)
+{
+    struct process process;
+    char runtime[128];
+    workplace_write_job(SMALL_JOB);
+    run_job(&process, 0);
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
+    snprintf(runtime, sizeof runtime, "RUNTIME_DIRECTORY=%.63s/absent/below", workplace.folder);
+    struct process_options nowhere = {.environment = (const char *[]){runtime, NULL}};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &nowhere, 60), 74);
+    expect_text(process_err(&process), "absent/below");
+    ck_assert(run_has("episodes.jsonl") && !run_has("previous-1"));
+    struct process_options after_su = {
+        .environment = (const char *[]){"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR=/nowhere/at/all", NULL}};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &after_su, 60), 0);
+}
+END_TEST
+
 START_TEST(closed_descriptors_are_not_mistaken_for_logs)
 {
     struct process process;
@@ -333,6 +352,7 @@ int main(void)
     tcase_add_test(jobs, a_directory_that_cannot_be_written_is_named);
     tcase_add_test(jobs, a_foreign_socket_folder_is_refused);
     tcase_add_test(jobs, a_reader_who_stops_reading_stops_nothing);
+    tcase_add_test(jobs, a_start_that_fails_leaves_the_earlier_run_alone);
     tcase_add_test(jobs, closed_descriptors_are_not_mistaken_for_logs);
     tcase_add_test(jobs, a_full_disk_ends_the_job_and_tears_no_line);
     suite_add_tcase(suite, jobs);

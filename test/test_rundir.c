@@ -108,8 +108,8 @@ END_TEST
 START_TEST(a_file_where_a_directory_should_be_is_named)
 {
     write_file("taken", "mine\n");
-    refuse_run("taken", STATUS_NOT_FOUND, "cannot open the run directory taken: ");
-    refuse_run("taken/run", STATUS_NOT_FOUND, "cannot make the directory taken/run: ");
+    refuse_run("taken", STATUS_IO, "cannot open the run directory taken: ");
+    refuse_run("taken/run", STATUS_IO, "cannot make the directory taken/run: ");
     expect_file("taken", "mine\n");
 }
 END_TEST
@@ -269,7 +269,7 @@ START_TEST(a_lock_that_is_a_link_is_refused)
     ck_assert_int_eq(mkdir("run", 0777), 0);
     write_file("precious", "precious\n");
     ck_assert_int_eq(symlink("../precious", "run/lock"), 0);
-    refuse_run("run", STATUS_IO, "cannot open run/lock: ");
+    refuse_run("run", STATUS_IO, "cannot open run/lock as a regular file: ");
     expect_file("precious", "precious\n");
     ck_assert(!there("run/job.json"));
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -232,6 +233,21 @@ START_TEST(rotation_loses_no_line)
 }
 END_TEST
 
+/* A fifo has no reader: opening or writing it would block the supervisor for ever. */
+START_TEST(rotation_onto_a_fifo_keeps_the_old_files)
+{
+    char moved[192];
+    start(NULL);
+    snprintf(moved, sizeof moved, "%.120s.1", workplace.log);
+    ck_assert_int_eq(rename(workplace.log, moved), 0);
+    ck_assert_int_eq(mkfifo(workplace.log, 0666), 0);
+    kill(daemon_process.pid, SIGUSR1);
+    ck_assert(file_wait_for(daemon_process.err_path, "expected a regular file; the lines go on", 20));
+    kill(daemon_process.pid, SIGTERM);
+    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+}
+END_TEST
+
 START_TEST(sighup_reads_the_job_again)
 {
     start(NULL);
@@ -317,6 +333,7 @@ int main(void)
     tcase_add_test(ends, a_silent_agent_is_killed);
     tcase_add_test(ends, nobody_outlives_a_killed_supervisor_by_a_second);
     tcase_add_test(ends, rotation_loses_no_line);
+    tcase_add_test(ends, rotation_onto_a_fifo_keeps_the_old_files);
     tcase_add_test(ends, sighup_reads_the_job_again);
     tcase_add_test(ends, a_service_manager_hears_of_start_life_and_end);
     suite_add_tcase(suite, ends);

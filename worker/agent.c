@@ -125,6 +125,7 @@ static enum status open_rpc(struct agent *agent, struct error *error)
                                 .generation = worker->self.generation,
                                 .peers_max = worker->job.observers.count,
                                 .peer_role = WIRE_ROLE_OBSERVER,
+                                .peer_incarnation_max = worker->self.incarnation,
                                 .pending_max = worker->job.observers.count,
                                 .incoming_max = 2 * worker->job.observers.count + 16,
                                 .rows_max = agent->per_observer,

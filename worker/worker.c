@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sysexits.h>
 #include <unistd.h>
 
@@ -157,6 +158,7 @@ int worker_main(const struct role *role)
 {
     static struct worker worker;
     struct error error = {0};
+    prctl(PR_SET_NAME, "coalesced"); /* not "exe", by which it was executed */
     log_name(role->name);
     enum status status = read_start(&worker, role, &error);
     if (status == STATUS_OK) {

@@ -61,9 +61,10 @@ struct rpc_config {
     uint16_t worker; /* 0 for a server */
     uint8_t role;
     uint32_t incarnation, generation;
-    uint32_t peers_max;    /* a server's clients are workers 1 .. peers_max, and have role peer_role */
-    uint8_t peer_role;     /* of the other end or ends */
-    uint32_t pending_max;  /* calls of ours at a time; one more is STATUS_BUSY */
+    uint32_t peers_max; /* a server's clients are workers 1 .. peers_max, and have role peer_role */
+    uint8_t peer_role;  /* of the other end or ends */
+    uint32_t peer_incarnation_max; /* a server takes no HELLO with a higher one: nobody has given it out */
+    uint32_t pending_max;          /* calls of ours at a time; one more is STATUS_BUSY */
     uint32_t incoming_max; /* calls of theirs at a time, over all peers; one more is answered STATUS_BUSY */
     uint32_t rows_max;     /* see struct rpc_tensor_rule */
     const struct rpc_method *methods; /* static; METHOD_ECHO is served by rpc itself */

@@ -210,6 +210,8 @@ static const char *refusal(const struct rpc *rpc, const struct rpc_session *sess
         return "no such worker in this job";
     if (header->role != rpc->config.peer_role || header->destination != rpc->config.worker)
         return "not the role that this server serves";
+    if (header->incarnation > rpc->config.peer_incarnation_max)
+        return "nobody has started this incarnation of the worker";
     if (session->was_live && header->incarnation <= session->incarnation)
         return session->is_live ? "this incarnation of the worker is here already"
                                 : "this incarnation of the worker has ended";
