@@ -168,6 +168,45 @@ START_TEST(rows_are_added_in_order)
 }
 END_TEST
 
+/* What affine2.bias is owed by row i of `batch` when it counts once and the other rows not at all. That is
+ * dL/dz_a = P(a) - [a = taken], and nothing on the way rounds it: 1 times a float is that float, and zeros,
+ * of either sign, are all that is added to it. */
+static void expect_pull_of_what_acted(const struct mlp_batch *batch, uint32_t i, const float *acted)
+{
+    const uint32_t actions = problem.shape.actions;
+    float coefficient[MLP_CHUNK_ROWS] = {0};
+    coefficient[i] = 1;
+    memset(problem.gradient, 0, problem.count * sizeof *problem.gradient);
+    mlp_gradient(mlp, batch, coefficient, problem.gradient);
+    for (uint32_t a = 0; a < actions; a++) {
+        float pull = batch->actions[batch->row[i]] == a ? acted[a] - 1.0f : acted[a];
+        ck_assert_mem_eq(&problem.gradient[problem.count - actions + a], &pull, sizeof pull);
+    }
+}
+
+/* The learner's own forward is bit for bit the one that acted: whatever batch a row acted in, its
+ * probabilities stand in the gradient again when it learns alone, and when it learns among others. */
+START_TEST(the_forward_that_learns_is_the_one_that_acted)
+{
+    if (!open_case(_i))
+        return;
+    for (uint32_t i = 0; i < problem.rows; i++) {
+        const float *acted = problem.probabilities + (size_t)i * problem.shape.actions;
+        struct mlp_batch part = problem.batch;
+        part.count = 1;
+        part.row += i;
+        expect_pull_of_what_acted(&part, 0, acted);
+        if (i % (1 + problem.rows / 7) != 0)
+            continue;
+        uint32_t first = i - i % MLP_CHUNK_ROWS, left = problem.rows - first;
+        part.count = left < MLP_CHUNK_ROWS ? left : MLP_CHUNK_ROWS;
+        part.row = problem.row + first;
+        expect_pull_of_what_acted(&part, i - first, acted);
+    }
+    close_case();
+}
+END_TEST
+
 START_TEST(no_rows_are_no_gradient)
 {
     ck_assert(open_case(2)); // the baseline, which every machine has
@@ -191,6 +230,7 @@ int main(void)
     tcase_add_loop_test(backward, instruction_sets_agree_bit_for_bit, 0, CASES);
     tcase_add_loop_test(backward, chunks_are_added_in_order, 0, CASES * ISAS);
     tcase_add_loop_test(backward, rows_are_added_in_order, 0, CASES * ISAS);
+    tcase_add_loop_test(backward, the_forward_that_learns_is_the_one_that_acted, 0, CASES * ISAS);
     tcase_add_test(backward, no_rows_are_no_gradient);
     suite_add_tcase(suite, backward);
     return suite_run(suite);
