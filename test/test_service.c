@@ -88,25 +88,24 @@ START_TEST(an_abstract_name_is_told)
 }
 END_TEST
 
-/* As long as an address can be, 107 bytes, and one byte more: the latter cannot be anybody's. */
+/* As long as an address can be, 107 bytes, and longer: the latter are taken for no socket at all. */
 START_TEST(a_name_is_used_up_to_its_longest)
 {
-    const size_t longest = sizeof((struct sockaddr_un *)0)->sun_path - 1;
-    char name[128];
+    static const size_t lengths[] = {107, 108, 120};
+    char name[121];
     close(manager);
     memset(name, 'n', sizeof name);
-    int length = snprintf(name, sizeof name, "@coalesced-test-%ld-", (long)getpid());
-    name[length] = 'n';
-    name[longest] = '\0';
+    name[snprintf(name, sizeof name, "@coalesced-test-%ld-", (long)getpid())] = 'n';
+    name[107] = '\0';
     listen_at(name);
-    if (_i == 1) {
-        name[longest] = 'n';
-        name[longest + 1] = '\0';
-    }
+    name[107] = 'n';
+    name[lengths[_i]] = '\0';
     setenv("NOTIFY_SOCKET", name, 1);
+    setenv("WATCHDOG_USEC", "3000000", 1);
     service_init();
     service_notify("READY=1");
     ck_assert_str_eq(heard(), _i == 0 ? "READY=1" : "");
+    ck_assert_int_eq(monotime_is_never(service_watchdog(at_us(1))), _i > 0);
 }
 END_TEST
 
@@ -234,7 +233,7 @@ int main(void)
     tcase_add_checked_fixture(manager_case, open_manager, close_manager);
     tcase_add_test(manager_case, a_path_is_told);
     tcase_add_test(manager_case, an_abstract_name_is_told);
-    tcase_add_loop_test(manager_case, a_name_is_used_up_to_its_longest, 0, 2);
+    tcase_add_loop_test(manager_case, a_name_is_used_up_to_its_longest, 0, 3);
     tcase_add_loop_test(manager_case, no_socket_is_silence, 0, 5);
     tcase_add_test(manager_case, nothing_is_told_before_init);
     tcase_add_test(manager_case, a_manager_that_is_gone_or_full_stops_nobody);
