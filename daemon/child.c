@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,16 @@ static void set_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* Workers hand each other small messages all the time. Under the default policy each of them preempts the one
+ * who woke it, a switch of context per message; as a batch job it lets the waker finish first. Ten observers
+ * on two cores, turn by turn: a job of 2.03 s became one of 1.72 (medians of 4), one observer's stayed as it
+ * was. Where it is not allowed, it is done without. */
+static void set_policy(void)
+{
+    const struct sched_param none = {0};
+    sched_setscheduler(0, SCHED_BATCH, &none);
+}
+
 /* Puts the control line where the worker looks for it, without close-on-exec. */
 static bool place_control(int fd)
 {
@@ -41,6 +52,7 @@ static _Noreturn void become_worker(const struct child *child, int fd, pid_t sup
     if (getppid() != supervisor)
         _exit(EX_UNAVAILABLE);
     set_signals();
+    set_policy();
     setenv("OMP_WAIT_POLICY", "passive", 0);
     int null = open("/dev/null", O_RDWR);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0 || !place_control(fd)) {

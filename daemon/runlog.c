@@ -17,7 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 1024, NUMBER_BYTES = 32 };
+/* Room for every double that a worker may report, 1e308 written out included. */
+enum { NUMBER_BYTES = 330, LINE_BYTES = 1024 + 10 * NUMBER_BYTES };
 
 struct runlog {
     int dir_fd;
@@ -125,7 +126,7 @@ void runlog_clear_progress(struct runlog *log)
 static void draw_progress(struct runlog *log, const struct control_episode *record)
 {
     enum { REDRAW_US = 100000 };
-    char line[160];
+    char line[LINE_BYTES];
     struct monotime now = monotime_now();
     if (!log->terminal || monotime_before(now, log->progress_due))
         return;
@@ -171,13 +172,17 @@ static enum status append(struct runlog *log, int fd, const char *name, const ch
                      name, written, bytes);
 }
 
+enum { ALL_DIGITS = -1 };
+
 /* JSON has no word for a number that is not one. */
-static const char *number(char text[NUMBER_BYTES], double value)
+static const char *number(char text[NUMBER_BYTES], double value, int decimals)
 {
-    if (isfinite(value))
+    if (!isfinite(value))
+        snprintf(text, NUMBER_BYTES, "null");
+    else if (decimals == ALL_DIGITS)
         snprintf(text, NUMBER_BYTES, "%.17g", value);
     else
-        snprintf(text, NUMBER_BYTES, "null");
+        snprintf(text, NUMBER_BYTES, "%.*f", decimals, value);
     return text;
 }
 
@@ -214,18 +219,19 @@ enum status runlog_start(struct runlog *log, struct error *error)
 
 static enum status episode_json(struct runlog *log, const struct control_episode *r, struct error *error)
 {
-    char line[LINE_BYTES], reward[NUMBER_BYTES], running[NUMBER_BYTES], loss[NUMBER_BYTES];
+    char line[LINE_BYTES], n[9][NUMBER_BYTES];
     double rate = r->timing.episode_s > 0 ? (double)r->env_steps / r->timing.episode_s : 0;
     int length = snprintf(
         line, sizeof line,
         "{\"episode\":%" PRIu64 ",\"reward\":%s,\"running_reward\":%s,\"loss\":%s,\"env_steps\":%" PRIu64
-        ",\"timing\":{\"unix_s\":%.3f,\"episode_s\":%.6f,\"learn_s\":%.6f,\"env_steps_per_s\":%.1f,"
+        ",\"timing\":{\"unix_s\":%.3f,\"episode_s\":%s,\"learn_s\":%s,\"env_steps_per_s\":%s,"
         "\"launches\":%" PRIu64 ",\"requests\":%" PRIu64
-        ",\"batch_mean\":%.3f,\"batch_max\":%u,\"wait_us_p50\":%.0f,\"wait_us_p99\":%.0f}}\n",
-        r->episode, number(reward, r->reward), number(running, r->running_reward), number(loss, r->loss),
-        r->env_steps, wall_s(), r->timing.episode_s, r->timing.learn_s, rate, r->timing.launches,
-        r->timing.requests, r->timing.batch_mean, r->timing.batch_max, r->timing.wait_us_p50,
-        r->timing.wait_us_p99);
+        ",\"batch_mean\":%s,\"batch_max\":%u,\"wait_us_p50\":%s,\"wait_us_p99\":%s}}\n",
+        r->episode, number(n[0], r->reward, ALL_DIGITS), number(n[1], r->running_reward, ALL_DIGITS),
+        number(n[2], r->loss, ALL_DIGITS), r->env_steps, wall_s(), number(n[3], r->timing.episode_s, 6),
+        number(n[4], r->timing.learn_s, 6), number(n[5], rate, 1), r->timing.launches, r->timing.requests,
+        number(n[6], r->timing.batch_mean, 3), r->timing.batch_max, number(n[7], r->timing.wait_us_p50, 0),
+        number(n[8], r->timing.wait_us_p99, 0));
     return append_json(log, line, length, error);
 }
 
@@ -252,7 +258,7 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
     int length = snprintf(line, sizeof line,
                           "{\"event\":\"%s\",\"episodes\":%" PRIu64 ",\"running_reward\":%s,"
                           "\"timing\":{\"unix_s\":%.3f,\"job_s\":%.6f}}\n",
-                          why, log->episodes, number(running, log->running_reward), wall_s(),
+                          why, log->episodes, number(running, log->running_reward, ALL_DIGITS), wall_s(),
                           (double)monotime_us_between(log->begin, monotime_now()) * 1e-6);
     enum status status = append_json(log, line, length, error);
     if (status != STATUS_OK || finished->end != CONTROL_END_SOLVED)

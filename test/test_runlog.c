@@ -281,6 +281,24 @@ START_TEST(a_full_disk_fails_the_start_and_the_end_too)
 }
 END_TEST
 
+/* A worker with a damaged memory may report anything; each line is still whole, and JSON. */
+START_TEST(numbers_out_of_this_world_make_lines_all_the_same)
+{
+    static const double values[] = {1e308, -1e308, NAN, INFINITY};
+    char command[256];
+    struct control_episode record = episode_of(1);
+    record.reward = record.running_reward = record.loss = values[_i];
+    record.timing.episode_s = record.timing.learn_s = record.timing.batch_mean = values[_i];
+    record.timing.wait_us_p50 = record.timing.wait_us_p99 = values[_i];
+    stdout_to_file();
+    open_log();
+    ck_assert_int_eq(runlog_episode(runlog, &record, &error), STATUS_OK);
+    snprintf(command, sizeof command, "jq -e '.episode == 1 and has(\"timing\")' '%.127s' >/dev/null",
+             workplace.jsonl);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("runlog");
@@ -289,6 +307,7 @@ int main(void)
     tcase_add_test(lines, every_thins_what_people_read);
     tcase_add_test(lines, numbers_that_are_none_are_null);
     tcase_add_test(lines, numbers_keep_all_their_bits);
+    tcase_add_loop_test(lines, numbers_out_of_this_world_make_lines_all_the_same, 0, 4);
     TCase *files = add_case(suite, "files");
     tcase_add_test(files, lines_go_behind_what_is_there);
     tcase_add_test(files, reopening_after_a_rename_splits_no_line);

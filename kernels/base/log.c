@@ -36,6 +36,9 @@ void log_line(enum log_level level, const char *format, ...)
     length += text < 0 ? 0 : text;
     if (length > LINE_BYTES - 1)
         length = LINE_BYTES - 1;
+    for (int i = 0; i < length; i++) /* a peer's text may not write lines, or to a terminal, of its own */
+        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
+            line[i] = '?';
     line[length++] = '\n';
     while (write(STDERR_FILENO, line, (size_t)length) < 0 && errno == EINTR)
         continue;
