@@ -4,7 +4,7 @@
  * peer's frames; once answered, the answer's. An answer that finds its peer's queue full waits in the
  * session's own queue, behind those before it, and is tried again every turn. The pool is incoming_max
  * and a good thousand more; when even that is used up, the peer who leaves the most answers untaken loses
- * its session, and so does one who asks for more while 16 MiB of answers wait for it. */
+ * its session, and so does one who asks for more while 60 MiB of answers wait for it. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>

@@ -16,13 +16,14 @@
 #include "worker/net/rpc.h"
 
 enum {
-    REPLAY_WINDOW = 4096,      /* request ids behind the highest seen that are still told apart */
-    STRANGERS_MAX = 64,        /* connections that were told BYE last, and are ignored */
-    FAREWELLS_MAX = 64,        /* BYEs that wait for room */
-    REPLIES_HELD_MIN = 1024,   /* replies that may wait for room, beside incoming_max */
-    HELD_BYTES_MAX = 16 << 20, /* of one session's replies that wait; its next request ends it */
-    DRAIN_MAX = 256,           /* messages handled in one turn */
-    GLANCE_TURNS = 32,         /* busy turns between two looks at the watches */
+    REPLAY_WINDOW = 4096,    /* request ids behind the highest seen that are still told apart */
+    STRANGERS_MAX = 64,      /* connections that were told BYE last, and are ignored */
+    FAREWELLS_MAX = 64,      /* BYEs that wait for room */
+    REPLIES_HELD_MIN = 1024, /* replies that may wait for room, beside incoming_max */
+    HELD_BYTES_MAX =
+        WIRE_QUEUE_MAX * WIRE_PAYLOAD_BYTES_MAX, /* of one session's held replies: a second queue */
+    DRAIN_MAX = 256,                             /* messages handled in one turn */
+    GLANCE_TURNS = 32,                           /* busy turns between two looks at the watches */
     NO_PLACE = -1,
 };
 
