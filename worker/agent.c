@@ -362,6 +362,7 @@ static enum status after_reporting(struct agent *agent, struct error *error)
     if (agent->worker->logged + 1 < agent->episode)
         return STATUS_AGAIN;
     report(agent);
+    worker_read_orders(agent->worker); /* an order to stop may wait behind busy turns */
     if (!enough(agent))
         return play(agent, error);
     agent->phase = AGENT_CLOSING;

@@ -32,6 +32,7 @@ enum {
     SPIN_US = 150,            /* a round trip on idle processors, and some */
     SPINS_IN_VAIN_MAX = 3,
     SLEEPS_PER_TRIAL = 64,
+    UNWATCHED_MAX = 32,
     SENDING_WAIT_US_MAX = 1000, /* how often a refused send is tried again at the least */
 };
 
@@ -45,6 +46,7 @@ struct endpoint {
     ino_t path_inode;
     unsigned spins_in_vain; /* since the last that found something */
     unsigned sleeps;        /* since the last spin */
+    unsigned unwatched;     /* waits that messages ended before the watches were looked at */
 };
 
 void *endpoint_context(struct endpoint *endpoint)
@@ -464,8 +466,12 @@ enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watc
         status = spin(endpoint, until, readable);
     for (size_t i = 0; i < count; i++)
         watches[i].ready = false;
-    if (status != STATUS_OK || (*readable && !is_glance))
+    bool is_early = *readable && !is_glance;
+    if (status != STATUS_OK || (is_early && ++endpoint->unwatched < UNWATCHED_MAX))
         return status;
+    endpoint->unwatched = 0;
+    if (is_early) /* messages that keep coming must not hide the watches for ever */
+        until = (struct monotime){0};
     if (sending)
         until = monotime_earliest(until, monotime_add_us(monotime_now(), SENDING_WAIT_US_MAX));
     return sleep_once(endpoint, watches, count, until, readable);

@@ -65,9 +65,9 @@ struct endpoint_watch {
 /* Waits until the endpoint can be received from (*readable), a watch is ready, or `until`; a time of 0
  * nanoseconds only looks, at the endpoint and at all watches. `sending`: also until a send that was refused
  * may succeed, at most a millisecond. Spins for a fraction of a millisecond before it sleeps, where that has
- * paid lately. When messages come first, the watches are not looked at: look now and
- * then. EINTR is a spurious return, and *readable may also be true for news that concern only ZeroMQ: the
- * receive knows. Call it after a receive that found nothing. */
+ * paid lately. When messages come first, the watches are
+ * looked at only every 32nd time. EINTR is a spurious return, and *readable may also be true for news that
+ * concern only ZeroMQ: the receive knows. Call it after a receive that found nothing. */
 enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
                           bool sending, struct monotime until, bool *readable);
 
