@@ -15,19 +15,22 @@ BUILD := build/$(if $(SAN),$(SAN),release)
 CPPFLAGS := -I. -D_GNU_SOURCE -DCOALESCED_VERSION='"$(VERSION)"'
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-prototypes -Wmissing-prototypes \
             -Wpointer-arith -Wcast-qual -Wwrite-strings
-CFLAGS := -std=gnu17 -O2 -g -ffp-contract=off -fno-omit-frame-pointer $(WARNINGS) \
+CFLAGS := -std=gnu17 -O2 -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition $(WARNINGS) \
           $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 LDFLAGS := $(if $(SAN),-fsanitize=$(SAN))
-LDLIBS := -lzmq -lcjson -lsodium -lm -lpthread
+LDLIBS := -lzmq -lcjson -lsodium -lm -lpthread -ldl
 
-# kernels/lanes/ is compiled once per instruction set that we dispatch to; kernels/onednn/ stands apart so
-# that a program that does not ask for oneDNN does not load it.
+# kernels/lanes/ is compiled once per instruction set that we dispatch to. kernels/onednn/ and kernels/cuda/
+# become plug-ins, so that nothing loads a math library that does not ask for it; kernels/onednn/bare/ is the
+# baselines of tests and benchmarks.
 ISAS := baseline avx2 avx512
 ISA_baseline :=
 ISA_avx2 := -mavx2 -mfma
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512
 LANES := $(wildcard kernels/lanes/*.c)
 ONEDNN := $(wildcard kernels/onednn/*.c)
+BARE := $(wildcard kernels/onednn/bare/*.c)
+CUDA := $(wildcard kernels/cuda/*.cu)
 KERNELS := $(filter-out $(LANES) $(ONEDNN),$(wildcard kernels/*.c kernels/*/*.c))
 WORKER := $(wildcard worker/*.c worker/*/*.c)
 DAEMON := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
@@ -39,13 +42,20 @@ TEST_COMMON := $(filter-out $(wildcard test/test_*.c test/bench_*.c),$(wildcard 
 
 objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LANE_OBJECTS := $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(LANES)))
+# The sanitizers do not see into OpenMP's threads: the thread sanitizer's build runs our own loops serially.
+OPENMP := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
+NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(if $(and $(NVCC),$(CUDA)),$(BUILD)/libcoalesced-cuda.so)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
 .PHONY: all check bench fuzz lint format install clean help schema
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(BUILD)/coalesced
+all: $(BUILD)/coalesced $(PLUGINS)
+ifeq ($(NVCC),)
+	@echo 'no CUDA toolkit (nvcc): the GPU plug-in is not built'
+endif
 
 help:
 	@echo 'make            the daemon, $(BUILD)/coalesced'
@@ -71,7 +81,9 @@ $(foreach isa,$(ISAS),$(eval $(call lane_rule,$(isa))))
 $(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(LANE_OBJECTS)
 $(BUILD)/libworker.a: $(call objects,$(WORKER))
 $(BUILD)/libdaemon.a: $(call objects,$(DAEMON))
-$(BUILD)/libonednn.a: $(call objects,$(ONEDNN))
+$(BUILD)/libbare.a: $(call objects,$(BARE))
+$(call objects,$(ONEDNN)): CFLAGS += -fvisibility=hidden $(OPENMP)
+$(call objects,$(BARE)): CFLAGS += $(OPENMP)
 $(BUILD)/%.a:
 	@rm -f $@
 	$(AR) rcs $@ $^
@@ -79,10 +91,15 @@ $(BUILD)/%.a:
 $(BUILD)/coalesced: $(BUILD)/daemon/main.o $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+# A plug-in carries what it needs of libkernels.a itself and shows one symbol.
+$(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
+	$(CC) $(LDFLAGS) $(OPENMP) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -ldnnl -lm -lpthread
+
 # A test links its own object, the helpers beside it, and from the archives what it names and no more.
-# Tests whose name says onednn, and bench_mlp, are the only programs that load oneDNN.
-$(BUILD)/test/%_onednn $(BUILD)/test/bench_mlp: EXTRA_LIBS := $(BUILD)/libonednn.a $(BUILD)/libkernels.a -ldnnl
-$(BUILD)/test/%: $(BUILD)/test/%.o $(call objects,$(TEST_COMMON)) $(BUILD)/libonednn.a $(ARCHIVES)
+# Tests whose name says onednn, bench_mlp and bench_kernels are the only programs that link oneDNN.
+$(BUILD)/test/%_onednn $(BUILD)/test/bench_mlp $(BUILD)/test/bench_kernels: \
+    EXTRA_LIBS := $(BUILD)/libbare.a $(BUILD)/libkernels.a -ldnnl $(OPENMP)
+$(BUILD)/test/%: $(BUILD)/test/%.o $(call objects,$(TEST_COMMON)) $(BUILD)/libbare.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $< $(call objects,$(TEST_COMMON)) $(ARCHIVES) $(EXTRA_LIBS) \
 	    -Wl,--push-state,--as-needed -lcheck -lsubunit $(LDLIBS) -lrt -Wl,--pop-state
 
@@ -91,10 +108,10 @@ $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -std=gnu17 -O2 -g $(WARNINGS) -fno-builtin -fPIC -shared -o $@ $<
 
-check: $(BUILD)/coalesced $(TESTS) $(PRELOADS)
+check: $(BUILD)/coalesced $(PLUGINS) $(TESTS) $(PRELOADS)
 	@BUILD=$(BUILD) SAN=$(SAN) scripts/check $(sort $(TESTS)) $(SHELL_TESTS)
 
-bench: $(BUILD)/coalesced $(BENCHES)
+bench: $(BUILD)/coalesced $(PLUGINS) $(BENCHES)
 	@BUILD=$(BUILD) scripts/bench
 
 schema: $(BUILD)/coalesced
@@ -126,8 +143,10 @@ lint:
 format:
 	clang-format -i $(SOURCES)
 
-install: $(BUILD)/coalesced
+install: $(BUILD)/coalesced $(PLUGINS)
 	install -D -m 755 $(BUILD)/coalesced $(DESTDIR)$(PREFIX)/bin/coalesced
+	install -d $(DESTDIR)$(PREFIX)/lib/coalesced
+	install -m 755 $(PLUGINS) $(DESTDIR)$(PREFIX)/lib/coalesced/
 	install -d $(DESTDIR)$(PREFIX)/share/coalesced $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 config/*.json $(DESTDIR)$(PREFIX)/share/coalesced/
 	sed 's|@PREFIX@|$(PREFIX)|g' scripts/coalesced@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service

@@ -6,7 +6,7 @@
  * ninetieth percentile of the rounds. The clock is the thread's own CPU time, which a busy machine stretches
  * least. oneDNN takes the processor's best instructions and so stands beside ours on its best set only.
  * Times are told, never judged. */
-#include "kernels/onednn/mlp_onednn.h"
+#include "kernels/onednn/bare/mlp_onednn.h"
 #include "test/mlp_problem.h"
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* The policy's rows against oneDNN's primitives, which share nothing with them but the definition. */
-#include "kernels/onednn/mlp_onednn.h"
+#include "kernels/onednn/bare/mlp_onednn.h"
 #include "test/mlp_problem.h"
 #include "test/workplace.h"
 

@@ -4,8 +4,8 @@
  * is the best that oneDNN 2.6 offers for these layers: dropout's factors and ReLU are fused behind the first
  * inner product, its weights are in the layout it asks for, and every primitive is made once for a fixed
  * number of rows. Dropout arrives as factors, ready made. All of it runs on the calling thread alone. */
-#ifndef KERNELS_ONEDNN_MLP_ONEDNN_H
-#define KERNELS_ONEDNN_MLP_ONEDNN_H
+#ifndef KERNELS_ONEDNN_BARE_MLP_ONEDNN_H
+#define KERNELS_ONEDNN_BARE_MLP_ONEDNN_H
 
 #include "kernels/base/status.h"
 #include "kernels/mlp.h"

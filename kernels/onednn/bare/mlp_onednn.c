@@ -2,7 +2,7 @@
  *
  * Every tensor of both passes is one entry of an enum, with its memory object; every primitive is one step
  * that names the tensors it reads and writes. Making them is most of this file, running them a loop. */
-#include "kernels/onednn/mlp_onednn.h"
+#include "kernels/onednn/bare/mlp_onednn.h"
 
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>

@@ -1,0 +1,58 @@
+/* An arena: the memory of one step, freed at once.
+ *
+ * Blocks are cut from chunks that a source gives (malloc for host memory, the GPU's allocator for device
+ * memory; the arena itself never touches the bytes, so device addresses are fine). A block may be released
+ * early, and its bytes then serve the next one that fits: first fit by address, neighbours merged, so that
+ * equal sequences of calls give equal addresses. arena_reset ends the step: every block is gone. If the step
+ * needed more than one chunk, the next allocation replaces them by a single one of the size that was needed
+ * at the most; from the second equal step on, nothing is asked of the source any more.
+ *
+ * One thread at a time. Nothing here blocks. With poison on (the default when NDEBUG is not defined), a
+ * block that is released or reset is filled with 0xff bytes (a NaN in every float format) by the source. */
+#ifndef KERNELS_BASE_ARENA_H
+#define KERNELS_BASE_ARENA_H
+
+#include "kernels/base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Every block begins at a multiple of this and is a multiple of it long. */
+enum { ARENA_ALIGNMENT = 64 };
+
+/* Where chunks come from. All functions get `context`. */
+struct arena_source {
+    void *context;
+    void *(*take)(void *context, size_t bytes); /* aligned to ARENA_ALIGNMENT; NULL: no memory */
+    void (*give)(void *context, void *chunk);
+    void (*poison)(void *context, void *block, size_t bytes);
+};
+
+/* Host memory: aligned_alloc, free, memset. */
+extern const struct arena_source arena_host;
+
+struct arena;
+
+/* STATUS_NO_MEMORY. Takes nothing from the source yet. `source` is copied. */
+enum status arena_new(struct arena **out, const struct arena_source *source, struct error *error);
+void arena_free(struct arena *arena);
+
+/* A block of at least `bytes` (0 counts as 1), or NULL when the source has no more or `bytes` is so large
+ * that rounding it up overflows. Not initialized. */
+void *arena_take(struct arena *arena, size_t bytes);
+
+/* Gives one block back early. NULL is nothing. A pointer that is no block of this arena is our own mistake
+ * (asserted). */
+void arena_release(struct arena *arena, void *block);
+
+/* Ends the step: all blocks are gone. */
+void arena_reset(struct arena *arena);
+
+struct arena_stats {
+    size_t in_use, peak; /* bytes in blocks now; the most at any time since arena_new */
+    size_t held;         /* bytes in chunks */
+    uint64_t takes;      /* chunks that were asked of the source since arena_new */
+};
+void arena_stats(const struct arena *arena, struct arena_stats *stats);
+
+#endif

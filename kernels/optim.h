@@ -1,0 +1,33 @@
+/* Optimizers: a trained slab moved in place by a gradient slab, with the moments that this needs.
+ *
+ * The formulas are kernels/kernels.h's (sgd) and kernels/adam.h's; the backend computes them, element by
+ * element, so that neither layout nor the number of threads changes a bit. Belongs to whoever holds the
+ * params. */
+#ifndef KERNELS_OPTIM_H
+#define KERNELS_OPTIM_H
+
+#include "kernels/params.h"
+
+enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM };
+
+struct optimizer_settings {
+    enum optimizer_kind kind;
+    struct sgd_settings sgd;
+    struct adam_settings adam;
+};
+
+struct optimizer;
+
+/* STATUS_INVALID names the setting out of range: lr > 0 and finite, momentum in [0, 1), betas in [0, 1),
+ * epsilon > 0. Moments begin at zero. Freed before the params. */
+enum status optimizer_new(struct optimizer **out, const struct optimizer_settings *settings,
+                          struct params *params, struct error *error);
+void optimizer_free(struct optimizer *optimizer);
+
+/* One step against the gradient (completed here). Whether it is finite is the caller's to see. Allocates
+ * nothing. */
+enum status optimizer_step(struct optimizer *optimizer, struct gradients *gradients, struct error *error);
+
+uint64_t optimizer_steps(const struct optimizer *optimizer);
+
+#endif

@@ -1,0 +1,123 @@
+/* Parameters: one flat slab per model, with names.
+ *
+ * A model registers its tensors in PyTorch's order, under PyTorch's names ("layer1.0.conv1.weight"), with the
+ * distribution that they begin from; params_build lays them out and draws them. Three kinds stand beside each
+ * other: trained parameters (the slab that optimizers move, and to which gradients and moments are parallel),
+ * buffers (running statistics: a slab of their own), and counters (num_batches_tracked: int64 on the host).
+ * Every entry begins at a multiple of 64 bytes; what lies between two entries is zero and stays zero under
+ * every optimizer.
+ *
+ * The slabs lie in the backend's memory, in its dtype. An entry begins in canonical layout; params_settle may
+ * permute a trained one into the layout that the backend's forward asked for, together with every gradient
+ * and moment that belongs to it. params_read, params_write and the files are canonical always.
+ *
+ * Belongs to one thread at a time. Nothing but params_new, _add, _build, gradients_new and the file functions
+ * allocates. */
+#ifndef KERNELS_PARAMS_H
+#define KERNELS_PARAMS_H
+
+#include "kernels/kernels.h"
+
+enum parameter_kind { PARAMETER_TRAINED, PARAMETER_BUFFER, PARAMETER_COUNTER };
+
+/* How an entry begins. */
+enum init_kind {
+    INIT_CONSTANT, /* value */
+    INIT_UNIFORM,  /* in ±value */
+    INIT_NORMAL,   /* mean 0, standard deviation value */
+};
+struct init {
+    enum init_kind kind;
+    double value;
+};
+
+struct params;
+
+struct parameter {
+    const char *name; /* owned by params */
+    enum parameter_kind kind;
+    uint32_t index; /* in order of registration, over all kinds */
+    struct init init;
+    struct tensor tensor; /* its part of the slab; a counter's has no data */
+    size_t offset;        /* elements from its slab's begin */
+    int64_t counter;      /* PARAMETER_COUNTER's value */
+    struct params *params;
+};
+
+enum status params_new(struct params **out, struct backend *backend, struct error *error);
+void params_free(struct params *params);
+
+/* Registers an entry; before params_build. `name` is copied. STATUS_INVALID: a bad shape, or a name that is
+ * there already or that safetensors reserves. Returns through *out a pointer that lives as long as params. */
+enum status params_add(struct params *params, const char *name, enum parameter_kind kind, struct shape shape,
+                       struct init init, struct parameter **out, struct error *error);
+
+/* Lays out the slabs and draws every entry from stream RNG_INIT, keyed by (seed, element, index among the
+ * *trained* entries): uniform from word 0 as 2 rng_uniform_float - 1 times the bound; normal by Box and
+ * Muller ("A note on the generation of random normal deviates", 1958) from rng_uniform_double of words 0, 1
+ * and of words 2, 3. */
+enum status params_build(struct params *params, uint64_t seed, struct error *error);
+
+uint32_t params_count(const struct params *params);
+struct parameter *params_at(struct params *params, uint32_t index);
+struct parameter *params_find(struct params *params, const char *name); /* NULL: none */
+struct backend *params_backend(const struct params *params);
+
+/* The trained slab, and the buffers', as one flat tensor of rank 1. */
+const struct tensor *params_slab(const struct params *params);
+const struct tensor *params_buffers(const struct params *params);
+
+/* One entry's values, canonical. A counter takes and gives DTYPE_F64 or goes by its field. */
+enum status params_read(struct params *params, const struct parameter *parameter, enum dtype dtype,
+                        void *values, struct error *error);
+enum status params_write(struct params *params, struct parameter *parameter, enum dtype dtype,
+                         const void *values, struct error *error);
+
+/* Brings every trained entry that wants it (tensor.wanted, left by a forward) into that layout, with all
+ * gradients and companions that belong to these params. Cheap when there is nothing to do. Between two steps.
+ * Does nothing on a backend without relayout. */
+enum status params_settle(struct params *params, struct error *error);
+
+/* ---- gradients, and whatever else is parallel to the trained slab (moments) ---- */
+
+struct gradients;
+
+/* A slab parallel to the trained one; zero. Freed before the params. */
+enum status gradients_new(struct gradients **out, struct params *params, struct error *error);
+void gradients_free(struct gradients *gradients);
+
+/* All of it, flat; entries that the last step did not reach are zero once gradients_complete was called. */
+struct tensor *gradients_slab(struct gradients *gradients);
+
+/* For the tape. The tensor in which `parameter`'s gradient lies, in its parameter's layout; *fresh: nothing
+ * was written since gradients_begin, so overwrite; the call marks it written. */
+struct tensor *gradients_take(struct gradients *gradients, const struct parameter *parameter, bool *fresh);
+void gradients_begin(struct gradients *gradients);
+
+/* Zeroes the entries that were not written since gradients_begin. */
+enum status gradients_complete(struct gradients *gradients, struct error *error);
+
+/* One entry's gradient, canonical. */
+enum status gradients_read(struct gradients *gradients, const struct parameter *parameter, enum dtype dtype,
+                           void *values, struct error *error);
+
+/* Square root of the sum of squares over all entries, in double, entry by entry in order of registration (as
+ * clip_grad_norm_ counts it). */
+enum status gradients_norm(struct gradients *gradients, double *norm, struct error *error);
+
+/* STATUS_INTERNAL that names the first entry, in order of registration, which holds a NaN or an infinity. */
+enum status gradients_check(struct gradients *gradients, struct error *error);
+
+/* ---- files (kernels/safetensors.h) ---- */
+
+/* Every entry under its name: floating ones as F32 (F64 on a double backend), counters as I64 of shape [].
+ * Written beside `path` and renamed over it; fsync of both. A PyTorch model of the same names loads it
+ * strictly. */
+enum status params_save(struct params *params, const char *path, struct error *error);
+
+/* Every entry must be there with its shape, and nothing else: otherwise STATUS_INVALID that names the first
+ * few at fault with both shapes, and nothing was changed. STATUS_CORRUPT: no sound safetensors file.
+ * STATUS_NOT_FOUND, STATUS_IO. */
+enum status params_load(struct params *params, const char *path, struct error *error);
+
+#endif

@@ -1,0 +1,64 @@
+/* safetensors files, read and written: a length, a JSON header, and the tensors' bytes.
+ *
+ *     8 bytes N, little-endian | N bytes of JSON | data
+ *     {"name": {"dtype": "F32", "shape": [64, 3, 7, 7], "data_offsets": [begin, end]}, …, "__metadata__":
+ * {…}}
+ *
+ * (github.com/huggingface/safetensors, README.md, "Format".) A file is input: the reader trusts nothing of
+ * it. It checks that N <= 100,000,000 and within the file, that the header is one JSON object in UTF-8
+ * without duplicate names, that every entry has exactly the three members, that offsets are contiguous
+ * without holes or overlaps from 0 to the end of the file, and that end - begin is the product of the shape
+ * times the dtype's size without overflow. All that fails is STATUS_CORRUPT with a text that names the file,
+ * the tensor and what was expected.
+ *
+ * Blocks on file I/O. */
+#ifndef KERNELS_SAFETENSORS_H
+#define KERNELS_SAFETENSORS_H
+
+#include "kernels/base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum safetensors_dtype {
+    SAFETENSORS_F32,
+    SAFETENSORS_F64,
+    SAFETENSORS_I32,
+    SAFETENSORS_I64,
+    SAFETENSORS_OTHER
+};
+enum { SAFETENSORS_RANK_MAX = 8 };
+
+struct safetensors_entry {
+    const char *name;
+    enum safetensors_dtype dtype; /* OTHER: sound, but of a dtype that we do not compute in; see dtype_text */
+    char dtype_text[12];
+    uint32_t rank;
+    uint64_t size[SAFETENSORS_RANK_MAX];
+    const void *data; /* little-endian values, row-major; not aligned */
+    size_t bytes;
+};
+
+struct safetensors; /* an open file; entries in order of their offsets */
+
+/* Maps the file read-only. STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO, STATUS_CORRUPT, STATUS_NO_MEMORY.
+ */
+enum status safetensors_open(struct safetensors **out, const char *path, struct error *error);
+
+/* The same from memory, which must outlive the object. `name` stands for the path in messages. */
+enum status safetensors_parse(struct safetensors **out, const char *name, const void *bytes, size_t count,
+                              struct error *error);
+void safetensors_close(struct safetensors *file);
+
+size_t safetensors_count(const struct safetensors *file);
+const struct safetensors_entry *safetensors_at(const struct safetensors *file, size_t index);
+const struct safetensors_entry *safetensors_find(const struct safetensors *file,
+                                                 const char *name); /* or NULL */
+
+/* Writes entries (name, dtype, rank, size, data) in the order given, header padded with spaces to a multiple
+ * of 8. Into `path`.tmp, fsync, rename, fsync of the folder: after a failure the old file stands. Equal
+ * entries give equal bytes. STATUS_INVALID: duplicate or reserved name; STATUS_IO, STATUS_PERMISSION. */
+enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
+                              struct error *error);
+
+#endif

@@ -1,0 +1,36 @@
+/* ResNet-18 and ResNet-50, as torchvision arranges them (v1.5: in a bottleneck the stride is on the 3x3).
+ *
+ * He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2015. Names, shapes, order of
+ * registration and initial distributions are those of torchvision.models.resnet18 and resnet50: convolutions
+ * N(0, sqrt(2 / fan_out)), batch norms 1 and 0, the classifier uniform in ±1 / sqrt(fan_in). */
+#ifndef WORKER_MODEL_RESNET_H
+#define WORKER_MODEL_RESNET_H
+
+#include "kernels/params.h"
+#include "kernels/tape.h"
+
+struct resnet_config {
+    uint32_t depth;    /* 18 or 50 */
+    uint32_t channels; /* of the images, >= 1 */
+    uint32_t classes;  /* >= 1 */
+};
+
+struct resnet;
+
+/* Registers its parameters with `params` (which is built afterwards, and outlives the model). STATUS_INVALID
+ * names the setting that is out of range. */
+enum status resnet_new(struct resnet **out, const struct resnet_config *config, struct params *params,
+                       struct error *error);
+void resnet_free(struct resnet *resnet);
+
+/* images (n, channels, h, w) -> logits (n, classes); h and w of at least 1. Training normalizes with the
+ * batch's own statistics, and remembers them as variables of the tape until resnet_move_statistics or the
+ * next forward. */
+struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct variable *images,
+                                bool training);
+
+/* Moves the running statistics towards those of the last training forward (momentum 0.1, unbiased variance)
+ * and counts it in num_batches_tracked; after the walk, before tape_finish. */
+enum status resnet_move_statistics(struct resnet *resnet, struct tape *tape, struct error *error);
+
+#endif
