@@ -7,11 +7,12 @@
 
 struct policy {
     struct mlp *mlp;
-    struct adam *adam;
-    uint64_t seed;
-    size_t count;    // floats in the slab
-    float *slab;     // (count) the parameters
-    float *gradient; // (count) of the pass under way
+    struct adam_settings adam;
+    uint64_t seed, steps;  // adam's steps made so far
+    size_t count;          // floats in the slab
+    float *slab;           // (count) the parameters
+    float *gradient;       // (count) of the pass under way
+    float *first, *second; // (count) adam's moments
     struct policy_parameter parameters[POLICY_PARAMETERS];
 };
 
@@ -54,16 +55,19 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
     if (policy == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
     policy->seed = config->seed;
-    enum status status = mlp_new(&policy->mlp, &config->shape, config->dropout, error);
+    policy->adam = config->adam;
+    enum status status = adam_check(&config->adam, error);
+    if (status != STATUS_OK)
+        goto fail;
+    status = mlp_new(&policy->mlp, &config->shape, config->dropout, error);
     if (status != STATUS_OK)
         goto fail;
     name_parameters(policy, &config->shape);
-    status = adam_new(&policy->adam, &config->adam, policy->count, error);
-    if (status != STATUS_OK)
-        goto fail;
     policy->slab = calloc(policy->count, sizeof *policy->slab);
     policy->gradient = calloc(policy->count, sizeof *policy->gradient);
-    if (policy->slab == NULL || policy->gradient == NULL) {
+    policy->first = calloc(policy->count, sizeof *policy->first);
+    policy->second = calloc(policy->count, sizeof *policy->second);
+    if (policy->slab == NULL || policy->gradient == NULL || policy->first == NULL || policy->second == NULL) {
         status =
             error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", policy->count);
         goto fail;
@@ -82,9 +86,10 @@ void policy_free(struct policy *policy)
     if (policy == NULL)
         return;
     mlp_free(policy->mlp);
-    adam_free(policy->adam);
     free(policy->slab);
     free(policy->gradient);
+    free(policy->first);
+    free(policy->second);
     free(policy);
 }
 
@@ -132,7 +137,8 @@ enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, c
     enum status status = check_finite(policy, sum, error);
     if (status != STATUS_OK)
         return status;
-    adam_step(policy->adam, policy->slab, policy->gradient);
+    adam_update(&policy->adam, ++policy->steps, policy->slab, policy->first, policy->second, policy->gradient,
+                policy->count);
     mlp_load(policy->mlp, policy->slab);
     *loss = sum;
     return STATUS_OK;
