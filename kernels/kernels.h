@@ -219,8 +219,9 @@ struct backend_ops {
                             const void *layout, struct error *error);
 
     /* Optional: the policy's whole act as one launch (kernels/mlp.h says what it computes). A CPU backend
-     * has none: there kernels/mlp.c itself is it. `slab` is the parameters, in mlp's order, in the backend's
-     * memory; it stays where it is and is read anew by every policy_act. A policy_rows has host buffers
+     * has none: there kernels/mlp.c itself is it. `slab` is the policy's params_slab (kernels/params.h):
+     * mlp's four tensors in mlp's order, each from a multiple of 64 bytes on, in the backend's memory; it
+     * stays where it is and is read anew by every policy_act. A policy_rows has host buffers
      * (pinned) for `rows_max` rows and one captured graph for each padded batch size 1, 2, 4, … rows_max.
      * policy_act is mlp_act: it fills batch->masks and batch->actions, and `probabilities` if not NULL, and
      * waits until they are there. */
