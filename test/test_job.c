@@ -1,10 +1,10 @@
 /* Job files: golden pairs for every rule, overrides, files that cannot be read, the round trip, the schema,
  * and the jobs in config/. Runs in the repository's root. */
+#include "kernels/base/text.h"
 #include "test/workplace.h"
 #include "worker/env/environment.h"
 #include "worker/job/job.h"
 #include "worker/job/job_table.h"
-#include "worker/job/json_text.h"
 
 #include <check.h>
 #include <float.h>

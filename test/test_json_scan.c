@@ -1,9 +1,8 @@
-/* The strict JSON scanner and its helpers: what it accepts, what it refuses, where it says things stand, and
+/* The strict JSON scanner: what it accepts, what it refuses, where it says things stand, and
  * that cJSON reads whatever the scanner passes, value for value. */
 #include "test/workplace.h"
 #include "worker/job/job.h"
 #include "worker/job/json_document.h"
-#include "worker/job/json_text.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -56,85 +55,6 @@ static int judge(const char *text)
 {
     return judge_bytes(text, strlen(text));
 }
-
-/* ---- text ---- */
-
-static size_t encode(char out[4], uint32_t code, size_t size)
-{
-    static const unsigned char first[] = {0, 0x00, 0xC0, 0xE0, 0xF0};
-    for (size_t i = size; i-- > 1; code >>= 6)
-        out[i] = (char)(0x80 | (code & 0x3F));
-    out[0] = (char)(first[size] | code);
-    return size;
-}
-
-START_TEST(every_code_point_is_judged_rightly)
-{
-    static const uint32_t first_of_size[] = {0, 0, 0x80, 0x800, 0x10000, 0x200000};
-    for (uint32_t code = 0; code < 0x200000; code++)
-        for (size_t size = 1; size <= 4; size++) {
-            char bytes[4];
-            if (code >= first_of_size[size + 1])
-                continue;
-            encode(bytes, code, size);
-            bool overlong = code < first_of_size[size] && size > 1;
-            bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-            bool good = !overlong && !surrogate && code <= 0x10FFFF;
-            require(json_text_character(bytes, size) == (good ? size : 0), "U+%04X in %zu", code, size);
-            require(json_text_character(bytes, size - 1) == 0, "U+%04X, torn", code);
-        }
-    for (int byte = 0x80; byte < 0x100; byte++) {
-        char bytes[] = {(char)byte, 'a', 'a', 'a'};
-        ck_assert_uint_eq(json_text_character(bytes, 4), 0);
-    }
-}
-END_TEST
-
-START_TEST(what_is_shown_is_harmless_and_bounded)
-{
-    char out[512];
-    json_text_show(out, sizeof out, "plain, \xC3\xA9", 9, 40);
-    ck_assert_str_eq(out, "plain, \xC3\xA9");
-    json_text_show(out, sizeof out, "\x1B[31m\x7F\xC2\x9B\xFF\xE2\x80\x8B\xF3\xA0\x81\x81", 16, 40);
-    ck_assert_str_eq(out, "\\u001b[31m\\u007f\\u009b\\xff\\u200b\\U000e0041");
-    json_text_show(out, sizeof out, "abcdef", 6, 6);
-    ck_assert_str_eq(out, "abcdef");
-    json_text_show(out, sizeof out, "abcdefg", 7, 6);
-    ck_assert_str_eq(out, "abcdef...");
-    for (size_t size = 8; size < 40; size++) {
-        memset(out, '#', sizeof out);
-        size_t written =
-            json_text_show(out, size, "\xF0\x9F\x98\x80\x01\xFFxyz\xC3\xA9\xC3\xA9\xC3\xA9", 15, 40);
-        ck_assert_uint_lt(written, size);
-        ck_assert_uint_eq(strlen(out), written);
-        ck_assert_int_eq(out[size], '#');
-    }
-    ck_assert_uint_eq(json_text_show(out, sizeof out, "", 0, 40), 0);
-}
-END_TEST
-
-START_TEST(distances)
-{
-    static const struct {
-        const char *a, *b;
-        size_t distance;
-    } pairs[] = {
-        {"", "", 0},           {"", "abc", 3},           {"count", "count", 0}, {"cuont", "count", 1},
-        {"Count", "cOUNT", 0}, {"counts", "count", 1},   {"cont", "count", 1},  {"coumt", "count", 1},
-        {"ca", "abc", 3},      {"kitten", "sitting", 3},
-    };
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        ck_assert_uint_eq(json_text_distance(pairs[i].a, pairs[i].b), pairs[i].distance);
-        ck_assert_uint_eq(json_text_distance(pairs[i].b, pairs[i].a), pairs[i].distance);
-    }
-    char word[64];
-    memset(word, 'a', sizeof word);
-    word[41] = '\0';
-    ck_assert_uint_eq(json_text_distance(word, word), SIZE_MAX);
-    word[40] = '\0';
-    ck_assert_uint_eq(json_text_distance(word, word), 0);
-}
-END_TEST
 
 /* ---- what is JSON ---- */
 
@@ -431,10 +351,6 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("json_scan");
-    TCase *text = tcase_create("text");
-    tcase_add_test(text, every_code_point_is_judged_rightly);
-    tcase_add_test(text, what_is_shown_is_harmless_and_bounded);
-    tcase_add_test(text, distances);
     TCase *grammar = tcase_create("grammar");
     tcase_add_test(grammar, good_texts_pass);
     tcase_add_test(grammar, flaws_are_counted_and_do_not_end_the_scan);
@@ -447,7 +363,7 @@ int main(void)
     tcase_add_test(places, integers_are_known_by_their_digits);
     tcase_add_test(places, pointers_and_values_are_shown);
     tcase_add_test(places, whatever_is_not_broken_cjson_reads_alike);
-    TCase *cases[] = {text, grammar, places};
+    TCase *cases[] = {grammar, places};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         tcase_set_timeout(cases[i], 60);
         suite_add_tcase(suite, cases[i]);

@@ -2,9 +2,9 @@
  *
  * Holds two promises: a job that is accepted is, written and read again, the same struct; one that is refused
  * is refused with at least one line, and all that is said of it is UTF-8 without control characters. */
+#include "kernels/base/text.h"
 #include "worker/job/job.h"
 #include "worker/job/job_table.h"
-#include "worker/job/json_text.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static void check_problems(const struct job_problems *problems)
         abort();
     for (size_t at = 0; at < problems->bytes;) {
         const unsigned char *byte = (const unsigned char *)problems->text + at;
-        size_t length = json_text_character(problems->text + at, problems->bytes - at);
+        size_t length = text_character(problems->text + at, problems->bytes - at);
         bool control = (byte[0] < 0x20 && byte[0] != '\n') || byte[0] == 0x7F ||
                        (length == 2 && byte[0] == 0xC2 && byte[1] < 0xA0);
         if (length == 0 || control)

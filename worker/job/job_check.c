@@ -1,8 +1,8 @@
 /* Whether each value is what its table line wants, and the rules that bind several. Runs in whatever process
  * reads a job, on the caller's thread. */
+#include "kernels/base/text.h"
 #include "worker/env/environment.h"
 #include "worker/job/job_reading.h"
-#include "worker/job/json_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -249,7 +249,7 @@ static void default_name(struct job_reading *reading, struct json_span begin, co
     }
     char expected[JOB_EXPECTED_BYTES], shown[JSON_SHOWN_BYTES];
     job_key_expected(expected, &job_keys[found_at(reading, NULL, "name") - reading->found]);
-    json_text_show(shown, sizeof shown, stem, length, 40);
+    text_show(shown, sizeof shown, stem, length, 40);
     job_complain(reading, 0, begin, "/name",
                  "this key is required where the file's own name is none; expected %s, got \"%s\"", expected,
                  shown);

@@ -1,7 +1,7 @@
 /* Where each key of the job stands: in the file, in an override, or nowhere. Reports what is not JSON, and
  * keys that are none. Runs in whatever process reads a job, on the caller's thread. */
+#include "kernels/base/text.h"
 #include "worker/job/job_reading.h"
-#include "worker/job/json_text.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -30,7 +30,7 @@ void job_complain(struct job_reading *reading, uint32_t document, struct json_sp
 
 bool job_is_near(const char *word, const char *name)
 {
-    size_t distance = json_text_distance(word, name);
+    size_t distance = text_distance(word, name);
     size_t word_bytes = strlen(word), name_bytes = strlen(name);
     size_t longer = word_bytes > name_bytes ? word_bytes : name_bytes;
     return distance == 0 || (distance == 1 && longer >= 2) || (distance == 2 && longer >= 5);
@@ -44,7 +44,7 @@ static const struct job_key *nearest_sibling(const struct job_key *parent, const
         const struct job_key *key = &job_keys[i];
         if (job_key_parent(key) == parent && job_is_near(name, job_key_name(key)) &&
             (best == NULL ||
-             json_text_distance(name, job_key_name(key)) < json_text_distance(name, job_key_name(best))))
+             text_distance(name, job_key_name(key)) < text_distance(name, job_key_name(best))))
             best = key;
     }
     return best;
@@ -55,7 +55,7 @@ static void suggest_elsewhere(char text[SUGGESTION_BYTES], const char *name)
 {
     size_t length = 0, count = 0;
     for (size_t i = 0; i < job_key_count && count < SUGGESTIONS_MAX; i++) {
-        if (json_text_distance(name, job_key_name(&job_keys[i])) != 0)
+        if (text_distance(name, job_key_name(&job_keys[i])) != 0)
             continue;
         length += (size_t)snprintf(text + length, SUGGESTION_BYTES - length, "%s%s",
                                    count == 0 ? "; did you mean " : " or ", job_keys[i].pointer);

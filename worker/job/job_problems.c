@@ -1,7 +1,7 @@
 /* The list of what is wrong with a job; see the header. Runs in whatever process reads a job. */
 #include "worker/job/job_problems.h"
 
-#include "worker/job/json_text.h"
+#include "kernels/base/text.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static void write_one(FILE *stream, const struct problem *problem, const char *o
     if (problem->place.source > 0) {
         char shown[OVERRIDE_CHARACTERS * CHARACTER_BYTES + 8];
         const char *override = overrides[problem->place.source - 1];
-        json_text_show(shown, sizeof shown, override, strlen(override), OVERRIDE_CHARACTERS);
+        text_show(shown, sizeof shown, override, strlen(override), OVERRIDE_CHARACTERS);
         fprintf(stream, "--set %s: %s\n", shown, problem->text);
     } else if (problem->place.line > 0) {
         fprintf(stream, "%s:%u:%u: %s\n", origin, problem->place.line, problem->place.column, problem->text);
@@ -70,7 +70,7 @@ enum status problem_list_write(const struct problem_list *list, const char *orig
     if (list->total == 0)
         return STATUS_OK;
     char shown[ORIGIN_CHARACTERS * CHARACTER_BYTES + 8];
-    json_text_show(shown, sizeof shown, origin, strlen(origin), ORIGIN_CHARACTERS);
+    text_show(shown, sizeof shown, origin, strlen(origin), ORIGIN_CHARACTERS);
     FILE *stream = open_memstream(&problems->text, &problems->bytes);
     if (stream == NULL)
         return STATUS_NO_MEMORY;

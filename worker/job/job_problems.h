@@ -22,7 +22,7 @@ struct problem_list {
     bool out_of_memory;
 };
 
-/* Adds one problem. The sentence must be fit to show (worker/job/json_text.h); it is copied. */
+/* Adds one problem. The sentence must be fit to show (kernels/base/text.h); it is copied. */
 void problem_list_add(struct problem_list *list, struct problem_place place, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,8 +1,8 @@
 /* JSON text read in full; see the header. Runs in whatever process reads a job, on the caller's thread. */
 #include "worker/job/json_document.h"
 
+#include "kernels/base/text.h"
 #include "worker/job/job.h"
-#include "worker/job/json_text.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ void json_pointer_add(char pointer[JSON_POINTER_BYTES], const char *name)
     if (used + 16 >= JSON_POINTER_BYTES)
         return;
     pointer[used++] = '/';
-    json_text_show(pointer + used, JSON_POINTER_BYTES - used, escaped, length, SHOWN_KEY_CHARACTERS);
+    text_show(pointer + used, JSON_POINTER_BYTES - used, escaped, length, SHOWN_KEY_CHARACTERS);
 }
 
 void json_document_pointer(char pointer[JSON_POINTER_BYTES], const struct json_document *document,
@@ -83,7 +83,7 @@ void json_document_show(char out[JSON_SHOWN_BYTES], const struct json_document *
             begin++;
             length -= 2;
         }
-        json_text_show(text, sizeof text, begin, length, SHOWN_CHARACTERS);
+        text_show(text, sizeof text, begin, length, SHOWN_CHARACTERS);
         snprintf(out, JSON_SHOWN_BYTES, quoted ? "\"%s\"" : "%s", text);
     }
 }

@@ -6,8 +6,8 @@
  * and scanning goes on. The tokens themselves, numbers and strings, are in json_token.c. */
 #include "worker/job/json_scan.h"
 
+#include "kernels/base/text.h"
 #include "worker/job/job.h"
-#include "worker/job/json_text.h"
 #include "worker/job/json_token.h"
 
 #include <stdio.h>
@@ -32,8 +32,8 @@ static bool refuse(struct json_cursor *cursor, const char *expected)
 {
     char text[256], got[64];
     size_t left = cursor->length - cursor->at;
-    size_t size = json_text_character(cursor->text + cursor->at, left);
-    json_text_show(got, sizeof got, cursor->text + cursor->at, size == 0 && left > 0 ? 1 : size, 1);
+    size_t size = text_character(cursor->text + cursor->at, left);
+    text_show(got, sizeof got, cursor->text + cursor->at, size == 0 && left > 0 ? 1 : size, 1);
     if (left == 0)
         snprintf(text, sizeof text, "expected %s, got the end of the file", expected);
     else if (size == 0)

@@ -1,7 +1,7 @@
 /* The tokens of JSON text; see the header. Runs where json_scan.c runs. */
 #include "worker/job/json_token.h"
 
-#include "worker/job/json_text.h"
+#include "kernels/base/text.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -30,7 +30,7 @@ void json_cursor_step(struct json_cursor *cursor)
         cursor->line++;
         cursor->column = 0;
     }
-    size_t size = json_text_character(cursor->text + cursor->at, cursor->length - cursor->at);
+    size_t size = text_character(cursor->text + cursor->at, cursor->length - cursor->at);
     cursor->at += size == 0 ? 1 : size;
     cursor->column++;
 }
@@ -116,7 +116,7 @@ static bool scan_escape(struct json_cursor *cursor)
 /* Whether the byte at `at` belongs to no character. */
 static bool stray_byte(const struct json_cursor *cursor, size_t at)
 {
-    return at < cursor->length && json_text_character(cursor->text + at, cursor->length - at) == 0;
+    return at < cursor->length && text_character(cursor->text + at, cursor->length - at) == 0;
 }
 
 /* Over a control character, or the bytes up to the next character: one problem, however long it was. */
@@ -254,7 +254,7 @@ static void explain_word(char *text, size_t size, const char *word, size_t lengt
         const char *wrong, *right;
     } known[] = {{"true", "true"}, {"false", "false"}, {"null", "null"}, {"none", "null"}, {"nil", "null"}};
     char shown[SHOWN_CHARACTERS + 8]; /* a word is plain ASCII */
-    json_text_show(shown, sizeof shown, word, length, SHOWN_CHARACTERS);
+    text_show(shown, sizeof shown, word, length, SHOWN_CHARACTERS);
     struct number number;
     if (word[0] == '+' && parse_number(&number, word + 1, length - 1))
         snprintf(text, size, "%s is not a JSON number: a number has no plus sign", shown);

@@ -1,5 +1,5 @@
 /* Text from strangers, made fit to show; see the header. Pure functions; any thread. */
-#include "worker/job/json_text.h"
+#include "kernels/base/text.h"
 
 #include <ctype.h>
 #include <stdbool.h>
@@ -11,7 +11,7 @@ enum { WORD_BYTES_MAX = 40 };
 
 /* The bounds of the second byte depend on the first: they keep out overlong forms (E0, F0), surrogates (ED)
  * and numbers above U+10FFFF (F4). */
-size_t json_text_character(const char *bytes, size_t length)
+size_t text_character(const char *bytes, size_t length)
 {
     const unsigned char *byte = (const unsigned char *)bytes;
     if (length == 0)
@@ -61,7 +61,7 @@ static bool harmless(uint32_t code)
 /* Writes the character at `bytes` as it may be shown. *used: bytes of it. Returns the written length. */
 static size_t show_one(char piece[16], const char *bytes, size_t length, size_t *used)
 {
-    size_t size = json_text_character(bytes, length);
+    size_t size = text_character(bytes, length);
     *used = size == 0 ? 1 : size;
     if (size == 0)
         return (size_t)snprintf(piece, 16, "\\x%02x", (unsigned)(unsigned char)bytes[0]);
@@ -72,7 +72,7 @@ static size_t show_one(char piece[16], const char *bytes, size_t length, size_t 
     return size;
 }
 
-size_t json_text_show(char *out, size_t size, const char *bytes, size_t length, size_t characters_max)
+size_t text_show(char *out, size_t size, const char *bytes, size_t length, size_t characters_max)
 {
     size_t written = 0, at = 0;
     for (size_t characters = 0; at < length; characters++) {
@@ -97,7 +97,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-size_t json_text_distance(const char *a, const char *b)
+size_t text_distance(const char *a, const char *b)
 {
     size_t a_bytes = strnlen(a, WORD_BYTES_MAX + 1), b_bytes = strnlen(b, WORD_BYTES_MAX + 1);
     if (a_bytes > WORD_BYTES_MAX || b_bytes > WORD_BYTES_MAX)

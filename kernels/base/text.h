@@ -1,27 +1,27 @@
 /* Text from strangers, made fit to show: UTF-8 checking, short safe quotes, and how alike two words are.
  *
- * A job file may come from anywhere, and what is wrong with it is printed on somebody's terminal or into a
- * journal. Everything of it that reaches a message goes through json_text_show first. Pure functions;
+ * A job file or a file of weights may come from anywhere, and what is wrong with it is printed on a terminal
+ * or into a journal. Everything of it that reaches a message goes through text_show first. Pure functions;
  * nothing here allocates or blocks; any thread. */
-#ifndef WORKER_JOB_JSON_TEXT_H
-#define WORKER_JOB_JSON_TEXT_H
+#ifndef KERNELS_BASE_TEXT_H
+#define KERNELS_BASE_TEXT_H
 
 #include <stddef.h>
 
 /* The number of bytes (1..4) of the well-formed UTF-8 character at `bytes`, of which `length` may be read;
  * 0 when there is none: an overlong form, a surrogate, a number above U+10FFFF, a torn sequence, no byte at
  * all. (The Unicode Standard, table 3-7.) */
-size_t json_text_character(const char *bytes, size_t length);
+size_t text_character(const char *bytes, size_t length);
 
 /* Writes at most `characters_max` characters of `bytes` (length bytes) to `out` (size bytes, at least 8),
  * zero-terminated, with "..." in place of what did not fit in either. The result is well-formed UTF-8 in
  * which nothing moves a cursor, hides or turns text around: control characters and invisible format
  * characters become \u001b or \U000e0041, and bytes that are not UTF-8 become \xff. Returns strlen(out). */
-size_t json_text_show(char *out, size_t size, const char *bytes, size_t length, size_t characters_max);
+size_t text_show(char *out, size_t size, const char *bytes, size_t length, size_t characters_max);
 
 /* How many letters must be added, taken away, changed, or swapped with their neighbour to turn `a` into
  * `b`, where upper and lower case count as the same letter (Damerau's distance, each letter moved once).
  * A word of more than 40 bytes is as far as can be from everything: SIZE_MAX. */
-size_t json_text_distance(const char *a, const char *b);
+size_t text_distance(const char *a, const char *b);
 
 #endif
