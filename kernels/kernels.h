@@ -20,9 +20,11 @@
  *
  * OP_LINEAR            x (rows, inputs), weight (outputs, inputs), bias? (outputs) -> y (rows, outputs)
  *                      y = x weight^T + bias; with attributes.relu, max(0, that).
+ *
  * OP_CONV2D            x (n, c, h, w), weight (o, c, kh, kw), bias? (o) -> y (n, o, h', w')
  *                      Cross-correlation with zero padding: h' = (h + 2 padding[0] - kh) / stride[0] + 1,
  *                      rounded down; w' alike. With attributes.relu, max(0, that).
+ *
  * OP_BATCH_NORM        x (n, c, h, w), weight (c), bias (c), running mean? (c), running variance? (c)
  *                      -> y as x, batch mean (c), batch variance (c)
  *                      y = (x - mean) / sqrt(variance + epsilon) * weight + bias; with attributes.relu,
@@ -31,26 +33,56 @@
  *                      running ones with, which are not read. One value per channel is STATUS_INVALID.
  *                      Otherwise: the running ones are used and must be there; outputs 2 and 3 are absent
  *                      and so is a backward.
- * OP_MAX_POOL          x (n, c, h, w) -> y (n, c, h', w'); padding counts as minus infinity and is at most
- * half of the kernel. The gradient goes to the first maximum in row-major order. OP_AVG_POOL          the
- * same with the mean; padding counts as zeros (PyTorch's count_include_pad). OP_RELU              x -> y as
- * x. The gradient at 0 is 0, everywhere in this file. OP_ADD               a, b as a -> y as a: a + b; with
- * attributes.relu, max(0, that) OP_RESHAPE           x -> y (attributes.shape, equally many elements),
- * canonical order kept OP_DROPOUT           x, rows? (R, 3) int32 -> y as x: x keep / (1 - p), 0 <= p < 1;
- * see "Draws". OP_SOFTMAX           x -> y as x, over the last dimension (rank >= 1) OP_LOG_SOFTMAX       the
- * same, its logarithm OP_EMBEDDING         indices (any shape of rank 1..3), weight (vocabulary, width) -> y
- * (that shape, width). An index out of range is STATUS_INVALID that names it. (GPU: checked on upload by the
- * caller; the kernel clamps and the result is then undefined.) OP_LSTM_LAYER        x (steps, batch, inputs),
- * h0? (batch, hidden), c0? (batch, hidden), weight_ih (4 hidden, inputs), weight_hh (4 hidden, hidden),
- * bias_ih? (4 hidden), bias_hh? (4 hidden; both or none) -> y (steps, batch, hidden), hn (batch, hidden), cn
- * (same) PyTorch's equations and gate order i, f, g, o. An absent h0 or c0 is zero. OP_MSE               x,
- * target as x -> scalar: mean of (x - target)^2. No gradient for the target. OP_CROSS_ENTROPY     logits (n,
- * classes) or (n, classes, m), target (n) or (n, m) int32 -> scalar: mean of -log softmax over dimension 1 at
- * the target. An index out of range as in OP_EMBEDDING. OP_SAMPLE            probabilities (rows, classes),
- * rows (rows, 3) int32 -> actions (rows) int32: the smallest a with u < P(0) + … + P(a), else the last; no
- * backward. See "Draws". OP_LOG_PROBABILITY   log-probabilities (rows, classes), actions (rows) int32 ->
- * (rows): the picked ones OP_SUM               x, coefficient? as x -> scalar: attributes.scale * sum of
- * coefficient * x (absent: 1). No gradient for the coefficient. A mean has scale 1 / elements.
+ *
+ * OP_MAX_POOL          x (n, c, h, w) -> y (n, c, h', w')
+ *                      Padding counts as minus infinity and is at most half of the kernel. The gradient goes
+ *                      to the first maximum in row-major order.
+ *
+ * OP_AVG_POOL          x (n, c, h, w) -> y (n, c, h', w')
+ *                      The mean over the kernel; padding counts as zeros (PyTorch's count_include_pad).
+ *
+ * OP_RELU              x -> y as x
+ *                      The gradient at 0 is 0, everywhere in this file.
+ *
+ * OP_ADD               a, b as a -> y as a
+ *                      a + b; with attributes.relu, max(0, that).
+ *
+ * OP_RESHAPE           x -> y (attributes.shape, equally many elements), canonical order kept
+ *
+ * OP_DROPOUT           x, rows? (R, 3) int32 -> y as x
+ *                      x keep / (1 - p), 0 <= p < 1; see "Draws".
+ *
+ * OP_SOFTMAX           x -> y as x, over the last dimension (rank >= 1)
+ *
+ * OP_LOG_SOFTMAX       the same, its logarithm
+ *
+ * OP_EMBEDDING         indices (any shape of rank 1..3) int32, weight (vocabulary, width)
+ *                      -> y (that shape, width)
+ *                      An index out of range is STATUS_INVALID that names it. (GPU: checked on upload by the
+ *                      caller; the kernel clamps and the result is then undefined.)
+ *
+ * OP_LSTM_LAYER        x (steps, batch, inputs), h0? (batch, hidden), c0? (batch, hidden),
+ *                      weight_ih (4 hidden, inputs), weight_hh (4 hidden, hidden), bias_ih? (4 hidden),
+ *                      bias_hh? (4 hidden; both or none)
+ *                      -> y (steps, batch, hidden), hn (batch, hidden), cn (batch, hidden)
+ *                      PyTorch's equations and gate order i, f, g, o. An absent h0 or c0 is zero.
+ *
+ * OP_MSE               x, target as x -> scalar
+ *                      Mean of (x - target)^2. No gradient for the target.
+ *
+ * OP_CROSS_ENTROPY     logits (n, classes) or (n, classes, m), target (n) or (n, m) int32 -> scalar
+ *                      Mean of -log softmax over dimension 1 at the target. An index out of range as in
+ *                      OP_EMBEDDING.
+ *
+ * OP_SAMPLE            probabilities (rows, classes), rows (rows, 3) int32 -> actions (rows) int32
+ *                      The smallest a with u < P(0) + … + P(a), else the last; no backward. See "Draws".
+ *
+ * OP_LOG_PROBABILITY   log-probabilities (rows, classes), actions (rows) int32 -> y (rows)
+ *                      The picked ones. An index out of range as in OP_EMBEDDING.
+ *
+ * OP_SUM               x, coefficient? as x -> scalar
+ *                      attributes.scale * sum of coefficient * x (absent: 1). No gradient for the
+ *                      coefficient. A mean has scale 1 / elements.
  *
  * ---- Draws ----
  * Masks and actions are functions of (seed, three words, element), by kernels/base/rng.h, so that every
@@ -93,6 +125,10 @@ enum op {
 
 enum { OP_INPUTS_MAX = 7, OP_OUTPUTS_MAX = 3, OP_SAVED_MAX = 6 };
 
+/* The largest kernel, stride or padding of a convolution or pool, in either direction: a limit so that no
+ * backend's arithmetic on them overflows. */
+enum { OP_WINDOW_MAX = 32767 };
+
 /* The words of a draw that is not made row by row: (trainer, iteration, module). */
 struct draw {
     uint64_t seed;
@@ -104,9 +140,9 @@ struct op_attributes {
     bool relu;           /* linear, conv2d, batch norm, add */
     bool training;       /* batch norm */
     double epsilon;      /* batch norm; > 0 */
-    uint32_t kernel[2];  /* pools: height, width, >= 1 */
-    uint32_t stride[2];  /* conv2d, pools; >= 1 */
-    uint32_t padding[2]; /* conv2d, pools: on both sides */
+    uint32_t kernel[2];  /* pools: height, width, 1..OP_WINDOW_MAX */
+    uint32_t stride[2];  /* conv2d, pools: 1..OP_WINDOW_MAX */
+    uint32_t padding[2]; /* conv2d, pools: on both sides, 0..OP_WINDOW_MAX */
     double dropout;      /* dropout: p */
     struct draw draw;    /* dropout, sample (the seed alone) */
     double scale;        /* sum */
@@ -119,7 +155,8 @@ struct op_attributes {
  * block from `arena` and chooses the layout; otherwise it writes there, in the layout that stands in the
  * struct. It may also answer with memory that is there already, the same `data` as an input (forward) or
  * as a dout (backward): reshape and add do. Outputs are overwritten, never added to. On failure nothing that
- * the call took from the arena stays taken. */
+ * the call took from the arena stays taken: op_forward and op_backward see to it, a backend's function just
+ * returns. What it takes for itself it releases where it succeeds. */
 struct op_call {
     enum op op;
     struct op_attributes attributes;
@@ -145,6 +182,7 @@ struct op_rule {
     const char *input[OP_INPUTS_MAX]; /* names for messages: "weight" */
     const char *output[OP_OUTPUTS_MAX];
     uint32_t optional;  /* bit i: input i may be absent */
+    uint32_t integers;  /* bit i: input i is int32, all others have the backend's dtype */
     uint32_t gradient;  /* bit i: input i can have a gradient; 0: no backward */
     uint32_t reads_in;  /* bit i: the backward reads input i's data ... */
     uint32_t reads_out; /* ... and output i's; the tape may release the others before it */

@@ -7,13 +7,15 @@
  * needed more than one chunk, the next allocation replaces them by a single one of the size that was needed
  * at the most; from the second equal step on, nothing is asked of the source any more.
  *
- * One thread at a time. Nothing here blocks. With poison on (the default when NDEBUG is not defined), a
- * block that is released or reset is filled with 0xff bytes (a NaN in every float format) by the source. */
+ * One thread at a time. Nothing here blocks. With poison on (from the start in a sanitizer's build, where
+ * time does not count), a block that is released or reset is filled with 0xff bytes (a NaN in
+ * every float format) by the source. Its memory can be read until the next block is taken. */
 #ifndef KERNELS_BASE_ARENA_H
 #define KERNELS_BASE_ARENA_H
 
 #include "kernels/base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +46,14 @@ void *arena_take(struct arena *arena, size_t bytes);
 /* Gives one block back early. NULL is nothing. A pointer that is no block of this arena is our own mistake
  * (asserted). */
 void arena_release(struct arena *arena, void *block);
+
+/* A point in the sequence of blocks taken, and the way back to it: every block taken since is released. This
+ * is how an operation that failed leaves nothing behind, whatever it had taken. */
+uint64_t arena_mark(const struct arena *arena);
+void arena_rollback(struct arena *arena, uint64_t mark);
+
+/* Poison on or off, for this arena. */
+void arena_poison(struct arena *arena, bool on);
 
 /* Ends the step: all blocks are gone. */
 void arena_reset(struct arena *arena);

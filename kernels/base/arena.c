@@ -1,0 +1,221 @@
+/* Arenas. The thread that computes a step runs this; nothing is shared.
+ *
+ * The plan and the memory are apart. The plan is one address space without end, in which blocks are placed
+ * first fit; a gap between two blocks is free by being there, so neighbours need no merging. The memory is
+ * one chunk that backs the plan's beginning. A block that the plan puts beyond the chunk's end gets a chunk
+ * of its own, and the plan remembers how far it ever reached: a chunk of that size holds every step like the
+ * ones so far, whatever their fragmentation, and is no larger than that. */
+#include "kernels/base/arena.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef ARENA_POISON
+#define ARENA_POISON 0
+#endif
+
+struct block {
+    size_t offset, bytes; // in the plan
+    void *own;            // a chunk of its own; NULL: it lies in the arena's
+    uint64_t serial;      // how many were taken before it
+};
+
+/* `block` holds the taken blocks from its front, in order of offset, and from its end what was released and
+ * had a chunk of its own: that can still be read (poisoned) until the next block is taken. */
+struct arena {
+    struct arena_source source;
+    bool poison;
+    char *chunk;
+    size_t chunk_bytes;
+    size_t reach; // of the plan, the furthest so far
+    struct block *block;
+    size_t count, left, capacity;
+    uint64_t serial;
+    struct arena_stats stats;
+};
+
+static void *host_take(void *context, size_t bytes)
+{
+    (void)context;
+    return aligned_alloc(ARENA_ALIGNMENT, bytes);
+}
+
+static void host_give(void *context, void *chunk)
+{
+    (void)context;
+    free(chunk);
+}
+
+static void host_poison(void *context, void *block, size_t bytes)
+{
+    (void)context;
+    memset(block, 0xff, bytes);
+}
+
+const struct arena_source arena_host = {.take = host_take, .give = host_give, .poison = host_poison};
+
+enum status arena_new(struct arena **out, const struct arena_source *source, struct error *error)
+{
+    struct arena *arena = calloc(1, sizeof *arena);
+    if (arena == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an arena");
+    arena->source = *source;
+    arena->poison = ARENA_POISON;
+    *out = arena;
+    return STATUS_OK;
+}
+
+void arena_poison(struct arena *arena, bool on)
+{
+    arena->poison = on;
+}
+
+static void *chunk_take(struct arena *arena, size_t bytes)
+{
+    void *chunk = arena->source.take(arena->source.context, bytes);
+    arena->stats.takes++;
+    if (chunk != NULL)
+        arena->stats.held += bytes;
+    return chunk;
+}
+
+static void chunk_give(struct arena *arena, void *chunk, size_t bytes)
+{
+    if (chunk == NULL)
+        return;
+    arena->source.give(arena->source.context, chunk);
+    arena->stats.held -= bytes;
+}
+
+static void give_left(struct arena *arena)
+{
+    for (; arena->left > 0; arena->left--) {
+        const struct block *block = &arena->block[arena->capacity - arena->left];
+        chunk_give(arena, block->own, block->bytes);
+    }
+}
+
+void arena_free(struct arena *arena)
+{
+    if (arena == NULL)
+        return;
+    arena_reset(arena);
+    give_left(arena);
+    chunk_give(arena, arena->chunk, arena->chunk_bytes);
+    free(arena->block);
+    free(arena);
+}
+
+/* With no block taken, the chunk can be replaced by one that holds all that ever was. The old one goes first,
+ * so that both are never there together. */
+static void consolidate(struct arena *arena)
+{
+    if (arena->count > 0 || arena->reach <= arena->chunk_bytes)
+        return;
+    chunk_give(arena, arena->chunk, arena->chunk_bytes);
+    arena->chunk = chunk_take(arena, arena->reach);
+    arena->chunk_bytes = arena->chunk != NULL ? arena->reach : 0;
+}
+
+static bool make_room(struct arena *arena)
+{
+    if (arena->count < arena->capacity)
+        return true;
+    size_t capacity = arena->capacity == 0 ? 64 : 2 * arena->capacity;
+    struct block *grown = realloc(arena->block, capacity * sizeof *grown);
+    if (grown == NULL)
+        return false;
+    arena->block = grown;
+    arena->capacity = capacity;
+    return true;
+}
+
+/* The index at which a block of `bytes` belongs, and in *offset its place. */
+static size_t first_fit(const struct arena *arena, size_t bytes, size_t *offset)
+{
+    size_t end = 0, i = 0;
+    for (; i < arena->count && arena->block[i].offset - end < bytes; i++)
+        end = arena->block[i].offset + arena->block[i].bytes;
+    *offset = end;
+    return i;
+}
+
+void *arena_take(struct arena *arena, size_t bytes)
+{
+    give_left(arena);
+    consolidate(arena);
+    if (bytes > SIZE_MAX - ARENA_ALIGNMENT || !make_room(arena))
+        return NULL;
+    struct block block = {.serial = arena->serial};
+    block.bytes = ((bytes == 0 ? 1 : bytes) + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+    size_t i = first_fit(arena, block.bytes, &block.offset);
+    if (block.offset > SIZE_MAX - block.bytes)
+        return NULL;
+    size_t end = block.offset + block.bytes;
+    if (end > arena->chunk_bytes) {
+        block.own = chunk_take(arena, block.bytes);
+        if (block.own == NULL)
+            return NULL;
+    }
+    memmove(arena->block + i + 1, arena->block + i, (arena->count - i) * sizeof block);
+    arena->block[i] = block;
+    arena->count++;
+    arena->serial++;
+    arena->reach = end > arena->reach ? end : arena->reach;
+    struct arena_stats *stats = &arena->stats;
+    stats->in_use += block.bytes;
+    stats->peak = stats->in_use > stats->peak ? stats->in_use : stats->peak;
+    return block.own != NULL ? block.own : arena->chunk + block.offset;
+}
+
+static void *address(const struct arena *arena, const struct block *block)
+{
+    return block->own != NULL ? block->own : arena->chunk + block->offset;
+}
+
+static void release_at(struct arena *arena, size_t i)
+{
+    struct block block = arena->block[i];
+    if (arena->poison)
+        arena->source.poison(arena->source.context, address(arena, &block), block.bytes);
+    arena->stats.in_use -= block.bytes;
+    arena->count--;
+    memmove(arena->block + i, arena->block + i + 1, (arena->count - i) * sizeof block);
+    if (block.own != NULL)
+        arena->block[arena->capacity - ++arena->left] = block;
+}
+
+void arena_release(struct arena *arena, void *block)
+{
+    if (block == NULL)
+        return;
+    size_t i = arena->count;
+    while (i > 0 && address(arena, &arena->block[i - 1]) != block)
+        i--;
+    assert(i > 0); // else it is no block of this arena
+    release_at(arena, i - 1);
+}
+
+void arena_reset(struct arena *arena)
+{
+    while (arena->count > 0)
+        release_at(arena, arena->count - 1);
+}
+
+uint64_t arena_mark(const struct arena *arena)
+{
+    return arena->serial;
+}
+
+void arena_rollback(struct arena *arena, uint64_t mark)
+{
+    for (size_t i = arena->count; i-- > 0;)
+        if (arena->block[i].serial >= mark)
+            release_at(arena, i);
+}
+
+void arena_stats(const struct arena *arena, struct arena_stats *stats)
+{
+    *stats = arena->stats;
+}

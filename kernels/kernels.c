@@ -1,0 +1,246 @@
+/* The checked entry points: what may come from outside is checked here, so that a backend's table need not.
+ * Any backend, on the thread that it belongs to. */
+#include "kernels/kernels.h"
+
+#include "kernels/op_check.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- operations ---- */
+
+/* Bit i: tensors[i] is there and has no memory yet. */
+static uint32_t without_memory(struct tensor *const tensors[], uint32_t count)
+{
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (tensors[i] != NULL && tensors[i]->data == NULL)
+            bits |= 1u << i;
+    return bits;
+}
+
+static void forget_memory(struct tensor *const tensors[], uint32_t count, uint32_t bits)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (!(bits >> i & 1))
+            continue;
+        tensors[i]->data = NULL;
+        tensors[i]->layout = NULL;
+        tensors[i]->bytes = 0;
+    }
+}
+
+static enum status not_there(const struct backend *backend, const char *what, struct error *error)
+{
+    return error_set(error, STATUS_UNAVAILABLE, "the %s backend has no %s", backend->ops->name, what);
+}
+
+enum status op_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    enum status status = op_check_forward(backend, call, error);
+    if (status != STATUS_OK)
+        return status;
+    if (backend->ops->forward[call->op] == NULL)
+        return not_there(backend, op_rule(call->op)->name, error);
+    memset(call->saved, 0, sizeof call->saved);
+    const uint64_t mark = arena_mark(call->arena);
+    const uint32_t fresh = without_memory(call->out, OP_OUTPUTS_MAX);
+    status = backend->ops->forward[call->op](backend, call, error);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    arena_rollback(call->arena, mark);
+    forget_memory(call->out, OP_OUTPUTS_MAX, fresh);
+    memset(call->saved, 0, sizeof call->saved);
+    return status;
+}
+
+enum status op_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    enum status status = op_check_backward(backend, call, error);
+    if (status != STATUS_OK)
+        return status;
+    if (backend->ops->backward[call->op] == NULL)
+        return not_there(backend, op_rule(call->op)->name, error);
+    const uint64_t mark = arena_mark(call->arena);
+    const uint32_t fresh = without_memory(call->din, OP_INPUTS_MAX);
+    status = backend->ops->backward[call->op](backend, call, error);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    arena_rollback(call->arena, mark);
+    forget_memory(call->din, OP_INPUTS_MAX, fresh);
+    return status;
+}
+
+/* ---- memory and small things ---- */
+
+enum status tensor_new(struct tensor *out, struct arena *arena, struct shape shape, enum dtype dtype,
+                       const char *name, struct error *error)
+{
+    struct tensor tensor = {.shape = shape, .dtype = dtype, .name = name};
+    enum status status = tensor_check("new tensor", "tensor", &tensor, false, error);
+    if (status != STATUS_OK)
+        return status;
+    tensor.bytes = shape_elements(&shape) * dtype_bytes(dtype);
+    tensor.data = arena_take(arena, tensor.bytes);
+    if (tensor.data == NULL) {
+        char text[TENSOR_TEXT_BYTES];
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the %zu bytes of %s", tensor.bytes,
+                         tensor_text("tensor", &tensor, text));
+    }
+    *out = tensor;
+    return STATUS_OK;
+}
+
+/* Values of dtype `host` on the other side of a copy. */
+static enum status check_copy(const char *what, const struct tensor *tensor, enum dtype host,
+                              const void *values, struct error *error)
+{
+    char text[TENSOR_TEXT_BYTES];
+    assert(values != NULL);
+    enum status status = tensor_check(what, "tensor", tensor, true, error);
+    if (status != STATUS_OK)
+        return status;
+    bool known = host == DTYPE_F32 || host == DTYPE_F64 || host == DTYPE_I32;
+    if (known && (host == DTYPE_I32) == (tensor->dtype == DTYPE_I32))
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "%s: %s is %s and the host's values are %s", what,
+                     tensor_text("tensor", tensor, text), dtype_name(tensor->dtype), dtype_name(host));
+}
+
+enum status backend_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
+                           struct error *error)
+{
+    enum status status = check_copy("upload", to, dtype, from, error);
+    return status == STATUS_OK ? backend->ops->upload(backend, to, dtype, from, error) : status;
+}
+
+enum status backend_download(struct backend *backend, const struct tensor *from, enum dtype dtype, void *to,
+                             struct error *error)
+{
+    enum status status = check_copy("download", from, dtype, to, error);
+    return status == STATUS_OK ? backend->ops->download(backend, from, dtype, to, error) : status;
+}
+
+/* A tensor of the backend's floating dtype. */
+static enum status check_floating(const struct backend *backend, const char *what, const char *role,
+                                  const struct tensor *tensor, struct error *error)
+{
+    char text[TENSOR_TEXT_BYTES];
+    enum status status = tensor_check(what, role, tensor, true, error);
+    if (status != STATUS_OK || tensor->dtype == backend->ops->dtype)
+        return status;
+    return error_set(error, STATUS_INVALID, "%s: %s is %s, expected %s", what,
+                     tensor_text(role, tensor, text), dtype_name(tensor->dtype),
+                     dtype_name(backend->ops->dtype));
+}
+
+/* Two of them, equally large: the shapes are equal, or, where `flat`, the numbers of elements. */
+static enum status check_pair(const struct backend *backend, const char *what, const char *role,
+                              const struct tensor *tensor, const char *other_role, const struct tensor *other,
+                              bool flat, struct error *error)
+{
+    char text[TENSOR_TEXT_BYTES], other_text[TENSOR_TEXT_BYTES];
+    enum status status = check_floating(backend, what, role, tensor, error);
+    if (status == STATUS_OK)
+        status = check_floating(backend, what, other_role, other, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct shape *a = &tensor->shape, *b = &other->shape;
+    if (flat ? shape_elements(a) == shape_elements(b) : shape_equal(a, b))
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "%s: %s does not fit %s", what,
+                     tensor_text(other_role, other, other_text), tensor_text(role, tensor, text));
+}
+
+enum status backend_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error)
+{
+    enum status status = check_floating(backend, "fill", "tensor", tensor, error);
+    return status == STATUS_OK ? backend->ops->fill(backend, tensor, value, error) : status;
+}
+
+enum status backend_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
+                               const struct tensor *from, struct error *error)
+{
+    enum status status = check_pair(backend, "accumulate", "sum", to, "addend", from, false, error);
+    if (status != STATUS_OK)
+        return status;
+    const uint64_t mark = arena_mark(arena);
+    status = backend->ops->accumulate(backend, arena, to, from, error);
+    if (status != STATUS_OK)
+        arena_rollback(arena, mark);
+    return status;
+}
+
+enum status backend_lerp(struct backend *backend, struct tensor *to, const struct tensor *from, double weight,
+                         struct error *error)
+{
+    enum status status = check_pair(backend, "lerp", "statistic", to, "new value", from, false, error);
+    if (status != STATUS_OK)
+        return status;
+    assert(to->layout == NULL && from->layout == NULL);
+    return backend->ops->lerp(backend, to, from, weight, error);
+}
+
+enum status backend_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error)
+{
+    enum status status = check_floating(backend, "scale", "tensor", tensor, error);
+    return status == STATUS_OK ? backend->ops->scale(backend, tensor, factor, error) : status;
+}
+
+enum status backend_square_sum(struct backend *backend, const struct tensor *tensor, double *sum,
+                               struct error *error)
+{
+    enum status status = check_floating(backend, "sum of squares", "tensor", tensor, error);
+    return status == STATUS_OK ? backend->ops->square_sum(backend, tensor, sum, error) : status;
+}
+
+enum status backend_first_not_finite(struct backend *backend, const struct tensor *tensor, size_t *index,
+                                     struct error *error)
+{
+    enum status status = check_floating(backend, "search for a NaN", "tensor", tensor, error);
+    return status == STATUS_OK ? backend->ops->first_not_finite(backend, tensor, index, error) : status;
+}
+
+/* The state that an optimizer keeps beside the parameters, and the gradient. */
+static enum status check_optimizer(const struct backend *backend, const char *what, uint64_t step,
+                                   const struct tensor *parameters, const struct tensor *const other[],
+                                   const char *const role[], int count, struct error *error)
+{
+    assert(step >= 1);
+    for (int i = 0; i < count; i++) {
+        enum status status =
+            check_pair(backend, what, "parameters", parameters, role[i], other[i], true, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+enum status backend_sgd(struct backend *backend, const struct sgd_settings *settings, uint64_t step,
+                        struct tensor *parameters, const struct tensor *gradient, struct tensor *momentum,
+                        struct error *error)
+{
+    static const char *const role[] = {"gradient", "momentum"};
+    const struct tensor *const other[] = {gradient, momentum};
+    if ((settings->momentum != 0) != (momentum != NULL))
+        return error_set(error, STATUS_INVALID, "sgd: a momentum of %g %s", settings->momentum,
+                         momentum != NULL ? "takes no tensor for it" : "needs a tensor for it");
+    enum status status =
+        check_optimizer(backend, "sgd", step, parameters, other, role, momentum != NULL ? 2 : 1, error);
+    if (status != STATUS_OK)
+        return status;
+    return backend->ops->sgd(backend, settings, step, parameters, gradient, momentum, error);
+}
+
+enum status backend_adam(struct backend *backend, const struct adam_settings *settings, uint64_t step,
+                         struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
+                         struct tensor *second, struct error *error)
+{
+    static const char *const role[] = {"gradient", "first moment", "second moment"};
+    const struct tensor *const other[] = {gradient, first, second};
+    enum status status = check_optimizer(backend, "adam", step, parameters, other, role, 3, error);
+    if (status != STATUS_OK)
+        return status;
+    return backend->ops->adam(backend, settings, step, parameters, gradient, first, second, error);
+}
