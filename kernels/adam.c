@@ -27,18 +27,28 @@ static double power(double base, uint64_t exponent)
     return result;
 }
 
+void adam_factors(const struct adam_settings *settings, uint64_t step, struct adam_factors *out)
+{
+    *out = (struct adam_factors){
+        .step_size = (float)(settings->lr / (1 - power(settings->beta1, step))),
+        .root_correction = (float)sqrt(1 - power(settings->beta2, step)),
+        .keep_m = (float)settings->beta1,
+        .add_m = (float)(1 - settings->beta1),
+        .keep_v = (float)settings->beta2,
+        .add_v = (float)(1 - settings->beta2),
+        .epsilon = (float)settings->epsilon,
+    };
+}
+
 void adam_update(const struct adam_settings *settings, uint64_t step, float *parameters, float *first,
                  float *second, const float *gradient, size_t count)
 {
-    const float step_size = (float)(settings->lr / (1 - power(settings->beta1, step)));
-    const float root_correction = (float)sqrt(1 - power(settings->beta2, step));
-    const float keep_m = (float)settings->beta1, add_m = (float)(1 - settings->beta1);
-    const float keep_v = (float)settings->beta2, add_v = (float)(1 - settings->beta2);
-    const float epsilon = (float)settings->epsilon;
+    struct adam_factors f;
+    adam_factors(settings, step, &f);
     for (size_t i = 0; i < count; i++) {
         const float g = gradient[i];
-        first[i] = keep_m * first[i] + add_m * g;
-        second[i] = keep_v * second[i] + add_v * g * g;
-        parameters[i] -= step_size * first[i] / (sqrtf(second[i]) / root_correction + epsilon);
+        first[i] = f.keep_m * first[i] + f.add_m * g;
+        second[i] = f.keep_v * second[i] + f.add_v * g * g;
+        parameters[i] -= f.step_size * first[i] / (sqrtf(second[i]) / f.root_correction + f.epsilon);
     }
 }

@@ -26,6 +26,13 @@ struct adam_settings {
  * and finite (a gradient that was always zero divides by it alone). */
 enum status adam_check(const struct adam_settings *settings, struct error *error);
 
+/* What one step multiplies by: the same for every element. */
+struct adam_factors {
+    float step_size, root_correction; /* lr / (1 - b1^t), sqrt(1 - b2^t) */
+    float keep_m, add_m, keep_v, add_v, epsilon;
+};
+void adam_factors(const struct adam_settings *settings, uint64_t step, struct adam_factors *out);
+
 /* Step number `step`, which counts from 1, of `count` parameters with their moments m (`first`) and v
  * (`second`), both zero before step 1. Each element moves by itself, so a slab may be cut anywhere. The
  * gradient is taken as it is; whether it is finite is the caller's to see. */
