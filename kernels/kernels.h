@@ -261,11 +261,13 @@ struct backend_ops {
      * mlp's four tensors in mlp's order, each from a multiple of 64 bytes on, in the backend's memory; it
      * stays where it is and is read anew by every policy_act. A policy_rows has host buffers
      * (pinned) for `rows_max` rows and one captured graph for each padded batch size 1, 2, 4, … rows_max.
+     * With `fixed` there is rows_max alone, and a batch's row i stands at place environment[i], which must be
+     * below rows_max: a row's result then depends neither on which others came nor on how many.
      * policy_act is mlp_act: it fills batch->masks and batch->actions, and `probabilities` if not NULL, and
      * waits until they are there. */
     enum status (*policy_open)(struct backend *backend, const struct mlp_shape *shape, double dropout,
-                               uint32_t rows_max, const struct tensor *slab, struct policy_rows **out,
-                               struct error *error);
+                               uint32_t rows_max, bool fixed, const struct tensor *slab,
+                               struct policy_rows **out, struct error *error);
     void (*policy_close)(struct backend *backend, struct policy_rows *rows);
     enum status (*policy_act)(struct backend *backend, struct policy_rows *rows,
                               const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
