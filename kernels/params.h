@@ -47,15 +47,16 @@ struct parameter {
 enum status params_new(struct params **out, struct backend *backend, struct error *error);
 void params_free(struct params *params);
 
-/* Registers an entry; before params_build. `name` is copied. STATUS_INVALID: a bad shape, or a name that is
- * there already or that safetensors reserves. Returns through *out a pointer that lives as long as params. */
+/* Registers an entry; before params_build. `name` is copied. STATUS_INVALID: a bad shape, a name that is
+ * there already or that safetensors reserves, or anything but a trained entry that is to be drawn. Returns
+ * through *out a pointer that lives as long as params. */
 enum status params_add(struct params *params, const char *name, enum parameter_kind kind, struct shape shape,
                        struct init init, struct parameter **out, struct error *error);
 
-/* Lays out the slabs and draws every entry from stream RNG_INIT, keyed by (seed, element, index among the
- * *trained* entries): uniform from word 0 as 2 rng_uniform_float - 1 times the bound; normal by Box and
- * Muller ("A note on the generation of random normal deviates", 1958) from rng_uniform_double of words 0, 1
- * and of words 2, 3. */
+/* Lays out the slabs and draws every entry, rounded to float32 on every backend, from stream RNG_INIT, keyed
+ * by (seed, element, index among the *trained* entries): uniform from word 0 as 2 rng_uniform_float - 1 times
+ * the bound; normal by Box and Muller ("A note on the generation of random normal deviates", 1958) from
+ * rng_uniform_double of words 0, 1 and of words 2, 3. */
 enum status params_build(struct params *params, uint64_t seed, struct error *error);
 
 uint32_t params_count(const struct params *params);
@@ -75,7 +76,8 @@ enum status params_write(struct params *params, struct parameter *parameter, enu
 
 /* Brings every trained entry that wants it (tensor.wanted, left by a forward) into that layout, with all
  * gradients and companions that belong to these params. Cheap when there is nothing to do. Between two steps.
- * Does nothing on a backend without relayout. */
+ * Does nothing on a backend without relayout. After a failure some have moved and some have not: the params
+ * cannot be used any more. */
 enum status params_settle(struct params *params, struct error *error);
 
 /* ---- gradients, and whatever else is parallel to the trained slab (moments) ---- */
@@ -86,6 +88,9 @@ struct gradients;
 enum status gradients_new(struct gradients **out, struct params *params, struct error *error);
 void gradients_free(struct gradients *gradients);
 
+/* The params that it is parallel to. */
+struct params *gradients_params(struct gradients *gradients);
+
 /* All of it, flat; entries that the last step did not reach are zero once gradients_complete was called. */
 struct tensor *gradients_slab(struct gradients *gradients);
 
@@ -94,7 +99,7 @@ struct tensor *gradients_slab(struct gradients *gradients);
 struct tensor *gradients_take(struct gradients *gradients, const struct parameter *parameter, bool *fresh);
 void gradients_begin(struct gradients *gradients);
 
-/* Zeroes the entries that were not written since gradients_begin. */
+/* Zeroes the entries that were not written since gradients_begin. The functions below do it first. */
 enum status gradients_complete(struct gradients *gradients, struct error *error);
 
 /* One entry's gradient, canonical. */

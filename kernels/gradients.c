@@ -1,0 +1,150 @@
+/* Slabs parallel to a trained one: gradients, and the moments of optimizers. They know which entries the
+ * present step has written, so that nothing is zeroed which a backward overwrites anyway. */
+#include "kernels/params_internal.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status gradients_new(struct gradients **out, struct params *params, struct error *error)
+{
+    assert(params->built);
+    struct gradients *gradients = calloc(1, sizeof *gradients);
+    if (gradients == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for gradients");
+    gradients->params = params;
+    gradients->next = params->parallels;
+    params->parallels = gradients;
+    gradients->entries = calloc((size_t)params->count + 1, sizeof *gradients->entries);
+    gradients->written = calloc((size_t)params->count + 1, sizeof *gradients->written);
+    enum status status = STATUS_OK;
+    if (gradients->entries == NULL || gradients->written == NULL)
+        status = error_set(error, STATUS_NO_MEMORY, "no memory for %u gradients", params->count);
+    if (status == STATUS_OK)
+        status = params_slab_new(&gradients->slab, params->backend, params->slab.shape.size[0], "gradients",
+                                 error);
+    if (status != STATUS_OK) {
+        gradients_free(gradients);
+        return status;
+    }
+    for (uint32_t i = 0; i < params->count; i++)
+        if (params->entries[i]->kind == PARAMETER_TRAINED)
+            gradients->entries[i] = params_part(&gradients->slab, params->entries[i]);
+    *out = gradients;
+    return STATUS_OK;
+}
+
+void gradients_free(struct gradients *gradients)
+{
+    if (gradients == NULL)
+        return;
+    struct params *params = gradients->params;
+    struct gradients **link = &params->parallels;
+    while (*link != gradients)
+        link = &(*link)->next;
+    *link = gradients->next;
+    params_slab_free(&gradients->slab, params->backend);
+    free(gradients->entries);
+    free(gradients->written);
+    free(gradients);
+}
+
+struct tensor *gradients_slab(struct gradients *gradients)
+{
+    return &gradients->slab;
+}
+
+struct params *gradients_params(struct gradients *gradients)
+{
+    return gradients->params;
+}
+
+/* ---- one step ---- */
+
+void gradients_begin(struct gradients *gradients)
+{
+    memset(gradients->written, 0, gradients->params->count * sizeof *gradients->written);
+}
+
+struct tensor *gradients_take(struct gradients *gradients, const struct parameter *parameter, bool *fresh)
+{
+    assert(parameter->params == gradients->params && parameter->kind == PARAMETER_TRAINED);
+    *fresh = !gradients->written[parameter->index];
+    gradients->written[parameter->index] = true;
+    return &gradients->entries[parameter->index];
+}
+
+enum status gradients_complete(struct gradients *gradients, struct error *error)
+{
+    struct params *params = gradients->params;
+    for (uint32_t i = 0; i < params->count; i++) {
+        if (params->entries[i]->kind != PARAMETER_TRAINED || gradients->written[i])
+            continue;
+        enum status status = backend_fill(params->backend, &gradients->entries[i], 0, error);
+        if (status != STATUS_OK)
+            return status;
+        gradients->written[i] = true;
+    }
+    return STATUS_OK;
+}
+
+/* ---- looking ---- */
+
+enum status gradients_read(struct gradients *gradients, const struct parameter *parameter, enum dtype dtype,
+                           void *values, struct error *error)
+{
+    assert(parameter->params == gradients->params && parameter->kind == PARAMETER_TRAINED);
+    enum status status = gradients_complete(gradients, error);
+    if (status == STATUS_OK)
+        status = backend_download(gradients->params->backend, &gradients->entries[parameter->index], dtype,
+                                  values, error);
+    return status;
+}
+
+enum status gradients_norm(struct gradients *gradients, double *norm, struct error *error)
+{
+    struct params *params = gradients->params;
+    enum status status = gradients_complete(gradients, error);
+    double sum = 0;
+    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
+        double squares = 0;
+        if (params->entries[i]->kind == PARAMETER_TRAINED)
+            status = backend_square_sum(params->backend, &gradients->entries[i], &squares, error);
+        sum += squares;
+    }
+    if (status == STATUS_OK)
+        *norm = sqrt(sum);
+    return status;
+}
+
+enum status gradients_check(struct gradients *gradients, struct error *error)
+{
+    struct params *params = gradients->params;
+    enum status status = gradients_complete(gradients, error);
+    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
+        size_t index = SIZE_MAX;
+        if (params->entries[i]->kind == PARAMETER_TRAINED)
+            status = backend_first_not_finite(params->backend, &gradients->entries[i], &index, error);
+        if (status == STATUS_OK && index != SIZE_MAX)
+            status = error_set(error, STATUS_INTERNAL,
+                               "the gradient of %s holds a NaN or an infinity (element %zu in memory)",
+                               params->entries[i]->name, index);
+    }
+    return status;
+}
+
+/* ---- settling ---- */
+
+enum status gradients_settle(struct params *params, const struct parameter *parameter, const void *layout,
+                             struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (struct gradients *each = params->parallels; each != NULL && status == STATUS_OK; each = each->next) {
+        struct tensor *entry = &each->entries[parameter->index];
+        status = params->backend->ops->relayout(params->backend, params->scratch, entry, layout, error);
+        if (status == STATUS_OK)
+            entry->layout = layout;
+    }
+    return status;
+}

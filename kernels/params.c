@@ -1,0 +1,364 @@
+/* Parameters: registering, laying out, drawing, reading, writing, settling. Whoever holds the params runs it.
+ *
+ * Entries are allocated one by one, so that a model may keep the pointers while others are still registered.
+ * Initial values are drawn in float32 on the host and uploaded, so that a seed means the same numbers on
+ * every backend, the double one included. */
+#include "kernels/params_internal.h"
+
+#include "kernels/base/rng.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ENTRY_ALIGNMENT_BYTES = 64 };
+
+enum status params_new(struct params **out, struct backend *backend, struct error *error)
+{
+    struct params *params = calloc(1, sizeof *params);
+    if (params == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for parameters");
+    params->backend = backend;
+    enum status status = arena_new(&params->scratch, &backend->source, error);
+    if (status != STATUS_OK) {
+        free(params);
+        return status;
+    }
+    *out = params;
+    return STATUS_OK;
+}
+
+static void free_entry(struct parameter *parameter)
+{
+    if (parameter != NULL)
+        free((void *)(uintptr_t)parameter->name); // allocated by params_add, const for everyone else
+    free(parameter);
+}
+
+void params_free(struct params *params)
+{
+    if (params == NULL)
+        return;
+    assert(params->parallels == NULL);
+    for (uint32_t i = 0; i < params->count; i++)
+        free_entry(params->entries[i]);
+    free(params->entries);
+    params_slab_free(&params->slab, params->backend);
+    params_slab_free(&params->buffers, params->backend);
+    arena_free(params->scratch);
+    free(params);
+}
+
+/* ---- registering ---- */
+
+static enum status check_entry(struct params *params, const char *name, enum parameter_kind kind,
+                               const struct shape *shape, const struct init *init, struct error *error)
+{
+    char text[SHAPE_TEXT_BYTES];
+    if (name[0] == '\0' || strcmp(name, "__metadata__") == 0)
+        return error_set(error, STATUS_INVALID, "parameter name \"%s\" is reserved", name);
+    if (params_find(params, name) != NULL)
+        return error_set(error, STATUS_INVALID, "parameter name \"%s\" is there already", name);
+    if (shape->rank > SHAPE_RANK_MAX)
+        return error_set(error, STATUS_INVALID, "parameter %s: expected a rank of 0..%d, got %u", name,
+                         SHAPE_RANK_MAX, shape->rank);
+    if (shape_elements(shape) == 0)
+        return error_set(error, STATUS_INVALID, "parameter %s: expected 1..%d elements, got shape %s", name,
+                         SHAPE_ELEMENTS_MAX, shape_text(shape, text));
+    if (kind == PARAMETER_COUNTER && shape->rank != 0)
+        return error_set(error, STATUS_INVALID, "parameter %s: a counter is a scalar, got shape %s", name,
+                         shape_text(shape, text));
+    if (kind != PARAMETER_TRAINED && init->kind != INIT_CONSTANT)
+        return error_set(error, STATUS_INVALID, "parameter %s: only a trained one can be drawn", name);
+    if (!isfinite(init->value))
+        return error_set(error, STATUS_INVALID, "parameter %s: expected a finite initial value, got %g", name,
+                         init->value);
+    return STATUS_OK;
+}
+
+static bool make_room(struct params *params)
+{
+    if (params->count < params->capacity)
+        return true;
+    uint32_t capacity = params->capacity == 0 ? 16 : 2 * params->capacity;
+    struct parameter **entries = reallocarray(params->entries, capacity, sizeof *entries);
+    if (entries == NULL)
+        return false;
+    params->entries = entries;
+    params->capacity = capacity;
+    return true;
+}
+
+enum status params_add(struct params *params, const char *name, enum parameter_kind kind, struct shape shape,
+                       struct init init, struct parameter **out, struct error *error)
+{
+    assert(!params->built);
+    enum status status = check_entry(params, name, kind, &shape, &init, error);
+    if (status != STATUS_OK)
+        return status;
+    struct parameter *parameter = calloc(1, sizeof *parameter);
+    char *copy = strdup(name);
+    if (parameter == NULL || copy == NULL || !make_room(params)) {
+        free(parameter);
+        free(copy);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for parameter %s", name);
+    }
+    *parameter = (struct parameter){.name = copy,
+                                    .kind = kind,
+                                    .index = params->count,
+                                    .init = init,
+                                    .tensor = {.shape = shape, .dtype = params->backend->ops->dtype},
+                                    .params = params};
+    parameter->tensor.name = copy;
+    params->entries[params->count++] = parameter;
+    *out = parameter;
+    return STATUS_OK;
+}
+
+/* ---- building ---- */
+
+enum status params_slab_new(struct tensor *slab, struct backend *backend, size_t elements, const char *name,
+                            struct error *error)
+{
+    *slab = (struct tensor){.shape = SHAPE1((uint32_t)elements),
+                            .dtype = backend->ops->dtype,
+                            .bytes = elements * dtype_bytes(backend->ops->dtype),
+                            .name = name};
+    if (elements == 0)
+        return STATUS_OK;
+    slab->data = backend->source.take(backend->source.context, slab->bytes);
+    if (slab->data == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %s of %zu bytes on %s", name, slab->bytes,
+                         backend->ops->name);
+    return backend_fill(backend, slab, 0, error);
+}
+
+void params_slab_free(struct tensor *slab, struct backend *backend)
+{
+    if (slab->data != NULL)
+        backend->source.give(backend->source.context, slab->data);
+    slab->data = NULL;
+}
+
+struct tensor params_part(const struct tensor *slab, const struct parameter *parameter)
+{
+    struct tensor part = parameter->tensor;
+    part.data = (char *)slab->data + parameter->offset * dtype_bytes(slab->dtype);
+    part.wanted = NULL;
+    return part;
+}
+
+/* Gives the entries of one kind their offsets, and `*elements` their sum with the gaps. */
+static enum status lay_out(struct params *params, enum parameter_kind kind, size_t *elements,
+                           struct error *error)
+{
+    const size_t unit = dtype_bytes(params->backend->ops->dtype), step = ENTRY_ALIGNMENT_BYTES / unit;
+    *elements = 0;
+    for (uint32_t i = 0; i < params->count; i++) {
+        struct parameter *parameter = params->entries[i];
+        if (parameter->kind != kind)
+            continue;
+        size_t count = shape_elements(&parameter->tensor.shape);
+        parameter->offset = *elements;
+        parameter->tensor.bytes = count * unit;
+        *elements += (count + step - 1) / step * step;
+        if (*elements > SHAPE_ELEMENTS_MAX)
+            return error_set(error, STATUS_INVALID,
+                             "parameter %s: the parameters up to here have %zu elements, at most %d can be",
+                             parameter->name, *elements, SHAPE_ELEMENTS_MAX);
+    }
+    return STATUS_OK;
+}
+
+static void draw_uniform(float *values, uint32_t count, struct rng_key key, double bound)
+{
+    for (uint32_t element = 0; element < count; element++) {
+        uint32_t words[4];
+        key.environment = element;
+        rng_block(&key, RNG_INIT, 0, words);
+        values[element] = (float)(bound * (2 * (double)rng_uniform_float(words[0]) - 1));
+    }
+}
+
+static void draw_normal(float *values, uint32_t count, struct rng_key key, double deviation)
+{
+    const double two_pi = 6.283185307179586476925;
+    for (uint32_t element = 0; element < count; element++) {
+        uint32_t words[4];
+        key.environment = element;
+        rng_block(&key, RNG_INIT, 0, words);
+        double radius = sqrt(-2 * log(1 - rng_uniform_double(words[0], words[1]))); // 1 - u is never 0
+        double angle = two_pi * rng_uniform_double(words[2], words[3]);
+        values[element] = (float)(deviation * radius * cos(angle));
+    }
+}
+
+/* `host` has room for the entry. `trained` is its index among the trained ones. */
+static enum status begin_entry(struct params *params, struct parameter *parameter, uint64_t seed,
+                               uint32_t trained, float *host, struct error *error)
+{
+    const struct rng_key key = {.seed = seed, .episode = trained};
+    uint32_t count = (uint32_t)shape_elements(&parameter->tensor.shape);
+    switch (parameter->init.kind) {
+    case INIT_CONSTANT:
+        return backend_fill(params->backend, &parameter->tensor, parameter->init.value, error);
+    case INIT_UNIFORM:
+        draw_uniform(host, count, key, parameter->init.value);
+        break;
+    case INIT_NORMAL:
+        draw_normal(host, count, key, parameter->init.value);
+        break;
+    }
+    return backend_upload(params->backend, &parameter->tensor, DTYPE_F32, host, error);
+}
+
+static enum status begin_entries(struct params *params, uint64_t seed, struct error *error)
+{
+    size_t largest = 0;
+    for (uint32_t i = 0; i < params->count; i++) {
+        size_t count = shape_elements(&params->entries[i]->tensor.shape);
+        largest = count > largest ? count : largest;
+    }
+    float *host = malloc((largest + 1) * sizeof *host);
+    if (host == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory to draw %zu initial values", largest);
+    enum status status = STATUS_OK;
+    uint32_t trained = 0;
+    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
+        struct parameter *parameter = params->entries[i];
+        if (parameter->kind == PARAMETER_COUNTER)
+            parameter->counter = (int64_t)parameter->init.value;
+        else
+            status = begin_entry(params, parameter, seed, trained, host, error);
+        trained += parameter->kind == PARAMETER_TRAINED;
+    }
+    free(host);
+    return status;
+}
+
+enum status params_build(struct params *params, uint64_t seed, struct error *error)
+{
+    assert(!params->built);
+    size_t trained = 0, buffers = 0;
+    enum status status = lay_out(params, PARAMETER_TRAINED, &trained, error);
+    if (status == STATUS_OK)
+        status = lay_out(params, PARAMETER_BUFFER, &buffers, error);
+    if (status == STATUS_OK)
+        status = params_slab_new(&params->slab, params->backend, trained, "parameters", error);
+    if (status == STATUS_OK)
+        status = params_slab_new(&params->buffers, params->backend, buffers, "buffers", error);
+    if (status != STATUS_OK)
+        return status;
+    params->built = true;
+    for (uint32_t i = 0; i < params->count; i++) {
+        struct parameter *parameter = params->entries[i];
+        if (parameter->kind != PARAMETER_COUNTER)
+            parameter->tensor = params_part(
+                parameter->kind == PARAMETER_TRAINED ? &params->slab : &params->buffers, parameter);
+    }
+    return begin_entries(params, seed, error);
+}
+
+/* ---- looking ---- */
+
+uint32_t params_count(const struct params *params)
+{
+    return params->count;
+}
+
+struct parameter *params_at(struct params *params, uint32_t index)
+{
+    return params->entries[index];
+}
+
+struct parameter *params_find(struct params *params, const char *name)
+{
+    for (uint32_t i = 0; i < params->count; i++)
+        if (strcmp(params->entries[i]->name, name) == 0)
+            return params->entries[i];
+    return NULL;
+}
+
+struct backend *params_backend(const struct params *params)
+{
+    return params->backend;
+}
+
+const struct tensor *params_slab(const struct params *params)
+{
+    return &params->slab;
+}
+
+const struct tensor *params_buffers(const struct params *params)
+{
+    return &params->buffers;
+}
+
+/* ---- reading and writing ---- */
+
+static enum status check_counter_dtype(const struct parameter *parameter, enum dtype dtype,
+                                       struct error *error)
+{
+    if (dtype == DTYPE_F64)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "parameter %s: a counter is read and written as %s, not as %s",
+                     parameter->name, dtype_name(DTYPE_F64), dtype_name(dtype));
+}
+
+enum status params_read(struct params *params, const struct parameter *parameter, enum dtype dtype,
+                        void *values, struct error *error)
+{
+    if (parameter->kind != PARAMETER_COUNTER)
+        return backend_download(params->backend, &parameter->tensor, dtype, values, error);
+    enum status status = check_counter_dtype(parameter, dtype, error);
+    if (status == STATUS_OK)
+        *(double *)values = (double)parameter->counter;
+    return status;
+}
+
+enum status params_write(struct params *params, struct parameter *parameter, enum dtype dtype,
+                         const void *values, struct error *error)
+{
+    if (parameter->kind != PARAMETER_COUNTER)
+        return backend_upload(params->backend, &parameter->tensor, dtype, values, error);
+    enum status status = check_counter_dtype(parameter, dtype, error);
+    double value = status == STATUS_OK ? *(const double *)values : 0;
+    if (!(fabs(value) <= 9007199254740992.0)) // 2^53: to there a double holds every integer
+        return error_set(error, STATUS_INVALID, "parameter %s: a counter cannot be %g", parameter->name,
+                         value);
+    if (status == STATUS_OK)
+        parameter->counter = (int64_t)value;
+    return status;
+}
+
+/* ---- settling ---- */
+
+static enum status settle(struct params *params, struct parameter *parameter, struct error *error)
+{
+    const void *wanted = parameter->tensor.wanted;
+    enum status status =
+        params->backend->ops->relayout(params->backend, params->scratch, &parameter->tensor, wanted, error);
+    if (status == STATUS_OK)
+        status = gradients_settle(params, parameter, wanted, error);
+    if (status == STATUS_OK)
+        parameter->tensor.layout = wanted;
+    parameter->tensor.wanted = NULL;
+    return status;
+}
+
+enum status params_settle(struct params *params, struct error *error)
+{
+    if (params->backend->ops->relayout == NULL)
+        return STATUS_OK;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
+        struct parameter *parameter = params->entries[i];
+        const struct tensor *tensor = &parameter->tensor;
+        if (parameter->kind == PARAMETER_TRAINED && tensor->wanted != NULL &&
+            tensor->wanted != tensor->layout)
+            status = settle(params, parameter, error);
+    }
+    arena_reset(params->scratch);
+    return status;
+}
