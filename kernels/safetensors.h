@@ -1,15 +1,17 @@
 /* safetensors files, read and written: a length, a JSON header, and the tensors' bytes.
  *
  *     8 bytes N, little-endian | N bytes of JSON | data
- *     {"name": {"dtype": "F32", "shape": [64, 3, 7, 7], "data_offsets": [begin, end]}, …, "__metadata__":
- * {…}}
+ *     {"name": {"dtype": "F32", "shape": [64, 3, 7, 7], "data_offsets": [begin, end]}, ...,
+ *      "__metadata__": {"key": "value", ...}}
  *
  * (github.com/huggingface/safetensors, README.md, "Format".) A file is input: the reader trusts nothing of
  * it. It checks that N <= 100,000,000 and within the file, that the header is one JSON object in UTF-8
- * without duplicate names, that every entry has exactly the three members, that offsets are contiguous
- * without holes or overlaps from 0 to the end of the file, and that end - begin is the product of the shape
- * times the dtype's size without overflow. All that fails is STATUS_CORRUPT with a text that names the file,
- * the tensor and what was expected.
+ * without duplicate names, that every entry has exactly the three members, that shapes and offsets are
+ * integers from 0 to 2^53, that the tensors, in order of their offsets, fill the data from its first byte to
+ * the end of the file without holes or overlaps, that end - begin is the product of the shape times the
+ * dtype's size without overflow, and that __metadata__ holds strings alone. To bound what a header can cost,
+ * it may hold 2^20 JSON values (a tensor has about ten) and a tensor SAFETENSORS_RANK_MAX dimensions. All
+ * that fails is STATUS_CORRUPT with a text that names the file, the tensor and what was expected.
  *
  * Blocks on file I/O. */
 #ifndef KERNELS_SAFETENSORS_H
@@ -41,8 +43,9 @@ struct safetensors_entry {
 
 struct safetensors; /* an open file; entries in order of their offsets */
 
-/* Maps the file read-only. STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO, STATUS_CORRUPT, STATUS_NO_MEMORY.
- */
+/* Maps the file read-only. A file that somebody cuts while it is mapped ends the process (SIGBUS): replace
+ * files by rename, as safetensors_write does. STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO,
+ * STATUS_CORRUPT, STATUS_NO_MEMORY. */
 enum status safetensors_open(struct safetensors **out, const char *path, struct error *error);
 
 /* The same from memory, which must outlive the object. `name` stands for the path in messages. */
@@ -55,9 +58,12 @@ const struct safetensors_entry *safetensors_at(const struct safetensors *file, s
 const struct safetensors_entry *safetensors_find(const struct safetensors *file,
                                                  const char *name); /* or NULL */
 
-/* Writes entries (name, dtype, rank, size, data) in the order given, header padded with spaces to a multiple
- * of 8. Into `path`.tmp, fsync, rename, fsync of the folder: after a failure the old file stands. Equal
- * entries give equal bytes. STATUS_INVALID: duplicate or reserved name; STATUS_IO, STATUS_PERMISSION. */
+/* Writes entries (name, dtype, rank, size, data, bytes; a dtype OTHER goes by its dtype_text) in the order
+ * given, header padded with spaces to a multiple of 8. Into `path`.tmp, fsync, rename, fsync of the folder:
+ * after a failure the old file stands, except that if the last step fails the new one does, and may not
+ * survive a loss of power. Equal entries give equal bytes, and what is written here is read here.
+ * STATUS_INVALID: a duplicate or reserved name, one that is not UTF-8, bytes that do not fit the shape;
+ * STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
 enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
                               struct error *error);
 
