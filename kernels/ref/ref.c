@@ -2,7 +2,6 @@
 #include "kernels/ref/ref_internal.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum status ref_make(const struct op_call *call, struct tensor *tensor, struct error *error)
 {
@@ -43,10 +42,11 @@ void ref_apply_relu(const struct op_call *call, struct tensor *y)
         value[i] = value[i] <= 0 ? 0 : value[i];
 }
 
-enum status ref_before_relu(const struct op_call *call, const double **gradient, void **scratch,
+enum status ref_before_relu(const struct op_call *call, double **gradient, void **scratch,
                             struct error *error)
 {
-    const double *y = call->out[0]->data, *dy = call->dout[0]->data;
+    const double *y = call->out[0]->data;
+    double *dy = call->dout[0]->data;
     const size_t count = ref_count(call->out[0]);
     *scratch = NULL;
     *gradient = dy;
@@ -86,19 +86,42 @@ const struct backend_ops ref_ops = {
     .forward =
         {
             [OP_LINEAR] = ref_linear_forward,
+            [OP_CONV2D] = ref_conv2d_forward,
+            [OP_BATCH_NORM] = ref_batch_norm_forward,
+            [OP_MAX_POOL] = ref_max_pool_forward,
+            [OP_AVG_POOL] = ref_avg_pool_forward,
             [OP_RELU] = ref_relu_forward,
             [OP_ADD] = ref_add_forward,
             [OP_RESHAPE] = ref_reshape_forward,
+            [OP_DROPOUT] = ref_dropout_forward,
+            [OP_SOFTMAX] = ref_softmax_forward,
+            [OP_LOG_SOFTMAX] = ref_log_softmax_forward,
+            [OP_EMBEDDING] = ref_embedding_forward,
+            [OP_LSTM_LAYER] = ref_lstm_forward,
             [OP_MSE] = ref_mse_forward,
+            [OP_CROSS_ENTROPY] = ref_cross_entropy_forward,
+            [OP_SAMPLE] = ref_sample_forward,
+            [OP_LOG_PROBABILITY] = ref_log_probability_forward,
             [OP_SUM] = ref_sum_forward,
         },
     .backward =
         {
             [OP_LINEAR] = ref_linear_backward,
+            [OP_CONV2D] = ref_conv2d_backward,
+            [OP_BATCH_NORM] = ref_batch_norm_backward,
+            [OP_MAX_POOL] = ref_max_pool_backward,
+            [OP_AVG_POOL] = ref_avg_pool_backward,
             [OP_RELU] = ref_relu_backward,
             [OP_ADD] = ref_add_backward,
             [OP_RESHAPE] = ref_reshape_backward,
+            [OP_DROPOUT] = ref_dropout_backward,
+            [OP_SOFTMAX] = ref_softmax_backward,
+            [OP_LOG_SOFTMAX] = ref_log_softmax_backward,
+            [OP_EMBEDDING] = ref_embedding_backward,
+            [OP_LSTM_LAYER] = ref_lstm_backward,
             [OP_MSE] = ref_mse_backward,
+            [OP_CROSS_ENTROPY] = ref_cross_entropy_backward,
+            [OP_LOG_PROBABILITY] = ref_log_probability_backward,
             [OP_SUM] = ref_sum_backward,
         },
     .upload = ref_upload,

@@ -50,7 +50,7 @@ enum status ref_add_forward(struct backend *backend, struct op_call *call, struc
 enum status ref_add_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)backend;
-    const double *dz;
+    double *dz;
     void *scratch;
     enum status status = ref_make_gradients(call, error);
     if (status == STATUS_OK)

@@ -57,7 +57,7 @@ enum status ref_make_gradients(const struct op_call *call, struct error *error);
 
 /* The gradient of the first output in front of the operation's ReLU: dout[0] where the ReLU was open and zero
  * elsewhere; without a ReLU dout[0] itself. Give *scratch (NULL or a block) back when it was read. */
-enum status ref_before_relu(const struct op_call *call, const double **gradient, void **scratch,
+enum status ref_before_relu(const struct op_call *call, double **gradient, void **scratch,
                             struct error *error);
 
 /* In place: max(0, each), where the operation has a ReLU. NaN stays NaN. */
@@ -76,6 +76,16 @@ static inline size_t ref_count(const struct tensor *tensor)
 {
     return shape_elements(&tensor->shape);
 }
+
+/* log sum_j exp x_j of `count` elements that lie `stride` apart. */
+double ref_log_sum_exp(const double *x, size_t count, size_t stride);
+
+/* to (a, c) += left (a, b) right (b, c); `transposed`: left is (b, a). */
+void ref_add_product(double *to, const double *left, bool transposed, const double *right, size_t a, size_t b,
+                     size_t c);
+
+/* to (columns) = sum over the rows of from (rows, columns) */
+void ref_column_sums(double *to, const double *from, size_t rows, size_t columns);
 
 /* to[i] = 0 */
 void ref_zero(double *to, size_t count);

@@ -26,17 +26,23 @@ enum status ref_linear_forward(struct backend *backend, struct op_call *call, st
     return STATUS_OK;
 }
 
-/* to (a, c) = left (a, b) right (b, c), or left^T where left is (b, a) and its strides say so. */
-static void product(double *to, const double *left, const double *right, size_t a, size_t b, size_t c,
-                    size_t stride_a, size_t stride_b)
+void ref_add_product(double *to, const double *left, bool transposed, const double *right, size_t a, size_t b,
+                     size_t c)
 {
-    ref_zero(to, a * c);
     for (size_t i = 0; i < a; i++)
         for (size_t k = 0; k < b; k++) {
-            const double factor = left[i * stride_a + k * stride_b];
+            const double factor = transposed ? left[k * a + i] : left[i * b + k];
             for (size_t j = 0; j < c; j++)
                 to[i * c + j] += factor * right[k * c + j];
         }
+}
+
+void ref_column_sums(double *to, const double *from, size_t rows, size_t columns)
+{
+    ref_zero(to, columns);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < columns; i++)
+            to[i] += from[r * columns + i];
 }
 
 enum status ref_linear_backward(struct backend *backend, struct op_call *call, struct error *error)
@@ -44,23 +50,24 @@ enum status ref_linear_backward(struct backend *backend, struct op_call *call, s
     (void)backend;
     const size_t rows = call->in[0]->shape.size[0], inputs = call->in[0]->shape.size[1];
     const size_t outputs = call->in[1]->shape.size[0];
-    const double *dz;
+    double *dz;
     void *scratch;
     enum status status = ref_make_gradients(call, error);
     if (status == STATUS_OK)
         status = ref_before_relu(call, &dz, &scratch, error);
     if (status != STATUS_OK)
         return status;
-    if (call->din[0] != NULL)
-        product(call->din[0]->data, dz, call->in[1]->data, rows, outputs, inputs, outputs, 1);
-    if (call->din[1] != NULL)
-        product(call->din[1]->data, dz, call->in[0]->data, outputs, rows, inputs, 1, outputs);
-    double *dbias = ref_doubles(call->din[2]);
-    for (size_t o = 0; dbias != NULL && o < outputs; o++) {
-        dbias[o] = 0;
-        for (size_t r = 0; r < rows; r++)
-            dbias[o] += dz[r * outputs + o];
+    double *dx = ref_doubles(call->din[0]), *dweight = ref_doubles(call->din[1]);
+    if (dx != NULL) {
+        ref_zero(dx, rows * inputs);
+        ref_add_product(dx, dz, false, call->in[1]->data, rows, outputs, inputs);
     }
+    if (dweight != NULL) {
+        ref_zero(dweight, outputs * inputs);
+        ref_add_product(dweight, dz, true, call->in[0]->data, outputs, rows, inputs);
+    }
+    if (call->din[2] != NULL)
+        ref_column_sums(call->din[2]->data, dz, rows, outputs);
     arena_release(call->arena, scratch);
     return STATUS_OK;
 }
