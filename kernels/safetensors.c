@@ -153,7 +153,7 @@ static enum status read_dtype(const struct reading *reading, struct safetensors_
         return bad_tensor(reading, entry->name, "its dtype is no string");
     *format = safetensors_format_find(item->valuestring);
     if (*format == NULL)
-        return bad_tensor(reading, entry->name, "there is no dtype \"%.80s\"",
+        return bad_tensor(reading, entry->name, "there is no dtype \"%s\"",
                           safetensors_show(shown, item->valuestring));
     entry->dtype = (*format)->dtype;
     memcpy(entry->dtype_text, (*format)->text, strlen((*format)->text) + 1);
