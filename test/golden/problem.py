@@ -1,0 +1,134 @@
+"""What the scripts of the models share: the numbers of a problem, and the record of a training run.
+
+Numbers are those of the C side's generator (test/mlp_problem.h): 64-bit state times Knuth's MMIX multiplier
+plus his increment, of which the top 24 bits count, as a float32 in [-1, 1). One sequence serves a problem:
+first the parameters in the order of the state_dict, then the data; then the direction begins.
+
+A record is a text file that test/golden.c reads:
+
+    # a line of text: the versions
+    state NUMBER                                   where the sequence stands after the data
+    STEP KIND NAME COUNT DEVIATION V0 V1 ...       from the float64 run; steps count from 1
+
+KIND is output, loss, gradient, update (a parameter after the step minus before) or statistic. Outputs and
+losses of at most 1,024 elements are stored whole. Of every other tensor two values are: its norm, and its
+dot product with the direction, whose element i is number i after `state`, whatever the tensor; a large
+output has besides, as NAME.sample, 256 values at equal distances.
+
+DEVIATION is how far PyTorch's own float32 runs were from the float64 one at most: the largest difference of
+an element where values are stored, else the norm of the difference, which bounds that of the norm and that
+of the dot product with a unit vector. It is the largest over several runs because one run tells little.
+Where a ReLU's input is nearly 0, or two candidates of a max pool are nearly equal, rounding decides which
+way the gradient goes: one such element moves gradients of the ResNets by 1e-3 to 5e-2, and each way to
+compute meets others. So the runs differ in how PyTorch computes (layout, library) and in the last bits of
+the input (times 1 + n 2^-23). All use one thread; a second one changes nothing but last digits.
+"""
+import numpy
+import torch
+
+MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407
+BLOCK = 1 << 20
+WHOLE, SAMPLE = 1024, 256
+
+
+class Numbers:
+    """The sequence, many numbers at a time: state[n + 1 + i] = jump[i] * state[n] + add[i], modulo 2^64."""
+
+    jump = numpy.array([MULTIPLIER], dtype=numpy.uint64)
+    add = numpy.array([INCREMENT], dtype=numpy.uint64)
+
+    def __init__(self, state):
+        self.state = numpy.uint64(state)
+
+    def take(self, *shape):
+        """The next numbers as a float32 tensor of this shape."""
+        left, parts = int(numpy.prod(shape, dtype=numpy.int64)), []
+        while left > 0:
+            count = min(left, BLOCK)
+            states = Numbers.jump[:count] * self.state + Numbers.add[:count]
+            self.state = states[-1]
+            parts.append((states >> numpy.uint64(40)).astype(numpy.int64) - 2**23)
+            left -= count
+        values = numpy.concatenate(parts).astype(numpy.float32) * numpy.float32(2**-23)
+        return torch.from_numpy(values.reshape(shape))
+
+    def indices(self, count, *shape):
+        """The next numbers as integers in 0 .. count - 1."""
+        return ((self.take(*shape).double() + 1) / 2 * count).floor().long()
+
+
+while len(Numbers.jump) < BLOCK:
+    Numbers.add = numpy.concatenate([Numbers.add, Numbers.jump * Numbers.add[-1] + Numbers.add])
+    Numbers.jump = numpy.concatenate([Numbers.jump, Numbers.jump * Numbers.jump[-1]])
+
+
+def bound(numerator, denominator):
+    """sqrt(numerator / denominator) as float32 arithmetic has it."""
+    return (torch.tensor(float(numerator)) / torch.tensor(float(denominator))).sqrt()
+
+
+def train(model, optimizer, forward, steps, seen):
+    """Takes the steps; tells seen(step, kind, name, tensor) all that is recorded of them.
+
+    forward() is one step's: its outputs by name, and the loss.
+    """
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        outputs, loss = forward()
+        loss.backward()
+        for name, output in outputs.items():
+            seen(step, "output", name, output)
+        seen(step, "loss", "loss", loss)
+        before = {name: parameter.detach().double().clone() for name, parameter in model.named_parameters()}
+        for name, parameter in model.named_parameters():
+            seen(step, "gradient", name, parameter.grad)
+        optimizer.step()
+        for name, parameter in model.named_parameters():
+            seen(step, "update", name, parameter.detach().double() - before[name])
+    for name, buffer in model.named_buffers():
+        if buffer.dim() > 0:
+            seen(steps, "statistic", name, buffer)
+
+
+def pieces(kind, name, tensor):
+    """A tensor's records: (name, float64 elements, whether they are stored as norm and dot product)."""
+    flat = tensor.detach().double().flatten()
+    if kind not in ("output", "loss"):
+        return [(name, flat, True)]
+    if len(flat) <= WHOLE:
+        return [(name, flat, False)]
+    stride = len(flat) // SAMPLE
+    return [(name, flat, True), (name + ".sample", flat[: stride * SAMPLE : stride], False)]
+
+
+def record(path, title, run, ways):
+    """Writes the record of run(dtype, way, seen) at `path`; `ways` are those of the float32 runs.
+
+    run answers the sequence's state after the data.
+    """
+    exact, deviation = {}, {}
+
+    def expect(step, kind, name, tensor):
+        for part, values, vector in pieces(kind, name, tensor):
+            exact[step, kind, part] = values.clone(), vector
+
+    def compare(step, kind, name, tensor):
+        for part, values, vector in pieces(kind, name, tensor):
+            difference = values - exact[step, kind, part][0]
+            distance = difference.norm() if vector else difference.abs().max()
+            key = step, kind, part
+            deviation[key] = max(deviation.get(key, 0.0), distance.item())
+
+    torch.use_deterministic_algorithms(True)
+    state = run(torch.float64, ways[0], expect)
+    torch.set_num_threads(1)
+    for way in ways:
+        run(torch.float32, way, compare)
+    direction = Numbers(state).take(max(len(values) for values, _ in exact.values())).double()
+    with open(path, "w", encoding="ascii") as out:
+        out.write(f"# {title} in PyTorch {torch.__version__}\nstate {int(state)}\n")
+        for (step, kind, name), (values, vector) in exact.items():
+            if vector:
+                values = torch.stack([values.norm(), values @ direction[: len(values)]])
+            text = " ".join(f"{v:.10g}" for v in values.tolist())
+            out.write(f"{step} {kind} {name} {len(values)} {deviation[step, kind, name]:.3g} {text}\n")

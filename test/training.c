@@ -1,0 +1,206 @@
+/* Models in training. Linked into the golden tests. */
+#include "test/training.h"
+
+#include "kernels/ref/ref.h"
+#include "test/mlp_problem.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void training_ok(enum status status, const struct error *error)
+{
+    ck_assert_msg(status == STATUS_OK, "%s: %s", status_name(status), error->text);
+}
+
+static void *room(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    ck_assert_ptr_nonnull(memory);
+    return memory;
+}
+
+/* A CPU plug-in must be there: only a device may be missing. */
+struct backend *training_backend(int number)
+{
+    static const char *const plugins[TRAINING_PLUGINS] = {"onednn", "cuda"};
+    const struct backend_settings settings = {.threads = 2};
+    struct backend *backend = NULL;
+    struct error error = {0};
+    if (number == TRAINING_PLUGINS) {
+        training_ok(backend_open(&backend, &ref_ops, &settings, &error), &error);
+        return backend;
+    }
+    const enum status status = backend_load(&backend, plugins[number], &settings, &error);
+    if (number > 0 && status == STATUS_UNAVAILABLE) {
+        printf("not run on %s: %s\n", plugins[number], error.text);
+        return NULL;
+    }
+    training_ok(status, &error);
+    return backend;
+}
+
+/* ---- begin and end ---- */
+
+void training_init(struct training *training, struct backend *backend, uint32_t parts)
+{
+    struct error error = {0};
+    ck_assert_uint_le(parts, TRAINING_PARTS_MAX);
+    *training = (struct training){.backend = backend, .parts = parts};
+    for (uint32_t part = 0; part < parts; part++)
+        training_ok(params_new(&training->params[part], backend, &error), &error);
+}
+
+void training_build(struct training *training, const struct optimizer_settings *settings)
+{
+    struct error error = {0};
+    for (uint32_t part = 0; part < training->parts; part++) {
+        struct params *params = training->params[part];
+        training_ok(params_build(params, 1, &error), &error);
+        training_ok(gradients_new(&training->gradients[part], params, &error), &error);
+        training_ok(optimizer_new(&training->optimizer[part], settings, params, &error), &error);
+    }
+}
+
+void training_take(struct training *training, uint32_t part, uint32_t first, uint32_t end)
+{
+    struct params *params = training->params[part];
+    for (uint32_t i = first; i < end && i < params_count(params); i++) {
+        struct parameter *parameter = params_at(params, i);
+        if (parameter->kind != PARAMETER_TRAINED)
+            continue;
+        ck_assert_uint_lt(training->count, TRAINING_PARAMETERS_MAX);
+        training->before[training->count] = room(shape_elements(&parameter->tensor.shape), sizeof(double));
+        training->parameter[training->count++] = parameter;
+    }
+}
+
+void training_fini(struct training *training)
+{
+    for (uint32_t i = 0; i < training->count; i++)
+        free(training->before[i]);
+    for (uint32_t part = 0; part < training->parts; part++) {
+        optimizer_free(training->optimizer[part]);
+        gradients_free(training->gradients[part]);
+        params_free(training->params[part]);
+    }
+}
+
+/* ---- numbers ---- */
+
+float *training_numbers(uint64_t *state, size_t count, float scale)
+{
+    float *values = room(count, sizeof *values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = mlp_problem_number(state) * scale;
+    return values;
+}
+
+int32_t *training_indices(uint64_t *state, size_t count, uint32_t limit)
+{
+    int32_t *values = room(count, sizeof *values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = (int32_t)(((double)mlp_problem_number(state) + 1) / 2 * limit);
+    return values;
+}
+
+void training_draw(struct training *training, uint64_t *state, training_scale *scale)
+{
+    struct error error = {0};
+    for (uint32_t i = 0; i < training->count; i++) {
+        struct parameter *parameter = training->parameter[i];
+        const size_t count = shape_elements(&parameter->tensor.shape);
+        bool constant = false;
+        const float factor = scale(parameter, &constant);
+        float *values;
+        if (constant) {
+            values = room(count, sizeof *values);
+            for (size_t k = 0; k < count; k++)
+                values[k] = factor;
+        } else {
+            values = training_numbers(state, count, factor);
+        }
+        training_ok(params_write(parameter->params, parameter, DTYPE_F32, values, &error), &error);
+        free(values);
+    }
+}
+
+/* ---- against the record ---- */
+
+static uint32_t part_of(const struct training *training, const struct parameter *parameter)
+{
+    uint32_t part = 0;
+    while (training->params[part] != parameter->params)
+        part++;
+    return part;
+}
+
+/* The gradients; and the values are kept, for the change to be seen. */
+static void look_before(struct training *training, struct golden *golden, uint32_t step)
+{
+    struct error error = {0};
+    for (uint32_t i = 0; i < training->count; i++) {
+        const struct parameter *parameter = training->parameter[i];
+        const size_t count = shape_elements(&parameter->tensor.shape);
+        struct gradients *gradients = training->gradients[part_of(training, parameter)];
+        training_ok(gradients_read(gradients, parameter, DTYPE_F64, training->before[i], &error), &error);
+        golden_check(golden, step, GOLDEN_GRADIENT, parameter->name, training->before[i], count);
+        training_ok(params_read(parameter->params, parameter, DTYPE_F64, training->before[i], &error),
+                    &error);
+    }
+}
+
+static void look_after(struct training *training, struct golden *golden, uint32_t step)
+{
+    struct error error = {0};
+    for (uint32_t i = 0; i < training->count; i++) {
+        const struct parameter *parameter = training->parameter[i];
+        const size_t count = shape_elements(&parameter->tensor.shape);
+        double *change = room(count, sizeof *change);
+        training_ok(params_read(parameter->params, parameter, DTYPE_F64, change, &error), &error);
+        for (size_t k = 0; k < count; k++)
+            change[k] -= training->before[i][k];
+        golden_check(golden, step, GOLDEN_UPDATE, parameter->name, change, count);
+        free(change);
+    }
+}
+
+void training_step(struct training *training, struct golden *golden, uint32_t step, bool update)
+{
+    struct error error = {0};
+    look_before(training, golden, step);
+    for (uint32_t part = 0; part < training->parts; part++) {
+        if (update)
+            training_ok(optimizer_step(training->optimizer[part], training->gradients[part], &error), &error);
+        training_ok(params_settle(training->params[part], &error), &error);
+    }
+    look_after(training, golden, step);
+}
+
+void training_statistics(struct training *training, struct golden *golden, uint32_t step)
+{
+    struct params *params = training->params[0];
+    struct error error = {0};
+    for (uint32_t i = 0; i < params_count(params); i++) {
+        const struct parameter *parameter = params_at(params, i);
+        if (parameter->kind != PARAMETER_BUFFER)
+            continue;
+        const size_t count = shape_elements(&parameter->tensor.shape);
+        double *values = room(count, sizeof *values);
+        training_ok(params_read(params, parameter, DTYPE_F64, values, &error), &error);
+        golden_check(golden, step, GOLDEN_STATISTIC, parameter->name, values, count);
+        free(values);
+    }
+}
+
+void training_output(struct tape *tape, struct golden *golden, uint32_t step, const char *name,
+                     const struct variable *output)
+{
+    struct error error = {0};
+    training_ok(tape_status(tape, &error), &error);
+    const size_t count = shape_elements(&variable_tensor(output)->shape);
+    double *values = room(count, sizeof *values);
+    training_ok(tape_read(tape, output, DTYPE_F64, values), &error);
+    golden_check(golden, step, GOLDEN_OUTPUT, name, values, count);
+    free(values);
+}
