@@ -5,13 +5,17 @@
  * theirs, so that a noisy moment strikes both; the figures are the median and, in brackets, the tenth and the
  * ninetieth percentile of the rounds. The clock is the thread's own CPU time, which a busy machine stretches
  * least. oneDNN takes the processor's best instructions and so stands beside ours on its best set only.
- * Times are told, never judged. */
+ * Times are told, never judged.
+ *
+ *     bench_mlp [policy]        with an argument: only what the policy's budget is about, for bench_kernels
+ */
 #include "kernels/onednn/bare/mlp_onednn.h"
 #include "test/mlp_problem.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { ROUNDS = 31, ROUND_NS = 4000000, SGEMM_N = 768 };
@@ -169,33 +173,61 @@ static bool has_isa(const char *isa)
     return has;
 }
 
-/* A large product's rate, and the share of it that our passes over 16,384 rows reach. FLOP of a row: two for
- * each weight forward, and backward two for W1's gradient and four for W2's and the units'. */
-static void print_share_of_sgemm(void)
+/* One product of two large matrices: what a core can do. */
+static double sgemm_ns(void)
 {
     static float a[SGEMM_N * SGEMM_N], b[SGEMM_N * SGEMM_N], c[SGEMM_N * SGEMM_N];
-    struct bench bench;
-    double sgemm_ns[ROUNDS], forward_ns[ROUNDS], gradient_ns[ROUNDS];
-    open_bench(&bench, 16384, NULL);
     for (size_t i = 0; i < SGEMM_N * SGEMM_N; i++)
         a[i] = b[i] = (float)(i % 7);
+    const double begin = cpu_ns();
+    stop_on(mlp_onednn_sgemm(SGEMM_N, a, b, c));
+    return cpu_ns() - begin;
+}
+
+/* Times of the rounds, sorted: nanoseconds per row, and of one product. */
+struct shares {
+    double sgemm[ROUNDS], forward[ROUNDS], gradient[ROUNDS];
+};
+
+/* A large product's rate, and the share of it that our passes over `rows` rows reach. FLOP of a row: two for
+ * each weight forward, and backward two for W1's gradient and four for W2's and the units'. */
+static void print_share_of_sgemm(uint32_t rows)
+{
+    struct bench bench;
+    struct shares ns;
+    open_bench(&bench, rows, NULL);
     for (int round = 0; round < ROUNDS; round++) {
-        double begin = cpu_ns();
-        stop_on(mlp_onednn_sgemm(SGEMM_N, a, b, c));
-        sgemm_ns[round] = cpu_ns() - begin;
-        forward_ns[round] = time_ns(ours_forward, &bench, 1) / bench.problem.rows;
-        gradient_ns[round] = time_ns(ours_gradient, &bench, 1) / bench.problem.rows;
+        ns.sgemm[round] = sgemm_ns();
+        ns.forward[round] = time_ns(ours_forward, &bench, 16384 / rows) / rows;
+        ns.gradient[round] = time_ns(ours_gradient, &bench, 16384 / rows) / rows;
     }
-    qsort(sgemm_ns, ROUNDS, sizeof *sgemm_ns, compare_doubles);
-    qsort(forward_ns, ROUNDS, sizeof *forward_ns, compare_doubles);
-    qsort(gradient_ns, ROUNDS, sizeof *gradient_ns, compare_doubles);
+    qsort(ns.sgemm, ROUNDS, sizeof *ns.sgemm, compare_doubles);
+    qsort(ns.forward, ROUNDS, sizeof *ns.forward, compare_doubles);
+    qsort(ns.gradient, ROUNDS, sizeof *ns.gradient, compare_doubles);
     double w1 = shape.inputs * shape.hidden, w2 = shape.hidden * shape.actions;
-    double peak = 2.0 * SGEMM_N * SGEMM_N * SGEMM_N / sgemm_ns[ROUNDS / 2];
-    double forward = 2 * (w1 + w2) / forward_ns[ROUNDS / 2];
-    double gradient = (4 * w1 + 6 * w2) / gradient_ns[ROUNDS / 2];
-    printf("GFLOP/s: sgemm %.0f, %s forward %.0f (%.0f %%), gradient %.0f (%.0f %%)\n", peak,
+    double peak = 2.0 * SGEMM_N * SGEMM_N * SGEMM_N / ns.sgemm[ROUNDS / 2];
+    double forward = 2 * (w1 + w2) / ns.forward[ROUNDS / 2];
+    double gradient = (4 * w1 + 6 * w2) / ns.gradient[ROUNDS / 2];
+    printf("%5u rows, GFLOP/s: sgemm %.0f, %s forward %.0f (%.0f %%), gradient %.0f (%.0f %%)\n", rows, peak,
            mlp_isa(bench.mlp), forward, 100 * forward / peak, gradient, 100 * gradient / peak);
     close_bench(&bench);
+}
+
+/* A small batch from observations to actions, and the masks by themselves. */
+static void print_policy(void)
+{
+    static const uint32_t rows[] = {1, 10, 64, 1024};
+    printf("policy %u -> %u -> %u, dropout %g, one thread\nns per row\n", shape.inputs, shape.hidden,
+           shape.actions, dropout);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        struct bench bench;
+        open_bench(&bench, rows[r], NULL);
+        compare("act", &bench, ours_act, NULL);
+        compare("mask", &bench, ours_draw, NULL);
+        compare("forward", &bench, ours_forward, NULL);
+        close_bench(&bench);
+    }
+    print_share_of_sgemm(1024);
 }
 
 /* All rows of the table for one instruction set, beside oneDNN if it is the best. */
@@ -217,8 +249,12 @@ static void bench_isa(const char *isa, bool is_best)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "policy") == 0) {
+        print_policy();
+        return EXIT_SUCCESS;
+    }
     printf("policy %u -> %u -> %u, dropout %g, one thread; baseline: oneDNN %s\n", shape.inputs, shape.hidden,
            shape.actions, dropout, mlp_onednn_version());
     printf("ns per row                        ours                              oneDNN              "
@@ -226,6 +262,7 @@ int main(void)
     for (int i = 0, sets = 0; i < 3; i++)
         if (has_isa(isas[i]))
             bench_isa(isas[i], sets++ == 0);
-    print_share_of_sgemm();
+    print_share_of_sgemm(1024);
+    print_share_of_sgemm(16384);
     return EXIT_SUCCESS;
 }
