@@ -12,10 +12,11 @@
  * failed, does nothing and returns NULL. tape_finish (or tape_status before) tells.
  *
  * Activations, saved tensors and gradients of activations lie in the tape's own arena (kernels/base/arena.h);
- * a backward gives back what is not needed any more as it goes, and tape_finish ends all of it at once. What
- * is to outlive the step is copied out before: tape_read, or backend_download of variable_tensor. Parameters'
- * gradients outlive it: they lie in the `struct gradients` given to tape_begin. After the first of a series
- * of equal steps nothing of this allocates.
+ * a backward gives back what is not needed any more as it goes, and tape_finish ends all of it at once. After
+ * the walk only values that no operation took (a loss, batch statistics) and constants can still be read.
+ * What is to outlive the step is copied out before: tape_read, or backend_download of variable_tensor.
+ * Parameters' gradients outlive it: they lie in the `struct gradients` given to tape_begin. After the first
+ * of a series of equal steps nothing of this allocates.
  *
  * Any number of tapes live at once, each with its own arena, on one backend or on several. A tape and what it
  * recorded belong to one thread at a time. Nothing here waits for anything but the arithmetic.
@@ -80,7 +81,8 @@ struct variable *tape_constant(struct tape *tape, const struct tensor *tensor);
 /* A parameter of the params that `gradients` belongs to; used twice, its gradients add up. */
 struct variable *tape_parameter(struct tape *tape, struct parameter *parameter);
 
-/* Asks for the gradient of an input: to be read after the backward, before tape_finish. */
+/* Asks for the gradient of a variable that no operation has taken yet: to be read after the walk, before
+ * tape_finish. */
 void tape_want_gradient(struct variable *variable);
 
 /* ---- operations: kernels/kernels.h says what each computes; NULL for an absent optional tensor ---- */
@@ -137,10 +139,12 @@ enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes
 
 /* ---- nodes of a higher layer ---- */
 
-/* dout[i]: the gradient of output i, NULL for zero. din[i]: where to put that of input i; NULL: not wanted;
- * allocate from tape_arena or leave data NULL for a zero gradient. A parameter's gradient arrives like any
- * other input's. `first` is false when the walk resumes. The dout stay valid while STATUS_AGAIN is answered.
- */
+/* dout[i]: the gradient of output i, NULL for zero. din[i]: that of input i, NULL where it is not wanted; its
+ * shape and dtype are set. With `data` set (a parameter's part of the gradient slab, canonical) the node
+ * writes there; with `data` NULL it takes memory from tape_arena (tensor_new), which then is the tape's, or
+ * passes a dout's own memory on, or leaves `data` NULL for a zero gradient. `first` is false when the walk
+ * resumes; the dout and din stay the same while STATUS_AGAIN is answered. The values of the node's inputs and
+ * outputs stay readable until its backward has answered. */
 typedef enum status tape_node_backward(void *context, struct tape *tape, bool first,
                                        const struct tensor *const dout[], struct tensor *const din[],
                                        struct error *error);
