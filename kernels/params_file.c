@@ -7,6 +7,7 @@
 #include "kernels/base/text.h"
 #include "kernels/safetensors.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -135,16 +136,15 @@ static void compare(struct problems *problems, const struct parameter *parameter
                 is_counter(parameter) ? "I64" : "F32 or F64");
 }
 
-/* Names what keeps the file from fitting. `taken[i]`: the entry of parameter i. */
+/* Names what keeps the file from fitting. */
 static enum status match(struct params *params, const struct safetensors *file, const char *path,
-                         const struct safetensors_entry **taken, struct error *error)
+                         struct error *error)
 {
     struct problems problems = {0};
     char name[NAME_BYTES], shape[LONG_SHAPE_BYTES];
     for (uint32_t i = 0; i < params_count(params); i++) {
         const struct parameter *parameter = params_at(params, i);
-        taken[i] = safetensors_find(file, parameter->name);
-        compare(&problems, parameter, taken[i]);
+        compare(&problems, parameter, safetensors_find(file, parameter->name));
     }
     for (size_t i = 0; i < safetensors_count(file); i++) {
         const struct safetensors_entry *entry = safetensors_at(file, i);
@@ -179,25 +179,22 @@ static enum status load_entry(struct params *params, struct parameter *parameter
 static enum status load_from(struct params *params, const struct safetensors *file, const char *path,
                              struct error *error)
 {
-    uint32_t count = params_count(params);
-    void *scratch = NULL;
     size_t largest = 0;
-    const struct safetensors_entry **taken = calloc((size_t)count + 1, sizeof *taken);
-    if (taken == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for %u entries", path, count);
-    enum status status = match(params, file, path, taken, error);
+    enum status status = match(params, file, path, error);
     if (status != STATUS_OK)
-        goto end;
-    for (uint32_t i = 0; i < count; i++)
-        largest = taken[i]->bytes > largest ? taken[i]->bytes : largest;
-    scratch = malloc(largest + 1);
+        return status;
+    for (size_t i = 0; i < safetensors_count(file); i++)
+        largest = safetensors_at(file, i)->bytes > largest ? safetensors_at(file, i)->bytes : largest;
+    void *scratch = malloc(largest + 1);
     if (scratch == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "%s: no memory for %zu bytes", path, largest);
-    for (uint32_t i = 0; i < count && status == STATUS_OK; i++)
-        status = load_entry(params, params_at(params, i), taken[i], scratch, error);
-end:
+        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for %zu bytes", path, largest);
+    for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
+        struct parameter *parameter = params_at(params, i);
+        const struct safetensors_entry *entry = safetensors_find(file, parameter->name);
+        assert(entry != NULL);
+        status = load_entry(params, parameter, entry, scratch, error);
+    }
     free(scratch);
-    free(taken);
     return status;
 }
 
