@@ -117,7 +117,14 @@ START_TEST(override_problems)
         {"/obsrevers/count=4", "/obsrevers: unknown key; did you mean \"observers\"?"},
         {"/count=4", "unknown key; did you mean /observers/count?"},
         {"/observers/count/x=4", "unknown key"},
-        {"/policy/hidden/0=4", "unknown key"},
+        {"/policy/hidden/0=4", NULL},
+        {"/policy/hidden/0=0", "expected an integer in 1..1024, got 0"},
+        {"/policy/hidden/0=[4]", "expected an integer in 1..1024, got an array of 1"},
+        {"/policy/hidden/0=4,5", "expected an integer in 1..1024, got \"4,5\""},
+        {"/policy/hidden/1=4", "unknown key"},
+        {"/policy/hidden/0/0=4", "/policy/hidden/0: unknown key"},
+        {"/policy/hidden/00=4", "unknown key"},
+        {"/observers/0=4", "unknown key"},
         {"/observers/=4", "unknown key"},
         {"/=4", "unknown key"},
         {"/a~1b~0c=4", "unknown key"},
@@ -127,6 +134,10 @@ START_TEST(override_problems)
          "expected \"reinforce\", got \"model-parallel\"; it is not a kind of this version"},
         {"/observers=4", "expected an object, got 4"},
         {"/observers={\"count\":0}", "/observers/count: expected an integer in 1..1024, got 0"},
+        {"/observers={\"count\":1,\"count\":2}", "/observers/count: duplicate key; it stands already at 1:2"},
+        {"/observers={\"count\":007}", "007 is not a JSON number: a number has no leading zeros"},
+        {"/policy/hidden=[4,]", "a comma behind the last element; JSON has commas only between elements"},
+        {"/observers={\"count\":", "expected an object, got \"{\"count\":\""},
         {"/observers={\"conut\":1}", "/observers/conut: unknown key; did you mean \"count\"?"},
         {"/observers={\"count\":1024,\"environments\":17}",
          "expected at most 16384 environments in all, got 1024 * 17 = 17408"},
@@ -167,6 +178,7 @@ START_TEST(override_values_replace_what_was_there)
                                             "/returns/normalize=true",
                                             "/optimizer/lr=1e-3",
                                             "/policy/hidden=[16]",
+                                            "/policy/hidden/0=17",
                                             "/stop/episodes=null",
                                             "/stop/running_reward=-2.5",
                                             "/rollout/mode=episode"};
@@ -177,7 +189,7 @@ START_TEST(override_values_replace_what_was_there)
     ck_assert_str_eq(job.name, "from-the-command");
     ck_assert(job.returns.normalize);
     ck_assert_double_eq(job.optimizer.lr, 1e-3);
-    ck_assert_uint_eq(job.policy.hidden, 16);
+    ck_assert_uint_eq(job.policy.hidden, 17);
     ck_assert(!job.stop.has_episodes && job.stop.has_running_reward);
     ck_assert_double_eq(job.stop.running_reward, -2.5);
     ck_assert_int_eq(job.rollout.mode, JOB_ROLLOUT_EPISODE);

@@ -132,6 +132,8 @@ static bool check_value(struct job_reading *reading, const struct job_key *key, 
     const struct json_node *nodes = of->scan.nodes, *node = &nodes[found->node];
     if (node->flawed)
         return false;
+    if (found->element)
+        return check_element(reading, key, found->document, found->node);
     if (key->type == JOB_OBJECT && node->type == JSON_OBJECT)
         return true;
     if (key->list_of_one && node->type == JSON_ARRAY && node->end > found->node + 1 &&

@@ -158,16 +158,23 @@ static const char *next_part(char name[JOB_NAME_BYTES], const char *pointer)
     return pointer;
 }
 
-/* The key that an override names; NULL when it names none, which has been reported where it should be. */
-static const struct job_key *override_key(struct job_reading *reading, uint32_t document, const char *pointer)
+/* The key that an override names; NULL when it names none, which has been reported where it should be.
+ * *element: it names the one element of the key's array. */
+static const struct job_key *override_key(struct job_reading *reading, uint32_t document, const char *pointer,
+                                          bool *element)
 {
     const struct job_key *key = NULL;
+    *element = false;
     while (*pointer == '/') {
         char name[JOB_NAME_BYTES];
         pointer = next_part(name, pointer + 1);
         if (job_key_ignored(name))
             return NULL;
         const struct job_key *member = job_key_member(key, name);
+        if (key != NULL && key->list_of_one && !*element && strcmp(name, "0") == 0) {
+            *element = true;
+            continue;
+        }
         if (member == NULL) {
             report_unknown(reading, document, (struct json_span){0}, key, name);
             return NULL;
@@ -177,10 +184,44 @@ static const struct job_key *override_key(struct job_reading *reading, uint32_t 
     return key;
 }
 
+/* What an override's value is scanned for. */
+struct override_reading {
+    struct job_reading *reading;
+    uint32_t document;
+    const struct job_key *key;
+    bool flawed;
+};
+
 static void note_flaw(void *context, uint32_t line, uint32_t column, const char *text)
 {
     (void)line, (void)column, (void)text;
-    *(bool *)context = true;
+    ((struct override_reading *)context)->flawed = true;
+}
+
+/* A sentence that begins with a pointer has it from the value's root. */
+static void report_override_flaw(void *context, uint32_t line, uint32_t column, const char *text)
+{
+    const struct override_reading *override = context;
+    struct problem_place place = {.source = override->document, .line = line, .column = column};
+    problem_list_add(&override->reading->problems, place, "%s%s",
+                     text[0] == '/' ? override->key->pointer : "", text);
+}
+
+/* Reads `text` as the value of `key`: JSON, else a string. But an object or an array with flaws in it was
+ * meant as one: a string of it would hide what is wrong. */
+static enum status read_override(struct job_reading *reading, uint32_t document, const struct job_key *key,
+                                 const char *text)
+{
+    struct json_document *value = &reading->documents[document];
+    struct override_reading override = {reading, document, key, false};
+    enum status status = json_document_parse(value, text, strlen(text), note_flaw, &override);
+    if (status != STATUS_OK || !override.flawed)
+        return status;
+    enum json_type type = value->root == NULL ? JSON_STRING : value->scan.nodes[0].type;
+    json_document_fini(value);
+    if (type == JSON_OBJECT || type == JSON_ARRAY)
+        return json_document_parse(value, text, strlen(text), report_override_flaw, &override);
+    return json_document_of_string(value, text);
 }
 
 enum status job_collect_override(struct job_reading *reading, uint32_t index)
@@ -193,17 +234,14 @@ enum status job_collect_override(struct job_reading *reading, uint32_t index)
                      "expected /pointer=value, at most %d bytes", JOB_TEXT_BYTES_MAX);
         return STATUS_OK;
     }
-    const struct job_key *key = override_key(reading, document, override);
+    bool element;
+    const struct job_key *key = override_key(reading, document, override, &element);
     if (key == NULL)
         return STATUS_OK;
-    struct json_document *value = &reading->documents[document];
-    bool flawed = false;
-    enum status status = json_document_parse(value, equals + 1, strlen(equals + 1), note_flaw, &flawed);
-    if (status == STATUS_OK && flawed) {
-        json_document_fini(value);
-        status = json_document_of_string(value, equals + 1);
-    }
-    if (status == STATUS_OK)
-        collect_value(reading, document, 0, key);
-    return status;
+    enum status status = read_override(reading, document, key, equals + 1);
+    if (status != STATUS_OK)
+        return status;
+    collect_value(reading, document, 0, key);
+    reading->found[key - job_keys].element = element;
+    return STATUS_OK;
 }

@@ -10,6 +10,7 @@
 /* Where the value of one table line comes from. */
 struct job_found {
     bool present; /* false: the default stands */
+    bool element; /* of a key with an array of one: the node is that one, not the array */
     bool wrong;   /* reported; what follows from this value is not judged */
     uint32_t document, node;
 };
