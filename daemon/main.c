@@ -4,6 +4,7 @@
 #include "daemon/service.h"
 #include "daemon/supervise.h"
 #include "kernels/base/log.h"
+#include "kernels/mlp.h"
 #include "worker/job/job.h"
 #include "worker/role.h"
 
@@ -107,6 +108,18 @@ static int read_job(const struct arguments *arguments, struct job *job)
     return 0;
 }
 
+/* What the environment says wrongly is a mistake of the command, and told before a worker stumbles over it.
+ * 0, or the exit code. */
+static int check_environment(void)
+{
+    struct error error;
+    enum status status = mlp_check_isa(&error);
+    if (status == STATUS_OK)
+        return 0;
+    fprintf(stderr, "coalesced: %s\n", error.text);
+    return status == STATUS_INVALID ? EX_USAGE : status_exit_code(status);
+}
+
 static enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)
 {
     struct rundir dir;
@@ -138,6 +151,8 @@ static int command_run(int argc, char **argv)
     service_init();
     int code = read_arguments(argc, argv, true, &arguments);
     if (code == 0 && arguments.job_path != NULL)
+        code = check_environment();
+    if (code == 0 && arguments.job_path != NULL)
         code = read_job(&arguments, &job);
     if (code == 0 && arguments.job_path != NULL) {
         enum status status = run_job(&arguments, &job, &error);
@@ -154,6 +169,8 @@ static int command_check(int argc, char **argv)
     struct arguments arguments = {0};
     struct job job;
     int code = read_arguments(argc, argv, false, &arguments);
+    if (code == 0 && arguments.job_path != NULL)
+        code = check_environment();
     if (code == 0 && arguments.job_path != NULL)
         code = read_job(&arguments, &job);
     free(arguments.overrides);

@@ -54,11 +54,17 @@ static enum status choose_lanes(const struct mlp_lanes **out, struct error *erro
             return STATUS_OK;
         }
         if (named)
-            return error_set(error, STATUS_INVALID,
+            return error_set(error, STATUS_UNAVAILABLE,
                              "COALESCED_ISA=%s: this processor has no such instructions", wanted);
     }
     return error_set(error, STATUS_INVALID, "COALESCED_ISA: expected avx512, avx2 or baseline, got \"%.40s\"",
                      wanted);
+}
+
+enum status mlp_check_isa(struct error *error)
+{
+    const struct mlp_lanes *lanes;
+    return choose_lanes(&lanes, error);
 }
 
 static enum status check_bound(const char *what, uint32_t value, uint32_t max, struct error *error)

@@ -48,7 +48,8 @@ static inline uint32_t mlp_mask_words(const struct mlp_shape *shape)
 
 struct mlp; /* weights packed for the lanes; read-only between two mlp_load, so any thread may compute */
 
-/* Errors: STATUS_INVALID names the bound that `shape` or `dropout` (0 <= p < 1) breaks; STATUS_NO_MEMORY. */
+/* Errors: STATUS_INVALID names the bound that `shape` or `dropout` (0 <= p < 1) breaks; those of
+ * mlp_check_isa; STATUS_NO_MEMORY. */
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error);
 void mlp_free(struct mlp *mlp);
 
@@ -84,7 +85,11 @@ double mlp_gradient(const struct mlp *mlp, const struct mlp_batch *batch, const 
                     float *gradient);
 
 /* The instruction set in use: "avx512", "avx2" or "baseline". COALESCED_ISA in the environment, read by
- * mlp_new, lowers it (a test and debugging aid); an unknown or unsupported name is STATUS_INVALID there. */
+ * mlp_new, lowers it (a test and debugging aid). */
 const char *mlp_isa(const struct mlp *mlp);
+
+/* What mlp_new says of COALESCED_ISA: STATUS_INVALID, no such name; STATUS_UNAVAILABLE, this processor has
+ * no such instructions. For a process that wants to know before it starts those that compute. */
+enum status mlp_check_isa(struct error *error);
 
 #endif

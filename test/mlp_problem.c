@@ -110,7 +110,7 @@ struct mlp *mlp_problem_load(const struct mlp_problem *problem, const char *isa)
         unsetenv("COALESCED_ISA");
     enum status status = mlp_new(&mlp, &problem->shape, problem->dropout, &error);
     unsetenv("COALESCED_ISA");
-    if (status == STATUS_INVALID && isa != NULL && strstr(error.text, "no such instructions") != NULL)
+    if (status == STATUS_UNAVAILABLE && isa != NULL)
         return NULL;
     if (status != STATUS_OK) {
         fprintf(stderr, "%s\n", error.text);
@@ -118,6 +118,25 @@ struct mlp *mlp_problem_load(const struct mlp_problem *problem, const char *isa)
     }
     mlp_load(mlp, problem->parameters);
     return mlp;
+}
+
+const char *const mlp_isas[MLP_ISAS] = {"avx512", "avx2", "baseline"};
+
+bool mlp_case_open(const struct mlp_case *cases, int number, uint64_t seed, struct mlp_problem *problem,
+                   struct mlp **mlp)
+{
+    const struct mlp_case *one = &cases[number / MLP_ISAS];
+    mlp_problem_init(problem, one->shape, one->dropout, one->rows, seed + (uint64_t)number / MLP_ISAS);
+    *mlp = mlp_problem_load(problem, mlp_isas[number % MLP_ISAS]);
+    if (*mlp == NULL)
+        mlp_problem_fini(problem);
+    return *mlp != NULL;
+}
+
+void mlp_case_close(struct mlp_problem *problem, struct mlp *mlp)
+{
+    mlp_free(mlp);
+    mlp_problem_fini(problem);
 }
 
 void mlp_problem_act(struct mlp_problem *problem, const struct mlp *mlp)

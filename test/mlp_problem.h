@@ -5,6 +5,8 @@
 
 #include "kernels/mlp.h"
 
+#include <stdbool.h>
+
 struct mlp_problem {
     struct mlp_shape shape;
     double dropout;
@@ -34,6 +36,23 @@ void mlp_problem_fini(struct mlp_problem *problem);
 /* An mlp of the problem's shape with its parameters, on instruction set `isa` (NULL: the best). NULL when
  * this processor does not have it; any other failure ends the program. */
 struct mlp *mlp_problem_load(const struct mlp_problem *problem, const char *isa);
+
+/* A line of a test's table of problems. */
+struct mlp_case {
+    struct mlp_shape shape;
+    double dropout;
+    uint32_t rows;
+};
+
+enum { MLP_ISAS = 3 };
+extern const char *const mlp_isas[MLP_ISAS]; /* the best first; every machine has the last */
+
+/* Makes the problem of case i and its mlp on instruction set j, for a loop test's number i * MLP_ISAS + j.
+ * The problem's seed is `seed` + i. False, and nothing to close, where the processor does not have the set.
+ */
+bool mlp_case_open(const struct mlp_case *cases, int number, uint64_t seed, struct mlp_problem *problem,
+                   struct mlp **mlp);
+void mlp_case_close(struct mlp_problem *problem, struct mlp *mlp);
 
 /* mlp_act on the whole batch. */
 void mlp_problem_act(struct mlp_problem *problem, const struct mlp *mlp);

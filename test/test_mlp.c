@@ -11,15 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const isas[] = {"avx512", "avx2", "baseline"};
-enum { ISAS = 3 };
-
 /* Ones, primes, both sides of a multiple of 16 and of 128, the maxima, and CartPole's. */
-static const struct {
-    struct mlp_shape shape;
-    double dropout;
-    uint32_t rows;
-} cases[] = {
+static const struct mlp_case cases[] = {
     {{4, 128, 2}, 0.6, 300}, {{4, 128, 2}, 0, 40},      {{1, 1, 1}, 0.5, 33},    {{1, 1, 2}, 0.25, 17},
     {{2, 15, 3}, 0.1, 50},   {{3, 16, 5}, 0.6, 64},     {{5, 17, 2}, 0.999, 47}, {{4, 127, 2}, 0.6, 31},
     {{4, 129, 2}, 0.6, 16},  {{4, 31, 16}, 0.5, 19},    {{16, 113, 7}, 0.3, 23}, {{7, 256, 11}, 0.75, 37},
@@ -30,22 +23,14 @@ enum { CASES = sizeof cases / sizeof *cases };
 static struct mlp_problem problem;
 static struct mlp *mlp;
 
-/* Makes `problem` and `mlp` for case i on instruction set j of a loop test's number i * ISAS + j. False, and
- * nothing to free, where the processor does not have the set. */
 static bool open_case(int number)
 {
-    mlp_problem_init(&problem, cases[number / ISAS].shape, cases[number / ISAS].dropout,
-                     cases[number / ISAS].rows, (uint64_t)number / ISAS + 1);
-    mlp = mlp_problem_load(&problem, isas[number % ISAS]);
-    if (mlp == NULL)
-        mlp_problem_fini(&problem);
-    return mlp != NULL;
+    return mlp_case_open(cases, number, 1, &problem, &mlp);
 }
 
 static void close_case(void)
 {
-    mlp_free(mlp);
-    mlp_problem_fini(&problem);
+    mlp_case_close(&problem, mlp);
 }
 
 static struct rng_key key_of(uint32_t i)
@@ -164,10 +149,10 @@ START_TEST(instruction_sets_agree_bit_for_bit)
     ck_assert_str_eq(mlp_isa(mlp), "baseline");
     mlp_problem_act(&expected, mlp);
     mlp_free(mlp);
-    for (int j = 0; j < ISAS - 1; j++) {
-        if (!open_case(_i * ISAS + j))
+    for (int j = 0; j < MLP_ISAS - 1; j++) {
+        if (!open_case(_i * MLP_ISAS + j))
             continue;
-        ck_assert_str_eq(mlp_isa(mlp), isas[j]);
+        ck_assert_str_eq(mlp_isa(mlp), mlp_isas[j]);
         mlp_problem_act(&problem, mlp);
         ck_assert_mem_eq(problem.batch.masks, expected.batch.masks,
                          (size_t)problem.rows * mlp_mask_words(&problem.shape) * sizeof(uint16_t));
@@ -227,7 +212,8 @@ START_TEST(units_are_kept_as_often_as_asked)
 }
 END_TEST
 
-static const struct mlp_lanes *const tables[ISAS] = {&mlp_lanes_avx512, &mlp_lanes_avx2, &mlp_lanes_baseline};
+static const struct mlp_lanes *const tables[MLP_ISAS] = {&mlp_lanes_avx512, &mlp_lanes_avx2,
+                                                         &mlp_lanes_baseline};
 
 /* The table of set `number`, or NULL where the processor cannot run it. */
 static const struct mlp_lanes *open_table(int number)
@@ -387,17 +373,17 @@ int main(void)
     Suite *suite = suite_create("mlp");
     TCase *forward = tcase_create("forward");
     tcase_set_timeout(forward, 60);
-    tcase_add_loop_test(forward, masks_are_the_oracles_bit_for_bit, 0, CASES * ISAS);
-    tcase_add_loop_test(forward, probabilities_and_actions_are_the_oracles, 0, CASES * ISAS);
-    tcase_add_loop_test(forward, recompute_gives_the_bits_that_acted, 0, CASES * ISAS);
-    tcase_add_loop_test(forward, a_row_does_not_know_its_batch, 0, CASES * ISAS);
+    tcase_add_loop_test(forward, masks_are_the_oracles_bit_for_bit, 0, CASES * MLP_ISAS);
+    tcase_add_loop_test(forward, probabilities_and_actions_are_the_oracles, 0, CASES * MLP_ISAS);
+    tcase_add_loop_test(forward, recompute_gives_the_bits_that_acted, 0, CASES * MLP_ISAS);
+    tcase_add_loop_test(forward, a_row_does_not_know_its_batch, 0, CASES * MLP_ISAS);
     tcase_add_loop_test(forward, instruction_sets_agree_bit_for_bit, 0, CASES);
-    tcase_add_loop_test(forward, a_nan_is_not_hidden, 0, ISAS);
+    tcase_add_loop_test(forward, a_nan_is_not_hidden, 0, MLP_ISAS);
     tcase_add_test(forward, frequencies_follow_the_probabilities);
     tcase_add_test(forward, units_are_kept_as_often_as_asked);
-    tcase_add_loop_test(forward, exp_and_log_are_near_the_true_ones, 0, ISAS);
-    tcase_add_loop_test(forward, fma_rounds_once, 0, ISAS);
-    tcase_add_loop_test(forward, exp_ends_where_it_says, 0, ISAS);
+    tcase_add_loop_test(forward, exp_and_log_are_near_the_true_ones, 0, MLP_ISAS);
+    tcase_add_loop_test(forward, fma_rounds_once, 0, MLP_ISAS);
+    tcase_add_loop_test(forward, exp_ends_where_it_says, 0, MLP_ISAS);
     tcase_add_test(forward, what_cannot_be_is_refused_by_name);
     suite_add_tcase(suite, forward);
     return suite_run(suite);

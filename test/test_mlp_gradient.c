@@ -10,14 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const isas[] = {"avx512", "avx2", "baseline"};
-enum { ISAS = 3 };
-
-static const struct {
-    struct mlp_shape shape;
-    double dropout;
-    uint32_t rows;
-} cases[] = {
+static const struct mlp_case cases[] = {
     {{4, 128, 2}, 0.6, 600}, {{4, 128, 2}, 0, 256},   {{4, 128, 2}, 0.6, 1},   {{1, 1, 1}, 0.5, 33},
     {{2, 15, 3}, 0.1, 257},  {{3, 16, 5}, 0.6, 64},   {{5, 17, 2}, 0.9, 47},   {{4, 131, 2}, 0.6, 31},
     {{4, 31, 16}, 0.5, 19},  {{16, 113, 7}, 0.3, 23}, {{7, 256, 11}, 0.75, 9}, {{16, 1024, 16}, 0.5, 17},
@@ -29,21 +22,15 @@ static struct mlp *mlp;
 
 static bool open_case(int number)
 {
-    mlp_problem_init(&problem, cases[number / ISAS].shape, cases[number / ISAS].dropout,
-                     cases[number / ISAS].rows, (uint64_t)number / ISAS + 101);
-    mlp = mlp_problem_load(&problem, isas[number % ISAS]);
-    if (mlp == NULL) {
-        mlp_problem_fini(&problem);
+    if (!mlp_case_open(cases, number, 101, &problem, &mlp))
         return false;
-    }
     mlp_problem_act(&problem, mlp);
     return true;
 }
 
 static void close_case(void)
 {
-    mlp_free(mlp);
-    mlp_problem_fini(&problem);
+    mlp_case_close(&problem, mlp);
 }
 
 /* The error of a parameter is held to the sum of what its rows contributed in size, which is what rounding
@@ -108,8 +95,8 @@ START_TEST(instruction_sets_agree_bit_for_bit)
     mlp_problem_act(&expected, mlp);
     double expected_loss = mlp_problem_learn(&expected, mlp);
     mlp_free(mlp);
-    for (int j = 0; j < ISAS - 1; j++) {
-        if (!open_case(_i * ISAS + j))
+    for (int j = 0; j < MLP_ISAS - 1; j++) {
+        if (!open_case(_i * MLP_ISAS + j))
             continue;
         double loss = mlp_problem_learn(&problem, mlp);
         ck_assert_mem_eq(&loss, &expected_loss, sizeof loss);
@@ -225,12 +212,12 @@ int main(void)
     Suite *suite = suite_create("mlp_gradient");
     TCase *backward = tcase_create("backward");
     tcase_set_timeout(backward, 60);
-    tcase_add_loop_test(backward, gradient_is_the_oracles, 0, CASES * ISAS);
+    tcase_add_loop_test(backward, gradient_is_the_oracles, 0, CASES * MLP_ISAS);
     tcase_add_loop_test(backward, oracle_is_the_slope_of_its_loss, 0, CASES);
     tcase_add_loop_test(backward, instruction_sets_agree_bit_for_bit, 0, CASES);
-    tcase_add_loop_test(backward, chunks_are_added_in_order, 0, CASES * ISAS);
-    tcase_add_loop_test(backward, rows_are_added_in_order, 0, CASES * ISAS);
-    tcase_add_loop_test(backward, the_forward_that_learns_is_the_one_that_acted, 0, CASES * ISAS);
+    tcase_add_loop_test(backward, chunks_are_added_in_order, 0, CASES * MLP_ISAS);
+    tcase_add_loop_test(backward, rows_are_added_in_order, 0, CASES * MLP_ISAS);
+    tcase_add_loop_test(backward, the_forward_that_learns_is_the_one_that_acted, 0, CASES * MLP_ISAS);
     tcase_add_test(backward, no_rows_are_no_gradient);
     suite_add_tcase(suite, backward);
     return suite_run(suite);

@@ -198,6 +198,29 @@ START_TEST(usage_errors_exit_64)
 }
 END_TEST
 
+/* A wrong word is a mistake of the command; a right one that this processor cannot obey is the machine's. */
+START_TEST(the_instruction_set_is_judged_before_a_worker_starts)
+{
+    static const char *const unknown[] = {"COALESCED_ISA=sse9", NULL}, *const best[] = {
+                                                                           "COALESCED_ISA=avx512", NULL};
+    static const char *const commands[] = {"run", "check"};
+    bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    struct process process;
+    workplace_write_job(SMALL_JOB);
+    for (size_t i = 0; i < 2; i++) {
+        const char *argv[] = {daemon_path(), commands[i], workplace.job_path, NULL};
+        const struct process_options options = {.environment = unknown, .directory = workplace.folder};
+        ck_assert_int_eq(process_run(&process, workplace.folder, argv, &options, 10), 64);
+        expect_text(process_err(&process),
+                    "coalesced: COALESCED_ISA: expected avx512, avx2 or baseline, got \"sse9\"");
+    }
+    const char *argv[] = {daemon_path(), "check", workplace.job_path, NULL};
+    const struct process_options options = {.environment = best};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &options, 10), supported ? 0 : 69);
+}
+END_TEST
+
 START_TEST(help_and_version_go_to_stdout)
 {
     struct process process;
@@ -347,6 +370,7 @@ int main(void)
     tcase_add_test(jobs, bad_job_files_are_told_with_their_places);
     tcase_add_test(jobs, check_is_silent_about_good_files_and_loud_about_bad);
     tcase_add_test(jobs, usage_errors_exit_64);
+    tcase_add_test(jobs, the_instruction_set_is_judged_before_a_worker_starts);
     tcase_add_test(jobs, help_and_version_go_to_stdout);
     tcase_add_test(jobs, a_directory_in_use_names_its_holder);
     tcase_add_test(jobs, a_directory_that_cannot_be_written_is_named);
