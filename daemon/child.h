@@ -5,7 +5,7 @@
 #include "kernels/base/monotime.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
-#include "worker/role.h"
+#include "worker/worker.h"
 
 #include <sys/types.h>
 

@@ -6,7 +6,7 @@
 #include "kernels/base/log.h"
 #include "kernels/mlp.h"
 #include "worker/job/job.h"
-#include "worker/role.h"
+#include "worker/worker.h"
 
 #include <fcntl.h>
 #include <getopt.h>

@@ -4,7 +4,7 @@
 #include "test/workplace.h"
 #include "worker/control.h"
 #include "worker/net/rpc.h"
-#include "worker/role.h"
+#include "worker/worker.h"
 
 #include <check.h>
 #include <math.h>

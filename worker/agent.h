@@ -9,8 +9,8 @@
 #include "worker/env/environment.h"
 #include "worker/learner.h"
 #include "worker/net/rpc.h"
-#include "worker/role.h"
 #include "worker/rollout.h"
+#include "worker/worker.h"
 
 /* Where the agent is in an episode. */
 enum agent_phase {

@@ -4,7 +4,7 @@
  * the episode with blocking calls, as the tutorial's observer does, and answers the request at the end. */
 #include "worker/env/environment.h"
 #include "worker/net/rpc.h"
-#include "worker/role.h"
+#include "worker/worker.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The frame that every role runs in. One thread of the worker process (its first). */
-#include "worker/role.h"
+#include "worker/worker.h"
 
 #include "kernels/base/log.h"
 #include "worker/net/rpc.h"
