@@ -15,7 +15,6 @@ struct service {
     struct rpc_request *kept[128];
     unsigned kept_count, calls, joined, left;
     uint16_t last_source;
-    struct monotime last_deadline;
     enum status left_why;
     char left_text[128];
     float sum;
@@ -64,7 +63,6 @@ static inline void on_step(void *context, struct rpc_request *request, const str
     struct service *service = context;
     service->calls++;
     service->last_source = rpc_request_source(request);
-    service->last_deadline = rpc_request_deadline(request);
     switch (message->args[0]) {
     case DO_FAIL:
         rpc_fail(request, STATUS_CORRUPT, "row %d of worker %u is odd", 3, service->last_source);

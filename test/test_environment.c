@@ -57,7 +57,6 @@ START_TEST(find_knows_its_names)
     ck_assert_uint_eq(spec->observation_size, 4);
     ck_assert_uint_eq(spec->action_count, 2);
     ck_assert_uint_eq(spec->steps_max, 500);
-    ck_assert_double_eq(spec->reward_threshold, 475);
     ck_assert_ptr_eq(environment_find("CartPole-v1"), spec);
     static const char *const strangers[] = {"", "CartPole-v0", "CartPole-v", "CartPole-v11", "cartpole-v1"};
     for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)

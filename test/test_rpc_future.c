@@ -28,26 +28,6 @@ START_TEST(test_deadline_passes)
 }
 END_TEST
 
-START_TEST(test_deadline_travels_as_time_left)
-{
-    struct net net;
-    struct service server, client;
-    service_start(&net, &server, &client, 1);
-    struct monotime deadline = net_in_ms(60000);
-    struct future *future = step(net.clients[0], DO_ANSWER, deadline);
-    ck_assert_int_eq(net_await(&net, future), STATUS_OK);
-    future_release(future);
-    ck_assert(!monotime_is_never(server.last_deadline));
-    ck_assert_uint_lt(server.last_deadline.ns, deadline.ns + UINT64_C(60000000000));
-    ck_assert_uint_gt(server.last_deadline.ns, deadline.ns - 1000);
-    future = step(net.clients[0], DO_ANSWER, MONOTIME_NEVER);
-    ck_assert_int_eq(net_await(&net, future), STATUS_OK);
-    future_release(future);
-    ck_assert(monotime_is_never(server.last_deadline));
-    net_free(&net);
-}
-END_TEST
-
 START_TEST(test_deadline_already_passed)
 {
     struct net net;
@@ -272,7 +252,6 @@ int main(void)
     Suite *suite = suite_create("rpc_future");
     TCase *deadlines = tcase_create("deadlines");
     tcase_add_test(deadlines, test_deadline_passes);
-    tcase_add_test(deadlines, test_deadline_travels_as_time_left);
     tcase_add_test(deadlines, test_deadline_already_passed);
     tcase_add_test(deadlines, test_deadlines_in_order);
     tcase_set_timeout(deadlines, 60);

@@ -275,6 +275,38 @@ START_TEST(test_left_on_a_client)
 }
 END_TEST
 
+/* The next frame to a bare client that is a request, and the time left that it carries. */
+static uint64_t time_left_of_call(struct net *net, struct raw *raw, struct monotime deadline)
+{
+    struct future *call;
+    struct error error = {0};
+    struct answer answer;
+    enum status status =
+        rpc_call_async(net->server, 1, METHOD_RUN_EPISODE, &(struct rpc_message){0}, deadline, &call, &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    ck_assert(raw_receive(raw, &answer, 5000));
+    ck_assert_int_eq(answer.header.kind, WIRE_REQUEST);
+    future_release(call);
+    return answer.header.left_us;
+}
+
+/* Clocks of two hosts have nothing in common. */
+START_TEST(test_deadline_travels_as_time_left)
+{
+    struct net net;
+    struct service service;
+    struct raw raw;
+    service_start(&net, &service, 0);
+    raw_join(&raw, &net, 1);
+    uint64_t left_us = time_left_of_call(&net, &raw, net_in_ms(60000));
+    ck_assert_uint_le(left_us, 60000000);
+    ck_assert_uint_gt(left_us, 0);
+    ck_assert_uint_eq(time_left_of_call(&net, &raw, MONOTIME_NEVER), UINT64_MAX);
+    raw_close(&raw);
+    net_free(&net);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rpc_hello");
@@ -282,6 +314,7 @@ int main(void)
     tcase_add_test(server, test_hello_refused);
     tcase_add_test(server, test_hello_repeated);
     tcase_add_test(server, test_incarnations);
+    tcase_add_test(server, test_deadline_travels_as_time_left);
     tcase_set_timeout(server, 60);
     suite_add_tcase(suite, server);
     TCase *client = tcase_create("client");

@@ -2,14 +2,8 @@
 #include "worker/histogram.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { SUB = 1 << HISTOGRAM_SUB_BITS };
-
-void histogram_clear(struct histogram *histogram)
-{
-    memset(histogram, 0, sizeof *histogram);
-}
 
 static unsigned bucket_of(uint32_t value)
 {

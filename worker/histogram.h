@@ -14,7 +14,7 @@ struct histogram {
     uint32_t buckets[HISTOGRAM_BUCKETS];
 };
 
-void histogram_clear(struct histogram *histogram);
+/* Zero-initialize one to begin. */
 void histogram_add(struct histogram *histogram, uint64_t value);
 
 /* The least bucket value that `fraction` (0 < fraction <= 1) of all values do not exceed; 0 when empty. */

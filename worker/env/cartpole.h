@@ -20,7 +20,6 @@
 
 enum { CARTPOLE_STATE_SIZE = 4, CARTPOLE_ACTIONS = 2, CARTPOLE_STEPS_MAX = 500 };
 
-#define CARTPOLE_REWARD_THRESHOLD 475.0
 #define CARTPOLE_X_MAX_M 2.4                                                 /* metres from the centre */
 #define CARTPOLE_THETA_MAX_RAD (12.0 * 2.0 * 3.14159265358979323846 / 360.0) /* radians from upright */
 #define CARTPOLE_RESET_MAX 0.05                                              /* |each value| at first */

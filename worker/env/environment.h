@@ -19,7 +19,6 @@ struct environment_spec {
     uint32_t observation_size; /* floats in one observation */
     uint32_t action_count;     /* actions are 0 .. action_count - 1 */
     uint32_t steps_max;        /* an episode is truncated after so many steps */
-    double reward_threshold;   /* Gymnasium's "solved" */
 };
 
 /* Every environment's name, ended by NULL. */

@@ -158,7 +158,6 @@ enum status future_all(struct rpc *rpc, struct future *const *futures, size_t co
 /* ---- answering ---- */
 
 uint16_t rpc_request_source(const struct rpc_request *request);
-struct monotime rpc_request_deadline(const struct rpc_request *request); /* by this end's clock */
 const struct rpc_message *rpc_request_message(const struct rpc_request *request);
 
 /* Completes the request; it is gone afterwards. When its peer is gone, this does nothing more than that. */

@@ -361,8 +361,6 @@ static struct rpc_request *open_request(struct rpc *rpc, struct rpc_session *ses
     request->id = header->request;
     request->method = header->method;
     request->source = session->worker;
-    request->deadline =
-        header->left_us == UINT64_MAX ? MONOTIME_NEVER : monotime_add_us(monotime_now(), header->left_us);
     rules_open_message(&request->message, header, request->frames.payload);
     queue_push(&session->open, request);
     rpc->incoming++;
@@ -408,11 +406,6 @@ void answers_receive_request(struct rpc *rpc, struct rpc_session *session, const
 uint16_t rpc_request_source(const struct rpc_request *request)
 {
     return request->source;
-}
-
-struct monotime rpc_request_deadline(const struct rpc_request *request)
-{
-    return request->deadline;
 }
 
 const struct rpc_message *rpc_request_message(const struct rpc_request *request)

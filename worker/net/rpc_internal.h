@@ -80,7 +80,6 @@ struct rpc_request {
     uint64_t id;
     uint16_t method, source;
     bool is_used; /* not in the pool: it holds frames */
-    struct monotime deadline;
     struct rpc_message message;
     struct endpoint_message frames;
 };
