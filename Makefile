@@ -44,8 +44,15 @@ objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LANE_OBJECTS := $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(LANES)))
 # The sanitizers do not see into OpenMP's threads: the thread sanitizer's build runs our own loops serially.
 OPENMP := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
+# The GPU plug-in needs nvcc and cuDNN. CUDNN_DIR: the folder with cuDNN's include/ and lib/, where that is neither
+# the toolkit's nor /usr (a Python package's nvidia/cudnn, say). The sanitizers' builds go without: they see
+# nothing of what runs on a GPU.
 NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
-PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(if $(and $(NVCC),$(CUDA)),$(BUILD)/libcoalesced-cuda.so)
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(lastword $(NVCC)) 2>/dev/null)))
+CUDNN_DIR ?= $(patsubst %/include/cudnn.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h)))
+CUDNN_SO := $(firstword $(wildcard $(addsuffix /libcudnn.so.9,$(addprefix $(CUDNN_DIR)/,lib lib64 lib/x86_64-linux-gnu))))
+CUDA_SO := $(if $(and $(NVCC),$(CUDNN_SO),$(if $(SAN),,yes)),$(BUILD)/libcoalesced-cuda.so)
+PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
 .PHONY: all check bench fuzz lint format install clean help schema
@@ -53,8 +60,9 @@ ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 .SECONDARY:
 
 all: $(BUILD)/coalesced $(PLUGINS)
-ifeq ($(NVCC),)
-	@echo 'no CUDA toolkit (nvcc): the GPU plug-in is not built'
+ifeq ($(CUDA_SO),)
+	@echo 'the GPU plug-in is not built: $(if $(SAN),a sanitizer does not see into it,\
+	    $(if $(NVCC),cuDNN 9 was not found (CUDNN_DIR),no CUDA toolkit (nvcc)))'
 endif
 
 help:
@@ -94,6 +102,19 @@ $(BUILD)/coalesced: $(BUILD)/daemon/main.o $(ARCHIVES)
 # A plug-in carries what it needs of libkernels.a itself and shows one symbol.
 $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) $(OPENMP) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -ldnnl -lm -lpthread
+
+# Native code for compute capability 8.0 (A100) and 9.0 (H100, H200), which is what this runs on, and PTX of 9.0, which
+# the driver translates for what comes after. -fmad=false: what promises the bits of the CPU (draws, Adam, sums)
+# may not be contracted; what computes the most is cuDNN's. CUDA's runtime is linked in, cuDNN is not.
+NVCCFLAGS := -std=c++17 -O2 -fmad=false -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
+             -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=[sm_90,compute_90]
+$(BUILD)/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(filter ccache,$(CC)) $(NVCC) $(CPPFLAGS) -I$(CUDNN_DIR)/include $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+$(BUILD)/libcoalesced-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(CUDA)) $(BUILD)/libkernels.a
+	$(NVCC) -shared -cudart=static -Xlinker=--exclude-libs=ALL -Xlinker=--no-undefined \
+	    -Xlinker=-rpath=$(abspath $(dir $(CUDNN_SO))) -o $@ $^ -L$(dir $(CUDNN_SO)) -l:libcudnn.so.9
 
 # A test links its own object, the helpers beside it, and from the archives what it names and no more.
 # Tests whose name says onednn, bench_mlp and bench_kernels are the only programs that link oneDNN.
@@ -136,7 +157,7 @@ fuzz: $(FUZZERS)
 	done
 
 # ---- form ----
-SOURCES = $(shell find kernels worker daemon test -name '*.[ch]' | sort)
+SOURCES = $(shell find kernels worker daemon test -name '*.[ch]' -o -name '*.cu' | sort)
 lint:
 	@scripts/lint $(SOURCES)
 

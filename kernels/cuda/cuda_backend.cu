@@ -1,0 +1,296 @@
+/* The CUDA backend: how it opens and closes, what is wrong when it fails, its plans, its workspace, its
+ * table. One thread at a time, whichever holds the backend. */
+#include "kernels/cuda/cuda_internal.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+/* ---- failures ---- */
+
+/* "conv2d's x of 20x3x64x64" is what a reader wants; here it is the tensor's own name and shape. */
+static const char *about_text(const struct tensor *about, char *text, size_t bytes)
+{
+    char shape[SHAPE_TEXT_BYTES];
+    if (about == NULL)
+        snprintf(text, bytes, "of no tensor");
+    else
+        snprintf(text, bytes, "on %.60s of %s", about->name != NULL ? about->name : "a tensor",
+                 shape_text(&about->shape, shape));
+    return text;
+}
+
+enum status cuda_failed(struct error *error, const char *call, cudaError_t code, const struct tensor *about)
+{
+    char text[160];
+    const enum status status = code == cudaErrorMemoryAllocation ? STATUS_NO_MEMORY : STATUS_INTERNAL;
+    cudaGetLastError(); // told now: the next call is not to meet it again
+    return error_set(error, status, "CUDA: %s failed %s: %s", call, about_text(about, text, sizeof text),
+                     cudaGetErrorString(code));
+}
+
+enum status cudnn_failed(struct error *error, const char *call, cudnnStatus_t code,
+                         const struct tensor *about)
+{
+    char text[160], detail[200] = "";
+    cudnnGetLastErrorString(detail, sizeof detail);
+    detail[sizeof detail - 1] = '\0';
+    return error_set(error, STATUS_INTERNAL, "cuDNN: %s failed %s: %s%s%s", call,
+                     about_text(about, text, sizeof text), cudnnGetErrorString(code),
+                     detail[0] != '\0' ? "; " : "", detail);
+}
+
+/* ---- plans ---- */
+
+/* FNV-1a over the key's words. */
+static uint32_t bucket_of(const struct plan_key *key)
+{
+    uint32_t hash = 2166136261u;
+    hash = (hash ^ key->kind) * 16777619u;
+    for (size_t i = 0; i < sizeof key->size / sizeof *key->size; i++)
+        hash = (hash ^ key->size[i]) * 16777619u;
+    return (hash ^ hash >> 16) % PLAN_BUCKETS;
+}
+
+struct plan *cuda_plan_find(struct cuda *cuda, const struct plan_key *key)
+{
+    for (struct plan *plan = cuda->plans[bucket_of(key)]; plan != NULL; plan = plan->next)
+        if (memcmp(&plan->key, key, sizeof *key) == 0) {
+            plan->used = ++cuda->lookups;
+            return plan;
+        }
+    return NULL;
+}
+
+/* A job whose batches have many sizes would otherwise keep a plan of each for ever. */
+static void drop_oldest(struct cuda *cuda)
+{
+    struct plan **oldest = NULL;
+    for (size_t i = 0; i < PLAN_BUCKETS; i++)
+        for (struct plan **at = &cuda->plans[i]; *at != NULL; at = &(*at)->next)
+            if (oldest == NULL || (*at)->used < (*oldest)->used)
+                oldest = at;
+    struct plan *plan = *oldest;
+    *oldest = plan->next;
+    plan->destroy(plan);
+    cuda->plan_count--;
+}
+
+void cuda_plan_keep(struct cuda *cuda, const struct plan_key *key, struct plan *plan)
+{
+    struct plan **bucket = &cuda->plans[bucket_of(key)];
+    if (cuda->plan_count == PLANS_MAX)
+        drop_oldest(cuda);
+    plan->key = *key;
+    plan->used = ++cuda->lookups;
+    plan->next = *bucket;
+    *bucket = plan;
+    cuda->plan_count++;
+}
+
+struct plan *cuda_plan_new(size_t bytes, void (*destroy)(struct plan *plan))
+{
+    struct plan *plan = (struct plan *)calloc(1, bytes);
+    if (plan != NULL)
+        plan->destroy = destroy;
+    return plan;
+}
+
+enum status cuda_describe(cudnnTensorDescriptor_t *out, uint32_t n, uint32_t c, uint32_t h, uint32_t w,
+                          const struct tensor *about, struct error *error)
+{
+    CUDNN_TRY(about, cudnnCreateTensorDescriptor, out);
+    CUDNN_TRY(about, cudnnSetTensor4dDescriptor, *out, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, (int)n, (int)c,
+              (int)h, (int)w);
+    return STATUS_OK;
+}
+
+/* ---- workspace ---- */
+
+enum status cuda_workspace(struct cuda *cuda, size_t bytes, struct error *error)
+{
+    if (bytes <= cuda->workspace_bytes)
+        return STATUS_OK;
+    CUDA_TRY(NULL, cudaStreamSynchronize, cuda->stream);
+    CUDA_TRY(NULL, cudaFree, cuda->workspace);
+    cuda->workspace = NULL;
+    cuda->workspace_bytes = 0;
+    CUDA_TRY(NULL, cudaMalloc, &cuda->workspace, bytes);
+    cuda->workspace_bytes = bytes;
+    return STATUS_OK;
+}
+
+enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct error *error)
+{
+    CUDA_TRY(about, cudaStreamSynchronize, cuda->stream);
+    return STATUS_OK;
+}
+
+/* ---- open, close ---- */
+
+/* What the machine has, before anything is taken of it. */
+static enum status find_device(cudaDeviceProp *device, struct error *error)
+{
+    int count = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaSuccess && count == 0)
+        code = cudaErrorNoDevice;
+    if (code == cudaSuccess)
+        code = cudaSetDevice(0);
+    if (code == cudaSuccess)
+        code = cudaGetDeviceProperties(device, 0);
+    if (code != cudaSuccess)
+        return error_set(error, STATUS_UNAVAILABLE, "CUDA finds no device: %s", cudaGetErrorString(code));
+    if (device->major < COMPUTE_CAPABILITY_MIN)
+        return error_set(error, STATUS_UNAVAILABLE,
+                         "%.100s has compute capability %d.%d, expected at least %d.0", device->name,
+                         device->major, device->minor, (int)COMPUTE_CAPABILITY_MIN);
+    return STATUS_OK;
+}
+
+static enum status open_memory(struct cuda *cuda, struct error *error)
+{
+    CUDA_TRY(NULL, cudaMalloc, (void **)&cuda->partial, REDUCE_BLOCKS_MAX * sizeof *cuda->partial);
+    CUDA_TRY(NULL, cudaMalloc, &cuda->result, RESULT_BYTES);
+    CUDA_TRY(NULL, cudaHostAlloc, &cuda->result_host, RESULT_BYTES, cudaHostAllocDefault);
+    CUDA_TRY(NULL, cudaHostAlloc, &cuda->staging, STAGING_BYTES, cudaHostAllocDefault);
+    return STATUS_OK;
+}
+
+static enum status open_activation(cudnnActivationDescriptor_t *out, cudnnActivationMode_t mode,
+                                   cudnnNanPropagation_t nan, struct error *error)
+{
+    CUDNN_TRY(NULL, cudnnCreateActivationDescriptor, out);
+    CUDNN_TRY(NULL, cudnnSetActivationDescriptor, *out, mode, nan, 0.0);
+    return STATUS_OK;
+}
+
+static enum status open_cudnn(struct cuda *cuda, struct error *error)
+{
+    CUDNN_TRY(NULL, cudnnCreate, &cuda->cudnn);
+    CUDNN_TRY(NULL, cudnnSetStream, cuda->cudnn, cuda->stream);
+    TRY(open_activation(&cuda->relu, CUDNN_ACTIVATION_RELU, CUDNN_PROPAGATE_NAN, error));
+    TRY(open_activation(&cuda->relu_plain, CUDNN_ACTIVATION_RELU, CUDNN_NOT_PROPAGATE_NAN, error));
+    TRY(open_activation(&cuda->identity, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN, error));
+    CUDNN_TRY(NULL, cudnnCreateOpTensorDescriptor, &cuda->add);
+    CUDNN_TRY(NULL, cudnnSetOpTensorDescriptor, cuda->add, CUDNN_OP_TENSOR_ADD, CUDNN_DATA_FLOAT,
+              CUDNN_PROPAGATE_NAN);
+    CUDNN_TRY(NULL, cudnnCreateDropoutDescriptor, &cuda->no_dropout);
+    CUDNN_TRY(NULL, cudnnSetDropoutDescriptor, cuda->no_dropout, cuda->cudnn, 0.0f, NULL, 0, 0);
+    return STATUS_OK;
+}
+
+static void cuda_close(struct backend *backend)
+{
+    struct cuda *cuda = cuda_of(backend);
+    if (cuda->stream != NULL)
+        cudaStreamSynchronize(cuda->stream);
+    for (size_t i = 0; i < PLAN_BUCKETS; i++)
+        for (struct plan *plan = cuda->plans[i], *next; plan != NULL; plan = next) {
+            next = plan->next;
+            plan->destroy(plan);
+        }
+    if (cuda->no_dropout != NULL)
+        cudnnDestroyDropoutDescriptor(cuda->no_dropout);
+    if (cuda->add != NULL)
+        cudnnDestroyOpTensorDescriptor(cuda->add);
+    cudnnActivationDescriptor_t activations[] = {cuda->relu, cuda->relu_plain, cuda->identity};
+    for (cudnnActivationDescriptor_t activation : activations)
+        if (activation != NULL)
+            cudnnDestroyActivationDescriptor(activation);
+    if (cuda->cudnn != NULL)
+        cudnnDestroy(cuda->cudnn);
+    cudaFree(cuda->workspace);
+    cudaFree(cuda->partial);
+    cudaFree(cuda->result);
+    cudaFreeHost(cuda->result_host);
+    cudaFreeHost(cuda->staging);
+    if (cuda->stream != NULL)
+        cudaStreamDestroy(cuda->stream);
+    free(cuda);
+    backend->state = NULL;
+}
+
+static enum status open_device(struct backend *backend, struct error *error)
+{
+    struct cuda *cuda = cuda_of(backend);
+    cudaDeviceProp device;
+    TRY(find_device(&device, error));
+    CUDA_TRY(NULL, cudaStreamCreateWithFlags, &cuda->stream, cudaStreamNonBlocking);
+    TRY(open_memory(cuda, error));
+    TRY(open_cudnn(cuda, error));
+    const size_t version = cudnnGetVersion();
+    snprintf(backend->text, sizeof backend->text, "%.80s, cuDNN %zu.%zu", device.name, version / 10000,
+             version / 100 % 100);
+    backend->source = cuda_source;
+    backend->source.context = cuda;
+    return STATUS_OK;
+}
+
+/* A machine whose GPU or cuDNN does not come up has no device, whatever the reason: the text says it. */
+static enum status cuda_open(struct backend *backend, const struct backend_settings *settings,
+                             struct error *error)
+{
+    (void)settings;
+    struct error reason = {};
+    backend->state = calloc(1, sizeof(struct cuda));
+    if (backend->state == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the CUDA backend");
+    enum status status = open_device(backend, &reason);
+    if (status != STATUS_OK) {
+        cuda_close(backend);
+        return error_set(error, STATUS_UNAVAILABLE, "%s", reason.text);
+    }
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+struct operation_slot {
+    enum op op;
+    cuda_operation *forward, *backward;
+};
+
+static const struct operation_slot operations[] = {
+    {OP_LINEAR, cuda_linear, cuda_linear_backward},
+    {OP_CONV2D, cuda_conv2d, cuda_conv2d_backward},
+    {OP_BATCH_NORM, cuda_batch_norm, cuda_batch_norm_backward},
+    {OP_MAX_POOL, cuda_max_pool, cuda_max_pool_backward},
+    {OP_AVG_POOL, cuda_avg_pool, cuda_avg_pool_backward},
+    {OP_RELU, cuda_relu, cuda_relu_op_backward},
+    {OP_ADD, cuda_add, cuda_add_backward},
+    {OP_RESHAPE, cuda_reshape, cuda_reshape_backward},
+    {OP_DROPOUT, cuda_dropout, cuda_dropout_backward},
+    {OP_SOFTMAX, cuda_softmax, cuda_softmax_backward},
+    {OP_LOG_SOFTMAX, cuda_softmax, cuda_softmax_backward},
+    {OP_EMBEDDING, cuda_embedding, cuda_embedding_backward},
+    {OP_LSTM_LAYER, cuda_lstm, cuda_lstm_backward},
+    {OP_MSE, cuda_mse, cuda_mse_backward},
+    {OP_CROSS_ENTROPY, cuda_cross_entropy, cuda_cross_entropy_backward},
+    {OP_SAMPLE, cuda_sample, NULL},
+    {OP_LOG_PROBABILITY, cuda_log_probability, cuda_log_probability_backward},
+    {OP_SUM, cuda_sum_op, cuda_sum_op_backward},
+};
+static_assert(sizeof operations / sizeof *operations == OP_COUNT, "every operation has a slot");
+
+static struct backend_ops make_table(void)
+{
+    struct backend_ops ops = {};
+    ops.name = "cuda";
+    ops.dtype = DTYPE_F32;
+    ops.open = cuda_open;
+    ops.close = cuda_close;
+    for (const struct operation_slot &slot : operations) {
+        ops.forward[slot.op] = slot.forward;
+        ops.backward[slot.op] = slot.backward;
+    }
+    cuda_memory_slots(&ops);
+    cuda_policy_slots(&ops);
+    return ops;
+}
+
+extern "C" __attribute__((visibility("default"))) const struct backend_ops *coalesced_backend(uint32_t abi)
+{
+    static const struct backend_ops table = make_table();
+    return abi == BACKEND_ABI ? &table : NULL;
+}

@@ -1,0 +1,190 @@
+/* Reshape, dropout and embedding. The mask of a dropout is drawn again by its backward: a Philox block costs
+ * less than the memory that would keep its bits. */
+#include "kernels/cuda/cuda_internal.h"
+
+/* ---- reshape ---- */
+
+/* The same memory, where the caller leaves that to us. */
+static enum status same_memory(struct cuda *cuda, struct tensor *to, const struct tensor *from,
+                               struct error *error)
+{
+    if (to->data == NULL) {
+        to->data = from->data;
+        to->bytes = from->bytes;
+        to->layout = NULL;
+        return STATUS_OK;
+    }
+    CUDA_TRY(from, cudaMemcpyAsync, to->data, from->data, cuda_elements(from) * dtype_bytes(from->dtype),
+             cudaMemcpyDeviceToDevice, cuda->stream);
+    return STATUS_OK;
+}
+
+enum status cuda_reshape(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return same_memory(cuda_of(backend), call->out[0], call->in[0], error);
+}
+
+enum status cuda_reshape_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return same_memory(cuda_of(backend), call->din[0], call->dout[0], error);
+}
+
+/* ---- dropout ---- */
+
+static __global__ void dropout_kernel(size_t count, struct element_dropout dropout, const float *x, float *y)
+{
+    const size_t i = cuda_thread();
+    if (i < count)
+        element_dropout(&dropout, i, x, y);
+}
+
+static enum status drop(struct cuda *cuda, const struct op_call *call, const struct tensor *x,
+                        const struct tensor *y, struct error *error)
+{
+    const struct op_attributes *a = &call->attributes;
+    const struct tensor *rows = call->in[1];
+    const uint32_t row_count = rows != NULL ? rows->shape.size[0] : 1;
+    struct element_dropout dropout = {};
+    dropout.seed = a->draw.seed;
+    for (int i = 0; i < 3; i++)
+        dropout.word[i] = a->draw.word[i];
+    dropout.rows = rows != NULL ? cuda_ints(rows) : NULL;
+    dropout.width = (uint32_t)(cuda_elements(x) / row_count);
+    dropout.threshold = element_dropout_threshold(a->dropout);
+    dropout.scale = (float)(1 / (1 - a->dropout));
+    const size_t count = (size_t)row_count * element_dropout_blocks(dropout.width);
+    dropout_kernel<<<cuda_blocks(count), THREADS, 0, cuda->stream>>>(count, dropout, cuda_floats(x),
+                                                                     cuda_floats(y));
+    LAUNCH_TRY(x, "dropout");
+    return STATUS_OK;
+}
+
+enum status cuda_dropout(struct backend *backend, struct op_call *call, struct error *error)
+{
+    TRY(cuda_output(call, call->out[0], error));
+    return drop(cuda_of(backend), call, call->in[0], call->out[0], error);
+}
+
+enum status cuda_dropout_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    TRY(cuda_output(call, call->din[0], error));
+    return drop(cuda_of(backend), call, call->dout[0], call->din[0], error);
+}
+
+/* ---- embedding ---- */
+
+static __global__ void embedding_kernel(size_t count, const int32_t *indices, const float *table,
+                                        uint32_t vocabulary, uint32_t width, float *y)
+{
+    const size_t i = cuda_thread();
+    if (i < count)
+        y[i] = table[(size_t)element_clamp(indices[i / width], vocabulary) * width + i % width];
+}
+
+enum status cuda_embedding(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *indices = call->in[0], *table = call->in[1];
+    TRY(cuda_output(call, call->out[0], error));
+    const size_t count = cuda_elements(call->out[0]);
+    embedding_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
+        count, cuda_ints(indices), cuda_floats(table), table->shape.size[0], table->shape.size[1],
+        cuda_floats(call->out[0]));
+    LAUNCH_TRY(indices, "embedding");
+    return STATUS_OK;
+}
+
+/* Keys that one block sorts in its shared memory, by half as many threads. */
+enum { SORT_TILE = 2048 };
+
+/* Keys beyond `count` sort behind all others. */
+static __global__ void sort_keys_kernel(size_t padded, size_t count, const int32_t *indices,
+                                        uint32_t vocabulary, uint64_t *keys)
+{
+    const size_t i = cuda_thread();
+    if (i < padded)
+        keys[i] = i < count ? element_sort_key(indices, i, vocabulary) : UINT64_MAX;
+}
+
+/* The steps of all merges of runs of run_begin … run_end, as far as their elements stand less than a tile
+ * apart. A block has tile / 2 threads. */
+static __global__ void sort_tile_kernel(uint64_t *keys, size_t tile, size_t run_begin, size_t run_end)
+{
+    __shared__ uint64_t held[SORT_TILE];
+    const size_t base = blockIdx.x * tile;
+    for (size_t i = threadIdx.x; i < tile; i += blockDim.x)
+        held[i] = keys[base + i];
+    for (size_t run = run_begin; run <= run_end; run *= 2)
+        for (size_t apart = (run < tile ? run : tile) / 2; apart > 0; apart /= 2) {
+            __syncthreads();
+            element_sort_pair(held, threadIdx.x, apart, run, base);
+        }
+    __syncthreads();
+    for (size_t i = threadIdx.x; i < tile; i += blockDim.x)
+        keys[base + i] = held[i];
+}
+
+static __global__ void sort_step_kernel(uint64_t *keys, size_t pairs, size_t apart, size_t run)
+{
+    const size_t pair = cuda_thread();
+    if (pair < pairs)
+        element_sort_pair(keys, pair, apart, run, 0);
+}
+
+/* Sorts `padded` keys, a power of two of at least 2. */
+static enum status sort_keys(struct cuda *cuda, uint64_t *keys, size_t padded, const struct tensor *about,
+                             struct error *error)
+{
+    const size_t tile_max = SORT_TILE, tile = padded < tile_max ? padded : tile_max;
+    const unsigned tiles = (unsigned)(padded / tile), threads = (unsigned)(tile / 2);
+    sort_tile_kernel<<<tiles, threads, 0, cuda->stream>>>(keys, tile, 2, tile);
+    LAUNCH_TRY(about, "sort of tiles");
+    for (size_t run = 2 * tile; run <= padded; run *= 2) {
+        for (size_t apart = run / 2; apart >= tile; apart /= 2) {
+            sort_step_kernel<<<cuda_blocks(padded / 2), THREADS, 0, cuda->stream>>>(keys, padded / 2, apart,
+                                                                                    run);
+            LAUNCH_TRY(about, "step of a sort");
+        }
+        sort_tile_kernel<<<tiles, threads, 0, cuda->stream>>>(keys, tile, run, run);
+        LAUNCH_TRY(about, "end of a sort's step");
+    }
+    return STATUS_OK;
+}
+
+/* Block i writes the table's row whose run of tokens begins at i; the other blocks have nothing to do. */
+static __global__ void embedding_backward_kernel(const uint64_t *keys, size_t count, const float *dy,
+                                                 uint32_t width, float *dtable)
+{
+    const size_t i = blockIdx.x;
+    if (!element_run_begins(keys, i))
+        return;
+    float *row = dtable + (keys[i] >> 32) * width;
+    for (uint32_t column = threadIdx.x; column < width; column += blockDim.x)
+        row[column] = element_embedding_backward(keys, count, i, dy, width, column);
+}
+
+enum status cuda_embedding_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    struct cuda *cuda = cuda_of(backend);
+    const struct tensor *indices = call->in[0], *dy = call->dout[0];
+    struct tensor *dtable = call->din[1];
+    const size_t count = cuda_elements(indices);
+    const uint32_t vocabulary = call->in[1]->shape.size[0], width = call->in[1]->shape.size[1];
+    size_t padded = 2;
+    void *scratch;
+    while (padded < count)
+        padded *= 2;
+    TRY(cuda_output(call, dtable, error));
+    TRY(cuda_scratch(call, padded * sizeof(uint64_t), &scratch, indices, error));
+    uint64_t *keys = (uint64_t *)scratch;
+    CUDA_TRY(dtable, cudaMemsetAsync, dtable->data, 0, (size_t)vocabulary * width * sizeof(float),
+             cuda->stream);
+    sort_keys_kernel<<<cuda_blocks(padded), THREADS, 0, cuda->stream>>>(padded, count, cuda_ints(indices),
+                                                                        vocabulary, keys);
+    LAUNCH_TRY(indices, "sort's keys");
+    TRY(sort_keys(cuda, keys, padded, indices, error));
+    embedding_backward_kernel<<<(unsigned)count, THREADS, 0, cuda->stream>>>(keys, count, cuda_floats(dy),
+                                                                             width, cuda_floats(dtable));
+    LAUNCH_TRY(dy, "embedding backward");
+    arena_release(call->arena, scratch);
+    return STATUS_OK;
+}

@@ -1,0 +1,212 @@
+/* Losses, what is drawn, what is picked, and sums: everything that ends in few numbers. A gradient of a
+ * scalar is read from the device's memory, never brought to the host. */
+#include "kernels/cuda/cuda_internal.h"
+
+/* ---- sum ---- */
+
+static __global__ void sum_backward_kernel(size_t count, const float *c, const float *dy, float scale,
+                                           float *dx)
+{
+    const size_t i = cuda_thread();
+    if (i < count)
+        dx[i] = *dy * scale * (c != NULL ? c[i] : 1.0f);
+}
+
+enum status cuda_sum_op(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *x = call->in[0], *c = call->in[1];
+    TRY(cuda_output(call, call->out[0], error));
+    return cuda_sum(cuda_of(backend), ELEMENT_PRODUCT, cuda_floats(x), c != NULL ? cuda_floats(c) : NULL,
+                    cuda_elements(x), call->attributes.scale, cuda_floats(call->out[0]), x, error);
+}
+
+enum status cuda_sum_op_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *x = call->in[0], *c = call->in[1];
+    const size_t count = cuda_elements(x);
+    TRY(cuda_output(call, call->din[0], error));
+    sum_backward_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
+        count, c != NULL ? cuda_floats(c) : NULL, cuda_floats(call->dout[0]), (float)call->attributes.scale,
+        cuda_floats(call->din[0]));
+    LAUNCH_TRY(x, "sum backward");
+    return STATUS_OK;
+}
+
+/* ---- mean-squared error ---- */
+
+static __global__ void mse_backward_kernel(size_t count, const float *x, const float *target, const float *dy,
+                                           float scale, float *dx)
+{
+    const size_t i = cuda_thread();
+    if (i < count)
+        dx[i] = *dy * scale * (x[i] - target[i]);
+}
+
+enum status cuda_mse(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *x = call->in[0];
+    const size_t count = cuda_elements(x);
+    TRY(cuda_output(call, call->out[0], error));
+    return cuda_sum(cuda_of(backend), ELEMENT_DIFFERENCE, cuda_floats(x), cuda_floats(call->in[1]), count,
+                    1.0 / (double)count, cuda_floats(call->out[0]), x, error);
+}
+
+enum status cuda_mse_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *x = call->in[0];
+    const size_t count = cuda_elements(x);
+    TRY(cuda_output(call, call->din[0], error));
+    mse_backward_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
+        count, cuda_floats(x), cuda_floats(call->in[1]), cuda_floats(call->dout[0]),
+        (float)(2.0 / (double)count), cuda_floats(call->din[0]));
+    LAUNCH_TRY(x, "mse backward");
+    return STATUS_OK;
+}
+
+/* ---- cross entropy ---- */
+
+enum { TERM_THREADS = 128, SAVED_LOG_SUMS = 0 };
+
+/* Block t: the logarithm of the sum of the exponentials of term t's logits, in double so that a probability
+ * can be had from it again; and the term. */
+static __global__ void cross_entropy_kernel(struct element_classes shape, const float *logits,
+                                            const int32_t *target, double *log_sums, float *terms)
+{
+    __shared__ float highest[TERM_THREADS];
+    __shared__ double total[TERM_THREADS];
+    const size_t term = blockIdx.x;
+    const unsigned lane = threadIdx.x;
+    const float *x = logits + element_term_begin(&shape, term);
+    highest[lane] = element_max_lane(&shape, x, lane, TERM_THREADS);
+    for (unsigned half = TERM_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (lane < half)
+            highest[lane] = fmaxf(highest[lane], highest[lane + half]);
+    }
+    __syncthreads();
+    total[lane] = element_exp_lane(&shape, x, highest[0], lane, TERM_THREADS);
+    for (unsigned half = TERM_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (lane < half)
+            total[lane] += total[lane + half];
+    }
+    if (lane > 0)
+        return;
+    log_sums[term] = (double)highest[0] + log(total[0]);
+    terms[term] = (float)element_cross_entropy(&shape, logits, target, log_sums[term], term);
+}
+
+static struct element_classes classes_of(const struct tensor *logits)
+{
+    const struct element_classes shape = {logits->shape.size[1],
+                                          logits->shape.rank == 3 ? logits->shape.size[2] : 1};
+    return shape;
+}
+
+enum status cuda_cross_entropy(struct backend *backend, struct op_call *call, struct error *error)
+{
+    struct cuda *cuda = cuda_of(backend);
+    const struct tensor *logits = call->in[0], *target = call->in[1];
+    const size_t count = cuda_elements(target);
+    void *log_sums, *terms;
+    TRY(cuda_output(call, call->out[0], error));
+    if (call->keep)
+        TRY(cuda_saved(call, SAVED_LOG_SUMS, count * sizeof(double), error));
+    log_sums = call->saved[SAVED_LOG_SUMS].data;
+    if (!call->keep)
+        TRY(cuda_scratch(call, count * sizeof(double), &log_sums, logits, error));
+    TRY(cuda_scratch(call, count * sizeof(float), &terms, logits, error));
+    cross_entropy_kernel<<<(unsigned)count, TERM_THREADS, 0, cuda->stream>>>(
+        classes_of(logits), cuda_floats(logits), cuda_ints(target), (double *)log_sums, (float *)terms);
+    LAUNCH_TRY(logits, "cross entropy");
+    TRY(cuda_sum(cuda, ELEMENT_PRODUCT, (const float *)terms, NULL, count, 1.0 / (double)count,
+                 cuda_floats(call->out[0]), logits, error));
+    arena_release(call->arena, terms);
+    if (!call->keep)
+        arena_release(call->arena, log_sums);
+    return STATUS_OK;
+}
+
+static __global__ void cross_entropy_backward_kernel(size_t count, struct element_classes shape,
+                                                     const float *logits, const int32_t *target,
+                                                     const double *log_sums, const float *dy, float scale,
+                                                     float *dx)
+{
+    const size_t i = cuda_thread();
+    if (i < count)
+        dx[i] = element_cross_entropy_backward(&shape, logits, target, log_sums, *dy * scale, i);
+}
+
+enum status cuda_cross_entropy_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *logits = call->in[0], *target = call->in[1];
+    const size_t count = cuda_elements(logits);
+    TRY(cuda_output(call, call->din[0], error));
+    cross_entropy_backward_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
+        count, classes_of(logits), cuda_floats(logits), cuda_ints(target),
+        (const double *)call->saved[SAVED_LOG_SUMS].data, cuda_floats(call->dout[0]),
+        (float)(1.0 / (double)cuda_elements(target)), cuda_floats(call->din[0]));
+    LAUNCH_TRY(logits, "cross entropy backward");
+    return STATUS_OK;
+}
+
+/* ---- actions ---- */
+
+static __global__ void sample_kernel(size_t count, uint64_t seed, const int32_t *rows,
+                                     const float *probabilities, uint32_t classes, int32_t *actions)
+{
+    const size_t i = cuda_thread();
+    if (i < count)
+        actions[i] = (int32_t)element_sample(seed, rows + 3 * i, probabilities + i * classes, classes);
+}
+
+enum status cuda_sample(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *probabilities = call->in[0];
+    const size_t count = probabilities->shape.size[0];
+    TRY(cuda_output(call, call->out[0], error));
+    sample_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
+        count, call->attributes.draw.seed, cuda_ints(call->in[1]), cuda_floats(probabilities),
+        probabilities->shape.size[1], cuda_ints(call->out[0]));
+    LAUNCH_TRY(probabilities, "sample");
+    return STATUS_OK;
+}
+
+static __global__ void log_probability_kernel(size_t count, const float *x, const int32_t *actions,
+                                              uint32_t classes, float *y)
+{
+    const size_t i = cuda_thread();
+    if (i < count)
+        y[i] = x[i * classes + element_clamp(actions[i], classes)];
+}
+
+enum status cuda_log_probability(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *x = call->in[0];
+    const size_t count = x->shape.size[0];
+    TRY(cuda_output(call, call->out[0], error));
+    log_probability_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
+        count, cuda_floats(x), cuda_ints(call->in[1]), x->shape.size[1], cuda_floats(call->out[0]));
+    LAUNCH_TRY(x, "log-probability");
+    return STATUS_OK;
+}
+
+static __global__ void log_probability_backward_kernel(size_t count, const int32_t *actions, const float *dy,
+                                                       uint32_t classes, float *dx)
+{
+    const size_t i = cuda_thread();
+    if (i < count)
+        dx[i] = element_log_probability_backward(actions, dy, classes, i);
+}
+
+enum status cuda_log_probability_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *x = call->in[0];
+    const size_t count = cuda_elements(x);
+    TRY(cuda_output(call, call->din[0], error));
+    log_probability_backward_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
+        count, cuda_ints(call->in[1]), cuda_floats(call->dout[0]), x->shape.size[1],
+        cuda_floats(call->din[0]));
+    LAUNCH_TRY(x, "log-probability backward");
+    return STATUS_OK;
+}

@@ -1,0 +1,371 @@
+/* What one thread of each of our own GPU kernels does, as plain functions.
+ *
+ * kernels/cuda/ computes with cuDNN what cuDNN has; the rest is here. A __global__ function of a .cu file
+ * finds out which thread it is and calls one of these, so that gcc compiles the same arithmetic as C and a
+ * test runs it on the CPU against kernels/ref (test/test_cuda_elements.c). Pure; whoever calls bounds the
+ * indices.
+ *
+ * Nothing is contracted to an fma on either side (-fmad=false, -ffp-contract=off), and division and square
+ * root are correctly rounded on both, so that what promises bits (draws, Adam, SGD, sums' order) has the same
+ * bits. expf and logf are each side's own. */
+#ifndef KERNELS_CUDA_ELEMENTS_H
+#define KERNELS_CUDA_ELEMENTS_H
+
+#include "kernels/adam.h"
+#include "kernels/base/rng.h"
+
+#include <Random123/philox.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define ELEMENT static inline __host__ __device__
+#else
+#define ELEMENT static inline
+#endif
+
+/* ---- element by element ---- */
+
+/* A NaN stays, as PyTorch has it. */
+ELEMENT float element_relu(float x)
+{
+    return x < 0 ? 0 : x;
+}
+
+/* The gradient at 0 is 0; y is relu's output, which is above 0 where its input was. */
+ELEMENT float element_relu_backward(float y, float dy)
+{
+    return y > 0 ? dy : 0;
+}
+
+/* What follows a convolution that could not be fused: element i of (n, channels, plane). bias may be NULL. */
+ELEMENT float element_bias(float x, const float *bias, size_t i, uint32_t channels, uint32_t plane, bool relu)
+{
+    float y = bias != NULL ? x + bias[i / plane % channels] : x;
+    return relu ? element_relu(y) : y;
+}
+
+ELEMENT float element_lerp(float to, float from, float keep, float move)
+{
+    return keep * to + move * from;
+}
+
+/* ---- draws (kernels.h, "Draws") ---- */
+
+/* kernels/base/rng.h's rng_block, where a GPU can call it. word: (environment, step, episode). */
+ELEMENT void element_philox(uint64_t seed, const uint32_t word[3], uint32_t stream, uint32_t block,
+                            uint32_t drawn[4])
+{
+    philox4x32_ctr_t counter = {{stream << RNG_STREAM_SHIFT | block, word[0], word[1], word[2]}};
+    philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
+    philox4x32_ctr_t result = philox4x32(counter, key);
+    for (int i = 0; i < 4; i++)
+        drawn[i] = result.v[i];
+}
+
+enum { ELEMENT_GROUP = 128 }; /* elements that 16 Philox blocks draw for */
+
+/* Philox blocks that draw for `width` elements. */
+ELEMENT uint32_t element_dropout_blocks(uint32_t width)
+{
+    return (width + ELEMENT_GROUP - 1) / ELEMENT_GROUP * 16;
+}
+
+/* round(65536 p), at which an element's 16 bits begin to keep it. */
+ELEMENT uint32_t element_dropout_threshold(double p)
+{
+    return (uint32_t)lrint(65536 * p);
+}
+
+/* The element for which half v of a block draws. */
+ELEMENT uint32_t element_dropout_index(uint32_t block, uint32_t v)
+{
+    return block / 16 * ELEMENT_GROUP + 16 * v + block % 16;
+}
+
+/* Bit v: element_dropout_index(block, v) is kept. */
+ELEMENT uint32_t element_keep_bits(uint64_t seed, const uint32_t word[3], uint32_t block, uint32_t threshold)
+{
+    uint32_t drawn[4], bits = 0;
+    element_philox(seed, word, RNG_DROPOUT, block, drawn);
+    for (uint32_t v = 0; v < 8; v++)
+        bits |= (uint32_t)((drawn[v / 2] >> 16 * (v % 2) & 0xffff) >= threshold) << v;
+    return bits;
+}
+
+struct element_dropout {
+    uint64_t seed;
+    uint32_t word[3];    /* where `rows` is NULL */
+    const int32_t *rows; /* (R, 3) or NULL */
+    uint32_t width;      /* elements of a row; of the whole tensor where `rows` is NULL */
+    uint32_t threshold;
+    float scale; /* 1 / (1 - p) */
+};
+
+/* Thread i of R * element_dropout_blocks(width): the up to 8 elements for which one block draws. The gradient
+ * is the same function of the output's gradient: the mask is drawn again. */
+ELEMENT void element_dropout(const struct element_dropout *d, size_t i, const float *x, float *y)
+{
+    const uint32_t blocks = element_dropout_blocks(d->width), block = (uint32_t)(i % blocks);
+    const size_t row = i / blocks;
+    uint32_t word[3];
+    for (int k = 0; k < 3; k++)
+        word[k] = d->rows != NULL ? (uint32_t)d->rows[3 * row + k] : d->word[k];
+    const uint32_t bits = element_keep_bits(d->seed, word, block, d->threshold);
+    for (uint32_t v = 0; v < 8; v++) {
+        const uint32_t j = element_dropout_index(block, v);
+        if (j < d->width)
+            y[row * d->width + j] = bits >> v & 1 ? x[row * d->width + j] * d->scale : 0;
+    }
+}
+
+/* The smallest a with u < P(0) + … + P(a), else the last. */
+ELEMENT uint32_t element_sample(uint64_t seed, const int32_t *row, const float *probabilities,
+                                uint32_t classes)
+{
+    const uint32_t word[3] = {(uint32_t)row[0], (uint32_t)row[1], (uint32_t)row[2]};
+    uint32_t drawn[4], a = 0;
+    element_philox(seed, word, RNG_ACTION, 0, drawn);
+    const float uniform = (float)(drawn[0] >> 8) * 0x1p-24f;
+    float cumulated = probabilities[0];
+    while (a + 1 < classes && !(uniform < cumulated))
+        cumulated += probabilities[++a];
+    return a;
+}
+
+/* One row of the policy's end: softmax of z (classes), then the action. probabilities: (classes). */
+ELEMENT uint32_t element_policy_row(uint64_t seed, const int32_t *row, const float *z, uint32_t classes,
+                                    float *probabilities)
+{
+    float highest = z[0], total = 0;
+    for (uint32_t a = 1; a < classes; a++)
+        highest = fmaxf(highest, z[a]);
+    for (uint32_t a = 0; a < classes; a++) {
+        probabilities[a] = expf(z[a] - highest);
+        total += probabilities[a];
+    }
+    for (uint32_t a = 0; a < classes; a++)
+        probabilities[a] /= total;
+    return element_sample(seed, row, probabilities, classes);
+}
+
+/* ---- sums: lane `lane` of `lanes` takes every lanes-th term, ascending; the lanes are added in a tree ----
+ */
+
+/* What is summed, and what one term is; c may be NULL. */
+enum element_term {
+    ELEMENT_PRODUCT,    /* x c, or x */
+    ELEMENT_DIFFERENCE, /* (x - c)^2 */
+    ELEMENT_SQUARE,     /* x^2 */
+};
+
+ELEMENT double element_sum_lane(enum element_term term, const float *x, const float *c, size_t count,
+                                size_t lane, size_t lanes)
+{
+    double sum = 0;
+    for (size_t i = lane; i < count; i += lanes) {
+        double value = (double)x[i];
+        if (term == ELEMENT_SQUARE)
+            value = value * value;
+        else if (term == ELEMENT_DIFFERENCE)
+            value = (value - (double)c[i]) * (value - (double)c[i]);
+        else if (c != NULL)
+            value = value * (double)c[i];
+        sum += value;
+    }
+    return sum;
+}
+
+/* The first index of the lane whose element is not finite, or SIZE_MAX. */
+ELEMENT size_t element_not_finite_lane(const float *x, size_t count, size_t lane, size_t lanes)
+{
+    for (size_t i = lane; i < count; i += lanes)
+        if (!(fabsf(x[i]) <= 3.40282347e38f))
+            return i;
+    return SIZE_MAX;
+}
+
+/* ---- classes: logits (outer, classes, inner), a term for each (outer, inner) ---- */
+
+struct element_classes {
+    uint32_t classes, inner;
+};
+
+/* Where class 0 of a term stands; the next classes follow `inner` apart. */
+ELEMENT size_t element_term_begin(const struct element_classes *shape, size_t term)
+{
+    return term / shape->inner * shape->classes * shape->inner + term % shape->inner;
+}
+
+/* An index that is out of range was the caller's to refuse; memory beyond the tensor is never touched. */
+ELEMENT uint32_t element_clamp(int32_t index, uint32_t count)
+{
+    return index < 0 ? 0 : (uint32_t)index < count ? (uint32_t)index : count - 1;
+}
+
+ELEMENT float element_max_lane(const struct element_classes *shape, const float *x, uint32_t lane,
+                               uint32_t lanes)
+{
+    float highest = -INFINITY;
+    for (uint32_t c = lane; c < shape->classes; c += lanes)
+        highest = fmaxf(highest, x[(size_t)c * shape->inner]);
+    return highest;
+}
+
+ELEMENT double element_exp_lane(const struct element_classes *shape, const float *x, float highest,
+                                uint32_t lane, uint32_t lanes)
+{
+    double total = 0;
+    for (uint32_t c = lane; c < shape->classes; c += lanes)
+        total += (double)expf(x[(size_t)c * shape->inner] - highest);
+    return total;
+}
+
+/* -log softmax at the target; log_sum: of the exponentials of the term's logits. */
+ELEMENT double element_cross_entropy(const struct element_classes *shape, const float *x,
+                                     const int32_t *target, double log_sum, size_t term)
+{
+    const size_t at = element_clamp(target[term], shape->classes);
+    return log_sum - (double)x[element_term_begin(shape, term) + at * shape->inner];
+}
+
+/* The gradient of logit i; pull: of the loss, over the number of terms. */
+ELEMENT float element_cross_entropy_backward(const struct element_classes *shape, const float *x,
+                                             const int32_t *target, const double *log_sums, float pull,
+                                             size_t i)
+{
+    const size_t block = (size_t)shape->classes * shape->inner;
+    const size_t term = i / block * shape->inner + i % shape->inner;
+    const uint32_t c = (uint32_t)(i % block / shape->inner);
+    const float probability = expf((float)((double)x[i] - log_sums[term]));
+    return pull * (probability - (c == element_clamp(target[term], shape->classes) ? 1.0f : 0.0f));
+}
+
+ELEMENT float element_log_probability_backward(const int32_t *actions, const float *dy, uint32_t classes,
+                                               size_t i)
+{
+    const size_t row = i / classes;
+    return i % classes == element_clamp(actions[row], classes) ? dy[row] : 0;
+}
+
+/* ---- embedding: the backward sorts the tokens, so that each row of the table has one writer ---- */
+
+/* Key of token number i: sorts by index, then by place. */
+ELEMENT uint64_t element_sort_key(const int32_t *indices, size_t i, uint32_t vocabulary)
+{
+    return (uint64_t)element_clamp(indices[i], vocabulary) << 32 | i;
+}
+
+/* One step of a bitonic sorting network (Batcher, "Sorting networks and their applications", 1968): pair
+ * number `pair` of the elements that stand `apart` from each other, in the merge of runs of `run`. keys[0] is
+ * element number `base` of all. Sizes are powers of two. */
+ELEMENT void element_sort_pair(uint64_t *keys, size_t pair, size_t apart, size_t run, size_t base)
+{
+    const size_t i = pair / apart * 2 * apart + pair % apart;
+    const bool ascending = ((base + i) & run) == 0;
+    const uint64_t a = keys[i], b = keys[i + apart];
+    if ((a > b) == ascending) {
+        keys[i] = b;
+        keys[i + apart] = a;
+    }
+}
+
+/* True at the first of a run of equal indices. */
+ELEMENT bool element_run_begins(const uint64_t *keys, size_t i)
+{
+    return i == 0 || keys[i - 1] >> 32 != keys[i] >> 32;
+}
+
+/* The gradient of column `column` of the table's row whose run begins at i; tokens in ascending order. */
+ELEMENT float element_embedding_backward(const uint64_t *keys, size_t count, size_t i, const float *dy,
+                                         uint32_t width, uint32_t column)
+{
+    const uint64_t index = keys[i] >> 32;
+    double sum = 0;
+    for (; i < count && keys[i] >> 32 == index; i++)
+        sum += (double)dy[(size_t)(uint32_t)keys[i] * width + column];
+    return (float)sum;
+}
+
+/* ---- max pooling's backward: cuDNN does not say which of several equal maxima it takes ---- */
+
+struct element_pool {
+    uint32_t size[2], out[2]; /* input and output: height, width */
+    uint32_t kernel[2], stride[2], padding[2];
+};
+
+/* The part of window `o` along dimension d that lies in the input: [*begin, *end). */
+ELEMENT void element_window(const struct element_pool *pool, int d, uint32_t o, uint32_t *begin,
+                            uint32_t *end)
+{
+    const uint32_t first = o * pool->stride[d], last = first + pool->kernel[d];
+    *begin = first > pool->padding[d] ? first - pool->padding[d] : 0;
+    *end = last - pool->padding[d] < pool->size[d] ? last - pool->padding[d] : pool->size[d];
+}
+
+/* Which element of the image x has the first maximum of window (o0, o1), in row-major order. */
+ELEMENT size_t element_first_maximum(const struct element_pool *pool, const float *x, uint32_t o0,
+                                     uint32_t o1)
+{
+    uint32_t top, bottom, left, right;
+    element_window(pool, 0, o0, &top, &bottom);
+    element_window(pool, 1, o1, &left, &right);
+    size_t best = (size_t)top * pool->size[1] + left;
+    for (uint32_t r = top; r < bottom; r++)
+        for (uint32_t c = left; c < right; c++) {
+            const size_t at = (size_t)r * pool->size[1] + c;
+            if (x[at] > x[best])
+                best = at;
+        }
+    return best;
+}
+
+/* The first window along dimension d that holds input i, and the one past the last. */
+ELEMENT void element_windows_of(const struct element_pool *pool, int d, uint32_t i, uint32_t *begin,
+                                uint32_t *end)
+{
+    const uint32_t at = i + pool->padding[d], past = at / pool->stride[d] + 1;
+    *begin = at >= pool->kernel[d] ? (at - pool->kernel[d]) / pool->stride[d] + 1 : 0;
+    *end = past < pool->out[d] ? past : pool->out[d];
+}
+
+/* The gradient of element i of x (images, height, width): what the windows whose first maximum it is give. */
+ELEMENT float element_max_pool_backward(const struct element_pool *pool, const float *x, const float *dy,
+                                        size_t i)
+{
+    const size_t plane = (size_t)pool->size[0] * pool->size[1], image = i / plane, at = i % plane;
+    const size_t out_plane = (size_t)pool->out[0] * pool->out[1];
+    uint32_t top, bottom, left, right;
+    float sum = 0;
+    element_windows_of(pool, 0, (uint32_t)(at / pool->size[1]), &top, &bottom);
+    element_windows_of(pool, 1, (uint32_t)(at % pool->size[1]), &left, &right);
+    for (uint32_t o0 = top; o0 < bottom; o0++)
+        for (uint32_t o1 = left; o1 < right; o1++)
+            if (element_first_maximum(pool, x + image * plane, o0, o1) == at)
+                sum += dy[image * out_plane + (size_t)o0 * pool->out[1] + o1];
+    return sum;
+}
+
+/* ---- optimizers ---- */
+
+/* v may be NULL: no momentum. */
+ELEMENT void element_sgd(float lr, float momentum, bool first, float *p, float g, float *v)
+{
+    if (v != NULL) {
+        *v = first ? g : momentum * *v + g;
+        g = *v;
+    }
+    *p -= lr * g;
+}
+
+/* kernels/adam.c's update of one element. */
+ELEMENT void element_adam(const struct adam_factors *f, float *p, float *m, float *v, float g)
+{
+    *m = f->keep_m * *m + f->add_m * g;
+    *v = f->keep_v * *v + f->add_v * g * g;
+    *p -= f->step_size * *m / (sqrtf(*v) / f->root_correction + f->epsilon);
+}
+
+#endif
