@@ -2,12 +2,14 @@
  * run of ours is held to.
  *
  * The bound for each number is five times the deviation that stands beside it, at least 1e-6 of the record's
- * largest value, and 1e-7 more for gradients. What is out of bounds is counted by kind and not asserted, so
- * that a test can also show what a wrong run breaks. Anything wrong with the file itself, or a record asked
- * for that is not in it, fails the running check. */
+ * largest value, and 1e-7 more for gradients. For a run in double it is 1e-8 of the record's largest value:
+ * the records hold ten digits. What is out of bounds is counted by kind and not asserted, so that a test can
+ * also show what a wrong run breaks. Anything wrong with the file itself, or a record asked for that is not
+ * in it, fails the running check. */
 #ifndef TEST_GOLDEN_H
 #define TEST_GOLDEN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,19 +24,16 @@ enum golden_kind {
 
 struct golden;
 
-/* Reads test/golden/NAME.txt. `state`: where the generator stands after the problem's data, which must be
- * where the file says it is. */
-struct golden *golden_open(const char *name, uint64_t state);
+/* Reads test/golden/NAME.txt, for one run. `state`: where the generator stands after the problem's data,
+ * which must be where the file says it is. `exact`: the run computes in double. */
+struct golden *golden_open(const char *name, uint64_t state, bool exact);
 void golden_close(struct golden *golden);
-
-/* Forgets what was counted: another run begins. */
-void golden_begin(struct golden *golden);
 
 /* Holds a tensor (canonical, `count` values) to its record, or records. Steps count from 1. */
 void golden_check(struct golden *golden, uint32_t step, enum golden_kind kind, const char *name,
                   const double *values, size_t count);
 
-/* Numbers out of bounds since golden_begin, of one step (0: of all) and kind. */
+/* Numbers out of bounds, of one step (0: of all) and kind. */
 uint32_t golden_violations(const struct golden *golden, uint32_t step, enum golden_kind kind);
 
 /* Fails the running check if anything is out of bounds, or if a record was not asked for. */

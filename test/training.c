@@ -23,17 +23,18 @@ static void *room(size_t count, size_t size)
 /* A CPU plug-in must be there: only a device may be missing. */
 struct backend *training_backend(int number)
 {
-    static const char *const plugins[TRAINING_PLUGINS] = {"onednn", "cuda"};
     const struct backend_settings settings = {.threads = 2};
     struct backend *backend = NULL;
     struct error error = {0};
-    if (number == TRAINING_PLUGINS) {
-        training_ok(backend_open(&backend, &ref_ops, &settings, &error), &error);
-        return backend;
-    }
-    const enum status status = backend_load(&backend, plugins[number], &settings, &error);
-    if (number > 0 && status == STATUS_UNAVAILABLE) {
-        printf("not run on %s: %s\n", plugins[number], error.text);
+    enum status status;
+    if (number == TRAINING_PLUGINS)
+        status = backend_open(&backend, &ref_ops, &settings, &error);
+    else if (number == 0)
+        status = backend_load(&backend, "onednn", &settings, &error);
+    else
+        status = backend_load(&backend, "cuda", &settings, &error);
+    if (number == 1 && status == STATUS_UNAVAILABLE) {
+        printf("not run on a GPU: %s\n", error.text);
         return NULL;
     }
     training_ok(status, &error);
