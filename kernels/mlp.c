@@ -4,6 +4,7 @@
  * instruction set is in kernels/lanes/, built once for each, so that this file needs none of them. */
 #include "kernels/mlp.h"
 
+#include "kernels/isa.h"
 #include "kernels/lanes/mlp_lanes.h"
 
 #include <assert.h>
@@ -22,49 +23,14 @@ size_t mlp_parameter_count(const struct mlp_shape *shape)
     return (size_t)shape->hidden * (shape->inputs + 1) + (size_t)shape->actions * (shape->hidden + 1);
 }
 
-static bool has_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
-static bool has_avx512(void)
-{
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
-static bool has_baseline(void)
-{
-    return true;
-}
-
-/* The best one this machine has, or the one that COALESCED_ISA names. */
-static enum status choose_lanes(const struct mlp_lanes **out, struct error *error)
-{
-    static const struct {
-        const struct mlp_lanes *lanes;
-        bool (*supported)(void);
-    } choices[] = {
-        {&mlp_lanes_avx512, has_avx512}, {&mlp_lanes_avx2, has_avx2}, {&mlp_lanes_baseline, has_baseline}};
-    const char *wanted = getenv("COALESCED_ISA");
-    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
-        bool named = wanted != NULL && strcmp(wanted, choices[i].lanes->name) == 0;
-        if (choices[i].supported() && (named || wanted == NULL)) {
-            *out = choices[i].lanes;
-            return STATUS_OK;
-        }
-        if (named)
-            return error_set(error, STATUS_UNAVAILABLE,
-                             "COALESCED_ISA=%s: this processor has no such instructions", wanted);
-    }
-    return error_set(error, STATUS_INVALID, "COALESCED_ISA: expected avx512, avx2 or baseline, got \"%.40s\"",
-                     wanted);
-}
+/* Indexed by enum isa. */
+static const struct mlp_lanes *const lanes_of[ISA_COUNT] = {
+    [ISA_BASELINE] = &mlp_lanes_baseline, [ISA_AVX2] = &mlp_lanes_avx2, [ISA_AVX512] = &mlp_lanes_avx512};
 
 enum status mlp_check_isa(struct error *error)
 {
-    const struct mlp_lanes *lanes;
-    return choose_lanes(&lanes, error);
+    enum isa isa;
+    return isa_choose(&isa, error);
 }
 
 static enum status check_bound(const char *what, uint32_t value, uint32_t max, struct error *error)
@@ -89,16 +55,16 @@ static enum status check_shape(const struct mlp_shape *shape, double dropout, st
 
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error)
 {
-    const struct mlp_lanes *lanes = NULL;
+    enum isa isa = ISA_BASELINE;
     enum status status = check_shape(shape, dropout, error);
     if (status == STATUS_OK)
-        status = choose_lanes(&lanes, error);
+        status = isa_choose(&isa, error);
     if (status != STATUS_OK)
         return status;
     struct mlp *mlp = calloc(1, sizeof *mlp);
     if (mlp == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    mlp->lanes = lanes;
+    mlp->lanes = lanes_of[isa];
     struct mlp_packed *packed = &mlp->packed;
     packed->shape = *shape;
     packed->blocks = mlp_mask_words(shape);
