@@ -9,6 +9,8 @@
 #ifndef KERNELS_LANES_LANES_H
 #define KERNELS_LANES_LANES_H
 
+#include "kernels/base/rng.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
@@ -352,6 +354,23 @@ LANES_INLINE void lanes_philox_row(vu c[4], uint32_t first, uint32_t c1, uint32_
     }
     for (int w = 0; w < 4; w++)
         c[w] = lanes_join(half[0][w], half[1][w]);
+}
+
+/* The keep bits of dropout's units 128 group … + 127: bit l of bits[v] is unit 16 v + l (kernels/mlp.h says
+ * which bits of which block). `bound`: a 32-bit word with a unit's 16 bits on top is above it: kept. */
+LANES_INLINE void lanes_draw_group(uint32_t bits[8], const struct rng_key *key, uint32_t group, vu bound)
+{
+    memset(bits, 0, 8 * sizeof *bits);
+    for (uint32_t p = 0; p < LANES_PARTS; p++) {
+        const uint32_t first = (uint32_t)RNG_DROPOUT << RNG_STREAM_SHIFT | (group * 16 + p * LANES_WIDTH);
+        vu c[4];
+        lanes_philox_row(c, first, key->environment, key->step, key->episode, (uint32_t)key->seed,
+                         (uint32_t)(key->seed >> 32));
+        for (int w = 0; w < 4; w++) {
+            bits[2 * w] |= lanes_above_bits(c[w] << 16, bound) << (p * LANES_WIDTH);
+            bits[2 * w + 1] |= lanes_above_bits(c[w], bound) << (p * LANES_WIDTH);
+        }
+    }
 }
 
 #endif

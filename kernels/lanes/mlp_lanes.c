@@ -41,17 +41,10 @@ LANES_INLINE void draw_row(const struct mlp_packed *packed, uint64_t seed, uint3
                            uint32_t environment, uint32_t step, uint16_t *mask)
 {
     const vu bound = lanes_set_u32(packed->draw_bound);
+    const struct rng_key key = {seed, environment, step, episode};
     for (uint32_t group = 0; group * 8 < packed->blocks; group++) {
-        uint32_t bits[8] = {0};
-        for (uint32_t p = 0; p < LANES_PARTS; p++) {
-            const uint32_t first = (uint32_t)RNG_DROPOUT << RNG_STREAM_SHIFT | (group * 16 + p * LANES_WIDTH);
-            vu c[4];
-            lanes_philox_row(c, first, environment, step, episode, (uint32_t)seed, (uint32_t)(seed >> 32));
-            for (int w = 0; w < 4; w++) {
-                bits[2 * w] |= lanes_above_bits(c[w] << 16, bound) << (p * LANES_WIDTH);
-                bits[2 * w + 1] |= lanes_above_bits(c[w], bound) << (p * LANES_WIDTH);
-            }
-        }
+        uint32_t bits[8];
+        lanes_draw_group(bits, &key, group, bound);
         for (uint32_t v = 0; v < 8 && group * 8 + v < packed->blocks; v++)
             mask[group * 8 + v] = (uint16_t)bits[v];
     }

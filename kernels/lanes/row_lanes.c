@@ -1,0 +1,247 @@
+/* Row-wise functions, compiled once per instruction set; any thread.
+ *
+ * A row that ends within a register is read into one filled up with a value that changes nothing, and its
+ * result written back by parts, so that body and tail go through the same operations. */
+#include "kernels/lanes/row_lanes.h"
+
+#include "kernels/lanes/lanes.h"
+
+#include <math.h>
+
+/* ---- ends of rows ---- */
+
+LANES_INLINE vf load_some(const float *from, size_t left, float fill)
+{
+    if (left >= LANES_WIDTH)
+        return lanes_load(from);
+    float some[LANES_WIDTH];
+    for (size_t i = 0; i < LANES_WIDTH; i++)
+        some[i] = i < left ? from[i] : fill;
+    return lanes_load(some);
+}
+
+LANES_INLINE void store_some(float *to, size_t left, vf x)
+{
+    if (left >= LANES_WIDTH) {
+        lanes_store(to, x);
+        return;
+    }
+    float some[LANES_WIDTH];
+    lanes_store(some, x);
+    memcpy(to, some, left * sizeof *to);
+}
+
+/* 16 lanes of doubles; element i of a row goes to lane i mod 16. */
+struct sum {
+    double lane[LANES_COUNT];
+};
+
+LANES_INLINE void sum_add(struct sum *sum, size_t i, vf x)
+{
+    float part[LANES_WIDTH];
+    lanes_store(part, x);
+    double *lane = sum->lane + i % LANES_COUNT;
+    for (int l = 0; l < LANES_WIDTH; l++)
+        lane[l] += (double)part[l];
+}
+
+LANES_INLINE double sum_total(const struct sum *sum)
+{
+    double total = 0;
+    for (int l = 0; l < LANES_COUNT; l++)
+        total += sum->lane[l];
+    return total;
+}
+
+/* ---- dropout ---- */
+
+static void draw(const struct rng_key *key, uint32_t group, uint32_t bound, uint64_t kept[2])
+{
+    uint32_t bits[8]; // 16 units each
+    if (bound == 0) {
+        kept[0] = kept[1] = UINT64_MAX;
+        return;
+    }
+    lanes_draw_group(bits, key, group, lanes_set_u32((bound << 16) - 1));
+    for (int h = 0; h < 2; h++)
+        kept[h] = (uint64_t)(bits[4 * h] | bits[4 * h + 1] << 16) |
+                  (uint64_t)(bits[4 * h + 2] | bits[4 * h + 3] << 16) << 32;
+}
+
+static void keep(float *y, const float *x, const uint64_t kept[2], float factor, size_t count)
+{
+    const vf scale = lanes_set(factor);
+    for (size_t i = 0; i < count; i += LANES_WIDTH) {
+        const uint32_t mask =
+            (uint32_t)(kept[i / 64] >> i % 64) & (uint32_t)((UINT64_C(1) << LANES_WIDTH) - 1);
+        store_some(y + i, count - i, lanes_keep(mask, load_some(x + i, count - i, 0) * scale));
+    }
+}
+
+/* ---- softmax ---- */
+
+static float greatest_of(const float *x, size_t count)
+{
+    vf greatest = lanes_set(-INFINITY);
+    for (size_t i = 0; i < count; i += LANES_WIDTH)
+        greatest = lanes_max(greatest, load_some(x + i, count - i, -INFINITY));
+    float lane[LANES_WIDTH], most = -INFINITY;
+    lanes_store(lane, greatest);
+    for (int l = 0; l < LANES_WIDTH; l++)
+        most = lane[l] > most ? lane[l] : most;
+    return most;
+}
+
+static double exp_sum(const float *x, size_t count, float *greatest)
+{
+    struct sum sum = {0};
+    *greatest = greatest_of(x, count);
+    const vf most = lanes_set(*greatest);
+    for (size_t i = 0; i < count; i += LANES_WIDTH)
+        sum_add(&sum, i, lanes_exp(load_some(x + i, count - i, -INFINITY) - most));
+    return sum_total(&sum);
+}
+
+static void exp_scaled(float *dx, const float *x, size_t count, float greatest, float factor)
+{
+    const vf most = lanes_set(greatest), by = lanes_set(factor);
+    for (size_t i = 0; i < count; i += LANES_WIDTH)
+        store_some(dx + i, count - i, lanes_exp(load_some(x + i, count - i, 0) - most) * by);
+}
+
+static void softmax(float *y, const float *x, size_t count)
+{
+    struct sum sum = {0};
+    const vf most = lanes_set(greatest_of(x, count));
+    for (size_t i = 0; i < count; i += LANES_WIDTH) {
+        vf e = lanes_exp(load_some(x + i, count - i, -INFINITY) - most);
+        sum_add(&sum, i, e);
+        store_some(y + i, count - i, e);
+    }
+    const vf total = lanes_set((float)sum_total(&sum));
+    for (size_t i = 0; i < count; i += LANES_WIDTH)
+        store_some(y + i, count - i, load_some(y + i, count - i, 0) / total);
+}
+
+static void log_softmax(float *y, const float *x, size_t count)
+{
+    float greatest;
+    const vf log_total = lanes_set((float)log(exp_sum(x, count, &greatest))), most = lanes_set(greatest);
+    for (size_t i = 0; i < count; i += LANES_WIDTH)
+        store_some(y + i, count - i, (load_some(x + i, count - i, 0) - most) - log_total);
+}
+
+static void softmax_backward(float *dx, const float *y, const float *dy, size_t count)
+{
+    struct sum sum = {0};
+    for (size_t i = 0; i < count; i += LANES_WIDTH)
+        sum_add(&sum, i, load_some(y + i, count - i, 0) * load_some(dy + i, count - i, 0));
+    const vf mean = lanes_set((float)sum_total(&sum));
+    for (size_t i = 0; i < count; i += LANES_WIDTH)
+        store_some(dx + i, count - i,
+                   load_some(y + i, count - i, 0) * (load_some(dy + i, count - i, 0) - mean));
+}
+
+static void log_softmax_backward(float *dx, const float *y, const float *dy, size_t count)
+{
+    struct sum sum = {0};
+    for (size_t i = 0; i < count; i += LANES_WIDTH)
+        sum_add(&sum, i, load_some(dy + i, count - i, 0));
+    const vf total = lanes_set((float)sum_total(&sum));
+    for (size_t i = 0; i < count; i += LANES_WIDTH)
+        store_some(dx + i, count - i,
+                   load_some(dy + i, count - i, 0) - lanes_exp(load_some(y + i, count - i, 0)) * total);
+}
+
+/* ---- the LSTM's gates ---- */
+
+/* 1 / (1 + e^-x), from e^-|x| so that nothing overflows. */
+LANES_INLINE vf sigmoid(vf x)
+{
+    const vf zero = lanes_set(0);
+    vf e = lanes_exp(-lanes_max(x, -x));
+    vf s = 1.0f / (1.0f + e);
+    return lanes_where_less(x, zero, e * s) + lanes_where_not_less(x, zero, s);
+}
+
+/* (1 - e^-2|x|) / (1 + e^-2|x|) with x's sign; near 0, where the difference cancels, the Taylor series up to
+ * x^11, whose next term is under 2^-28 of the sum. */
+LANES_INLINE vf hyperbolic_tangent(vf x)
+{
+    const vf zero = lanes_set(0), near = lanes_set(0.3f);
+    vf size = lanes_max(x, -x), square = x * x;
+    vf e = lanes_exp(-2.0f * size);
+    vf far = (1.0f - e) / (1.0f + e);
+    far = lanes_where_not_less(x, zero, far) - lanes_where_less(x, zero, far);
+    vf series = lanes_fma(square, lanes_set(-1382.0f / 155925), lanes_set(62.0f / 2835));
+    series = lanes_fma(square, series, lanes_set(-17.0f / 315));
+    series = lanes_fma(square, series, lanes_set(2.0f / 15));
+    series = lanes_fma(square, series, lanes_set(-1.0f / 3));
+    series = lanes_fma(x * square, series, x);
+    return lanes_where_less(size, near, series) + lanes_where_not_less(size, near, far);
+}
+
+LANES_INLINE vf gate_sum(const struct row_lstm *row, size_t gate, size_t i)
+{
+    const size_t at = gate * row->hidden + i, left = row->hidden - i;
+    vf sum = load_some(row->gates + at, left, 0);
+    for (int b = 0; b < 2; b++)
+        if (row->bias[b] != NULL)
+            sum += load_some(row->bias[b] + at, left, 0);
+    return sum;
+}
+
+static void lstm_forward(const struct row_lstm *row)
+{
+    const size_t hidden = row->hidden;
+    for (size_t at = 0; at < hidden; at += LANES_WIDTH) {
+        const size_t left = hidden - at;
+        vf i = sigmoid(gate_sum(row, 0, at)), f = sigmoid(gate_sum(row, 1, at));
+        vf g = hyperbolic_tangent(gate_sum(row, 2, at)), o = sigmoid(gate_sum(row, 3, at));
+        vf c = i * g;
+        if (row->c_prev != NULL)
+            c = lanes_fma(f, load_some(row->c_prev + at, left, 0), c);
+        store_some(row->gates + at, left, i);
+        store_some(row->gates + hidden + at, left, f);
+        store_some(row->gates + 2 * hidden + at, left, g);
+        store_some(row->gates + 3 * hidden + at, left, o);
+        store_some(row->c + at, left, c);
+        store_some(row->h + at, left, o * hyperbolic_tangent(c));
+    }
+}
+
+static void lstm_backward(const struct row_lstm *row)
+{
+    const size_t hidden = row->hidden;
+    for (size_t at = 0; at < hidden; at += LANES_WIDTH) {
+        const size_t left = hidden - at;
+        const float *gates = row->gates + at;
+        float *dsums = row->dsums + at;
+        vf i = load_some(gates, left, 0), f = load_some(gates + hidden, left, 0);
+        vf g = load_some(gates + 2 * hidden, left, 0), o = load_some(gates + 3 * hidden, left, 0);
+        vf dh = row->dy == NULL ? lanes_set(0) : load_some(row->dy + at, left, 0);
+        if (row->dh != NULL)
+            dh += load_some(row->dh + at, left, 0);
+        vf c_prev = row->c_prev == NULL ? lanes_set(0) : load_some(row->c_prev + at, left, 0);
+        vf t = hyperbolic_tangent(load_some(row->c + at, left, 0));
+        vf dc = lanes_fma(dh * o, 1.0f - t * t, load_some(row->dc + at, left, 0));
+        store_some(dsums, left, dc * g * (i * (1.0f - i)));
+        store_some(dsums + hidden, left, dc * c_prev * (f * (1.0f - f)));
+        store_some(dsums + 2 * hidden, left, dc * i * (1.0f - g * g));
+        store_some(dsums + 3 * hidden, left, dh * t * (o * (1.0f - o)));
+        store_some(row->dc + at, left, dc * f);
+    }
+}
+
+const struct row_lanes LANES_NAME(row_lanes) = {
+    .draw = draw,
+    .keep = keep,
+    .softmax = softmax,
+    .log_softmax = log_softmax,
+    .softmax_backward = softmax_backward,
+    .log_softmax_backward = log_softmax_backward,
+    .exp_sum = exp_sum,
+    .exp_scaled = exp_scaled,
+    .lstm_forward = lstm_forward,
+    .lstm_backward = lstm_backward,
+};
