@@ -1,0 +1,171 @@
+/* The CPU backend's table, opening and closing, and the plug-in's one symbol. */
+#include "kernels/onednn/onednn.h"
+
+#include "kernels/isa.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The library brings OpenMP with it. Weak, because a build without OpenMP of our own (under the thread
+ * sanitizer) does not link it; then too the library's regions must be as wide as was asked. */
+extern void omp_set_num_threads(int threads) __attribute__((weak));
+extern int omp_get_max_threads(void) __attribute__((weak));
+
+void onednn_use_threads(const struct onednn *onednn)
+{
+    if (omp_get_max_threads != NULL && omp_get_max_threads() != onednn->threads)
+        omp_set_num_threads(onednn->threads);
+}
+
+static int processors(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static enum status open_library(struct onednn *onednn, struct error *error)
+{
+    enum status status = onednn_check(dnnl_engine_create(&onednn->engine, dnnl_cpu, 0), "dnnl_engine_create",
+                                      "the CPU", NULL, error);
+    if (status == STATUS_OK)
+        status = onednn_check(dnnl_stream_create(&onednn->stream, onednn->engine, dnnl_stream_default_flags),
+                              "dnnl_stream_create", "the CPU", NULL, error);
+    if (status == STATUS_OK)
+        status = onednn_check(dnnl_primitive_attr_create(&onednn->attributes), "dnnl_primitive_attr_create",
+                              "the CPU", NULL, error);
+    if (status == STATUS_OK)
+        status = onednn_check(
+            dnnl_primitive_attr_set_scratchpad_mode(onednn->attributes, dnnl_scratchpad_mode_user),
+            "dnnl_primitive_attr_set_scratchpad_mode", "the CPU", NULL, error);
+    return status;
+}
+
+static void onednn_free(struct onednn *onednn)
+{
+    plans_free(onednn);
+    layouts_free(onednn);
+    dnnl_primitive_attr_destroy(onednn->attributes);
+    dnnl_stream_destroy(onednn->stream);
+    dnnl_engine_destroy(onednn->engine);
+    free(onednn->copies.data);
+    free(onednn->terms.data);
+    free(onednn->pad.data);
+    free(onednn);
+}
+
+static const char *instructions(void)
+{
+    switch ((unsigned)dnnl_get_effective_cpu_isa()) {
+    case dnnl_cpu_isa_sse41:
+        return "SSE4.1";
+    case dnnl_cpu_isa_avx:
+        return "AVX";
+    case dnnl_cpu_isa_avx2:
+    case dnnl_cpu_isa_avx2_vnni:
+        return "AVX2";
+    default:
+        return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_mic ? "AVX-512" : "no vectors";
+    }
+}
+
+static enum status onednn_open(struct backend *backend, const struct backend_settings *settings,
+                               struct error *error)
+{
+    static const struct element_lanes *const element[ISA_COUNT] = {[ISA_BASELINE] = &element_lanes_baseline,
+                                                                   [ISA_AVX2] = &element_lanes_avx2,
+                                                                   [ISA_AVX512] = &element_lanes_avx512};
+    static const struct row_lanes *const row[ISA_COUNT] = {
+        [ISA_BASELINE] = &row_lanes_baseline, [ISA_AVX2] = &row_lanes_avx2, [ISA_AVX512] = &row_lanes_avx512};
+    enum isa isa = ISA_BASELINE;
+    enum status status = isa_choose(&isa, error);
+    if (status != STATUS_OK)
+        return status;
+    struct onednn *onednn = calloc(1, sizeof *onednn);
+    if (onednn == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for oneDNN's backend");
+    onednn->element = element[isa];
+    onednn->row = row[isa];
+    onednn->threads = settings->threads != 0 ? (int)settings->threads : processors();
+    onednn_use_threads(onednn);
+    status = open_library(onednn, error);
+    if (status != STATUS_OK) {
+        onednn_free(onednn);
+        return status;
+    }
+    const dnnl_version_t *version = dnnl_version();
+    snprintf(backend->text, sizeof backend->text, "oneDNN %d.%d.%d, %s, %d thread%s", version->major,
+             version->minor, version->patch, instructions(), onednn->threads,
+             onednn->threads == 1 ? "" : "s");
+    backend->source = arena_host;
+    backend->state = onednn;
+    return STATUS_OK;
+}
+
+static void onednn_close(struct backend *backend)
+{
+    onednn_free(onednn_of(backend));
+    backend->state = NULL;
+}
+
+static const struct backend_ops onednn_ops = {
+    .name = "onednn",
+    .dtype = DTYPE_F32,
+    .host = true,
+    .open = onednn_open,
+    .close = onednn_close,
+    .forward = {[OP_LINEAR] = onednn_linear_forward,
+                [OP_CONV2D] = onednn_conv2d_forward,
+                [OP_BATCH_NORM] = onednn_batch_norm_forward,
+                [OP_MAX_POOL] = onednn_pool_forward,
+                [OP_AVG_POOL] = onednn_pool_forward,
+                [OP_RELU] = onednn_relu_forward,
+                [OP_ADD] = onednn_add_forward,
+                [OP_RESHAPE] = onednn_reshape_forward,
+                [OP_DROPOUT] = onednn_dropout_forward,
+                [OP_SOFTMAX] = onednn_softmax_forward,
+                [OP_LOG_SOFTMAX] = onednn_softmax_forward,
+                [OP_EMBEDDING] = onednn_embedding_forward,
+                [OP_LSTM_LAYER] = onednn_lstm_forward,
+                [OP_MSE] = onednn_mse_forward,
+                [OP_CROSS_ENTROPY] = onednn_cross_entropy_forward,
+                [OP_SAMPLE] = onednn_sample_forward,
+                [OP_LOG_PROBABILITY] = onednn_log_probability_forward,
+                [OP_SUM] = onednn_sum_forward},
+    .backward = {[OP_LINEAR] = onednn_linear_backward,
+                 [OP_CONV2D] = onednn_conv2d_backward,
+                 [OP_BATCH_NORM] = onednn_batch_norm_backward,
+                 [OP_MAX_POOL] = onednn_pool_backward,
+                 [OP_AVG_POOL] = onednn_pool_backward,
+                 [OP_RELU] = onednn_relu_backward,
+                 [OP_ADD] = onednn_add_backward,
+                 [OP_RESHAPE] = onednn_reshape_backward,
+                 [OP_DROPOUT] = onednn_dropout_backward,
+                 [OP_SOFTMAX] = onednn_softmax_backward,
+                 [OP_LOG_SOFTMAX] = onednn_softmax_backward,
+                 [OP_EMBEDDING] = onednn_embedding_backward,
+                 [OP_LSTM_LAYER] = onednn_lstm_backward,
+                 [OP_MSE] = onednn_mse_backward,
+                 [OP_CROSS_ENTROPY] = onednn_cross_entropy_backward,
+                 [OP_LOG_PROBABILITY] = onednn_log_probability_backward,
+                 [OP_SUM] = onednn_sum_backward},
+    .upload = onednn_upload,
+    .download = onednn_download,
+    .fill = onednn_fill,
+    .accumulate = onednn_accumulate,
+    .lerp = onednn_lerp,
+    .scale = onednn_scale,
+    .square_sum = onednn_square_sum,
+    .first_not_finite = onednn_first_not_finite,
+    .sgd = onednn_sgd,
+    .adam = onednn_adam,
+    .relayout = onednn_relayout,
+};
+
+__attribute__((visibility("default"))) backend_plugin coalesced_backend;
+
+const struct backend_ops *coalesced_backend(uint32_t abi)
+{
+    return abi == BACKEND_ABI ? &onednn_ops : NULL;
+}

@@ -1,0 +1,174 @@
+/* Layout tokens, scratch, and how the library's failures are told. */
+#include "kernels/onednn/onednn.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *result_text(dnnl_status_t result)
+{
+    switch (result) {
+    case dnnl_success:
+        return "success";
+    case dnnl_out_of_memory:
+        return "out of memory";
+    case dnnl_invalid_arguments:
+        return "invalid arguments";
+    case dnnl_unimplemented:
+        return "not implemented";
+    case dnnl_iterator_ends:
+        return "no implementation left";
+    case dnnl_runtime_error:
+        return "runtime error";
+    case dnnl_not_required:
+        return "not required";
+    }
+    return "unknown status";
+}
+
+enum status onednn_check(dnnl_status_t result, const char *call, const char *op, const struct shape *shape,
+                         struct error *error)
+{
+    if (result == dnnl_success)
+        return STATUS_OK;
+    char text[SHAPE_TEXT_BYTES] = "";
+    return error_set(error, result == dnnl_out_of_memory ? STATUS_NO_MEMORY : STATUS_INTERNAL,
+                     "oneDNN's %s for %s%s%s: %s", call, op, shape == NULL ? "" : " of ",
+                     shape == NULL ? "" : shape_text(shape, text), result_text(result));
+}
+
+/* ---- descriptors ---- */
+
+dnnl_memory_desc_t layout_canonical(const struct shape *shape, enum dtype dtype)
+{
+    dnnl_memory_desc_t desc = {0};
+    dnnl_dims_t dims = {1}, strides = {1};
+    const int rank = shape->rank == 0 ? 1 : (int)shape->rank;
+    for (uint32_t d = 0; d < shape->rank; d++)
+        dims[d] = shape->size[d];
+    strides[rank - 1] = 1;
+    for (int d = rank - 2; d >= 0; d--)
+        strides[d] = strides[d + 1] * dims[d + 1];
+    dnnl_status_t made = dnnl_memory_desc_init_by_strides(&desc, rank, dims,
+                                                          dtype == DTYPE_I32 ? dnnl_s32 : dnnl_f32, strides);
+    assert(made == dnnl_success); // sizes are 1 or more, checked by op_forward
+    (void)made;
+    return desc;
+}
+
+dnnl_memory_desc_t layout_of(const struct tensor *tensor)
+{
+    if (tensor->layout != NULL)
+        return ((const struct layout *)tensor->layout)->desc;
+    return layout_canonical(&tensor->shape, tensor->dtype);
+}
+
+/* One place of a mixed-radix number: the elements of dimension `dim` in steps of `step`, `size` of them. */
+struct digit {
+    int dim;
+    dnnl_dim_t size, stride;
+};
+
+/* The digits of size above 1 from the fastest to the slowest; returns how many. */
+static int layout_digits(const dnnl_memory_desc_t *desc, struct digit digits[2 * DNNL_MAX_NDIMS])
+{
+    const dnnl_blocking_desc_t *blocking = &desc->format_desc.blocking;
+    int count = 0, inner;
+    dnnl_dims_t outer;
+    memcpy(outer, desc->padded_dims, sizeof outer);
+    for (int b = blocking->inner_nblks - 1; b >= 0; b--) {
+        outer[blocking->inner_idxs[b]] /= blocking->inner_blks[b];
+        if (blocking->inner_blks[b] > 1)
+            digits[count++] = (struct digit){(int)blocking->inner_idxs[b], blocking->inner_blks[b], 0};
+    }
+    inner = count;
+    for (int d = 0; d < desc->ndims; d++) {
+        if (outer[d] == 1)
+            continue;
+        int at = count++;
+        for (; at > inner && digits[at - 1].stride > blocking->strides[d]; at--)
+            digits[at] = digits[at - 1];
+        digits[at] = (struct digit){d, outer[d], blocking->strides[d]};
+    }
+    return count;
+}
+
+/* Dense, without padding, and its digits come last dimension first: then blocks are only another way to say
+ * row-major (1x1 images of 16 n channels, for example). */
+static bool layout_is_canonical(const dnnl_memory_desc_t *desc)
+{
+    if (desc->format_kind != dnnl_blocked || desc->offset0 != 0 || desc->extra.flags != 0)
+        return false;
+    size_t elements = 1;
+    for (int d = 0; d < desc->ndims; d++) {
+        if (desc->dims[d] != desc->padded_dims[d])
+            return false;
+        elements *= (size_t)desc->dims[d];
+    }
+    if (dnnl_memory_desc_get_size(desc) != elements * sizeof(float))
+        return false;
+    struct digit digits[2 * DNNL_MAX_NDIMS];
+    const int count = layout_digits(desc, digits);
+    for (int i = 1; i < count; i++)
+        if (digits[i].dim > digits[i - 1].dim)
+            return false;
+    return true;
+}
+
+bool layout_same(const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b)
+{
+    return dnnl_memory_desc_equal(a, b) || (layout_is_canonical(a) && layout_is_canonical(b));
+}
+
+enum status layout_intern(struct onednn *onednn, const dnnl_memory_desc_t *desc, const void **token,
+                          struct error *error)
+{
+    *token = NULL;
+    if (layout_is_canonical(desc))
+        return STATUS_OK;
+    for (struct layout *layout = onednn->layouts; layout != NULL; layout = layout->next)
+        if (dnnl_memory_desc_equal(&layout->desc, desc)) {
+            *token = layout;
+            return STATUS_OK;
+        }
+    struct layout *layout = calloc(1, sizeof *layout);
+    if (layout == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a layout");
+    layout->desc = *desc;
+    layout->bytes = dnnl_memory_desc_get_size(desc);
+    layout->next = onednn->layouts;
+    onednn->layouts = layout;
+    *token = layout;
+    return STATUS_OK;
+}
+
+size_t layout_bytes(const struct shape *shape, enum dtype dtype, const void *token)
+{
+    if (token != NULL)
+        return ((const struct layout *)token)->bytes;
+    return shape_elements(shape) * dtype_bytes(dtype);
+}
+
+void layouts_free(struct onednn *onednn)
+{
+    while (onednn->layouts != NULL) {
+        struct layout *layout = onednn->layouts;
+        onednn->layouts = layout->next;
+        free(layout);
+    }
+}
+
+/* ---- scratch ---- */
+
+enum status scratch_reserve(struct scratch *scratch, size_t bytes, struct error *error)
+{
+    if (bytes <= scratch->bytes)
+        return STATUS_OK;
+    const size_t rounded = (bytes + 63) & ~(size_t)63;
+    void *data = rounded < bytes ? NULL : aligned_alloc(64, rounded);
+    if (data == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu bytes of scratch", bytes);
+    free(scratch->data);
+    *scratch = (struct scratch){.data = data, .bytes = rounded};
+    return STATUS_OK;
+}

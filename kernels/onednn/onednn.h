@@ -1,0 +1,222 @@
+/* What the files of the CPU backend share: its state, layouts, plans, and loops of its own.
+ *
+ * Private to kernels/onednn/; kernels/kernels.h is the manual. All of it runs on the thread that calls the
+ * backend, and on as many OpenMP threads as the backend was opened with.
+ *
+ * Layouts. A tensor's layout token is a pointer to an interned memory descriptor of the library: equal
+ * descriptors have one address, and whatever lies in memory as canonical order does has the token NULL.
+ *
+ * Plans. What one call comes to is prepared once and kept: the primitives in their order, which tensor or
+ * piece of scratch each of their arguments is, the layouts of what is allocated. A plan is found again by
+ * operation, attributes, shapes and layouts; running it allocates nothing but the outputs. */
+#ifndef KERNELS_ONEDNN_ONEDNN_H
+#define KERNELS_ONEDNN_ONEDNN_H
+
+#include "kernels/kernels.h"
+#include "kernels/lanes/element_lanes.h"
+#include "kernels/lanes/row_lanes.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+struct layout {
+    dnnl_memory_desc_t desc; /* first, so that a token is a pointer to one of these */
+    size_t bytes;
+    struct layout *next;
+};
+
+/* Memory that grows to the largest need and is never given back before the end. */
+struct scratch {
+    void *data;
+    size_t bytes;
+};
+
+enum { PLAN_BUCKETS = 512 };
+
+struct onednn {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    dnnl_primitive_attr_t attributes; /* scratchpad by the user, nothing else */
+    const struct element_lanes *element;
+    const struct row_lanes *row;
+    int threads;
+    struct layout *layouts;
+    struct plan *plans[PLAN_BUCKETS];
+    uint32_t plan_count;
+    struct scratch copies; /* tensors in the layout that a step wants */
+    struct scratch terms;  /* what a loop sums up at its end */
+    struct scratch pad;    /* the primitives' own scratchpad: one at a time */
+};
+
+static inline struct onednn *onednn_of(const struct backend *backend)
+{
+    return backend->state;
+}
+
+/* Makes the calling thread's parallel regions, the library's too, as wide as the backend was opened. */
+void onednn_use_threads(const struct onednn *onednn); /* backend.c */
+
+/* ---- layout.c ---- */
+
+/* Turns a failure of the library into one of ours; `shape` may be NULL. */
+enum status onednn_check(dnnl_status_t result, const char *call, const char *op, const struct shape *shape,
+                         struct error *error);
+
+/* Canonical order of the shape (a scalar counts as one element of rank 1), or the tensor's layout. */
+dnnl_memory_desc_t layout_canonical(const struct shape *shape, enum dtype dtype);
+dnnl_memory_desc_t layout_of(const struct tensor *tensor);
+
+/* The token of a descriptor: NULL for canonical order. STATUS_NO_MEMORY. */
+enum status layout_intern(struct onednn *onednn, const dnnl_memory_desc_t *desc, const void **token,
+                          struct error *error);
+
+/* Whether memory that one describes can be read as the other. */
+bool layout_same(const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b);
+
+/* Bytes of a tensor of this shape in that layout, its padding counted. */
+size_t layout_bytes(const struct shape *shape, enum dtype dtype, const void *token);
+
+void layouts_free(struct onednn *onednn);
+
+/* At least `bytes`, aligned to 64. What was there before is gone when it grows. */
+enum status scratch_reserve(struct scratch *scratch, size_t bytes, struct error *error);
+
+/* ---- plan.c ---- */
+
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_REORDER };
+
+struct builder;
+
+/* Describes what the call comes to, with the functions below; failures stick to the builder. */
+typedef void plan_build(struct builder *builder, const struct op_call *call);
+
+/* Finds or builds the call's plan and runs it: allocates the outputs that have no data, in the plan's
+ * layouts, brings inputs into the layouts that the steps want, and results into those of the caller's. */
+enum status plan_run(struct backend *backend, struct op_call *call, enum pass pass, plan_build *build,
+                     struct error *error);
+
+void plans_free(struct onednn *onednn);
+
+/* `to` = `from`, float32, of equal shapes, whatever their layouts. Uses no scratch but the pad. */
+enum status onednn_reorder(struct backend *backend, struct tensor *to, const struct tensor *from,
+                           struct error *error);
+
+/* Which array of the call a tensor stands in. */
+enum place { PLACE_IN, PLACE_OUT, PLACE_SAVED, PLACE_DOUT, PLACE_DIN, PLACE_SCRATCH, PLACE_PAD };
+
+struct onednn *builder_onednn(struct builder *builder);
+bool builder_failed(const struct builder *builder);
+
+/* A primitive descriptor from an operation's; NULL after a failure. Lives until the plan is built. `relu`:
+ * max(0, …) behind it. `made` is the status of the function that filled `operation`. */
+dnnl_primitive_desc_t builder_describe(struct builder *builder, dnnl_status_t made, const void *operation,
+                                       bool relu, dnnl_primitive_desc_t hint);
+
+/* The primitive descriptor's memory descriptor of that kind, such as dnnl_query_src_md. */
+const dnnl_memory_desc_t *builder_query(struct builder *builder, dnnl_primitive_desc_t descriptor,
+                                        dnnl_query_t what);
+
+/* Slots: what a step's arguments are. An input that lies otherwise than `want` (NULL: as it lies is fine) is
+ * reordered into scratch first. An output gets `want`; where the caller's memory lies otherwise it goes
+ * through scratch. */
+int builder_input(struct builder *builder, enum place place, uint32_t index, const struct tensor *tensor,
+                  const dnnl_memory_desc_t *want);
+int builder_output(struct builder *builder, enum place place, uint32_t index, const struct tensor *tensor,
+                   const dnnl_memory_desc_t *want);
+int builder_saved(struct builder *builder, uint32_t index, const dnnl_memory_desc_t *desc);
+int builder_scratch(struct builder *builder, const dnnl_memory_desc_t *desc);
+
+/* A step: (argument, slot) pairs, ended by argument 0; its scratchpad is added. */
+struct binding {
+    int argument, slot;
+};
+void builder_step(struct builder *builder, dnnl_primitive_desc_t descriptor, const struct binding *bindings);
+
+/* Back through ReLU by its result: the slot of dy where y > 0, else 0. All three lie as `desc` says. */
+int builder_mask(struct builder *builder, const dnnl_memory_desc_t *desc, int y, int dy);
+
+/* A step that copies one slot to another, each in its own layout. */
+void builder_reorder(struct builder *builder, int from, int to);
+
+/* After a run, in[index]->wanted says this layout if the input is canonical and as many bytes hold it. */
+void builder_want(struct builder *builder, uint32_t index, const dnnl_memory_desc_t *desc);
+
+/* ---- loops.c: operations in loops of our own ---- */
+
+typedef enum status loop_body(struct backend *backend, struct op_call *call, struct error *error);
+
+/* Calls `body` with a copy of the call in which every floating tensor lies as `layout` says (NULL:
+ * canonical), outputs allocated; then brings results into the caller's layouts. saved_bytes: of each saved
+ * tensor to allocate (forward with call->keep), ended by 0; may be NULL. */
+enum status loop_run(struct backend *backend, struct op_call *call, enum pass pass, const void *layout,
+                     const size_t *saved_bytes, loop_body *body, struct error *error);
+
+/* Elements with the padding between them, of a tensor with that layout. */
+size_t loop_elements(const struct tensor *tensor);
+
+/* Cuts [0, count) into pieces of equal size, a multiple of 16, for the threads: for element-wise passes. */
+enum { LOOP_PIECE = 16384 };
+static inline size_t loop_pieces(size_t count)
+{
+    return (count + LOOP_PIECE - 1) / LOOP_PIECE;
+}
+static inline size_t loop_piece(size_t count, size_t piece)
+{
+    size_t left = count - piece * LOOP_PIECE;
+    return left < LOOP_PIECE ? left : LOOP_PIECE;
+}
+
+/* The sum of `term` over pieces of two arrays (b may be NULL), in their order whatever thread computed them.
+ */
+typedef double loop_term(const float *a, const float *b, size_t count);
+double loop_sum(loop_term *term, const float *a, const float *b, size_t count);
+
+/* Every index in 0..bound - 1, or STATUS_INVALID that names the first that is not. */
+enum status onednn_check_indices(const struct op_call *call, const struct tensor *indices, uint32_t bound,
+                                 struct error *error); /* rows.c */
+
+/* ---- the operations, by file ---- */
+
+typedef enum status onednn_op(struct backend *backend, struct op_call *call, struct error *error);
+onednn_op onednn_conv2d_forward, onednn_conv2d_backward;                   /* conv.c */
+onednn_op onednn_batch_norm_forward, onednn_batch_norm_backward;           /* norm.c */
+onednn_op onednn_pool_forward, onednn_pool_backward;                       /* pool.c */
+onednn_op onednn_linear_forward, onednn_linear_backward;                   /* linear.c */
+onednn_op onednn_relu_forward, onednn_relu_backward;                       /* element.c */
+onednn_op onednn_add_forward, onednn_add_backward;                         /* element.c */
+onednn_op onednn_reshape_forward, onednn_reshape_backward;                 /* element.c */
+onednn_op onednn_dropout_forward, onednn_dropout_backward;                 /* element.c */
+onednn_op onednn_softmax_forward, onednn_softmax_backward;                 /* rows.c */
+onednn_op onednn_embedding_forward, onednn_embedding_backward;             /* rows.c */
+onednn_op onednn_sample_forward;                                           /* rows.c */
+onednn_op onednn_log_probability_forward, onednn_log_probability_backward; /* rows.c */
+onednn_op onednn_mse_forward, onednn_mse_backward;                         /* loss.c */
+onednn_op onednn_cross_entropy_forward, onednn_cross_entropy_backward;     /* loss.c */
+onednn_op onednn_sum_forward, onednn_sum_backward;                         /* loss.c */
+onednn_op onednn_lstm_forward, onednn_lstm_backward;                       /* lstm.c */
+
+/* ---- memory.c: the small things of the table ---- */
+
+enum status onednn_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
+                          struct error *error);
+enum status onednn_download(struct backend *backend, const struct tensor *from, enum dtype dtype, void *to,
+                            struct error *error);
+enum status onednn_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error);
+enum status onednn_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
+                              const struct tensor *from, struct error *error);
+enum status onednn_lerp(struct backend *backend, struct tensor *to, const struct tensor *from, double weight,
+                        struct error *error);
+enum status onednn_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
+enum status onednn_square_sum(struct backend *backend, const struct tensor *tensor, double *sum,
+                              struct error *error);
+enum status onednn_first_not_finite(struct backend *backend, const struct tensor *tensor, size_t *index,
+                                    struct error *error);
+enum status onednn_sgd(struct backend *backend, const struct sgd_settings *settings, uint64_t step,
+                       struct tensor *parameters, const struct tensor *gradient, struct tensor *momentum,
+                       struct error *error);
+enum status onednn_adam(struct backend *backend, const struct adam_settings *settings, uint64_t step,
+                        struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
+                        struct tensor *second, struct error *error);
+enum status onednn_relayout(struct backend *backend, struct arena *arena, struct tensor *tensor,
+                            const void *layout, struct error *error);
+
+#endif

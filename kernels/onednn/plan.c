@@ -1,0 +1,243 @@
+/* Plans: found by what the call looks like, built once, run with nothing but new addresses. */
+#include "kernels/onednn/plan.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void plan_free(struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->steps; i++)
+        dnnl_primitive_destroy(plan->step[i].primitive);
+    for (uint32_t i = 0; i < plan->slots; i++)
+        dnnl_memory_destroy(plan->slot[i].memory);
+    free(plan);
+}
+
+void plans_free(struct onednn *onednn)
+{
+    for (uint32_t b = 0; b < PLAN_BUCKETS; b++)
+        while (onednn->plans[b] != NULL) {
+            struct plan *plan = onednn->plans[b];
+            onednn->plans[b] = plan->next;
+            plan_free(plan);
+        }
+    onednn->plan_count = 0;
+}
+
+/* ---- finding ---- */
+
+/* Where the plan's tensors stand in the call, in the order of the key's bits. */
+static struct tensor **plan_tensors(struct op_call *call, enum place place, uint32_t *count)
+{
+    *count = place == PLACE_OUT || place == PLACE_DOUT ? OP_OUTPUTS_MAX : OP_INPUTS_MAX;
+    switch (place) {
+    case PLACE_IN:
+        return call->in;
+    case PLACE_OUT:
+        return call->out;
+    case PLACE_DOUT:
+        return call->dout;
+    case PLACE_DIN:
+        return call->din;
+    default:
+        *count = 0;
+        return NULL;
+    }
+}
+
+static uint64_t pair(const uint32_t numbers[2])
+{
+    return (uint64_t)numbers[0] << 32 | numbers[1];
+}
+
+/* What tensor t of the key, tensor i of its place, adds to it. A pass that writes into it chooses the layout
+ * unless memory is given. */
+static void key_add(struct plan_key *key, enum place place, const struct tensor *tensor, uint32_t t,
+                    uint32_t i, bool written)
+{
+    key->word[KEY_PRESENT] |= UINT64_C(1) << t;
+    if (!written || tensor->data != NULL)
+        key->word[KEY_LAYOUTS + t] = (uintptr_t)tensor->layout;
+    if (written && tensor->data != NULL)
+        key->word[KEY_GIVEN] |= UINT64_C(1) << t;
+    if (place != PLACE_IN)
+        return;
+    const struct shape *shape = &tensor->shape;
+    uint32_t size[SHAPE_RANK_MAX] = {0};
+    memcpy(size, shape->size, shape->rank * sizeof *size);
+    key->word[KEY_SHAPES + 3 * i] = shape->rank;
+    key->word[KEY_SHAPES + 3 * i + 1] = pair(size);
+    key->word[KEY_SHAPES + 3 * i + 2] = pair(size + 2);
+}
+
+static void plan_key(struct plan_key *key, struct op_call *call, enum pass pass)
+{
+    static const enum place places[] = {PLACE_IN, PLACE_OUT, PLACE_DOUT, PLACE_DIN};
+    const enum place result = pass == PASS_FORWARD ? PLACE_OUT : PLACE_DIN;
+    const struct op_attributes *attributes = &call->attributes;
+    memset(key, 0, sizeof *key);
+    key->word[KEY_OPERATION] = (uint64_t)call->op << 8 | (uint64_t)pass << 4 |
+                               (uint64_t)attributes->relu << 2 | (uint64_t)attributes->training << 1 |
+                               (uint64_t)call->keep;
+    key->word[KEY_KERNEL] = pair(attributes->kernel);
+    key->word[KEY_STRIDE] = pair(attributes->stride);
+    key->word[KEY_PADDING] = pair(attributes->padding);
+    memcpy(&key->word[KEY_EPSILON], &attributes->epsilon, sizeof attributes->epsilon);
+    for (uint32_t p = 0, t = 0, count; p < sizeof places / sizeof *places; p++) {
+        struct tensor **tensors = plan_tensors(call, places[p], &count);
+        const bool used = pass != PASS_FORWARD || places[p] == PLACE_IN || places[p] == PLACE_OUT;
+        for (uint32_t i = 0; i < count; i++, t++)
+            if (used && tensors[i] != NULL)
+                key_add(key, places[p], tensors[i], t, i, places[p] == result);
+    }
+}
+
+/* FNV-1a over words instead of bytes, the high bits folded down at each, for they see most. */
+static uint32_t plan_hash(const struct plan_key *key)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < KEY_WORDS; i++) {
+        hash = (hash ^ key->word[i]) * UINT64_C(0x100000001b3);
+        hash ^= hash >> 29;
+    }
+    return (uint32_t)(hash ^ hash >> 32) % PLAN_BUCKETS;
+}
+
+/* ---- building ---- */
+
+static enum status plan_make(struct onednn *onednn, const struct plan_key *key, const struct op_call *call,
+                             enum pass pass, plan_build *build, struct plan **out, struct error *error)
+{
+    struct plan *plan = calloc(1, sizeof *plan);
+    struct builder *builder = calloc(1, sizeof *builder);
+    enum status status = STATUS_NO_MEMORY;
+    if (plan == NULL || builder == NULL) {
+        free(plan);
+        free(builder);
+        return error_set(error, status, "no memory for a plan");
+    }
+    plan->key = *key;
+    *builder = (struct builder){.onednn = onednn,
+                                .plan = plan,
+                                .call = call,
+                                .name = pass == PASS_REORDER ? "reorder" : op_rule(call->op)->name,
+                                .shape = &call->in[0]->shape,
+                                .error = error};
+    build(builder, call);
+    builder_finish(builder);
+    builder_fini(builder);
+    status = builder->status;
+    free(builder);
+    if (status != STATUS_OK) {
+        plan_free(plan);
+        return status;
+    }
+    *out = plan;
+    return STATUS_OK;
+}
+
+static enum status plan_get(struct onednn *onednn, struct op_call *call, enum pass pass, plan_build *build,
+                            struct plan **out, struct error *error)
+{
+    struct plan_key key;
+    plan_key(&key, call, pass);
+    const uint32_t bucket = plan_hash(&key);
+    for (struct plan *plan = onednn->plans[bucket]; plan != NULL; plan = plan->next)
+        if (memcmp(plan->key.word, key.word, sizeof key.word) == 0) {
+            *out = plan;
+            return STATUS_OK;
+        }
+    if (onednn->plan_count == PLANS_MAX)
+        plans_free(onednn);
+    enum status status = plan_make(onednn, &key, call, pass, build, out, error);
+    if (status != STATUS_OK)
+        return status;
+    (*out)->next = onednn->plans[bucket];
+    onednn->plans[bucket] = *out;
+    onednn->plan_count++;
+    return STATUS_OK;
+}
+
+/* ---- running ---- */
+
+static struct tensor *plan_tensor(struct op_call *call, const struct plan_slot *slot)
+{
+    if (slot->place == PLACE_SAVED)
+        return &call->saved[slot->index];
+    uint32_t count;
+    return plan_tensors(call, slot->place, &count)[slot->index];
+}
+
+/* Gives the slot's memory object its address. An output without data is taken from the arena; op_forward and
+ * op_backward give it back if the call fails. */
+static enum status plan_bind(struct onednn *onednn, struct op_call *call, const struct plan_slot *slot,
+                             struct error *error)
+{
+    void *data;
+    if (slot->place == PLACE_SCRATCH)
+        data = (char *)onednn->copies.data + slot->offset;
+    else if (slot->place == PLACE_PAD)
+        data = onednn->pad.data;
+    else {
+        struct tensor *tensor = plan_tensor(call, slot);
+        if (tensor->data == NULL && slot->bytes > 0) {
+            tensor->data = arena_take(call->arena, slot->bytes);
+            if (tensor->data == NULL)
+                return error_set(error, STATUS_NO_MEMORY, "%s: no memory for %zu bytes",
+                                 op_rule(call->op)->name, slot->bytes);
+            tensor->layout = slot->token;
+            tensor->bytes = slot->bytes;
+        }
+        data = tensor->data;
+    }
+    return onednn_check(dnnl_memory_set_data_handle(slot->memory, data), "dnnl_memory_set_data_handle",
+                        op_rule(call->op)->name, &call->in[0]->shape, error);
+}
+
+static enum status plan_execute(struct onednn *onednn, struct op_call *call, const struct plan *plan,
+                                struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < plan->slots && status == STATUS_OK; i++)
+        status = plan_bind(onednn, call, &plan->slot[i], error);
+    for (uint32_t s = 0; s < plan->steps && status == STATUS_OK; s++) {
+        const struct plan_step *step = &plan->step[s];
+        status = onednn_check(
+            dnnl_primitive_execute(step->primitive, onednn->stream, step->count, step->arguments),
+            "dnnl_primitive_execute", op_rule(call->op)->name, &call->in[0]->shape, error);
+    }
+    return status;
+}
+
+enum status plan_run(struct backend *backend, struct op_call *call, enum pass pass, plan_build *build,
+                     struct error *error)
+{
+    struct onednn *onednn = onednn_of(backend);
+    struct plan *plan = NULL;
+    onednn_use_threads(onednn);
+    enum status status = plan_get(onednn, call, pass, build, &plan, error);
+    if (status == STATUS_OK)
+        status = plan_execute(onednn, call, plan, error);
+    if (status == STATUS_OK && plan->wanted != NULL)
+        call->in[plan->wanting]->wanted = plan->wanted;
+    return status;
+}
+
+/* ---- reordering by itself ---- */
+
+static void build_reorder(struct builder *builder, const struct op_call *call)
+{
+    const dnnl_memory_desc_t want = layout_of(call->out[0]);
+    builder_reorder(builder, builder_input(builder, PLACE_IN, 0, call->in[0], NULL),
+                    builder_output(builder, PLACE_OUT, 0, call->out[0], &want));
+}
+
+enum status onednn_reorder(struct backend *backend, struct tensor *to, const struct tensor *from,
+                           struct error *error)
+{
+    struct tensor source = *from;
+    struct op_call call = {.op = OP_RESHAPE, .in = {&source}, .out = {to}};
+    call.attributes.shape = from->shape;
+    return plan_run(backend, &call, PASS_REORDER, build_reorder, error);
+}

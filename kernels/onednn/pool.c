@@ -1,0 +1,88 @@
+/* Max and average pooling, in the layout in which the images come. */
+#include "kernels/onednn/onednn.h"
+
+enum { SAVED_FIRST_MAXIMA = 0 };
+
+struct pool {
+    dnnl_memory_desc_t x, y;
+    dnnl_dims_t kernel, stride, padding;
+    dnnl_alg_kind_t kind;
+};
+
+static struct pool pool_of(const struct op_call *call)
+{
+    const struct op_attributes *attributes = &call->attributes;
+    struct pool pool = {
+        .x = layout_of(call->in[0]),
+        .y = layout_canonical(&call->out[0]->shape, DTYPE_F32),
+        .kernel = {attributes->kernel[0], attributes->kernel[1]},
+        .stride = {attributes->stride[0], attributes->stride[1]},
+        .padding = {attributes->padding[0], attributes->padding[1]},
+        .kind = call->op == OP_MAX_POOL ? dnnl_pooling_max : dnnl_pooling_avg_include_padding,
+    };
+    pool.y.format_kind = dnnl_format_kind_any;
+    return pool;
+}
+
+static dnnl_primitive_desc_t describe_forward(struct builder *builder, const struct op_call *call,
+                                              const struct pool *pool)
+{
+    dnnl_pooling_desc_t operation;
+    return builder_describe(builder,
+                            dnnl_pooling_forward_desc_init(
+                                &operation, call->keep ? dnnl_forward_training : dnnl_forward_inference,
+                                pool->kind, &pool->x, &pool->y, pool->stride, pool->kernel, pool->padding,
+                                pool->padding),
+                            &operation, false, NULL);
+}
+
+static bool has_workspace(const struct op_call *call)
+{
+    return call->op == OP_MAX_POOL && call->keep;
+}
+
+static void build_forward(struct builder *builder, const struct op_call *call)
+{
+    const struct pool pool = pool_of(call);
+    dnnl_primitive_desc_t forward = describe_forward(builder, call, &pool);
+    struct binding bindings[4] = {
+        {DNNL_ARG_SRC, builder_input(builder, PLACE_IN, 0, call->in[0], &pool.x)},
+        {DNNL_ARG_DST, builder_output(builder, PLACE_OUT, 0, call->out[0],
+                                      builder_query(builder, forward, dnnl_query_dst_md))}};
+    if (has_workspace(call))
+        bindings[2] = (struct binding){
+            DNNL_ARG_WORKSPACE, builder_saved(builder, SAVED_FIRST_MAXIMA,
+                                              builder_query(builder, forward, dnnl_query_workspace_md))};
+    builder_step(builder, forward, bindings);
+}
+
+static void build_backward(struct builder *builder, const struct op_call *call)
+{
+    const struct pool pool = pool_of(call);
+    dnnl_primitive_desc_t forward = describe_forward(builder, call, &pool);
+    const dnnl_memory_desc_t *y = builder_query(builder, forward, dnnl_query_dst_md);
+    dnnl_pooling_desc_t operation;
+    dnnl_primitive_desc_t backward =
+        builder_describe(builder,
+                         dnnl_pooling_backward_desc_init(&operation, pool.kind, &pool.x, y, pool.stride,
+                                                         pool.kernel, pool.padding, pool.padding),
+                         &operation, false, forward);
+    struct binding bindings[4] = {
+        {DNNL_ARG_DIFF_DST, builder_input(builder, PLACE_DOUT, 0, call->dout[0], y)},
+        {DNNL_ARG_DIFF_SRC, builder_output(builder, PLACE_DIN, 0, call->din[0], &pool.x)}};
+    if (has_workspace(call))
+        bindings[2] = (struct binding){
+            DNNL_ARG_WORKSPACE, builder_saved(builder, SAVED_FIRST_MAXIMA,
+                                              builder_query(builder, forward, dnnl_query_workspace_md))};
+    builder_step(builder, backward, bindings);
+}
+
+enum status onednn_pool_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return plan_run(backend, call, PASS_FORWARD, build_forward, error);
+}
+
+enum status onednn_pool_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return plan_run(backend, call, PASS_BACKWARD, build_backward, error);
+}

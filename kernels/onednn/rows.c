@@ -1,0 +1,198 @@
+/* Softmax and what goes by rows beside it: log-probabilities, sampling, embeddings. */
+#include "kernels/onednn/onednn.h"
+
+#include <assert.h>
+#include <string.h>
+
+static float *floats(const struct tensor *tensor)
+{
+    return tensor->data;
+}
+
+static size_t last_size(const struct tensor *tensor)
+{
+    return tensor->shape.size[tensor->shape.rank - 1];
+}
+
+/* ---- softmax and its logarithm ---- */
+
+typedef void row_forward(float *y, const float *x, size_t count);
+typedef void row_backward(float *dx, const float *y, const float *dy, size_t count);
+
+static enum status softmax_body(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)error;
+    const struct row_lanes *lanes = onednn_of(backend)->row;
+    row_forward *forward = call->op == OP_SOFTMAX ? lanes->softmax : lanes->log_softmax;
+    const size_t width = last_size(call->in[0]), rows = shape_elements(&call->in[0]->shape) / width;
+    const float *x = floats(call->in[0]);
+    float *y = floats(call->out[0]);
+#pragma omp parallel for schedule(static) if (rows * width > LOOP_PIECE)
+    for (size_t row = 0; row < rows; row++)
+        forward(y + row * width, x + row * width, width);
+    return STATUS_OK;
+}
+
+static enum status softmax_backward_body(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)error;
+    const struct row_lanes *lanes = onednn_of(backend)->row;
+    row_backward *backward = call->op == OP_SOFTMAX ? lanes->softmax_backward : lanes->log_softmax_backward;
+    const size_t width = last_size(call->out[0]), rows = shape_elements(&call->out[0]->shape) / width;
+    const float *y = floats(call->out[0]), *dy = floats(call->dout[0]);
+    float *dx = floats(call->din[0]);
+#pragma omp parallel for schedule(static) if (rows * width > LOOP_PIECE)
+    for (size_t row = 0; row < rows; row++)
+        backward(dx + row * width, y + row * width, dy + row * width, width);
+    return STATUS_OK;
+}
+
+enum status onednn_softmax_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return loop_run(backend, call, PASS_FORWARD, NULL, NULL, softmax_body, error);
+}
+
+enum status onednn_softmax_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, softmax_backward_body, error);
+}
+
+/* ---- indices ---- */
+
+enum status onednn_check_indices(const struct op_call *call, const struct tensor *indices, uint32_t bound,
+                                 struct error *error)
+{
+    const int32_t *index = indices->data;
+    const size_t count = shape_elements(&indices->shape);
+    for (size_t i = 0; i < count; i++)
+        if (index[i] < 0 || (uint32_t)index[i] >= bound)
+            return error_set(error, STATUS_INVALID,
+                             "%s: expected indices in 0..%u%s%s, got %d at element %zu",
+                             op_rule(call->op)->name, bound - 1, indices->name == NULL ? "" : " in ",
+                             indices->name == NULL ? "" : indices->name, (int)index[i], i);
+    return STATUS_OK;
+}
+
+/* ---- log-probability of what was picked ---- */
+
+static enum status log_probability_body(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    const size_t width = last_size(call->in[0]), rows = call->in[0]->shape.size[0];
+    enum status status = onednn_check_indices(call, call->in[1], (uint32_t)width, error);
+    const int32_t *action = call->in[1]->data;
+    const float *x = floats(call->in[0]);
+    float *y = floats(call->out[0]);
+    for (size_t row = 0; row < rows && status == STATUS_OK; row++)
+        y[row] = x[row * width + (size_t)action[row]];
+    return status;
+}
+
+static enum status log_probability_backward_body(struct backend *backend, struct op_call *call,
+                                                 struct error *error)
+{
+    (void)backend;
+    (void)error;
+    const size_t width = last_size(call->in[0]), rows = call->in[0]->shape.size[0];
+    const int32_t *action = call->in[1]->data;
+    const float *dy = floats(call->dout[0]);
+    float *dx = floats(call->din[0]);
+    memset(dx, 0, rows * width * sizeof *dx);
+    for (size_t row = 0; row < rows; row++)
+        dx[row * width + (size_t)action[row]] = dy[row];
+    return STATUS_OK;
+}
+
+enum status onednn_log_probability_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return loop_run(backend, call, PASS_FORWARD, NULL, NULL, log_probability_body, error);
+}
+
+enum status onednn_log_probability_backward(struct backend *backend, struct op_call *call,
+                                            struct error *error)
+{
+    return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, log_probability_backward_body, error);
+}
+
+/* ---- sampling ---- */
+
+static enum status sample_body(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    (void)error;
+    const size_t width = last_size(call->in[0]), rows = call->in[0]->shape.size[0];
+    const int32_t(*words)[3] = call->in[1]->data;
+    const float *p = floats(call->in[0]);
+    int32_t *actions = call->out[0]->data;
+    for (size_t row = 0; row < rows; row++) {
+        const struct rng_key key = {call->attributes.draw.seed, (uint32_t)words[row][0],
+                                    (uint32_t)words[row][1], (uint32_t)words[row][2]};
+        uint32_t drawn[4];
+        rng_block(&key, RNG_ACTION, 0, drawn);
+        const float u = rng_uniform_float(drawn[0]);
+        float below = 0;
+        size_t action = 0;
+        for (; action + 1 < width; action++) {
+            below += p[row * width + action];
+            if (u < below)
+                break;
+        }
+        actions[row] = (int32_t)action;
+    }
+    return STATUS_OK;
+}
+
+enum status onednn_sample_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return loop_run(backend, call, PASS_FORWARD, NULL, NULL, sample_body, error);
+}
+
+/* ---- embedding ---- */
+
+static enum status embedding_body(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    const size_t width = call->in[1]->shape.size[1], count = shape_elements(&call->in[0]->shape);
+    enum status status = onednn_check_indices(call, call->in[0], call->in[1]->shape.size[0], error);
+    if (status != STATUS_OK)
+        return status;
+    const int32_t *index = call->in[0]->data;
+    const float *weight = floats(call->in[1]);
+    float *y = floats(call->out[0]);
+#pragma omp parallel for schedule(static) if (count * width > LOOP_PIECE)
+    for (size_t i = 0; i < count; i++)
+        memcpy(y + i * width, weight + (size_t)index[i] * width, width * sizeof *y);
+    return STATUS_OK;
+}
+
+/* Each thread adds up the tokens of its own part of the vocabulary, in their order. */
+static enum status embedding_backward_body(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)error;
+    const struct element_lanes *element = onednn_of(backend)->element;
+    const size_t vocabulary = call->in[1]->shape.size[0], width = call->in[1]->shape.size[1];
+    const size_t count = shape_elements(&call->in[0]->shape);
+    const size_t parts = (size_t)onednn_of(backend)->threads;
+    const int32_t *index = call->in[0]->data;
+    const float *dy = floats(call->dout[0]);
+    float *dweight = floats(call->din[1]);
+#pragma omp parallel for schedule(static) if (vocabulary * width > LOOP_PIECE)
+    for (size_t part = 0; part < parts; part++) {
+        const size_t first = vocabulary * part / parts, end = vocabulary * (part + 1) / parts;
+        memset(dweight + first * width, 0, (end - first) * width * sizeof *dweight);
+        for (size_t i = 0; i < count; i++)
+            if ((size_t)index[i] >= first && (size_t)index[i] < end)
+                element->accumulate(dweight + (size_t)index[i] * width, dy + i * width, width);
+    }
+    return STATUS_OK;
+}
+
+enum status onednn_embedding_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return loop_run(backend, call, PASS_FORWARD, NULL, NULL, embedding_body, error);
+}
+
+enum status onednn_embedding_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, embedding_backward_body, error);
+}
