@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Holds the scripts that judge and install against what they must not be fooled by: scripts/check against
-# programs that hide a failure, scripts/deps against machines that lack packages. dpkg-query, apt-get and
-# sudo are small stand-ins in a folder of their own, so that nothing here touches the machine's packages.
+# programs that hide a failure, scripts/deps against machines that lack packages. dpkg-query, apt-get, sudo
+# and scripts/venv are small stand-ins in a folder of their own, so that nothing here touches the machine's
+# packages.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -100,7 +101,7 @@ check "the sum is left in a file" tally
 # it was called. With no_sudo set, sudo refuses, as it does where a password would be asked for.
 machine() {
     local installed=("$@")
-    rm -rf "$scratch/machine" "$scratch/installed" "$scratch/apt"
+    rm -rf "$scratch/machine" "$scratch/installed" "$scratch/apt" "$scratch/venv"
     mkdir -p "$scratch/machine"
     printf '%s\n' "${installed[@]}" >"$scratch/installed"
     touch "$scratch/apt"
@@ -134,6 +135,11 @@ TOOL
 shift
 exec "$@"
 TOOL
+    cat >"$scratch/machine/venv" <<'TOOL'
+#!/usr/bin/env bash
+printf '%s\n' "$*" >>"$MACHINE/venv"
+exit "${VENV_CODE:-0}"
+TOOL
     cp "$scripts/deps" "$scratch/machine/deps"
     chmod -R a+rwx "$scratch"
 }
@@ -148,7 +154,8 @@ deps() {
     MACHINE=$scratch PATH=$scratch/machine:$PATH "${as[@]}" "$scratch/machine/deps" "$@" 2>&1
 }
 
-build=(gcc make libc6-dev libzmq3-dev libcjson-dev libsodium-dev librandom123-dev)
+build=(gcc make libc6-dev libzmq3-dev libcjson-dev libsodium-dev librandom123-dev libdnnl-dev)
+python=(python3 python3-torch python3-torchvision python3-venv)
 
 # says EXIT WORDS GROUP...: deps must exit so, and say something that the pattern WORDS matches.
 says() {
@@ -195,6 +202,19 @@ groups_add_up() {
     machine && says 0 "*installing: check gcc gnuplot-nox jq *" test sweep build
 }
 
+with_pypi() {
+    machine "${python[@]}" && says 0 "" python && apt_was_not_called &&
+        grep -qE '/build/python-venv safetensors==[0-9.]+$' "$scratch/venv"
+}
+
+without_pypi() {
+    machine "${python[@]}" && VENV_CODE=69 says 69 "*installing: gcc *" build python
+}
+
+pypi_only_for_python() {
+    machine "${build[@]}" && says 0 "" build && [[ ! -e $scratch/venv ]]
+}
+
 no_such_group() {
     machine && says 64 "*no such group: tset (*" test tset && apt_was_not_called
 }
@@ -206,7 +226,20 @@ check "without root and sudo the packages are named" without_rights
 check "an update that fails is not the end" update_fails
 check "an installation that fails is told" install_fails
 check "groups add up" groups_add_up
+check "python's group has what Debian lacks too" with_pypi
+check "a failure to get it is the end" without_pypi
+check "the other groups have none of it" pypi_only_for_python
 check "a group that does not exist" no_such_group
+
+# ---- scripts/venv ----
+
+venv_usage() {
+    local code=0
+    "$scripts/venv" "$scratch/venv" 2>&1 || code=$?
+    [[ $code -eq 64 ]]
+}
+
+check "scripts/venv without a package" venv_usage
 
 # ---- scripts/run ----
 
