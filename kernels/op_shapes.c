@@ -32,14 +32,13 @@ static const char *pattern_text(const struct shape *pattern, char text[SHAPE_TEX
     return text;
 }
 
-/* Input i matches the pattern, which input `because` asks for (i itself: the operation does). An absent
- * input matches. */
+/* Input i matches the pattern, which input `because` asks for (i itself: the operation does). */
 static enum status expect(const struct op_call *call, uint32_t i, struct shape pattern, uint32_t because,
                           struct error *error)
 {
     const struct op_rule *rule = op_rule(call->op);
     char text[TENSOR_TEXT_BYTES], other[TENSOR_TEXT_BYTES], expected[SHAPE_TEXT_BYTES];
-    if (call->in[i] == NULL || matches(&call->in[i]->shape, &pattern))
+    if (matches(&call->in[i]->shape, &pattern))
         return STATUS_OK;
     tensor_text(rule->input[i], call->in[i], text);
     pattern_text(&pattern, expected);
@@ -47,6 +46,13 @@ static enum status expect(const struct op_call *call, uint32_t i, struct shape p
         return error_set(error, STATUS_INVALID, "%s: %s, expected %s", rule->name, text, expected);
     return error_set(error, STATUS_INVALID, "%s: %s, expected %s to fit %s", rule->name, text, expected,
                      tensor_text(rule->input[because], call->in[because], other));
+}
+
+/* The same of an input that may be absent. */
+static enum status expect_if_there(const struct op_call *call, uint32_t i, struct shape pattern,
+                                   uint32_t because, struct error *error)
+{
+    return call->in[i] != NULL ? expect(call, i, pattern, because, error) : STATUS_OK;
 }
 
 /* An output whose shape is not one of the inputs'. */
@@ -71,7 +77,7 @@ static enum status linear(const struct op_call *call, struct shape out[], struct
         return status;
     const uint32_t outputs = call->in[1]->shape.size[0];
     out[0] = SHAPE2(call->in[0]->shape.size[0], outputs);
-    status = expect(call, 2, SHAPE1(outputs), 1, error);
+    status = expect_if_there(call, 2, SHAPE1(outputs), 1, error);
     return status == STATUS_OK ? check_output(call, &out[0], error) : status;
 }
 
@@ -125,7 +131,7 @@ static enum status conv2d(const struct op_call *call, struct shape out[], struct
     if (status != STATUS_OK)
         return status;
     const uint32_t *weight = call->in[1]->shape.size;
-    status = expect(call, 2, SHAPE1(weight[0]), 1, error);
+    status = expect_if_there(call, 2, SHAPE1(weight[0]), 1, error);
     return status == STATUS_OK ? slide(call, weight + 2, weight[0], &out[0], error) : status;
 }
 
@@ -157,7 +163,7 @@ static enum status batch_norm(const struct op_call *call, struct shape out[], st
         return status;
     const struct shape *x = &call->in[0]->shape;
     for (uint32_t i = 1; i < 5; i++) {
-        status = expect(call, i, SHAPE1(x->size[1]), 0, error);
+        status = expect_if_there(call, i, SHAPE1(x->size[1]), 0, error);
         if (status != STATUS_OK)
             return status;
     }
@@ -214,7 +220,7 @@ static enum status dropout(const struct op_call *call, struct shape out[], struc
     if (!(p >= 0 && p < 1))
         return error_set(error, STATUS_INVALID, "%s: expected 0 <= p < 1, got %g, over %s", rule->name, p,
                          text);
-    enum status status = expect(call, 1, SHAPE2(0, 3), 1, error);
+    enum status status = expect_if_there(call, 1, SHAPE2(0, 3), 1, error);
     if (status != STATUS_OK)
         return status;
     const uint32_t rows = call->in[1] != NULL ? call->in[1]->shape.size[0] : 1;
@@ -259,7 +265,7 @@ static enum status lstm_biases(const struct op_call *call, struct error *error)
         if (call->in[i] != NULL && call->in[other] == NULL)
             return error_set(error, STATUS_INVALID, "%s: %s comes without %s, expected both or none",
                              rule->name, tensor_text(rule->input[i], call->in[i], text), rule->input[other]);
-        enum status status = expect(call, i, SHAPE1(gates), 4, error);
+        enum status status = expect_if_there(call, i, SHAPE1(gates), 4, error);
         if (status != STATUS_OK)
             return status;
     }
@@ -287,7 +293,7 @@ static enum status lstm(const struct op_call *call, struct shape out[], struct e
     if (status == STATUS_OK)
         status = lstm_biases(call, error);
     for (uint32_t i = H0; i <= C0 && status == STATUS_OK; i++)
-        status = expect(call, i, SHAPE2(x[1], hidden), X, error);
+        status = expect_if_there(call, i, SHAPE2(x[1], hidden), X, error);
     if (status != STATUS_OK)
         return status;
     out[0] = SHAPE3(x[0], x[1], gates); // the gates of all steps are what backends keep
@@ -301,7 +307,7 @@ static enum status lstm(const struct op_call *call, struct shape out[], struct e
 static enum status paired(const struct op_call *call, struct shape out[], struct error *error)
 {
     out[0] = SHAPE0();
-    return expect(call, 1, call->in[0]->shape, 0, error);
+    return expect_if_there(call, 1, call->in[0]->shape, 0, error);
 }
 
 static enum status cross_entropy(const struct op_call *call, struct shape out[], struct error *error)

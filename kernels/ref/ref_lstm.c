@@ -63,7 +63,8 @@ static double dot(const double *a, const double *b, size_t count)
 static void preactivations(const struct lstm *lstm, const double *x, const double *h, double *z)
 {
     for (size_t r = 0; r < 4 * lstm->hidden; r++) {
-        double sum = lstm->bias_ih != NULL ? lstm->bias_ih[r] + lstm->bias_hh[r] : 0;
+        double sum = lstm->bias_ih != NULL ? lstm->bias_ih[r] : 0;
+        sum += lstm->bias_hh != NULL ? lstm->bias_hh[r] : 0;
         sum += dot(lstm->weight_ih + r * lstm->inputs, x, lstm->inputs);
         if (h != NULL)
             sum += dot(lstm->weight_hh + r * lstm->hidden, h, lstm->hidden);

@@ -7,10 +7,11 @@
 /* log sum_j exp x_j, from the largest on down, of `count` elements that lie `stride` apart. */
 double ref_log_sum_exp(const double *x, size_t count, size_t stride)
 {
-    double highest = x[0], total = 0;
+    double highest = x[0];
     for (size_t j = 1; j < count; j++)
         highest = fmax(highest, x[j * stride]);
-    for (size_t j = 0; j < count; j++)
+    double total = exp(x[0] - highest);
+    for (size_t j = 1; j < count; j++)
         total += exp(x[j * stride] - highest);
     return highest + log(total);
 }
