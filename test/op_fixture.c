@@ -2,6 +2,8 @@
 #include "test/op_fixture.h"
 
 #include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct op_fixture op_fixture;
@@ -41,6 +43,48 @@ struct tensor op_fixture_doubles(struct shape shape, const char *name, const dou
 struct tensor op_fixture_integers(struct shape shape, const char *name, const int32_t *values)
 {
     return filled(shape, DTYPE_I32, name, values);
+}
+
+static const char *const names[OP_INPUTS_MAX] = {"in0", "in1", "in2", "in3", "in4", "in5", "in6"};
+
+/* "3x5", or "" for a scalar. */
+static struct shape parse_shape(const char *text)
+{
+    struct shape shape = {0};
+    while (*text != '\0') {
+        char *end;
+        ck_assert_uint_lt(shape.rank, SHAPE_RANK_MAX);
+        shape.size[shape.rank++] = (uint32_t)strtoul(text, &end, 10);
+        text = *end == 'x' ? end + 1 : end;
+    }
+    return shape;
+}
+
+void op_fixture_describe(struct described *d, enum op op, const char *shapes, bool real)
+{
+    static double pretended[8];
+    char word[64];
+    int length;
+    d->call.op = op;
+    d->call.arena = op_fixture.arena;
+    d->call.keep = true;
+    for (int i = 0; sscanf(shapes, "%63s%n", word, &length) == 1; i++, shapes += length) {
+        const bool integer = word[0] == 'i';
+        if (strcmp(word, "-") == 0)
+            continue;
+        const struct shape shape = parse_shape(strcmp(word + integer, "()") == 0 ? "" : word + integer);
+        ck_assert_int_lt(i, OP_INPUTS_MAX);
+        if (!real)
+            d->in[i] = (struct tensor){
+                shape, integer ? DTYPE_I32 : DTYPE_F64, NULL, NULL, pretended, SIZE_MAX, names[i]};
+        else if (integer)
+            d->in[i] = op_fixture_integers(shape, names[i], NULL);
+        else
+            d->in[i] = op_fixture_doubles(shape, names[i], NULL);
+        d->call.in[i] = &d->in[i];
+    }
+    for (uint32_t i = 0; (unsigned)op < OP_COUNT && i < op_rule(op)->outputs; i++)
+        d->call.out[i] = &d->out[i];
 }
 
 void op_fixture_forward(struct op_call *call)

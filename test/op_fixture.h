@@ -18,6 +18,17 @@ void op_fixture_close(void);
 struct tensor op_fixture_doubles(struct shape shape, const char *name, const double *values);
 struct tensor op_fixture_integers(struct shape shape, const char *name, const int32_t *values);
 
+/* A call's tensors. Inputs are named "in0", "in1", … */
+struct described {
+    struct op_call call;
+    struct tensor in[OP_INPUTS_MAX], out[OP_OUTPUTS_MAX], dout[OP_OUTPUTS_MAX], din[OP_INPUTS_MAX];
+};
+
+/* Fills `d`, which is zero: the inputs from words, one each: a shape ("3x5"), "()" for a scalar, "-" for
+ * none; with "i" in front int32. Zeros, or, where not `real`, they only pretend to have memory, so that no
+ * size is too large. The call has the fixture's arena and all of its rule's outputs, and keeps. */
+void op_fixture_describe(struct described *d, enum op op, const char *shapes, bool real);
+
 /* op_forward and op_backward of `call`, whose arena is set; fails the test when the call fails. */
 void op_fixture_forward(struct op_call *call);
 void op_fixture_backward(struct op_call *call);
