@@ -3,7 +3,7 @@
 # SAN=address|undefined|thread builds and checks everything again under that sanitizer, in a folder of its
 # own. A source file needs no mention here: every .c of kernels/, worker/ and daemon/ is built, every
 # test/test_*.c is a test program and test/test_*.sh a test, test/bench_*.c a benchmark, test/fuzz/fuzz_*.c a
-# fuzz target, test/preload/*.c a library that a test preloads.
+# fuzz target, test/preload/*.c a library that a test loads.
 
 VERSION := 0.1.0
 PREFIX ?= /usr/local
@@ -124,7 +124,8 @@ $(BUILD)/test/%: $(BUILD)/test/%.o $(call objects,$(TEST_COMMON)) $(BUILD)/libba
 	$(CC) $(LDFLAGS) -o $@ $< $(call objects,$(TEST_COMMON)) $(ARCHIVES) $(EXTRA_LIBS) \
 	    -Wl,--push-state,--as-needed -lcheck -lsubunit $(LDLIBS) -lrt -Wl,--pop-state
 
-# A library that a test preloads into the daemon. No sanitizer: the daemon under it has none either.
+# A library that a test preloads into the daemon, or loads. No sanitizer: the daemon under it has none either.
+$(BUILD)/test/test_backend: | $(PRELOADS)
 $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -std=gnu17 -O2 -g $(WARNINGS) -fno-builtin -fPIC -shared -o $@ $<
