@@ -3,7 +3,7 @@
  * A float32 result differs from the exact one by what rounding leaves in its sums and in its functions.
  * Rounding errors of a sum of n terms add up like a random walk: each is at most u = 2^-24 of the partial
  * sum, and beside the largest of the results, which itself grows with sqrt(n) where terms have both signs,
- * about u sqrt(n) is left. The factor 8 covers the tail over all elements of a tensor, the order of summation
+ * about u sqrt(n) is left. The factor 4 covers the tail over all elements of a tensor, the order of summation
  * (one accumulator or many) and products that are rounded before they are added. Beside it stands, per
  * operation, what its functions cost: a library's exp, log or tanh that is good to some units in the last
  * place, a variance's division and root. Results that are copies of inputs or of gradients must be exact. */
@@ -13,18 +13,19 @@
 
 static const double rounding = 0x1p-24;
 
-/* In units of rounding. oneDNN's exponential and logarithm are off by up to 3e-6, 50 units; an LSTM has one
- * on top of another. */
+/* In units of rounding: several for a library's exp and log, an LSTM's one on top of another, and for a
+ * variance's division and root. */
 static double function_units(enum op op)
 {
     switch (op) {
+    case OP_LSTM_LAYER:
+        return 32;
     case OP_SOFTMAX:
     case OP_LOG_SOFTMAX:
     case OP_CROSS_ENTROPY:
-    case OP_LSTM_LAYER:
-        return 64;
-    case OP_BATCH_NORM:
         return 16;
+    case OP_BATCH_NORM:
+        return 8;
     default:
         return 0;
     }
@@ -110,7 +111,7 @@ static bool copies(enum op op, bool backward)
 
 static double bound(enum op op, double terms)
 {
-    return rounding * (8 * sqrt(terms) + function_units(op));
+    return rounding * (4 * sqrt(terms) + function_units(op));
 }
 
 double op_bound_output(const struct op_call *call)
@@ -157,6 +158,8 @@ double op_bytes(const struct op_call *call, bool backward)
 {
     const struct op_rule *rule = op_rule(call->op);
     double bytes = 0;
+    if (call->op == OP_EMBEDDING && !backward) // of the vocabulary only the rows that are asked for
+        return bytes_of(call->in[0]) + 2 * bytes_of(call->out[0]);
     for (uint32_t i = 0; i < rule->inputs; i++) {
         const bool reads = !backward || (rule->reads_in >> i & 1) != 0;
         bytes += (reads ? bytes_of(call->in[i]) : 0) + (backward ? bytes_of(call->din[i]) : 0);
