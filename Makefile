@@ -55,7 +55,7 @@ CUDA_SO := $(if $(and $(NVCC),$(CUDNN_SO),$(if $(SAN),,yes)),$(BUILD)/libcoalesc
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all check bench fuzz lint format install clean help schema
+.PHONY: all check bench bench-kernels fuzz lint format install clean help schema
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -69,6 +69,7 @@ help:
 	@echo 'make            the daemon, $(BUILD)/coalesced'
 	@echo 'make check      every test (SAN=address|undefined|thread: under a sanitizer)'
 	@echo 'make bench      benchmarks beside their baselines'
+	@echo 'make bench-kernels  the rate of every operation at the models'\'' shapes, and the policy'\''s'
 	@echo 'make fuzz       fuzz targets, FUZZ_SECONDS=300 each'
 	@echo 'make lint       clang-format, clang-tidy, cppcheck, shellcheck'
 	@echo 'make format     rewrite the sources as clang-format wants them'
@@ -135,6 +136,10 @@ check: $(BUILD)/coalesced $(PLUGINS) $(TESTS) $(PRELOADS)
 
 bench: $(BUILD)/coalesced $(PLUGINS) $(BENCHES)
 	@BUILD=$(BUILD) scripts/bench
+
+bench-kernels: $(PLUGINS) $(BUILD)/test/bench_kernels $(BUILD)/test/bench_mlp
+	@$(BUILD)/test/bench_kernels
+	@$(BUILD)/test/bench_mlp policy
 
 schema: $(BUILD)/coalesced
 	$(BUILD)/coalesced schema > config/job.schema.json
