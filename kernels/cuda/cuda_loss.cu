@@ -9,7 +9,7 @@ static __global__ void sum_backward_kernel(size_t count, const float *c, const f
 {
     const size_t i = cuda_thread();
     if (i < count)
-        dx[i] = *dy * scale * (c != NULL ? c[i] : 1.0f);
+        dx[i] = element_sum_backward(c, *dy, scale, i);
 }
 
 enum status cuda_sum_op(struct backend *backend, struct op_call *call, struct error *error)
@@ -39,7 +39,7 @@ static __global__ void mse_backward_kernel(size_t count, const float *x, const f
 {
     const size_t i = cuda_thread();
     if (i < count)
-        dx[i] = *dy * scale * (x[i] - target[i]);
+        dx[i] = element_mse_backward(x, target, *dy, scale, i);
 }
 
 enum status cuda_mse(struct backend *backend, struct op_call *call, struct error *error)

@@ -254,6 +254,7 @@ struct lstm_scratch {
     void *dy; /* zeros, where y has no gradient */
     void *dx; /* where x's is not wanted */
     void *dweights;
+    void *reserve; /* a copy of the saved one: cuDNN's backward writes into it */
 };
 
 static enum status take_scratch(struct cuda *cuda, const struct lstm_plan *plan, struct op_call *call,
@@ -270,6 +271,9 @@ static enum status take_scratch(struct cuda *cuda, const struct lstm_plan *plan,
     TRY(cuda_scratch(call, plan->weight_bytes, &scratch->dweights, x, error));
     /* cuDNN adds to what is there. */
     CUDA_TRY(x, cudaMemsetAsync, scratch->dweights, 0, plan->weight_bytes, cuda->stream);
+    TRY(cuda_scratch(call, plan->reserve_bytes, &scratch->reserve, x, error));
+    CUDA_TRY(x, cudaMemcpyAsync, scratch->reserve, call->saved[SAVED_RESERVE].data, plan->reserve_bytes,
+             cudaMemcpyDeviceToDevice, cuda->stream);
     for (uint32_t i = X; i <= C0; i++)
         if (call->din[i] != NULL)
             TRY(cuda_output(call, call->din[i], error));
@@ -287,18 +291,18 @@ enum status cuda_lstm_backward(struct backend *backend, struct op_call *call, st
     TRY(cuda_workspace(cuda, plan->work_bytes, error));
     void *dy = scratch.dy != NULL ? scratch.dy : call->dout[Y]->data;
     void *dx = scratch.dx != NULL ? scratch.dx : call->din[X]->data;
-    void *reserve = call->saved[SAVED_RESERVE].data;
     CUDNN_TRY(call->in[X], cudnnRNNBackwardData_v8, cuda->cudnn, plan->rnn, NULL, plan->y, call->out[Y]->data,
               dy, plan->x, dx, plan->state, data_or_null(call->in[H0]), data_or_null(call->dout[HN]),
               data_or_null(call->din[H0]), plan->state, data_or_null(call->in[C0]),
               data_or_null(call->dout[CN]), data_or_null(call->din[C0]), plan->weight_bytes,
               call->saved[SAVED_WEIGHTS].data, plan->work_bytes, cuda->workspace, plan->reserve_bytes,
-              reserve);
+              scratch.reserve);
     CUDNN_TRY(call->in[X], cudnnRNNBackwardWeights_v8, cuda->cudnn, plan->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
               plan->x, call->in[X]->data, plan->state, data_or_null(call->in[H0]), plan->y,
               call->out[Y]->data, plan->weight_bytes, scratch.dweights, plan->work_bytes, cuda->workspace,
-              plan->reserve_bytes, reserve);
+              plan->reserve_bytes, scratch.reserve);
     TRY(unpack(cuda, plan, call, scratch.dweights, error));
+    arena_release(call->arena, scratch.reserve);
     arena_release(call->arena, scratch.dweights);
     arena_release(call->arena, scratch.dx);
     arena_release(call->arena, scratch.dy);

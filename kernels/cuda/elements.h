@@ -178,6 +178,17 @@ ELEMENT double element_sum_lane(enum element_term term, const float *x, const fl
     return sum;
 }
 
+/* Gradients of a sum and of a mean of squares, by the scalar's gradient dy. */
+ELEMENT float element_sum_backward(const float *c, float dy, float scale, size_t i)
+{
+    return dy * scale * (c != NULL ? c[i] : 1.0f);
+}
+
+ELEMENT float element_mse_backward(const float *x, const float *target, float dy, float scale, size_t i)
+{
+    return dy * scale * (x[i] - target[i]);
+}
+
 /* The first index of the lane whose element is not finite, or SIZE_MAX. */
 ELEMENT size_t element_not_finite_lane(const float *x, size_t count, size_t lane, size_t lanes)
 {
