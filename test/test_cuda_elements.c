@@ -141,7 +141,7 @@ START_TEST(masks_and_actions_are_the_policys)
         const int32_t row[3] = {(int32_t)word[0], (int32_t)word[1], (int32_t)word[2]};
         uint16_t expected[MLP_HIDDEN_MAX / 16], got[MLP_HIDDEN_MAX / 16];
         double exact[MLP_ACTIONS_MAX], logs[MLP_ACTIONS_MAX], margin;
-        float logits[MLP_ACTIONS_MAX] = {0}, probabilities[MLP_ACTIONS_MAX];
+        float logits[MLP_ACTIONS_MAX] = {0}, probabilities[MLP_ACTIONS_MAX] = {0};
         mlp_ref_draw(&problem.shape, problem.dropout, &key, expected);
         draw_mask(&problem, word, got);
         ck_assert_mem_eq(got, expected, words * sizeof *got);
