@@ -11,6 +11,8 @@
  * sanitizer) does not link it; then too the library's regions must be as wide as was asked. */
 extern void omp_set_num_threads(int threads) __attribute__((weak));
 extern int omp_get_max_threads(void) __attribute__((weak));
+extern int omp_pause_resource_all(int kind) __attribute__((weak));
+enum { OMP_PAUSE_HARD = 2 }; /* OpenMP 5.0's omp_pause_hard */
 
 void onednn_use_threads(const struct onednn *onednn)
 {
@@ -106,6 +108,8 @@ static enum status onednn_open(struct backend *backend, const struct backend_set
 static void onednn_close(struct backend *backend)
 {
     onednn_free(onednn_of(backend));
+    if (omp_pause_resource_all != NULL)
+        omp_pause_resource_all(OMP_PAUSE_HARD); // no thread stays behind; another backend's come back by need
     backend->state = NULL;
 }
 
