@@ -32,9 +32,18 @@ worse() {
     mkdir -p "$scratch/worse" && sed -E "$1" "$unit" >"$copy" && ! cmp -s "$unit" "$copy" && ! "$2" "$copy"
 }
 
+# What the unit's first comment says that a job with a GPU needs, as a drop-in would add it.
+with_gpu() {
+    local copy=$scratch/gpu/coalesced@.service settings
+    settings=$(sed -nE 's/^#   a GPU +//p' "$unit" | sed 's/, */\n/g')
+    mkdir -p "$scratch/gpu" && [[ $settings == *DeviceAllow=char-nvidia* ]] &&
+        { cat "$unit" && printf '[Service]\n%s\n' "$settings"; } >"$copy" && verifies "$copy" && is_safe "$copy"
+}
+
 check "the unit verifies" verifies "$unit"
 check "a misspelt key does not" worse 's/^WatchdogSec=/WatchdogSecs=/' verifies
 check "a program that is not there does not" worse 's|^ExecStart=|&/nowhere|' verifies
 check "the exposure is under 2.0" is_safe "$unit"
+check "with a GPU let in it is too" with_gpu
 check "without its fences it is not" worse '/^(Private|Protect|Restrict|SystemCall|Capability)/d' is_safe
 finish
