@@ -212,7 +212,7 @@ enum status op_check_indices(const struct op_call *call, uint32_t input, uint32_
     const size_t count = shape_elements(&in->shape);
     for (size_t i = 0; i < count; i++) {
         char text[TENSOR_TEXT_BYTES];
-        if (index[i] < 0 || (uint32_t)index[i] >= limit)
+        if ((uint32_t)index[i] >= limit) // a negative one is larger than every limit
             return error_set(error, STATUS_INVALID, "%s: element %zu of %s is %d, expected 0..%u", rule->name,
                              i, tensor_text(rule->input[input], in, text), index[i], limit - 1);
     }

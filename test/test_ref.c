@@ -364,6 +364,25 @@ START_TEST(a_draw_by_rows_and_one_by_words_are_one)
 }
 END_TEST
 
+/* Where the uniform is exactly the sum so far, it is the next class; one step below, this one. */
+START_TEST(a_sample_on_the_border_is_the_next_class)
+{
+    const int32_t words[6] = {3, 1, 4, 3, 1, 4};
+    const struct rng_key key = {99, 3, 1, 4};
+    uint32_t drawn[4];
+    rng_block(&key, RNG_ACTION, 0, drawn);
+    const double u = (double)rng_uniform_float(drawn[0]);
+    const double probabilities[6] = {u, 0.5, 0.5, u + 0x1p-24, 0.5, 0.5};
+    struct tensor p = op_fixture_doubles(SHAPE2(2, 3), "p", probabilities), actions = {0};
+    struct tensor rows = op_fixture_integers(SHAPE2(2, 3), "rows", words);
+    struct op_call call = {.op = OP_SAMPLE, .in = {&p, &rows}, .out = {&actions}};
+    call.attributes.draw.seed = 99;
+    op_fixture_forward(&call);
+    ck_assert_int_eq(((const int32_t *)actions.data)[0], 1);
+    ck_assert_int_eq(((const int32_t *)actions.data)[1], 0);
+}
+END_TEST
+
 /* An index of each operation that has any, in turn too large and negative. */
 START_TEST(an_index_out_of_range_is_named)
 {
@@ -496,6 +515,7 @@ int main(void)
     tcase_add_test(hand, a_max_pool_lets_a_nan_through);
     tcase_add_test(hand, dropout_of_nothing_and_of_almost_everything);
     tcase_add_test(hand, a_draw_by_rows_and_one_by_words_are_one);
+    tcase_add_test(hand, a_sample_on_the_border_is_the_next_class);
     tcase_add_loop_test(hand, an_index_out_of_range_is_named, 0, 6);
     suite_add_tcase(suite, hand);
     tcase_add_checked_fixture(memory, op_fixture_open, op_fixture_close);
