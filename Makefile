@@ -120,8 +120,8 @@ $(BUILD)/libcoalesced-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(CUDA)) $(BUILD)/li
 	    -Xlinker=-rpath=$(abspath $(dir $(CUDNN_SO))) -o $@ $^ -L$(dir $(CUDNN_SO)) -l:libcudnn.so.9
 
 # A test links its own object, the helpers beside it, and from the archives what it names and no more.
-# Tests whose name says onednn, bench_mlp and bench_kernels are the only programs that link oneDNN.
-$(BUILD)/test/%_onednn $(BUILD)/test/bench_mlp $(BUILD)/test/bench_kernels: \
+# Tests whose name says onednn, bench_mlp, bench_models and bench_kernels are the only programs that link oneDNN.
+$(BUILD)/test/%_onednn $(BUILD)/test/bench_mlp $(BUILD)/test/bench_models $(BUILD)/test/bench_kernels: \
     EXTRA_LIBS := $(BUILD)/libbare.a $(BUILD)/libkernels.a -ldnnl $(OPENMP)
 $(BUILD)/test/%: $(BUILD)/test/%.o $(call objects,$(TEST_COMMON)) $(BUILD)/libbare.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $< $(call objects,$(TEST_COMMON)) $(ARCHIVES) $(EXTRA_LIBS) \
