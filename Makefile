@@ -55,7 +55,7 @@ CUDA_SO := $(if $(and $(NVCC),$(CUDNN_SO),$(if $(SAN),,yes)),$(BUILD)/libcoalesc
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all check bench bench-kernels fuzz lint format install clean help schema
+.PHONY: all check bench bench-kernels fuzz lint format install clean help schema print-cudnn
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -109,7 +109,8 @@ $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 # Native code for compute capability 8.0 (A100) and 9.0 (H100, H200), which is what this runs on, and PTX of 9.0, which
 # the driver translates for what comes after. -fmad=false: what promises the bits of the CPU (draws, Adam, sums)
 # may not be contracted; what computes the most is cuDNN's. CUDA's runtime is linked in, cuDNN is not.
-NVCCFLAGS := -std=c++17 -O2 -fmad=false -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
+NVCC_WARNINGS := -Werror=all-warnings -Xcompiler=-Wall,-Wextra
+NVCCFLAGS := -std=c++17 -O2 -fmad=false $(NVCC_WARNINGS) -Xcompiler=-fPIC,-fvisibility=hidden \
              -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=[sm_90,compute_90]
 $(BUILD)/%.o: %.cu Makefile
 	@mkdir -p $(@D)
@@ -118,6 +119,10 @@ $(BUILD)/%.o: %.cu Makefile
 $(BUILD)/libcoalesced-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(CUDA)) $(BUILD)/libkernels.a
 	$(NVCC) -shared -cudart=static -Xlinker=--exclude-libs=ALL -Xlinker=--no-undefined \
 	    -Xlinker=-rpath=$(abspath $(dir $(CUDNN_SO))) -o $@ $^ -L$(dir $(CUDNN_SO)) -l:libcudnn.so.9
+
+# For scripts/gpu-check: nothing when there is none.
+print-cudnn:
+	@echo '$(CUDNN_SO)'
 
 # A test links its own object, the helpers beside it, and from the archives what it names and no more.
 # Tests whose name says onednn, bench_mlp, bench_models and bench_kernels are the only programs that link oneDNN.

@@ -18,7 +18,8 @@ struct conformance {
 
 /* Opens the pair in this process; once per process, for no math library survives a fork. Fails the test when
  * the CPU's is not there. False when this machine has no GPU or no such instructions, which `announce` says
- * in a line. */
+ * in a line. With TEST_BACKEND in the environment ("cuda"), that plug-in alone is opened, and must be there.
+ */
 bool conformance_open(struct conformance *pair, unsigned number, bool announce);
 
 /* ref beside a table that the test brings. */

@@ -250,4 +250,18 @@ usage_of_run() {
 }
 
 check "scripts/run without a job" usage_of_run
+
+# ---- scripts/gpu-check ----
+
+# A machine whose nvidia-smi finds no driver: one line, and nothing is built.
+no_gpu() {
+    local code=0 said
+    mkdir -p "$scratch/no-gpu" && printf '#!/bin/sh\necho "it found no driver"\nexit 9\n' >"$scratch/no-gpu/nvidia-smi" &&
+        chmod +x "$scratch/no-gpu/nvidia-smi"
+    said=$(PATH=$scratch/no-gpu:$PATH "$scripts/gpu-check" 2>&1) || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 77 && $said == 'scripts/gpu-check: no GPU here: nvidia-smi says "it found no driver"' ]]
+}
+check "gpu-check without a GPU says so" no_gpu
+
 finish

@@ -26,7 +26,8 @@ struct training {
 void training_ok(enum status status, const struct error *error);
 
 /* The backends of the golden tests by number: the plug-ins "onednn" and "cuda", and the oracle. NULL, with a
- * line that says why, where that one has no device here. Closed by backend_close. */
+ * line that says why, where that one has no device here. With TEST_BACKEND in the environment ("cuda"), NULL
+ * for all others, and that one must be there. Closed by backend_close. */
 enum { TRAINING_PLUGINS = 2, TRAINING_BACKENDS = 3 };
 struct backend *training_backend(int number);
 
