@@ -76,40 +76,76 @@ START_TEST(a_plugin_that_is_not_there)
 }
 END_TEST
 
+/* Copies this program to bin/ of the folder and has it load backend "around", with `environment` for the
+ * plug-ins' folder. It exits with 0 when that opened; what it says is in *said, to be freed. */
+static int load_elsewhere(const char *environment, char **said)
+{
+    char bin[128], program[192], self[64];
+    struct process process;
+    const char *const variables[] = {environment, NULL};
+    const struct process_options options = {.environment = variables};
+    snprintf(bin, sizeof bin, "%s/bin", folder);
+    snprintf(program, sizeof program, "%s/loader", bin);
+    mkdir(bin, 0777);
+    snprintf(self, sizeof self, "/proc/%d/exe", (int)getpid());
+    const char *const copy[] = {"/bin/cp", self, program, NULL};
+    const char *const load[] = {program, "--load", "around", NULL};
+    ck_assert_int_eq(process_run(&process, folder, copy, NULL, 60), 0);
+    int code = process_run(&process, folder, load, &options, 60);
+    *said = process_err(&process);
+    return code;
+}
+
+/* What the copy does. */
+static int load_and_tell(const char *name)
+{
+    if (backend_load(&backend, name, &one_thread, &error) == STATUS_OK) {
+        backend_close(backend);
+        return EXIT_SUCCESS;
+    }
+    fprintf(stderr, "%s\n", error.text);
+    return EXIT_FAILURE;
+}
+
+static void install_below(const char *below, const char *name)
+{
+    char where[128];
+    snprintf(where, sizeof where, "%s/%s", folder, below);
+    mkdir(where, 0777);
+    install(where, name, "plugin_tiny");
+}
+
 START_TEST(a_set_folder_is_the_only_one)
 {
-    install(program_dir, "core-test", "plugin_tiny");
-    load_fails("core-test", &one_thread, "there is no libcoalesced-core-test.so in ", folder);
-    ck_assert_int_eq(setenv("COALESCED_PLUGINS", "", 1), 0); // as good as not set
-    ck_assert_int_eq(backend_load(&backend, "core-test", &one_thread, &error), STATUS_OK);
-    char path[PATH_MAX + 64];
-    snprintf(path, sizeof path, "%s/libcoalesced-core-test.so", program_dir);
-    ck_assert_int_eq(unlink(path), 0);
+    char variable[128], *said;
+    install_below("bin", "around");
+    snprintf(variable, sizeof variable, "COALESCED_PLUGINS=%s/none", folder);
+    ck_assert_int_eq(load_elsewhere(variable, &said), EXIT_FAILURE);
+    ck_assert_ptr_nonnull(strstr(said, "there is no libcoalesced-around.so in "));
+    ck_assert_ptr_nonnull(strstr(said, "/none\n"));
+    free(said);
+    ck_assert_int_eq(load_elsewhere("COALESCED_PLUGINS=", &said), EXIT_SUCCESS); // as good as not set
+    free(said);
 }
 END_TEST
 
-/* Without $COALESCED_PLUGINS: beside the program, above it, and in ../lib/coalesced. */
+/* Without $COALESCED_PLUGINS: beside the program, above it, and in ../lib/coalesced; and in the folder above
+ * that one not. */
 START_TEST(folders_around_the_program_are_searched)
 {
-    static const char *const around[] = {"", "/..", "/../lib", "/../lib/coalesced"};
-    char where[PATH_MAX + 64], path[PATH_MAX + 128];
-    ck_assert_int_eq(unsetenv("COALESCED_PLUGINS"), 0);
-    load_fails("core-test", &one_thread, program_dir, "../lib/coalesced");
-    for (int i = 0; i < 4; i++) {
-        snprintf(where, sizeof where, "%s%s", program_dir, around[i]);
-        mkdir(where, 0777);
-        if (i == 2)
-            continue; // only the way to the next one
-        install(where, "core-test", "plugin_tiny");
-        ck_assert_int_eq(backend_load(&backend, "core-test", &one_thread, &error), STATUS_OK);
-        backend_close(backend);
-        backend = NULL;
-        snprintf(path, sizeof path, "%s/libcoalesced-core-test.so", where);
-        ck_assert_int_eq(unlink(path), 0);
-    }
-    rmdir(where);
-    snprintf(where, sizeof where, "%s/../lib", program_dir);
-    rmdir(where);
+    static const struct {
+        const char *folder;
+        int code;
+    } around[] = {
+        {"bin", EXIT_SUCCESS}, {".", EXIT_SUCCESS}, {"lib", EXIT_FAILURE}, {"lib/coalesced", EXIT_SUCCESS}};
+    char lib[128], *said;
+    snprintf(lib, sizeof lib, "%s/lib", folder);
+    ck_assert_int_eq(mkdir(lib, 0777), 0);
+    install_below(around[_i].folder, "around");
+    ck_assert_int_eq(load_elsewhere("COALESCED_PLUGINS", &said), around[_i].code);
+    ck_assert_int_eq(strstr(said, "/bin, above it or in ../lib/coalesced") != NULL,
+                     around[_i].code == EXIT_FAILURE);
+    free(said);
 }
 END_TEST
 
@@ -197,15 +233,17 @@ START_TEST(a_linked_backend_is_opened)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "--load") == 0)
+        return load_and_tell(argv[2]);
     Suite *suite = suite_create("backend");
     TCase *loading = tcase_create("loading");
     tcase_add_checked_fixture(loading, open_folder, close_folder);
     tcase_add_test(loading, a_plugin_in_the_folder_is_loaded);
     tcase_add_test(loading, a_plugin_that_is_not_there);
     tcase_add_test(loading, a_set_folder_is_the_only_one);
-    tcase_add_test(loading, folders_around_the_program_are_searched);
+    tcase_add_loop_test(loading, folders_around_the_program_are_searched, 0, 4);
     tcase_add_test(loading, a_plugin_of_another_version);
     tcase_add_test(loading, a_library_that_is_no_plugin);
     tcase_add_test(loading, a_file_that_is_no_library);
