@@ -5,6 +5,7 @@
 #include "worker/agent.h"
 
 #include "kernels/base/log.h"
+#include "kernels/kernels.h"
 #include "kernels/mlp.h"
 #include "worker/model/policy.h"
 
@@ -77,6 +78,15 @@ static enum status open_memory(struct agent *agent, struct error *error)
     return STATUS_OK;
 }
 
+/* The policy is small: more than one thread would only cost. */
+static enum status open_backend(struct agent *agent, struct error *error)
+{
+    static const enum device devices[] = {
+        [JOB_DEVICE_AUTO] = DEVICE_AUTO, [JOB_DEVICE_CPU] = DEVICE_CPU, [JOB_DEVICE_GPU] = DEVICE_GPU};
+    const struct backend_settings settings = {.threads = 1};
+    return backend_load_device(&agent->backend, devices[agent->worker->job.device], &settings, NULL, error);
+}
+
 static enum status open_policy(struct agent *agent, struct error *error)
 {
     const struct job *job = &agent->worker->job;
@@ -91,7 +101,7 @@ static enum status open_policy(struct agent *agent, struct error *error)
                  .beta2 = job->optimizer.beta2,
                  .epsilon = job->optimizer.epsilon},
     };
-    enum status status = policy_new(&agent->policy, &policy, error);
+    enum status status = policy_new(&agent->policy, &policy, agent->backend, error);
     if (status != STATUS_OK)
         return status;
     uint32_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : agent->spec->steps_max;
@@ -167,6 +177,8 @@ static enum status agent_open(struct agent *agent, struct worker *worker, struct
     agent->environments = job->observers.count * agent->per_observer;
     enum status status = open_memory(agent, error);
     if (status == STATUS_OK)
+        status = open_backend(agent, error);
+    if (status == STATUS_OK)
         status = open_policy(agent, error);
     if (status == STATUS_OK)
         status = open_coalescer(agent, error);
@@ -196,6 +208,7 @@ static void agent_close(struct agent *agent)
     coalescer_free(agent->coalescer);
     rollout_free(agent->rollout);
     policy_free(agent->policy);
+    backend_close(agent->backend);
     free(agent->seats);
     free(agent->returns);
     free(agent->alive);

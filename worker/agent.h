@@ -39,6 +39,7 @@ struct agent {
     uint32_t environments; /* of the whole job */
     uint32_t per_observer;
     struct rpc *rpc;
+    struct backend *backend; /* the policy's; goes with it to the learner */
     struct policy *policy;
     struct coalescer *coalescer;
     struct rollout *rollout;

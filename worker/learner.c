@@ -46,8 +46,12 @@ static void learn(struct learner *learner)
                               .observations = rollout->observations,
                               .masks = rollout->masks,
                               .actions = rollout->actions};
+    struct error error = {0};
     learner->status = policy_learn(learner->config.policy, &batch, rollout->coefficients,
-                                   &learner->result.loss, advance, learner, &learner->error);
+                                   &learner->result.loss, advance, learner, &error);
+    if (learner->status != STATUS_OK)
+        error_set(&learner->error, learner->status, "learning from episode %u: %.400s", rollout->episode,
+                  error.text);
     learner->result.seconds = (double)monotime_us_between(begin, monotime_now()) * 1e-6;
 }
 

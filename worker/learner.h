@@ -40,7 +40,8 @@ struct endpoint_pair *learner_pair(struct learner *learner);
 void learner_start(struct learner *learner);
 
 /* STATUS_AGAIN: still learning. STATUS_OK: *result is filled, rollout and policy are the caller's again.
- * Anything else: learning failed, the parameters are as before, and *error says why. Does not block. */
+ * Anything else: learning failed, the parameters are as before, and *error says in which episode and why.
+ * Does not block. */
 enum status learner_poll(struct learner *learner, struct learner_result *result, struct error *error);
 
 /* Moves on while the learner works; a hung learner's stands still. */

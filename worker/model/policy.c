@@ -1,97 +1,98 @@
-/* The policy. Whoever holds it (coalescer or learner thread, in turns) has it alone, so nothing is locked. */
+/* The policy. Whoever holds it (coalescer or learner thread, in turns) has it alone, so nothing is locked.
+ *
+ * The parameters live in params, in the backend's memory; `packed` is their copy for the fused kernel, taken
+ * over after every step. The fused kernel gives loss and gradient in one pass over the rows, which the node's
+ * forward makes chunk by chunk; the node's backward hands the gradient on. */
 #include "worker/model/policy.h"
+
+#include "kernels/optim.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { PARAMETERS = 4 };
+
 struct policy {
     struct mlp *mlp;
-    struct adam_settings adam;
-    uint64_t seed, steps;  // adam's steps made so far
-    size_t count;          // floats in the slab
-    float *slab;           // (count) the parameters
-    float *gradient;       // (count) of the pass under way
-    float *first, *second; // (count) adam's moments
-    struct policy_parameter parameters[POLICY_PARAMETERS];
+    uint64_t seed;
+    uint32_t inputs;
+    struct backend *backend;
+    struct params *params;
+    struct gradients *gradients;
+    struct optimizer *optimizer;
+    struct tape *tape;
+    struct parameter *parameters[PARAMETERS]; // in mlp's order
+    size_t count;                             // floats of all of them
+    float *packed;                            // (count) the parameters, in mlp's order
+    float *gradient;                          // (count) of the pass under way, in mlp's order
 };
 
-static void name_parameters(struct policy *policy, const struct mlp_shape *shape)
+/* ---- the network ---- */
+
+enum status policy_register(struct policy_network *network, const struct mlp_shape *shape,
+                            struct params *params, struct error *error)
 {
-    const struct policy_parameter parameters[POLICY_PARAMETERS] = {
-        {.name = "affine1.weight", .rows = shape->hidden, .columns = shape->inputs},
-        {.name = "affine1.bias", .rows = shape->hidden},
-        {.name = "affine2.weight", .rows = shape->actions, .columns = shape->hidden},
-        {.name = "affine2.bias", .rows = shape->actions},
+    const struct init first = {INIT_UNIFORM, 1 / sqrt(shape->inputs)};
+    const struct init second = {INIT_UNIFORM, 1 / sqrt(shape->hidden)};
+    const struct {
+        const char *name;
+        struct shape shape;
+        struct init init;
+        struct parameter **out;
+    } entries[PARAMETERS] = {
+        {"affine1.weight", SHAPE2(shape->hidden, shape->inputs), first, &network->weight1},
+        {"affine1.bias", SHAPE1(shape->hidden), first, &network->bias1},
+        {"affine2.weight", SHAPE2(shape->actions, shape->hidden), second, &network->weight2},
+        {"affine2.bias", SHAPE1(shape->actions), second, &network->bias2},
     };
-    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++) {
-        struct policy_parameter *parameter = &policy->parameters[i];
-        *parameter = parameters[i];
-        parameter->offset = policy->count;
-        parameter->count = (size_t)parameter->rows * (parameter->columns == 0 ? 1 : parameter->columns);
-        policy->count += parameter->count;
-    }
-}
-
-/* The bias that follows a weight has the weight's fan-in, which is the weight's number of columns. */
-static void draw_parameters(struct policy *policy)
-{
-    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++) {
-        const struct policy_parameter *parameter = &policy->parameters[i];
-        double bound = 1 / sqrt(policy->parameters[i - i % 2].columns);
-        for (uint32_t element = 0; element < parameter->count; element++) {
-            struct rng_key key = {.seed = policy->seed, .environment = element, .episode = i};
-            uint32_t words[4];
-            rng_block(&key, RNG_INIT, 0, words);
-            policy->slab[parameter->offset + element] =
-                (float)(bound * (2 * (double)rng_uniform_float(words[0]) - 1));
-        }
-    }
-}
-
-enum status policy_new(struct policy **out, const struct policy_config *config, struct error *error)
-{
-    struct policy *policy = calloc(1, sizeof *policy);
-    if (policy == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    policy->seed = config->seed;
-    policy->adam = config->adam;
-    enum status status = adam_check(&config->adam, error);
-    if (status != STATUS_OK)
-        goto fail;
-    status = mlp_new(&policy->mlp, &config->shape, config->dropout, error);
-    if (status != STATUS_OK)
-        goto fail;
-    name_parameters(policy, &config->shape);
-    policy->slab = calloc(policy->count, sizeof *policy->slab);
-    policy->gradient = calloc(policy->count, sizeof *policy->gradient);
-    policy->first = calloc(policy->count, sizeof *policy->first);
-    policy->second = calloc(policy->count, sizeof *policy->second);
-    if (policy->slab == NULL || policy->gradient == NULL || policy->first == NULL || policy->second == NULL) {
-        status =
-            error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", policy->count);
-        goto fail;
-    }
-    draw_parameters(policy);
-    mlp_load(policy->mlp, policy->slab);
-    *out = policy;
-    return STATUS_OK;
-fail:
-    policy_free(policy);
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < PARAMETERS && status == STATUS_OK; i++)
+        status = params_add(params, entries[i].name, PARAMETER_TRAINED, entries[i].shape, entries[i].init,
+                            entries[i].out, error);
     return status;
 }
 
-void policy_free(struct policy *policy)
+struct variable *policy_forward(const struct policy_network *network, struct tape *tape,
+                                struct variable *observations, struct variable *rows, double dropout,
+                                uint64_t seed)
 {
-    if (policy == NULL)
-        return;
-    mlp_free(policy->mlp);
-    free(policy->slab);
-    free(policy->gradient);
-    free(policy->first);
-    free(policy->second);
-    free(policy);
+    const struct draw draw = {.seed = seed};
+    struct variable *affine1 = tape_linear(tape, observations, tape_parameter(tape, network->weight1),
+                                           tape_parameter(tape, network->bias1), false);
+    struct variable *dropped = tape_dropout(tape, affine1, dropout, &draw, rows);
+    struct variable *hidden = tape_relu(tape, dropped);
+    tape_drop(tape, dropped);
+    struct variable *logits = tape_linear(tape, hidden, tape_parameter(tape, network->weight2),
+                                          tape_parameter(tape, network->bias2), false);
+    tape_drop(tape, hidden);
+    struct variable *log_probabilities = tape_log_softmax(tape, logits);
+    tape_drop(tape, logits);
+    return log_probabilities;
 }
+
+/* ---- parameters ---- */
+
+struct params *policy_params(struct policy *policy)
+{
+    return policy->params;
+}
+
+enum status policy_take_over(struct policy *policy, struct error *error)
+{
+    float *to = policy->packed;
+    for (uint32_t i = 0; i < PARAMETERS; i++) {
+        const struct parameter *parameter = policy->parameters[i];
+        enum status status = params_read(policy->params, parameter, DTYPE_F32, to, error);
+        if (status != STATUS_OK)
+            return status;
+        to += shape_elements(&parameter->tensor.shape);
+    }
+    mlp_load(policy->mlp, policy->packed);
+    return STATUS_OK;
+}
+
+/* ---- acting ---- */
 
 void policy_act(const struct policy *policy, const struct mlp_batch *batch, uint32_t episode,
                 const uint32_t *environment, const uint32_t *step)
@@ -99,29 +100,11 @@ void policy_act(const struct policy *policy, const struct mlp_batch *batch, uint
     mlp_act(policy->mlp, batch, policy->seed, episode, environment, step, NULL);
 }
 
-/* The gradient before it is applied: a parameter that is lost to a NaN is lost for good. */
-static enum status check_finite(const struct policy *policy, double loss, struct error *error)
-{
-    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++) {
-        const struct policy_parameter *parameter = &policy->parameters[i];
-        for (size_t element = 0; element < parameter->count; element++) {
-            float value = policy->gradient[parameter->offset + element];
-            if (!isfinite(value))
-                return error_set(
-                    error, STATUS_INTERNAL,
-                    "policy: the gradient of %s at element %zu is %g (loss %g), expected a finite "
-                    "number; no update was made",
-                    parameter->name, element, (double)value, loss);
-        }
-    }
-    if (!isfinite(loss))
-        return error_set(error, STATUS_INTERNAL,
-                         "policy: the loss is %g, expected a finite number; no update was made", loss);
-    return STATUS_OK;
-}
+/* ---- learning ---- */
 
-enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
-                         double *loss, policy_progress *progress, void *context, struct error *error)
+/* The node's forward: L of all rows, and its gradient by the way. */
+static double pass_over_rows(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
+                             policy_progress *progress, void *context)
 {
     double sum = 0;
     memset(policy->gradient, 0, policy->count * sizeof *policy->gradient);
@@ -134,41 +117,191 @@ enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, c
         if (progress != NULL)
             progress(context);
     }
-    enum status status = check_finite(policy, sum, error);
+    return sum;
+}
+
+/* The node's backward: the chain rule's last factor is the loss's own gradient. */
+static enum status hand_on(void *context, struct tape *tape, bool first, const struct tensor *const dout[],
+                           struct tensor *const din[], struct error *error)
+{
+    const struct policy *policy = context;
+    const float *gradient = policy->gradient;
+    double factor = 0;
+    (void)first;
+    enum status status = backend_download(policy->backend, dout[0], DTYPE_F64, &factor, error);
+    for (uint32_t i = 0; i < PARAMETERS && status == STATUS_OK; i++) {
+        if (din[i]->data == NULL)
+            status = tensor_new(din[i], tape_arena(tape), din[i]->shape, din[i]->dtype, din[i]->name, error);
+        if (status == STATUS_OK)
+            status = backend_upload(policy->backend, din[i], DTYPE_F32, gradient, error);
+        if (status == STATUS_OK)
+            status = backend_scale(policy->backend, din[i], factor, error);
+        gradient += shape_elements(&din[i]->shape);
+    }
+    return status;
+}
+
+static struct variable *record(struct policy *policy, double loss)
+{
+    struct tape *tape = policy->tape;
+    struct tape_node node = {
+        .name = "policy", .context = policy, .backward = hand_on, .inputs = PARAMETERS, .outputs = 1};
+    struct variable *out = NULL;
+    struct error error = {0};
+    for (uint32_t i = 0; i < PARAMETERS; i++)
+        node.in[i] = tape_parameter(tape, policy->parameters[i]);
+    enum status status =
+        tensor_new(&node.out[0], tape_arena(tape), SHAPE0(), policy->backend->ops->dtype, "loss", &error);
+    if (status == STATUS_OK)
+        status = backend_upload(policy->backend, &node.out[0], DTYPE_F64, &loss, &error);
+    if (status != STATUS_OK)
+        return tape_fail(tape, status, "%s", error.text);
+    tape_node(tape, &node, &out);
+    return out;
+}
+
+static void fail_at(const struct policy *policy, double loss, const char *what, uint32_t row, uint32_t rows)
+{
+    tape_fail(policy->tape, STATUS_INTERNAL,
+              "the loss is %g; the first tensor that holds a NaN or an infinity is the %s, row %u of %u",
+              loss, what, row, rows);
+}
+
+/* What came in from outside is looked at first: observations, then what rewards became. */
+static void check_rows(const struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
+                       double loss)
+{
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const float *observation = batch->observations + (size_t)batch->row[i] * policy->inputs;
+        for (uint32_t j = 0; j < policy->inputs; j++)
+            if (!isfinite(observation[j]))
+                return fail_at(policy, loss, "observations", i, batch->count);
+    }
+    for (uint32_t i = 0; i < batch->count; i++)
+        if (!isfinite(coefficient[i]))
+            return fail_at(policy, loss, "returns", i, batch->count);
+}
+
+/* One step of the tape, without an update. `*loss` is the batch's. */
+static enum status walk(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
+                        double *loss, policy_progress *progress, void *context, struct error *error)
+{
+    double rounded = 0;
+    tape_begin(policy->tape, TAPE_TRAIN, policy->gradients);
+    *loss = pass_over_rows(policy, batch, coefficient, progress, context);
+    if (!isfinite(*loss))
+        check_rows(policy, batch, coefficient, *loss);
+    struct variable *out = record(policy, *loss);
+    tape_loss(policy->tape, out, &rounded);
+    tape_backward(policy->tape, out);
+    return tape_finish(policy->tape, error);
+}
+
+enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
+                         double *loss, policy_progress *progress, void *context, struct error *error)
+{
+    double found = 0;
+    enum status status = walk(policy, batch, coefficient, &found, progress, context, error);
+    if (status == STATUS_OK) // a parameter that is lost to a NaN is lost for good
+        status = gradients_check(policy->gradients, error);
+    if (status == STATUS_OK)
+        status = optimizer_step(policy->optimizer, policy->gradients, error);
+    if (status == STATUS_OK)
+        status = policy_take_over(policy, error);
+    if (status == STATUS_OK)
+        *loss = found;
+    return status;
+}
+
+/* Steps over no rows, so that the tape has all the memory it will need before the first episode. */
+static enum status warm_up(struct policy *policy, struct error *error)
+{
+    const struct mlp_batch nothing = {0};
+    enum status status = STATUS_OK;
+    for (int step = 0; step < 2 && status == STATUS_OK; step++) {
+        double loss;
+        status = walk(policy, &nothing, NULL, &loss, NULL, NULL, error);
+    }
+    return status;
+}
+
+/* ---- opening ---- */
+
+static enum status open_params(struct policy *policy, const struct policy_config *config, struct error *error)
+{
+    struct policy_network network;
+    enum status status = params_new(&policy->params, policy->backend, error);
+    if (status == STATUS_OK)
+        status = policy_register(&network, &config->shape, policy->params, error);
+    if (status == STATUS_OK)
+        status = params_build(policy->params, config->seed, error);
     if (status != STATUS_OK)
         return status;
-    adam_update(&policy->adam, ++policy->steps, policy->slab, policy->first, policy->second, policy->gradient,
-                policy->count);
-    mlp_load(policy->mlp, policy->slab);
-    *loss = sum;
+    policy->parameters[0] = network.weight1;
+    policy->parameters[1] = network.bias1;
+    policy->parameters[2] = network.weight2;
+    policy->parameters[3] = network.bias2;
     return STATUS_OK;
 }
 
-const struct policy_parameter *policy_parameter(const struct policy *policy, uint32_t index)
+static enum status open_learning(struct policy *policy, const struct policy_config *config,
+                                 struct error *error)
 {
-    return &policy->parameters[index];
+    const struct optimizer_settings settings = {.kind = OPTIMIZER_ADAM, .adam = config->adam};
+    enum status status = optimizer_new(&policy->optimizer, &settings, policy->params, error);
+    if (status == STATUS_OK)
+        status = gradients_new(&policy->gradients, policy->params, error);
+    if (status == STATUS_OK)
+        status = tape_new(&policy->tape, policy->backend, error);
+    return status;
 }
 
-const struct policy_parameter *policy_find(const struct policy *policy, const char *name)
+enum status policy_new(struct policy **out, const struct policy_config *config, struct backend *backend,
+                       struct error *error)
 {
-    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++)
-        if (strcmp(policy->parameters[i].name, name) == 0)
-            return &policy->parameters[i];
-    return NULL;
+    struct policy *policy = calloc(1, sizeof *policy);
+    if (policy == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    policy->backend = backend;
+    policy->seed = config->seed;
+    policy->inputs = config->shape.inputs;
+    enum status status = mlp_new(&policy->mlp, &config->shape, config->dropout, error);
+    if (status == STATUS_OK)
+        status = open_params(policy, config, error);
+    if (status == STATUS_OK)
+        status = open_learning(policy, config, error);
+    if (status != STATUS_OK)
+        goto fail;
+    policy->count = mlp_parameter_count(&config->shape);
+    policy->packed = calloc(policy->count, sizeof *policy->packed);
+    policy->gradient = calloc(policy->count, sizeof *policy->gradient);
+    if (policy->packed == NULL || policy->gradient == NULL) {
+        status =
+            error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", policy->count);
+        goto fail;
+    }
+    status = policy_take_over(policy, error);
+    if (status == STATUS_OK)
+        status = warm_up(policy, error);
+    if (status != STATUS_OK)
+        goto fail;
+    *out = policy;
+    return STATUS_OK;
+fail:
+    policy_free(policy);
+    return status;
 }
 
-const float *policy_slab(const struct policy *policy)
+void policy_free(struct policy *policy)
 {
-    return policy->slab;
-}
-
-void policy_set(struct policy *policy, const float *slab)
-{
-    memcpy(policy->slab, slab, policy->count * sizeof *slab);
-    mlp_load(policy->mlp, policy->slab);
-}
-
-const char *policy_isa(const struct policy *policy)
-{
-    return mlp_isa(policy->mlp);
+    if (policy == NULL)
+        return;
+    tape_free(policy->tape);
+    gradients_free(policy->gradients);
+    optimizer_free(policy->optimizer);
+    params_free(policy->params);
+    mlp_free(policy->mlp);
+    free(policy->packed);
+    free(policy->gradient);
+    free(policy);
 }

@@ -1,14 +1,18 @@
 /* The policy as a model: named parameters, how they begin, how a row acts on them, how a rollout moves them.
  *
- * The tutorial's network, affine1 -> dropout -> ReLU -> affine2 -> softmax (kernels/mlp.h), with Adam. An
- * agent process has one. It belongs to one thread at a time: the coalescer thread acts with it, and hands
- * it to the learner thread for a policy_learn. After policy_new nothing here allocates or blocks. */
+ * The tutorial's network, affine1 -> dropout -> ReLU -> affine2 -> softmax (kernels/mlp.h), with Adam. It is
+ * written once as operations of the tape (policy_forward). On the CPU kernels/mlp.c computes the same in one
+ * fused pass a row: it acts, and in learning it stands on the tape as one node.
+ *
+ * An agent process has one. It belongs to one thread at a time, and its backend with it: the coalescer thread
+ * acts with it, and hands it to the learner thread for a policy_learn. After policy_new nothing here
+ * allocates or blocks. */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
-#include "kernels/adam.h"
-#include "kernels/base/status.h"
 #include "kernels/mlp.h"
+#include "kernels/params.h"
+#include "kernels/tape.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -20,21 +24,34 @@ struct policy_config {
     struct adam_settings adam;
 };
 
-/* One tensor of the slab. */
-struct policy_parameter {
-    const char *name;       /* as in PyTorch's state_dict: "affine1.weight" */
-    uint32_t rows, columns; /* columns 0: a vector of `rows` */
-    size_t offset, count;   /* floats from the slab's begin, floats */
+/* ---- the network ---- */
+
+/* Its parameters, in mlp's order. */
+struct policy_network {
+    struct parameter *weight1, *bias1; /* affine1: (hidden, inputs), (hidden) */
+    struct parameter *weight2, *bias2; /* affine2: (actions, hidden), (actions) */
 };
 
-enum { POLICY_PARAMETERS = 4 };
+/* Registers them; before params_build. They begin as PyTorch's Linear does, uniform in ±1 / sqrt(fan-in) for
+ * weight and bias alike. STATUS_NO_MEMORY. */
+enum status policy_register(struct policy_network *network, const struct mlp_shape *shape,
+                            struct params *params, struct error *error);
+
+/* observations (rows, inputs) -> log-probabilities (rows, actions). `rows` (rows, 3) int32 holds each row's
+ * (environment, step, episode), which key its dropout together with the seed. On a tape that does not record
+ * nothing is dropped. */
+struct variable *policy_forward(const struct policy_network *network, struct tape *tape,
+                                struct variable *observations, struct variable *rows, double dropout,
+                                uint64_t seed);
+
+/* ---- the policy of an agent ---- */
 
 struct policy;
 
-/* Parameters begin as PyTorch's Linear does, uniform in ±1 / sqrt(fan-in) for weight and bias alike, drawn
- * from stream RNG_INIT and keyed by (seed, element, index of the parameter).
- * STATUS_INVALID names the bound that the configuration breaks; STATUS_NO_MEMORY. */
-enum status policy_new(struct policy **out, const struct policy_config *config, struct error *error);
+/* `backend` holds the parameters and outlives the policy. STATUS_INVALID names the bound that the
+ * configuration breaks; STATUS_NO_MEMORY. */
+enum status policy_new(struct policy **out, const struct policy_config *config, struct backend *backend,
+                       struct error *error);
 void policy_free(struct policy *policy);
 
 /* mlp_act with the policy's parameters and seed. */
@@ -47,23 +64,14 @@ typedef void policy_progress(void *context);
 /* One step on L = sum_i -coefficient[i] * log P(action of row i) over all rows of the batch, in its order,
  * with the masks that acted: forward again, backward, Adam. *loss is L under the old parameters.
  * `progress` may be NULL. STATUS_INTERNAL: the loss or a gradient is not finite; the text names the first
- * parameter concerned, and the parameters and moments are as before. */
+ * tensor that holds a NaN or an infinity, and the parameters and moments are as before. */
 enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
                          double *loss, policy_progress *progress, void *context, struct error *error);
 
-/* Parameter `index` of POLICY_PARAMETERS, in slab order; its values are policy_slab + offset. */
-const struct policy_parameter *policy_parameter(const struct policy *policy, uint32_t index);
+/* The parameters: to read, to save, and to write before a policy_take_over. */
+struct params *policy_params(struct policy *policy);
 
-/* The parameter with this name, or NULL. */
-const struct policy_parameter *policy_find(const struct policy *policy, const char *name);
-
-/* All parameters; valid until policy_free, changed by policy_learn and policy_set. */
-const float *policy_slab(const struct policy *policy);
-
-/* Replaces all parameters, in slab order. The optimizer's moments stay. */
-void policy_set(struct policy *policy, const float *slab);
-
-/* The instruction set in use, as mlp_isa says it. */
-const char *policy_isa(const struct policy *policy);
+/* Acts from now on with what the params hold. The optimizer's moments stay. */
+enum status policy_take_over(struct policy *policy, struct error *error);
 
 #endif
