@@ -31,25 +31,30 @@ LANES_INLINE void store_some(float *to, size_t left, vf x)
     memcpy(to, some, left * sizeof *to);
 }
 
-/* 16 lanes of doubles; element i of a row goes to lane i mod 16. */
+/* 16 lanes of doubles, as vectors of half as many lanes as floats have; element i of a row goes to lane i mod
+ * 16. */
+typedef float vh __attribute__((vector_size(LANES_WIDTH * 2)));
+typedef double vd __attribute__((vector_size(LANES_WIDTH * 4)));
+
 struct sum {
-    double lane[LANES_COUNT];
+    vd lane[2 * LANES_PARTS];
 };
 
 LANES_INLINE void sum_add(struct sum *sum, size_t i, vf x)
 {
-    float part[LANES_WIDTH];
-    lanes_store(part, x);
-    double *lane = sum->lane + i % LANES_COUNT;
-    for (int l = 0; l < LANES_WIDTH; l++)
-        lane[l] += (double)part[l];
+    vd *lane = sum->lane + 2 * (i / LANES_WIDTH % LANES_PARTS);
+    vh half[2];
+    memcpy(half, &x, sizeof half);
+    lane[0] += __builtin_convertvector(half[0], vd);
+    lane[1] += __builtin_convertvector(half[1], vd);
 }
 
 LANES_INLINE double sum_total(const struct sum *sum)
 {
-    double total = 0;
+    double lane[LANES_COUNT], total = 0;
+    memcpy(lane, sum->lane, sizeof lane);
     for (int l = 0; l < LANES_COUNT; l++)
-        total += sum->lane[l];
+        total += lane[l];
     return total;
 }
 

@@ -86,6 +86,25 @@ static enum status add_relu_backward_body(struct backend *backend, struct op_cal
     return STATUS_OK;
 }
 
+/* Both inputs have one gradient: where neither has memory of its own they share it. */
+static enum status add_relu_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    struct tensor *second = call->din[1];
+    const bool shared =
+        call->din[0] != NULL && second != NULL && call->din[0]->data == NULL && second->data == NULL;
+    if (shared)
+        call->din[1] = NULL;
+    enum status status =
+        loop_run(backend, call, PASS_BACKWARD, call->out[0]->layout, NULL, add_relu_backward_body, error);
+    call->din[1] = second;
+    if (shared && status == STATUS_OK) {
+        second->data = call->din[0]->data;
+        second->layout = call->din[0]->layout;
+        second->bytes = call->din[0]->bytes;
+    }
+    return status;
+}
+
 /* An input's gradient that is the output's: the same memory where the call allows it, else a copy. */
 static enum status pass_on(struct backend *backend, struct tensor *to, const struct tensor *from,
                            struct error *error)
@@ -101,8 +120,7 @@ static enum status pass_on(struct backend *backend, struct tensor *to, const str
 enum status onednn_add_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     if (call->attributes.relu)
-        return loop_run(backend, call, PASS_BACKWARD, call->out[0]->layout, NULL, add_relu_backward_body,
-                        error);
+        return add_relu_backward(backend, call, error);
     enum status status = STATUS_OK;
     for (int i = 0; i < 2 && status == STATUS_OK; i++)
         if (call->din[i] != NULL)

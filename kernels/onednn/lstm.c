@@ -83,28 +83,65 @@ static void gates_forward(const struct lstm *lstm, size_t t, float *y)
     }
 }
 
+/* Small products run a quarter faster with weight_hh transposed, which pays from a few steps on. */
+enum { TURN_STEPS = 4, TURN_HIDDEN = 32 };
+
+static enum status turn_weight(struct backend *backend, const struct lstm *lstm, float *turned,
+                               struct error *error)
+{
+    const struct tensor *weight = lstm->call->in[4];
+    const dnnl_dim_t rows = (dnnl_dim_t)lstm->hidden * 4, columns = (dnnl_dim_t)lstm->hidden;
+    struct tensor to = *weight;
+    dnnl_memory_desc_t desc;
+    enum status status =
+        onednn_check(dnnl_memory_desc_init_by_strides(&desc, 2, (const dnnl_dims_t){rows, columns}, dnnl_f32,
+                                                      (const dnnl_dims_t){1, rows}),
+                     "dnnl_memory_desc_init_by_strides", "lstm", &weight->shape, error);
+    if (status == STATUS_OK)
+        status = layout_intern(lstm->onednn, &desc, &to.layout, error);
+    to.data = turned;
+    return status == STATUS_OK ? onednn_reorder(backend, &to, weight, error) : status;
+}
+
+/* Step by step: what the previous output adds to the sums, then the gates. */
+static enum status walk_forward(const struct lstm *lstm, const float *turned, float *y, struct error *error)
+{
+    const size_t hidden = lstm->hidden, state = lstm->batch * hidden;
+    enum status status = STATUS_OK;
+    for (size_t t = 0; t < lstm->steps && status == STATUS_OK; t++) {
+        if (t > 0 || lstm->h0 != NULL)
+            status =
+                product(lstm, 'N', turned != NULL ? 'N' : 'T', lstm->batch, 4 * hidden, hidden,
+                        t == 0 ? lstm->h0 : y + (t - 1) * state, turned != NULL ? turned : lstm->weight_hh, 1,
+                        lstm->gates + t * 4 * state, error);
+        if (status == STATUS_OK)
+            gates_forward(lstm, t, y);
+    }
+    return status;
+}
+
 static enum status forward_body(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct lstm lstm = lstm_of(backend, call);
     const size_t rows = lstm.steps * lstm.batch, hidden = lstm.hidden, state = lstm.batch * hidden;
+    const bool turns = lstm.steps >= TURN_STEPS && hidden >= TURN_HIDDEN;
+    const size_t weight = turns ? 4 * hidden * hidden : 0, kept = call->keep ? 0 : rows * 5 * hidden;
     float *y = call->out[0]->data;
-    enum status status = STATUS_OK;
+    enum status status = scratch_reserve(&lstm.onednn->terms, (weight + kept) * sizeof(float), error);
+    if (status != STATUS_OK)
+        return status;
+    float *turned = turns ? lstm.onednn->terms.data : NULL;
     if (!call->keep) {
-        status = scratch_reserve(&lstm.onednn->terms, rows * 5 * hidden * sizeof(float), error);
-        lstm.gates = lstm.onednn->terms.data;
+        lstm.gates = (float *)lstm.onednn->terms.data + weight;
         lstm.cells = lstm.gates + rows * 4 * hidden;
     }
+    if (turns)
+        status = turn_weight(backend, &lstm, turned, error);
     if (status == STATUS_OK)
         status = product(&lstm, 'N', 'T', rows, 4 * hidden, lstm.inputs, lstm.x, lstm.weight_ih, 0,
                          lstm.gates, error);
-    for (size_t t = 0; t < lstm.steps && status == STATUS_OK; t++) {
-        if (t > 0 || lstm.h0 != NULL)
-            status = product(&lstm, 'N', 'T', lstm.batch, 4 * hidden, hidden,
-                             t == 0 ? lstm.h0 : y + (t - 1) * state, lstm.weight_hh, 1,
-                             lstm.gates + t * 4 * state, error);
-        if (status == STATUS_OK)
-            gates_forward(&lstm, t, y);
-    }
+    if (status == STATUS_OK)
+        status = walk_forward(&lstm, turned, y, error);
     if (status != STATUS_OK)
         return status;
     if (call->out[1] != NULL)
