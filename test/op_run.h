@@ -10,7 +10,6 @@ struct op_problem {
     struct values in[OP_INPUTS_MAX], dout[OP_OUTPUTS_MAX];
     struct shape out_shape[OP_OUTPUTS_MAX]; /* of all outputs that there are */
     enum dtype out_dtype[OP_OUTPUTS_MAX];
-    uint32_t outputs; /* bits: those that there are */
 };
 
 /* What is asked for. */
@@ -26,9 +25,9 @@ struct op_answer {
     double out_bound, din_bound[OP_INPUTS_MAX]; /* op_bound_… of this call */
 };
 
-/* Draws the problem. `ref` computes the outputs' shapes, and where a ReLU has its kink: an output gradient is
- * zero there (within a hundredth of the largest), since rounding decides on which side a value falls. Where
- * the row has ties, sums are exact and nothing is left out. Ends the program when ref fails. */
+/* Draws the problem. `ref` computes where a ReLU has its kink: an output gradient is zero there (within a
+ * hundredth of the largest), since rounding decides on which side a value falls. Where the row has ties, sums
+ * are exact and nothing is left out. Ends the program when ref fails. */
 void op_problem_init(struct op_problem *problem, const struct op_case *op_case, struct backend *ref);
 void op_problem_fini(struct op_problem *problem);
 

@@ -16,14 +16,15 @@ START_TEST(operation_agrees_with_ref)
     unsigned cases = 0;
     if (!conformance_open(&pair, (unsigned)_i / OP_COUNT, op == 0))
         return;
+    const unsigned use = pair.backend->ops == &ref_ops ? OP_CASE_DIFFER : OP_CASE_CHECK;
     for (size_t i = 0; i < op_cases_count; i++)
-        if (op_cases[i].op == op && (op_cases[i].use & OP_CASE_CHECK) != 0) {
+        if (op_cases[i].op == op && (op_cases[i].use & use) != 0) {
             conformance_case(&pair, &op_cases[i]);
             cases++;
         }
     ck_assert_msg(pair.complaints == 0, "%s, %s: %u complaints over %u cases", pair.name, op_rule(op)->name,
                   pair.complaints, cases);
-    ck_assert_uint_ge(cases, 3);
+    ck_assert(cases >= 2 || use == OP_CASE_DIFFER); // a sample has no gradient
     conformance_close(&pair);
 }
 END_TEST

@@ -159,10 +159,11 @@ START_TEST(gradients_are_the_differences)
 }
 END_TEST
 
+/* In the first row of every operation that has one. */
 START_TEST(a_wrong_element_is_seen)
 {
     unsigned wrong = 0, checked = 0;
-    for (size_t i = 0; i < op_cases_count; i++)
+    for (size_t i = 0; i < op_cases_count && checked == 0; i++)
         if (op_cases[i].op == (enum op)_i && has_differences(&op_cases[i]))
             wrong += wrong_gradients(&op_cases[i], true, &checked);
     ck_assert_uint_eq(wrong, checked);
