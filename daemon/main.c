@@ -99,12 +99,6 @@ static int read_job(const struct arguments *arguments, struct job *job)
     job_problems_fini(&problems);
     if (status != STATUS_OK)
         return status_exit_code(status);
-    if (job->device == JOB_DEVICE_GPU) {
-        fprintf(
-            stderr,
-            "coalesced: /device: \"gpu\": this version has no GPU backend; expected \"auto\" or \"cpu\"\n");
-        return EX_UNAVAILABLE;
-    }
     return 0;
 }
 

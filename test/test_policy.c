@@ -177,7 +177,8 @@ START_TEST(it_acts_as_its_parameters_and_seed_say)
     struct mlp_problem problem;
     mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, 50, 5);
     struct policy *policy = open_policy(&cartpole);
-    policy_act(policy, &problem.batch, 9, problem.environment, problem.step);
+    ck_assert_int_eq(policy_act(policy, &problem.batch, 9, problem.environment, problem.step, NULL),
+                     STATUS_OK);
     uint8_t actions[50];
     float begin[898];
     memcpy(actions, problem.batch.actions, 50);
@@ -188,7 +189,8 @@ START_TEST(it_acts_as_its_parameters_and_seed_say)
     ck_assert_mem_eq(actions, problem.batch.actions, 50);
     replace_all(policy, problem.parameters);
     expect_all(policy, problem.parameters, problem.count);
-    policy_act(policy, &problem.batch, 9, problem.environment, problem.step);
+    ck_assert_int_eq(policy_act(policy, &problem.batch, 9, problem.environment, problem.step, NULL),
+                     STATUS_OK);
     memcpy(actions, problem.batch.actions, 50);
     mlp_load(mlp, problem.parameters);
     mlp_act(mlp, &problem.batch, 543, 9, problem.environment, problem.step, NULL);
@@ -280,7 +282,7 @@ START_TEST(learning_is_pytorchs)
         mlp_free(mlp);
         for (int step = 1; step <= 3; step++) {
             ck_assert_int_eq(
-                policy_learn(policy, &problem.batch, problem.coefficient, &loss, NULL, NULL, &error),
+                policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, &error),
                 STATUS_OK);
             read_all(policy, moved);
             if (step == 1) {
@@ -315,11 +317,12 @@ START_TEST(progress_is_told_per_chunk_and_the_loss_falls)
     double first = 0, loss = 0;
     for (uint32_t i = 0; i < problem.rows; i++)
         problem.coefficient[i] = fabsf(problem.coefficient[i]) + 0.1f; // a loss with a floor
-    policy_act(policy, &problem.batch, 0, problem.environment, problem.step);
+    ck_assert_int_eq(policy_act(policy, &problem.batch, 0, problem.environment, problem.step, NULL),
+                     STATUS_OK);
     for (int pass = 0; pass < 10; pass++) {
         int calls = 0;
         ck_assert_int_eq(
-            policy_learn(policy, &problem.batch, problem.coefficient, &loss, count_call, &calls, &error),
+            policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, count_call, &calls, &error),
             STATUS_OK);
         ck_assert_int_eq(calls, (int)((problem.rows + 255) / 256));
         if (pass == 0)
@@ -351,10 +354,11 @@ static void learn_equally(struct policy *policy, struct policy *spared)
 {
     double loss, other;
     for (int pass = 0; pass < 2; pass++) {
-        ck_assert_int_eq(policy_learn(policy, &problem.batch, problem.coefficient, &loss, NULL, NULL, NULL),
-                         STATUS_OK);
-        ck_assert_int_eq(policy_learn(spared, &problem.batch, problem.coefficient, &other, NULL, NULL, NULL),
-                         STATUS_OK);
+        ck_assert_int_eq(
+            policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, NULL), STATUS_OK);
+        ck_assert_int_eq(
+            policy_learn(spared, &problem.batch, problem.coefficient, 0, &other, NULL, NULL, NULL),
+            STATUS_OK);
         ck_assert_mem_eq(&loss, &other, sizeof loss);
     }
     float expected[1000];
@@ -370,7 +374,8 @@ START_TEST(what_is_not_finite_changes_nothing)
     struct error error = {0};
     double loss = -1;
     float whole[1000], broken[1000];
-    policy_act(policy, &problem.batch, 0, problem.environment, problem.step);
+    ck_assert_int_eq(policy_act(policy, &problem.batch, 0, problem.environment, problem.step, NULL),
+                     STATUS_OK);
     read_all(policy, whole);
     memcpy(broken, whole, sizeof broken);
     broken[problem.count - 1] = NAN;
@@ -385,7 +390,7 @@ START_TEST(what_is_not_finite_changes_nothing)
     *culprit = breaks[_i].what == BREAK_PARAMETER ? kept : breaks[_i].value;
     for (uint32_t i = 0; breaks[_i].what == BREAK_GRADIENT && i < 300; i++) // the loss cancels, it does not
         problem.coefficient[i] = problem.batch.actions[problem.row[i]] == 0 ? 3e38f : -3e38f;
-    ck_assert_int_eq(policy_learn(policy, &problem.batch, problem.coefficient, &loss, NULL, NULL, &error),
+    ck_assert_int_eq(policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, &error),
                      STATUS_INTERNAL);
     ck_assert_msg(strstr(error.text, breaks[_i].words) != NULL, "%s", error.text);
     ck_assert_double_eq(loss, -1);

@@ -169,11 +169,57 @@ START_TEST(check_is_silent_about_good_files_and_loud_about_bad)
     err = process_err(&process);
     ck_assert_str_ne(err, "");
     free(err);
-    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"gpu\"}");
-    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 69);
+    workplace_write_job(
+        "{\"kind\":\"reinforce\",\"device\":\"gpu\"}"); /* whether there is one, a run finds out */
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 0);
     unlink(workplace.job_path);
     ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 66);
     expect_text(process_err(&process), "job.json");
+}
+END_TEST
+
+/* No GPU, also where there is one. */
+static const struct process_options without_gpu = {.environment =
+                                                       (const char *const[]){"CUDA_VISIBLE_DEVICES=", NULL}};
+
+/* Runs SMALL_JOB without a GPU; the daemon's stderr. */
+static char *run_on_device(const char *device, int wanted)
+{
+    struct process process;
+    char setting[32];
+    snprintf(setting, sizeof setting, "/device=%s", device);
+    workplace_write_job(SMALL_JOB);
+    const char *argv[] = {daemon_path(), "run",       workplace.job_path, "--set",
+                          setting,       "--run-dir", workplace.run_dir,  NULL};
+    int code = process_run(&process, workplace.folder, argv, &without_gpu, 60);
+    char *err = process_err(&process);
+    ck_assert_msg(code == wanted, "exit %d, not %d: %s", code, wanted, err);
+    return err;
+}
+
+START_TEST(a_gpu_that_is_not_there_exits_69_and_says_why)
+{
+    char *err = run_on_device("gpu", 69);
+    ck_assert_msg(strstr(err, "no GPU can be used: CUDA finds no device: ") != NULL ||
+                      strstr(err, "no GPU can be used: there is no libcoalesced-cuda.so") != NULL,
+                  "%s", err);
+    free(err);
+    char *log = run_file("episodes.log");
+    ck_assert_uint_eq(text_count(log, "Episode "), 0);
+    free(log);
+}
+END_TEST
+
+START_TEST(auto_takes_the_cpu_then_and_says_so)
+{
+    char *err = run_on_device("auto", 0);
+    ck_assert_msg(strstr(err, "device: oneDNN ") != NULL && strstr(err, "; no GPU can be used: ") != NULL,
+                  "%s", err);
+    ck_assert_uint_eq(text_count(err, "]: device: "), 1);
+    free(err);
+    err = run_on_device("cpu", 0);
+    ck_assert_uint_eq(text_count(err, "]: device: "), 0);
+    free(err);
 }
 END_TEST
 
@@ -369,6 +415,8 @@ int main(void)
     tcase_add_test(jobs, a_solved_job_says_so);
     tcase_add_test(jobs, bad_job_files_are_told_with_their_places);
     tcase_add_test(jobs, check_is_silent_about_good_files_and_loud_about_bad);
+    tcase_add_test(jobs, a_gpu_that_is_not_there_exits_69_and_says_why);
+    tcase_add_test(jobs, auto_takes_the_cpu_then_and_says_so);
     tcase_add_test(jobs, usage_errors_exit_64);
     tcase_add_test(jobs, the_instruction_set_is_judged_before_a_worker_starts);
     tcase_add_test(jobs, help_and_version_go_to_stdout);

@@ -78,18 +78,25 @@ static enum status open_memory(struct agent *agent, struct error *error)
     return STATUS_OK;
 }
 
-/* The policy is small: more than one thread would only cost. */
+/* The policy is small: more than one thread would only cost. Where the job leaves the choice to us, it is
+ * told what was chosen. */
 static enum status open_backend(struct agent *agent, struct error *error)
 {
     static const enum device devices[] = {
         [JOB_DEVICE_AUTO] = DEVICE_AUTO, [JOB_DEVICE_CPU] = DEVICE_CPU, [JOB_DEVICE_GPU] = DEVICE_GPU};
     const struct backend_settings settings = {.threads = 1};
-    return backend_load_device(&agent->backend, devices[agent->worker->job.device], &settings, NULL, error);
+    const enum device device = devices[agent->worker->job.device];
+    struct error why = {0};
+    enum status status = backend_load_device(&agent->backend, device, &settings, &why, error);
+    if (status == STATUS_OK && device == DEVICE_AUTO)
+        log_info("device: %s%s%s", agent->backend->text, why.text[0] != '\0' ? "; " : "", why.text);
+    return status;
 }
 
 static enum status open_policy(struct agent *agent, struct error *error)
 {
     const struct job *job = &agent->worker->job;
+    uint32_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : agent->spec->steps_max;
     struct policy_config policy = {
         .shape = {.inputs = agent->spec->observation_size,
                   .hidden = job->policy.hidden,
@@ -100,11 +107,13 @@ static enum status open_policy(struct agent *agent, struct error *error)
                  .beta1 = job->optimizer.beta1,
                  .beta2 = job->optimizer.beta2,
                  .epsilon = job->optimizer.epsilon},
+        .environments = agent->environments,
+        .rows_max = agent->environments * steps,
+        .one_size = job->coalesce.mode == JOB_COALESCE_BARRIER,
     };
     enum status status = policy_new(&agent->policy, &policy, agent->backend, error);
     if (status != STATUS_OK)
         return status;
-    uint32_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : agent->spec->steps_max;
     return rollout_new(&agent->rollout, agent->environments, steps, agent->spec->observation_size,
                        mlp_mask_words(&policy.shape), error);
 }
@@ -426,6 +435,11 @@ enum status agent_run(struct worker *worker, struct error *error)
             break;
         }
         coalescer_run(agent.coalescer, monotime_now());
+        if (agent.launch_error.status != STATUS_OK) {
+            *error = agent.launch_error;
+            status = error->status;
+            break;
+        }
         status = agent_advance(&agent, error);
     }
     agent_close(&agent);

@@ -59,6 +59,7 @@ struct agent {
     uint64_t progress_seen;   /* of the learner, at the last beat */
 
     struct learner_result learned;
+    struct error launch_error; /* of the launch that failed; STATUS_OK: none has */
     struct {
         uint32_t *row, *environment, *step; /* (environments) of one launch */
         uint8_t *actions;                   /* (environments) of one reply */

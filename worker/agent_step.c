@@ -185,7 +185,12 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
                               .observations = rollout->observations,
                               .masks = rollout->masks,
                               .actions = rollout->actions};
-    policy_act(agent->policy, &batch, rollout->episode, agent->batch.environment, agent->batch.step);
+    enum status status = policy_act(agent->policy, &batch, rollout->episode, agent->batch.environment,
+                                    agent->batch.step, &agent->launch_error);
+    for (size_t i = 0; status != STATUS_OK && i < count; i++)
+        rpc_fail(slots[i].request, STATUS_SHUTDOWN, "the job is ending");
+    if (status != STATUS_OK)
+        return; // agent_run sees launch_error
     begin = 0;
     for (size_t i = 0; i < count; begin += slots[i++].rows)
         reply_actions(agent, slots[i].request, begin, slots[i].rows);

@@ -47,7 +47,7 @@ static void learn(struct learner *learner)
                               .masks = rollout->masks,
                               .actions = rollout->actions};
     struct error error = {0};
-    learner->status = policy_learn(learner->config.policy, &batch, rollout->coefficients,
+    learner->status = policy_learn(learner->config.policy, &batch, rollout->coefficients, rollout->episode,
                                    &learner->result.loss, advance, learner, &error);
     if (learner->status != STATUS_OK)
         error_set(&learner->error, learner->status, "learning from episode %u: %.400s", rollout->episode,

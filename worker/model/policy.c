@@ -2,10 +2,12 @@
  *
  * The parameters live in params, in the backend's memory; `packed` is their copy for the fused kernel, taken
  * over after every step. The fused kernel gives loss and gradient in one pass over the rows, which the node's
- * forward makes chunk by chunk; the node's backward hands the gradient on. */
+ * forward makes chunk by chunk; the node's backward hands the gradient on. On a GPU there are `rows` and
+ * `batch` instead of all that: nothing but observations, keys, masks and actions crosses over. */
 #include "worker/model/policy.h"
 
 #include "kernels/optim.h"
+#include "worker/model/policy_batch.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,6 +24,9 @@ struct policy {
     struct gradients *gradients;
     struct optimizer *optimizer;
     struct tape *tape;
+    struct policy_network network;
+    struct policy_rows *rows;                 // a GPU's captured launches; NULL on a CPU
+    struct policy_batch *batch;               // a GPU's rows to learn from; NULL on a CPU
     struct parameter *parameters[PARAMETERS]; // in mlp's order
     size_t count;                             // floats of all of them
     float *packed;                            // (count) the parameters, in mlp's order
@@ -81,6 +86,8 @@ struct params *policy_params(struct policy *policy)
 enum status policy_take_over(struct policy *policy, struct error *error)
 {
     float *to = policy->packed;
+    if (policy->rows != NULL)
+        return STATUS_OK; // a launch reads the params themselves
     for (uint32_t i = 0; i < PARAMETERS; i++) {
         const struct parameter *parameter = policy->parameters[i];
         enum status status = params_read(policy->params, parameter, DTYPE_F32, to, error);
@@ -94,10 +101,14 @@ enum status policy_take_over(struct policy *policy, struct error *error)
 
 /* ---- acting ---- */
 
-void policy_act(const struct policy *policy, const struct mlp_batch *batch, uint32_t episode,
-                const uint32_t *environment, const uint32_t *step)
+enum status policy_act(struct policy *policy, const struct mlp_batch *batch, uint32_t episode,
+                       const uint32_t *environment, const uint32_t *step, struct error *error)
 {
+    if (policy->rows != NULL)
+        return policy->backend->ops->policy_act(policy->backend, policy->rows, batch, policy->seed, episode,
+                                                environment, step, NULL, error);
     mlp_act(policy->mlp, batch, policy->seed, episode, environment, step, NULL);
+    return STATUS_OK;
 }
 
 /* ---- learning ---- */
@@ -182,26 +193,44 @@ static void check_rows(const struct policy *policy, const struct mlp_batch *batc
             return fail_at(policy, loss, "returns", i, batch->count);
 }
 
-/* One step of the tape, without an update. `*loss` is the batch's. */
-static enum status walk(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
-                        double *loss, policy_progress *progress, void *context, struct error *error)
+/* The one node of the CPU. *loss is in double, the node's output is not. */
+static struct variable *fused_loss(struct policy *policy, const struct mlp_batch *batch,
+                                   const float *coefficient, double *loss, policy_progress *progress,
+                                   void *context)
 {
     double rounded = 0;
-    tape_begin(policy->tape, TAPE_TRAIN, policy->gradients);
     *loss = pass_over_rows(policy, batch, coefficient, progress, context);
     if (!isfinite(*loss))
         check_rows(policy, batch, coefficient, *loss);
     struct variable *out = record(policy, *loss);
     tape_loss(policy->tape, out, &rounded);
+    return out;
+}
+
+/* One step of the tape, without an update. `*loss` is the batch's. */
+static enum status walk(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
+                        uint32_t episode, double *loss, policy_progress *progress, void *context,
+                        struct error *error)
+{
+    struct variable *out;
+    tape_begin(policy->tape, TAPE_TRAIN, policy->gradients);
+    if (policy->batch != NULL) {
+        tape_on_progress(policy->tape, progress, context);
+        out = policy_batch_loss(policy->batch, &policy->network, policy->tape, batch, coefficient, episode);
+        tape_loss(policy->tape, out, loss);
+    } else {
+        out = fused_loss(policy, batch, coefficient, loss, progress, context);
+    }
     tape_backward(policy->tape, out);
     return tape_finish(policy->tape, error);
 }
 
 enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
-                         double *loss, policy_progress *progress, void *context, struct error *error)
+                         uint32_t episode, double *loss, policy_progress *progress, void *context,
+                         struct error *error)
 {
     double found = 0;
-    enum status status = walk(policy, batch, coefficient, &found, progress, context, error);
+    enum status status = walk(policy, batch, coefficient, episode, &found, progress, context, error);
     if (status == STATUS_OK) // a parameter that is lost to a NaN is lost for good
         status = gradients_check(policy->gradients, error);
     if (status == STATUS_OK)
@@ -213,14 +242,15 @@ enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, c
     return status;
 }
 
-/* Steps over no rows, so that the tape has all the memory it will need before the first episode. */
+/* Steps over no rows, so that the tape has all the memory it will need before the first episode, and a GPU
+ * has loaded what it computes with. */
 static enum status warm_up(struct policy *policy, struct error *error)
 {
     const struct mlp_batch nothing = {0};
     enum status status = STATUS_OK;
     for (int step = 0; step < 2 && status == STATUS_OK; step++) {
         double loss;
-        status = walk(policy, &nothing, NULL, &loss, NULL, NULL, error);
+        status = walk(policy, &nothing, NULL, 0, &loss, NULL, NULL, error);
     }
     return status;
 }
@@ -229,18 +259,18 @@ static enum status warm_up(struct policy *policy, struct error *error)
 
 static enum status open_params(struct policy *policy, const struct policy_config *config, struct error *error)
 {
-    struct policy_network network;
+    const struct policy_network *network = &policy->network;
     enum status status = params_new(&policy->params, policy->backend, error);
     if (status == STATUS_OK)
-        status = policy_register(&network, &config->shape, policy->params, error);
+        status = policy_register(&policy->network, &config->shape, policy->params, error);
     if (status == STATUS_OK)
         status = params_build(policy->params, config->seed, error);
     if (status != STATUS_OK)
         return status;
-    policy->parameters[0] = network.weight1;
-    policy->parameters[1] = network.bias1;
-    policy->parameters[2] = network.weight2;
-    policy->parameters[3] = network.bias2;
+    policy->parameters[0] = network->weight1;
+    policy->parameters[1] = network->bias1;
+    policy->parameters[2] = network->weight2;
+    policy->parameters[3] = network->bias2;
     return STATUS_OK;
 }
 
@@ -254,6 +284,27 @@ static enum status open_learning(struct policy *policy, const struct policy_conf
     if (status == STATUS_OK)
         status = tape_new(&policy->tape, policy->backend, error);
     return status;
+}
+
+static enum status open_fused(struct policy *policy, const struct policy_config *config, struct error *error)
+{
+    policy->count = mlp_parameter_count(&config->shape);
+    policy->packed = calloc(policy->count, sizeof *policy->packed);
+    policy->gradient = calloc(policy->count, sizeof *policy->gradient);
+    if (policy->packed == NULL || policy->gradient == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", policy->count);
+    return policy_take_over(policy, error);
+}
+
+static enum status open_launches(struct policy *policy, const struct policy_config *config,
+                                 struct error *error)
+{
+    enum status status = policy_batch_new(&policy->batch, config, error);
+    if (status != STATUS_OK)
+        return status;
+    return policy->backend->ops->policy_open(policy->backend, &config->shape, config->dropout,
+                                             config->environments, config->one_size,
+                                             params_slab(policy->params), &policy->rows, error);
 }
 
 enum status policy_new(struct policy **out, const struct policy_config *config, struct backend *backend,
@@ -272,15 +323,8 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
         status = open_learning(policy, config, error);
     if (status != STATUS_OK)
         goto fail;
-    policy->count = mlp_parameter_count(&config->shape);
-    policy->packed = calloc(policy->count, sizeof *policy->packed);
-    policy->gradient = calloc(policy->count, sizeof *policy->gradient);
-    if (policy->packed == NULL || policy->gradient == NULL) {
-        status =
-            error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", policy->count);
-        goto fail;
-    }
-    status = policy_take_over(policy, error);
+    status = backend->ops->policy_open != NULL ? open_launches(policy, config, error)
+                                               : open_fused(policy, config, error);
     if (status == STATUS_OK)
         status = warm_up(policy, error);
     if (status != STATUS_OK)
@@ -296,6 +340,9 @@ void policy_free(struct policy *policy)
 {
     if (policy == NULL)
         return;
+    if (policy->rows != NULL)
+        policy->backend->ops->policy_close(policy->backend, policy->rows);
+    policy_batch_free(policy->batch);
     tape_free(policy->tape);
     gradients_free(policy->gradients);
     optimizer_free(policy->optimizer);

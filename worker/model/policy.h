@@ -2,7 +2,9 @@
  *
  * The tutorial's network, affine1 -> dropout -> ReLU -> affine2 -> softmax (kernels/mlp.h), with Adam. It is
  * written once as operations of the tape (policy_forward). On the CPU kernels/mlp.c computes the same in one
- * fused pass a row: it acts, and in learning it stands on the tape as one node.
+ * fused pass a row: it acts, and in learning it stands on the tape as one node. A backend that captures the
+ * policy (policy_open in kernels/kernels.h: a GPU) acts by one launch, and learns by the tape's operations
+ * (worker/model/policy_batch.h).
  *
  * An agent process has one. It belongs to one thread at a time, and its backend with it: the coalescer thread
  * acts with it, and hands it to the learner thread for a policy_learn. After policy_new nothing here
@@ -22,6 +24,9 @@ struct policy_config {
     double dropout; /* probability that a unit is dropped, 0 <= p < 1 */
     uint64_t seed;  /* of the first parameters and of every draw */
     struct adam_settings adam;
+    uint32_t environments; /* a launch has at most one row of each; below */
+    uint32_t rows_max;     /* of a rollout */
+    bool one_size;         /* a GPU's launches: all alike, each environment at its own place */
 };
 
 /* ---- the network ---- */
@@ -54,19 +59,21 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
                        struct error *error);
 void policy_free(struct policy *policy);
 
-/* mlp_act with the policy's parameters and seed. */
-void policy_act(const struct policy *policy, const struct mlp_batch *batch, uint32_t episode,
-                const uint32_t *environment, const uint32_t *step);
+/* mlp_act with the policy's parameters and seed. Waits for the result. On a CPU it cannot fail. */
+enum status policy_act(struct policy *policy, const struct mlp_batch *batch, uint32_t episode,
+                       const uint32_t *environment, const uint32_t *step, struct error *error);
 
 /* Tells that work goes on; called after every MLP_CHUNK_ROWS rows. */
 typedef void policy_progress(void *context);
 
 /* One step on L = sum_i -coefficient[i] * log P(action of row i) over all rows of the batch, in its order,
- * with the masks that acted: forward again, backward, Adam. *loss is L under the old parameters.
- * `progress` may be NULL. STATUS_INTERNAL: the loss or a gradient is not finite; the text names the first
- * tensor that holds a NaN or an infinity, and the parameters and moments are as before. */
+ * with the masks that acted: forward again, backward, Adam. *loss is L under the old parameters. Row index r
+ * is step r / environments of environment r % environments in `episode` (by which a GPU draws its masks
+ * again). `progress` may be NULL. STATUS_INTERNAL: the loss or a gradient is not finite; the text names the
+ * first tensor that holds a NaN or an infinity, and the parameters and moments are as before. */
 enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
-                         double *loss, policy_progress *progress, void *context, struct error *error);
+                         uint32_t episode, double *loss, policy_progress *progress, void *context,
+                         struct error *error);
 
 /* The parameters: to read, to save, and to write before a policy_take_over. */
 struct params *policy_params(struct policy *policy);

@@ -1,0 +1,112 @@
+/* Gathers a rollout for the tape. The learner thread's. */
+#include "worker/model/policy_batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A tensor of hidden units has at most 2^30 elements then: what more there is goes into pieces of its own. */
+enum { PIECE_ROWS = 1 << 20 };
+
+struct policy_batch {
+    uint32_t inputs, environments, rows_max; // rows_max: of one piece, filled up
+    double dropout;
+    uint64_t seed;
+    float *observations, *coefficient; // (rows_max, inputs), (rows_max)
+    int32_t *words, *actions;          // (rows_max, 3), (rows_max)
+};
+
+/* The next power of two of at least MLP_CHUNK_ROWS; `rows` is at most PIECE_ROWS. */
+static uint32_t filled_up(uint32_t rows)
+{
+    uint32_t filled = MLP_CHUNK_ROWS;
+    while (filled < rows)
+        filled *= 2;
+    return filled;
+}
+
+enum status policy_batch_new(struct policy_batch **out, const struct policy_config *config,
+                             struct error *error)
+{
+    struct policy_batch *rows = calloc(1, sizeof *rows);
+    if (rows == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of rows");
+    rows->inputs = config->shape.inputs;
+    rows->environments = config->environments;
+    rows->rows_max = filled_up(config->rows_max < PIECE_ROWS ? config->rows_max : PIECE_ROWS);
+    rows->dropout = config->dropout;
+    rows->seed = config->seed;
+    rows->observations = calloc(rows->rows_max, rows->inputs * sizeof *rows->observations);
+    rows->coefficient = calloc(rows->rows_max, sizeof *rows->coefficient);
+    rows->words = calloc(rows->rows_max, 3 * sizeof *rows->words);
+    rows->actions = calloc(rows->rows_max, sizeof *rows->actions);
+    if (rows->observations == NULL || rows->coefficient == NULL || rows->words == NULL ||
+        rows->actions == NULL) {
+        policy_batch_free(rows);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u rows", config->rows_max);
+    }
+    *out = rows;
+    return STATUS_OK;
+}
+
+void policy_batch_free(struct policy_batch *rows)
+{
+    if (rows == NULL)
+        return;
+    free(rows->observations);
+    free(rows->coefficient);
+    free(rows->words);
+    free(rows->actions);
+    free(rows);
+}
+
+/* Copies `count` of the batch's rows from `first` on, then zeros up to `filled`. */
+static void gather(struct policy_batch *rows, const struct mlp_batch *batch, const float *coefficient,
+                   uint32_t episode, uint32_t first, uint32_t count, uint32_t filled)
+{
+    const uint32_t inputs = rows->inputs, rest = filled - count;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t row = batch->row[first + i];
+        const uint32_t words[3] = {row % rows->environments, row / rows->environments, episode};
+        memcpy(rows->observations + (size_t)i * inputs, batch->observations + (size_t)row * inputs,
+               inputs * sizeof *rows->observations);
+        memcpy(rows->words + (size_t)i * 3, words, sizeof words);
+        rows->coefficient[i] = coefficient[first + i];
+        rows->actions[i] = batch->actions[row];
+    }
+    memset(rows->observations + (size_t)count * inputs, 0,
+           (size_t)rest * inputs * sizeof *rows->observations);
+    memset(rows->words + (size_t)count * 3, 0, (size_t)rest * 3 * sizeof *rows->words);
+    memset(rows->coefficient + count, 0, rest * sizeof *rows->coefficient);
+    memset(rows->actions + count, 0, rest * sizeof *rows->actions);
+}
+
+static struct variable *piece(struct policy_batch *rows, const struct policy_network *network,
+                              struct tape *tape, uint32_t filled)
+{
+    struct variable *observations =
+        tape_input(tape, SHAPE2(filled, rows->inputs), DTYPE_F32, "observations", rows->observations);
+    struct variable *words = tape_input(tape, SHAPE2(filled, 3), DTYPE_I32, "rows' keys", rows->words);
+    struct variable *actions = tape_input(tape, SHAPE1(filled), DTYPE_I32, "actions", rows->actions);
+    struct variable *returns = tape_input(tape, SHAPE1(filled), DTYPE_F32, "returns", rows->coefficient);
+    struct variable *log_probabilities =
+        policy_forward(network, tape, observations, words, rows->dropout, rows->seed);
+    return tape_sum(tape, tape_log_probability(tape, log_probabilities, actions), returns, -1);
+}
+
+struct variable *policy_batch_loss(struct policy_batch *rows, const struct policy_network *network,
+                                   struct tape *tape, const struct mlp_batch *batch, const float *coefficient,
+                                   uint32_t episode)
+{
+    const uint32_t all = batch->count;
+    struct variable *loss = NULL;
+    uint32_t first = 0;
+    do {
+        const uint32_t count = all - first < rows->rows_max ? all - first : rows->rows_max;
+        const uint32_t filled = filled_up(count);
+        gather(rows, batch, coefficient, episode, first, count, filled);
+        struct variable *part = piece(rows, network, tape, filled);
+        loss = first == 0 ? part : tape_add(tape, loss, part, false);
+        first += count;
+    } while (first < all);
+    return loss;
+}
