@@ -351,8 +351,8 @@ static void print_table(struct bench *benches, size_t count)
     const double sgemm = 2.0 * SGEMM_N * SGEMM_N * SGEMM_N / sorted_median(peaks.sgemm_ns);
     const double copy = 2.0 * COPY_BYTES / sorted_median(peaks.copy_ns);
     print_machine();
-    printf("peaks    sgemm of %d: %.1f GFLOP/s; copy of %d MiB: %.1f GB/s, read and written; %u threads\n",
-           SGEMM_N, sgemm, COPY_BYTES >> 20, copy, threads);
+    printf("peaks    sgemm of %d: %.1f GFLOP/s; copy of %d MiB: %.1f GB/s, read and written; %u thread%s\n",
+           SGEMM_N, sgemm, COPY_BYTES >> 20, copy, threads, threads == 1 ? "" : "s");
     printf("            us, median [tenth, ninetieth percentile]       rate         of the peak\n");
     for (size_t i = 0; i < count; i++)
         print_row(&benches[i], sgemm, copy);
