@@ -83,8 +83,8 @@ static int builder_slot(struct builder *builder, enum place place, uint32_t inde
     struct plan *plan = builder->plan;
     assert(plan->slots < PLAN_SLOTS_MAX);
     struct plan_slot *slot = &plan->slot[plan->slots];
-    *slot = (struct plan_slot){
-        .place = place, .index = index, .desc = *desc, .bytes = dnnl_memory_desc_get_size(desc)};
+    *slot = (struct plan_slot){.place = place, .index = index, .bytes = dnnl_memory_desc_get_size(desc)};
+    builder->slot[plan->slots] = *desc;
     return (int)plan->slots++;
 }
 
@@ -105,12 +105,11 @@ int builder_saved(struct builder *builder, uint32_t index, const dnnl_memory_des
 
 void builder_reorder(struct builder *builder, int from, int to)
 {
-    const struct plan *plan = builder->plan;
     dnnl_primitive_desc_t descriptor = NULL;
     if (builder_failed(builder) ||
         !builder_try(builder,
-                     dnnl_reorder_primitive_desc_create(&descriptor, &plan->slot[from].desc,
-                                                        builder->onednn->engine, &plan->slot[to].desc,
+                     dnnl_reorder_primitive_desc_create(&descriptor, &builder->slot[from],
+                                                        builder->onednn->engine, &builder->slot[to],
                                                         builder->onednn->engine, builder->onednn->attributes),
                      "dnnl_reorder_primitive_desc_create"))
         return;
@@ -211,7 +210,7 @@ void builder_finish(struct builder *builder)
         builder_reorder(builder, builder->late[i].from, builder->late[i].to);
     for (uint32_t i = 0; i < plan->slots && !builder_failed(builder); i++)
         builder_try(builder,
-                    dnnl_memory_create(&plan->slot[i].memory, &plan->slot[i].desc, builder->onednn->engine,
+                    dnnl_memory_create(&plan->slot[i].memory, &builder->slot[i], builder->onednn->engine,
                                        DNNL_MEMORY_NONE),
                     "dnnl_memory_create");
     for (uint32_t s = 0; s < plan->steps; s++)

@@ -8,6 +8,7 @@
  * Saved: the gates (steps, batch, 4 hidden) and the cells (steps, batch, hidden). */
 #include "kernels/onednn/onednn.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { SAVED_GATES, SAVED_CELLS };
@@ -135,6 +136,7 @@ static enum status forward_body(struct backend *backend, struct op_call *call, s
         lstm.gates = (float *)lstm.onednn->terms.data + weight;
         lstm.cells = lstm.gates + rows * 4 * hidden;
     }
+    assert(y != NULL && lstm.cells != NULL); // by loop_run, or from scratch
     if (turns)
         status = turn_weight(backend, &lstm, turned, error);
     if (status == STATUS_OK)

@@ -10,7 +10,7 @@ enum {
     PLAN_ARGUMENTS_MAX = 12,
     PLAN_DESCRIPTORS_MAX = 16,
     PLAN_TENSORS = 2 * (OP_INPUTS_MAX + OP_OUTPUTS_MAX),
-    PLANS_MAX = 4096, /* then all are forgotten: shapes that come and go must not fill the memory */
+    PLANS_MAX = 1024, /* then all are forgotten: shapes that come and go must not fill the memory */
 };
 
 /* All that a plan depends on, as numbers: operation and flags, attributes, which tensors are there and whose
@@ -38,7 +38,6 @@ struct plan_slot {
     size_t offset;  /* of scratch */
     size_t bytes;
     const void *token; /* of an output, for when it is allocated */
-    dnnl_memory_desc_t desc;
     dnnl_memory_t memory;
 };
 
@@ -74,6 +73,7 @@ struct builder {
     struct error *error;
     uint32_t descriptors, lates;
     dnnl_primitive_desc_t descriptor[PLAN_DESCRIPTORS_MAX];
+    dnnl_memory_desc_t slot[PLAN_SLOTS_MAX]; /* how each slot lies */
     struct builder_late late[OP_INPUTS_MAX];
     int binding[PLAN_STEPS_MAX][PLAN_ARGUMENTS_MAX]; /* the slot of each argument of each step */
 };
