@@ -165,8 +165,11 @@ static enum status open_activation(cudnnActivationDescriptor_t *out, cudnnActiva
     return STATUS_OK;
 }
 
+/* cuBLAS, on which cuDNN's LSTM stands, gives equal bits only with a workspace of fixed sizes, and reads from
+ * the environment that it should. */
 static enum status open_cudnn(struct cuda *cuda, struct error *error)
 {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2", 0);
     CUDNN_TRY(NULL, cudnnCreate, &cuda->cudnn);
     CUDNN_TRY(NULL, cudnnSetStream, cuda->cudnn, cuda->stream);
     TRY(open_activation(&cuda->relu, CUDNN_ACTIVATION_RELU, CUDNN_PROPAGATE_NAN, error));

@@ -14,17 +14,29 @@ enum fusion {
     SEPARATE,    /* by a kernel of ours */
 };
 
+enum pass { FORWARD, BACKWARD_DATA, BACKWARD_FILTER, PASSES };
+
+/* How one of the three is computed. */
+struct pass_choice {
+    int algorithm; /* of cuDNN's enum for the pass */
+    size_t bytes;  /* of workspace */
+    bool settled;  /* it has run */
+};
+
 struct conv_plan {
     struct plan plan;
     cudnnTensorDescriptor_t x, y, bias;
     cudnnFilterDescriptor_t weight;
     cudnnConvolutionDescriptor_t convolution;
-    cudnnConvolutionFwdAlgo_t forward;
-    cudnnConvolutionBwdDataAlgo_t backward_data;
-    cudnnConvolutionBwdFilterAlgo_t backward_filter;
-    size_t forward_bytes, data_bytes, filter_bytes;
-    bool has_data, has_filter; /* the backward's algorithms are chosen */
+    struct pass_choice choice[PASSES];
     enum fusion fusion;
+};
+
+/* What a pass reads and writes. */
+struct conv_data {
+    const struct tensor *about;
+    const void *x, *weight, *dy;
+    void *y, *dx, *dweight;
 };
 
 /* Sizes of one call, whichever of the two operations. */
@@ -80,85 +92,151 @@ static enum status describe(struct conv_plan *plan, const struct conv_sizes *s, 
     return STATUS_OK;
 }
 
-/* ---- algorithms: the one that is known to be good, else the first deterministic one that cuDNN proposes
- * ---- */
+/* ---- the passes: preferred algorithm, its workspace, what cuDNN proposes instead, the call ---- */
 
 enum { PROPOSALS_MAX = 16 };
 
-template <class Proposal> static bool acceptable(const Proposal &proposal)
+struct forward_pass {
+    typedef cudnnConvolutionFwdAlgo_t algorithm;
+    typedef cudnnConvolutionFwdAlgoPerf_t proposal;
+    static const enum pass number = FORWARD;
+    static const algorithm preferred = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
+
+    static const char *name(void)
+    {
+        return "cudnnConvolutionForward";
+    }
+    static cudnnStatus_t workspace(struct cuda *cuda, const struct conv_plan *plan, size_t *bytes)
+    {
+        return cudnnGetConvolutionForwardWorkspaceSize(cuda->cudnn, plan->x, plan->weight, plan->convolution,
+                                                       plan->y, preferred, bytes);
+    }
+    static cudnnStatus_t propose(struct cuda *cuda, const struct conv_plan *plan, int *count,
+                                 proposal *proposals)
+    {
+        return cudnnGetConvolutionForwardAlgorithm_v7(cuda->cudnn, plan->x, plan->weight, plan->convolution,
+                                                      plan->y, PROPOSALS_MAX, count, proposals);
+    }
+    static cudnnStatus_t run(struct cuda *cuda, const struct conv_plan *plan,
+                             const struct pass_choice *choice, const struct conv_data *d)
+    {
+        return cudnnConvolutionForward(cuda->cudnn, &ONE, plan->x, d->x, plan->weight, d->weight,
+                                       plan->convolution, (algorithm)choice->algorithm, cuda->workspace,
+                                       choice->bytes, &ZERO, plan->y, d->y);
+    }
+};
+
+struct data_pass {
+    typedef cudnnConvolutionBwdDataAlgo_t algorithm;
+    typedef cudnnConvolutionBwdDataAlgoPerf_t proposal;
+    static const enum pass number = BACKWARD_DATA;
+    static const algorithm preferred = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
+
+    static const char *name(void)
+    {
+        return "cudnnConvolutionBackwardData";
+    }
+    static cudnnStatus_t workspace(struct cuda *cuda, const struct conv_plan *plan, size_t *bytes)
+    {
+        return cudnnGetConvolutionBackwardDataWorkspaceSize(cuda->cudnn, plan->weight, plan->y,
+                                                            plan->convolution, plan->x, preferred, bytes);
+    }
+    static cudnnStatus_t propose(struct cuda *cuda, const struct conv_plan *plan, int *count,
+                                 proposal *proposals)
+    {
+        return cudnnGetConvolutionBackwardDataAlgorithm_v7(
+            cuda->cudnn, plan->weight, plan->y, plan->convolution, plan->x, PROPOSALS_MAX, count, proposals);
+    }
+    static cudnnStatus_t run(struct cuda *cuda, const struct conv_plan *plan,
+                             const struct pass_choice *choice, const struct conv_data *d)
+    {
+        return cudnnConvolutionBackwardData(cuda->cudnn, &ONE, plan->weight, d->weight, plan->y, d->dy,
+                                            plan->convolution, (algorithm)choice->algorithm, cuda->workspace,
+                                            choice->bytes, &ZERO, plan->x, d->dx);
+    }
+};
+
+struct filter_pass {
+    typedef cudnnConvolutionBwdFilterAlgo_t algorithm;
+    typedef cudnnConvolutionBwdFilterAlgoPerf_t proposal;
+    static const enum pass number = BACKWARD_FILTER;
+    static const algorithm preferred = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
+
+    static const char *name(void)
+    {
+        return "cudnnConvolutionBackwardFilter";
+    }
+    static cudnnStatus_t workspace(struct cuda *cuda, const struct conv_plan *plan, size_t *bytes)
+    {
+        return cudnnGetConvolutionBackwardFilterWorkspaceSize(
+            cuda->cudnn, plan->x, plan->y, plan->convolution, plan->weight, preferred, bytes);
+    }
+    static cudnnStatus_t propose(struct cuda *cuda, const struct conv_plan *plan, int *count,
+                                 proposal *proposals)
+    {
+        return cudnnGetConvolutionBackwardFilterAlgorithm_v7(cuda->cudnn, plan->x, plan->y, plan->convolution,
+                                                             plan->weight, PROPOSALS_MAX, count, proposals);
+    }
+    static cudnnStatus_t run(struct cuda *cuda, const struct conv_plan *plan,
+                             const struct pass_choice *choice, const struct conv_data *d)
+    {
+        return cudnnConvolutionBackwardFilter(
+            cuda->cudnn, &ONE, plan->x, d->x, plan->y, d->dy, plan->convolution, (algorithm)choice->algorithm,
+            cuda->workspace, choice->bytes, &ZERO, plan->weight, d->dweight);
+    }
+};
+
+static bool unsupported(cudnnStatus_t code)
 {
-    return proposal.status == CUDNN_STATUS_SUCCESS && proposal.determinism == CUDNN_DETERMINISTIC &&
-           (proposal.mathType == CUDNN_FMA_MATH || proposal.mathType == CUDNN_DEFAULT_MATH);
+    const int category = CUDNN_STATUS_CATEGORY((int)code);
+    return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
 }
 
-template <class Proposal, class Algorithm>
-static enum status take_proposal(const Proposal *proposals, int count, Algorithm *algorithm, size_t *bytes,
-                                 const char *pass, const struct tensor *about, struct error *error)
+/* The preferred algorithm; else, or where that one has been tried already, the first other one that cuDNN
+ * proposes which is deterministic and computes in plain float32. */
+template <class Pass>
+static enum status choose(struct cuda *cuda, struct conv_plan *plan, bool tried, const struct tensor *about,
+                          struct error *error)
 {
+    struct pass_choice *choice = &plan->choice[Pass::number];
+    typename Pass::proposal proposals[PROPOSALS_MAX];
     char shape[SHAPE_TEXT_BYTES];
-    for (int i = 0; i < count; i++)
-        if (acceptable(proposals[i])) {
-            *algorithm = proposals[i].algo;
-            *bytes = proposals[i].memory;
+    int count = 0;
+    choice->algorithm = Pass::preferred;
+    if (!tried && Pass::workspace(cuda, plan, &choice->bytes) == CUDNN_STATUS_SUCCESS)
+        return STATUS_OK;
+    const cudnnStatus_t code = Pass::propose(cuda, plan, &count, proposals);
+    for (int i = 0; code == CUDNN_STATUS_SUCCESS && i < count; i++)
+        if (proposals[i].status == CUDNN_STATUS_SUCCESS && proposals[i].determinism == CUDNN_DETERMINISTIC &&
+            proposals[i].algo != Pass::preferred &&
+            (proposals[i].mathType == CUDNN_FMA_MATH || proposals[i].mathType == CUDNN_DEFAULT_MATH)) {
+            choice->algorithm = proposals[i].algo;
+            choice->bytes = proposals[i].memory;
             return STATUS_OK;
         }
-    return error_set(error, STATUS_INTERNAL, "cuDNN has no deterministic float32 algorithm for the %s of %s",
-                     pass, shape_text(&about->shape, shape));
+    return error_set(error, STATUS_INTERNAL,
+                     "cuDNN has no deterministic float32 algorithm for %s on %.60s of %s", Pass::name(),
+                     about->name != NULL ? about->name : "a tensor", shape_text(&about->shape, shape));
 }
 
-static enum status choose_forward(struct cuda *cuda, struct conv_plan *plan, const struct tensor *about,
-                                  struct error *error)
+/* Where cuDNN finds out only in the call that it does not support its own choice, there is a second one. */
+template <class Pass>
+static enum status run(struct cuda *cuda, struct conv_plan *plan, const struct conv_data *data,
+                       struct error *error)
 {
-    cudnnConvolutionFwdAlgoPerf_t proposals[PROPOSALS_MAX];
-    int count = 0;
-    plan->forward = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
-    if (cudnnGetConvolutionForwardWorkspaceSize(cuda->cudnn, plan->x, plan->weight, plan->convolution,
-                                                plan->y, plan->forward,
-                                                &plan->forward_bytes) == CUDNN_STATUS_SUCCESS)
-        return STATUS_OK;
-    CUDNN_TRY(about, cudnnGetConvolutionForwardAlgorithm_v7, cuda->cudnn, plan->x, plan->weight,
-              plan->convolution, plan->y, PROPOSALS_MAX, &count, proposals);
-    return take_proposal(proposals, count, &plan->forward, &plan->forward_bytes, "forward", about, error);
-}
-
-static enum status choose_backward_data(struct cuda *cuda, struct conv_plan *plan, const struct tensor *about,
-                                        struct error *error)
-{
-    cudnnConvolutionBwdDataAlgoPerf_t proposals[PROPOSALS_MAX];
-    int count = 0;
-    if (plan->has_data)
-        return STATUS_OK;
-    plan->backward_data = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
-    if (cudnnGetConvolutionBackwardDataWorkspaceSize(cuda->cudnn, plan->weight, plan->y, plan->convolution,
-                                                     plan->x, plan->backward_data,
-                                                     &plan->data_bytes) != CUDNN_STATUS_SUCCESS) {
-        CUDNN_TRY(about, cudnnGetConvolutionBackwardDataAlgorithm_v7, cuda->cudnn, plan->weight, plan->y,
-                  plan->convolution, plan->x, PROPOSALS_MAX, &count, proposals);
-        TRY(take_proposal(proposals, count, &plan->backward_data, &plan->data_bytes, "backward over data",
-                          about, error));
+    struct pass_choice *choice = &plan->choice[Pass::number];
+    for (bool tried = false;; tried = true) {
+        if (!choice->settled)
+            TRY(choose<Pass>(cuda, plan, tried, data->about, error));
+        TRY(cuda_workspace(cuda, choice->bytes, error));
+        const cudnnStatus_t code = Pass::run(cuda, plan, choice, data);
+        if (code == CUDNN_STATUS_SUCCESS) {
+            choice->settled = true;
+            return STATUS_OK;
+        }
+        if (choice->settled || tried || !unsupported(code))
+            return cudnn_failed(error, Pass::name(), code, data->about);
     }
-    plan->has_data = true;
-    return STATUS_OK;
-}
-
-static enum status choose_backward_filter(struct cuda *cuda, struct conv_plan *plan,
-                                          const struct tensor *about, struct error *error)
-{
-    cudnnConvolutionBwdFilterAlgoPerf_t proposals[PROPOSALS_MAX];
-    int count = 0;
-    if (plan->has_filter)
-        return STATUS_OK;
-    plan->backward_filter = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
-    if (cudnnGetConvolutionBackwardFilterWorkspaceSize(cuda->cudnn, plan->x, plan->y, plan->convolution,
-                                                       plan->weight, plan->backward_filter,
-                                                       &plan->filter_bytes) != CUDNN_STATUS_SUCCESS) {
-        CUDNN_TRY(about, cudnnGetConvolutionBackwardFilterAlgorithm_v7, cuda->cudnn, plan->x, plan->y,
-                  plan->convolution, plan->weight, PROPOSALS_MAX, &count, proposals);
-        TRY(take_proposal(proposals, count, &plan->backward_filter, &plan->filter_bytes,
-                          "backward over weights", about, error));
-    }
-    plan->has_filter = true;
-    return STATUS_OK;
 }
 
 static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct conv_plan **out,
@@ -177,8 +255,6 @@ static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct
         return error_set(error, STATUS_NO_MEMORY, "no memory for a convolution's plan");
     *out = (struct conv_plan *)plan;
     enum status status = describe(*out, &s, call->in[0], error);
-    if (status == STATUS_OK)
-        status = choose_forward(cuda, *out, call->in[0], error);
     if (status != STATUS_OK) {
         plan->destroy(plan);
         return status;
@@ -197,15 +273,18 @@ static __global__ void bias_kernel(size_t count, float *y, const float *bias, ui
         y[i] = element_bias(y[i], bias, i, channels, plane, relu);
 }
 
-static enum status forward_separate(struct cuda *cuda, const struct conv_plan *plan,
-                                    const struct op_call *call, struct error *error)
+static enum status forward_separate(struct cuda *cuda, struct conv_plan *plan, const struct op_call *call,
+                                    struct error *error)
 {
-    const struct tensor *x = call->in[0], *y = call->out[0];
+    const struct tensor *y = call->out[0];
     const struct conv_sizes s = sizes_of(call);
     const size_t count = cuda_elements(y);
-    CUDNN_TRY(x, cudnnConvolutionForward, cuda->cudnn, &ONE, plan->x, x->data, plan->weight,
-              call->in[1]->data, plan->convolution, plan->forward, cuda->workspace, plan->forward_bytes,
-              &ZERO, plan->y, y->data);
+    struct conv_data data = {};
+    data.about = call->in[0];
+    data.x = call->in[0]->data;
+    data.weight = call->in[1]->data;
+    data.y = y->data;
+    TRY(run<forward_pass>(cuda, plan, &data, error));
     if (call->in[2] == NULL && !call->attributes.relu)
         return STATUS_OK;
     bias_kernel<<<cuda_blocks(count), THREADS, 0, cuda->stream>>>(
@@ -226,8 +305,33 @@ static cudnnStatus_t forward_fused(struct cuda *cuda, const struct conv_plan *pl
         activation = plan->fusion == FUSED ? cuda->relu : cuda->relu_plain;
     return cudnnConvolutionBiasActivationForward(
         cuda->cudnn, &ONE, plan->x, call->in[0]->data, plan->weight, call->in[1]->data, plan->convolution,
-        plan->forward, cuda->workspace, plan->forward_bytes, &ZERO, plan->y, y->data, plan->bias,
-        call->in[2]->data, activation, plan->y, y->data);
+        forward_pass::preferred, cuda->workspace, plan->choice[FORWARD].bytes, &ZERO, plan->y, y->data,
+        plan->bias, call->in[2]->data, activation, plan->y, y->data);
+}
+
+/* Sets plan->fusion to the first kind that works here, or is known to; STATUS_AGAIN: none does. */
+static enum status try_fused(struct cuda *cuda, struct conv_plan *plan, const struct op_call *call,
+                             struct error *error)
+{
+    struct pass_choice *choice = &plan->choice[FORWARD];
+    if (call->in[2] == NULL || plan->fusion == SEPARATE)
+        return STATUS_AGAIN;
+    if (!choice->settled)
+        TRY(choose<forward_pass>(cuda, plan, false, call->in[0], error));
+    if (choice->algorithm != forward_pass::preferred)
+        plan->fusion = SEPARATE;
+    TRY(cuda_workspace(cuda, choice->bytes, error));
+    while (plan->fusion != SEPARATE) {
+        const cudnnStatus_t code = forward_fused(cuda, plan, call);
+        if (code == CUDNN_STATUS_SUCCESS) {
+            choice->settled = true;
+            return STATUS_OK;
+        }
+        if (!unsupported(code))
+            return cudnn_failed(error, "cudnnConvolutionBiasActivationForward", code, call->in[0]);
+        plan->fusion = (enum fusion)(plan->fusion + 1);
+    }
+    return STATUS_AGAIN;
 }
 
 static enum status forward(struct backend *backend, struct op_call *call, struct error *error)
@@ -236,21 +340,8 @@ static enum status forward(struct backend *backend, struct op_call *call, struct
     struct conv_plan *plan;
     TRY(cuda_output(call, call->out[0], error));
     TRY(plan_of(cuda, call, &plan, error));
-    TRY(cuda_workspace(cuda, plan->forward_bytes, error));
-    if (call->in[2] == NULL)
-        return forward_separate(cuda, plan, call, error);
-    if (plan->forward != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM)
-        plan->fusion = SEPARATE;
-    while (plan->fusion != SEPARATE) {
-        const cudnnStatus_t code = forward_fused(cuda, plan, call);
-        if (code == CUDNN_STATUS_SUCCESS)
-            return STATUS_OK;
-        const int category = CUDNN_STATUS_CATEGORY((int)code);
-        if (category != CUDNN_STATUS_NOT_SUPPORTED && category != CUDNN_STATUS_BAD_PARAM)
-            return cudnn_failed(error, "cudnnConvolutionBiasActivationForward", code, call->in[0]);
-        plan->fusion = (enum fusion)(plan->fusion + 1);
-    }
-    return forward_separate(cuda, plan, call, error);
+    const enum status status = try_fused(cuda, plan, call, error);
+    return status == STATUS_AGAIN ? forward_separate(cuda, plan, call, error) : status;
 }
 
 enum status cuda_linear(struct backend *backend, struct op_call *call, struct error *error)
@@ -268,26 +359,24 @@ enum status cuda_conv2d(struct backend *backend, struct op_call *call, struct er
 static enum status backward_of(struct cuda *cuda, struct conv_plan *plan, struct op_call *call,
                                const void *dy, struct error *error)
 {
-    const struct tensor *x = call->in[0], *weight = call->in[1];
+    struct conv_data data = {};
+    data.about = call->in[0];
+    data.x = call->in[0]->data;
+    data.weight = call->in[1]->data;
+    data.dy = dy;
     if (call->din[0] != NULL) {
         TRY(cuda_output(call, call->din[0], error));
-        TRY(choose_backward_data(cuda, plan, x, error));
-        TRY(cuda_workspace(cuda, plan->data_bytes, error));
-        CUDNN_TRY(x, cudnnConvolutionBackwardData, cuda->cudnn, &ONE, plan->weight, weight->data, plan->y, dy,
-                  plan->convolution, plan->backward_data, cuda->workspace, plan->data_bytes, &ZERO, plan->x,
-                  call->din[0]->data);
+        data.dx = call->din[0]->data;
+        TRY(run<data_pass>(cuda, plan, &data, error));
     }
     if (call->din[1] != NULL) {
         TRY(cuda_output(call, call->din[1], error));
-        TRY(choose_backward_filter(cuda, plan, x, error));
-        TRY(cuda_workspace(cuda, plan->filter_bytes, error));
-        CUDNN_TRY(x, cudnnConvolutionBackwardFilter, cuda->cudnn, &ONE, plan->x, x->data, plan->y, dy,
-                  plan->convolution, plan->backward_filter, cuda->workspace, plan->filter_bytes, &ZERO,
-                  plan->weight, call->din[1]->data);
+        data.dweight = call->din[1]->data;
+        TRY(run<filter_pass>(cuda, plan, &data, error));
     }
     if (call->din[2] != NULL) {
         TRY(cuda_output(call, call->din[2], error));
-        CUDNN_TRY(x, cudnnConvolutionBackwardBias, cuda->cudnn, &ONE, plan->y, dy, &ZERO, plan->bias,
+        CUDNN_TRY(data.about, cudnnConvolutionBackwardBias, cuda->cudnn, &ONE, plan->y, dy, &ZERO, plan->bias,
                   call->din[2]->data);
     }
     return STATUS_OK;

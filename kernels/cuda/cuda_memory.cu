@@ -190,7 +190,7 @@ struct least {
     }
 };
 
-/* The block's values, one a thread, joined in a tree; thread 0 has the result. */
+/* The block's values, one a thread, joined in a tree. */
 template <class Join, class Value> static __device__ Value join_block(Value value)
 {
     __shared__ Value tree[THREADS];
@@ -200,6 +200,7 @@ template <class Join, class Value> static __device__ Value join_block(Value valu
         if (threadIdx.x < half)
             tree[threadIdx.x] = Join::of(tree[threadIdx.x], tree[threadIdx.x + half]);
     }
+    __syncthreads();
     return tree[0];
 }
 
