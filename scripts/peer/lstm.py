@@ -13,6 +13,7 @@ last line is for programs: milliseconds of the median step, of the fastest and o
 process's peak memory (VmHWM).
 """
 import argparse
+import os
 import time
 
 import torch
@@ -64,7 +65,7 @@ def measure(size, steps, dropout):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--size", choices=tuple(SIZES), default="job")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--dropout", type=float, default=0.5)

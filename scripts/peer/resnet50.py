@@ -14,6 +14,7 @@ line is for programs: samples per second of the median step, of the slowest and 
 process's peak memory (VmHWM).
 """
 import argparse
+import os
 import time
 
 import torch
@@ -57,7 +58,7 @@ def measure(layout, steps, batch, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--layout", choices=("contiguous", "channels_last"), default="contiguous")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--batch", type=int, default=20)
