@@ -154,9 +154,9 @@ struct op_attributes {
  * Whatever an output is (out, a saved tensor, din), one rule holds: with `data` NULL the backend takes a
  * block from `arena` and chooses the layout; otherwise it writes there, in the layout that stands in the
  * struct. It may also answer with memory that is there already, the same `data` as an input (forward) or
- * as a dout (backward), or one block for two din: reshape and add do. Outputs are overwritten, never added to. On failure nothing that
- * the call took from the arena stays taken: op_forward and op_backward see to it, a backend's function just
- * returns. What it takes for itself it releases where it succeeds. */
+ * as a dout (backward), or one block for two din: reshape and add do. Outputs are overwritten, never added
+ * to. On failure nothing that the call took from the arena stays taken: op_forward and op_backward see to it,
+ * a backend's function just returns. What it takes for itself it releases where it succeeds. */
 struct op_call {
     enum op op;
     struct op_attributes attributes;
