@@ -409,9 +409,10 @@ START_TEST(wrong_indices_are_named)
         else
             tape_log_probability(net.tape, x, index);
         ck_assert_int_eq(tape_finish(net.tape, &net.error), STATUS_INVALID);
-        snprintf(expected, sizeof expected, "in chosen, got %d", (int)indices[1]);
+        snprintf(expected, sizeof expected, "is %d, expected 0..3", (int)indices[1]);
         ck_assert_msg(strstr(net.error.text, expected) != NULL, "%s", net.error.text);
-        ck_assert_ptr_nonnull(strstr(net.error.text, "0..3"));
+        ck_assert_ptr_nonnull(strstr(net.error.text, "element 1 of "));
+        ck_assert_ptr_nonnull(strstr(net.error.text, "\"chosen\""));
     }
     tape_free(net.tape);
     backend_close(net.backend);

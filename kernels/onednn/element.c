@@ -173,20 +173,9 @@ static enum status reshape(struct backend *backend, struct arena *arena, struct 
     return status;
 }
 
-/* Indices keep their order in any shape; there is nothing to reorder. */
-static enum status reshape_any(struct backend *backend, struct arena *arena, struct tensor *to,
-                               const struct tensor *from, struct error *error)
-{
-    if (from->dtype == DTYPE_I32 && to->data != NULL) {
-        memcpy(to->data, from->data, shape_elements(&from->shape) * sizeof(int32_t));
-        return STATUS_OK;
-    }
-    return reshape(backend, arena, to, from, error);
-}
-
 enum status onednn_reshape_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return reshape_any(backend, call->arena, call->out[0], call->in[0], error);
+    return reshape(backend, call->arena, call->out[0], call->in[0], error);
 }
 
 enum status onednn_reshape_backward(struct backend *backend, struct op_call *call, struct error *error)

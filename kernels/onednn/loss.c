@@ -1,6 +1,8 @@
 /* Losses and sums: everything that ends in one number. Sums are doubles, in one order. */
 #include "kernels/onednn/onednn.h"
 
+#include "kernels/op_check.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -121,7 +123,7 @@ static enum status cross_entropy_body(struct backend *backend, struct op_call *c
 {
     const struct cross_entropy size = cross_entropy_of(call);
     const struct row_lanes *lanes = onednn_of(backend)->row;
-    enum status status = onednn_check_indices(call, call->in[1], (uint32_t)size.classes, error);
+    enum status status = op_check_indices(call, 1, (uint32_t)size.classes, error);
     if (status == STATUS_OK)
         status = scratch_reserve(&onednn_of(backend)->terms, size.n * size.m * sizeof(double), error);
     if (status != STATUS_OK)

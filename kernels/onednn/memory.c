@@ -84,12 +84,6 @@ enum status onednn_fill(struct backend *backend, struct tensor *tensor, double v
 {
     const struct onednn *onednn = onednn_of(backend);
     const size_t elements = tensor_elements(tensor);
-    if (tensor->dtype == DTYPE_I32) {
-        int32_t *integers = tensor->data;
-        for (size_t i = 0; i < elements; i++)
-            integers[i] = (int32_t)value;
-        return STATUS_OK;
-    }
     onednn_use_threads(onednn);
     struct tensor plain = *tensor;
     const bool padded = value != 0 && loop_elements(tensor) != elements; // the padding stays zero
@@ -174,8 +168,6 @@ enum status onednn_first_not_finite(struct backend *backend, const struct tensor
     const float *data = tensor->data;
     size_t first = SIZE_MAX;
     *index = SIZE_MAX;
-    if (tensor->dtype == DTYPE_I32)
-        return STATUS_OK;
     onednn_use_threads(onednn);
 #pragma omp parallel for schedule(static) reduction(min : first) if (pieces > 1)
     for (size_t i = 0; i < pieces; i++) {

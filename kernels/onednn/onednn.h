@@ -170,10 +170,6 @@ static inline size_t loop_piece(size_t count, size_t piece)
 typedef double loop_term(const float *a, const float *b, size_t count);
 double loop_sum(loop_term *term, const float *a, const float *b, size_t count);
 
-/* Every index in 0..bound - 1, or STATUS_INVALID that names the first that is not. */
-enum status onednn_check_indices(const struct op_call *call, const struct tensor *indices, uint32_t bound,
-                                 struct error *error); /* rows.c */
-
 /* ---- the operations, by file ---- */
 
 typedef enum status onednn_op(struct backend *backend, struct op_call *call, struct error *error);

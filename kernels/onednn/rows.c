@@ -1,6 +1,8 @@
 /* Softmax and what goes by rows beside it: log-probabilities, sampling, embeddings. */
 #include "kernels/onednn/onednn.h"
 
+#include "kernels/op_check.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -57,29 +59,13 @@ enum status onednn_softmax_backward(struct backend *backend, struct op_call *cal
     return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, softmax_backward_body, error);
 }
 
-/* ---- indices ---- */
-
-enum status onednn_check_indices(const struct op_call *call, const struct tensor *indices, uint32_t bound,
-                                 struct error *error)
-{
-    const int32_t *index = indices->data;
-    const size_t count = shape_elements(&indices->shape);
-    for (size_t i = 0; i < count; i++)
-        if (index[i] < 0 || (uint32_t)index[i] >= bound)
-            return error_set(error, STATUS_INVALID,
-                             "%s: expected indices in 0..%u%s%s, got %d at element %zu",
-                             op_rule(call->op)->name, bound - 1, indices->name == NULL ? "" : " in ",
-                             indices->name == NULL ? "" : indices->name, (int)index[i], i);
-    return STATUS_OK;
-}
-
 /* ---- log-probability of what was picked ---- */
 
 static enum status log_probability_body(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)backend;
     const size_t width = last_size(call->in[0]), rows = call->in[0]->shape.size[0];
-    enum status status = onednn_check_indices(call, call->in[1], (uint32_t)width, error);
+    enum status status = op_check_indices(call, 1, (uint32_t)width, error);
     const int32_t *action = call->in[1]->data;
     const float *x = floats(call->in[0]);
     float *y = floats(call->out[0]);
@@ -153,7 +139,7 @@ static enum status embedding_body(struct backend *backend, struct op_call *call,
 {
     (void)backend;
     const size_t width = call->in[1]->shape.size[1], count = shape_elements(&call->in[0]->shape);
-    enum status status = onednn_check_indices(call, call->in[0], call->in[1]->shape.size[0], error);
+    enum status status = op_check_indices(call, 0, call->in[1]->shape.size[0], error);
     if (status != STATUS_OK)
         return status;
     const int32_t *index = call->in[0]->data;
