@@ -42,16 +42,17 @@ void ref_apply_relu(const struct op_call *call, struct tensor *y)
         value[i] = value[i] <= 0 ? 0 : value[i];
 }
 
-enum status ref_before_relu(const struct op_call *call, double **gradient, void **scratch,
-                            struct error *error)
+enum status ref_begin_backward(const struct op_call *call, double **gradient, void **scratch,
+                               struct error *error)
 {
     const double *y = call->out[0]->data;
     double *dy = call->dout[0]->data;
     const size_t count = ref_count(call->out[0]);
     *scratch = NULL;
     *gradient = dy;
-    if (!call->attributes.relu)
-        return STATUS_OK;
+    enum status status = ref_make_gradients(call, error);
+    if (status != STATUS_OK || !call->attributes.relu)
+        return status;
     double *gated = ref_scratch(call, count, error);
     if (gated == NULL)
         return STATUS_NO_MEMORY;

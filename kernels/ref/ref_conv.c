@@ -150,9 +150,7 @@ enum status ref_conv2d_backward(struct backend *backend, struct op_call *call, s
     const struct conv conv = conv_of(call);
     double *dz, *dx = NULL, *dweight = NULL;
     void *scratch;
-    enum status status = ref_make_gradients(call, error);
-    if (status == STATUS_OK)
-        status = ref_before_relu(call, &dz, &scratch, error);
+    enum status status = ref_begin_backward(call, &dz, &scratch, error);
     if (status != STATUS_OK)
         return status;
     if ((dx = ref_doubles(call->din[0])) != NULL) {

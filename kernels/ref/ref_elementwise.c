@@ -52,9 +52,7 @@ enum status ref_add_backward(struct backend *backend, struct op_call *call, stru
     (void)backend;
     double *dz;
     void *scratch;
-    enum status status = ref_make_gradients(call, error);
-    if (status == STATUS_OK)
-        status = ref_before_relu(call, &dz, &scratch, error);
+    enum status status = ref_begin_backward(call, &dz, &scratch, error);
     if (status != STATUS_OK)
         return status;
     for (int i = 0; i < 2; i++)

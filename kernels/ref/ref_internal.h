@@ -55,10 +55,11 @@ enum status ref_make(const struct op_call *call, struct tensor *tensor, struct e
 /* ref_make for those of the inputs' gradients that are wanted. */
 enum status ref_make_gradients(const struct op_call *call, struct error *error);
 
-/* The gradient of the first output in front of the operation's ReLU: dout[0] where the ReLU was open and zero
- * elsewhere; without a ReLU dout[0] itself. Give *scratch (NULL or a block) back when it was read. */
-enum status ref_before_relu(const struct op_call *call, double **gradient, void **scratch,
-                            struct error *error);
+/* How the backward of an operation with a ReLU begins: ref_make_gradients, and *gradient is that of the first
+ * output in front of the ReLU: dout[0] where it was open and zero elsewhere; without a ReLU dout[0] itself.
+ * Give *scratch (NULL or a block) back when it was read. */
+enum status ref_begin_backward(const struct op_call *call, double **gradient, void **scratch,
+                               struct error *error);
 
 /* In place: max(0, each), where the operation has a ReLU. NaN stays NaN. */
 void ref_apply_relu(const struct op_call *call, struct tensor *y);

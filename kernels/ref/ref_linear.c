@@ -52,9 +52,7 @@ enum status ref_linear_backward(struct backend *backend, struct op_call *call, s
     const size_t outputs = call->in[1]->shape.size[0];
     double *dz;
     void *scratch;
-    enum status status = ref_make_gradients(call, error);
-    if (status == STATUS_OK)
-        status = ref_before_relu(call, &dz, &scratch, error);
+    enum status status = ref_begin_backward(call, &dz, &scratch, error);
     if (status != STATUS_OK)
         return status;
     double *dx = ref_doubles(call->din[0]), *dweight = ref_doubles(call->din[1]);

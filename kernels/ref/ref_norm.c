@@ -98,9 +98,7 @@ enum status ref_batch_norm_backward(struct backend *backend, struct op_call *cal
     const double *x = call->in[0]->data, *weight = call->in[1]->data;
     double *dz, *dx;
     void *scratch;
-    enum status status = ref_make_gradients(call, error);
-    if (status == STATUS_OK)
-        status = ref_before_relu(call, &dz, &scratch, error);
+    enum status status = ref_begin_backward(call, &dz, &scratch, error);
     if (status != STATUS_OK)
         return status;
     dx = ref_doubles(call->din[0]);
