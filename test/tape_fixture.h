@@ -67,6 +67,16 @@ static inline void fixture_build(uint64_t seed)
     CK_OK(gradients_new(&fixture.gradients, fixture.params, &fixture.error));
 }
 
+static inline void fixture_begin(void)
+{
+    tape_begin(fixture.tape, TAPE_TRAIN, fixture.gradients);
+}
+
+static inline struct variable *fixture_use(struct parameter *parameter)
+{
+    return tape_parameter(fixture.tape, parameter);
+}
+
 static inline void fixture_write(struct parameter *parameter, const double *values)
 {
     CK_OK(params_write(fixture.params, parameter, DTYPE_F64, values, &fixture.error));
