@@ -181,6 +181,17 @@ void training_step(struct training *training, struct golden *golden, uint32_t st
     look_after(training, golden, step);
 }
 
+void training_expect_unmoved(const struct training *training, const struct golden *golden, uint32_t steps)
+{
+    ck_assert_uint_eq(golden_violations(golden, 1, GOLDEN_OUTPUT), 0);
+    ck_assert_uint_eq(golden_violations(golden, 1, GOLDEN_LOSS), 0);
+    ck_assert_uint_eq(golden_violations(golden, 1, GOLDEN_GRADIENT), 0);
+    for (uint32_t step = 1; step <= steps; step++) {
+        ck_assert_uint_eq(golden_violations(golden, step, GOLDEN_LOSS), step > 1);
+        ck_assert_uint_ge(golden_violations(golden, step, GOLDEN_UPDATE), training->count);
+    }
+}
+
 void training_statistics(struct training *training, struct golden *golden, uint32_t step)
 {
     struct params *params = training->params[0];

@@ -55,6 +55,10 @@ int32_t *training_indices(uint64_t *state, size_t count, uint32_t limit);
  * parameters' changes to the record. */
 void training_step(struct training *training, struct golden *golden, uint32_t step, bool update);
 
+/* What a record must say of `steps` steps without an update: outputs, loss and gradients of the first are
+ * right, and from then on every loss and every parameter's change are out of bounds. */
+void training_expect_unmoved(const struct training *training, const struct golden *golden, uint32_t steps);
+
 /* Holds the running statistics to the record. */
 void training_statistics(struct training *training, struct golden *golden, uint32_t step);
 
