@@ -101,6 +101,7 @@ static enum status onednn_open(struct backend *backend, const struct backend_set
              version->minor, version->patch, instructions(), onednn->threads,
              onednn->threads == 1 ? "" : "s");
     backend->source = arena_host;
+    backend->source.take = onednn_take;
     backend->state = onednn;
     return STATUS_OK;
 }

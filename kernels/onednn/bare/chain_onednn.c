@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* ---- tensors ---- */
 
@@ -30,6 +31,19 @@ int chain_tensor_at(struct chain *chain, const dnnl_memory_desc_t *desc, void *d
     return (int)chain->tensors++;
 }
 
+/* Large blocks in large pages, as the backend has them. */
+static float *zeros(size_t bytes)
+{
+    const size_t page = 2 << 20, unit = bytes >= 4 * page ? page : 64;
+    const size_t rounded = (bytes + unit - 1) / unit * unit;
+    float *block = aligned_alloc(unit, rounded);
+    if (block == NULL)
+        return NULL;
+    if (unit == page)
+        (void)madvise(block, rounded, MADV_HUGEPAGE);
+    return memset(block, 0, bytes);
+}
+
 /* The smallest free buffer that is large enough, else a new one. */
 static int buffer_take(struct chain *chain, size_t bytes)
 {
@@ -42,11 +56,9 @@ static int buffer_take(struct chain *chain, size_t bytes)
         assert(chain->buffers < CHAIN_BUFFERS_MAX);
         best = (int)chain->buffers++;
         chain->buffer[best].bytes = (bytes + 63) & ~(size_t)63;
-        chain->buffer[best].data = aligned_alloc(64, chain->buffer[best].bytes);
+        chain->buffer[best].data = zeros(chain->buffer[best].bytes);
         if (chain->buffer[best].data == NULL)
             try(chain, dnnl_out_of_memory);
-        else
-            memset(chain->buffer[best].data, 0, chain->buffer[best].bytes);
     }
     chain->buffer[best].free = false;
     return best;
@@ -161,10 +173,9 @@ static dnnl_status_t make_slab(struct chain_slab *slab, size_t count)
     float **const parts[] = {&slab->parameters, &slab->gradients};
     slab->count = count;
     for (int i = 0; i < 2; i++) {
-        *parts[i] = aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64);
+        *parts[i] = zeros(count * sizeof(float));
         if (*parts[i] == NULL)
             return dnnl_out_of_memory;
-        memset(*parts[i], 0, count * sizeof(float));
     }
     return dnnl_success;
 }
