@@ -137,7 +137,7 @@ enum status params_slab_new(struct tensor *slab, struct backend *backend, size_t
 void params_slab_free(struct tensor *slab, struct backend *backend)
 {
     if (slab->data != NULL)
-        backend->source.give(backend->source.context, slab->data);
+        backend->source.give(backend->source.context, slab->data, slab->bytes);
     slab->data = NULL;
 }
 

@@ -29,10 +29,11 @@ static void *memory_take(void *context, size_t bytes)
     return (char *)chunk + ARENA_ALIGNMENT;
 }
 
-static void memory_give(void *context, void *chunk)
+static void memory_give(void *context, void *chunk, size_t bytes)
 {
     ck_assert_ptr_eq(context, &memory);
     size_t *begin = (size_t *)(void *)((char *)chunk - ARENA_ALIGNMENT);
+    ck_assert_uint_eq(*begin, bytes);
     memory.room += *begin;
     memory.out--;
     free(begin);

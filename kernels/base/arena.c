@@ -10,10 +10,13 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #ifndef ARENA_POISON
 #define ARENA_POISON 0
 #endif
+
+enum { MAPPED_BYTES_MIN = 1 << 20 };
 
 struct block {
     size_t offset, bytes; // in the plan
@@ -38,13 +41,23 @@ struct arena {
 static void *host_take(void *context, size_t bytes)
 {
     (void)context;
-    return aligned_alloc(ARENA_ALIGNMENT, bytes);
+    if (bytes < MAPPED_BYTES_MIN)
+        return aligned_alloc(ARENA_ALIGNMENT,
+                             (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT);
+    void *chunk = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (chunk == MAP_FAILED)
+        return NULL;
+    madvise(chunk, bytes, MADV_HUGEPAGE); // a wish; a kernel without huge pages says no
+    return chunk;
 }
 
-static void host_give(void *context, void *chunk)
+static void host_give(void *context, void *chunk, size_t bytes)
 {
     (void)context;
-    free(chunk);
+    if (bytes < MAPPED_BYTES_MIN)
+        free(chunk);
+    else
+        munmap(chunk, bytes);
 }
 
 static void host_poison(void *context, void *block, size_t bytes)
@@ -84,7 +97,7 @@ static void chunk_give(struct arena *arena, void *chunk, size_t bytes)
 {
     if (chunk == NULL)
         return;
-    arena->source.give(arena->source.context, chunk);
+    arena->source.give(arena->source.context, chunk, bytes);
     arena->stats.held -= bytes;
 }
 

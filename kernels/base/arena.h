@@ -25,12 +25,13 @@ enum { ARENA_ALIGNMENT = 64 };
 /* Where chunks come from. All functions get `context`. */
 struct arena_source {
     void *context;
-    void *(*take)(void *context, size_t bytes); /* aligned to ARENA_ALIGNMENT; NULL: no memory */
-    void (*give)(void *context, void *chunk);
+    void *(*take)(void *context, size_t bytes);             /* aligned to ARENA_ALIGNMENT; NULL: no memory */
+    void (*give)(void *context, void *chunk, size_t bytes); /* as it was taken */
     void (*poison)(void *context, void *block, size_t bytes);
 };
 
-/* Host memory: aligned_alloc, free, memset. */
+/* Host memory. A chunk of a mebibyte or more is a mapping of its own, in huge pages where the kernel has
+ * some: what a step gives back then leaves the process, which malloc's heap would keep. */
 extern const struct arena_source arena_host;
 
 struct arena;

@@ -19,8 +19,9 @@ static void *chunk_take(void *context, size_t bytes)
 }
 
 /* What is queued may still read the chunk. */
-static void chunk_give(void *context, void *chunk)
+static void chunk_give(void *context, void *chunk, size_t bytes)
 {
+    (void)bytes;
     struct cuda *cuda = (struct cuda *)context;
     cudaStreamSynchronize(cuda->stream);
     cudaFree(chunk);
