@@ -1,3 +1,5 @@
+/* How a backend is held to ref, row by row of the table: every form of a call (into given memory, inference,
+ * each set of gradients, a second time) and its bits. Linked into the conformance tests. */
 #include "test/conformance.h"
 
 #include "kernels/ref/ref.h"

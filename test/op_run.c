@@ -1,3 +1,4 @@
+/* One row of the table, run. Linked into the tests and benchmarks that go by the table. */
 #include "test/op_run.h"
 
 #include "kernels/op_check.h"

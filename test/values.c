@@ -1,3 +1,4 @@
+/* Numbers of a tensor: made, moved, compared. Linked into the tests of the operations. */
 #include "test/values.h"
 
 #include "test/mlp_problem.h"
