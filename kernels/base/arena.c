@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #ifndef ARENA_POISON
 #define ARENA_POISON 0
 #endif
 
-enum { MAPPED_BYTES_MIN = 1 << 20 };
+enum { MAPPED_BYTES_MIN = 1 << 20, LARGE_PAGE_BYTES = 2 << 20 };
 
 struct block {
     size_t offset, bytes; // in the plan
@@ -38,17 +39,31 @@ struct arena {
     struct arena_stats stats;
 };
 
+/* A mapping that begins on a large page: what the kernel gave beyond it at both ends goes back. */
+static void *map_large(size_t bytes)
+{
+    const size_t spare = LARGE_PAGE_BYTES, page = (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes > SIZE_MAX - 2 * spare)
+        return NULL;
+    const size_t length = (bytes + page - 1) / page * page;
+    char *mapping = mmap(NULL, length + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED)
+        return NULL;
+    const size_t before = (spare - (uintptr_t)mapping % spare) % spare;
+    if (before > 0)
+        munmap(mapping, before);
+    if (before < spare)
+        munmap(mapping + before + length, spare - before);
+    madvise(mapping + before, length, MADV_HUGEPAGE); // a wish: a kernel that has none to give is no failure
+    return mapping + before;
+}
+
 static void *host_take(void *context, size_t bytes)
 {
     (void)context;
-    if (bytes < MAPPED_BYTES_MIN)
-        return aligned_alloc(ARENA_ALIGNMENT,
-                             (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT);
-    void *chunk = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (chunk == MAP_FAILED)
-        return NULL;
-    madvise(chunk, bytes, MADV_HUGEPAGE); // a wish; a kernel without huge pages says no
-    return chunk;
+    if (bytes >= MAPPED_BYTES_MIN)
+        return map_large(bytes);
+    return aligned_alloc(ARENA_ALIGNMENT, (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT);
 }
 
 static void host_give(void *context, void *chunk, size_t bytes)

@@ -30,7 +30,7 @@ struct arena_source {
     void (*poison)(void *context, void *block, size_t bytes);
 };
 
-/* Host memory. A chunk of a mebibyte or more is a mapping of its own, in huge pages where the kernel has
+/* Host memory. A chunk of a mebibyte or more is a mapping of its own, in large pages where the kernel has
  * some: what a step gives back then leaves the process, which malloc's heap would keep. */
 extern const struct arena_source arena_host;
 

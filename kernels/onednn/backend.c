@@ -51,9 +51,9 @@ static void onednn_free(struct onednn *onednn)
     dnnl_primitive_attr_destroy(onednn->attributes);
     dnnl_stream_destroy(onednn->stream);
     dnnl_engine_destroy(onednn->engine);
-    free(onednn->copies.data);
-    free(onednn->terms.data);
-    free(onednn->pad.data);
+    scratch_free(&onednn->copies);
+    scratch_free(&onednn->terms);
+    scratch_free(&onednn->pad);
     free(onednn);
 }
 
@@ -101,7 +101,6 @@ static enum status onednn_open(struct backend *backend, const struct backend_set
              version->minor, version->patch, instructions(), onednn->threads,
              onednn->threads == 1 ? "" : "s");
     backend->source = arena_host;
-    backend->source.take = onednn_take;
     backend->state = onednn;
     return STATUS_OK;
 }

@@ -77,13 +77,9 @@ size_t layout_bytes(const struct shape *shape, enum dtype dtype, const void *tok
 
 void layouts_free(struct onednn *onednn);
 
-/* Host memory for arenas, slabs and scratch: aligned to 64, or to large pages; to be freed by free. NULL:
- * none.
- */
-void *onednn_take(void *context, size_t bytes);
-
 /* At least `bytes`, aligned to 64. What was there before is gone when it grows. */
 enum status scratch_reserve(struct scratch *scratch, size_t bytes, struct error *error);
+void scratch_free(struct scratch *scratch);
 
 /* ---- plan.c ---- */
 

@@ -1,10 +1,11 @@
 /* A chain's parts. Failures stick while it is made. */
 #include "kernels/onednn/bare/chain_onednn.h"
 
+#include "kernels/base/arena.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* ---- tensors ---- */
 
@@ -31,17 +32,17 @@ int chain_tensor_at(struct chain *chain, const dnnl_memory_desc_t *desc, void *d
     return (int)chain->tensors++;
 }
 
-/* Large blocks in large pages, as the backend has them. */
+/* Memory as the backend has it. */
 static float *zeros(size_t bytes)
 {
-    const size_t page = 2 << 20, unit = bytes >= 4 * page ? page : 64;
-    const size_t rounded = (bytes + unit - 1) / unit * unit;
-    float *block = aligned_alloc(unit, rounded);
-    if (block == NULL)
-        return NULL;
-    if (unit == page)
-        (void)madvise(block, rounded, MADV_HUGEPAGE);
-    return memset(block, 0, bytes);
+    float *block = arena_host.take(NULL, bytes);
+    return block == NULL ? NULL : memset(block, 0, bytes);
+}
+
+static void give(float *block, size_t bytes)
+{
+    if (block != NULL)
+        arena_host.give(NULL, block, bytes);
 }
 
 /* The smallest free buffer that is large enough, else a new one. */
@@ -196,11 +197,11 @@ void chain_close(struct chain *chain)
     for (uint32_t i = 0; i < chain->tensors; i++)
         dnnl_memory_destroy(chain->tensor[i].memory);
     for (uint32_t i = 0; i < chain->buffers; i++)
-        free(chain->buffer[i].data);
+        give(chain->buffer[i].data, chain->buffer[i].bytes);
     dnnl_stream_destroy(chain->stream);
     dnnl_engine_destroy(chain->engine);
-    free(chain->slab.parameters);
-    free(chain->slab.gradients);
+    give(chain->slab.parameters, chain->slab.count * sizeof(float));
+    give(chain->slab.gradients, chain->slab.count * sizeof(float));
 }
 
 dnnl_status_t chain_run(const struct chain *chain, unsigned kinds)
