@@ -17,17 +17,10 @@ import os
 import time
 
 import torch
+from memory import peak_mib
 
 # tokens, embedding, hidden, layers, length of a sequence, sequences
 SIZES = {"tutorial": (10, 2, 3, 4, 5, 3), "job": (10000, 200, 200, 2, 35, 20)}
-
-
-def peak_mib():
-    with open("/proc/self/status", encoding="ascii") as status:
-        for line in status:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    return float("nan")
 
 
 class Model(torch.nn.Module):

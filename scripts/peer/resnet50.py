@@ -19,16 +19,9 @@ import time
 
 import torch
 import torchvision
+from memory import peak_mib
 
 UNCOUNTED, CLASSES = 2, 30
-
-
-def peak_mib():
-    with open("/proc/self/status", encoding="ascii") as status:
-        for line in status:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    return float("nan")
 
 
 def wait(device):
