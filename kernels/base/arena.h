@@ -1,6 +1,6 @@
 /* An arena: the memory of one step, freed at once.
  *
- * Blocks are cut from chunks that a source gives (malloc for host memory, the GPU's allocator for device
+ * Blocks are cut from chunks that a source gives (arena_host, or the GPU's allocator for device
  * memory; the arena itself never touches the bytes, so device addresses are fine). A block may be released
  * early, and its bytes then serve the next one that fits: first fit by address, neighbours merged, so that
  * equal sequences of calls give equal addresses. arena_reset ends the step: every block is gone. If the step
