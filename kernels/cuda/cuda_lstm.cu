@@ -280,13 +280,15 @@ static enum status take_scratch(struct cuda *cuda, const struct lstm_plan *plan,
     return STATUS_OK;
 }
 
-/* The weights' gradients come second: they read what the data's left in the reserve. */
+/* The weights' gradients come second: they read what the data's left in the reserve. The forward's plan may
+ * have been forgotten meanwhile, and the pieces with it. */
 enum status cuda_lstm_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
     struct lstm_plan *plan;
     struct lstm_scratch scratch = {};
     TRY(plan_of(cuda, call, &plan, error));
+    TRY(plan_pieces(cuda, plan, call, call->saved[SAVED_WEIGHTS].data, error));
     TRY(take_scratch(cuda, plan, call, &scratch, error));
     TRY(cuda_workspace(cuda, plan->work_bytes, error));
     void *dy = scratch.dy != NULL ? scratch.dy : call->dout[Y]->data;

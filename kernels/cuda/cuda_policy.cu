@@ -194,6 +194,8 @@ static enum status capture(struct backend *backend, struct policy_rows *rows, st
         cudaGraphDestroy(graph);
     if (status == STATUS_OK && code != cudaSuccess)
         status = cuda_failed(error, call, code, NULL);
+    else if (status != STATUS_OK)
+        cudaGetLastError(); // that the capture ended badly is no news
     return status;
 }
 
