@@ -19,8 +19,8 @@
 enum { ENVIRONMENTS = 3, STEPS = 5 };
 
 #define JOB                                                                                                  \
-    "{\"kind\":\"reinforce\",\"observers\":{\"count\":1,\"environments\":3},\"rollout\":{\"mode\":\"%s\","   \
-    "\"steps\":5},\"stop\":{\"episodes\":2}}"
+    "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":1,\"environments\":3},"             \
+    "\"rollout\":{\"mode\":\"%s\",\"steps\":5},\"stop\":{\"episodes\":2}}"
 
 static char folder[64];
 static struct control_start start;

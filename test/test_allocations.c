@@ -35,9 +35,9 @@ static char *count(const char *job, const char *mode, const char *episodes)
     snprintf(counts_path, sizeof counts_path, "%s/counts-%u", folder, runs);
     snprintf(counts, sizeof counts, "COUNT_ALLOCATIONS_FILE=%s", counts_path);
     snprintf(preload, sizeof preload, "LD_PRELOAD=%s", getenv("COUNT_ALLOCATIONS_SO"));
-    const char *argv[] = {daemon_path(), "run", job,     "--set",  "/observers/count=10",
-                          "--set",       mode,  "--set", episodes, "--run-dir",
-                          dir,           NULL};
+    const char *argv[] = {daemon_path(), "run",       job,     "--set",  "/observers/count=10",
+                          "--set",       mode,        "--set", episodes, "--set",
+                          "/device=cpu", "--run-dir", dir,     NULL};
     struct process_options options = {.environment = (const char *[]){counts, preload, NULL}};
     ck_assert_int_eq(process_run(&process, folder, argv, &options, 60), 0);
     char *text = file_read(counts_path), *lines[64], *sorted = calloc(1, strlen(text) + 64), *end = sorted;

@@ -24,12 +24,14 @@ static void teardown(void)
     folder_remove(folder);
 }
 
-/* Runs the job with the settings (ended by NULL); returns its episodes.jsonl, whole or less `timing`. */
+/* Runs the job on the CPU, which alone promises all of this, with the settings (ended by NULL); returns its
+ * episodes.jsonl, whole or less `timing`. */
 static char *run(const char *job, const char *const *sets, const char *environment, bool with_timing)
 {
     char dir[96], path[160], command[512];
-    const char *argv[8 + 2 * SETS_MAX] = {daemon_path(), "run", job, "--run-dir", dir};
-    int argc = 5;
+    const char *argv[8 + 2 * SETS_MAX] = {daemon_path(), "run",   job,          "--run-dir",
+                                          dir,           "--set", "/device=cpu"};
+    int argc = 7;
     struct process process;
     snprintf(dir, sizeof dir, "%s/run-%u", folder, ++runs);
     for (; *sets != NULL; sets++) {

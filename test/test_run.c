@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #define SMALL_JOB                                                                                            \
-    "{\"kind\":\"reinforce\",\"observers\":{\"count\":2},\"rollout\":{\"steps\":50},\"stop\":{\"episodes\":" \
-    "3}}"
+    "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":2},\"rollout\":{\"steps\":50},"     \
+    "\"stop\":{\"episodes\":3}}"
 
 static char *run_file(const char *name)
 {
@@ -130,9 +130,9 @@ END_TEST
 START_TEST(a_solved_job_says_so)
 {
     struct process process;
-    workplace_write_job(
-        "{\"kind\":\"reinforce\",\"rollout\":{\"mode\":\"episode\"},\"observers\":{\"count\":1},"
-        "\"running_reward\":{\"weight\":1},\"stop\":{\"episodes\":null,\"running_reward\":8}}");
+    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"rollout\":{\"mode\":\"episode\"},"
+                        "\"observers\":{\"count\":1},\"running_reward\":{\"weight\":1},\"stop\":{"
+                        "\"episodes\":null,\"running_reward\":8}}");
     run_job(&process, 0);
     expect_text(run_file("episodes.log"), "Solved! Running reward is now ");
     expect_text(run_file("episodes.jsonl"), "\"event\":\"solved\"");
@@ -282,8 +282,8 @@ START_TEST(a_directory_in_use_names_its_holder)
 {
     struct process first, second;
     char pid[32], log[160];
-    workplace_write_job(
-        "{\"kind\":\"reinforce\",\"observers\":{\"count\":1},\"stop\":{\"episodes\":1000000}}");
+    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":1},"
+                        "\"stop\":{\"episodes\":1000000}}");
     const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
     process_start(&first, workplace.folder, argv, NULL);
     snprintf(log, sizeof log, "%s/episodes.jsonl", workplace.run_dir);
@@ -337,8 +337,9 @@ START_TEST(a_reader_who_stops_reading_stops_nothing)
 {
     struct process process;
     char fifo[96];
-    workplace_write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":1},\"rollout\":{\"steps\":2},"
-                        "\"stop\":{\"episodes\":3000}}");
+    workplace_write_job(
+        "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":1},\"rollout\":{\"steps\":2},"
+        "\"stop\":{\"episodes\":3000}}");
     snprintf(fifo, sizeof fifo, "%.63s/fifo", workplace.folder);
     ck_assert_int_eq(mkfifo(fifo, 0666), 0);
     const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
@@ -387,8 +388,9 @@ END_TEST
 START_TEST(a_full_disk_ends_the_job_and_tears_no_line)
 {
     struct process process;
-    workplace_write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":1},\"rollout\":{\"steps\":20},"
-                        "\"stop\":{\"episodes\":1000}}");
+    workplace_write_job(
+        "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":1},\"rollout\":{\"steps\":20},"
+        "\"stop\":{\"episodes\":1000}}");
     const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
     struct process_options small = {.file_bytes_max = 1500};
     ck_assert_int_eq(process_run(&process, workplace.folder, argv, &small, 60), 74);

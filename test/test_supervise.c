@@ -22,8 +22,8 @@ enum { PIDS_MAX = 16 };
 static struct process daemon_process;
 
 #define ENDLESS                                                                                              \
-    "{\"kind\":\"reinforce\",\"observers\":{\"count\":3},\"stop\":{\"episodes\":1000000},"                   \
-    "\"supervise\":{\"hang_s\":2}}"
+    "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":3},"                                \
+    "\"stop\":{\"episodes\":1000000},\"supervise\":{\"hang_s\":2}}"
 
 /* Starts an endless job and waits until it trains. */
 static void start(const struct process_options *options)
@@ -206,7 +206,7 @@ START_TEST(nobody_outlives_a_killed_supervisor_by_a_second)
         ck_assert_msg(ended == pids[i], "worker %d: waitpid says %d", (int)pids[i], (int)ended);
     }
     /* Its socket is still there; the next start clears it and moves the logs aside. */
-    workplace_write_job("{\"kind\":\"reinforce\",\"stop\":{\"episodes\":1}}");
+    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"stop\":{\"episodes\":1}}");
     const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
     ck_assert_int_eq(process_run(&daemon_process, workplace.folder, argv, NULL, 60), 0);
 }
@@ -262,7 +262,8 @@ START_TEST(sighup_reads_the_job_again)
     kill(daemon_process.pid, SIGHUP);
     ck_assert(file_wait_for(daemon_process.err_path, "nothing is changed", 20));
     expect_said("expected an integer in 1..1024, got 0");
-    workplace_write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":3},\"stop\":{\"episodes\":1000000},"
+    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":3},"
+                        "\"stop\":{\"episodes\":1000000},"
                         "\"supervise\":{\"hang_s\":2},\"log\":{\"every\":1000000}}");
     kill(daemon_process.pid, SIGHUP);
     ck_assert(file_wait_for(daemon_process.err_path, "/log is in force\n", 20));
@@ -276,8 +277,8 @@ START_TEST(sighup_reads_the_job_again)
     free(after);
     free(json_before);
     free(json_after);
-    workplace_write_job(
-        "{\"kind\":\"reinforce\",\"observers\":{\"count\":2},\"stop\":{\"episodes\":1000000}}");
+    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":2},"
+                        "\"stop\":{\"episodes\":1000000}}");
     kill(daemon_process.pid, SIGHUP);
     ck_assert(file_wait_for(daemon_process.err_path, "its other changes wait for the next start", 20));
     kill(daemon_process.pid, SIGTERM);
