@@ -1,11 +1,11 @@
 /* An arena: the memory of one step, freed at once.
  *
- * Blocks are cut from chunks that a source gives (arena_host, or the GPU's allocator for device
- * memory; the arena itself never touches the bytes, so device addresses are fine). A block may be released
- * early, and its bytes then serve the next one that fits: first fit by address, neighbours merged, so that
- * equal sequences of calls give equal addresses. arena_reset ends the step: every block is gone. If the step
- * needed more than one chunk, the next allocation replaces them by a single one of the size that was needed
- * at the most; from the second equal step on, nothing is asked of the source any more.
+ * Blocks are cut from chunks that a source gives (arena_host, or the GPU's allocator for device memory; the
+ * arena itself never touches the bytes, so device addresses are fine). A block may be released early, and its
+ * bytes then serve the next one that fits: first fit by address, neighbours merged, so that equal sequences
+ * of calls give equal addresses. arena_reset ends the step: every block is gone. If the step needed more than
+ * one chunk, the next allocation replaces them by a single one of the size that was needed at the most; from
+ * the second equal step on, nothing is asked of the source any more.
  *
  * One thread at a time. Nothing here blocks. With poison on (from the start in a sanitizer's build, where
  * time does not count), a block that is released or reset is filled with 0xff bytes (a NaN in
