@@ -196,7 +196,8 @@ struct variable *tape_parameter(struct tape *tape, struct parameter *parameter)
 
 void tape_want_gradient(struct variable *variable)
 {
-    if (variable == NULL || variable->tape->error.status != STATUS_OK)
+    if (variable == NULL || variable->tape->error.status != STATUS_OK ||
+        tape_check(variable->tape, variable, "a wish for a gradient") != STATUS_OK)
         return;
     if (variable->taken || variable->parameter != NULL || variable->own.dtype == DTYPE_I32) {
         tape_fail(variable->tape, STATUS_INVALID,

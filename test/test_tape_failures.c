@@ -34,6 +34,10 @@ START_TEST(misuse_is_told)
     expect_once("no variable");
     tape_resume(fixture.tape);
     expect_once("does not wait");
+    struct variable *past = fixture_input(SHAPE1(1), "past", (double[]){1});
+    begin();
+    tape_want_gradient(past);
+    expect_once("of an earlier step");
     fixture_input(SHAPE2(2, 0), "empty", (double[]){1});
     expect_once("empty");
     struct variable *loss = tape_sum(fixture.tape, fixture_use(p), NULL, 1);
