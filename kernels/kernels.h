@@ -42,7 +42,10 @@
  *                      The mean over the kernel; padding counts as zeros (PyTorch's count_include_pad).
  *
  * OP_RELU              x -> y as x
- *                      The gradient at 0 is 0, everywhere in this file.
+ *                      The gradient at 0 is 0, everywhere in this file. A NaN stays a NaN, here and through
+ *                      every fused ReLU and max pool, so that a loss shows it (then other elements of that
+ *                      output may be NaN too; a batch norm that does not train may lose those of x, and
+ *                      a GPU those under a fused ReLU that its library offers no other way).
  *
  * OP_ADD               a, b as a -> y as a
  *                      a + b; with attributes.relu, max(0, that).

@@ -1,6 +1,7 @@
 /* Every backend that can be opened against ref, operation by operation, over the table of test/op_cases.c:
  * outputs and all gradients, every set of wanted gradients, output gradients that are absent, memory that is
- * given, the same bits twice. And backends that are wrong in one element, which must be seen. */
+ * given, the same bits twice. A NaN that stays one. And backends that are wrong in one element, which must be
+ * seen. */
 #include "kernels/ref/ref.h"
 #include "test/conformance.h"
 #include "test/workplace.h"
@@ -25,6 +26,72 @@ START_TEST(operation_agrees_with_ref)
     ck_assert_msg(pair.complaints == 0, "%s, %s: %u complaints over %u cases", pair.name, op_rule(op)->name,
                   pair.complaints, cases);
     ck_assert(cases >= 2 || use == OP_CASE_DIFFER); // a sample has no gradient
+    conformance_close(&pair);
+}
+END_TEST
+
+/* ---- a NaN ---- */
+
+/* Where a maximum is taken, a NaN could end; a loss would then be a number again, and nobody be told. */
+static const struct op_case maxima[] = {
+    {.name = "relu", .op = OP_RELU, .in = {SHAPE2(5, 33)}},
+    {.name = "linear", .op = OP_LINEAR, .absent = 4, .in = {SHAPE2(5, 33), SHAPE2(17, 33)}},
+    {.name = "large linear", .op = OP_LINEAR, .absent = 4, .in = {SHAPE2(5, 130), SHAPE2(129, 130)}},
+    {.name = "conv2d",
+     .op = OP_CONV2D,
+     .attributes = {.stride = {1, 1}, .padding = {1, 1}},
+     .absent = 4,
+     .in = {SHAPE4(2, 16, 5, 5), SHAPE4(20, 16, 3, 3)}},
+    {.name = "batch norm",
+     .op = OP_BATCH_NORM,
+     .attributes = {.training = true, .epsilon = 1e-5},
+     .absent = 24,
+     .in = {SHAPE4(2, 20, 3, 3), SHAPE1(20), SHAPE1(20)}},
+    {.name = "add", .op = OP_ADD, .in = {SHAPE2(5, 33), SHAPE2(5, 33)}},
+    {.name = "max pool",
+     .op = OP_MAX_POOL,
+     .attributes = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}},
+     .in = {SHAPE4(2, 20, 5, 5)}},
+};
+enum { MAXIMA = sizeof maxima / sizeof *maxima };
+
+/* What ref says is NaN must be; with a NaN about, the rest may be as well. */
+static void compare_nan(struct conformance *pair, const struct op_case *op_case, uint32_t input)
+{
+    struct op_problem problem;
+    struct op_answer expected = {0}, got = {0};
+    struct error error = {0};
+    unsigned seen = 0;
+    op_problem_init(&problem, op_case, pair->ref);
+    problem.in[input].real[problem.in[input].count / 2] = NAN;
+    const struct op_wish forward = {0};
+    ck_assert(op_run(&expected, &problem, &forward, pair->ref, pair->ref_arena, &error) == STATUS_OK &&
+              op_run(&got, &problem, &forward, pair->backend, pair->arena, &error) == STATUS_OK);
+    for (size_t i = 0; i < expected.out[0].count; i++) {
+        if (!isnan(expected.out[0].real[i]))
+            continue;
+        seen++;
+        ck_assert_msg(isnan(got.out[0].real[i]), "%s: %s: a NaN in %s is gone from element %zu", pair->name,
+                      op_case->name, op_rule(op_case->op)->input[input], i);
+    }
+    ck_assert_uint_gt(seen, 0);
+    op_answer_fini(&expected);
+    op_answer_fini(&got);
+    op_problem_fini(&problem);
+}
+
+START_TEST(a_nan_passes_every_maximum)
+{
+    struct conformance pair;
+    if (!conformance_open(&pair, (unsigned)_i, false))
+        return;
+    for (size_t i = 0; i < MAXIMA && pair.backend->ops->host; i++) // the GPU's library does not promise it
+        for (uint32_t input = 0; input < op_rule(maxima[i].op)->inputs; input++) {
+            struct op_case op_case = maxima[i];
+            op_case.attributes.relu = true;
+            if (op_case_has(&op_case, input))
+                compare_nan(&pair, &op_case, input);
+        }
     conformance_close(&pair);
 }
 END_TEST
@@ -163,6 +230,7 @@ int main(void)
     TCase *operations = tcase_create("operations"), *faults = tcase_create("faults");
     tcase_set_timeout(operations, 120);
     tcase_add_loop_test(operations, operation_agrees_with_ref, 0, CONFORMANCE_BACKENDS * OP_COUNT);
+    tcase_add_loop_test(operations, a_nan_passes_every_maximum, 0, CONFORMANCE_BACKENDS);
     suite_add_tcase(suite, operations);
     tcase_add_loop_test(faults, one_wrong_element_is_seen, 0, OP_COUNT);
     tcase_add_loop_test(faults, a_fault_that_comes_later_is_seen, 0, OP_COUNT);

@@ -24,20 +24,6 @@ static bool builder_try(struct builder *builder, dnnl_status_t result, const cha
 
 /* ---- descriptors of primitives ---- */
 
-static dnnl_status_t relu_attributes(const struct onednn *onednn, dnnl_primitive_attr_t *out)
-{
-    dnnl_post_ops_t behind = NULL;
-    dnnl_status_t result = dnnl_primitive_attr_clone(out, onednn->attributes);
-    if (result == dnnl_success)
-        result = dnnl_post_ops_create(&behind);
-    if (result == dnnl_success)
-        result = dnnl_post_ops_append_eltwise(behind, 1, dnnl_eltwise_relu, 0, 0);
-    if (result == dnnl_success)
-        result = dnnl_primitive_attr_set_post_ops(*out, behind);
-    dnnl_post_ops_destroy(behind);
-    return result;
-}
-
 static dnnl_primitive_desc_t builder_keep(struct builder *builder, dnnl_primitive_desc_t descriptor)
 {
     assert(builder->descriptors < PLAN_DESCRIPTORS_MAX);
@@ -46,23 +32,16 @@ static dnnl_primitive_desc_t builder_keep(struct builder *builder, dnnl_primitiv
 }
 
 dnnl_primitive_desc_t builder_describe(struct builder *builder, dnnl_status_t made, const void *operation,
-                                       bool relu, dnnl_primitive_desc_t hint)
+                                       dnnl_primitive_desc_t hint)
 {
-    dnnl_primitive_attr_t fused = NULL;
     dnnl_primitive_desc_t descriptor = NULL;
-    if (!builder_try(builder, made, "operation descriptor"))
+    if (!builder_try(builder, made, "operation descriptor") ||
+        !builder_try(builder,
+                     dnnl_primitive_desc_create(&descriptor, operation, builder->onednn->attributes,
+                                                builder->onednn->engine, hint),
+                     "dnnl_primitive_desc_create"))
         return NULL;
-    if (relu && !builder_try(builder, relu_attributes(builder->onednn, &fused), "dnnl_post_ops"))
-        goto done;
-    if (builder_try(builder,
-                    dnnl_primitive_desc_create(&descriptor, operation,
-                                               relu ? fused : builder->onednn->attributes,
-                                               builder->onednn->engine, hint),
-                    "dnnl_primitive_desc_create"))
-        builder_keep(builder, descriptor);
-done:
-    dnnl_primitive_attr_destroy(fused);
-    return builder_failed(builder) ? NULL : descriptor;
+    return builder_keep(builder, descriptor);
 }
 
 const dnnl_memory_desc_t *builder_query(struct builder *builder, dnnl_primitive_desc_t descriptor,
@@ -193,9 +172,9 @@ int builder_mask(struct builder *builder, const dnnl_memory_desc_t *desc, int y,
     dnnl_eltwise_desc_t forward, backward;
     dnnl_primitive_desc_t hint = builder_describe(
         builder, dnnl_eltwise_forward_desc_init(&forward, dnnl_forward_training, kind, desc, 0, 0), &forward,
-        false, NULL);
+        NULL);
     dnnl_primitive_desc_t descriptor = builder_describe(
-        builder, dnnl_eltwise_backward_desc_init(&backward, kind, desc, desc, 0, 0), &backward, false, hint);
+        builder, dnnl_eltwise_backward_desc_init(&backward, kind, desc, desc, 0, 0), &backward, hint);
     int masked = builder_scratch(builder, desc);
     builder_step(builder, descriptor,
                  (const struct binding[]){

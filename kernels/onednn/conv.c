@@ -43,7 +43,7 @@ static dnnl_primitive_desc_t describe_forward(struct builder *builder, const str
                                 dnnl_convolution_direct, &conv->x, &conv->weight,
                                 conv->biased ? &conv->bias : NULL, &conv->y, conv->stride, conv->padding,
                                 conv->padding),
-                            &operation, call->attributes.relu, NULL);
+                            &operation, NULL);
 }
 
 static void build_forward(struct builder *builder, const struct op_call *call)
@@ -66,7 +66,10 @@ static void build_forward(struct builder *builder, const struct op_call *call)
 
 enum status onednn_conv2d_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return plan_run(backend, call, PASS_FORWARD, build_forward, error);
+    enum status status = plan_run(backend, call, PASS_FORWARD, build_forward, error);
+    if (status == STATUS_OK && call->attributes.relu)
+        onednn_relu(backend, call->out[0], call->out[0]);
+    return status;
 }
 
 /* The output's gradient, through ReLU, in the layout that a backward pass wants. */
@@ -86,7 +89,7 @@ static void build_backward_data(struct builder *builder, const struct op_call *c
         builder,
         dnnl_convolution_backward_data_desc_init(&operation, dnnl_convolution_direct, &conv->x, &conv->weight,
                                                  &conv->y, conv->stride, conv->padding, conv->padding),
-        &operation, false, forward);
+        &operation, forward);
     const struct binding bindings[] = {
         {DNNL_ARG_DIFF_DST,
          gradient_slot(builder, call, builder_query(builder, backward, dnnl_query_diff_dst_md))},
@@ -109,7 +112,7 @@ static void build_backward_weights(struct builder *builder, const struct op_call
                          dnnl_convolution_backward_weights_desc_init(
                              &operation, dnnl_convolution_direct, &conv->x, &conv->weight,
                              bias ? &conv->bias : NULL, &conv->y, conv->stride, conv->padding, conv->padding),
-                         &operation, false, forward);
+                         &operation, forward);
     const dnnl_memory_desc_t *weight = builder_query(builder, backward, dnnl_query_diff_weights_md);
     struct binding bindings[5] = {
         {DNNL_ARG_DIFF_DST,

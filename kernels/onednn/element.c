@@ -12,16 +12,21 @@ static float *floats(const struct tensor *tensor)
 
 /* ---- relu ---- */
 
-static enum status relu_body(struct backend *backend, struct op_call *call, struct error *error)
+void onednn_relu(struct backend *backend, struct tensor *to, const struct tensor *from)
 {
-    (void)error;
     const struct element_lanes *element = onednn_of(backend)->element;
-    const float *x = floats(call->in[0]);
-    float *y = floats(call->out[0]);
-    const size_t count = loop_elements(call->in[0]), pieces = loop_pieces(count);
+    const float *x = floats(from);
+    float *y = floats(to);
+    const size_t count = loop_elements(from), pieces = loop_pieces(count);
 #pragma omp parallel for schedule(static) if (pieces > 1)
     for (size_t i = 0; i < pieces; i++)
         element->relu(y + i * LOOP_PIECE, x + i * LOOP_PIECE, loop_piece(count, i));
+}
+
+static enum status relu_body(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)error;
+    onednn_relu(backend, call->out[0], call->in[0]);
     return STATUS_OK;
 }
 

@@ -34,12 +34,11 @@ static dnnl_primitive_desc_t describe_inner_product(struct builder *builder, con
                                 &operation, call->keep ? dnnl_forward_training : dnnl_forward_inference,
                                 &linear->x, &linear->weight, linear->biased ? &linear->bias : NULL,
                                 &linear->y),
-                            &operation, call->attributes.relu, NULL);
+                            &operation, NULL);
 }
 
 /* The same as a product of matrices: the weight transposed by its strides, the bias a row. */
-static dnnl_primitive_desc_t describe_product(struct builder *builder, const struct op_call *call,
-                                              const struct linear *linear)
+static dnnl_primitive_desc_t describe_product(struct builder *builder, const struct linear *linear)
 {
     const dnnl_dim_t outputs = linear->weight.dims[0], inputs = linear->weight.dims[1];
     dnnl_memory_desc_t weight, bias;
@@ -52,7 +51,7 @@ static dnnl_primitive_desc_t describe_product(struct builder *builder, const str
     if (made == dnnl_success)
         made =
             dnnl_matmul_desc_init(&operation, &linear->x, &weight, linear->biased ? &bias : NULL, &linear->y);
-    return builder_describe(builder, made, &operation, call->attributes.relu, NULL);
+    return builder_describe(builder, made, &operation, NULL);
 }
 
 static void build_forward(struct builder *builder, const struct op_call *call)
@@ -61,7 +60,7 @@ static void build_forward(struct builder *builder, const struct op_call *call)
     const bool product =
         linear.x.dims[0] <= FEW_ROWS && linear.weight.dims[0] * linear.weight.dims[1] >= LARGE_WEIGHT;
     dnnl_primitive_desc_t forward =
-        product ? describe_product(builder, call, &linear) : describe_inner_product(builder, call, &linear);
+        product ? describe_product(builder, &linear) : describe_inner_product(builder, call, &linear);
     struct binding bindings[5] = {
         {DNNL_ARG_SRC, builder_input(builder, PLACE_IN, 0, call->in[0], &linear.x)},
         {DNNL_ARG_WEIGHTS, builder_input(builder, PLACE_IN, 1, call->in[1], &linear.weight)},
@@ -74,7 +73,10 @@ static void build_forward(struct builder *builder, const struct op_call *call)
 
 enum status onednn_linear_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return plan_run(backend, call, PASS_FORWARD, build_forward, error);
+    enum status status = plan_run(backend, call, PASS_FORWARD, build_forward, error);
+    if (status == STATUS_OK && call->attributes.relu)
+        onednn_relu(backend, call->out[0], call->out[0]);
+    return status;
 }
 
 static void build_backward_data(struct builder *builder, const struct op_call *call,
@@ -84,7 +86,7 @@ static void build_backward_data(struct builder *builder, const struct op_call *c
     dnnl_primitive_desc_t backward = builder_describe(
         builder,
         dnnl_inner_product_backward_data_desc_init(&operation, &linear->x, &linear->weight, &linear->y),
-        &operation, false, forward);
+        &operation, forward);
     const struct binding bindings[] = {
         {DNNL_ARG_DIFF_DST, dy},
         {DNNL_ARG_WEIGHTS, builder_input(builder, PLACE_IN, 1, call->in[1], &linear->weight)},
@@ -102,7 +104,7 @@ static void build_backward_weights(struct builder *builder, const struct op_call
         builder,
         dnnl_inner_product_backward_weights_desc_init(&operation, &linear->x, &linear->weight,
                                                       bias ? &linear->bias : NULL, &linear->y),
-        &operation, false, forward);
+        &operation, forward);
     struct binding bindings[5] = {
         {DNNL_ARG_DIFF_DST, dy},
         {DNNL_ARG_SRC, builder_input(builder, PLACE_IN, 0, call->in[0], &linear->x)},

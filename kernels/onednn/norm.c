@@ -4,6 +4,8 @@
  * third output are the mean again and the unbiased variance, which running statistics are moved with. */
 #include "kernels/onednn/onednn.h"
 
+#include <assert.h>
+#include <math.h>
 #include <string.h>
 
 enum { SAVED_MEAN, SAVED_VARIANCE, SAVED_POSITIVE /* where ReLU let through */ };
@@ -24,7 +26,7 @@ static dnnl_primitive_desc_t describe_forward(struct builder *builder, const str
                                 &operation,
                                 call->attributes.training ? dnnl_forward_training : dnnl_forward_inference, x,
                                 (float)call->attributes.epsilon, norm_flags(call)),
-                            &operation, false, NULL);
+                            &operation, NULL);
 }
 
 /* Where a statistic of the batch goes: saved, else its output, else nowhere. The output is allocated in any
@@ -67,11 +69,9 @@ static void build_forward(struct builder *builder, const struct op_call *call)
     builder_step(builder, forward, bindings);
 }
 
-enum status onednn_batch_norm_forward(struct backend *backend, struct op_call *call, struct error *error)
+/* What the library leaves to do for the second and the third output. */
+static void finish_statistics(struct op_call *call)
 {
-    enum status status = plan_run(backend, call, PASS_FORWARD, build_forward, error);
-    if (status != STATUS_OK || !call->attributes.training)
-        return status;
     const uint32_t channels = call->in[1]->shape.size[0];
     const size_t values = shape_elements(&call->in[0]->shape) / channels;
     const double n = (double)values;
@@ -79,12 +79,40 @@ enum status onednn_batch_norm_forward(struct backend *backend, struct op_call *c
     if (call->keep && mean != NULL)
         memcpy(mean->data, call->saved[SAVED_MEAN].data, channels * sizeof(float));
     if (variance == NULL)
-        return STATUS_OK;
+        return;
     float *unbiased = variance->data;
     const float *biased = call->keep ? call->saved[SAVED_VARIANCE].data : unbiased;
     for (uint32_t c = 0; c < channels; c++)
         unbiased[c] = (float)((double)biased[c] * n / (n - 1));
-    return STATUS_OK;
+}
+
+/* The library's ReLU makes zeros of NaNs, and a loss would not show them. What was NaN in a batch is so in
+ * its statistics, which are few numbers to look at; then the whole output is said to be NaN. (Inference sees
+ * only what is in the running statistics and the parameters.) */
+static bool lost_nan(const struct op_call *call)
+{
+    enum { MEAN = 2 };
+    const bool training = call->attributes.training;
+    const struct tensor *const read[] = {call->in[1], call->in[2], training ? call->out[1] : call->in[3],
+                                         training ? call->out[2] : call->in[4]};
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
+        assert(read[i] != NULL); // op_forward saw to it
+        const float *values = read[i]->data;
+        for (uint32_t c = 0; c < read[i]->shape.size[0]; c++)
+            if (isnan(values[c]) || (i == MEAN && isinf(values[c])))
+                return true;
+    }
+    return false;
+}
+
+enum status onednn_batch_norm_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    enum status status = plan_run(backend, call, PASS_FORWARD, build_forward, error);
+    if (status == STATUS_OK && call->attributes.training)
+        finish_statistics(call);
+    if (status == STATUS_OK && call->attributes.relu && lost_nan(call))
+        status = onednn_fill(backend, call->out[0], (double)NAN, error);
+    return status;
 }
 
 static void build_backward(struct builder *builder, const struct op_call *call)
@@ -97,7 +125,7 @@ static void build_backward(struct builder *builder, const struct op_call *call)
         builder,
         dnnl_batch_normalization_backward_desc_init(&operation, dnnl_backward, &x, &x,
                                                     (float)call->attributes.epsilon, norm_flags(call)),
-        &operation, false, forward);
+        &operation, forward);
     const dnnl_memory_desc_t *const layout[] = {&x, &c, &c};
     int slot[3];
     for (uint32_t i = 0; i < 3; i++)

@@ -107,10 +107,10 @@ enum place { PLACE_IN, PLACE_OUT, PLACE_SAVED, PLACE_DOUT, PLACE_DIN, PLACE_SCRA
 struct onednn *builder_onednn(struct builder *builder);
 bool builder_failed(const struct builder *builder);
 
-/* A primitive descriptor from an operation's; NULL after a failure. Lives until the plan is built. `relu`:
- * max(0, …) behind it. `made` is the status of the function that filled `operation`. */
+/* A primitive descriptor from an operation's; NULL after a failure. Lives until the plan is built. `made`
+ * is the status of the function that filled `operation`. */
 dnnl_primitive_desc_t builder_describe(struct builder *builder, dnnl_status_t made, const void *operation,
-                                       bool relu, dnnl_primitive_desc_t hint);
+                                       dnnl_primitive_desc_t hint);
 
 /* The primitive descriptor's memory descriptor of that kind, such as dnnl_query_src_md. */
 const dnnl_memory_desc_t *builder_query(struct builder *builder, dnnl_primitive_desc_t descriptor,
@@ -165,6 +165,10 @@ static inline size_t loop_piece(size_t count, size_t piece)
     size_t left = count - piece * LOOP_PIECE;
     return left < LOOP_PIECE ? left : LOOP_PIECE;
 }
+
+/* y = max(0, x), of one shape and layout, in place where they are the same; a NaN stays, which the library's
+ * own ReLU behind a product would make a zero. */
+void onednn_relu(struct backend *backend, struct tensor *y, const struct tensor *x); /* element.c */
 
 /* The sum of `term` over pieces of two arrays (b may be NULL), in their order whatever thread computed them.
  */

@@ -1,6 +1,8 @@
 /* Max and average pooling, in the layout in which the images come. */
 #include "kernels/onednn/onednn.h"
 
+#include <math.h>
+
 enum { SAVED_FIRST_MAXIMA = 0 };
 
 struct pool {
@@ -33,7 +35,7 @@ static dnnl_primitive_desc_t describe_forward(struct builder *builder, const str
                                 &operation, call->keep ? dnnl_forward_training : dnnl_forward_inference,
                                 pool->kind, &pool->x, &pool->y, pool->stride, pool->kernel, pool->padding,
                                 pool->padding),
-                            &operation, false, NULL);
+                            &operation, NULL);
 }
 
 static bool has_workspace(const struct op_call *call)
@@ -66,7 +68,7 @@ static void build_backward(struct builder *builder, const struct op_call *call)
         builder_describe(builder,
                          dnnl_pooling_backward_desc_init(&operation, pool.kind, &pool.x, y, pool.stride,
                                                          pool.kernel, pool.padding, pool.padding),
-                         &operation, false, forward);
+                         &operation, forward);
     struct binding bindings[4] = {
         {DNNL_ARG_DIFF_DST, builder_input(builder, PLACE_DOUT, 0, call->dout[0], y)},
         {DNNL_ARG_DIFF_SRC, builder_output(builder, PLACE_DIN, 0, call->din[0], &pool.x)}};
@@ -77,9 +79,25 @@ static void build_backward(struct builder *builder, const struct op_call *call)
     builder_step(builder, backward, bindings);
 }
 
+/* The library's maximum passes over a NaN, and a loss would not show it: then the whole output is said to be
+ * one. */
+static enum status keep_nan(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const float *x = call->in[0]->data;
+    const size_t count = loop_elements(call->in[0]);
+    size_t i;
+    enum status status = onednn_first_not_finite(backend, call->in[0], &i, error);
+    while (status == STATUS_OK && i < count && !isnan(x[i]))
+        i++;
+    if (status == STATUS_OK && i < count)
+        status = onednn_fill(backend, call->out[0], (double)NAN, error);
+    return status;
+}
+
 enum status onednn_pool_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return plan_run(backend, call, PASS_FORWARD, build_forward, error);
+    enum status status = plan_run(backend, call, PASS_FORWARD, build_forward, error);
+    return status == STATUS_OK && call->op == OP_MAX_POOL ? keep_nan(backend, call, error) : status;
 }
 
 enum status onednn_pool_backward(struct backend *backend, struct op_call *call, struct error *error)
