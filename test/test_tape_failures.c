@@ -35,7 +35,7 @@ START_TEST(misuse_is_told)
     tape_resume(fixture.tape);
     expect_once("does not wait");
     struct variable *past = fixture_input(SHAPE1(1), "past", (double[]){1});
-    begin();
+    fixture_begin();
     tape_want_gradient(past);
     expect_once("of an earlier step");
     fixture_input(SHAPE2(2, 0), "empty", (double[]){1});
