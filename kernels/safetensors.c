@@ -315,10 +315,12 @@ static enum status read_header(const struct reading *reading, struct safetensors
         return no_memory(reading);
     memcpy(copy, text, length);
     copy[length] = '\0';
+    errno = 0; // all that tells a want of memory from bad text
     file->header = cJSON_ParseWithLengthOpts(copy, length + 1, NULL, 1);
+    const bool starved = file->header == NULL && errno == ENOMEM;
     free(copy);
     if (file->header == NULL)
-        return corrupt(reading, "its header is no JSON object");
+        return starved ? no_memory(reading) : corrupt(reading, "its header is no JSON object");
     return STATUS_OK;
 }
 

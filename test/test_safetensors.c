@@ -5,6 +5,8 @@
 #include "test/workplace.h"
 
 #include <check.h>
+#include <cjson/cJSON.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -305,6 +307,36 @@ START_TEST(the_number_of_values_is_bounded)
 }
 END_TEST
 
+static int allowed; /* allocations of the JSON library before the one that fails */
+
+static void *scarce(size_t bytes)
+{
+    errno = ENOMEM; // success may leave anything there
+    return allowed-- > 0 ? malloc(bytes) : NULL;
+}
+
+/* A sound file is not called corrupt for want of memory. */
+START_TEST(want_of_memory_is_no_corruption)
+{
+    static const char header[] = "{\"a\":" F32_AT(0, 8) "}";
+    cJSON_Hooks hooks = {.malloc_fn = scarce, .free_fn = free};
+    size_t count;
+    unsigned char *bytes = build(header, strlen(header), 8, &count);
+    enum status status = STATUS_NO_MEMORY;
+    cJSON_InitHooks(&hooks);
+    for (int failures = 0; status != STATUS_OK; failures++) {
+        struct safetensors *file = NULL;
+        struct error error = {0};
+        allowed = failures;
+        status = safetensors_parse(&file, "weights", bytes, count, &error);
+        ck_assert_msg(status == STATUS_OK || status == STATUS_NO_MEMORY, "%s", error.text);
+        safetensors_close(file);
+    }
+    cJSON_InitHooks(NULL);
+    free(bytes);
+}
+END_TEST
+
 /* ---- files ---- */
 
 START_TEST(no_file_is_told_apart_from_a_bad_one)
@@ -549,6 +581,7 @@ int main(void)
     tcase_add_test(memory, entries_come_in_the_order_of_their_offsets);
     tcase_add_test(memory, broken_frames_are_refused);
     tcase_add_test(memory, broken_headers_are_refused);
+    tcase_add_test(memory, want_of_memory_is_no_corruption);
     tcase_add_test(memory, no_cut_and_no_changed_byte_does_harm);
     tcase_add_test(memory, the_number_of_values_is_bounded);
     suite_add_tcase(suite, memory);
