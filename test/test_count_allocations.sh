@@ -65,7 +65,8 @@ int main(int argc, char **argv)
     return 0;
 }
 SOURCE
-"${CC:-gcc}" -O0 -w -o "$scratch/allocate" "$scratch/allocate.c"
+read -ra compiler <<<"${CC:-gcc}"
+"${compiler[@]}" -O0 -w -o "$scratch/allocate" "$scratch/allocate.c"
 
 allocate() {
     rm -f "$counts"
