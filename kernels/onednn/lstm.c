@@ -2,8 +2,8 @@
  *
  * The products of all steps' inputs are one large product. What is left of a step is the product of the
  * previous output and the fused gates. Backward the same the other way round: the gates' gradients step by
- * step, then the gradients of weights and inputs as one product each. The library's own LSTM is no faster,
- * adds to weight gradients instead of writing them, and knows one bias.
+ * step, then the gradients of weights and inputs as one product each. (The library's own LSTM adds to weight
+ * gradients instead of writing them, and knows one bias.)
  *
  * Saved: the gates (steps, batch, 4 hidden) and the cells (steps, batch, hidden). */
 #include "kernels/onednn/onednn.h"
