@@ -52,6 +52,7 @@ CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(lastword $(
 CUDNN_DIR ?= $(patsubst %/include/cudnn.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h)))
 CUDNN_SO := $(if $(CUDNN_DIR),$(firstword $(wildcard $(addprefix $(CUDNN_DIR)/,$(addsuffix /libcudnn.so.9,lib lib64 lib/x86_64-linux-gnu)))))
 CUDA_SO := $(if $(and $(NVCC),$(CUDNN_SO),$(if $(SAN),,yes)),$(BUILD)/libcoalesced-cuda.so)
+CUDA_ABSENT = $(if $(SAN),a sanitizer does not see into it,$(if $(NVCC),no cuDNN 9 (CUDNN_DIR),no CUDA toolkit (nvcc)))
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
@@ -61,8 +62,7 @@ ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
 all: $(BUILD)/coalesced $(PLUGINS)
 ifeq ($(CUDA_SO),)
-	@echo 'the GPU plug-in is not built: $(if $(SAN),a sanitizer does not see into it,\
-	    $(if $(NVCC),cuDNN 9 was not found (CUDNN_DIR),no CUDA toolkit (nvcc)))'
+	@echo 'the GPU plug-in is not built: $(CUDA_ABSENT)'
 endif
 
 help:
