@@ -502,7 +502,7 @@ static void supervisor_close(struct supervisor *s)
 
 static enum status write_end(struct supervisor *s, struct error *error)
 {
-    static const char *const ends[] = {[CONTROL_END_EPISODES] = "finished",
+    static const char *const ends[] = {[CONTROL_END_FINISHED] = "finished",
                                        [CONTROL_END_SOLVED] = "solved",
                                        [CONTROL_END_STOPPED] = "stopped"};
     const char *why = s->outcome.status != STATUS_OK ? "failed" : ends[s->result.end];

@@ -211,6 +211,23 @@ struct sgd_settings {
     double lr, momentum;
 };
 
+/* One update of a parameter server: a single pass over everything, out of place, so that a round which turns
+ * out bad has changed nothing. For each element, in this order of operations:
+ *     g = (g_0 + g_1 + … + g_{n-1}) / n;  v' = momentum v + g (first: v' = g);  p' = p - lr v'
+ * n = 1 divides by nothing. Without momentum (0), velocity and velocity_out are NULL and p' = p - lr g. */
+struct sgd_round {
+    struct sgd_settings sgd;
+    bool first;                   /* no velocity yet: `velocity` is not read */
+    size_t count;                 /* elements */
+    uint32_t contributions;       /* n >= 1 */
+    const void *const *gradients; /* (n) in the order of summation; all in the backend's dtype, host memory */
+    const void *parameters, *velocity;
+    void *parameters_out,
+        *velocity_out;   /* overlap none of the others; aligned to 64 bytes like all of them */
+    uint32_t threads;    /* 0: one per processor of this process's affinity */
+    uint32_t not_finite; /* out: the first contribution with a NaN or an infinity, or UINT32_MAX */
+};
+
 /* ---- a backend ---- */
 
 struct backend_settings {
@@ -253,6 +270,13 @@ struct backend_ops {
     enum status (*adam)(struct backend *backend, const struct adam_settings *settings, uint64_t step,
                         struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
                         struct tensor *second, struct error *error);
+
+    /* Optional: one update of a parameter server. */
+    enum status (*sgd_round)(struct backend *backend, struct sgd_round *round, struct error *error);
+
+    /* Optional, with relayout: a number that tells layouts apart, the same in every process on equal
+     * machines. */
+    uint64_t (*layout_hash)(const void *layout);
 
     /* Optional: permutes `tensor` in place from its layout to `layout`, which another of its tensors'
      * `wanted` named and which has the same number of bytes. `arena` gives scratch. */
@@ -307,7 +331,7 @@ enum status backend_load_device(struct backend **out, enum device device,
 void backend_close(struct backend *backend); /* NULL is nothing */
 
 /* A plug-in exports this one symbol; NULL when it was built against another BACKEND_ABI. */
-enum { BACKEND_ABI = 1 };
+enum { BACKEND_ABI = 2 };
 typedef const struct backend_ops *backend_plugin(uint32_t abi);
 #define BACKEND_PLUGIN_SYMBOL "coalesced_backend"
 
@@ -353,5 +377,9 @@ enum status backend_sgd(struct backend *backend, const struct sgd_settings *sett
 enum status backend_adam(struct backend *backend, const struct adam_settings *settings, uint64_t step,
                          struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
                          struct tensor *second, struct error *error);
+
+/* struct sgd_round says what it computes; the bits depend neither on `threads` nor on where a range begins.
+ * STATUS_INVALID on a backend without it. */
+enum status backend_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error);
 
 #endif

@@ -59,6 +59,37 @@ enum status params_add(struct params *params, const char *name, enum parameter_k
  * rng_uniform_double of words 0, 1 and of words 2, 3. */
 enum status params_build(struct params *params, uint64_t seed, struct error *error);
 
+/* ---- slabs in somebody else's memory ----
+ *
+ * params_lay_out instead of params_build fixes every offset but takes no memory. The entries are then placed
+ * where the caller has room (a segment of shared memory, one of several versions), as often as it likes, in
+ * ranges: an entry is usable while it has a place. Gradients of such params are placed too. For backends
+ * whose memory is the host's. Nothing is copied or cleared by placing; gaps between entries must hold zeros.
+ */
+
+enum status params_lay_out(struct params *params, struct error *error);
+
+/* Elements of the trained slab and of the buffers' (multiples of 16), laid out or built. */
+size_t params_elements(const struct params *params);
+size_t params_buffer_elements(const struct params *params);
+
+/* Trained entries with an index in [first, end): each at slab + its offset. `slab` is where element 0 lies or
+ * would lie, aligned to 64 bytes. What is only read may be placed in memory that cannot be written. */
+void params_place(struct params *params, uint32_t first, uint32_t end, const void *slab);
+void params_place_buffers(struct params *params, const void *buffers);
+
+/* Draws the entries in [first, end) as params_build draws them, into their places. */
+enum status params_begin(struct params *params, uint64_t seed, uint32_t first, uint32_t end,
+                         struct error *error);
+
+/* Gives every trained entry that wants it (tensor.wanted, left by a forward) that layout, with all gradients,
+ * without moving a byte: for entries that hold nothing yet. */
+void params_adopt(struct params *params);
+
+/* A number that two params share when they have the same entries (names, kinds, shapes, offsets) in the same
+ * layouts on the same kind of backend. */
+uint64_t params_fingerprint(const struct params *params);
+
 uint32_t params_count(const struct params *params);
 struct parameter *params_at(struct params *params, uint32_t index);
 struct parameter *params_find(struct params *params, const char *name); /* NULL: none */
@@ -87,6 +118,10 @@ struct gradients;
 /* A slab parallel to the trained one; zero. Freed before the params. */
 enum status gradients_new(struct gradients **out, struct params *params, struct error *error);
 void gradients_free(struct gradients *gradients);
+
+/* The same without memory, to be placed: element 0 at `slab`. Entries without a place must not be reached. */
+enum status gradients_new_unplaced(struct gradients **out, struct params *params, struct error *error);
+void gradients_place(struct gradients *gradients, void *slab);
 
 /* The params that it is parallel to. */
 struct params *gradients_params(struct gradients *gradients);

@@ -213,7 +213,7 @@ START_TEST(two_good_episodes_end_the_job)
         ck_assert_int_eq(control_send(control, CONTROL_LOGGED, &logged, sizeof logged), STATUS_OK);
     }
     expect_report(CONTROL_FINISHED);
-    ck_assert_uint_eq(message.body.finished.end, CONTROL_END_EPISODES);
+    ck_assert_uint_eq(message.body.finished.end, CONTROL_END_FINISHED);
     int status;
     ck_assert_int_eq(control_send(control, CONTROL_EXIT, NULL, 0), STATUS_OK);
     ck_assert_int_eq(waitpid(agent, &status, 0), agent);

@@ -32,7 +32,7 @@ START_TEST(messages_arrive_whole_and_in_order)
     ck_assert_int_eq(control_send(ends[0], CONTROL_EPISODE, &episode, sizeof episode), STATUS_OK);
     ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
     ck_assert_uint_eq(message.kind, CONTROL_LOGGED);
-    ck_assert_uint_eq(message.body.logged.episode, 7);
+    ck_assert_uint_eq(message.body.logged.number, 7);
     ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
     ck_assert_uint_eq(message.kind, CONTROL_BEAT);
     ck_assert_uint_eq(message.body_bytes, 0);

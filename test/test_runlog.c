@@ -48,7 +48,7 @@ static void expect_job_json(const char *why)
 /* A run that is solved says so in all three places; one that ends otherwise only in the last line's event. */
 START_TEST(both_files_and_stdout_have_every_line)
 {
-    static const enum control_end ends[] = {CONTROL_END_SOLVED, CONTROL_END_EPISODES, CONTROL_END_STOPPED};
+    static const enum control_end ends[] = {CONTROL_END_SOLVED, CONTROL_END_FINISHED, CONTROL_END_STOPPED};
     static const char *const names[] = {"solved", "finished", "stopped"};
     char wanted[512] = "", path[128];
     stdout_to_file();

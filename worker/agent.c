@@ -321,7 +321,7 @@ static bool enough(struct agent *agent)
     if (job->stop.has_running_reward && agent->running_reward > job->stop.running_reward)
         agent->end = CONTROL_END_SOLVED;
     else if (job->stop.has_episodes && agent->episode >= job->stop.episodes)
-        agent->end = CONTROL_END_EPISODES;
+        agent->end = CONTROL_END_FINISHED;
     else if (agent->worker->drain || agent->worker->hurry)
         agent->end = CONTROL_END_STOPPED;
     else

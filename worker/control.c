@@ -9,6 +9,7 @@
 static const size_t least_bytes[CONTROL_KINDS] = {
     [CONTROL_START] = sizeof(struct control_start),       [CONTROL_DIED] = sizeof(struct control_died),
     [CONTROL_LOGGED] = sizeof(struct control_logged),     [CONTROL_EPISODE] = sizeof(struct control_episode),
+    [CONTROL_UPDATE] = sizeof(struct control_update),     [CONTROL_EPOCH] = sizeof(struct control_epoch),
     [CONTROL_FINISHED] = sizeof(struct control_finished), [CONTROL_FAILED] = sizeof(struct error),
 };
 

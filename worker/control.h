@@ -8,6 +8,7 @@
 #define WORKER_CONTROL_H
 
 #include "kernels/base/status.h"
+#include "worker/job/job.h"
 #include "worker/net/wire.h"
 
 #include <stdbool.h>
@@ -17,32 +18,37 @@
 enum {
     CONTROL_FD = 3, /* where a worker finds its end */
     CONTROL_ADDRESS_BYTES = 160,
+    CONTROL_PATH_BYTES = 4096,
     CONTROL_BODY_BYTES_MAX = 32 * 1024,
 };
 
 enum control_kind {
     /* supervisor to worker */
     CONTROL_START = 1, /* struct control_start, then the resolved job's JSON */
-    CONTROL_CONNECT,   /* to a client: the server's endpoint can be joined now */
+    CONTROL_CONNECT,   /* the endpoints of the servers below this worker can be joined now */
     CONTROL_DIED,      /* struct control_died: another worker is gone */
-    CONTROL_LOGGED,    /* struct control_logged: that episode's lines are in the logs */
-    CONTROL_DRAIN,     /* to a server: finish the round, then say FINISHED */
+    CONTROL_LOGGED,    /* struct control_logged: that episode's or update's lines are in the logs */
+    CONTROL_DRAIN,     /* to server 0: finish the round, then say FINISHED */
     CONTROL_HURRY,     /* complete everything pending with STATUS_SHUTDOWN, then as DRAIN */
     CONTROL_EXIT,      /* say BYE and exit */
     /* worker to supervisor */
     CONTROL_READY,    /* a server is bound; a client has been welcomed */
     CONTROL_BEAT,     /* still turning */
     CONTROL_EPISODE,  /* struct control_episode: a record for the logs; answered by LOGGED */
-    CONTROL_FINISHED, /* struct control_finished: a server's job is over */
+    CONTROL_UPDATE,   /* struct control_update: the same of an update */
+    CONTROL_EPOCH,    /* struct control_epoch: an epoch has ended; not answered */
+    CONTROL_FINISHED, /* struct control_finished: server 0's job is over */
     CONTROL_FAILED,   /* struct error: last words */
     CONTROL_KINDS
 };
 
 struct control_start {
-    uint16_t worker; /* this worker's number: 0 is the server, clients count from 1 */
+    uint16_t worker; /* this worker's number: servers from 0, then clients (worker/cast.h) */
     uint8_t role;    /* enum wire_role */
     uint32_t incarnation, generation;
-    char address[CONTROL_ADDRESS_BYTES]; /* where the server binds and clients connect */
+    char address[CONTROL_ADDRESS_BYTES]; /* server N binds this with ".N" behind it (worker_address) */
+    char run_dir[CONTROL_PATH_BYTES];    /* absolute; checkpoints go to its folder of that name */
+    char resume[CONTROL_PATH_BYTES];     /* the checkpoint to go on from; "": a fresh start */
 };
 
 struct control_died {
@@ -51,7 +57,7 @@ struct control_died {
 };
 
 struct control_logged {
-    uint64_t episode;
+    uint64_t number; /* of the episode or update */
 };
 
 /* One episode, as both logs tell it. What may differ between two runs of one seed is in `timing`. */
@@ -69,8 +75,36 @@ struct control_episode {
     } timing;
 };
 
+/* One update of a parameter server. A loss that is NaN belongs to a trainer that did not take part. */
+struct control_update {
+    uint64_t update; /* from 1; also the version of the model that it made */
+    double loss;     /* mean over the trainers that counted */
+    double lr;
+    uint64_t samples; /* that counted */
+    uint64_t late;    /* contributions dropped since the last update */
+    uint32_t trainers;
+    double losses[JOB_TRAINERS_MAX]; /* (trainers) */
+    struct {
+        double round_s;  /* since the update before */
+        double wait_s;   /* from the first contribution of the round to its last */
+        double update_s; /* the pass over the parameters */
+        uint64_t bytes;  /* gradients in and parameters out, be they copied or only read in place */
+    } timing;
+};
+
+struct control_epoch {
+    uint64_t epoch, update; /* epoch from 1; the update that ended it */
+    double loss;            /* mean over the epoch's updates */
+    uint64_t evaluated;     /* held-out samples; 0: it was not evaluated, and the next two mean nothing */
+    double evaluation_loss; /* mean over them */
+    uint64_t correct;
+    struct {
+        double epoch_s, evaluation_s;
+    } timing;
+};
+
 /* Why a server's job is over. */
-enum control_end { CONTROL_END_EPISODES, CONTROL_END_SOLVED, CONTROL_END_STOPPED };
+enum control_end { CONTROL_END_FINISHED, CONTROL_END_SOLVED, CONTROL_END_STOPPED };
 
 struct control_finished {
     uint32_t end; /* enum control_end */
@@ -84,6 +118,8 @@ struct control_message {
         struct control_died died;
         struct control_logged logged;
         struct control_episode episode;
+        struct control_update update;
+        struct control_epoch epoch;
         struct control_finished finished;
         struct error failed;
         char bytes[CONTROL_BODY_BYTES_MAX]; /* START's job text begins behind the struct */

@@ -73,7 +73,7 @@ static void obey(struct worker *worker, const struct control_message *order)
             rpc_peer_died(worker->rpc, order->body.died.worker, order->body.died.text);
         break;
     case CONTROL_LOGGED:
-        worker->logged = order->body.logged.episode;
+        worker->logged = order->body.logged.number;
         break;
     case CONTROL_HURRY:
         worker->hurry = true;

@@ -23,7 +23,7 @@ struct worker {
     struct rpc *rpc;  /* set by the role; told of deaths and hurry */
     uint64_t beat_us; /* between two beats of an idle worker */
     struct monotime beat_due;
-    uint64_t logged;                   /* the newest episode that is in the logs */
+    uint64_t logged;                   /* the newest episode or update that is in the logs */
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
 };
 
@@ -31,6 +31,8 @@ struct worker {
 typedef enum status role_run(struct worker *worker, struct error *error);
 role_run agent_run;
 role_run observer_run;
+role_run pserver_run;
+role_run trainer_run;
 
 struct role {
     const char *name; /* "agent" */
@@ -44,6 +46,9 @@ const struct role *role_by_name(const char *name);
 
 /* Runs the worker whose control line stands at CONTROL_FD; `role` is what its command line says. */
 int worker_main(const struct role *role);
+
+/* The endpoint of the job's server `server`: the start's address and ".N" behind it. */
+void worker_address(const struct worker *worker, uint16_t server, char address[CONTROL_ADDRESS_BYTES]);
 
 /* Reads every order that has come and acts on it: remembers it, tells the rpc of deaths and hurry. When
  * the supervisor is gone there is nobody left to work for: the process ends at once. Never blocks. */

@@ -17,6 +17,9 @@ enum rng_stream {
     RNG_RESET = 2,   /* an environment's first state */
     RNG_DROPOUT = 3, /* 16 bits per unit */
     RNG_ACTION = 4,  /* one uniform per row */
+    RNG_SHUFFLE = 5, /* an epoch's order of samples */
+    RNG_AUGMENT = 6, /* a sample's mirror and crop */
+    RNG_DATA = 7,    /* synthetic images and labels */
 };
 
 enum { RNG_STREAM_SHIFT = 24, RNG_BLOCK_MAX = (1 << RNG_STREAM_SHIFT) - 1 };

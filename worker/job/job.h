@@ -14,12 +14,19 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum job_kind { JOB_REINFORCE };
+enum job_kind { JOB_REINFORCE, JOB_PARAMETER_SERVER };
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_GPU };
 enum job_rollout { JOB_ROLLOUT_STEPS, JOB_ROLLOUT_EPISODE };
 enum job_coalesce { JOB_COALESCE_OFF, JOB_COALESCE_BARRIER, JOB_COALESCE_DYNAMIC };
 enum job_reduction { JOB_REDUCTION_SUM, JOB_REDUCTION_MEAN_OVER_ENVIRONMENTS };
 enum job_of { JOB_OF_MIN, JOB_OF_MEAN };
+enum job_transport { JOB_TRANSPORT_SHARED, JOB_TRANSPORT_INLINE };
+enum job_model { JOB_MODEL_RESNET18, JOB_MODEL_RESNET50 };
+enum job_loss { JOB_LOSS_MSE, JOB_LOSS_CROSS_ENTROPY };
+enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_LINEAR };
+enum job_round { JOB_ROUND_ALL, JOB_ROUND_FIRST, JOB_ROUND_ASYNC };
+enum job_data { JOB_DATA_SYNTHETIC, JOB_DATA_IDX, JOB_DATA_CIFAR, JOB_DATA_FOLDER };
+enum job_fit { JOB_FIT_PAD, JOB_FIT_RESIZE };
 
 enum {
     JOB_NAME_BYTES = 64,            /* with the terminating zero */
@@ -27,8 +34,19 @@ enum {
     JOB_DEPTH_MAX = 32,             /* nesting of a job file */
     JOB_ROLLOUT_ROWS_MAX = 1 << 24, /* environments * rollout.steps: what an agent keeps of an episode */
     JOB_ENVIRONMENTS_MAX = 16384,   /* observers.count * observers.environments */
+    JOB_TRAINERS_MAX = 256,
+    JOB_SERVERS_MAX = 16,
+    JOB_PATH_BYTES = 1024, /* with the terminating zero */
+    JOB_CHANNELS_MAX = 3,  /* of images */
 };
 
+/* A value for each of an image's channels, or one for all of them. */
+struct job_channels {
+    uint32_t count; /* 1 or 3 */
+    double value[JOB_CHANNELS_MAX];
+};
+
+/* Which keys a kind has, the table says (job_table.c); members of other kinds are zero. */
 struct job {
     int kind; /* enum job_kind; enums are stored as int so that one table can fill them */
     char name[JOB_NAME_BYTES];
@@ -59,11 +77,15 @@ struct job {
         bool normalize; /* per environment, by mean and unbiased standard deviation */
     } returns;
     struct {
-        int reduction;
+        int reduction; /* reinforce */
+        int name;      /* parameter-server: enum job_loss */
     } loss;
     struct {
-        char name[JOB_NAME_BYTES]; /* "adam" */
-        double lr, beta1, beta2, epsilon;
+        char name[JOB_NAME_BYTES]; /* reinforce: "adam"; parameter-server: "sgd" */
+        double lr;
+        double beta1, beta2, epsilon; /* adam */
+        double momentum;              /* sgd */
+        int schedule;                 /* parameter-server: enum job_schedule, see worker/schedule.h */
     } optimizer;
     struct {
         int of;        /* over environments */
@@ -72,11 +94,62 @@ struct job {
     struct {
         bool has_episodes, has_running_reward; /* false: null in JSON, no such limit */
         uint64_t episodes;
-        double running_reward; /* ends when the running reward is above it */
+        double running_reward;        /* ends when the running reward is above it */
+        bool has_updates, has_epochs; /* parameter-server: at least one is set; whichever comes first */
+        uint64_t updates, epochs;
     } stop;
     struct {
-        uint64_t every; /* episodes between two lines of episodes.log; episodes.jsonl has them all */
+        uint64_t
+            every; /* episodes or updates between two lines of episodes.log; episodes.jsonl has them all */
     } log;
+
+    /* ---- parameter-server ---- */
+    int transport; /* enum job_transport */
+    struct {
+        int name;         /* enum job_model */
+        uint32_t classes; /* outputs */
+        uint32_t width;   /* channels of the first stage; 64 is the paper's */
+    } model;
+    struct {
+        bool has_path;
+        char path[JOB_PATH_BYTES]; /* a safetensors file whose values the model begins with */
+    } init;
+    struct {
+        uint32_t count;   /* processes */
+        uint32_t batch;   /* samples a step, each */
+        bool has_threads; /* false: null in JSON; job_resolve sets it to processors / count, at least 1 */
+        uint32_t threads; /* math threads of each */
+    } trainers;
+    struct {
+        uint32_t count;      /* processes; each owns a contiguous part of the parameters */
+        struct {             /* "all", "first K" or "async S" in JSON */
+            int rule;        /* enum job_round */
+            uint32_t number; /* first: contributions that make a round; async: the staleness bound */
+        } round;
+    } server;
+    struct {
+        int kind;                      /* enum job_data */
+        char path[JOB_PATH_BYTES];     /* the folder with the files; "" for synthetic */
+        uint32_t size;                 /* height and width that the model sees */
+        int fit;                       /* how an image of another size gets it: enum job_fit */
+        uint32_t channels;             /* 3, or 1; gray images are spread over 3 */
+        struct job_channels mean, std; /* of pixels in [0, 1]: (pixel - mean) / std */
+        uint32_t crop; /* training: pixels of padding on each side before a random crop; 0: none */
+        bool flip;     /* training: mirror every other image, at random */
+        bool has_limit;
+        uint64_t limit; /* only so many training samples, the first ones of the files */
+    } data;
+    struct {
+        bool has_every;
+        uint64_t every; /* epochs between two evaluations on the held-out data; null: none */
+        uint32_t batch; /* samples a forward */
+    } evaluation;
+    struct {
+        bool has_every, has_every_s;
+        uint64_t every; /* updates between two checkpoints */
+        double every_s; /* seconds between two checkpoints */
+        uint32_t keep;  /* so many newest ones stay */
+    } checkpoint;
     struct {
         double hang_s; /* a worker that has not beaten for so long is killed */
     } supervise;
@@ -108,9 +181,13 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
 enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
                           size_t override_count, struct job_problems *problems);
 
-/* Writes `job` as JSON, every key present, keys in the table's order, doubles as %.17g: parsing it gives
- * the same struct, bit for bit. The result is malloc'ed, zero-terminated; *bytes is its strlen.
- * NULL when memory ran out. */
+/* Settles what depends on the machine and is then kept: trainers.threads. Run once, before job.json is
+ * written; what is set already stays. */
+void job_resolve(struct job *job);
+
+/* Writes `job` as JSON, every key of its kind present, keys in the table's order, doubles as %.17g: parsing
+ * it gives the same struct, bit for bit. The result is malloc'ed, zero-terminated; *bytes is its strlen. NULL
+ * when memory ran out. */
 char *job_format(const struct job *job, size_t *bytes);
 
 /* Writes the JSON schema (draft 2020-12) of job files, generated from the table. 0, or EOF on error. */

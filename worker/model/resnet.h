@@ -13,6 +13,7 @@ struct resnet_config {
     uint32_t depth;    /* 18 or 50 */
     uint32_t channels; /* of the images, >= 1 */
     uint32_t classes;  /* >= 1 */
+    uint32_t width;    /* channels of the first stage: 64 is torchvision's; the others follow from it */
 };
 
 struct resnet;
@@ -32,5 +33,11 @@ struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct
 /* Moves the running statistics towards those of the last training forward (momentum 0.1, unbiased variance)
  * and counts it in num_batches_tracked; after the walk, before tape_finish. */
 enum status resnet_move_statistics(struct resnet *resnet, struct tape *tape, struct error *error);
+
+/* The batch's means and unbiased variances of the last training forward to `statistics` (host, float32), each
+ * where its running one stands in the buffers' slab; after the walk, before tape_finish. Like
+ * resnet_move_statistics, once per forward. */
+enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
+                                   struct error *error);
 
 #endif

@@ -38,13 +38,23 @@ enum wire_method {
     METHOD_ECHO = 1,        /* any -> any: answers its tensors unchanged */
     METHOD_RUN_EPISODE = 2, /* agent -> observer: play one rollout */
     METHOD_STEP = 3,        /* observer -> agent: rows in, actions out */
+    METHOD_GET_MODEL = 4,   /* trainer -> pserver; this and the next four: worker/parameter_server.h */
+    METHOD_PUSH_CHUNK = 5,  /* trainer -> pserver: a piece of a contribution, where memory is not shared */
+    METHOD_PUSH_PULL = 6,   /* trainer -> pserver: a gradient in, the next model out */
+    METHOD_EVALUATE = 7,    /* pserver 0 -> trainer */
+    METHOD_SAVE_PART = 8,   /* pserver 0 -> pserver: its part of a checkpoint */
     METHOD_COUNT            /* one past the highest number; a header with this or more is refused */
 };
 
 /* Who a worker is: one bit of eight, so that a method's `callers` can be a mask of them. */
-enum wire_role { WIRE_ROLE_AGENT = 1, WIRE_ROLE_OBSERVER = 2 };
+enum wire_role {
+    WIRE_ROLE_AGENT = 1,
+    WIRE_ROLE_OBSERVER = 2,
+    WIRE_ROLE_PSERVER = 4,
+    WIRE_ROLE_TRAINER = 8,
+};
 
-enum wire_dtype { WIRE_F32 = 1, WIRE_U32 = 2, WIRE_U8 = 3 };
+enum wire_dtype { WIRE_F32 = 1, WIRE_U32 = 2, WIRE_U8 = 3, WIRE_U64 = 4 };
 
 struct wire_tensor {
     uint8_t dtype;                /* enum wire_dtype */
@@ -60,7 +70,7 @@ struct wire_header {
     uint8_t status; /* a reply's enum status; never STATUS_AGAIN */
     uint16_t method;
     uint8_t role;    /* HELLO and WELCOME: the sender's */
-    uint16_t source; /* worker numbers: 0 is the server, clients count from 1 */
+    uint16_t source; /* worker numbers: the servers first, from 0, then their clients */
     uint16_t destination;
     uint32_t incarnation; /* the source's, from the supervisor */
     uint32_t generation;  /* the job's; others are dropped */

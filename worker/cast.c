@@ -1,0 +1,24 @@
+/* The table of who plays in which kind of job. Pure; any process. */
+#include "worker/cast.h"
+
+#include "worker/net/wire.h"
+
+struct cast cast_of(const struct job *job)
+{
+    if (job->kind == JOB_PARAMETER_SERVER)
+        return (struct cast){.servers = job->server.count,
+                             .clients = job->trainers.count,
+                             .server_role = WIRE_ROLE_PSERVER,
+                             .client_role = WIRE_ROLE_TRAINER,
+                             .segments = job->transport == JOB_TRANSPORT_SHARED};
+    return (struct cast){.servers = 1,
+                         .clients = job->observers.count,
+                         .server_role = WIRE_ROLE_AGENT,
+                         .client_role = WIRE_ROLE_OBSERVER};
+}
+
+void cast_roster(const struct cast *cast, uint8_t *roster)
+{
+    for (uint32_t i = 0; i < cast_workers(cast); i++)
+        roster[i] = cast_role(cast, (uint16_t)i);
+}
