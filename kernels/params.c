@@ -183,14 +183,11 @@ static void draw_uniform(float *values, uint32_t count, struct rng_key key, doub
 
 static void draw_normal(float *values, uint32_t count, struct rng_key key, double deviation)
 {
-    const double two_pi = 6.283185307179586476925;
     for (uint32_t element = 0; element < count; element++) {
         uint32_t words[4];
         key.environment = element;
         rng_block(&key, RNG_INIT, 0, words);
-        double radius = sqrt(-2 * log(1 - rng_uniform_double(words[0], words[1]))); // 1 - u is never 0
-        double angle = two_pi * rng_uniform_double(words[2], words[3]);
-        values[element] = (float)(deviation * radius * cos(angle));
+        values[element] = (float)rng_normal(words, deviation);
     }
 }
 

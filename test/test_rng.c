@@ -3,6 +3,7 @@
 #include "test/workplace.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,6 +101,53 @@ START_TEST(uniforms_fill_the_interval_evenly)
 }
 END_TEST
 
+/* The pair's first is the single draw, bit for bit; mean, variance, the share within one deviation, and the
+ * correlation of a pair, each within four standard errors of 100,000 pairs (this seed is fixed). */
+START_TEST(normals_are_normal)
+{
+    enum { PAIRS = 100000 };
+    double sum = 0, squares = 0, products = 0;
+    unsigned within = 0;
+    for (uint32_t i = 0; i < PAIRS; i++) {
+        struct rng_key key = {.seed = 543, .environment = i};
+        uint32_t words[4];
+        double pair[2];
+        rng_block(&key, RNG_DATA, 0, words);
+        rng_normal_pair(words, pair);
+        ck_assert(rng_normal(words, 1) == pair[0]);
+        ck_assert(rng_normal(words, -2) == -2 * pair[0]);
+        sum += pair[0] + pair[1];
+        squares += pair[0] * pair[0] + pair[1] * pair[1];
+        products += pair[0] * pair[1];
+        within += (fabs(pair[0]) < 1) + (fabs(pair[1]) < 1);
+    }
+    ck_assert(fabs(sum / (2 * PAIRS)) < 4 * sqrt(1.0 / (2 * PAIRS)));
+    ck_assert(fabs(squares / (2 * PAIRS) - 1) < 4 * sqrt(2.0 / (2 * PAIRS)));
+    ck_assert(fabs(products / PAIRS) < 4 * sqrt(1.0 / PAIRS));
+    ck_assert(fabs((double)within / (2 * PAIRS) - 0.682689) < 4 * sqrt(0.2166 / (2 * PAIRS)));
+}
+END_TEST
+
+START_TEST(bounded_draws_stay_below_their_bound_and_are_even)
+{
+    enum { DRAWS = 210000, BOUND = 7 };
+    unsigned count[BOUND] = {0};
+    ck_assert_uint_eq(rng_below(UINT32_MAX, UINT32_MAX, BOUND), BOUND - 1);
+    ck_assert_uint_eq(rng_below(UINT32_MAX, UINT32_MAX, 1), 0);
+    ck_assert_uint_eq(rng_below(UINT32_MAX, UINT32_MAX, UINT64_MAX), UINT64_MAX - 1);
+    ck_assert_uint_eq(rng_below(0, 0, BOUND), 0);
+    ck_assert_uint_eq(rng_below(0x80000000, 0, UINT64_C(1) << 40), UINT64_C(1) << 39);
+    for (uint32_t i = 0; i < DRAWS; i++) {
+        struct rng_key key = {.seed = 543, .environment = i};
+        uint32_t words[4];
+        rng_block(&key, RNG_SHUFFLE, 0, words);
+        count[rng_below(words[0], words[1], BOUND)]++;
+    }
+    for (int i = 0; i < BOUND; i++)
+        ck_assert(fabs(count[i] - (double)DRAWS / BOUND) < 4 * sqrt((double)DRAWS / BOUND));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rng");
@@ -108,6 +156,8 @@ int main(void)
     tcase_add_test(draws, no_two_coordinates_share_a_block);
     tcase_add_test(draws, uniforms_reach_their_ends_and_no_further);
     tcase_add_test(draws, uniforms_fill_the_interval_evenly);
+    tcase_add_test(draws, normals_are_normal);
+    tcase_add_test(draws, bounded_draws_stay_below_their_bound_and_are_even);
     suite_add_tcase(suite, draws);
     return suite_run(suite);
 }

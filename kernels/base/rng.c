@@ -1,7 +1,8 @@
-/* Philox blocks through Random123; any thread. */
+/* Philox blocks through Random123, and normal draws; any thread. */
 #include "kernels/base/rng.h"
 
 #include <Random123/philox.h>
+#include <math.h>
 
 void rng_block(const struct rng_key *key, enum rng_stream stream, uint32_t block, uint32_t words[4])
 {
@@ -11,4 +12,29 @@ void rng_block(const struct rng_key *key, enum rng_stream stream, uint32_t block
     philox4x32_ctr_t drawn = philox4x32(counter, seed);
     for (int i = 0; i < 4; i++)
         words[i] = drawn.v[i];
+}
+
+static double radius(const uint32_t words[4])
+{
+    return sqrt(-2 * log(1 - rng_uniform_double(words[0], words[1]))); // 1 - u is never 0
+}
+
+static double angle(const uint32_t words[4])
+{
+    const double two_pi = 6.283185307179586476925;
+    return two_pi * rng_uniform_double(words[2], words[3]);
+}
+
+double rng_normal(const uint32_t words[4], double deviation)
+{
+    return deviation * radius(words) * cos(angle(words));
+}
+
+void rng_normal_pair(const uint32_t words[4], double pair[2])
+{
+    const double r = radius(words);
+    double sine, cosine;
+    sincos(angle(words), &sine, &cosine);
+    pair[0] = r * cosine;
+    pair[1] = r * sine;
 }

@@ -47,4 +47,17 @@ static inline float rng_uniform_float(uint32_t word)
     return (float)(word >> 8) * 0x1p-24f;
 }
 
+/* Uniform in [0, bound), from two words: the upper half of their 128-bit product with it. No value is
+ * favoured by more than bound / 2^64, and none takes a second draw. 0 for a bound of 0. */
+static inline uint64_t rng_below(uint32_t high, uint32_t low, uint64_t bound)
+{
+    return (uint64_t)((unsigned __int128)((uint64_t)high << 32 | low) * bound >> 64);
+}
+
+/* One draw of normal(0, deviation), or two independent ones of normal(0, 1), from four words: with u of words
+ * 0 and 1 and v of words 2 and 3, sqrt(-2 ln(1 - u)) times cos(2 pi v), and for the second of a pair times
+ * sin(2 pi v), in double (Box and Muller, Annals of Mathematical Statistics 29, 1958). */
+double rng_normal(const uint32_t words[4], double deviation);
+void rng_normal_pair(const uint32_t words[4], double pair[2]);
+
 #endif
