@@ -18,7 +18,7 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-pro
 CFLAGS := -std=gnu17 -O2 -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition $(WARNINGS) \
           $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 LDFLAGS := $(if $(SAN),-fsanitize=$(SAN))
-LDLIBS := -lzmq -lcjson -lsodium -lm -lpthread -ldl
+LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lz -lm -lpthread -ldl
 
 # kernels/lanes/ is compiled once per instruction set that we dispatch to. kernels/onednn/ and kernels/cuda/
 # become plug-ins, so that nothing loads a math library that does not ask for it; kernels/onednn/bare/ is the
