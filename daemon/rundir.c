@@ -1,10 +1,14 @@
 /* Run directories and socket folders. Supervisor process; its only thread. */
 #include "daemon/rundir.h"
 
+#include "worker/cast.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sodium.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -12,8 +16,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static const char *const run_files[] = {"job.json", "episodes.log", "episodes.jsonl"};
+static const char *const run_files[] = {"job.json", "episodes.log", "episodes.jsonl", "checkpoints"};
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
+
+enum { SOCKET_PATH_BYTES = sizeof((struct sockaddr_un *)0)->sun_path };
 
 /* What cannot be made is no missing input: it is I/O, unless it is a matter of permission. */
 static enum status output_error(struct error *error, int errnum, const char *what, const char *path)
@@ -80,15 +86,19 @@ static enum status make_previous(struct rundir *dir, char name[32], struct error
     return error_set(error, STATUS_IO, "%s has a million previous runs", dir->path);
 }
 
+static bool has(const struct rundir *dir, const char *name)
+{
+    struct stat info;
+    return fstatat(dir->fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 static enum status move_earlier_run(struct rundir *dir, struct error *error)
 {
     char previous[32] = "", target[64];
-    struct stat info;
-    if (fstatat(dir->fd, "episodes.jsonl", &info, AT_SYMLINK_NOFOLLOW) != 0 &&
-        fstatat(dir->fd, "episodes.log", &info, AT_SYMLINK_NOFOLLOW) != 0)
+    if (!has(dir, "episodes.jsonl") && !has(dir, "episodes.log") && !has(dir, "checkpoints"))
         return STATUS_OK; /* a start that failed leaves nothing worth keeping */
     for (unsigned i = 0; i < RUN_FILES; i++) {
-        if (fstatat(dir->fd, run_files[i], &info, AT_SYMLINK_NOFOLLOW) != 0)
+        if (!has(dir, run_files[i]))
             continue;
         if (previous[0] == '\0') {
             enum status status = make_previous(dir, previous, error);
@@ -154,11 +164,18 @@ static enum status socket_folder(char *folder, size_t bytes, struct error *error
     return private_folder(folder, error);
 }
 
+static void socket_path(char path[CONTROL_ADDRESS_BYTES], const char *address, unsigned server)
+{
+    snprintf(path, CONTROL_ADDRESS_BYTES, "%s.%u", address + strlen("ipc://"), server);
+}
+
 /* The lock is ours, so a socket of this name is a leftover; anything else of this name is not ours to touch.
  */
-static enum status clear_leftover(const char *path, struct error *error)
+static enum status clear_leftover(const char *address, unsigned server, struct error *error)
 {
+    char path[CONTROL_ADDRESS_BYTES];
     struct stat info;
+    socket_path(path, address, server);
     if (lstat(path, &info) != 0)
         return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "cannot look at %s", path);
     if (!S_ISSOCK(info.st_mode))
@@ -168,9 +185,18 @@ static enum status clear_leftover(const char *path, struct error *error)
     return STATUS_OK;
 }
 
-static enum status choose_address(struct rundir *dir, struct error *error)
+/* An earlier run may have had more servers than this one will: all that it can have left is cleared. */
+static enum status clear_leftovers(const char *address, struct error *error)
 {
-    char folder[sizeof((struct sockaddr_un *)0)->sun_path], real[PATH_MAX];
+    enum status status = STATUS_OK;
+    for (unsigned server = 0; server < JOB_SERVERS_MAX && status == STATUS_OK; server++)
+        status = clear_leftover(address, server, error);
+    return status;
+}
+
+static enum status choose_address(struct rundir *dir, const struct job *job, struct error *error)
+{
+    char folder[SOCKET_PATH_BYTES], real[PATH_MAX], longest[CONTROL_ADDRESS_BYTES];
     unsigned char hash[16];
     char hex[2 * sizeof hash + 1];
     enum status status = socket_folder(folder, sizeof folder, error);
@@ -183,13 +209,13 @@ static enum status choose_address(struct rundir *dir, struct error *error)
     crypto_generichash(hash, sizeof hash, (const unsigned char *)real, strlen(real), NULL, 0);
     sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
     char address[sizeof dir->address];
-    int length = snprintf(address, sizeof address, "ipc://%s/%s.sock", folder, hex);
-    size_t path_bytes = (size_t)length - strlen("ipc://");
-    if (path_bytes >= sizeof folder)
+    snprintf(address, sizeof address, "ipc://%s/%s.sock", folder, hex);
+    socket_path(longest, address, cast_of(job).servers - 1);
+    if (strlen(longest) >= sizeof folder)
         return error_set(error, STATUS_INVALID,
                          "a socket in %s would have a path of %zu bytes: expected at most %zu", folder,
-                         path_bytes, sizeof folder - 1);
-    status = clear_leftover(address + strlen("ipc://"), error);
+                         strlen(longest), sizeof folder - 1);
+    status = clear_leftovers(address, error);
     if (status == STATUS_OK) /* only now is what stands there ours to remove */
         memcpy(dir->address, address, sizeof address);
     return status;
@@ -226,7 +252,7 @@ enum status rundir_open(struct rundir *dir, const char *path, const struct job *
     if (status == STATUS_OK)
         status = take_lock(dir, error);
     if (status == STATUS_OK)
-        status = choose_address(dir, error);
+        status = choose_address(dir, job, error);
     if (status == STATUS_OK)
         status = move_earlier_run(dir, error);
     if (status == STATUS_OK)
@@ -247,8 +273,12 @@ static bool still_ours(const struct rundir *dir)
 
 void rundir_close(struct rundir *dir)
 {
+    char path[CONTROL_ADDRESS_BYTES];
     if (dir->address[0] != '\0' && still_ours(dir))
-        unlink(dir->address + strlen("ipc://"));
+        for (unsigned server = 0; server < JOB_SERVERS_MAX; server++) {
+            socket_path(path, dir->address, server);
+            unlink(path);
+        }
     if (dir->fd >= 0)
         close(dir->fd);
     if (dir->lock_fd >= 0)

@@ -3,6 +3,7 @@
  *     lock            flock'ed by the supervisor for as long as it lives; holds its pid
  *     job.json        the job as resolved
  *     episodes.log    for people      episodes.jsonl  for programs     (daemon/runlog.h)
+ *     checkpoints/    (worker/checkpoint.h)
  *     previous-N/     what earlier runs left
  *
  * Sockets do not live here, because a socket's path may have at most 107 bytes: they live in a 0700 folder
@@ -19,7 +20,7 @@ struct rundir {
     char path[4096];
     int fd;                              /* the directory */
     int lock_fd;                         /* held until rundir_close */
-    char address[CONTROL_ADDRESS_BYTES]; /* "ipc://…": the server's endpoint */
+    char address[CONTROL_ADDRESS_BYTES]; /* "ipc://…": with ".N" behind it, server N's endpoint */
 };
 
 /* Makes (with its parents) and locks the directory `path`; or, when `path` is NULL, NAME under
@@ -28,7 +29,7 @@ struct rundir {
  * STATUS_INVALID when the socket's path would not fit. On error nothing stays locked. */
 enum status rundir_open(struct rundir *dir, const char *path, const struct job *job, struct error *error);
 
-/* Removes the socket if it is still there, and lets go of the lock. */
+/* Removes the sockets that are still there, and lets go of the lock. */
 void rundir_close(struct rundir *dir);
 
 #endif

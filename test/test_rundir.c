@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SOCKET_NAME_BYTES = 1 + 32 + 5 }; /* "/", 128 bits in hex, ".sock" */
+enum { SOCKET_NAME_BYTES = 1 + 32 + 5 + 2 }; /* "/", 128 bits in hex, ".sock", ".0" */
 
 static struct job job;
 static struct rundir dir;
@@ -53,10 +53,18 @@ static void refuse_run(const char *path, enum status status, const char *words)
     ck_assert(dir.fd == -1 && dir.lock_fd == -1 && dir.address[0] == '\0');
 }
 
+/* Where a server's socket will be. */
+static const char *server_path(const struct rundir *run, unsigned server)
+{
+    static char path[CONTROL_ADDRESS_BYTES + 8];
+    ck_assert_int_eq(strncmp(run->address, "ipc://", 6), 0);
+    snprintf(path, sizeof path, "%s.%u", run->address + 6, server);
+    return path;
+}
+
 static const char *socket_path(const struct rundir *run)
 {
-    ck_assert_int_eq(strncmp(run->address, "ipc://", 6), 0);
-    return run->address + 6;
+    return server_path(run, 0);
 }
 
 static bool there(const char *path)

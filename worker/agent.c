@@ -155,7 +155,9 @@ static enum status open_rpc(struct agent *agent, struct error *error)
                                 .left = observer_left,
                                 .welcome = worker->job_text,
                                 .welcome_bytes = worker->job_bytes};
-    return rpc_serve(&agent->rpc, &config, worker->self.address, error);
+    char address[CONTROL_ADDRESS_BYTES];
+    worker_address(worker, worker->self.worker, address);
+    return rpc_serve(&agent->rpc, &config, address, error);
 }
 
 static enum status open_learner(struct agent *agent, struct error *error)
@@ -431,7 +433,8 @@ enum status agent_run(struct worker *worker, struct error *error)
     while (status == STATUS_OK && !worker->leave) {
         status = rpc_turn(agent.rpc, coalescer_due(agent.coalescer));
         if (status != STATUS_OK) {
-            error_set(error, status, "the agent's socket at %s failed", worker->self.address);
+            error_set(error, status, "the agent's socket at %s.%u failed", worker->self.address,
+                      worker->self.worker);
             break;
         }
         coalescer_run(agent.coalescer, monotime_now());

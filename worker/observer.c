@@ -108,9 +108,11 @@ static enum status observer_open(struct observer *o, struct worker *worker, stru
                                 .method_count = sizeof methods / sizeof methods[0],
                                 .context = o};
     uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
+    char address[CONTROL_ADDRESS_BYTES];
+    worker_address(worker, 0, address);
     o->worker = worker;
     enum status status =
-        rpc_join(&o->rpc, &config, worker->self.address, monotime_add_us(monotime_now(), patience_us), error);
+        rpc_join(&o->rpc, &config, address, monotime_add_us(monotime_now(), patience_us), error);
     if (status == STATUS_OK)
         status = worker_attach(worker, o->rpc, beat, worker);
     if (status == STATUS_OK)

@@ -5,6 +5,7 @@
 #include "worker/net/rpc.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -35,6 +36,12 @@ const struct role *role_by_name(const char *name)
 static _Noreturn void orphaned(void)
 {
     _exit(EX_UNAVAILABLE);
+}
+
+void worker_address(const struct worker *worker, uint16_t server, char address[CONTROL_ADDRESS_BYTES])
+{
+    snprintf(address, CONTROL_ADDRESS_BYTES, "%.*s.%u", CONTROL_ADDRESS_BYTES - 7, worker->self.address,
+             server);
 }
 
 /* A report must arrive, so a supervisor that is busy is waited for. */
