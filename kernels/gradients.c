@@ -7,32 +7,61 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status gradients_new(struct gradients **out, struct params *params, struct error *error)
+enum status gradients_new_unplaced(struct gradients **out, struct params *params, struct error *error)
 {
-    assert(params->built);
+    assert(params->laid_out);
     struct gradients *gradients = calloc(1, sizeof *gradients);
     if (gradients == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for gradients");
     gradients->params = params;
     gradients->next = params->parallels;
     params->parallels = gradients;
+    gradients->slab = params_slab_of(params->backend, params_elements(params), "gradients");
     gradients->entries = calloc((size_t)params->count + 1, sizeof *gradients->entries);
     gradients->written = calloc((size_t)params->count + 1, sizeof *gradients->written);
-    enum status status = STATUS_OK;
-    if (gradients->entries == NULL || gradients->written == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for %u gradients", params->count);
-    if (status == STATUS_OK)
-        status = params_slab_new(&gradients->slab, params->backend, params->slab.shape.size[0], "gradients",
-                                 error);
+    if (gradients->entries == NULL || gradients->written == NULL) {
+        gradients_free(gradients);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u gradients", params->count);
+    }
+    for (uint32_t i = 0; i < params->count; i++)
+        if (params->entries[i]->kind == PARAMETER_TRAINED)
+            gradients->entries[i] = params_unplaced(params->entries[i]);
+    *out = gradients;
+    return STATUS_OK;
+}
+
+/* Every entry to its part of the slab's memory. */
+static void place_entries(struct gradients *gradients)
+{
+    const struct params *params = gradients->params;
+    for (uint32_t i = 0; i < params->count; i++)
+        if (params->entries[i]->kind == PARAMETER_TRAINED)
+            gradients->entries[i].data = params_address(&gradients->slab, params->entries[i]);
+}
+
+enum status gradients_new(struct gradients **out, struct params *params, struct error *error)
+{
+    struct gradients *gradients;
+    enum status status = gradients_new_unplaced(&gradients, params, error);
+    if (status != STATUS_OK)
+        return status;
+    gradients->owned = true;
+    status = params_slab_new(&gradients->slab, params->backend, error);
     if (status != STATUS_OK) {
         gradients_free(gradients);
         return status;
     }
-    for (uint32_t i = 0; i < params->count; i++)
-        if (params->entries[i]->kind == PARAMETER_TRAINED)
-            gradients->entries[i] = params_part(&gradients->slab, params->entries[i]);
+    place_entries(gradients);
     *out = gradients;
     return STATUS_OK;
+}
+
+void gradients_place(struct gradients *gradients, void *slab)
+{
+    assert(!gradients->owned && gradients->params->backend->ops->host);
+    assert(slab != NULL && (uintptr_t)slab % ENTRY_ALIGNMENT_BYTES == 0);
+    gradients->slab.data = slab;
+    place_entries(gradients);
 }
 
 void gradients_free(struct gradients *gradients)
@@ -44,7 +73,8 @@ void gradients_free(struct gradients *gradients)
     while (*link != gradients)
         link = &(*link)->next;
     *link = gradients->next;
-    params_slab_free(&gradients->slab, params->backend);
+    if (gradients->owned)
+        params_slab_free(&gradients->slab, params->backend);
     free(gradients->entries);
     free(gradients->written);
     free(gradients);
@@ -147,4 +177,10 @@ enum status gradients_settle(struct params *params, const struct parameter *para
             entry->layout = layout;
     }
     return status;
+}
+
+void gradients_adopt(struct params *params, const struct parameter *parameter, const void *layout)
+{
+    for (struct gradients *each = params->parallels; each != NULL; each = each->next)
+        each->entries[parameter->index].layout = layout;
 }

@@ -274,8 +274,8 @@ struct backend_ops {
     /* Optional: one update of a parameter server. */
     enum status (*sgd_round)(struct backend *backend, struct sgd_round *round, struct error *error);
 
-    /* Optional, with relayout: a number that tells layouts apart, the same in every process on equal
-     * machines. */
+    /* Optional, with relayout: a number that tells layouts (not NULL) apart, the same in every process on
+     * equal machines. */
     uint64_t (*layout_hash)(const void *layout);
 
     /* Optional: permutes `tensor` in place from its layout to `layout`, which another of its tensors'

@@ -1,4 +1,5 @@
-/* Parameters: registering, laying out, drawing, reading, writing, settling. Whoever holds the params runs it.
+/* Parameters: registering, drawing, reading, writing, settling. Whoever holds the params runs it. Where they
+ * lie is params_place.c's.
  *
  * Entries are allocated one by one, so that a model may keep the pointers while others are still registered.
  * Initial values are drawn in float32 on the host and uploaded, so that a seed means the same numbers on
@@ -11,8 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { ENTRY_ALIGNMENT_BYTES = 64 };
 
 enum status params_new(struct params **out, struct backend *backend, struct error *error)
 {
@@ -44,8 +43,10 @@ void params_free(struct params *params)
     for (uint32_t i = 0; i < params->count; i++)
         free_entry(params->entries[i]);
     free(params->entries);
-    params_slab_free(&params->slab, params->backend);
-    params_slab_free(&params->buffers, params->backend);
+    if (params->built) {
+        params_slab_free(&params->slab, params->backend);
+        params_slab_free(&params->buffers, params->backend);
+    }
     arena_free(params->scratch);
     free(params);
 }
@@ -93,7 +94,7 @@ static bool make_room(struct params *params)
 enum status params_add(struct params *params, const char *name, enum parameter_kind kind, struct shape shape,
                        struct init init, struct parameter **out, struct error *error)
 {
-    assert(!params->built);
+    assert(!params->laid_out);
     enum status status = check_entry(params, name, kind, &shape, &init, error);
     if (status != STATUS_OK)
         return status;
@@ -116,60 +117,7 @@ enum status params_add(struct params *params, const char *name, enum parameter_k
     return STATUS_OK;
 }
 
-/* ---- building ---- */
-
-enum status params_slab_new(struct tensor *slab, struct backend *backend, size_t elements, const char *name,
-                            struct error *error)
-{
-    *slab = (struct tensor){.shape = SHAPE1((uint32_t)elements),
-                            .dtype = backend->ops->dtype,
-                            .bytes = elements * dtype_bytes(backend->ops->dtype),
-                            .name = name};
-    if (elements == 0)
-        return STATUS_OK;
-    slab->data = backend->source.take(backend->source.context, slab->bytes);
-    if (slab->data == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %s of %zu bytes on %s", name, slab->bytes,
-                         backend->ops->name);
-    return backend_fill(backend, slab, 0, error);
-}
-
-void params_slab_free(struct tensor *slab, struct backend *backend)
-{
-    if (slab->data != NULL)
-        backend->source.give(backend->source.context, slab->data, slab->bytes);
-    slab->data = NULL;
-}
-
-struct tensor params_part(const struct tensor *slab, const struct parameter *parameter)
-{
-    struct tensor part = parameter->tensor;
-    part.data = (char *)slab->data + parameter->offset * dtype_bytes(slab->dtype);
-    part.wanted = NULL;
-    return part;
-}
-
-/* Gives the entries of one kind their offsets, and `*elements` their sum with the gaps. */
-static enum status lay_out(struct params *params, enum parameter_kind kind, size_t *elements,
-                           struct error *error)
-{
-    const size_t unit = dtype_bytes(params->backend->ops->dtype), step = ENTRY_ALIGNMENT_BYTES / unit;
-    *elements = 0;
-    for (uint32_t i = 0; i < params->count; i++) {
-        struct parameter *parameter = params->entries[i];
-        if (parameter->kind != kind)
-            continue;
-        size_t count = shape_elements(&parameter->tensor.shape);
-        parameter->offset = *elements;
-        parameter->tensor.bytes = count * unit;
-        *elements += (count + step - 1) / step * step;
-        if (*elements > SHAPE_ELEMENTS_MAX)
-            return error_set(error, STATUS_INVALID,
-                             "parameter %s: the parameters up to here have %zu elements, at most %d can be",
-                             parameter->name, *elements, SHAPE_ELEMENTS_MAX);
-    }
-    return STATUS_OK;
-}
+/* ---- drawing ---- */
 
 static void draw_uniform(float *values, uint32_t count, struct rng_key key, double bound)
 {
@@ -210,51 +158,40 @@ static enum status begin_entry(struct params *params, struct parameter *paramete
     return backend_upload(params->backend, &parameter->tensor, DTYPE_F32, host, error);
 }
 
-static enum status begin_entries(struct params *params, uint64_t seed, struct error *error)
+/* The first value of every entry in [first, end), by way of `host`, which has room for each. */
+static enum status begin_entries(struct params *params, uint64_t seed, uint32_t first, uint32_t end,
+                                 float *host, struct error *error)
 {
+    enum status status = STATUS_OK;
+    uint32_t trained = 0;
+    for (uint32_t i = 0; i < end && status == STATUS_OK; i++) {
+        struct parameter *parameter = params->entries[i];
+        if (i >= first && parameter->kind == PARAMETER_COUNTER)
+            parameter->counter = (int64_t)parameter->init.value;
+        else if (i >= first)
+            status = begin_entry(params, parameter, seed, trained, host, error);
+        trained += parameter->kind == PARAMETER_TRAINED;
+    }
+    return status;
+}
+
+enum status params_begin(struct params *params, uint64_t seed, uint32_t first, uint32_t end,
+                         struct error *error)
+{
+    assert(params->laid_out && first <= end && end <= params->count);
     size_t largest = 0;
-    for (uint32_t i = 0; i < params->count; i++) {
-        size_t count = shape_elements(&params->entries[i]->tensor.shape);
+    for (uint32_t i = first; i < end; i++) {
+        const struct parameter *parameter = params->entries[i];
+        assert(parameter->kind == PARAMETER_COUNTER || parameter->tensor.data != NULL);
+        size_t count = shape_elements(&parameter->tensor.shape);
         largest = count > largest ? count : largest;
     }
     float *host = malloc((largest + 1) * sizeof *host);
     if (host == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory to draw %zu initial values", largest);
-    enum status status = STATUS_OK;
-    uint32_t trained = 0;
-    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
-        struct parameter *parameter = params->entries[i];
-        if (parameter->kind == PARAMETER_COUNTER)
-            parameter->counter = (int64_t)parameter->init.value;
-        else
-            status = begin_entry(params, parameter, seed, trained, host, error);
-        trained += parameter->kind == PARAMETER_TRAINED;
-    }
+    enum status status = begin_entries(params, seed, first, end, host, error);
     free(host);
     return status;
-}
-
-enum status params_build(struct params *params, uint64_t seed, struct error *error)
-{
-    assert(!params->built);
-    size_t trained = 0, buffers = 0;
-    enum status status = lay_out(params, PARAMETER_TRAINED, &trained, error);
-    if (status == STATUS_OK)
-        status = lay_out(params, PARAMETER_BUFFER, &buffers, error);
-    if (status == STATUS_OK)
-        status = params_slab_new(&params->slab, params->backend, trained, "parameters", error);
-    if (status == STATUS_OK)
-        status = params_slab_new(&params->buffers, params->backend, buffers, "buffers", error);
-    if (status != STATUS_OK)
-        return status;
-    params->built = true;
-    for (uint32_t i = 0; i < params->count; i++) {
-        struct parameter *parameter = params->entries[i];
-        if (parameter->kind != PARAMETER_COUNTER)
-            parameter->tensor = params_part(
-                parameter->kind == PARAMETER_TRAINED ? &params->slab : &params->buffers, parameter);
-    }
-    return begin_entries(params, seed, error);
 }
 
 /* ---- looking ---- */
@@ -346,6 +283,7 @@ static enum status settle(struct params *params, struct parameter *parameter, st
 
 enum status params_settle(struct params *params, struct error *error)
 {
+    assert(params->built); // what lies in somebody else's memory is not ours to move
     if (params->backend->ops->relayout == NULL)
         return STATUS_OK;
     enum status status = STATUS_OK;

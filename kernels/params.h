@@ -11,8 +11,8 @@
  * permute a trained one into the layout that the backend's forward asked for, together with every gradient
  * and moment that belongs to it. params_read, params_write and the files are canonical always.
  *
- * Belongs to one thread at a time. Nothing but params_new, _add, _build, gradients_new and the file functions
- * allocates. */
+ * Belongs to one thread at a time. Nothing but params_new, _add, _build, _begin, gradients_new, its unplaced
+ * twin and the file functions allocates. */
 #ifndef KERNELS_PARAMS_H
 #define KERNELS_PARAMS_H
 
@@ -63,13 +63,16 @@ enum status params_build(struct params *params, uint64_t seed, struct error *err
  *
  * params_lay_out instead of params_build fixes every offset but takes no memory. The entries are then placed
  * where the caller has room (a segment of shared memory, one of several versions), as often as it likes, in
- * ranges: an entry is usable while it has a place. Gradients of such params are placed too. For backends
- * whose memory is the host's. Nothing is copied or cleared by placing; gaps between entries must hold zeros.
- */
+ * ranges: an entry is usable while it has a place. Gradients of such params are placed too, or have memory of
+ * their own (gradients_new). For backends whose memory is the host's. Placing sets addresses and nothing
+ * else: nothing is copied or cleared, entries keep their layouts, and whoever gives the memory sees to it
+ * that gaps between entries hold zeros. None of it allocates but params_begin, for the time of the call, as
+ * much as the largest entry takes. */
 
+/* STATUS_INVALID as params_build. No entries can be added afterwards. */
 enum status params_lay_out(struct params *params, struct error *error);
 
-/* Elements of the trained slab and of the buffers' (multiples of 16), laid out or built. */
+/* Elements of the trained slab and of the buffers' (multiples of 64 bytes), laid out or built. */
 size_t params_elements(const struct params *params);
 size_t params_buffer_elements(const struct params *params);
 
@@ -78,16 +81,21 @@ size_t params_buffer_elements(const struct params *params);
 void params_place(struct params *params, uint32_t first, uint32_t end, const void *slab);
 void params_place_buffers(struct params *params, const void *buffers);
 
-/* Draws the entries in [first, end) as params_build draws them, into their places. */
+/* Gives the entries with an index in [first, end) their first values, in their places and layouts, drawn as
+ * params_build draws them; counters too. All of these entries have a place. STATUS_NO_MEMORY. */
 enum status params_begin(struct params *params, uint64_t seed, uint32_t first, uint32_t end,
                          struct error *error);
 
 /* Gives every trained entry that wants it (tensor.wanted, left by a forward) that layout, with all gradients,
- * without moving a byte: for entries that hold nothing yet. */
+ * without moving a byte: for entries that hold nothing yet. The forward must be one that records for these
+ * gradients: inference may want other layouts. Does nothing on a backend without relayout. */
 void params_adopt(struct params *params);
 
-/* A number that two params share when they have the same entries (names, kinds, shapes, offsets) in the same
- * layouts on the same kind of backend. */
+/* A number that two params share when they have the same entries in the same order and layouts, and hence at
+ * the same offsets. It is FNV-1a with 64 bits (begin 0xcbf29ce484222325, prime 0x100000001b3) over these
+ * bytes, for each entry in order of registration, all kinds: the name and a zero; kind (enum parameter_kind),
+ * rank, and each size, as 32 bits, lowest byte first; the backend's hash of the layout as 64 bits, lowest
+ * byte first, 0 for a canonical one. */
 uint64_t params_fingerprint(const struct params *params);
 
 uint32_t params_count(const struct params *params);
@@ -95,7 +103,8 @@ struct parameter *params_at(struct params *params, uint32_t index);
 struct parameter *params_find(struct params *params, const char *name); /* NULL: none */
 struct backend *params_backend(const struct params *params);
 
-/* The trained slab, and the buffers', as one flat tensor of rank 1. */
+/* The trained slab, and the buffers', as one flat tensor of rank 1. Of params in somebody else's memory it
+ * has data only while the last params_place placed every trained entry (params_place_buffers always does). */
 const struct tensor *params_slab(const struct params *params);
 const struct tensor *params_buffers(const struct params *params);
 
@@ -108,18 +117,20 @@ enum status params_write(struct params *params, struct parameter *parameter, enu
 /* Brings every trained entry that wants it (tensor.wanted, left by a forward) into that layout, with all
  * gradients and companions that belong to these params. Cheap when there is nothing to do. Between two steps.
  * Does nothing on a backend without relayout. After a failure some have moved and some have not: the params
- * cannot be used any more. */
+ * cannot be used any more. Not for params in somebody else's memory: others read them where they lie. */
 enum status params_settle(struct params *params, struct error *error);
 
 /* ---- gradients, and whatever else is parallel to the trained slab (moments) ---- */
 
 struct gradients;
 
-/* A slab parallel to the trained one; zero. Freed before the params. */
+/* A slab parallel to the trained one, in memory of its own; zero. Freed before the params. The params are
+ * built or laid out. */
 enum status gradients_new(struct gradients **out, struct params *params, struct error *error);
 void gradients_free(struct gradients *gradients);
 
-/* The same without memory, to be placed: element 0 at `slab`. Entries without a place must not be reached. */
+/* The same without memory, to be placed: element 0 at `slab`, where it lies or would lie, aligned to 64
+ * bytes. Entries behind which there is no memory must not be reached. */
 enum status gradients_new_unplaced(struct gradients **out, struct params *params, struct error *error);
 void gradients_place(struct gradients *gradients, void *slab);
 

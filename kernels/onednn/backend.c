@@ -164,6 +164,7 @@ static const struct backend_ops onednn_ops = {
     .first_not_finite = onednn_first_not_finite,
     .sgd = onednn_sgd,
     .adam = onednn_adam,
+    .layout_hash = onednn_layout_hash,
     .relayout = onednn_relayout,
 };
 

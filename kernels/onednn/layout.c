@@ -1,6 +1,8 @@
 /* Layout tokens, scratch, and how the library's failures are told. */
 #include "kernels/onednn/onednn.h"
 
+#include "kernels/base/fnv.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +149,28 @@ size_t layout_bytes(const struct shape *shape, enum dtype dtype, const void *tok
     if (token != NULL)
         return ((const struct layout *)token)->bytes;
     return shape_elements(shape) * dtype_bytes(dtype);
+}
+
+/* What the library compares too: not the struct's padding, nor the ends of arrays that count for nothing. */
+uint64_t onednn_layout_hash(const void *token)
+{
+    const dnnl_memory_desc_t *desc = &((const struct layout *)token)->desc;
+    const dnnl_blocking_desc_t *blocking = &desc->format_desc.blocking;
+    assert(desc->format_kind == dnnl_blocked); // the only kind that is interned for a parameter
+    uint64_t hash = fnv1a_number(FNV1A_BEGIN, (uint64_t)desc->ndims, 8);
+    hash = fnv1a_number(hash, (uint64_t)desc->data_type, 8);
+    hash = fnv1a_number(hash, (uint64_t)desc->offset0, 8);
+    for (int d = 0; d < desc->ndims; d++) {
+        hash = fnv1a_number(hash, (uint64_t)desc->dims[d], 8);
+        hash = fnv1a_number(hash, (uint64_t)desc->padded_dims[d], 8);
+        hash = fnv1a_number(hash, (uint64_t)desc->padded_offsets[d], 8);
+        hash = fnv1a_number(hash, (uint64_t)blocking->strides[d], 8);
+    }
+    for (int b = 0; b < blocking->inner_nblks; b++) {
+        hash = fnv1a_number(hash, (uint64_t)blocking->inner_idxs[b], 8);
+        hash = fnv1a_number(hash, (uint64_t)blocking->inner_blks[b], 8);
+    }
+    return fnv1a_number(hash, desc->extra.flags, 8);
 }
 
 void layouts_free(struct onednn *onednn)

@@ -75,6 +75,9 @@ bool layout_same(const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b);
 /* Bytes of a tensor of this shape in that layout, its padding counted. */
 size_t layout_bytes(const struct shape *shape, enum dtype dtype, const void *token);
 
+/* The table's layout_hash: of a token that is not NULL. */
+uint64_t onednn_layout_hash(const void *token);
+
 void layouts_free(struct onednn *onednn);
 
 /* At least `bytes`, aligned to 64. What was there before is gone when it grows. */
