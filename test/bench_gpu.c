@@ -95,7 +95,7 @@ struct training_step {
 
 static void step_open(struct training_step *step)
 {
-    const struct resnet_config config = {.depth = 50, .channels = 3, .classes = CLASSES};
+    const struct resnet_config config = {.depth = 50, .channels = 3, .classes = CLASSES, .width = 64};
     const struct optimizer_settings sgd = {.kind = OPTIMIZER_SGD, .sgd = {.lr = 0.01}};
     must(params_new(&step->params, gpu, &error));
     must(resnet_new(&step->resnet, &config, step->params, &error));

@@ -142,7 +142,7 @@ static struct resnet_bench *resnet_open(void)
     struct resnet_bench *bench = calloc(1, sizeof *bench);
     if (bench == NULL)
         exit(EXIT_FAILURE);
-    const struct resnet_config config = {.depth = 50, .channels = 3, .classes = CLASSES};
+    const struct resnet_config config = {.depth = 50, .channels = 3, .classes = CLASSES, .width = 64};
     model_open(&bench->model);
     must(resnet_new(&bench->resnet, &config, bench->model.params, &error), &error);
     model_build(&bench->model, 0.01);

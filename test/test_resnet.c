@@ -84,7 +84,7 @@ static bool golden_run_open(int number)
     if (backend == NULL)
         return false;
     golden_case = &golden_cases[number / TRAINING_PLUGINS];
-    const struct resnet_config config = {golden_case->depth, 3, CLASSES};
+    const struct resnet_config config = {golden_case->depth, 3, CLASSES, 64};
     const struct optimizer_settings sgd = {.kind = OPTIMIZER_SGD, .sgd = {0.01, golden_case->momentum}};
     struct error error = {0};
     uint64_t state = golden_case->depth;
@@ -161,15 +161,19 @@ END_TEST
 static struct backend *backend;
 static struct params *params;
 
-static void open_model(uint32_t depth, uint32_t channels, uint32_t classes)
+static void open_model_of(const struct resnet_config *config)
 {
-    const struct resnet_config config = {depth, channels, classes};
     struct error error = {0};
     backend = training_backend(0);
     training_ok(params_new(&params, backend, &error), &error);
-    training_ok(resnet_new(&resnet, &config, params, &error), &error);
+    training_ok(resnet_new(&resnet, config, params, &error), &error);
     training_ok(params_build(params, 1, &error), &error);
     training_ok(tape_new(&tape, backend, &error), &error);
+}
+
+static void open_model(uint32_t depth, uint32_t channels, uint32_t classes)
+{
+    open_model_of(&(struct resnet_config){depth, channels, classes, 64});
 }
 
 static void close_model(void)
@@ -203,7 +207,7 @@ START_TEST(entries_are_torchvisions)
     struct error error = {0};
     backend = training_backend(0);
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        const struct resnet_config config = {expected[i].depth, 3, 30};
+        const struct resnet_config config = {expected[i].depth, 3, 30, 64};
         char text[SHAPE_TEXT_BYTES];
         training_ok(params_new(&params, backend, &error), &error);
         training_ok(resnet_new(&resnet, &config, params, &error), &error);
@@ -260,12 +264,15 @@ static void refused(struct resnet_config config, const char *expected)
 
 START_TEST(what_cannot_be_is_refused_by_name)
 {
-    refused((struct resnet_config){34, 3, 30}, "18 or 50, got 34");
-    refused((struct resnet_config){0, 3, 30}, "18 or 50, got 0");
-    refused((struct resnet_config){18, 0, 30}, "at least 1 channel, got 0");
-    refused((struct resnet_config){18, 3, 0}, "at least 1 class, got 0");
-    refused((struct resnet_config){18, UINT32_MAX, 30}, "conv1.weight");
-    refused((struct resnet_config){50, 3, UINT32_MAX}, "fc.weight");
+    refused((struct resnet_config){34, 3, 30, 64}, "18 or 50, got 34");
+    refused((struct resnet_config){0, 3, 30, 64}, "18 or 50, got 0");
+    refused((struct resnet_config){18, 0, 30, 64}, "at least 1 channel, got 0");
+    refused((struct resnet_config){18, 3, 0, 64}, "at least 1 class, got 0");
+    refused((struct resnet_config){18, 3, 30, 0}, "1..65536 channels, got 0");
+    refused((struct resnet_config){18, 3, 30, 65537}, "1..65536 channels, got 65537");
+    refused((struct resnet_config){50, 3, 30, 65536}, "layer1.0.conv1.weight");
+    refused((struct resnet_config){18, UINT32_MAX, 30, 64}, "conv1.weight");
+    refused((struct resnet_config){50, 3, UINT32_MAX, 64}, "fc.weight");
 }
 END_TEST
 
@@ -301,6 +308,34 @@ START_TEST(any_channels_classes_and_sides_do)
         training_ok(forward(cases[i].images, TAPE_INFER, false, logits, &error), &error);
         for (uint32_t k = 0; k < cases[i].images.size[0] * cases[i].classes; k++)
             ck_assert(isfinite(logits[k]));
+        close_model();
+    }
+}
+END_TEST
+
+/* The other stages follow from the first, in both kinds of blocks. */
+START_TEST(a_width_narrows_every_stage)
+{
+    static const struct {
+        uint32_t depth;
+        const char *name, *shape;
+    } expected[] = {{18, "conv1.weight", "8x3x7x7"},
+                    {18, "layer1.1.conv2.weight", "8x8x3x3"},
+                    {18, "layer4.0.conv1.weight", "64x32x3x3"},
+                    {18, "fc.weight", "30x64"},
+                    {50, "layer1.0.downsample.0.weight", "32x8x1x1"},
+                    {50, "layer4.2.conv2.weight", "64x64x3x3"},
+                    {50, "layer4.2.bn3.running_var", "256"},
+                    {50, "fc.weight", "30x256"}};
+    struct error error = {0};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        char text[SHAPE_TEXT_BYTES];
+        double logits[30];
+        open_model_of(&(struct resnet_config){expected[i].depth, 3, 30, 8});
+        const struct parameter *parameter = params_find(params, expected[i].name);
+        ck_assert_ptr_nonnull(parameter);
+        ck_assert_str_eq(shape_text(&parameter->tensor.shape, text), expected[i].shape);
+        training_ok(forward(SHAPE4(1, 3, SIDE, SIDE), TAPE_INFER, false, logits, &error), &error);
         close_model();
     }
 }
@@ -345,6 +380,59 @@ START_TEST(statistics_move_once_per_training_forward)
 }
 END_TEST
 
+/* A training forward of the same drawn images each time. */
+static void training_forward(void)
+{
+    uint64_t state = 3;
+    float *numbers = training_numbers(&state, (size_t)2 * 3 * SIDE * SIDE, 1);
+    tape_begin(tape, TAPE_TRAIN, NULL);
+    resnet_forward(resnet, tape, tape_input(tape, SHAPE4(2, 3, SIDE, SIDE), DTYPE_F32, "images", numbers),
+                   true);
+    free(numbers);
+}
+
+/* What is read is what the running ones move towards, entry by entry; nothing else is touched. */
+START_TEST(statistics_are_read_where_the_running_ones_stand)
+{
+    struct error error = {0};
+    float expected[256], *statistics;
+    open_model_of(&(struct resnet_config){18, 3, 5, 8}); // 8 channels leave a gap behind them
+    const size_t elements = params_buffer_elements(params);
+    statistics = calloc(elements, sizeof *statistics);
+    ck_assert_ptr_nonnull(statistics);
+    for (size_t i = 0; i < elements; i++)
+        statistics[i] = -7;
+    training_forward();
+    training_ok(resnet_read_statistics(resnet, tape, statistics, &error), &error);
+    ck_assert_int_eq(resnet_read_statistics(resnet, tape, statistics, &error), STATUS_INVALID);
+    training_ok(tape_finish(tape, &error), &error);
+    ck_assert_int_eq(params_find(params, "bn1.num_batches_tracked")->counter, 0);
+    training_forward();
+    training_ok(resnet_move_statistics(resnet, tape, &error), &error);
+    training_ok(tape_finish(tape, &error), &error);
+    size_t written = 0;
+    for (uint32_t i = 0; i < params_count(params); i++) {
+        const struct parameter *parameter = params_at(params, i);
+        if (parameter->kind != PARAMETER_BUFFER)
+            continue;
+        const uint32_t count = parameter->tensor.shape.size[0];
+        training_ok(params_read(params, parameter, DTYPE_F32, expected, &error), &error);
+        for (uint32_t e = 0; e < count; e++) {
+            const float got = statistics[parameter->offset + e], start = (float)parameter->init.value;
+            ck_assert_msg((1 - 0.1f) * start + 0.1f * got == expected[e], "%s[%u]: %g does not lead to %g",
+                          parameter->name, e, (double)got, (double)expected[e]);
+            statistics[parameter->offset + e] = -7;
+        }
+        written += count;
+    }
+    ck_assert_uint_lt(written, elements);
+    for (size_t i = 0; i < elements; i++)
+        ck_assert(statistics[i] == -7);
+    free(statistics);
+    close_model();
+}
+END_TEST
+
 static size_t peak_bytes(enum tape_mode mode, bool training_mode)
 {
     struct arena_stats stats;
@@ -382,6 +470,8 @@ int main(void)
     tcase_add_test(model, any_channels_classes_and_sides_do);
     tcase_add_test(model, images_that_do_not_fit_are_refused_by_name);
     tcase_add_test(model, statistics_move_once_per_training_forward);
+    tcase_add_test(model, a_width_narrows_every_stage);
+    tcase_add_test(model, statistics_are_read_where_the_running_ones_stand);
     tcase_add_test(model, inference_frees_as_it_goes);
     suite_add_tcase(suite, model);
     return suite_run(suite);

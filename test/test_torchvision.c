@@ -24,7 +24,7 @@ static char folder[64], path[96];
 
 static void open_model(uint32_t depth, uint32_t classes, uint64_t seed)
 {
-    const struct resnet_config config = {depth, 3, classes};
+    const struct resnet_config config = {depth, 3, classes, 64};
     struct error error = {0};
     training_ok(params_new(&params, backend, &error), &error);
     training_ok(resnet_new(&resnet, &config, params, &error), &error);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 enum { STAGES = 4, BLOCK_LAYERS_MAX = 3, BLOCKS_MAX = 16, NAME_BYTES = 96 };
+enum { WIDTH_MAX = 1 << 16 }; // so that the last stage's outputs, 32 times as many, do not overflow
 
 static const double EPSILON = 1e-5, MOMENTUM = 0.1;
 
@@ -118,14 +119,14 @@ static void add_model(struct builder *builder, struct resnet *resnet, const stru
 {
     static const uint32_t basic[STAGES] = {2, 2, 2, 2}, deep[STAGES] = {3, 4, 6, 3};
     const bool bottleneck = config->depth == 50;
-    uint32_t channels = 64;
+    uint32_t channels = config->width;
     add_layer(builder, &resnet->stem, "conv1", "bn1", SHAPE4(channels, config->channels, 7, 7), 2);
     for (uint32_t stage = 0; stage < STAGES; stage++) {
         for (uint32_t i = 0; i < (bottleneck ? deep : basic)[stage]; i++) {
             char prefix[NAME_BYTES / 4];
             snprintf(prefix, sizeof prefix, "layer%u.%u", stage + 1, i);
             channels = add_block(builder, &resnet->block[resnet->blocks++], prefix, bottleneck, channels,
-                                 64u << stage, stage > 0 && i == 0 ? 2 : 1);
+                                 config->width << stage, stage > 0 && i == 0 ? 2 : 1);
         }
     }
     const struct init uniform = {INIT_UNIFORM, 1 / sqrt(channels)};
@@ -142,6 +143,9 @@ static enum status config_check(const struct resnet_config *config, struct error
         return error_set(error, STATUS_INVALID, "a ResNet's images have at least 1 channel, got 0");
     if (config->classes == 0)
         return error_set(error, STATUS_INVALID, "a ResNet has at least 1 class, got 0");
+    if (config->width == 0 || config->width > WIDTH_MAX)
+        return error_set(error, STATUS_INVALID, "a ResNet's first stage has 1..%d channels, got %u",
+                         WIDTH_MAX, config->width);
     return STATUS_OK;
 }
 
@@ -225,40 +229,83 @@ struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct
 
 /* ---- running statistics ---- */
 
-static enum status move_layer(struct layer *layer, struct backend *backend, struct error *error)
+/* What is done with a layer's statistics: `of_batch` is complete; `context` is the caller's. */
+typedef enum status use_statistics(struct layer *layer, const struct batch_statistics *of_batch,
+                                   struct backend *backend, void *context, struct error *error);
+
+struct statistics_walk {
+    struct backend *backend;
+    use_statistics *use;
+    void *context;
+};
+
+/* The layer's statistics are used up by it. */
+static enum status use_layer(const struct statistics_walk *walk, struct layer *layer, struct error *error)
 {
     const struct batch_statistics of_batch = layer->statistics;
     layer->statistics = (struct batch_statistics){0};
     if (of_batch.mean == NULL)
         return error_set(error, STATUS_INVALID, "%s: no training forward has left statistics to move it by",
                          layer->running_mean->name);
-    enum status status =
-        backend_lerp(backend, &layer->running_mean->tensor, variable_tensor(of_batch.mean), MOMENTUM, error);
+    return walk->use(layer, &of_batch, walk->backend, walk->context, error);
+}
+
+static enum status use_block(const struct statistics_walk *walk, struct block *block, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < block->layers && status == STATUS_OK; i++)
+        status = use_layer(walk, &block->layer[i], error);
+    if (status == STATUS_OK && block->has_downsample)
+        status = use_layer(walk, &block->downsample, error);
+    return status;
+}
+
+static enum status use_all(struct resnet *resnet, struct tape *tape, use_statistics *use, void *context,
+                           struct error *error)
+{
+    const struct statistics_walk walk = {tape_backend(tape), use, context};
+    enum status status = tape_status(tape, error);
     if (status == STATUS_OK)
-        status = backend_lerp(backend, &layer->running_variance->tensor, variable_tensor(of_batch.variance),
+        status = use_layer(&walk, &resnet->stem, error);
+    for (uint32_t i = 0; i < resnet->blocks && status == STATUS_OK; i++)
+        status = use_block(&walk, &resnet->block[i], error);
+    return status;
+}
+
+static enum status move_layer(struct layer *layer, const struct batch_statistics *of_batch,
+                              struct backend *backend, void *context, struct error *error)
+{
+    (void)context;
+    enum status status =
+        backend_lerp(backend, &layer->running_mean->tensor, variable_tensor(of_batch->mean), MOMENTUM, error);
+    if (status == STATUS_OK)
+        status = backend_lerp(backend, &layer->running_variance->tensor, variable_tensor(of_batch->variance),
                               MOMENTUM, error);
     if (status == STATUS_OK)
         layer->batches_tracked->counter++;
     return status;
 }
 
-static enum status move_block(struct block *block, struct backend *backend, struct error *error)
+enum status resnet_move_statistics(struct resnet *resnet, struct tape *tape, struct error *error)
 {
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < block->layers && status == STATUS_OK; i++)
-        status = move_layer(&block->layer[i], backend, error);
-    if (status == STATUS_OK && block->has_downsample)
-        status = move_layer(&block->downsample, backend, error);
+    return use_all(resnet, tape, move_layer, NULL, error);
+}
+
+/* `context`: where element 0 of the buffers' slab stands, float32. */
+static enum status read_layer(struct layer *layer, const struct batch_statistics *of_batch,
+                              struct backend *backend, void *context, struct error *error)
+{
+    float *statistics = context;
+    enum status status = backend_download(backend, variable_tensor(of_batch->mean), DTYPE_F32,
+                                          statistics + layer->running_mean->offset, error);
+    if (status == STATUS_OK)
+        status = backend_download(backend, variable_tensor(of_batch->variance), DTYPE_F32,
+                                  statistics + layer->running_variance->offset, error);
     return status;
 }
 
-enum status resnet_move_statistics(struct resnet *resnet, struct tape *tape, struct error *error)
+enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
+                                   struct error *error)
 {
-    struct backend *backend = tape_backend(tape);
-    enum status status = tape_status(tape, error);
-    if (status == STATUS_OK)
-        status = move_layer(&resnet->stem, backend, error);
-    for (uint32_t i = 0; i < resnet->blocks && status == STATUS_OK; i++)
-        status = move_block(&resnet->block[i], backend, error);
-    return status;
+    return use_all(resnet, tape, read_layer, statistics, error);
 }

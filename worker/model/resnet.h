@@ -35,8 +35,9 @@ struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct
 enum status resnet_move_statistics(struct resnet *resnet, struct tape *tape, struct error *error);
 
 /* The batch's means and unbiased variances of the last training forward to `statistics` (host, float32), each
- * where its running one stands in the buffers' slab; after the walk, before tape_finish. Like
- * resnet_move_statistics, once per forward. */
+ * where its running one stands in the buffers' slab (params_buffer_elements of them; what lies between is
+ * left alone); after the walk, before tape_finish. Like resnet_move_statistics, and instead of it, once per
+ * forward. */
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error);
 
