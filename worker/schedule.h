@@ -23,7 +23,8 @@ enum status schedule_of(struct schedule *schedule, const struct job *job, const 
 /* Of update `update` (from 1). constant: lr; linear: lr (1 - (update - 1) / updates). */
 double schedule_lr(const struct schedule *schedule, uint64_t update);
 
-/* Whether `update` ends an epoch, and whether an evaluation is due after it. */
+/* Whether `update` ends an epoch, and whether an evaluation is due after it. The job's last update ends the
+ * running epoch, whole or not, and is evaluated if any is. */
 bool schedule_ends_epoch(const struct schedule *schedule, uint64_t update);
 bool schedule_evaluates(const struct schedule *schedule, uint64_t update);
 
