@@ -2,23 +2,23 @@
  *
  * A file passes four sieves: the frame (length, header, data), the header's text (safetensors_header.c),
  * each entry by itself, and all entries together, sorted by their offsets, as one unbroken row over the
- * data. No pointer into the data is made before its offsets were found within it. Names and dtypes stay
- * where cJSON put them: its tree lives as long as the file is open. */
+ * data. No place in the data is used before its offsets were found within it. Names and dtypes stay where
+ * cJSON put them: its tree lives as long as the file is open.
+ *
+ * A file is not mapped but read: one that somebody cuts meanwhile gives an error, not a SIGBUS. */
 #include "kernels/safetensors_internal.h"
 
+#include "kernels/base/file.h"
 #include "kernels/base/text.h"
 
 #include <assert.h>
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SHOWN_CHARACTERS = 40 };
@@ -26,8 +26,8 @@ enum { SHOWN_CHARACTERS = 40 };
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are handed out as they lie in the file");
 
 struct safetensors {
-    void *map; /* NULL: from memory */
-    size_t map_bytes;
+    int fd;     /* -1: from memory */
+    char *path; /* NULL: from memory */
     cJSON *header;
     struct safetensors_entry *entries; /* in order of their offsets */
     size_t count;
@@ -37,8 +37,9 @@ struct safetensors {
 /* One file while it is read. */
 struct reading {
     const char *name;
-    const char *data; /* behind the header */
-    size_t data_bytes;
+    const char *memory;   /* the whole file, or NULL */
+    uint64_t data_offset; /* where the data begin: behind the header */
+    uint64_t data_bytes;
     struct error *error;
 };
 
@@ -170,7 +171,7 @@ static enum status read_offsets(const struct reading *reading, struct safetensor
     if (offset[0] > offset[1] || offset[1] > reading->data_bytes)
         return bad_tensor(reading, entry->name,
                           "its data_offsets are %" PRIu64 " and %" PRIu64
-                          ", expected to ascend within %zu bytes of data",
+                          ", expected to ascend within %" PRIu64 " bytes of data",
                           offset[0], offset[1], reading->data_bytes);
     if (!safetensors_bytes(format, entry->rank, entry->size, &bytes))
         return bad_tensor(reading, entry->name, "the product of its shape overflows or fills no whole bytes");
@@ -178,8 +179,10 @@ static enum status read_offsets(const struct reading *reading, struct safetensor
         return bad_tensor(reading, entry->name,
                           "its data_offsets span %" PRIu64 " bytes, expected %" PRIu64 " by shape and dtype",
                           offset[1] - offset[0], bytes);
-    entry->data = reading->data + offset[0];
+    entry->offset = reading->data_offset + offset[0];
     entry->bytes = (size_t)bytes;
+    if (reading->memory != NULL)
+        entry->data = reading->memory + entry->offset;
     return STATUS_OK;
 }
 
@@ -242,8 +245,8 @@ static enum status check_metadata(const struct reading *reading, const cJSON *me
 static int compare_places(const void *a, const void *b)
 {
     const struct safetensors_entry *left = a, *right = b;
-    if (left->data != right->data)
-        return (const char *)left->data < (const char *)right->data ? -1 : 1;
+    if (left->offset != right->offset)
+        return left->offset < right->offset ? -1 : 1;
     if (left->bytes != right->bytes)
         return left->bytes < right->bytes ? -1 : 1;
     return strcmp(left->name, right->name);
@@ -252,17 +255,19 @@ static int compare_places(const void *a, const void *b)
 /* Each must begin where the one before ended, and the last must end with the file. */
 static enum status check_row(const struct reading *reading, const struct safetensors *file)
 {
-    const char *end = reading->data;
+    uint64_t end = 0;
     for (size_t i = 0; i < file->count; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
-        if (entry->data != end)
+        const uint64_t begin = entry->offset - reading->data_offset;
+        if (begin != end)
             return bad_tensor(reading, entry->name,
-                              "it begins at byte %td of the data, expected %td, where the tensor before ends",
-                              (const char *)entry->data - reading->data, end - reading->data);
+                              "it begins at byte %" PRIu64 " of the data, expected %" PRIu64
+                              ", where the tensor before ends",
+                              begin, end);
         end += entry->bytes;
     }
-    if (end != reading->data + reading->data_bytes)
-        return corrupt(reading, "its tensors end at byte %td of %zu bytes of data", end - reading->data,
+    if (end != reading->data_bytes)
+        return corrupt(reading, "its tensors end at byte %" PRIu64 " of %" PRIu64 " bytes of data", end,
                        reading->data_bytes);
     return STATUS_OK;
 }
@@ -302,98 +307,115 @@ static enum status read_entries(const struct reading *reading, struct safetensor
 
 /* ---- the file ---- */
 
-static enum status read_header(const struct reading *reading, struct safetensors *file, const char *text,
-                               size_t length)
+/* Checks the length before the header, with `count` bytes in the whole file, of which the first are `begin`.
+ */
+static enum status read_frame(struct reading *reading, const void *begin, uint64_t count)
 {
+    uint64_t header_bytes;
+    if (count < SAFETENSORS_LENGTH_BYTES)
+        return corrupt(reading, "%" PRIu64 " bytes are too few for a safetensors file", count);
+    memcpy(&header_bytes, begin, SAFETENSORS_LENGTH_BYTES);
+    if (header_bytes > SAFETENSORS_HEADER_BYTES_MAX || header_bytes > count - SAFETENSORS_LENGTH_BYTES)
+        return corrupt(reading,
+                       "a header of %" PRIu64 " bytes, expected at most %d and no more than the %" PRIu64
+                       " that follow",
+                       header_bytes, SAFETENSORS_HEADER_BYTES_MAX, count - SAFETENSORS_LENGTH_BYTES);
+    reading->data_offset = SAFETENSORS_LENGTH_BYTES + header_bytes;
+    reading->data_bytes = count - reading->data_offset;
+    return STATUS_OK;
+}
+
+/* `text` is the header with a zero behind it, without which cJSON of this version reads a byte past a text
+ * that ends early. */
+static enum status read_header(const struct reading *reading, struct safetensors *file, const char *text)
+{
+    const size_t length = (size_t)reading->data_offset - SAFETENSORS_LENGTH_BYTES;
     size_t at;
     const char *fault = safetensors_check_text(text, length, &at);
     if (fault != NULL)
         return corrupt(reading, "byte %zu of its header: %s", at, fault);
-    /* cJSON of this version reads a byte past a text that ends early, unless that is a zero. */
-    char *copy = malloc(length + 1);
-    if (copy == NULL)
-        return no_memory(reading);
-    memcpy(copy, text, length);
-    copy[length] = '\0';
     errno = 0; // all that tells a want of memory from bad text
-    file->header = cJSON_ParseWithLengthOpts(copy, length + 1, NULL, 1);
-    const bool starved = file->header == NULL && errno == ENOMEM;
-    free(copy);
+    file->header = cJSON_ParseWithLengthOpts(text, length + 1, NULL, 1);
     if (file->header == NULL)
-        return starved ? no_memory(reading) : corrupt(reading, "its header is no JSON object");
+        return errno == ENOMEM ? no_memory(reading) : corrupt(reading, "its header is no JSON object");
+    return read_entries(reading, file);
+}
+
+/* The header's bytes from memory or from `fd`, with a zero behind them. */
+static enum status take_header(const struct reading *reading, int fd, char *text)
+{
+    const size_t length = (size_t)reading->data_offset - SAFETENSORS_LENGTH_BYTES;
+    text[length] = '\0';
+    if (reading->memory != NULL) {
+        memcpy(text, reading->memory + SAFETENSORS_LENGTH_BYTES, length);
+        return STATUS_OK;
+    }
+    ssize_t n = file_read_at(fd, text, length, SAFETENSORS_LENGTH_BYTES);
+    if (n < 0)
+        return error_set_errno(reading->error, errno, "%s: cannot be read", reading->name);
+    return (size_t)n == length ? STATUS_OK : corrupt(reading, "it was cut short while it was read");
+}
+
+/* The whole of a file whose frame was read; takes over neither memory nor `fd` unless it succeeds. */
+static enum status read_file(struct safetensors **out, const struct reading *reading, int fd)
+{
+    struct safetensors *file = calloc(1, sizeof *file);
+    char *text = malloc((size_t)reading->data_offset - SAFETENSORS_LENGTH_BYTES + 1);
+    enum status status = file == NULL || text == NULL ? no_memory(reading) : STATUS_OK;
+    if (file != NULL)
+        file->fd = -1;
+    if (status == STATUS_OK)
+        status = take_header(reading, fd, text);
+    if (status == STATUS_OK)
+        status = read_header(reading, file, text);
+    free(text);
+    if (status != STATUS_OK) {
+        safetensors_close(file);
+        return status;
+    }
+    file->fd = fd;
+    *out = file;
     return STATUS_OK;
 }
 
 enum status safetensors_parse(struct safetensors **out, const char *name, const void *bytes, size_t count,
                               struct error *error)
 {
-    struct reading reading = {.name = name, .error = error};
-    uint64_t header_bytes;
+    struct reading reading = {.name = name, .memory = bytes, .error = error};
     *out = NULL;
-    if (count < SAFETENSORS_LENGTH_BYTES)
-        return corrupt(&reading, "%zu bytes are too few for a safetensors file", count);
-    memcpy(&header_bytes, bytes, SAFETENSORS_LENGTH_BYTES);
-    if (header_bytes > SAFETENSORS_HEADER_BYTES_MAX || header_bytes > count - SAFETENSORS_LENGTH_BYTES)
-        return corrupt(&reading,
-                       "a header of %" PRIu64
-                       " bytes, expected at most %d and no more than the %zu that follow",
-                       header_bytes, SAFETENSORS_HEADER_BYTES_MAX, count - SAFETENSORS_LENGTH_BYTES);
-    const char *text = (const char *)bytes + SAFETENSORS_LENGTH_BYTES;
-    reading.data = text + header_bytes;
-    reading.data_bytes = count - SAFETENSORS_LENGTH_BYTES - (size_t)header_bytes;
-    struct safetensors *file = calloc(1, sizeof *file);
-    if (file == NULL)
-        return no_memory(&reading);
-    enum status status = read_header(&reading, file, text, (size_t)header_bytes);
-    if (status == STATUS_OK)
-        status = read_entries(&reading, file);
-    if (status == STATUS_OK)
-        *out = file;
-    else
-        safetensors_close(file);
-    return status;
+    enum status status = read_frame(&reading, bytes, count);
+    return status == STATUS_OK ? read_file(out, &reading, -1) : status;
 }
 
-/* Maps the file at the descriptor; an empty one has no mapping. */
-static enum status map_file(int fd, const char *path, void **map, size_t *bytes, struct error *error)
+static enum status open_at(struct safetensors **out, int fd, uint64_t count, const char *path,
+                           struct error *error)
 {
-    struct stat stat;
-    *map = NULL;
-    *bytes = 0;
-    if (fstat(fd, &stat) != 0)
-        return error_set_errno(error, errno, "%s", path);
-    if (!S_ISREG(stat.st_mode))
-        return error_set(error, STATUS_IO, "%s: no regular file", path);
-    if (stat.st_size == 0)
-        return STATUS_OK;
-    void *start = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (start == MAP_FAILED)
-        return error_set_errno(error, errno, "%s: cannot be mapped", path);
-    *map = start;
-    *bytes = (size_t)stat.st_size;
-    return STATUS_OK;
+    struct reading reading = {.name = path, .error = error};
+    uint64_t begin = 0;
+    if (file_read_at(fd, &begin, sizeof begin, 0) < 0)
+        return error_set_errno(error, errno, "%s: cannot be read", path);
+    char *copy = strdup(path);
+    enum status status = copy == NULL ? no_memory(&reading) : read_frame(&reading, &begin, count);
+    if (status == STATUS_OK)
+        status = read_file(out, &reading, fd);
+    if (status == STATUS_OK)
+        (*out)->path = copy;
+    else
+        free(copy);
+    return status;
 }
 
 enum status safetensors_open(struct safetensors **out, const char *path, struct error *error)
 {
-    void *map;
-    size_t bytes;
+    uint64_t count;
+    int fd;
     *out = NULL;
-    /* Not to wait for the writer of a pipe. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return error_set_errno(error, errno, "%s", path);
-    enum status status = map_file(fd, path, &map, &bytes, error);
-    close(fd);
+    enum status status = file_open(&fd, &count, path, error);
     if (status != STATUS_OK)
         return status;
-    status = safetensors_parse(out, path, map == NULL ? "" : map, bytes, error);
-    if (*out != NULL) {
-        (*out)->map = map;
-        (*out)->map_bytes = bytes;
-    } else if (map != NULL) {
-        munmap(map, bytes);
-    }
+    status = open_at(out, fd, count, path, error);
+    if (status != STATUS_OK)
+        close(fd);
     return status;
 }
 
@@ -401,12 +423,32 @@ void safetensors_close(struct safetensors *file)
 {
     if (file == NULL)
         return;
-    if (file->map != NULL)
-        munmap(file->map, file->map_bytes);
+    if (file->fd >= 0)
+        close(file->fd);
     cJSON_Delete(file->header);
+    free(file->path);
     free(file->entries);
     free(file->by_name);
     free(file);
+}
+
+enum status safetensors_read(const struct safetensors *file, const struct safetensors_entry *entry,
+                             void *values, struct error *error)
+{
+    char shown[SAFETENSORS_SHOWN_BYTES];
+    if (entry->bytes == 0)
+        return STATUS_OK;
+    if (entry->data != NULL) {
+        memcpy(values, entry->data, entry->bytes);
+        return STATUS_OK;
+    }
+    ssize_t n = file_read_at(file->fd, values, entry->bytes, entry->offset);
+    if (n < 0)
+        return error_set_errno(error, errno, "%s: cannot be read", file->path);
+    if ((size_t)n == entry->bytes)
+        return STATUS_OK;
+    return error_set(error, STATUS_CORRUPT, "%s: it ends within tensor \"%s\": it was cut short meanwhile",
+                     file->path, safetensors_show(shown, entry->name));
 }
 
 size_t safetensors_count(const struct safetensors *file)

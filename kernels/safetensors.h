@@ -37,15 +37,16 @@ struct safetensors_entry {
     char dtype_text[12];
     uint32_t rank;
     uint64_t size[SAFETENSORS_RANK_MAX];
-    const void *data; /* little-endian values, row-major; not aligned */
+    const void
+        *data; /* little-endian values, row-major; not aligned. Of an open file NULL: safetensors_read */
     size_t bytes;
+    uint64_t offset; /* of the values, from the file's first byte; the reader's */
 };
 
 struct safetensors; /* an open file; entries in order of their offsets */
 
-/* Maps the file read-only. A file that somebody cuts while it is mapped ends the process (SIGBUS): replace
- * files by rename, as safetensors_write does. STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO,
- * STATUS_CORRUPT, STATUS_NO_MEMORY. */
+/* Reads the header; the values stay in the file, which is kept open. STATUS_NOT_FOUND, STATUS_PERMISSION,
+ * STATUS_IO, STATUS_CORRUPT, STATUS_NO_MEMORY. */
 enum status safetensors_open(struct safetensors **out, const char *path, struct error *error);
 
 /* The same from memory, which must outlive the object. `name` stands for the path in messages. */
@@ -58,6 +59,11 @@ const struct safetensors_entry *safetensors_at(const struct safetensors *file, s
 const struct safetensors_entry *safetensors_find(const struct safetensors *file,
                                                  const char *name); /* or NULL */
 
+/* An entry's values to `values`, which has room for entry->bytes. STATUS_IO; STATUS_CORRUPT: the file was cut
+ * short since it was opened. */
+enum status safetensors_read(const struct safetensors *file, const struct safetensors_entry *entry,
+                             void *values, struct error *error);
+
 /* Writes entries (name, dtype, rank, size, data, bytes; a dtype OTHER goes by its dtype_text) in the order
  * given, header padded with spaces to a multiple of 8. Into `path`.tmp, fsync, rename, fsync of the folder:
  * after a failure the old file stands, except that if the last step fails the new one does, and may not
@@ -66,5 +72,17 @@ const struct safetensors_entry *safetensors_find(const struct safetensors *file,
  * STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
 enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
                               struct error *error);
+
+/* The same with values that need not lie in memory all at once; the entries' `data` is not read. */
+struct safetensors_stream {
+    /* Entry `index`'s values to `values`, which has room for them; asked once each, in order. */
+    enum status (*fill)(void *context, size_t index, void *values, struct error *error);
+    void *context;
+    /* Optional: told of every byte of the file, in order. */
+    void (*written)(void *observer, const void *bytes, size_t count);
+    void *observer;
+};
+enum status safetensors_write_stream(const char *path, const struct safetensors_entry *entries, size_t count,
+                                     const struct safetensors_stream *stream, struct error *error);
 
 #endif

@@ -1,8 +1,9 @@
 /* Writes safetensors files; see the header. The header is put together in memory first, because its length
- * comes before it; the values go from where they lie to the file. A reader sees the old file or the new one:
- * the new one gets its name only after the disk has it. */
+ * comes before it; the values pass through room for the largest entry. A reader sees the old file or the new
+ * one: the new one gets its name only after the disk has it. */
 #include "kernels/safetensors_internal.h"
 
+#include "kernels/base/file.h"
 #include "kernels/base/text.h"
 
 #include <errno.h>
@@ -135,35 +136,45 @@ static char *format_header(const struct safetensors_entry *entries, size_t count
 
 /* ---- the file ---- */
 
-static bool write_all(int fd, const void *from, size_t bytes)
+/* What is being written, and where its values come from. */
+struct writing {
+    const char *path;
+    const struct safetensors_entry *entries;
+    size_t count;
+    const struct safetensors_stream *stream;
+    void *values; /* room for the largest entry */
+    const char *header;
+    size_t header_bytes;
+};
+
+static enum status put(const struct writing *writing, int fd, const char *path, const void *bytes,
+                       size_t count, struct error *error)
 {
-    const char *at = from;
-    while (bytes > 0) {
-        ssize_t n = write(fd, at, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return false;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
+    if (!file_write(fd, bytes, count))
+        return error_set_errno(error, errno, "%s: cannot be written", path);
+    if (writing->stream->written != NULL)
+        writing->stream->written(writing->stream->observer, bytes, count);
+    return STATUS_OK;
 }
 
 /* Everything into the new file, and that onto the disk. An fsync that failed is not tried again: the kernel
  * may have dropped what it could not write. */
-static enum status fill(int fd, const char *path, const char *header, size_t header_bytes,
-                        const struct safetensors_entry *entries, size_t count, struct error *error)
+static enum status fill(const struct writing *writing, int fd, const char *path, struct error *error)
 {
-    bool written = write_all(fd, header, header_bytes);
-    for (size_t i = 0; i < count && written; i++)
-        written = write_all(fd, entries[i].data, entries[i].bytes);
-    if (!written || fsync(fd) != 0)
-        return error_set_errno(error, errno, "%s: cannot be written", path);
-    return STATUS_OK;
+    const struct safetensors_stream *stream = writing->stream;
+    enum status status = put(writing, fd, path, writing->header, writing->header_bytes, error);
+    for (size_t i = 0; i < writing->count && status == STATUS_OK; i++) {
+        status = stream->fill(stream->context, i, writing->values, error);
+        if (status == STATUS_OK)
+            status = put(writing, fd, path, writing->values, writing->entries[i].bytes, error);
+    }
+    if (status == STATUS_OK && fsync(fd) != 0)
+        status = error_set_errno(error, errno, "%s: cannot be written", path);
+    return status;
 }
 
-static enum status sync_folder(const char *path, struct error *error)
+/* The folder in which the path's last part lies. */
+static enum status sync_folder_of(const char *path, struct error *error)
 {
     char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -171,20 +182,12 @@ static enum status sync_folder(const char *path, struct error *error)
         snprintf(folder, sizeof folder, ".");
     else
         snprintf(folder, sizeof folder, "%.*s", (int)(slash == path ? 1 : slash - path), path);
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || fsync(fd) != 0) {
-        enum status status = error_set_errno(error, errno, "%s: its folder cannot be synchronized", path);
-        if (fd >= 0)
-            close(fd);
-        return status;
-    }
-    close(fd);
-    return STATUS_OK;
+    return file_sync_folder(folder, error);
 }
 
-static enum status replace(const char *path, const char *header, size_t header_bytes,
-                           const struct safetensors_entry *entries, size_t count, struct error *error)
+static enum status replace(const struct writing *writing, struct error *error)
 {
+    const char *path = writing->path;
     char new_path[PATH_MAX];
     int length = snprintf(new_path, sizeof new_path, "%s.tmp", path);
     if (length < 0 || (size_t)length >= sizeof new_path)
@@ -192,7 +195,7 @@ static enum status replace(const char *path, const char *header, size_t header_b
     int fd = open(new_path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
         return error_set_errno(error, errno, "%s: cannot be created", new_path);
-    enum status status = fill(fd, new_path, header, header_bytes, entries, count, error);
+    enum status status = fill(writing, fd, new_path, error);
     if (close(fd) != 0 && status == STATUS_OK)
         status = error_set_errno(error, errno, "%s: cannot be written", new_path);
     if (status == STATUS_OK && rename(new_path, path) != 0)
@@ -201,27 +204,59 @@ static enum status replace(const char *path, const char *header, size_t header_b
         unlink(new_path);
         return status;
     }
-    return sync_folder(path, error);
+    return sync_folder_of(path, error);
+}
+
+/* The reader's own rules for a header hold for what is written, too. */
+static enum status check_header(const struct writing *writing, struct error *error)
+{
+    size_t at, length = writing->header_bytes - SAFETENSORS_LENGTH_BYTES;
+    const char *fault = safetensors_check_text(writing->header + SAFETENSORS_LENGTH_BYTES, length, &at);
+    if (length > SAFETENSORS_HEADER_BYTES_MAX)
+        fault = "too many bytes";
+    if (fault == NULL)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "%s: its header would hold %s", writing->path, fault);
+}
+
+enum status safetensors_write_stream(const char *path, const struct safetensors_entry *entries, size_t count,
+                                     const struct safetensors_stream *stream, struct error *error)
+{
+    struct writing writing = {.path = path, .entries = entries, .count = count, .stream = stream};
+    size_t largest = 0;
+    enum status status = check_entries(path, entries, count, error);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < count; i++)
+        largest = entries[i].bytes > largest ? entries[i].bytes : largest;
+    char *header = format_header(entries, count, &writing.header_bytes);
+    writing.header = header;
+    writing.values = malloc(largest + 1);
+    if (header == NULL || writing.values == NULL)
+        status =
+            error_set(error, STATUS_NO_MEMORY, "%s: no memory for its header and %zu bytes", path, largest);
+    if (status == STATUS_OK)
+        status = check_header(&writing, error);
+    if (status == STATUS_OK)
+        status = replace(&writing, error);
+    free(header);
+    free(writing.values);
+    return status;
+}
+
+static enum status fill_from_memory(void *context, size_t index, void *values, struct error *error)
+{
+    const struct safetensors_entry *entries = context;
+    (void)error;
+    if (entries[index].bytes > 0)
+        memcpy(values, entries[index].data, entries[index].bytes);
+    return STATUS_OK;
 }
 
 enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
                               struct error *error)
 {
-    size_t header_bytes = 0;
-    enum status status = check_entries(path, entries, count, error);
-    if (status != STATUS_OK)
-        return status;
-    char *header = format_header(entries, count, &header_bytes);
-    if (header == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for its header", path);
-    size_t at, length = header_bytes - SAFETENSORS_LENGTH_BYTES;
-    const char *fault = safetensors_check_text(header + SAFETENSORS_LENGTH_BYTES, length, &at);
-    if (length > SAFETENSORS_HEADER_BYTES_MAX)
-        fault = "too many bytes";
-    if (fault != NULL)
-        status = error_set(error, STATUS_INVALID, "%s: its header would hold %s", path, fault);
-    else
-        status = replace(path, header, header_bytes, entries, count, error);
-    free(header);
-    return status;
+    const struct safetensors_stream stream = {.fill = fill_from_memory,
+                                              .context = (void *)(uintptr_t)entries};
+    return safetensors_write_stream(path, entries, count, &stream, error);
 }

@@ -127,6 +127,10 @@ START_TEST(entries_come_in_the_order_of_their_offsets)
         const struct safetensors_entry *entry = safetensors_at(file, i);
         ck_assert_str_eq(entry->name, order[i]);
         ck_assert_ptr_eq(entry->data, data + header_bytes + 8 * i);
+        ck_assert_ptr_eq(entry->data, bytes + entry->offset);
+        char values[8];
+        ck_assert_int_eq(safetensors_read(file, entry, values, NULL), STATUS_OK);
+        ck_assert_mem_eq(values, entry->data, 8);
         ck_assert_ptr_eq(safetensors_find(file, order[i]), entry);
     }
     safetensors_close(file);
@@ -389,6 +393,17 @@ static void golden_values(void *out, size_t tensor)
     }
 }
 
+static void expect_values(const struct safetensors *file, const struct safetensors_entry *entry,
+                          const void *expected)
+{
+    char values[64];
+    struct error error = {0};
+    ck_assert_ptr_null(entry->data);
+    ck_assert_uint_le(entry->bytes, sizeof values);
+    ck_assert_msg(safetensors_read(file, entry, values, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_int_eq(memcmp(values, expected, entry->bytes), 0);
+}
+
 static void expect_golden(const struct safetensors *file)
 {
     ck_assert_uint_eq(safetensors_count(file), GOLDEN_COUNT);
@@ -401,7 +416,7 @@ static void expect_golden(const struct safetensors *file)
         ck_assert_mem_eq(entry->size, golden[i].size, golden[i].rank * sizeof golden[i].size[0]);
         ck_assert_uint_eq(entry->bytes, golden[i].bytes);
         golden_values(values, i);
-        ck_assert_int_eq(memcmp(values, entry->data, entry->bytes), 0);
+        expect_values(file, entry, values);
     }
 }
 
@@ -433,7 +448,7 @@ START_TEST(files_of_python_are_read)
     ck_assert_str_eq(half->dtype_text, "F16");
     ck_assert_str_eq(flags->dtype_text, "BOOL");
     ck_assert_uint_eq(half->bytes, 6);
-    ck_assert_mem_eq(flags->data, "\1\0\1", 3);
+    expect_values(file, flags, "\1\0\1");
     safetensors_close(file);
 }
 END_TEST
@@ -453,8 +468,7 @@ START_TEST(what_is_written_is_read)
     write_golden();
     struct safetensors *file = open_file(path);
     expect_golden(file);
-    uintptr_t first = (uintptr_t)safetensors_at(file, 0)->data;
-    ck_assert_uint_eq(first % 8, 0); /* of a mapping, which begins at a page */
+    ck_assert_uint_eq(safetensors_at(file, 0)->offset % 8, 0);
     for (size_t i = 0; i < GOLDEN_COUNT; i++)
         ck_assert_str_eq(safetensors_at(file, i)->name, golden[i].name);
     char *once = file_read(path);
@@ -466,10 +480,103 @@ START_TEST(what_is_written_is_read)
     ck_assert_int_eq(stat_once.st_size, stat_twice.st_size);
     ck_assert_int_eq(memcmp(once, twice, (size_t)stat_once.st_size), 0);
     ck_assert_uint_ne(stat_once.st_ino, stat_twice.st_ino);
-    expect_golden(file); /* the mapping is the old file's */
+    expect_golden(file); /* the old file's */
     safetensors_close(file);
     free(once);
     free(twice);
+}
+END_TEST
+
+/* What is read of an open file that somebody cuts is an error and ends nobody. */
+START_TEST(a_file_cut_while_it_is_open_is_told)
+{
+    char values[64];
+    struct error error = {0};
+    write_golden();
+    struct safetensors *file = open_file(path);
+    const struct safetensors_entry *last = safetensors_at(file, GOLDEN_COUNT - 1);
+    ck_assert_int_eq(truncate(path, (off_t)(last->offset + last->bytes - 1)), 0);
+    expect_values(file, safetensors_find(file, "indices"), (const int32_t[]){300, 301, 302, 303});
+    ck_assert_int_eq(safetensors_read(file, last, values, &error), STATUS_CORRUPT);
+    ck_assert_ptr_nonnull(strstr(error.text, path));
+    ck_assert_ptr_nonnull(strstr(error.text, "it ends within tensor \"odd "));
+    safetensors_close(file);
+}
+END_TEST
+
+/* ---- streams ---- */
+
+struct streaming {
+    const struct safetensors_entry *entries;
+    size_t asked, fail_at;
+    char *seen; /* what `written` was told, from its begin */
+    size_t seen_bytes;
+};
+
+static enum status stream_fill(void *context, size_t index, void *values, struct error *error)
+{
+    struct streaming *streaming = context;
+    ck_assert_uint_eq(index, streaming->asked++);
+    if (index == streaming->fail_at)
+        return error_set(error, STATUS_INTERNAL, "the source failed");
+    memcpy(values, streaming->entries[index].data, streaming->entries[index].bytes);
+    return STATUS_OK;
+}
+
+static void stream_written(void *observer, const void *bytes, size_t count)
+{
+    struct streaming *streaming = observer;
+    ck_assert_uint_le(streaming->seen_bytes + count, 4096);
+    memcpy(streaming->seen + streaming->seen_bytes, bytes, count);
+    streaming->seen_bytes += count;
+}
+
+static enum status write_streaming(struct streaming *streaming, size_t fail_at, struct error *error)
+{
+    struct safetensors_entry entries[GOLDEN_COUNT], without[GOLDEN_COUNT];
+    char values[GOLDEN_COUNT][64];
+    golden_entries(entries, values);
+    memcpy(without, entries, sizeof without);
+    for (size_t i = 0; i < GOLDEN_COUNT; i++)
+        without[i].data = NULL;
+    *streaming = (struct streaming){.entries = entries, .fail_at = fail_at, .seen = malloc(4096)};
+    const struct safetensors_stream stream = {stream_fill, streaming, stream_written, streaming};
+    enum status status = safetensors_write_stream(path, without, GOLDEN_COUNT, &stream, error);
+    streaming->entries = NULL;
+    return status;
+}
+
+START_TEST(a_stream_writes_the_same_file)
+{
+    struct streaming streaming;
+    struct error error = {0};
+    struct stat stat_of;
+    write_golden();
+    char *from_memory = file_read(path);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_msg(write_streaming(&streaming, SIZE_MAX, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_uint_eq(streaming.asked, GOLDEN_COUNT);
+    ck_assert_int_eq(stat(path, &stat_of), 0);
+    char *from_stream = file_read(path);
+    ck_assert_uint_eq(streaming.seen_bytes, (size_t)stat_of.st_size);
+    ck_assert_mem_eq(from_stream, from_memory, streaming.seen_bytes);
+    ck_assert_mem_eq(from_stream, streaming.seen, streaming.seen_bytes);
+    free(streaming.seen);
+    free(from_memory);
+    free(from_stream);
+}
+END_TEST
+
+START_TEST(a_stream_that_fails_leaves_nothing)
+{
+    struct streaming streaming;
+    struct error error = {0};
+    ck_assert_int_eq(write_streaming(&streaming, 2, &error), STATUS_INTERNAL);
+    ck_assert_uint_eq(streaming.asked, 3);
+    ck_assert_str_eq(error.text, "the source failed");
+    ck_assert_int_ne(access(path, F_OK), 0);
+    ck_assert_int_ne(access(new_path, F_OK), 0);
+    free(streaming.seen);
 }
 END_TEST
 
@@ -486,7 +593,7 @@ START_TEST(other_dtypes_and_no_tensors_are_written)
     ck_assert_int_eq(safetensors_write(path, &entry, 1, &error), STATUS_OK);
     struct safetensors *file = open_file(path);
     ck_assert_str_eq(safetensors_at(file, 0)->dtype_text, "BF16");
-    ck_assert_mem_eq(safetensors_at(file, 0)->data, "1234", 4);
+    expect_values(file, safetensors_at(file, 0), "1234");
     safetensors_close(file);
     ck_assert_int_eq(safetensors_write(path, NULL, 0, &error), STATUS_OK);
     file = open_file(path);
@@ -590,6 +697,9 @@ int main(void)
     tcase_add_test(files, no_file_is_told_apart_from_a_bad_one);
     tcase_add_test(files, files_of_python_are_read);
     tcase_add_test(files, what_is_written_is_read);
+    tcase_add_test(files, a_file_cut_while_it_is_open_is_told);
+    tcase_add_test(files, a_stream_writes_the_same_file);
+    tcase_add_test(files, a_stream_that_fails_leaves_nothing);
     tcase_add_test(files, other_dtypes_and_no_tensors_are_written);
     tcase_add_test(files, python_reads_ours);
     tcase_add_test(files, what_no_file_may_hold_is_not_written);
