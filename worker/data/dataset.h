@@ -8,8 +8,9 @@
  *   cifar       CIFAR-10: PATH/data_batch_1.bin … data_batch_5.bin, test_batch.bin; CIFAR-100 (fine labels):
  *               train.bin, test.bin. Format: cs.toronto.edu/~kriz/cifar.html, "binary version"
  *   folder      PATH/train/CLASS/NAME.{jpg,jpeg,png} and PATH/test/CLASS/…; classes in order of their
- *               names' bytes, the same in both; test may be absent (no evaluation then). Decoded with libjpeg-turbo
- *               and libpng on each read. A file that cannot be decoded is skipped, counted, and named once.
+ *               names' bytes, the same in both; test may be absent (no evaluation then). Decoded with
+ *               libjpeg-turbo and libpng on each read. A file that cannot be decoded is skipped, counted, and
+ *               named once.
  *
  * A file that is missing is STATUS_NOT_FOUND (for Debian's dataset-fashion-mnist the text names the package);
  * truncated, oversized or mislabelled ones are STATUS_CORRUPT and name file and offset; a class folder
