@@ -14,9 +14,12 @@
  * rounded up to a page), of which it writes its own range alone; the rest stays a hole without memory. A
  * trainer's segment, its outbox, is one image. Nothing is copied: trainers compute with the parameters where
  * they lie and write gradients where the server reads them. Entries lie in the layout that the CPU backend's
- * forward wants (classifier_settle), the same at all ends, which the fingerprint of GET_MODEL proves.
+ * forward wants (classifier_settle), the same at all ends; with /device "gpu" they are canonical
+ * (image_settled).
  * transport "inline": messages carry pieces of an image in canonical order of elements (every entry
- * canonical).
+ * canonical), and so is the server's image.
+ * GET_MODEL's fingerprint is that of params which lie as the image does: it proves that both ends mean the
+ * same.
  *
  * ---- Versions ----
  * Version 0 is the model that the job begins with; every update makes the next. A trainer holds one version
@@ -85,6 +88,12 @@ struct shard {
 /* `params` is laid out (params_lay_out). STATUS_INVALID when there are fewer trained entries than servers. */
 enum status shard_of(struct shard *shard, struct params *params, uint32_t server, uint32_t servers,
                      struct error *error);
+
+/* Whether the image's entries lie as the CPU backend's forward wants them; otherwise all are canonical. */
+static inline bool image_settled(const struct job *job)
+{
+    return job->transport == JOB_TRANSPORT_SHARED && job->device != JOB_DEVICE_GPU;
+}
 
 /* Elements of the image, P + B, and the bytes from one slot to the next. */
 size_t image_elements(struct params *params);
