@@ -81,6 +81,9 @@ size_t params_buffer_elements(const struct params *params);
 void params_place(struct params *params, uint32_t first, uint32_t end, const void *slab);
 void params_place_buffers(struct params *params, const void *buffers);
 
+/* Takes every entry's place away, before the memory goes. */
+void params_displace(struct params *params);
+
 /* Gives the entries with an index in [first, end) their first values, in their places and layouts, drawn as
  * params_build draws them; counters too. All of these entries have a place. STATUS_NO_MEMORY. */
 enum status params_begin(struct params *params, uint64_t seed, uint32_t first, uint32_t end,

@@ -155,6 +155,15 @@ void params_place_buffers(struct params *params, const void *buffers)
     params->buffers.data = at.data;
 }
 
+void params_displace(struct params *params)
+{
+    assert(params->laid_out && !params->built);
+    for (uint32_t i = 0; i < params->count; i++)
+        params->entries[i]->tensor.data = NULL;
+    params->slab.data = NULL;
+    params->buffers.data = NULL;
+}
+
 enum status params_build(struct params *params, uint64_t seed, struct error *error)
 {
     enum status status = params_lay_out(params, error);

@@ -115,6 +115,10 @@ START_TEST(entries_move_from_slot_to_slot)
         ck_assert(values[0] == 3 && values[7] == i % 2);
         ck_assert_ptr_eq(entry[5]->tensor.data, slot[i % 2] + entry[5]->offset);
     }
+    params_displace(fixture.params);
+    for (int i = 0; i < ENTRIES; i++)
+        ck_assert_ptr_null(entry[i]->tensor.data);
+    ck_assert_ptr_null(params_slab(fixture.params)->data);
     fixture_close();
     free(slot[0]);
     free(slot[1]);
