@@ -202,7 +202,8 @@ enum status tape_loss(struct tape *tape, struct variable *loss, double *value);
  * for NULL it does nothing, so that one forward function serves both. */
 void tape_drop(struct tape *tape, struct variable *variable);
 
-/* Called between operations, forward and backward, so that a worker can beat to its supervisor. */
+/* Called between operations, forward and backward, so that a worker can beat to its supervisor. It may give
+ * the step up with tape_fail: what is left of it is not computed. */
 typedef void tape_progress(void *context);
 void tape_on_progress(struct tape *tape, tape_progress *progress, void *context);
 

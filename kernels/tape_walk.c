@@ -309,6 +309,8 @@ static enum status walk_on(struct tape *tape, bool first)
         tape->cursor--;
         first = true;
         tape_tick(tape);
+        if (tape->error.status != STATUS_OK)
+            return tape->error.status;
     }
     return STATUS_OK;
 }

@@ -523,6 +523,33 @@ START_TEST(progress_is_told_between_operations)
 }
 END_TEST
 
+static int calls_left;
+
+static void give_up_in_time(void *context)
+{
+    (void)context;
+    if (--calls_left == 0)
+        tape_fail(fixture.tape, STATUS_SHUTDOWN, "enough");
+}
+
+START_TEST(progress_may_give_the_step_up)
+{
+    struct error error = {0};
+    net_open(0);
+    tape_on_progress(fixture.tape, give_up_in_time, NULL);
+    for (int after = 1; after <= 10; after++) { // five operations forward, five back
+        calls_left = after;
+        fixture_begin();
+        ck_assert_int_eq(tape_backward(fixture.tape, net_forward(fixture.tape)), STATUS_SHUTDOWN);
+        ck_assert_int_eq(calls_left, 0); // nothing was computed afterwards
+        ck_assert_int_eq(tape_finish(fixture.tape, &error), STATUS_SHUTDOWN);
+    }
+    tape_on_progress(fixture.tape, NULL, NULL);
+    net_loss();
+    fixture_close();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("tape");
@@ -544,6 +571,7 @@ int main(void)
     TCase *failures = tcase_create("failures");
     tcase_add_test(failures, the_first_failure_sticks);
     tcase_add_test(failures, progress_is_told_between_operations);
+    tcase_add_test(failures, progress_may_give_the_step_up);
     suite_add_tcase(suite, failures);
     return suite_run(suite);
 }
