@@ -7,6 +7,7 @@
 #include "kernels/base/log.h"
 #include "kernels/kernels.h"
 #include "kernels/mlp.h"
+#include "worker/device.h"
 #include "worker/model/policy.h"
 
 #include <stdlib.h>
@@ -76,21 +77,6 @@ static enum status open_memory(struct agent *agent, struct error *error)
         agent->seats[i] = (struct agent_seat){
             .agent = agent, .worker = (uint16_t)(i + 1), .first = i * agent->per_observer};
     return STATUS_OK;
-}
-
-/* The policy is small: more than one thread would only cost. Where the job leaves the choice to us, it is
- * told what was chosen. */
-static enum status open_backend(struct agent *agent, struct error *error)
-{
-    static const enum device devices[] = {
-        [JOB_DEVICE_AUTO] = DEVICE_AUTO, [JOB_DEVICE_CPU] = DEVICE_CPU, [JOB_DEVICE_GPU] = DEVICE_GPU};
-    const struct backend_settings settings = {.threads = 1};
-    const enum device device = devices[agent->worker->job.device];
-    struct error why = {0};
-    enum status status = backend_load_device(&agent->backend, device, &settings, &why, error);
-    if (status == STATUS_OK && device == DEVICE_AUTO)
-        log_info("device: %s%s%s", agent->backend->text, why.text[0] != '\0' ? "; " : "", why.text);
-    return status;
 }
 
 static enum status open_policy(struct agent *agent, struct error *error)
@@ -188,7 +174,7 @@ static enum status agent_open(struct agent *agent, struct worker *worker, struct
     agent->environments = job->observers.count * agent->per_observer;
     enum status status = open_memory(agent, error);
     if (status == STATUS_OK)
-        status = open_backend(agent, error);
+        status = device_open(&agent->backend, &worker->job, 1, error); // the policy is small
     if (status == STATUS_OK)
         status = open_policy(agent, error);
     if (status == STATUS_OK)

@@ -1,0 +1,17 @@
+/* From a job's /device to a backend. Any worker; blocks while the plug-in is loaded. */
+#include "worker/device.h"
+
+#include "kernels/base/log.h"
+
+enum status device_open(struct backend **out, const struct job *job, uint32_t threads, struct error *error)
+{
+    static const enum device devices[] = {
+        [JOB_DEVICE_AUTO] = DEVICE_AUTO, [JOB_DEVICE_CPU] = DEVICE_CPU, [JOB_DEVICE_GPU] = DEVICE_GPU};
+    const struct backend_settings settings = {.threads = threads};
+    const enum device device = devices[job->device];
+    struct error why = {0};
+    enum status status = backend_load_device(out, device, &settings, &why, error);
+    if (status == STATUS_OK && device == DEVICE_AUTO)
+        log_info("device: %s%s%s", (*out)->text, why.text[0] != '\0' ? "; " : "", why.text);
+    return status;
+}
