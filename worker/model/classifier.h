@@ -22,6 +22,11 @@ void classifier_free(struct classifier *classifier);
  * of threads give the same layouts. On a backend without layouts it does nothing. */
 enum status classifier_settle(struct classifier *classifier, struct tape *tape, struct error *error);
 
+/* Memory of this process's own for the params, all zero: registered and no more, they are laid out, settled
+ * and placed; on a device with a memory of its own, built there. It is given back by classifier_free, and the
+ * params have no place then. STATUS_NO_MEMORY. */
+enum status classifier_build(struct classifier *classifier, struct tape *tape, struct error *error);
+
 /* Images (n, channels, size, size) and labels (n) of a batch to the loss, as a variable of a tape that the
  * caller has begun (TAPE_TRAIN). mse: against one-hot rows. */
 struct variable *classifier_loss(struct classifier *classifier, struct tape *tape, const struct batch *batch);
