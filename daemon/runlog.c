@@ -1,24 +1,21 @@
 /* Lines into two files and onto stdout. Supervisor process; its only thread. */
 #include "daemon/runlog.h"
 
+#include "daemon/runlog_lines.h"
+#include "daemon/runlog_replay.h"
 #include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
-
-/* Room for every double that a worker may report, 1e308 written out included. */
-enum { NUMBER_BYTES = 330, LINE_BYTES = 1024 + 10 * NUMBER_BYTES };
 
 struct runlog {
     int dir_fd;
@@ -28,8 +25,9 @@ struct runlog {
     bool terminal, silent; /* stdout is a terminal; stdout is gone */
     bool progress;         /* a progress line stands on the terminal */
     struct monotime progress_due, begin;
-    uint64_t episodes;
-    double running_reward; /* after the last of them */
+    struct replay *replay; /* of a resumed run; NULL: nothing was there */
+    uint64_t count;        /* the newest episode or update */
+    double running_reward; /* after the last episode */
 };
 
 /* A fifo without a reader would block the open, and later a write. */
@@ -114,29 +112,32 @@ static void show(struct runlog *log, const char *text, size_t bytes)
     }
 }
 
+static const char clear_line[] = "\r\033[K";
+
 void runlog_clear_progress(struct runlog *log)
 {
-    static const char clear[] = "\r\033[K";
     if (log->progress)
-        show(log, clear, sizeof clear - 1);
+        show(log, clear_line, sizeof clear_line - 1);
     log->progress = false;
 }
 
 /* At most ten times a second: a fast job must not spend itself on its terminal. */
-static void draw_progress(struct runlog *log, const struct control_episode *record)
+static bool progress_is_due(struct runlog *log)
 {
     enum { REDRAW_US = 100000 };
-    char line[LINE_BYTES];
     struct monotime now = monotime_now();
     if (!log->terminal || monotime_before(now, log->progress_due))
-        return;
+        return false;
     log->progress_due = monotime_add_us(now, REDRAW_US);
-    double rate = record->timing.episode_s > 0 ? (double)record->env_steps / record->timing.episode_s : 0;
-    int length =
-        snprintf(line, sizeof line, "\r\033[Kepisode %" PRIu64 "  reward %.2f  running %.2f  %.0f steps/s",
-                 record->episode, record->reward, record->running_reward, rate);
+    return true;
+}
+
+static void draw_progress(struct runlog *log, const struct line *line)
+{
+    char text[sizeof clear_line + LINE_BYTES];
+    int length = snprintf(text, sizeof text, "%s%s", clear_line, line->text);
     log->progress = true;
-    show(log, line, (size_t)length);
+    show(log, text, (size_t)length);
 }
 
 void runlog_close(struct runlog *log)
@@ -144,6 +145,7 @@ void runlog_close(struct runlog *log)
     if (log == NULL)
         return;
     runlog_clear_progress(log);
+    replay_close(log->replay);
     close(log->log_fd);
     close(log->jsonl_fd);
     free(log);
@@ -172,97 +174,115 @@ static enum status append(struct runlog *log, int fd, const char *name, const ch
                      name, written, bytes);
 }
 
-enum { ALL_DIGITS = -1 };
-
-/* JSON has no word for a number that is not one. */
-static const char *number(char text[NUMBER_BYTES], double value, int decimals)
+static enum status append_json(struct runlog *log, const struct line *line, struct error *error)
 {
-    if (!isfinite(value))
-        snprintf(text, NUMBER_BYTES, "null");
-    else if (decimals == ALL_DIGITS)
-        snprintf(text, NUMBER_BYTES, "%.17g", value);
-    else
-        snprintf(text, NUMBER_BYTES, "%.*f", decimals, value);
-    return text;
+    return append(log, log->jsonl_fd, "episodes.jsonl", line->text, line->length, error);
 }
 
-static double wall_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static enum status append_json(struct runlog *log, const char *line, int length, struct error *error)
-{
-    return append(log, log->jsonl_fd, "episodes.jsonl", line, (size_t)length, error);
-}
-
-static enum status append_text(struct runlog *log, const char *line, int length, struct error *error)
+static enum status append_text(struct runlog *log, const struct line *line, struct error *error)
 {
     runlog_clear_progress(log);
-    show(log, line, (size_t)length);
-    return append(log, log->log_fd, "episodes.log", line, (size_t)length, error);
+    show(log, line->text, line->length);
+    return append(log, log->log_fd, "episodes.log", line->text, line->length, error);
 }
+
+/* One record's two lines, `text` for every so many alone (else NULL). What a resumed run's logs have already
+ * is compared and not written again. */
+static enum status append_record(struct runlog *log, const struct line *json, const struct line *text,
+                                 struct error *error)
+{
+    struct line_key key = line_key_of_json(json->text);
+    bool has_json = log->replay != NULL && replay_has_json(log->replay, key);
+    bool has_text = log->replay != NULL && replay_has_text(log->replay, key);
+    enum status status = has_json ? replay_compare(log->replay, json, error) : append_json(log, json, error);
+    return status == STATUS_OK && text != NULL && !has_text ? append_text(log, text, error) : status;
+}
+
+/* ---- events ---- */
 
 enum status runlog_start(struct runlog *log, struct error *error)
 {
-    char line[LINE_BYTES];
-    const struct job *job = log->job;
-    int length = snprintf(line, sizeof line,
-                          "{\"event\":\"start\",\"seed\":%" PRIu64 ",\"timing\":{\"unix_s\":%.3f,\"pid\":%ld,"
-                          "\"version\":\"%s\",\"observers\":%u,\"environments\":%u}}\n",
-                          job->seed, wall_s(), (long)getpid(), COALESCED_VERSION, job->observers.count,
-                          job->observers.environments);
-    return append_json(log, line, length, error);
+    struct line line;
+    line_start(&line, log->job);
+    return append_json(log, &line, error);
 }
 
-static enum status episode_json(struct runlog *log, const struct control_episode *r, struct error *error)
+enum status runlog_resume(struct runlog *log, uint64_t update, struct error *error)
 {
-    char line[LINE_BYTES], n[9][NUMBER_BYTES];
-    double rate = r->timing.episode_s > 0 ? (double)r->env_steps / r->timing.episode_s : 0;
-    int length = snprintf(
-        line, sizeof line,
-        "{\"episode\":%" PRIu64 ",\"reward\":%s,\"running_reward\":%s,\"loss\":%s,\"env_steps\":%" PRIu64
-        ",\"timing\":{\"unix_s\":%.3f,\"episode_s\":%s,\"learn_s\":%s,\"env_steps_per_s\":%s,"
-        "\"launches\":%" PRIu64 ",\"requests\":%" PRIu64
-        ",\"batch_mean\":%s,\"batch_max\":%u,\"wait_us_p50\":%s,\"wait_us_p99\":%s}}\n",
-        r->episode, number(n[0], r->reward, ALL_DIGITS), number(n[1], r->running_reward, ALL_DIGITS),
-        number(n[2], r->loss, ALL_DIGITS), r->env_steps, wall_s(), number(n[3], r->timing.episode_s, 6),
-        number(n[4], r->timing.learn_s, 6), number(n[5], rate, 1), r->timing.launches, r->timing.requests,
-        number(n[6], r->timing.batch_mean, 3), r->timing.batch_max, number(n[7], r->timing.wait_us_p50, 0),
-        number(n[8], r->timing.wait_us_p99, 0));
-    return append_json(log, line, length, error);
+    struct line line;
+    enum status status = replay_open(&log->replay, log->dir_fd, log->path, log->job, error);
+    if (status != STATUS_OK)
+        return status;
+    if (replay_last_update(log->replay) < update)
+        log_warning("%s/episodes.jsonl ends at update %" PRIu64 ", before the checkpoint's", log->path,
+                    replay_last_update(log->replay));
+    log->count = update;
+    line_resume(&line, log->job, update);
+    return append_json(log, &line, error);
 }
 
-enum status runlog_episode(struct runlog *log, const struct control_episode *record, struct error *error)
+static enum status finish_line(struct runlog *log, const char *why, struct error *error)
 {
-    char line[LINE_BYTES];
-    enum status status = episode_json(log, record, error);
-    log->episodes = record->episode;
-    log->running_reward = record->running_reward;
-    if (status == STATUS_OK && record->episode % log->job->log.every == 0) {
-        int length =
-            snprintf(line, sizeof line, "Episode %" PRIu64 "\tLast reward: %.2f\tAverage reward: %.2f\n",
-                     record->episode, record->reward, record->running_reward);
-        status = append_text(log, line, length, error);
-    }
-    draw_progress(log, record);
-    return status;
+    struct line line;
+    double job_s = (double)monotime_us_between(log->begin, monotime_now()) * 1e-6;
+    if (log->job->kind == JOB_PARAMETER_SERVER)
+        line_finish_updates(&line, why, log->count, job_s);
+    else
+        line_finish_episodes(&line, why, log->count, log->running_reward, job_s);
+    return append_json(log, &line, error);
 }
 
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
                           struct error *error)
 {
-    char line[LINE_BYTES], running[NUMBER_BYTES];
-    int length = snprintf(line, sizeof line,
-                          "{\"event\":\"%s\",\"episodes\":%" PRIu64 ",\"running_reward\":%s,"
-                          "\"timing\":{\"unix_s\":%.3f,\"job_s\":%.6f}}\n",
-                          why, log->episodes, number(running, log->running_reward, ALL_DIGITS), wall_s(),
-                          (double)monotime_us_between(log->begin, monotime_now()) * 1e-6);
-    enum status status = append_json(log, line, length, error);
+    struct line line;
+    enum status status = finish_line(log, why, error);
     if (status != STATUS_OK || finished->end != CONTROL_END_SOLVED)
         return status;
-    length = snprintf(line, sizeof line, "Solved! Running reward is now %.2f!\n", finished->running_reward);
-    return append_text(log, line, length, error);
+    line_solved(&line, finished->running_reward);
+    return append_text(log, &line, error);
+}
+
+/* ---- records ---- */
+
+static bool is_for_people(const struct runlog *log, uint64_t number)
+{
+    return number % log->job->log.every == 0;
+}
+
+enum status runlog_episode(struct runlog *log, const struct control_episode *record, struct error *error)
+{
+    struct line json, text;
+    line_episode_json(&json, record);
+    line_episode_text(&text, record);
+    enum status status = append_record(log, &json, is_for_people(log, record->episode) ? &text : NULL, error);
+    log->count = record->episode;
+    log->running_reward = record->running_reward;
+    if (progress_is_due(log)) {
+        line_episode_progress(&text, record);
+        draw_progress(log, &text);
+    }
+    return status;
+}
+
+enum status runlog_update(struct runlog *log, const struct control_update *record, struct error *error)
+{
+    struct line json, text;
+    line_update_json(&json, record);
+    line_update_text(&text, record);
+    enum status status = append_record(log, &json, is_for_people(log, record->update) ? &text : NULL, error);
+    log->count = record->update;
+    if (progress_is_due(log)) {
+        line_update_progress(&text, record);
+        draw_progress(log, &text);
+    }
+    return status;
+}
+
+enum status runlog_epoch(struct runlog *log, const struct control_epoch *record, struct error *error)
+{
+    struct line json, text;
+    line_epoch_json(&json, record);
+    line_epoch_text(&text, record);
+    return append_record(log, &json, &text, error);
 }

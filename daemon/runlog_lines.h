@@ -1,0 +1,54 @@
+/* The words of the run's logs: what each line says, byte for byte. Pure but for the clock; any thread. */
+#ifndef DAEMON_RUNLOG_LINES_H
+#define DAEMON_RUNLOG_LINES_H
+
+#include "worker/control.h"
+#include "worker/job/job.h"
+
+/* Room for every double that a worker may report, 1e308 written out included, and for a loss of each trainer
+ * with all its digits. */
+enum {
+    LINE_NUMBER_BYTES = 330,
+    LINE_BYTES = 1024 + 12 * LINE_NUMBER_BYTES + 26 * JOB_TRAINERS_MAX,
+};
+
+/* A line that grows at its end. */
+struct line {
+    char text[LINE_BYTES];
+    size_t length; /* strlen(text) */
+};
+
+/* Begins that stand in front of the member `timing`, which is the last of every object. */
+#define LINE_TIMING ",\"timing\":{"
+
+/* One line each, ended by '\n', for episodes.jsonl and for episodes.log. */
+void line_start(struct line *line, const struct job *job);
+void line_resume(struct line *line, const struct job *job, uint64_t update);
+void line_episode_json(struct line *line, const struct control_episode *r);
+void line_episode_text(struct line *line, const struct control_episode *r);
+void line_update_json(struct line *line, const struct control_update *r);
+void line_update_text(struct line *line, const struct control_update *r);
+void line_epoch_json(struct line *line, const struct control_epoch *r);
+void line_epoch_text(struct line *line, const struct control_epoch *r);
+void line_finish_episodes(struct line *line, const char *why, uint64_t episodes, double running_reward,
+                          double job_s);
+void line_finish_updates(struct line *line, const char *why, uint64_t updates, double job_s);
+void line_solved(struct line *line, double running_reward);
+
+/* Without a '\n': what a terminal's progress line says. */
+void line_episode_progress(struct line *line, const struct control_episode *r);
+void line_update_progress(struct line *line, const struct control_update *r);
+
+/* What a line of episodes.jsonl or episodes.log is about. An epoch's line stands behind that of its last
+ * update. */
+enum line_kind { LINE_OTHER, LINE_UPDATE, LINE_EPOCH };
+struct line_key {
+    enum line_kind kind;
+    uint64_t number; /* of the update or epoch */
+    uint64_t update; /* episodes.jsonl: the update, or the last one of the epoch */
+};
+
+struct line_key line_key_of_json(const char *text);
+struct line_key line_key_of_text(const char *text);
+
+#endif

@@ -1,0 +1,202 @@
+/* Reading a run's own logs back. Supervisor process; its only thread. */
+#include "daemon/runlog_replay.h"
+
+#include "kernels/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LINE_KINDS = LINE_EPOCH + 1 };
+
+/* A log that is read line by line. */
+struct reader {
+    FILE *file;
+    char *text; /* the line read last */
+    size_t capacity;
+};
+
+struct replay {
+    bool compares;
+    uint64_t json_last[LINE_KINDS], text_last[LINE_KINDS]; /* the highest number of each kind */
+    struct reader json;
+    struct line_key next; /* of the line in json.text; LINE_OTHER: the file is at its end */
+};
+
+/* ---- lines ---- */
+
+static void reader_close(struct reader *reader)
+{
+    if (reader->file != NULL)
+        fclose(reader->file);
+    free(reader->text);
+    *reader = (struct reader){0};
+}
+
+static enum status reader_open(struct reader *reader, int dir_fd, const char *path, const char *name,
+                               struct error *error)
+{
+    int fd = openat(dir_fd, name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    reader->file = fd < 0 ? NULL : fdopen(fd, "r+");
+    if (reader->file != NULL)
+        return STATUS_OK;
+    int errnum = errno;
+    if (fd >= 0)
+        close(fd);
+    return error_set_errno(error, errnum, "cannot read %s/%s", path, name);
+}
+
+/* The next line's length with its '\n'; -1: there is none. */
+static ssize_t reader_next(struct reader *reader)
+{
+    return getline(&reader->text, &reader->capacity, reader->file);
+}
+
+/* Its writer was killed, or the machine stopped, within a line. */
+static enum status cut_torn_line(struct reader *reader, off_t whole, const char *path, const char *name,
+                                 struct error *error)
+{
+    if (ftruncate(fileno(reader->file), whole) != 0)
+        return error_set_errno(error, errno, "cannot cut the torn last line off %s/%s", path, name);
+    log_warning("%s/%s ended in half a line, which is cut off", path, name);
+    return STATUS_OK;
+}
+
+/* Reads all of it for the highest number of each kind. */
+static enum status scan(struct reader *reader, struct line_key (*key_of)(const char *), uint64_t *last,
+                        const char *path, const char *name, struct error *error)
+{
+    ssize_t length;
+    off_t whole = 0;
+    while ((length = reader_next(reader)) > 0) {
+        if (reader->text[length - 1] != '\n')
+            return cut_torn_line(reader, whole, path, name, error);
+        struct line_key key = key_of(reader->text);
+        if (key.number > last[key.kind])
+            last[key.kind] = key.number;
+        whole += length;
+    }
+    return ferror(reader->file) ? error_set_errno(error, errno, "cannot read %s/%s", path, name) : STATUS_OK;
+}
+
+/* ---- the two files ---- */
+
+static enum status scan_text(struct replay *replay, int dir_fd, const char *path, struct error *error)
+{
+    static const char name[] = "episodes.log";
+    struct reader text = {0};
+    enum status status = reader_open(&text, dir_fd, path, name, error);
+    if (status == STATUS_OK)
+        status = scan(&text, line_key_of_text, replay->text_last, path, name, error);
+    reader_close(&text);
+    return status;
+}
+
+static void next_record(struct replay *replay)
+{
+    replay->next = (struct line_key){.kind = LINE_OTHER};
+    while (replay->next.kind == LINE_OTHER && reader_next(&replay->json) > 0)
+        replay->next = line_key_of_json(replay->json.text);
+}
+
+static enum status scan_json(struct replay *replay, int dir_fd, const char *path, struct error *error)
+{
+    static const char name[] = "episodes.jsonl";
+    enum status status = reader_open(&replay->json, dir_fd, path, name, error);
+    if (status == STATUS_OK)
+        status = scan(&replay->json, line_key_of_json, replay->json_last, path, name, error);
+    if (status != STATUS_OK)
+        return status;
+    rewind(replay->json.file);
+    next_record(replay);
+    return STATUS_OK;
+}
+
+enum status replay_open(struct replay **out, int dir_fd, const char *path, const struct job *job,
+                        struct error *error)
+{
+    struct replay *replay = calloc(1, sizeof *replay);
+    if (replay == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory to read the logs");
+    replay->compares = job->server.round.rule == JOB_ROUND_ALL;
+    enum status status = scan_text(replay, dir_fd, path, error);
+    if (status == STATUS_OK)
+        status = scan_json(replay, dir_fd, path, error);
+    if (status != STATUS_OK) {
+        replay_close(replay);
+        return status;
+    }
+    *out = replay;
+    return STATUS_OK;
+}
+
+void replay_close(struct replay *replay)
+{
+    if (replay == NULL)
+        return;
+    reader_close(&replay->json);
+    free(replay);
+}
+
+uint64_t replay_last_update(const struct replay *replay)
+{
+    return replay->json_last[LINE_UPDATE];
+}
+
+bool replay_has_json(const struct replay *replay, struct line_key key)
+{
+    return key.number <= replay->json_last[key.kind];
+}
+
+bool replay_has_text(const struct replay *replay, struct line_key key)
+{
+    return key.number <= replay->text_last[key.kind];
+}
+
+/* ---- comparing ---- */
+
+/* The file's order: by update, an epoch's line behind its last update's. */
+static bool before(struct line_key a, struct line_key b)
+{
+    return a.update != b.update ? a.update < b.update : a.kind < b.kind;
+}
+
+/* Where the member in which both texts part begins. */
+static size_t parting(const char *a, const char *b)
+{
+    size_t at = 0, member = 0;
+    for (; a[at] == b[at] && a[at] != '\0'; at++)
+        if (a[at] == '"' && at > 0 && (a[at - 1] == ',' || a[at - 1] == '{'))
+            member = at;
+    return member;
+}
+
+/* So much of each as fits a sentence. */
+static int excerpt_bytes(const char *text)
+{
+    enum { EXCERPT_BYTES = 160 };
+    size_t line = strcspn(text, "\n");
+    return (int)(line < EXCERPT_BYTES ? line : EXCERPT_BYTES);
+}
+
+enum status replay_compare(struct replay *replay, const struct line *line, struct error *error)
+{
+    struct line_key key = line_key_of_json(line->text);
+    while (replay->next.kind != LINE_OTHER && before(replay->next, key))
+        next_record(replay);
+    if (!replay->compares || replay->next.kind != key.kind || replay->next.number != key.number)
+        return STATUS_OK;
+    char *there = replay->json.text, *timing = strstr(there, LINE_TIMING);
+    size_t bytes = (size_t)(strstr(line->text, LINE_TIMING) - line->text);
+    if (timing != NULL && (size_t)(timing - there) == bytes && memcmp(there, line->text, bytes) == 0)
+        return STATUS_OK;
+    size_t at = parting(there, line->text);
+    return error_set(
+        error, STATUS_INTERNAL,
+        "update %" PRIu64 ", computed again, is not what the log says: it is now %.*s, it was %.*s",
+        key.update, excerpt_bytes(line->text + at), line->text + at, excerpt_bytes(there + at), there + at);
+}

@@ -1,0 +1,35 @@
+/* What a resumed run finds in its logs: which updates and epochs they tell of already, and in what words.
+ *
+ * A resumed run computes again what came after its checkpoint. Where the job is reproducible (/server/round
+ * is "all"), it must compute the same; a line that is there already is compared, without `timing`, and not
+ * written twice. Under the other rules the order of arrival has its say, and the line that is there stands.
+ * The supervisor's only thread; blocks on the disk. */
+#ifndef DAEMON_RUNLOG_REPLAY_H
+#define DAEMON_RUNLOG_REPLAY_H
+
+#include "daemon/runlog_lines.h"
+#include "kernels/base/status.h"
+
+#include <stdbool.h>
+
+struct replay;
+
+/* Reads episodes.log and episodes.jsonl of the directory `dir_fd` (named `path` in messages) once. A last
+ * line that its writer did not finish is cut off the file, with a warning. STATUS_IO names the file. */
+enum status replay_open(struct replay **out, int dir_fd, const char *path, const struct job *job,
+                        struct error *error);
+void replay_close(struct replay *replay); /* NULL is allowed */
+
+/* The last update that episodes.jsonl tells of; 0: none. */
+uint64_t replay_last_update(const struct replay *replay);
+
+/* Whether episodes.jsonl, or episodes.log, tells of this update or epoch. */
+bool replay_has_json(const struct replay *replay, struct line_key key);
+bool replay_has_text(const struct replay *replay, struct line_key key);
+
+/* Compares a line that replay_has_json with the one that is there; lines come in the order of the file. One
+ * that was moved away with an older file is taken for equal. STATUS_INTERNAL: they differ; the text names the
+ * update and holds where the two part. */
+enum status replay_compare(struct replay *replay, const struct line *line, struct error *error);
+
+#endif
