@@ -2,6 +2,7 @@
 #include "daemon/child.h"
 
 #include "kernels/base/log.h"
+#include "worker/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -37,6 +39,65 @@ static void set_policy(void)
     sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
+/* ---- segments ---- */
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* since Linux 6.3 */
+#endif
+
+/* Nobody shall execute what workers write there. Kernels that do not know the flag refuse it. */
+static int open_memory_file(unsigned worker)
+{
+    char name[32];
+    snprintf(name, sizeof name, "coalesced-%u", worker);
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    return fd >= 0 || errno != EINVAL ? fd : memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
+/* Above every number at which a worker will look for a segment, so that placing one covers no other. */
+static int move_up(int fd, unsigned count)
+{
+    int moved = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, SEGMENT_FD_FIRST + (int)count);
+    int errnum = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = errnum;
+    return moved;
+}
+
+enum status child_segments_open(struct child_segments *segments, unsigned count, struct error *error)
+{
+    segments->fds = calloc(count, sizeof *segments->fds);
+    if (segments->fds == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u segments", count);
+    for (unsigned i = 0; i < count; i++) {
+        int fd = move_up(open_memory_file(i), count);
+        if (fd < 0)
+            return error_set_errno(error, errno, "cannot make worker %u's segment", i);
+        segments->fds[segments->count++] = fd;
+    }
+    return STATUS_OK;
+}
+
+void child_segments_close(struct child_segments *segments)
+{
+    for (unsigned i = 0; i < segments->count; i++)
+        close(segments->fds[i]);
+    free(segments->fds);
+    *segments = (struct child_segments){0};
+}
+
+/* What stands at those descriptors is the supervisor's and would be closed by the exec anyway. */
+static bool place_segments(const struct child_segments *segments)
+{
+    for (unsigned i = 0; i < segments->count; i++)
+        if (dup2(segments->fds[i], SEGMENT_FD_FIRST + (int)i) < 0)
+            return false;
+    return true;
+}
+
+/* ---- fork and exec ---- */
+
 /* Puts the control line where the worker looks for it, without close-on-exec. */
 static bool place_control(int fd)
 {
@@ -45,7 +106,8 @@ static bool place_control(int fd)
     return dup2(fd, CONTROL_FD) == CONTROL_FD;
 }
 
-static _Noreturn void become_worker(const struct child *child, int fd, pid_t supervisor)
+static _Noreturn void become_worker(const struct child *child, int fd, const struct child_segments *segments,
+                                    pid_t supervisor)
 {
     char index[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -55,12 +117,13 @@ static _Noreturn void become_worker(const struct child *child, int fd, pid_t sup
     set_policy();
     setenv("OMP_WAIT_POLICY", "passive", 0);
     int null = open("/dev/null", O_RDWR);
-    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0 || !place_control(fd)) {
+    bool placed = null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDOUT_FILENO) >= 0;
+    if (placed && null > STDERR_FILENO)
+        close(null);
+    if (!placed || !place_control(fd) || !place_segments(segments)) {
         log_error("%s: cannot place its descriptors: %s", child->name, strerror(errno));
         _exit(EX_OSERR);
     }
-    if (null > STDERR_FILENO && null != CONTROL_FD)
-        close(null);
     snprintf(index, sizeof index, "%u", child->start.worker);
     execl("/proc/self/exe", "coalesced", "worker", "--role", child->role->name, "--index", index,
           (char *)NULL);
@@ -82,7 +145,8 @@ static enum status send_start(struct child *child, const char *job_text, size_t 
 }
 
 enum status child_spawn(struct child *child, const struct role *role, const struct control_start *start,
-                        const char *job_text, size_t job_bytes, struct error *error)
+                        const char *job_text, size_t job_bytes, const struct child_segments *segments,
+                        struct error *error)
 {
     int line[2];
     *child = (struct child){.role = role, .start = *start, .state = CHILD_GONE, .fd = -1};
@@ -92,7 +156,7 @@ enum status child_spawn(struct child *child, const struct role *role, const stru
     pid_t supervisor = getpid();
     child->pid = fork();
     if (child->pid == 0)
-        become_worker(child, line[1], supervisor);
+        become_worker(child, line[1], segments, supervisor);
     close(line[1]);
     if (child->pid < 0) {
         close(line[0]);

@@ -23,17 +23,31 @@ struct child {
     struct control_start start;
     enum child_state state;
     pid_t pid;
-    int fd;    /* our end of its control line */
-    bool deaf; /* its end is closed */
+    int fd;         /* our end of its control line */
+    bool deaf;      /* its end is closed */
+    bool connected; /* CONNECT is sent */
     struct monotime last_beat;
     struct error last_words; /* what it said when it failed; STATUS_OK: nothing */
     char name[32];           /* "observer 3" */
 };
 
-/* Forks and executes this binary with the role, and sends it START with the job's text. The child dies
- * with the calling thread (PR_SET_PDEATHSIG), which must be the process's first. STATUS_IO, STATUS_BUSY. */
+/* The workers' segments (worker/segment.h): one memfd each, empty. */
+struct child_segments {
+    unsigned count; /* 0: the job has none */
+    int *fds;       /* (count) by worker number; none of them where a worker will look for its own */
+};
+
+/* Makes the memfds. They are kept for workers that start later, and closed with _close. STATUS_IO,
+ * STATUS_NO_MEMORY. */
+enum status child_segments_open(struct child_segments *segments, unsigned count, struct error *error);
+void child_segments_close(struct child_segments *segments);
+
+/* Forks and executes this binary with the role, and sends it START with the job's text; every segment stands
+ * where worker/segment.h says. The child dies with the calling thread (PR_SET_PDEATHSIG), which must be the
+ * process's first. STATUS_IO, STATUS_BUSY. */
 enum status child_spawn(struct child *child, const struct role *role, const struct control_start *start,
-                        const char *job_text, size_t job_bytes, struct error *error);
+                        const char *job_text, size_t job_bytes, const struct child_segments *segments,
+                        struct error *error);
 
 /* Sends an order. A line that is full or closed is left to the beats and to the reaper to find out. */
 void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes);
