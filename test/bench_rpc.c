@@ -123,13 +123,19 @@ static void nothing_to_read(void *arg)
     exit(EXIT_SUCCESS);
 }
 
+/* One agent, and observers: nothing depends on how many they are. */
+static const uint8_t roster[] = {WIRE_ROLE_AGENT,    WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER,
+                                 WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER,
+                                 WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER,
+                                 WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER};
+
 static void our_server(const struct bench_case *bench, const char *address, int parent_fd)
 {
     struct gathering gathering = {.wanted = bench->clients};
     struct rpc_config config = {.role = WIRE_ROLE_AGENT,
-                                .peers_max = bench->clients,
+                                .roster = roster,
+                                .workers = bench->clients + 1,
                                 .peer_incarnation_max = UINT32_MAX,
-                                .peer_role = WIRE_ROLE_OBSERVER,
                                 .pending_max = 64,
                                 .incoming_max = 64,
                                 .rows_max = 64,
@@ -149,13 +155,15 @@ static struct rpc *our_join(uint16_t worker, const char *address, int parent_fd)
 {
     struct rpc_config config = {.worker = worker,
                                 .role = WIRE_ROLE_OBSERVER,
-                                .peer_role = WIRE_ROLE_AGENT,
+                                .roster = roster,
+                                .workers = sizeof roster,
                                 .pending_max = 64,
                                 .incoming_max = 64,
                                 .rows_max = 64};
+    struct rpc_server server = {0, address};
     struct rpc *rpc;
     struct error error = {0};
-    if (rpc_join(&rpc, &config, address, monotime_add_us(monotime_now(), 10000000), &error) != STATUS_OK)
+    if (rpc_join(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 10000000), &error) != STATUS_OK)
         die(error.text);
     rpc_watch(rpc, parent_fd, NULL, nothing_to_read, NULL);
     return rpc;

@@ -16,6 +16,11 @@
 
 enum { NET_CLIENTS_MAX = 8, NET_INCARNATION_MAX = 1000 };
 
+/* One agent, and observers. */
+static const uint8_t net_roster[1 + NET_CLIENTS_MAX] = {
+    WIRE_ROLE_AGENT,    WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER,
+    WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER};
+
 struct net {
     char folder[64], address[96];
     struct rpc *server, *clients[NET_CLIENTS_MAX];
@@ -40,9 +45,9 @@ static inline struct rpc_config net_server_config(const struct rpc_method *metho
     return (struct rpc_config){.role = WIRE_ROLE_AGENT,
                                .incarnation = 1,
                                .generation = 1,
-                               .peers_max = NET_CLIENTS_MAX,
+                               .roster = net_roster,
+                               .workers = sizeof net_roster,
                                .peer_incarnation_max = NET_INCARNATION_MAX,
-                               .peer_role = WIRE_ROLE_OBSERVER,
                                .pending_max = 64,
                                .incoming_max = 64,
                                .rows_max = 16,
@@ -60,7 +65,8 @@ static inline struct rpc_config net_client_config(uint16_t worker, const struct 
                                .role = WIRE_ROLE_OBSERVER,
                                .incarnation = 1,
                                .generation = 1,
-                               .peer_role = WIRE_ROLE_AGENT,
+                               .roster = net_roster,
+                               .workers = sizeof net_roster,
                                .pending_max = 64,
                                .incoming_max = 64,
                                .rows_max = 16,
@@ -111,7 +117,8 @@ static inline enum status net_try_join(struct net *net, const struct rpc_config 
 {
     struct net_turner turner;
     net_turner_start(&turner, net->server);
-    enum status status = rpc_join(out, config, net->address, net_in_ms(5000), error);
+    struct rpc_server server = {0, net->address};
+    enum status status = rpc_join(out, config, &server, 1, net_in_ms(5000), error);
     net_turner_stop(&turner);
     return status;
 }

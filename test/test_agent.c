@@ -87,12 +87,16 @@ static void expect_report(enum control_kind kind)
 
 static void join(void)
 {
+    static const uint8_t roster[] = {WIRE_ROLE_AGENT, WIRE_ROLE_OBSERVER};
+    char address[CONTROL_ADDRESS_BYTES + 2];
+    snprintf(address, sizeof address, "%s.0", start.address); /* as worker_address has it */
+    struct rpc_server server = {0, address};
     struct rpc_config config = {.worker = 1,
                                 .role = WIRE_ROLE_OBSERVER,
                                 .incarnation = 1,
                                 .generation = 1,
-                                .peers_max = 1,
-                                .peer_role = WIRE_ROLE_AGENT,
+                                .roster = roster,
+                                .workers = 2,
                                 .pending_max = 4,
                                 .incoming_max = 4,
                                 .rows_max = 8,
@@ -101,7 +105,7 @@ static void join(void)
     struct error error;
     expect_report(CONTROL_READY);
     enum status status =
-        rpc_join(&rpc, &config, start.address, monotime_add_us(monotime_now(), 20000000), &error);
+        rpc_join(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 20000000), &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 

@@ -46,7 +46,7 @@ static struct endpoint *connected(const char *address)
 {
     struct endpoint *endpoint;
     struct error error = {0};
-    enum status status = endpoint_connect(&endpoint, address, &error);
+    enum status status = endpoint_connect(&endpoint, NULL, address, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     return endpoint;
 }
@@ -129,7 +129,7 @@ START_TEST(test_addresses)
     expect_bind_refused("ipc:///nowhere/at/all/server", STATUS_IO, "/nowhere/at/all/server");
     struct endpoint *endpoint = NULL;
     struct error error = {0};
-    ck_assert_int_eq(endpoint_connect(&endpoint, "carrier-pigeon://x", &error), STATUS_INVALID);
+    ck_assert_int_eq(endpoint_connect(&endpoint, NULL, "carrier-pigeon://x", &error), STATUS_INVALID);
     ck_assert_ptr_null(endpoint);
     endpoint_free(bound("tcp://127.0.0.1:*"), 0);
     endpoint_free(NULL, 0);

@@ -7,6 +7,7 @@
 #include "kernels/base/log.h"
 #include "kernels/kernels.h"
 #include "kernels/mlp.h"
+#include "worker/cast.h"
 #include "worker/device.h"
 #include "worker/model/policy.h"
 
@@ -124,12 +125,15 @@ static enum status open_coalescer(struct agent *agent, struct error *error)
 static enum status open_rpc(struct agent *agent, struct error *error)
 {
     struct worker *worker = agent->worker;
+    struct cast cast = cast_of(&worker->job);
+    uint8_t roster[CAST_WORKERS_MAX];
+    cast_roster(&cast, roster);
     struct rpc_config config = {.worker = worker->self.worker,
                                 .role = WIRE_ROLE_AGENT,
                                 .incarnation = worker->self.incarnation,
                                 .generation = worker->self.generation,
-                                .peers_max = worker->job.observers.count,
-                                .peer_role = WIRE_ROLE_OBSERVER,
+                                .roster = roster,
+                                .workers = cast_workers(&cast),
                                 .peer_incarnation_max = worker->self.incarnation,
                                 .pending_max = worker->job.observers.count,
                                 .incoming_max = 2 * worker->job.observers.count + 16,

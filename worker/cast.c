@@ -3,6 +3,8 @@
 
 #include "worker/net/wire.h"
 
+#include <assert.h>
+
 struct cast cast_of(const struct job *job)
 {
     if (job->kind == JOB_PARAMETER_SERVER)
@@ -17,8 +19,9 @@ struct cast cast_of(const struct job *job)
                          .client_role = WIRE_ROLE_OBSERVER};
 }
 
-void cast_roster(const struct cast *cast, uint8_t *roster)
+void cast_roster(const struct cast *cast, uint8_t roster[CAST_WORKERS_MAX])
 {
+    assert(cast_workers(cast) <= CAST_WORKERS_MAX);
     for (uint32_t i = 0; i < cast_workers(cast); i++)
         roster[i] = cast_role(cast, (uint16_t)i);
 }

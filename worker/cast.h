@@ -7,6 +7,8 @@
 
 #include "worker/job/job.h"
 
+enum { CAST_WORKERS_MAX = JOB_SERVERS_MAX + 1024 }; /* the most that a job file can ask for */
+
 struct cast {
     uint32_t servers, clients;
     uint8_t server_role, client_role; /* enum wire_role */
@@ -28,6 +30,6 @@ static inline uint8_t cast_role(const struct cast *cast, uint16_t worker)
 }
 
 /* Fills (servers + clients) roles by worker number: struct rpc_config's roster. */
-void cast_roster(const struct cast *cast, uint8_t *roster);
+void cast_roster(const struct cast *cast, uint8_t roster[CAST_WORKERS_MAX]);
 
 #endif

@@ -2,6 +2,7 @@
  *
  * run_episode's handler only remembers the request, for a handler never waits. The loop below then plays
  * the episode with blocking calls, as the tutorial's observer does, and answers the request at the end. */
+#include "worker/cast.h"
 #include "worker/env/environment.h"
 #include "worker/net/rpc.h"
 #include "worker/worker.h"
@@ -93,14 +94,18 @@ static enum status open_environments(struct observer *o, struct error *error)
     return status == STATUS_OK ? open_memory(o, error) : status;
 }
 
-static enum status observer_open(struct observer *o, struct worker *worker, struct error *error)
+static enum status join(struct observer *o, struct error *error)
 {
+    struct worker *worker = o->worker;
+    struct cast cast = cast_of(&worker->job);
+    uint8_t roster[CAST_WORKERS_MAX];
+    cast_roster(&cast, roster);
     struct rpc_config config = {.worker = worker->self.worker,
                                 .role = WIRE_ROLE_OBSERVER,
                                 .incarnation = worker->self.incarnation,
                                 .generation = worker->self.generation,
-                                .peers_max = 1,
-                                .peer_role = WIRE_ROLE_AGENT,
+                                .roster = roster,
+                                .workers = cast_workers(&cast),
                                 .pending_max = 4,
                                 .incoming_max = 4,
                                 .rows_max = worker->job.observers.environments,
@@ -110,9 +115,14 @@ static enum status observer_open(struct observer *o, struct worker *worker, stru
     uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
     char address[CONTROL_ADDRESS_BYTES];
     worker_address(worker, 0, address);
+    struct rpc_server agent = {0, address};
+    return rpc_join(&o->rpc, &config, &agent, 1, monotime_add_us(monotime_now(), patience_us), error);
+}
+
+static enum status observer_open(struct observer *o, struct worker *worker, struct error *error)
+{
     o->worker = worker;
-    enum status status =
-        rpc_join(&o->rpc, &config, address, monotime_add_us(monotime_now(), patience_us), error);
+    enum status status = join(o, error);
     if (status == STATUS_OK)
         status = worker_attach(worker, o->rpc, beat, worker);
     if (status == STATUS_OK)

@@ -1,11 +1,13 @@
 /* A ROUTER or a DEALER, with what libzmq leaves to its users done once: frame counts, silent drops, edge
- * triggered descriptors, file clean-up. Run by the one thread that owns the endpoint; libzmq's own I/O
- * thread (one per endpoint) does the system calls on the connections.
+ * triggered descriptors, file clean-up. Run by the one thread that owns the endpoint and those beside it;
+ * libzmq's own I/O thread (one per context, so one for all of these) does the system calls on the
+ * connections.
  *
  * Waiting is done here with ppoll(2) on ZMQ_FD rather than by zmq_poll, which asks for every event twice
  * before it sleeps. The descriptor is edge triggered: it speaks of commands, not of messages. It is safe
  * to sleep on it only after the socket has been found empty with all its commands processed, which is what
- * a refused receive does; `quiet` remembers that nothing has touched the socket since. */
+ * a refused receive does; `quiet` remembers that nothing has touched the socket since. Of
+ * several sockets all must be so before the sleep. */
 #include "worker/net/endpoint.h"
 
 #include "worker/net/endpoint_internal.h"
@@ -36,22 +38,30 @@ enum {
     SENDING_WAIT_US_MAX = 1000, /* how often a refused send is tried again at the least */
 };
 
+/* A ZeroMQ context and how many endpoints live in it; all of one thread. */
+struct shared_context {
+    void *zmq;
+    unsigned users;
+};
+
 struct endpoint {
-    void *context, *socket;
+    struct shared_context *context;
+    void *socket;
     int fd;
     bool is_router;
     bool quiet; /* the last thing done to the socket was a receive that found nothing */
     char *path; /* of a bound ipc socket, else NULL */
     dev_t path_device;
     ino_t path_inode;
+    /* Of waits in which this one comes first: */
     unsigned spins_in_vain; /* since the last that found something */
     unsigned sleeps;        /* since the last spin */
-    unsigned unwatched;     /* waits that messages ended before the watches were looked at */
+    unsigned unwatched;     /* that messages ended before the watches were looked at */
 };
 
 void *endpoint_context(struct endpoint *endpoint)
 {
-    return endpoint->context;
+    return endpoint->context->zmq;
 }
 
 const char *endpoint_reason(int errnum)
@@ -83,15 +93,40 @@ static enum status set_options(struct endpoint *endpoint, struct error *error)
                   : STATUS_OK;
 }
 
-static enum status endpoint_open(struct endpoint **out, bool is_router, struct error *error)
+static struct shared_context *context_new(void)
+{
+    struct shared_context *context = malloc(sizeof *context);
+    if (context == NULL)
+        return NULL;
+    *context = (struct shared_context){.zmq = zmq_ctx_new()};
+    if (context->zmq != NULL)
+        return context;
+    free(context);
+    return NULL;
+}
+
+/* Waits for what lingers in the sockets that were closed before. */
+static void context_leave(struct shared_context *context)
+{
+    if (context == NULL || --context->users > 0)
+        return;
+    while (zmq_ctx_term(context->zmq) != 0 && errno == EINTR)
+        ;
+    free(context);
+}
+
+static enum status endpoint_open(struct endpoint **out, struct endpoint *beside, bool is_router,
+                                 struct error *error)
 {
     struct endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (endpoint == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a socket");
     endpoint->is_router = is_router;
-    endpoint->context = zmq_ctx_new();
-    if (endpoint->context != NULL)
-        endpoint->socket = zmq_socket(endpoint->context, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
+    endpoint->context = beside != NULL ? beside->context : context_new();
+    if (endpoint->context != NULL) {
+        endpoint->context->users++;
+        endpoint->socket = zmq_socket(endpoint->context->zmq, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
+    }
     if (endpoint->socket == NULL) {
         error_set_errno(error, errno, "cannot make a ZeroMQ socket");
         endpoint_free(endpoint, 0);
@@ -171,7 +206,7 @@ enum status endpoint_bind(struct endpoint **out, const char *address, struct err
     enum status status = check_address(address, true, error);
     if (status != STATUS_OK)
         return status;
-    status = endpoint_open(&endpoint, true, error);
+    status = endpoint_open(&endpoint, NULL, true, error);
     if (status != STATUS_OK)
         return status;
     if (zmq_bind(endpoint->socket, address) != 0) {
@@ -193,13 +228,14 @@ enum status endpoint_bind(struct endpoint **out, const char *address, struct err
     return STATUS_OK;
 }
 
-enum status endpoint_connect(struct endpoint **out, const char *address, struct error *error)
+enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
+                             struct error *error)
 {
     struct endpoint *endpoint;
     enum status status = check_address(address, false, error);
     if (status != STATUS_OK)
         return status;
-    status = endpoint_open(&endpoint, false, error);
+    status = endpoint_open(&endpoint, beside, false, error);
     if (status != STATUS_OK)
         return status;
     if (zmq_connect(endpoint->socket, address) != 0) {
@@ -220,8 +256,7 @@ void endpoint_free(struct endpoint *endpoint, int linger_ms)
         zmq_setsockopt(endpoint->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
         zmq_close(endpoint->socket);
     }
-    while (endpoint->context != NULL && zmq_ctx_term(endpoint->context) != 0 && errno == EINTR)
-        ;
+    context_leave(endpoint->context);
     struct stat info;
     if (endpoint->path != NULL && lstat(endpoint->path, &info) == 0 && info.st_dev == endpoint->path_device &&
         info.st_ino == endpoint->path_inode)
@@ -389,18 +424,34 @@ static enum status can_receive(struct endpoint *endpoint, bool *can)
     return STATUS_OK;
 }
 
-/* Fills the poll set. True when a pair has a word already: then nothing is to be waited for. */
-static bool gather(struct endpoint *endpoint, struct pollfd *fds, struct endpoint_watch *watches,
-                   size_t count)
+/* As can_receive, for those of a set that something has touched. `*settled`: none is left of which it is not
+ * known that it may be slept on. */
+static enum status can_any_receive(struct endpoint *const *endpoints, size_t count, bool *can, bool *settled)
+{
+    enum status status = STATUS_OK;
+    *can = false;
+    *settled = true;
+    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+        bool can_this = false;
+        if (!endpoints[i]->quiet)
+            status = can_receive(endpoints[i], &can_this);
+        *can = *can || can_this;
+        *settled = *settled && endpoints[i]->quiet;
+    }
+    return status;
+}
+
+/* Fills the poll set's part of the watches. True when a pair has a word already: then nothing is to be
+ * waited for. */
+static bool gather_watches(struct pollfd *fds, struct endpoint_watch *watches, size_t count)
 {
     bool any = false;
-    fds[0] = (struct pollfd){.fd = endpoint->fd, .events = POLLIN};
     for (size_t i = 0; i < count; i++) {
         struct endpoint_watch *watch = &watches[i];
         watch->ready = watch->pair != NULL && !endpoint_pair_idle(watch->pair, false);
         any |= watch->ready;
-        fds[i + 1] = (struct pollfd){.fd = watch->pair == NULL ? watch->fd : endpoint_pair_fd(watch->pair),
-                                     .events = POLLIN};
+        fds[i] = (struct pollfd){.fd = watch->pair == NULL ? watch->fd : endpoint_pair_fd(watch->pair),
+                                 .events = POLLIN};
     }
     return any;
 }
@@ -415,20 +466,24 @@ static int poll_until(struct pollfd *fds, size_t count, struct monotime until)
     return ppoll(fds, count, &left, NULL);
 }
 
-/* One sleep. That the descriptor is readable is taken for a message: the receive that follows knows. */
-static enum status sleep_once(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
-                              struct monotime until, bool *readable)
+/* One sleep. That a descriptor is readable is taken for a message: the receive that follows knows. */
+static enum status sleep_once(struct endpoint *const *endpoints, size_t endpoint_count,
+                              struct endpoint_watch *watches, size_t count, struct monotime until,
+                              bool *readable)
 {
-    struct pollfd fds[1 + ENDPOINT_WATCH_MAX];
-    if (gather(endpoint, fds, watches, count))
+    struct pollfd fds[ENDPOINT_SET_MAX + ENDPOINT_WATCH_MAX], *sockets = fds + count;
+    if (gather_watches(fds, watches, count))
         until = (struct monotime){0};
-    int ready = poll_until(fds, count + 1, until);
+    for (size_t i = 0; i < endpoint_count; i++)
+        sockets[i] = (struct pollfd){.fd = endpoints[i]->fd, .events = POLLIN};
+    int ready = poll_until(fds, count + endpoint_count, until);
     if (ready < 0)
         return errno == EINTR ? STATUS_OK : STATUS_IO;
     for (size_t i = 0; i < count && ready > 0; i++)
-        if (fds[i + 1].revents != 0)
+        if (fds[i].revents != 0)
             watches[i].ready = watches[i].pair == NULL || !endpoint_pair_idle(watches[i].pair, true);
-    *readable = *readable || fds[0].revents != 0;
+    for (size_t i = 0; i < endpoint_count; i++)
+        *readable = *readable || sockets[i].revents != 0;
     return STATUS_OK;
 }
 
@@ -438,41 +493,42 @@ static enum status sleep_once(struct endpoint *endpoint, struct endpoint_watch *
  * than processors the next message is far off, and others have work to do. Jobs of ten episodes on two idle
  * processors, turn by turn, medians of 4: one observer 0.58 s without, 0.22 with; four 0.84 and 0.69;
  * ten 1.50 and 1.46. */
-static enum status spin(struct endpoint *endpoint, struct monotime until, bool *readable)
+static enum status spin(struct endpoint *const *endpoints, size_t count, struct monotime until,
+                        bool *readable)
 {
-    if (endpoint->spins_in_vain >= SPINS_IN_VAIN_MAX && ++endpoint->sleeps < SLEEPS_PER_TRIAL)
+    struct endpoint *first = endpoints[0];
+    if (first->spins_in_vain >= SPINS_IN_VAIN_MAX && ++first->sleeps < SLEEPS_PER_TRIAL)
         return STATUS_OK;
-    endpoint->sleeps = 0;
-    enum status status;
+    first->sleeps = 0;
+    enum status status = STATUS_OK;
     until = monotime_earliest(until, monotime_add_us(monotime_now(), SPIN_US));
     do {
         sched_yield();
-        status = can_receive(endpoint, readable);
+        for (size_t i = 0; i < count && status == STATUS_OK && !*readable; i++)
+            status = can_receive(endpoints[i], readable);
     } while (status == STATUS_OK && !*readable && monotime_before(monotime_now(), until));
-    endpoint->spins_in_vain = *readable ? 0 : endpoint->spins_in_vain + 1;
+    first->spins_in_vain = *readable ? 0 : first->spins_in_vain + 1;
     return status;
 }
 
-enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
-                          bool sending, struct monotime until, bool *readable)
+enum status endpoint_wait_any(struct endpoint *const *endpoints, size_t endpoint_count,
+                              struct endpoint_watch *watches, size_t count, bool sending,
+                              struct monotime until, bool *readable)
 {
-    assert(count <= ENDPOINT_WATCH_MAX);
-    enum status status = STATUS_OK;
-    bool is_glance = until.ns == 0;
-    *readable = false;
-    if (!endpoint->quiet)
-        status = can_receive(endpoint, readable);
+    assert(endpoint_count >= 1 && endpoint_count <= ENDPOINT_SET_MAX && count <= ENDPOINT_WATCH_MAX);
+    bool is_glance = until.ns == 0, is_settled;
+    enum status status = can_any_receive(endpoints, endpoint_count, readable, &is_settled);
     if (status == STATUS_OK && !*readable && !is_glance)
-        status = spin(endpoint, until, readable);
+        status = spin(endpoints, endpoint_count, until, readable);
     for (size_t i = 0; i < count; i++)
         watches[i].ready = false;
     bool is_early = *readable && !is_glance;
-    if (status != STATUS_OK || (is_early && ++endpoint->unwatched < UNWATCHED_MAX))
+    if (status != STATUS_OK || (is_early && ++endpoints[0]->unwatched < UNWATCHED_MAX))
         return status;
-    endpoint->unwatched = 0;
-    if (is_early) /* messages that keep coming must not hide the watches for ever */
+    endpoints[0]->unwatched = 0;
+    if (is_early || !is_settled) /* messages that keep coming must not hide the watches for ever */
         until = (struct monotime){0};
     if (sending)
         until = monotime_earliest(until, monotime_add_us(monotime_now(), SENDING_WAIT_US_MAX));
-    return sleep_once(endpoint, watches, count, until, readable);
+    return sleep_once(endpoints, endpoint_count, watches, count, until, readable);
 }

@@ -16,7 +16,7 @@
 struct endpoint;
 struct endpoint_pair;
 
-enum { ENDPOINT_FRAME_WORDS = 8, ENDPOINT_WATCH_MAX = 4 };
+enum { ENDPOINT_FRAME_WORDS = 8, ENDPOINT_WATCH_MAX = 4, ENDPOINT_SET_MAX = 17 };
 
 /* One received or outgoing message. `header` and `payload` point into the frames. */
 struct endpoint_message {
@@ -32,7 +32,14 @@ struct endpoint_message {
  * longer than 107 bytes (STATUS_INVALID); the file is removed by endpoint_free. "tcp://" beyond loopback is
  * refused. */
 enum status endpoint_bind(struct endpoint **out, const char *address, struct error *error);
-enum status endpoint_connect(struct endpoint **out, const char *address, struct error *error);
+
+/* Makes a connected DEALER, in the ZeroMQ context of `beside` when that is not NULL: endpoints of one
+ * thread that are waited for together share one. */
+enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
+                             struct error *error);
+
+/* What was sent leaves for at most `linger_ms`; the last of those that share a context waits for that, for
+ * itself and those that were freed before. NULL is allowed. */
 void endpoint_free(struct endpoint *endpoint, int linger_ms);
 
 /* Prepares an outgoing message with a copy of the header and an uninitialized payload for the caller to
@@ -62,14 +69,23 @@ struct endpoint_watch {
     bool ready; /* out: can be read */
 };
 
-/* Waits until the endpoint can be received from (*readable), a watch is ready, or `until`; a time of 0
- * nanoseconds only looks, at the endpoint and at all watches. `sending`: also until a send that was refused
- * may succeed, at most a millisecond. Spins for a fraction of a millisecond before it sleeps, where that has
- * paid lately. When messages come first, the watches are
- * looked at only every 32nd time. EINTR is a spurious return, and *readable may also be true for news that
- * concern only ZeroMQ: the receive knows. Call it after a receive that found nothing. */
-enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
-                          bool sending, struct monotime until, bool *readable);
+/* Waits until one of the endpoints (at least one; the first remembers for all how waiting has gone) can be
+ * received from (*readable), a watch is ready, or `until`; a time of 0 nanoseconds only looks, at the
+ * endpoints and at all watches. `sending`: also until a send that was refused may succeed, at most a
+ * millisecond. Spins for a fraction of a millisecond before it sleeps, where that has paid lately. When
+ * messages come first, the watches are looked at only every 32nd time. EINTR is a spurious return, and
+ * *readable may also be true for news that concern only ZeroMQ: the receives know. Call it after receives
+ * that found nothing. */
+enum status endpoint_wait_any(struct endpoint *const *endpoints, size_t endpoint_count,
+                              struct endpoint_watch *watches, size_t count, bool sending,
+                              struct monotime until, bool *readable);
+
+/* The same for one. */
+static inline enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watches,
+                                        size_t count, bool sending, struct monotime until, bool *readable)
+{
+    return endpoint_wait_any(&endpoint, 1, watches, count, sending, until, readable);
+}
 
 /* Makes both ends of a pair within `endpoint`'s ZeroMQ context; `a` stays with this thread, `b` goes to one
  * other. Free both before the endpoint. */

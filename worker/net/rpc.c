@@ -1,15 +1,16 @@
 /* Opening, closing, and the turn: one thread, one loop that reads as a list.
  *
- * A turn first takes what has already arrived, without asking whether anything has: in a busy exchange
- * there is no other system call than libzmq's own. Only a turn that found nothing waits. Because of that a
- * busy rpc would never look at its watches, so every GLANCE_TURNS-th turn looks at them without waiting. */
+ * A turn first takes what has already arrived on each socket, without asking whether anything has: in a busy
+ * exchange there is no other system call than libzmq's own. Only a turn that found nothing waits. Because of
+ * that a busy rpc would never look at its watches, so every GLANCE_TURNS-th turn looks at them without
+ * waiting. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELLO_EVERY_US = 250000, FLUSH_EVERY_US = 1000 };
+enum { FLUSH_EVERY_US = 1000 };
 
 void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination)
 {
@@ -21,8 +22,8 @@ void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kin
     header->generation = rpc->config.generation;
 }
 
-void rpc_send_text(struct rpc *rpc, struct wire_header *header, uint32_t peer, const char *text, size_t bytes,
-                   bool hold)
+void rpc_send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
+                   const char *text, size_t bytes, bool hold)
 {
     struct endpoint_message message;
     uint8_t encoded[WIRE_HEADER_BYTES];
@@ -32,19 +33,19 @@ void rpc_send_text(struct rpc *rpc, struct wire_header *header, uint32_t peer, c
         return;
     if (bytes > 0)
         memcpy(message.payload, text, bytes);
-    enum status status = endpoint_send(rpc->endpoint, &message);
+    enum status status = endpoint_send(way, &message);
     if (status == STATUS_OK)
         rpc->counters.sent++;
-    else if (status != STATUS_AGAIN || !hold || !answers_hold_farewell(rpc, &message))
+    else if (status != STATUS_AGAIN || !hold || !answers_hold_farewell(rpc, way, &message))
         endpoint_release(&message);
 }
 
 /* ---- opening ---- */
 
-static enum status check_config(const struct rpc_config *config, bool is_server, struct error *error)
+static enum status check_config(const struct rpc_config *config, struct error *error)
 {
     assert(config->role != 0 && (config->role & (config->role - 1)) == 0);
-    assert(is_server ? config->worker == 0 && config->peers_max >= 1 : config->worker >= 1);
+    assert(config->worker < config->workers && config->roster[config->worker] == config->role);
     assert(config->pending_max >= 1 && config->incoming_max >= 1);
     if (config->welcome_bytes > WIRE_PAYLOAD_BYTES_MAX)
         return error_set(error, STATUS_INVALID, "the job has %zu bytes, at most %d", config->welcome_bytes,
@@ -62,119 +63,93 @@ static void fill_methods(struct rpc *rpc)
     }
 }
 
-static void release_all(struct rpc *rpc, int linger_ms)
+void rpc_release(struct rpc *rpc, int linger_ms)
 {
     futures_free(rpc);
     calls_free(rpc);
     answers_free(rpc);
     sessions_free(rpc);
+    free(rpc->roster);
     free(rpc->welcome);
-    endpoint_free(rpc->endpoint, linger_ms);
+    while (rpc->socket_count > 0)
+        endpoint_free(rpc->sockets[--rpc->socket_count].endpoint, linger_ms);
     free(rpc);
 }
 
-static enum status rpc_new(struct rpc **out, const struct rpc_config *config, bool is_server,
-                           struct error *error)
+static void *copy_of(const void *bytes, size_t count)
 {
-    enum status status = check_config(config, is_server, error);
+    void *copy = malloc(count);
+    if (copy != NULL)
+        memcpy(copy, bytes, count);
+    return copy;
+}
+
+enum status rpc_new(struct rpc **out, const struct rpc_config *config, bool is_server, struct error *error)
+{
+    enum status status = check_config(config, error);
     if (status != STATUS_OK)
         return status;
     struct rpc *rpc = calloc(1, sizeof *rpc);
     if (rpc == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
     rpc->config = *config;
+    rpc->roster = copy_of(config->roster, config->workers);
+    rpc->config.roster = rpc->roster;
     rpc->is_server = is_server;
     rpc->next_beat = MONOTIME_NEVER;
     fill_methods(rpc);
     if (is_server && config->welcome_bytes > 0) {
-        rpc->welcome = malloc(config->welcome_bytes);
-        if (rpc->welcome != NULL)
-            memcpy(rpc->welcome, config->welcome, config->welcome_bytes);
+        rpc->welcome = copy_of(config->welcome, config->welcome_bytes);
         rpc->welcome_bytes = config->welcome_bytes;
     }
-    if (sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK || calls_new(rpc) != STATUS_OK ||
-        answers_new(rpc) != STATUS_OK || (rpc->welcome_bytes > 0 && rpc->welcome == NULL)) {
-        release_all(rpc, 0);
+    if (rpc->roster == NULL || (rpc->welcome_bytes > 0 && rpc->welcome == NULL) ||
+        sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK || calls_new(rpc) != STATUS_OK ||
+        answers_new(rpc) != STATUS_OK) {
+        rpc_release(rpc, 0);
         return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
     }
     *out = rpc;
     return STATUS_OK;
 }
 
+void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed)
+{
+    struct rpc_socket *socket = &rpc->sockets[rpc->socket_count];
+    *socket = (struct rpc_socket){endpoint, dialed};
+    rpc->endpoints[rpc->socket_count++] = endpoint;
+    if (dialed != NULL)
+        dialed->socket = socket;
+}
+
 enum status rpc_serve(struct rpc **out, const struct rpc_config *config, const char *address,
                       struct error *error)
 {
     struct rpc *rpc;
+    struct endpoint *endpoint;
     enum status status = rpc_new(&rpc, config, true, error);
     if (status != STATUS_OK)
         return status;
-    status = endpoint_bind(&rpc->endpoint, address, error);
+    status = endpoint_bind(&endpoint, address, error);
     if (status != STATUS_OK) {
-        release_all(rpc, 0);
+        rpc_release(rpc, 0);
         return status;
     }
+    rpc_add_socket(rpc, endpoint, NULL);
     *out = rpc;
     return STATUS_OK;
 }
 
-/* Takes one message that has arrived. False: there is none, or the socket has failed. */
-static bool take_one(struct rpc *rpc)
+bool rpc_take_one(struct rpc *rpc, struct rpc_socket *socket)
 {
     struct endpoint_message message;
-    enum status status = endpoint_receive(rpc->endpoint, &message);
+    enum status status = endpoint_receive(socket->endpoint, &message);
     if (status == STATUS_OK)
-        session_receive(rpc, &message);
+        session_receive(rpc, socket, &message);
     else if (status == STATUS_INVALID)
-        session_receive_malformed(rpc, message.peer);
+        session_receive_malformed(rpc, socket, message.peer);
     else if (status != STATUS_AGAIN)
         rpc->has_failed = true;
     return status == STATUS_OK || status == STATUS_INVALID;
-}
-
-/* HELLO is repeated, for the server may come up after us: it is the one message that may be. */
-static enum status join(struct rpc *rpc, const char *address, struct monotime deadline, struct error *error)
-{
-    struct monotime next_hello = {0};
-    rpc->is_joining = true;
-    while (rpc->is_joining) {
-        struct monotime now = monotime_now();
-        bool readable;
-        if (!monotime_before(now, deadline))
-            return error_set(error, STATUS_TIMEOUT, "%s: no answer to HELLO", address);
-        if (!monotime_before(now, next_hello)) {
-            struct wire_header header;
-            rpc_header(rpc, &header, WIRE_HELLO, 0);
-            header.role = rpc->config.role;
-            rpc_send_text(rpc, &header, 0, NULL, 0, false);
-            next_hello = monotime_add_us(now, HELLO_EVERY_US);
-        }
-        if (!take_one(rpc) && endpoint_wait(rpc->endpoint, NULL, 0, false,
-                                            monotime_earliest(deadline, next_hello), &readable) != STATUS_OK)
-            rpc->has_failed = true;
-        if (rpc->join_error.status != STATUS_OK)
-            return error_set(error, rpc->join_error.status, "%s: %s", address, rpc->join_error.text);
-        if (rpc->has_failed)
-            return error_set(error, STATUS_IO, "%s: the socket failed", address);
-    }
-    return STATUS_OK;
-}
-
-enum status rpc_join(struct rpc **out, const struct rpc_config *config, const char *address,
-                     struct monotime deadline, struct error *error)
-{
-    struct rpc *rpc;
-    enum status status = rpc_new(&rpc, config, false, error);
-    if (status != STATUS_OK)
-        return status;
-    status = endpoint_connect(&rpc->endpoint, address, error);
-    if (status == STATUS_OK)
-        status = join(rpc, address, deadline, error);
-    if (status != STATUS_OK) {
-        release_all(rpc, 0);
-        return status;
-    }
-    *out = rpc;
-    return STATUS_OK;
 }
 
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes)
@@ -186,7 +161,7 @@ const char *rpc_welcome(const struct rpc *rpc, size_t *bytes)
 
 struct endpoint *rpc_endpoint(struct rpc *rpc)
 {
-    return rpc->endpoint;
+    return rpc->endpoints[0];
 }
 
 /* ---- closing ---- */
@@ -199,9 +174,10 @@ static void flush_until(struct rpc *rpc, struct monotime deadline)
         bool readable;
         struct monotime soon = monotime_earliest(deadline, monotime_add_us(monotime_now(), FLUSH_EVERY_US));
         struct endpoint_message message;
-        while (endpoint_receive(rpc->endpoint, &message) == STATUS_OK)
-            endpoint_release(&message);
-        if (endpoint_wait(rpc->endpoint, NULL, 0, true, soon, &readable) != STATUS_OK)
+        for (size_t i = 0; i < rpc->socket_count; i++)
+            while (endpoint_receive(rpc->endpoints[i], &message) == STATUS_OK)
+                endpoint_release(&message);
+        if (endpoint_wait_any(rpc->endpoints, rpc->socket_count, NULL, 0, true, soon, &readable) != STATUS_OK)
             return;
         answers_flush(rpc);
     }
@@ -219,12 +195,12 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms)
     rpc->config.left = NULL;
     flush_until(rpc, deadline);
     calls_complete(rpc, NULL, STATUS_SHUTDOWN, why);
-    for (size_t i = 0; i < rpc->session_count; i++)
+    for (size_t i = 0; i < rpc->config.workers; i++)
         session_end(rpc, &rpc->sessions[i], STATUS_SHUTDOWN, STATUS_SHUTDOWN, why);
     futures_tell(rpc);
     flush_until(rpc, deadline);
     uint64_t left_us = monotime_us_between(monotime_now(), deadline);
-    release_all(rpc, (int)(left_us / 1000));
+    rpc_release(rpc, (int)(left_us / 1000));
 }
 
 /* ---- the turn ---- */
@@ -246,14 +222,20 @@ void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg)
 }
 
 /* Handles what has arrived, up to a bound, and no further than the reply that the caller waits for: one
- * who calls again at once then saves a look at an empty queue. */
+ * who calls again at once then saves a look at an empty queue. Each time another socket comes first, so that
+ * the answers of one do not hide what comes from the others. */
 static unsigned drain(struct rpc *rpc, const struct future *awaited)
 {
     unsigned count = 0;
-    while (count < DRAIN_MAX && take_one(rpc)) {
-        count++;
-        if (awaited != NULL && awaited->is_done)
-            break;
+    size_t at = rpc->drain_first;
+    rpc->drain_first = (at + 1) % rpc->socket_count;
+    for (size_t i = 0; i < rpc->socket_count; i++) {
+        for (unsigned taken = 0; taken < DRAIN_MAX && rpc_take_one(rpc, &rpc->sockets[at]); taken++) {
+            count++;
+            if (awaited != NULL && awaited->is_done)
+                return count;
+        }
+        at = (at + 1) % rpc->socket_count;
     }
     return count;
 }
@@ -266,7 +248,8 @@ static void wait_and_watch(struct rpc *rpc, struct monotime until)
     bool readable;
     for (size_t i = 0; i < count; i++)
         watches[i] = (struct endpoint_watch){.fd = rpc->watched[i].fd, .pair = rpc->watched[i].pair};
-    if (endpoint_wait(rpc->endpoint, watches, count, rpc->held_total > 0, until, &readable) != STATUS_OK)
+    if (endpoint_wait_any(rpc->endpoints, rpc->socket_count, watches, count, rpc->held_total > 0, until,
+                          &readable) != STATUS_OK)
         rpc->has_failed = true;
     rpc->callbacks++;
     for (size_t i = 0; i < count; i++)
@@ -281,14 +264,14 @@ static struct monotime wake_time(const struct rpc *rpc, struct monotime until)
     return monotime_earliest(until, rpc->next_beat);
 }
 
-/* A client that learned in this turn that its server is gone does not wait; in later turns it does, for
- * its watches and its beat go on. */
+/* One who learned in this turn that a server is gone does not wait; in later turns it does, for its watches
+ * and its beat go on. */
 static enum status turn(struct rpc *rpc, struct monotime until, const struct future *awaited)
 {
-    bool was_live = rpc->is_server || rpc->sessions[0].is_live;
+    unsigned gone_before = rpc->gone_count;
     rpc->in_turn = true;
     sessions_reap(rpc);
-    bool is_news = !rpc->is_server && was_live && !rpc->sessions[0].is_live;
+    bool is_news = rpc->gone_count != gone_before;
     bool is_idle = drain(rpc, awaited) == 0 && !is_news && !rpc->has_failed;
     if (is_idle || ++rpc->busy_turns >= GLANCE_TURNS) {
         rpc->busy_turns = 0;
@@ -307,7 +290,7 @@ static enum status turn(struct rpc *rpc, struct monotime until, const struct fut
     rpc->in_turn = false;
     if (rpc->has_failed)
         return STATUS_IO;
-    return rpc->is_server || rpc->sessions[0].is_live ? STATUS_OK : STATUS_PEER_DIED;
+    return rpc->is_server || rpc->gone_count == 0 ? STATUS_OK : STATUS_PEER_DIED;
 }
 
 enum status rpc_turn(struct rpc *rpc, struct monotime until)

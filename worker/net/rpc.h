@@ -1,8 +1,10 @@
 /* Remote calls: futures, deadlines, dispatch, sessions.
  *
- * A `struct rpc` is one end of the job's conversation: the server's end (a ROUTER with many peers) or a
- * client's (a DEALER with one, the server). Once HELLO is answered the two ends are alike: either may call
- * the other, any number of calls at a time, and a handler may complete its request whenever it likes.
+ * A `struct rpc` is one worker's end of the job's conversation. A server's has a ROUTER, on which workers of
+ * higher numbers say HELLO; a client's has a DEALER to each of the job's servers, and a server may have some
+ * to the servers below it. One rpc_turn serves all of them. Once HELLO is answered the two ends of a session
+ * are alike: either may call the other, any number of calls at a time, and a handler may complete its request
+ * whenever it likes.
  *
  *   - A request completes exactly once: value, error, timeout, or its peer's death.
  *   - Nothing is resent. A request that comes twice takes effect once; a reply that comes twice, late or
@@ -11,9 +13,9 @@
  *     the receiver anything.
  *
  * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call,
- * rpc_join and rpc_free block. Callbacks (handlers, `then`, watches) run inside rpc_turn with no lock held;
- * they must not call rpc_turn or rpc_call (asserted). All memory is taken in rpc_serve and rpc_join, but
- * for the texts of failures and what libzmq takes for its frames. */
+ * rpc_join, rpc_dial and rpc_free block. Callbacks (handlers, `then`, watches) run inside rpc_turn with no
+ * lock held; they must not call rpc_turn or rpc_call (asserted). All memory is taken in rpc_serve, rpc_join
+ * and rpc_dial, but for the texts of failures and what libzmq takes for its frames. */
 #ifndef WORKER_NET_RPC_H
 #define WORKER_NET_RPC_H
 
@@ -57,12 +59,20 @@ struct rpc_method {
     rpc_handler *handler;
 };
 
+enum { RPC_SERVERS_MAX = 16 }; /* that one worker may dial */
+
+/* A server to dial: its worker number, and where it listens. */
+struct rpc_server {
+    uint16_t worker;
+    const char *address;
+};
+
 struct rpc_config {
-    uint16_t worker; /* 0 for a server */
-    uint8_t role;
+    uint16_t worker;
+    uint8_t role; /* roster[worker] */
     uint32_t incarnation, generation;
-    uint32_t peers_max; /* a server's clients are workers 1 .. peers_max, and have role peer_role */
-    uint8_t peer_role;  /* of the other end or ends */
+    const uint8_t *roster;         /* the role of every worker of the job, by number; copied */
+    uint32_t workers;              /* how many; worker/cast.h has the order of their numbers */
     uint32_t peer_incarnation_max; /* a server takes no HELLO with a higher one: nobody has given it out */
     uint32_t pending_max;          /* calls of ours at a time; one more is STATUS_BUSY */
     uint32_t incoming_max; /* calls of theirs at a time, over all peers; one more is answered STATUS_BUSY */
@@ -70,24 +80,33 @@ struct rpc_config {
     const struct rpc_method *methods; /* static; METHOD_ECHO is served by rpc itself */
     size_t method_count;
     void *context;                                  /* for handlers and the two below */
-    void (*joined)(void *context, uint16_t worker); /* server; may be NULL */
+    void (*joined)(void *context, uint16_t worker); /* one who said HELLO to us; may be NULL */
     /* May be NULL. `why`: STATUS_INVALID, it sent a bad message; STATUS_PEER_DIED, anything else. */
     void (*left)(void *context, uint16_t worker, enum status why, const char *text);
     const char *welcome; /* server: WELCOME's payload, the job's JSON; copied */
     size_t welcome_bytes;
 };
 
-/* Binds a ROUTER on `address` ("ipc://…": the path must not exist; "tcp://…" only loopback).
+/* Binds a ROUTER on `address` ("ipc://…": the path must not exist; "tcp://…" only loopback). Whoever has a
+ * higher number in the roster may say HELLO to it.
  * Errors: STATUS_BUSY (taken), STATUS_INVALID (address), STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
 enum status rpc_serve(struct rpc **out, const struct rpc_config *config, const char *address,
                       struct error *error);
 
-/* Connects a DEALER to `address`, says HELLO, and waits for WELCOME until `deadline`. Errors:
- * STATUS_TIMEOUT; STATUS_PERMISSION with the server's reason when it said BYE; as rpc_serve. */
-enum status rpc_join(struct rpc **out, const struct rpc_config *config, const char *address,
+/* A client of 1 to RPC_SERVERS_MAX servers, all of lower numbers than its own, no two alike: connects a
+ * DEALER to each, says HELLO to all, and waits until every WELCOME has come or `deadline`. No handler runs
+ * before it returns. Errors, which name the server: STATUS_TIMEOUT; STATUS_PERMISSION with the server's
+ * reason when it said BYE; as rpc_serve. Those who had welcomed us are then told BYE. */
+enum status rpc_join(struct rpc **out, const struct rpc_config *config, const struct rpc_server *servers,
+                     size_t count, struct monotime deadline, struct error *error);
+
+/* A server's own sessions with servers of lower numbers, once, right after rpc_serve: as rpc_join; what comes
+ * over the bound socket waits meanwhile. After an error only rpc_free is left. `count` may be 0. */
+enum status rpc_dial(struct rpc *rpc, const struct rpc_server *servers, size_t count,
                      struct monotime deadline, struct error *error);
 
-/* A client's WELCOME payload: the job's JSON, zero-terminated, valid as long as the rpc. */
+/* A client's WELCOME payload, of the first server it joined: the job's JSON, zero-terminated, valid as long
+ * as the rpc. */
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes);
 
 /* Tells every peer BYE with `why`, completes all pending futures with STATUS_SHUTDOWN (what follows them
@@ -99,9 +118,10 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms);
 
 /* One turn: waits until something can be done or `until` has come (a past time: does not wait), then runs
  * the watches that are ready, handles every message that has arrived (a bounded number a turn), expires
- * what is due, and sends what was held back. Returns STATUS_OK, or STATUS_PEER_DIED on a client whose
- * server is gone, or STATUS_IO when the socket itself failed (then nothing more will work). The turn that
- * learns of the server's end does not wait; later ones do, for their watches and their beat. */
+ * what is due, and sends what was held back. Returns STATUS_OK, or STATUS_PEER_DIED on a client when any
+ * of its servers is gone (a server learns that of those it dialed from `left` alone), or STATUS_IO when a
+ * socket itself failed (then nothing more will work). The turn that learns of a server's end does not wait;
+ * later ones do, for the other servers, their watches and their beat. */
 enum status rpc_turn(struct rpc *rpc, struct monotime until);
 
 /* Lets rpc_turn wait on `fd` too (POLLIN, or `pair` when it is not NULL) and call `ready` when it can be
@@ -109,7 +129,7 @@ enum status rpc_turn(struct rpc *rpc, struct monotime until);
 enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void (*ready)(void *arg),
                       void *arg);
 
-/* What the rpc sends and receives through: for endpoint_pair_new, and for nothing else. */
+/* The first of what the rpc sends and receives through: for endpoint_pair_new, and for nothing else. */
 struct endpoint *rpc_endpoint(struct rpc *rpc);
 
 /* Makes every turn, also those inside rpc_call, call `beat` at its end, and wait no longer than until the

@@ -107,11 +107,12 @@ void answers_free(struct rpc *rpc)
     free(rpc->requests);
 }
 
-bool answers_hold_farewell(struct rpc *rpc, struct endpoint_message *message)
+bool answers_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message)
 {
     struct rpc_request *request = rpc->farewells.count < FAREWELLS_MAX ? take(rpc, message) : NULL;
     if (request == NULL)
         return false;
+    request->way = way;
     queue_push(&rpc->farewells, request);
     rpc->held_total++;
     return true;
@@ -121,7 +122,7 @@ bool answers_hold_farewell(struct rpc *rpc, struct endpoint_message *message)
 static struct rpc_session *slowest(struct rpc *rpc)
 {
     struct rpc_session *most = &rpc->sessions[0];
-    for (size_t i = 1; i < rpc->session_count; i++)
+    for (size_t i = 1; i < rpc->config.workers; i++)
         if (rpc->sessions[i].held.count > most->held.count)
             most = &rpc->sessions[i];
     return most;
@@ -171,8 +172,10 @@ static void leave(struct rpc_request *request, struct endpoint_message *out)
     struct rpc *rpc = request->rpc;
     struct rpc_session *session = request->session;
     endpoint_release(&request->frames);
-    enum status status = session->held.count > 0 ? STATUS_AGAIN : endpoint_send(rpc->endpoint, out);
+    struct endpoint *way = session->socket->endpoint;
+    enum status status = session->held.count > 0 ? STATUS_AGAIN : endpoint_send(way, out);
     if (status == STATUS_AGAIN) {
+        request->way = way;
         endpoint_move(&request->frames, out);
         queue_push(&session->held, request);
         rpc->held_total++;
@@ -284,7 +287,7 @@ static enum status flush_queue(struct rpc *rpc, struct request_queue *queue)
     enum status status = STATUS_OK;
     while (queue->first != NULL) {
         struct rpc_request *request = queue->first;
-        status = endpoint_send(rpc->endpoint, &request->frames);
+        status = endpoint_send(request->way, &request->frames);
         if (status == STATUS_AGAIN)
             return status;
         rpc->counters.sent += status == STATUS_OK;
@@ -303,7 +306,7 @@ void answers_flush(struct rpc *rpc)
 {
     if (rpc->held_total == 0)
         return;
-    for (size_t i = 0; i < rpc->session_count; i++) {
+    for (size_t i = 0; i < rpc->config.workers; i++) {
         struct rpc_session *session = &rpc->sessions[i];
         enum status status = flush_queue(rpc, &session->held);
         if (status != STATUS_OK && status != STATUS_AGAIN)

@@ -199,7 +199,8 @@ static enum status start_request(struct rpc *rpc, struct rpc_session *session, e
 static enum status send_request(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out,
                                 struct error *error)
 {
-    enum status status = session->held.count > 0 ? STATUS_AGAIN : endpoint_send(rpc->endpoint, out);
+    enum status status =
+        session->held.count > 0 ? STATUS_AGAIN : endpoint_send(session->socket->endpoint, out);
     if (status == STATUS_OK)
         return status;
     endpoint_release(out);

@@ -1,7 +1,9 @@
 /* What the files of the rpc share; for them only. Everything here is run by the thread that owns the rpc.
  *
  *   rpc.c          opening, closing, the turn
+ *   rpc_join.c     HELLO to servers, until all have answered
  *   rpc_session.c  who is at the other end: HELLO, WELCOME, BYE, what is checked of every message
+ *   rpc_peers.c    which connection of the bound socket is whose
  *   rpc_rules.c    the checks that need no state
  *   rpc_call.c     our calls of others: pending table, deadlines, replies
  *   rpc_answer.c   others' calls of us: dispatch, replies, what cannot leave yet
@@ -75,6 +77,7 @@ struct future {
 /* A peer's call; after its answer, while that cannot leave, its place in the queue. */
 struct rpc_request {
     struct rpc *rpc;
+    struct endpoint *way;        /* in a queue of what waits to leave: through which socket */
     struct rpc_session *session; /* NULL: its peer is gone */
     struct rpc_request *previous, *next;
     uint64_t id;
@@ -90,8 +93,10 @@ struct request_queue {
     size_t bytes; /* of the payloads in it */
 };
 
-/* One peer. A server has one of these per worker, by number; a client has one, the server's. */
+/* One peer. There is one of these per worker of the roster, by number, in memory that is not touched before
+ * its HELLO or WELCOME: a client of few servers in a job of many workers pays for few. */
 struct rpc_session {
+    struct rpc_socket *socket;
     uint16_t worker;
     uint8_t role;
     bool is_live, was_live, is_lost; /* lost: found dead while sending; the next turn ends it */
@@ -107,6 +112,12 @@ struct peer_slot {
     uint32_t session; /* its index + 1; 0: empty */
 };
 
+/* The bound socket, whose connections are told apart by their routing ids, or one dialed to a server. */
+struct rpc_socket {
+    struct endpoint *endpoint;
+    struct rpc_session *dialed; /* NULL: the bound one. Until it is live, an answer to HELLO is awaited. */
+};
+
 struct rpc_watched {
     int fd;
     struct endpoint_pair *pair;
@@ -116,18 +127,22 @@ struct rpc_watched {
 
 struct rpc {
     struct rpc_config config;
-    struct endpoint *endpoint;
-    bool is_server, is_closing, is_joining, in_turn, has_failed;
+    uint8_t *roster;
+    struct rpc_socket sockets[1 + RPC_SERVERS_MAX];  /* a server's first is the bound one */
+    struct endpoint *endpoints[1 + RPC_SERVERS_MAX]; /* theirs, in the same order */
+    size_t socket_count;
+    size_t drain_first;  /* where the next turn begins to take messages */
+    unsigned gone_count; /* sessions with dialed servers that have ended */
+    bool is_server, is_closing, in_turn, has_failed;
     unsigned callbacks; /* depth of callbacks running */
     unsigned busy_turns;
     struct rpc_counters counters;
-    struct error join_error;
+    struct error join_error; /* why the server whose message was taken last cannot be joined */
     char *welcome;
     size_t welcome_bytes;
     const struct rpc_method *methods[METHOD_COUNT];
 
-    struct rpc_session *sessions;
-    size_t session_count;
+    struct rpc_session *sessions; /* (config.workers) */
     unsigned lost_count;
     struct peer_slot *peers; /* open addressing, a power of two of slots, at most half full */
     uint32_t peers_mask;
@@ -163,8 +178,28 @@ struct rpc {
 void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination);
 
 /* Sends a message of text. One that cannot leave at once is dropped, or waits when `hold` is true. */
-void rpc_send_text(struct rpc *rpc, struct wire_header *header, uint32_t peer, const char *text, size_t bytes,
-                   bool hold);
+void rpc_send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
+                   const char *text, size_t bytes, bool hold);
+
+/* Adds a socket. `dialed`: whose answer it awaits; NULL: the bound one. */
+void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed);
+
+/* Takes one message that has arrived there. False: there is none, or the socket has failed. */
+bool rpc_take_one(struct rpc *rpc, struct rpc_socket *socket);
+
+/* An rpc without sockets, and the end of any. */
+enum status rpc_new(struct rpc **out, const struct rpc_config *config, bool is_server, struct error *error);
+void rpc_release(struct rpc *rpc, int linger_ms);
+
+/* ---- rpc_peers.c ---- */
+
+enum status peers_new(struct rpc *rpc);
+void peers_free(struct rpc *rpc);
+struct rpc_session *peers_find(struct rpc *rpc, uint32_t peer); /* NULL: a stranger */
+void peers_add(struct rpc *rpc, struct rpc_session *session);
+void peers_remove(struct rpc *rpc, uint32_t peer);
+bool peers_is_ignored(const struct rpc *rpc, uint32_t peer); /* it was told BYE lately */
+void peers_ignore(struct rpc *rpc, uint32_t peer);
 
 /* ---- rpc_session.c ---- */
 
@@ -173,8 +208,11 @@ void sessions_free(struct rpc *rpc);
 struct rpc_session *session_of(struct rpc *rpc, uint16_t worker); /* live, or NULL */
 
 /* One message came: judges it, and acts. Takes it over. */
-void session_receive(struct rpc *rpc, struct endpoint_message *message);
-void session_receive_malformed(struct rpc *rpc, uint32_t peer);
+void session_receive(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
+void session_receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer);
+
+/* HELLO is said there, and no WELCOME has come yet. */
+bool session_is_awaited(const struct rpc_socket *socket);
 
 /* A send found the peer gone; it is ended in the next turn, outside of the caller's work. */
 void session_lose(struct rpc *rpc, struct rpc_session *session);
@@ -221,7 +259,7 @@ void answers_receive_request(struct rpc *rpc, struct rpc_session *session, const
 void answers_detach(struct rpc *rpc, struct rpc_session *session); /* its peer is gone */
 void answers_flush(struct rpc *rpc);
 /* Keeps a BYE until it can leave. False: no room, it is the caller's to release. */
-bool answers_hold_farewell(struct rpc *rpc, struct endpoint_message *message);
+bool answers_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message);
 /* Puts `value` (NULL: nothing) behind `header` and makes the message. STATUS_INVALID: over the limits. */
 enum status answers_build(struct endpoint_message *out, uint32_t peer, struct wire_header *header,
                           const struct rpc_message *value);

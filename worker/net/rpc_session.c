@@ -1,10 +1,10 @@
 /* Who is at the other end, and what is checked of every message before anything else sees it.
  *
- * A server knows a connection by its routing id: either it has a session, found in a small hash table, or
- * it is a stranger. A stranger may say HELLO; whatever else it says, or a HELLO that is refused, is
- * answered with one BYE, and the connection is ignored as long as it stands among the last STRANGERS_MAX
- * of that sort. The order of checks: the header by itself, the job's generation, the sender, the kind, and
- * then, in the files for calls and answers, method, caller, shapes, and whether it was seen before. */
+ * A dialed socket is one server's. A connection of the bound one is known by its routing id (rpc_peers.c):
+ * either it has a session, or it is a stranger. A stranger may say HELLO; whatever else it says, or a HELLO
+ * that is refused, is answered with one BYE, and the connection is ignored for a while. The order of checks:
+ * the header by itself, the job's generation, the sender, the kind, and then, in the files for calls and
+ * answers, method, caller, shapes, and whether it was seen before. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -14,102 +14,46 @@
 
 enum status sessions_new(struct rpc *rpc)
 {
-    uint32_t slots = 4;
-    rpc->session_count = rpc->is_server ? rpc->config.peers_max : 1;
-    while (slots < 2 * rpc->session_count)
-        slots *= 2;
-    rpc->peers_mask = slots - 1;
-    rpc->peers = calloc(slots, sizeof *rpc->peers);
-    rpc->sessions = calloc(rpc->session_count, sizeof *rpc->sessions);
-    if (rpc->peers == NULL || rpc->sessions == NULL)
-        return STATUS_NO_MEMORY;
-    for (size_t i = 0; i < rpc->session_count; i++)
-        rpc->sessions[i].worker = rpc->is_server ? (uint16_t)(i + 1) : 0;
-    return STATUS_OK;
+    rpc->sessions = calloc(rpc->config.workers, sizeof *rpc->sessions);
+    return rpc->sessions == NULL ? STATUS_NO_MEMORY : peers_new(rpc);
 }
 
 void sessions_free(struct rpc *rpc)
 {
-    free(rpc->peers);
+    peers_free(rpc);
     free(rpc->sessions);
 }
 
 struct rpc_session *session_of(struct rpc *rpc, uint16_t worker)
 {
-    size_t index = rpc->is_server ? (size_t)worker - 1 : worker;
-    if (index >= rpc->session_count || !rpc->sessions[index].is_live)
+    if (worker >= rpc->config.workers || !rpc->sessions[worker].is_live)
         return NULL;
-    return &rpc->sessions[index];
+    return &rpc->sessions[worker];
 }
 
-/* ---- connections: the table of those with a session, the ring of strangers ---- */
-
-static uint32_t peer_home(const struct rpc *rpc, uint32_t peer)
+/* Whose the message is that came through `socket`. NULL: nobody's who has a session. */
+static struct rpc_session *find_session(struct rpc *rpc, const struct rpc_socket *socket, uint32_t peer)
 {
-    return (peer * UINT32_C(0x9e3779b1)) >> 7 & rpc->peers_mask;
+    if (socket->dialed == NULL)
+        return peers_find(rpc, peer);
+    return socket->dialed->is_live ? socket->dialed : NULL;
 }
 
-static struct rpc_session *find_session(struct rpc *rpc, uint32_t peer)
+bool session_is_awaited(const struct rpc_socket *socket)
 {
-    if (!rpc->is_server)
-        return rpc->sessions[0].is_live ? &rpc->sessions[0] : NULL;
-    for (uint32_t at = peer_home(rpc, peer); rpc->peers[at].session != 0; at = (at + 1) & rpc->peers_mask)
-        if (rpc->peers[at].peer == peer)
-            return &rpc->sessions[rpc->peers[at].session - 1];
-    return NULL;
-}
-
-static void add_peer(struct rpc *rpc, struct rpc_session *session)
-{
-    uint32_t at = peer_home(rpc, session->peer);
-    while (rpc->peers[at].session != 0)
-        at = (at + 1) & rpc->peers_mask;
-    rpc->peers[at] = (struct peer_slot){session->peer, (uint32_t)(session - rpc->sessions) + 1};
-}
-
-/* Fills the gap with what a search would no longer find behind it. */
-static void remove_peer(struct rpc *rpc, uint32_t peer)
-{
-    uint32_t gap = peer_home(rpc, peer);
-    while (rpc->peers[gap].peer != peer || rpc->peers[gap].session == 0)
-        gap = (gap + 1) & rpc->peers_mask;
-    for (uint32_t at = (gap + 1) & rpc->peers_mask; rpc->peers[at].session != 0;
-         at = (at + 1) & rpc->peers_mask) {
-        uint32_t home = peer_home(rpc, rpc->peers[at].peer);
-        if (((at - home) & rpc->peers_mask) < ((at - gap) & rpc->peers_mask))
-            continue;
-        rpc->peers[gap] = rpc->peers[at];
-        gap = at;
-    }
-    rpc->peers[gap].session = 0;
-}
-
-static bool is_ignored(const struct rpc *rpc, uint32_t peer)
-{
-    for (unsigned i = 0; i < rpc->stranger_count; i++)
-        if (rpc->strangers[i] == peer)
-            return true;
-    return false;
-}
-
-static void ignore(struct rpc *rpc, uint32_t peer)
-{
-    if (!rpc->is_server)
-        return;
-    rpc->strangers[rpc->stranger_next] = peer;
-    rpc->stranger_next = (rpc->stranger_next + 1) % STRANGERS_MAX;
-    if (rpc->stranger_count < STRANGERS_MAX)
-        rpc->stranger_count++;
+    return socket->dialed != NULL && !socket->dialed->was_live;
 }
 
 /* ---- the end of a session ---- */
 
-static void say_bye(struct rpc *rpc, uint32_t peer, uint16_t destination, const char *text)
+static void say_bye(struct rpc *rpc, struct endpoint *way, uint32_t peer, uint16_t destination,
+                    const char *text)
 {
     struct wire_header header;
     rpc_header(rpc, &header, WIRE_BYE, destination);
     size_t bytes = strlen(text);
-    rpc_send_text(rpc, &header, peer, text, bytes < WIRE_ERROR_TEXT_MAX ? bytes : WIRE_ERROR_TEXT_MAX, true);
+    rpc_send_text(rpc, way, &header, peer, text, bytes < WIRE_ERROR_TEXT_MAX ? bytes : WIRE_ERROR_TEXT_MAX,
+                  true);
 }
 
 static void callback_left(struct rpc *rpc, uint16_t worker, enum status why, const char *text)
@@ -127,9 +71,12 @@ static void close_session(struct rpc *rpc, struct rpc_session *session)
     if (session->is_lost)
         rpc->lost_count--;
     session->is_lost = false;
-    if (rpc->is_server)
-        remove_peer(rpc, session->peer);
-    ignore(rpc, session->peer);
+    if (session->socket->dialed != NULL) {
+        rpc->gone_count++;
+    } else {
+        peers_remove(rpc, session->peer);
+        peers_ignore(rpc, session->peer);
+    }
     answers_detach(rpc, session);
 }
 
@@ -142,7 +89,7 @@ void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, 
     char copy[WIRE_ERROR_TEXT_MAX + 1];
     snprintf(copy, sizeof copy, "%s", text);
     close_session(rpc, session);
-    say_bye(rpc, session->peer, session->worker, copy);
+    say_bye(rpc, session->socket->endpoint, session->peer, session->worker, copy);
     calls_complete(rpc, session, call_status, copy);
     callback_left(rpc, session->worker, why, copy);
     futures_tell(rpc);
@@ -158,7 +105,7 @@ void session_lose(struct rpc *rpc, struct rpc_session *session)
 
 void sessions_reap(struct rpc *rpc)
 {
-    for (size_t i = 0; i < rpc->session_count && rpc->lost_count > 0; i++)
+    for (size_t i = 0; i < rpc->config.workers && rpc->lost_count > 0; i++)
         if (rpc->sessions[i].is_lost)
             session_end(rpc, &rpc->sessions[i], STATUS_PEER_DIED, STATUS_PEER_DIED, "its connection is gone");
 }
@@ -183,12 +130,15 @@ static void send_welcome(struct rpc *rpc, const struct rpc_session *session)
     struct wire_header header;
     rpc_header(rpc, &header, WIRE_WELCOME, session->worker);
     header.role = rpc->config.role;
-    rpc_send_text(rpc, &header, session->peer, rpc->welcome, rpc->welcome_bytes, false);
+    rpc_send_text(rpc, session->socket->endpoint, &header, session->peer, rpc->welcome, rpc->welcome_bytes,
+                  false);
 }
 
-static void open_session(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                         uint32_t peer)
+static void open_session(struct rpc *rpc, struct rpc_session *session, struct rpc_socket *socket,
+                         const struct wire_header *header, uint32_t peer)
 {
+    session->socket = socket;
+    session->worker = header->source;
     session->is_live = session->was_live = true;
     session->role = header->role;
     session->incarnation = header->incarnation;
@@ -196,44 +146,47 @@ static void open_session(struct rpc *rpc, struct rpc_session *session, const str
     session->next_request = 1;
     session->window_top = 0;
     memset(session->window, 0, sizeof session->window);
-    if (rpc->is_server)
-        add_peer(rpc, session);
+    if (socket->dialed == NULL)
+        peers_add(rpc, session);
 }
 
 /* Why a HELLO is refused, or NULL. */
-static const char *refusal(const struct rpc *rpc, const struct rpc_session *session,
-                           const struct wire_header *header)
+static const char *refusal(const struct rpc *rpc, const struct wire_header *header)
 {
     if (header->generation != rpc->config.generation)
         return "the job has another generation";
-    if (session == NULL)
+    if (header->source >= rpc->config.workers || header->source == rpc->config.worker)
         return "no such worker in this job";
-    if (header->role != rpc->config.peer_role || header->destination != rpc->config.worker)
-        return "not the role that this server serves";
+    if (header->source < rpc->config.worker)
+        return "this server dials that worker, which has a lower number";
+    if (header->role != rpc->roster[header->source])
+        return "not the role of that worker in this job";
+    if (header->destination != rpc->config.worker)
+        return "this is another server of the job";
     if (header->incarnation > rpc->config.peer_incarnation_max)
         return "nobody has started this incarnation of the worker";
+    const struct rpc_session *session = &rpc->sessions[header->source];
     if (session->was_live && header->incarnation <= session->incarnation)
         return session->is_live ? "this incarnation of the worker is here already"
                                 : "this incarnation of the worker has ended";
     return NULL;
 }
 
-static void receive_hello(struct rpc *rpc, const struct wire_header *header, uint32_t peer)
+static void receive_hello(struct rpc *rpc, struct rpc_socket *socket, const struct wire_header *header,
+                          uint32_t peer)
 {
-    size_t index = (size_t)header->source - 1;
-    struct rpc_session *session = index < rpc->session_count ? &rpc->sessions[index] : NULL;
-    const char *reason = refusal(rpc, session, header);
+    const char *reason = refusal(rpc, header);
     if (reason != NULL) {
         rpc->counters.strangers++;
         rpc->counters.stale += header->generation != rpc->config.generation;
-        ignore(rpc, peer);
-        say_bye(rpc, peer, header->source, reason);
+        peers_ignore(rpc, peer);
+        say_bye(rpc, socket->endpoint, peer, header->source, reason);
         return;
     }
-    assert(session != NULL);
+    struct rpc_session *session = &rpc->sessions[header->source];
     if (session->is_live)
         session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, "replaced by a later incarnation");
-    open_session(rpc, session, header, peer);
+    open_session(rpc, session, socket, header, peer);
     send_welcome(rpc, session);
     if (rpc->config.joined != NULL) {
         rpc->callbacks++;
@@ -242,36 +195,53 @@ static void receive_hello(struct rpc *rpc, const struct wire_header *header, uin
     }
 }
 
-/* A server hears of a connection for the first time, or of one that it ignores. */
-static void receive_stranger(struct rpc *rpc, struct endpoint_message *message)
+/* A connection is heard of for the first time, or is one that is ignored, or a server whose session is over.
+ */
+static void receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)
 {
     struct wire_header header;
     struct error error;
     uint32_t peer = message->peer;
-    bool is_known = !rpc->is_server || is_ignored(rpc, peer);
+    bool is_known = socket->dialed != NULL || peers_is_ignored(rpc, peer);
     enum status status = is_known ? STATUS_OK
                                   : wire_decode(&header, message->header, message->header_bytes,
                                                 message->payload_bytes, &error);
     endpoint_release(message);
     if (!is_known && status == STATUS_OK && header.kind == WIRE_HELLO) {
-        receive_hello(rpc, &header, peer);
+        receive_hello(rpc, socket, &header, peer);
         return;
     }
     rpc->counters.strangers++;
     if (is_known)
         return;
-    ignore(rpc, peer);
+    peers_ignore(rpc, peer);
     if (status != STATUS_OK)
-        say_bye(rpc, peer, 0, error.text);
+        say_bye(rpc, socket->endpoint, peer, 0, error.text);
     else if (header.kind != WIRE_BYE)
-        say_bye(rpc, peer, header.source, "expected HELLO first");
+        say_bye(rpc, socket->endpoint, peer, header.source, "expected HELLO first");
 }
 
-/* A client's first answer: WELCOME, or the reason why not. */
-static void receive_joining(struct rpc *rpc, struct endpoint_message *message)
+/* A client's job is what its first server says it is; a server has been told before. */
+static enum status keep_welcome(struct rpc *rpc, const struct rpc_socket *socket,
+                                const struct endpoint_message *message)
+{
+    if (rpc->is_server || socket != &rpc->sockets[0])
+        return STATUS_OK;
+    rpc->welcome = malloc(message->payload_bytes + 1);
+    if (rpc->welcome == NULL)
+        return error_set(&rpc->join_error, STATUS_NO_MEMORY, "no memory for the server's welcome");
+    memcpy(rpc->welcome, message->payload, message->payload_bytes);
+    rpc->welcome[message->payload_bytes] = '\0';
+    rpc->welcome_bytes = message->payload_bytes;
+    return STATUS_OK;
+}
+
+/* A server's first answer: WELCOME, or the reason why not. */
+static void receive_joining(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)
 {
     struct wire_header header;
     struct error *error = &rpc->join_error;
+    uint16_t server = (uint16_t)(socket->dialed - rpc->sessions);
     if (wire_decode(&header, message->header, message->header_bytes, message->payload_bytes, error) !=
         STATUS_OK) {
         rpc->counters.bad++;
@@ -280,18 +250,10 @@ static void receive_joining(struct rpc *rpc, struct endpoint_message *message)
         rules_copy_text(text, sizeof text, message->payload, message->payload_bytes);
         error_set(error, STATUS_PERMISSION, "%s", text);
     } else if (header.kind == WIRE_WELCOME && header.generation == rpc->config.generation &&
-               header.source == 0 && header.destination == rpc->config.worker &&
-               header.role == rpc->config.peer_role) {
-        rpc->welcome = malloc(message->payload_bytes + 1);
-        if (rpc->welcome == NULL) {
-            error_set(error, STATUS_NO_MEMORY, "no memory for the server's welcome");
-        } else {
-            memcpy(rpc->welcome, message->payload, message->payload_bytes);
-            rpc->welcome[message->payload_bytes] = '\0';
-            rpc->welcome_bytes = message->payload_bytes;
-            open_session(rpc, &rpc->sessions[0], &header, 0);
-            rpc->is_joining = false;
-        }
+               header.source == server && header.destination == rpc->config.worker &&
+               header.role == rpc->roster[server]) {
+        if (keep_welcome(rpc, socket, message) == STATUS_OK)
+            open_session(rpc, socket->dialed, socket, &header, 0);
     } else {
         rpc->counters.stale++;
     }
@@ -316,10 +278,11 @@ static const char *sender_fault(const struct rpc *rpc, const struct rpc_session 
 /* HELLO may be repeated, and so may its answer; from the wrong end they are bad. */
 static void receive_greeting(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header)
 {
-    enum wire_kind expected = rpc->is_server ? WIRE_HELLO : WIRE_WELCOME;
+    bool is_ours_to_welcome = session->socket->dialed == NULL;
+    enum wire_kind expected = is_ours_to_welcome ? WIRE_HELLO : WIRE_WELCOME;
     if (header->kind != expected || header->role != session->role)
         end_bad(rpc, session, "a greeting out of place");
-    else if (rpc->is_server)
+    else if (is_ours_to_welcome)
         send_welcome(rpc, session);
 }
 
@@ -334,20 +297,20 @@ static void receive_bye(struct rpc *rpc, struct rpc_session *session, struct end
     futures_tell(rpc);
 }
 
-void session_receive_malformed(struct rpc *rpc, uint32_t peer)
+void session_receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer)
 {
-    struct rpc_session *session = find_session(rpc, peer);
+    struct rpc_session *session = find_session(rpc, socket, peer);
     rpc->counters.received++;
-    if (rpc->is_joining) {
+    if (session_is_awaited(socket)) {
         rpc->counters.bad++;
         error_set(&rpc->join_error, STATUS_INVALID, "it answered with a message that is not two frames");
     } else if (session != NULL) {
         end_bad(rpc, session, "a message that is not two frames within the limits");
     } else {
         rpc->counters.strangers++;
-        if (rpc->is_server && peer != 0 && !is_ignored(rpc, peer)) {
-            ignore(rpc, peer);
-            say_bye(rpc, peer, 0, "a message that is not two frames within the limits");
+        if (socket->dialed == NULL && peer != 0 && !peers_is_ignored(rpc, peer)) {
+            peers_ignore(rpc, peer);
+            say_bye(rpc, socket->endpoint, peer, 0, "a message that is not two frames within the limits");
         }
     }
 }
@@ -380,14 +343,14 @@ static void receive_in_session(struct rpc *rpc, struct rpc_session *session, str
     }
 }
 
-void session_receive(struct rpc *rpc, struct endpoint_message *message)
+void session_receive(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)
 {
     rpc->counters.received++;
-    struct rpc_session *session = find_session(rpc, message->peer);
+    struct rpc_session *session = find_session(rpc, socket, message->peer);
     if (session != NULL)
         receive_in_session(rpc, session, message);
-    else if (rpc->is_joining)
-        receive_joining(rpc, message);
+    else if (session_is_awaited(socket))
+        receive_joining(rpc, socket, message);
     else
-        receive_stranger(rpc, message);
+        receive_stranger(rpc, socket, message);
 }
