@@ -1,56 +1,12 @@
-/* Job files: golden pairs for every rule, overrides, files that cannot be read, the round trip, the schema,
- * and the jobs in config/. Runs in the repository's root. */
+/* Job files: golden pairs for every rule, overrides, files that cannot be read, and the jobs in config/. Runs
+ * in the repository's root. */
 #include "kernels/base/text.h"
+#include "test/job_fixture.h"
 #include "test/workplace.h"
-#include "worker/env/environment.h"
-#include "worker/job/job.h"
-#include "worker/job/job_table.h"
 
-#include <check.h>
-#include <float.h>
 #include <glob.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* ---- helpers ---- */
-
-static char *read_text(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    ck_assert_msg(file != NULL, "%s is missing", path);
-    char *text = calloc(1, 1 << 16);
-    size_t length = fread(text, 1, (1 << 16) - 1, file);
-    ck_assert_msg(feof(file), "%s is long", path);
-    text[length] = '\0';
-    fclose(file);
-    return text;
-}
-
-/* Parses a text as `job.json`; the result is malloc'ed: the problems, or the job written out. */
-static char *judge(const char *text, const char *const *overrides, size_t override_count)
-{
-    struct job job;
-    struct job_problems problems;
-    size_t bytes;
-    enum status status =
-        job_parse(&job, text, strlen(text), "job.json", overrides, override_count, &problems);
-    ck_assert(status == STATUS_OK || status == STATUS_INVALID);
-    ck_assert((status == STATUS_OK) == (problems.text == NULL));
-    return status == STATUS_OK ? job_format(&job, &bytes) : problems.text;
-}
-
-static struct job parse(const char *text, const char *const *overrides, size_t override_count)
-{
-    struct job job;
-    struct job_problems problems;
-    enum status status =
-        job_parse(&job, text, strlen(text), "job.json", overrides, override_count, &problems);
-    ck_assert_msg(status == STATUS_OK, "%s", problems.text);
-    return job;
-}
 
 /* ---- golden pairs: test/job/x.json, and what is said of it or made of it in test/job/x.expected ---- */
 
@@ -98,6 +54,21 @@ END_TEST
 
 /* ---- overrides ---- */
 
+/* `problem` is what is said of the override in a job that is good without it, NULL when it is good too. */
+static void expect_override(const char *text, const char *override, const char *problem)
+{
+    char expected[512], shown[256];
+    char *got = judge(text, &override, 1);
+    text_show(shown, sizeof shown, override, strlen(override), 80);
+    if (problem == NULL) {
+        ck_assert_msg(got[0] == '{', "%s", got);
+    } else {
+        snprintf(expected, sizeof expected, "--set %s: %s\n", shown, problem);
+        ck_assert_str_eq(got, expected);
+    }
+    free(got);
+}
+
 START_TEST(override_problems)
 {
     static const struct {
@@ -126,10 +97,13 @@ START_TEST(override_problems)
         {"/observers/=4", "unknown key"},
         {"/=4", "unknown key"},
         {"/a~1b~0c=4", "unknown key"},
-        {"/checkpoint/every=4", "/checkpoint: unknown key; it is not a key of this version"},
+        {"/checkpoint/every=4",
+         "/checkpoint: is a key of the kind \"parameter-server\", this job is a \"reinforce\""},
+        {"/loss/name=mse", "is a key of the kind \"parameter-server\", this job is a \"reinforce\""},
+        {"/agent/threads=4", "/agent: unknown key; it is not a key of this version"},
         {"/observers/groups=4", "unknown key; it is not a key of this version"},
-        {"/kind=model-parallel",
-         "expected \"reinforce\", got \"model-parallel\"; it is not a kind of this version"},
+        {"/kind=model-parallel", "expected one of \"reinforce\", \"parameter-server\", got "
+                                 "\"model-parallel\"; it is not a kind of this version"},
         {"/observers=4", "expected an object, got 4"},
         {"/observers={\"count\":0}", "/observers/count: expected an integer in 1..1024, got 0"},
         {"/observers={\"count\":1,\"count\":2}", "/observers/count: duplicate key; it stands already at 1:2"},
@@ -152,16 +126,78 @@ START_TEST(override_problems)
         {"/name=\"3\"", NULL},
         {"/environment/name=Pong", "expected \"CartPole-v1\", got \"Pong\""},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char expected[512];
-        snprintf(expected, sizeof expected, "--set %s: %s\n", cases[i].override, cases[i].problem);
-        char *got = judge("{\"kind\": \"reinforce\"}", &cases[i].override, 1);
-        if (cases[i].problem == NULL)
-            ck_assert_msg(got[0] == '{', "%s", got);
-        else
-            ck_assert_str_eq(got, expected);
-        free(got);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        expect_override(minimal_reinforce, cases[i].override, cases[i].problem);
+}
+END_TEST
+
+START_TEST(override_problems_of_a_parameter_server)
+{
+    static const struct {
+        const char *override, *problem;
+    } cases[] = {
+        {"/server/round=first 3", NULL},
+        {"/server/round=\"first 3\"", NULL},
+        {"/server/round=async 0", NULL},
+        {"/server/round=first 6", "expected at most the number of trainers, which is 5, got \"first 6\""},
+        {"/server/round=async",
+         "expected \"all\", \"first K\" with K in 1..256, or \"async S\" with S in 0..64, "
+         "got \"async\""},
+        {"/server={\"count\": 2, \"round\": \"async 1\"}",
+         "/server/round: expected \"all\" where there are 2 servers, got \"async 1\""},
+        {"/data/mean=[0.1,0.2,0.3]", NULL},
+        {"/data/mean=[0.1,0.2]",
+         "expected an array of 1 or 3 elements, each a number in [0, 1], got an array of 2"},
+        {"/data/mean=[0.1,2,0.3]", "/data/mean/1: expected a number in [0, 1], got 2"},
+        {"/data/mean=[0.1,02,0.3]", "02 is not a JSON number: a number has no leading zeros"},
+        {"/data/mean=0.1", "expected an array of 1 or 3 elements, each a number in [0, 1], got 0.1"},
+        {"/data/mean/0=0.1", "unknown key"},
+        {"/data/channels=2", "expected 1 or 3, got 2"},
+        {"/data/channels=1", NULL},
+        {"/data/kind=idx", "/data/path: expected the folder with the files of the kind \"idx\", got nothing"},
+        {"/data={\"kind\":\"idx\",\"path\":\"/srv/my data\"}", NULL},
+        {"/data/path=/srv/my data", NULL},
+        {"/init=weights.safetensors", NULL},
+        {"/init=null", NULL},
+        {"/init=", "expected null or a path of 1 to 1023 bytes, all of them printable UTF-8, got \"\""},
+        {"/init=a\xC3",
+         "expected null or a path of 1 to 1023 bytes, all of them printable UTF-8, got \"a\\xc3\""},
+        {"/stop/epochs=2",
+         "/stop: expected a limit in updates, got epochs alone: synthetic data has no epochs"},
+        {"/stop={\"epochs\":2,\"updates\":9}", NULL},
+        {"/trainers/threads=null", NULL},
+        {"/trainers/count=257", "expected an integer in 1..256, got 257"},
+        {"/optimizer/name=adam", "expected \"sgd\", got \"adam\""},
+        {"/optimizer/beta1=0.5", "is a key of the kind \"reinforce\", this job is a \"parameter-server\""},
+        {"/observers/count=4",
+         "/observers: is a key of the kind \"reinforce\", this job is a \"parameter-server\""},
+        {"/observers=4", "is a key of the kind \"reinforce\", this job is a \"parameter-server\""},
+        {"/server/rond=all", "unknown key; did you mean \"round\"?"},
+        {"/kind=2", "expected one of \"reinforce\", \"parameter-server\", got 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        expect_override(minimal_server, cases[i].override, cases[i].problem);
+}
+END_TEST
+
+/* The kind decides what a key is, wherever it stands. */
+START_TEST(override_of_the_kind_comes_first)
+{
+    static const char *const overrides[] = {"/server/count=2", "/optimizer/lr=0.5", "/kind=nonsense",
+                                            "/kind=\"parameter-server\"", "/model/width=8"};
+    struct job job = parse("{\"trainers\": {\"count\": 3}, \"kind\": \"reinforce\"}", overrides, 5);
+    ck_assert_int_eq(job.kind, JOB_PARAMETER_SERVER);
+    ck_assert(job.server.count == 2 && job.trainers.count == 3 && job.model.width == 8);
+    ck_assert(job.optimizer.lr == 0.5 && job.optimizer.momentum == 0.9);
+    char *got = judge("{\"trainers\": {\"count\": 3}, \"kind\": \"parameter-server\"}", overrides, 3);
+    ck_assert_str_eq(got, "--set /kind=nonsense: expected one of \"reinforce\", \"parameter-server\", got "
+                          "\"nonsense\"\n");
+    free(got);
+    const char *const reinforce[] = {"/kind=reinforce"};
+    got = judge("{\"trainers\": {\"count\": 3}, \"kind\": \"parameter-server\"}", reinforce, 1);
+    ck_assert_str_eq(got, "job.json:1:2: /trainers: is a key of the kind \"parameter-server\", this job is a "
+                          "\"reinforce\"\n");
+    free(got);
 }
 END_TEST
 
@@ -290,7 +326,7 @@ START_TEST(texts_at_the_limit_of_length)
 {
     char *text = malloc(JOB_TEXT_BYTES_MAX + 1);
     memset(text, ' ', JOB_TEXT_BYTES_MAX + 1);
-    memcpy(text, "{\"kind\": \"reinforce\"}", 21);
+    memcpy(text, minimal_reinforce, 21);
     struct job job;
     struct job_problems problems;
     ck_assert_int_eq(job_parse(&job, text, JOB_TEXT_BYTES_MAX, "a.json", NULL, 0, &problems), STATUS_OK);
@@ -328,8 +364,7 @@ START_TEST(name_comes_from_the_file)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         struct job job;
         struct job_problems problems;
-        enum status status =
-            job_parse(&job, "{\"kind\": \"reinforce\"}", 21, names[i][0], NULL, 0, &problems);
+        enum status status = job_parse(&job, minimal_reinforce, 21, names[i][0], NULL, 0, &problems);
         ck_assert_msg(status == (names[i][1] == NULL ? STATUS_INVALID : STATUS_OK), "%s", names[i][0]);
         if (names[i][1] != NULL)
             ck_assert_str_eq(job.name, names[i][1]);
@@ -340,210 +375,7 @@ START_TEST(name_comes_from_the_file)
 }
 END_TEST
 
-/* ---- the table ---- */
-
-START_TEST(defaults)
-{
-    struct job job = parse("{\"kind\": \"reinforce\"}", NULL, 0);
-    ck_assert_str_eq(job.name, "job");
-    ck_assert_uint_eq(job.seed, 543);
-    ck_assert_int_eq(job.device, JOB_DEVICE_AUTO);
-    ck_assert(job.observers.count == 1 && job.observers.environments == 1);
-    ck_assert_str_eq(job.environment.name, "CartPole-v1");
-    ck_assert(job.rollout.mode == JOB_ROLLOUT_STEPS && job.rollout.steps == 500);
-    ck_assert(job.coalesce.mode == JOB_COALESCE_BARRIER);
-    ck_assert(job.coalesce.max_batch == 64 && job.coalesce.max_delay_us == 0);
-    ck_assert(job.policy.hidden == 128 && job.policy.dropout == 0.6);
-    ck_assert(job.returns.gamma == 1.0 && !job.returns.normalize);
-    ck_assert_int_eq(job.loss.reduction, JOB_REDUCTION_SUM);
-    ck_assert_str_eq(job.optimizer.name, "adam");
-    ck_assert(job.optimizer.lr == 0.01 && job.optimizer.beta1 == 0.9 && job.optimizer.beta2 == 0.999);
-    ck_assert(job.optimizer.epsilon == 1e-8);
-    ck_assert(job.running_reward.of == JOB_OF_MEAN && job.running_reward.weight == 0.5);
-    ck_assert(job.stop.has_episodes && job.stop.episodes == 10 && !job.stop.has_running_reward);
-    ck_assert(job.log.every == 1 && job.supervise.hang_s == 10);
-}
-END_TEST
-
-static bool accepts(const struct job_key *key, double value)
-{
-    char override[256], number[40];
-    snprintf(number, sizeof number, key->type == JOB_INTEGER ? "%.0f" : "%.17g", value);
-    snprintf(override, sizeof override, key->list_of_one ? "%s=[%s]" : "%s=%s", key->pointer, number);
-    const char *overrides[] = {override};
-    char *got = judge("{\"kind\": \"reinforce\"}", overrides, 1);
-    bool accepted = got[0] == '{';
-    free(got);
-    return accepted;
-}
-
-START_TEST(every_bound_of_every_key_holds)
-{
-    unsigned keys = 0;
-    for (size_t i = 0; i < job_key_count; i++) {
-        const struct job_key *key = &job_keys[i];
-        if ((key->type != JOB_INTEGER && key->type != JOB_NUMBER) || key->max == DBL_MAX)
-            continue;
-        keys++;
-        double below = key->type == JOB_INTEGER ? key->min - 1 : nextafter(key->min, -INFINITY);
-        double above = key->type == JOB_INTEGER ? key->max + 1 : nextafter(key->max, INFINITY);
-        ck_assert_msg(accepts(key, key->min) == !key->min_open, "%s", key->pointer);
-        ck_assert_msg(accepts(key, key->max) == !key->max_open, "%s", key->pointer);
-        ck_assert_msg(!accepts(key, below) && !accepts(key, above), "%s", key->pointer);
-        if (key->min_open)
-            ck_assert(accepts(key, nextafter(key->min, INFINITY)));
-        if (key->max_open)
-            ck_assert(accepts(key, nextafter(key->max, -INFINITY)));
-    }
-    ck_assert_uint_eq(keys, 17);
-}
-END_TEST
-
-START_TEST(every_name_of_every_key_is_taken)
-{
-    for (size_t i = 0; i < job_key_count; i++)
-        for (size_t n = 0; job_keys[i].names != NULL && job_keys[i].names[n] != NULL; n++) {
-            char override[128], quoted[128];
-            snprintf(override, sizeof override, "%s=%s", job_keys[i].pointer, job_keys[i].names[n]);
-            snprintf(quoted, sizeof quoted, "\"%s\": \"%s\"", job_key_name(&job_keys[i]),
-                     job_keys[i].names[n]);
-            const char *overrides[] = {override};
-            char *got = judge("{\"kind\": \"reinforce\"}", overrides, 1);
-            ck_assert_msg(strstr(got, quoted) != NULL, "%s: %s", override, got);
-            free(got);
-        }
-}
-END_TEST
-
-START_TEST(table_is_sound)
-{
-    for (size_t i = 0; i < job_key_count; i++) {
-        const struct job_key *key = &job_keys[i];
-        ck_assert_ptr_eq(job_key_member(job_key_parent(key), job_key_name(key)), key);
-        ck_assert(key->description != NULL && !job_key_planned(key->pointer) &&
-                  !job_key_ignored(job_key_name(key)));
-        ck_assert((key->type == JOB_OBJECT) == (key->bytes == 0));
-        ck_assert(job_key_parent(key) == NULL || job_key_parent(key)->type == JOB_OBJECT);
-        if (key->type == JOB_ENVIRONMENT)
-            for (size_t n = 0; key->names[n] != NULL; n++)
-                ck_assert_ptr_nonnull(environment_find(key->names[n]));
-    }
-}
-END_TEST
-
-/* ---- the round trip ---- */
-
-static uint64_t draw(uint64_t *state)
-{
-    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
-    return *state * 2685821657736338717u;
-}
-
-/* Any number that the key allows; every now and then a bound, or the smallest there is. */
-static double draw_number(uint64_t *state, const struct job_key *key)
-{
-    for (;;) {
-        uint64_t bits = draw(state);
-        double value;
-        memcpy(&value, &bits, sizeof value);
-        if (draw(state) % 4 != 0)
-            value = key->min / 2 + (key->max / 2 - key->min / 2) * ((double)(bits >> 11) * 0x1p-53) * 2 +
-                    key->min / 2;
-        if (draw(state) % 16 == 0)
-            value = draw(state) % 2 == 0 ? key->max : key->min;
-        if (value >= key->min && value <= key->max && !(key->min_open && value == key->min) &&
-            !(key->max_open && value == key->max))
-            return value;
-    }
-}
-
-static void draw_value(uint64_t *state, struct job *job, const struct job_key *key)
-{
-    char *at = (char *)job + key->offset;
-    size_t names = 0;
-    while (key->names != NULL && key->names[names] != NULL)
-        names++;
-    if (key->nullable)
-        *(bool *)((char *)job + key->offset_present) = true;
-    if (key->type == JOB_INTEGER && key->bytes == sizeof(uint32_t))
-        *(uint32_t *)(void *)at = (uint32_t)draw_number(state, key);
-    else if (key->type == JOB_INTEGER)
-        *(uint64_t *)(void *)at = (uint64_t)draw_number(state, key);
-    else if (key->type == JOB_NUMBER)
-        *(double *)(void *)at = draw_number(state, key);
-    else if (key->type == JOB_BOOLEAN)
-        *(bool *)at = draw(state) % 2 == 0;
-    else if (key->type == JOB_ENUM && names > 0)
-        *(int *)(void *)at = (int)(draw(state) % names);
-    else if (key->type == JOB_NAME)
-        for (size_t i = 0, length = 1 + draw(state) % (JOB_NAME_BYTES - 1); i < length; i++)
-            at[i] = "abcXYZ019_.-"[draw(state) % (i == 0 ? 10 : 12)];
-}
-
-/* Bit for bit, but for what lies between the members. */
-static bool same_job(const struct job *a, const struct job *b)
-{
-    for (size_t i = 0; i < job_key_count; i++) {
-        const struct job_key *key = &job_keys[i];
-        const char *left = (const char *)a, *right = (const char *)b;
-        if (memcmp(left + key->offset, right + key->offset, key->bytes) != 0 ||
-            (key->nullable && left[key->offset_present] != right[key->offset_present]))
-            return false;
-    }
-    return true;
-}
-
-START_TEST(any_job_survives_being_written_and_read)
-{
-    uint64_t state = 0x9E3779B97F4A7C15u;
-    for (int round = 0; round < 3000; round++) {
-        struct job job, again;
-        job_defaults(&job);
-        for (size_t i = 0; i < job_key_count; i++)
-            draw_value(&state, &job, &job_keys[i]);
-        job.observers.environments =
-            1 + job.observers.environments % (JOB_ENVIRONMENTS_MAX / job.observers.count);
-        job.rollout.steps = 1 + job.rollout.steps % (JOB_ROLLOUT_ROWS_MAX / JOB_ENVIRONMENTS_MAX);
-        if (round % 3 == 0) {
-            job.stop.has_episodes = false;
-            job.stop.episodes = 0;
-        } else if (round % 3 == 1) {
-            job.stop.has_running_reward = false;
-            job.stop.running_reward = 0;
-        } else if (round % 5 == 0) {
-            job.stop.running_reward = -0.0;
-        }
-        size_t bytes;
-        char *text = job_format(&job, &bytes);
-        ck_assert_uint_eq(strlen(text), bytes);
-        struct job_problems problems;
-        memset(&again, 0xA5, sizeof again);
-        enum status status = job_parse(&again, text, bytes, "x", NULL, 0, &problems);
-        ck_assert_msg(status == STATUS_OK, "%s%s", text, problems.text);
-        ck_assert_msg(same_job(&job, &again), "%s", text);
-        free(text);
-    }
-}
-END_TEST
-
 /* ---- config/ ---- */
-
-START_TEST(committed_schema_is_the_tables)
-{
-    char *written = NULL;
-    size_t bytes;
-    FILE *stream = open_memstream(&written, &bytes);
-    ck_assert_int_eq(job_write_schema(stream), 0);
-    fclose(stream);
-    char *committed = read_text("config/job.schema.json");
-    ck_assert_msg(strcmp(written, committed) == 0, "`make schema` writes another config/job.schema.json");
-    free(written);
-    free(committed);
-    FILE *full = fopen("/dev/full", "w");
-    ck_assert_int_eq(job_write_schema(full), EOF);
-    fclose(full);
-}
-END_TEST
 
 static struct job read_config(const char *path)
 {
@@ -581,6 +413,8 @@ int main(void)
     tcase_set_timeout(core, 60);
     tcase_add_test(core, golden_pairs);
     tcase_add_test(core, override_problems);
+    tcase_add_test(core, override_problems_of_a_parameter_server);
+    tcase_add_test(core, override_of_the_kind_comes_first);
     tcase_add_test(core, override_values_replace_what_was_there);
     tcase_add_test(core, override_of_an_object_replaces_the_object);
     tcase_add_test(core, override_supplies_what_is_required_and_hides_nothing);
@@ -588,12 +422,6 @@ int main(void)
     tcase_add_test(core, files_that_cannot_be_read);
     tcase_add_test(core, texts_at_the_limit_of_length);
     tcase_add_test(core, name_comes_from_the_file);
-    tcase_add_test(core, defaults);
-    tcase_add_test(core, every_bound_of_every_key_holds);
-    tcase_add_test(core, every_name_of_every_key_is_taken);
-    tcase_add_test(core, table_is_sound);
-    tcase_add_test(core, any_job_survives_being_written_and_read);
-    tcase_add_test(core, committed_schema_is_the_tables);
     tcase_add_test(core, config_of_the_tutorials);
     suite_add_tcase(suite, core);
     return suite_run(suite);

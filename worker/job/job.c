@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,28 +20,22 @@ void job_problems_fini(struct job_problems *problems)
 
 /* ---- from text ---- */
 
-static enum status read_sources(struct job_reading *reading, const char *text, size_t length)
-{
-    enum status status = job_collect_file(reading, text, length);
-    for (uint32_t i = 0; status == STATUS_OK && i < reading->override_count; i++)
-        status = job_collect_override(reading, i);
-    return status;
-}
-
 enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
                       const char *const *overrides, size_t override_count, struct job_problems *problems)
 {
     *problems = (struct job_problems){0};
     struct job result;
-    struct job_reading reading = {
-        .job = &result, .overrides = overrides, .override_count = (uint32_t)override_count};
+    struct job_reading reading = {.job = &result,
+                                  .kinds = JOB_KINDS_ALL,
+                                  .overrides = overrides,
+                                  .override_count = (uint32_t)override_count};
     reading.documents = calloc(1 + override_count, sizeof *reading.documents);
     enum status status = reading.documents == NULL ? STATUS_NO_MEMORY : STATUS_OK;
     if (status == STATUS_OK && length > JOB_TEXT_BYTES_MAX)
         problem_list_add(&reading.problems, (struct problem_place){0},
                          "longer than a job file may be (%d bytes)", JOB_TEXT_BYTES_MAX);
     else if (status == STATUS_OK)
-        status = read_sources(&reading, text, length);
+        status = job_collect(&reading, text, length);
     if (status == STATUS_OK)
         job_check(&reading, origin);
     if (status == STATUS_OK)
@@ -122,4 +117,34 @@ enum status job_read_file(struct job *job, const char *path, const char *const *
     }
     free(text);
     return status;
+}
+
+/* ---- what depends on the machine ---- */
+
+/* Processors that this process may run on. The set of a machine with more than 1024 needs a larger buffer. */
+static uint32_t count_processors(void)
+{
+    uint32_t processors = 1;
+    for (size_t most = CPU_SETSIZE; most <= 64 * CPU_SETSIZE; most *= 2) {
+        cpu_set_t *set = CPU_ALLOC(most);
+        if (set == NULL)
+            return 1;
+        int failed = sched_getaffinity(0, CPU_ALLOC_SIZE(most), set);
+        if (failed == 0)
+            processors = (uint32_t)CPU_COUNT_S(CPU_ALLOC_SIZE(most), set);
+        CPU_FREE(set);
+        if (failed == 0 || errno != EINVAL)
+            break;
+    }
+    return processors;
+}
+
+void job_resolve(struct job *job)
+{
+    if (job->kind != JOB_PARAMETER_SERVER || job->trainers.has_threads)
+        return;
+    uint32_t threads = count_processors() / job->trainers.count;
+    uint32_t most = (uint32_t)job_key_at(JOB_KINDS_ALL, "/trainers/threads")->max;
+    job->trainers.has_threads = true;
+    job->trainers.threads = threads == 0 ? 1 : threads > most ? most : threads;
 }

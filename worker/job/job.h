@@ -36,14 +36,22 @@ enum {
     JOB_ENVIRONMENTS_MAX = 16384,   /* observers.count * observers.environments */
     JOB_TRAINERS_MAX = 256,
     JOB_SERVERS_MAX = 16,
-    JOB_PATH_BYTES = 1024, /* with the terminating zero */
-    JOB_CHANNELS_MAX = 3,  /* of images */
+    JOB_PATH_BYTES = 1024,            /* with the terminating zero */
+    JOB_CHANNELS_MAX = 3,             /* of images */
+    JOB_UPDATE_SAMPLES_MAX = 1 << 20, /* trainers.count * trainers.batch */
+    JOB_BATCH_VALUES_MAX = 1 << 30,   /* trainers.batch or evaluation.batch * channels * size * size */
 };
 
 /* A value for each of an image's channels, or one for all of them. */
 struct job_channels {
     uint32_t count; /* 1 or 3 */
     double value[JOB_CHANNELS_MAX];
+};
+
+/* "all", "first K" or "async S" in JSON. */
+struct job_round_rule {
+    int rule;        /* enum job_round */
+    uint32_t number; /* first: contributions that make a round; async: the staleness bound; all: 0 */
 };
 
 /* Which keys a kind has, the table says (job_table.c); members of other kinds are zero. */
@@ -121,11 +129,8 @@ struct job {
         uint32_t threads; /* math threads of each */
     } trainers;
     struct {
-        uint32_t count;      /* processes; each owns a contiguous part of the parameters */
-        struct {             /* "all", "first K" or "async S" in JSON */
-            int rule;        /* enum job_round */
-            uint32_t number; /* first: contributions that make a round; async: the staleness bound */
-        } round;
+        uint32_t count; /* processes; each owns a contiguous part of the parameters */
+        struct job_round_rule round;
     } server;
     struct {
         int kind;                      /* enum job_data */

@@ -1,5 +1,5 @@
-/* Whether each value is what its table line wants, and the rules that bind several. Runs in whatever process
- * reads a job, on the caller's thread. */
+/* Whether each value is what its table line wants, and whether all is there that must be. Runs in whatever
+ * process reads a job, on the caller's thread. */
 #include "kernels/base/text.h"
 #include "worker/env/environment.h"
 #include "worker/job/job_reading.h"
@@ -12,7 +12,8 @@
 static bool store_integer(void *at, const struct job_key *key, const struct json_node *node,
                           const cJSON *item)
 {
-    if (!node->integral || item->valuedouble < key->min || item->valuedouble > key->max)
+    if (!node->integral || item->valuedouble < key->min || item->valuedouble > key->max ||
+        (key->bounds_only && item->valuedouble != key->min && item->valuedouble != key->max))
         return false;
     if (key->bytes == sizeof(uint32_t))
         *(uint32_t *)at = (uint32_t)item->valuedouble;
@@ -47,6 +48,8 @@ static bool text_fits(const struct job_key *key, const char *text)
         return job_name_valid(text);
     if (key->type == JOB_ENVIRONMENT)
         return environment_find(text) != NULL;
+    if (key->type == JOB_PATH)
+        return job_path_valid(text, key->min, key->max);
     for (size_t i = 0; key->names[i] != NULL; i++)
         if (strcmp(key->names[i], text) == 0)
             return true;
@@ -71,12 +74,16 @@ static bool store(struct job *job, const struct job_key *key, const struct json_
     case JOB_CHOICE:
     case JOB_ENVIRONMENT:
     case JOB_NAME:
+    case JOB_PATH:
         if (node->type != JSON_STRING || strlen(item->valuestring) >= key->bytes ||
             !text_fits(key, item->valuestring))
             return false;
         memset(at, 0, key->bytes); /* so that equal jobs are equal byte for byte */
         memcpy(at, item->valuestring, strlen(item->valuestring));
         return true;
+    case JOB_ROUND:
+        return node->type == JSON_STRING && job_round_parse(at, item->valuestring);
+    case JOB_CHANNELS: /* check_channels */
     case JOB_OBJECT:
         break;
     }
@@ -93,8 +100,10 @@ static void suggest_name(char *text, size_t size, const struct job_key *key, con
         snprintf(text, size, "; it is not a kind of this version");
         return;
     }
+    char word[JOB_NAME_BYTES]; /* of a round, the part before its number */
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(got, key->type == JOB_ROUND ? " " : ""), got);
     for (size_t i = 0; key->names != NULL && key->names[i] != NULL; i++)
-        if (job_is_near(got, key->names[i]))
+        if (job_is_near(word, key->names[i]) && strcmp(word, key->names[i]) != 0)
             snprintf(text, size, "; did you mean \"%s\"?", key->names[i]);
 }
 
@@ -110,6 +119,15 @@ static void report_value(struct job_reading *reading, const struct job_key *key,
                  got, suggestion);
 }
 
+static void report_element(struct job_reading *reading, const struct job_key *key, uint32_t document,
+                           uint32_t node, uint32_t index)
+{
+    char pointer[JSON_POINTER_BYTES], expected[JOB_EXPECTED_BYTES];
+    snprintf(pointer, sizeof pointer, "%s/%u", key->pointer, index);
+    job_key_expected_element(expected, key);
+    report_value(reading, key, document, node, pointer, expected);
+}
+
 /* The one element of an array. Returns whether it is good. */
 static bool check_element(struct job_reading *reading, const struct job_key *key, uint32_t document,
                           uint32_t node)
@@ -119,11 +137,38 @@ static bool check_element(struct job_reading *reading, const struct job_key *key
         return false;
     if (store(reading->job, key, &of->scan.nodes[node], of->items[node]))
         return true;
-    char pointer[JSON_POINTER_BYTES], expected[JOB_EXPECTED_BYTES];
-    snprintf(pointer, sizeof pointer, "%s/0", key->pointer);
-    job_key_expected_element(expected, key);
-    report_value(reading, key, document, node, pointer, expected);
+    report_element(reading, key, document, node, 0);
     return false;
+}
+
+/* Whether the node is an array of one value for all channels or one for each of 3. */
+static bool has_channels(const struct json_node *nodes, uint32_t array)
+{
+    uint32_t count = 0;
+    for (uint32_t i = array + 1; i < nodes[array].end; i = nodes[i].end)
+        count++;
+    return nodes[array].type == JSON_ARRAY && (count == 1 || count == JOB_CHANNELS_MAX);
+}
+
+/* Judges each element of such an array. */
+static bool check_channels(struct job_reading *reading, const struct job_key *key,
+                           const struct job_found *found)
+{
+    const struct json_document *of = &reading->documents[found->document];
+    const struct json_node *nodes = of->scan.nodes;
+    struct job_channels *channels = (void *)((char *)reading->job + key->offset);
+    uint32_t count = 0;
+    bool good = true;
+    for (uint32_t i = found->node + 1; i < nodes[found->node].end; i = nodes[i].end, count++) {
+        if (nodes[i].flawed) {
+            good = false;
+        } else if (!store_number(&channels->value[count], key, &nodes[i], of->items[i])) {
+            report_element(reading, key, found->document, i, count);
+            good = false;
+        }
+    }
+    channels->count = count;
+    return good;
 }
 
 static bool check_value(struct job_reading *reading, const struct job_key *key, const struct job_found *found)
@@ -139,6 +184,8 @@ static bool check_value(struct job_reading *reading, const struct job_key *key, 
     if (key->list_of_one && node->type == JSON_ARRAY && node->end > found->node + 1 &&
         nodes[found->node + 1].end == node->end)
         return check_element(reading, key, found->document, found->node + 1);
+    if (key->type == JOB_CHANNELS && has_channels(nodes, found->node))
+        return check_channels(reading, key, found);
     bool *present = (bool *)((char *)reading->job + key->offset_present);
     if (key->nullable && node->type == JSON_NULL) {
         *present = false;
@@ -156,72 +203,7 @@ static bool check_value(struct job_reading *reading, const struct job_key *key, 
     return false;
 }
 
-/* ---- rules that bind several keys, or none that is there ---- */
-
-static struct job_found *found_at(struct job_reading *reading, const char *group, const char *name)
-{
-    const struct job_key *parent = group == NULL ? NULL : job_key_member(NULL, group);
-    return &reading->found[job_key_member(parent, name) - job_keys];
-}
-
-/* Complains of two values that do not go together: behind the one that was said last, or else at the
- * job's first character. */
-static void complain_of_two(struct job_reading *reading, const struct job_found *a, const struct job_found *b,
-                            const char *pointer, const char *text)
-{
-    const struct job_found *last = a;
-    if (!a->present ||
-        (b->present && (b->document > a->document || (b->document == a->document && b->node > a->node))))
-        last = b;
-    const struct json_document *of = &reading->documents[last->present ? last->document : 0];
-    job_complain(reading, last->present ? last->document : 0,
-                 of->scan.nodes[last->present ? last->node : 0].value, pointer, "%s", text);
-}
-
-static void check_environments(struct job_reading *reading)
-{
-    struct job_found *count = found_at(reading, "observers", "count");
-    struct job_found *environments = found_at(reading, "observers", "environments");
-    uint64_t product = (uint64_t)reading->job->observers.count * reading->job->observers.environments;
-    if (count->wrong || environments->wrong || product <= JOB_ENVIRONMENTS_MAX)
-        return;
-    char text[128];
-    snprintf(text, sizeof text, "expected at most %d environments in all, got %u * %u = %llu",
-             JOB_ENVIRONMENTS_MAX, reading->job->observers.count, reading->job->observers.environments,
-             (unsigned long long)product);
-    complain_of_two(reading, count, environments, "/observers", text);
-}
-
-/* A rollout is kept whole until it is learned from, so its size is a promise of memory. */
-static void check_rollout(struct job_reading *reading)
-{
-    const struct job *job = reading->job;
-    struct job_found *environments = found_at(reading, "observers", "environments");
-    struct job_found *steps = found_at(reading, "rollout", "steps");
-    uint64_t all = (uint64_t)job->observers.count * job->observers.environments;
-    uint64_t rows = all * job->rollout.steps;
-    if (found_at(reading, "observers", "count")->wrong || environments->wrong || steps->wrong ||
-        found_at(reading, "rollout", "mode")->wrong || job->rollout.mode != JOB_ROLLOUT_STEPS ||
-        all > JOB_ENVIRONMENTS_MAX || rows <= JOB_ROLLOUT_ROWS_MAX)
-        return;
-    char text[128];
-    snprintf(text, sizeof text,
-             "expected at most %d rows in a rollout, got %llu environments * %u steps = %llu",
-             JOB_ROLLOUT_ROWS_MAX, (unsigned long long)all, job->rollout.steps, (unsigned long long)rows);
-    complain_of_two(reading, environments, steps, "/rollout/steps", text);
-}
-
-static void check_stop(struct job_reading *reading)
-{
-    struct job_found *episodes = found_at(reading, "stop", "episodes");
-    struct job_found *reward = found_at(reading, "stop", "running_reward");
-    if (episodes->wrong || reward->wrong || reading->job->stop.has_episodes ||
-        reading->job->stop.has_running_reward)
-        return;
-    complain_of_two(
-        reading, episodes, reward, "/stop",
-        "expected a limit, got null for both episodes and running_reward: the job would never end");
-}
+/* ---- what is not there ---- */
 
 static void check_required(struct job_reading *reading, struct json_span begin)
 {
@@ -236,7 +218,8 @@ static void check_required(struct job_reading *reading, struct json_span begin)
 
 static void default_name(struct job_reading *reading, struct json_span begin, const char *origin)
 {
-    if (found_at(reading, NULL, "name")->present)
+    const struct job_key *key = job_key_at(JOB_KINDS_ALL, "/name");
+    if (reading->found[key - job_keys].present)
         return;
     const char *slash = strrchr(origin, '/');
     const char *stem = slash == NULL ? origin : slash + 1;
@@ -250,7 +233,7 @@ static void default_name(struct job_reading *reading, struct json_span begin, co
         return;
     }
     char expected[JOB_EXPECTED_BYTES], shown[JSON_SHOWN_BYTES];
-    job_key_expected(expected, &job_keys[found_at(reading, NULL, "name") - reading->found]);
+    job_key_expected(expected, key);
     text_show(shown, sizeof shown, stem, length, 40);
     job_complain(reading, 0, begin, "/name",
                  "this key is required where the file's own name is none; expected %s, got \"%s\"", expected,
@@ -259,10 +242,10 @@ static void default_name(struct job_reading *reading, struct json_span begin, co
 
 void job_check(struct job_reading *reading, const char *origin)
 {
-    job_defaults(reading->job);
+    job_defaults(reading->job, reading->kinds);
     for (size_t i = 0; i < job_key_count; i++) {
         struct job_found *found = &reading->found[i];
-        if (found->present)
+        if (found->present && (job_keys[i].kinds & reading->kinds) == reading->kinds)
             found->wrong = !check_value(reading, &job_keys[i], found);
     }
     /* Without a file that is an object, what is missing and what clashes is not known. */
@@ -272,7 +255,5 @@ void job_check(struct job_reading *reading, const char *origin)
     struct json_span begin = file->scan.nodes[0].value;
     check_required(reading, begin);
     default_name(reading, begin, origin);
-    check_environments(reading);
-    check_rollout(reading);
-    check_stop(reading);
+    job_check_rules(reading);
 }

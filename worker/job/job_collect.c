@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <string.h>
+#include <strings.h>
 
 enum { SUGGESTIONS_MAX = 3, SUGGESTION_BYTES = 160 };
 
@@ -37,12 +38,14 @@ bool job_is_near(const char *word, const char *name)
 }
 
 /* The key beside which `name` stands that is most like it, or NULL. */
-static const struct job_key *nearest_sibling(const struct job_key *parent, const char *name)
+static const struct job_key *nearest_sibling(const struct job_reading *reading, const struct job_key *parent,
+                                             const char *name)
 {
     const struct job_key *best = NULL;
     for (size_t i = 0; i < job_key_count; i++) {
         const struct job_key *key = &job_keys[i];
-        if (job_key_parent(key) == parent && job_is_near(name, job_key_name(key)) &&
+        if ((key->kinds & reading->kinds) != 0 && job_key_is_member(key, parent) &&
+            job_is_near(name, job_key_name(key)) &&
             (best == NULL ||
              text_distance(name, job_key_name(key)) < text_distance(name, job_key_name(best))))
             best = key;
@@ -51,33 +54,49 @@ static const struct job_key *nearest_sibling(const struct job_key *parent, const
 }
 
 /* Names the keys of other objects that are called `name`. */
-static void suggest_elsewhere(char text[SUGGESTION_BYTES], const char *name)
+static void suggest_elsewhere(const struct job_reading *reading, char text[SUGGESTION_BYTES],
+                              const char *name)
 {
     size_t length = 0, count = 0;
     for (size_t i = 0; i < job_key_count && count < SUGGESTIONS_MAX; i++) {
-        if (text_distance(name, job_key_name(&job_keys[i])) != 0)
+        const struct job_key *key = &job_keys[i];
+        if (job_key_at(reading->kinds, key->pointer) != key || text_distance(name, job_key_name(key)) != 0)
             continue;
         length += (size_t)snprintf(text + length, SUGGESTION_BYTES - length, "%s%s",
-                                   count == 0 ? "; did you mean " : " or ", job_keys[i].pointer);
+                                   count == 0 ? "; did you mean " : " or ", key->pointer);
         count++;
     }
     if (count > 0)
         snprintf(text + length, SUGGESTION_BYTES - length, "?");
 }
 
+/* Where no kind is known, every key of any kind is one. */
+static bool report_other_kind(struct job_reading *reading, uint32_t document, struct json_span span,
+                              const struct job_key *parent, const char *name)
+{
+    const struct job_key *key = job_key_member(JOB_KINDS_ALL, parent, name);
+    if (key == NULL)
+        return false;
+    job_complain(reading, document, span, key->pointer, "is a key of the kind \"%s\", this job is a \"%s\"",
+                 job_kind_name(ffs((int)key->kinds) - 1), job_kind_name(ffs((int)reading->kinds) - 1));
+    return true;
+}
+
 static void report_unknown(struct job_reading *reading, uint32_t document, struct json_span span,
                            const struct job_key *parent, const char *name)
 {
+    if (report_other_kind(reading, document, span, parent, name))
+        return;
     char pointer[JSON_POINTER_BYTES], suggestion[SUGGESTION_BYTES] = "";
     snprintf(pointer, sizeof pointer, "%s", parent == NULL ? "" : parent->pointer);
     json_pointer_add(pointer, name);
-    const struct job_key *sibling = nearest_sibling(parent, name);
+    const struct job_key *sibling = nearest_sibling(reading, parent, name);
     if (job_key_planned(pointer))
         snprintf(suggestion, sizeof suggestion, "; it is not a key of this version");
     else if (sibling != NULL)
         snprintf(suggestion, sizeof suggestion, "; did you mean \"%s\"?", job_key_name(sibling));
     else
-        suggest_elsewhere(suggestion, name);
+        suggest_elsewhere(reading, suggestion, name);
     job_complain(reading, document, span, pointer, "unknown key%s", suggestion);
 }
 
@@ -94,7 +113,7 @@ static void collect_value(struct job_reading *reading, uint32_t document, uint32
     if (key->type != JOB_OBJECT)
         return;
     for (size_t i = 0; i < job_key_count; i++)
-        if (job_key_parent(&job_keys[i]) == key)
+        if (job_key_is_member(&job_keys[i], key))
             reading->found[i] = (struct job_found){0};
     if (reading->documents[document].scan.nodes[node].type == JSON_OBJECT)
         collect_members(reading, document, node, key);
@@ -110,10 +129,10 @@ static void collect_members(struct job_reading *reading, uint32_t document, uint
         const char *name = of->items[i]->string;
         if (nodes[i].duplicate || nodes[i].key_flawed || job_key_ignored(name))
             continue;
-        const struct job_key *key = job_key_member(parent, name);
+        const struct job_key *key = job_key_member(reading->kinds, parent, name);
         if (key == NULL)
             report_unknown(reading, document, nodes[i].key, parent, name);
-        else
+        else if (strcmp(key->pointer, "/kind") != 0) /* that one has been read */
             collect_value(reading, document, i, key);
     }
 }
@@ -124,12 +143,11 @@ static void report_flaw(void *context, uint32_t line, uint32_t column, const cha
     problem_list_add(&reading->problems, (struct problem_place){.line = line, .column = column}, "%s", text);
 }
 
-enum status job_collect_file(struct job_reading *reading, const char *text, size_t length)
+static void collect_file(struct job_reading *reading)
 {
-    struct json_document *file = &reading->documents[0];
-    enum status status = json_document_parse(file, text, length, report_flaw, reading);
-    if (status != STATUS_OK || file->root == NULL)
-        return status;
+    const struct json_document *file = &reading->documents[0];
+    if (file->root == NULL)
+        return;
     if (file->scan.nodes[0].type == JSON_OBJECT) {
         collect_members(reading, 0, 0, NULL);
     } else if (!file->scan.nodes[0].flawed) {
@@ -137,7 +155,6 @@ enum status job_collect_file(struct job_reading *reading, const char *text, size
         json_document_show(got, file, 0);
         job_complain(reading, 0, file->scan.nodes[0].value, "", "expected an object, got %s", got);
     }
-    return STATUS_OK;
 }
 
 /* ---- overrides ---- */
@@ -170,7 +187,7 @@ static const struct job_key *override_key(struct job_reading *reading, uint32_t 
         pointer = next_part(name, pointer + 1);
         if (job_key_ignored(name))
             return NULL;
-        const struct job_key *member = job_key_member(key, name);
+        const struct job_key *member = job_key_member(reading->kinds, key, name);
         if (key != NULL && key->list_of_one && !*element && strcmp(name, "0") == 0) {
             *element = true;
             continue;
@@ -224,7 +241,7 @@ static enum status read_override(struct job_reading *reading, uint32_t document,
     return json_document_of_string(value, text);
 }
 
-enum status job_collect_override(struct job_reading *reading, uint32_t index)
+static enum status collect_override(struct job_reading *reading, uint32_t index)
 {
     uint32_t document = index + 1;
     const char *override = reading->overrides[index];
@@ -244,4 +261,57 @@ enum status job_collect_override(struct job_reading *reading, uint32_t index)
     collect_value(reading, document, 0, key);
     reading->found[key - job_keys].element = element;
     return STATUS_OK;
+}
+
+/* ---- the kind, and then everything ---- */
+
+static bool says_kind(const char *override)
+{
+    return strncmp(override, "/kind=", 6) == 0;
+}
+
+/* Notes what the file's own "kind" is. */
+static void collect_file_kind(struct job_reading *reading, const struct job_key *kind)
+{
+    const struct json_document *file = &reading->documents[0];
+    if (file->root == NULL || file->scan.nodes[0].type != JSON_OBJECT)
+        return;
+    const struct json_node *nodes = file->scan.nodes;
+    for (uint32_t i = 1; i < nodes[0].end; i = nodes[i].end)
+        if (!nodes[i].duplicate && !nodes[i].key_flawed &&
+            strcmp(file->items[i]->string, job_key_name(kind)) == 0)
+            collect_value(reading, 0, i, kind);
+}
+
+/* Which kind the value found is; one that is none, or not there, is reported by job_check. */
+static void settle_kind(struct job_reading *reading, const struct job_key *key)
+{
+    const struct job_found *found = &reading->found[key - job_keys];
+    const struct json_document *of = &reading->documents[found->document];
+    if (!found->present || of->scan.nodes[found->node].type != JSON_STRING ||
+        of->scan.nodes[found->node].flawed)
+        return;
+    for (int kind = 0; key->names[kind] != NULL; kind++)
+        if (strcmp(of->items[found->node]->valuestring, key->names[kind]) == 0)
+            reading->kinds = JOB_KINDS_OF(kind);
+}
+
+enum status job_collect(struct job_reading *reading, const char *text, size_t length)
+{
+    const struct job_key *kind = job_key_at(JOB_KINDS_ALL, "/kind");
+    enum status status = json_document_parse(&reading->documents[0], text, length, report_flaw, reading);
+    if (status != STATUS_OK)
+        return status;
+    collect_file_kind(reading, kind);
+    for (uint32_t i = 0; status == STATUS_OK && i < reading->override_count; i++)
+        if (says_kind(reading->overrides[i]))
+            status = collect_override(reading, i);
+    if (status != STATUS_OK)
+        return status;
+    settle_kind(reading, kind);
+    collect_file(reading);
+    for (uint32_t i = 0; status == STATUS_OK && i < reading->override_count; i++)
+        if (!says_kind(reading->overrides[i]))
+            status = collect_override(reading, i);
+    return status;
 }

@@ -6,7 +6,20 @@
 
 #include <stdlib.h>
 
-/* Names hold no character that JSON would have to escape: job_name_valid and the table's own lists. */
+static void write_channels(FILE *stream, const struct job_channels *channels)
+{
+    for (uint32_t i = 0; i < channels->count; i++)
+        fprintf(stream, "%s%.17g", i == 0 ? "[" : ", ", channels->value[i]);
+    fputc(']', stream);
+}
+
+static void write_round(FILE *stream, const struct job_round_rule *round)
+{
+    char text[JOB_ROUND_BYTES];
+    job_round_show(text, round);
+    job_write_string(stream, text);
+}
+
 static void write_plain(FILE *stream, const struct job *job, const struct job_key *key)
 {
     const void *at = (const char *)job + key->offset;
@@ -23,12 +36,19 @@ static void write_plain(FILE *stream, const struct job *job, const struct job_ke
         fputs(*(const bool *)at ? "true" : "false", stream);
         break;
     case JOB_ENUM:
-        fprintf(stream, "\"%s\"", key->names[*(const int *)at]);
+        job_write_string(stream, key->names[*(const int *)at]);
         break;
     case JOB_CHOICE:
     case JOB_ENVIRONMENT:
     case JOB_NAME:
-        fprintf(stream, "\"%s\"", (const char *)at);
+    case JOB_PATH:
+        job_write_string(stream, at);
+        break;
+    case JOB_ROUND:
+        write_round(stream, at);
+        break;
+    case JOB_CHANNELS:
+        write_channels(stream, at);
         break;
     case JOB_OBJECT:
         break;
@@ -53,7 +73,7 @@ static void write_group(FILE *stream, const struct job *job, const struct job_ke
     fprintf(stream, "\"%s\": {", job_key_name(group));
     const char *separator = "";
     for (size_t i = 0; i < job_key_count; i++)
-        if (job_key_parent(&job_keys[i]) == group) {
+        if ((job_keys[i].kinds & JOB_KINDS_OF(job->kind)) != 0 && job_key_is_member(&job_keys[i], group)) {
             fputs(separator, stream);
             write_member(stream, job, &job_keys[i]);
             separator = ", ";
@@ -69,7 +89,7 @@ char *job_format(const struct job *job, size_t *bytes)
         return NULL;
     const char *separator = "{\n  ";
     for (size_t i = 0; i < job_key_count; i++) {
-        if (job_key_parent(&job_keys[i]) != NULL)
+        if ((job_keys[i].kinds & JOB_KINDS_OF(job->kind)) == 0 || !job_key_is_member(&job_keys[i], NULL))
             continue;
         fputs(separator, stream);
         if (job_keys[i].type == JOB_OBJECT)

@@ -1,4 +1,5 @@
-/* One reading of a job: what job_collect.c gathers and job_check.c judges. Only job.c and these two use it.
+/* One reading of a job: what job_collect.c gathers, job_check.c and job_rules.c judge. Only job.c and
+ * these use it.
  */
 #ifndef WORKER_JOB_JOB_READING_H
 #define WORKER_JOB_JOB_READING_H
@@ -17,6 +18,7 @@ struct job_found {
 
 struct job_reading {
     struct job *job;
+    unsigned kinds;                  /* the bit of the job's kind; JOB_KINDS_ALL while that is not known */
     struct json_document *documents; /* [0] is the file's, [1 + i] that of override i's value */
     const char *const *overrides;
     uint32_t override_count;
@@ -24,16 +26,19 @@ struct job_reading {
     struct problem_list problems;
 };
 
-/* Reads the file's text and notes where each key's value is. Reports what is not JSON and what is no key.
- * Errors of these two: STATUS_NO_MEMORY. */
-enum status job_collect_file(struct job_reading *reading, const char *text, size_t length);
+/* Reads the file's text and every override, and notes where each key's value is. The kind comes first,
+ * wherever it is said, for it decides what a key is. Reports what is not JSON and what is no key of this
+ * kind; of a job without a kind, what is a key of none. Errors: STATUS_NO_MEMORY. */
+enum status job_collect(struct job_reading *reading, const char *text, size_t length);
 
-/* The same of override `index`; what it names replaces what was found before. */
-enum status job_collect_override(struct job_reading *reading, uint32_t index);
-
-/* Judges every value found, stores the good ones into *reading->job over the defaults, and checks the rules
- * that bind several keys. `origin` gives the default name. */
+/* Judges every value found (without a kind, those of keys that all kinds have), stores the good ones into
+ * *reading->job over the defaults, and checks the rules that bind several keys. `origin` gives the default
+ * name. */
 void job_check(struct job_reading *reading, const char *origin);
+
+/* The rules that bind several keys of the job's kind; without a kind there are none. Also settles a default
+ * that depends on another key. Called by job_check. */
+void job_check_rules(struct job_reading *reading);
 
 /* Adds a problem at `span` of a document, about `pointer`. In an override's line the pointer is left out
  * when the override itself names it. */
