@@ -69,19 +69,6 @@ static enum status open_memory(struct observer *o, struct error *error)
     return STATUS_OK;
 }
 
-/* The job that counts is the one in the agent's WELCOME, for workers of this host and of others alike. */
-static enum status read_job(struct observer *o, struct error *error)
-{
-    struct job_problems problems = {0};
-    size_t bytes;
-    const char *text = rpc_welcome(o->rpc, &bytes);
-    enum status status = job_parse(&o->worker->job, text, bytes, "WELCOME", NULL, 0, &problems);
-    if (status != STATUS_OK)
-        error_set(error, status, "%.300s", problems.text != NULL ? problems.text : "WELCOME carries no job");
-    job_problems_fini(&problems);
-    return status;
-}
-
 static enum status open_environments(struct observer *o, struct error *error)
 {
     const struct job *job = &o->worker->job;
@@ -126,7 +113,7 @@ static enum status observer_open(struct observer *o, struct worker *worker, stru
     if (status == STATUS_OK)
         status = worker_attach(worker, o->rpc, beat, worker);
     if (status == STATUS_OK)
-        status = read_job(o, error);
+        status = worker_read_welcome(worker, o->rpc, error);
     if (status == STATUS_OK)
         status = open_environments(o, error);
     return status;

@@ -136,6 +136,24 @@ enum status worker_attach(struct worker *worker, struct rpc *rpc, struct monotim
     return rpc_watch(rpc, CONTROL_FD, NULL, read_orders, worker);
 }
 
+static enum status read_job(struct worker *worker, const char *text, size_t bytes, const char *origin,
+                            struct error *error)
+{
+    struct job_problems problems = {0};
+    enum status status = job_parse(&worker->job, text, bytes, origin, NULL, 0, &problems);
+    if (status != STATUS_OK)
+        error_set(error, status, "%.300s", problems.text != NULL ? problems.text : "no memory for the job");
+    job_problems_fini(&problems);
+    return status;
+}
+
+enum status worker_read_welcome(struct worker *worker, const struct rpc *rpc, struct error *error)
+{
+    size_t bytes;
+    const char *text = rpc_welcome(rpc, &bytes);
+    return read_job(worker, text, bytes, "WELCOME", error);
+}
+
 /* START is the first message: who this worker is, and the job. */
 static enum status read_start(struct worker *worker, const struct role *role, struct error *error)
 {
@@ -153,12 +171,7 @@ static enum status read_start(struct worker *worker, const struct role *role, st
                          worker->self.role);
     worker->job_bytes = message.body_bytes - sizeof message.body.start;
     worker->job_text = message.body.bytes + sizeof message.body.start;
-    struct job_problems problems = {0};
-    status = job_parse(&worker->job, worker->job_text, worker->job_bytes, "job", NULL, 0, &problems);
-    if (status != STATUS_OK)
-        error_set(error, status, "the supervisor's job: %.300s", problems.text != NULL ? problems.text : "");
-    job_problems_fini(&problems);
-    return status;
+    return read_job(worker, worker->job_text, worker->job_bytes, "the supervisor's job", error);
 }
 
 int worker_main(const struct role *role)

@@ -50,6 +50,10 @@ int worker_main(const struct role *role);
 /* The endpoint of the job's server `server`: the start's address and ".N" behind it. */
 void worker_address(const struct worker *worker, uint16_t server, char address[CONTROL_ADDRESS_BYTES]);
 
+/* Takes the job out of a client's WELCOME: it is the one that counts, for workers of this host and of others
+ * alike. STATUS_INVALID: there is no sound job in it. */
+enum status worker_read_welcome(struct worker *worker, const struct rpc *rpc, struct error *error);
+
 /* Reads every order that has come and acts on it: remembers it, tells the rpc of deaths and hurry. When
  * the supervisor is gone there is nobody left to work for: the process ends at once. Never blocks. */
 void worker_read_orders(struct worker *worker);
