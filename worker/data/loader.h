@@ -25,6 +25,9 @@
 
 struct loader;
 
+/* So many samples in a row, or a batch's if that is more, that cannot be decoded are an error. */
+enum { LOADER_BAD_MIN = 16 };
+
 struct batch {
     uint64_t step;
     uint32_t samples;

@@ -1,0 +1,372 @@
+/* The loader's thread and what it hands over.
+ *
+ * The thread fills a ring of three batches in order: one is with the caller, two are ahead. `lock` guards
+ * `made`, `held`, `status` and `error`; a batch's contents belong to the thread until it is counted in
+ * `made`, and to the caller until its next call. Everything else is the thread's alone once it runs. */
+#include "worker/data/loader.h"
+
+#include "kernels/base/log.h"
+#include "worker/data/data_synthetic.h"
+#include "worker/data/transform.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { SLOTS = 3 };
+
+struct slot {
+    struct batch batch;
+    float *images;
+    int32_t *labels;
+};
+
+struct loader {
+    const struct job *job;
+    enum dataset_split split;
+    uint32_t part, parts, batch;
+    struct dataset *dataset;
+    struct transform *transform;
+    struct image image;
+    uint32_t *order; /* training: the permutation of epoch `epoch` */
+    uint64_t epoch;
+    uint8_t *bad;           /* one for each sample that could not be decoded */
+    uint64_t position, end; /* evaluation: what is left of the part */
+    _Atomic uint64_t skipped;
+    struct slot slots[SLOTS];
+
+    pthread_mutex_t lock;
+    pthread_cond_t filled, emptied;
+    pthread_t thread;
+    bool started;
+    atomic_bool stop;
+    uint64_t made, taken; /* batches; `taken` counts those that the caller got, the last of which it holds */
+    uint64_t step;        /* of the batch that is made next */
+    enum status status;
+    struct error error;
+};
+
+/* ---- one sample ---- */
+
+/* So many samples in a row that cannot be decoded are no accident any more. */
+static uint64_t bad_in_a_row_max(const struct loader *loader)
+{
+    const uint64_t count = dataset_count(loader->dataset);
+    const uint64_t most = loader->batch > LOADER_BAD_MIN ? loader->batch : LOADER_BAD_MIN;
+    return most < count ? most : count;
+}
+
+/* STATUS_CORRUPT: this sample is not to be had. It is named the first time only. */
+static enum status read_sample(struct loader *loader, uint32_t sample, int32_t *label, struct error *error)
+{
+    if (loader->bad[sample] != 0)
+        return STATUS_CORRUPT;
+    enum status status = dataset_read(loader->dataset, sample, &loader->image, label, error);
+    if (status != STATUS_CORRUPT)
+        return status;
+    loader->bad[sample] = 1;
+    const uint64_t skipped = atomic_fetch_add_explicit(&loader->skipped, 1, memory_order_relaxed) + 1;
+    log_warning("%s: skipped, %llu so far", error->text, (unsigned long long)skipped);
+    return status;
+}
+
+static enum status give_up(const struct loader *loader, uint64_t tried, struct error *error)
+{
+    return error_set(error, STATUS_CORRUPT, "%.300s: %llu samples in a row cannot be decoded",
+                     loader->job->data.path, (unsigned long long)tried);
+}
+
+/* ---- one batch ---- */
+
+static enum status fill_synthetic(struct loader *loader, struct slot *slot, struct error *error)
+{
+    (void)error;
+    data_synthetic_images(slot->images, loader->batch * transform_elements(loader->transform),
+                          loader->job->seed, loader->step, loader->part);
+    slot->batch.samples = loader->batch;
+    return STATUS_OK;
+}
+
+/* The sample at `place` of the epoch's order, or the next one that can be decoded. */
+static enum status read_place(struct loader *loader, uint32_t place, uint32_t *sample, int32_t *label,
+                              struct error *error)
+{
+    const uint64_t count = dataset_count(loader->dataset), most = bad_in_a_row_max(loader);
+    for (uint64_t i = 0; i < most; i++) {
+        *sample = loader->order[(place + i) % count];
+        enum status status = read_sample(loader, *sample, label, error);
+        if (status != STATUS_CORRUPT)
+            return status;
+    }
+    return give_up(loader, most, error);
+}
+
+static void turn_to_epoch(struct loader *loader, uint64_t epoch)
+{
+    if (loader->epoch == epoch)
+        return;
+    sampling_shuffle(loader->order, (uint32_t)dataset_count(loader->dataset), loader->job->seed, epoch);
+    loader->epoch = epoch;
+}
+
+static enum status fill_training(struct loader *loader, struct slot *slot, struct error *error)
+{
+    const struct job *job = loader->job;
+    const struct sampling_place at = sampling_place(loader->step, loader->part, loader->parts, loader->batch,
+                                                    (uint32_t)dataset_count(loader->dataset));
+    turn_to_epoch(loader, at.epoch);
+    for (uint32_t i = 0; i < loader->batch && !atomic_load(&loader->stop); i++) {
+        uint32_t sample = 0;
+        enum status status = read_place(loader, at.first + i, &sample, &slot->labels[i], error);
+        if (status != STATUS_OK)
+            return status;
+        const struct sampling_view view =
+            sampling_view(job->seed, sample, at.epoch, job->data.crop, job->data.flip);
+        status = transform_apply(loader->transform, &loader->image, &view,
+                                 slot->images + i * transform_elements(loader->transform), error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    slot->batch.samples = loader->batch;
+    return STATUS_OK;
+}
+
+static enum status fill_evaluation(struct loader *loader, struct slot *slot, struct error *error)
+{
+    const struct sampling_view whole = {0};
+    uint64_t bad = 0;
+    uint32_t *filled = &slot->batch.samples;
+    *filled = 0;
+    while (loader->position < loader->end && *filled < loader->batch && !atomic_load(&loader->stop)) {
+        enum status status = read_sample(loader, (uint32_t)loader->position++, &slot->labels[*filled], error);
+        if (status == STATUS_OK)
+            status = transform_apply(loader->transform, &loader->image, &whole,
+                                     slot->images + *filled * transform_elements(loader->transform), error);
+        if (status != STATUS_OK && status != STATUS_CORRUPT)
+            return status;
+        *filled += status == STATUS_OK;
+        bad = status == STATUS_OK ? 0 : bad + 1;
+        if (bad == bad_in_a_row_max(loader))
+            return give_up(loader, bad, error);
+    }
+    return *filled > 0 ? STATUS_OK
+                       : error_set(error, STATUS_NOT_FOUND, "part %u of %u has no more samples", loader->part,
+                                   loader->parts);
+}
+
+static enum status fill(struct loader *loader, struct slot *slot, struct error *error)
+{
+    slot->batch.step = loader->step;
+    if (loader->split == DATASET_EVALUATION)
+        return fill_evaluation(loader, slot, error);
+    return loader->job->data.kind == JOB_DATA_SYNTHETIC ? fill_synthetic(loader, slot, error)
+                                                        : fill_training(loader, slot, error);
+}
+
+/* ---- the thread ---- */
+
+/* False when the loader is to end. */
+static bool wait_for_room(struct loader *loader)
+{
+    pthread_mutex_lock(&loader->lock);
+    // The batch that the caller holds is the last of those taken: it still fills a slot.
+    while (!atomic_load(&loader->stop) && loader->made + 1 >= loader->taken + SLOTS)
+        pthread_cond_wait(&loader->emptied, &loader->lock);
+    pthread_mutex_unlock(&loader->lock);
+    return !atomic_load(&loader->stop);
+}
+
+static void *loader_thread(void *arg)
+{
+    struct loader *loader = arg;
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && wait_for_room(loader)) {
+        struct error error = {0};
+        status = fill(loader, &loader->slots[loader->made % SLOTS], &error);
+        loader->step++;
+        pthread_mutex_lock(&loader->lock);
+        loader->made += status == STATUS_OK;
+        loader->status = status;
+        loader->error = error;
+        pthread_cond_signal(&loader->filled);
+        pthread_mutex_unlock(&loader->lock);
+    }
+    return NULL;
+}
+
+/* No signal is the thread's: they are for the loop that reads them as a descriptor. */
+static enum status start_thread(struct loader *loader, struct error *error)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&loader->thread, NULL, loader_thread, loader);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed != 0)
+        return error_set_errno(error, failed, "cannot start the loader's thread");
+    loader->started = true;
+    return STATUS_OK;
+}
+
+/* ---- opening and closing ---- */
+
+static void init_lock(struct loader *loader)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->filled, &attributes);
+    pthread_cond_init(&loader->emptied, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+static enum status allocate(struct loader *loader, struct error *error)
+{
+    const size_t elements = transform_elements(loader->transform);
+    const uint64_t count = dataset_count(loader->dataset);
+    bool whole = true;
+    for (int i = 0; i < SLOTS; i++) {
+        struct slot *slot = &loader->slots[i];
+        slot->images = reallocarray(NULL, loader->batch, elements * sizeof *slot->images);
+        slot->labels = calloc(loader->batch, sizeof *slot->labels);
+        slot->batch.images = slot->images;
+        slot->batch.labels = slot->labels;
+        whole = whole && slot->images != NULL && slot->labels != NULL;
+    }
+    loader->bad = calloc(count + 1, sizeof *loader->bad);
+    loader->order = loader->split == DATASET_TRAIN ? calloc(count + 1, sizeof *loader->order) : NULL;
+    if (!whole || loader->bad == NULL || (loader->split == DATASET_TRAIN && loader->order == NULL))
+        return error_set(error, STATUS_NO_MEMORY, "no memory for batches of %u images of %zu numbers",
+                         loader->batch, elements);
+    return STATUS_OK;
+}
+
+/* What the thread begins with. */
+static enum status begin(struct loader *loader, struct error *error)
+{
+    const struct job *job = loader->job;
+    const uint64_t count = dataset_count(loader->dataset);
+    if (loader->split == DATASET_EVALUATION) {
+        loader->position = count * loader->part / loader->parts;
+        loader->end = count * (loader->part + 1) / loader->parts;
+        return STATUS_OK;
+    }
+    if (job->data.kind == JOB_DATA_SYNTHETIC) {
+        for (int i = 0; i < SLOTS; i++)
+            data_synthetic_labels(loader->slots[i].labels, loader->batch, job->seed, loader->part,
+                                  job->model.classes);
+        return STATUS_OK;
+    }
+    if (sampling_epoch_steps((uint32_t)count, loader->parts, loader->batch) == 0)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s: %llu training samples are fewer than %u trainers take at once (%u each)",
+                         job->data.path, (unsigned long long)count, loader->parts, loader->batch);
+    loader->epoch = UINT64_MAX;
+    return STATUS_OK;
+}
+
+static enum status prepare(struct loader *loader, struct error *error)
+{
+    const uint32_t crop = loader->split == DATASET_TRAIN ? loader->job->data.crop : 0;
+    enum status status = dataset_open(&loader->dataset, loader->job, loader->split, error);
+    if (status == STATUS_OK)
+        status = transform_new(&loader->transform, loader->job, crop, error);
+    if (status == STATUS_OK)
+        status = allocate(loader, error);
+    if (status == STATUS_OK)
+        status = begin(loader, error);
+    return status == STATUS_OK ? start_thread(loader, error) : status;
+}
+
+enum status loader_new(struct loader **out, const struct loader_config *config, struct error *error)
+{
+    assert(config->part < config->parts);
+    assert(config->split == DATASET_TRAIN || config->first_step == 0);
+    struct loader *loader = calloc(1, sizeof *loader);
+    if (loader == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a loader");
+    loader->job = config->job;
+    loader->split = config->split;
+    loader->part = config->part;
+    loader->parts = config->parts;
+    loader->batch =
+        config->split == DATASET_TRAIN ? config->job->trainers.batch : config->job->evaluation.batch;
+    loader->step = config->first_step;
+    init_lock(loader);
+    enum status status = prepare(loader, error);
+    if (status != STATUS_OK) {
+        loader_free(loader);
+        return status;
+    }
+    *out = loader;
+    return STATUS_OK;
+}
+
+static void stop_thread(struct loader *loader)
+{
+    pthread_mutex_lock(&loader->lock);
+    atomic_store(&loader->stop, true);
+    pthread_cond_signal(&loader->emptied);
+    pthread_mutex_unlock(&loader->lock);
+    pthread_join(loader->thread, NULL);
+}
+
+void loader_free(struct loader *loader)
+{
+    if (loader == NULL)
+        return;
+    if (loader->started)
+        stop_thread(loader);
+    pthread_mutex_destroy(&loader->lock);
+    pthread_cond_destroy(&loader->filled);
+    pthread_cond_destroy(&loader->emptied);
+    for (int i = 0; i < SLOTS; i++) {
+        free(loader->slots[i].images);
+        free(loader->slots[i].labels);
+    }
+    free(loader->order);
+    free(loader->bad);
+    image_fini(&loader->image);
+    transform_free(loader->transform);
+    dataset_free(loader->dataset);
+    free(loader);
+}
+
+/* ---- taking ---- */
+
+/* Waits, with the lock held, for a signal of the thread. False when the time is up. */
+static bool wait_filled(struct loader *loader, struct monotime until)
+{
+    if (monotime_is_never(until))
+        return pthread_cond_wait(&loader->filled, &loader->lock) == 0;
+    const struct timespec at = {.tv_sec = (time_t)(until.ns / 1000000000u),
+                                .tv_nsec = (long)(until.ns % 1000000000u)};
+    return pthread_cond_timedwait(&loader->filled, &loader->lock, &at) == 0;
+}
+
+enum status loader_next(struct loader *loader, struct monotime until, const struct batch **batch,
+                        struct error *error)
+{
+    enum status status = STATUS_AGAIN;
+    bool in_time = true;
+    pthread_mutex_lock(&loader->lock);
+    while (loader->made == loader->taken && loader->status == STATUS_OK && in_time)
+        in_time = wait_filled(loader, until);
+    if (loader->made > loader->taken) {
+        *batch = &loader->slots[loader->taken++ % SLOTS].batch;
+        pthread_cond_signal(&loader->emptied);
+        status = STATUS_OK;
+    } else if (loader->status != STATUS_OK) {
+        status = error_set(error, loader->status, "%s", loader->error.text);
+    }
+    pthread_mutex_unlock(&loader->lock);
+    return status;
+}
+
+uint64_t loader_skipped(const struct loader *loader)
+{
+    return atomic_load_explicit(&loader->skipped, memory_order_relaxed);
+}
