@@ -175,12 +175,13 @@ static size_t parting(const char *a, const char *b)
     return member;
 }
 
-/* So much of each as fits a sentence. */
+/* So much of each as fits a sentence, and no times. */
 static int excerpt_bytes(const char *text)
 {
     enum { EXCERPT_BYTES = 160 };
-    size_t line = strcspn(text, "\n");
-    return (int)(line < EXCERPT_BYTES ? line : EXCERPT_BYTES);
+    const char *timing = strstr(text, LINE_TIMING);
+    size_t bytes = timing != NULL ? (size_t)(timing - text) : strcspn(text, "\n");
+    return (int)(bytes < EXCERPT_BYTES ? bytes : EXCERPT_BYTES);
 }
 
 enum status replay_compare(struct replay *replay, const struct line *line, struct error *error)
