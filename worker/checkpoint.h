@@ -57,8 +57,13 @@ enum status checkpoint_publish(const char *run_dir, uint64_t update, uint32_t ke
 /* Removes N.tmp, for a checkpoint that failed. */
 void checkpoint_abandon(const char *run_dir, uint64_t update);
 
-/* Checks a checkpoint folder: manifest, sizes, SHA-256 of both files. STATUS_CORRUPT, STATUS_NOT_FOUND. */
+/* Checks a checkpoint folder: manifest, sizes, SHA-256 of both files; that a folder named like a checkpoint
+ * holds that one. STATUS_CORRUPT, STATUS_NOT_FOUND. */
 enum status checkpoint_check(const char *path, struct checkpoint_counters *counters, struct error *error);
+
+/* The counters alone, of a checkpoint that was checked before: reads nothing but the manifest. */
+enum status checkpoint_counters_read(const char *path, struct checkpoint_counters *counters,
+                                     struct error *error);
 
 /* The newest sound checkpoint of a run. Each damaged newer one is told to `damaged` (path, why) and skipped.
  * STATUS_NOT_FOUND: there is none. */
