@@ -1,10 +1,11 @@
-/* Job files: golden pairs for every rule, overrides, files that cannot be read, and the jobs in config/. Runs
- * in the repository's root. */
+/* Job files: golden pairs for every rule, overrides, files that cannot be read, the jobs in config/, and
+ * what is settled by the machine. Runs in the repository's root. */
 #include "kernels/base/text.h"
 #include "test/job_fixture.h"
 #include "test/workplace.h"
 
 #include <glob.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -406,6 +407,74 @@ START_TEST(config_of_the_tutorials)
 }
 END_TEST
 
+/* Word for word the second tutorial's other program, which is what the kind's defaults say too. */
+START_TEST(config_of_the_parameter_server)
+{
+    static const char *const overrides[] = {"/name=job"};
+    struct job job, plain = parse(minimal_server, NULL, 0);
+    struct job_problems problems;
+    ck_assert_msg(job_read_file(&job, "config/resnet50-ps.json", overrides, 1, &problems) == STATUS_OK, "%s",
+                  problems.text);
+    ck_assert(same_job(&job, &plain));
+    job = read_config("config/resnet50-ps.json");
+    ck_assert_str_eq(job.name, "resnet50-ps");
+    ck_assert(job.model.name == JOB_MODEL_RESNET50 && job.model.classes == 30 && job.data.size == 64);
+    ck_assert(job.trainers.count == 5 && job.trainers.batch == 20 && job.loss.name == JOB_LOSS_MSE);
+    ck_assert(job.optimizer.lr == 0.001 && job.optimizer.momentum == 0.9 && job.stop.updates == 6);
+}
+END_TEST
+
+START_TEST(config_of_the_clothes)
+{
+    struct job job = read_config("config/fashion-mnist.json");
+    ck_assert_str_eq(job.name, "fashion-mnist");
+    ck_assert(job.model.name == JOB_MODEL_RESNET18 && job.model.classes == 10 && job.model.width == 64);
+    ck_assert(job.trainers.count == 2 && job.server.round.rule == JOB_ROUND_ALL);
+    ck_assert(job.loss.name == JOB_LOSS_CROSS_ENTROPY && job.optimizer.momentum == 0.9);
+    ck_assert_int_eq(job.optimizer.schedule, JOB_SCHEDULE_LINEAR);
+    ck_assert_int_eq(job.data.kind, JOB_DATA_IDX);
+    ck_assert_str_eq(job.data.path, "/usr/share/datasets/fashion-mnist"); /* scripts/run looks for it */
+    ck_assert(job.data.size == 32 && job.data.fit == JOB_FIT_PAD && job.data.channels == 3);
+    ck_assert(job.evaluation.has_every && job.evaluation.every == 1);
+    ck_assert(!job.stop.has_updates && job.stop.has_epochs && job.stop.epochs == 2);
+}
+END_TEST
+
+/* ---- what depends on the machine ---- */
+
+static uint32_t threads_of(const char *trainers, const char *threads)
+{
+    const char *overrides[] = {trainers, threads};
+    struct job job = parse(minimal_server, overrides, 2);
+    job_resolve(&job);
+    ck_assert(job.trainers.has_threads);
+    return job.trainers.threads;
+}
+
+START_TEST(threads_are_settled)
+{
+    cpu_set_t all, one;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    uint32_t processors = (uint32_t)CPU_COUNT(&all);
+    ck_assert_uint_eq(threads_of("/trainers/count=1", "/trainers/threads=null"), processors);
+    ck_assert_uint_eq(threads_of("/trainers/count=2", "/trainers/threads=null"),
+                      processors < 2 ? 1 : processors / 2);
+    ck_assert_uint_eq(threads_of("/trainers/count=256", "/trainers/threads=null"),
+                      processors < 256 ? 1 : processors / 256);
+    ck_assert_uint_eq(threads_of("/trainers/count=1", "/trainers/threads=77"), 77);
+    CPU_ZERO(&one);
+    for (int i = 0; CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &all))
+            CPU_SET(i, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    ck_assert_uint_eq(threads_of("/trainers/count=1", "/trainers/threads=null"), 1);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof all, &all), 0);
+    struct job reinforce = parse(minimal_reinforce, NULL, 0), resolved = reinforce;
+    job_resolve(&resolved);
+    ck_assert(same_job(&reinforce, &resolved));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("job");
@@ -423,6 +492,9 @@ int main(void)
     tcase_add_test(core, texts_at_the_limit_of_length);
     tcase_add_test(core, name_comes_from_the_file);
     tcase_add_test(core, config_of_the_tutorials);
+    tcase_add_test(core, config_of_the_parameter_server);
+    tcase_add_test(core, config_of_the_clothes);
+    tcase_add_test(core, threads_are_settled);
     suite_add_tcase(suite, core);
     return suite_run(suite);
 }

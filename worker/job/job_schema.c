@@ -1,8 +1,8 @@
 /* The JSON schema (draft 2020-12) of job files, out of the table. What an editor underlines with it is what
  * the daemon refuses, but for rules on products of numbers and on a round's number of trainers, which no
- * schema can say, and for the bytes of a path. The first keyword that applies is the kind, which picks one of
- * two descriptions: an editor then names the key at fault, where alternatives would only say that none fits.
- * Runs in the supervisor's program, at the developer's wish. */
+ * schema can say, and for the bytes of a path and which they are. The first keyword that applies is the kind,
+ * which picks one of two descriptions: an editor then names the key at fault, where alternatives would only
+ * say that none fits. Runs in the supervisor's program, at the developer's wish. */
 #include "worker/job/job.h"
 
 #include "worker/job/job_table.h"
