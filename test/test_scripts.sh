@@ -154,7 +154,8 @@ deps() {
     MACHINE=$scratch PATH=$scratch/machine:$PATH "${as[@]}" "$scratch/machine/deps" "$@" 2>&1
 }
 
-build=(gcc make libc6-dev libzmq3-dev libcjson-dev libsodium-dev librandom123-dev libdnnl-dev)
+build=(gcc make libc6-dev libzmq3-dev libcjson-dev libsodium-dev librandom123-dev libdnnl-dev libjpeg62-turbo-dev
+    libpng-dev zlib1g-dev)
 python=(python3 python3-torch python3-torchvision python3-venv)
 
 # says EXIT WORDS GROUP...: deps must exit so, and say something that the pattern WORDS matches.
@@ -199,7 +200,11 @@ install_fails() {
 }
 
 groups_add_up() {
-    machine && says 0 "*installing: check gcc gnuplot-nox jq *" test sweep build
+    machine && says 0 "*installing: check dataset-fashion-mnist gcc gnuplot-nox jq *" test sweep build
+}
+
+data_alone() {
+    machine gcc && says 0 "*installing: dataset-fashion-mnist" data && ! grep -q libc6-dev "$scratch/apt"
 }
 
 with_pypi() {
@@ -226,6 +231,7 @@ check "without root and sudo the packages are named" without_rights
 check "an update that fails is not the end" update_fails
 check "an installation that fails is told" install_fails
 check "groups add up" groups_add_up
+check "the data is a group of its own" data_alone
 check "python's group has what Debian lacks too" with_pypi
 check "a failure to get it is the end" without_pypi
 check "the other groups have none of it" pypi_only_for_python
@@ -250,6 +256,75 @@ usage_of_run() {
 }
 
 check "scripts/run without a job" usage_of_run
+
+# A checkout in which nothing is to be built, whose scripts/deps and daemon say how they were called.
+checkout() {
+    rm -rf "$scratch/checkout"
+    mkdir -p "$scratch/checkout/scripts" "$scratch/checkout/build/release" "$scratch/checkout/tools"
+    cp "$scripts/run" "$scratch/checkout/scripts/run"
+    cat >"$scratch/checkout/scripts/deps" <<'TOOL'
+#!/bin/sh
+echo "deps $*"
+exit "${DEPS_CODE:-0}"
+TOOL
+    cat >"$scratch/checkout/build/release/coalesced" <<'TOOL'
+#!/bin/sh
+echo "daemon $*"
+TOOL
+    printf '#!/bin/sh\nexit 0\n' >"$scratch/checkout/tools/make"
+    chmod +x "$scratch/checkout"/{scripts/deps,tools/make,build/release/coalesced}
+}
+
+# runs GROUPS ARGUMENT...: scripts/run of the arguments wants those groups of packages, then becomes the daemon.
+runs() {
+    local want=$1 said
+    shift
+    said=$(PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" "$@")
+    printf '%s\n' "$said"
+    [[ $said == "deps $want"$'\n'"daemon run $*" ]]
+}
+
+without_data() {
+    checkout && runs build "$scripts/../config/cartpole.json" --set /name=x
+}
+
+with_data() {
+    checkout && runs "build data" "$scripts/../config/fashion-mnist.json"
+}
+
+data_from_elsewhere() {
+    checkout && runs build "$scripts/../config/fashion-mnist.json" --set /data/path=/srv/mnist
+}
+
+data_by_command() {
+    checkout && runs "build data" "$scripts/../config/resnet50-ps.json" --set /data/kind=idx \
+        --set /data/path=/srv/mnist --set /data/path=/usr/share/datasets/fashion-mnist
+}
+
+data_in_any_order() {
+    checkout && runs "build data" --set /name=x "$scripts/../config/fashion-mnist.json" --run-dir "$scratch"
+}
+
+job_that_is_not_there() {
+    checkout && runs build "$scratch/nowhere.json"
+}
+
+data_cannot_be_had() {
+    local code=0 said
+    checkout
+    said=$(DEPS_CODE=69 PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" \
+        "$scripts/../config/fashion-mnist.json") || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 69 && $said == "deps build data" ]]
+}
+
+check "scripts/run installs no data that the job does not name" without_data
+check "scripts/run installs the package whose folder the job names" with_data
+check "not if the command line names another folder" data_from_elsewhere
+check "the command line can name it too" data_by_command
+check "the job need not come first" data_in_any_order
+check "a job that is not there is the daemon's to tell" job_that_is_not_there
+check "data that cannot be had is the end" data_cannot_be_had
 
 # ---- scripts/gpu-check ----
 
