@@ -82,16 +82,19 @@ static void resume(uint64_t update)
 /* A file's lines that are no events, `timing` cut off. */
 static char *numbers(const char *path)
 {
-    char *text = file_read(path), *rest, *kept = calloc(1, strlen(text) + 1);
-    ck_assert_ptr_nonnull(kept);
+    char *text = file_read(path), *rest, *kept = NULL;
+    size_t bytes;
+    FILE *stream = open_memstream(&kept, &bytes);
+    ck_assert_ptr_nonnull(stream);
     for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
         if (strncmp(line, "{\"event\"", 8) == 0)
             continue;
         char *timing = strstr(line, ",\"timing\"");
         if (timing != NULL)
             *timing = '\0';
-        strcat(strcat(kept, line), "\n");
+        fprintf(stream, "%s\n", line);
     }
+    fclose(stream);
     free(text);
     return kept;
 }
