@@ -1,6 +1,7 @@
 /* Run directories and socket folders. Supervisor process; its only thread. */
 #include "daemon/rundir.h"
 
+#include "daemon/resume.h"
 #include "worker/cast.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@ static const char *const run_files[] = {"job.json", "episodes.log", "episodes.js
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
 enum { SOCKET_PATH_BYTES = sizeof((struct sockaddr_un *)0)->sun_path };
+_Static_assert(sizeof((struct rundir *)0)->real >= PATH_MAX, "realpath writes that much");
 
 /* What cannot be made is no missing input: it is I/O, unless it is a matter of permission. */
 static enum status output_error(struct error *error, int errnum, const char *what, const char *path)
@@ -112,13 +114,14 @@ static enum status move_earlier_run(struct rundir *dir, struct error *error)
     return STATUS_OK;
 }
 
+/* Written beside its place and renamed, so that a run keeps its job whatever happens on the way. */
 static enum status write_job(struct rundir *dir, const struct job *job, struct error *error)
 {
     size_t bytes;
     char *text = job_format(job, &bytes);
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for job.json");
-    int fd = openat(dir->fd, "job.json", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = openat(dir->fd, "job.json.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     enum status status = STATUS_OK;
     ssize_t written = fd < 0 ? -1 : write(fd, text, bytes);
     if (written != (ssize_t)bytes)
@@ -128,6 +131,10 @@ static enum status write_job(struct rundir *dir, const struct job *job, struct e
                                          dir->path, written, bytes);
     if (fd >= 0 && close(fd) != 0 && status == STATUS_OK)
         status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+    if (status == STATUS_OK && renameat(dir->fd, "job.json.tmp", dir->fd, "job.json") != 0)
+        status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+    if (status != STATUS_OK)
+        unlinkat(dir->fd, "job.json.tmp", 0);
     free(text);
     return status;
 }
@@ -196,17 +203,17 @@ static enum status clear_leftovers(const char *address, struct error *error)
 
 static enum status choose_address(struct rundir *dir, const struct job *job, struct error *error)
 {
-    char folder[SOCKET_PATH_BYTES], real[PATH_MAX], longest[CONTROL_ADDRESS_BYTES];
+    char folder[SOCKET_PATH_BYTES], longest[CONTROL_ADDRESS_BYTES];
     unsigned char hash[16];
     char hex[2 * sizeof hash + 1];
     enum status status = socket_folder(folder, sizeof folder, error);
     if (status != STATUS_OK)
         return status;
-    if (realpath(dir->path, real) == NULL)
+    if (realpath(dir->path, dir->real) == NULL)
         return error_set_errno(error, errno, "cannot resolve %s", dir->path);
     if (sodium_init() < 0)
         return error_set(error, STATUS_INTERNAL, "libsodium does not start");
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)real, strlen(real), NULL, 0);
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)dir->real, strlen(dir->real), NULL, 0);
     sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
     char address[sizeof dir->address];
     snprintf(address, sizeof address, "ipc://%s/%s.sock", folder, hex);
@@ -238,25 +245,66 @@ static enum status choose_path(struct rundir *dir, const char *path, const struc
     return STATUS_OK;
 }
 
-enum status rundir_open(struct rundir *dir, const char *path, const struct job *job, struct error *error)
+static enum status open_directory(struct rundir *dir, struct error *error)
+{
+    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return dir->fd >= 0 ? STATUS_OK : output_error(error, errno, "open the run directory", dir->path);
+}
+
+enum status rundir_open(struct rundir *dir, const char *path, struct job *job, struct error *error)
 {
     *dir = (struct rundir){.fd = -1, .lock_fd = -1};
     enum status status = choose_path(dir, path, job, error);
     if (status == STATUS_OK)
         status = make_directories(dir->path, error);
-    if (status == STATUS_OK) {
-        dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (dir->fd < 0)
-            status = output_error(error, errno, "open the run directory", dir->path);
-    }
+    if (status == STATUS_OK)
+        status = open_directory(dir, error);
     if (status == STATUS_OK)
         status = take_lock(dir, error);
     if (status == STATUS_OK)
         status = choose_address(dir, job, error);
     if (status == STATUS_OK)
         status = move_earlier_run(dir, error);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        job_resolve(job);
         status = write_job(dir, job, error);
+    }
+    if (status != STATUS_OK)
+        rundir_close(dir);
+    return status;
+}
+
+/* A run that can go on is one that has its job. */
+static enum status find_run(struct rundir *dir, char *job_path, size_t bytes, struct error *error)
+{
+    struct stat info;
+    int length = snprintf(job_path, bytes, "%s/job.json", dir->path);
+    if (length < 0 || (size_t)length >= bytes)
+        return error_set(error, STATUS_INVALID, "the run directory's path is too long: %.200s…", dir->path);
+    if (stat(job_path, &info) != 0)
+        return error_set_errno(error, errno, "there is no run to resume: cannot look at %s", job_path);
+    return STATUS_OK;
+}
+
+enum status rundir_resume(struct rundir *dir, const char *path, struct job *job, struct error *error)
+{
+    char job_path[sizeof dir->path];
+    *dir = (struct rundir){.fd = -1, .lock_fd = -1};
+    enum status status = choose_path(dir, path, job, error);
+    if (status == STATUS_OK)
+        status = find_run(dir, job_path, sizeof job_path, error);
+    if (status == STATUS_OK)
+        status = open_directory(dir, error);
+    if (status == STATUS_OK)
+        status = take_lock(dir, error);
+    if (status == STATUS_OK)
+        status = resume_adopt(job_path, job, error);
+    if (status == STATUS_OK)
+        status = choose_address(dir, job, error);
+    if (status == STATUS_OK) {
+        job_resolve(job);
+        status = write_job(dir, job, error);
+    }
     if (status != STATUS_OK)
         rundir_close(dir);
     return status;

@@ -10,7 +10,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -234,8 +233,9 @@ static enum status spawn_all(struct supervisor *s, struct error *error)
     enum status status = s->cast.segments ? child_segments_open(&s->segments, s->count, error) : STATUS_OK;
     struct control_start start = {.incarnation = 1, .generation = 1};
     memcpy(start.address, s->config->dir->address, sizeof start.address);
-    if (status == STATUS_OK && realpath(s->config->dir->path, start.run_dir) == NULL)
-        status = error_set_errno(error, errno, "cannot resolve %s", s->config->dir->path);
+    memcpy(start.run_dir, s->config->dir->real, sizeof start.run_dir);
+    if (s->config->resume != NULL)
+        memcpy(start.resume, s->config->resume->checkpoint, sizeof start.resume);
     for (unsigned i = 0; i < s->count && status == STATUS_OK; i++) {
         start.worker = (uint16_t)i;
         start.role = cast_role(&s->cast, start.worker);
@@ -277,7 +277,8 @@ enum status supervise(const struct supervise_config *config, struct error *error
     if (status == STATUS_OK)
         status = take_signals(&s, error);
     if (status == STATUS_OK)
-        status = runlog_start(config->log, error);
+        status = config->resume != NULL ? runlog_resume(config->log, config->resume->update, error)
+                                        : runlog_start(config->log, error);
     if (status != STATUS_OK) {
         supervisor_close(&s);
         return status;

@@ -1,14 +1,15 @@
 /* The supervisor: forks the workers, watches them, writes the logs, obeys signals.
  *
  * One thread; no ZeroMQ, no math library, so that fork is safe at any time. It decides nothing about
- * training: the agent says what happened and when the job is over. What it does when a worker says or does
+ * training: server 0 says what happened and when the job is over. What it does when a worker says or does
  * something is one table, [state of the worker][event], in supervise.c.
  *
- * The end, in order: the server finishes its round and says FINISHED; the clients leave; the server
- * leaves; the logs close. A worker that dies unasked ends the job. */
+ * The end, in order: server 0 finishes its round and says FINISHED; the clients leave; the servers leave,
+ * from the highest number down; the logs close. A worker that dies unasked ends the job. */
 #ifndef DAEMON_SUPERVISE_H
 #define DAEMON_SUPERVISE_H
 
+#include "daemon/resume.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
 #include "kernels/base/status.h"
@@ -18,7 +19,8 @@ struct supervise_config {
     struct job *job; /* `log` may change when the job file is read again */
     struct rundir *dir;
     struct runlog *log;
-    const char *job_path; /* for SIGHUP */
+    const struct resume_point *resume; /* NULL: a fresh start */
+    const char *job_path;              /* for SIGHUP */
     const char *const *overrides;
     size_t override_count;
 };

@@ -203,6 +203,19 @@ START_TEST(each_earlier_run_moves_to_a_folder_of_its_own)
 }
 END_TEST
 
+/* Checkpoints belong to the run that made them, be it all that is left of it. */
+START_TEST(checkpoints_move_with_their_run)
+{
+    ck_assert_int_eq(mkdir("run", 0777), 0);
+    ck_assert_int_eq(mkdir("run/checkpoints", 0777), 0);
+    write_file("run/checkpoints/00000004", "a checkpoint");
+    open_run(&dir, "run");
+    rundir_close(&dir);
+    ck_assert(!there("run/checkpoints"));
+    expect_file("run/previous-1/checkpoints/00000004", "a checkpoint");
+}
+END_TEST
+
 /* A name that is taken, by whatever, is not an earlier run's new place. */
 START_TEST(what_stands_at_previous_n_is_left_alone)
 {
@@ -358,6 +371,29 @@ START_TEST(the_longest_address_fits_and_the_next_is_refused)
 }
 END_TEST
 
+/* The longest is that of the last server. */
+START_TEST(a_job_with_more_servers_needs_a_shorter_folder)
+{
+    static const char text[] =
+        "{\"kind\":\"parameter-server\",\"server\":{\"count\":11},\"stop\":{\"updates\":1}}";
+    char folder[128];
+    struct job_problems problems = {0};
+    ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
+    job_problems_fini(&problems);
+    memset(folder, 'd', sizeof folder);
+    memcpy(folder, workplace.folder, strlen(workplace.folder));
+    folder[strlen(workplace.folder)] = '/';
+    folder[107 - SOCKET_NAME_BYTES] = '\0';
+    setenv("RUNTIME_DIRECTORY", folder, 1);
+    refuse_run("run", STATUS_INVALID, "a path of 108 bytes: expected at most 107"); // with ".10"
+    folder[107 - SOCKET_NAME_BYTES - 1] = '\0';
+    setenv("RUNTIME_DIRECTORY", folder, 1);
+    open_run(&dir, "run");
+    bind_socket(server_path(&dir, 10));
+    rundir_close(&dir);
+}
+END_TEST
+
 START_TEST(a_socket_folder_that_others_may_enter_is_refused)
 {
     static const mode_t modes[] = {0755, 0750, 0701, 0702, 0740};
@@ -421,6 +457,27 @@ START_TEST(close_removes_its_socket)
     bind_socket(path);
     rundir_close(&dir);
     ck_assert(!there(path));
+}
+END_TEST
+
+/* Of an earlier run with more servers than this one has, or of this one's own. */
+START_TEST(every_servers_socket_is_removed)
+{
+    char paths[JOB_SERVERS_MAX][CONTROL_ADDRESS_BYTES];
+    open_run(&dir, "run");
+    for (unsigned server = 0; server < JOB_SERVERS_MAX; server++)
+        snprintf(paths[server], sizeof paths[server], "%s", server_path(&dir, server));
+    if (_i == 0)
+        rundir_close(&dir);
+    for (unsigned server = 0; server < JOB_SERVERS_MAX; server++)
+        bind_socket(paths[server]);
+    if (_i == 0)
+        open_run(&dir, "run");
+    else
+        rundir_close(&dir);
+    for (unsigned server = 0; server < JOB_SERVERS_MAX; server++)
+        ck_assert(!there(paths[server]));
+    rundir_close(&dir);
 }
 END_TEST
 
@@ -494,6 +551,7 @@ int main(void)
     tcase_add_loop_test(directory, a_service_has_the_first_of_its_state_directories, 0, 2);
     tcase_add_test(directory, job_json_is_the_resolved_job);
     tcase_add_test(directory, each_earlier_run_moves_to_a_folder_of_its_own);
+    tcase_add_test(directory, checkpoints_move_with_their_run);
     tcase_add_test(directory, what_stands_at_previous_n_is_left_alone);
     TCase *lock = add_case(suite, "lock");
     tcase_add_test(lock, a_directory_in_use_names_the_process);
@@ -504,11 +562,13 @@ int main(void)
     tcase_add_test(sockets, the_address_belongs_to_the_real_path);
     tcase_add_loop_test(sockets, the_address_is_in_the_folder_that_is_ours, 0, 3);
     tcase_add_loop_test(sockets, the_longest_address_fits_and_the_next_is_refused, 0, 4);
+    tcase_add_test(sockets, a_job_with_more_servers_needs_a_shorter_folder);
     tcase_add_loop_test(sockets, a_socket_folder_that_others_may_enter_is_refused, 0, 5);
     tcase_add_loop_test(sockets, a_socket_folder_that_is_none_is_refused, 0, 2);
     tcase_add_test(sockets, another_users_socket_folder_is_refused);
     tcase_add_test(sockets, a_leftover_socket_is_removed);
     tcase_add_test(sockets, close_removes_its_socket);
+    tcase_add_loop_test(sockets, every_servers_socket_is_removed, 0, 2);
     tcase_add_test(sockets, a_refused_open_leaves_the_holders_socket);
     tcase_add_loop_test(sockets, a_stranger_in_the_sockets_place_is_refused_and_left_alone, 0, 3);
     return suite_run(suite);

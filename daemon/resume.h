@@ -1,0 +1,26 @@
+/* --resume: whether a job is the one that a run directory began with, and where it goes on.
+ *
+ * What a run has computed stands for one job; only when it stops, what it logs, when it saves and how it is
+ * watched may change on the way. What depended on the machine when the run began (/trainers/threads) is kept,
+ * unless the job file says it itself. The supervisor's process, before it forks; blocks on files. */
+#ifndef DAEMON_RESUME_H
+#define DAEMON_RESUME_H
+
+#include "kernels/base/status.h"
+#include "worker/checkpoint.h"
+#include "worker/job/job.h"
+
+/* Compares `job` with the job file of the run, `path`, and takes over what is kept. STATUS_NOT_FOUND: there
+ * is no such file; STATUS_CORRUPT: it is no job file; STATUS_INVALID names the keys that differ. */
+enum status resume_adopt(const char *path, struct job *job, struct error *error);
+
+struct resume_point {
+    char checkpoint[CHECKPOINT_PATH_BYTES]; /* "": the run goes on from its beginning */
+    uint64_t update;                        /* the last that is in it */
+};
+
+/* Finds the newest sound checkpoint of the run in `run_dir`, with a warning for each newer one that is
+ * damaged; none at all is told, and no error. STATUS_IO, STATUS_NO_MEMORY. */
+enum status resume_find(struct resume_point *point, const char *run_dir, struct error *error);
+
+#endif

@@ -1,0 +1,228 @@
+/* --resume (daemon/resume.h, daemon/rundir.h): which job may go on in a run directory, and from where. */
+#include "daemon/resume.h"
+#include "daemon/rundir.h"
+#include "test/process.h"
+#include "test/workplace.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct job job;
+static struct rundir dir;
+static struct error error;
+
+static void parse(const char *overrides[], size_t count)
+{
+    static const char text[] =
+        "{\"kind\":\"parameter-server\",\"stop\":{\"updates\":4},\"server\":{\"count\":2}}";
+    struct job_problems problems = {0};
+    enum status status = job_parse(&job, text, strlen(text), "tiny.json", overrides, count, &problems);
+    ck_assert_msg(status == STATUS_OK, "%s", problems.text);
+    job_problems_fini(&problems);
+}
+
+static bool there(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* A run that has been: its job, its logs, something in checkpoints/. */
+static void open_place(void)
+{
+    workplace_open();
+    ck_assert_int_eq(chdir(workplace.folder), 0);
+    setenv("XDG_RUNTIME_DIR", workplace.folder, 1);
+    unsetenv("RUNTIME_DIRECTORY");
+    unsetenv("STATE_DIRECTORY");
+    error = (struct error){0};
+    parse(NULL, 0);
+    job.trainers.has_threads = true;
+    job.trainers.threads = 3;
+    ck_assert_int_eq(rundir_open(&dir, "run", &job, &error), STATUS_OK);
+    rundir_close(&dir);
+    write_file("run/episodes.log", "log");
+    write_file("run/episodes.jsonl", "jsonl");
+    ck_assert_int_eq(mkdir("run/checkpoints", 0777), 0);
+    parse(NULL, 0);
+}
+
+static void resume_run(void)
+{
+    enum status status = rundir_resume(&dir, "run", &job, &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+}
+
+static void refuse(enum status status, const char *words)
+{
+    ck_assert_int_eq(rundir_resume(&dir, "run", &job, &error), status);
+    ck_assert_int_eq(error.status, status);
+    ck_assert_msg(strstr(error.text, words) != NULL, "expected \"%s\" in: %s", words, error.text);
+    ck_assert(dir.fd == -1 && dir.lock_fd == -1 && dir.address[0] == '\0');
+}
+
+START_TEST(nothing_is_moved)
+{
+    resume_run();
+    ck_assert(!there("run/previous-1") && there("run/checkpoints"));
+    char *log = file_read("run/episodes.log"), *jsonl = file_read("run/episodes.jsonl");
+    ck_assert_str_eq(log, "log");
+    ck_assert_str_eq(jsonl, "jsonl");
+    ck_assert(dir.fd >= 0 && dir.lock_fd >= 0);
+    ck_assert_ptr_nonnull(strstr(dir.real, workplace.folder));
+    free(log);
+    free(jsonl);
+    rundir_close(&dir);
+}
+END_TEST
+
+/* The sum of gradients depends on it, so the machine that resumes does not choose it anew. */
+START_TEST(the_threads_of_the_run_are_kept)
+{
+    resume_run();
+    ck_assert(job.trainers.has_threads && job.trainers.threads == 3);
+    char *text = file_read("run/job.json");
+    ck_assert_ptr_nonnull(strstr(text, "\"threads\": 3"));
+    free(text);
+    rundir_close(&dir);
+    const char *same[] = {"/trainers/threads=3"}, *other[] = {"/trainers/threads=4"};
+    parse(same, 1);
+    resume_run();
+    rundir_close(&dir);
+    parse(other, 1);
+    refuse(STATUS_INVALID, "run/job.json is another job: /trainers/threads (was 3, now 4); ");
+}
+END_TEST
+
+/* And what is changed is the run's from then on. */
+START_TEST(what_says_nothing_about_the_numbers_may_change)
+{
+    const char *overrides[] = {"/stop/updates=9",     "/stop/epochs=2",     "/log/every=3",
+                               "/checkpoint/every=7", "/checkpoint/keep=1", "/supervise/hang_s=33"};
+    parse(overrides, sizeof overrides / sizeof overrides[0]);
+    resume_run();
+    char *text = file_read("run/job.json");
+    ck_assert_ptr_nonnull(strstr(text, "\"updates\": 9"));
+    ck_assert_ptr_nonnull(strstr(text, "\"hang_s\": 33"));
+    ck_assert(!there("run/job.json.tmp"));
+    free(text);
+    rundir_close(&dir);
+}
+END_TEST
+
+START_TEST(every_other_key_is_the_runs)
+{
+    static const struct {
+        const char *override, *words;
+    } keys[] = {
+        {"/seed=9", ": /seed (was 543, now 9); a resumed run may change /stop, "},
+        {"/optimizer/lr=0.0010000000000000002", "/optimizer/lr (was 0.001, now 0.0010000000000000002)"},
+        {"/server/count=1", "/server/count (was 2, now 1)"},
+        {"/server/round=first 2", "/server/round (was \"all\", now \"first 2\")"},
+        {"/data/mean=[0.5,0.5,0.25]", "/data/mean (was "},
+        {"/name=other", "/name (was \"tiny\", now \"other\")"},
+        {"/init=model.safetensors", "/init (was null, now \"model.safetensors\")"},
+    };
+    char *before = file_read("run/job.json");
+    parse((const char *[]){keys[_i].override, "/server/count=1"}, strstr(keys[_i].words, "first 2") ? 2 : 1);
+    refuse(STATUS_INVALID, keys[_i].words);
+    char *after = file_read("run/job.json");
+    ck_assert_str_eq(after, before);
+    free(before);
+    free(after);
+}
+END_TEST
+
+START_TEST(several_differences_are_told_at_once)
+{
+    const char *overrides[] = {"/seed=9", "/model/classes=7", "/transport=inline"};
+    parse(overrides, 3);
+    refuse(STATUS_INVALID, "/seed (was 543, now 9)");
+    ck_assert_ptr_nonnull(strstr(error.text, ", /transport (was \"shared\", now \"inline\")"));
+    ck_assert_ptr_nonnull(strstr(error.text, ", /model/classes (was "));
+}
+END_TEST
+
+/* A long value, alone or among others: the sentence ends all the same. */
+START_TEST(a_list_that_is_too_long_is_cut)
+{
+    char path[1100] = "/init=";
+    memset(path + strlen(path), 'p', 1000);
+    const char *overrides[] = {path, "/seed=9", "/model/classes=7", "/model/width=7", "/data/size=16"};
+    parse(overrides, _i == 0 ? 1 : 5);
+    refuse(STATUS_INVALID, _i == 0 ? "/init (was null, now \"ppppp" : "/seed (was 543, now 9)");
+    ck_assert_ptr_nonnull(strstr(error.text, "; a resumed run may change /stop, "));
+}
+END_TEST
+
+START_TEST(a_directory_without_a_run_is_refused)
+{
+    ck_assert_int_eq(remove("run/job.json"), 0);
+    refuse(STATUS_NOT_FOUND, "there is no run to resume: cannot look at run/job.json");
+    ck_assert_int_eq(rundir_resume(&dir, "nowhere/at/all", &job, &error), STATUS_NOT_FOUND);
+    ck_assert(!there("nowhere"));
+}
+END_TEST
+
+START_TEST(a_run_whose_job_is_damaged_is_refused)
+{
+    write_file("run/job.json", "{\"kind\": \"parameter-server\", \"stop\"");
+    refuse(STATUS_CORRUPT, "the job of the run cannot be read: run/job.json:1:");
+}
+END_TEST
+
+START_TEST(a_run_of_another_kind_is_refused)
+{
+    write_file("run/job.json", "{\"kind\": \"reinforce\", \"name\": \"tiny\"}");
+    refuse(STATUS_INVALID, "/kind (was \"reinforce\", now \"parameter-server\")");
+}
+END_TEST
+
+START_TEST(a_run_that_runs_is_refused)
+{
+    struct rundir second;
+    resume_run();
+    ck_assert_int_eq(rundir_resume(&second, "run", &job, &error), STATUS_BUSY);
+    rundir_close(&dir);
+}
+END_TEST
+
+START_TEST(without_a_checkpoint_it_goes_on_from_the_beginning)
+{
+    struct resume_point point = {.update = 7};
+    ck_assert_int_eq(resume_find(&point, "run", &error), STATUS_OK);
+    ck_assert(point.update == 0 && point.checkpoint[0] == '\0');
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("resume");
+    TCase *tests = tcase_create("resume");
+    tcase_add_checked_fixture(tests, open_place, workplace_close);
+    tcase_add_test(tests, nothing_is_moved);
+    tcase_add_test(tests, the_threads_of_the_run_are_kept);
+    tcase_add_test(tests, what_says_nothing_about_the_numbers_may_change);
+    tcase_add_loop_test(tests, every_other_key_is_the_runs, 0, 7);
+    tcase_add_test(tests, several_differences_are_told_at_once);
+    tcase_add_loop_test(tests, a_list_that_is_too_long_is_cut, 0, 2);
+    tcase_add_test(tests, a_directory_without_a_run_is_refused);
+    tcase_add_test(tests, a_run_whose_job_is_damaged_is_refused);
+    tcase_add_test(tests, a_run_of_another_kind_is_refused);
+    tcase_add_test(tests, a_run_that_runs_is_refused);
+    tcase_add_test(tests, without_a_checkpoint_it_goes_on_from_the_beginning);
+    suite_add_tcase(suite, tests);
+    return suite_run(suite);
+}
