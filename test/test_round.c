@@ -11,8 +11,12 @@ static struct error error;
 
 static void make(int rule, uint32_t number, uint32_t trainers, uint64_t version, const uint64_t *steps)
 {
-    struct round_config config = {
-        .rule = rule, .number = number, .trainers = trainers, .version = version, .steps = steps};
+    struct round_config config = {.rule = rule,
+                                  .number = number,
+                                  .trainers = trainers,
+                                  .version = version,
+                                  .steps = steps,
+                                  .first_worker = 2};
     ck_assert_int_eq(round_new(&r, &config, &error), STATUS_OK);
 }
 
@@ -131,11 +135,11 @@ START_TEST(a_replay_replaces_and_counts_once)
     ck_assert(add(1, 0, 0));
     ck_assert_uint_eq(round_waiting(r), 1);
     expect_members("");
-    refuse(1, 0, 1, "trainer 1, step 0: computed from version 1: expected none above 0");
+    refuse(1, 0, 1, "trainer 3, step 0: computed from version 1: expected none above 0");
     add(0, 0, 0);
     make_round("01");
     ck_assert_uint_eq(round_step(r, 1), 1);
-    refuse(1, 0, 0, "trainer 1 sent step 0: expected step 1"); /* its round is made */
+    refuse(1, 0, 0, "trainer 3 sent step 0: expected step 1"); /* its round is made */
     round_free(r);
 }
 END_TEST
@@ -160,13 +164,13 @@ START_TEST(wrong_numbers_are_told_by_name)
 {
     const uint64_t steps[] = {4, 9};
     make(JOB_ROUND_ALL, 0, 2, 5, steps);
-    refuse(1, 9, 5, "trainer 1, step 9: computed from version 5: it has been given none");
+    refuse(1, 9, 5, "trainer 3, step 9: computed from version 5: it has been given none");
     give_all(2);
-    refuse(1, 10, 5, "trainer 1 sent step 10: expected step 9");
-    refuse(1, 8, 5, "trainer 1 sent step 8: expected step 9");
-    refuse(0, UINT64_MAX, 5, "trainer 0 sent step 18446744073709551615: expected step 4");
-    refuse(1, 9, 6, "trainer 1, step 9: computed from version 6: expected none above 5");
-    refuse(1, 9, 4, "trainer 1, step 9: computed from version 4: expected 5, which it was given");
+    refuse(1, 10, 5, "trainer 3 sent step 10: expected step 9");
+    refuse(1, 8, 5, "trainer 3 sent step 8: expected step 9");
+    refuse(0, UINT64_MAX, 5, "trainer 2 sent step 18446744073709551615: expected step 4");
+    refuse(1, 9, 6, "trainer 3, step 9: computed from version 6: expected none above 5");
+    refuse(1, 9, 4, "trainer 3, step 9: computed from version 4: expected 5, which it was given");
     refuse(1, 9, ROUND_NO_VERSION, "expected none above 5");
     add(1, 9, 5);
     round_free(r);

@@ -47,14 +47,16 @@ enum model_arg { MODEL_VERSION, MODEL_OFFSET, MODEL_STEP, MODEL_FLAGS };
 
 /* METHOD_PUSH_CHUNK, trainer to any pserver, inline only: elements [first, first + n) of the contribution of
  * `step`, within the server's range; one tensor, float32[n]. They may come in any order and again; the
- * contribution counts when PUSH_PULL comes, which must find every element there. Reply: nothing. */
+ * contribution counts when PUSH_PULL comes, which must find every element there. `first` and n are multiples
+ * of PIECE_ELEMENTS, as the ends of every server's range are. Reply: nothing. */
 enum push_chunk_arg { CHUNK_STEP, CHUNK_FIRST };
 
 /* METHOD_PUSH_PULL, trainer to every pserver: the contribution of `step`, computed from version `base`.
- * Request args: step, base, loss (the bits of a double), bytes of the whole image (what the contribution
- * lies in: the sender's outbox from offset 0, or the chunks sent before). No tensors. No deadline: it is
- * answered when the round is complete, or at once when it came too late for its round. A replay of the same
- * step replaces what it repeats. Reply args as GET_MODEL's; no tensors. */
+ * Request args: step, base, loss (the bits of a double), bytes of the whole image, (P + B) * 4 (what the
+ * contribution lies in: the sender's outbox from offset 0, or the chunks sent before). No tensors. No
+ * deadline: it is answered when the round is complete, or at once when it came too late for its round; with
+ * STATUS_SHUTDOWN when the job has made its last update. A replay of the same step replaces what it repeats.
+ * Reply args as GET_MODEL's; no tensors. */
 enum push_pull_arg { PUSH_STEP, PUSH_BASE, PUSH_LOSS, PUSH_BYTES };
 
 enum pull_flag {
@@ -64,7 +66,9 @@ enum pull_flag {
 
 /* METHOD_EVALUATE, pserver 0 to every trainer: part `part` of `parts` of the held-out data, on `version`,
  * whose slot is at `offset` (NOWHERE: to be pulled). It is sent before the reply which gives the trainer that
- * version, and comes to it first. Reply args: sum of the losses (the bits of a double), correct, samples. */
+ * version, and comes to it first. Every server writes a version into the same slot, but the others may come
+ * to it later than server 0: their own replies say when. Reply args: sum of the losses (the bits of a
+ * double), correct, samples. */
 enum evaluate_arg { EVALUATE_VERSION, EVALUATE_OFFSET, EVALUATE_PART, EVALUATE_PARTS };
 enum evaluated_arg { EVALUATED_LOSS, EVALUATED_CORRECT, EVALUATED_SAMPLES };
 
@@ -72,7 +76,10 @@ enum evaluated_arg { EVALUATED_LOSS, EVALUATED_CORRECT, EVALUATED_SAMPLES };
  * of `version` (worker/checkpoint.h), once you have that version. Reply: nothing. */
 enum save_part_arg { SAVE_VERSION };
 
-enum { PARAMETER_SERVER_CHUNK_ELEMENTS_MAX = 1 << 17 }; /* 512 KiB: half of the largest payload */
+enum {
+    PARAMETER_SERVER_CHUNK_ELEMENTS_MAX = 1 << 17, /* 512 KiB: half of the largest payload */
+    PARAMETER_SERVER_PIECE_ELEMENTS = 16,
+};
 #define PARAMETER_SERVER_NEWEST UINT64_MAX
 #define PARAMETER_SERVER_NOWHERE UINT64_MAX
 

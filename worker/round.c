@@ -4,6 +4,7 @@
 #include "worker/round.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 struct seat {
@@ -16,7 +17,7 @@ struct seat {
 
 struct round {
     int rule;
-    uint32_t number, trainers, slots;
+    uint32_t number, trainers, slots, first_worker;
     uint64_t version, late, turns;
     uint64_t slot[JOB_TRAINERS_MAX + 1]; /* (slots) the version in each */
     struct seat seat[];                  /* (trainers) */
@@ -43,6 +44,7 @@ enum status round_new(struct round **out, const struct round_config *config, str
     round->number = config->number;
     round->trainers = config->trainers;
     round->slots = round_slots(config);
+    round->first_worker = config->first_worker;
     round->version = config->version;
     for (uint32_t i = 0; i < round->slots; i++)
         round->slot[i] = i == 0 ? config->version : ROUND_NO_VERSION;
@@ -115,29 +117,26 @@ enum status round_check_step(const struct round *round, uint32_t trainer, uint64
     const struct seat *seat = &round->seat[trainer];
     if (step == seat->step)
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "trainer %u sent step %llu: expected step %llu", trainer,
-                     (unsigned long long)step, (unsigned long long)seat->step);
+    return error_set(error, STATUS_INVALID, "trainer %u sent step %llu: expected step %llu",
+                     round->first_worker + trainer, (unsigned long long)step, (unsigned long long)seat->step);
 }
 
 static enum status check_base(const struct round *round, uint32_t trainer, uint64_t base, struct error *error)
 {
     const struct seat *seat = &round->seat[trainer];
-    uint64_t expected = seat->held == ROUND_NO_VERSION && seat->waiting ? seat->base : seat->held;
+    const uint64_t given = seat->held == ROUND_NO_VERSION && seat->waiting ? seat->base : seat->held;
+    char expected[64];
     if (base > round->version)
-        return error_set(error, STATUS_INVALID,
-                         "trainer %u, step %llu: computed from version %llu: expected none above %llu",
-                         trainer, (unsigned long long)seat->step, (unsigned long long)base,
-                         (unsigned long long)round->version);
-    if (expected == ROUND_NO_VERSION)
-        return error_set(error, STATUS_INVALID,
-                         "trainer %u, step %llu: computed from version %llu: it has been given none", trainer,
-                         (unsigned long long)seat->step, (unsigned long long)base);
-    if (base != expected)
-        return error_set(
-            error, STATUS_INVALID,
-            "trainer %u, step %llu: computed from version %llu: expected %llu, which it was given", trainer,
-            (unsigned long long)seat->step, (unsigned long long)base, (unsigned long long)expected);
-    return STATUS_OK;
+        snprintf(expected, sizeof expected, "expected none above %llu", (unsigned long long)round->version);
+    else if (given == ROUND_NO_VERSION)
+        snprintf(expected, sizeof expected, "it has been given none");
+    else if (base != given)
+        snprintf(expected, sizeof expected, "expected %llu, which it was given", (unsigned long long)given);
+    else
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "trainer %u, step %llu: computed from version %llu: %s",
+                     round->first_worker + trainer, (unsigned long long)seat->step, (unsigned long long)base,
+                     expected);
 }
 
 enum status round_add(struct round *round, uint32_t trainer, uint64_t step, uint64_t base, bool *replay,

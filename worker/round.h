@@ -43,6 +43,7 @@ struct round_config {
     uint32_t trainers;     /* 1..JOB_TRAINERS_MAX */
     uint64_t version;      /* to begin with; it lies in slot 0 */
     const uint64_t *steps; /* (trainers) each one's next step; NULL: 0 */
+    uint32_t first_worker; /* the first trainer's worker number: messages name a trainer by its own */
 };
 
 /* How many slots such a round needs; at least 2. */
