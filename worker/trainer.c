@@ -160,6 +160,13 @@ static enum status ask_all(struct trainer *t, enum wire_method method, const str
     return status;
 }
 
+static enum status go_on_from(struct trainer *t, const struct trainer_version *answer, struct error *error)
+{
+    t->at = *answer;
+    t->over = t->over || answer->last;
+    return trainer_model_take(t, answer, error);
+}
+
 /* Gets the newest model and the step to go on with. Servers that work on their parts of one round may be a
  * version apart while it is made: then the older one, which the others still have, is gone on from, and its
  * step computed again. */
@@ -174,12 +181,7 @@ static enum status get_model(struct trainer *t, struct error *error)
         ask.args[GET_VERSION] = answer.version;
         status = ask_all(t, METHOD_GET_MODEL, &ask, false, &answer, &agree, error);
     }
-    if (status == STATUS_OK)
-        status = trainer_model_take(t, &answer, error);
-    if (status == STATUS_OK)
-        t->at = answer;
-    t->over = t->over || answer.last;
-    return status;
+    return status == STATUS_OK ? go_on_from(t, &answer, error) : status;
 }
 
 static enum status push_pull(struct trainer *t, double loss, struct error *error)
@@ -200,10 +202,7 @@ static enum status push_pull(struct trainer *t, double loss, struct error *error
                          "step, and one version",
                          (unsigned long long)t->at.step, (unsigned long long)answer.step,
                          (unsigned long long)answer.version, agree ? "" : " and others");
-    status = trainer_model_take(t, &answer, error);
-    t->at = answer;
-    t->over = t->over || answer.last;
-    return status;
+    return go_on_from(t, &answer, error);
 }
 
 /* ---- a step ---- */

@@ -74,7 +74,7 @@ void classifier_free(struct classifier *classifier)
 }
 
 static struct variable *input_images(const struct classifier *classifier, struct tape *tape, uint32_t samples,
-                                     const float *images)
+                                     const void *images)
 {
     return tape_input(tape, SHAPE4(samples, classifier->channels, classifier->size, classifier->size),
                       DTYPE_F32, "images", images);
@@ -110,7 +110,7 @@ static enum status zeros_map(void **zeros, size_t bytes, int protection, struct 
     return STATUS_OK;
 }
 
-static enum status forward_on_zeros(struct classifier *classifier, struct tape *tape, const float *images,
+static enum status forward_on_zeros(struct classifier *classifier, struct tape *tape, const void *images,
                                     struct error *error)
 {
     tape_begin(tape, TAPE_INFER, NULL);
@@ -131,7 +131,7 @@ enum status classifier_settle(struct classifier *classifier, struct tape *tape, 
     if (status != STATUS_OK)
         return status;
     place_at(params, zeros);
-    status = forward_on_zeros(classifier, tape, (const float *)((const char *)zeros + model), error);
+    status = forward_on_zeros(classifier, tape, (const char *)zeros + model, error);
     if (status == STATUS_OK)
         params_adopt(params);
     params_displace(params);
