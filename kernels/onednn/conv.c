@@ -33,23 +33,23 @@ static struct conv conv_of(const struct op_call *call)
     return conv;
 }
 
-static dnnl_primitive_desc_t describe_forward(struct builder *builder, const struct op_call *call,
-                                              const struct conv *conv)
+/* In inference too as for training: for one of the two kinds the library often wants other weights, and an
+ * evaluation between two steps would repack all of them. */
+static dnnl_primitive_desc_t describe_forward(struct builder *builder, const struct conv *conv)
 {
     dnnl_convolution_desc_t operation;
-    return builder_describe(builder,
-                            dnnl_convolution_forward_desc_init(
-                                &operation, call->keep ? dnnl_forward_training : dnnl_forward_inference,
-                                dnnl_convolution_direct, &conv->x, &conv->weight,
-                                conv->biased ? &conv->bias : NULL, &conv->y, conv->stride, conv->padding,
-                                conv->padding),
-                            &operation, NULL);
+    return builder_describe(
+        builder,
+        dnnl_convolution_forward_desc_init(&operation, dnnl_forward_training, dnnl_convolution_direct,
+                                           &conv->x, &conv->weight, conv->biased ? &conv->bias : NULL,
+                                           &conv->y, conv->stride, conv->padding, conv->padding),
+        &operation, NULL);
 }
 
 static void build_forward(struct builder *builder, const struct op_call *call)
 {
     const struct conv conv = conv_of(call);
-    dnnl_primitive_desc_t forward = describe_forward(builder, call, &conv);
+    dnnl_primitive_desc_t forward = describe_forward(builder, &conv);
     const dnnl_memory_desc_t *weight = builder_query(builder, forward, dnnl_query_weights_md);
     struct binding bindings[5] = {
         {DNNL_ARG_SRC, builder_input(builder, PLACE_IN, 0, call->in[0],
@@ -131,7 +131,7 @@ static void build_backward_weights(struct builder *builder, const struct op_call
 static void build_backward(struct builder *builder, const struct op_call *call)
 {
     const struct conv conv = conv_of(call);
-    dnnl_primitive_desc_t forward = describe_forward(builder, call, &conv);
+    dnnl_primitive_desc_t forward = describe_forward(builder, &conv);
     if (call->din[0] != NULL)
         build_backward_data(builder, call, &conv, forward);
     if (call->din[1] != NULL || (conv.biased && call->din[2] != NULL))
