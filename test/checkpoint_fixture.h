@@ -10,6 +10,7 @@
 #include "worker/checkpoint.h"
 
 #include <check.h>
+#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,12 +264,66 @@ static inline void checkpoint_make(uint64_t update, uint64_t seed, uint32_t keep
     CK_OK(checkpoint_publish(workplace.run_dir, update, keep, &checkpoint_error));
 }
 
-/* RUN/checkpoints/NAME. */
+static inline int compare_names(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* The names in RUN/checkpoints (or NAME in it), sorted, with a blank between them. */
+static inline void expect_names(const char *name, const char *expected)
+{
+    char path[160], names[512] = "";
+    struct dirent **entries;
+    snprintf(path, sizeof path, "%s/checkpoints/%s", workplace.run_dir, name);
+    const int count = scandir(path, &entries, NULL, compare_names);
+    ck_assert_msg(count >= 0, "%s cannot be listed", path);
+    for (int i = 0; i < count; i++) {
+        const size_t length = strlen(names);
+        if (entries[i]->d_name[0] != '.')
+            snprintf(names + length, sizeof names - length, "%s%s", length == 0 ? "" : " ",
+                     entries[i]->d_name);
+        free(entries[i]);
+    }
+    free(entries);
+    ck_assert_str_eq(names, expected);
+}
+
+static inline void expect_failure(enum status status, enum status expected, const char *words)
+{
+    ck_assert_msg(status == expected, "expected %s, got %s: %s", status_name(expected), status_name(status),
+                  checkpoint_error.text);
+    ck_assert_int_eq(checkpoint_error.status, expected);
+    ck_assert_msg(strstr(checkpoint_error.text, words) != NULL, "\"%s\" does not say \"%s\"",
+                  checkpoint_error.text, words);
+}
+
+/* RUN/checkpoints/NAME, until the next call but one. */
 static inline const char *checkpoint_at(const char *name)
 {
-    static char path[160];
-    snprintf(path, sizeof path, "%s/checkpoints/%s", workplace.run_dir, name);
+    static char paths[2][160];
+    static unsigned turn;
+    char *path = paths[turn++ % 2];
+    snprintf(path, sizeof paths[0], "%s/checkpoints/%s", workplace.run_dir, name);
     return path;
+}
+
+static char
+    told[512]; /* what checkpoint_newest told of: the paths' last parts and why, one behind the other */
+
+static inline void tell(const char *path, const char *why)
+{
+    const size_t length = strlen(told);
+    snprintf(told + length, sizeof told - length, "%s: %s; ", strrchr(path, '/') + 1, why);
+}
+
+static inline void expect_newest(uint64_t update, const char *name)
+{
+    struct checkpoint_counters counters;
+    char path[CHECKPOINT_PATH_BYTES];
+    told[0] = '\0';
+    CK_OK(checkpoint_newest(workplace.run_dir, path, &counters, tell, &checkpoint_error));
+    ck_assert_str_eq(path, checkpoint_at(name));
+    ck_assert_uint_eq(counters.update, update);
 }
 
 #endif
