@@ -300,7 +300,7 @@ static inline void expect_failure(enum status status, enum status expected, cons
 /* RUN/checkpoints/NAME, until the next call but one. */
 static inline const char *checkpoint_at(const char *name)
 {
-    static char paths[2][160];
+    static char paths[2][192];
     static unsigned turn;
     char *path = paths[turn++ % 2];
     snprintf(path, sizeof paths[0], "%s/checkpoints/%s", workplace.run_dir, name);
