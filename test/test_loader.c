@@ -220,7 +220,7 @@ END_TEST
 
 START_TEST(a_limit_keeps_the_first_samples)
 {
-    uint32_t samples[2 * 4];
+    uint32_t samples[2 * 4] = {0};
     struct dataset_info info;
     struct error error;
     idx_write(30, 4);

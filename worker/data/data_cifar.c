@@ -4,6 +4,7 @@
 #include "worker/data/image.h"
 #include "worker/data/reader.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -142,6 +143,7 @@ static enum status read_files(struct cifar *cifar, const struct variant *variant
                               const struct job *job, enum dataset_split split, struct error *error)
 {
     const uint64_t bytes = *count * (PIXELS + variant->label_bytes);
+    assert(*count > 0);
     cifar->label_bytes = variant->label_bytes;
     cifar->records = malloc(bytes);
     if (cifar->records == NULL)
