@@ -126,6 +126,9 @@ static enum status open_split(void **state, uint64_t *count, const struct job *j
     if (folder == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a dataset");
     enum status status = list_classes(folder, job, split, error);
+    if (status == STATUS_NOT_FOUND && split != DATASET_TRAIN)
+        status = error_set(error, STATUS_INVALID, "%.300s/%s: no such folder: nothing to evaluate on",
+                           job->data.path, split_names[split]);
     if (status == STATUS_OK && split != DATASET_TRAIN)
         status = check_same_classes(folder, job, error);
     if (status == STATUS_OK)
