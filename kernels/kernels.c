@@ -244,3 +244,49 @@ enum status backend_adam(struct backend *backend, const struct adam_settings *se
         return status;
     return backend->ops->adam(backend, settings, step, parameters, gradient, first, second, error);
 }
+
+/* Whether [a, a + bytes) and [b, b + bytes) have a byte in common. */
+static bool overlap(const void *a, const void *b, size_t bytes)
+{
+    const uintptr_t from = (uintptr_t)a, to = (uintptr_t)b;
+    return a != NULL && b != NULL && from < to + bytes && to < from + bytes;
+}
+
+static bool aligned(const void *memory)
+{
+    return (uintptr_t)memory % 64 == 0;
+}
+
+/* What a round promises of its memory, which is the caller's own. */
+static bool is_sound(const struct backend *backend, const struct sgd_round *round)
+{
+    const size_t bytes = round->count * dtype_bytes(backend->ops->dtype);
+    const void *const velocity = round->first ? NULL : round->velocity;
+    const void *const written[] = {round->parameters_out, round->velocity_out};
+    bool sound = round->parameters != NULL && written[0] != NULL && aligned(round->parameters) &&
+                 aligned(velocity) && !overlap(written[0], written[1], bytes);
+    for (int w = 0; w < 2; w++) {
+        sound = sound && aligned(written[w]) && !overlap(written[w], round->parameters, bytes) &&
+                !overlap(written[w], velocity, bytes);
+        for (uint32_t k = 0; k < round->contributions; k++)
+            sound = sound && round->gradients[k] != NULL && aligned(round->gradients[k]) &&
+                    !overlap(written[w], round->gradients[k], bytes);
+    }
+    return sound;
+}
+
+enum status backend_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error)
+{
+    const bool moves = round->sgd.momentum != 0, reads = moves && !round->first;
+    if (backend->ops->sgd_round == NULL)
+        return error_set(error, STATUS_INVALID, "the %s backend has no pass for a server's round",
+                         backend->ops->name);
+    if (round->contributions == 0)
+        return error_set(error, STATUS_INVALID, "a server's round: expected at least 1 contribution, got 0");
+    if (moves != (round->velocity_out != NULL) || reads != (round->velocity != NULL && !round->first))
+        return error_set(error, STATUS_INVALID, "a server's round: a momentum of %g %s", round->sgd.momentum,
+                         moves ? "needs a velocity" : "takes no velocity");
+    assert(is_sound(backend, round));
+    round->not_finite = UINT32_MAX;
+    return backend->ops->sgd_round(backend, round, error);
+}

@@ -222,8 +222,8 @@ struct sgd_round {
     uint32_t contributions;       /* n >= 1 */
     const void *const *gradients; /* (n) in the order of summation; all in the backend's dtype, host memory */
     const void *parameters, *velocity;
-    void *parameters_out,
-        *velocity_out;   /* overlap none of the others; aligned to 64 bytes like all of them */
+    /* Overlap none of the others; aligned to 64 bytes like all of them. */
+    void *parameters_out, *velocity_out;
     uint32_t threads;    /* 0: one per processor of this process's affinity */
     uint32_t not_finite; /* out: the first contribution with a NaN or an infinity, or UINT32_MAX */
 };
@@ -378,8 +378,10 @@ enum status backend_adam(struct backend *backend, const struct adam_settings *se
                          struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
                          struct tensor *second, struct error *error);
 
-/* struct sgd_round says what it computes; the bits depend neither on `threads` nor on where a range begins.
- * STATUS_INVALID on a backend without it. */
+/* struct sgd_round says what it computes; the bits depend neither on `threads` nor on where a range begins,
+ * and with one contribution they are those of backend_sgd. Allocates nothing. STATUS_INVALID: a backend
+ * without it, no contribution, a momentum without a velocity or the reverse. A contribution with a NaN is no
+ * failure: not_finite tells, and the results are to be thrown away. */
 enum status backend_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error);
 
 #endif

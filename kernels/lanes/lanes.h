@@ -70,6 +70,19 @@ LANES_INLINE void lanes_store(float *to, vf x)
     memcpy(to, &x, sizeof x);
 }
 
+/* Past the caches, to an address aligned to the vector. Other threads see it in order with other stores only
+ * behind an _mm_sfence. */
+LANES_INLINE void lanes_stream(float *to, vf x)
+{
+#if defined(__AVX512F__)
+    _mm512_stream_ps(to, x);
+#elif defined(__AVX2__)
+    _mm256_stream_ps(to, x);
+#else
+    _mm_stream_ps(to, x);
+#endif
+}
+
 /* first, first + 1, …: the lanes' own numbers. */
 LANES_INLINE vu lanes_index(uint32_t first)
 {

@@ -20,7 +20,7 @@ void onednn_use_threads(const struct onednn *onednn)
         omp_set_num_threads(onednn->threads);
 }
 
-static int processors(void)
+int onednn_processors(void)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -80,6 +80,9 @@ static enum status onednn_open(struct backend *backend, const struct backend_set
                                                                    [ISA_AVX512] = &element_lanes_avx512};
     static const struct row_lanes *const row[ISA_COUNT] = {
         [ISA_BASELINE] = &row_lanes_baseline, [ISA_AVX2] = &row_lanes_avx2, [ISA_AVX512] = &row_lanes_avx512};
+    static sgd_lanes_update *const update[ISA_COUNT] = {[ISA_BASELINE] = sgd_lanes_update_baseline,
+                                                        [ISA_AVX2] = sgd_lanes_update_avx2,
+                                                        [ISA_AVX512] = sgd_lanes_update_avx512};
     enum isa isa = ISA_BASELINE;
     enum status status = isa_choose(&isa, error);
     if (status != STATUS_OK)
@@ -89,7 +92,8 @@ static enum status onednn_open(struct backend *backend, const struct backend_set
         return error_set(error, STATUS_NO_MEMORY, "no memory for oneDNN's backend");
     onednn->element = element[isa];
     onednn->row = row[isa];
-    onednn->threads = settings->threads != 0 ? (int)settings->threads : processors();
+    onednn->update = update[isa];
+    onednn->threads = settings->threads != 0 ? (int)settings->threads : onednn_processors();
     onednn_use_threads(onednn);
     status = open_library(onednn, error);
     if (status != STATUS_OK) {
@@ -164,6 +168,7 @@ static const struct backend_ops onednn_ops = {
     .first_not_finite = onednn_first_not_finite,
     .sgd = onednn_sgd,
     .adam = onednn_adam,
+    .sgd_round = onednn_sgd_round,
     .layout_hash = onednn_layout_hash,
     .relayout = onednn_relayout,
 };

@@ -221,6 +221,32 @@ enum status onednn_adam(struct backend *backend, const struct adam_settings *set
     return STATUS_OK;
 }
 
+enum status onednn_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error)
+{
+    (void)error;
+    sgd_lanes_update *const update = onednn_of(backend)->update;
+    const struct sgd_lanes arrays = {.lr = (float)round->sgd.lr,
+                                     .momentum = (float)round->sgd.momentum,
+                                     .first = round->first,
+                                     .contributions = round->contributions,
+                                     .gradients = (const float *const *)round->gradients,
+                                     .parameters = round->parameters,
+                                     .velocity = round->velocity,
+                                     .parameters_out = round->parameters_out,
+                                     .velocity_out = round->velocity_out};
+    const int threads = round->threads != 0 ? (int)round->threads : onednn_processors();
+    const size_t pieces = loop_pieces(round->count);
+    uint32_t strange = UINT32_MAX;
+    (void)threads; // in a build without OpenMP
+#pragma omp parallel for schedule(static) reduction(min : strange) num_threads(threads) if (pieces > 1)
+    for (size_t i = 0; i < pieces; i++) {
+        const uint32_t found = update(&arrays, i * LOOP_PIECE, loop_piece(round->count, i));
+        strange = found < strange ? found : strange;
+    }
+    round->not_finite = strange;
+    return STATUS_OK;
+}
+
 /* ---- layouts ---- */
 
 enum status onednn_relayout(struct backend *backend, struct arena *arena, struct tensor *tensor,

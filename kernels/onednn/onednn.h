@@ -15,6 +15,7 @@
 #include "kernels/kernels.h"
 #include "kernels/lanes/element_lanes.h"
 #include "kernels/lanes/row_lanes.h"
+#include "kernels/lanes/sgd_lanes.h"
 
 #include <oneapi/dnnl/dnnl.h>
 
@@ -38,6 +39,7 @@ struct onednn {
     dnnl_primitive_attr_t attributes; /* scratchpad by the user, nothing else */
     const struct element_lanes *element;
     const struct row_lanes *row;
+    sgd_lanes_update *update;
     int threads;
     struct layout *layouts;
     struct plan *plans[PLAN_BUCKETS];
@@ -54,6 +56,9 @@ static inline struct onednn *onednn_of(const struct backend *backend)
 
 /* Makes the calling thread's parallel regions, the library's too, as wide as the backend was opened. */
 void onednn_use_threads(const struct onednn *onednn); /* backend.c */
+
+/* How many this process may run on. */
+int onednn_processors(void); /* backend.c */
 
 /* ---- layout.c ---- */
 
@@ -220,6 +225,7 @@ enum status onednn_sgd(struct backend *backend, const struct sgd_settings *setti
 enum status onednn_adam(struct backend *backend, const struct adam_settings *settings, uint64_t step,
                         struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
                         struct tensor *second, struct error *error);
+enum status onednn_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error);
 enum status onednn_relayout(struct backend *backend, struct arena *arena, struct tensor *tensor,
                             const void *layout, struct error *error);
 

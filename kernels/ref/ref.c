@@ -135,4 +135,5 @@ const struct backend_ops ref_ops = {
     .first_not_finite = ref_first_not_finite,
     .sgd = ref_sgd,
     .adam = ref_adam,
+    .sgd_round = ref_sgd_round,
 };

@@ -47,6 +47,7 @@ enum status ref_sgd(struct backend *backend, const struct sgd_settings *settings
 enum status ref_adam(struct backend *backend, const struct adam_settings *settings, uint64_t step,
                      struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
                      struct tensor *second, struct error *error);
+enum status ref_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error);
 
 /* An output's memory: what is there, else a block of the call's arena. Every output gets it before anything
  * is computed. */

@@ -150,3 +150,25 @@ enum status ref_adam(struct backend *backend, const struct adam_settings *settin
     }
     return STATUS_OK;
 }
+
+enum status ref_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error)
+{
+    (void)backend;
+    (void)error;
+    const double *const *gradients = (const double *const *)round->gradients;
+    const double *p = round->parameters, *v = round->velocity;
+    double *to = round->parameters_out, *velocity_to = round->velocity_out;
+    for (size_t i = 0; i < round->count; i++) {
+        double velocity = 0;
+        for (uint32_t k = 0; k < round->contributions; k++) {
+            velocity += gradients[k][i];
+            if (!isfinite(gradients[k][i]) && k < round->not_finite)
+                round->not_finite = k;
+        }
+        velocity /= round->contributions;
+        if (velocity_to != NULL)
+            velocity = velocity_to[i] = round->first ? velocity : round->sgd.momentum * v[i] + velocity;
+        to[i] = p[i] - round->sgd.lr * velocity;
+    }
+    return STATUS_OK;
+}

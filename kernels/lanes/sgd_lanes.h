@@ -1,0 +1,29 @@
+/* One range of a parameter server's update (struct sgd_round in kernels/kernels.h), as one instruction set
+ * has it: what the CPU backend spreads over its threads.
+ *
+ * Every element is treated by itself and with the same operations wherever it stands, so an array may be cut
+ * at any multiple of 16 and every set gives the same bits. Pure functions. */
+#ifndef KERNELS_LANES_SGD_LANES_H
+#define KERNELS_LANES_SGD_LANES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct sgd_lanes {
+    float lr, momentum;
+    bool first; /* velocity is not read */
+    uint32_t contributions;
+    const float *const *gradients;
+    const float *parameters, *velocity;
+    float *parameters_out, *velocity_out; /* aligned to 64 bytes; velocity_out NULL: no momentum */
+};
+
+/* Elements [first, first + count); `first` is a multiple of 16. Returns the first contribution that has a NaN
+ * or an infinity among them, or UINT32_MAX. What it wrote can be seen by other threads when it returns. */
+typedef uint32_t sgd_lanes_update(const struct sgd_lanes *arrays, size_t first, size_t count);
+
+/* Indexed by enum isa (kernels/isa.h). */
+extern sgd_lanes_update sgd_lanes_update_baseline, sgd_lanes_update_avx2, sgd_lanes_update_avx512;
+
+#endif
