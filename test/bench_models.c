@@ -11,6 +11,7 @@
 #include "kernels/onednn/bare/mlp_onednn.h"
 #include "kernels/onednn/bare/resnet_onednn.h"
 #include "kernels/optim.h"
+#include "test/times.h"
 #include "worker/model/resnet.h"
 #include "worker/model/rnn.h"
 
@@ -23,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ROUNDS_MAX = 101, IMAGES = 20, SIZE = 64, CLASSES = 30, SGEMM_N = 1536, WARM_UP = 3 };
+enum { IMAGES = 20, SIZE = 64, CLASSES = 30, SGEMM_N = 1536, WARM_UP = 3 };
 
 static struct options {
     uint32_t threads, rounds;
@@ -35,42 +36,6 @@ static void must(enum status status, const struct error *error)
         return;
     fprintf(stderr, "bench_models: %s: %s\n", status_name(status), error->text);
     exit(EXIT_FAILURE);
-}
-
-/* ---- times ---- */
-
-struct times {
-    uint32_t count;
-    double ms[ROUNDS_MAX];
-};
-
-typedef void work(void *context);
-
-static void times_add(struct times *times, work *run, void *context, uint32_t repeat)
-{
-    const struct monotime begin = monotime_now();
-    for (uint32_t i = 0; i < repeat; i++)
-        run(context);
-    times->ms[times->count++] = (double)(monotime_now().ns - begin.ns) * 1e-6 / repeat;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
-
-static double times_median(struct times *times)
-{
-    qsort(times->ms, times->count, sizeof *times->ms, compare_doubles);
-    return times->ms[times->count / 2];
-}
-
-static double print_times(const char *name, struct times *times)
-{
-    const double median = times_median(times);
-    printf("  %-36s %9.3f ms [%.3f %.3f]", name, median, times->ms[0], times->ms[times->count - 1]);
-    return median;
 }
 
 /* ---- a model in training ---- */
@@ -235,10 +200,10 @@ static void bench_resnet(void)
     const double peak = 2.0 * SGEMM_N * SGEMM_N * SGEMM_N / times_median(&product) * 1e-6;
     printf("ResNet-50, a training step of %dx3x%dx%d, %d classes, on %s\n", IMAGES, SIZE, SIZE, CLASSES,
            bench->model.backend->text);
-    print_rate(print_times("ours", &ours), flops, peak);
-    print_rate(print_times("bare chain", &bare), flops, peak);
-    print_rate(print_times("its convolutions and batch norms", &conv_norm), flops, peak);
-    print_times("sgemm of 1536", &product);
+    print_rate(times_print("ours", &ours), flops, peak);
+    print_rate(times_print("bare chain", &bare), flops, peak);
+    print_rate(times_print("its convolutions and batch norms", &conv_norm), flops, peak);
+    times_print("sgemm of 1536", &product);
     printf("  %5.0f GFLOP/s\n  ours runs at %.0f %% of the bare chain\n", peak,
            100 * times_median(&bare) / times_median(&ours));
     resnet_onednn_free(chain);
@@ -342,7 +307,7 @@ static void bench_lstm(void)
             times_add(&times, lstm_step, bench, lstm_sizes[s].repeat);
         if (s == 0)
             printf("language model, a training step, dropout 0.5, on %s\n", bench->model.backend->text);
-        printf("  %6.1f iterations/s\n", 1e3 / print_times(lstm_sizes[s].name, &times));
+        printf("  %6.1f iterations/s\n", 1e3 / times_print(lstm_sizes[s].name, &times));
         lstm_close(bench);
     }
 }
@@ -523,7 +488,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
             options.threads = number(argv[++i], 1024);
         else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
-            options.rounds = number(argv[++i], ROUNDS_MAX);
+            options.rounds = number(argv[++i], TIMES_MAX);
         else
             part = argv[i];
     }
