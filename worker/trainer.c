@@ -125,8 +125,20 @@ static void collect(struct trainer_version *answer, struct future *const *calls,
             answer->step = args[MODEL_STEP];
         answer->offset[server] = args[MODEL_OFFSET];
         answer->last = answer->last || (args[MODEL_FLAGS] & PULL_LAST) != 0;
-        answer->late = answer->late || (args[MODEL_FLAGS] & PULL_LATE) != 0;
     }
+    for (uint32_t server = 0; server < servers; server++)
+        answer->counted[server] = future_value(calls[server])->args[MODEL_STEP] > answer->step;
+}
+
+/* One server's part of a call to all. Who has counted the step already is not sent it again. */
+static enum status ask(struct trainer *t, uint16_t server, enum wire_method method,
+                       const struct rpc_message *message, struct future **out, struct error *error)
+{
+    const struct rpc_message newest = {
+        .args = {[GET_VERSION] = PARAMETER_SERVER_NEWEST, [GET_FINGERPRINT] = t->fingerprint}};
+    if (method == METHOD_PUSH_PULL && t->at.counted[server])
+        return rpc_call_async(t->rpc, server, METHOD_GET_MODEL, &newest, MONOTIME_NEVER, out, error);
+    return rpc_call_async(t->rpc, server, method, message, MONOTIME_NEVER, out, error);
 }
 
 /* The same call to every server at once. What is asked for meanwhile is served: with `evaluating`, an
@@ -138,8 +150,7 @@ static enum status ask_all(struct trainer *t, enum wire_method method, const str
     enum status status = STATUS_OK;
     uint32_t count = 0;
     while (count < t->servers && status == STATUS_OK) {
-        status =
-            rpc_call_async(t->rpc, (uint16_t)count, method, message, MONOTIME_NEVER, &calls[count], error);
+        status = ask(t, (uint16_t)count, method, message, &calls[count], error);
         count += status == STATUS_OK;
     }
     if (status == STATUS_OK && (status = future_all(t->rpc, calls, count, &all)) != STATUS_OK)
@@ -167,19 +178,20 @@ static enum status go_on_from(struct trainer *t, const struct trainer_version *a
     return trainer_model_take(t, answer, error);
 }
 
-/* Gets the newest model and the step to go on with. Servers that work on their parts of one round may be a
- * version apart while it is made: then the older one, which the others still have, is gone on from, and its
- * step computed again. */
+/* Gets the newest model and the step to go on with. Where a predecessor died between sending its step to one
+ * server and to the next, one of them has made its part of a version for which the other still waits. Then
+ * the older version, which all still have, is gone on from, and its step computed again for those who lack
+ * it. */
 static enum status get_model(struct trainer *t, struct error *error)
 {
-    struct rpc_message ask = {
+    struct rpc_message question = {
         .args = {[GET_VERSION] = PARAMETER_SERVER_NEWEST, [GET_FINGERPRINT] = t->fingerprint}};
     struct trainer_version answer;
     bool agree;
-    enum status status = ask_all(t, METHOD_GET_MODEL, &ask, false, &answer, &agree, error);
+    enum status status = ask_all(t, METHOD_GET_MODEL, &question, false, &answer, &agree, error);
     if (status == STATUS_OK && !agree) {
-        ask.args[GET_VERSION] = answer.version;
-        status = ask_all(t, METHOD_GET_MODEL, &ask, false, &answer, &agree, error);
+        question.args[GET_VERSION] = answer.version;
+        status = ask_all(t, METHOD_GET_MODEL, &question, false, &answer, &agree, error);
     }
     return status == STATUS_OK ? go_on_from(t, &answer, error) : status;
 }

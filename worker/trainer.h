@@ -27,7 +27,8 @@ enum { TRAINER_IN_FLIGHT = 4 }; /* chunks on their way to or from one server */
 struct trainer_version {
     uint64_t version, step; /* this trainer's next step */
     uint64_t offset[JOB_SERVERS_MAX];
-    bool late, last; /* enum pull_flag, of any server */
+    bool counted[JOB_SERVERS_MAX]; /* this server has made its part of the next version: it has the step */
+    bool last;                     /* PULL_LAST, of any server */
 };
 
 /* Params with the network of the job on them. */

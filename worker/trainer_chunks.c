@@ -148,7 +148,8 @@ static enum status transfer_image(struct trainer *t, bool push, uint64_t key, st
 {
     struct transfer transfer = {.trainer = t, .push = push, .key = key};
     for (uint32_t server = 0; server < t->servers; server++)
-        transfer.lanes[server] = lane_of(&t->shards[server]);
+        if (!push || !t->at.counted[server])
+            transfer.lanes[server] = lane_of(&t->shards[server]);
     enum status status = run(&transfer, error);
     release_all(&transfer);
     return status;
