@@ -15,6 +15,8 @@
 static const struct role roles[] = {
     {"agent", WIRE_ROLE_AGENT, agent_run},
     {"observer", WIRE_ROLE_OBSERVER, observer_run},
+    {"pserver", WIRE_ROLE_PSERVER, pserver_run},
+    {"trainer", WIRE_ROLE_TRAINER, trainer_run},
 };
 
 const struct role *role_by_wire(uint8_t wire)
