@@ -133,7 +133,7 @@ $(BUILD)/test/%: $(BUILD)/test/%.o $(call objects,$(TEST_COMMON)) $(BUILD)/libba
 	    -Wl,--push-state,--as-needed -lcheck -lsubunit $(LDLIBS) -lrt -Wl,--pop-state
 
 # A library that a test preloads into the daemon, or loads. No sanitizer: the daemon under it has none either.
-$(BUILD)/test/test_backend: | $(PRELOADS)
+$(BUILD)/test/test_backend $(BUILD)/test/test_loader: | $(PRELOADS)
 $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -std=gnu17 -O2 -g $(WARNINGS) -fno-builtin -fPIC -shared -o $@ $<
@@ -154,7 +154,7 @@ schema: $(BUILD)/coalesced
 # ---- fuzzing: one program of clang's libFuzzer per target ----
 FUZZ_SECONDS ?= 300
 FUZZERS := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
-FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/ref/%,$(KERNELS)) $(wildcard worker/net/*.c worker/job/*.c worker/env/*.c)
+FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/ref/%,$(KERNELS)) $(wildcard worker/net/*.c worker/job/*.c worker/env/*.c worker/data/*.c)
 
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) Makefile
 	@mkdir -p $(@D)

@@ -22,9 +22,9 @@ struct data_fixture {
 
 static struct data_fixture data;
 
-static inline void data_open(void)
+/* A job that trains on 4 x 4 gray images in `folder`, four at a time. */
+static inline void data_set_job(const char *folder)
 {
-    folder_make(data.folder);
     data.job = (struct job){.kind = JOB_PARAMETER_SERVER,
                             .seed = 543,
                             .model = {.classes = 10},
@@ -35,7 +35,13 @@ static inline void data_open(void)
                                      .mean = {.count = 1, .value = {0}},
                                      .std = {.count = 1, .value = {1}}},
                             .evaluation = {.has_every = true, .every = 1, .batch = 3}};
-    snprintf(data.job.data.path, sizeof data.job.data.path, "%s", data.folder);
+    snprintf(data.job.data.path, sizeof data.job.data.path, "%s", folder);
+}
+
+static inline void data_open(void)
+{
+    folder_make(data.folder);
+    data_set_job(data.folder);
 }
 
 static inline void data_close(void)

@@ -135,7 +135,7 @@ END_TEST
 START_TEST(no_folder_is_refused)
 {
     fill_train();
-    strcat(data.job.data.path, "/cat");
+    snprintf(data.job.data.path, sizeof data.job.data.path, "%s/cat", data.folder);
     expect_refusal(DATASET_TRAIN, STATUS_NOT_FOUND, "/cat/train: No such file");
 }
 END_TEST

@@ -1,11 +1,13 @@
 /* The loader: which samples come, in which order, the same to whoever asks and wherever it began. */
 #include "kernels/base/rng.h"
 #include "test/data_fixture.h"
+#include "test/golden_images.h"
 #include "test/workplace.h"
 #include "worker/data/data_synthetic.h"
 #include "worker/data/sampling.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 
 /* idx_write's image i begins with pixel 7 i: which sample an image is. */
@@ -206,6 +208,107 @@ START_TEST(a_batch_is_the_callers_until_the_next_call)
 }
 END_TEST
 
+/* Until it is there, a batch is asked for again and again. */
+START_TEST(a_call_waits_no_longer_than_it_may)
+{
+    const struct batch *batch = NULL;
+    struct error error;
+    uint64_t step = 0;
+    data.job.data.kind = JOB_DATA_SYNTHETIC;
+    data.job.data.size = 64;
+    struct loader *loader = data_loader(DATASET_TRAIN, 0, 1, 0);
+    while (step < 5) {
+        const struct monotime until = monotime_add_us(monotime_now(), step % 2 * 100);
+        enum status status = loader_next(loader, until, &batch, &error);
+        ck_assert(status == STATUS_AGAIN || status == STATUS_OK);
+        if (status == STATUS_OK)
+            ck_assert_uint_eq(batch->step, step++);
+    }
+    loader_free(loader);
+}
+END_TEST
+
+/* A signal to the process, which only its other threads keep out, stays pending: the loader's does too. */
+START_TEST(the_thread_takes_no_signals)
+{
+    sigset_t one, pending;
+    sigemptyset(&one);
+    sigaddset(&one, SIGUSR1);
+    idx_write(40, 4);
+    struct loader *loader = data_loader(DATASET_TRAIN, 0, 1, 0);
+    pthread_sigmask(SIG_BLOCK, &one, NULL);
+    ck_assert_int_eq(kill(getpid(), SIGUSR1), 0);
+    data_next(loader);
+    sigpending(&pending);
+    ck_assert_int_eq(sigismember(&pending, SIGUSR1), 1);
+    loader_free(loader);
+}
+END_TEST
+
+/* ---- allocations ---- */
+
+/* What this program does when it is started with a folder, a kind of data and a number of steps. */
+static int load(const char *folder, const char *kind, const char *steps)
+{
+    struct error error;
+    struct loader *loader = NULL;
+    const struct batch *batch;
+    data_set_job(folder);
+    data.job.data.kind = atoi(kind);
+    data.job.data.fit = JOB_FIT_RESIZE;
+    const struct loader_config config = {.job = &data.job, .parts = 1};
+    enum status status = loader_new(&loader, &config, &error);
+    for (int i = atoi(steps); i > 0 && status == STATUS_OK; i--)
+        status = loader_next(loader, MONOTIME_NEVER, &batch, &error);
+    loader_free(loader);
+    return status == STATUS_OK ? 0 : 1;
+}
+
+/* The count that a run of so many steps ends with. */
+static long allocations(const char *steps)
+{
+    char counts[192], preload[4200], kind[8], path[128], program[4096] = {0};
+    struct process process;
+    ck_assert_int_gt(readlink("/proc/self/exe", program, sizeof program - 1), 0);
+    snprintf(path, sizeof path, "%s/counts-%s", data.folder, steps);
+    snprintf(counts, sizeof counts, "COUNT_ALLOCATIONS_FILE=%s", path);
+    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", getenv("COUNT_ALLOCATIONS_SO"));
+    snprintf(kind, sizeof kind, "%d", data.job.data.kind);
+    const char *argv[] = {program, data.folder, kind, steps, NULL};
+    struct process_options options = {.environment = (const char *[]){counts, preload, NULL}};
+    ck_assert_int_eq(process_run(&process, data.folder, argv, &options, 60), 0);
+    char *text = file_read(path), *last = strrchr(text, ' ');
+    ck_assert_ptr_nonnull(last);
+    long count = atol(last);
+    free(text);
+    return count;
+}
+
+START_TEST(the_steady_state_allocates_nothing)
+{
+    static const enum job_data kinds[] = {JOB_DATA_SYNTHETIC, JOB_DATA_IDX, JOB_DATA_FOLDER};
+    const struct golden_image jpeg = golden_image("color.jpg"), png = golden_image("gray8.png");
+    const char *sanitizer = getenv("SAN");
+    if (getenv("COUNT_ALLOCATIONS_SO") == NULL || (sanitizer != NULL && sanitizer[0] != '\0')) {
+        puts(
+            "test_loader: allocations are not counted: no $COUNT_ALLOCATIONS_SO, or a sanitizer's allocator");
+        return;
+    }
+    idx_write(16, 4);
+    data_make_folder("train");
+    data_make_folder("train/a");
+    for (int i = 0; i < 8; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "train/a/%d.jpg", i);
+        data_write(name, i % 2 == 0 ? jpeg.file : png.file, i % 2 == 0 ? jpeg.file_bytes : png.file_bytes);
+    }
+    data.job.data.kind = kinds[_i];
+    long few = allocations("8"), many = allocations("80");
+    ck_assert_int_gt(few, 0);
+    ck_assert_int_eq(few, many);
+}
+END_TEST
+
 START_TEST(fewer_samples_than_a_step_takes_are_refused)
 {
     struct error error = {0};
@@ -238,8 +341,10 @@ START_TEST(a_limit_keeps_the_first_samples)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 4)
+        return load(argv[1], argv[2], argv[3]);
     Suite *suite = suite_create("loader");
     TCase *order = tcase_create("order");
     tcase_add_checked_fixture(order, data_open, data_close);
@@ -252,6 +357,9 @@ int main(void)
     tcase_add_test(order, permutations_are_even);
     tcase_add_test(order, a_loader_ends_at_any_time);
     tcase_add_test(order, a_batch_is_the_callers_until_the_next_call);
+    tcase_add_test(order, a_call_waits_no_longer_than_it_may);
+    tcase_add_test(order, the_thread_takes_no_signals);
+    tcase_add_loop_test(order, the_steady_state_allocates_nothing, 0, 3);
     tcase_add_test(order, fewer_samples_than_a_step_takes_are_refused);
     tcase_add_test(order, a_limit_keeps_the_first_samples);
     suite_add_tcase(suite, order);
