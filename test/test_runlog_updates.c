@@ -79,36 +79,16 @@ static void resume(uint64_t update)
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
-/* A file's lines that are no events, `timing` cut off. */
-static char *numbers(const char *path)
-{
-    char *text = file_read(path), *rest, *kept = NULL;
-    size_t bytes;
-    FILE *stream = open_memstream(&kept, &bytes);
-    ck_assert_ptr_nonnull(stream);
-    for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
-        if (strncmp(line, "{\"event\"", 8) == 0)
-            continue;
-        char *timing = strstr(line, ",\"timing\"");
-        if (timing != NULL)
-            *timing = '\0';
-        fprintf(stream, "%s\n", line);
-    }
-    fclose(stream);
-    free(text);
-    return kept;
-}
-
 /* Both logs hold what a run of `last` updates without a break would have written. */
 static void expect_as_if_never_stopped(uint64_t last)
 {
-    char *json = numbers(workplace.jsonl), *text = numbers(workplace.log);
+    char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
     ck_assert_int_eq(remove(workplace.jsonl), 0);
     ck_assert_int_eq(remove(workplace.log), 0);
     open_log();
     log_updates(1, last);
     close_log();
-    char *wanted_json = numbers(workplace.jsonl), *wanted_text = numbers(workplace.log);
+    char *wanted_json = log_numbers(workplace.jsonl), *wanted_text = log_numbers(workplace.log);
     ck_assert_str_eq(json, wanted_json);
     ck_assert_str_eq(text, wanted_text);
     free(json);
@@ -362,7 +342,7 @@ START_TEST(a_rotated_log_goes_on)
     resume(1);
     log_updates(2, 6);
     close_log();
-    char *json = numbers(workplace.jsonl), *text = numbers(workplace.log);
+    char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
     ck_assert_uint_eq(text_count(json, "\n"), 5); /* updates 4, 5 and 6, epochs 2 and 3 */
     ck_assert_uint_eq(text_count(text, "\n"), 5);
     ck_assert_int_eq(strncmp(json, "{\"update\":4,", 12), 0);

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct workplace workplace;
 
@@ -29,6 +30,28 @@ void workplace_write_job(const char *text)
     ck_assert_ptr_nonnull(file);
     ck_assert_int_ge(fputs(text, file), 0);
     ck_assert_int_eq(fclose(file), 0);
+}
+
+char *log_numbers(const char *path)
+{
+    static const char *const times[] = {",\"timing\"", "\tSamples/s:"};
+    char *text = file_read(path), *rest, *kept = NULL;
+    size_t bytes;
+    FILE *stream = open_memstream(&kept, &bytes);
+    ck_assert_ptr_nonnull(stream);
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        if (strncmp(line, "{\"event\"", 8) == 0)
+            continue;
+        for (unsigned i = 0; i < 2; i++) {
+            char *time = strstr(line, times[i]);
+            if (time != NULL)
+                *time = '\0';
+        }
+        fprintf(stream, "%s\n", line);
+    }
+    fclose(stream);
+    free(text);
+    return kept;
 }
 
 int suite_run(Suite *suite)

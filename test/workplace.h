@@ -17,6 +17,10 @@ void workplace_close(void);
 
 void workplace_write_job(const char *text);
 
+/* What must not differ between two runs of one seed: a log's lines without its events, `timing` cut off, and
+ * without what episodes.log says of speed. malloc'ed. */
+char *log_numbers(const char *path);
+
 /* Runs the suite as CK_VERBOSITY says and frees it; the exit code for main. */
 int suite_run(Suite *suite);
 
