@@ -62,7 +62,7 @@ static void expect_round_trip(const struct wire_header *header)
 
 START_TEST(test_round_trips)
 {
-    struct wire_header headers[8] = {hello(), request(), failed_reply()};
+    struct wire_header headers[10] = {hello(), request(), failed_reply()};
     headers[3] =
         (struct wire_header){.kind = WIRE_WELCOME, .role = WIRE_ROLE_AGENT, .payload_bytes = 1 << 20};
     headers[4] = (struct wire_header){.kind = WIRE_BYE, .payload_bytes = WIRE_ERROR_TEXT_MAX};
@@ -79,7 +79,12 @@ START_TEST(test_round_trips)
     memset(headers[7].tensors, 0, sizeof headers[7].tensors);
     headers[7].payload_bytes = 0;
     headers[7].left_us = UINT64_MAX;
-    for (unsigned i = 0; i < 8; i++)
+    headers[8] = request();
+    headers[8].tensors[1] = (struct wire_tensor){WIRE_U64, 2, {2, 4}};
+    headers[8].payload_bytes = 60 + 64;
+    headers[9] = hello();
+    headers[9].role = WIRE_ROLE_TRAINER;
+    for (unsigned i = 0; i < 10; i++)
         expect_round_trip(&headers[i]);
 }
 END_TEST
@@ -128,8 +133,10 @@ START_TEST(test_tensor_bytes)
     ck_assert_uint_eq(wire_dtype_bytes(WIRE_F32), 4);
     ck_assert_uint_eq(wire_dtype_bytes(WIRE_U32), 4);
     ck_assert_uint_eq(wire_dtype_bytes(WIRE_U8), 1);
+    ck_assert_uint_eq(wire_dtype_bytes(WIRE_U64), 8);
     ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_F32, 3, {2, 3, 5}}), 120);
     ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U8, 1, {9}}), 9);
+    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U64, 2, {3, 2}}), 48);
 }
 END_TEST
 
@@ -187,7 +194,9 @@ static const struct broken_byte broken_bytes[] = {
     {request, 11, 5, "tensors"},
     {request, 11, 255, "tensors"},
     {request, 88, 0, "dtype"},
-    {request, 88, 4, "dtype"},
+    {request, 88, 5, "dtype"},
+    {request, 88, 255, "dtype"},
+    {request, 88, WIRE_U64, "the tensors need"},
     {request, 89, 0, "rank"},
     {request, 89, 5, "rank"},
     {request, 89, 1, "beyond its rank"},

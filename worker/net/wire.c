@@ -91,7 +91,7 @@ static bool all_zero(const uint8_t *bytes, size_t count)
 
 size_t wire_dtype_bytes(enum wire_dtype dtype)
 {
-    return dtype == WIRE_U8 ? 1 : 4;
+    return dtype == WIRE_U8 ? 1 : dtype == WIRE_U64 ? 8 : 4;
 }
 
 size_t wire_tensor_bytes(const struct wire_tensor *tensor)
@@ -107,8 +107,8 @@ size_t wire_tensor_bytes(const struct wire_tensor *tensor)
 static enum status check_tensor(const struct wire_tensor *tensor, unsigned i, uint64_t *sum,
                                 struct error *error)
 {
-    if (tensor->dtype < WIRE_F32 || tensor->dtype > WIRE_U8)
-        return error_set(error, STATUS_INVALID, "tensor %u: dtype %u, expected 1..3", i, tensor->dtype);
+    if (tensor->dtype < WIRE_F32 || tensor->dtype > WIRE_U64)
+        return error_set(error, STATUS_INVALID, "tensor %u: dtype %u, expected 1..4", i, tensor->dtype);
     if (tensor->rank < 1 || tensor->rank > WIRE_RANK_MAX)
         return error_set(error, STATUS_INVALID, "tensor %u: rank %u, expected 1..%d", i, tensor->rank,
                          WIRE_RANK_MAX);

@@ -25,7 +25,7 @@ enum {
 };
 
 enum wire_kind {
-    WIRE_HELLO = 1,   /* client -> server, first: who I am */
+    WIRE_HELLO = 1,   /* who dialed -> who is dialed, first: who I am */
     WIRE_WELCOME = 2, /* its answer: the resolved job, as JSON text */
     WIRE_REQUEST = 3, /* either way */
     WIRE_REPLY = 4,   /* answers one request, with a value or a status and a text */
