@@ -325,6 +325,42 @@ START_TEST(test_wait)
 }
 END_TEST
 
+/* Two that share a context: a sleep ends for a message to either, and one outlives the other. */
+START_TEST(test_wait_any)
+{
+    struct place place = place_new();
+    struct endpoint *router = bound(place.address), *dealers[2] = {connected(place.address), NULL};
+    struct endpoint_message message;
+    struct error error = {0};
+    bool readable = false;
+    uint32_t peers[2];
+    ck_assert_int_eq(endpoint_connect(&dealers[1], dealers[0], place.address, &error), STATUS_OK);
+    for (unsigned i = 0; i < 2; i++) {
+        send_text(dealers[i], 0, "hello", "");
+        expect_text(router, "hello", "", &peers[i]);
+    }
+    for (unsigned i = 0; i < 200; i++) {
+        unsigned to = i / 3 % 2;
+        for (unsigned j = 0; j < 2; j++)
+            ck_assert_int_eq(endpoint_receive(dealers[j], &message), STATUS_AGAIN);
+        send_text(router, peers[to], "a", "b");
+        for (enum status status = STATUS_AGAIN; status == STATUS_AGAIN;) {
+            ck_assert_int_eq(endpoint_wait_any(dealers, 2, NULL, 0, false, MONOTIME_NEVER, &readable),
+                             STATUS_OK);
+            status = endpoint_receive(dealers[to], &message);
+        }
+        endpoint_release(&message);
+        ck_assert_int_eq(endpoint_receive(dealers[1 - to], &message), STATUS_AGAIN);
+    }
+    endpoint_free(dealers[0], 0);
+    send_text(router, peers[1], "still", "here");
+    expect_text(dealers[1], "still", "here", NULL);
+    endpoint_free(dealers[1], 0);
+    endpoint_free(router, 0);
+    rmdir(place.folder);
+}
+END_TEST
+
 /* ---- pairs ---- */
 
 enum { HANDOFFS = 2000 };
@@ -435,6 +471,7 @@ int main(void)
     tcase_add_test(tcase, test_full_queue);
     tcase_add_test(tcase, test_payload_over_the_limit);
     tcase_add_test(tcase, test_wait);
+    tcase_add_test(tcase, test_wait_any);
     tcase_add_test(pairs, test_pair_between_threads);
     tcase_add_test(pairs, test_pair_ends);
     tcase_add_test_raise_signal(pairs, test_pair_two_words, SIGABRT);

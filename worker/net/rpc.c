@@ -222,20 +222,16 @@ void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg)
 }
 
 /* Handles what has arrived, up to a bound, and no further than the reply that the caller waits for: one
- * who calls again at once then saves a look at an empty queue. Each time another socket comes first, so that
- * the answers of one do not hide what comes from the others. */
+ * who calls again at once then saves a look at an empty queue. */
 static unsigned drain(struct rpc *rpc, const struct future *awaited)
 {
     unsigned count = 0;
-    size_t at = rpc->drain_first;
-    rpc->drain_first = (at + 1) % rpc->socket_count;
     for (size_t i = 0; i < rpc->socket_count; i++) {
-        for (unsigned taken = 0; taken < DRAIN_MAX && rpc_take_one(rpc, &rpc->sockets[at]); taken++) {
+        for (unsigned taken = 0; taken < DRAIN_MAX && rpc_take_one(rpc, &rpc->sockets[i]); taken++) {
             count++;
             if (awaited != NULL && awaited->is_done)
                 return count;
         }
-        at = (at + 1) % rpc->socket_count;
     }
     return count;
 }

@@ -96,7 +96,7 @@ enum status rpc_serve(struct rpc **out, const struct rpc_config *config, const c
 /* A client of 1 to RPC_SERVERS_MAX servers, all of lower numbers than its own, no two alike: connects a
  * DEALER to each, says HELLO to all, and waits until every WELCOME has come or `deadline`. No handler runs
  * before it returns. Errors, which name the server: STATUS_TIMEOUT; STATUS_PERMISSION with the server's
- * reason when it said BYE; as rpc_serve. Those who had welcomed us are then told BYE. */
+ * reason when it said BYE; as rpc_serve. The others are then told BYE, for at most a tenth of a second. */
 enum status rpc_join(struct rpc **out, const struct rpc_config *config, const struct rpc_server *servers,
                      size_t count, struct monotime deadline, struct error *error);
 

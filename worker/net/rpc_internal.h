@@ -24,7 +24,7 @@ enum {
     REPLIES_HELD_MIN = 1024, /* replies that may wait for room, beside incoming_max */
     HELD_BYTES_MAX =
         WIRE_QUEUE_MAX * WIRE_PAYLOAD_BYTES_MAX, /* of one session's held replies: a second queue */
-    DRAIN_MAX = 256,                             /* messages handled in one turn */
+    DRAIN_MAX = 256,                             /* messages of one socket handled in one turn */
     GLANCE_TURNS = 32,                           /* busy turns between two looks at the watches */
     NO_PLACE = -1,
 };
@@ -131,7 +131,6 @@ struct rpc {
     struct rpc_socket sockets[1 + RPC_SERVERS_MAX];  /* a server's first is the bound one */
     struct endpoint *endpoints[1 + RPC_SERVERS_MAX]; /* theirs, in the same order */
     size_t socket_count;
-    size_t drain_first;  /* where the next turn begins to take messages */
     unsigned gone_count; /* sessions with dialed servers that have ended */
     bool is_server, is_closing, in_turn, has_failed;
     unsigned callbacks; /* depth of callbacks running */
@@ -210,6 +209,9 @@ struct rpc_session *session_of(struct rpc *rpc, uint16_t worker); /* live, or NU
 /* One message came: judges it, and acts. Takes it over. */
 void session_receive(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
 void session_receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer);
+
+void session_say_bye(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer, uint16_t destination,
+                     const char *text);
 
 /* HELLO is said there, and no WELCOME has come yet. */
 bool session_is_awaited(const struct rpc_socket *socket);

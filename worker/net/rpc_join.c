@@ -7,7 +7,7 @@
 
 enum {
     HELLO_EVERY_US = 250000,
-    PARTING_MS = 100, /* for the BYE to those who welcomed us when another did not */
+    PARTING_MS = 100, /* for the BYE to the others when one could not be joined */
 };
 
 static void say_hello(struct rpc *rpc, const struct rpc_socket *socket)
@@ -92,6 +92,17 @@ enum status rpc_dial(struct rpc *rpc, const struct rpc_server *servers, size_t c
     return status == STATUS_OK ? await_all(rpc, servers, first, deadline, error) : status;
 }
 
+/* BYE to all: also one whose WELCOME we did not wait for has had our HELLO. */
+static void withdraw(struct rpc *rpc)
+{
+    const char *why = "it could not join all of its servers";
+    for (size_t i = 0; i < rpc->socket_count; i++)
+        if (session_is_awaited(&rpc->sockets[i]))
+            session_say_bye(rpc, &rpc->sockets[i], 0, (uint16_t)(rpc->sockets[i].dialed - rpc->sessions),
+                            why);
+    rpc_free(rpc, why, rpc->socket_count > 0 ? PARTING_MS : 0);
+}
+
 enum status rpc_join(struct rpc **out, const struct rpc_config *config, const struct rpc_server *servers,
                      size_t count, struct monotime deadline, struct error *error)
 {
@@ -105,9 +116,6 @@ enum status rpc_join(struct rpc **out, const struct rpc_config *config, const st
         *out = rpc;
         return STATUS_OK;
     }
-    bool is_known = false;
-    for (size_t i = 0; i < rpc->socket_count; i++)
-        is_known |= rpc->sockets[i].dialed->is_live;
-    rpc_free(rpc, "another server of the job could not be joined", is_known ? PARTING_MS : 0);
+    withdraw(rpc);
     return status;
 }

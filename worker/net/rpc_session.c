@@ -46,14 +46,14 @@ bool session_is_awaited(const struct rpc_socket *socket)
 
 /* ---- the end of a session ---- */
 
-static void say_bye(struct rpc *rpc, struct endpoint *way, uint32_t peer, uint16_t destination,
-                    const char *text)
+void session_say_bye(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer, uint16_t destination,
+                     const char *text)
 {
     struct wire_header header;
     rpc_header(rpc, &header, WIRE_BYE, destination);
     size_t bytes = strlen(text);
-    rpc_send_text(rpc, way, &header, peer, text, bytes < WIRE_ERROR_TEXT_MAX ? bytes : WIRE_ERROR_TEXT_MAX,
-                  true);
+    rpc_send_text(rpc, socket->endpoint, &header, peer, text,
+                  bytes < WIRE_ERROR_TEXT_MAX ? bytes : WIRE_ERROR_TEXT_MAX, true);
 }
 
 static void callback_left(struct rpc *rpc, uint16_t worker, enum status why, const char *text)
@@ -89,7 +89,7 @@ void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, 
     char copy[WIRE_ERROR_TEXT_MAX + 1];
     snprintf(copy, sizeof copy, "%s", text);
     close_session(rpc, session);
-    say_bye(rpc, session->socket->endpoint, session->peer, session->worker, copy);
+    session_say_bye(rpc, session->socket, session->peer, session->worker, copy);
     calls_complete(rpc, session, call_status, copy);
     callback_left(rpc, session->worker, why, copy);
     futures_tell(rpc);
@@ -180,7 +180,7 @@ static void receive_hello(struct rpc *rpc, struct rpc_socket *socket, const stru
         rpc->counters.strangers++;
         rpc->counters.stale += header->generation != rpc->config.generation;
         peers_ignore(rpc, peer);
-        say_bye(rpc, socket->endpoint, peer, header->source, reason);
+        session_say_bye(rpc, socket, peer, header->source, reason);
         return;
     }
     struct rpc_session *session = &rpc->sessions[header->source];
@@ -216,9 +216,9 @@ static void receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct 
         return;
     peers_ignore(rpc, peer);
     if (status != STATUS_OK)
-        say_bye(rpc, socket->endpoint, peer, 0, error.text);
+        session_say_bye(rpc, socket, peer, 0, error.text);
     else if (header.kind != WIRE_BYE)
-        say_bye(rpc, socket->endpoint, peer, header.source, "expected HELLO first");
+        session_say_bye(rpc, socket, peer, header.source, "expected HELLO first");
 }
 
 /* A client's job is what its first server says it is; a server has been told before. */
@@ -310,7 +310,7 @@ void session_receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint3
         rpc->counters.strangers++;
         if (socket->dialed == NULL && peer != 0 && !peers_is_ignored(rpc, peer)) {
             peers_ignore(rpc, peer);
-            say_bye(rpc, socket->endpoint, peer, 0, "a message that is not two frames within the limits");
+            session_say_bye(rpc, socket, peer, 0, "a message that is not two frames within the limits");
         }
     }
 }
