@@ -173,7 +173,7 @@ static enum status read_start(struct worker *worker, const struct role *role, st
                          worker->self.role);
     worker->job_bytes = message.body_bytes - sizeof message.body.start;
     worker->job_text = message.body.bytes + sizeof message.body.start;
-    return read_job(worker, worker->job_text, worker->job_bytes, "the supervisor's job", error);
+    return read_job(worker, worker->job_text, worker->job_bytes, "job", error);
 }
 
 int worker_main(const struct role *role)
