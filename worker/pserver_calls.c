@@ -43,6 +43,19 @@ static bool is_ours(const struct pserver *p, uint64_t first, uint64_t count)
     return first >= from && first <= to && count <= to - first;
 }
 
+enum { RANGE_TEXT_BYTES = 96 };
+
+/* What is_ours allows, for messages. */
+static const char *range_text(const struct pserver *p, char text[RANGE_TEXT_BYTES])
+{
+    const struct shard *shard = &p->shard;
+    int length = snprintf(text, RANGE_TEXT_BYTES, "[%zu, %zu)", shard->first, shard->end);
+    if (shard->statistics_end > shard->statistics_first)
+        snprintf(text + length, RANGE_TEXT_BYTES - (size_t)length, " and [%zu, %zu)", shard->statistics_first,
+                 shard->statistics_end);
+    return text;
+}
+
 static struct rpc_message describe(const struct pserver *p, uint32_t trainer, uint64_t version,
                                    uint64_t flags, uint32_t slot)
 {
@@ -61,6 +74,7 @@ static bool bad_question(const struct pserver *p, const struct rpc_request *requ
 {
     const uint64_t *args = rpc_request_message(request)->args;
     const unsigned worker = rpc_request_source(request);
+    char range[RANGE_TEXT_BYTES];
     if (args[GET_FINGERPRINT] != p->fingerprint)
         return snprintf(why, bytes,
                         "trainer %u computes another model: fingerprint %016llx, expected %016llx", worker,
@@ -68,9 +82,9 @@ static bool bad_question(const struct pserver *p, const struct rpc_request *requ
     if (args[GET_COUNT] > 0 && (args[GET_COUNT] > PARAMETER_SERVER_CHUNK_ELEMENTS_MAX ||
                                 !is_ours(p, args[GET_FIRST], args[GET_COUNT])))
         return snprintf(why, bytes,
-                        "trainer %u asks for %llu elements from %llu: expected at most %d of %zu..%zu",
-                        worker, (unsigned long long)args[GET_COUNT], (unsigned long long)args[GET_FIRST],
-                        PARAMETER_SERVER_CHUNK_ELEMENTS_MAX, p->shard.first, p->shard.end) > 0;
+                        "trainer %u asks for %llu elements from %llu: expected at most %d within %s", worker,
+                        (unsigned long long)args[GET_COUNT], (unsigned long long)args[GET_FIRST],
+                        PARAMETER_SERVER_CHUNK_ELEMENTS_MAX, range_text(p, range)) > 0;
     return false;
 }
 
@@ -81,7 +95,7 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
     const uint32_t count = (uint32_t)message->args[GET_COUNT];
     uint64_t version = message->args[GET_VERSION];
     uint32_t slot;
-    char why[200];
+    char why[240];
     if (refuse_late(p, request))
         return;
     if (bad_question(p, request, why, sizeof why)) {
@@ -151,15 +165,16 @@ static enum status check_chunk(const struct pserver *p, const struct rpc_request
     const struct rpc_message *message = rpc_request_message(request);
     const uint64_t first = message->args[CHUNK_FIRST], count = message->tensors[0].dims[0];
     const unsigned worker = rpc_request_source(request);
+    char range[RANGE_TEXT_BYTES];
     if (p->job->transport == JOB_TRANSPORT_SHARED)
         return error_set(error, STATUS_INVALID, "trainer %u sends a piece of what lies in shared memory",
                          worker);
     if (first % PARAMETER_SERVER_PIECE_ELEMENTS != 0 || count % PARAMETER_SERVER_PIECE_ELEMENTS != 0 ||
         !is_ours(p, first, count))
         return error_set(error, STATUS_INVALID,
-                         "trainer %u sends %llu elements from %llu: expected multiples of %d within %zu..%zu",
+                         "trainer %u sends %llu elements from %llu: expected multiples of %d within %s",
                          worker, (unsigned long long)count, (unsigned long long)first,
-                         PARAMETER_SERVER_PIECE_ELEMENTS, p->shard.first, p->shard.end);
+                         PARAMETER_SERVER_PIECE_ELEMENTS, range_text(p, range));
     return round_check_step(p->round, trainer_of(p, request), message->args[CHUNK_STEP], error);
 }
 
