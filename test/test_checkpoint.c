@@ -167,6 +167,7 @@ END_TEST
 static void write_weights(const char *path, uint64_t seed, enum safetensors_dtype dtype, bool tracked)
 {
     static double values[MODEL_ENTRIES][MODEL_ELEMENTS_MAX];
+    float floats[MODEL_ELEMENTS_MAX];
     struct safetensors_entry entries[MODEL_ENTRIES] = {0};
     size_t count = 0;
     for (uint32_t i = MODEL_ENTRIES; i-- > 0;) {
@@ -174,9 +175,9 @@ static void write_weights(const char *path, uint64_t seed, enum safetensors_dtyp
         struct safetensors_entry *entry = &entries[count++];
         *entry = (struct safetensors_entry){
             .name = model_entries[i].name, .dtype = dtype, .dtype_text = "BF16", .data = values[i]};
-        float *floats = (float *)values[i];
         const size_t elements = model_values(floats, seed, i, false);
-        for (size_t j = elements; dtype == SAFETENSORS_F64 && j-- > 0;)
+        memcpy(values[i], floats, elements * sizeof *floats);
+        for (size_t j = 0; dtype == SAFETENSORS_F64 && j < elements; j++)
             values[i][j] = (double)floats[j] * (1 + 1e-9);
         entry->bytes = elements * (dtype == SAFETENSORS_F64 ? 8 : dtype == SAFETENSORS_F32 ? 4 : 2);
         for (entry->rank = 0; entry->rank < shape->rank; entry->rank++)

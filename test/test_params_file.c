@@ -1,7 +1,7 @@
 /* Parameters in safetensors files: what was saved is loaded, on the oracle and on the CPU backend and from
  * one to the other; a file that does not fit changes nothing and is told why; a full disk leaves the old
  * file. */
-#include "kernels/params.h"
+#include "kernels/params_file.h"
 #include "kernels/ref/ref.h"
 #include "kernels/safetensors.h"
 #include "kernels/tape.h"
@@ -320,6 +320,102 @@ START_TEST(what_does_not_fit_changes_nothing)
 }
 END_TEST
 
+/* ---- parts ---- */
+
+static struct params_file *open_part(struct params *params, const char *from,
+                                     const struct params_range *range, bool counters_optional,
+                                     const char *words)
+{
+    struct params_file *file = NULL;
+    struct error error = {0};
+    enum status status = params_file_open(&file, params, from, range, counters_optional, &error);
+    if (words == NULL) {
+        ck_assert_msg(status == STATUS_OK, "%s", error.text);
+        return file;
+    }
+    ck_assert_int_eq(status, STATUS_INVALID);
+    ck_assert_msg(strstr(error.text, words) != NULL, "\"%s\" does not say \"%s\"", error.text, words);
+    ck_assert_ptr_null(file);
+    return NULL;
+}
+
+static void save_part(const char *to, struct params_saving saving)
+{
+    struct error error = {0};
+    ck_assert_msg(params_file_save(to, &saving, &error) == STATUS_OK, "%s", error.text);
+}
+
+/* Two models, a file of one's first entry, and a file of the other with that part in it. */
+START_TEST(a_part_is_saved_merged_and_loaded)
+{
+    const struct params_range first = {.first = 0, .end = 1}, none = {0};
+    struct params *one = model_new(backends[_i], 1), *two = model_new(backends[_i], 2);
+    struct values of_one = model_read(one), expected = model_read(two);
+    struct error error = {0};
+    save_part(path, (struct params_saving){.params = one, .contents = first});
+    open_part(two, path, &PARAMS_RANGE_ALL, false,
+              "conv.bias is missing, expected 3; bn.running_var is missing");
+    open_part(two, path, &none, false, "conv.weight of 3x2x3x1 is not in this part of the model");
+    struct params_file *part = open_part(two, path, &first, false, NULL);
+    save_part(other_path, (struct params_saving){
+                              .params = two, .contents = PARAMS_RANGE_ALL, .parts = &part, .part_count = 1});
+    params_file_close(part);
+    struct params *three = model_new(backends[_i], 3);
+    load(three, other_path);
+    struct values merged = model_read(three);
+    memcpy(expected.of[0], of_one.of[0], sizeof expected.of[0]);
+    expect_same(&merged, &expected);
+    struct params *four = model_new(backends[_i], 4);
+    expected = model_read(four);
+    part = open_part(four, other_path, &PARAMS_RANGE_ALL, false, NULL);
+    ck_assert_int_eq(params_file_load(part, NULL, &(struct params_range){.first = 1, .end = 4}, &error),
+                     STATUS_OK);
+    memcpy(expected.of[1], merged.of[1], sizeof expected.of[1]);
+    struct values loaded = model_read(four);
+    expect_same(&loaded, &expected);
+    params_file_close(part);
+    params_free(one);
+    params_free(two);
+    params_free(three);
+    params_free(four);
+}
+END_TEST
+
+START_TEST(a_slab_beside_the_parameters_is_saved_and_loaded)
+{
+    struct params *params = model_new(backends[_i], 1), *other = model_new(backends[_i], 2);
+    struct gradients *saved = NULL, *loaded = NULL;
+    struct error error = {0};
+    struct values values = model_read(params), before = model_read(other), got = {0};
+    bool fresh;
+    ck_assert_int_eq(gradients_new(&saved, params, &error), STATUS_OK);
+    ck_assert_int_eq(gradients_new(&loaded, other, &error), STATUS_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        if (registered[i].kind == PARAMETER_TRAINED)
+            ck_assert_int_eq(backend_upload(backends[_i], gradients_take(saved, params_at(params, i), &fresh),
+                                            DTYPE_F64, values.of[i], &error),
+                             STATUS_OK);
+    save_part(path,
+              (struct params_saving){.params = params, .parallel = saved, .contents = PARAMS_RANGE_TRAINED});
+    struct params_file *file = open_part(other, path, &PARAMS_RANGE_TRAINED, false, NULL);
+    ck_assert_int_eq(params_file_load(file, loaded, &PARAMS_RANGE_TRAINED, &error), STATUS_OK);
+    params_file_close(file);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        if (registered[i].kind == PARAMETER_TRAINED)
+            ck_assert_int_eq(gradients_read(loaded, params_at(other, i), DTYPE_F64, got.of[i], &error),
+                             STATUS_OK);
+        else
+            memcpy(got.of[i], values.of[i], sizeof got.of[i]);
+    expect_same(&got, &values);
+    struct values after = model_read(other);
+    expect_same(&after, &before);
+    gradients_free(saved);
+    gradients_free(loaded);
+    params_free(params);
+    params_free(other);
+}
+END_TEST
+
 START_TEST(bad_files_are_told_apart)
 {
     struct params *params = model_new(backends[0], 1);
@@ -369,6 +465,8 @@ int main(void)
     tcase_add_loop_test(files, a_file_goes_from_backend_to_backend, 0, 2);
     tcase_add_test(files, a_settled_layout_does_not_reach_the_file);
     tcase_add_test(files, what_does_not_fit_changes_nothing);
+    tcase_add_loop_test(files, a_part_is_saved_merged_and_loaded, 0, 2);
+    tcase_add_loop_test(files, a_slab_beside_the_parameters_is_saved_and_loaded, 0, 2);
     tcase_add_test(files, bad_files_are_told_apart);
     tcase_add_loop_test(files, a_full_disk_leaves_the_old_file, 0, 2);
     tcase_set_timeout(files, 60);

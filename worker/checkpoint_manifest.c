@@ -115,14 +115,13 @@ static enum status unexpected(const struct reading *reading, uint32_t index, con
 }
 
 /* Finds the members of the object at `object`, which must be these `count` keys: nodes[i] is the value of
- * keys[i]. */
+ * keys[i]. `nodes` is zero at first. */
 static enum status find_members(const struct reading *reading, uint32_t object, const char *const *keys,
                                 size_t count, uint32_t *nodes)
 {
     const struct json_node *all = reading->document.scan.nodes;
     if (all[object].type != JSON_OBJECT)
         return unexpected(reading, object, "an object");
-    memset(nodes, 0, count * sizeof *nodes);
     for (uint32_t i = object + 1; i < all[object].end; i = all[i].end) {
         size_t key = 0;
         while (key < count && strcmp(keys[key], reading->document.items[i]->string) != 0)
@@ -206,7 +205,7 @@ static enum status read_sum(const struct reading *reading, uint32_t index,
 static enum status read_file(const struct reading *reading, uint32_t index, struct manifest_file *file)
 {
     static const char *const keys[] = {"bytes", "sha256"};
-    uint32_t nodes[2];
+    uint32_t nodes[2] = {0};
     enum status status = find_members(reading, index, keys, 2, nodes);
     if (status == STATUS_OK)
         status = read_integer(reading, nodes[0], 0, INT64_MAX, &file->bytes);
@@ -252,7 +251,7 @@ static const char *const manifest_keys[KEY_COUNT] = {
 static enum status read_manifest(const struct reading *reading, struct manifest *manifest)
 {
     struct checkpoint_counters *counters = &manifest->counters;
-    uint32_t nodes[KEY_COUNT], files[CHECKPOINT_FILES];
+    uint32_t nodes[KEY_COUNT] = {0}, files[CHECKPOINT_FILES] = {0};
     uint64_t format, entries = 0;
     enum status status = find_members(reading, 0, manifest_keys, KEY_COUNT, nodes);
     if (status == STATUS_OK)
