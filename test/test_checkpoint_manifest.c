@@ -40,7 +40,9 @@ START_TEST(what_is_written_is_read)
     size_t bytes;
     char *text = manifest_format(&manifest, &bytes);
     ck_assert_msg(manifest_parse(&again, "m.json", text, bytes, &error) == STATUS_OK, "%s", error.text);
-    ck_assert_mem_eq(&again.counters, &manifest.counters, sizeof again.counters);
+    ck_assert(again.counters.update == 120 && again.counters.trainers == 2 && again.counters.late == 3);
+    ck_assert_mem_eq(again.counters.steps, manifest.counters.steps, sizeof again.counters.steps);
+    ck_assert_double_eq(again.counters.epoch_loss, 0.25);
     ck_assert_mem_eq(again.files, manifest.files, sizeof again.files);
     ck_assert(again.entries == 9 && again.elements == 9500 && again.momentum);
     free(text);

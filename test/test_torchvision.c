@@ -1,9 +1,10 @@
 /* A ResNet's weights as files: to torchvision's model and back (test/golden/torchvision_files.py is the other
- * end), and into models that they do not fit. */
+ * end), and into models that they do not fit. Ours is a checkpoint's. */
 #include "kernels/safetensors.h"
 #include "test/process.h"
 #include "test/training.h"
 #include "test/workplace.h"
+#include "worker/checkpoint.h"
 #include "worker/model/resnet.h"
 
 #include <check.h>
@@ -77,6 +78,24 @@ static void evaluate(double logits[LOGITS])
 
 /* ---- there and back ---- */
 
+/* The model of a checkpoint that two servers wrote, out of the layouts that training wants. */
+static void write_checkpoint(void)
+{
+    const struct checkpoint_counters counters = {.update = BATCHES, .trainers = 1};
+    const struct checkpoint_part first = {.params = params, .server = 0, .servers = 2};
+    const struct checkpoint_part second = {.params = params, .server = 1, .servers = 2};
+    struct error error = {0};
+    training_ok(params_settle(params, &error), &error);
+    ck_assert_ptr_nonnull(params_find(params, "layer1.0.conv2.weight")->tensor.layout);
+    training_ok(checkpoint_begin(folder, BATCHES, &error), &error);
+    training_ok(checkpoint_write_part(folder, BATCHES, &second, &error), &error);
+    training_ok(checkpoint_write(folder, &counters, &first, &error), &error);
+    training_ok(checkpoint_publish(folder, BATCHES, 1, &error), &error);
+    char written[160];
+    snprintf(written, sizeof written, "%.63s/checkpoints/00000003/model.safetensors", folder);
+    ck_assert_int_eq(rename(written, in_folder("ours.safetensors")), 0);
+}
+
 /* A model whose statistics have moved; saved, with what it answers. */
 static void write_ours(void)
 {
@@ -89,7 +108,7 @@ static void write_ours(void)
         training_ok(tape_finish(tape, &error), &error);
     }
     evaluate(logits);
-    training_ok(params_save(params, in_folder("ours.safetensors"), &error), &error);
+    write_checkpoint();
     FILE *file = fopen(in_folder("ours.logits"), "w");
     ck_assert_ptr_nonnull(file);
     for (uint32_t i = 0; i < LOGITS; i++)
@@ -103,7 +122,8 @@ static void compare_theirs(void)
     double logits[LOGITS], expected, largest = 0, worst = 0;
     struct error error = {0};
     open_model(50, CLASSES, 4);
-    training_ok(params_load(params, in_folder("theirs.safetensors"), &error), &error);
+    const struct checkpoint_part part = {.params = params, .servers = 1};
+    training_ok(checkpoint_load_model(in_folder("theirs.safetensors"), &part, &error), &error);
     ck_assert_int_eq(params_find(params, "layer4.2.bn3.num_batches_tracked")->counter, THEIR_BATCHES);
     evaluate(logits);
     FILE *file = fopen(in_folder("theirs.logits"), "r");

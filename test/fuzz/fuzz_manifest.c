@@ -1,0 +1,64 @@
+/* Fuzzes the reader of checkpoint manifests.
+ *
+ * Holds four promises: what is accepted is, written again, accepted and the same bytes once more; so is what
+ * is refused for its sum alone, which a fuzzer cannot guess; all else is refused as corrupt, with a place;
+ * and what is said of it is UTF-8 without control characters. */
+#include "kernels/base/text.h"
+#include "worker/checkpoint_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void check_values(const struct manifest *manifest)
+{
+    struct manifest again;
+    struct error error = {0};
+    size_t bytes, bytes_again;
+    char *text = manifest_format(manifest, &bytes);
+    require(text != NULL && strlen(text) == bytes && bytes <= MANIFEST_BYTES_MAX);
+    require(manifest_parse(&again, "fuzz", text, bytes, &error) == STATUS_OK);
+    char *text_again = manifest_format(&again, &bytes_again);
+    require(text_again != NULL && bytes == bytes_again && memcmp(text, text_again, bytes) == 0);
+    free(text);
+    free(text_again);
+}
+
+static void check_refused(const struct error *error)
+{
+    const size_t length = strlen(error->text);
+    require(strncmp(error->text, "fuzz:", 5) == 0);
+    for (size_t at = 0; at < length;) {
+        const size_t size = text_character(error->text + at, length - at);
+        require(size > 0 && (unsigned char)error->text[at] >= 0x20 && error->text[at] != 0x7F);
+        at += size;
+    }
+}
+
+/* The text ends so, for a key or a string may hold the words. */
+static bool wants_sum(const struct error *error)
+{
+    static const char words[] = " /sha256: not the sum of what stands here";
+    const size_t length = strlen(error->text);
+    return length >= sizeof words - 1 && strcmp(error->text + length - (sizeof words - 1), words) == 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct manifest manifest;
+    struct error error = {0};
+    enum status status = manifest_parse(&manifest, "fuzz", (const char *)data, size, &error);
+    require(status == STATUS_OK || (status == STATUS_CORRUPT && error.status == status));
+    if (status == STATUS_CORRUPT)
+        check_refused(&error);
+    if (status == STATUS_OK || wants_sum(&error))
+        check_values(&manifest);
+    return 0;
+}
