@@ -31,14 +31,21 @@ static enum status update(struct pserver *p, struct error *error)
     return status;
 }
 
-/* The round is made and saved if need be: what follows from it, and then its members' answers. */
-static void complete(struct pserver *p)
+/* The round is made and saved if need be: what follows from it, and then its members' answers. Whoever has an
+ * answer computes on and pushes, and serves no evaluation before that push is answered: it is asked for
+ * first.
+ */
+static enum status complete(struct pserver *p, struct error *error)
 {
-    if (p->number == 0 && schedule_ends_epoch(&p->schedule, round_version(p->round)))
+    enum status status = STATUS_OK;
+    if (p->number == 0 && schedule_ends_epoch(&p->schedule, round_version(p->round))) {
         pserver_epoch_end(p);
+        status = pserver_epoch_advance(p, error);
+    }
     for (uint32_t m = 0; m < p->member_count; m++)
         pserver_answer(p, p->members[m], 0);
     p->member_count = 0;
+    return status == STATUS_AGAIN ? STATUS_OK : status;
 }
 
 /* An order to stop lets the running round be finished; where nothing has come for one, there is none. */
@@ -78,8 +85,7 @@ static enum status after_gathering(struct pserver *p, struct error *error)
         p->phase = PSERVER_SAVING;
         return pserver_save_begin(p, error);
     }
-    complete(p);
-    return STATUS_OK;
+    return complete(p, error);
 }
 
 static enum status after_saving(struct pserver *p, struct error *error)
@@ -87,10 +93,8 @@ static enum status after_saving(struct pserver *p, struct error *error)
     enum status status = pserver_save_advance(p, error);
     if (status != STATUS_OK)
         return status;
-    if (p->member_count > 0)
-        complete(p);
     p->phase = PSERVER_GATHERING;
-    return STATUS_OK;
+    return p->member_count > 0 ? complete(p, error) : STATUS_OK;
 }
 
 static enum status after_closing(struct pserver *p, struct error *error)
