@@ -2,6 +2,7 @@
  * all of its arguments, and stay zero. */
 #include "kernels/optim.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -61,6 +62,7 @@ enum status optimizer_step(struct optimizer *optimizer, struct gradients *gradie
     struct backend *backend = params_backend(optimizer->params);
     struct tensor slab = *params_slab(optimizer->params);
     struct tensor *first = optimizer->first != NULL ? gradients_slab(optimizer->first) : NULL;
+    assert(slab.data != NULL || slab.bytes == 0); // in one piece
     enum status status = gradients_complete(gradients, error);
     if (status != STATUS_OK || slab.data == NULL)
         return status;

@@ -24,8 +24,8 @@ enum status optimizer_new(struct optimizer **out, const struct optimizer_setting
                           struct params *params, struct error *error);
 void optimizer_free(struct optimizer *optimizer);
 
-/* One step against the gradient (completed here). Whether it is finite is the caller's to see. Allocates
- * nothing. */
+/* One step against the gradient (completed here), on slabs in one piece (params_place). Whether it is finite
+ * is the caller's to see. Allocates nothing. */
 enum status optimizer_step(struct optimizer *optimizer, struct gradients *gradients, struct error *error);
 
 uint64_t optimizer_steps(const struct optimizer *optimizer);
