@@ -125,6 +125,19 @@ START_TEST(cuts_are_the_nearest)
 }
 END_TEST
 
+START_TEST(of_two_cuts_as_near_the_first_is_taken)
+{
+    open_params();
+    add("a", PARAMETER_TRAINED, 32);
+    add("b", PARAMETER_TRAINED, 64);
+    add("c", PARAMETER_TRAINED, 32);
+    lay_out();
+    ck_assert_uint_eq(shard(0, 2).end, 32); // 96 is as far from 64
+    expect_cover(2);
+    fixture_close();
+}
+END_TEST
+
 START_TEST(every_server_has_an_entry_however_uneven_they_are)
 {
     open_params();
@@ -181,6 +194,7 @@ int main(void)
     TCase *cuts = tcase_create("cuts");
     tcase_add_test(cuts, a_resnet_is_covered_by_any_number);
     tcase_add_test(cuts, cuts_are_the_nearest);
+    tcase_add_test(cuts, of_two_cuts_as_near_the_first_is_taken);
     tcase_add_loop_test(cuts, every_server_has_an_entry_however_uneven_they_are, 0, 3);
     tcase_add_test(cuts, more_servers_than_entries_are_refused);
     tcase_add_loop_test(cuts, an_image_is_whole_pages, 0, 3);
