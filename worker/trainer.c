@@ -209,7 +209,7 @@ static enum status push_pull(struct trainer *t, double loss, struct error *error
     if (status != STATUS_OK)
         return status;
     if (!agree || answer.step != t->at.step + 1)
-        return error_set(error, STATUS_INVALID,
+        return error_set(error, STATUS_INTERNAL,
                          "the servers answered step %llu with step %llu of version %llu%s: expected the next "
                          "step, and one version",
                          (unsigned long long)t->at.step, (unsigned long long)answer.step,

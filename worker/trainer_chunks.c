@@ -88,7 +88,7 @@ static enum status receive(struct transfer *transfer, uint32_t server, const str
     if (m->tensor_count != 1 || tensor->dtype != WIRE_F32 || tensor->rank != 1 ||
         tensor->dims[0] != chunk->count || m->args[MODEL_VERSION] != transfer->key)
         return error_set(
-            error, STATUS_INVALID,
+            error, STATUS_INTERNAL,
             "server %u's answer about version %llu from element %zu on: expected %zu floats of it", server,
             (unsigned long long)transfer->key, chunk->first, chunk->count);
     memcpy(transfer->trainer->image + chunk->first, m->data[0], chunk->count * sizeof(float));

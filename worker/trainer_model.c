@@ -212,7 +212,7 @@ static enum status place(struct trainer *t, struct params *params, const struct 
         const float *slot = segment_at(slots, version->offset[server], bytes);
         if (slot == NULL)
             return error_set(
-                error, STATUS_INVALID,
+                error, STATUS_INTERNAL,
                 "server %u says that version %llu lies at %llu: expected a place for %zu bytes in "
                 "a segment of %zu",
                 server, (unsigned long long)version->version, (unsigned long long)version->offset[server],
