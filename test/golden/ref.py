@@ -25,6 +25,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from philox import philox
 
 OPS = ("linear conv2d batch_norm max_pool avg_pool relu add reshape dropout softmax log_softmax embedding "
        "lstm mse cross_entropy sample log_probability sum").split()
@@ -35,16 +36,6 @@ def numbers(state):
     while True:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
         yield ((state >> 40) - 2**23) / 2**23
-
-
-def philox(seed, stream, block, row):
-    key = [seed % 2**32, seed >> 32]
-    c = [stream << 24 | block, *row]
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ key[0], b % 2**32, (a >> 32) ^ c[3] ^ key[1], a % 2**32]
-        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
-    return c
 
 
 def keep(seed, row, j, p):

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Records rounds of a parameter server with two trainers into test/golden/parameter_server.txt.
+
+How to run it, from the repository's root, with Debian's python3-torchvision (a minute or two):
+
+    /usr/bin/python3 test/golden/parameter_server.py
+
+problem.py says how the numbers come about and what the file holds; test/test_parameter_server_golden.c reads it
+and lets the daemon do the same. One process stands for all: for each round, both trainers' gradients of the mean
+squared error (one-hot labels) are computed from the same weights, each with batch norm over its own batch of 20,
+and averaged; then SGD steps, lr 0.01, momentum 0.9. Running statistics move by 0.1 towards the mean of the two
+batches'. Three rounds of torchvision's ResNet-18 with 30 classes.
+
+The sequence begins at 18. Weights are drawn as in resnet.py, each block's last batch norm's being 0.1. Then come
+120 images as bytes (3, 32, 32) and their labels. A pixel is (byte / 255 - 0.5) / 0.25. Who gets which image in
+which round is the daemon's own shuffle of epoch 0 for seed 18: worker/data/loader.h.
+"""
+import torch
+import torchvision
+from philox import philox
+from problem import Numbers, bound, record
+
+SEED, TRAINERS, BATCH, CLASSES, STEPS = 18, 2, 20, 30, 3
+SAMPLES = TRAINERS * BATCH * STEPS
+SHUFFLE = 5  # kernels/base/rng.h's stream
+
+
+def permutation(seed, epoch, count):
+    """The order of an epoch's samples."""
+    order = list(range(count))
+    for i in range(count - 1, 0, -1):
+        words = philox(seed, SHUFFLE, 0, [i // 2, epoch % 2**32, epoch >> 32])
+        high, low = words[i % 2 * 2 : i % 2 * 2 + 2]
+        other = (high << 32 | low) * (i + 1) >> 64
+        order[i], order[other] = order[other], order[i]
+    return order
+
+
+def load(model, draw):
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            parameter.data = draw.take(*parameter.shape) * bound(6, parameter[0].numel())
+        elif name.endswith("bias"):
+            parameter.data = draw.take(*parameter.shape) * torch.tensor(0.1)
+        else:
+            parameter.data = torch.full(parameter.shape, 0.1 if name.endswith(".bn2.weight") else 1.0)
+
+
+def statistics(model):
+    return [buffer for buffer in model.buffers() if buffer.dim() > 0]
+
+
+def round_gradient(model, images, labels, step, chosen, seen):
+    """The trainers' mean gradient is left in .grad, the mean of their running statistics in the buffers."""
+    before = [buffer.clone() for buffer in statistics(model)]
+    moved = [torch.zeros_like(buffer) for buffer in before]
+    for trainer in range(TRAINERS):
+        mine = chosen[trainer * BATCH : (trainer + 1) * BATCH]
+        loss = torch.nn.functional.mse_loss(model(images[mine]), labels[mine])
+        loss.backward()
+        seen(step, "loss", f"trainer{trainer}", loss)
+        for total, buffer, old in zip(moved, statistics(model), before):
+            total += buffer / TRAINERS
+            buffer.copy_(old)
+    for total, buffer in zip(moved, statistics(model)):
+        buffer.copy_(total)
+    for parameter in model.parameters():
+        parameter.grad /= TRAINERS
+
+
+def run(dtype, way, seen):
+    layout, library, nudge = way
+    draw = Numbers(SEED)
+    model = torchvision.models.resnet18(num_classes=CLASSES)
+    load(model, draw)
+    model = model.to(dtype).to(memory_format=layout).train()
+    pixels = draw.indices(256, SAMPLES, 3, 32, 32).to(dtype)
+    labels = torch.nn.functional.one_hot(draw.indices(CLASSES, SAMPLES), CLASSES).to(dtype)
+    images = ((pixels / 255 - 0.5) / 0.25 * (1 + nudge * 2.0**-23)).contiguous(memory_format=layout)
+    order = torch.tensor(permutation(SEED, 0, SAMPLES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    with torch.backends.mkldnn.flags(enabled=library):
+        for step in range(1, STEPS + 1):
+            optimizer.zero_grad()
+            chosen = order[(step - 1) * TRAINERS * BATCH : step * TRAINERS * BATCH]
+            round_gradient(model, images, labels, step, chosen, seen)
+            before = {name: parameter.detach().double().clone() for name, parameter in model.named_parameters()}
+            optimizer.step()
+            for name, parameter in model.named_parameters():
+                seen(step, "update", name, parameter.detach().double() - before[name])
+    for name, buffer in model.named_buffers():
+        if buffer.dim() > 0:
+            seen(STEPS, "statistic", name, buffer)
+    return draw.state
+
+
+def main():
+    plain, last = torch.contiguous_format, torch.channels_last
+    ways = [(layout, True, nudge) for nudge in (0, 1, -1, 2, -2, 3, -3, 4, -4) for layout in (plain, last)]
+    ways.append((plain, False, 0))
+    title = f"torchvision {torchvision.__version__}'s ResNet-18 by two trainers"
+    record("test/golden/parameter_server.txt", title, run, ways)
+
+
+main()
