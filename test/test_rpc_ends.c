@@ -49,6 +49,30 @@ START_TEST(test_peer_died)
 }
 END_TEST
 
+START_TEST(test_reject_worker)
+{
+    struct net net;
+    struct service server, client;
+    service_start(&net, &server, &client, 2);
+    struct future *pending = episode(net.server, 1, 1);
+    rpc_reject_worker(net.server, 1, "%d of %d samples", 9, 8);
+    net_expect_failure(&net, pending, STATUS_PEER_DIED, "9 of 8 samples");
+    ck_assert_uint_eq(server.left, 1u << 1);
+    ck_assert_int_eq(server.left_why, STATUS_INVALID);
+    for (unsigned i = 0; i < 5000 && client.left == 0; i++)
+        net_turn(&net);
+    ck_assert_str_eq(client.left_text, "9 of 8 samples");
+    struct rpc_counters counters;
+    rpc_reject_worker(net.server, 1, "again");
+    rpc_counters(net.server, &counters);
+    ck_assert_uint_eq(counters.bad, 1);
+    struct future *other = episode(net.server, 2, 3);
+    ck_assert_int_eq(net_await(&net, other), STATUS_OK);
+    future_release(other);
+    net_free(&net);
+}
+END_TEST
+
 START_TEST(test_server_says_bye)
 {
     struct net net;
@@ -217,6 +241,7 @@ int main(void)
     TCase *ends = tcase_create("ends");
     tcase_add_test(ends, test_cancel_all);
     tcase_add_test(ends, test_peer_died);
+    tcase_add_test(ends, test_reject_worker);
     tcase_add_test(ends, test_server_says_bye);
     tcase_add_test(ends, test_client_says_bye);
     tcase_add_test(ends, test_free_completes_what_is_pending);

@@ -2,7 +2,8 @@
  *
  * Every trainer computes one part of the held-out data on the version that ended the epoch. The parts' sums
  * are added in the order of the parts, so that the result does not depend on who answered first. A trainer
- * that dies meanwhile leaves its part to its successor, which is asked when it comes. */
+ * that dies meanwhile, or answers with what cannot be, leaves its part to its successor, which is asked when
+ * it comes. */
 #include "worker/pserver.h"
 
 #include <math.h>
@@ -56,14 +57,13 @@ static enum status take(struct pserver *p, uint32_t trainer, struct error *error
         memcpy(&part->sums.loss_sum, &args[EVALUATED_LOSS], sizeof part->sums.loss_sum);
         part->sums.correct = args[EVALUATED_CORRECT];
         part->sums.samples = args[EVALUATED_SAMPLES];
-        part->answered = true;
-        if (bad_sums(p, trainer, &part->sums))
-            status =
-                error_set(error, STATUS_INVALID,
-                          "trainer %u evaluated %llu samples, %llu of them right, with a loss of %g: that "
-                          "cannot be",
-                          worker, (unsigned long long)part->sums.samples,
-                          (unsigned long long)part->sums.correct, part->sums.loss_sum);
+        part->answered = !bad_sums(p, trainer, &part->sums);
+        if (!part->answered)
+            rpc_reject_worker(
+                p->rpc, p->seats[trainer].worker,
+                "trainer %u evaluated %llu samples, %llu of them right, with a loss of %g: that cannot be",
+                worker, (unsigned long long)part->sums.samples, (unsigned long long)part->sums.correct,
+                part->sums.loss_sum);
     } else if (status == STATUS_PEER_DIED) {
         status = STATUS_OK; /* its successor is asked */
     } else {

@@ -189,6 +189,10 @@ void rpc_fail(struct rpc_request *request, enum status status, const char *forma
  * sender's session, as for any bad message: `left` and what follows failed calls run before it returns. */
 void rpc_reject(struct rpc_request *request, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The same for a malformed value inside a well-formed reply: ends the session of the worker that sent it. */
+void rpc_reject_worker(struct rpc *rpc, uint16_t worker, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* ---- counters, since the start ---- */
 
 struct rpc_counters {

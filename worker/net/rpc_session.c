@@ -8,6 +8,7 @@
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +122,18 @@ static void end_bad(struct rpc *rpc, struct rpc_session *session, const char *te
 {
     rpc->counters.bad++;
     session_end(rpc, session, STATUS_INVALID, STATUS_PEER_DIED, text);
+}
+
+void rpc_reject_worker(struct rpc *rpc, uint16_t worker, const char *format, ...)
+{
+    char text[WIRE_ERROR_TEXT_MAX + 1];
+    struct rpc_session *session = session_of(rpc, worker);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    if (session != NULL)
+        end_bad(rpc, session, text);
 }
 
 /* ---- HELLO and WELCOME ---- */
