@@ -154,8 +154,9 @@ schema: $(BUILD)/coalesced
 # ---- fuzzing: one program of clang's libFuzzer per target ----
 FUZZ_SECONDS ?= 300
 FUZZERS := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
-FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/ref/%,$(KERNELS)) \
-                $(wildcard worker/net/*.c worker/job/*.c worker/env/*.c worker/data/*.c) \
+FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/normal.c kernels/ref/%,$(KERNELS)) \
+                $(wildcard worker/net/*.c worker/job/*.c worker/env/*.c) \
+                $(filter-out worker/data/loader.c worker/data/synthetic.c,$(wildcard worker/data/*.c)) \
                 worker/checkpoint_folder.c worker/checkpoint_manifest.c
 
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) Makefile

@@ -3,8 +3,8 @@
 #include "test/data_fixture.h"
 #include "test/golden_images.h"
 #include "test/workplace.h"
-#include "worker/data/data_synthetic.h"
 #include "worker/data/sampling.h"
+#include "worker/data/synthetic.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -94,27 +94,26 @@ END_TEST
 
 START_TEST(synthetic_batches_are_draws_of_their_place)
 {
+    enum { ELEMENTS = 4 * 27 };
+    const struct normal_lanes *lanes;
+    struct error error;
+    float expected[ELEMENTS];
     data.job.data.kind = JOB_DATA_SYNTHETIC;
     data.job.data.size = 3;
     data.job.data.channels = 3;
+    ck_assert_int_eq(normal_choose(&lanes, &error), STATUS_OK);
     struct loader *loader = data_loader(DATASET_TRAIN, 2, 5, 7);
     for (uint64_t step = 7; step < 12; step++) {
+        const struct rng_key key = {.seed = 543, .step = (uint32_t)step, .episode = 2};
         const struct batch *batch = data_next(loader);
         ck_assert_uint_eq(batch->step, step);
         ck_assert_uint_eq(batch->samples, 4);
-        for (uint32_t i = 0; i < 4 * 27; i++) {
-            const struct rng_key key = {
-                .seed = 543, .environment = i / 2, .step = (uint32_t)step, .episode = 2};
-            uint32_t words[4];
-            double pair[2];
-            rng_block(&key, RNG_DATA, 0, words);
-            rng_normal_pair(words, pair);
-            ck_assert(batch->images[i] == (float)pair[i % 2]);
-        }
+        normal_fill(lanes, expected, ELEMENTS, &key, RNG_DATA, 0);
+        ck_assert_mem_eq(batch->images, expected, sizeof expected);
         for (uint32_t i = 0; i < 4; i++) {
-            const struct rng_key key = {.seed = 543, .environment = i, .episode = 2};
+            const struct rng_key labels = {.seed = 543, .environment = i, .episode = 2};
             uint32_t words[4];
-            rng_block(&key, RNG_DATA, RNG_BLOCK_MAX, words);
+            rng_block(&labels, RNG_DATA, RNG_BLOCK_MAX, words);
             ck_assert_int_eq(batch->labels[i], (int32_t)rng_below(words[0], words[1], 10));
         }
     }
@@ -122,16 +121,23 @@ START_TEST(synthetic_batches_are_draws_of_their_place)
 }
 END_TEST
 
-/* An odd number of elements, and the last word of a step beyond 2^32. */
-START_TEST(synthetic_images_of_an_odd_size_and_a_late_step)
+/* A step beyond 2^32 is another one than its lower bits, and so are another trainer's and another seed's. */
+START_TEST(synthetic_images_differ_by_step_trainer_and_seed)
 {
-    float few[4] = {0, 0, 0, 99}, many[4], late[4];
-    data_synthetic_images(few, 3, 1, 5, 0);
-    data_synthetic_images(many, 4, 1, 5, 0);
-    data_synthetic_images(late, 4, 1, 5 + (UINT64_C(1) << 32), 0);
-    ck_assert_mem_eq(few, many, 3 * sizeof *few);
-    ck_assert(few[3] == 99);
-    ck_assert_mem_ne(late, many, sizeof late);
+    enum { COUNT = 7, KINDS = 5 };
+    static const struct {
+        uint64_t seed, step;
+        uint32_t trainer;
+    } kinds[KINDS] = {{1, 5, 0}, {1, 6, 0}, {1, 5 + (UINT64_C(1) << 32), 0}, {1, 5, 1}, {2, 5, 0}};
+    const struct normal_lanes *lanes;
+    struct error error;
+    float images[KINDS][COUNT];
+    ck_assert_int_eq(normal_choose(&lanes, &error), STATUS_OK);
+    for (int k = 0; k < KINDS; k++) {
+        synthetic_images(lanes, images[k], COUNT, kinds[k].seed, kinds[k].step, kinds[k].trainer);
+        for (int other = 0; other < k; other++)
+            ck_assert_mem_ne(images[k], images[other], sizeof images[k]);
+    }
 }
 END_TEST
 
@@ -352,7 +358,7 @@ int main(int argc, char **argv)
     tcase_add_test(order, a_loader_that_begins_later_continues_the_same_order);
     tcase_add_test(order, evaluation_parts_are_the_samples_in_order);
     tcase_add_test(order, synthetic_batches_are_draws_of_their_place);
-    tcase_add_test(order, synthetic_images_of_an_odd_size_and_a_late_step);
+    tcase_add_test(order, synthetic_images_differ_by_step_trainer_and_seed);
     tcase_add_test(order, permutations_hold_each_index_once_and_differ_by_epoch_and_seed);
     tcase_add_test(order, permutations_are_even);
     tcase_add_test(order, a_loader_ends_at_any_time);

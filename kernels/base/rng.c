@@ -14,27 +14,10 @@ void rng_block(const struct rng_key *key, enum rng_stream stream, uint32_t block
         words[i] = drawn.v[i];
 }
 
-static double radius(const uint32_t words[4])
-{
-    return sqrt(-2 * log(1 - rng_uniform_double(words[0], words[1]))); // 1 - u is never 0
-}
-
-static double angle(const uint32_t words[4])
-{
-    const double two_pi = 6.283185307179586476925;
-    return two_pi * rng_uniform_double(words[2], words[3]);
-}
-
 double rng_normal(const uint32_t words[4], double deviation)
 {
-    return deviation * radius(words) * cos(angle(words));
-}
-
-void rng_normal_pair(const uint32_t words[4], double pair[2])
-{
-    const double r = radius(words);
-    double sine, cosine;
-    sincos(angle(words), &sine, &cosine);
-    pair[0] = r * cosine;
-    pair[1] = r * sine;
+    const double two_pi = 6.283185307179586476925;
+    double radius = sqrt(-2 * log(1 - rng_uniform_double(words[0], words[1]))); // 1 - u is never 0
+    double angle = two_pi * rng_uniform_double(words[2], words[3]);
+    return deviation * radius * cos(angle);
 }

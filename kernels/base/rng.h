@@ -54,10 +54,9 @@ static inline uint64_t rng_below(uint32_t high, uint32_t low, uint64_t bound)
     return (uint64_t)((unsigned __int128)((uint64_t)high << 32 | low) * bound >> 64);
 }
 
-/* One draw of normal(0, deviation), or two independent ones of normal(0, 1), from four words: with u of words
- * 0 and 1 and v of words 2 and 3, sqrt(-2 ln(1 - u)) times cos(2 pi v), and for the second of a pair times
- * sin(2 pi v), in double (Box and Muller, Annals of Mathematical Statistics 29, 1958). */
+/* A draw of normal(0, deviation), from four words: with u of words 0 and 1 and v of words 2 and 3,
+ * deviation sqrt(-2 ln(1 - u)) cos(2 pi v), in double (Box and Muller, Annals of Mathematical Statistics 29,
+ * 1958). Where there are many to be drawn at once: kernels/normal.h. */
 double rng_normal(const uint32_t words[4], double deviation);
-void rng_normal_pair(const uint32_t words[4], double pair[2]);
 
 #endif

@@ -97,6 +97,11 @@ LANES_INLINE vf lanes_fma(vf a, vf b, vf c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
+LANES_INLINE vf lanes_sqrt(vf x)
+{
+    return _mm512_sqrt_ps(x);
+}
+
 /* x where its bit of `mask` is 1, else 0. */
 LANES_INLINE vf lanes_keep(uint32_t mask, vf x)
 {
@@ -180,6 +185,11 @@ LANES_INLINE vf lanes_fma(vf a, vf b, vf c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
+LANES_INLINE vf lanes_sqrt(vf x)
+{
+    return _mm256_sqrt_ps(x);
+}
+
 LANES_INLINE vf lanes_max(vf a, vf b)
 {
     return _mm256_max_ps(a, b);
@@ -224,6 +234,11 @@ LANES_INLINE vf lanes_fma(vf a, vf b, vf c)
     __m128d high = lanes_fma_to_odd(_mm_cvtps_pd(_mm_movehl_ps(a, a)), _mm_cvtps_pd(_mm_movehl_ps(b, b)),
                                     _mm_cvtps_pd(_mm_movehl_ps(c, c)));
     return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+}
+
+LANES_INLINE vf lanes_sqrt(vf x)
+{
+    return _mm_sqrt_ps(x);
 }
 
 LANES_INLINE vf lanes_max(vf a, vf b)

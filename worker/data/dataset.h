@@ -2,17 +2,18 @@
  *
  *   synthetic   no files: the tutorial's random data. Images are normal(0, 1) from stream RNG_DATA, keyed by
  *               (seed, element, step, trainer); a trainer's labels are drawn once, uniform in [0, classes).
- * It has no samples that could be read one by one: the loader makes its batches (data_synthetic.h, with the
- * exact layout). idx         the MNIST family: PATH/train-images-idx3-ubyte, train-labels-idx1-ubyte,
- * t10k-images-…, t10k-labels-…, each plain or with .gz behind its name (read through zlib). Format:
- * yann.lecun.com/exdb/mnist cifar       CIFAR-10: PATH/data_batch_1.bin … data_batch_5.bin, test_batch.bin;
- * CIFAR-100 (fine labels): train.bin, test.bin. Format: cs.toronto.edu/~kriz/cifar.html, "binary version"
+ *               Nothing of it can be read one by one: the loader makes whole batches (synthetic.h).
+ *   idx         the MNIST family: PATH/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-…,
+ *               t10k-labels-…, each plain or with .gz behind its name (read through zlib).
+ *               Format: yann.lecun.com/exdb/mnist
+ *   cifar       CIFAR-10: PATH/data_batch_1.bin … data_batch_5.bin, test_batch.bin; CIFAR-100 (fine labels):
+ *               train.bin, test.bin. Format: cs.toronto.edu/~kriz/cifar.html, "binary version"
  *   folder      PATH/train/CLASS/NAME.{jpg,jpeg,png} and PATH/test/CLASS/…; classes in order of their
- *               names' bytes, the same in both; samples class by class, in order of their names' bytes. test
- * may be absent (no evaluation then). Names that begin with a dot, files beside the class folders, and what
- * is in one but is a folder or has another ending (in whatever case) are passed over. Decoded with
- * libjpeg-turbo and libpng on each read (image.h). A file that cannot be opened or decoded is skipped,
- * counted, and named once.
+ *               names' bytes, the same in both; in a class the files in order of theirs. test may be absent
+ *               (no evaluation then). Passed over: names that begin with a dot, files beside class folders,
+ *               folders in them, and other endings (their case does not matter). Decoded with
+ *               libjpeg-turbo and libpng on each read (image.h). A file that cannot be opened or decoded is
+ *               skipped, counted, and named once.
  *
  * A file that is missing is STATUS_NOT_FOUND (for Debian's dataset-fashion-mnist the text names the package);
  * truncated, oversized or mislabelled ones are STATUS_CORRUPT and name file and offset (of a packed file, in

@@ -6,7 +6,7 @@
 #include "worker/data/loader.h"
 
 #include "kernels/base/log.h"
-#include "worker/data/data_synthetic.h"
+#include "worker/data/synthetic.h"
 #include "worker/data/transform.h"
 
 #include <assert.h>
@@ -29,6 +29,7 @@ struct loader {
     uint32_t part, parts, batch;
     struct dataset *dataset;
     struct transform *transform;
+    const struct normal_lanes *normal; /* synthetic */
     struct image image;
     uint32_t *order; /* training: the permutation of epoch `epoch` */
     uint64_t epoch;
@@ -83,8 +84,8 @@ static enum status give_up(const struct loader *loader, uint64_t tried, struct e
 static enum status fill_synthetic(struct loader *loader, struct slot *slot, struct error *error)
 {
     (void)error;
-    data_synthetic_images(slot->images, loader->batch * transform_elements(loader->transform),
-                          loader->job->seed, loader->step, loader->part);
+    synthetic_images(loader->normal, slot->images, loader->batch * transform_elements(loader->transform),
+                     loader->job->seed, loader->step, loader->part);
     slot->batch.samples = loader->batch;
     return STATUS_OK;
 }
@@ -256,9 +257,9 @@ static enum status begin(struct loader *loader, struct error *error)
     }
     if (job->data.kind == JOB_DATA_SYNTHETIC) {
         for (int i = 0; i < SLOTS; i++)
-            data_synthetic_labels(loader->slots[i].labels, loader->batch, job->seed, loader->part,
-                                  job->model.classes);
-        return STATUS_OK;
+            synthetic_labels(loader->slots[i].labels, loader->batch, job->seed, loader->part,
+                             job->model.classes);
+        return normal_choose(&loader->normal, error);
     }
     if (sampling_epoch_steps((uint32_t)count, loader->parts, loader->batch) == 0)
         return error_set(error, STATUS_INVALID,

@@ -20,7 +20,7 @@
  * Images come out as float32 (batch, channels, size, size).
  *
  * Which word of which block each draw takes stands in sampling.h (the permutation, mirror and crop) and
- * data_synthetic.h (the tutorial's random data, which is none of the above).
+ * synthetic.h (the tutorial's random data, which is none of the above).
  *
  * A thread of its own decodes the next batches (two are kept) while the caller computes. */
 #ifndef WORKER_DATA_LOADER_H
