@@ -163,47 +163,40 @@ static void check_log(void)
     free(text);
 }
 
-/* Every trained entry's change from what it was, and what it is now to `before`. */
-static void check_updates(uint32_t step, double *const *before)
+static double *read_entry(const struct parameter *parameter)
 {
-    for (uint32_t i = 0; i < training.count; i++) {
-        const size_t count = shape_elements(&training.parameter[i]->tensor.shape);
-        double *change = calloc(count, sizeof *change);
-        struct error error = {0};
-        ck_assert_ptr_nonnull(change);
-        training_ok(params_read(training.params[0], training.parameter[i], DTYPE_F64, change, &error),
-                    &error);
-        for (size_t at = 0; at < count; at++) {
-            const double now = change[at];
-            change[at] = now - before[i][at];
-            before[i][at] = now;
-        }
-        golden_check(golden, step, GOLDEN_UPDATE, training.parameter[i]->name, change, count);
-        free(change);
-    }
+    double *values = calloc(shape_elements(&parameter->tensor.shape), sizeof *values);
+    struct error error = {0};
+    ck_assert_ptr_nonnull(values);
+    training_ok(params_read(training.params[0], parameter, DTYPE_F64, values, &error), &error);
+    return values;
+}
+
+/* An entry's change from what it was at the last look, which this look becomes. */
+static void check_update(uint32_t step, uint32_t i)
+{
+    const size_t count = shape_elements(&training.parameter[i]->tensor.shape);
+    double *now = read_entry(training.parameter[i]), *change = training.before[i];
+    for (size_t at = 0; at < count; at++)
+        change[at] = now[at] - change[at];
+    golden_check(golden, step, GOLDEN_UPDATE, training.parameter[i]->name, change, count);
+    free(change);
+    training.before[i] = now;
 }
 
 static void check_checkpoints(void)
 {
-    double **before = calloc(training.count, sizeof *before);
     struct error error = {0};
-    ck_assert_ptr_nonnull(before);
-    for (uint32_t i = 0; i < training.count; i++) {
-        before[i] = calloc(shape_elements(&training.parameter[i]->tensor.shape), sizeof **before);
-        ck_assert_ptr_nonnull(before[i]);
-        training_ok(params_read(training.params[0], training.parameter[i], DTYPE_F64, before[i], &error),
-                    &error);
-    }
+    for (uint32_t i = 0; i < training.count; i++)
+        training.before[i] = read_entry(training.parameter[i]);
     for (uint32_t step = 1; step <= STEPS; step++) {
         char path[192];
         snprintf(path, sizeof path, "%s/checkpoints/%08u/model.safetensors", workplace.run_dir, step);
         training_ok(params_load(training.params[0], path, &error), &error);
-        check_updates(step, before);
+        for (uint32_t i = 0; i < training.count; i++)
+            check_update(step, i);
     }
     training_statistics(&training, golden, STEPS);
-    for (uint32_t i = 0; i < training.count; i++)
-        free(before[i]);
-    free(before);
 }
 
 /* The thread sanitizer takes minutes for numbers that the other builds have. */
