@@ -318,23 +318,29 @@ START_TEST(a_width_narrows_every_stage)
 {
     static const struct {
         uint32_t depth;
-        const char *name, *shape;
-    } expected[] = {{18, "conv1.weight", "8x3x7x7"},
-                    {18, "layer1.1.conv2.weight", "8x8x3x3"},
-                    {18, "layer4.0.conv1.weight", "64x32x3x3"},
-                    {18, "fc.weight", "30x64"},
-                    {50, "layer1.0.downsample.0.weight", "32x8x1x1"},
-                    {50, "layer4.2.conv2.weight", "64x64x3x3"},
-                    {50, "layer4.2.bn3.running_var", "256"},
-                    {50, "fc.weight", "30x256"}};
+        struct {
+            const char *name, *shape;
+        } entry[4];
+    } expected[] = {{18,
+                     {{"conv1.weight", "8x3x7x7"},
+                      {"layer1.1.conv2.weight", "8x8x3x3"},
+                      {"layer4.0.conv1.weight", "64x32x3x3"},
+                      {"fc.weight", "30x64"}}},
+                    {50,
+                     {{"layer1.0.downsample.0.weight", "32x8x1x1"},
+                      {"layer4.2.conv2.weight", "64x64x3x3"},
+                      {"layer4.2.bn3.running_var", "256"},
+                      {"fc.weight", "30x256"}}}};
     struct error error = {0};
+    double logits[30];
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        char text[SHAPE_TEXT_BYTES];
-        double logits[30];
         open_model_of(&(struct resnet_config){expected[i].depth, 3, 30, 8});
-        const struct parameter *parameter = params_find(params, expected[i].name);
-        ck_assert_ptr_nonnull(parameter);
-        ck_assert_str_eq(shape_text(&parameter->tensor.shape, text), expected[i].shape);
+        for (int e = 0; e < 4; e++) {
+            char text[SHAPE_TEXT_BYTES];
+            const struct parameter *parameter = params_find(params, expected[i].entry[e].name);
+            ck_assert_ptr_nonnull(parameter);
+            ck_assert_str_eq(shape_text(&parameter->tensor.shape, text), expected[i].entry[e].shape);
+        }
         training_ok(forward(SHAPE4(1, 3, SIDE, SIDE), TAPE_INFER, false, logits, &error), &error);
         close_model();
     }
