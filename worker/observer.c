@@ -257,6 +257,6 @@ enum status observer_run(struct worker *worker, struct error *error)
             status = STATUS_OK;
         }
     }
-    observer_close(&observer, status == STATUS_OK ? "finished" : error->text);
+    observer_close(&observer, status == STATUS_OK ? WORKER_FINISHED : error->text);
     return status;
 }

@@ -315,7 +315,7 @@ void pserver_left(void *context, uint16_t worker, enum status why, const char *t
 {
     struct pserver *p = context;
     bool trains = worker >= p->servers;
-    if (p->phase != PSERVER_OVER && !p->worker->hurry)
+    if (p->phase != PSERVER_OVER && !p->worker->hurry && strcmp(text, WORKER_FINISHED) != 0)
         log_warning("%s %u left: %s: %s", trains ? "trainer" : "pserver", worker, status_name(why), text);
     if (!trains)
         return;

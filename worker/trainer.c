@@ -96,7 +96,7 @@ static enum status evaluate(struct trainer *t, struct error *error)
     struct rpc_request *request = t->evaluate;
     t->evaluate = NULL;
     if (status != STATUS_OK) {
-        rpc_fail(request, status, "trainer %u, evaluation of version %llu: %s", t->number,
+        rpc_fail(request, status, "trainer %u, evaluation of version %llu: %s", t->worker->self.worker,
                  (unsigned long long)args[EVALUATE_VERSION], error->text);
         return status;
     }
@@ -239,7 +239,7 @@ static enum status step(struct trainer *t, struct error *error)
     double loss = 0;
     enum status status = compute(t, &loss, &why);
     if (status != STATUS_OK)
-        return error_set(error, status, "trainer %u, step %llu: %s", t->number,
+        return error_set(error, status, "trainer %u, step %llu: %s", t->worker->self.worker,
                          (unsigned long long)t->at.step, why.text);
     t->batch = NULL;
     status = trainer_model_give(t, error);
@@ -375,6 +375,6 @@ enum status trainer_run(struct worker *worker, struct error *error)
     }
     if (worker->leave && (status == STATUS_SHUTDOWN || status == STATUS_PEER_DIED))
         status = STATUS_OK; // told to leave while it was opening, or by servers that left first
-    trainer_close(&trainer, status == STATUS_OK ? "finished" : error->text);
+    trainer_close(&trainer, status == STATUS_OK ? WORKER_FINISHED : error->text);
     return status;
 }

@@ -27,6 +27,9 @@ struct worker {
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
 };
 
+/* With what a worker says BYE that was told to leave: nothing is wrong then. */
+#define WORKER_FINISHED "finished"
+
 /* One role's loop: runs until it is told to leave (STATUS_OK) or cannot go on. */
 typedef enum status role_run(struct worker *worker, struct error *error);
 role_run agent_run;
