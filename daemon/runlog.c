@@ -187,15 +187,14 @@ static enum status append_text(struct runlog *log, const struct line *line, stru
 }
 
 /* One record's two lines, `text` for every so many alone (else NULL). What a resumed run's logs have already
- * is compared and not written again. */
+ * is compared and not written again; episodes.jsonl has it first. */
 static enum status append_record(struct runlog *log, const struct line *json, const struct line *text,
                                  struct error *error)
 {
-    struct line_key key = line_key_of_json(json->text);
-    bool has_json = log->replay != NULL && replay_has_json(log->replay, key);
-    bool has_text = log->replay != NULL && replay_has_text(log->replay, key);
+    bool has_json = log->replay != NULL && replay_has_json(log->replay, json);
+    bool has_text = text == NULL || (has_json && replay_has_text(log->replay, text));
     enum status status = has_json ? replay_compare(log->replay, json, error) : append_json(log, json, error);
-    return status == STATUS_OK && text != NULL && !has_text ? append_text(log, text, error) : status;
+    return status == STATUS_OK && !has_text ? append_text(log, text, error) : status;
 }
 
 /* ---- events ---- */

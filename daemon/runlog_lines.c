@@ -209,20 +209,20 @@ void line_epoch_text(struct line *line, const struct control_epoch *r)
 
 struct line_key line_key_of_json(const char *text)
 {
-    struct line_key key = {0};
-    if (sscanf(text, "{\"update\":%20" SCNu64 ",", &key.update) == 1)
-        return (struct line_key){LINE_UPDATE, key.update, key.update};
-    if (sscanf(text, "{\"epoch\":%20" SCNu64 ",\"update\":%20" SCNu64 ",", &key.number, &key.update) == 2)
-        return (struct line_key){LINE_EPOCH, key.number, key.update};
+    uint64_t number;
+    if (sscanf(text, "{\"update\":%20" SCNu64 ",", &number) == 1)
+        return (struct line_key){LINE_UPDATE, number};
+    if (sscanf(text, "{\"epoch\":%*[0-9],\"update\":%20" SCNu64 ",", &number) == 1)
+        return (struct line_key){LINE_EPOCH, number};
     return (struct line_key){.kind = LINE_OTHER};
 }
 
 struct line_key line_key_of_text(const char *text)
 {
-    struct line_key key = {0};
-    if (sscanf(text, "Update %20" SCNu64 "\t", &key.number) == 1)
-        return (struct line_key){LINE_UPDATE, key.number, key.number};
-    if (sscanf(text, "Epoch %20" SCNu64 "\t", &key.number) == 1)
-        return (struct line_key){LINE_EPOCH, key.number, 0};
+    uint64_t number;
+    if (sscanf(text, "Update %20" SCNu64 "\t", &number) == 1)
+        return (struct line_key){LINE_UPDATE, number};
+    if (sscanf(text, "Epoch %20" SCNu64 "\t", &number) == 1)
+        return (struct line_key){LINE_EPOCH, number};
     return (struct line_key){.kind = LINE_OTHER};
 }

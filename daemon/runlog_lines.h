@@ -39,13 +39,12 @@ void line_solved(struct line *line, double running_reward);
 void line_episode_progress(struct line *line, const struct control_episode *r);
 void line_update_progress(struct line *line, const struct control_update *r);
 
-/* What a line of episodes.jsonl or episodes.log is about. An epoch's line stands behind that of its last
- * update. */
+/* What a line of episodes.jsonl or episodes.log is about. Epochs of episodes.jsonl go by their last update,
+ * behind whose line they stand: an epoch that a job's end cut short is another one in a run that goes on. */
 enum line_kind { LINE_OTHER, LINE_UPDATE, LINE_EPOCH };
 struct line_key {
     enum line_kind kind;
-    uint64_t number; /* of the update or epoch */
-    uint64_t update; /* episodes.jsonl: the update, or the last one of the epoch */
+    uint64_t number; /* of the update; in episodes.log: of the update or epoch */
 };
 
 struct line_key line_key_of_json(const char *text);

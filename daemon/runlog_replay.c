@@ -147,13 +147,15 @@ uint64_t replay_last_update(const struct replay *replay)
     return replay->json_last[LINE_UPDATE];
 }
 
-bool replay_has_json(const struct replay *replay, struct line_key key)
+bool replay_has_json(const struct replay *replay, const struct line *line)
 {
+    struct line_key key = line_key_of_json(line->text);
     return key.number <= replay->json_last[key.kind];
 }
 
-bool replay_has_text(const struct replay *replay, struct line_key key)
+bool replay_has_text(const struct replay *replay, const struct line *line)
 {
+    struct line_key key = line_key_of_text(line->text);
     return key.number <= replay->text_last[key.kind];
 }
 
@@ -162,7 +164,7 @@ bool replay_has_text(const struct replay *replay, struct line_key key)
 /* The file's order: by update, an epoch's line behind its last update's. */
 static bool before(struct line_key a, struct line_key b)
 {
-    return a.update != b.update ? a.update < b.update : a.kind < b.kind;
+    return a.number != b.number ? a.number < b.number : a.kind < b.kind;
 }
 
 /* Where the member in which both texts part begins. */
@@ -199,5 +201,5 @@ enum status replay_compare(struct replay *replay, const struct line *line, struc
     return error_set(
         error, STATUS_INTERNAL,
         "update %" PRIu64 ", computed again, is not what the log says: it is now %.*s, it was %.*s",
-        key.update, excerpt_bytes(line->text + at), line->text + at, excerpt_bytes(there + at), there + at);
+        key.number, excerpt_bytes(line->text + at), line->text + at, excerpt_bytes(there + at), there + at);
 }

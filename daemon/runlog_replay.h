@@ -23,9 +23,9 @@ void replay_close(struct replay *replay); /* NULL is allowed */
 /* The last update that episodes.jsonl tells of; 0: none. */
 uint64_t replay_last_update(const struct replay *replay);
 
-/* Whether episodes.jsonl, or episodes.log, tells of this update or epoch. */
-bool replay_has_json(const struct replay *replay, struct line_key key);
-bool replay_has_text(const struct replay *replay, struct line_key key);
+/* Whether episodes.jsonl tells of what a line of it is about; and whether episodes.log does, in that line. */
+bool replay_has_json(const struct replay *replay, const struct line *line);
+bool replay_has_text(const struct replay *replay, const struct line *line);
 
 /* Compares a line that replay_has_json with the one that is there; lines come in the order of the file. One
  * that was moved away with an older file is taken for equal. STATUS_INTERNAL: they differ; the text names the

@@ -267,6 +267,31 @@ START_TEST(the_two_files_may_differ_by_a_line)
 }
 END_TEST
 
+/* The job's end cut an epoch short; with a later end it ends where epochs end. Each is told once. */
+START_TEST(an_epoch_that_was_cut_short_ends_again)
+{
+    struct control_epoch cut = epoch_of(2, 4);
+    cut.update = 3;
+    open_log();
+    log_updates(1, 3);
+    ck_assert_int_eq(runlog_epoch(runlog, &cut, &error), STATUS_OK);
+    close_log();
+    resume(2);
+    log_update(3);
+    ck_assert_int_eq(runlog_epoch(runlog, &cut, &error), STATUS_OK);
+    log_updates(4, 5);
+    close_log();
+    char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
+    ck_assert_uint_eq(text_count(json, "{\"epoch\":2,\"update\":3,"), 1);
+    ck_assert_uint_eq(text_count(json, "{\"epoch\":2,\"update\":4,"), 1);
+    ck_assert_uint_eq(text_count(json, "\n"), 8);
+    ck_assert_uint_eq(text_count(text, "Epoch 2\t"), 2);
+    ck_assert_uint_eq(text_count(text, "\n"), 8);
+    free(json);
+    free(text);
+}
+END_TEST
+
 /* Every number that is no time counts, down to its last bit. */
 START_TEST(other_numbers_than_before_are_an_error)
 {
@@ -384,6 +409,7 @@ int main(void)
     tcase_add_test(resumed, a_run_may_be_resumed_again_and_again);
     tcase_add_loop_test(resumed, a_torn_line_is_cut_and_written_anew, 0, 4);
     tcase_add_test(resumed, the_two_files_may_differ_by_a_line);
+    tcase_add_test(resumed, an_epoch_that_was_cut_short_ends_again);
     tcase_add_loop_test(resumed, other_numbers_than_before_are_an_error, 0, 6);
     tcase_add_loop_test(resumed, rules_that_do_not_repeat_are_not_compared, 0, 2);
     tcase_add_test(resumed, a_rotated_log_goes_on);
