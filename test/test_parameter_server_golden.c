@@ -163,32 +163,33 @@ static void check_log(void)
     free(text);
 }
 
-static double *read_entry(const struct parameter *parameter)
+static void read_entry(const struct parameter *parameter, double *values)
 {
-    double *values = calloc(shape_elements(&parameter->tensor.shape), sizeof *values);
     struct error error = {0};
-    ck_assert_ptr_nonnull(values);
     training_ok(params_read(training.params[0], parameter, DTYPE_F64, values, &error), &error);
-    return values;
 }
 
 /* An entry's change from what it was at the last look, which this look becomes. */
 static void check_update(uint32_t step, uint32_t i)
 {
     const size_t count = shape_elements(&training.parameter[i]->tensor.shape);
-    double *now = read_entry(training.parameter[i]), *change = training.before[i];
-    for (size_t at = 0; at < count; at++)
-        change[at] = now[at] - change[at];
+    double *before = training.before[i], *change = calloc(count, sizeof *change);
+    ck_assert_ptr_nonnull(change);
+    read_entry(training.parameter[i], change);
+    for (size_t at = 0; at < count; at++) {
+        const double now = change[at];
+        change[at] = now - before[at];
+        before[at] = now;
+    }
     golden_check(golden, step, GOLDEN_UPDATE, training.parameter[i]->name, change, count);
     free(change);
-    training.before[i] = now;
 }
 
 static void check_checkpoints(void)
 {
     struct error error = {0};
     for (uint32_t i = 0; i < training.count; i++)
-        training.before[i] = read_entry(training.parameter[i]);
+        read_entry(training.parameter[i], training.before[i]);
     for (uint32_t step = 1; step <= STEPS; step++) {
         char path[192];
         snprintf(path, sizeof path, "%s/checkpoints/%08u/model.safetensors", workplace.run_dir, step);
