@@ -9,10 +9,16 @@
  * them, writes the manifest, and syncs every file; then, when the log has the update's line,
  * checkpoint_publish renames the folder, syncs the one above it, and removes all but the newest `keep`. A
  * failure at any point leaves the older checkpoints as they are; what is unfinished is removed by the next
- * begin. Nothing of a manifest depends on when, where or by which process it was written.
+ * begin, or by checkpoint_abandon. A file whose write or fsync failed is never tried again. Nothing of a
+ * checkpoint depends on when, where, by which process or by how many servers it was written: equal runs have
+ * equal files, byte for byte.
+ *
+ * The number of a folder is the update, in eight digits or more; the newest is the largest. What is named
+ * otherwise is ignored, as is any further file within a checkpoint.
  *
  * Needs at most the largest entry's memory beside the parameters. Blocks on files: pservers call the writing
- * half from a thread of its own (worker/pserver.c). The supervisor calls the reading half (no params). */
+ * half from a thread of its own (worker/pserver.c), with params of that thread's own backend. The supervisor
+ * calls the reading half (no params). */
 #ifndef WORKER_CHECKPOINT_H
 #define WORKER_CHECKPOINT_H
 
@@ -42,16 +48,22 @@ struct checkpoint_part {
 /* Makes RUN/checkpoints and an empty N.tmp in it; older .tmp folders are removed. */
 enum status checkpoint_begin(const char *run_dir, uint64_t update, struct error *error);
 
-/* Writes the part of a server above 0 into N.tmp. */
+/* Writes the part of a server above 0 into N.tmp: part-J.model.safetensors and part-J.optimizer.safetensors.
+ */
 enum status checkpoint_write_part(const char *run_dir, uint64_t update, const struct checkpoint_part *part,
                                   struct error *error);
 
-/* Server 0's: the two files out of its own part and the others', the manifest, syncs. All parts are there. */
+/* Server 0's: the two files out of its own part and the others', the manifest, syncs. All parts are there,
+ * and are removed. STATUS_INVALID: counters->epoch_loss is not finite, or a part is not of this model and
+ * cut. */
 enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
                              const struct checkpoint_part *part, struct error *error);
 
-/* STATUS_IO etc. name the file in all of these: "…/00000120.tmp/model.safetensors: No space left on device".
- */
+/* Gives the folder its name, in place of a damaged checkpoint that has it, and syncs the folder above; from
+ * then on it stands. Then removes what is older than the newest `keep` (at least 1), this one counted; later
+ * numbers, which can only be damaged, neither count nor go. That an old one cannot be removed is logged and
+ * no failure. In all of these an error names the file and the reason: "…/00000120.tmp/model.safetensors.tmp:
+ * cannot be written: No space left on device". */
 enum status checkpoint_publish(const char *run_dir, uint64_t update, uint32_t keep, struct error *error);
 
 /* Removes N.tmp, for a checkpoint that failed. */
@@ -65,18 +77,23 @@ enum status checkpoint_check(const char *path, struct checkpoint_counters *count
 enum status checkpoint_counters_read(const char *path, struct checkpoint_counters *counters,
                                      struct error *error);
 
-/* The newest sound checkpoint of a run. Each damaged newer one is told to `damaged` (path, why) and skipped.
- * STATUS_NOT_FOUND: there is none. */
+/* The newest sound checkpoint of a run. Each damaged newer one is told to `damaged` (path, why; it may be
+ * NULL) and skipped. STATUS_NOT_FOUND: there is none. STATUS_PERMISSION, STATUS_NO_MEMORY: one could not be
+ * looked at; it may be sound, so nothing older is taken for it. */
 enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYTES],
                               struct checkpoint_counters *counters,
                               void (*damaged)(const char *path, const char *why), struct error *error);
 
-/* Loads this server's range (server 0: statistics and counters too) from a checkpoint's two files. The whole
- * model must fit, and nothing else be there: the error names the first few at fault, and nothing changed. */
+/* Loads this server's range (server 0: statistics and num_batches_tracked too) from a checkpoint's two files,
+ * which were checked before: hashes are not compared again. The whole model must fit, and nothing else be
+ * there: the error names the first few at fault, and nothing changed. STATUS_INVALID: another model, or
+ * momentum on one side alone; STATUS_CORRUPT, STATUS_NOT_FOUND. A file that is cut or cannot be read on the
+ * way is an error, too, after which the entries hold a mixture. */
 enum status checkpoint_load(const char *path, const struct checkpoint_part *part, struct error *error);
 
-/* The model alone, from a checkpoint folder or any safetensors file with matching names; num_batches_tracked
- * may be absent (0 then). For /init and `coalesced evaluate`. */
+/* The model alone, from a checkpoint folder (whose hash is compared) or any safetensors file with matching
+ * names; num_batches_tracked may be absent (0 then). Values are F32, or F64, which is rounded; F16 and BF16
+ * are refused (STATUS_INVALID: "… holds BF16, expected F32 or F64"). For /init and `coalesced evaluate`. */
 enum status checkpoint_load_model(const char *path, const struct checkpoint_part *part, struct error *error);
 
 #endif
