@@ -67,7 +67,8 @@ static struct {
     pid_t pid[PS_SERVERS_MAX];
     int control[PS_SERVERS_MAX];
 
-    bool hold_log; /* updates are not acknowledged */
+    bool hold_log;  /* updates are not acknowledged */
+    bool elsewhere; /* servers above 0 have another run directory, which is not there */
     bool ready[PS_SERVERS_MAX];
     bool finished, failed;
     struct control_finished end;
@@ -198,6 +199,7 @@ static inline void ps_exec(uint32_t server, int control, const char *program)
             dup2(high[i], SEGMENT_FD_FIRST + (int)i);
     snprintf(index, sizeof index, "%u", server);
     setenv("OMP_WAIT_POLICY", "passive", 1); /* as the supervisor does */
+    signal(SIGXFSZ, SIG_IGN);                /* a file too large is an error like a full disk's */
     execl(program, "coalesced", "worker", "--role", "pserver", "--index", index, (char *)NULL);
     _exit(120);
 }
@@ -214,6 +216,8 @@ static inline void ps_start_one(uint32_t server)
     ps.control[server] = line[0];
     char *body = malloc(sizeof ps.start + ps.job_bytes);
     ps.start.worker = (uint16_t)server;
+    snprintf(ps.start.run_dir, sizeof ps.start.run_dir, "%s%s", ps.run_dir,
+             ps.elsewhere && server > 0 ? "-elsewhere" : "");
     memcpy(body, &ps.start, sizeof ps.start);
     memcpy(body + sizeof ps.start, ps.job_text, ps.job_bytes);
     ck_assert_int_eq(control_send(line[0], CONTROL_START, body, sizeof ps.start + ps.job_bytes), STATUS_OK);
@@ -290,6 +294,20 @@ static inline void ps_end(int code)
         ps_unmap(i);
 }
 
+/* Where a checkpoint of the run would lie; until the next call. */
+static inline const char *ps_checkpoint(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/checkpoints/%s", ps.run_dir, name);
+    return path;
+}
+
+static inline bool ps_has_checkpoint(const char *name)
+{
+    struct stat found;
+    return stat(ps_checkpoint(name), &found) == 0;
+}
+
 /* ---- the job, and the model as the test sees it ---- */
 
 static inline void ps_set(const char *override)
@@ -361,7 +379,6 @@ static inline void ps_open(const struct dataset_info *info)
     ps.start =
         (struct control_start){.role = WIRE_ROLE_PSERVER, .incarnation = PS_INCARNATION, .generation = 1};
     snprintf(ps.start.address, sizeof ps.start.address, "ipc://%s/s", ps.folder);
-    snprintf(ps.start.run_dir, sizeof ps.start.run_dir, "%s", ps.run_dir);
     ps_open_model();
 }
 
@@ -379,6 +396,14 @@ static inline void ps_setup(void)
     ck_assert_int_eq(mkdir(ps.run_dir, 0700), 0);
 }
 
+static inline void ps_close_memory(void)
+{
+    for (uint32_t i = 0; i < ps.servers + ps.trainers; i++) {
+        ps_unmap(i);
+        close(ps.memory[i]);
+    }
+}
+
 static inline void ps_teardown(void)
 {
     for (uint32_t i = 0; i < ps.servers; i++)
@@ -388,13 +413,19 @@ static inline void ps_teardown(void)
         }
     for (uint32_t i = 0; i < ps.trainers; i++)
         rpc_free(ps.trainer[i].rpc, "the test is over", 0);
-    for (uint32_t i = 0; i < ps.servers + ps.trainers; i++) {
-        ps_unmap(i);
-        close(ps.memory[i]);
-    }
+    ps_close_memory();
     ps_close_model();
     free(ps.job_text);
     folder_remove(ps.folder);
+}
+
+static inline TCase *ps_case(Suite *suite, const char *name)
+{
+    TCase *tcase = tcase_create(name);
+    tcase_add_checked_fixture(tcase, ps_setup, ps_teardown);
+    tcase_set_timeout(tcase, 120);
+    suite_add_tcase(suite, tcase);
+    return tcase;
 }
 
 #endif

@@ -342,11 +342,12 @@ static inline void ps_expect_model(const uint64_t args[WIRE_ARGS])
 
 /* ---- whole rounds ---- */
 
-/* One round of all trainers under `all`, the last one first; everybody's answer must be the plain model. */
-static inline void ps_round(void)
+/* The contributions of all trainers to the next round under `all`, the last one's first; the plain model goes
+ * along. */
+static inline void ps_push_all(void)
 {
     uint32_t all[PS_TRAINERS_MAX] = {0};
-    uint64_t steps[PS_TRAINERS_MAX] = {0}, args[WIRE_ARGS] = {0};
+    uint64_t steps[PS_TRAINERS_MAX] = {0};
     for (uint32_t i = 0; i < ps.trainers; i++) {
         all[i] = i;
         steps[i] = ps.version;
@@ -354,12 +355,52 @@ static inline void ps_round(void)
     for (uint32_t i = ps.trainers; i-- > 0;)
         ps_push(i, ps.version, ps.version);
     ps_move_model(all, steps, ps.trainers);
+}
+
+/* Their answers: the next step, these flags, and the plain model. */
+static inline void ps_pull_all(uint64_t flags)
+{
+    uint64_t args[WIRE_ARGS] = {0};
     for (uint32_t i = 0; i < ps.trainers; i++) {
         PS_OK(ps_pull(i, args));
         ck_assert_uint_eq(args[MODEL_STEP], ps.version);
-        ck_assert_uint_eq(args[MODEL_FLAGS], ps.version == ps.schedule.updates ? PULL_LAST : 0);
+        ck_assert_uint_eq(args[MODEL_FLAGS], flags);
     }
     ps_expect_model(args);
+}
+
+static inline void ps_round(void)
+{
+    ps_push_all();
+    ps_pull_all(ps.version == ps.schedule.updates ? PULL_LAST : 0);
+}
+
+/* ---- whole jobs ---- */
+
+/* The servers, from a checkpoint or from the beginning (""), and all trainers with them. */
+static inline void ps_play(const char *checkpoint)
+{
+    ps_clear_reports();
+    ps_serve(checkpoint);
+    ck_assert_msg(!ps.failed, "%s", ps.failure.text);
+    ps_join_all();
+}
+
+/* What ps_set has made of the job begins. */
+static inline void ps_start(const struct dataset_info *info)
+{
+    ps_open(info);
+    ps_begin_model();
+    ps_play("");
+}
+
+/* Ends everything and begins anew from the checkpoint of `update`. */
+static inline void ps_resume(const char *update)
+{
+    char checkpoint[256];
+    snprintf(checkpoint, sizeof checkpoint, "%s", ps_checkpoint(update));
+    ps_end(0);
+    ps_play(checkpoint);
 }
 
 #endif

@@ -6,15 +6,6 @@
 
 static const struct dataset_info no_data;
 
-static void start(void)
-{
-    ps_open(&no_data);
-    ps_begin_model();
-    ps_serve("");
-    ck_assert_msg(!ps.failed, "%s", ps.failure.text);
-    ps_join_all();
-}
-
 /* ---- arithmetic ---- */
 
 static const char *const arrangements[][2] = {
@@ -32,7 +23,7 @@ START_TEST(every_update_is_the_plain_one)
     ps_set(arrangements[_i][0]);
     ps_set(arrangements[_i][1]);
     ps_set("/trainers/count=3");
-    start();
+    ps_start(&no_data);
     PS_OK(ps_get(0, 0, args));
     ck_assert_uint_eq(args[MODEL_STEP], 0);
     ck_assert_uint_eq(args[MODEL_FLAGS], 0);
@@ -50,7 +41,7 @@ START_TEST(plain_descent_has_no_velocity)
     ps_set("/optimizer/momentum=0");
     ps_set("/optimizer/schedule=constant");
     ps_set("/trainers/count=1");
-    start();
+    ps_start(&no_data);
     ps_round();
     ps_round();
     ps_end(0);
@@ -60,7 +51,7 @@ END_TEST
 START_TEST(a_record_tells_of_its_update)
 {
     uint64_t args[WIRE_ARGS] = {0};
-    start();
+    ps_start(&no_data);
     ps_push(1, 0, 0);
     ps_push(0, 0, 0);
     PS_OK(ps_pull(0, args));
@@ -85,7 +76,7 @@ START_TEST(a_replay_replaces_what_it_repeats)
     uint64_t args[WIRE_ARGS] = {0};
     struct future *first;
     ps_set(arrangements[_i][0]);
-    start();
+    ps_start(&no_data);
     if (ps_shared())
         ps_outbox(1)[5] = 1e6f;
     else
@@ -116,7 +107,7 @@ START_TEST(chunks_of_a_replay_begin_it_anew)
     uint64_t args[WIRE_ARGS] = {0};
     float *image;
     ps_set("/transport=inline");
-    start();
+    ps_start(&no_data);
     ps_push(0, 0, 0);
     ps_turns(5);
     struct future *first = ps.trainer[0].calls[0];
@@ -144,7 +135,7 @@ START_TEST(the_late_one_is_dropped_and_goes_on_from_the_newest)
     ps_set(arrangements[_i][0]);
     ps_set("/server/round=first 2");
     ps_set("/trainers/count=3");
-    start();
+    ps_start(&no_data);
     ps_push(2, 0, 0);
     ps_push(0, 0, 0);
     PS_OK(ps_pull(2, args));
@@ -175,7 +166,7 @@ START_TEST(async_makes_a_version_of_each)
     uint64_t args[WIRE_ARGS] = {0};
     ps_set(arrangements[_i][0]);
     ps_set("/server/round=async 1");
-    start();
+    ps_start(&no_data);
     ps_push(0, 0, 0);
     PS_OK(ps_pull(0, args));
     ps_move_model((uint32_t[]){0}, (uint64_t[]){0}, 1);
@@ -203,7 +194,7 @@ START_TEST(a_dead_trainer_is_replaced_by_its_successor)
     uint64_t args[WIRE_ARGS] = {0};
     struct control_died died = {.worker = 2, .text = "trainer 2 was killed"};
     ps_set(arrangements[_i][0]);
-    start();
+    ps_start(&no_data);
     ps_push(1, 0, 0);
     ps_turns(5);
     control_send(ps.control[0], CONTROL_DIED, &died, sizeof died);
@@ -250,7 +241,7 @@ START_TEST(a_bad_number_is_found_named_and_changes_nothing)
     char wanted[128];
     float *image;
     ps_set(bad_numbers[_i].transport);
-    start();
+    ps_start(&no_data);
     const size_t at = element_of(bad_numbers[_i].entry);
     ps_round();
     if (bad_numbers[_i].push_first)
@@ -334,7 +325,7 @@ START_TEST(wrong_numbers_cost_their_sender_the_session)
     struct rpc_message message = {.data = {zeros}};
     snprintf(transport, sizeof transport, "/transport=%s", wrong->transport);
     ps_set(transport);
-    start();
+    ps_start(&no_data);
     if (strstr(wrong->wanted, "segment") == NULL && ps_shared())
         ps_outbox(1);
     for (int i = 0; i < WIRE_ARGS; i++)
@@ -364,7 +355,7 @@ START_TEST(the_model_can_be_read_while_a_round_fills)
     uint64_t args[WIRE_ARGS] = {0};
     ps_set(arrangements[_i][0]);
     ps_set(arrangements[_i][1]);
-    start();
+    ps_start(&no_data);
     ps_round();
     ps_push(0, 1, 1);
     PS_OK(ps_call(0, 0, METHOD_ECHO, &(struct rpc_message){0}, args));
@@ -392,7 +383,7 @@ START_TEST(a_version_that_is_held_stays_what_it_is)
     uint64_t args[WIRE_ARGS] = {0}, held[WIRE_ARGS] = {0};
     float *before, *after;
     ps_set("/server/round=async 0");
-    start();
+    ps_start(&no_data);
     PS_OK(ps_get(1, 0, held));
     before = malloc(ps.elements * sizeof *before);
     after = malloc(ps.elements * sizeof *after);
@@ -419,7 +410,7 @@ START_TEST(a_log_that_does_not_follow_slows_the_rounds_down)
 {
     uint64_t args[WIRE_ARGS] = {0};
     ps.hold_log = true;
-    start();
+    ps_start(&no_data);
     ps_round();
     ps_round();
     ps_push(0, 2, 2);
@@ -434,34 +425,25 @@ START_TEST(a_log_that_does_not_follow_slows_the_rounds_down)
 }
 END_TEST
 
-static TCase *add_case(Suite *suite, const char *name)
-{
-    TCase *tcase = tcase_create(name);
-    tcase_add_checked_fixture(tcase, ps_setup, ps_teardown);
-    tcase_set_timeout(tcase, 120);
-    suite_add_tcase(suite, tcase);
-    return tcase;
-}
-
 int main(void)
 {
     Suite *suite = suite_create("pserver");
-    TCase *arithmetic = add_case(suite, "arithmetic");
+    TCase *arithmetic = ps_case(suite, "arithmetic");
     tcase_add_loop_test(arithmetic, every_update_is_the_plain_one, 0, 4);
     tcase_add_test(arithmetic, plain_descent_has_no_velocity);
     tcase_add_test(arithmetic, a_record_tells_of_its_update);
-    TCase *counting = add_case(suite, "who counts");
+    TCase *counting = ps_case(suite, "who counts");
     tcase_add_loop_test(counting, a_replay_replaces_what_it_repeats, 0, 2);
     tcase_add_test(counting, chunks_of_a_replay_begin_it_anew);
     tcase_add_loop_test(counting, the_late_one_is_dropped_and_goes_on_from_the_newest, 0, 2);
     tcase_add_loop_test(counting, async_makes_a_version_of_each, 0, 2);
     tcase_add_loop_test(counting, a_dead_trainer_is_replaced_by_its_successor, 0, 2);
-    TCase *refusing = add_case(suite, "refusing");
+    TCase *refusing = ps_case(suite, "refusing");
     tcase_add_loop_test(refusing, a_bad_number_is_found_named_and_changes_nothing, 0,
                         sizeof bad_numbers / sizeof bad_numbers[0]);
     tcase_add_loop_test(refusing, wrong_numbers_cost_their_sender_the_session, 0,
                         sizeof wrongs / sizeof wrongs[0]);
-    TCase *reading = add_case(suite, "reading");
+    TCase *reading = ps_case(suite, "reading");
     tcase_add_loop_test(reading, the_model_can_be_read_while_a_round_fills, 0, 4);
     tcase_add_test(reading, a_version_that_is_held_stays_what_it_is);
     tcase_add_test(reading, a_log_that_does_not_follow_slows_the_rounds_down);
