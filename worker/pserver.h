@@ -191,6 +191,10 @@ enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error
 /* The newest version ends an epoch: asks the trainers to evaluate it if that is due. */
 void pserver_epoch_end(struct pserver *p);
 
+/* Asks this trainer for its part, if one is due that it has not been asked for: what it is sent afterwards
+ * comes to it behind the question. */
+enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error *error);
+
 /* Goes on with that: asks who has come since, takes answers, reports the epoch. STATUS_AGAIN while it is not
  * over; STATUS_OK when nothing (more) is out. An evaluation that failed at a trainer ends the job. */
 enum status pserver_epoch_advance(struct pserver *p, struct error *error);

@@ -115,6 +115,9 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
         answer.tensors[0] = (struct wire_tensor){.dtype = WIRE_F32, .rank = 1, .dims = {count}};
         answer.data[0] = pserver_image(p, slot) + message->args[GET_FIRST];
     } else {
+        /* A successor, or who joins a resumed run: it goes on to its step with this answer, and then its push
+         * waits for the evaluation. What fails here is tried again behind the turn, and fails there. */
+        pserver_epoch_ask(p, trainer, NULL);
         round_hold(p->round, trainer, version);
         p->models_given++;
     }

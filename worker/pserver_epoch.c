@@ -20,10 +20,14 @@ void pserver_epoch_end(struct pserver *p)
 }
 
 /* Who cannot be reached now is asked later. */
-static enum status ask(struct pserver *p, uint32_t trainer, struct error *error)
+enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error *error)
 {
     const uint64_t version = round_version(p->round);
+    struct pserver_part *part = &p->epoch.parts[trainer];
     uint32_t slot = 0;
+    if (!p->epoch.open || !p->epoch.evaluates || part->answered || part->call != NULL ||
+        !p->seats[trainer].joined)
+        return STATUS_OK;
     round_slot_of(p->round, version, &slot);
     const bool shared = p->job->transport == JOB_TRANSPORT_SHARED;
     const struct rpc_message message = {
@@ -32,7 +36,7 @@ static enum status ask(struct pserver *p, uint32_t trainer, struct error *error)
                  [EVALUATE_PART] = trainer,
                  [EVALUATE_PARTS] = p->trainers}};
     enum status status = rpc_call_async(p->rpc, p->seats[trainer].worker, METHOD_EVALUATE, &message,
-                                        MONOTIME_NEVER, &p->epoch.parts[trainer].call, error);
+                                        MONOTIME_NEVER, &part->call, error);
     return status == STATUS_NOT_FOUND || status == STATUS_BUSY ? STATUS_OK : status;
 }
 
@@ -81,10 +85,7 @@ static enum status evaluate(struct pserver *p, struct error *error)
     bool all = true;
     for (uint32_t i = 0; i < p->trainers && status == STATUS_OK; i++) {
         struct pserver_part *part = &p->epoch.parts[i];
-        if (part->call != NULL)
-            status = take(p, i, error);
-        else if (!part->answered && p->seats[i].joined)
-            status = ask(p, i, error);
+        status = part->call != NULL ? take(p, i, error) : pserver_epoch_ask(p, i, error);
         all = all && part->answered;
     }
     return status == STATUS_OK && !all ? STATUS_AGAIN : status;
