@@ -23,6 +23,7 @@ struct supervisor {
     struct monotime kill_at; /* workers that are left then are killed */
     struct monotime awake;   /* when this loop should have gone on at the latest */
     struct error outcome;    /* the first failure */
+    bool follows;            /* it is of a worker that ended because another did, whose end is not seen yet */
     char *job_text;
     size_t job_bytes;
 };

@@ -245,28 +245,59 @@ static enum status status_of_death(const struct child *child)
     }
 }
 
+/* A worker that fails says goodbye to its peers before it ends, and these may be reaped before it. */
+static bool ended_because_of_another(const struct child *child)
+{
+    return child->last_words.status == STATUS_PEER_DIED || child->last_words.status == STATUS_SHUTDOWN;
+}
+
+/* Ends the job because of this worker's end. Whose end is the cause of others' takes their place. */
+static void blame(struct supervisor *s, const struct child *child, const char *why)
+{
+    bool follows = ended_because_of_another(child);
+    if (s->outcome.status == STATUS_OK) {
+        s->follows = follows;
+    } else if (s->follows && !follows) {
+        log_error("%s", s->outcome.text);
+        s->outcome.status = STATUS_OK;
+        s->follows = false;
+    }
+    supervise_fail(s, status_of_death(child), why);
+}
+
+static void tell_end(const struct child *child, const struct happening *what, char why[ERROR_TEXT_BYTES])
+{
+    if (child->last_words.status != STATUS_OK)
+        snprintf(why, ERROR_TEXT_BYTES, "%s: %.300s", what->text, child->last_words.text);
+    else
+        snprintf(why, ERROR_TEXT_BYTES, "%s", what->text);
+}
+
 /* A death is told to the servers, whose sockets do not report it. */
 static void died(struct supervisor *s, struct child *child, const struct happening *what)
 {
     char why[ERROR_TEXT_BYTES];
     struct control_died news = {.worker = child->start.worker};
-    if (child->last_words.status != STATUS_OK)
-        snprintf(why, sizeof why, "%s: %.300s", what->text, child->last_words.text);
-    else
-        snprintf(why, sizeof why, "%s", what->text);
+    tell_end(child, what, why);
     snprintf(news.text, sizeof news.text, "%.190s", what->text);
     gone(s, child, what);
     for (unsigned i = 0; i < s->cast.servers; i++)
         child_order(&s->children[i], CONTROL_DIED, &news, sizeof news);
-    supervise_fail(s, status_of_death(child), why);
+    blame(s, child, why);
 }
 
 /* It was asked to leave, but ended otherwise. */
 static void left(struct supervisor *s, struct child *child, const struct happening *what)
 {
-    if (child->last_words.status != STATUS_OK)
-        log_warning("%s: %s", what->text, child->last_words.text);
+    char why[ERROR_TEXT_BYTES];
+    tell_end(child, what, why);
     gone(s, child, what);
+    if (child->last_words.status == STATUS_OK)
+        return;
+    if (s->follows && !ended_because_of_another(child))
+        blame(s, child, why);
+    else
+        log_warning("%s", why);
 }
 
 /* clang-format off */

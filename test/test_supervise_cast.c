@@ -164,6 +164,11 @@ static void act_server(void)
     await_everybody();
     if (strncmp(fake.script, "status", 6) != 0)
         train();
+    const char *cause = strstr(fake.script, "because ");
+    if (cause != NULL) {
+        await(CONTROL_HURRY);
+        last_words((enum status)atoi(cause + strlen("because ")));
+    }
 }
 
 static void act_trainer(void)
@@ -396,6 +401,23 @@ START_TEST(a_death_is_told_to_all_servers_and_ends_the_job)
 }
 END_TEST
 
+/* A server that fails says goodbye first; its peers may end before it does, but they are not the reason. */
+START_TEST(the_cause_is_told_and_not_who_followed)
+{
+    static const struct {
+        enum status first, second, became;
+        const char *who;
+    } ends[] = {{STATUS_PEER_DIED, STATUS_IO, STATUS_IO, "pserver 0 (process "},
+                {STATUS_PEER_DIED, STATUS_PEER_DIED, STATUS_INTERNAL, "trainer 4 (process "},
+                {STATUS_CORRUPT, STATUS_IO, STATUS_CORRUPT, "trainer 4 (process "}};
+    char script[64];
+    snprintf(script, sizeof script, "status%d because %d", ends[_i].first, ends[_i].second);
+    ck_assert_int_eq(play(script, NULL), ends[_i].became);
+    ck_assert_int_eq(error.status, ends[_i].became);
+    ck_assert_msg(strncmp(error.text, ends[_i].who, strlen(ends[_i].who)) == 0, "%s", error.text);
+}
+END_TEST
+
 START_TEST(only_server_0_speaks_for_the_job)
 {
     static const struct {
@@ -427,6 +449,7 @@ int main(int argc, char **argv)
     tcase_add_test(cast, every_worker_is_told_where_the_run_is);
     tcase_add_test(cast, a_resumed_run_that_computes_something_else_ends);
     tcase_add_loop_test(cast, a_death_is_told_to_all_servers_and_ends_the_job, 0, 8);
+    tcase_add_loop_test(cast, the_cause_is_told_and_not_who_followed, 0, 3);
     tcase_add_loop_test(cast, only_server_0_speaks_for_the_job, 0, 3);
     suite_add_tcase(suite, cast);
     return suite_run(suite);
