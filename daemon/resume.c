@@ -120,16 +120,21 @@ static enum status read_old_job(const char *path, struct job *job, struct error 
     return status;
 }
 
+void resume_keep(struct job *job, const struct job *began)
+{
+    if (job->trainers.has_threads)
+        return;
+    job->trainers.has_threads = began->trainers.has_threads;
+    job->trainers.threads = began->trainers.threads;
+}
+
 enum status resume_adopt(const char *path, struct job *job, struct error *error)
 {
     struct job was;
     enum status status = read_old_job(path, &was, error);
     if (status != STATUS_OK)
         return status;
-    if (!job->trainers.has_threads) {
-        job->trainers.has_threads = was.trainers.has_threads;
-        job->trainers.threads = was.trainers.threads;
-    }
+    resume_keep(job, &was);
     was.stop = job->stop;
     was.log = job->log;
     was.checkpoint = job->checkpoint;

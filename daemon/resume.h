@@ -10,7 +10,10 @@
 #include "worker/checkpoint.h"
 #include "worker/job/job.h"
 
-/* Compares `job` with the job file of the run, `path`, and takes over what is kept. STATUS_NOT_FOUND: there
+/* Takes over from the job that a run began with what its file leaves to the machine. */
+void resume_keep(struct job *job, const struct job *began);
+
+/* Compares `job` with the job file of the run, `path`, after resume_keep. STATUS_NOT_FOUND: there
  * is no such file; STATUS_CORRUPT: it is no job file; STATUS_INVALID names the keys that differ. */
 enum status resume_adopt(const char *path, struct job *job, struct error *error);
 

@@ -86,6 +86,7 @@ static void reload(struct supervisor *s)
         log_error("%s is not read again, nothing is changed", config->job_path);
     } else {
         size_t bytes;
+        resume_keep(&job, config->job);
         config->job->log = job.log;
         char *wanted = job_format(&job, &bytes), *have = job_format(config->job, &bytes);
         bool same = wanted != NULL && have != NULL && strcmp(wanted, have) == 0;

@@ -242,6 +242,18 @@ START_TEST(ctrl_c_finishes_the_round_and_saves)
 }
 END_TEST
 
+/* What the machine decided when the run began (the trainers' threads) is no change of the file. */
+START_TEST(sighup_reads_the_job_again)
+{
+    const char *sets[] = {"/trainers/threads=null", NULL};
+    server_start_endless(sets);
+    kill(daemon_process.pid, SIGHUP);
+    ck_assert(file_wait_for(daemon_process.err_path, "/log is in force\n", 20));
+    kill(daemon_process.pid, SIGTERM);
+    free(server_end(0));
+}
+END_TEST
+
 /* A round that will never be full, for one of its trainers stands still: only giving it up ends the job. */
 START_TEST(a_second_signal_hurries)
 {
@@ -308,6 +320,7 @@ int main(void)
     tcase_add_loop_test(runs, a_killed_worker_ends_the_job, 0, 4);
     tcase_add_test(runs, a_silent_trainer_ends_the_job);
     tcase_add_loop_test(runs, ctrl_c_finishes_the_round_and_saves, 0, 3);
+    tcase_add_test(runs, sighup_reads_the_job_again);
     tcase_add_test(runs, a_second_signal_hurries);
     tcase_add_test(runs, nobody_outlives_a_killed_supervisor_by_a_second);
     tcase_add_test(runs, a_loss_that_is_no_number_ends_the_job);
