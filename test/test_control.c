@@ -44,6 +44,29 @@ START_TEST(messages_arrive_whole_and_in_order)
 }
 END_TEST
 
+/* With a loss for each of as many trainers as there can be. */
+START_TEST(updates_and_epochs_arrive_whole)
+{
+    struct control_update update = {.update = 9, .trainers = JOB_TRAINERS_MAX, .timing = {.bytes = 11}};
+    struct control_epoch epoch = {.epoch = 3, .correct = 7, .timing = {.evaluation_s = 0.5}};
+    update.losses[JOB_TRAINERS_MAX - 1] = 2.5;
+    ck_assert_int_eq(control_send(ends[0], CONTROL_UPDATE, &update, sizeof update), STATUS_OK);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_EPOCH, &epoch, sizeof epoch), STATUS_OK);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_UPDATE, &update, sizeof update - 1), STATUS_OK);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_EPOCH, &epoch, sizeof epoch - 1), STATUS_OK);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
+    ck_assert_uint_eq(message.kind, CONTROL_UPDATE);
+    ck_assert_double_eq(message.body.update.losses[JOB_TRAINERS_MAX - 1], 2.5);
+    ck_assert_uint_eq(message.body.update.timing.bytes, 11);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
+    ck_assert_uint_eq(message.kind, CONTROL_EPOCH);
+    ck_assert_uint_eq(message.body.epoch.correct, 7);
+    ck_assert_double_eq(message.body.epoch.timing.evaluation_s, 0.5);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_INVALID);
+}
+END_TEST
+
 START_TEST(start_carries_the_job_behind_its_struct)
 {
     char body[sizeof(struct control_start) + 4];
@@ -96,6 +119,7 @@ int main(void)
     TCase *line = tcase_create("line");
     tcase_add_checked_fixture(line, setup, teardown);
     tcase_add_test(line, messages_arrive_whole_and_in_order);
+    tcase_add_test(line, updates_and_epochs_arrive_whole);
     tcase_add_test(line, start_carries_the_job_behind_its_struct);
     tcase_add_test(line, unknown_short_and_long_messages_are_refused);
     tcase_add_test(line, a_full_line_does_not_block_and_a_closed_one_is_told);

@@ -74,6 +74,32 @@ START_TEST(a_terminal_has_the_lines_and_a_progress_line)
 }
 END_TEST
 
+/* A resumed run shows no line again, but where it is. */
+START_TEST(updates_have_a_progress_line_too)
+{
+    const struct control_update update = {
+        .update = 12, .loss = 0.25, .samples = 40, .timing = {.round_s = 0.5}};
+    const struct control_epoch epoch = {.epoch = 3, .update = 12, .loss = 0.5};
+    int screen = stdout_to_terminal();
+    job.kind = JOB_PARAMETER_SERVER;
+    job.log.every = 1;
+    open_log();
+    ck_assert_int_eq(runlog_update(runlog, &update, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_epoch(runlog, &epoch, &error), STATUS_OK);
+    close_log();
+    open_log();
+    ck_assert_int_eq(runlog_resume(runlog, 11, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_update(runlog, &update, &error), STATUS_OK);
+    close_log();
+    char *seen = drain(screen);
+    ck_assert_str_eq(seen, "Update 12\tLoss: 0.2500\tSamples/s: 80.0\n" CLEAR
+                           "update 12  loss 0.2500  80.0 samples/s" CLEAR "Epoch 3\tLoss: 0.5000\n" CLEAR
+                           "update 12  loss 0.2500  80.0 samples/s" CLEAR);
+    free(seen);
+    close(screen);
+}
+END_TEST
+
 /* Ten times a second at most, by the clock that this test reads around it. */
 START_TEST(a_fast_job_redraws_seldom)
 {
@@ -208,6 +234,7 @@ int main(void)
     TCase *screen = add_case(suite, "stdout");
     tcase_set_timeout(screen, 2 * PATIENCE_S);
     tcase_add_test(screen, a_terminal_has_the_lines_and_a_progress_line);
+    tcase_add_test(screen, updates_have_a_progress_line_too);
     tcase_add_test(screen, a_fast_job_redraws_seldom);
     tcase_add_test(screen, a_pipe_has_the_lines_and_nothing_else);
     tcase_add_test(screen, a_pipe_that_nobody_reads_stops_nobody);
