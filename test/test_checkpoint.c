@@ -74,6 +74,7 @@ START_TEST(any_servers_write_the_same_files_and_any_read_them)
         if (round == 0)
             first = contents_read("00000007");
         expect_same_contents(&contents, &first);
+        expect_names("00000007", "manifest.json model.safetensors optimizer.safetensors");
         contents_free(&contents);
         CK_OK(checkpoint_check(checkpoint_at("00000007"), &counters, &checkpoint_error));
         expect_counters(&counters, 7);
@@ -255,15 +256,10 @@ END_TEST
 
 START_TEST(the_newest_is_the_largest_number_and_nothing_else_counts)
 {
-    static const char *const others[] = {"000000123",
-                                         "123",
-                                         "x",
-                                         "00000123x",
-                                         "00000123.tmp",
-                                         "00000123.TMP",
-                                         "99999999999999999999999",
-                                         "-0000123",
-                                         "18446744073709551616"};
+    static const char *const others[] = {
+        "0100000001", "000000123",           "123",          "x",
+        "00000123x",  "00000123.tmp",        "00000123.TMP", "99999999999999999999999",
+        "-0000123",   "18446744073709551616"};
     struct checkpoint_counters counters;
     char path[CHECKPOINT_PATH_BYTES];
     expect_failure(checkpoint_newest(workplace.run_dir, path, &counters, tell, &checkpoint_error),

@@ -23,6 +23,7 @@ static struct {
     unsigned completed;
     unsigned syncs;    /* so far */
     unsigned bad_sync; /* the one that fails, from 1; 0: none */
+    ino_t last[2];     /* what was synchronized last, and before it */
     ino_t unsynced;    /* the file whose fsync failed */
     bool tried_again;
 } disk;
@@ -52,6 +53,8 @@ int fsync(int fd)
     if (S_ISREG(stat_of.st_mode) && disk.completed < FILES)
         disk.ends[disk.completed++] = disk.written;
     disk.tried_again |= disk.unsynced != 0 && stat_of.st_ino == disk.unsynced;
+    disk.last[1] = disk.last[0];
+    disk.last[0] = stat_of.st_ino;
     if (++disk.syncs != disk.bad_sync)
         return 0;
     disk.unsynced = stat_of.st_ino;
@@ -138,14 +141,23 @@ START_TEST(a_full_disk)
 }
 END_TEST
 
+static ino_t inode_of(const char *name)
+{
+    struct stat stat_of;
+    ck_assert_int_eq(stat(checkpoint_at(name), &stat_of), 0);
+    return stat_of.st_ino;
+}
+
 START_TEST(a_synchronization_that_fails_fails_the_checkpoint)
 {
     unsigned file = 0;
     disk_begin(SIZE_MAX, 0);
     ck_assert_int_eq(whole_checkpoint(FAILING), STATUS_OK);
     const unsigned total = disk.syncs;
+    ck_assert_uint_ge(total, FILES + 2);
+    ck_assert_uint_eq(disk.last[1], inode_of("00000002")); /* under its name of then */
+    ck_assert_uint_eq(disk.last[0], inode_of(""));
     expect_harmless(true, true);
-    ck_assert_uint_ge(total, FILES + 2); /* each file, the folder, the folder above */
     for (unsigned sync = 1; sync <= total; sync++) {
         disk_begin(SIZE_MAX, sync);
         expect_failure(whole_checkpoint(FAILING), STATUS_IO, "Input/output error");
