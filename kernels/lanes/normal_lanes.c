@@ -3,8 +3,8 @@
 
 #include "kernels/lanes/lanes.h"
 
-/* (floor(word / 2) + 1/2) / 2^31 in float32: from 2^-32, which is normal and has a logarithm, to 1. Small ones
- * keep bits that large ones have no room for. */
+/* (floor(word / 2) + 1/2) / 2^31 in float32: from 2^-32, which is normal and has a logarithm, to 1. Small
+ * ones keep bits that large ones have no room for. */
 LANES_INLINE vf uniform(vu word)
 {
     vf half = __builtin_convertvector((vi)(word >> 1), vf);
