@@ -240,10 +240,22 @@ static void keep_descriptors(void)
         fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
+/* Where the segments will stand in the workers, the supervisor may have nothing: then its own land there. */
+static unsigned occupy_descriptors(int fds[SEGMENT_FD_FIRST + WORKERS])
+{
+    unsigned count = 0;
+    do
+        fds[count] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    while (fds[count++] < SEGMENT_FD_FIRST + WORKERS);
+    return count;
+}
+
 /* Runs the cast through a script, to its end. */
 static enum status play(const char *script, const struct resume_point *resume)
 {
+    int fds[SEGMENT_FD_FIRST + WORKERS];
     keep_descriptors();
+    unsigned occupied = strcmp(script, "free") == 0 ? occupy_descriptors(fds) : 0;
     unlink(story_path());
     setenv("SCRIPT", script, 1);
     enum status status = resume == NULL ? rundir_open(&dir, workplace.run_dir, &job, &error)
@@ -251,6 +263,8 @@ static enum status play(const char *script, const struct resume_point *resume)
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     ck_assert_int_eq(runlog_open(&runlog, dir.fd, dir.path, &job, &error), STATUS_OK);
     struct supervise_config config = {.job = &job, .dir = &dir, .log = runlog, .resume = resume};
+    while (occupied > 0)
+        close(fds[--occupied]);
     status = supervise(&config, &error);
     runlog_close(runlog);
     rundir_close(&dir);
@@ -323,8 +337,8 @@ END_TEST
 START_TEST(every_worker_has_every_segment)
 {
     char line[256] = "";
-    job.transport = _i == 0 ? JOB_TRANSPORT_SHARED : JOB_TRANSPORT_INLINE;
-    expect_good("", NULL);
+    job.transport = _i == 1 ? JOB_TRANSPORT_INLINE : JOB_TRANSPORT_SHARED;
+    expect_good(_i == 2 ? "free" : "", NULL);
     if (_i == 1) {
         ck_assert_uint_eq(text_count(story, ": holds 4:\n"), WORKERS);
         return;
@@ -445,7 +459,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(cast, a_worker_dials_when_those_below_are_bound, 0, 2);
     tcase_add_test(cast, they_leave_in_waves);
     tcase_add_test(cast, what_server_0_reports_is_logged_and_acknowledged);
-    tcase_add_loop_test(cast, every_worker_has_every_segment, 0, 2);
+    tcase_add_loop_test(cast, every_worker_has_every_segment, 0, 3);
     tcase_add_test(cast, every_worker_is_told_where_the_run_is);
     tcase_add_test(cast, a_resumed_run_that_computes_something_else_ends);
     tcase_add_loop_test(cast, a_death_is_told_to_all_servers_and_ends_the_job, 0, 8);
