@@ -133,7 +133,7 @@ $(BUILD)/test/%: $(BUILD)/test/%.o $(call objects,$(TEST_COMMON)) $(BUILD)/libba
 	    -Wl,--push-state,--as-needed -lcheck -lsubunit $(LDLIBS) -lrt -Wl,--pop-state
 
 # A library that a test preloads into the daemon, or loads. No sanitizer: the daemon under it has none either.
-$(BUILD)/test/test_backend $(BUILD)/test/test_loader: | $(PRELOADS)
+$(BUILD)/test/test_backend $(BUILD)/test/test_loader $(BUILD)/test/test_trainer: | $(PRELOADS)
 $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -std=gnu17 -O2 -g $(WARNINGS) -fno-builtin -fPIC -shared -o $@ $<

@@ -6,14 +6,15 @@
 /* ---- steps ---- */
 
 static const struct arrangement {
-    const char *transport;
+    const char *transport, *device;
     uint32_t servers;
-} arrangements[] = {{"shared", 1}, {"shared", 2}, {"inline", 1}, {"inline", 2}};
+} arrangements[] = {{"shared", "cpu", 1}, {"shared", "cpu", 2},  {"inline", "cpu", 1}, {"inline", "cpu", 2},
+                    {"shared", "gpu", 2}, {"shared", "auto", 1}, {"inline", "gpu", 2}};
 enum { ARRANGEMENTS = sizeof arrangements / sizeof arrangements[0] };
 
 START_TEST(contributions_are_the_tapes_bit_for_bit)
 {
-    open_stage(arrangements[_i].transport, arrangements[_i].servers, "all");
+    open_stage(arrangements[_i].transport, arrangements[_i].servers, "all", arrangements[_i].device);
     begin();
     for (uint64_t i = 0; i < 3; i++) {
         expect_push(STEP + i, BASE + i);
@@ -27,7 +28,7 @@ END_TEST
 /* The version that comes with the answer, not the one after its base. */
 START_TEST(a_late_one_goes_on_from_the_newest)
 {
-    open_stage("shared", 1, "first 1");
+    open_stage("shared", 1, "first 1", "cpu");
     begin();
     expect_push(STEP, BASE);
     answer_all(BASE + 3, STEP + 1, PULL_LATE);
@@ -41,7 +42,7 @@ END_TEST
 START_TEST(after_the_last_it_waits_to_be_told)
 {
     struct future *echo;
-    open_stage("shared", 2, "all");
+    open_stage("shared", 2, "all", "cpu");
     begin();
     expect_push(STEP, BASE);
     answer_all(BASE + 1, STEP + 1, PULL_LAST);
@@ -60,7 +61,7 @@ END_TEST
 /* A predecessor died between its two messages: server 0 has the step, server 1 waits for it. */
 START_TEST(a_step_that_one_server_lacks_is_made_again_for_it)
 {
-    open_stage(_i == 0 ? "shared" : "inline", 2, "all");
+    open_stage(_i == 0 ? "shared" : "inline", 2, "all", "cpu");
     write_version(BASE + 1);
     stage.server[0].version = BASE + 1;
     stage.server[0].step = STEP + 1;
@@ -119,7 +120,7 @@ static void expect_evaluation(struct future *future, uint64_t version, uint32_t 
 /* As server 0 does it: the call goes out before the answer that gives the version. */
 START_TEST(the_version_that_comes_next_is_evaluated_first)
 {
-    open_stage(arrangements[_i].transport, arrangements[_i].servers, "all");
+    open_stage(arrangements[_i].transport, arrangements[_i].servers, "all", arrangements[_i].device);
     begin();
     expect_push(STEP, BASE);
     write_version(BASE + 1);
@@ -137,7 +138,7 @@ END_TEST
 /* The server keeps the answer back until the evaluation is over: it must not wait for the answer. */
 START_TEST(it_evaluates_while_its_push_is_held)
 {
-    open_stage(_i == 0 ? "shared" : "inline", 1, "async 2");
+    open_stage(_i == 0 ? "shared" : "inline", 1, "async 2", "cpu");
     begin();
     expect_push(STEP, BASE);
     write_version(BASE + 1);
@@ -155,7 +156,7 @@ END_TEST
 START_TEST(a_loss_that_is_nan_is_the_last_word)
 {
     char expected[64];
-    open_stage("shared", 2, "all");
+    open_stage("shared", 2, "all", "cpu");
     struct parameter *weight = params_find(stage.model.params, "layer2.0.conv1.weight");
     ((float *)weight->tensor.data)[5] = NAN;
     begin();
@@ -173,7 +174,7 @@ END_TEST
 
 START_TEST(it_leaves_when_the_job_hurries)
 {
-    open_stage("shared", 1, "all");
+    open_stage("shared", 1, "all", "cpu");
     begin();
     expect_push(STEP, BASE);
     tell(CONTROL_HURRY, NULL, 0);
@@ -183,7 +184,7 @@ END_TEST
 
 START_TEST(servers_that_answer_two_versions_are_refused)
 {
-    open_stage("shared", 2, "all");
+    open_stage("shared", 2, "all", "cpu");
     begin();
     expect_push(STEP, BASE);
     write_version(BASE + 1);
@@ -199,7 +200,7 @@ END_TEST
 
 START_TEST(a_place_beyond_the_segment_is_refused)
 {
-    open_stage("shared", 1, "all");
+    open_stage("shared", 1, "all", "cpu");
     begin();
     expect_push(STEP, BASE);
     struct rpc_message value = model_message(BASE + 1, STEP + 1, 0);
@@ -215,7 +216,7 @@ END_TEST
 
 START_TEST(a_server_that_dies_ends_it)
 {
-    open_stage("shared", 2, "all");
+    open_stage("shared", 2, "all", "cpu");
     begin();
     expect_push(STEP, BASE);
     rpc_free(stage.server[1].rpc, "an accident", 200);
@@ -241,7 +242,7 @@ int main(void)
     tcase_set_timeout(steps, 120);
     suite_add_tcase(suite, steps);
     TCase *evaluations = tcase_create("evaluations");
-    tcase_add_loop_test(evaluations, the_version_that_comes_next_is_evaluated_first, 0, ARRANGEMENTS);
+    tcase_add_loop_test(evaluations, the_version_that_comes_next_is_evaluated_first, 0, 4);
     tcase_add_loop_test(evaluations, it_evaluates_while_its_push_is_held, 0, 2);
     tcase_set_timeout(evaluations, 120);
     suite_add_tcase(suite, evaluations);

@@ -15,6 +15,7 @@
 #include "worker/worker.h"
 
 #include <check.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@ enum { SERVERS_MAX = 2, TRAINERS = 2, NUMBER = 1, WORKERS_MAX = SERVERS_MAX + TR
 enum { IMAGES = 24, HELD_OUT = 7, BASE = 4, STEP = 3, PATIENCE_US = 60000000 };
 
 #define JOB                                                                                                  \
-    "{\"kind\":\"parameter-server\",\"device\":\"cpu\",\"transport\":\"%s\",\"seed\":9,"                     \
+    "{\"kind\":\"parameter-server\",\"device\":\"%s\",\"transport\":\"%s\",\"seed\":9,"                      \
     "\"model\":{\"name\":\"resnet18\",\"classes\":10,\"width\":8},"                                          \
     "\"trainers\":{\"count\":2,\"batch\":3,\"threads\":1},\"server\":{\"count\":%u,\"round\":\"%s\"},"       \
     "\"loss\":{\"name\":\"cross_entropy\"},\"data\":{\"kind\":\"idx\",\"path\":\"%s\",\"size\":16},"         \
@@ -215,14 +216,30 @@ static inline int high(int fd)
     return moved;
 }
 
+/* The CPU's plug-in, and one that plays a device, where the trainer will look for its own. */
+static inline void link_plugins(const char *program)
+{
+    char from[PATH_MAX + 64];
+    const int folder = (int)(strrchr(program, '/') - program);
+    snprintf(from, sizeof from, "%.*s/libcoalesced-onednn.so", folder, program);
+    ck_assert_int_eq(symlink(from, data_path("libcoalesced-onednn.so")), 0);
+    snprintf(from, sizeof from, "%.*s/test/preload/plugin_aloof.so", folder, program);
+    ck_assert_msg(access(from, R_OK) == 0, "%s is not there", from);
+    ck_assert_int_eq(symlink(from, data_path("libcoalesced-cuda.so")), 0);
+}
+
 static inline void start_trainer(const char *program)
 {
     int line[2];
+    if (data.job.device != JOB_DEVICE_CPU)
+        link_plugins(program);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
     stage.control = high(line[0]);
     line[1] = high(line[1]);
     stage.trainer = fork();
     if (stage.trainer == 0) {
+        if (data.job.device != JOB_DEVICE_CPU)
+            setenv("COALESCED_PLUGINS", data.folder, 1);
         dup2(line[1], CONTROL_FD);
         for (uint32_t i = 0; i < stage.servers + TRAINERS; i++)
             dup2(stage.segments[i], SEGMENT_FD_FIRST + (int)i);
@@ -299,14 +316,14 @@ static inline void open_slots(uint32_t number)
 }
 
 /* The trainer has START, its servers can be joined; it was not told so yet. */
-static inline void open_stage(const char *transport, uint32_t servers, const char *round)
+static inline void open_stage(const char *transport, uint32_t servers, const char *round, const char *device)
 {
     struct job_problems problems;
     const char *program = daemon_path();
     stage = (struct stage){.servers = servers, .shared = strcmp(transport, "shared") == 0};
     data_open();
     idx_write(IMAGES, HELD_OUT);
-    snprintf(stage.text, sizeof stage.text, JOB, transport, servers, round, data.folder);
+    snprintf(stage.text, sizeof stage.text, JOB, device, transport, servers, round, data.folder);
     enum status status = job_parse(&data.job, stage.text, strlen(stage.text), "job", NULL, 0, &problems);
     ck_assert_msg(status == STATUS_OK, "%s", problems.text);
     for (uint32_t i = 0; i < servers + TRAINERS; i++)
@@ -442,7 +459,7 @@ static inline double compute(uint64_t base, float *statistics)
 static inline void expect_gradient(const float *image)
 {
     struct twin *twin = &stage.twin;
-    if (stage.shared) {
+    if (image_settled(&data.job)) {
         ck_assert_mem_eq(image, gradients_slab(twin->gradients)->data, stage.parameters * sizeof *image);
         return;
     }
