@@ -1,20 +1,14 @@
 /* The agent against an observer that this test plays itself: what it answers, what it refuses, what it
  * reports. The agent is the real binary; the test stands in for its supervisor and its only observer. */
-#include "test/process.h"
+#include "test/bare_worker.h"
 #include "test/workplace.h"
-#include "worker/control.h"
 #include "worker/net/rpc.h"
 #include "worker/worker.h"
 
 #include <check.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { ENVIRONMENTS = 3, STEPS = 5 };
 
@@ -23,13 +17,10 @@ enum { ENVIRONMENTS = 3, STEPS = 5 };
     "\"rollout\":{\"mode\":\"%s\",\"steps\":5},\"stop\":{\"episodes\":2}}"
 
 static char folder[64];
-static struct control_start start;
-static int control; /* the supervisor's end */
-static pid_t agent;
+static struct bare_worker agent;
 static struct rpc *rpc;
 static struct rpc_request *called; /* run_episode */
 static uint64_t episode;
-static struct control_message message;
 
 /* One step's rows, as a well-behaved observer would send them. */
 static struct rows {
@@ -52,44 +43,18 @@ static const struct rpc_method methods[] = {
 
 static void start_agent(const char *mode)
 {
-    int line[2];
-    char body[sizeof start + 512];
-    const char *program = daemon_path(); /* now: behind the fork, Check's own descriptor may be taken */
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
-    agent = fork();
-    if (agent == 0) {
-        if (line[1] != CONTROL_FD)
-            dup2(line[1], CONTROL_FD);
-        execl(program, "coalesced", "worker", "--role", "agent", "--index", "0", (char *)NULL);
-        _exit(120);
-    }
-    close(line[1]);
-    control = line[0];
-    start = (struct control_start){.role = WIRE_ROLE_AGENT, .incarnation = 1, .generation = 1};
-    snprintf(start.address, sizeof start.address, "ipc://%s/agent.sock", folder);
-    memcpy(body, &start, sizeof start);
-    int length = snprintf(body + sizeof start, 512, JOB, mode);
-    ck_assert_int_eq(control_send(control, CONTROL_START, body, sizeof start + (size_t)length), STATUS_OK);
-}
-
-/* The next report of this kind; the beats between are passed over. */
-static void expect_report(enum control_kind kind)
-{
-    for (;;) {
-        enum status status = control_receive(control, true, &message);
-        ck_assert_int_eq(status, STATUS_OK);
-        if (message.kind == kind)
-            return;
-        ck_assert_msg(message.kind == CONTROL_BEAT, "report %u, not %u: %.200s", message.kind, kind,
-                      message.kind == CONTROL_FAILED ? message.body.failed.text : "");
-    }
+    char job[512];
+    agent.start = (struct control_start){.role = WIRE_ROLE_AGENT, .incarnation = 1, .generation = 1};
+    snprintf(agent.start.address, sizeof agent.start.address, "ipc://%s/agent.sock", folder);
+    snprintf(job, sizeof job, JOB, mode);
+    bare_worker_start(&agent, "agent", job);
 }
 
 static void join(void)
 {
     static const uint8_t roster[] = {WIRE_ROLE_AGENT, WIRE_ROLE_OBSERVER};
-    char address[CONTROL_ADDRESS_BYTES + 2];
-    snprintf(address, sizeof address, "%s.0", start.address); /* as worker_address has it */
+    char address[CONTROL_ADDRESS_BYTES + 8];
+    bare_worker_address(&agent, address);
     struct rpc_server server = {0, address};
     struct rpc_config config = {.worker = 1,
                                 .role = WIRE_ROLE_OBSERVER,
@@ -103,7 +68,7 @@ static void join(void)
                                 .methods = methods,
                                 .method_count = 1};
     struct error error;
-    expect_report(CONTROL_READY);
+    bare_worker_expect(&agent, CONTROL_READY);
     enum status status =
         rpc_join(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 20000000), &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
@@ -119,9 +84,7 @@ static void teardown(void)
 {
     rpc_free(rpc, "the test is over", 0);
     rpc = NULL;
-    close(control);
-    kill(agent, SIGKILL);
-    waitpid(agent, NULL, 0);
+    bare_worker_kill(&agent);
     folder_remove(folder);
 }
 
@@ -206,22 +169,19 @@ START_TEST(two_good_episodes_end_the_job)
         ck_assert_uint_eq(episode, n);
         play_steps(0, STEPS);
         answer_episode(ones, flags, five);
-        expect_report(CONTROL_EPISODE);
-        ck_assert_uint_eq(message.body.episode.episode, n);
-        ck_assert_uint_eq(message.body.episode.env_steps, ENVIRONMENTS * STEPS);
-        ck_assert_double_eq(message.body.episode.reward, STEPS);
-        ck_assert_uint_eq(message.body.episode.timing.launches, STEPS);
-        ck_assert_uint_eq(message.body.episode.timing.batch_max, ENVIRONMENTS);
-        ck_assert(isfinite(message.body.episode.loss));
-        struct control_logged logged = {n};
-        ck_assert_int_eq(control_send(control, CONTROL_LOGGED, &logged, sizeof logged), STATUS_OK);
+        bare_worker_expect(&agent, CONTROL_EPISODE);
+        ck_assert_uint_eq(agent.message.body.episode.episode, n);
+        ck_assert_uint_eq(agent.message.body.episode.env_steps, ENVIRONMENTS * STEPS);
+        ck_assert_double_eq(agent.message.body.episode.reward, STEPS);
+        ck_assert_uint_eq(agent.message.body.episode.timing.launches, STEPS);
+        ck_assert_uint_eq(agent.message.body.episode.timing.batch_max, ENVIRONMENTS);
+        ck_assert(isfinite(agent.message.body.episode.loss));
+        bare_worker_logged(&agent, n);
     }
-    expect_report(CONTROL_FINISHED);
-    ck_assert_uint_eq(message.body.finished.end, CONTROL_END_FINISHED);
-    int status;
-    ck_assert_int_eq(control_send(control, CONTROL_EXIT, NULL, 0), STATUS_OK);
-    ck_assert_int_eq(waitpid(agent, &status, 0), agent);
-    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    bare_worker_expect(&agent, CONTROL_FINISHED);
+    ck_assert_uint_eq(agent.message.body.finished.end, CONTROL_END_FINISHED);
+    bare_worker_order(&agent, CONTROL_EXIT);
+    ck_assert_int_eq(bare_worker_wait(&agent), 0);
 }
 END_TEST
 
@@ -245,9 +205,9 @@ START_TEST(environments_that_end_leave_the_barrier)
     rows.count = 1;
     ck_assert_int_eq(step(actions, &error), STATUS_OK);
     answer_episode(ones, flags, steps);
-    expect_report(CONTROL_EPISODE);
-    ck_assert_uint_eq(message.body.episode.env_steps, 6);
-    ck_assert_double_eq(message.body.episode.reward, 2); /* the mean of 3, 1 and 2 */
+    bare_worker_expect(&agent, CONTROL_EPISODE);
+    ck_assert_uint_eq(agent.message.body.episode.env_steps, 6);
+    ck_assert_double_eq(agent.message.body.episode.reward, 2); /* the mean of 3, 1 and 2 */
 }
 END_TEST
 
@@ -325,8 +285,8 @@ START_TEST(a_bad_step_costs_its_sender_the_session)
     ck_assert_msg(strstr(error.text, bad_steps[_i].wanted) != NULL, "expected \"%s\" in: %s",
                   bad_steps[_i].wanted, error.text);
     ck_assert_int_ne(step(actions, &error), STATUS_OK);
-    expect_report(CONTROL_FAILED); /* without an observer the episode cannot end */
-    ck_assert_ptr_nonnull(strstr(message.body.failed.text, "observer 1, episode 1"));
+    bare_worker_expect(&agent, CONTROL_FAILED); /* without an observer the episode cannot end */
+    ck_assert_ptr_nonnull(strstr(agent.message.body.failed.text, "observer 1, episode 1"));
 }
 END_TEST
 
@@ -364,9 +324,9 @@ START_TEST(a_bad_answer_ends_the_job_by_name)
     wait_for_call();
     play_steps(0, STEPS);
     answer_episode(rewards, flags, steps);
-    expect_report(CONTROL_FAILED);
-    ck_assert_ptr_nonnull(strstr(message.body.failed.text, "observer 1, episode 1"));
-    ck_assert_ptr_nonnull(strstr(message.body.failed.text, "does not match"));
+    bare_worker_expect(&agent, CONTROL_FAILED);
+    ck_assert_ptr_nonnull(strstr(agent.message.body.failed.text, "observer 1, episode 1"));
+    ck_assert_ptr_nonnull(strstr(agent.message.body.failed.text, "does not match"));
 }
 END_TEST
 
@@ -377,21 +337,20 @@ START_TEST(drain_finishes_the_episode_and_hurry_gives_it_up)
     join();
     wait_for_call();
     play_steps(0, 2);
-    ck_assert_int_eq(control_send(control, CONTROL_DRAIN, NULL, 0), STATUS_OK);
+    bare_worker_order(&agent, CONTROL_DRAIN);
     play_steps(2, STEPS);
     answer_episode(ones, flags, five);
-    expect_report(CONTROL_EPISODE);
-    struct control_logged logged = {1};
-    ck_assert_int_eq(control_send(control, CONTROL_LOGGED, &logged, sizeof logged), STATUS_OK);
-    expect_report(CONTROL_FINISHED);
+    bare_worker_expect(&agent, CONTROL_EPISODE);
+    bare_worker_logged(&agent, 1);
+    bare_worker_expect(&agent, CONTROL_FINISHED);
     teardown();
     setup();
     start_agent("steps");
     join();
     wait_for_call();
     play_steps(0, 2);
-    ck_assert_int_eq(control_send(control, CONTROL_HURRY, NULL, 0), STATUS_OK);
-    expect_report(CONTROL_FINISHED);
+    bare_worker_order(&agent, CONTROL_HURRY);
+    bare_worker_expect(&agent, CONTROL_FINISHED);
 }
 END_TEST
 
