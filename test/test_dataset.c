@@ -30,7 +30,7 @@ START_TEST(fashion_mnist_is_what_it_is_known_to_be)
     struct dataset *dataset = NULL;
     struct image image = {0};
     struct error error = {0};
-    uint64_t sum = 0, squares = 0, labels[10] = {0};
+    uint64_t sum = 0, squares = 0, read = 0, labels[10] = {0};
     if (access(folder, F_OK) != 0) {
         puts("test_dataset: Fashion-MNIST is not tested: the Debian package dataset-fashion-mnist is absent");
         return;
@@ -42,14 +42,15 @@ START_TEST(fashion_mnist_is_what_it_is_known_to_be)
     ck_assert_int_eq(dataset_open(&dataset, &data.job, DATASET_TRAIN, &error), STATUS_OK);
     ck_assert_uint_eq(dataset_count(dataset), 60000);
     for (uint32_t i = 0; i < 60000; i++) {
-        int32_t label;
-        ck_assert_int_eq(dataset_read(dataset, i, &image, &label, &error), STATUS_OK);
+        int32_t label = 0;
+        read += dataset_read(dataset, i, &image, &label, &error) == STATUS_OK; // an assert each would be slow
         labels[label]++;
         for (uint32_t p = 0; p < 28 * 28; p++) {
             sum += image.pixels[p];
             squares += (uint64_t)image.pixels[p] * image.pixels[p];
         }
     }
+    ck_assert_uint_eq(read, 60000);
     const double pixels = 60000.0 * 28 * 28, mean = (double)sum / pixels / 255;
     const double deviation = sqrt((double)squares / pixels / 65025 - mean * mean);
     ck_assert_msg(fabs(mean - 0.2860) <= 0.00005, "mean %.6f", mean);
