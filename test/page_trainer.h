@@ -128,8 +128,9 @@ static inline size_t page_cut(const struct page_model *model, uint32_t j, uint32
     for (uint32_t i = 0; i < model->count; i++)
         if (model->entries[i].kind == 0)
             trained[count++] = &model->entries[i];
-    if (j == servers)
-        return model->p;
+    if (j == 0 || j == servers)
+        return j == 0 ? 0 : model->p;
+    ck_assert_uint_ge(count, servers);
     for (uint32_t cut = 1; cut <= j; cut++) {
         uint64_t least = UINT64_MAX;
         const uint32_t previous = at;
