@@ -51,7 +51,8 @@ static inline void bare_worker_start(struct bare_worker *worker, const char *rol
 static inline void bare_worker_address(const struct bare_worker *worker,
                                        char address[CONTROL_ADDRESS_BYTES + 8])
 {
-    snprintf(address, CONTROL_ADDRESS_BYTES + 8, "%s.%u", worker->start.address, worker->start.worker);
+    snprintf(address, CONTROL_ADDRESS_BYTES + 8, "%.*s.%u", CONTROL_ADDRESS_BYTES, worker->start.address,
+             worker->start.worker);
 }
 
 static inline void bare_worker_order(struct bare_worker *worker, enum control_kind kind)
