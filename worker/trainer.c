@@ -19,6 +19,8 @@ static void remember_evaluate(void *context, struct rpc_request *request, const 
     if (parts != t->job->trainers.count || part >= parts)
         rpc_reject(request, "part %llu of %llu to evaluate: the job has %u trainers",
                    (unsigned long long)part, (unsigned long long)parts, t->job->trainers.count);
+    else if (t->worker->hurry || t->worker->leave)
+        rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
     else if (t->evaluate != NULL)
         rpc_fail(request, STATUS_BUSY, "an evaluation is asked for already");
     else
@@ -365,16 +367,18 @@ enum status trainer_run(struct worker *worker, struct error *error)
     enum status status = trainer_open(&trainer, worker, error);
     if (status == STATUS_OK)
         worker_report(CONTROL_READY, NULL, 0);
-    while (status == STATUS_OK && !worker->leave) {
-        status = advance(&trainer, error);
+    for (;;) {
         if (status == STATUS_SHUTDOWN) { // the order to leave is on its way, or here
             drop_evaluation(&trainer, "the job is ending");
             trainer.over = true;
             status = STATUS_OK;
         }
+        if (status != STATUS_OK || worker->leave)
+            break;
+        status = advance(&trainer, error);
     }
-    if (worker->leave && (status == STATUS_SHUTDOWN || status == STATUS_PEER_DIED))
-        status = STATUS_OK; // told to leave while it was opening, or by servers that left first
+    if (worker->leave && status == STATUS_PEER_DIED)
+        status = STATUS_OK; // the servers were told so too
     trainer_close(&trainer, status == STATUS_OK ? WORKER_FINISHED : error->text);
     return status;
 }
