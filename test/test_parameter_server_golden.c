@@ -28,21 +28,9 @@ static struct training training;
 static struct resnet *resnet;
 static struct golden *golden;
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
 static float scale(const struct parameter *parameter, bool *constant)
 {
-    const struct shape *shape = &parameter->tensor.shape;
-    if (shape->rank > 1)
-        return sqrtf(6.0f / ((float)shape_elements(shape) / (float)shape->size[0]));
-    if (ends_with(parameter->name, "bias"))
-        return 0.1f;
-    *constant = true;
-    return ends_with(parameter->name, ".bn2.weight") ? 0.1f : 1.0f;
+    return training_resnet_scale(parameter, ".bn2.weight", constant);
 }
 
 /* ---- what the job begins with ---- */

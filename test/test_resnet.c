@@ -34,21 +34,9 @@ static const struct golden_case *golden_case;
 static float *images, *one_hot;
 static int32_t *labels;
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
 static float scale(const struct parameter *parameter, bool *constant)
 {
-    const struct shape *shape = &parameter->tensor.shape;
-    if (shape->rank > 1)
-        return sqrtf(6.0f / ((float)shape_elements(shape) / (float)shape->size[0]));
-    if (ends_with(parameter->name, "bias"))
-        return 0.1f;
-    *constant = true;
-    return ends_with(parameter->name, golden_case->last) ? 0.1f : 1.0f;
+    return training_resnet_scale(parameter, golden_case->last, constant);
 }
 
 static void draw_data(uint64_t *state)

@@ -5,6 +5,7 @@
 #include "test/mlp_problem.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,23 @@ void training_fini(struct training *training)
 }
 
 /* ---- numbers ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+float training_resnet_scale(const struct parameter *parameter, const char *last, bool *constant)
+{
+    const struct shape *shape = &parameter->tensor.shape;
+    if (shape->rank > 1)
+        return sqrtf(6.0f / ((float)shape_elements(shape) / (float)shape->size[0]));
+    if (ends_with(parameter->name, "bias"))
+        return 0.1f;
+    *constant = true;
+    return ends_with(parameter->name, last) ? 0.1f : 1.0f;
+}
 
 float *training_numbers(uint64_t *state, size_t count, float scale)
 {

@@ -47,6 +47,10 @@ void training_take(struct training *training, uint32_t part, uint32_t first, uin
 typedef float training_scale(const struct parameter *parameter, bool *constant);
 void training_draw(struct training *training, uint64_t *state, training_scale *scale);
 
+/* For a ResNet, as the records have it: weights of convolutions and of the classifier sqrt(6 / fan_in),
+ * biases 0.1, batch norms' weights 1, but 0.1 where the name ends in `last`, a block's last one. */
+float training_resnet_scale(const struct parameter *parameter, const char *last, bool *constant);
+
 /* The generator's next numbers times `scale`, and its next indices in 0 .. limit - 1; malloc'ed. */
 float *training_numbers(uint64_t *state, size_t count, float scale);
 int32_t *training_indices(uint64_t *state, size_t count, uint32_t limit);

@@ -67,6 +67,17 @@ def bound(numerator, denominator):
     return (torch.tensor(float(numerator)) / torch.tensor(float(denominator))).sqrt()
 
 
+def load_resnet(model, draw, last):
+    """Draws the weights; `last` is how the name of a block's last batch norm's weight ends."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            parameter.data = draw.take(*parameter.shape) * bound(6, parameter[0].numel())
+        elif name.endswith("bias"):
+            parameter.data = draw.take(*parameter.shape) * torch.tensor(0.1)
+        else:
+            parameter.data = torch.full(parameter.shape, 0.1 if name.endswith(last) else 1.0)
+
+
 def train(model, optimizer, forward, steps, seen):
     """Takes the steps; tells seen(step, kind, name, tensor) all that is recorded of them.
 

@@ -14,19 +14,9 @@ without that ResNet-50 is chaotic in float32. Then come the images, and the labe
 """
 import torch
 import torchvision
-from problem import Numbers, bound, record, train
+from problem import Numbers, load_resnet, record, train
 
 BATCH, CLASSES, STEPS = 20, 30, 3
-
-
-def load(model, draw, last):
-    for name, parameter in model.named_parameters():
-        if parameter.dim() > 1:
-            parameter.data = draw.take(*parameter.shape) * bound(6, parameter[0].numel())
-        elif name.endswith("bias"):
-            parameter.data = draw.take(*parameter.shape) * torch.tensor(0.1)
-        else:
-            parameter.data = torch.full(parameter.shape, 0.1 if name.endswith(last) else 1.0)
 
 
 def run(depth, dtype, way, seen):
@@ -37,7 +27,7 @@ def run(depth, dtype, way, seen):
         50: (torchvision.models.resnet50, ".bn3.weight"),
     }[depth]
     model = make(num_classes=CLASSES)
-    load(model, draw, last)
+    load_resnet(model, draw, last)
     model = model.to(dtype).to(memory_format=layout).train()
     images = draw.take(BATCH, 3, 64, 64).to(dtype).to(memory_format=layout) * (1 + nudge * 2.0**-23)
     labels = draw.indices(CLASSES, BATCH)
