@@ -87,6 +87,41 @@ START_TEST(a_checkpoint_waits_for_the_log_and_the_answers_for_it)
 }
 END_TEST
 
+/* Its contribution is counted, so the successor's is one to the next round, and is not answered with this
+ * one.
+ */
+START_TEST(a_successor_pushes_while_a_checkpoint_is_written)
+{
+    uint64_t args[WIRE_ARGS] = {0};
+    struct control_died died = {.text = "the last trainer was killed"};
+    ps_set(arrangements[_i][0]);
+    ps_set(arrangements[_i][1]);
+    ps_set("/checkpoint/every=1");
+    ps_start(&no_data);
+    ps.hold_log = true;
+    ps_push_all();
+    PS_UNTIL(ps_has_checkpoint("00000001.tmp/manifest.json"));
+    died.worker = (uint16_t)(ps.servers + 1);
+    for (uint32_t i = 0; i < ps.servers; i++)
+        control_send(ps.control[i], CONTROL_DIED, &died, sizeof died);
+    ps_turns(5);
+    ps_join(1);
+    PS_OK(ps_get(1, PARAMETER_SERVER_NEWEST, args));
+    ck_assert_uint_eq(args[MODEL_STEP], 1);
+    ps_push(1, 1, 1);
+    ps_turns(5);
+    ps.hold_log = false;
+    ps_acknowledge(1);
+    PS_OK(ps_pull(0, args));
+    ps_expect_model(args);
+    ps_turns(20);
+    ck_assert(!ps_answered(1));
+    ps_push(0, 1, 1);
+    ps_move_model((uint32_t[]){0, 1}, (uint64_t[]){1, 1}, 2);
+    ps_pull_all(0);
+}
+END_TEST
+
 START_TEST(checkpoints_come_by_the_clock_too)
 {
     ps_set("/checkpoint/every=null");
@@ -362,6 +397,7 @@ int main(void)
     Suite *suite = suite_create("pserver_ends");
     TCase *checkpoints = ps_case(suite, "checkpoints");
     tcase_add_loop_test(checkpoints, a_checkpoint_waits_for_the_log_and_the_answers_for_it, 0, 2);
+    tcase_add_loop_test(checkpoints, a_successor_pushes_while_a_checkpoint_is_written, 0, 2);
     tcase_add_test(checkpoints, checkpoints_come_by_the_clock_too);
     tcase_add_loop_test(checkpoints, a_resumed_run_is_the_uninterrupted_one, 0, 4);
     tcase_add_test(checkpoints, a_finished_job_that_is_resumed_is_finished);

@@ -291,8 +291,8 @@ void pserver_answer(struct pserver *p, uint32_t trainer, uint64_t flags)
     const uint64_t version = round_version(p->round);
     struct rpc_request *push = seat->push;
     uint32_t slot = 0;
-    if (push == NULL)
-        return; /* it has died meanwhile */
+    if (push == NULL || round_has(p->round, trainer))
+        return; /* it has died meanwhile; what its successor has pushed belongs to the next round */
     seat->push = NULL;
     round_hold(p->round, trainer, version);
     round_slot_of(p->round, version, &slot);
