@@ -151,6 +151,20 @@ START_TEST(it_evaluates_while_its_push_is_held)
 }
 END_TEST
 
+/* One who came while the version that ends an epoch was being saved is asked for it behind its next push. */
+START_TEST(its_own_version_is_evaluated_behind_a_push)
+{
+    open_stage(arrangements[_i].transport, arrangements[_i].servers, "all", arrangements[_i].device);
+    begin();
+    expect_push(STEP, BASE);
+    expect_evaluation(ask_to_evaluate(BASE, 1), BASE, 1);
+    answer_all(BASE + 1, STEP + 1, 0);
+    expect_push(STEP + 1, BASE + 1);
+    answer_all(BASE + 2, STEP + 2, PULL_LAST);
+    end();
+}
+END_TEST
+
 /* ---- ends ---- */
 
 START_TEST(a_loss_that_is_nan_is_the_last_word)
@@ -244,6 +258,7 @@ int main(void)
     TCase *evaluations = tcase_create("evaluations");
     tcase_add_loop_test(evaluations, the_version_that_comes_next_is_evaluated_first, 0, 4);
     tcase_add_loop_test(evaluations, it_evaluates_while_its_push_is_held, 0, 2);
+    tcase_add_loop_test(evaluations, its_own_version_is_evaluated_behind_a_push, 1, 3);
     tcase_set_timeout(evaluations, 120);
     suite_add_tcase(suite, evaluations);
     TCase *ends = tcase_create("ends");

@@ -143,10 +143,17 @@ static enum status ask(struct trainer *t, uint16_t server, enum wire_method meth
     return rpc_call_async(t->rpc, server, method, message, MONOTIME_NEVER, out, error);
 }
 
-/* The same call to every server at once. What is asked for meanwhile is served: with `evaluating`, an
- * evaluation too, for which the server may keep the answer back. */
+/* Whether the evaluation that is asked for can be run now: on the present version, or with one server. */
+static bool can_evaluate(const struct trainer *t)
+{
+    return t->evaluate != NULL &&
+           (t->servers == 1 || rpc_request_message(t->evaluate)->args[EVALUATE_VERSION] == t->at.version);
+}
+
+/* The same call to every server at once. What is asked for meanwhile is served: while a contribution waits
+ * for its round an evaluation too, until which the server may keep the answers back. */
 static enum status ask_all(struct trainer *t, enum wire_method method, const struct rpc_message *message,
-                           bool evaluating, struct trainer_version *answer, bool *agree, struct error *error)
+                           struct trainer_version *answer, bool *agree, struct error *error)
 {
     struct future *calls[JOB_SERVERS_MAX], *all = NULL;
     enum status status = STATUS_OK;
@@ -159,7 +166,7 @@ static enum status ask_all(struct trainer *t, enum wire_method method, const str
         error_set(error, status, "no future for the answers of %u servers", count);
     while (status == STATUS_OK && !future_done(all)) {
         status = trainer_turn(t, MONOTIME_NEVER, error);
-        if (status == STATUS_OK && evaluating && t->evaluate != NULL && !future_done(all))
+        if (status == STATUS_OK && method == METHOD_PUSH_PULL && can_evaluate(t) && !future_done(all))
             status = evaluate(t, error);
     }
     if (all != NULL && future_done(all)) // a turn that fails may have told why
@@ -190,10 +197,10 @@ static enum status get_model(struct trainer *t, struct error *error)
         .args = {[GET_VERSION] = PARAMETER_SERVER_NEWEST, [GET_FINGERPRINT] = t->fingerprint}};
     struct trainer_version answer;
     bool agree;
-    enum status status = ask_all(t, METHOD_GET_MODEL, &question, false, &answer, &agree, error);
+    enum status status = ask_all(t, METHOD_GET_MODEL, &question, &answer, &agree, error);
     if (status == STATUS_OK && !agree) {
         question.args[GET_VERSION] = answer.version;
-        status = ask_all(t, METHOD_GET_MODEL, &question, false, &answer, &agree, error);
+        status = ask_all(t, METHOD_GET_MODEL, &question, &answer, &agree, error);
     }
     return status == STATUS_OK ? go_on_from(t, &answer, error) : status;
 }
@@ -206,8 +213,7 @@ static enum status push_pull(struct trainer *t, double loss, struct error *error
     struct trainer_version answer;
     bool agree;
     memcpy(&push.args[PUSH_LOSS], &loss, sizeof loss);
-    enum status status = ask_all(t, METHOD_PUSH_PULL, &push, t->job->server.round.rule != JOB_ROUND_ALL,
-                                 &answer, &agree, error);
+    enum status status = ask_all(t, METHOD_PUSH_PULL, &push, &answer, &agree, error);
     if (status != STATUS_OK)
         return status;
     if (!agree || answer.step != t->at.step + 1)
@@ -267,13 +273,6 @@ static enum status fetch(struct trainer *t, struct error *error)
 }
 
 /* ---- the role ---- */
-
-/* Whether the evaluation that is asked for can be run now: on the present version, or with one server. */
-static bool can_evaluate(const struct trainer *t)
-{
-    return t->evaluate != NULL &&
-           (t->servers == 1 || rpc_request_message(t->evaluate)->args[EVALUATE_VERSION] == t->at.version);
-}
 
 static enum status advance(struct trainer *t, struct error *error)
 {
