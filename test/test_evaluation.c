@@ -33,7 +33,7 @@ static void setup(void)
     data.job.data.size = 16;
     data.job.data.fit = JOB_FIT_RESIZE;
     data.job.evaluation.batch = 2;
-    ok(device_open(&backend, &data.job, 1, &error));
+    ok(device_open(&backend, &data.job, 1, false, &error));
     ok(params_new(&params, backend, &error));
     ok(tape_new(&tape, backend, &error));
     ok(classifier_new(&classifier, &data.job, params, &error));

@@ -178,7 +178,7 @@ static enum status agent_open(struct agent *agent, struct worker *worker, struct
     agent->environments = job->observers.count * agent->per_observer;
     enum status status = open_memory(agent, error);
     if (status == STATUS_OK)
-        status = device_open(&agent->backend, &worker->job, 1, error); // the policy is small
+        status = device_open(&agent->backend, &worker->job, 1, true, error); // the policy is small
     if (status == STATUS_OK)
         status = open_policy(agent, error);
     if (status == STATUS_OK)

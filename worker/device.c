@@ -3,7 +3,8 @@
 
 #include "kernels/base/log.h"
 
-enum status device_open(struct backend **out, const struct job *job, uint32_t threads, struct error *error)
+enum status device_open(struct backend **out, const struct job *job, uint32_t threads, bool tell,
+                        struct error *error)
 {
     static const enum device devices[] = {
         [JOB_DEVICE_AUTO] = DEVICE_AUTO, [JOB_DEVICE_CPU] = DEVICE_CPU, [JOB_DEVICE_GPU] = DEVICE_GPU};
@@ -11,7 +12,7 @@ enum status device_open(struct backend **out, const struct job *job, uint32_t th
     const enum device device = devices[job->device];
     struct error why = {0};
     enum status status = backend_load_device(out, device, &settings, &why, error);
-    if (status == STATUS_OK && device == DEVICE_AUTO)
+    if (status == STATUS_OK && device == DEVICE_AUTO && tell)
         log_info("device: %s%s%s", (*out)->text, why.text[0] != '\0' ? "; " : "", why.text);
     return status;
 }

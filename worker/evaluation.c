@@ -93,7 +93,7 @@ enum status evaluation_run(struct evaluation *sums, const char *checkpoint, cons
     job_resolve(&resolved);
     enum status status = check_data(&resolved, error);
     if (status == STATUS_OK)
-        status = device_open(&backend, &resolved, resolved.trainers.threads, error);
+        status = device_open(&backend, &resolved, resolved.trainers.threads, true, error);
     if (status == STATUS_OK)
         status = params_new(&params, backend, error);
     if (status == STATUS_OK)

@@ -120,7 +120,8 @@ static enum status open_outbox(struct trainer *t, struct error *error)
 
 enum status trainer_model_open(struct trainer *t, struct error *error)
 {
-    enum status status = device_open(&t->net.backend, t->job, t->job->trainers.threads, error);
+    enum status status =
+        device_open(&t->net.backend, t->job, t->job->trainers.threads, t->number == 0, error);
     if (status == STATUS_OK)
         status = net_open(&t->net, t, error);
     if (status != STATUS_OK)
