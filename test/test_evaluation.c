@@ -134,6 +134,22 @@ START_TEST(what_cannot_be_evaluated_is_told)
 }
 END_TEST
 
+/* So few of them that no part has enough bad ones in a row to give up. */
+START_TEST(held_out_images_of_which_none_can_be_decoded_are_told)
+{
+    ok(params_save(params, data_path("model.safetensors"), &error));
+    data_make_folder("train");
+    data_make_folder("train/one");
+    data_make_folder("test");
+    data_make_folder("test/one");
+    data_write("train/one/1.png", "no image", 8);
+    data_write("test/one/1.png", "no image", 8);
+    data_write("test/one/2.png", "no image", 8);
+    data.job.data.kind = JOB_DATA_FOLDER;
+    refuse(STATUS_CORRUPT, data_path("model.safetensors"), "none of the held-out samples can be decoded");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("evaluation");
@@ -143,6 +159,7 @@ int main(void)
     tcase_add_test(all, progress_is_told_between_batches);
     tcase_add_test(all, the_command_finds_what_the_trainers_found);
     tcase_add_test(all, what_cannot_be_evaluated_is_told);
+    tcase_add_test(all, held_out_images_of_which_none_can_be_decoded_are_told);
     tcase_set_timeout(all, 60);
     suite_add_tcase(suite, all);
     return suite_run(suite);

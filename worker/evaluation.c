@@ -53,6 +53,9 @@ static enum status run_parts(struct evaluation *sums, const struct job *job, str
         sums->correct += of_part.correct;
         sums->samples += of_part.samples;
     }
+    if (status == STATUS_OK && sums->samples == 0)
+        status = error_set(error, STATUS_CORRUPT, "%.300s: none of the held-out samples can be decoded",
+                           job->data.path);
     return status;
 }
 

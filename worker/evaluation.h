@@ -20,7 +20,8 @@ enum status evaluation_run_part(struct evaluation *sums, const struct job *job, 
                                 void *arg, struct error *error);
 
 /* The command `coalesced evaluate`: loads the model of `checkpoint` (a checkpoint folder or a safetensors
- * file), opens the job's device, runs all parts. STATUS_INVALID: the job has no held-out data. */
+ * file), opens the job's device, runs all parts. STATUS_INVALID: the job has no held-out data;
+ * STATUS_CORRUPT: none of it can be decoded. */
 enum status evaluation_run(struct evaluation *sums, const char *checkpoint, const struct job *job,
                            struct error *error);
 
