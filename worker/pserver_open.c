@@ -178,12 +178,12 @@ static enum status fill_first(struct pserver *p, struct error *error)
     return draw(p, error);
 }
 
-/* Where the job begins: at nothing, or where a checkpoint says. */
+/* Where the job begins: at nothing, or where a checkpoint says, which the supervisor has checked. */
 static enum status read_counters(struct pserver *p, struct checkpoint_counters *counters, struct error *error)
 {
     const char *resume = p->worker->self.resume;
     *counters = (struct checkpoint_counters){.trainers = p->trainers};
-    enum status status = resume[0] == '\0' ? STATUS_OK : checkpoint_check(resume, counters, error);
+    enum status status = resume[0] == '\0' ? STATUS_OK : checkpoint_counters_read(resume, counters, error);
     if (status == STATUS_OK && counters->trainers != p->trainers)
         return error_set(error, STATUS_INVALID, "%.300s is of a job with %u trainers: expected %u", resume,
                          counters->trainers, p->trainers);
