@@ -2,7 +2,7 @@
  *
  * One thread; no ZeroMQ, no math library, so that fork is safe at any time. It decides nothing about
  * training: server 0 says what happened and when the job is over. What it does when a worker says or does
- * something is one table, [state of the worker][event], in supervise.c.
+ * something is one table, [state of the worker][event], in supervise_table.c.
  *
  * The end, in order: server 0 finishes its round and says FINISHED; the clients leave; the servers leave,
  * from the highest number down; the logs close. A worker that dies unasked ends the job. */

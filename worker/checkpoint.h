@@ -17,8 +17,8 @@
  * otherwise is ignored, as is any further file within a checkpoint.
  *
  * Needs at most the largest entry's memory beside the parameters. Blocks on files: pservers call the writing
- * half from a thread of its own (worker/pserver.c), with params of that thread's own backend. The supervisor
- * calls the reading half (no params). */
+ * half from a thread of its own (worker/pserver_save.c), which has the params as long as it writes, and load
+ * at their start. The supervisor checks and finds (no params). */
 #ifndef WORKER_CHECKPOINT_H
 #define WORKER_CHECKPOINT_H
 
@@ -93,7 +93,8 @@ enum status checkpoint_load(const char *path, const struct checkpoint_part *part
 
 /* The model alone, from a checkpoint folder (whose hash is compared) or any safetensors file with matching
  * names; num_batches_tracked may be absent (0 then). Values are F32, or F64, which is rounded; F16 and BF16
- * are refused (STATUS_INVALID: "… holds BF16, expected F32 or F64"). For /init and `coalesced evaluate`. */
+ * are refused (STATUS_INVALID: "… holds BF16, expected F32 or F64"). For `coalesced evaluate`, and for /init,
+ * for which a job's check admits files alone. */
 enum status checkpoint_load_model(const char *path, const struct checkpoint_part *part, struct error *error);
 
 #endif

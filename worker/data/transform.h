@@ -21,9 +21,10 @@ size_t transform_elements(const struct transform *transform);
  *
  *   fit       pad: the image in the middle (of an odd rest, the larger half is below and to the right), zeros
  *             around it, and what is beyond the size cut off. resize: each axis on its own; with
- *             s = from / to, output i's weight for input j is max(0, 1 - |j + 1/2 - s (i + 1/2)| / max(1,
- * s)), divided by the sum of its weights (PyTorch's interpolate with mode bilinear, antialias and
- *             align_corners=False); sides are not kept in proportion
+ *             s = from / to and m = max(1, s), output i's weight for input j is
+ *             max(0, 1 - |j + 1/2 - s (i + 1/2)| / m), divided by the sum of its weights (PyTorch's
+ *             interpolate with mode bilinear, antialias and align_corners=False); sides are not kept in
+ *             proportion
  *   channels  1 to 3: three times the same; 3 to 1: 0.299 R + 0.587 G + 0.114 B
  *   view      a margin of `crop` zeros around, size x size of it beginning at (view.y, view.x), mirrored left
  *             to right
