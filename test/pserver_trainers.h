@@ -149,6 +149,17 @@ static inline void ps_join(uint32_t trainer)
                    &ps.error));
 }
 
+/* Whether server 0 and this trainer have a session. */
+static inline bool ps_has_session(uint32_t trainer)
+{
+    struct future *echo;
+    enum status status = rpc_call_async(ps.trainer[trainer].rpc, 0, METHOD_ECHO, &(struct rpc_message){0},
+                                        MONOTIME_NEVER, &echo, &ps.error);
+    if (status == STATUS_OK)
+        future_release(echo);
+    return status == STATUS_OK;
+}
+
 /* One call, until it is done. Its args into `args`; the status, with the text in ps.error. */
 static inline enum status ps_call(uint32_t trainer, uint32_t server, enum wire_method method,
                                   const struct rpc_message *message, uint64_t args[WIRE_ARGS])

@@ -189,16 +189,6 @@ static const struct {
     uint64_t correct, samples;
 } bad_sums[] = {{1, 1, 4}, {1, 3, 2}, {NAN, 1, 2}};
 
-static bool has_session(uint32_t trainer)
-{
-    struct future *echo;
-    enum status status = rpc_call_async(ps.trainer[trainer].rpc, 0, METHOD_ECHO, &(struct rpc_message){0},
-                                        MONOTIME_NEVER, &echo, &ps.error);
-    if (status == STATUS_OK)
-        future_release(echo);
-    return status == STATUS_OK;
-}
-
 START_TEST(sums_that_cannot_be_cost_their_sender_the_session)
 {
     uint64_t args[WIRE_ARGS] = {0};
@@ -209,7 +199,7 @@ START_TEST(sums_that_cannot_be_cost_their_sender_the_session)
     PS_UNTIL(ps.trainer[0].evaluate != NULL && ps.trainer[1].evaluate != NULL);
     answer_evaluation(0, 1, 1, 2);
     answer_evaluation(1, bad_sums[_i].loss, bad_sums[_i].correct, bad_sums[_i].samples);
-    PS_UNTIL(!has_session(1));
+    PS_UNTIL(!ps_has_session(1));
     ck_assert_str_eq(ps.events, "U1 U2 ");
     ps_join(1);
     PS_OK(ps_get(1, PARAMETER_SERVER_NEWEST, args));
