@@ -32,8 +32,7 @@ static enum status update(struct pserver *p, struct error *error)
 }
 
 /* The round is made and saved if need be: what follows from it, and then its members' answers. Whoever has an
- * answer computes on, so an evaluation is asked for first.
- */
+ * answer computes on, so an evaluation is asked for first. */
 static enum status complete(struct pserver *p, struct error *error)
 {
     enum status status = STATUS_OK;
