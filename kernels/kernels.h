@@ -224,8 +224,10 @@ struct sgd_round {
     const void *parameters, *velocity;
     /* Overlap none of the others; aligned to 64 bytes like all of them. */
     void *parameters_out, *velocity_out;
-    uint32_t threads;    /* 0: one per processor of this process's affinity */
-    uint32_t not_finite; /* out: the first contribution with a NaN or an infinity, or UINT32_MAX */
+    uint32_t threads; /* 0: one per processor of this process's affinity */
+    /* Out. UINT32_MAX: every p' is finite. Else who is at fault: the first contribution with a NaN or an
+     * infinity, or `contributions` where all of them are finite and a p' is not (steps that are too long). */
+    uint32_t not_finite;
 };
 
 /* ---- a backend ---- */

@@ -209,7 +209,7 @@ static void run_cut(struct conformance *pair, const struct problem *problem, uin
         part.velocity = part.velocity == NULL ? NULL : (const char *)problem->velocity + bytes;
         part.parameters_out = (char *)problem->parameters_out + bytes;
         part.velocity_out = part.velocity_out == NULL ? NULL : (char *)problem->velocity_out + bytes;
-        ck_assert_uint_eq(run(pair, &part), UINT32_MAX);
+        ck_assert_uint_ge(run(pair, &part), part.contributions); // the largest numbers may make an infinity
     }
 }
 
@@ -337,8 +337,9 @@ START_TEST(the_first_contribution_at_fault_is_named)
 }
 END_TEST
 
-/* Opposite infinities make a NaN; a sum too large for float32 is nobody's fault; nor is what was there. */
-START_TEST(only_contributions_are_at_fault)
+/* Opposite infinities make a NaN; a sum too large for float32 is no contribution's fault, nor is what was
+ * there, but neither may pass for a model. */
+START_TEST(what_no_contribution_is_at_fault_of_is_told_too)
 {
     struct conformance pair;
     if (!open_pair(&pair, _i))
@@ -349,10 +350,9 @@ START_TEST(only_contributions_are_at_fault)
     ck_assert_uint_eq(run(&pair, &problem->round), 1);
     for (uint32_t k = 0; k < 3; k++)
         put(problem, k, 40, 3e38);
-    ck_assert_uint_eq(run(&pair, &problem->round), UINT32_MAX);
+    ck_assert_uint_eq(run(&pair, &problem->round), pair.backend->ops->dtype == DTYPE_F32 ? 3 : UINT32_MAX);
     memset(problem->parameters, 0xff, 64);
-    memset(problem->velocity, 0xff, 64);
-    ck_assert_uint_eq(run(&pair, &problem->round), UINT32_MAX);
+    ck_assert_uint_eq(run(&pair, &problem->round), 3);
     problem_free(problem);
     conformance_close(&pair);
 }
@@ -402,7 +402,7 @@ int main(void)
     suite_add_tcase(suite, pass);
     TCase *faults = tcase_create("faults");
     tcase_add_loop_test(faults, the_first_contribution_at_fault_is_named, 0, CONFORMANCE_BACKENDS);
-    tcase_add_loop_test(faults, only_contributions_are_at_fault, 0, CONFORMANCE_BACKENDS);
+    tcase_add_loop_test(faults, what_no_contribution_is_at_fault_of_is_told_too, 0, CONFORMANCE_BACKENDS);
     tcase_add_loop_test(faults, what_does_not_go_together_is_refused, 0, CONFORMANCE_BACKENDS);
     suite_add_tcase(suite, faults);
     return suite_run(suite);

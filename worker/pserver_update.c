@@ -99,6 +99,13 @@ static enum status move_parameters(struct pserver *p, float *next, const float *
     enum status status = backend_sgd_round(p->backend, &round, error);
     if (status != STATUS_OK || round.not_finite == UINT32_MAX)
         return status;
+    if (round.not_finite == round.contributions) {
+        size_t at = first_not_finite(next + first, round.count);
+        return error_set(error, STATUS_INTERNAL,
+                         "update %llu: %s is not finite after a step with lr %g along finite gradients",
+                         (unsigned long long)version + 1, entry_at(p, PARAMETER_TRAINED, first + at),
+                         round.sgd.lr);
+    }
     size_t bad = first_not_finite(p->gradients[round.not_finite], round.count);
     blame(p, p->members[round.not_finite], "gradient", entry_at(p, PARAMETER_TRAINED, first + bad));
     return STATUS_AGAIN;

@@ -69,15 +69,16 @@ static uint32_t sum_groups(const struct sgd_lanes *arrays, size_t at, float sum[
 /* Whether there is a velocity, and whether it is read. */
 enum momentum { MOMENTUM_NONE, MOMENTUM_FIRST, MOMENTUM_MOVES };
 
-/* A vector of means to its parameters and velocity. */
-LANES_INLINE void move(const struct sgd_lanes *arrays, enum momentum kind, size_t at, vf mean)
+/* A vector of means to its parameters, which it returns, and velocity. */
+LANES_INLINE vf move(const struct sgd_lanes *arrays, enum momentum kind, size_t at, vf mean)
 {
     if (kind == MOMENTUM_MOVES)
         mean = lanes_set(arrays->momentum) * lanes_load(arrays->velocity + at) + mean;
     if (kind != MOMENTUM_NONE)
         lanes_stream(arrays->velocity_out + at, mean);
-    lanes_stream(arrays->parameters_out + at,
-                 lanes_load(arrays->parameters + at) - lanes_set(arrays->lr) * mean);
+    const vf moved = lanes_load(arrays->parameters + at) - lanes_set(arrays->lr) * mean;
+    lanes_stream(arrays->parameters_out + at, moved);
+    return moved;
 }
 
 /* A block; or-s into *strange what is not finite. */
@@ -90,9 +91,8 @@ LANES_INLINE void update_block(const struct sgd_lanes *arrays, enum momentum kin
         vf lane[LANES_PARTS];
         add_group(lane, arrays->gradients + done, left, at + i, done == 0 ? NULL : sum + i);
         for (int p = 0; p < LANES_PARTS; p++) {
-            const vf mean = lane[p] / count;
-            *strange |= not_finite_bits(mean);
-            move(arrays, kind, at + i + (size_t)p * LANES_WIDTH, mean);
+            const vf moved = move(arrays, kind, at + i + (size_t)p * LANES_WIDTH, lane[p] / count);
+            *strange |= not_finite_bits(moved);
         }
     }
 }
@@ -106,17 +106,18 @@ static bool update_rest(const struct sgd_lanes *arrays, enum momentum kind, size
         for (uint32_t k = 1; k < arrays->contributions; k++)
             moved += arrays->gradients[k][at];
         moved /= (float)arrays->contributions;
-        finite = finite && is_finite(moved);
         if (kind == MOMENTUM_MOVES)
             moved = arrays->momentum * arrays->velocity[at] + moved;
         if (kind != MOMENTUM_NONE)
             arrays->velocity_out[at] = moved;
-        arrays->parameters_out[at] = arrays->parameters[at] - arrays->lr * moved;
+        moved = arrays->parameters[at] - arrays->lr * moved;
+        finite = finite && is_finite(moved);
+        arrays->parameters_out[at] = moved;
     }
     return finite;
 }
 
-/* True when all means were finite. */
+/* True when all parameters are finite. */
 LANES_INLINE bool update(const struct sgd_lanes *arrays, enum momentum kind, size_t first, size_t count)
 {
     vu strange = {0};
@@ -134,7 +135,7 @@ static uint32_t first_strange(const struct sgd_lanes *arrays, size_t first, size
         for (size_t i = first; i < first + count; i++)
             if (!is_finite(arrays->gradients[k][i]))
                 return k;
-    return UINT32_MAX; // all are finite, but their sum is too large to be
+    return arrays->contributions;
 }
 
 uint32_t LANES_NAME(sgd_lanes_update)(const struct sgd_lanes *arrays, size_t first, size_t count)

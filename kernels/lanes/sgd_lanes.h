@@ -19,8 +19,8 @@ struct sgd_lanes {
     float *parameters_out, *velocity_out; /* aligned to 64 bytes; velocity_out NULL: no momentum */
 };
 
-/* Elements [first, first + count); `first` is a multiple of 16. Returns the first contribution that has a NaN
- * or an infinity among them, or UINT32_MAX. What it wrote can be seen by other threads when it returns. */
+/* Elements [first, first + count); `first` is a multiple of 16. Returns struct sgd_round's not_finite for
+ * them. What it wrote can be seen by other threads when it returns. */
 typedef uint32_t sgd_lanes_update(const struct sgd_lanes *arrays, size_t first, size_t count);
 
 /* Indexed by enum isa (kernels/isa.h). */

@@ -169,6 +169,8 @@ enum status ref_sgd_round(struct backend *backend, struct sgd_round *round, stru
         if (velocity_to != NULL)
             velocity = velocity_to[i] = round->first ? velocity : round->sgd.momentum * v[i] + velocity;
         to[i] = p[i] - round->sgd.lr * velocity;
+        if (!isfinite(to[i]) && round->contributions < round->not_finite)
+            round->not_finite = round->contributions;
     }
     return STATUS_OK;
 }
