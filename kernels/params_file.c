@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -265,6 +266,17 @@ void params_file_close(struct params_file *file)
     free(file);
 }
 
+/* `values` are those of an F32 or F64 entry. */
+static bool all_finite(const struct safetensors_entry *entry, const void *values)
+{
+    const bool wide = entry->dtype == SAFETENSORS_F64;
+    const size_t count = entry->bytes / (wide ? sizeof(double) : sizeof(float));
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(wide ? ((const double *)values)[i] : (double)((const float *)values)[i]))
+            return false;
+    return true;
+}
+
 /* One entry, by way of `scratch`. */
 static enum status load_entry(const struct params_file *file, struct gradients *parallel,
                               struct parameter *parameter, void *scratch, struct error *error)
@@ -283,6 +295,9 @@ static enum status load_entry(const struct params_file *file, struct gradients *
         memcpy(&parameter->counter, scratch, sizeof parameter->counter);
         return STATUS_OK;
     }
+    if (!all_finite(entry, scratch))
+        return error_set(error, STATUS_CORRUPT, "%s: %s holds a NaN or an infinity", file->path,
+                         parameter->name);
     struct tensor *tensor =
         parallel == NULL ? &parameter->tensor : gradients_take(parallel, parameter, &fresh);
     return backend_upload(params_backend(file->params), tensor,

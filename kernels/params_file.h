@@ -29,8 +29,9 @@ enum status params_file_open(struct params_file **out, struct params *params, co
 void params_file_close(struct params_file *file); /* NULL is nothing */
 
 /* Loads those entries of `range` that the file is to hold: into `parallel` (gradients_take, trained entries
- * alone), or with NULL into the params. An absent counter becomes 0. Errors of safetensors_read: some entries
- * may have been loaded then. */
+ * alone), or with NULL into the params. An absent counter becomes 0. Errors of safetensors_read, and
+ * STATUS_CORRUPT for an entry that holds a NaN or an infinity, with which nobody could compute on: some
+ * entries may have been loaded then. */
 enum status params_file_load(const struct params_file *file, struct gradients *parallel,
                              const struct params_range *range, struct error *error);
 

@@ -434,6 +434,26 @@ START_TEST(bad_files_are_told_apart)
 }
 END_TEST
 
+/* The first value of the first entry becomes a NaN, as F32 and as F64. */
+START_TEST(a_value_that_is_not_finite_is_refused)
+{
+    struct params *params = model_new(backends[_i], 1);
+    struct error error = {0};
+    uint64_t header_bytes;
+    save(params, path);
+    FILE *file = fopen(path, "r+b");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fread(&header_bytes, sizeof header_bytes, 1, file), 1);
+    ck_assert_int_eq(fseek(file, (long)header_bytes, SEEK_CUR), 0);
+    ck_assert_uint_eq(fwrite(&(uint64_t){UINT64_MAX}, sizeof(uint64_t), 1, file), 1);
+    ck_assert_int_eq(fclose(file), 0);
+    ck_assert_int_eq(params_load(params, path, &error), STATUS_CORRUPT);
+    ck_assert_ptr_nonnull(strstr(error.text, registered[0].name));
+    ck_assert_ptr_nonnull(strstr(error.text, "holds a NaN or an infinity"));
+    params_free(params);
+}
+END_TEST
+
 START_TEST(a_full_disk_leaves_the_old_file)
 {
     struct params *first = model_new(backends[_i], 1), *second = model_new(backends[_i], 2);
@@ -468,6 +488,7 @@ int main(void)
     tcase_add_loop_test(files, a_part_is_saved_merged_and_loaded, 0, 2);
     tcase_add_loop_test(files, a_slab_beside_the_parameters_is_saved_and_loaded, 0, 2);
     tcase_add_test(files, bad_files_are_told_apart);
+    tcase_add_loop_test(files, a_value_that_is_not_finite_is_refused, 0, 2);
     tcase_add_loop_test(files, a_full_disk_leaves_the_old_file, 0, 2);
     tcase_set_timeout(files, 60);
     suite_add_tcase(suite, files);
