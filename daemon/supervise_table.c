@@ -231,10 +231,13 @@ static void gone(struct supervisor *s, struct child *child, const struct happeni
     leave_next(s);
 }
 
-/* A worker's own status is told by its exit code only where it is the machine's or the data's fault. */
+/* A worker's own status is told by its exit code only where it is the machine's or the data's fault, or the
+ * job's: one that has not opened yet has met nobody else who could have asked for what cannot be. */
 static enum status status_of_death(const struct child *child)
 {
     switch (child->last_words.status) {
+    case STATUS_INVALID:
+        return child->state == CHILD_STARTING ? STATUS_INVALID : STATUS_INTERNAL;
     case STATUS_UNAVAILABLE:
     case STATUS_IO:
     case STATUS_CORRUPT:
@@ -251,8 +254,9 @@ static bool ended_because_of_another(const struct child *child)
     return child->last_words.status == STATUS_PEER_DIED || child->last_words.status == STATUS_SHUTDOWN;
 }
 
-/* Ends the job because of this worker's end. Whose end is the cause of others' takes their place. */
-static void blame(struct supervisor *s, const struct child *child, const char *why)
+/* Ends the job because of this worker's end, with `status`. Whose end is the cause of others' takes their
+ * place. */
+static void blame(struct supervisor *s, const struct child *child, enum status status, const char *why)
 {
     bool follows = ended_because_of_another(child);
     if (s->outcome.status == STATUS_OK) {
@@ -262,7 +266,7 @@ static void blame(struct supervisor *s, const struct child *child, const char *w
         s->outcome.status = STATUS_OK;
         s->follows = false;
     }
-    supervise_fail(s, status_of_death(child), why);
+    supervise_fail(s, status, why);
 }
 
 static void tell_end(const struct child *child, const struct happening *what, char why[ERROR_TEXT_BYTES])
@@ -278,12 +282,13 @@ static void died(struct supervisor *s, struct child *child, const struct happeni
 {
     char why[ERROR_TEXT_BYTES];
     struct control_died news = {.worker = child->start.worker};
+    const enum status status = status_of_death(child);
     tell_end(child, what, why);
     snprintf(news.text, sizeof news.text, "%.190s", what->text);
     gone(s, child, what);
     for (unsigned i = 0; i < s->cast.servers; i++)
         child_order(&s->children[i], CONTROL_DIED, &news, sizeof news);
-    blame(s, child, why);
+    blame(s, child, status, why);
 }
 
 /* It was asked to leave, but ended otherwise. */
@@ -295,7 +300,7 @@ static void left(struct supervisor *s, struct child *child, const struct happeni
     if (child->last_words.status == STATUS_OK)
         return;
     if (s->follows && !ended_because_of_another(child))
-        blame(s, child, why);
+        blame(s, child, status_of_death(child), why);
     else
         log_warning("%s", why);
 }

@@ -159,7 +159,8 @@ static void act_server(void)
         report_update(1, TRAINERS, 1);
     if (fake.self.worker == 2 && plays("an end out of turn"))
         say(CONTROL_FINISHED, &(struct control_finished){0}, sizeof(struct control_finished));
-    if (fake.self.worker > 0 || strstr(fake.script, "out of turn") != NULL)
+    if (fake.self.worker > 0 || strstr(fake.script, "out of turn") != NULL ||
+        strncmp(fake.script, "unopened", 8) == 0)
         await(CONTROL_EXIT);
     await_everybody();
     if (strncmp(fake.script, "status", 6) != 0)
@@ -176,6 +177,8 @@ static void act_trainer(void)
     await(CONTROL_CONNECT);
     if (fake.self.worker == WORKERS - 1)
         sleep_ms(100); /* the last one in everybody's eyes */
+    if (fake.self.worker == WORKERS - 1 && strncmp(fake.script, "unopened", 8) == 0)
+        last_words((enum status)atoi(fake.script + 8));
     tell("ready");
     say(CONTROL_READY, NULL, 0);
     if (fake.self.worker == WORKERS - 1 && strncmp(fake.script, "status", 6) == 0) {
@@ -415,6 +418,16 @@ START_TEST(a_death_is_told_to_all_servers_and_ends_the_job)
 }
 END_TEST
 
+/* Before it has met anybody, what a worker refuses is the job. */
+START_TEST(what_a_worker_cannot_open_is_a_bad_job)
+{
+    char script[32];
+    snprintf(script, sizeof script, "unopened%d", STATUS_INVALID);
+    ck_assert_int_eq(play(script, NULL), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "exited with code 1: as the script says"));
+}
+END_TEST
+
 /* A server that fails says goodbye first; its peers may end before it does, but they are not the reason. */
 START_TEST(the_cause_is_told_and_not_who_followed)
 {
@@ -463,6 +476,7 @@ int main(int argc, char **argv)
     tcase_add_test(cast, every_worker_is_told_where_the_run_is);
     tcase_add_test(cast, a_resumed_run_that_computes_something_else_ends);
     tcase_add_loop_test(cast, a_death_is_told_to_all_servers_and_ends_the_job, 0, 8);
+    tcase_add_test(cast, what_a_worker_cannot_open_is_a_bad_job);
     tcase_add_loop_test(cast, the_cause_is_told_and_not_who_followed, 0, 3);
     tcase_add_loop_test(cast, only_server_0_speaks_for_the_job, 0, 3);
     suite_add_tcase(suite, cast);
