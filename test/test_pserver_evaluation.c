@@ -104,6 +104,7 @@ START_TEST(an_epoch_is_evaluated_by_its_trainers)
     answer_evaluation(1, 0, 0, 3);
     PS_UNTIL(ps.finished);
     ck_assert_str_eq(ps.events, "U1 U2 E1 U3 U4 E2 F0 ");
+    ck_assert(ps.epoch.loss == (ps.updates[3].loss + ps.updates[4].loss) / 2);
     ps_end(0);
 }
 END_TEST
