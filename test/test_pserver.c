@@ -288,6 +288,23 @@ START_TEST(a_bad_number_is_found_named_and_changes_nothing)
 }
 END_TEST
 
+/* Each gradient is finite, their sum is not: nobody is to blame, and no such model is ever given out. */
+START_TEST(a_model_that_overflows_ends_the_job)
+{
+    ps_start(&no_data);
+    ps_round();
+    for (uint32_t i = 0; i < 2; i++) {
+        ps_write_outbox(i, 1);
+        ps_outbox(i)[element_of("fc.bias")] = 3e38f;
+        ps_push_only(i, 1, 1, 1);
+    }
+    PS_UNTIL(ps.failed);
+    ck_assert_msg(strstr(ps.failure.text, "update 2: fc.bias is not finite") != NULL, "%s", ps.failure.text);
+    ck_assert_int_eq(ps_wait(0), status_exit_code(STATUS_INTERNAL));
+    ck_assert_str_eq(ps.events, "U1 X13 ");
+}
+END_TEST
+
 /* ---- wrong numbers ---- */
 
 struct wrong {
@@ -453,6 +470,7 @@ int main(void)
     TCase *refusing = ps_case(suite, "refusing");
     tcase_add_loop_test(refusing, a_bad_number_is_found_named_and_changes_nothing, 0,
                         sizeof bad_numbers / sizeof bad_numbers[0]);
+    tcase_add_test(refusing, a_model_that_overflows_ends_the_job);
     tcase_add_loop_test(refusing, wrong_numbers_cost_their_sender_the_session, 0, 2);
     TCase *reading = ps_case(suite, "reading");
     tcase_add_loop_test(reading, the_model_can_be_read_while_a_round_fills, 0, 4);
