@@ -53,7 +53,7 @@ static void teardown(void)
 static struct evaluation run_part(uint32_t part, uint32_t parts)
 {
     struct evaluation sums = {.loss_sum = 5, .correct = 5, .samples = 5};
-    ok(evaluation_run_part(&sums, &data.job, classifier, tape, part, parts, NULL, NULL, &error));
+    ok(evaluation_run_part(&sums, &data.job, classifier, tape, part, parts, false, NULL, NULL, &error));
     return sums;
 }
 
@@ -85,7 +85,7 @@ START_TEST(progress_is_told_between_batches)
 {
     struct evaluation sums;
     int calls = 0;
-    ok(evaluation_run_part(&sums, &data.job, classifier, tape, 0, 1, count, &calls, &error));
+    ok(evaluation_run_part(&sums, &data.job, classifier, tape, 0, 1, false, count, &calls, &error));
     ck_assert_int_ge(calls, HELD_OUT / 2 + 1);
 }
 END_TEST

@@ -253,6 +253,25 @@ START_TEST(a_corrupt_image_among_good_ones_is_replaced_and_named_once)
 }
 END_TEST
 
+/* One that goes over the same samples once more. */
+START_TEST(a_quiet_loader_counts_what_it_skips)
+{
+    const struct loader_config config = {.job = &data.job, .split = DATASET_TRAIN, .parts = 1, .quiet = true};
+    struct loader *loader;
+    write_class("train/bird", 6, 0);
+    write_class("train/cat", 5, 1);
+    const char *path = catch_messages();
+    ck_assert_msg(loader_new(&loader, &config, &error) == STATUS_OK, "%s", error.text);
+    for (int i = 0; i < 3; i++)
+        data_next(loader);
+    ck_assert_uint_eq(loader_skipped(loader), 1);
+    loader_free(loader);
+    char *messages = file_read(path);
+    ck_assert_str_eq(messages, "");
+    free(messages);
+}
+END_TEST
+
 /* The replacement is the permutation's next one. Here every cat is corrupt, so that labels tell. */
 START_TEST(a_bad_samples_place_goes_to_the_next_good_one)
 {
@@ -398,6 +417,7 @@ int main(void)
     TCase *bad = tcase_create("bad");
     tcase_add_checked_fixture(bad, set_up, data_close);
     tcase_add_test(bad, a_corrupt_image_among_good_ones_is_replaced_and_named_once);
+    tcase_add_test(bad, a_quiet_loader_counts_what_it_skips);
     tcase_add_test(bad, a_bad_samples_place_goes_to_the_next_good_one);
     tcase_add_test(bad, a_vanished_or_strange_file_is_skipped);
     tcase_add_test(bad, a_file_that_may_not_be_read_is_skipped);

@@ -106,7 +106,7 @@ static void expect_evaluation(struct future *future, uint64_t version, uint32_t 
     TURN_UNTIL(future_done(future));
     ck_assert_msg(future_status(future) == STATUS_OK, "%s", future_text(future));
     ok(params_begin(twin->params, version, 0, params_count(twin->params), &error));
-    ok(evaluation_run_part(&sums, &data.job, twin->classifier, twin->tape, part, TRAINERS, NULL, NULL,
+    ok(evaluation_run_part(&sums, &data.job, twin->classifier, twin->tape, part, TRAINERS, false, NULL, NULL,
                            &error));
     const uint64_t *args = future_value(future)->args;
     memcpy(&loss, &args[EVALUATED_LOSS], sizeof loss);

@@ -14,11 +14,11 @@ static struct monotime soon(void)
 }
 
 enum status evaluation_run_part(struct evaluation *sums, const struct job *job, struct classifier *classifier,
-                                struct tape *tape, uint32_t part, uint32_t parts, void (*progress)(void *arg),
-                                void *arg, struct error *error)
+                                struct tape *tape, uint32_t part, uint32_t parts, bool again,
+                                void (*progress)(void *arg), void *arg, struct error *error)
 {
     const struct loader_config config = {
-        .job = job, .split = DATASET_EVALUATION, .part = part, .parts = parts};
+        .job = job, .split = DATASET_EVALUATION, .part = part, .parts = parts, .quiet = again};
     const struct batch *batch;
     struct loader *loader;
     *sums = (struct evaluation){0};
@@ -48,7 +48,7 @@ static enum status run_parts(struct evaluation *sums, const struct job *job, str
     *sums = (struct evaluation){0};
     for (uint32_t part = 0; part < parts && status == STATUS_OK; part++) {
         struct evaluation of_part;
-        status = evaluation_run_part(&of_part, job, classifier, tape, part, parts, NULL, NULL, error);
+        status = evaluation_run_part(&of_part, job, classifier, tape, part, parts, false, NULL, NULL, error);
         sums->loss_sum += of_part.loss_sum;
         sums->correct += of_part.correct;
         sums->samples += of_part.samples;

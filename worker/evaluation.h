@@ -14,10 +14,11 @@ struct evaluation {
     uint64_t correct, samples;
 };
 
-/* Runs one part. `progress` (may be NULL) is called at least between batches and while waiting for data. */
+/* Runs one part; with `again`, one that has been run before, and whose samples that cannot be decoded have
+ * been named. `progress` (may be NULL) is called at least between batches and while waiting for data. */
 enum status evaluation_run_part(struct evaluation *sums, const struct job *job, struct classifier *classifier,
-                                struct tape *tape, uint32_t part, uint32_t parts, void (*progress)(void *arg),
-                                void *arg, struct error *error);
+                                struct tape *tape, uint32_t part, uint32_t parts, bool again,
+                                void (*progress)(void *arg), void *arg, struct error *error);
 
 /* The command `coalesced evaluate`: loads the model of `checkpoint` (a checkpoint folder or a safetensors
  * file), opens the job's device, runs all parts. STATUS_INVALID: the job has no held-out data;

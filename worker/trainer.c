@@ -83,7 +83,8 @@ static enum status run_evaluation(struct trainer *t, const uint64_t *args, struc
     if (status == STATUS_OK)
         status =
             evaluation_run_part(sums, t->job, t->net.classifier, t->net.tape, (uint32_t)args[EVALUATE_PART],
-                                (uint32_t)args[EVALUATE_PARTS], evaluation_progress, t, error);
+                                (uint32_t)args[EVALUATE_PARTS], t->evaluated, evaluation_progress, t, error);
+    t->evaluated = t->evaluated || status == STATUS_OK;
     return status;
 }
 

@@ -33,6 +33,7 @@ struct loader {
     struct image image;
     uint32_t *order; /* training: the permutation of epoch `epoch` */
     uint64_t epoch;
+    bool quiet;
     uint8_t *bad;           /* one for each sample that could not be decoded */
     uint64_t position, end; /* evaluation: what is left of the part */
     _Atomic uint64_t skipped;
@@ -59,7 +60,7 @@ static uint64_t bad_in_a_row_max(const struct loader *loader)
     return most < count ? most : count;
 }
 
-/* STATUS_CORRUPT: this sample is not to be had. It is named the first time only. */
+/* STATUS_CORRUPT: this sample is not to be had. It is named the first time only, if at all. */
 static enum status read_sample(struct loader *loader, uint32_t sample, int32_t *label, struct error *error)
 {
     if (loader->bad[sample] != 0)
@@ -69,7 +70,8 @@ static enum status read_sample(struct loader *loader, uint32_t sample, int32_t *
         return status;
     loader->bad[sample] = 1;
     const uint64_t skipped = atomic_fetch_add_explicit(&loader->skipped, 1, memory_order_relaxed) + 1;
-    log_warning("%s: skipped, %llu so far", error->text, (unsigned long long)skipped);
+    if (!loader->quiet)
+        log_warning("%s: skipped, %llu so far", error->text, (unsigned long long)skipped);
     return status;
 }
 
@@ -293,6 +295,7 @@ enum status loader_new(struct loader **out, const struct loader_config *config, 
     loader->split = config->split;
     loader->part = config->part;
     loader->parts = config->parts;
+    loader->quiet = config->quiet;
     loader->batch =
         config->split == DATASET_TRAIN ? config->job->trainers.batch : config->job->evaluation.batch;
     loader->step = config->first_step;

@@ -46,6 +46,7 @@ struct loader_config {
     enum dataset_split split;
     uint32_t part, parts; /* training: trainer and trainers; evaluation: which part of how many */
     uint64_t first_step;  /* where to begin; evaluation: 0 */
+    bool quiet;           /* a loader before this one has named what cannot be decoded */
 };
 
 /* Opens the dataset and starts the thread, which has all signals blocked. Errors as dataset_open;
