@@ -35,6 +35,12 @@ static struct monotime beat(void *arg)
     return worker_beat(arg);
 }
 
+/* For what takes long before there is a loop. */
+static void beat_between(void *arg)
+{
+    worker_beat(arg);
+}
+
 /* ---- memory ---- */
 
 static enum status map_private(void **out, size_t bytes, const char *what, struct error *error)
@@ -60,13 +66,24 @@ static enum status open_lists(struct pserver *p, struct error *error)
     return STATUS_OK;
 }
 
+static enum status settle(struct pserver *p, struct classifier *classifier, struct error *error)
+{
+    struct tape *tape;
+    enum status status = tape_new(&tape, p->backend, error);
+    if (status != STATUS_OK)
+        return status;
+    tape_on_progress(tape, beat_between, p->worker);
+    status = classifier_settle(classifier, tape, error);
+    tape_free(tape);
+    return status;
+}
+
 /* Names, shapes and layouts, but no memory yet. Layouts depend on the number of threads with which trainers
  * compute, so the backend has as many. */
 static enum status open_params(struct pserver *p, struct error *error)
 {
     const struct backend_settings settings = {.threads = p->job->trainers.threads};
     struct classifier *classifier = NULL;
-    struct tape *tape = NULL;
     enum status status = backend_load(&p->backend, "onednn", &settings, error);
     if (status == STATUS_OK)
         status = params_new(&p->params, p->backend, error);
@@ -74,12 +91,8 @@ static enum status open_params(struct pserver *p, struct error *error)
         status = classifier_new(&classifier, p->job, p->params, error);
     if (status == STATUS_OK)
         status = params_lay_out(p->params, error);
-    if (status == STATUS_OK && image_settled(p->job)) {
-        status = tape_new(&tape, p->backend, error);
-        if (status == STATUS_OK)
-            status = classifier_settle(classifier, tape, error);
-    }
-    tape_free(tape);
+    if (status == STATUS_OK && image_settled(p->job))
+        status = settle(p, classifier, error);
     classifier_free(classifier);
     if (status != STATUS_OK)
         return status;
@@ -161,6 +174,7 @@ static enum status draw(struct pserver *p, struct error *error)
         bool within = i >= p->shard.entry_first && i < p->shard.entry_end;
         if (trained ? within : p->number == 0)
             status = params_begin(p->params, p->job->seed, i, i + 1, error);
+        worker_beat(p->worker);
     }
     return status;
 }
