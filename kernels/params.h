@@ -53,6 +53,11 @@ void params_free(struct params *params);
 enum status params_add(struct params *params, const char *name, enum parameter_kind kind, struct shape shape,
                        struct init init, struct parameter **out, struct error *error);
 
+/* For params that are a part of a larger model: its first trained entry is number `first` among the model's
+ * trained entries, so that the parts begin with the values which the whole would begin with. Before
+ * params_build and params_begin; 0 without. */
+void params_count_from(struct params *params, uint32_t first);
+
 /* Lays out the slabs and draws every entry, rounded to float32 on every backend, from stream RNG_INIT, keyed
  * by (seed, element, index among the *trained* entries): uniform from word 0 as 2 rng_uniform_float - 1 times
  * the bound; normal by Box and Muller ("A note on the generation of random normal deviates", 1958) from

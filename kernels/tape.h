@@ -52,10 +52,18 @@ enum status tape_new(struct tape **out, struct backend *backend, struct error *e
 void tape_free(struct tape *tape);
 struct backend *tape_backend(const struct tape *tape);
 
+/* The same, with its arena's memory from `source` (copied; its memory the backend's). */
+enum status tape_new_in(struct tape **out, struct backend *backend, const struct arena_source *source,
+                        struct error *error);
+
 /* Begins a step. Ends one that was not finished. `gradients` (kernels/params.h) takes the parameters'
  * gradients and must belong to the params whose parameters will be used; NULL in TAPE_INFER, or when no
  * parameter's gradient is wanted. */
 void tape_begin(struct tape *tape, enum tape_mode mode, struct gradients *gradients);
+
+/* As tape_begin in TAPE_TRAIN, but the gradients are added to what other steps have left in `gradients` since
+ * gradients_begin (kernels/params.h), which the caller calls: several tapes' steps have one sum. */
+void tape_begin_adding(struct tape *tape, struct gradients *gradients);
 
 /* STATUS_OK, or the first failure since tape_begin, with its sentence (error may be NULL). */
 enum status tape_status(const struct tape *tape, struct error *error);

@@ -13,10 +13,12 @@ struct cast {
     uint32_t servers, clients;
     uint8_t server_role, client_role; /* enum wire_role */
     bool segments;                    /* every worker has a segment (worker/segment.h) */
+    uint16_t lead;                    /* who says FINISHED, and is told to drain */
 };
 
 /* reinforce: 1 agent, observers.count observers. parameter-server: server.count pservers, trainers.count
- * trainers; segments where the transport is shared. */
+ * trainers; segments where the transport is shared. model-parallel: the same, led by the first trainer; in
+ * the other kinds server 0 leads. */
 struct cast cast_of(const struct job *job);
 
 static inline uint32_t cast_workers(const struct cast *cast)

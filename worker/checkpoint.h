@@ -36,6 +36,19 @@ struct checkpoint_counters {
     uint64_t steps[JOB_TRAINERS_MAX]; /* each trainer's next step */
     uint64_t late;                    /* contributions dropped so far */
     double epoch_loss;                /* sum of the losses of the running epoch's updates so far */
+    double line_loss;                 /* model-parallel: the same since the last line in the logs */
+    double lr,
+        best_loss; /* model-parallel: what the plateau schedule goes on from; best_loss INFINITY: none */
+};
+
+/* Of a model-parallel job alone: two more files, listed in the manifest like the others.
+ *     vocabulary.txt     worker/data/vocabulary.h's text form; absent for synthetic data
+ *     state.safetensors  the trainers' hidden state, one entry each (buffers): "trainer0.h", "trainer0.c", …
+ */
+struct checkpoint_extra {
+    const char *vocabulary; /* NULL: none */
+    size_t vocabulary_bytes;
+    struct params *state; /* NULL: none */
 };
 
 /* One server's share of what is saved or loaded. Layouts are the params'; files are canonical. */
@@ -58,6 +71,17 @@ enum status checkpoint_write_part(const char *run_dir, uint64_t update, const st
  * cut. */
 enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
                              const struct checkpoint_part *part, struct error *error);
+
+/* The same, and what a model-parallel job has beside it; its lead writes the whole model alone (server 0 of
+ * 1). */
+enum status checkpoint_write_extra(const char *run_dir, const struct checkpoint_counters *counters,
+                                   const struct checkpoint_part *part, const struct checkpoint_extra *extra,
+                                   struct error *error);
+
+/* These two back, of a checkpoint that was checked before: `vocabulary` malloc'ed, zero-terminated (NULL:
+ * there is none); `state` must fit entirely, as in checkpoint_load. */
+enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *bytes, struct error *error);
+enum status checkpoint_load_state(const char *path, struct params *state, struct error *error);
 
 /* Gives the folder its name, in place of a damaged checkpoint that has it, and syncs the folder above; from
  * then on it stands. Then removes what is older than the newest `keep` (at least 1), this one counted; later

@@ -7,10 +7,11 @@
 #include <sys/uio.h>
 
 static const size_t least_bytes[CONTROL_KINDS] = {
-    [CONTROL_START] = sizeof(struct control_start),       [CONTROL_DIED] = sizeof(struct control_died),
-    [CONTROL_LOGGED] = sizeof(struct control_logged),     [CONTROL_EPISODE] = sizeof(struct control_episode),
-    [CONTROL_UPDATE] = sizeof(struct control_update),     [CONTROL_EPOCH] = sizeof(struct control_epoch),
-    [CONTROL_FINISHED] = sizeof(struct control_finished), [CONTROL_FAILED] = sizeof(struct error),
+    [CONTROL_START] = sizeof(struct control_start),   [CONTROL_DIED] = sizeof(struct control_died),
+    [CONTROL_LOGGED] = sizeof(struct control_logged), [CONTROL_EPISODE] = sizeof(struct control_episode),
+    [CONTROL_UPDATE] = sizeof(struct control_update), [CONTROL_EPOCH] = sizeof(struct control_epoch),
+    [CONTROL_STATUS] = sizeof(struct control_status), [CONTROL_FINISHED] = sizeof(struct control_finished),
+    [CONTROL_FAILED] = sizeof(struct error),
 };
 
 enum status control_send(int fd, enum control_kind kind, const void *body, size_t body_bytes)

@@ -28,7 +28,7 @@ enum control_kind {
     CONTROL_CONNECT,   /* the endpoints of the servers below this worker can be joined now */
     CONTROL_DIED,      /* struct control_died: another worker is gone */
     CONTROL_LOGGED,    /* struct control_logged: that episode's or update's lines are in the logs */
-    CONTROL_DRAIN,     /* to server 0: finish the round, then say FINISHED */
+    CONTROL_DRAIN,     /* to the lead (cast.h): finish the round, then say FINISHED */
     CONTROL_HURRY,     /* complete everything pending with STATUS_SHUTDOWN, then as DRAIN */
     CONTROL_EXIT,      /* say BYE and exit */
     /* worker to supervisor */
@@ -37,7 +37,8 @@ enum control_kind {
     CONTROL_EPISODE,  /* struct control_episode: a record for the logs; answered by LOGGED */
     CONTROL_UPDATE,   /* struct control_update: the same of an update */
     CONTROL_EPOCH,    /* struct control_epoch: an epoch has ended; not answered */
-    CONTROL_FINISHED, /* struct control_finished: server 0's job is over */
+    CONTROL_STATUS,   /* struct control_status: what this worker holds; the newest counts */
+    CONTROL_FINISHED, /* struct control_finished: the lead's job is over */
     CONTROL_FAILED,   /* struct error: last words */
     CONTROL_KINDS
 };
@@ -103,6 +104,12 @@ struct control_epoch {
     } timing;
 };
 
+/* References and contexts of a worker (worker/net/rref.h, dist.h): with an epoch's record, and as the last
+ * words of one that leaves in good order, when all of them are zero. */
+struct control_status {
+    uint32_t objects, references, users, contexts, pieces;
+};
+
 /* Why a server's job is over. */
 enum control_end { CONTROL_END_FINISHED, CONTROL_END_SOLVED, CONTROL_END_STOPPED };
 
@@ -120,6 +127,7 @@ struct control_message {
         struct control_episode episode;
         struct control_update update;
         struct control_epoch epoch;
+        struct control_status status;
         struct control_finished finished;
         struct error failed;
         char bytes[CONTROL_BODY_BYTES_MAX]; /* START's job text begins behind the struct */

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum job_kind { JOB_REINFORCE, JOB_PARAMETER_SERVER };
+enum job_kind { JOB_REINFORCE, JOB_PARAMETER_SERVER, JOB_MODEL_PARALLEL };
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_GPU };
 enum job_rollout { JOB_ROLLOUT_STEPS, JOB_ROLLOUT_EPISODE };
 enum job_coalesce { JOB_COALESCE_OFF, JOB_COALESCE_BARRIER, JOB_COALESCE_DYNAMIC };
@@ -23,9 +23,11 @@ enum job_of { JOB_OF_MIN, JOB_OF_MEAN };
 enum job_transport { JOB_TRANSPORT_SHARED, JOB_TRANSPORT_INLINE };
 enum job_model { JOB_MODEL_RESNET18, JOB_MODEL_RESNET50 };
 enum job_loss { JOB_LOSS_MSE, JOB_LOSS_CROSS_ENTROPY };
-enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_LINEAR };
+enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_LINEAR, JOB_SCHEDULE_PLATEAU };
+enum job_part { JOB_PART_EMBEDDING, JOB_PART_LSTM, JOB_PART_DECODER, JOB_PARTS };
+enum job_classes { JOB_CLASSES_TOKENS, JOB_CLASSES_BATCH };
 enum job_round { JOB_ROUND_ALL, JOB_ROUND_FIRST, JOB_ROUND_ASYNC };
-enum job_data { JOB_DATA_SYNTHETIC, JOB_DATA_IDX, JOB_DATA_CIFAR, JOB_DATA_FOLDER };
+enum job_data { JOB_DATA_SYNTHETIC, JOB_DATA_IDX, JOB_DATA_CIFAR, JOB_DATA_FOLDER, JOB_DATA_TEXT };
 enum job_fit { JOB_FIT_PAD, JOB_FIT_RESIZE };
 
 enum {
@@ -52,6 +54,12 @@ struct job_channels {
 struct job_round_rule {
     int rule;        /* enum job_round */
     uint32_t number; /* first: contributions that make a round; async: the staleness bound; all: 0 */
+};
+
+/* Where a part of a model lies: "trainer" or "server K" in JSON. */
+struct job_place {
+    bool on_server; /* false: on the trainer, of which there is one then */
+    uint32_t server;
 };
 
 /* Which keys a kind has, the table says (job_table.c); members of other kinds are zero. */
@@ -155,6 +163,29 @@ struct job {
         double every_s; /* seconds between two checkpoints */
         uint32_t keep;  /* so many newest ones stay */
     } checkpoint;
+
+    /* ---- model-parallel: a language model of three parts (worker/model/rnn.h), beside transport, init,
+     * trainers, server (round all or async), evaluation (batch: columns), checkpoint ---- */
+    struct {
+        uint32_t tokens; /* vocabulary of synthetic data; text brings its own, and this is 0 */
+        uint32_t embedding, hidden, layers; /* widths; LSTM layers, 1..8 */
+        double dropout;
+    } rnn; /* the group is /model in JSON, with the name "rnn" */
+    struct job_place placement[JOB_PARTS];
+    struct {
+        bool has;
+        uint32_t count;
+    } threads[JOB_PARTS]; /* math threads of each part; null: processors, settled by job_resolve. The loss
+                             is computed with trainers.threads, likewise */
+    struct {
+        uint32_t steps;         /* backpropagation through so many tokens; trainers.batch columns each */
+        uint32_t updates;       /* synthetic: of an epoch */
+        uint32_t minimum_count; /* text: a rarer word is <unk> */
+        double held_out;        /* text: the last part of the lines, so large, is held out; 0 <= x < 1 */
+        int classes;            /* enum job_classes, /loss/classes: the tutorial has the batch's dimension */
+        double max_norm;        /* /optimizer/max_norm: of the gradient over all owners; 0 (null): any */
+        double decay;           /* /optimizer/decay: of lr, when the held-out loss did not fall (plateau) */
+    } sequence;                 /* /data and others in JSON, as said */
     struct {
         double hang_s; /* a worker that has not beaten for so long is killed */
     } supervise;

@@ -29,16 +29,28 @@ struct rpc_request; /* a call of a peer's that we have not answered yet */
 struct future;      /* a call of ours, or what was made of some */
 struct endpoint;
 struct endpoint_pair;
+struct segment; /* worker/segment.h */
 
 /* What a call or a reply carries. Sending: `data[i]` is where tensor i's bytes lie; they are copied once,
  * into the outgoing frame. Received: `data[i]` points into the frame, 4-byte aligned or not: copy with
  * memcpy. A received message is valid until its future is released or its request is answered. */
 struct rpc_message {
     uint64_t args[WIRE_ARGS];
+    uint64_t context; /* of distributed autograd (dist.h); 0: none */
     uint8_t tensor_count;
     struct wire_tensor tensors[WIRE_TENSORS_MAX];
     const void *data[WIRE_TENSORS_MAX];
 };
+
+/* ---- Bodies of any size ----
+ * A tensor of RPC_LEND_BYTES or more whose bytes lie in this worker's outbox (rpc_config.outbox), at a
+ * multiple of 64, is lent: only its place travels, and the receiver's `data` points into its own mapping of
+ * the sender's segment, where the bytes stay the sender's. In a call to oneself every tensor of that size is
+ * lent, wherever it lies. What is lent must stay as it is until the call is complete (a request's), or until
+ * the one who asked has no more use for it, which the two ends must agree on (a reply's). Everything else is
+ * copied before the call returns. A body of more than WIRE_PAYLOAD_BYTES_MAX travels in pieces, and arrives
+ * as one; RPC_BODY_BYTES_MAX is the most that one message may carry so. */
+enum { RPC_LEND_BYTES = 64 << 10, RPC_BODY_BYTES_MAX = 512 << 20 };
 
 /* A call came in from worker `source`. Answer it with rpc_reply or rpc_fail exactly once, now or later. */
 typedef void rpc_handler(void *context, struct rpc_request *request, const struct rpc_message *message);
@@ -53,7 +65,8 @@ struct rpc_tensor_rule {
 /* One row of the dispatch table: what is not in it is not permitted. */
 struct rpc_method {
     uint16_t method;
-    uint8_t callers; /* mask of enum wire_role */
+    uint8_t callers;  /* mask of enum wire_role */
+    bool any_tensors; /* any number, types and shapes: the handler checks; the next two are not looked at */
     uint8_t tensor_count;
     struct rpc_tensor_rule tensors[WIRE_TENSORS_MAX];
     rpc_handler *handler;
@@ -85,6 +98,7 @@ struct rpc_config {
     void (*left)(void *context, uint16_t worker, enum status why, const char *text);
     const char *welcome; /* server: WELCOME's payload, the job's JSON; copied */
     size_t welcome_bytes;
+    struct segment *outbox; /* this worker's own, mapped; NULL: nothing is lent. Outlives the rpc */
 };
 
 /* Binds a ROUTER on `address` ("ipc://…": the path must not exist; "tcp://…" only loopback). Whoever has a
@@ -104,6 +118,20 @@ enum status rpc_join(struct rpc **out, const struct rpc_config *config, const st
  * over the bound socket waits meanwhile. After an error only rpc_free is left. `count` may be 0. */
 enum status rpc_dial(struct rpc *rpc, const struct rpc_server *servers, size_t count,
                      struct monotime deadline, struct error *error);
+
+/* A layer's own methods, with its own context for their handlers, after rpc_serve, rpc_join and rpc_dial and
+ * before the first turn. `methods` is static; a method that is served already is our own mistake (asserted).
+ */
+void rpc_add_methods(struct rpc *rpc, const struct rpc_method *methods, size_t count, void *context);
+
+/* One more who is told of departures, with rpc_config.left's arguments, after it; in order of adding. At
+ * most 4. */
+typedef void rpc_left(void *context, uint16_t worker, enum status why, const char *text);
+void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context);
+
+/* Workers may call each other whether or not they have a session of their own: clients through the lowest
+ * server, which passes the messages on. Calls to oneself are served too, in the next turn, as if they had
+ * come from outside. */
 
 /* A client's WELCOME payload, of the first server it joined: the job's JSON, zero-terminated, valid as long
  * as the rpc. */
@@ -155,6 +183,9 @@ enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method me
 enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
                      const struct rpc_message *message, struct monotime deadline, struct future **out,
                      struct error *error);
+
+/* For a role's top level: turns until `future` is done. Its status; *error says why it failed. */
+enum status rpc_wait(struct rpc *rpc, struct future *future, struct error *error);
 
 bool future_done(const struct future *future);
 enum status future_status(const struct future *future); /* STATUS_AGAIN while not done */

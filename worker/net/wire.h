@@ -43,7 +43,17 @@ enum wire_method {
     METHOD_PUSH_PULL = 6,   /* trainer -> pserver: a gradient in, the next model out */
     METHOD_EVALUATE = 7,    /* pserver 0 -> trainer */
     METHOD_SAVE_PART = 8,   /* pserver 0 -> pserver: its part of a checkpoint */
-    METHOD_COUNT            /* one past the highest number; a header with this or more is refused */
+    METHOD_REMOTE = 9,      /* any -> any, this and the next five: worker/net/rref.h; create an object */
+    METHOD_SHARE = 10,      /* here is a reference for you */
+    METHOD_CLAIM = 11,      /* taker -> owner: count me as a user, before the giver lets go */
+    METHOD_RELEASE = 12,    /* user -> owner: so many uses less */
+    METHOD_FETCH = 13,      /* user -> owner: the object's value */
+    METHOD_OBJECT = 14,     /* user -> owner: call a function of the object */
+    METHOD_FORWARD = 15,  /* any -> any, this and the next three: worker/net/dist.h; call within a context */
+    METHOD_BACKWARD = 16, /* output gradients in, input gradients out */
+    METHOD_DROP = 17,     /* a call whose results had no part in the loss */
+    METHOD_END_CONTEXT = 18,
+    METHOD_COUNT /* one past the highest number; a header with this or more is refused */
 };
 
 /* Who a worker is: one bit of eight, so that a method's `callers` can be a mask of them. */

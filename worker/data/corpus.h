@@ -1,0 +1,59 @@
+/* A text as a language model reads it: numbers of words, in two parts, and the batches cut from them.
+ *
+ * The text is UTF-8, a file of any size. A line is its words and "<eos>"; empty lines are left out. Words:
+ * see corpus.c's opening comment, which gives the rule. The last part of the lines (`held_out` of them,
+ * rounded down) is kept for evaluation; the vocabulary is built from the rest alone.
+ *
+ * ---- Batches (as PyTorch's word_language_model cuts them) ----
+ * A part of n tokens is cut into `columns` pieces of n / columns, which lie beside each other (what is left
+ * over is left out). Batch k of `steps` holds rows [k steps, k steps + s) of some columns as input, the rows
+ * one further as targets; s is `steps`, or less for the last batch (at least 1). Trainer t of several has the
+ * columns [t batch, (t + 1) batch).
+ *
+ * corpus_read blocks on the file; everything else is pure. */
+#ifndef WORKER_DATA_CORPUS_H
+#define WORKER_DATA_CORPUS_H
+
+#include "worker/data/vocabulary.h"
+
+struct corpus_config {
+    const char *path;
+    uint32_t minimum_count;              /* a word of the training part that is rarer is <unk>; >= 1 */
+    double held_out;                     /* 0 <= x < 1 */
+    const struct vocabulary *vocabulary; /* to go by (a checkpoint's); NULL: build one */
+};
+
+struct corpus_part {
+    int32_t *tokens;
+    size_t count;
+};
+
+struct corpus {
+    struct vocabulary *vocabulary; /* the corpus's own */
+    struct corpus_part training, held_out;
+    double
+        unigram_perplexity; /* of held_out (training, when that is empty) by the training part's frequencies,
+                               with one more of each word: what a model without context reaches */
+};
+
+/* STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO name the file; STATUS_CORRUPT: "FILE:LINE: not UTF-8 (byte
+ * 0xff at column 3)"; STATUS_INVALID: no words, or a vocabulary of more than VOCABULARY_WORDS_MAX. */
+enum status corpus_read(struct corpus *corpus, const struct corpus_config *config, struct error *error);
+void corpus_fini(struct corpus *corpus);
+
+/* How many batches of `steps` a part gives in `columns` columns; 0: it is too short for one. */
+uint64_t corpus_batches(const struct corpus_part *part, uint32_t columns, uint32_t steps);
+
+/* Batch `index`: fills tokens and targets, (s, batch) each, for the columns [first, first + batch); returns
+ * s. */
+uint32_t corpus_batch(const struct corpus_part *part, uint32_t columns, uint32_t first, uint32_t batch,
+                      uint32_t steps, uint64_t index, int32_t *tokens, int32_t *targets);
+
+/* The tutorial's random data: update `update` of trainer `trainer` has tokens (steps, batch) in [0,
+ * vocabulary), and targets that are the classes' (worker/job: /loss/classes): (steps, batch) in [0,
+ * vocabulary) for the tokens' dimension, or (steps, vocabulary) in [0, batch) for the batch's. A function of
+ * (seed, trainer, update) alone. */
+void corpus_random(uint64_t seed, uint32_t trainer, uint64_t update, int32_t *values, size_t count,
+                   uint32_t below, uint32_t which);
+
+#endif

@@ -1,0 +1,26 @@
+/* What is done with a trained language model without a job running: evaluate it, and write text with it. One
+ * process, one thread beside the math library's, no messages; the model is a checkpoint's, with the
+ * vocabulary that lies there. For `coalesced evaluate` and `coalesced generate`. */
+#ifndef WORKER_PARALLEL_LANGUAGE_H
+#define WORKER_PARALLEL_LANGUAGE_H
+
+#include "worker/job/job.h"
+
+struct language_generate {
+    uint64_t words; /* to write; "<eos>" counts and is written as a line's end */
+    uint64_t seed;
+    double temperature; /* > 0; each logit is divided by it */
+};
+
+/* Writes text to `stream`: words with single spaces between them, <unk> as it stands. The same (checkpoint,
+ * words, seed, temperature) give the same text. `checkpoint` is a checkpoint's folder, whose job `job` is.
+ * STATUS_INVALID: a model without words (synthetic data). Errors as checkpoint_load_model. */
+enum status language_generate(const struct job *job, const char *checkpoint,
+                              const struct language_generate *settings, FILE *stream, struct error *error);
+
+/* The held-out part of the job's text by the checkpoint's model: mean loss over `tokens` targets; its
+ * exponential is the perplexity. */
+enum status language_evaluate(const struct job *job, const char *checkpoint, double *loss, uint64_t *tokens,
+                              struct error *error);
+
+#endif
