@@ -3,7 +3,6 @@
 
 #include <ctype.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,7 +33,7 @@ size_t text_character(const char *bytes, size_t length)
     return size;
 }
 
-static uint32_t code_point(const char *bytes, size_t size)
+uint32_t text_code_point(const char *bytes, size_t size)
 {
     static const unsigned char first_mask[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
     uint32_t code = (unsigned char)bytes[0] & first_mask[size];
@@ -65,7 +64,7 @@ static size_t show_one(char piece[16], const char *bytes, size_t length, size_t 
     *used = size == 0 ? 1 : size;
     if (size == 0)
         return (size_t)snprintf(piece, 16, "\\x%02x", (unsigned)(unsigned char)bytes[0]);
-    uint32_t code = code_point(bytes, size);
+    uint32_t code = text_code_point(bytes, size);
     if (!harmless(code))
         return (size_t)snprintf(piece, 16, code > 0xFFFF ? "\\U%08x" : "\\u%04x", (unsigned)code);
     memcpy(piece, bytes, size);

@@ -7,11 +7,15 @@
 #define KERNELS_BASE_TEXT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* The number of bytes (1..4) of the well-formed UTF-8 character at `bytes`, of which `length` may be read;
  * 0 when there is none: an overlong form, a surrogate, a number above U+10FFFF, a torn sequence, no byte at
  * all. (The Unicode Standard, table 3-7.) */
 size_t text_character(const char *bytes, size_t length);
+
+/* The code point of the well-formed character of `size` bytes (text_character's) at `bytes`. */
+uint32_t text_code_point(const char *bytes, size_t size);
 
 /* Writes at most `characters_max` characters of `bytes` (length bytes) to `out` (size bytes, at least 8),
  * zero-terminated, with "..." in place of what did not fit in either. The result is well-formed UTF-8 in

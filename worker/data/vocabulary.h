@@ -20,8 +20,17 @@ enum {
     VOCABULARY_WORD_BYTES_MAX = 255,
 };
 
-/* Reads the text form back. STATUS_CORRUPT names the line: not UTF-8, empty, too long, twice, or not
- * beginning with "<unk>" and "<eos>". */
+struct words;
+
+/* Of the distinct words `words` (worker/data/words.h), "<unk>" and "<eos>" being the first two, word i of
+ * which was seen counts[i] times: those seen at least `minimum_count` times. STATUS_INVALID: more than
+ * VOCABULARY_WORDS_MAX of them. */
+enum status vocabulary_build(struct vocabulary **out, const struct words *words, const uint64_t *counts,
+                             uint64_t minimum_count, struct error *error);
+
+/* Reads the text form back; every line ends with a newline. STATUS_CORRUPT names the line: not UTF-8, empty,
+ * too long, white space or a control character in it, twice, one too many, cut off, or not beginning with
+ * "<unk>" and "<eos>". */
 enum status vocabulary_parse(struct vocabulary **out, const char *text, size_t bytes, struct error *error);
 void vocabulary_free(struct vocabulary *vocabulary);
 
