@@ -203,6 +203,10 @@ groups_add_up() {
     machine && says 0 "*installing: check dataset-fashion-mnist gcc gnuplot-nox jq *" test sweep build
 }
 
+text_alone() {
+    machine gcc && says 0 "*installing: bible-kjv bible-kjv-text" bible && ! grep -q libc6-dev "$scratch/apt"
+}
+
 data_alone() {
     machine gcc && says 0 "*installing: dataset-fashion-mnist" data && ! grep -q libc6-dev "$scratch/apt"
 }
@@ -232,6 +236,7 @@ check "an update that fails is not the end" update_fails
 check "an installation that fails is told" install_fails
 check "groups add up" groups_add_up
 check "the data is a group of its own" data_alone
+check "so is the text" text_alone
 check "python's group has what Debian lacks too" with_pypi
 check "a failure to get it is the end" without_pypi
 check "the other groups have none of it" pypi_only_for_python
@@ -267,12 +272,17 @@ checkout() {
 echo "deps $*"
 exit "${DEPS_CODE:-0}"
 TOOL
+    cat >"$scratch/checkout/scripts/data" <<'TOOL'
+#!/bin/sh
+echo "data $*"
+exit "${DATA_CODE:-0}"
+TOOL
     cat >"$scratch/checkout/build/release/coalesced" <<'TOOL'
 #!/bin/sh
 echo "daemon $*"
 TOOL
     printf '#!/bin/sh\nexit 0\n' >"$scratch/checkout/tools/make"
-    chmod +x "$scratch/checkout"/{scripts/deps,tools/make,build/release/coalesced}
+    chmod +x "$scratch/checkout"/{scripts/deps,scripts/data,tools/make,build/release/coalesced}
 }
 
 # runs GROUPS ARGUMENT...: scripts/run of the arguments wants those groups of packages, then becomes the daemon.
@@ -318,6 +328,49 @@ data_cannot_be_had() {
     [[ $code -eq 69 && $said == "deps build data" ]]
 }
 
+# A job as config/rnn-text.json is: its text is the checkout's own.
+text_job() {
+    checkout && printf '{"data": {"kind": "text", "path": "build/data/kjv.txt"}}\n' >"$scratch/text.json"
+}
+
+# runs_on_text WORDS ARGUMENT...: scripts/run says WORDS of the text, then hands the checkout's to the daemon.
+runs_on_text() {
+    local words=$1 said file=$scratch/checkout/build/data/kjv.txt
+    shift
+    said=$(cd / && PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" "$@")
+    printf '%s\n' "$said"
+    [[ $said == "deps build"$'\n'"${words}daemon run $* --set /data/path=$file" ]]
+}
+
+text_by_job() {
+    text_job && runs_on_text "data kjv"$'\n' "$scratch/text.json" --run-dir "$scratch"
+}
+
+text_is_there() {
+    text_job && mkdir "$scratch/checkout/build/data" && touch "$scratch/checkout/build/data/kjv.txt" &&
+        runs_on_text "" "$scratch/text.json"
+}
+
+text_by_command() {
+    text_job && runs_on_text "data kjv"$'\n' "$scratch/nowhere.json" --set /data/path=/srv/x \
+        --set "/data/path=$scratch/checkout/build/data/kjv.txt" &&
+        runs_on_text "data kjv"$'\n' "$scratch/nowhere.json" \
+            --set '/data={"kind": "text", "path": "build/data/kjv.txt"}'
+}
+
+text_from_elsewhere() {
+    text_job && runs build "$scratch/text.json" --set /data/path=/srv/build/data/kjv.txt
+}
+
+text_cannot_be_had() {
+    local code=0 said
+    text_job
+    said=$(DATA_CODE=70 PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" "$scratch/text.json") ||
+        code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 70 && $said == "deps build"$'\n'"data kjv" ]]
+}
+
 check "scripts/run installs no data that the job does not name" without_data
 check "scripts/run installs the package whose folder the job names" with_data
 check "not if the command line names another folder" data_from_elsewhere
@@ -325,6 +378,71 @@ check "the command line can name it too" data_by_command
 check "the job need not come first" data_in_any_order
 check "a job that is not there is the daemon's to tell" job_that_is_not_there
 check "data that cannot be had is the end" data_cannot_be_had
+check "scripts/run writes the text that the job names, and says where it lies" text_by_job
+check "the text is written once" text_is_there
+check "the command line can name it too" text_by_command
+check "not if the command line names another text" text_from_elsewhere
+check "a text that cannot be had is the end" text_cannot_be_had
+
+# ---- scripts/data ----
+
+# data ARGUMENT...: scripts/data in a checkout whose `bible` prints BIBLE_VERSES lines and exits with BIBLE_CODE.
+data() {
+    local code=0 said
+    checkout
+    cp "$scripts/data" "$scratch/checkout/scripts/data"
+    cat >"$scratch/checkout/tools/bible" <<'TOOL'
+#!/bin/sh
+seq "${BIBLE_VERSES:-31102}" | sed 's/.*/1Ki1:& Now  king David: was 1:1/'
+exit "${BIBLE_CODE:-0}"
+TOOL
+    chmod +x "$scratch/checkout/tools/bible"
+    said=$(PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/data" "$@" 2>&1) || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    return "$code"
+}
+
+data_code() {
+    local want=$1 code=0
+    shift
+    data "$@" || code=$?
+    [[ $code -eq $want ]]
+}
+
+data_kjv() {
+    local file=$scratch/checkout/build/data/kjv.txt
+    data_code 0 kjv && [[ $(sort -u "$file") == 'Now  king David: was 1:1' && $(wc -l <"$file") -eq 31102 ]] &&
+        [[ $(ls "$scratch/checkout/build/data") == kjv.txt && $(stat -c %a "$file") == 644 ]]
+}
+
+data_elsewhere() {
+    data_code 0 kjv "$scratch/some/where.txt" && [[ $(wc -l <"$scratch/some/where.txt") -eq 31102 ]]
+}
+
+data_incomplete() {
+    BIBLE_VERSES=31101 data_code 70 kjv && [[ -z $(ls "$scratch/checkout/build/data") ]] &&
+        BIBLE_CODE=1 data_code 70 kjv && [[ -z $(ls "$scratch/checkout/build/data") ]]
+}
+
+data_no_place() {
+    data_code 73 kjv /dev/null/kjv.txt && mkdir "$scratch/folder" && data_code 73 kjv "$scratch/folder" &&
+        [[ -z $(ls "$scratch/folder") ]]
+}
+
+data_without_package() {
+    DEPS_CODE=69 data_code 69 kjv && [[ ! -e $scratch/checkout/build/data ]]
+}
+
+data_usage() {
+    data_code 64 && data_code 64 koran && data_code 64 kjv a b
+}
+
+check "scripts/data writes the verses without their references" data_kjv
+check "to a file of the caller's choice" data_elsewhere
+check "an incomplete text leaves no file" data_incomplete
+check "a place that cannot be written" data_no_place
+check "a package that cannot be had" data_without_package
+check "scripts/data's usage" data_usage
 
 # ---- scripts/gpu-check ----
 
