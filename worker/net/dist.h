@@ -42,6 +42,7 @@
 #include "worker/net/rref.h"
 
 struct dist;
+struct dist_versions;
 struct dist_context; /* of which this worker is the root */
 struct dist_piece;   /* a call of somebody's, being computed here */
 
@@ -58,6 +59,11 @@ struct dist_class {
     struct backend *(*backend)(void *object);
     /* NULL: it has no parameters. They belong to the object. */
     struct params *(*params)(void *object);
+    /* NULL, or answers NULL: its parameters have one version. Otherwise a piece holds the newest version when
+     * its forward begins and lets go of it when it is released; its forward, where it goes on after calls of
+     * its own, and its walk, at every resume, run with the params placed there (dist_versions.h). Between
+     * pieces they are placed on the newest one. */
+    struct dist_versions *(*versions)(void *object);
     /* Computes on the piece's tape, and completes the piece once with dist_return or dist_fail: before it
      * returns, or after calls of its own (dist_call_async). Never waits. */
     void (*forward)(void *object, struct dist_piece *piece);
@@ -76,6 +82,10 @@ struct dist_config {
 
 enum status dist_new(struct dist **out, const struct dist_config *config, struct error *error);
 void dist_free(struct dist *dist);
+
+/* What it was made with. */
+struct rpc *dist_rpc(const struct dist *dist);
+struct rrefs *dist_rrefs(const struct dist *dist);
 
 /* A source of memory for the arena of a tape whose tensors are to be lent (the root's too): the outbox, or
  * host memory where there is none. */
