@@ -8,11 +8,17 @@
 
 enum status tape_new(struct tape **out, struct backend *backend, struct error *error)
 {
+    return tape_new_in(out, backend, &backend->source, error);
+}
+
+enum status tape_new_in(struct tape **out, struct backend *backend, const struct arena_source *source,
+                        struct error *error)
+{
     struct tape *tape = calloc(1, sizeof *tape);
     if (tape == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a tape");
     tape->backend = backend;
-    enum status status = arena_new(&tape->arena, &backend->source, error);
+    enum status status = arena_new(&tape->arena, source, error);
     if (status != STATUS_OK) {
         free(tape);
         return status;
@@ -67,9 +73,18 @@ void tape_begin(struct tape *tape, enum tape_mode mode, struct gradients *gradie
 {
     end_step(tape);
     tape->mode = mode;
+    tape->adds = false;
     tape->gradients = mode == TAPE_TRAIN ? gradients : NULL;
     if (tape->gradients != NULL)
         gradients_begin(tape->gradients);
+}
+
+void tape_begin_adding(struct tape *tape, struct gradients *gradients)
+{
+    end_step(tape);
+    tape->mode = TAPE_TRAIN;
+    tape->adds = true;
+    tape->gradients = gradients;
 }
 
 enum status tape_finish(struct tape *tape, struct error *error)
@@ -207,4 +222,11 @@ void tape_want_gradient(struct variable *variable)
     }
     variable->wants_gradient = true;
     variable->needs_gradient = variable->tape->mode == TAPE_TRAIN;
+}
+
+/* One owner more, who never lets go. Memory that is not the tape's stays anyway. */
+void tape_keep(struct variable *variable)
+{
+    if (variable != NULL && variable->block != NULL)
+        variable->block->owners++;
 }

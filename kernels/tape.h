@@ -62,7 +62,9 @@ enum status tape_new_in(struct tape **out, struct backend *backend, const struct
 void tape_begin(struct tape *tape, enum tape_mode mode, struct gradients *gradients);
 
 /* As tape_begin in TAPE_TRAIN, but the gradients are added to what other steps have left in `gradients` since
- * gradients_begin (kernels/params.h), which the caller calls: several tapes' steps have one sum. */
+ * gradients_begin (kernels/params.h), which the caller calls: several tapes' steps have one sum. Their walks
+ * may pause in between each other; a node of a higher layer is then given no place for a parameter's gradient
+ * (din->data is NULL), since others may add to it while the node waits. */
 void tape_begin_adding(struct tape *tape, struct gradients *gradients);
 
 /* STATUS_OK, or the first failure since tape_begin, with its sentence (error may be NULL). */
@@ -92,6 +94,9 @@ struct variable *tape_parameter(struct tape *tape, struct parameter *parameter);
 /* Asks for the gradient of a variable that no operation has taken yet: to be read after the walk, before
  * tape_finish. */
 void tape_want_gradient(struct variable *variable);
+
+/* The variable's memory stays as it is until tape_finish, whatever the walk passes. */
+void tape_keep(struct variable *variable);
 
 /* ---- operations: kernels/kernels.h says what each computes; NULL for an absent optional tensor ---- */
 
@@ -168,6 +173,7 @@ struct tape_node {
     void *context;
     tape_node_backward *backward;
     tape_node_release *release;
+    bool reaches_beyond;      /* parameters elsewhere have part in it: walked even if no input needs it */
     uint32_t inputs, outputs; /* <= OP_INPUTS_MAX, OP_OUTPUTS_MAX */
     struct variable *in[OP_INPUTS_MAX];
     struct tensor out[OP_OUTPUTS_MAX];
@@ -193,6 +199,9 @@ enum status tape_backward(struct tape *tape, struct variable *loss);
 /* ---- looking ---- */
 
 const struct tensor *variable_tensor(const struct variable *variable);
+
+/* Whether a walk has something to bring it: a parameter or a wanted gradient has part in it. */
+bool variable_needs_gradient(const struct variable *variable);
 
 /* The gradient of an input with tape_want_gradient after the walk; NULL: none arrived (it is zero). */
 const struct tensor *variable_gradient(const struct variable *variable);

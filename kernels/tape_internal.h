@@ -94,6 +94,7 @@ struct tape {
     struct block *free_blocks;
     enum tape_mode mode;
     struct gradients *gradients;
+    bool adds; // other tapes add to the gradients too
     uint64_t step;
     struct error error; // status STATUS_OK: none
     tape_progress *progress;

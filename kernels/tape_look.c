@@ -8,6 +8,11 @@ const struct tensor *variable_tensor(const struct variable *variable)
     return variable->tensor;
 }
 
+bool variable_needs_gradient(const struct variable *variable)
+{
+    return variable->needs_gradient;
+}
+
 const struct tensor *variable_gradient(const struct variable *variable)
 {
     return variable->has_gradient ? &variable->gradient : NULL;

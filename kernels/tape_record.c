@@ -189,6 +189,7 @@ enum status tape_node(struct tape *tape, const struct tape_node *given, struct v
         return tape->error.status;
     }
     node->name = given->name;
+    node->needs_gradient = given->reaches_beyond && tape->mode == TAPE_TRAIN;
     node->inputs = given->inputs;
     node->outputs = given->outputs;
     node->context = given->context;

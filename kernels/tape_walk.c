@@ -173,8 +173,8 @@ static void prepare(struct tape *tape, struct node *node)
             continue;
         tape->din[i] =
             (struct tensor){.shape = in->tensor->shape, .dtype = in->tensor->dtype, .name = in->tensor->name};
-        if (in->parameter == NULL)
-            continue;
+        if (in->parameter == NULL || (tape->adds && node->rule == NULL))
+            continue; // while a node waits, another tape may be the first to write the part
         bool fresh;
         struct tensor *part = gradients_take(tape->gradients, in->parameter, &fresh);
         if (!fresh)

@@ -3,6 +3,8 @@
 #include "test/tape_fixture.h"
 #include "test/workplace.h"
 
+#include <math.h>
+
 /* How a link hands its input gradient on. */
 enum style {
     DOUBLES,       /* y = 2 x: into memory of the arena, or where it is told to */
@@ -405,6 +407,137 @@ START_TEST(an_unused_outputs_gradient_is_absent)
 }
 END_TEST
 
+/* ---- several tapes, one sum ---- */
+
+/* While the first tape waits at a link on a parameter, the second adds to that parameter's gradient. */
+START_TEST(tapes_that_add_have_one_sum)
+{
+    struct link waits = {.style = _i == 0 ? DOUBLES : IS_CONSTANT, .waits = 1};
+    fixture_open();
+    struct parameter *p = fixture_add("p", SHAPE1(2));
+    struct parameter *idle = fixture_add("idle", SHAPE1(1));
+    fixture_build(0);
+    struct tape *first = fixture.tape, *second;
+    CK_OK(tape_new(&second, fixture.backend, &fixture.error));
+    for (int step = 0; step < 2; step++) {
+        gradients_begin(fixture.gradients);
+        tape_begin_adding(first, fixture.gradients);
+        tape_begin_adding(second, fixture.gradients);
+        struct variable *loss = tape_sum(first, put(first, &waits, tape_parameter(first, p)), NULL, 1);
+        ck_assert_int_eq(tape_backward(first, loss), STATUS_AGAIN);
+        CK_OK(tape_backward(second, tape_sum(second, tape_parameter(second, p), NULL, 5)));
+        CK_OK(tape_resume(first));
+        CK_OK(tape_finish(first, &fixture.error));
+        tape_begin_adding(first, fixture.gradients);
+        CK_OK(tape_backward(first, tape_sum(first, tape_parameter(first, p), NULL, 10)));
+        const double sum = _i == 0 ? 17 : 15;
+        fixture_expect_gradient(p, (double[]){sum, sum});
+        fixture_expect_gradient(idle, (double[]){0});
+        waits.asked = waits.begun = 0;
+    }
+    tape_free(second);
+    fixture_close();
+}
+END_TEST
+
+static enum status counts_backward(void *context, struct tape *tape, bool first,
+                                   const struct tensor *const dout[], struct tensor *const din[],
+                                   struct error *error)
+{
+    (void)tape;
+    (void)first;
+    (void)din;
+    (void)error;
+    ck_assert_ptr_nonnull(dout[0]);
+    ++*(int *)context;
+    return STATUS_OK;
+}
+
+/* A node without any input that needs a gradient is asked back when it reaches beyond the tape. */
+START_TEST(a_node_that_reaches_beyond_is_asked_back)
+{
+    int calls = 0;
+    double value = 4;
+    fixture_open();
+    fixture_build(0);
+    for (int beyond = 0; beyond < 2; beyond++) {
+        struct variable *out[1];
+        struct tape_node node = {.name = "far",
+                                 .context = &calls,
+                                 .backward = counts_backward,
+                                 .reaches_beyond = beyond,
+                                 .outputs = 1,
+                                 .out = {{.dtype = DTYPE_F64, .data = &value, .bytes = sizeof value}}};
+        tape_begin(fixture.tape, TAPE_TRAIN, NULL);
+        CK_OK(tape_node(fixture.tape, &node, out));
+        ck_assert_int_eq(variable_needs_gradient(out[0]), beyond);
+        CK_OK(tape_backward(fixture.tape, tape_sum(fixture.tape, out[0], NULL, 1)));
+        ck_assert_int_eq(calls, beyond);
+    }
+    fixture_close();
+}
+END_TEST
+
+/* Poison is on: what is given back is all NaN. */
+START_TEST(a_kept_value_outlives_the_walk)
+{
+    fixture_open();
+    struct parameter *p = fixture_add("p", SHAPE1(2));
+    fixture_build(0);
+    fixture_write(p, (double[]){3, 4});
+    fixture_begin();
+    struct tape *tape = fixture.tape;
+    struct variable *x = tape_relu(tape, tape_parameter(tape, p));
+    struct variable *y = tape_add(tape, x, x, false);
+    const double *kept = variable_tensor(x)->data, *lost = variable_tensor(y)->data;
+    tape_keep(x);
+    struct variable *loss = tape_sum(tape, tape_add(tape, y, x, false), NULL, 1);
+    CK_OK(tape_backward(tape, loss));
+    fixture_expect(kept, (double[]){3, 4}, 2, "kept");
+    ck_assert(isnan(lost[0]));
+    CK_OK(tape_finish(tape, &fixture.error));
+    fixture_expect_gradient(p, (double[]){3, 3});
+    fixture_close();
+}
+END_TEST
+
+/* ---- an arena's source of one's own ---- */
+
+struct counted {
+    size_t taken, given;
+};
+
+static void *counted_take(void *context, size_t bytes)
+{
+    ((struct counted *)context)->taken += bytes;
+    return arena_host.take(arena_host.context, bytes);
+}
+
+static void counted_give(void *context, void *chunk, size_t bytes)
+{
+    ((struct counted *)context)->given += bytes;
+    arena_host.give(arena_host.context, chunk, bytes);
+}
+
+START_TEST(a_tapes_memory_comes_from_its_source)
+{
+    struct counted counted = {0};
+    const struct arena_source source = {
+        .context = &counted, .take = counted_take, .give = counted_give, .poison = arena_host.poison};
+    struct tape *tape;
+    fixture_open();
+    fixture_build(0);
+    CK_OK(tape_new_in(&tape, fixture.backend, &source, &fixture.error));
+    tape_begin(tape, TAPE_INFER, NULL);
+    ck_assert_uint_eq(counted.taken, 0);
+    ck_assert_ptr_nonnull(tape_input(tape, SHAPE1(2), DTYPE_F64, "x", (double[]){1, 2}));
+    ck_assert_uint_ge(counted.taken, 2 * sizeof(double));
+    tape_free(tape);
+    ck_assert_uint_eq(counted.taken, counted.given);
+    fixture_close();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("tape_pause");
@@ -418,6 +551,12 @@ int main(void)
     tcase_add_test(nodes, a_link_that_no_gradient_reaches_is_only_released);
     tcase_add_test(nodes, a_link_that_fails_ends_the_walk);
     tcase_add_test(nodes, an_unused_outputs_gradient_is_absent);
+    tcase_add_test(nodes, a_node_that_reaches_beyond_is_asked_back);
     suite_add_tcase(suite, nodes);
+    TCase *sharing = tcase_create("sharing");
+    tcase_add_loop_test(sharing, tapes_that_add_have_one_sum, 0, 2);
+    tcase_add_test(sharing, a_kept_value_outlives_the_walk);
+    tcase_add_test(sharing, a_tapes_memory_comes_from_its_source);
+    suite_add_tcase(suite, sharing);
     return suite_run(suite);
 }

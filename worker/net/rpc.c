@@ -152,6 +152,11 @@ bool rpc_take_one(struct rpc *rpc, struct rpc_socket *socket)
     return status == STATUS_OK || status == STATUS_INVALID;
 }
 
+uint16_t rpc_worker(const struct rpc *rpc)
+{
+    return rpc->config.worker;
+}
+
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes)
 {
     if (bytes != NULL)

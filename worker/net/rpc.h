@@ -40,6 +40,7 @@ struct rpc_message {
     uint8_t tensor_count;
     struct wire_tensor tensors[WIRE_TENSORS_MAX];
     const void *data[WIRE_TENSORS_MAX];
+    uint8_t lent; /* received: bit i: data[i] lies in the sender's memory ("Bodies of any size") */
 };
 
 /* ---- Bodies of any size ----
@@ -132,6 +133,9 @@ void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context);
 /* Workers may call each other whether or not they have a session of their own: clients through the lowest
  * server, which passes the messages on. Calls to oneself are served too, in the next turn, as if they had
  * come from outside. */
+
+/* This worker's own number. */
+uint16_t rpc_worker(const struct rpc *rpc);
 
 /* A client's WELCOME payload, of the first server it joined: the job's JSON, zero-terminated, valid as long
  * as the rpc. */

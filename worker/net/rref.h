@@ -122,6 +122,10 @@ enum status rref_object_use(struct rrefs *rrefs, uint16_t worker, uint64_t numbe
                             const struct rref_class **class, struct error *error);
 void rref_object_done(struct rrefs *rrefs, uint64_t number);
 
+/* Has `destroyed` called just before an object of this worker is destroyed, so that what a layer above keeps
+ * for it (tapes, gradients) goes first. At most 4. */
+void rrefs_on_destroy(struct rrefs *rrefs, void (*destroyed)(void *context, void *object), void *context);
+
 /* ---- counting ---- */
 
 struct rref_counts {
