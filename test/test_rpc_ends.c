@@ -174,6 +174,12 @@ static struct monotime beat(void *arg)
     return net_in_ms(5);
 }
 
+static struct monotime beat_seldom(void *arg)
+{
+    ++*(unsigned *)arg;
+    return MONOTIME_NEVER;
+}
+
 /* A descriptor is seen both by an idle rpc and by one that is never idle; the beat wakes a long wait. */
 START_TEST(test_watch_and_beat)
 {
@@ -181,6 +187,7 @@ START_TEST(test_watch_and_beat)
     struct service server, client;
     service_start(&net, &server, &client, 1);
     int pipes[2];
+    unsigned seldom_runs = 0;
     ck_assert_int_eq(pipe(pipes), 0);
     watch_runs = beat_runs = 0;
     ck_assert_int_eq(rpc_watch(net.server, pipes[0], NULL, read_one, &pipes[0]), STATUS_OK);
@@ -189,9 +196,11 @@ START_TEST(test_watch_and_beat)
         rpc_turn(net.server, MONOTIME_NEVER);
     ck_assert_uint_eq(watch_runs, 1);
     rpc_on_turn(net.server, beat, NULL);
+    rpc_on_turn(net.server, beat_seldom, &seldom_runs);
     for (unsigned i = 0; i < 5; i++)
         rpc_turn(net.server, MONOTIME_NEVER);
     ck_assert_uint_eq(beat_runs, 5);
+    ck_assert_uint_eq(seldom_runs, 5);
     ck_assert_int_eq(write(pipes[1], "x", 1), 1);
     for (unsigned i = 0; i < 400 && watch_runs == 1; i++) {
         struct future *call = step(net.clients[0], DO_ANSWER, MONOTIME_NEVER);

@@ -247,6 +247,91 @@ START_TEST(test_released_before_it_is_done)
 }
 END_TEST
 
+static enum status count_in(struct future *future, void *arg)
+{
+    ++*(unsigned *)arg;
+    return future_status(future);
+}
+
+/* A call and what follows it: both, or neither when the futures do not suffice for both. */
+START_TEST(test_call_then)
+{
+    struct net net;
+    struct service server, client;
+    struct future *all[256], *after;
+    struct error error = {0};
+    unsigned runs = 0, taken = 0;
+    service_start(&net, &server, &client, 1);
+    struct rpc *rpc = net.server;
+    struct rpc_message ask = {.args = {5}};
+    ck_assert_int_eq(
+        rpc_call_then(rpc, 1, METHOD_RUN_EPISODE, &ask, MONOTIME_NEVER, count_in, &runs, &after, &error),
+        STATUS_OK);
+    ck_assert_int_eq(net_await(&net, after), STATUS_OK);
+    ck_assert_uint_eq(future_value(after)->args[0], 6);
+    ck_assert_uint_eq(runs, 1);
+    future_release(after);
+    while (future_all(rpc, NULL, 0, &all[taken]) == STATUS_OK)
+        taken++;
+    future_release(all[--taken]);
+    ck_assert_int_eq(
+        rpc_call_then(rpc, 1, METHOD_RUN_EPISODE, &ask, MONOTIME_NEVER, count_in, &runs, NULL, &error),
+        STATUS_BUSY);
+    future_release(all[--taken]);
+    ck_assert_int_eq(
+        rpc_call_then(rpc, 1, METHOD_RUN_EPISODE, &ask, MONOTIME_NEVER, count_in, &runs, NULL, &error),
+        STATUS_OK);
+    for (unsigned i = 0; i < 5000 && runs < 2; i++)
+        net_turn(&net);
+    ck_assert_uint_eq(runs, 2);
+    ck_assert_uint_eq(client.calls, 2);
+    while (taken > 0)
+        future_release(all[--taken]);
+    net_free(&net);
+}
+END_TEST
+
+static void note_number(void *context, uint64_t number)
+{
+    *(uint64_t *)context += number;
+}
+
+/* Who asked for it is told of the answer, also when that goes nowhere, and when there is none. */
+START_TEST(test_on_answer)
+{
+    struct net net;
+    struct service server, client;
+    uint64_t sum = 0;
+    service_start(&net, &server, &client, 2);
+    struct future *first = step(net.clients[0], DO_KEEP, MONOTIME_NEVER);
+    struct future *second = step(net.clients[1], DO_KEEP, MONOTIME_NEVER);
+    for (unsigned i = 0; i < 5000 && server.kept_count < 2; i++)
+        net_turn(&net);
+    unsigned of_first = rpc_request_source(server.kept[0]) == 1 ? 0 : 1;
+    struct rpc_request *kept = server.kept[of_first], *lost = server.kept[1 - of_first];
+    rpc_on_answer(kept, note_number, &sum, 1);
+    rpc_on_answer(lost, note_number, &sum, 10);
+    ck_assert(rpc_request_is_live(lost));
+    rpc_peer_died(net.server, 2, "the test says so");
+    ck_assert(!rpc_request_is_live(lost));
+    ck_assert_uint_eq(sum, 0);
+    rpc_fail(lost, STATUS_IO, "to nobody");
+    ck_assert_uint_eq(sum, 10);
+    answer_doubled(kept, rpc_request_message(kept));
+    ck_assert_uint_eq(sum, 11);
+    ck_assert_int_eq(net_await(&net, first), STATUS_OK);
+    future_release(first);
+    future_release(second);
+    first = step(net.clients[0], DO_KEEP, MONOTIME_NEVER);
+    for (unsigned i = 0; i < 5000 && server.kept_count < 3; i++)
+        net_turn(&net);
+    rpc_on_answer(server.kept[2], note_number, &sum, 100);
+    future_release(first);
+    net_free(&net);
+    ck_assert_uint_eq(sum, 111);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rpc_future");
@@ -263,6 +348,8 @@ int main(void)
     tcase_add_test(futures, test_then_calls_again);
     tcase_add_test(futures, test_long_chain);
     tcase_add_test(futures, test_released_before_it_is_done);
+    tcase_add_test(futures, test_call_then);
+    tcase_add_test(futures, test_on_answer);
     tcase_set_timeout(futures, 60);
     suite_add_tcase(suite, futures);
     return suite_run(suite);

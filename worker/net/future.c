@@ -67,6 +67,14 @@ struct future *future_new(struct rpc *rpc, enum future_kind kind)
     return future;
 }
 
+bool futures_suffice(const struct rpc *rpc, size_t count)
+{
+    const struct future *future = rpc->free_futures;
+    for (; count > 0 && future != NULL; count--)
+        future = future->next;
+    return count == 0 && rpc->free_links != NULL;
+}
+
 /* Releasing the last of a chain releases the one before it, and so on: a loop, for the stack's sake. */
 static void unreference(struct future *future)
 {

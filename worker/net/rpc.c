@@ -96,7 +96,6 @@ enum status rpc_new(struct rpc **out, const struct rpc_config *config, bool is_s
     rpc->roster = copy_of(config->roster, config->workers);
     rpc->config.roster = rpc->roster;
     rpc->is_server = is_server;
-    rpc->next_beat = MONOTIME_NEVER;
     fill_methods(rpc);
     if (is_server && config->welcome_bytes > 0) {
         rpc->welcome = copy_of(config->welcome, config->welcome_bytes);
@@ -152,16 +151,26 @@ bool rpc_take_one(struct rpc *rpc, struct rpc_socket *socket)
     return status == STATUS_OK || status == STATUS_INVALID;
 }
 
-uint16_t rpc_worker(const struct rpc *rpc)
-{
-    return rpc->config.worker;
-}
-
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes)
 {
     if (bytes != NULL)
         *bytes = rpc->welcome_bytes;
     return rpc->welcome;
+}
+
+uint16_t rpc_worker(const struct rpc *rpc)
+{
+    return rpc->config.worker;
+}
+
+uint32_t rpc_incarnation(const struct rpc *rpc)
+{
+    return rpc->config.incarnation;
+}
+
+uint32_t rpc_workers(const struct rpc *rpc)
+{
+    return rpc->config.workers;
 }
 
 struct endpoint *rpc_endpoint(struct rpc *rpc)
@@ -221,9 +230,8 @@ enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void 
 
 void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg)
 {
-    rpc->beat = beat;
-    rpc->beat_arg = arg;
-    rpc->next_beat = (struct monotime){1};
+    assert(rpc->beat_count < RPC_BEATS_MAX);
+    rpc->beats[rpc->beat_count++] = (struct rpc_beat){beat, arg, {1}};
 }
 
 /* Handles what has arrived, up to a bound, and no further than the reply that the caller waits for: one
@@ -262,7 +270,17 @@ static void wait_and_watch(struct rpc *rpc, struct monotime until)
 static struct monotime wake_time(const struct rpc *rpc, struct monotime until)
 {
     until = monotime_earliest(until, calls_next_deadline(rpc));
-    return monotime_earliest(until, rpc->next_beat);
+    for (size_t i = 0; i < rpc->beat_count; i++)
+        until = monotime_earliest(until, rpc->beats[i].next);
+    return until;
+}
+
+static void run_beats(struct rpc *rpc)
+{
+    rpc->callbacks++;
+    for (size_t i = 0; i < rpc->beat_count; i++)
+        rpc->beats[i].next = rpc->beats[i].beat(rpc->beats[i].arg);
+    rpc->callbacks--;
 }
 
 /* One who learned in this turn that a server is gone does not wait; in later turns it does, for its watches
@@ -283,11 +301,7 @@ static enum status turn(struct rpc *rpc, struct monotime until, const struct fut
     calls_expire(rpc);
     answers_flush(rpc);
     sessions_reap(rpc);
-    if (rpc->beat != NULL) {
-        rpc->callbacks++;
-        rpc->next_beat = rpc->beat(rpc->beat_arg);
-        rpc->callbacks--;
-    }
+    run_beats(rpc);
     rpc->in_turn = false;
     if (rpc->has_failed)
         return STATUS_IO;

@@ -134,8 +134,10 @@ void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context);
  * server, which passes the messages on. Calls to oneself are served too, in the next turn, as if they had
  * come from outside. */
 
-/* This worker's own number. */
+/* This worker's own number and incarnation; how many workers the job has. */
 uint16_t rpc_worker(const struct rpc *rpc);
+uint32_t rpc_incarnation(const struct rpc *rpc);
+uint32_t rpc_workers(const struct rpc *rpc);
 
 /* A client's WELCOME payload, of the first server it joined: the job's JSON, zero-terminated, valid as long
  * as the rpc. */
@@ -165,7 +167,8 @@ enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void 
 struct endpoint *rpc_endpoint(struct rpc *rpc);
 
 /* Makes every turn, also those inside rpc_call, call `beat` at its end, and wait no longer than until the
- * time it returned last. */
+ * time it returned last. At most RPC_BEATS_MAX, called in order of adding. */
+enum { RPC_BEATS_MAX = 4 };
 void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg);
 
 /* Completes every pending call of ours with `why` (to everyone; to one peer, whose session also ends). */
@@ -206,6 +209,12 @@ void future_release(struct future *future);
 typedef enum status future_then_function(struct future *future, void *arg);
 enum status future_then(struct future *future, future_then_function *then, void *arg, struct future **out);
 
+/* rpc_call_async and future_then in one: either both, or neither and an error as rpc_call_async's. *out is
+ * future_then's; NULL: it is given back at once, and `then` runs nevertheless. */
+enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                          const struct rpc_message *message, struct monotime deadline,
+                          future_then_function *then, void *arg, struct future **out, struct error *error);
+
 /* A new future that is done when all `count` are; its status and text are those of the first in order that
  * failed; its value is empty. STATUS_BUSY as for future_then. */
 enum status future_all(struct rpc *rpc, struct future *const *futures, size_t count, struct future **out);
@@ -214,6 +223,14 @@ enum status future_all(struct rpc *rpc, struct future *const *futures, size_t co
 
 uint16_t rpc_request_source(const struct rpc_request *request);
 const struct rpc_message *rpc_request_message(const struct rpc_request *request);
+
+/* False: the caller's session has ended, and whatever it is answered goes nowhere. */
+bool rpc_request_is_live(const struct rpc_request *request);
+
+/* Has `answered` called once, when the request is completed (within rpc_reply, rpc_fail, rpc_reject, before
+ * the answer leaves) or thrown away by rpc_free. One per request. */
+typedef void rpc_answered(void *context, uint64_t number);
+void rpc_on_answer(struct rpc_request *request, rpc_answered *answered, void *context, uint64_t number);
 
 /* Completes the request; it is gone afterwards. When its peer is gone, this does nothing more than that. */
 void rpc_reply(struct rpc_request *request, const struct rpc_message *value);

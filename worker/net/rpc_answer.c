@@ -92,9 +92,18 @@ static struct rpc_request *take(struct rpc *rpc, struct endpoint_message *frames
         return NULL;
     rpc->free_requests = request->next;
     request->is_used = true;
+    request->answered = NULL;
     request->rpc = rpc;
     endpoint_move(&request->frames, frames);
     return request;
+}
+
+static void tell_answered(struct rpc_request *request)
+{
+    rpc_answered *answered = request->answered;
+    request->answered = NULL;
+    if (answered != NULL)
+        answered(request->answered_context, request->answered_number);
 }
 
 /* Also of requests that their handlers have not answered. */
@@ -102,8 +111,10 @@ void answers_free(struct rpc *rpc)
 {
     size_t count = (size_t)rpc->config.incoming_max + REPLIES_HELD_MIN + FAREWELLS_MAX;
     for (size_t i = 0; rpc->requests != NULL && i < count; i++)
-        if (rpc->requests[i].is_used)
+        if (rpc->requests[i].is_used) {
+            tell_answered(&rpc->requests[i]);
             endpoint_release(&rpc->requests[i].frames);
+        }
     free(rpc->requests);
 }
 
@@ -194,6 +205,7 @@ static void leave(struct rpc_request *request, struct endpoint_message *out)
 static bool close_request(struct rpc_request *request)
 {
     struct rpc *rpc = request->rpc;
+    tell_answered(request);
     rpc->incoming--;
     if (request->session != NULL) {
         queue_remove(&request->session->open, request);
@@ -414,4 +426,17 @@ uint16_t rpc_request_source(const struct rpc_request *request)
 const struct rpc_message *rpc_request_message(const struct rpc_request *request)
 {
     return &request->message;
+}
+
+bool rpc_request_is_live(const struct rpc_request *request)
+{
+    return request->session != NULL;
+}
+
+void rpc_on_answer(struct rpc_request *request, rpc_answered *answered, void *context, uint64_t number)
+{
+    assert(request->answered == NULL);
+    request->answered = answered;
+    request->answered_context = context;
+    request->answered_number = number;
 }

@@ -244,6 +244,26 @@ enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method me
     return STATUS_OK;
 }
 
+enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                          const struct rpc_message *message, struct monotime deadline,
+                          future_then_function *then, void *arg, struct future **out, struct error *error)
+{
+    struct future *call, *after;
+    if (!futures_suffice(rpc, 2))
+        return error_set(error, STATUS_BUSY, "no future is left for a call of worker %u", worker);
+    enum status status = rpc_call_async(rpc, worker, method, message, deadline, &call, error);
+    if (status != STATUS_OK)
+        return status;
+    status = future_then(call, then, arg, &after);
+    assert(status == STATUS_OK);
+    future_release(call);
+    if (out == NULL)
+        future_release(after);
+    else
+        *out = after;
+    return status;
+}
+
 void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
                          struct endpoint_message *message)
 {

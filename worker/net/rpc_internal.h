@@ -82,7 +82,10 @@ struct rpc_request {
     struct rpc_request *previous, *next;
     uint64_t id;
     uint16_t method, source;
-    bool is_used; /* not in the pool: it holds frames */
+    bool is_used;           /* not in the pool: it holds frames */
+    rpc_answered *answered; /* NULL: nobody waits for that */
+    void *answered_context;
+    uint64_t answered_number;
     struct rpc_message message;
     struct endpoint_message frames;
 };
@@ -123,6 +126,12 @@ struct rpc_watched {
     struct endpoint_pair *pair;
     void (*ready)(void *arg);
     void *arg;
+};
+
+struct rpc_beat {
+    struct monotime (*beat)(void *arg);
+    void *arg;
+    struct monotime next;
 };
 
 struct rpc {
@@ -166,9 +175,8 @@ struct rpc {
 
     struct rpc_watched watched[ENDPOINT_WATCH_MAX];
     size_t watched_count;
-    struct monotime (*beat)(void *arg);
-    void *beat_arg;
-    struct monotime next_beat;
+    struct rpc_beat beats[RPC_BEATS_MAX];
+    size_t beat_count;
 };
 
 /* ---- rpc.c ---- */
@@ -271,6 +279,7 @@ enum status answers_build(struct endpoint_message *out, uint32_t peer, struct wi
 enum status futures_new(struct rpc *rpc);
 void futures_free(struct rpc *rpc);
 struct future *future_new(struct rpc *rpc, enum future_kind kind); /* one reference; NULL: none left */
+bool futures_suffice(const struct rpc *rpc, size_t count);         /* for so many, and a link */
 void future_complete(struct future *future, enum status status, struct rpc_text *text);
 void futures_tell(struct rpc *rpc);                            /* runs what waits for futures that are done */
 struct rpc_text *text_new(const uint8_t *bytes, size_t count); /* one reference; NULL: no memory */

@@ -106,10 +106,13 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
  * the numbers it finds in the reply. Such a call has no deadline: a reply that comes too late would leave
  * them counted for ever. */
 
-/* The owner: one more use of `rref`'s object by `worker`; returns its number. STATUS_BUSY. */
-enum status rref_grant(struct rref *rref, uint16_t worker, uint64_t *object, struct error *error);
+/* The owner, whose own ready reference `rref` is: one more use of its object by the caller of `request`, which
+ * is to be answered with the number that this returns, and may not fail any more. A caller that is gone is not
+ * counted. */
+uint64_t rref_grant(struct rref *rref, const struct rpc_request *request);
 
-/* The caller: the reference to an object that `owner` has granted. */
+/* The caller: the reference to an object that `owner` has granted; class_name may be NULL. STATUS_BUSY: the
+ * use is given back. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
                         struct rref **out, struct error *error);
 
