@@ -119,6 +119,30 @@ enum status gradients_complete(struct gradients *gradients, struct error *error)
     return STATUS_OK;
 }
 
+enum status gradients_write(struct gradients *gradients, const struct parameter *parameter, enum dtype dtype,
+                            const void *values, struct error *error)
+{
+    bool fresh;
+    return backend_upload(gradients->params->backend, gradients_take(gradients, parameter, &fresh), dtype,
+                          values, error);
+}
+
+enum status gradients_add(struct gradients *to, struct gradients *from, const struct parameter *parameter,
+                          struct error *error)
+{
+    struct params *params = to->params;
+    assert(from->params == params && parameter->params == params && from->written[parameter->index]);
+    bool fresh;
+    struct tensor *sum = gradients_take(to, parameter, &fresh);
+    enum status status = STATUS_OK;
+    if (fresh) // -0 + x is x, whatever sign a zero has
+        status = backend_fill(params->backend, sum, -0.0, error);
+    if (status == STATUS_OK)
+        status = backend_accumulate(params->backend, params->scratch, sum, &from->entries[parameter->index],
+                                    error);
+    return status;
+}
+
 /* ---- looking ---- */
 
 enum status gradients_read(struct gradients *gradients, const struct parameter *parameter, enum dtype dtype,
@@ -132,15 +156,26 @@ enum status gradients_read(struct gradients *gradients, const struct parameter *
     return status;
 }
 
+enum status gradients_square_sum(struct gradients *gradients, const struct parameter *parameter, double *sum,
+                                 struct error *error)
+{
+    assert(parameter->params == gradients->params && parameter->kind == PARAMETER_TRAINED);
+    enum status status = gradients_complete(gradients, error);
+    if (status == STATUS_OK)
+        status =
+            backend_square_sum(gradients->params->backend, &gradients->entries[parameter->index], sum, error);
+    return status;
+}
+
 enum status gradients_norm(struct gradients *gradients, double *norm, struct error *error)
 {
     struct params *params = gradients->params;
-    enum status status = gradients_complete(gradients, error);
+    enum status status = STATUS_OK;
     double sum = 0;
     for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
         double squares = 0;
         if (params->entries[i]->kind == PARAMETER_TRAINED)
-            status = backend_square_sum(params->backend, &gradients->entries[i], &squares, error);
+            status = gradients_square_sum(gradients, params->entries[i], &squares, error);
         sum += squares;
     }
     if (status == STATUS_OK)
@@ -148,19 +183,29 @@ enum status gradients_norm(struct gradients *gradients, double *norm, struct err
     return status;
 }
 
+enum status gradients_check_entry(struct gradients *gradients, const struct parameter *parameter,
+                                  struct error *error)
+{
+    assert(parameter->params == gradients->params && parameter->kind == PARAMETER_TRAINED);
+    size_t index = SIZE_MAX;
+    enum status status = gradients_complete(gradients, error);
+    if (status == STATUS_OK)
+        status = backend_first_not_finite(gradients->params->backend, &gradients->entries[parameter->index],
+                                          &index, error);
+    if (status == STATUS_OK && index != SIZE_MAX)
+        status = error_set(error, STATUS_INTERNAL,
+                           "the gradient of %s holds a NaN or an infinity (element %zu in memory)",
+                           parameter->name, index);
+    return status;
+}
+
 enum status gradients_check(struct gradients *gradients, struct error *error)
 {
     struct params *params = gradients->params;
-    enum status status = gradients_complete(gradients, error);
-    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
-        size_t index = SIZE_MAX;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++)
         if (params->entries[i]->kind == PARAMETER_TRAINED)
-            status = backend_first_not_finite(params->backend, &gradients->entries[i], &index, error);
-        if (status == STATUS_OK && index != SIZE_MAX)
-            status = error_set(error, STATUS_INTERNAL,
-                               "the gradient of %s holds a NaN or an infinity (element %zu in memory)",
-                               params->entries[i]->name, index);
-    }
+            status = gradients_check_entry(gradients, params->entries[i], error);
     return status;
 }
 

@@ -23,11 +23,24 @@ static enum status check_sgd(const struct sgd_settings *settings, struct error *
     return STATUS_OK;
 }
 
+static enum status check(const struct optimizer_settings *settings, struct error *error)
+{
+    return settings->kind == OPTIMIZER_ADAM ? adam_check(&settings->adam, error)
+                                            : check_sgd(&settings->sgd, error);
+}
+
+/* A moment is written by steps that know nothing of its entries: it counts as complete from the first. */
+static enum status new_moment(struct gradients **moment, struct params *params, struct error *error)
+{
+    enum status status = gradients_new(moment, params, error);
+    return status == STATUS_OK ? gradients_complete(*moment, error) : status;
+}
+
 enum status optimizer_new(struct optimizer **out, const struct optimizer_settings *settings,
                           struct params *params, struct error *error)
 {
     const bool adam = settings->kind == OPTIMIZER_ADAM;
-    enum status status = adam ? adam_check(&settings->adam, error) : check_sgd(&settings->sgd, error);
+    enum status status = check(settings, error);
     if (status != STATUS_OK)
         return status;
     struct optimizer *optimizer = calloc(1, sizeof *optimizer);
@@ -36,9 +49,9 @@ enum status optimizer_new(struct optimizer **out, const struct optimizer_setting
     optimizer->settings = *settings;
     optimizer->params = params;
     if (adam || settings->sgd.momentum > 0)
-        status = gradients_new(&optimizer->first, params, error);
+        status = new_moment(&optimizer->first, params, error);
     if (adam && status == STATUS_OK)
-        status = gradients_new(&optimizer->second, params, error);
+        status = new_moment(&optimizer->second, params, error);
     if (status != STATUS_OK) {
         optimizer_free(optimizer);
         return status;
@@ -77,7 +90,29 @@ enum status optimizer_step(struct optimizer *optimizer, struct gradients *gradie
     return status;
 }
 
+enum status optimizer_lr_set(struct optimizer *optimizer, double lr, struct error *error)
+{
+    struct optimizer_settings settings = optimizer->settings;
+    settings.sgd.lr = settings.adam.lr = lr;
+    enum status status = check(&settings, error);
+    if (status == STATUS_OK)
+        optimizer->settings = settings;
+    return status;
+}
+
+/* ---- state ---- */
+
 uint64_t optimizer_steps(const struct optimizer *optimizer)
 {
     return optimizer->steps;
+}
+
+void optimizer_steps_set(struct optimizer *optimizer, uint64_t steps)
+{
+    optimizer->steps = steps;
+}
+
+struct gradients *optimizer_moment(struct optimizer *optimizer, uint32_t index)
+{
+    return index == 0 ? optimizer->first : index == 1 ? optimizer->second : NULL;
 }

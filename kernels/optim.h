@@ -28,6 +28,17 @@ void optimizer_free(struct optimizer *optimizer);
  * is the caller's to see. Allocates nothing. */
 enum status optimizer_step(struct optimizer *optimizer, struct gradients *gradients, struct error *error);
 
+/* The lr of the steps from now on. STATUS_INVALID as optimizer_new. */
+enum status optimizer_lr_set(struct optimizer *optimizer, double lr, struct error *error);
+
+/* ---- state: what a run that goes on elsewhere has to have ---- */
+
+/* Steps taken; a kind's first step may differ from the others, and Adam's corrections follow the count. */
 uint64_t optimizer_steps(const struct optimizer *optimizer);
+void optimizer_steps_set(struct optimizer *optimizer, uint64_t steps);
+
+/* 0: SGD's momentum, or Adam's first moment; 1: Adam's second. To be read and written as gradients are
+ * (gradients_read, gradients_write). NULL: the optimizer has none such. */
+struct gradients *optimizer_moment(struct optimizer *optimizer, uint32_t index);
 
 #endif

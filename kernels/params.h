@@ -160,12 +160,28 @@ enum status gradients_complete(struct gradients *gradients, struct error *error)
 enum status gradients_read(struct gradients *gradients, const struct parameter *parameter, enum dtype dtype,
                            void *values, struct error *error);
 
+/* Gives an entry canonical values, as if a backward had written them. */
+enum status gradients_write(struct gradients *gradients, const struct parameter *parameter, enum dtype dtype,
+                            const void *values, struct error *error);
+
+/* Adds `from`'s entry to `to`'s, which was written; or, where it was not since gradients_begin, copies it.
+ * Both are parallel to the same params; `from` is complete. */
+enum status gradients_add(struct gradients *to, struct gradients *from, const struct parameter *parameter,
+                          struct error *error);
+
 /* Square root of the sum of squares over all entries, in double, entry by entry in order of registration (as
  * clip_grad_norm_ counts it). */
 enum status gradients_norm(struct gradients *gradients, double *norm, struct error *error);
 
-/* STATUS_INTERNAL that names the first entry, in order of registration, which holds a NaN or an infinity. */
+/* One entry's sum of squares, in double. */
+enum status gradients_square_sum(struct gradients *gradients, const struct parameter *parameter, double *sum,
+                                 struct error *error);
+
+/* STATUS_INTERNAL that names the first entry, in order of registration, which holds a NaN or an infinity; the
+ * same of one entry. */
 enum status gradients_check(struct gradients *gradients, struct error *error);
+enum status gradients_check_entry(struct gradients *gradients, const struct parameter *parameter,
+                                  struct error *error);
 
 /* ---- files (kernels/safetensors.h) ---- */
 

@@ -94,6 +94,108 @@ START_TEST(adam_is_adams_update)
 }
 END_TEST
 
+START_TEST(each_step_may_have_its_own_lr)
+{
+    const struct optimizer_settings settings = {OPTIMIZER_SGD, .sgd = {.lr = 0.5}};
+    open_optimizer(&settings);
+    step_with((double[]){2, -4});
+    CK_OK(optimizer_lr_set(optimizer, 0.25, &fixture.error));
+    step_with((double[]){2, -4});
+    struct error error = {0};
+    ck_assert_int_eq(optimizer_lr_set(optimizer, NAN, &error), STATUS_INVALID);
+    step_with((double[]){2, -4});
+    expect_parameters((double[]){-2, 4}, 0);
+    close_optimizer();
+}
+END_TEST
+
+/* One entry of each moment into the same entry of another optimizer's. */
+static void carry_over(struct optimizer *from, struct optimizer *to, const struct parameter *parameter)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        double values[2];
+        CK_OK(gradients_read(optimizer_moment(from, i), parameter, DTYPE_F64, values, &fixture.error));
+        CK_OK(gradients_write(optimizer_moment(to, i), parameter, DTYPE_F64, values, &fixture.error));
+    }
+    optimizer_steps_set(to, optimizer_steps(from));
+}
+
+START_TEST(one_that_is_given_anothers_state_goes_on_like_it)
+{
+    const struct optimizer_settings settings = {OPTIMIZER_ADAM, .adam = {0.01, 0.9, 0.99, 1e-6}};
+    double halfway[2], expected[2], got[2];
+    struct optimizer *other;
+    open_optimizer(&settings);
+    step_with((double[]){1, -2});
+    step_with((double[]){0.5, 3});
+    CK_OK(optimizer_new(&other, &settings, fixture.params, &fixture.error));
+    carry_over(optimizer, other, first);
+    CK_OK(params_read(fixture.params, first, DTYPE_F64, halfway, &fixture.error));
+    step_with((double[]){0.25, 0.125});
+    CK_OK(params_read(fixture.params, first, DTYPE_F64, expected, &fixture.error));
+    fixture_write(first, halfway);
+    CK_OK(optimizer_step(other, fixture.gradients, &fixture.error));
+    CK_OK(params_read(fixture.params, first, DTYPE_F64, got, &fixture.error));
+    fixture_expect(got, expected, 2, "first");
+    ck_assert_uint_eq(optimizer_steps(other), 3);
+    ck_assert_ptr_null(optimizer_moment(other, 2));
+    optimizer_free(other);
+    close_optimizer();
+}
+END_TEST
+
+/* Whoever must not move is given a gradient of zero in every step. */
+static void zero_does_not_move(struct optimizer_settings settings)
+{
+    double got;
+    open_optimizer(&settings);
+    fixture_write(second, (double[]){-0.7});
+    for (int step = 0; step < 3; step++)
+        step_with((double[]){step - 0.5, 3});
+    CK_OK(params_read(fixture.params, second, DTYPE_F64, &got, &fixture.error));
+    ck_assert(got == -0.7);
+    close_optimizer();
+}
+
+START_TEST(a_gradient_of_zero_moves_nothing_without_a_past)
+{
+    zero_does_not_move((struct optimizer_settings){OPTIMIZER_SGD, .sgd = {.lr = 0.5}});
+    zero_does_not_move((struct optimizer_settings){OPTIMIZER_SGD, .sgd = {.lr = 0.5, .momentum = 0.9}});
+    zero_does_not_move((struct optimizer_settings){OPTIMIZER_ADAM, .adam = ADAM_DEFAULTS});
+}
+END_TEST
+
+START_TEST(gradients_add_up_entry_by_entry)
+{
+    const struct optimizer_settings settings = {OPTIMIZER_SGD, .sgd = {.lr = 1}};
+    struct gradients *sum;
+    double got[2];
+    open_optimizer(&settings);
+    CK_OK(gradients_new(&sum, fixture.params, &fixture.error));
+    gradients_begin(sum);
+    CK_OK(gradients_write(fixture.gradients, first, DTYPE_F64, (double[]){-0.0, 3}, &fixture.error));
+    CK_OK(gradients_write(fixture.gradients, second, DTYPE_F64, (double[]){8}, &fixture.error));
+    CK_OK(gradients_add(sum, fixture.gradients, first, &fixture.error));
+    CK_OK(gradients_read(sum, first, DTYPE_F64, got, &fixture.error));
+    ck_assert(signbit(got[0]) && got[1] == 3);
+    CK_OK(gradients_add(sum, fixture.gradients, first, &fixture.error));
+    CK_OK(gradients_read(sum, first, DTYPE_F64, got, &fixture.error));
+    ck_assert(got[1] == 6);
+    CK_OK(gradients_read(sum, second, DTYPE_F64, got, &fixture.error));
+    ck_assert(got[0] == 0);
+    CK_OK(gradients_square_sum(sum, first, got, &fixture.error));
+    ck_assert(got[0] == 36);
+    CK_OK(gradients_check_entry(sum, first, &fixture.error));
+    CK_OK(gradients_write(sum, second, DTYPE_F64, (double[]){INFINITY}, &fixture.error));
+    CK_OK(gradients_check_entry(sum, first, &fixture.error));
+    struct error error = {0};
+    ck_assert_int_eq(gradients_check_entry(sum, second, &error), STATUS_INTERNAL);
+    ck_assert_ptr_nonnull(strstr(error.text, "gradient of second"));
+    gradients_free(sum);
+    close_optimizer();
+}
+END_TEST
+
 static void refused(struct optimizer_settings settings, const char *words)
 {
     struct optimizer *none = NULL;
@@ -124,6 +226,10 @@ int main(void)
     tcase_add_test(steps, plain_sgd_goes_against_the_gradient);
     tcase_add_test(steps, momentum_carries_on);
     tcase_add_test(steps, adam_is_adams_update);
+    tcase_add_test(steps, each_step_may_have_its_own_lr);
+    tcase_add_test(steps, one_that_is_given_anothers_state_goes_on_like_it);
+    tcase_add_test(steps, a_gradient_of_zero_moves_nothing_without_a_past);
+    tcase_add_test(steps, gradients_add_up_entry_by_entry);
     tcase_add_test(steps, settings_out_of_range_are_refused_by_name);
     suite_add_tcase(suite, steps);
     return suite_run(suite);
