@@ -10,6 +10,7 @@
 
 static const char minimal_reinforce[] = "{\"kind\": \"reinforce\"}";
 static const char minimal_server[] = "{\"kind\": \"parameter-server\"}";
+static const char minimal_parallel[] = "{\"kind\": \"model-parallel\"}";
 
 static inline char *read_text(const char *path)
 {

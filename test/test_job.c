@@ -99,12 +99,14 @@ START_TEST(override_problems)
         {"/=4", "unknown key"},
         {"/a~1b~0c=4", "unknown key"},
         {"/checkpoint/every=4",
-         "/checkpoint: is a key of the kind \"parameter-server\", this job is a \"reinforce\""},
+         "/checkpoint: is a key of the kind \"parameter-server\" or \"model-parallel\", "
+         "this job is a \"reinforce\""},
         {"/loss/name=mse", "is a key of the kind \"parameter-server\", this job is a \"reinforce\""},
         {"/agent/threads=4", "/agent: unknown key; it is not a key of this version"},
         {"/observers/groups=4", "unknown key; it is not a key of this version"},
-        {"/kind=model-parallel", "expected one of \"reinforce\", \"parameter-server\", got "
-                                 "\"model-parallel\"; it is not a kind of this version"},
+        {"/kind=model-paralel",
+         "expected one of \"reinforce\", \"parameter-server\", \"model-parallel\", got "
+         "\"model-paralel\"; did you mean \"model-parallel\"?"},
         {"/observers=4", "expected an object, got 4"},
         {"/observers={\"count\":0}", "/observers/count: expected an integer in 1..1024, got 0"},
         {"/observers={\"count\":1,\"count\":2}", "/observers/count: duplicate key; it stands already at 1:2"},
@@ -174,10 +176,47 @@ START_TEST(override_problems_of_a_parameter_server)
          "/observers: is a key of the kind \"reinforce\", this job is a \"parameter-server\""},
         {"/observers=4", "is a key of the kind \"reinforce\", this job is a \"parameter-server\""},
         {"/server/rond=all", "unknown key; did you mean \"round\"?"},
-        {"/kind=2", "expected one of \"reinforce\", \"parameter-server\", got 2"},
+        {"/kind=2", "expected one of \"reinforce\", \"parameter-server\", \"model-parallel\", got 2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         expect_override(minimal_server, cases[i].override, cases[i].problem);
+}
+END_TEST
+
+START_TEST(override_problems_of_a_model_parallel)
+{
+    static const struct {
+        const char *override, *problem;
+    } cases[] = {
+        {"/server/round=async", NULL},
+        {"/server/round=first 1", "expected one of \"all\", \"async\", got \"first 1\""},
+        {"/placement/lstm=server 0", NULL},
+        {"/placement/decoder=trainer", NULL},
+        {"/placement/embedding=server 1", "\"server 1\", but /server/count is 1"},
+        {"/placement/embedding=server 00",
+         "expected \"trainer\", or \"server K\" with K in 0..15, got \"server 00\""},
+        {"/placement/embedding=2", "expected \"trainer\", or \"server K\" with K in 0..15, got 2"},
+        {"/trainers/count=2",
+         "/placement/lstm: expected \"server K\" where there are 2 trainers, got \"trainer\""},
+        {"/server/count=16", NULL},
+        {"/loss/classes=batch", NULL},
+        {"/optimizer/max_norm=0.25", NULL},
+        {"/optimizer/max_norm=null", NULL},
+        {"/optimizer/max_norm=0", "expected null or a number in (0, 1000000000], got 0"},
+        {"/optimizer/lr=100", NULL},
+        {"/threads/decoder=2", NULL},
+        {"/data={\"kind\":\"text\",\"path\":\"a.txt\"}", NULL},
+        {"/data/kind=text", "/data/path: expected the file with the text, got nothing"},
+        {"/data/kind=", "expected one of \"synthetic\", \"text\", got \"\""},
+        {"/model/tokens=null", "expected the number of tokens where the data is synthetic, got null"},
+        {"/stop/updates=3", NULL},
+        {"/stop={\"epochs\":null}",
+         "expected a limit, got null for both updates and epochs: the job would never end"},
+        {"/server/rond=all", "unknown key; did you mean \"round\"?"},
+        {"/model/width=3", "is a key of the kind \"parameter-server\", this job is a \"model-parallel\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        expect_override(minimal_parallel, cases[i].override, cases[i].problem);
 }
 END_TEST
 
@@ -191,13 +230,15 @@ START_TEST(override_of_the_kind_comes_first)
     ck_assert(job.server.count == 2 && job.trainers.count == 3 && job.model.width == 8);
     ck_assert(job.optimizer.lr == 0.5 && job.optimizer.momentum == 0.9);
     char *got = judge("{\"trainers\": {\"count\": 3}, \"kind\": \"parameter-server\"}", overrides, 3);
-    ck_assert_str_eq(got, "--set /kind=nonsense: expected one of \"reinforce\", \"parameter-server\", got "
-                          "\"nonsense\"\n");
+    ck_assert_str_eq(
+        got,
+        "--set /kind=nonsense: expected one of \"reinforce\", \"parameter-server\", \"model-parallel\", got "
+        "\"nonsense\"\n");
     free(got);
     const char *const reinforce[] = {"/kind=reinforce"};
     got = judge("{\"trainers\": {\"count\": 3}, \"kind\": \"parameter-server\"}", reinforce, 1);
-    ck_assert_str_eq(got, "job.json:1:2: /trainers: is a key of the kind \"parameter-server\", this job is a "
-                          "\"reinforce\"\n");
+    ck_assert_str_eq(got, "job.json:1:2: /trainers: is a key of the kind \"parameter-server\" or "
+                          "\"model-parallel\", this job is a \"reinforce\"\n");
     free(got);
 }
 END_TEST
@@ -440,6 +481,43 @@ START_TEST(config_of_the_clothes)
 }
 END_TEST
 
+/* The tutorial's sizes; its odd loss is all that is not a default, and one thread each. */
+START_TEST(config_of_the_language_model)
+{
+    static const char *const overrides[] = {"/name=job", "/loss/classes=tokens", "/trainers/threads=null",
+                                            "/threads={}"};
+    struct job job, plain = parse(minimal_parallel, NULL, 0);
+    struct job_problems problems;
+    ck_assert_msg(job_read_file(&job, "config/rnn.json", overrides, 4, &problems) == STATUS_OK, "%s",
+                  problems.text);
+    ck_assert(same_job(&job, &plain));
+    job = read_config("config/rnn.json");
+    ck_assert_str_eq(job.name, "rnn");
+    ck_assert(job.sequence.classes == JOB_CLASSES_BATCH && job.trainers.threads == 1);
+    for (int part = 0; part < JOB_PARTS; part++)
+        ck_assert(job.threads[part].has && job.threads[part].count == 1);
+}
+END_TEST
+
+START_TEST(config_of_the_text)
+{
+    struct job job = read_config("config/rnn-text.json");
+    ck_assert_str_eq(job.name, "rnn-text");
+    ck_assert(job.rnn.embedding == 200 && job.rnn.hidden == 200 && job.rnn.layers == 2);
+    ck_assert(job.rnn.dropout == 0.2 && !job.rnn.has_tokens && job.rnn.tokens == 0);
+    ck_assert(job.sequence.steps == 35 && job.trainers.batch == 20 && job.trainers.count == 1);
+    ck_assert(job.optimizer.lr == 20 && job.optimizer.momentum == 0 && job.sequence.decay == 0.25);
+    ck_assert(job.optimizer.schedule == JOB_SCHEDULE_PLATEAU);
+    ck_assert(job.sequence.has_max_norm && job.sequence.max_norm == 0.25);
+    ck_assert_int_eq(job.data.kind, JOB_DATA_TEXT);
+    ck_assert_str_eq(job.data.path, "data/kjv.txt"); /* scripts/run looks for it */
+    ck_assert(job.sequence.held_out == 0.1 && job.sequence.minimum_count > 1);
+    ck_assert(job.evaluation.has_every && job.evaluation.every == 1 && job.checkpoint.has_every);
+    ck_assert(job.stop.has_epochs && !job.stop.has_updates);
+    ck_assert(!job.placement[JOB_PART_LSTM].on_server && job.placement[JOB_PART_DECODER].on_server);
+}
+END_TEST
+
 /* ---- what depends on the machine ---- */
 
 static uint32_t threads_of(const char *trainers, const char *threads)
@@ -475,6 +553,22 @@ START_TEST(threads_are_settled)
 }
 END_TEST
 
+START_TEST(threads_of_parts_are_settled)
+{
+    static const char *const overrides[] = {"/threads/lstm=77", "/placement/lstm=server 0",
+                                            "/trainers/count=256"};
+    cpu_set_t all;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    uint32_t processors = (uint32_t)CPU_COUNT(&all);
+    struct job job = parse(minimal_parallel, overrides, 3);
+    job_resolve(&job);
+    ck_assert(job.threads[JOB_PART_EMBEDDING].has && job.threads[JOB_PART_EMBEDDING].count == processors);
+    ck_assert(job.threads[JOB_PART_LSTM].has && job.threads[JOB_PART_LSTM].count == 77);
+    ck_assert(job.threads[JOB_PART_DECODER].has && job.threads[JOB_PART_DECODER].count == processors);
+    ck_assert(job.trainers.has_threads && job.trainers.threads == (processors < 256 ? 1 : processors / 256));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("job");
@@ -483,6 +577,7 @@ int main(void)
     tcase_add_test(core, golden_pairs);
     tcase_add_test(core, override_problems);
     tcase_add_test(core, override_problems_of_a_parameter_server);
+    tcase_add_test(core, override_problems_of_a_model_parallel);
     tcase_add_test(core, override_of_the_kind_comes_first);
     tcase_add_test(core, override_values_replace_what_was_there);
     tcase_add_test(core, override_of_an_object_replaces_the_object);
@@ -494,7 +589,10 @@ int main(void)
     tcase_add_test(core, config_of_the_tutorials);
     tcase_add_test(core, config_of_the_parameter_server);
     tcase_add_test(core, config_of_the_clothes);
+    tcase_add_test(core, config_of_the_language_model);
+    tcase_add_test(core, config_of_the_text);
     tcase_add_test(core, threads_are_settled);
+    tcase_add_test(core, threads_of_parts_are_settled);
     suite_add_tcase(suite, core);
     return suite_run(suite);
 }

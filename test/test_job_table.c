@@ -2,7 +2,9 @@
  * schema that is made of it. Runs in the repository's root. */
 #include "test/job_fixture.h"
 #include "test/workplace.h"
+#include "worker/data/vocabulary.h"
 #include "worker/env/environment.h"
+#include "worker/model/rnn.h"
 
 #include <float.h>
 #include <math.h>
@@ -61,11 +63,48 @@ START_TEST(defaults_of_a_parameter_server)
 }
 END_TEST
 
-/* A job of the first of these kinds, in which one key at its bound breaks no rule that binds several. */
-static const char *base_of(unsigned kinds)
+/* The tutorial's, with the loss that it should have. */
+START_TEST(defaults_of_a_model_parallel)
 {
-    if ((kinds & JOB_KINDS_OF(JOB_REINFORCE)) != 0)
+    struct job job = parse(minimal_parallel, NULL, 0);
+    ck_assert_int_eq(job.kind, JOB_MODEL_PARALLEL);
+    ck_assert(job.seed == 543 && job.device == JOB_DEVICE_AUTO && job.transport == JOB_TRANSPORT_SHARED);
+    ck_assert_str_eq(job.rnn.name, "rnn");
+    ck_assert(job.rnn.has_tokens && job.rnn.tokens == 10 && job.rnn.embedding == 2 && job.rnn.hidden == 3);
+    ck_assert(job.rnn.layers == 4 && job.rnn.dropout == 0.5);
+    ck_assert(job.placement[JOB_PART_EMBEDDING].on_server && job.placement[JOB_PART_EMBEDDING].server == 0);
+    ck_assert(!job.placement[JOB_PART_LSTM].on_server && job.placement[JOB_PART_LSTM].server == 0);
+    ck_assert(job.placement[JOB_PART_DECODER].on_server && job.placement[JOB_PART_DECODER].server == 0);
+    for (int part = 0; part < JOB_PARTS; part++)
+        ck_assert(!job.threads[part].has && job.threads[part].count == 0);
+    ck_assert(!job.init.has_path && !job.trainers.has_threads);
+    ck_assert(job.trainers.count == 1 && job.trainers.batch == 3);
+    ck_assert(job.server.count == 1 && job.server.round.rule == JOB_ROUND_ALL);
+    ck_assert_int_eq(job.sequence.classes, JOB_CLASSES_TOKENS);
+    ck_assert_str_eq(job.optimizer.name, "sgd");
+    ck_assert(job.optimizer.lr == 0.05 && job.optimizer.momentum == 0 && job.sequence.decay == 0.25);
+    ck_assert(job.optimizer.schedule == JOB_SCHEDULE_CONSTANT && !job.sequence.has_max_norm);
+    ck_assert(job.data.kind == JOB_DATA_SYNTHETIC && job.data.path[0] == '\0' && job.sequence.steps == 5);
+    ck_assert(job.sequence.updates == 5 && job.sequence.minimum_count == 1 && job.sequence.held_out == 0.1);
+    ck_assert(job.evaluation.has_every && job.evaluation.every == 1 && job.evaluation.batch == 10);
+    ck_assert(!job.stop.has_updates && job.stop.has_epochs && job.stop.epochs == 10);
+    ck_assert(job.checkpoint.has_every && job.checkpoint.every == 100 && job.checkpoint.keep == 3);
+    ck_assert(job.model.width == 0 && job.data.size == 0 && job.optimizer.beta1 == 0);
+}
+END_TEST
+
+/* A job of the first of the key's kinds, in which this key at its bound breaks no rule that binds several. */
+static const char *base_of(const struct job_key *key)
+{
+    if ((key->kinds & JOB_KINDS_OF(JOB_REINFORCE)) != 0)
         return minimal_reinforce;
+    if ((key->kinds & JOB_KINDS_OF(JOB_PARAMETER_SERVER)) == 0 &&
+        strcmp(key->pointer, "/model/tokens") != 0 && strcmp(key->pointer, "/loss/classes") != 0)
+        return "{\"kind\": \"model-parallel\", \"trainers\": {\"batch\": 1}, \"evaluation\": {\"batch\": 1}, "
+               "\"placement\": {\"lstm\": \"server 0\"}, \"data\": {\"kind\": \"text\", \"path\": \".\", "
+               "\"steps\": 1}, \"stop\": {\"updates\": 1}}";
+    if ((key->kinds & JOB_KINDS_OF(JOB_PARAMETER_SERVER)) == 0)
+        return minimal_parallel;
     return "{\"kind\": \"parameter-server\", \"trainers\": {\"batch\": 1}, \"evaluation\": {\"batch\": 1}, "
            "\"data\": {\"path\": \".\"}, \"stop\": {\"updates\": 1}}";
 }
@@ -77,7 +116,7 @@ static bool accepts(const struct job_key *key, double value)
     snprintf(override, sizeof override, key->list_of_one || key->type == JOB_CHANNELS ? "%s=[%s]" : "%s=%s",
              key->pointer, number);
     const char *overrides[] = {override};
-    char *got = judge(base_of(key->kinds), overrides, 1);
+    char *got = judge(base_of(key), overrides, 1);
     bool accepted = got[0] == '{';
     free(got);
     return accepted;
@@ -102,7 +141,7 @@ START_TEST(every_bound_of_every_key_holds)
         if (key->max_open)
             ck_assert(accepts(key, nextafter(key->max, -INFINITY)));
     }
-    ck_assert_uint_eq(keys, 38);
+    ck_assert_uint_eq(keys, 61);
 }
 END_TEST
 
@@ -110,10 +149,12 @@ static void check_names(const struct job_key *key)
 {
     for (size_t n = 0; key->names != NULL && key->names[n] != NULL; n++) {
         char override[128], quoted[128];
+        if (key->names[n][0] == '\0')
+            continue;
         snprintf(override, sizeof override, "%s=%s", key->pointer, key->names[n]);
         snprintf(quoted, sizeof quoted, "\"%s\": \"%s\"", job_key_name(key), key->names[n]);
         const char *overrides[] = {override};
-        char *got = judge(base_of(key->kinds), overrides, 1);
+        char *got = judge(base_of(key), overrides, 1);
         ck_assert_msg(strstr(got, quoted) != NULL, "%s: %s", override, got);
         free(got);
     }
@@ -122,7 +163,8 @@ static void check_names(const struct job_key *key)
 START_TEST(every_name_of_every_key_is_taken)
 {
     for (size_t i = 0; i < job_key_count; i++)
-        if (job_keys[i].type != JOB_ROUND && strcmp(job_keys[i].pointer, "/kind") != 0)
+        if (job_keys[i].type != JOB_ROUND && job_keys[i].type != JOB_PLACE &&
+            strcmp(job_keys[i].pointer, "/kind") != 0)
             check_names(&job_keys[i]);
 }
 END_TEST
@@ -157,6 +199,11 @@ START_TEST(table_is_sound)
     }
     ck_assert_str_eq(job_kind_name(JOB_REINFORCE), "reinforce");
     ck_assert_str_eq(job_kind_name(JOB_PARAMETER_SERVER), "parameter-server");
+    ck_assert_str_eq(job_kind_name(JOB_MODEL_PARALLEL), "model-parallel");
+    ck_assert_uint_eq(job_key_kinds(job_key_at(JOB_KINDS_OF(JOB_MODEL_PARALLEL), "/optimizer/lr")),
+                      JOB_KINDS_ALL);
+    ck_assert_int_eq(JOB_TOKENS_MAX, VOCABULARY_WORDS_MAX);
+    ck_assert_int_eq(JOB_LAYERS_MAX, RNN_LAYERS_MAX);
 }
 END_TEST
 
@@ -233,7 +280,9 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
     else if (key->type == JOB_BOOLEAN)
         *(bool *)at = draw(state) % 2 == 0;
     else if (names > 0 && key->type == JOB_ENUM && !key->required)
-        *(int *)at = (int)(draw(state) % names);
+        do
+            *(int *)at = (int)(draw(state) % names);
+        while (key->names[*(int *)at][0] == '\0');
     else if (key->type == JOB_NAME)
         draw_name(state, at);
     else if (key->type == JOB_PATH)
@@ -333,6 +382,61 @@ START_TEST(any_parameter_server_survives_being_written_and_read)
 }
 END_TEST
 
+/* The same of a model-parallel job. */
+static void make_reasonable_parallel(uint64_t *state, struct job *job)
+{
+    job->trainers.batch = 1 + job->trainers.batch % 1024;
+    job->evaluation.batch = 1 + job->evaluation.batch % 1024;
+    job->sequence.steps = 1 + job->sequence.steps % 32;
+    job->rnn.hidden = 1 + job->rnn.hidden % 2000;
+    job->rnn.embedding = 1 + job->rnn.embedding % 2000;
+    job->rnn.tokens = 1 + job->rnn.tokens % 65536;
+    for (int part = 0; part < JOB_PARTS; part++) {
+        job->placement[part].on_server = job->trainers.count > 1 || draw(state) % 2 == 0;
+        job->placement[part].server =
+            job->placement[part].on_server ? (uint32_t)(draw(state) % job->server.count) : 0;
+    }
+    if (job->data.kind == JOB_DATA_TEXT) {
+        job->data.path[0] = 'x';
+        job->rnn.has_tokens = false;
+        job->rnn.tokens = 0;
+        job->sequence.classes = JOB_CLASSES_TOKENS;
+    } else {
+        job->optimizer.schedule = JOB_SCHEDULE_CONSTANT;
+    }
+    if (job->optimizer.schedule == JOB_SCHEDULE_PLATEAU)
+        job->sequence.held_out = 0.5;
+}
+
+START_TEST(any_model_parallel_survives_being_written_and_read)
+{
+    static const char *const nullable[] = {"/init",
+                                           "/trainers/threads",
+                                           "/threads/embedding",
+                                           "/threads/lstm",
+                                           "/stop/updates",
+                                           "/threads/decoder",
+                                           "/checkpoint/every_s",
+                                           "/checkpoint/every",
+                                           "/evaluation/every",
+                                           "/optimizer/max_norm"};
+    uint64_t state = 0x9FB21C651E98DF25u;
+    for (int round = 0; round < 1500; round++) {
+        struct job job;
+        draw_job(&state, &job, JOB_MODEL_PARALLEL);
+        make_reasonable_parallel(&state, &job);
+        for (size_t i = 0; i < sizeof nullable / sizeof nullable[0]; i++)
+            if (draw(&state) % 3 == 0)
+                make_null(&job, nullable[i]);
+        if (!job.evaluation.has_every)
+            job.optimizer.schedule = JOB_SCHEDULE_CONSTANT;
+        if (job.stop.has_updates && round % 2 == 0)
+            make_null(&job, "/stop/epochs");
+        survive(&job);
+    }
+}
+END_TEST
+
 /* ---- the schema ---- */
 
 START_TEST(committed_schema_is_the_tables)
@@ -359,11 +463,13 @@ int main(void)
     tcase_set_timeout(core, 60);
     tcase_add_test(core, defaults);
     tcase_add_test(core, defaults_of_a_parameter_server);
+    tcase_add_test(core, defaults_of_a_model_parallel);
     tcase_add_test(core, every_bound_of_every_key_holds);
     tcase_add_test(core, every_name_of_every_key_is_taken);
     tcase_add_test(core, table_is_sound);
     tcase_add_test(core, any_job_survives_being_written_and_read);
     tcase_add_test(core, any_parameter_server_survives_being_written_and_read);
+    tcase_add_test(core, any_model_parallel_survives_being_written_and_read);
     tcase_add_test(core, committed_schema_is_the_tables);
     suite_add_tcase(suite, core);
     return suite_run(suite);

@@ -139,12 +139,23 @@ static uint32_t count_processors(void)
     return processors;
 }
 
+/* What is null becomes `threads`, within the bounds of the key `pointer`. */
+static void settle_threads(bool *has, uint32_t *count, uint32_t threads, const char *pointer)
+{
+    const uint32_t most = (uint32_t)job_key_at(JOB_KINDS_ALL, pointer)->max;
+    if (*has)
+        return;
+    *has = true;
+    *count = threads == 0 ? 1 : threads > most ? most : threads;
+}
+
 void job_resolve(struct job *job)
 {
-    if (job->kind != JOB_PARAMETER_SERVER || job->trainers.has_threads)
+    if (job->kind == JOB_REINFORCE)
         return;
-    uint32_t threads = count_processors() / job->trainers.count;
-    uint32_t most = (uint32_t)job_key_at(JOB_KINDS_ALL, "/trainers/threads")->max;
-    job->trainers.has_threads = true;
-    job->trainers.threads = threads == 0 ? 1 : threads > most ? most : threads;
+    const uint32_t processors = count_processors();
+    settle_threads(&job->trainers.has_threads, &job->trainers.threads, processors / job->trainers.count,
+                   "/trainers/threads");
+    for (int part = 0; part < JOB_PARTS && job->kind == JOB_MODEL_PARALLEL; part++)
+        settle_threads(&job->threads[part].has, &job->threads[part].count, processors, "/threads/lstm");
 }

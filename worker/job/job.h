@@ -40,6 +40,8 @@ enum {
     JOB_SERVERS_MAX = 16,
     JOB_PATH_BYTES = 1024,            /* with the terminating zero */
     JOB_CHANNELS_MAX = 3,             /* of images */
+    JOB_TOKENS_MAX = 1 << 20,         /* VOCABULARY_WORDS_MAX */
+    JOB_LAYERS_MAX = 8,               /* RNN_LAYERS_MAX */
     JOB_UPDATE_SAMPLES_MAX = 1 << 20, /* trainers.count * trainers.batch */
     JOB_BATCH_VALUES_MAX = 1 << 30,   /* trainers.batch or evaluation.batch * channels * size * size */
 };
@@ -58,8 +60,8 @@ struct job_round_rule {
 
 /* Where a part of a model lies: "trainer" or "server K" in JSON. */
 struct job_place {
-    bool on_server; /* false: on the trainer, of which there is one then */
-    uint32_t server;
+    bool on_server;  /* false: on the trainer, of which there is one then */
+    uint32_t server; /* 0 on the trainer */
 };
 
 /* Which keys a kind has, the table says (job_table.c); members of other kinds are zero. */
@@ -142,7 +144,7 @@ struct job {
     } server;
     struct {
         int kind;                      /* enum job_data */
-        char path[JOB_PATH_BYTES];     /* the folder with the files; "" for synthetic */
+        char path[JOB_PATH_BYTES];     /* the folder with the files, or the text; "" for synthetic */
         uint32_t size;                 /* height and width that the model sees */
         int fit;                       /* how an image of another size gets it: enum job_fit */
         uint32_t channels;             /* 3, or 1; gray images are spread over 3 */
@@ -165,12 +167,15 @@ struct job {
     } checkpoint;
 
     /* ---- model-parallel: a language model of three parts (worker/model/rnn.h), beside transport, init,
-     * trainers, server (round all or async), evaluation (batch: columns), checkpoint ---- */
+     * trainers, server (round all or async, which has no bound here), evaluation (batch: columns), checkpoint
+     * ---- */
     struct {
-        uint32_t tokens; /* vocabulary of synthetic data; text brings its own, and this is 0 */
+        char name[JOB_NAME_BYTES]; /* "rnn" */
+        bool has_tokens;           /* false: null in JSON, as it is with text, which brings its own */
+        uint32_t tokens;           /* vocabulary of synthetic data; else 0 */
         uint32_t embedding, hidden, layers; /* widths; LSTM layers, 1..8 */
         double dropout;
-    } rnn; /* the group is /model in JSON, with the name "rnn" */
+    } rnn; /* the group is /model in JSON */
     struct job_place placement[JOB_PARTS];
     struct {
         bool has;
@@ -183,9 +188,10 @@ struct job {
         uint32_t minimum_count; /* text: a rarer word is <unk> */
         double held_out;        /* text: the last part of the lines, so large, is held out; 0 <= x < 1 */
         int classes;            /* enum job_classes, /loss/classes: the tutorial has the batch's dimension */
-        double max_norm;        /* /optimizer/max_norm: of the gradient over all owners; 0 (null): any */
-        double decay;           /* /optimizer/decay: of lr, when the held-out loss did not fall (plateau) */
-    } sequence;                 /* /data and others in JSON, as said */
+        bool has_max_norm;
+        double max_norm; /* /optimizer/max_norm: of the gradient over all owners; 0 (null): any */
+        double decay;    /* /optimizer/decay: of lr, when the held-out loss did not fall (plateau) */
+    } sequence;          /* /data and others in JSON, as said */
     struct {
         double hang_s; /* a worker that has not beaten for so long is killed */
     } supervise;
@@ -217,8 +223,8 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
 enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
                           size_t override_count, struct job_problems *problems);
 
-/* Settles what depends on the machine and is then kept: trainers.threads. Run once, before job.json is
- * written; what is set already stays. */
+/* Settles what depends on the machine and is then kept: trainers.threads, and threads of a model's parts. Run
+ * once, before job.json is written; what is set already stays. */
 void job_resolve(struct job *job);
 
 /* Writes `job` as JSON, every key of its kind present, keys in the table's order, doubles as %.17g: parsing

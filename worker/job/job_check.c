@@ -35,7 +35,7 @@ static bool store_number(void *at, const struct job_key *key, const struct json_
 static bool store_enum(void *at, const struct job_key *key, const cJSON *item)
 {
     for (int i = 0; key->names[i] != NULL; i++)
-        if (strcmp(key->names[i], item->valuestring) == 0) {
+        if (key->names[i][0] != '\0' && strcmp(key->names[i], item->valuestring) == 0) {
             *(int *)at = i;
             return true;
         }
@@ -83,6 +83,8 @@ static bool store(struct job *job, const struct job_key *key, const struct json_
         return true;
     case JOB_ROUND:
         return node->type == JSON_STRING && job_round_parse(at, item->valuestring);
+    case JOB_PLACE:
+        return node->type == JSON_STRING && job_place_parse(at, item->valuestring);
     case JOB_CHANNELS: /* check_channels */
     case JOB_OBJECT:
         break;
@@ -96,12 +98,9 @@ static bool store(struct job *job, const struct job_key *key, const struct json_
 static void suggest_name(char *text, size_t size, const struct job_key *key, const char *got)
 {
     text[0] = '\0';
-    if (strcmp(key->pointer, "/kind") == 0 && job_kind_planned(got)) {
-        snprintf(text, size, "; it is not a kind of this version");
-        return;
-    }
-    char word[JOB_NAME_BYTES]; /* of a round, the part before its number */
-    snprintf(word, sizeof word, "%.*s", (int)strcspn(got, key->type == JOB_ROUND ? " " : ""), got);
+    const bool numbered = key->type == JOB_ROUND || key->type == JOB_PLACE;
+    char word[JOB_NAME_BYTES]; /* of these, the part before the number */
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(got, numbered ? " " : ""), got);
     for (size_t i = 0; key->names != NULL && key->names[i] != NULL; i++)
         if (job_is_near(word, key->names[i]) && strcmp(word, key->names[i]) != 0)
             snprintf(text, size, "; did you mean \"%s\"?", key->names[i]);

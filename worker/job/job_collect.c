@@ -77,8 +77,13 @@ static bool report_other_kind(struct job_reading *reading, uint32_t document, st
     const struct job_key *key = job_key_member(JOB_KINDS_ALL, parent, name);
     if (key == NULL)
         return false;
-    job_complain(reading, document, span, key->pointer, "is a key of the kind \"%s\", this job is a \"%s\"",
-                 job_kind_name(ffs((int)key->kinds) - 1), job_kind_name(ffs((int)reading->kinds) - 1));
+    char kinds[SUGGESTION_BYTES] = "";
+    size_t length = 0;
+    for (unsigned left = job_key_kinds(key); left != 0; left &= left - 1)
+        length += (size_t)snprintf(kinds + length, sizeof kinds - length, "%s\"%s\"",
+                                   length == 0 ? "" : " or ", job_kind_name(ffs((int)left) - 1));
+    job_complain(reading, document, span, key->pointer, "is a key of the kind %s, this job is a \"%s\"",
+                 kinds, job_kind_name(ffs((int)reading->kinds) - 1));
     return true;
 }
 

@@ -20,6 +20,13 @@ static void write_round(FILE *stream, const struct job_round_rule *round)
     job_write_string(stream, text);
 }
 
+static void write_place(FILE *stream, const struct job_place *place)
+{
+    char text[JOB_PLACE_BYTES];
+    job_place_show(text, place);
+    job_write_string(stream, text);
+}
+
 static void write_plain(FILE *stream, const struct job *job, const struct job_key *key)
 {
     const void *at = (const char *)job + key->offset;
@@ -46,6 +53,9 @@ static void write_plain(FILE *stream, const struct job *job, const struct job_ke
         break;
     case JOB_ROUND:
         write_round(stream, at);
+        break;
+    case JOB_PLACE:
+        write_place(stream, at);
         break;
     case JOB_CHANNELS:
         write_channels(stream, at);

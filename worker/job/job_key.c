@@ -54,14 +54,18 @@ bool job_key_planned(const char *pointer)
     return false;
 }
 
+unsigned job_key_kinds(const struct job_key *key)
+{
+    unsigned kinds = 0;
+    for (size_t i = 0; i < job_key_count; i++)
+        if (strcmp(job_keys[i].pointer, key->pointer) == 0)
+            kinds |= job_keys[i].kinds;
+    return kinds;
+}
+
 const char *job_kind_name(int kind)
 {
     return job_key_at(JOB_KINDS_ALL, "/kind")->names[kind];
-}
-
-bool job_kind_planned(const char *name)
-{
-    return strcmp(name, "model-parallel") == 0;
 }
 
 /* ---- what a value may be ---- */
@@ -122,6 +126,25 @@ void job_round_show(char text[JOB_ROUND_BYTES], const struct job_round_rule *rou
                  round->number);
 }
 
+bool job_place_parse(struct job_place *place, const char *text)
+{
+    struct job_place read = {.on_server = strncmp(text, "server ", 7) == 0};
+    if (read.on_server ? !read_decimal(&read.server, text + 7, 0, JOB_SERVERS_MAX - 1)
+                       : strcmp(text, "trainer") != 0)
+        return false;
+    place->on_server = read.on_server; /* one by one: equal jobs are equal byte for byte */
+    place->server = read.server;
+    return true;
+}
+
+void job_place_show(char text[JOB_PLACE_BYTES], const struct job_place *place)
+{
+    if (place->on_server)
+        snprintf(text, JOB_PLACE_BYTES, "server %u", place->server);
+    else
+        snprintf(text, JOB_PLACE_BYTES, "trainer");
+}
+
 void job_write_string(FILE *stream, const char *text)
 {
     fputc('"', stream);
@@ -147,9 +170,13 @@ void job_number_show(char text[32], double value)
 static void expect_names(char *text, size_t size, const struct job_key *key)
 {
     int length = snprintf(text, size, key->names[1] == NULL ? "" : "one of ");
-    for (size_t i = 0; key->names[i] != NULL; i++)
-        length +=
-            snprintf(text + length, size - (size_t)length, "%s\"%s\"", i == 0 ? "" : ", ", key->names[i]);
+    const char *separator = "";
+    for (size_t i = 0; key->names[i] != NULL; i++) {
+        if (key->names[i][0] == '\0')
+            continue;
+        length += snprintf(text + length, size - (size_t)length, "%s\"%s\"", separator, key->names[i]);
+        separator = ", ";
+    }
 }
 
 static void expect_number(char *text, size_t size, const struct job_key *key)
@@ -198,6 +225,9 @@ static void expect_value(char *text, size_t size, const struct job_key *key)
         snprintf(text, size, "\"all\", \"first K\" with K in 1..%d, or \"async S\" with S in 0..%d",
                  JOB_TRAINERS_MAX, JOB_STALENESS_MAX);
         break;
+    case JOB_PLACE:
+        snprintf(text, size, "\"trainer\", or \"server K\" with K in 0..%d", JOB_SERVERS_MAX - 1);
+        break;
     }
 }
 
@@ -245,6 +275,9 @@ static void set_default(struct job *job, const struct job_key *key)
         break;
     case JOB_ROUND:
         ((struct job_round_rule *)at)->rule = (int)value;
+        break;
+    case JOB_PLACE:
+        ((struct job_place *)at)->on_server = value != 0;
         break;
     case JOB_CHANNELS:
         ((struct job_channels *)at)->count = 1;

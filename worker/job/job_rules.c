@@ -1,5 +1,6 @@
 /* The rules that bind several keys of a job. Each looks at values that have been judged good one by one, and
  * is silent where one of its own was not. Runs in whatever process reads a job, on the caller's thread. */
+#include "kernels/tensor.h"
 #include "worker/job/job_reading.h"
 
 #include <stdarg.h>
@@ -80,7 +81,7 @@ static void check_limits(struct job_reading *reading, bool any, const char *name
                         other);
 }
 
-/* ---- parameter-server ---- */
+/* ---- parameter-server and model-parallel ---- */
 
 static void check_trainers(struct job_reading *reading)
 {
@@ -92,6 +93,8 @@ static void check_trainers(struct job_reading *reading)
                         JOB_UPDATE_SAMPLES_MAX, reading->job->trainers.count, reading->job->trainers.batch,
                         (unsigned long long)samples);
 }
+
+/* ---- parameter-server ---- */
 
 /* Several batches of images are in memory at a time. `pointer` is the key of their number of samples. */
 static void check_batch(struct job_reading *reading, const char *pointer, uint32_t samples)
@@ -167,24 +170,189 @@ static void check_epochs(struct job_reading *reading)
                         "expected a limit in updates, got epochs alone: synthetic data has no epochs");
 }
 
-void job_check_rules(struct job_reading *reading)
+/* ---- model-parallel ---- */
+
+static bool is_text(const struct job_reading *reading)
+{
+    return !wrong(reading, "/data/kind") && reading->job->data.kind == JOB_DATA_TEXT;
+}
+
+static bool is_synthetic(const struct job_reading *reading)
+{
+    return !wrong(reading, "/data/kind") && reading->job->data.kind == JOB_DATA_SYNTHETIC;
+}
+
+/* The tutorial's vocabulary stands only where no text brings one. */
+static void settle_tokens(struct job_reading *reading)
 {
     struct job *job = reading->job;
-    if (reading->kinds == JOB_KINDS_OF(JOB_REINFORCE)) {
-        check_environments(reading);
-        check_rollout(reading);
-        check_limits(reading, job->stop.has_episodes || job->stop.has_running_reward, "episodes",
-                     "running_reward");
-    } else if (reading->kinds == JOB_KINDS_OF(JOB_PARAMETER_SERVER)) {
-        check_trainers(reading);
-        check_batch(reading, "/trainers/batch", job->trainers.batch);
-        check_batch(reading, "/evaluation/batch", job->evaluation.batch);
-        check_round(reading);
-        check_data_path(reading);
-        check_colors(reading, "/data/mean", &job->data.mean);
-        check_colors(reading, "/data/std", &job->data.std);
-        settle_updates(reading);
-        check_limits(reading, job->stop.has_updates || job->stop.has_epochs, "updates", "epochs");
-        check_epochs(reading);
-    }
+    if (!is_text(reading) || found_at(reading, "/model/tokens")->present)
+        return;
+    job->rnn.has_tokens = false;
+    job->rnn.tokens = 0;
+}
+
+static void check_tokens(struct job_reading *reading)
+{
+    static const char tokens[] = "/model/tokens", kind[] = "/data/kind";
+    const struct job *job = reading->job;
+    if (wrong(reading, tokens))
+        return;
+    if (is_text(reading) && job->rnn.has_tokens)
+        complain_of_two(reading, tokens, kind, tokens,
+                        "expected null where the data is a text, which brings its own vocabulary, got %u",
+                        job->rnn.tokens);
+    if (is_synthetic(reading) && !job->rnn.has_tokens)
+        complain_of_two(reading, tokens, kind, tokens,
+                        "expected the number of tokens where the data is synthetic, got null");
+}
+
+static void check_text(struct job_reading *reading)
+{
+    static const char kind[] = "/data/kind", path[] = "/data/path";
+    if (is_text(reading) && !wrong(reading, path) && reading->job->data.path[0] == '\0')
+        complain_of_two(reading, kind, path, path, "expected the file with the text, got %s",
+                        found_at(reading, path)->present ? "\"\"" : "nothing");
+}
+
+static void check_classes(struct job_reading *reading)
+{
+    static const char classes[] = "/loss/classes", kind[] = "/data/kind";
+    if (!wrong(reading, classes) && is_text(reading) && reading->job->sequence.classes == JOB_CLASSES_BATCH)
+        complain_of_two(reading, classes, kind, classes,
+                        "expected \"tokens\" where the data is a text, got \"batch\"");
+}
+
+static void check_place(struct job_reading *reading, const char *pointer, const struct job_place *place)
+{
+    static const char servers[] = "/server/count", trainers[] = "/trainers/count";
+    const struct job *job = reading->job;
+    if (wrong(reading, pointer))
+        return;
+    if (place->on_server && !wrong(reading, servers) && place->server >= job->server.count)
+        complain_of_two(reading, servers, pointer, pointer, "\"server %u\", but /server/count is %u",
+                        place->server, job->server.count);
+    if (!place->on_server && !wrong(reading, trainers) && job->trainers.count > 1)
+        complain_of_two(reading, trainers, pointer, pointer,
+                        "expected \"server K\" where there are %u trainers, got \"trainer\"",
+                        job->trainers.count);
+}
+
+/* A plateau is one of the held-out loss. */
+static void check_plateau(struct job_reading *reading)
+{
+    static const char schedule[] = "/optimizer/schedule", every[] = "/evaluation/every",
+                      held_out[] = "/data/held_out";
+    const struct job *job = reading->job;
+    if (wrong(reading, schedule) || job->optimizer.schedule != JOB_SCHEDULE_PLATEAU)
+        return;
+    if (is_synthetic(reading))
+        complain_of_two(
+            reading, schedule, "/data/kind", schedule,
+            "expected \"constant\" where the data is synthetic, with none held out, got \"plateau\"");
+    if (is_text(reading) && !wrong(reading, held_out) && !(job->sequence.held_out > 0))
+        complain_of_two(reading, schedule, held_out, schedule,
+                        "expected \"constant\" where /data/held_out is 0, got \"plateau\"");
+    if (!wrong(reading, every) && !job->evaluation.has_every)
+        complain_of_two(reading, schedule, every, schedule,
+                        "expected \"constant\" where /evaluation/every is null, got \"plateau\"");
+}
+
+/* No tensor has more elements than the kernels count. A text's vocabulary is not known here: the workers
+ * check what becomes of it. */
+static void check_sequence(struct job_reading *reading, const char *pointer, uint32_t columns)
+{
+    static const char steps[] = "/data/steps";
+    const struct job *job = reading->job;
+    uint64_t width = 4 * (uint64_t)job->rnn.hidden; /* the LSTM's gates */
+    if (wrong(reading, pointer) || wrong(reading, steps) || wrong(reading, "/model/tokens") ||
+        wrong(reading, "/model/hidden") || wrong(reading, "/model/embedding"))
+        return;
+    if (width < job->rnn.tokens)
+        width = job->rnn.tokens;
+    if (width < job->rnn.embedding)
+        width = job->rnn.embedding;
+    if ((uint64_t)job->sequence.steps * columns > SHAPE_ELEMENTS_MAX / width)
+        complain_of_two(reading, steps, pointer, pointer,
+                        "expected at most %d elements in a tensor, got %u steps * %u columns * %llu",
+                        SHAPE_ELEMENTS_MAX, job->sequence.steps, columns, (unsigned long long)width);
+}
+
+static void check_table(struct job_reading *reading, const char *pointer, uint32_t width)
+{
+    static const char tokens[] = "/model/tokens";
+    const struct job *job = reading->job;
+    if (!wrong(reading, tokens) && !wrong(reading, pointer) &&
+        (uint64_t)job->rnn.tokens * width > SHAPE_ELEMENTS_MAX)
+        complain_of_two(reading, tokens, pointer, pointer,
+                        "expected at most %d elements in a tensor, got %u tokens * %u", SHAPE_ELEMENTS_MAX,
+                        job->rnn.tokens, width);
+}
+
+/* The tutorial's number of epochs stands only where nothing else ends the job. */
+static void settle_epochs(struct job_reading *reading)
+{
+    struct job *job = reading->job;
+    if (!job->stop.has_updates || found_at(reading, "/stop/epochs")->present)
+        return;
+    job->stop.has_epochs = false;
+    job->stop.epochs = 0;
+}
+
+/* ---- all kinds ---- */
+
+static void check_reinforce(struct job_reading *reading)
+{
+    const struct job *job = reading->job;
+    check_environments(reading);
+    check_rollout(reading);
+    check_limits(reading, job->stop.has_episodes || job->stop.has_running_reward, "episodes",
+                 "running_reward");
+}
+
+static void check_parameter_server(struct job_reading *reading)
+{
+    const struct job *job = reading->job;
+    check_trainers(reading);
+    check_batch(reading, "/trainers/batch", job->trainers.batch);
+    check_batch(reading, "/evaluation/batch", job->evaluation.batch);
+    check_round(reading);
+    check_data_path(reading);
+    check_colors(reading, "/data/mean", &job->data.mean);
+    check_colors(reading, "/data/std", &job->data.std);
+    settle_updates(reading);
+    check_limits(reading, job->stop.has_updates || job->stop.has_epochs, "updates", "epochs");
+    check_epochs(reading);
+}
+
+static void check_model_parallel(struct job_reading *reading)
+{
+    static const char *const places[JOB_PARTS] = {[JOB_PART_EMBEDDING] = "/placement/embedding",
+                                                  [JOB_PART_LSTM] = "/placement/lstm",
+                                                  [JOB_PART_DECODER] = "/placement/decoder"};
+    const struct job *job = reading->job;
+    settle_tokens(reading);
+    check_tokens(reading);
+    check_text(reading);
+    check_classes(reading);
+    check_trainers(reading);
+    for (int part = 0; part < JOB_PARTS; part++)
+        check_place(reading, places[part], &job->placement[part]);
+    check_plateau(reading);
+    check_sequence(reading, "/trainers/batch", job->trainers.batch);
+    check_sequence(reading, "/evaluation/batch", job->evaluation.batch);
+    check_table(reading, "/model/embedding", job->rnn.embedding);
+    check_table(reading, "/model/hidden", job->rnn.hidden);
+    settle_epochs(reading);
+    check_limits(reading, job->stop.has_updates || job->stop.has_epochs, "updates", "epochs");
+}
+
+void job_check_rules(struct job_reading *reading)
+{
+    if (reading->kinds == JOB_KINDS_OF(JOB_REINFORCE))
+        check_reinforce(reading);
+    else if (reading->kinds == JOB_KINDS_OF(JOB_PARAMETER_SERVER))
+        check_parameter_server(reading);
+    else if (reading->kinds == JOB_KINDS_OF(JOB_MODEL_PARALLEL))
+        check_model_parallel(reading);
 }

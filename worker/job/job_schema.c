@@ -1,8 +1,8 @@
 /* The JSON schema (draft 2020-12) of job files, out of the table. What an editor underlines with it is what
- * the daemon refuses, but for rules on products of numbers and on a round's number of trainers, which no
- * schema can say, and for the bytes of a path and which they are. The first keyword that applies is the kind,
- * which picks one of two descriptions: an editor then names the key at fault, where alternatives would only
- * say that none fits. Runs in the supervisor's program, at the developer's wish. */
+ * the daemon refuses, but for rules on products of numbers, on a round's number of trainers and on the server
+ * of a part, which no schema can say, and for the bytes of a path and which they are. The first keyword that
+ * applies is the kind, which picks one of the descriptions: an editor then names the key at fault, where
+ * alternatives would only say that none fits. Runs in the supervisor's program, at the developer's wish. */
 #include "worker/job/job.h"
 
 #include "worker/job/job_table.h"
@@ -17,6 +17,26 @@ static const char epochs_rule[] =
     "\"required\": [\"stop\"]},\n"
     "      \"then\": {\"properties\": {\"stop\": {\"properties\": {\"updates\": {\"type\": \"integer\"}}, "
     "\"required\": [\"updates\"]}}}";
+
+/* Of a model-parallel: what a text brings itself, what is of one trainer only, what a plateau is one of. */
+static const char parallel_rules[] =
+    "\"allOf\": [\n"
+    "        {\"if\": {\"properties\": {\"data\": {\"properties\": {\"kind\": {\"const\": \"text\"}}, "
+    "\"required\": [\"kind\"]}}, \"required\": [\"data\"]},\n"
+    "          \"then\": {\"properties\": {\"model\": {\"properties\": {\"tokens\": {\"type\": \"null\"}}}, "
+    "\"loss\": {\"properties\": {\"classes\": {\"const\": \"tokens\"}}}}},\n"
+    "          \"else\": {\"properties\": {\"model\": {\"properties\": {\"tokens\": {\"type\": "
+    "\"integer\"}}}, "
+    "\"optimizer\": {\"properties\": {\"schedule\": {\"const\": \"constant\"}}}}}},\n"
+    "        {\"if\": {\"properties\": {\"trainers\": {\"properties\": {\"count\": {\"minimum\": 2}}, "
+    "\"required\": [\"count\"]}}, \"required\": [\"trainers\"]},\n"
+    "          \"then\": {\"properties\": {\"placement\": {\"properties\": {\"embedding\": {\"pattern\": "
+    "\"^server\"}, \"lstm\": {\"pattern\": \"^server\"}, \"decoder\": {\"pattern\": \"^server\"}}, "
+    "\"required\": [\"lstm\"]}}, \"required\": [\"placement\"]}},\n"
+    "        {\"if\": {\"properties\": {\"optimizer\": {\"properties\": {\"schedule\": {\"const\": "
+    "\"plateau\"}}, \"required\": [\"schedule\"]}}, \"required\": [\"optimizer\"]},\n"
+    "          \"then\": {\"properties\": {\"evaluation\": {\"properties\": {\"every\": {\"type\": "
+    "\"integer\"}}}, \"data\": {\"properties\": {\"held_out\": {\"exclusiveMinimum\": 0}}}}}}\n      ]";
 
 static void write_type_name(FILE *stream, const struct job_key *key, const char *type)
 {
@@ -42,6 +62,18 @@ static void write_bounds(FILE *stream, const struct job_key *key)
     fprintf(stream, ", \"%s\": %s", key->max_open ? "exclusiveMaximum" : "maximum", number);
 }
 
+static void write_names(FILE *stream, const struct job_key *key)
+{
+    const char *separator = "\"enum\": [";
+    for (size_t i = 0; key->names[i] != NULL; i++) {
+        if (key->names[i][0] == '\0')
+            continue;
+        fprintf(stream, "%s\"%s\"", separator, key->names[i]);
+        separator = ", ";
+    }
+    fputc(']', stream);
+}
+
 static void write_type(FILE *stream, const struct job_key *key)
 {
     switch (key->type) {
@@ -56,10 +88,7 @@ static void write_type(FILE *stream, const struct job_key *key)
     case JOB_ENUM:
     case JOB_CHOICE:
     case JOB_ENVIRONMENT:
-        fputs("\"enum\": [", stream);
-        for (size_t i = 0; key->names[i] != NULL; i++)
-            fprintf(stream, "%s\"%s\"", i == 0 ? "" : ", ", key->names[i]);
-        fputc(']', stream);
+        write_names(stream, key);
         break;
     case JOB_NAME:
         fprintf(stream, "\"type\": \"string\", \"pattern\": \"^[A-Za-z0-9_][A-Za-z0-9._-]{0,%d}$\"",
@@ -73,6 +102,9 @@ static void write_type(FILE *stream, const struct job_key *key)
         fputs("\"type\": \"string\", \"pattern\": \"^(all|first ([1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-6])"
               "|async ([0-9]|[1-5][0-9]|6[0-4]))$\"",
               stream);
+        break;
+    case JOB_PLACE:
+        fputs("\"type\": \"string\", \"pattern\": \"^(trainer|server ([0-9]|1[0-5]))$\"", stream);
         break;
     case JOB_OBJECT:
         break;
@@ -90,6 +122,8 @@ static void write_default(FILE *stream, const struct job_key *key)
         fputs("null", stream);
     else if (key->type == JOB_BOOLEAN)
         fputs(key->default_number != 0 ? "true" : "false", stream);
+    else if (key->type == JOB_PLACE)
+        fputs(key->default_number != 0 ? "\"server 0\"" : "\"trainer\"", stream);
     else if (key->names != NULL)
         job_write_string(stream, key->names[(size_t)key->default_number]);
     else if (key->type == JOB_PATH)
@@ -173,6 +207,8 @@ static void write_kind(FILE *stream, int kind)
     write_required(stream, kind);
     if (kind == JOB_PARAMETER_SERVER)
         fprintf(stream, "      %s,\n", epochs_rule);
+    if (kind == JOB_MODEL_PARALLEL)
+        fprintf(stream, "      %s,\n", parallel_rules);
     fputs("      \"properties\": {", stream);
     const char *separator = "\n        ";
     for (size_t i = 0; i < job_key_count; i++) {

@@ -20,10 +20,14 @@ enum {
     ANY = JOB_KINDS_ALL,
     REINFORCE = JOB_KINDS_OF(JOB_REINFORCE),
     SERVER = JOB_KINDS_OF(JOB_PARAMETER_SERVER),
+    PARALLEL = JOB_KINDS_OF(JOB_MODEL_PARALLEL),
+    TRAINERS = SERVER | PARALLEL, /* both have servers and trainers */
 };
 
-static const char *const kind_names[] = {
-    [JOB_REINFORCE] = "reinforce", [JOB_PARAMETER_SERVER] = "parameter-server", NULL};
+static const char *const kind_names[] = {[JOB_REINFORCE] = "reinforce",
+                                         [JOB_PARAMETER_SERVER] = "parameter-server",
+                                         [JOB_MODEL_PARALLEL] = "model-parallel",
+                                         NULL};
 static const char *const device_names[] = {
     [JOB_DEVICE_AUTO] = "auto", [JOB_DEVICE_CPU] = "cpu", [JOB_DEVICE_GPU] = "gpu", NULL};
 static const char *const rollout_names[] = {
@@ -50,6 +54,22 @@ static const char *const data_names[] = {[JOB_DATA_SYNTHETIC] = "synthetic",
                                          [JOB_DATA_CIFAR] = "cifar",
                                          [JOB_DATA_FOLDER] = "folder",
                                          NULL};
+static const char *const rnn_names[] = {"rnn", NULL};
+static const char *const place_names[] = {"trainer", "server", NULL};
+static const char *const class_names[] = {
+    [JOB_CLASSES_TOKENS] = "tokens", [JOB_CLASSES_BATCH] = "batch", NULL};
+static const char *const parallel_round_names[] = {
+    [JOB_ROUND_ALL] = "all", [JOB_ROUND_FIRST] = "", [JOB_ROUND_ASYNC] = "async", NULL};
+static const char *const parallel_schedule_names[] = {[JOB_SCHEDULE_CONSTANT] = "constant",
+                                                      [JOB_SCHEDULE_LINEAR] = "",
+                                                      [JOB_SCHEDULE_PLATEAU] = "plateau",
+                                                      NULL};
+static const char *const parallel_data_names[] = {[JOB_DATA_SYNTHETIC] = "synthetic",
+                                                  [JOB_DATA_IDX] = "",
+                                                  [JOB_DATA_CIFAR] = "",
+                                                  [JOB_DATA_FOLDER] = "",
+                                                  [JOB_DATA_TEXT] = "text",
+                                                  NULL};
 static const char *const fit_names[] = {[JOB_FIT_PAD] = "pad", [JOB_FIT_RESIZE] = "resize", NULL};
 
 /* What binds several keys of a group; the table says what each of them may be. A stop without either limit
@@ -63,6 +83,10 @@ static const char server_rule[] =
     "\"if\": {\"properties\": {\"round\": {\"pattern\": \"^(first|async)\"}}, \"required\": [\"round\"]},\n"
     "          \"then\": {\"properties\": {\"count\": {\"const\": 1}}}";
 
+static const char parallel_data_rule[] =
+    "\"if\": {\"properties\": {\"kind\": {\"const\": \"text\"}}, \"required\": [\"kind\"]},\n"
+    "          \"then\": {\"properties\": {\"path\": {\"minLength\": 1}}, \"required\": [\"path\"]}";
+
 static const char data_rule[] =
     "\"if\": {\"properties\": {\"kind\": {\"const\": \"synthetic\"}}},\n"
     "          \"else\": {\"properties\": {\"path\": {\"minLength\": 1}}, \"required\": [\"path\"]},\n"
@@ -74,7 +98,8 @@ const struct job_key job_keys[] = {
     {"/kind", ANY, JOB_ENUM, AT(kind), .names = kind_names, .required = true,
      .description =
          "what the job does; reinforce: one agent learns a policy from the episodes of its observers; "
-         "parameter-server: trainers learn a model together, whose parameters the servers keep"},
+         "parameter-server: trainers learn a model together, whose parameters the servers keep; "
+         "model-parallel: the parts of one model live on several workers, which call each other"},
     {"/name", ANY, JOB_NAME, AT(name),
      .description = "names the run directory; by default the file's own name without its ending"},
     {"/seed", ANY, JOB_INTEGER, AT(seed), RANGE(0, SEED_MAX), BY_DEFAULT(543),
@@ -124,10 +149,11 @@ const struct job_key job_keys[] = {
     {"/returns/normalize", REINFORCE, JOB_BOOLEAN, AT(returns.normalize), BY_DEFAULT(0),
      .description = "bring each environment's returns to mean 0 and standard deviation 1"},
 
-    {"/transport", SERVER, JOB_ENUM, AT(transport), .names = transport_names,
+    {"/transport", TRAINERS, JOB_ENUM, AT(transport), .names = transport_names,
      BY_DEFAULT(JOB_TRANSPORT_SHARED),
-     .description = "how gradients and parameters travel; shared: in memory that both ends map, without a "
-                    "copy; inline: in messages, as they do between hosts. The numbers are the same"},
+     .description =
+         "how gradients, parameters and activations travel; shared: in memory that both ends map, "
+         "without a copy; inline: in messages, as they do between hosts. The numbers are the same"},
 
     {"/model", SERVER, JOB_OBJECT, .description = "what is trained: a ResNet as torchvision's"},
     {"/model/name", SERVER, JOB_ENUM, AT(model.name), .names = model_names, BY_DEFAULT(JOB_MODEL_RESNET50),
@@ -137,19 +163,59 @@ const struct job_key job_keys[] = {
     {"/model/width", SERVER, JOB_INTEGER, AT(model.width), RANGE(1, 1024), BY_DEFAULT(64),
      .description = "channels of the first stage; 64 is the paper's"},
 
-    {"/init", SERVER, JOB_PATH, AT(init.path), RANGE(1, JOB_PATH_BYTES - 1), NULLABLE(init.has_path),
+    {"/model", PARALLEL, JOB_OBJECT,
+     .description = "what is trained: a language model of an embedding, an LSTM and a decoder"},
+    {"/model/name", PARALLEL, JOB_CHOICE, AT(rnn.name), .names = rnn_names, BY_DEFAULT(0),
+     .description = "the architecture"},
+    {"/model/tokens", PARALLEL, JOB_INTEGER, AT(rnn.tokens), RANGE(1, JOB_TOKENS_MAX),
+     NULLABLE(rnn.has_tokens), BY_DEFAULT(10),
+     .description = "the vocabulary of synthetic data; null with a text, which brings its own"},
+    {"/model/embedding", PARALLEL, JOB_INTEGER, AT(rnn.embedding), RANGE(1, 16384), BY_DEFAULT(2),
+     .description = "numbers that stand for a token"},
+    {"/model/hidden", PARALLEL, JOB_INTEGER, AT(rnn.hidden), RANGE(1, 16384), BY_DEFAULT(3),
+     .description = "width of each LSTM layer"},
+    {"/model/layers", PARALLEL, JOB_INTEGER, AT(rnn.layers), RANGE(1, JOB_LAYERS_MAX), BY_DEFAULT(4),
+     .description = "LSTM layers"},
+    {"/model/dropout", PARALLEL, JOB_NUMBER, AT(rnn.dropout), RANGE(0, 1), .max_open = true, BY_DEFAULT(0.5),
+     .description = "probability with which a unit is dropped: behind the embedding and every LSTM layer"},
+
+    {"/placement", PARALLEL, JOB_OBJECT,
+     .description = "where each part of the model lives: \"trainer\", where there is one trainer only, or "
+                    "\"server K\". The numbers are the same"},
+    {"/placement/embedding", PARALLEL, JOB_PLACE, AT(placement[JOB_PART_EMBEDDING]), .names = place_names,
+     BY_DEFAULT(1), .description = "the worker with the table of embeddings"},
+    {"/placement/lstm", PARALLEL, JOB_PLACE, AT(placement[JOB_PART_LSTM]), .names = place_names,
+     BY_DEFAULT(0), .description = "the worker with the LSTM layers"},
+    {"/placement/decoder", PARALLEL, JOB_PLACE, AT(placement[JOB_PART_DECODER]), .names = place_names,
+     BY_DEFAULT(1), .description = "the worker with the layer that turns the LSTM's output into logits"},
+
+    {"/threads", PARALLEL, JOB_OBJECT,
+     .description = "math threads of each part, wherever it lives, for they can change a sum; null: all "
+                    "processors, settled when the run begins"},
+    {"/threads/embedding", PARALLEL, JOB_INTEGER, AT(threads[JOB_PART_EMBEDDING].count), RANGE(1, 1024),
+     NULLABLE(threads[JOB_PART_EMBEDDING].has), .null_by_default = true, .description = "of the embedding"},
+    {"/threads/lstm", PARALLEL, JOB_INTEGER, AT(threads[JOB_PART_LSTM].count), RANGE(1, 1024),
+     NULLABLE(threads[JOB_PART_LSTM].has), .null_by_default = true, .description = "of the LSTM"},
+    {"/threads/decoder", PARALLEL, JOB_INTEGER, AT(threads[JOB_PART_DECODER].count), RANGE(1, 1024),
+     NULLABLE(threads[JOB_PART_DECODER].has), .null_by_default = true, .description = "of the decoder"},
+
+    {"/init", TRAINERS, JOB_PATH, AT(init.path), RANGE(1, JOB_PATH_BYTES - 1), NULLABLE(init.has_path),
      .null_by_default = true,
      .description = "a safetensors file with the values that the model begins with; null: drawn at random"},
 
-    {"/trainers", SERVER, JOB_OBJECT, .description = "the processes that compute gradients"},
+    {"/trainers", TRAINERS, JOB_OBJECT, .description = "the processes that compute gradients"},
     {"/trainers/count", SERVER, JOB_INTEGER, AT(trainers.count), RANGE(1, JOB_TRAINERS_MAX), BY_DEFAULT(5),
      .description = "trainer processes"},
     {"/trainers/batch", SERVER, JOB_INTEGER, AT(trainers.batch), RANGE(1, 65536), BY_DEFAULT(20),
      .description = "samples of each trainer in a step; at most 1048576 in all of them together"},
-    {"/trainers/threads", SERVER, JOB_INTEGER, AT(trainers.threads), RANGE(1, 1024),
+    {"/trainers/count", PARALLEL, JOB_INTEGER, AT(trainers.count), RANGE(1, JOB_TRAINERS_MAX), BY_DEFAULT(1),
+     .description = "trainer processes, which share the parts; the first one leads"},
+    {"/trainers/batch", PARALLEL, JOB_INTEGER, AT(trainers.batch), RANGE(1, 65536), BY_DEFAULT(3),
+     .description = "columns of tokens of each trainer; at most 1048576 in all of them together"},
+    {"/trainers/threads", TRAINERS, JOB_INTEGER, AT(trainers.threads), RANGE(1, 1024),
      NULLABLE(trainers.has_threads), .null_by_default = true,
-     .description = "math threads of each trainer; null: processors / trainers, at least 1, settled when the "
-                    "run begins"},
+     .description = "math threads of each trainer (of a model-parallel job: of its loss); null: processors / "
+                    "trainers, at least 1, settled when the run begins"},
 
     {"/server", SERVER, JOB_OBJECT, .schema_rule = server_rule,
      .description = "the processes that keep the parameters and move them"},
@@ -160,6 +226,15 @@ const struct job_key job_keys[] = {
                     "that are done first; async S: each alone, computed from parameters at most S updates "
                     "old. The last two with one server only"},
 
+    {"/server", PARALLEL, JOB_OBJECT,
+     .description = "the processes that hold the parts which trainers share"},
+    {"/server/count", PARALLEL, JOB_INTEGER, AT(server.count), RANGE(1, JOB_SERVERS_MAX), BY_DEFAULT(1),
+     .description = "server processes"},
+    {"/server/round", PARALLEL, JOB_ENUM, AT(server.round.rule), .names = parallel_round_names,
+     BY_DEFAULT(JOB_ROUND_ALL),
+     .description = "whose gradients make an update; all: every trainer's, added up; async: each alone, when "
+                    "it comes, from the parameters that its forward read, however old they are by then"},
+
     {"/loss", ANY, JOB_OBJECT, .description = "what is minimized"},
     {"/loss/reduction", REINFORCE, JOB_ENUM, AT(loss.reduction), .names = reduction_names,
      BY_DEFAULT(JOB_REDUCTION_SUM),
@@ -168,16 +243,23 @@ const struct job_key job_keys[] = {
 
     {"/loss/name", SERVER, JOB_ENUM, AT(loss.name), .names = loss_names, BY_DEFAULT(JOB_LOSS_MSE),
      .description = "mse: mean square distance to the one-hot label; cross_entropy: of the softmax"},
+    {"/loss/classes", PARALLEL, JOB_ENUM, AT(sequence.classes), .names = class_names,
+     BY_DEFAULT(JOB_CLASSES_TOKENS),
+     .description =
+         "what the cross entropy takes for classes; tokens: the vocabulary; batch: the columns of a "
+         "batch, as the tutorial has it, with synthetic data only"},
 
     {"/optimizer", ANY, JOB_OBJECT, .description = "how a gradient moves the parameters"},
     {"/optimizer/name", REINFORCE, JOB_CHOICE, AT(optimizer.name), .names = adam_names, BY_DEFAULT(0),
      .description = "the method"},
-    {"/optimizer/name", SERVER, JOB_CHOICE, AT(optimizer.name), .names = sgd_names, BY_DEFAULT(0),
+    {"/optimizer/name", TRAINERS, JOB_CHOICE, AT(optimizer.name), .names = sgd_names, BY_DEFAULT(0),
      .description = "the method"},
     {"/optimizer/lr", REINFORCE, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
      BY_DEFAULT(0.01), .description = "learning rate"},
     {"/optimizer/lr", SERVER, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true, BY_DEFAULT(0.001),
      .description = "learning rate, of the first update"},
+    {"/optimizer/lr", PARALLEL, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 100), .min_open = true,
+     BY_DEFAULT(0.05), .description = "learning rate, of the first update"},
     {"/optimizer/beta1", REINFORCE, JOB_NUMBER, AT(optimizer.beta1), RANGE(0, 1), .max_open = true,
      BY_DEFAULT(0.9), .description = "decay of the gradient's running mean"},
     {"/optimizer/beta2", REINFORCE, JOB_NUMBER, AT(optimizer.beta2), RANGE(0, 1), .max_open = true,
@@ -189,6 +271,18 @@ const struct job_key job_keys[] = {
     {"/optimizer/schedule", SERVER, JOB_ENUM, AT(optimizer.schedule), .names = schedule_names,
      BY_DEFAULT(JOB_SCHEDULE_CONSTANT),
      .description = "of the learning rate; linear: it falls evenly, to nothing behind the last update"},
+    {"/optimizer/momentum", PARALLEL, JOB_NUMBER, AT(optimizer.momentum), RANGE(0, 1), .max_open = true,
+     BY_DEFAULT(0), .description = "how much of the last step goes into the next"},
+    {"/optimizer/schedule", PARALLEL, JOB_ENUM, AT(optimizer.schedule), .names = parallel_schedule_names,
+     BY_DEFAULT(JOB_SCHEDULE_CONSTANT),
+     .description =
+         "of the learning rate; plateau: it is multiplied by decay whenever an evaluation finds the "
+         "held-out loss no lower than the lowest so far"},
+    {"/optimizer/decay", PARALLEL, JOB_NUMBER, AT(sequence.decay), RANGE(0, 1), .min_open = true,
+     .max_open = true, BY_DEFAULT(0.25), .description = "binds the schedule plateau only"},
+    {"/optimizer/max_norm", PARALLEL, JOB_NUMBER, AT(sequence.max_norm), RANGE(0, 1e9), .min_open = true,
+     NULLABLE(sequence.has_max_norm), .null_by_default = true,
+     .description = "the norm of the gradient, over all parts, to which a larger one is cut; null: none"},
 
     {"/running_reward", REINFORCE, JOB_OBJECT,
      .description = "the smoothed reward: weight * new + (1 - weight) * old"},
@@ -223,12 +317,35 @@ const struct job_key job_keys[] = {
     {"/data/limit", SERVER, JOB_INTEGER, AT(data.limit), RANGE(1, 1e9), NULLABLE(data.has_limit),
      .null_by_default = true, .description = "so many training samples only, the first of the files"},
 
+    {"/data", PARALLEL, JOB_OBJECT, .schema_rule = parallel_data_rule, .description = "the tokens"},
+    {"/data/kind", PARALLEL, JOB_ENUM, AT(data.kind), .names = parallel_data_names,
+     BY_DEFAULT(JOB_DATA_SYNTHETIC),
+     .description = "synthetic: random tokens, no file; text: the words of a file, each to be foretold from "
+                    "those before it"},
+    {"/data/path", PARALLEL, JOB_PATH, AT(data.path), RANGE(0, JOB_PATH_BYTES - 1),
+     .description = "the text, a file of UTF-8; from where the daemon was started, unless it begins with /"},
+    {"/data/steps", PARALLEL, JOB_INTEGER, AT(sequence.steps), RANGE(1, 65536), BY_DEFAULT(5),
+     .description = "tokens of a column in one update, through which the gradient goes back"},
+    {"/data/updates", PARALLEL, JOB_INTEGER, AT(sequence.updates), RANGE(1, 1e9), BY_DEFAULT(5),
+     .description = "of synthetic data: updates in an epoch"},
+    {"/data/minimum_count", PARALLEL, JOB_INTEGER, AT(sequence.minimum_count), RANGE(1, 1e9), BY_DEFAULT(1),
+     .description = "of a text: a word that is rarer in its training part is <unk>"},
+    {"/data/held_out", PARALLEL, JOB_NUMBER, AT(sequence.held_out), RANGE(0, 1), .max_open = true,
+     BY_DEFAULT(0.1), .description = "of a text: the part of its lines, at the end, that is held out"},
+
     {"/evaluation", SERVER, JOB_OBJECT, .description = "loss and accuracy on the held-out data"},
     {"/evaluation/every", SERVER, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
      NULLABLE(evaluation.has_every), BY_DEFAULT(1),
      .description = "epochs from one to the next; null: none. Synthetic data has none held out"},
     {"/evaluation/batch", SERVER, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(100),
      .description = "samples in a forward"},
+
+    {"/evaluation", PARALLEL, JOB_OBJECT, .description = "loss and perplexity on the held-out text"},
+    {"/evaluation/every", PARALLEL, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
+     NULLABLE(evaluation.has_every), BY_DEFAULT(1),
+     .description = "epochs from one to the next; null: none. Synthetic data has none held out"},
+    {"/evaluation/batch", PARALLEL, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(10),
+     .description = "columns into which the held-out text is cut"},
 
     {"/stop", REINFORCE, JOB_OBJECT, .schema_rule = STOP_RULE("episodes", "running_reward", "number"),
      .description = "when the job ends: at the first limit that is reached; one of them must be set"},
@@ -244,19 +361,29 @@ const struct job_key job_keys[] = {
     {"/stop/epochs", SERVER, JOB_INTEGER, AT(stop.epochs), RANGE(1, 1e6), NULLABLE(stop.has_epochs),
      .null_by_default = true,
      .description = "after so many times through the training data, of which synthetic data has no end"},
+    {"/stop", PARALLEL, JOB_OBJECT, .schema_rule = STOP_RULE("epochs", "updates", "integer"),
+     .description = "when the job ends: at the first limit that is reached; one of them must be set"},
+    {"/stop/updates", PARALLEL, JOB_INTEGER, AT(stop.updates), RANGE(1, 1e9), NULLABLE(stop.has_updates),
+     .null_by_default = true, .description = "after so many updates"},
+    {"/stop/epochs", PARALLEL, JOB_INTEGER, AT(stop.epochs), RANGE(1, 1e6), NULLABLE(stop.has_epochs),
+     BY_DEFAULT(10),
+     .description = "after so many times through the training data; without this key, null where updates is "
+                    "set"},
 
     {"/log", ANY, JOB_OBJECT, .description = "what is written"},
     {"/log/every", ANY, JOB_INTEGER, AT(log.every), RANGE(1, 1e6), BY_DEFAULT(1),
-     .description = "episodes or updates from line to line of episodes.log; episodes.jsonl has every one"},
+     .description =
+         "episodes or updates from line to line of episodes.log; episodes.jsonl has every one, but "
+         "of a model-parallel job the same as episodes.log, each with the mean loss since the last"},
 
-    {"/checkpoint", SERVER, JOB_OBJECT, .description = "what a run can be resumed from"},
-    {"/checkpoint/every", SERVER, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
+    {"/checkpoint", TRAINERS, JOB_OBJECT, .description = "what a run can be resumed from"},
+    {"/checkpoint/every", TRAINERS, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
      NULLABLE(checkpoint.has_every), BY_DEFAULT(100),
      .description = "updates from one to the next; the last update makes one in any case"},
-    {"/checkpoint/every_s", SERVER, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
+    {"/checkpoint/every_s", TRAINERS, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
      NULLABLE(checkpoint.has_every_s), .null_by_default = true,
      .description = "seconds from one to the next, besides"},
-    {"/checkpoint/keep", SERVER, JOB_INTEGER, AT(checkpoint.keep), RANGE(1, 1000), BY_DEFAULT(3),
+    {"/checkpoint/keep", TRAINERS, JOB_INTEGER, AT(checkpoint.keep), RANGE(1, 1000), BY_DEFAULT(3),
      .description = "so many of the newest stay"},
 
     {"/supervise", ANY, JOB_OBJECT, .description = "how the worker processes are watched"},

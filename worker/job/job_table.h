@@ -20,19 +20,22 @@ enum job_type {
     JOB_NAME,        /* char[JOB_NAME_BYTES]: a name that is safe as a file's, job_name_valid */
     JOB_PATH,        /* char[JOB_PATH_BYTES]: min..max bytes of text that can be shown as it is */
     JOB_ROUND,       /* struct job_round_rule; the names are those of enum job_round */
+    JOB_PLACE,       /* struct job_place */
     JOB_CHANNELS,    /* struct job_channels: an array of 1 or 3 numbers */
 };
 
 enum {
-    JOB_KEYS_MAX = 128,
+    JOB_KEYS_MAX = 192,
     JOB_EXPECTED_BYTES = 200,
     JOB_STALENESS_MAX = 64, /* S of "async S" */
     JOB_ROUND_BYTES = 16,   /* of a round's rule as text */
+    JOB_PLACE_BYTES = 16,   /* of a part's place as text */
 };
 
 /* Sets of kinds: one bit for each of enum job_kind. */
 #define JOB_KINDS_OF(kind) (1u << (kind))
-#define JOB_KINDS_ALL (JOB_KINDS_OF(JOB_REINFORCE) | JOB_KINDS_OF(JOB_PARAMETER_SERVER))
+#define JOB_KINDS_ALL                                                                                        \
+    (JOB_KINDS_OF(JOB_REINFORCE) | JOB_KINDS_OF(JOB_PARAMETER_SERVER) | JOB_KINDS_OF(JOB_MODEL_PARALLEL))
 
 struct job_key {
     const char *pointer; /* JSON pointer; the members of "/a" begin with "/a/" */
@@ -47,7 +50,8 @@ struct job_key {
     bool nullable;            /* null is allowed, and makes the bool at `offset_present` false */
     bool null_by_default;     /* nullable only */
     size_t offset_present;    /* nullable only */
-    const char *const *names; /* JOB_ENUM, JOB_CHOICE, JOB_ENVIRONMENT, JOB_ROUND: ends with NULL */
+    const char *const *names; /* JOB_ENUM, JOB_CHOICE, JOB_ENVIRONMENT, JOB_ROUND, JOB_PLACE: ends with NULL;
+                                 "": a number of the enum that this key does not know */
     double default_number;    /* JOB_BOOLEAN: 0 or 1; where there are names: the index of one */
     const char *description;
     const char *schema_rule; /* JOB_OBJECT: more members for its schema, as JSON text, or NULL */
@@ -71,14 +75,14 @@ const char *job_key_name(const struct job_key *key);
 /* Whether a key is allowed everywhere and means nothing to us: "$schema", and what begins with _. */
 bool job_key_ignored(const char *name);
 
+/* The kinds that have a key at that key's pointer, be it this line or another. */
+unsigned job_key_kinds(const struct job_key *key);
+
 /* Whether `pointer` names a key that later versions of this program are meant to have. */
 bool job_key_planned(const char *pointer);
 
 /* The name of a kind of job. */
 const char *job_kind_name(int kind);
-
-/* Whether `name` is a kind of job that later versions are meant to have. */
-bool job_kind_planned(const char *name);
 
 /* Whether `name` is 1..63 of A-Z a-z 0-9 . _ - and begins with neither . nor -. */
 bool job_name_valid(const char *name);
@@ -91,6 +95,10 @@ bool job_path_valid(const char *text, double min, double max);
  */
 bool job_round_parse(struct job_round_rule *round, const char *text);
 void job_round_show(char text[JOB_ROUND_BYTES], const struct job_round_rule *round);
+
+/* Reads "trainer" or "server K", K in decimal without leading zeros. False: it is neither. */
+bool job_place_parse(struct job_place *place, const char *text);
+void job_place_show(char text[JOB_PLACE_BYTES], const struct job_place *place);
 
 /* Writes what a value must be: "an integer in 1..1024", "one of \"auto\", \"cpu\", \"gpu\"". */
 void job_key_expected(char text[JOB_EXPECTED_BYTES], const struct job_key *key);
