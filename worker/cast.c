@@ -7,12 +7,13 @@
 
 struct cast cast_of(const struct job *job)
 {
-    if (job->kind == JOB_PARAMETER_SERVER)
+    if (job->kind != JOB_REINFORCE)
         return (struct cast){.servers = job->server.count,
                              .clients = job->trainers.count,
                              .server_role = WIRE_ROLE_PSERVER,
                              .client_role = WIRE_ROLE_TRAINER,
-                             .segments = job->transport == JOB_TRANSPORT_SHARED};
+                             .segments = job->transport == JOB_TRANSPORT_SHARED,
+                             .lead = job->kind == JOB_MODEL_PARALLEL ? (uint16_t)job->server.count : 0};
     return (struct cast){.servers = 1,
                          .clients = job->observers.count,
                          .server_role = WIRE_ROLE_AGENT,

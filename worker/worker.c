@@ -2,6 +2,7 @@
 #include "worker/worker.h"
 
 #include "kernels/base/log.h"
+#include "worker/job/job_table.h"
 #include "worker/net/rpc.h"
 
 #include <poll.h>
@@ -13,11 +14,31 @@
 #include <unistd.h>
 
 static const struct role roles[] = {
-    {"agent", WIRE_ROLE_AGENT, agent_run},
-    {"observer", WIRE_ROLE_OBSERVER, observer_run},
-    {"pserver", WIRE_ROLE_PSERVER, pserver_run},
-    {"trainer", WIRE_ROLE_TRAINER, trainer_run},
+    {"agent", WIRE_ROLE_AGENT},
+    {"observer", WIRE_ROLE_OBSERVER},
+    {"pserver", WIRE_ROLE_PSERVER},
+    {"trainer", WIRE_ROLE_TRAINER},
 };
+
+/* Who has which part in which kind of job. */
+static const struct {
+    int job_kind;
+    uint8_t wire;
+    role_run *run;
+} parts[] = {
+    {JOB_REINFORCE, WIRE_ROLE_AGENT, agent_run},
+    {JOB_REINFORCE, WIRE_ROLE_OBSERVER, observer_run},
+    {JOB_PARAMETER_SERVER, WIRE_ROLE_PSERVER, pserver_run},
+    {JOB_PARAMETER_SERVER, WIRE_ROLE_TRAINER, trainer_run},
+};
+
+role_run *role_run_of(uint8_t wire, int job_kind)
+{
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].wire == wire && parts[i].job_kind == job_kind)
+            return parts[i].run;
+    return NULL;
+}
 
 const struct role *role_by_wire(uint8_t wire)
 {
@@ -176,6 +197,15 @@ static enum status read_start(struct worker *worker, const struct role *role, st
     return read_job(worker, worker->job_text, worker->job_bytes, "job", error);
 }
 
+static enum status run_role(const struct role *role, struct worker *worker, struct error *error)
+{
+    role_run *run = role_run_of(role->wire, worker->job.kind);
+    if (run == NULL)
+        return error_set(error, STATUS_INVALID, "a job of kind %s has no part for the role %s",
+                         job_kind_name(worker->job.kind), role->name);
+    return run(worker, error);
+}
+
 int worker_main(const struct role *role)
 {
     static struct worker worker;
@@ -189,7 +219,7 @@ int worker_main(const struct role *role)
         log_name(name);
         uint64_t hang_us = (uint64_t)(worker.job.supervise.hang_s * 1e6);
         worker.beat_us = hang_us / 4 < 1000000 ? hang_us / 4 : 1000000;
-        status = role->run(&worker, &error);
+        status = run_role(role, &worker, &error);
     }
     if (status == STATUS_OK)
         return 0;

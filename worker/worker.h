@@ -40,12 +40,14 @@ role_run trainer_run;
 struct role {
     const char *name; /* "agent" */
     uint8_t wire;     /* enum wire_role */
-    role_run *run;
 };
 
 /* The role by its wire number or by its name; NULL when there is none. */
 const struct role *role_by_wire(uint8_t wire);
 const struct role *role_by_name(const char *name);
+
+/* What the role does in a job of this kind; NULL when it has no part in one. */
+role_run *role_run_of(uint8_t wire, int job_kind);
 
 /* Runs the worker whose control line stands at CONTROL_FD; `role` is what its command line says. */
 int worker_main(const struct role *role);
