@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_BYTES = 64, STEPS_MAX = 8, SAMPLE = 256, VECTOR_VALUES = 2 };
+enum { NAME_BYTES = 64, STEPS_MAX = 16, SAMPLE = 256, VECTOR_VALUES = 2 };
 
 static const char *const kind_names[GOLDEN_KINDS] = {"output", "loss", "gradient", "update", "statistic"};
 

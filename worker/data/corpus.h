@@ -57,8 +57,8 @@ enum corpus_draw { CORPUS_TOKENS = 0, CORPUS_TARGETS = 1, CORPUS_HIDDEN = 2, COR
 
 enum { CORPUS_UPDATE_BITS_MAX = 54 };
 
-/* Tokens or targets of update `update` (below 2^54) of trainer `trainer`: `count` numbers uniform in [0,
- * below). Tokens are (steps, batch) in [0, vocabulary). Targets are the classes' (worker/job:
+/* Tokens or targets of update `update` (from 0, below 2^54) of trainer `trainer`: `count` numbers uniform in
+ * [0, below). Tokens are (steps, batch) in [0, vocabulary). Targets are the classes' (worker/job:
  * /loss/classes): (steps, batch) in [0, vocabulary) for the tokens' dimension, (steps, vocabulary) in [0,
  * batch) for the batch's. Value i is rng_below of words 2 (i mod 2) and 2 (i mod 2) + 1 of the block of
  * stream RNG_DATA with number draw << 22 | update >> 32, word 1 = i / 2, word 2 = the update's lower 32 bits,
