@@ -4,6 +4,7 @@
 #include "worker/checkpoint_internal.h"
 
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,21 @@ static struct manifest manifest_sound(void)
         manifest.files[i].bytes = 1000 + (uint64_t)i;
         memset(manifest.files[i].sha256, 0xA0 + i, sizeof manifest.files[i].sha256);
     }
+    return manifest;
+}
+
+/* One of a model-parallel job. */
+static struct manifest manifest_extra(void)
+{
+    struct manifest manifest = manifest_sound();
+    manifest.extra = true;
+    manifest.counters.line_loss = 0.5;
+    manifest.counters.lr = 20;
+    manifest.counters.best_loss = 4.75;
+    manifest.files[CHECKPOINT_VOCABULARY].bytes = 2000;
+    memset(manifest.files[CHECKPOINT_VOCABULARY].sha256, 0xB0, crypto_hash_sha256_BYTES);
+    manifest.files[CHECKPOINT_STATE].bytes = 2001;
+    memset(manifest.files[CHECKPOINT_STATE].sha256, 0xB1, crypto_hash_sha256_BYTES);
     return manifest;
 }
 
@@ -46,6 +62,38 @@ START_TEST(what_is_written_is_read)
     ck_assert_mem_eq(again.files, manifest.files, sizeof again.files);
     ck_assert(again.entries == 9 && again.elements == 9500 && again.momentum);
     free(text);
+}
+END_TEST
+
+static void expect_read_extra(const struct manifest *manifest)
+{
+    const struct checkpoint_counters *counters = &manifest->counters;
+    struct manifest again;
+    struct error error = {0};
+    size_t bytes;
+    char *text = manifest_format(manifest, &bytes);
+    ck_assert_msg(manifest_parse(&again, "m.json", text, bytes, &error) == STATUS_OK, "%s", error.text);
+    ck_assert(again.extra);
+    ck_assert_mem_eq(&again.counters.line_loss, &counters->line_loss, sizeof(double));
+    ck_assert_mem_eq(&again.counters.lr, &counters->lr, sizeof(double));
+    ck_assert_mem_eq(&again.counters.best_loss, &counters->best_loss, sizeof(double));
+    ck_assert_mem_eq(again.files, manifest->files, sizeof again.files);
+    ck_assert_int_eq(strstr(text, "vocabulary.txt") != NULL, manifest_has(manifest, CHECKPOINT_VOCABULARY));
+    ck_assert_int_eq(strstr(text, "state.safetensors") != NULL, manifest_has(manifest, CHECKPOINT_STATE));
+    free(text);
+}
+
+START_TEST(what_is_written_of_a_model_parallel_job_is_read)
+{
+    struct manifest manifest = manifest_extra();
+    expect_read_extra(&manifest);
+    manifest.counters.best_loss = INFINITY;
+    manifest.counters.line_loss = -0.0;
+    manifest.counters.lr = 5e-324;
+    memset(&manifest.files[CHECKPOINT_VOCABULARY], 0, sizeof manifest.files[0]);
+    expect_read_extra(&manifest);
+    memset(&manifest.files[CHECKPOINT_STATE], 0, sizeof manifest.files[0]);
+    expect_read_extra(&manifest);
 }
 END_TEST
 
@@ -102,6 +150,26 @@ static const struct {
     {"\"sha256\": \"a0", "\"sha256\": \"a1", "/sha256: not the sum of what stands here"},
 };
 
+/* The same of a model-parallel job's. */
+static const struct {
+    const char *from, *to, *words;
+} extra_changes[] = {
+    {"  \"lr\": 20,\n", "", "m.json:1:1: the key \"lr\" is missing"},
+    {"  \"line_loss\": 0.5,\n", "", "m.json:1:1: the key \"line_loss\" is missing"},
+    {"  \"best_loss\": 4.75,\n", "", "m.json:1:1: the key \"best_loss\" is missing"},
+    {"  \"late\": 3,\n", "", "m.json:1:1: the key \"late\" is missing"},
+    {"0.5,", "null,", "/line_loss: expected a number, got null"},
+    {"\"lr\": 20", "\"lr\": \"20\"", "/lr: expected a number, got \"20\""},
+    {"4.75", "false", "/best_loss: expected null or a number, got false"},
+    {"4.75", "null", "/sha256: not the sum of what stands here"},
+    {"\"bytes\": 2000", "\"bytes\": 0", "/files/vocabulary.txt/bytes: expected an integer in 1.."},
+    {"\"vocabulary.txt\"", "\"vocabulary\"", "/files/vocabulary: unknown key"},
+    {"\"state.safetensors\"", "\"model.safetensors\"", "duplicate key"},
+    {"  \"line_loss\": 0.5,\n  \"lr\": 20,\n  \"best_loss\": 4.75,\n", "",
+     "/files/vocabulary.txt: unknown key"},
+    {"\"sha256\": \"b1", "\"sha256\": \"b2", "/sha256: not the sum of what stands here"},
+};
+
 static char *change(const char *text, const char *from, const char *to)
 {
     const char *at = strstr(text, from);
@@ -128,6 +196,20 @@ START_TEST(anything_else_is_refused_with_its_place)
 }
 END_TEST
 
+START_TEST(anything_else_of_a_model_parallel_job_is_refused)
+{
+    const struct manifest manifest = manifest_extra();
+    size_t bytes;
+    char *text = manifest_format(&manifest, &bytes);
+    for (size_t i = 0; i < sizeof extra_changes / sizeof extra_changes[0]; i++) {
+        char *changed = change(text, extra_changes[i].from, extra_changes[i].to);
+        refuse_text(changed, strlen(changed), extra_changes[i].words);
+        free(changed);
+    }
+    free(text);
+}
+END_TEST
+
 /* White space and the order of keys carry nothing. */
 START_TEST(another_form_of_the_same_is_read)
 {
@@ -149,7 +231,7 @@ END_TEST
 
 START_TEST(no_changed_bit_and_no_cut_passes)
 {
-    const struct manifest manifest = manifest_sound();
+    const struct manifest manifest = _i == 0 ? manifest_sound() : manifest_extra();
     size_t bytes;
     char *text = manifest_format(&manifest, &bytes);
     for (size_t at = 0; at < bytes; at++)
@@ -192,9 +274,11 @@ int main(void)
     Suite *suite = suite_create("checkpoint manifest");
     TCase *text = tcase_create("text");
     tcase_add_test(text, what_is_written_is_read);
+    tcase_add_test(text, what_is_written_of_a_model_parallel_job_is_read);
     tcase_add_test(text, anything_else_is_refused_with_its_place);
+    tcase_add_test(text, anything_else_of_a_model_parallel_job_is_refused);
     tcase_add_test(text, another_form_of_the_same_is_read);
-    tcase_add_test(text, no_changed_bit_and_no_cut_passes);
+    tcase_add_loop_test(text, no_changed_bit_and_no_cut_passes, 0, 2);
     tcase_add_test(text, its_size_is_bounded);
     suite_add_tcase(suite, text);
     return suite_run(suite);

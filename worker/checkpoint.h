@@ -67,8 +67,8 @@ enum status checkpoint_write_part(const char *run_dir, uint64_t update, const st
                                   struct error *error);
 
 /* Server 0's: the two files out of its own part and the others', the manifest, syncs. All parts are there,
- * and are removed. STATUS_INVALID: counters->epoch_loss is not finite, or a part is not of this model and
- * cut. */
+ * and are removed. STATUS_INVALID: a loss or the learning rate is not finite, or a part is not of this model
+ * and cut. */
 enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
                              const struct checkpoint_part *part, struct error *error);
 
@@ -78,8 +78,8 @@ enum status checkpoint_write_extra(const char *run_dir, const struct checkpoint_
                                    const struct checkpoint_part *part, const struct checkpoint_extra *extra,
                                    struct error *error);
 
-/* These two back, of a checkpoint that was checked before: `vocabulary` malloc'ed, zero-terminated (NULL:
- * there is none); `state` must fit entirely, as in checkpoint_load. */
+/* These two back: `vocabulary`, whose hash is compared, malloc'ed and zero-terminated (NULL: there is none);
+ * `state`, of a checkpoint that was checked before, must fit entirely, as in checkpoint_load. */
 enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *bytes, struct error *error);
 enum status checkpoint_load_state(const char *path, struct params *state, struct error *error);
 
@@ -93,7 +93,7 @@ enum status checkpoint_publish(const char *run_dir, uint64_t update, uint32_t ke
 /* Removes N.tmp, for a checkpoint that failed. */
 void checkpoint_abandon(const char *run_dir, uint64_t update);
 
-/* Checks a checkpoint folder: manifest, sizes, SHA-256 of both files; that a folder named like a checkpoint
+/* Checks a checkpoint folder: manifest, sizes, SHA-256 of all files; that a folder named like a checkpoint
  * holds that one. STATUS_CORRUPT, STATUS_NOT_FOUND. */
 enum status checkpoint_check(const char *path, struct checkpoint_counters *counters, struct error *error);
 

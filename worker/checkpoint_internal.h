@@ -9,8 +9,15 @@
 
 /* ---- names ---- */
 
-enum { CHECKPOINT_MODEL, CHECKPOINT_OPTIMIZER, CHECKPOINT_FILES };
-extern const char *const checkpoint_file_names[CHECKPOINT_FILES];
+enum {
+    CHECKPOINT_MODEL,
+    CHECKPOINT_OPTIMIZER,
+    CHECKPOINT_FILES,                         /* of every checkpoint; the next two are of a struct */
+    CHECKPOINT_VOCABULARY = CHECKPOINT_FILES, /* checkpoint_extra, if at all */
+    CHECKPOINT_STATE,
+    CHECKPOINT_FILES_MAX
+};
+extern const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX];
 
 /* Puts a path together; STATUS_IO when it is too long. */
 enum status checkpoint_path(char path[CHECKPOINT_PATH_BYTES], struct error *error, const char *format, ...)
@@ -39,17 +46,24 @@ void checkpoint_model_facts(struct params *params, uint32_t *entries, uint64_t *
 /* JSON: `format` (1), `update`, `steps` (of each trainer), `late`, `epoch_loss` (%.17g: it is read back to
  * the same bits), `entries` and `elements` (of the model: all kinds), `momentum`, `files` (by name, each with
  * its `bytes` and its `sha256`), and `sha256`: of this text as it is written here, up to the comma before
- * that key, so that no value can change unseen. Every key is there, and no other. */
+ * that key, so that no value can change unseen. A model-parallel job's has `line_loss`, `lr` and `best_loss`
+ * (null: none) besides, and may have more files. Every key is there, and no other. */
 struct manifest {
     struct checkpoint_counters counters;
     uint32_t entries;
     uint64_t elements;
     bool momentum;
+    bool extra; /* of a model-parallel job */
     struct manifest_file {
-        uint64_t bytes;
+        uint64_t bytes; /* of a file that only some checkpoints have, 0: it is not there */
         uint8_t sha256[crypto_hash_sha256_BYTES];
-    } files[CHECKPOINT_FILES];
+    } files[CHECKPOINT_FILES_MAX];
 };
+
+static inline bool manifest_has(const struct manifest *manifest, int file)
+{
+    return file < CHECKPOINT_FILES || (manifest->extra && manifest->files[file].bytes > 0);
+}
 
 #define MANIFEST_NAME "manifest.json"
 enum { MANIFEST_FORMAT = 1, MANIFEST_BYTES_MAX = 1 << 16 };

@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +20,23 @@
 
 enum { HEX_BYTES = 2 * crypto_hash_sha256_BYTES + 1, DIGITS_MAX = 20 };
 
-const char *const checkpoint_file_names[CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors"};
+const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX] = {[CHECKPOINT_MODEL] = "model.safetensors",
+                                                                 [CHECKPOINT_OPTIMIZER] =
+                                                                     "optimizer.safetensors",
+                                                                 [CHECKPOINT_VOCABULARY] = "vocabulary.txt",
+                                                                 [CHECKPOINT_STATE] = "state.safetensors"};
 
 /* ---- writing ---- */
+
+static void print_schedule(FILE *out, const struct checkpoint_counters *counters)
+{
+    fprintf(out, "  \"line_loss\": %.17g,\n  \"lr\": %.17g,\n  \"best_loss\": ", counters->line_loss,
+            counters->lr);
+    if (isinf(counters->best_loss))
+        fprintf(out, "null,\n");
+    else
+        fprintf(out, "%.17g,\n", counters->best_loss);
+}
 
 static void print_values(FILE *out, const struct manifest *manifest)
 {
@@ -33,11 +48,15 @@ static void print_values(FILE *out, const struct manifest *manifest)
         fprintf(out, "%s%" PRIu64, i == 0 ? "" : ", ", counters->steps[i]);
     fprintf(out, "],\n  \"late\": %" PRIu64 ",\n  \"epoch_loss\": %.17g,\n", counters->late,
             counters->epoch_loss);
+    if (manifest->extra)
+        print_schedule(out, counters);
     fprintf(out, "  \"entries\": %" PRIu32 ",\n  \"elements\": %" PRIu64 ",\n  \"momentum\": %s,\n",
             manifest->entries, manifest->elements, manifest->momentum ? "true" : "false");
     fprintf(out, "  \"files\": {");
-    for (int i = 0; i < CHECKPOINT_FILES; i++) {
+    for (int i = 0; i < CHECKPOINT_FILES_MAX; i++) {
         const struct manifest_file *file = &manifest->files[i];
+        if (!manifest_has(manifest, i))
+            continue;
         sodium_bin2hex(hex, sizeof hex, file->sha256, sizeof file->sha256);
         fprintf(out, "%s\n    \"%s\": {\"bytes\": %" PRIu64 ", \"sha256\": \"%s\"}", i == 0 ? "" : ",",
                 checkpoint_file_names[i], file->bytes, hex);
@@ -114,10 +133,10 @@ static enum status unexpected(const struct reading *reading, uint32_t index, con
     return fault(reading, index, "expected %s, got %s", expected, shown);
 }
 
-/* Finds the members of the object at `object`, which must be these `count` keys: nodes[i] is the value of
- * keys[i]. `nodes` is zero at first. */
+/* Finds the members of the object at `object`, which must be the first `required` of these `count` keys and
+ * may be the others: nodes[i] is the value of keys[i], or stays. `nodes` is zero at first. */
 static enum status find_members(const struct reading *reading, uint32_t object, const char *const *keys,
-                                size_t count, uint32_t *nodes)
+                                size_t required, size_t count, uint32_t *nodes)
 {
     const struct json_node *all = reading->document.scan.nodes;
     if (all[object].type != JSON_OBJECT)
@@ -130,7 +149,7 @@ static enum status find_members(const struct reading *reading, uint32_t object, 
             return fault(reading, i, "unknown key");
         nodes[key] = i;
     }
-    for (size_t key = 0; key < count; key++)
+    for (size_t key = 0; key < required; key++)
         if (nodes[key] == 0)
             return fault(reading, object, "the key \"%s\" is missing", keys[key]);
     return STATUS_OK;
@@ -162,6 +181,16 @@ static enum status read_number(const struct reading *reading, uint32_t index, do
         return unexpected(reading, index, "a number");
     *value = reading->document.items[index]->valuedouble;
     return STATUS_OK;
+}
+
+/* A loss that may not be there yet: null is INFINITY. */
+static enum status read_best(const struct reading *reading, uint32_t index, double *value)
+{
+    const enum json_type type = reading->document.scan.nodes[index].type;
+    *value = INFINITY;
+    if (type != JSON_NULL && type != JSON_NUMBER)
+        return unexpected(reading, index, "null or a number");
+    return type == JSON_NULL ? STATUS_OK : read_number(reading, index, value);
 }
 
 static enum status read_bool(const struct reading *reading, uint32_t index, bool *value)
@@ -202,14 +231,26 @@ static enum status read_sum(const struct reading *reading, uint32_t index,
     return STATUS_OK;
 }
 
-static enum status read_file(const struct reading *reading, uint32_t index, struct manifest_file *file)
+static enum status read_file(const struct reading *reading, uint32_t index, uint64_t bytes_min,
+                             struct manifest_file *file)
 {
     static const char *const keys[] = {"bytes", "sha256"};
     uint32_t nodes[2] = {0};
-    enum status status = find_members(reading, index, keys, 2, nodes);
+    enum status status = find_members(reading, index, keys, 2, 2, nodes);
     if (status == STATUS_OK)
-        status = read_integer(reading, nodes[0], 0, INT64_MAX, &file->bytes);
+        status = read_integer(reading, nodes[0], bytes_min, INT64_MAX, &file->bytes);
     return status == STATUS_OK ? read_sum(reading, nodes[1], file->sha256) : status;
+}
+
+static enum status read_files(const struct reading *reading, uint32_t index, struct manifest *manifest)
+{
+    uint32_t nodes[CHECKPOINT_FILES_MAX] = {0};
+    const size_t count = manifest->extra ? CHECKPOINT_FILES_MAX : CHECKPOINT_FILES;
+    enum status status = find_members(reading, index, checkpoint_file_names, CHECKPOINT_FILES, count, nodes);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        if (nodes[i] != 0)
+            status = read_file(reading, nodes[i], i < CHECKPOINT_FILES ? 0 : 1, &manifest->files[i]);
+    return status;
 }
 
 /* The sum at the end against the values that were read. */
@@ -240,20 +281,41 @@ enum manifest_key {
     KEY_MOMENTUM,
     KEY_FILES,
     KEY_SUM,
+    KEYS_REQUIRED, /* by every manifest; the others stand together or not at all */
+    KEY_LINE_LOSS = KEYS_REQUIRED,
+    KEY_LR,
+    KEY_BEST_LOSS,
     KEY_COUNT
 };
 static const char *const manifest_keys[KEY_COUNT] = {
-    [KEY_FORMAT] = "format",     [KEY_UPDATE] = "update",         [KEY_STEPS] = "steps",
-    [KEY_LATE] = "late",         [KEY_EPOCH_LOSS] = "epoch_loss", [KEY_ENTRIES] = "entries",
-    [KEY_ELEMENTS] = "elements", [KEY_MOMENTUM] = "momentum",     [KEY_FILES] = "files",
-    [KEY_SUM] = "sha256"};
+    [KEY_FORMAT] = "format",      [KEY_UPDATE] = "update",         [KEY_STEPS] = "steps",
+    [KEY_LATE] = "late",          [KEY_EPOCH_LOSS] = "epoch_loss", [KEY_ENTRIES] = "entries",
+    [KEY_ELEMENTS] = "elements",  [KEY_MOMENTUM] = "momentum",     [KEY_FILES] = "files",
+    [KEY_SUM] = "sha256",         [KEY_LINE_LOSS] = "line_loss",   [KEY_LR] = "lr",
+    [KEY_BEST_LOSS] = "best_loss"};
+
+/* What a model-parallel job has besides. */
+static enum status read_schedule(const struct reading *reading, uint32_t nodes[KEY_COUNT],
+                                 struct manifest *manifest)
+{
+    struct checkpoint_counters *counters = &manifest->counters;
+    manifest->extra = nodes[KEY_LINE_LOSS] != 0 || nodes[KEY_LR] != 0 || nodes[KEY_BEST_LOSS] != 0;
+    if (!manifest->extra)
+        return STATUS_OK;
+    enum status status = find_members(reading, 0, manifest_keys, KEY_COUNT, KEY_COUNT, nodes);
+    if (status == STATUS_OK)
+        status = read_number(reading, nodes[KEY_LINE_LOSS], &counters->line_loss);
+    if (status == STATUS_OK)
+        status = read_number(reading, nodes[KEY_LR], &counters->lr);
+    return status == STATUS_OK ? read_best(reading, nodes[KEY_BEST_LOSS], &counters->best_loss) : status;
+}
 
 static enum status read_manifest(const struct reading *reading, struct manifest *manifest)
 {
     struct checkpoint_counters *counters = &manifest->counters;
-    uint32_t nodes[KEY_COUNT] = {0}, files[CHECKPOINT_FILES] = {0};
+    uint32_t nodes[KEY_COUNT] = {0};
     uint64_t format, entries = 0;
-    enum status status = find_members(reading, 0, manifest_keys, KEY_COUNT, nodes);
+    enum status status = find_members(reading, 0, manifest_keys, KEYS_REQUIRED, KEY_COUNT, nodes);
     if (status == STATUS_OK)
         status = read_integer(reading, nodes[KEY_FORMAT], MANIFEST_FORMAT, MANIFEST_FORMAT, &format);
     if (status == STATUS_OK)
@@ -271,9 +333,9 @@ static enum status read_manifest(const struct reading *reading, struct manifest 
     if (status == STATUS_OK)
         status = read_bool(reading, nodes[KEY_MOMENTUM], &manifest->momentum);
     if (status == STATUS_OK)
-        status = find_members(reading, nodes[KEY_FILES], checkpoint_file_names, CHECKPOINT_FILES, files);
-    for (int i = 0; i < CHECKPOINT_FILES && status == STATUS_OK; i++)
-        status = read_file(reading, files[i], &manifest->files[i]);
+        status = read_schedule(reading, nodes, manifest);
+    if (status == STATUS_OK)
+        status = read_files(reading, nodes[KEY_FILES], manifest);
     manifest->entries = (uint32_t)entries;
     return status == STATUS_OK ? check_sum(reading, nodes[KEY_SUM], manifest) : status;
 }

@@ -92,8 +92,9 @@ enum status checkpoint_check(const char *path, struct checkpoint_counters *count
     enum status status = manifest_read(&manifest, path, error);
     if (status == STATUS_OK)
         status = check_number(path, &manifest, error);
-    for (int i = 0; i < CHECKPOINT_FILES && status == STATUS_OK; i++)
-        status = check_file(path, checkpoint_file_names[i], &manifest.files[i], error);
+    for (int i = 0; i < CHECKPOINT_FILES_MAX && status == STATUS_OK; i++)
+        if (manifest_has(&manifest, i))
+            status = check_file(path, checkpoint_file_names[i], &manifest.files[i], error);
     if (status == STATUS_OK)
         *counters = manifest.counters;
     return status;
@@ -258,5 +259,69 @@ enum status checkpoint_load_model(const char *path, const struct checkpoint_part
     if (status == STATUS_OK)
         status = params_file_load(model, NULL, &range, error);
     params_file_close(model);
+    return status;
+}
+
+/* ---- what a model-parallel job has besides ---- */
+
+/* The whole of a file of `bytes`, malloc'ed, with a zero behind it. */
+static enum status read_text(char **text, const char *path, uint64_t bytes, struct error *error)
+{
+    uint64_t there;
+    int fd;
+    *text = NULL;
+    enum status status = file_open(&fd, &there, path, error);
+    if (status != STATUS_OK)
+        return status;
+    char *room = malloc((size_t)bytes + 1);
+    const ssize_t length = room == NULL ? 0 : file_read_at(fd, room, (size_t)bytes, 0);
+    if (room == NULL)
+        status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to read it", path);
+    else if (length < 0)
+        status = error_set_errno(error, errno, "%s: cannot be read", path);
+    else if ((uint64_t)length < bytes)
+        status = error_set(error, STATUS_CORRUPT, "%s: it was cut short while it was read", path);
+    close(fd);
+    if (status != STATUS_OK) {
+        free(room);
+        return status;
+    }
+    room[bytes] = '\0';
+    *text = room;
+    return STATUS_OK;
+}
+
+enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *bytes, struct error *error)
+{
+    const char *name = checkpoint_file_names[CHECKPOINT_VOCABULARY];
+    char file[CHECKPOINT_PATH_BYTES];
+    struct manifest manifest;
+    *vocabulary = NULL;
+    *bytes = 0;
+    enum status status = manifest_read(&manifest, path, error);
+    if (status != STATUS_OK || !manifest_has(&manifest, CHECKPOINT_VOCABULARY))
+        return status;
+    const struct manifest_file *facts = &manifest.files[CHECKPOINT_VOCABULARY];
+    status = check_file(path, name, facts, error);
+    if (status == STATUS_OK)
+        status = checkpoint_path(file, error, "%s/%s", path, name);
+    if (status == STATUS_OK)
+        status = read_text(vocabulary, file, facts->bytes, error);
+    if (status == STATUS_OK)
+        *bytes = (size_t)facts->bytes;
+    return status;
+}
+
+enum status checkpoint_load_state(const char *path, struct params *state, struct error *error)
+{
+    const struct params_range all = PARAMS_RANGE_ALL;
+    char file[CHECKPOINT_PATH_BYTES];
+    struct params_file *open = NULL;
+    enum status status = checkpoint_path(file, error, "%s/%s", path, checkpoint_file_names[CHECKPOINT_STATE]);
+    if (status == STATUS_OK)
+        status = params_file_open(&open, state, file, &all, false, error);
+    if (status == STATUS_OK)
+        status = params_file_load(open, NULL, &all, error);
+    params_file_close(open);
     return status;
 }

@@ -111,29 +111,37 @@ static enum status open_parts(struct parts *parts, const char *run_dir, uint64_t
     return status;
 }
 
+/* Writes one file and notes what it is. */
+static enum status save_hashed(const char *path, struct params_saving saving, struct manifest_file *facts,
+                               struct error *error)
+{
+    struct hashing hashing = {0};
+    crypto_hash_sha256_init(&hashing.state);
+    saving.written = hash_bytes;
+    saving.observer = &hashing;
+    enum status status = params_file_save(path, &saving, error);
+    crypto_hash_sha256_final(&hashing.state, facts->sha256);
+    facts->bytes = hashing.bytes;
+    return status;
+}
+
 static enum status write_file(const char *run_dir, uint64_t update, const struct checkpoint_part *part,
                               int file, struct manifest_file *facts, struct error *error)
 {
     char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
     struct params_saving saving = saving_of(part, file, &PARAMS_RANGE_ALL);
-    struct hashing hashing = {0};
     struct parts parts;
-    crypto_hash_sha256_init(&hashing.state);
     enum status status = open_parts(&parts, run_dir, update, part, file, error);
     saving.parts = parts.files;
     saving.part_count = parts.count;
-    saving.written = hash_bytes;
-    saving.observer = &hashing;
     if (status == STATUS_OK)
         status = checkpoint_folder(folder, run_dir, update, true, error);
     if (status == STATUS_OK)
         status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[file]);
     if (status == STATUS_OK)
-        status = params_file_save(path, &saving, error);
+        status = save_hashed(path, saving, facts, error);
     for (size_t i = 0; i < parts.count; i++)
         params_file_close(parts.files[i]);
-    crypto_hash_sha256_final(&hashing.state, facts->sha256);
-    facts->bytes = hashing.bytes;
     return status;
 }
 
@@ -150,7 +158,7 @@ static enum status remove_parts(const char *run_dir, uint64_t update, uint32_t s
     return status;
 }
 
-/* ---- the manifest ---- */
+/* ---- what only some have ---- */
 
 static enum status write_text(const char *path, const char *text, size_t bytes, struct error *error)
 {
@@ -164,6 +172,35 @@ static enum status write_text(const char *path, const char *text, size_t bytes, 
         status = error_set_errno(error, errno, "%s: cannot be written", path);
     return status;
 }
+
+static enum status write_vocabulary(const char *folder, const struct checkpoint_extra *extra,
+                                    struct manifest_file *facts, struct error *error)
+{
+    char path[CHECKPOINT_PATH_BYTES];
+    enum status status =
+        checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[CHECKPOINT_VOCABULARY]);
+    assert(extra->vocabulary_bytes > 0);
+    crypto_hash_sha256(facts->sha256, (const unsigned char *)extra->vocabulary, extra->vocabulary_bytes);
+    facts->bytes = extra->vocabulary_bytes;
+    return status == STATUS_OK ? write_text(path, extra->vocabulary, extra->vocabulary_bytes, error) : status;
+}
+
+static enum status write_extra(const char *run_dir, uint64_t update, const struct checkpoint_extra *extra,
+                               struct manifest *manifest, struct error *error)
+{
+    char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
+    enum status status = checkpoint_folder(folder, run_dir, update, true, error);
+    if (status == STATUS_OK && extra->vocabulary != NULL)
+        status = write_vocabulary(folder, extra, &manifest->files[CHECKPOINT_VOCABULARY], error);
+    if (status != STATUS_OK || extra->state == NULL)
+        return status;
+    const struct params_saving saving = {.params = extra->state, .contents = PARAMS_RANGE_ALL};
+    status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[CHECKPOINT_STATE]);
+    return status == STATUS_OK ? save_hashed(path, saving, &manifest->files[CHECKPOINT_STATE], error)
+                               : status;
+}
+
+/* ---- the manifest ---- */
 
 static enum status write_manifest(const char *run_dir, const struct manifest *manifest, struct error *error)
 {
@@ -182,20 +219,45 @@ static enum status write_manifest(const char *run_dir, const struct manifest *ma
     return status == STATUS_OK ? file_sync_folder(folder, error) : status;
 }
 
-enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
-                             const struct checkpoint_part *part, struct error *error)
+/* What cannot stand in a manifest. */
+static enum status check_counters(const struct checkpoint_counters *counters, bool extra, struct error *error)
 {
-    struct manifest manifest = {.counters = *counters, .momentum = part->momentum != NULL};
-    enum status status = STATUS_OK;
+    const struct {
+        const char *name;
+        double value;
+        bool told;
+    } values[] = {{"the epoch's loss", counters->epoch_loss, true},
+                  {"the loss since the last line", counters->line_loss, extra},
+                  {"the learning rate", counters->lr, extra},
+                  {"the lowest loss", counters->best_loss, extra && counters->best_loss != (double)INFINITY}};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        if (values[i].told && !isfinite(values[i].value))
+            return error_set(error, STATUS_INVALID, "checkpoint %08" PRIu64 ": %s is %g", counters->update,
+                             values[i].name, values[i].value);
+    return STATUS_OK;
+}
+
+enum status checkpoint_write_extra(const char *run_dir, const struct checkpoint_counters *counters,
+                                   const struct checkpoint_part *part, const struct checkpoint_extra *extra,
+                                   struct error *error)
+{
+    struct manifest manifest = {
+        .counters = *counters, .momentum = part->momentum != NULL, .extra = extra != NULL};
     assert(part->server == 0 && part->servers >= 1 && part->servers <= JOB_SERVERS_MAX);
     assert(counters->trainers >= 1 && counters->trainers <= JOB_TRAINERS_MAX);
-    if (!isfinite(counters->epoch_loss))
-        return error_set(error, STATUS_INVALID, "checkpoint %08" PRIu64 ": the epoch's loss is %g",
-                         counters->update, counters->epoch_loss);
+    enum status status = check_counters(counters, manifest.extra, error);
     checkpoint_model_facts(part->params, &manifest.entries, &manifest.elements);
     for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++)
         status = write_file(run_dir, counters->update, part, file, &manifest.files[file], error);
     if (status == STATUS_OK)
         status = remove_parts(run_dir, counters->update, part->servers, error);
+    if (status == STATUS_OK && extra != NULL)
+        status = write_extra(run_dir, counters->update, extra, &manifest, error);
     return status == STATUS_OK ? write_manifest(run_dir, &manifest, error) : status;
+}
+
+enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
+                             const struct checkpoint_part *part, struct error *error)
+{
+    return checkpoint_write_extra(run_dir, counters, part, NULL, error);
 }
