@@ -37,6 +37,35 @@ static struct wire_header failed_reply(void)
                                 .payload_bytes = 12};
 }
 
+/* Its first tensor is lent. */
+static struct wire_header lending(void)
+{
+    struct wire_header header = request();
+    header.places[0] = 0x0123456789abc0 + 1;
+    header.places[1] = 1;
+    header.payload_bytes = 0;
+    return header;
+}
+
+/* The last byte of 2 MiB and one; and the request behind such. */
+static struct wire_header piece(void)
+{
+    return (struct wire_header){.kind = WIRE_PIECE,
+                                .request = 3,
+                                .args = {2 << 20, WIRE_REQUEST},
+                                .payload_bytes = 1,
+                                .body_bytes = (2 << 20) + 1};
+}
+
+static struct wire_header pieced(void)
+{
+    struct wire_header header = request();
+    header.tensors[1].dims[0] = (2 << 20) - 60;
+    header.payload_bytes = 0;
+    header.body_bytes = 2 << 20;
+    return header;
+}
+
 static void expect_equal(const struct wire_header *a, const struct wire_header *b)
 {
     uint8_t x[WIRE_HEADER_BYTES], y[WIRE_HEADER_BYTES];
@@ -46,6 +75,9 @@ static void expect_equal(const struct wire_header *a, const struct wire_header *
     ck_assert_uint_eq(a->request, b->request);
     ck_assert_uint_eq(a->left_us, b->left_us);
     ck_assert_uint_eq(a->tensors[0].dims[1], b->tensors[0].dims[1]);
+    ck_assert_uint_eq(a->context, b->context);
+    ck_assert_mem_eq(a->places, b->places, sizeof a->places);
+    ck_assert_uint_eq(a->body_bytes, b->body_bytes);
 }
 
 static void expect_round_trip(const struct wire_header *header)
@@ -62,7 +94,7 @@ static void expect_round_trip(const struct wire_header *header)
 
 START_TEST(test_round_trips)
 {
-    struct wire_header headers[10] = {hello(), request(), failed_reply()};
+    struct wire_header headers[14] = {hello(), request(), failed_reply()};
     headers[3] =
         (struct wire_header){.kind = WIRE_WELCOME, .role = WIRE_ROLE_AGENT, .payload_bytes = 1 << 20};
     headers[4] = (struct wire_header){.kind = WIRE_BYE, .payload_bytes = WIRE_ERROR_TEXT_MAX};
@@ -84,7 +116,12 @@ START_TEST(test_round_trips)
     headers[8].payload_bytes = 60 + 64;
     headers[9] = hello();
     headers[9].role = WIRE_ROLE_TRAINER;
-    for (unsigned i = 0; i < 10; i++)
+    headers[10] = request();
+    headers[10].context = UINT64_C(0x8000000000000001);
+    headers[11] = lending();
+    headers[12] = piece();
+    headers[13] = pieced();
+    for (unsigned i = 0; i < 14; i++)
         expect_round_trip(&headers[i]);
 }
 END_TEST
@@ -93,7 +130,7 @@ END_TEST
 START_TEST(test_golden_bytes)
 {
     static const uint8_t golden[WIRE_HEADER_BYTES] = {
-        0x43, 0x4f, 0x41, 0x4c, 1,    0,    3,    0,    3, 0, 0, 2, 0x02, 0x01, 0x04, 0x03, /* magic ..
+        0x43, 0x4f, 0x41, 0x4c, 2,    0,    3,    0,    3, 0, 0, 2, 0x02, 0x01, 0x04, 0x03, /* magic ..
                                                                                                destination */
         0x08, 0x07, 0x06, 0x05, 0x0c, 0x0b, 0x0a, 0x09, /* incarnation, generation */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, /* request */
@@ -102,8 +139,8 @@ START_TEST(test_golden_bytes)
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, /* */
         3,    0,    0,    0,    0,    0,    0,    0,    /* */
         4,    0,    0,    0,    0,    0,    0,    0,    /* */
-        0,    0,    0,    0,    0,    0,    0,    0,    /* kept for a context */
-        67,   0,    0,    0,    0,    0,    0,    0,    /* payload bytes, reserved */
+        0,    0,    0,    0,    0,    0,    0,    0,    /* context */
+        67,   0,    0,    0,    0,    0,    0,    0,    /* payload and body bytes */
         1,    2,    0,    0,    3,    0,    0,    0,    5, 0, 0, 0, 0,    0,    0,    0,    0,
         0,    0,    0,                               /* f32[3,5] */
         3,    1,    0,    0,    7,    0,    0,    0, /* u8[7], and zero to the end */
@@ -119,7 +156,7 @@ END_TEST
 
 START_TEST(test_protocol_example)
 {
-    static const uint8_t golden[WIRE_HEADER_BYTES] = {0x43, 0x4f, 0x41, 0x4c, 1, 0, 1, 0, 0, 0, 2, 0,
+    static const uint8_t golden[WIRE_HEADER_BYTES] = {0x43, 0x4f, 0x41, 0x4c, 2, 0, 1, 0, 0, 0, 2, 0,
                                                       1,    0,    0,    0,    3, 0, 0, 0, 2, 0, 0, 0};
     uint8_t bytes[WIRE_HEADER_BYTES];
     struct wire_header header = hello();
@@ -156,10 +193,10 @@ static struct wire_header bye(void)
 static const struct broken_byte broken_bytes[] = {
     {hello, 0, 'X', "magic"},
     {hello, 3, 0, "magic"},
-    {hello, 4, 2, "version"},
+    {hello, 4, 1, "version"},
     {hello, 5, 1, "version"},
     {hello, 6, 0, "kind"},
-    {hello, 6, 6, "kind"},
+    {hello, 6, 7, "kind"},
     {hello, 6, 255, "kind"},
     {hello, 8, 1, "method"},
     {request, 8, 0, "method"},
@@ -181,14 +218,41 @@ static const struct broken_byte broken_bytes[] = {
     {hello, 40, 1, "args"},
     {failed_reply, 71, 1, "args"},
     {bye, 64, 1, "args"},
-    {request, 72, 1, "reserved"},
-    {request, 79, 1, "reserved"},
-    {request, 84, 1, "reserved"},
-    {hello, 87, 1, "reserved"},
+    {hello, 72, 1, "context"},
+    {failed_reply, 79, 1, "context"},
+    {piece, 72, 1, "context"},
+    {request, 84, 1, "in pieces"},
+    {request, 87, 0x20, "in pieces"},
+    {hello, 87, 1, "a body"},
+    {failed_reply, 84, 1, "a body"},
     {request, 90, 1, "reserved"},
     {request, 151, 1, "reserved"},
-    {request, 168, 1, "reserved"},
+    {request, 168, 1, "the tensors need"},
+    {request, 168, 2, "no multiple of 64"},
+    {request, 168, 64, "no multiple of 64"},
+    {request, 184, 1, "beyond the count"},
+    {request, 199, 1, "beyond the count"},
+    {hello, 168, 1, "beyond the count"},
+    {lending, 168, 0, "no multiple of 64"},
+    {lending, 176, 0, "the tensors need"},
+    {request, 200, 1, "reserved"},
     {request, 207, 1, "reserved"},
+    {piece, 8, 1, "method"},
+    {piece, 7, 2, "status"},
+    {piece, 32, 1, "time left"},
+    {piece, 24, 0, "request id"},
+    {piece, 11, 1, "tensors"},
+    {piece, 40, 2, "a piece of"},
+    {piece, 47, 0x80, "a piece of"},
+    {piece, 48, WIRE_HELLO, "args of a piece"},
+    {piece, 55, 1, "args of a piece"},
+    {piece, 56, 1, "args of a piece"},
+    {piece, 71, 1, "args of a piece"},
+    {piece, 86, 0, "a piece of a body"},
+    {piece, 87, 0x21, "a piece of a body"},
+    {pieced, 80, 1, "in pieces"},
+    {pieced, 84, 1, "in pieces"},
+    {pieced, 86, 0, "the tensors need"},
     {hello, 11, 1, "tensors"},
     {failed_reply, 11, 1, "tensors"},
     {request, 11, 5, "tensors"},
@@ -203,8 +267,8 @@ static const struct broken_byte broken_bytes[] = {
     {request, 92, 0, "dim 0 is 0"},
     {request, 89, 3, "dim 2 is 0"},
     {request, 100, 1, "beyond its rank"},
-    {request, 95, 1, "more than"},
-    {request, 94, 16, "more than"},
+    {request, 95, 0x7f, "more than"},
+    {request, 95, 0x02, "more than"},
     {request, 128, 1, "beyond the count"},
     {request, 132, 1, "beyond the count"},
     {request, 164, 1, "beyond the count"},

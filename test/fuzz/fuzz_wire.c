@@ -24,17 +24,27 @@ static void require(int holds)
 static void check_message(const struct wire_header *header, const uint8_t *payload)
 {
     struct rpc_message message;
-    rules_open_message(&message, header, payload);
+    static unsigned char lendable[4096];
+    const struct segment segment = {.data = lendable, .bytes = sizeof lendable};
+    const void *lent[WIRE_TENSORS_MAX];
+    struct error error = {0};
+    if (rules_find_lent(header, &segment, lent, &error) != STATUS_OK) {
+        require(error.status == STATUS_INVALID && rules_lends(header));
+        return;
+    }
+    rules_open_message(&message, header, payload, lent);
     size_t sum = 0;
     for (unsigned i = 0; i < message.tensor_count; i++) {
         const volatile uint8_t *data = message.data[i];
         size_t bytes = wire_tensor_bytes(&message.tensors[i]);
-        require((const uint8_t *)message.data[i] == payload + sum && bytes > 0);
         (void)data[0];
         (void)data[bytes - 1];
+        if (header->places[i] != 0)
+            continue;
+        require((const uint8_t *)message.data[i] == payload + sum && bytes > 0);
         sum += bytes;
     }
-    require(sum == header->payload_bytes);
+    require(sum == header->payload_bytes + header->body_bytes);
 }
 
 static void check_rules(const struct wire_header *header)
@@ -42,7 +52,8 @@ static void check_rules(const struct wire_header *header)
     struct error error = {0};
     if (rules_check_tensors(&method, 16, header, &error) == STATUS_OK) {
         uint32_t rows = header->tensors[0].dims[0];
-        require(rows >= 1 && rows <= 16 && header->payload_bytes == rows * (4 + 16 + 4 + 1));
+        require(rows >= 1 && rows <= 16 &&
+                (rules_lends(header) || header->payload_bytes == rows * (4 + 16 + 4 + 1)));
     } else {
         require(error.status == STATUS_INVALID && error.text[0] != '\0');
     }
@@ -64,7 +75,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint8_t again[WIRE_HEADER_BYTES];
         wire_encode(&header, again);
         require(memcmp(again, frame, sizeof again) == 0 && header.payload_bytes == payload_bytes);
-        uint8_t *payload = calloc(1, payload_bytes == 0 ? 1 : payload_bytes);
+        size_t body_bytes = header.kind == WIRE_PIECE ? 0 : header.body_bytes;
+        uint8_t *payload = calloc(1, payload_bytes + body_bytes + 1);
         if (header.tensor_count > 0)
             check_message(&header, payload);
         if (header.kind == WIRE_REQUEST)

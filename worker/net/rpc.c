@@ -36,7 +36,7 @@ void rpc_send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *he
     enum status status = endpoint_send(way, &message);
     if (status == STATUS_OK)
         rpc->counters.sent++;
-    else if (status != STATUS_AGAIN || !hold || !answers_hold_farewell(rpc, way, &message))
+    else if (status != STATUS_AGAIN || !hold || !send_hold_farewell(rpc, way, &message))
         endpoint_release(&message);
 }
 
@@ -53,21 +53,27 @@ static enum status check_config(const struct rpc_config *config, struct error *e
     return STATUS_OK;
 }
 
-static void fill_methods(struct rpc *rpc)
+void rpc_add_methods(struct rpc *rpc, const struct rpc_method *methods, size_t count, void *context)
 {
-    for (size_t i = 0; i < rpc->config.method_count; i++) {
-        const struct rpc_method *method = &rpc->config.methods[i];
-        assert(method->method > METHOD_ECHO && method->method < METHOD_COUNT);
-        assert(method->tensor_count <= WIRE_TENSORS_MAX && rpc->methods[method->method] == NULL);
-        rpc->methods[method->method] = method;
+    for (size_t i = 0; i < count; i++) {
+        const struct rpc_method *method = &methods[i];
+        assert(method->method > METHOD_NONE && method->method < METHOD_COUNT);
+        assert(method->tensor_count <= WIRE_TENSORS_MAX && rpc->services[method->method].method == NULL);
+        rpc->services[method->method] = (struct rpc_service){method, context};
     }
+}
+
+void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context)
+{
+    assert(rpc->listener_count < LISTENERS_MAX);
+    rpc->listeners[rpc->listener_count++] = (struct rpc_listener){left, context};
 }
 
 void rpc_release(struct rpc *rpc, int linger_ms)
 {
     futures_free(rpc);
     calls_free(rpc);
-    answers_free(rpc);
+    requests_free(rpc);
     sessions_free(rpc);
     free(rpc->roster);
     free(rpc->welcome);
@@ -96,17 +102,19 @@ enum status rpc_new(struct rpc **out, const struct rpc_config *config, bool is_s
     rpc->roster = copy_of(config->roster, config->workers);
     rpc->config.roster = rpc->roster;
     rpc->is_server = is_server;
-    fill_methods(rpc);
+    answers_serve_echo(rpc);
+    rpc_add_methods(rpc, config->methods, config->method_count, config->context);
     if (is_server && config->welcome_bytes > 0) {
         rpc->welcome = copy_of(config->welcome, config->welcome_bytes);
         rpc->welcome_bytes = config->welcome_bytes;
     }
     if (rpc->roster == NULL || (rpc->welcome_bytes > 0 && rpc->welcome == NULL) ||
         sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK || calls_new(rpc) != STATUS_OK ||
-        answers_new(rpc) != STATUS_OK) {
+        requests_new(rpc) != STATUS_OK) {
         rpc_release(rpc, 0);
         return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
     }
+    self_open(rpc);
     *out = rpc;
     return STATUS_OK;
 }
@@ -183,7 +191,7 @@ struct endpoint *rpc_endpoint(struct rpc *rpc)
 /* Lets the queues of ours run into ZeroMQ's, which then has the rest of the time. */
 static void flush_until(struct rpc *rpc, struct monotime deadline)
 {
-    answers_flush(rpc);
+    send_flush(rpc);
     while (rpc->held_total > 0 && monotime_before(monotime_now(), deadline)) {
         bool readable;
         struct monotime soon = monotime_earliest(deadline, monotime_add_us(monotime_now(), FLUSH_EVERY_US));
@@ -193,7 +201,7 @@ static void flush_until(struct rpc *rpc, struct monotime deadline)
                 endpoint_release(&message);
         if (endpoint_wait_any(rpc->endpoints, rpc->socket_count, NULL, 0, true, soon, &readable) != STATUS_OK)
             return;
-        answers_flush(rpc);
+        send_flush(rpc);
     }
 }
 
@@ -207,6 +215,7 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms)
         why = "";
     rpc->is_closing = true;
     rpc->config.left = NULL;
+    rpc->listener_count = 0;
     flush_until(rpc, deadline);
     calls_complete(rpc, NULL, STATUS_SHUTDOWN, why);
     for (size_t i = 0; i < rpc->config.workers; i++)
@@ -238,8 +247,8 @@ void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg)
  * who calls again at once then saves a look at an empty queue. */
 static unsigned drain(struct rpc *rpc, const struct future *awaited)
 {
-    unsigned count = 0;
-    for (size_t i = 0; i < rpc->socket_count; i++) {
+    unsigned count = self_drain(rpc, awaited);
+    for (size_t i = 0; i < rpc->socket_count && (awaited == NULL || !awaited->is_done); i++) {
         for (unsigned taken = 0; taken < DRAIN_MAX && rpc_take_one(rpc, &rpc->sockets[i]); taken++) {
             count++;
             if (awaited != NULL && awaited->is_done)
@@ -299,7 +308,7 @@ static enum status turn(struct rpc *rpc, struct monotime until, const struct fut
             drain(rpc, awaited);
     }
     calls_expire(rpc);
-    answers_flush(rpc);
+    send_flush(rpc);
     sessions_reap(rpc);
     run_beats(rpc);
     rpc->in_turn = false;
@@ -314,6 +323,17 @@ enum status rpc_turn(struct rpc *rpc, struct monotime until)
     return turn(rpc, until, NULL);
 }
 
+enum status rpc_wait(struct rpc *rpc, struct future *future, struct error *error)
+{
+    assert(rpc->callbacks == 0 && !rpc->in_turn);
+    while (!future->is_done)
+        if (turn(rpc, MONOTIME_NEVER, future) == STATUS_IO)
+            rpc_cancel_all(rpc, STATUS_IO, "the socket failed");
+    if (future->status != STATUS_OK)
+        return error_set(error, future->status, "%s", future_text(future));
+    return STATUS_OK;
+}
+
 enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
                      const struct rpc_message *message, struct monotime deadline, struct future **out,
                      struct error *error)
@@ -324,16 +344,11 @@ enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
     enum status status = rpc_call_async(rpc, worker, method, message, deadline, &call, error);
     if (status != STATUS_OK)
         return status;
-    while (!call->is_done)
-        if (turn(rpc, MONOTIME_NEVER, call) == STATUS_IO)
-            rpc_cancel_all(rpc, STATUS_IO, "the socket failed");
-    status = call->status;
-    if (status == STATUS_OK) {
+    status = rpc_wait(rpc, call, error);
+    if (status == STATUS_OK)
         *out = call;
-        return STATUS_OK;
-    }
-    error_set(error, status, "%s", future_text(call));
-    future_release(call);
+    else
+        future_release(call);
     return status;
 }
 

@@ -179,7 +179,8 @@ void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text);
 
 /* Sends a request to `worker`. MONOTIME_NEVER: no deadline. On STATUS_OK *out is a future the caller
  * releases. Errors, with no future and no effect: STATUS_NOT_FOUND (no such peer has a session),
- * STATUS_BUSY (pending_max, or the peer's queue is full), STATUS_INVALID (larger than the limits). */
+ * STATUS_BUSY (pending_max, or too much waits for the peer already), STATUS_INVALID (larger than the limits).
+ */
 enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method method,
                            const struct rpc_message *message, struct monotime deadline, struct future **out,
                            struct error *error);

@@ -178,38 +178,6 @@ void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text)
 
 /* ---- calling ---- */
 
-/* What can be wrong with a message of ours before it has a header. */
-static enum status start_request(struct rpc *rpc, struct rpc_session *session, enum wire_method method,
-                                 const struct rpc_message *message, struct monotime deadline,
-                                 struct endpoint_message *out, struct error *error)
-{
-    struct wire_header header;
-    rpc_header(rpc, &header, WIRE_REQUEST, session->worker);
-    header.method = (uint16_t)method;
-    header.request = session->next_request;
-    header.left_us = monotime_is_never(deadline) ? UINT64_MAX : monotime_us_between(monotime_now(), deadline);
-    enum status status = answers_build(out, session->peer, &header, message);
-    if (status == STATUS_INVALID)
-        return error_set(error, status, "a request to worker %u is larger than the limits", session->worker);
-    if (status != STATUS_OK)
-        return error_set(error, status, "no memory for a request to worker %u", session->worker);
-    return STATUS_OK;
-}
-
-static enum status send_request(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out,
-                                struct error *error)
-{
-    enum status status =
-        session->held.count > 0 ? STATUS_AGAIN : endpoint_send(session->socket->endpoint, out);
-    if (status == STATUS_OK)
-        return status;
-    endpoint_release(out);
-    if (status == STATUS_AGAIN)
-        return error_set(error, STATUS_BUSY, "worker %u's queue is full", session->worker);
-    session_lose(rpc, session);
-    return error_set(error, STATUS_NOT_FOUND, "worker %u is gone", session->worker);
-}
-
 enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method method,
                            const struct rpc_message *message, struct monotime deadline, struct future **out,
                            struct error *error)
@@ -221,15 +189,16 @@ enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method me
     if (call == NULL)
         return error_set(error, STATUS_BUSY, "%u calls are pending, at most %u", rpc->pending,
                          rpc->config.pending_max);
-    struct endpoint_message frames;
-    enum status status = start_request(rpc, session, method, message, deadline, &frames, error);
-    if (status == STATUS_OK)
-        status = send_request(rpc, session, &frames, error);
+    struct wire_header header;
+    rpc_header(rpc, &header, WIRE_REQUEST, session->worker);
+    header.method = (uint16_t)method;
+    header.request = session->next_request;
+    header.left_us = monotime_is_never(deadline) ? UINT64_MAX : monotime_us_between(monotime_now(), deadline);
+    enum status status = send_request(rpc, session, &header, message, error);
     if (status != STATUS_OK) {
         future_release(call);
         return status;
     }
-    rpc->counters.sent++;
     call->references++; /* until it is done */
     call->call.session = session;
     call->call.request = session->next_request++;
@@ -265,7 +234,7 @@ enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method met
 }
 
 void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                         struct endpoint_message *message)
+                         const void *const lent[WIRE_TENSORS_MAX], struct endpoint_message *message)
 {
     struct future *call = table_find(rpc, session, header->request);
     if (call == NULL) {
@@ -290,7 +259,7 @@ void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, const str
     } else {
         endpoint_move(&call->frames, message);
         call->has_frames = true;
-        rules_open_message(&call->value, header, call->frames.payload);
+        rules_open_message(&call->value, header, call->frames.payload, lent);
         future_complete(call, STATUS_OK, NULL);
     }
     futures_tell(rpc);

@@ -6,7 +6,10 @@
  *   rpc_peers.c    which connection of the bound socket is whose
  *   rpc_rules.c    the checks that need no state
  *   rpc_call.c     our calls of others: pending table, deadlines, replies
- *   rpc_answer.c   others' calls of us: dispatch, replies, what cannot leave yet
+ *   rpc_answer.c   others' calls of us: dispatch, replies
+ *   rpc_self.c     calls to oneself
+ *   rpc_send.c     messages on their way out, and what cannot leave yet
+ *   rpc_queue.c    the pool of requests, and the queues they stand in
  *   future.c       futures and what is made of them
  *
  * All objects come from pools that are taken at the start. Objects that end are unlinked first, and
@@ -16,6 +19,7 @@
 
 #include "worker/net/endpoint.h"
 #include "worker/net/rpc.h"
+#include "worker/segment.h"
 
 enum {
     REPLAY_WINDOW = 4096,    /* request ids behind the highest seen that are still told apart */
@@ -26,6 +30,8 @@ enum {
         WIRE_QUEUE_MAX * WIRE_PAYLOAD_BYTES_MAX, /* of one session's held replies: a second queue */
     DRAIN_MAX = 256,                             /* messages of one socket handled in one turn */
     GLANCE_TURNS = 32,                           /* busy turns between two looks at the watches */
+    LISTENERS_MAX = 4,
+    SELF_TAIL_BYTES = WIRE_TENSORS_MAX * sizeof(const void *), /* see rpc_self.c */
     NO_PLACE = -1,
 };
 
@@ -74,10 +80,11 @@ struct future {
     struct rpc_message value;
 };
 
-/* A peer's call; after its answer, while that cannot leave, its place in the queue. */
+/* A peer's call; and a message of ours that cannot leave yet, such as its answer. */
 struct rpc_request {
     struct rpc *rpc;
     struct endpoint *way;        /* in a queue of what waits to leave: through which socket */
+    bool is_answer;              /* there */
     struct rpc_session *session; /* NULL: its peer is gone */
     struct rpc_request *previous, *next;
     uint64_t id;
@@ -103,10 +110,13 @@ struct rpc_session {
     uint16_t worker;
     uint8_t role;
     bool is_live, was_live, is_lost; /* lost: found dead while sending; the next turn ends it */
+    bool is_self;
     uint32_t peer, incarnation;
     uint64_t next_request;
     struct request_queue open, held;
-    uint64_t window_top; /* the highest request id seen */
+    size_t answer_bytes;    /* of the answers among what is held */
+    struct segment segment; /* what it lends; mapped when that is first needed, and kept */
+    uint64_t window_top;    /* the highest request id seen */
     uint64_t window[REPLAY_WINDOW / 64];
 };
 
@@ -134,6 +144,16 @@ struct rpc_beat {
     struct monotime next;
 };
 
+struct rpc_service {
+    const struct rpc_method *method;
+    void *context;
+};
+
+struct rpc_listener {
+    rpc_left *left;
+    void *context;
+};
+
 struct rpc {
     struct rpc_config config;
     uint8_t *roster;
@@ -148,7 +168,9 @@ struct rpc {
     struct error join_error; /* why the server whose message was taken last cannot be joined */
     char *welcome;
     size_t welcome_bytes;
-    const struct rpc_method *methods[METHOD_COUNT];
+    struct rpc_service services[METHOD_COUNT];
+    struct rpc_listener listeners[LISTENERS_MAX];
+    size_t listener_count;
 
     struct rpc_session *sessions; /* (config.workers) */
     unsigned lost_count;
@@ -172,6 +194,7 @@ struct rpc {
     uint32_t incoming; /* calls of theirs that are open */
     uint32_t held_total;
     struct request_queue farewells;
+    struct request_queue local; /* sent to oneself, not taken up yet */
 
     struct rpc_watched watched[ENDPOINT_WATCH_MAX];
     size_t watched_count;
@@ -241,9 +264,15 @@ enum status rules_check_tensors(const struct rpc_method *method, uint32_t rows_m
 /* Notes a request id; false when it was seen before, or is too old to tell. */
 bool rules_note_request(struct rpc_session *session, uint64_t id);
 
-/* Fills a message from a header and the payload it came with. */
-void rules_open_message(struct rpc_message *message, const struct wire_header *header,
-                        const uint8_t *payload);
+/* Fills a message from a header, the payload it came with, and where what is lent lies. */
+void rules_open_message(struct rpc_message *message, const struct wire_header *header, const uint8_t *payload,
+                        const void *const lent[WIRE_TENSORS_MAX]);
+
+/* Whether any tensor is lent; where those that are lie, NULL for the others. STATUS_INVALID names the one
+ * that is not within the segment. */
+bool rules_lends(const struct wire_header *header);
+enum status rules_find_lent(const struct wire_header *header, const struct segment *segment,
+                            const void *lent[WIRE_TENSORS_MAX], struct error *error);
 
 /* Copies text from a peer, bounded, with what is not printable replaced. */
 void rules_copy_text(char *out, size_t out_bytes, const uint8_t *text, size_t text_bytes);
@@ -253,7 +282,7 @@ void rules_copy_text(char *out, size_t out_bytes, const uint8_t *text, size_t te
 enum status calls_new(struct rpc *rpc);
 void calls_free(struct rpc *rpc);
 void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                         struct endpoint_message *message);
+                         const void *const lent[WIRE_TENSORS_MAX], struct endpoint_message *message);
 void calls_forget(struct rpc *rpc, struct future *call); /* out of the table and the heap */
 void calls_expire(struct rpc *rpc);
 struct monotime calls_next_deadline(const struct rpc *rpc);
@@ -262,17 +291,43 @@ void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum sta
 
 /* ---- rpc_answer.c ---- */
 
-enum status answers_new(struct rpc *rpc);
-void answers_free(struct rpc *rpc);
+void answers_serve_echo(struct rpc *rpc);
 void answers_receive_request(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                             struct endpoint_message *message);
+                             const void *const lent[WIRE_TENSORS_MAX], struct endpoint_message *message);
 void answers_detach(struct rpc *rpc, struct rpc_session *session); /* its peer is gone */
-void answers_flush(struct rpc *rpc);
+
+/* ---- rpc_self.c ---- */
+
+void self_open(struct rpc *rpc); /* the session with oneself, which never ends */
+void self_post(struct rpc *rpc, struct rpc_request *holder);
+/* Takes up what was sent to oneself, as drain does with a socket; how many. */
+unsigned self_drain(struct rpc *rpc, const struct future *awaited);
+
+/* ---- rpc_send.c ---- */
+
+/* Sends a request, or holds it until there is room. Errors as rpc_call_async. */
+enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wire_header *header,
+                         const struct rpc_message *message, struct error *error);
+/* Sends the answer to a request that is closed, `value` or `text`, and gives the request back when it has
+ * left. */
+void send_answer(struct rpc_request *request, struct wire_header *header, const struct rpc_message *value,
+                 const char *text);
 /* Keeps a BYE until it can leave. False: no room, it is the caller's to release. */
-bool answers_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message);
-/* Puts `value` (NULL: nothing) behind `header` and makes the message. STATUS_INVALID: over the limits. */
-enum status answers_build(struct endpoint_message *out, uint32_t peer, struct wire_header *header,
-                          const struct rpc_message *value);
+bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message);
+void send_drop_held(struct rpc *rpc, struct rpc_session *session);
+void send_flush(struct rpc *rpc);
+
+/* ---- rpc_queue.c ---- */
+
+enum status requests_new(struct rpc *rpc);
+void requests_free(struct rpc *rpc);
+void request_tell_answered(struct rpc_request *request); /* rpc_on_answer's, once */
+/* An object out of the pool, with the frames moved into it. NULL: none is left. */
+struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames);
+void request_give_back(struct rpc *rpc, struct rpc_request *request);
+void queue_push(struct request_queue *queue, struct rpc_request *request);
+void queue_remove(struct request_queue *queue, struct rpc_request *request);
+void queue_drop(struct rpc *rpc, struct request_queue *queue); /* releases the frames too */
 
 /* ---- future.c ---- */
 

@@ -66,15 +66,42 @@ bool rules_note_request(struct rpc_session *session, uint64_t id)
     return is_new;
 }
 
-void rules_open_message(struct rpc_message *message, const struct wire_header *header, const uint8_t *payload)
+void rules_open_message(struct rpc_message *message, const struct wire_header *header, const uint8_t *payload,
+                        const void *const lent[WIRE_TENSORS_MAX])
 {
     memcpy(message->args, header->args, sizeof message->args);
+    message->context = header->context;
     message->tensor_count = header->tensor_count;
+    message->lent = 0;
     for (unsigned i = 0; i < header->tensor_count; i++) {
         message->tensors[i] = header->tensors[i];
-        message->data[i] = payload;
-        payload += wire_tensor_bytes(&header->tensors[i]);
+        bool is_lent = header->places[i] != 0;
+        message->data[i] = is_lent ? lent[i] : payload;
+        message->lent |= (uint8_t)((unsigned)is_lent << i);
+        if (!is_lent)
+            payload += wire_tensor_bytes(&header->tensors[i]);
     }
+}
+
+bool rules_lends(const struct wire_header *header)
+{
+    return (header->places[0] | header->places[1] | header->places[2] | header->places[3]) != 0;
+}
+
+enum status rules_find_lent(const struct wire_header *header, const struct segment *segment,
+                            const void *lent[WIRE_TENSORS_MAX], struct error *error)
+{
+    for (unsigned i = 0; i < header->tensor_count; i++) {
+        uint64_t place = header->places[i];
+        lent[i] = NULL;
+        if (place == 0)
+            continue;
+        lent[i] = segment_at(segment, place - 1, wire_tensor_bytes(&header->tensors[i]));
+        if (lent[i] == NULL)
+            return error_set(error, STATUS_INVALID, "tensor %u is lent from %llu on, outside of the segment",
+                             i, (unsigned long long)(place - 1));
+    }
+    return STATUS_OK;
 }
 
 void rules_copy_text(char *out, size_t out_bytes, const uint8_t *text, size_t text_bytes)

@@ -22,6 +22,9 @@ enum status sessions_new(struct rpc *rpc)
 void sessions_free(struct rpc *rpc)
 {
     peers_free(rpc);
+    for (size_t i = 0; rpc->sessions != NULL && i < rpc->config.workers; i++)
+        if (rpc->sessions[i].segment.data != NULL)
+            segment_detach(&rpc->sessions[i].segment);
     free(rpc->sessions);
 }
 
@@ -59,10 +62,11 @@ void session_say_bye(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer, 
 
 static void callback_left(struct rpc *rpc, uint16_t worker, enum status why, const char *text)
 {
-    if (rpc->config.left == NULL)
-        return;
     rpc->callbacks++;
-    rpc->config.left(rpc->config.context, worker, why, text);
+    if (rpc->config.left != NULL)
+        rpc->config.left(rpc->config.context, worker, why, text);
+    for (size_t i = 0; i < rpc->listener_count; i++)
+        rpc->listeners[i].left(rpc->listeners[i].context, worker, why, text);
     rpc->callbacks--;
 }
 
@@ -81,11 +85,12 @@ static void close_session(struct rpc *rpc, struct rpc_session *session)
     answers_detach(rpc, session);
 }
 
-/* The text is copied first: it may lie in a message or an object that ends here. */
+/* The text is copied first: it may lie in a message or an object that ends here. The session with oneself
+ * does not end. */
 void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, enum status call_status,
                  const char *text)
 {
-    if (!session->is_live)
+    if (!session->is_live || session->is_self)
         return;
     char copy[WIRE_ERROR_TEXT_MAX + 1];
     snprintf(copy, sizeof copy, "%s", text);
@@ -328,6 +333,36 @@ void session_receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint3
     }
 }
 
+/* Where the tensors lie that a peer lends. Its segment is mapped once, when it first lends something. */
+static enum status find_lent(const struct rpc *rpc, struct rpc_session *session,
+                             const struct wire_header *header, const void *lent[WIRE_TENSORS_MAX],
+                             struct error *error)
+{
+    if (!rules_lends(header))
+        return STATUS_OK;
+    if (rpc->config.outbox == NULL)
+        return error_set(error, STATUS_INVALID, "a tensor is lent: nothing is in this job");
+    if (session->segment.data == NULL &&
+        segment_attach(&session->segment, session->worker, 0, error) != STATUS_OK)
+        return STATUS_INVALID;
+    return rules_find_lent(header, &session->segment, lent, error);
+}
+
+static void receive_call(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
+                         struct endpoint_message *message)
+{
+    const void *lent[WIRE_TENSORS_MAX];
+    struct error error;
+    if (find_lent(rpc, session, header, lent, &error) != STATUS_OK) {
+        endpoint_release(message);
+        end_bad(rpc, session, error.text);
+    } else if (header->kind == WIRE_REQUEST) {
+        answers_receive_request(rpc, session, header, lent, message);
+    } else {
+        calls_receive_reply(rpc, session, header, lent, message);
+    }
+}
+
 static void receive_in_session(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *message)
 {
     struct wire_header header;
@@ -338,16 +373,16 @@ static void receive_in_session(struct rpc *rpc, struct rpc_session *session, str
         fault = error.text;
     else if (header.generation == rpc->config.generation)
         fault = sender_fault(rpc, session, &header);
+    if (fault == NULL && (header.kind == WIRE_PIECE || header.body_bytes != 0))
+        fault = "pieces are not taken";
     if (fault != NULL) {
         endpoint_release(message);
         end_bad(rpc, session, fault);
     } else if (header.generation != rpc->config.generation) {
         endpoint_release(message);
         rpc->counters.stale++;
-    } else if (header.kind == WIRE_REQUEST) {
-        answers_receive_request(rpc, session, &header, message);
-    } else if (header.kind == WIRE_REPLY) {
-        calls_receive_reply(rpc, session, &header, message);
+    } else if (header.kind == WIRE_REQUEST || header.kind == WIRE_REPLY) {
+        receive_call(rpc, session, &header, message);
     } else if (header.kind == WIRE_BYE) {
         receive_bye(rpc, session, message);
     } else {

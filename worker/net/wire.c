@@ -25,11 +25,12 @@ enum offset {
     AT_REQUEST = 24,
     AT_LEFT_US = 32,
     AT_ARGS = 40,
-    AT_CONTEXT = 72, /* reserved for the autograd context */
+    AT_CONTEXT = 72,
     AT_PAYLOAD_BYTES = 80,
-    AT_RESERVED_A = 84,
+    AT_BODY_BYTES = 84,
     AT_TENSORS = 88,
-    AT_RESERVED_B = 168,
+    AT_PLACES = 168,
+    AT_RESERVED = 200,
 };
 
 /* One tensor descriptor's bytes. */
@@ -42,9 +43,10 @@ enum tensor_offset {
 };
 
 _Static_assert(AT_CONTEXT == AT_ARGS + 8 * WIRE_ARGS, "args end where the context begins");
-_Static_assert(AT_RESERVED_B == AT_TENSORS + TENSOR_BYTES * WIRE_TENSORS_MAX, "tensors fill their place");
+_Static_assert(AT_PLACES == AT_TENSORS + TENSOR_BYTES * WIRE_TENSORS_MAX, "tensors fill their place");
 _Static_assert(TENSOR_BYTES == TENSOR_DIMS + 4 * WIRE_RANK_MAX, "dims fill their place");
-_Static_assert(AT_RESERVED_B + 40 == WIRE_HEADER_BYTES, "the header's length is for ever");
+_Static_assert(AT_RESERVED == AT_PLACES + 8 * WIRE_TENSORS_MAX, "places fill theirs");
+_Static_assert(AT_RESERVED + 8 == WIRE_HEADER_BYTES, "the header's length is for ever");
 _Static_assert((WIRE_HEADER_BYTES + WIRE_PAYLOAD_BYTES_MAX) * WIRE_QUEUE_MAX <= 64000000, "64 MB per peer");
 _Static_assert(STATUS_COUNT <= UINT8_MAX && (unsigned)METHOD_COUNT <= UINT16_MAX, "they fit their fields");
 
@@ -103,8 +105,8 @@ size_t wire_tensor_bytes(const struct wire_tensor *tensor)
 }
 
 /* The sizes are multiplied one dim at a time, and each product is compared before the next: none exceeds
- * 2^20 * 2^32. */
-static enum status check_tensor(const struct wire_tensor *tensor, unsigned i, uint64_t *sum,
+ * 2^29 * 2^32. */
+static enum status check_tensor(const struct wire_tensor *tensor, unsigned i, uint64_t *bytes_out,
                                 struct error *error)
 {
     if (tensor->dtype < WIRE_F32 || tensor->dtype > WIRE_U64)
@@ -123,30 +125,58 @@ static enum status check_tensor(const struct wire_tensor *tensor, unsigned i, ui
         if (tensor->dims[d] == 0)
             return error_set(error, STATUS_INVALID, "tensor %u: dim %u is 0", i, d);
         bytes *= tensor->dims[d];
-        if (bytes > WIRE_PAYLOAD_BYTES_MAX)
-            return error_set(error, STATUS_INVALID, "tensor %u: more than %d bytes", i,
-                             WIRE_PAYLOAD_BYTES_MAX);
+        if (bytes > WIRE_BODY_BYTES_MAX)
+            return error_set(error, STATUS_INVALID, "tensor %u: more than %d bytes", i, WIRE_BODY_BYTES_MAX);
     }
-    *sum += bytes;
+    *bytes_out = bytes;
     return STATUS_OK;
 }
 
-static enum status check_tensors(const struct wire_header *header, uint64_t *sum, struct error *error)
+static bool is_empty(const struct wire_tensor *tensor)
+{
+    return (tensor->dtype | tensor->rank | tensor->dims[0] | tensor->dims[1] | tensor->dims[2] |
+            tensor->dims[3]) == 0;
+}
+
+enum status wire_check_tensors(const struct wire_header *header, uint64_t *sum, struct error *error)
 {
     *sum = 0;
     if (header->tensor_count > WIRE_TENSORS_MAX)
         return error_set(error, STATUS_INVALID, "%u tensors, expected at most %d", header->tensor_count,
                          WIRE_TENSORS_MAX);
     for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++) {
-        const struct wire_tensor *tensor = &header->tensors[i];
-        if (i < header->tensor_count) {
-            if (check_tensor(tensor, i, sum, error) != STATUS_OK)
-                return STATUS_INVALID;
-        } else if ((tensor->dtype | tensor->rank | tensor->dims[0] | tensor->dims[1] | tensor->dims[2] |
-                    tensor->dims[3]) != 0) {
-            return error_set(error, STATUS_INVALID, "tensor %u is beyond the count and not zero", i);
+        uint64_t bytes = 0, place = header->places[i];
+        if (i >= header->tensor_count) {
+            if (!is_empty(&header->tensors[i]) || place != 0)
+                return error_set(error, STATUS_INVALID, "tensor %u is beyond the count and not zero", i);
+            continue;
         }
+        if (check_tensor(&header->tensors[i], i, &bytes, error) != STATUS_OK)
+            return STATUS_INVALID;
+        if (place != 0 && place % WIRE_PLACE_ALIGNMENT != 1)
+            return error_set(error, STATUS_INVALID, "tensor %u: its place is no multiple of %d", i,
+                             WIRE_PLACE_ALIGNMENT);
+        if (place == 0)
+            *sum += bytes;
     }
+    return STATUS_OK;
+}
+
+/* `has_value`: it carries tensors, args and a context, and may have a body. */
+static enum status check_unused(const struct wire_header *header, bool has_value, bool is_piece,
+                                struct error *error)
+{
+    if (!has_value && header->tensor_count != 0)
+        return error_set(error, STATUS_INVALID, "%u tensors in a message that carries none",
+                         header->tensor_count);
+    if (!has_value && header->context != 0)
+        return error_set(error, STATUS_INVALID, "a context in a message that carries none");
+    if (has_value || is_piece)
+        return STATUS_OK;
+    if ((header->args[0] | header->args[1] | header->args[2] | header->args[3]) != 0)
+        return error_set(error, STATUS_INVALID, "args in a message that carries none");
+    if (header->body_bytes != 0)
+        return error_set(error, STATUS_INVALID, "a body in a message that carries none");
     return STATUS_OK;
 }
 
@@ -154,10 +184,10 @@ static enum status check_tensors(const struct wire_header *header, uint64_t *sum
 static enum status check_kind(const struct wire_header *header, struct error *error)
 {
     unsigned kind = header->kind;
-    if (kind < WIRE_HELLO || kind > WIRE_BYE)
-        return error_set(error, STATUS_INVALID, "kind %u, expected 1..5", kind);
+    if (kind < WIRE_HELLO || kind > WIRE_PIECE)
+        return error_set(error, STATUS_INVALID, "kind %u, expected 1..6", kind);
     bool is_request = kind == WIRE_REQUEST, is_reply = kind == WIRE_REPLY;
-    bool is_call = is_request || is_reply;
+    bool is_call = is_request || is_reply, is_piece = kind == WIRE_PIECE;
     if (is_call ? header->method == METHOD_NONE || header->method >= METHOD_COUNT
                 : header->method != METHOD_NONE)
         return error_set(error, STATUS_INVALID, "method %u in a message of kind %u", header->method, kind);
@@ -167,18 +197,42 @@ static enum status check_kind(const struct wire_header *header, struct error *er
     unsigned role = header->role;
     if (has_role ? role == 0 || (role & (role - 1)) != 0 : role != 0)
         return error_set(error, STATUS_INVALID, "role %u in a message of kind %u", role, kind);
-    if (is_call != (header->request != 0))
+    if ((is_call || is_piece) != (header->request != 0))
         return error_set(error, STATUS_INVALID, "request id %llu in a message of kind %u",
                          (unsigned long long)header->request, kind);
     if (!is_request && header->left_us != 0)
         return error_set(error, STATUS_INVALID, "time left in a message of kind %u", kind);
-    if (!is_call || header->status != STATUS_OK) {
-        if (header->tensor_count != 0)
-            return error_set(error, STATUS_INVALID, "%u tensors in a message that carries none",
-                             header->tensor_count);
-        if ((header->args[0] | header->args[1] | header->args[2] | header->args[3]) != 0)
-            return error_set(error, STATUS_INVALID, "args in a message that carries none");
-    }
+    return check_unused(header, is_call && header->status == STATUS_OK, is_piece, error);
+}
+
+/* A piece lies within its body, which is one that needs pieces. */
+static enum status check_piece(const struct wire_header *header, struct error *error)
+{
+    uint64_t offset = header->args[PIECE_OFFSET], kind = header->args[PIECE_KIND];
+    uint32_t bytes = header->payload_bytes, body_bytes = header->body_bytes;
+    if ((kind != WIRE_REQUEST && kind != WIRE_REPLY) || (header->args[2] | header->args[3]) != 0)
+        return error_set(error, STATUS_INVALID, "args of a piece: kind %llu, expected 3 or 4 and then zero",
+                         (unsigned long long)kind);
+    if (body_bytes <= WIRE_PAYLOAD_BYTES_MAX || body_bytes > WIRE_BODY_BYTES_MAX)
+        return error_set(error, STATUS_INVALID, "a piece of a body of %u bytes, expected %d to %d",
+                         body_bytes, WIRE_PAYLOAD_BYTES_MAX + 1, WIRE_BODY_BYTES_MAX);
+    if (bytes == 0 || offset > body_bytes || bytes > body_bytes - offset)
+        return error_set(error, STATUS_INVALID, "a piece of %u bytes at %llu of a body of %u", bytes,
+                         (unsigned long long)offset, body_bytes);
+    return STATUS_OK;
+}
+
+/* Requests and replies that carry values: the tensors that travel are the payload, or came ahead. */
+static enum status check_body(const struct wire_header *header, uint64_t tensor_bytes, struct error *error)
+{
+    uint32_t bytes = header->payload_bytes, body_bytes = header->body_bytes;
+    if (body_bytes == 0 && bytes != tensor_bytes)
+        return error_set(error, STATUS_INVALID, "payload of %u bytes, the tensors need %llu", bytes,
+                         (unsigned long long)tensor_bytes);
+    if (body_bytes != 0 && (bytes != 0 || body_bytes <= WIRE_PAYLOAD_BYTES_MAX ||
+                            body_bytes > WIRE_BODY_BYTES_MAX || body_bytes != tensor_bytes))
+        return error_set(error, STATUS_INVALID, "payload of %u bytes and %u in pieces, the tensors need %llu",
+                         bytes, body_bytes, (unsigned long long)tensor_bytes);
     return STATUS_OK;
 }
 
@@ -189,9 +243,10 @@ static enum status check_payload(const struct wire_header *header, uint64_t tens
         return error_set(error, STATUS_INVALID, "payload of %u bytes, at most %d", bytes,
                          WIRE_PAYLOAD_BYTES_MAX);
     bool is_call = header->kind == WIRE_REQUEST || header->kind == WIRE_REPLY;
-    if (is_call && header->status == STATUS_OK && bytes != tensor_bytes)
-        return error_set(error, STATUS_INVALID, "payload of %u bytes, the tensors need %llu", bytes,
-                         (unsigned long long)tensor_bytes);
+    if (header->kind == WIRE_PIECE)
+        return check_piece(header, error);
+    if (is_call && header->status == STATUS_OK)
+        return check_body(header, tensor_bytes, error);
     if ((header->kind == WIRE_BYE || header->status != STATUS_OK) && bytes > WIRE_ERROR_TEXT_MAX)
         return error_set(error, STATUS_INVALID, "text of %u bytes, at most %d", bytes, WIRE_ERROR_TEXT_MAX);
     if (header->kind == WIRE_HELLO && bytes != 0)
@@ -202,7 +257,8 @@ static enum status check_payload(const struct wire_header *header, uint64_t tens
 enum status wire_check(const struct wire_header *header, struct error *error)
 {
     uint64_t tensor_bytes;
-    if (check_kind(header, error) != STATUS_OK || check_tensors(header, &tensor_bytes, error) != STATUS_OK)
+    if (check_kind(header, error) != STATUS_OK ||
+        wire_check_tensors(header, &tensor_bytes, error) != STATUS_OK)
         return STATUS_INVALID;
     return check_payload(header, tensor_bytes, error);
 }
@@ -226,13 +282,16 @@ void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYT
     put_u64(bytes + AT_LEFT_US, header->left_us);
     for (unsigned i = 0; i < WIRE_ARGS; i++)
         put_u64(bytes + AT_ARGS + 8 * i, header->args[i]);
+    put_u64(bytes + AT_CONTEXT, header->context);
     put_u32(bytes + AT_PAYLOAD_BYTES, header->payload_bytes);
+    put_u32(bytes + AT_BODY_BYTES, header->body_bytes);
     for (unsigned i = 0; i < header->tensor_count; i++) {
         uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
         at[TENSOR_DTYPE] = header->tensors[i].dtype;
         at[TENSOR_RANK] = header->tensors[i].rank;
         for (unsigned d = 0; d < WIRE_RANK_MAX; d++)
             put_u32(at + TENSOR_DIMS + 4 * d, header->tensors[i].dims[d]);
+        put_u64(bytes + AT_PLACES + 8 * i, header->places[i]);
     }
 }
 
@@ -251,21 +310,22 @@ static void read_fields(struct wire_header *header, const uint8_t *bytes)
     header->left_us = get_u64(bytes + AT_LEFT_US);
     for (unsigned i = 0; i < WIRE_ARGS; i++)
         header->args[i] = get_u64(bytes + AT_ARGS + 8 * i);
+    header->context = get_u64(bytes + AT_CONTEXT);
     header->payload_bytes = get_u32(bytes + AT_PAYLOAD_BYTES);
+    header->body_bytes = get_u32(bytes + AT_BODY_BYTES);
     for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++) {
         const uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
         header->tensors[i].dtype = at[TENSOR_DTYPE];
         header->tensors[i].rank = at[TENSOR_RANK];
         for (unsigned d = 0; d < WIRE_RANK_MAX; d++)
             header->tensors[i].dims[d] = get_u32(at + TENSOR_DIMS + 4 * d);
+        header->places[i] = get_u64(bytes + AT_PLACES + 8 * i);
     }
 }
 
 static bool reserved_is_zero(const uint8_t *bytes)
 {
-    bool zero = all_zero(bytes + AT_CONTEXT, AT_PAYLOAD_BYTES - AT_CONTEXT) &&
-                all_zero(bytes + AT_RESERVED_A, AT_TENSORS - AT_RESERVED_A) &&
-                all_zero(bytes + AT_RESERVED_B, WIRE_HEADER_BYTES - AT_RESERVED_B);
+    bool zero = all_zero(bytes + AT_RESERVED, WIRE_HEADER_BYTES - AT_RESERVED);
     for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++)
         zero &= get_u16(bytes + AT_TENSORS + TENSOR_BYTES * i + TENSOR_RESERVED) == 0;
     return zero;

@@ -1,9 +1,11 @@
 /* The header that begins every message, and the limits that every message keeps.
  *
  * A message is two frames: this header (fixed size, little-endian, encoded field by field) and one payload
- * (tensors one after the other without gaps, in the header's order; an error's UTF-8 text; or a HELLO's
- * and WELCOME's text). PROTOCOL.md beside this file is the same in prose, for a client in another
- * language. Encoding and decoding are pure: no I/O, no allocation, no blocking. */
+ * (tensors one after the other without gaps, in the header's order; an error's UTF-8 text; a HELLO's and
+ * WELCOME's text; or a piece of what the next message's tensors hold). A tensor may also be lent: then only
+ * its place in the sender's segment (worker/segment.h) travels. PROTOCOL.md beside this file is the same in
+ * prose, for a client in another language. Encoding and decoding are pure: no I/O, no allocation, no
+ * blocking. */
 #ifndef WORKER_NET_WIRE_H
 #define WORKER_NET_WIRE_H
 
@@ -14,12 +16,14 @@
 
 enum {
     WIRE_MAGIC = 0x4c414f43, /* "COAL" as bytes */
-    WIRE_VERSION = 1,
+    WIRE_VERSION = 2,
     WIRE_ARGS = 4,
     WIRE_TENSORS_MAX = 4,
     WIRE_RANK_MAX = 4,
     WIRE_HEADER_BYTES = 208,
     WIRE_PAYLOAD_BYTES_MAX = 1 << 20,
+    WIRE_BODY_BYTES_MAX = 512 << 20, /* of a message's tensors that travel, and of each that does not */
+    WIRE_PLACE_ALIGNMENT = 64,
     WIRE_QUEUE_MAX = 60, /* messages in flight to one peer: WIRE_QUEUE_MAX * largest message < 64 MB */
     WIRE_ERROR_TEXT_MAX = 400,
 };
@@ -30,6 +34,7 @@ enum wire_kind {
     WIRE_REQUEST = 3, /* either way */
     WIRE_REPLY = 4,   /* answers one request, with a value or a status and a text */
     WIRE_BYE = 5,     /* either way, last: the session is over; the payload says why */
+    WIRE_PIECE = 6,   /* ahead of a request or reply whose tensors are too long for one payload */
 };
 
 /* What a request asks for. Numbers are for ever. */
@@ -73,9 +78,13 @@ struct wire_tensor {
     uint32_t dims[WIRE_RANK_MAX]; /* 1 or more; beyond rank: 0 */
 };
 
+/* What a piece's args say. */
+enum wire_piece_args { PIECE_OFFSET, PIECE_KIND /* WIRE_REQUEST or WIRE_REPLY: of which it is a piece */ };
+
 /* What a kind does not use is zero, in memory as on the wire: only requests and replies have a method, a
- * request id, args and tensors, and a reply that failed has no args and no tensors; only requests have
- * left_us; only replies have a status; only HELLO and WELCOME have a role. */
+ * context and tensors; they and pieces have a request id, args and body_bytes; a reply that failed has no
+ * args, context or tensors; only requests have left_us; only replies have a status; only HELLO and WELCOME
+ * have a role. */
 struct wire_header {
     uint8_t kind;
     uint8_t status; /* a reply's enum status; never STATUS_AGAIN */
@@ -88,22 +97,29 @@ struct wire_header {
     uint64_t request;     /* chosen by the caller, ascending from 1; a reply repeats it */
     uint64_t left_us;     /* time left for a request, microseconds; UINT64_MAX: no deadline */
     uint64_t args[WIRE_ARGS];
+    uint64_t context; /* of distributed autograd; 0: none */
     uint8_t tensor_count;
     struct wire_tensor tensors[WIRE_TENSORS_MAX];
-    uint32_t payload_bytes; /* the second frame's length */
+    uint64_t places[WIRE_TENSORS_MAX]; /* 0: it travels; else 1 + its offset in the source's segment */
+    uint32_t payload_bytes;            /* the second frame's length */
+    uint32_t body_bytes; /* all that travels, when it came ahead in pieces and the payload is empty; else 0 */
 };
 
 /* Checks all that can be wrong with a header in memory, in wire_decode's order from `kind` on. */
 enum status wire_check(const struct wire_header *header, struct error *error);
+
+/* The tensors alone; *sum: the bytes of those that travel. */
+enum status wire_check_tensors(const struct wire_header *header, uint64_t *sum, struct error *error);
 
 /* Writes `header` into `bytes`. The header must be one that wire_check accepts (asserted). */
 void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYTES]);
 
 /* Reads a header out of a frame of `length` bytes, and checks in this order: length, magic, version,
  * reserved bytes (zero), kind, method, status, role, what the kind does not use (zero), tensors (dtype,
- * rank, dims, product without overflow), payload length against WIRE_PAYLOAD_BYTES_MAX, against what the
- * kind may carry (requests and successful replies: the sum of the tensors' sizes; failed replies and BYE:
- * WIRE_ERROR_TEXT_MAX; HELLO: none), and against `payload_bytes`, the length of the frame that came with
+ * rank, dims, product without overflow, place), payload length against WIRE_PAYLOAD_BYTES_MAX, against what
+ * the kind may carry (requests and successful replies: the sum of the sizes of the tensors that travel, or
+ * nothing when that is body_bytes; pieces: within body_bytes; failed replies and BYE: WIRE_ERROR_TEXT_MAX;
+ * HELLO: none), and against `payload_bytes`, the length of the frame that came with
  * it. STATUS_INVALID says which field broke which rule; *header is then not to be used. */
 enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length, size_t payload_bytes,
                         struct error *error);

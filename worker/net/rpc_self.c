@@ -1,0 +1,58 @@
+/* Calls to oneself: a queue instead of a socket, and everything else as for others.
+ *
+ * What is sent to oneself is built like any message and stands in a queue until the next turn, which takes it
+ * up as if it had arrived: the same checks, the same dispatch, the same replies. A request that is not
+ * permitted fails with that status, for there is no session to lose. Tensors of RPC_LEND_BYTES or more are
+ * not copied: behind the payload stand four addresses, NULL for a tensor that travels. */
+#include "worker/net/rpc_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+void self_open(struct rpc *rpc)
+{
+    struct rpc_session *session = &rpc->sessions[rpc->config.worker];
+    session->worker = rpc->config.worker;
+    session->role = rpc->config.role;
+    session->incarnation = rpc->config.incarnation;
+    session->is_live = session->was_live = session->is_self = true;
+    session->next_request = 1;
+}
+
+void self_post(struct rpc *rpc, struct rpc_request *holder)
+{
+    queue_push(&rpc->local, holder);
+    rpc->counters.sent++;
+}
+
+static void take_one(struct rpc *rpc)
+{
+    struct rpc_session *session = &rpc->sessions[rpc->config.worker];
+    struct rpc_request *holder = rpc->local.first;
+    struct endpoint_message frames;
+    struct wire_header header;
+    const void *lent[WIRE_TENSORS_MAX];
+    queue_remove(&rpc->local, holder);
+    endpoint_move(&frames, &holder->frames);
+    request_give_back(rpc, holder);
+    size_t payload_bytes = frames.payload_bytes - sizeof lent;
+    enum status status = wire_decode(&header, frames.header, frames.header_bytes, payload_bytes, NULL);
+    assert(status == STATUS_OK);
+    (void)status;
+    memcpy(lent, frames.payload + payload_bytes, sizeof lent);
+    rpc->counters.received++;
+    if (header.kind == WIRE_REQUEST)
+        answers_receive_request(rpc, session, &header, lent, &frames);
+    else
+        calls_receive_reply(rpc, session, &header, lent, &frames);
+}
+
+unsigned self_drain(struct rpc *rpc, const struct future *awaited)
+{
+    unsigned count = 0;
+    while (rpc->local.first != NULL && count < DRAIN_MAX && (awaited == NULL || !awaited->is_done)) {
+        take_one(rpc);
+        count++;
+    }
+    return count;
+}
