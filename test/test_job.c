@@ -510,7 +510,7 @@ START_TEST(config_of_the_text)
     ck_assert(job.optimizer.schedule == JOB_SCHEDULE_PLATEAU);
     ck_assert(job.sequence.has_max_norm && job.sequence.max_norm == 0.25);
     ck_assert_int_eq(job.data.kind, JOB_DATA_TEXT);
-    ck_assert_str_eq(job.data.path, "data/kjv.txt"); /* scripts/run looks for it */
+    ck_assert_str_eq(job.data.path, "build/data/kjv.txt"); /* scripts/run looks for it */
     ck_assert(job.sequence.held_out == 0.1 && job.sequence.minimum_count > 1);
     ck_assert(job.evaluation.has_every && job.evaluation.every == 1 && job.checkpoint.has_every);
     ck_assert(job.stop.has_epochs && !job.stop.has_updates);

@@ -328,11 +328,6 @@ data_cannot_be_had() {
     [[ $code -eq 69 && $said == "deps build data" ]]
 }
 
-# A job as config/rnn-text.json is: its text is the checkout's own.
-text_job() {
-    checkout && printf '{"data": {"kind": "text", "path": "build/data/kjv.txt"}}\n' >"$scratch/text.json"
-}
-
 # runs_on_text WORDS ARGUMENT...: scripts/run says WORDS of the text, then hands the checkout's to the daemon.
 runs_on_text() {
     local words=$1 said file=$scratch/checkout/build/data/kjv.txt
@@ -343,29 +338,29 @@ runs_on_text() {
 }
 
 text_by_job() {
-    text_job && runs_on_text "data kjv"$'\n' "$scratch/text.json" --run-dir "$scratch"
+    checkout && runs_on_text "data kjv"$'\n' "$scripts/../config/rnn-text.json" --run-dir "$scratch"
 }
 
 text_is_there() {
-    text_job && mkdir "$scratch/checkout/build/data" && touch "$scratch/checkout/build/data/kjv.txt" &&
-        runs_on_text "" "$scratch/text.json"
+    checkout && mkdir "$scratch/checkout/build/data" && touch "$scratch/checkout/build/data/kjv.txt" &&
+        runs_on_text "" "$scripts/../config/rnn-text.json"
 }
 
 text_by_command() {
-    text_job && runs_on_text "data kjv"$'\n' "$scratch/nowhere.json" --set /data/path=/srv/x \
+    checkout && runs_on_text "data kjv"$'\n' "$scratch/nowhere.json" --set /data/path=/srv/x \
         --set "/data/path=$scratch/checkout/build/data/kjv.txt" &&
         runs_on_text "data kjv"$'\n' "$scratch/nowhere.json" \
             --set '/data={"kind": "text", "path": "build/data/kjv.txt"}'
 }
 
 text_from_elsewhere() {
-    text_job && runs build "$scratch/text.json" --set /data/path=/srv/build/data/kjv.txt
+    checkout && runs build "$scripts/../config/rnn-text.json" --set /data/path=/srv/build/data/kjv.txt
 }
 
 text_cannot_be_had() {
     local code=0 said
-    text_job
-    said=$(DATA_CODE=70 PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" "$scratch/text.json") ||
+    checkout
+    said=$(DATA_CODE=70 PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" "$scripts/../config/rnn-text.json") ||
         code=$?
     printf '%s\nexit code %d\n' "$said" "$code"
     [[ $code -eq 70 && $said == "deps build"$'\n'"data kjv" ]]
