@@ -119,6 +119,12 @@ enum status params_add(struct params *params, const char *name, enum parameter_k
 
 /* ---- drawing ---- */
 
+void params_count_from(struct params *params, uint32_t first)
+{
+    assert(!params->built);
+    params->first = first;
+}
+
 static void draw_uniform(float *values, uint32_t count, struct rng_key key, double bound)
 {
     for (uint32_t element = 0; element < count; element++) {
@@ -163,7 +169,7 @@ static enum status begin_entries(struct params *params, uint64_t seed, uint32_t 
                                  float *host, struct error *error)
 {
     enum status status = STATUS_OK;
-    uint32_t trained = 0;
+    uint32_t trained = params->first;
     for (uint32_t i = 0; i < end && status == STATUS_OK; i++) {
         struct parameter *parameter = params->entries[i];
         if (i >= first && parameter->kind == PARAMETER_COUNTER)

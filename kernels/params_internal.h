@@ -14,6 +14,7 @@ struct params {
     bool laid_out;               // offsets stand, no more entries come
     bool built;                  // laid out, and the slabs' memory is the params' own
     struct tensor slab, buffers; // data NULL: not placed as a whole
+    uint32_t first;              // the first trained entry's number in the model of which these are a part
     struct arena *scratch;       // for settling; empty between two calls
     struct gradients *parallels; // every gradients of these params
 };

@@ -169,6 +169,33 @@ START_TEST(draws_are_by_position)
 }
 END_TEST
 
+/* The second half of a model, counted from where it begins, has the values that the whole gives it. */
+START_TEST(a_part_begins_as_the_whole_does)
+{
+    double whole[2][30];
+    const struct init init = {INIT_UNIFORM, 1};
+    for (uint32_t first = 0; first < 3; first += 2) {
+        fixture_open();
+        for (uint32_t i = first; i < 4; i++) {
+            char name[8];
+            snprintf(name, sizeof name, "w%u", i);
+            add(name, PARAMETER_TRAINED, SHAPE1(30), init);
+        }
+        params_count_from(fixture.params, first);
+        fixture_build(9);
+        for (uint32_t i = 2; i < 4; i++) {
+            const double *values = params_at(fixture.params, i - first)->tensor.data;
+            if (first == 0)
+                memcpy(whole[i - 2], values, sizeof whole[0]);
+            else
+                ck_assert(memcmp(whole[i - 2], values, sizeof whole[0]) == 0);
+        }
+        fixture_close();
+    }
+    ck_assert(memcmp(whole[0], whole[1], sizeof whole[0]) != 0);
+}
+END_TEST
+
 /* The first four moments, each within four standard errors of what the distribution has. */
 START_TEST(draws_have_their_distributions_moments)
 {
@@ -369,6 +396,7 @@ int main(void)
     suite_add_tcase(suite, entries);
     TCase *draws = tcase_create("draws");
     tcase_add_test(draws, draws_are_by_position);
+    tcase_add_test(draws, a_part_begins_as_the_whole_does);
     tcase_add_loop_test(draws, draws_have_their_distributions_moments, 0, 2);
     suite_add_tcase(suite, draws);
     TCase *beside = tcase_create("gradients");
