@@ -18,6 +18,7 @@
 #ifndef WORKER_PSERVER_H
 #define WORKER_PSERVER_H
 
+#include "worker/background.h"
 #include "worker/checkpoint.h"
 #include "worker/evaluation.h"
 #include "worker/net/rpc.h"
@@ -26,9 +27,6 @@
 #include "worker/schedule.h"
 #include "worker/segment.h"
 #include "worker/worker.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
 
 enum pserver_phase {
     PSERVER_GATHERING, /* contributions come in */
@@ -90,19 +88,13 @@ struct pserver_saver {
     struct rpc_request *request; /* above server 0: SAVE_PART, until it is answered */
     struct future *parts[JOB_SERVERS_MAX];
 
-    /* Belongs to the thread from its start until `done`. */
-    enum status (*work)(struct pserver_saver *saver);
+    /* Belongs to the thread while there is one. */
     const char *run_dir;
     uint32_t keep;
     struct checkpoint_part part;
     struct checkpoint_counters counters;
-    enum status status;
-    struct error error;
 
-    pthread_t thread;
-    bool running;     /* the thread has not been joined */
-    atomic_bool done; /* it has nothing more to do */
-    int event;        /* an eventfd that says so */
+    struct background thread;
 };
 
 struct pserver {

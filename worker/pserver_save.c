@@ -1,84 +1,46 @@
 /* Checkpoints: a version is written while the loop goes on serving hellos, pings and questions for the model.
  *
- * What blocks on files is done by a thread that lives for one stage and says by an eventfd that it is done:
- * making the folder, writing, renaming it. In between server 0 has the other servers write their parts, and
- * waits until the log has the update's line. The version that is being saved stays what it is: server 0 makes
- * no update meanwhile, and neither does a server that writes its part.
+ * What blocks on files is done by a thread that lives for one stage (worker/background.h): making the folder,
+ * writing, renaming it. In between server 0 has the other servers write their parts, and waits until the log
+ * has the update's line. The version that is being saved stays what it is: server 0 makes no update
+ * meanwhile, and neither does a server that writes its part.
  *
  * Stages of server 0: BEGINNING, PARTS, WRITING, LOGGING, PUBLISHING. Of the others: WAITING, WRITING. */
 #include "worker/pserver.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 /* ---- the thread ---- */
 
-static enum status begin(struct pserver_saver *saver)
+static enum status begin(void *arg, struct error *error)
 {
-    return checkpoint_begin(saver->run_dir, saver->version, &saver->error);
+    const struct pserver_saver *saver = arg;
+    return checkpoint_begin(saver->run_dir, saver->version, error);
 }
 
-static enum status write_part(struct pserver_saver *saver)
+static enum status write_part(void *arg, struct error *error)
 {
-    return checkpoint_write_part(saver->run_dir, saver->version, &saver->part, &saver->error);
+    const struct pserver_saver *saver = arg;
+    return checkpoint_write_part(saver->run_dir, saver->version, &saver->part, error);
 }
 
-static enum status write_all(struct pserver_saver *saver)
+static enum status write_all(void *arg, struct error *error)
 {
-    return checkpoint_write(saver->run_dir, &saver->counters, &saver->part, &saver->error);
+    const struct pserver_saver *saver = arg;
+    return checkpoint_write(saver->run_dir, &saver->counters, &saver->part, error);
 }
 
-static enum status publish(struct pserver_saver *saver)
+static enum status publish(void *arg, struct error *error)
 {
-    return checkpoint_publish(saver->run_dir, saver->version, saver->keep, &saver->error);
-}
-
-static void *run(void *arg)
-{
-    struct pserver_saver *saver = arg;
-    const uint64_t one = 1;
-    saver->status = saver->work(saver);
-    atomic_store_explicit(&saver->done, true, memory_order_release);
-    while (write(saver->event, &one, sizeof one) < 0 && errno == EINTR)
-        ;
-    return NULL;
+    const struct pserver_saver *saver = arg;
+    return checkpoint_publish(saver->run_dir, saver->version, saver->keep, error);
 }
 
 static enum status start(struct pserver_saver *saver, enum pserver_save state,
-                         enum status (*work)(struct pserver_saver *), struct error *error)
+                         enum status (*work)(void *, struct error *), struct error *error)
 {
     saver->state = state;
-    saver->work = work;
-    atomic_store_explicit(&saver->done, false, memory_order_relaxed);
-    int failed = pthread_create(&saver->thread, NULL, run, saver);
-    if (failed != 0)
-        return error_set_errno(error, failed, "cannot start the thread that writes checkpoint %llu",
-                               (unsigned long long)saver->version);
-    saver->running = true;
-    return STATUS_OK;
-}
-
-/* What came of the present stage; STATUS_AGAIN while the thread is at it. */
-static enum status end(struct pserver_saver *saver, struct error *error)
-{
-    if (!atomic_load_explicit(&saver->done, memory_order_acquire))
-        return STATUS_AGAIN;
-    pthread_join(saver->thread, NULL);
-    saver->running = false;
-    if (saver->status != STATUS_OK)
-        *error = saver->error;
-    return saver->status;
-}
-
-static void woken(void *arg)
-{
-    struct pserver_saver *saver = arg; /* what follows is pserver_save_advance's, behind the turn */
-    uint64_t count;
-    while (read(saver->event, &count, sizeof count) < 0 && errno == EINTR)
-        ;
+    return background_start(&saver->thread, work, saver, "the thread that writes a checkpoint", error);
 }
 
 enum status pserver_save_open(struct pserver *p, struct error *error)
@@ -88,10 +50,7 @@ enum status pserver_save_open(struct pserver *p, struct error *error)
     saver->keep = p->job->checkpoint.keep;
     saver->saved = p->begin_version;
     saver->last = monotime_now();
-    saver->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (saver->event < 0)
-        return error_set_errno(error, errno, "cannot open an eventfd");
-    return rpc_watch(p->rpc, saver->event, NULL, woken, saver);
+    return background_open(&saver->thread, p->rpc, error);
 }
 
 static void drop_parts(struct pserver_saver *saver)
@@ -114,12 +73,8 @@ static void abandon(struct pserver_saver *saver)
 
 void pserver_save_close(struct pserver *p)
 {
-    if (p->saver.running)
-        pthread_join(p->saver.thread, NULL);
-    p->saver.running = false;
+    background_close(&p->saver.thread);
     abandon(&p->saver);
-    if (p->saver.run_dir != NULL && p->saver.event >= 0)
-        close(p->saver.event);
 }
 
 bool pserver_save_holds(const struct pserver *p)
@@ -129,7 +84,7 @@ bool pserver_save_holds(const struct pserver *p)
 
 bool pserver_save_busy(const struct pserver *p)
 {
-    return p->saver.running && !atomic_load_explicit(&p->saver.done, memory_order_acquire);
+    return background_busy(&p->saver.thread);
 }
 
 /* ---- server 0 ---- */
@@ -175,7 +130,7 @@ static enum status after_beginning(struct pserver *p, struct error *error)
 {
     struct pserver_saver *saver = &p->saver;
     const struct rpc_message message = {.args = {[SAVE_VERSION] = saver->version}};
-    enum status status = end(saver, error);
+    enum status status = background_end(&saver->thread, error);
     for (uint32_t i = 1; i < p->servers && status == STATUS_OK; i++)
         status = rpc_call_async(p->rpc, (uint16_t)i, METHOD_SAVE_PART, &message, MONOTIME_NEVER,
                                 &saver->parts[i], error);
@@ -202,7 +157,7 @@ static enum status after_parts(struct pserver *p, struct error *error)
 
 static enum status after_writing(struct pserver *p, struct error *error)
 {
-    enum status status = end(&p->saver, error);
+    enum status status = background_end(&p->saver.thread, error);
     if (p->number == 0) {
         if (status == STATUS_OK)
             p->saver.state = SAVE_LOGGING;
@@ -229,7 +184,7 @@ static enum status after_logging(struct pserver *p, struct error *error)
 static enum status after_publishing(struct pserver *p, struct error *error)
 {
     struct pserver_saver *saver = &p->saver;
-    enum status status = end(saver, error);
+    enum status status = background_end(&saver->thread, error);
     if (status != STATUS_OK)
         return status;
     saver->begun = false;
