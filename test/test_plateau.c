@@ -1,0 +1,30 @@
+/* The plateau schedule: what lowers the rate, and what does not. */
+#include "worker/parallel/plateau.h"
+
+#include "test/workplace.h"
+
+#include <check.h>
+#include <math.h>
+
+START_TEST(the_rate_falls_when_the_loss_does_not)
+{
+    static const struct {
+        double loss, lr, best;
+    } seen[] = {{5, 20, 5}, {4, 20, 4}, {4, 5, 4}, {4.5, 1.25, 4}, {3, 1.25, 3}, {3.5, 0.3125, 3}};
+    struct plateau plateau = {.lr = 20, .best_loss = INFINITY};
+    for (unsigned i = 0; i < sizeof seen / sizeof *seen; i++) {
+        plateau_see(&plateau, seen[i].loss, 0.25);
+        ck_assert_double_eq(plateau.lr, seen[i].lr);
+        ck_assert_double_eq(plateau.best_loss, seen[i].best);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("plateau");
+    TCase *schedule = tcase_create("schedule");
+    tcase_add_test(schedule, the_rate_falls_when_the_loss_does_not);
+    suite_add_tcase(suite, schedule);
+    return suite_run(suite);
+}

@@ -1,0 +1,10 @@
+/* The plateau schedule. Whoever evaluates: the first trainer. */
+#include "worker/parallel/plateau.h"
+
+void plateau_see(struct plateau *plateau, double loss, double decay)
+{
+    if (loss < plateau->best_loss)
+        plateau->best_loss = loss;
+    else
+        plateau->lr *= decay;
+}
