@@ -1,0 +1,287 @@
+/* A trained model by itself: the three parts in this process, one behind the other, each on a tape and a
+ * backend of its own, as in a job, so that an evaluation's figures are the log's. The caller's thread. */
+#include "worker/parallel/language.h"
+
+#include "kernels/base/rng.h"
+#include "worker/checkpoint.h"
+#include "worker/device.h"
+#include "worker/parallel/held_out.h"
+#include "worker/parallel/parts.h"
+#include "worker/parallel/whole.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STAGES = JOB_PARTS + 1 }; /* the parts, and the loss */
+
+struct language {
+    const struct job *job;
+    struct vocabulary *vocabulary;
+    struct rnn_config rnn;
+    struct part *parts[JOB_PARTS];
+    struct backend *backend; /* of the loss */
+    struct tape *tapes[STAGES];
+    float *between[JOB_PARTS]; /* what each part answers with, of `rows` (steps times columns) */
+    size_t rows;
+};
+
+/* ---- opening ---- */
+
+static enum status open_vocabulary(struct language *l, const char *checkpoint, struct error *error)
+{
+    char *text;
+    size_t bytes;
+    enum status status = checkpoint_vocabulary(checkpoint, &text, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    if (text == NULL)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s has no vocabulary: expected a model that was trained on a text", checkpoint);
+    status = vocabulary_parse(&l->vocabulary, text, bytes, error);
+    free(text);
+    if (status == STATUS_OK)
+        l->rnn = parallel_rnn(l->job, vocabulary_size(l->vocabulary));
+    return status;
+}
+
+/* The values of a part out of the whole model's. */
+static enum status fill(struct part *part, struct whole *whole, struct error *error)
+{
+    struct params *params = part_params(part);
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
+        struct parameter *parameter = params_at(params, i);
+        status = whole_read(whole, params_find(whole->params, parameter->name)->index, false, error);
+        if (status == STATUS_OK)
+            status = params_write(params, parameter, DTYPE_F32, whole->values, error);
+    }
+    return status;
+}
+
+static enum status open_parts(struct language *l, struct whole *whole, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
+        const struct part_settings settings = {
+            .rnn = l->rnn, .seed = l->job->seed, .threads = l->job->threads[i].count};
+        status = part_new(&l->parts[i], i, &settings, l->job, error);
+        if (status == STATUS_OK)
+            status = fill(l->parts[i], whole, error);
+        if (status == STATUS_OK)
+            status = tape_new(&l->tapes[i], part_backend(l->parts[i]), error);
+    }
+    if (status == STATUS_OK)
+        status = device_open(&l->backend, l->job, l->job->trainers.threads, false, error);
+    return status == STATUS_OK ? tape_new(&l->tapes[JOB_PARTS], l->backend, error) : status;
+}
+
+static enum status open_model(struct language *l, const char *checkpoint, struct error *error)
+{
+    struct whole whole = {0};
+    enum status status = whole_open(&whole, &l->rnn, false, error);
+    if (status == STATUS_OK) {
+        const struct checkpoint_part part = {.params = whole.params, .servers = 1};
+        status = checkpoint_load_model(checkpoint, &part, error);
+    }
+    if (status == STATUS_OK)
+        status = open_parts(l, &whole, error);
+    whole_close(&whole);
+    return status;
+}
+
+/* Zero before. Afterwards, and after a failure, language_close. */
+static enum status language_open(struct language *l, const struct job *job, const char *checkpoint,
+                                 uint32_t steps, uint32_t columns, struct error *error)
+{
+    l->job = job;
+    enum status status = open_vocabulary(l, checkpoint, error);
+    if (status == STATUS_OK)
+        status = open_model(l, checkpoint, error);
+    if (status != STATUS_OK)
+        return status;
+    const uint32_t widths[JOB_PARTS] = {l->rnn.embedding, l->rnn.hidden, l->rnn.tokens};
+    l->rows = (size_t)steps * columns;
+    for (int i = 0; i < JOB_PARTS; i++) {
+        l->between[i] = calloc(l->rows * widths[i], sizeof *l->between[i]);
+        if (l->between[i] == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for %zu words of %u numbers each", l->rows,
+                             widths[i]);
+    }
+    return STATUS_OK;
+}
+
+static void language_close(struct language *l)
+{
+    for (int i = 0; i < STAGES; i++)
+        tape_free(l->tapes[i]);
+    for (int i = 0; i < JOB_PARTS; i++) {
+        part_free(l->parts[i]);
+        free(l->between[i]);
+    }
+    backend_close(l->backend);
+    vocabulary_free(l->vocabulary);
+}
+
+/* ---- forward ---- */
+
+/* One part on its own tape: its first output to l->between, the state, if it has one, to the batch's. */
+static enum status run_part(struct language *l, enum job_part which, const struct parallel_batch *batch,
+                            struct variable *const in[], uint32_t in_count, struct error *error)
+{
+    static const uint64_t numbers[PART_NUMBERS] = {0, 0}; /* nothing is drawn */
+    struct tape *tape = l->tapes[which];
+    struct variable *out[PART_VARIABLES_MAX] = {NULL};
+    const uint32_t outputs = part_forward(l->parts[which], tape, in, in_count, numbers, out);
+    if (tape_status(tape, NULL) == STATUS_OK)
+        tape_read(tape, out[0], DTYPE_F32, l->between[which]);
+    if (tape_status(tape, NULL) == STATUS_OK && outputs == 3) {
+        tape_read(tape, out[1], DTYPE_F32, batch->h_out);
+        tape_read(tape, out[2], DTYPE_F32, batch->c_out);
+    }
+    return tape_finish(tape, error);
+}
+
+/* Logits to the last of l->between, and the state. */
+static enum status forward(struct language *l, const struct parallel_batch *batch, struct error *error)
+{
+    const uint32_t steps = batch->steps, columns = batch->columns;
+    const struct shape state = SHAPE3(l->rnn.layers, columns, l->rnn.hidden);
+    struct tape *const *tapes = l->tapes;
+    struct variable *in[PART_VARIABLES_MAX];
+    for (int i = 0; i < JOB_PARTS; i++)
+        tape_begin(tapes[i], TAPE_INFER, NULL);
+    in[0] = tape_input(tapes[JOB_PART_EMBEDDING], SHAPE2(steps, columns), DTYPE_I32, "tokens", batch->tokens);
+    enum status status = run_part(l, JOB_PART_EMBEDDING, batch, in, 1, error);
+    if (status != STATUS_OK)
+        return status;
+    in[0] = tape_input(tapes[JOB_PART_LSTM], SHAPE3(steps, columns, l->rnn.embedding), DTYPE_F32, "embedded",
+                       l->between[JOB_PART_EMBEDDING]);
+    in[1] = tape_input(tapes[JOB_PART_LSTM], state, DTYPE_F32, "h", batch->h);
+    in[2] = tape_input(tapes[JOB_PART_LSTM], state, DTYPE_F32, "c", batch->c);
+    status = run_part(l, JOB_PART_LSTM, batch, in, 3, error);
+    if (status != STATUS_OK)
+        return status;
+    in[0] = tape_input(tapes[JOB_PART_DECODER], SHAPE3(steps, columns, l->rnn.hidden), DTYPE_F32, "output",
+                       l->between[JOB_PART_LSTM]);
+    return run_part(l, JOB_PART_DECODER, batch, in, 1, error);
+}
+
+/* ---- evaluating ---- */
+
+static enum status batch_loss(void *context, const struct parallel_batch *batch, double *loss,
+                              struct error *error)
+{
+    struct language *l = context;
+    struct tape *tape = l->tapes[JOB_PARTS];
+    const uint32_t rows = batch->steps * batch->columns;
+    enum status status = forward(l, batch, error);
+    if (status != STATUS_OK)
+        return status;
+    tape_begin(tape, TAPE_INFER, NULL);
+    struct variable *mean = tape_cross_entropy(
+        tape,
+        tape_input(tape, SHAPE2(rows, l->rnn.tokens), DTYPE_F32, "logits", l->between[JOB_PART_DECODER]),
+        tape_input(tape, SHAPE1(rows), DTYPE_I32, "targets", batch->targets));
+    tape_read(tape, mean, DTYPE_F64, loss);
+    return tape_finish(tape, error);
+}
+
+enum status language_evaluate(const struct job *job, const char *checkpoint, double *loss, uint64_t *tokens,
+                              struct error *error)
+{
+    struct language language = {0};
+    struct parallel_data data = {0};
+    enum status status =
+        language_open(&language, job, checkpoint, job->sequence.steps, job->evaluation.batch, error);
+    if (status == STATUS_OK)
+        status = parallel_data_open(&data, job, language.vocabulary, error);
+    if (status == STATUS_OK && !held_out_is_there(&data))
+        status = error_set(error, STATUS_INVALID,
+                           "%.300s: too little is held out to evaluate %u columns (/data/held_out)",
+                           job->data.path, job->evaluation.batch);
+    if (status == STATUS_OK)
+        status = held_out_loss(&data, batch_loss, &language, loss, tokens, error);
+    parallel_data_close(&data);
+    language_close(&language);
+    return status;
+}
+
+/* ---- writing text ---- */
+
+/* The word with number a, the smallest for which u is below the sum of probabilities up to it; u is a draw of
+ * (seed, number of the word). */
+static uint32_t draw_word(const float *logits, uint32_t count, const struct language_generate *settings,
+                          uint64_t number)
+{
+    const struct rng_key key = {
+        .seed = settings->seed, .environment = (uint32_t)number, .step = (uint32_t)(number >> 32)};
+    uint32_t words[4], word = 0;
+    double largest = (double)logits[0], sum = 0, below = 0;
+    rng_block(&key, RNG_ACTION, 0, words);
+    for (uint32_t i = 1; i < count; i++)
+        largest = fmax(largest, (double)logits[i]);
+    for (uint32_t i = 0; i < count; i++)
+        sum += exp(((double)logits[i] - largest) / settings->temperature);
+    const double limit = rng_uniform_double(words[0], words[1]) * sum;
+    for (; word + 1 < count; word++) {
+        below += exp(((double)logits[word] - largest) / settings->temperature);
+        if (limit < below)
+            break;
+    }
+    return word;
+}
+
+/* `begun`: the line has a word already. */
+static enum status put_word(FILE *stream, const struct language *l, uint32_t word, bool *begun,
+                            struct error *error)
+{
+    int put;
+    if (word == VOCABULARY_END_OF_LINE)
+        put = fputc('\n', stream);
+    else
+        put = fprintf(stream, "%s%s", *begun ? " " : "", vocabulary_word(l->vocabulary, word));
+    *begun = word != VOCABULARY_END_OF_LINE;
+    return put >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot write the text");
+}
+
+/* It begins behind a line's end, with a state of zeros. */
+static enum status write_text(struct language *l, const struct language_generate *settings, FILE *stream,
+                              float *h, float *c, struct error *error)
+{
+    int32_t word = VOCABULARY_END_OF_LINE;
+    const struct parallel_batch batch = {
+        .steps = 1, .columns = 1, .tokens = &word, .h = h, .c = c, .h_out = h, .c_out = c};
+    enum status status = STATUS_OK;
+    bool begun = false;
+    for (uint64_t i = 0; i < settings->words && status == STATUS_OK; i++) {
+        status = forward(l, &batch, error);
+        if (status != STATUS_OK)
+            break;
+        word = (int32_t)draw_word(l->between[JOB_PART_DECODER], l->rnn.tokens, settings, i);
+        status = put_word(stream, l, (uint32_t)word, &begun, error);
+    }
+    if (status == STATUS_OK && ((begun && fputc('\n', stream) < 0) || fflush(stream) != 0))
+        status = error_set_errno(error, errno, "cannot write the text");
+    return status;
+}
+
+enum status language_generate(const struct job *job, const char *checkpoint,
+                              const struct language_generate *settings, FILE *stream, struct error *error)
+{
+    struct language language = {0};
+    enum status status = language_open(&language, job, checkpoint, 1, 1, error);
+    if (status == STATUS_OK) {
+        const size_t state = (size_t)language.rnn.layers * language.rnn.hidden;
+        float *h = calloc(state, sizeof *h), *c = calloc(state, sizeof *c);
+        if (h == NULL || c == NULL)
+            status = error_set(error, STATUS_NO_MEMORY, "no memory for a state of %zu numbers", state);
+        else
+            status = write_text(&language, settings, stream, h, c, error);
+        free(h);
+        free(c);
+    }
+    language_close(&language);
+    return status;
+}

@@ -1,0 +1,56 @@
+/* What every worker of a model-parallel job has, whatever its role: its socket, its segment, its table of
+ * classes, references, contexts, and what is told of them. Belongs to the worker's one thread.
+ *
+ * ---- Who does what ----
+ * Servers host objects and do nothing else (parallel_server.c). The first trainer, the lead, makes the
+ * model's three parts (parts.h) where the job places them, and one optimizer of all their parameters, and
+ * shares both with the other trainers (parallel_trainer.h). */
+#ifndef WORKER_PARALLEL_PARALLEL_H
+#define WORKER_PARALLEL_PARALLEL_H
+
+#include "worker/cast.h"
+#include "worker/net/dist_optimizer.h"
+#include "worker/segment.h"
+#include "worker/worker.h"
+
+struct parallel {
+    struct worker *worker;
+    const struct job *job;
+    struct cast cast;
+    struct segment outbox; /* not mapped: tensors travel in messages */
+    struct rpc *rpc;
+    struct rrefs *rrefs;
+    struct dist *dist;
+    struct dist_owner *owner;
+    /* A reference has come (struct rrefs_config.taken), for the trainer's role. NULL: it is given back. */
+    void (*taken)(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref);
+    struct control_status told; /* what the supervisor knows of this worker */
+};
+
+/* A server's and a client's socket and outbox, and what stands on them. Block as rpc_serve, rpc_dial and
+ * rpc_join do; a server above 0 waits for CONTROL_CONNECT, too. The job is WELCOME's afterwards. After a
+ * failure only parallel_close is left; the same where the order to leave has come first. */
+enum status parallel_serve(struct parallel *parallel, struct worker *worker, struct error *error);
+enum status parallel_join(struct parallel *parallel, struct worker *worker, struct error *error);
+
+/* Says BYE with `why` and gives everything back. */
+void parallel_close(struct parallel *parallel, const char *why);
+
+/* One turn at the role's top level. STATUS_PEER_DIED: a server is gone. */
+enum status parallel_turn(struct parallel *parallel, struct monotime until, struct error *error);
+
+/* Releases a call after its status and its sentence have been taken. */
+enum status parallel_finish(struct parallel *parallel, struct future *call, struct error *error);
+
+/* Tells the supervisor what lives here now; parallel_report_changes only where the number of objects or
+ * references has changed since. */
+void parallel_report(struct parallel *parallel);
+void parallel_report_changes(struct parallel *parallel);
+
+/* Between the operations of a tape: beats. `arg`: the struct worker. */
+void parallel_progress(void *arg);
+
+/* Bytes of a worker's segment for this job. */
+size_t parallel_segment_bytes(const struct job *job);
+
+#endif

@@ -1,0 +1,122 @@
+/* Batches by number, so that a resumed run goes on as if it had never stopped. */
+#include "worker/parallel/parallel_data.h"
+
+#include <string.h>
+
+static uint64_t product(uint64_t a, uint64_t b)
+{
+    uint64_t result;
+    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
+}
+
+static uint32_t columns_of(const struct job *job)
+{
+    return job->trainers.count * job->trainers.batch;
+}
+
+static enum status open_text(struct parallel_data *data, const struct vocabulary *vocabulary,
+                             struct error *error)
+{
+    const struct job *job = data->job;
+    const struct corpus_config config = {.path = job->data.path,
+                                         .minimum_count = job->sequence.minimum_count,
+                                         .held_out = job->sequence.held_out,
+                                         .vocabulary = vocabulary};
+    enum status status = corpus_read(&data->corpus, &config, error);
+    if (status != STATUS_OK)
+        return status;
+    data->text = true;
+    data->rnn.tokens = vocabulary_size(data->corpus.vocabulary);
+    data->epoch_updates = corpus_batches(&data->corpus.training, columns_of(job), job->sequence.steps);
+    if (data->epoch_updates == 0)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s: %zu words and line ends to train on are too few for %u trainers with %u "
+                         "columns each",
+                         job->data.path, data->corpus.training.count, job->trainers.count,
+                         job->trainers.batch);
+    return STATUS_OK;
+}
+
+struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens)
+{
+    return (struct rnn_config){.tokens = tokens,
+                               .embedding = job->rnn.embedding,
+                               .hidden = job->rnn.hidden,
+                               .layers = job->rnn.layers,
+                               .dropout = job->rnn.dropout};
+}
+
+enum status parallel_data_open(struct parallel_data *data, const struct job *job,
+                               const struct vocabulary *vocabulary, struct error *error)
+{
+    *data = (struct parallel_data){.job = job,
+                                   .rnn = parallel_rnn(job, job->rnn.tokens),
+                                   .epoch_updates = job->sequence.updates,
+                                   .updates = UINT64_MAX};
+    enum status status = job->data.kind == JOB_DATA_TEXT ? open_text(data, vocabulary, error) : STATUS_OK;
+    if (job->stop.has_updates)
+        data->updates = job->stop.updates;
+    if (job->stop.has_epochs && product(job->stop.epochs, data->epoch_updates) < data->updates)
+        data->updates = product(job->stop.epochs, data->epoch_updates);
+    return status;
+}
+
+void parallel_data_close(struct parallel_data *data)
+{
+    if (data->text)
+        corpus_fini(&data->corpus);
+    data->text = false;
+}
+
+size_t parallel_data_tokens_max(const struct parallel_data *data)
+{
+    return (size_t)data->job->sequence.steps * data->job->trainers.batch;
+}
+
+static bool batch_has_classes(const struct parallel_data *data)
+{
+    return !data->text && data->job->sequence.classes == JOB_CLASSES_BATCH;
+}
+
+size_t parallel_data_targets_max(const struct parallel_data *data)
+{
+    const uint32_t across = batch_has_classes(data) ? data->rnn.tokens : data->job->trainers.batch;
+    return (size_t)data->job->sequence.steps * across;
+}
+
+uint32_t parallel_data_batch(const struct parallel_data *data, uint32_t trainer, uint64_t iteration,
+                             int32_t *tokens, int32_t *targets)
+{
+    const struct job *job = data->job;
+    const uint32_t batch = job->trainers.batch, steps = job->sequence.steps;
+    if (data->text)
+        return corpus_batch(&data->corpus.training, columns_of(job), trainer * batch, batch, steps,
+                            iteration % data->epoch_updates, tokens, targets);
+    corpus_random(job->seed, trainer, iteration, CORPUS_TOKENS, tokens, parallel_data_tokens_max(data),
+                  data->rnn.tokens);
+    corpus_random(job->seed, trainer, iteration, CORPUS_TARGETS, targets, parallel_data_targets_max(data),
+                  batch_has_classes(data) ? batch : data->rnn.tokens);
+    return steps;
+}
+
+void parallel_data_state(const struct parallel_data *data, uint32_t trainer, float *h, float *c)
+{
+    const size_t count = parallel_data_state_count(data, data->job->trainers.batch);
+    if (data->text) {
+        memset(h, 0, count * sizeof *h);
+        memset(c, 0, count * sizeof *c);
+        return;
+    }
+    corpus_random_state(data->job->seed, trainer, CORPUS_HIDDEN, h, count);
+    corpus_random_state(data->job->seed, trainer, CORPUS_CELL, c, count);
+}
+
+bool parallel_data_ends_epoch(const struct parallel_data *data, uint64_t iteration)
+{
+    return iteration > 0 && (iteration % data->epoch_updates == 0 || iteration == data->updates);
+}
+
+size_t parallel_data_state_count(const struct parallel_data *data, uint32_t columns)
+{
+    return (size_t)data->rnn.layers * columns * data->rnn.hidden;
+}

@@ -1,0 +1,49 @@
+/* What the language model reads: a text's batches, or the tutorial's random numbers, by trainer and
+ * iteration; and the limits that follow from how much there is of it. Pure after parallel_data_open, which
+ * blocks on the text's file; belongs to one thread.
+ *
+ * The hidden state that a training begins with: for random data normal draws keyed by seed and trainer (the
+ * tutorial's torch.randn), carried on through all epochs; for a text zeros, at the begin of every epoch. */
+#ifndef WORKER_PARALLEL_PARALLEL_DATA_H
+#define WORKER_PARALLEL_PARALLEL_DATA_H
+
+#include "worker/data/corpus.h"
+#include "worker/job/job.h"
+#include "worker/model/rnn.h"
+
+struct parallel_data {
+    const struct job *job;
+    bool text; /* read from a file: `corpus` is there */
+    struct corpus corpus;
+    struct rnn_config rnn;           /* of the job, with the text's vocabulary */
+    uint64_t epoch_updates, updates; /* of an epoch, of the job: iterations of each trainer */
+};
+
+/* `vocabulary`: for a text, to go by; NULL: its own. Errors as corpus_read. STATUS_INVALID: a text that is
+ * too short for one iteration. Afterwards, and after a failure, parallel_data_close. */
+enum status parallel_data_open(struct parallel_data *data, const struct job *job,
+                               const struct vocabulary *vocabulary, struct error *error);
+
+/* The model's configuration where its vocabulary has `tokens` words. */
+struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens);
+void parallel_data_close(struct parallel_data *data);
+
+/* Room that a batch needs at the most: int32 numbers of tokens, of targets. */
+size_t parallel_data_tokens_max(const struct parallel_data *data);
+size_t parallel_data_targets_max(const struct parallel_data *data);
+
+/* Iteration `iteration` (from 0) of trainer `trainer`: tokens (steps, batch), and targets of the same shape,
+ * or (steps, vocabulary) where the batch's dimension has the classes. Returns the steps. */
+uint32_t parallel_data_batch(const struct parallel_data *data, uint32_t trainer, uint64_t iteration,
+                             int32_t *tokens, int32_t *targets);
+
+/* The state before the first iteration, (layers, batch, hidden) each. */
+void parallel_data_state(const struct parallel_data *data, uint32_t trainer, float *h, float *c);
+
+/* Whether `iteration` iterations end an epoch: the job's last one does, whole or not. */
+bool parallel_data_ends_epoch(const struct parallel_data *data, uint64_t iteration);
+
+/* Elements of a state of `columns` columns. */
+size_t parallel_data_state_count(const struct parallel_data *data, uint32_t columns);
+
+#endif

@@ -1,0 +1,113 @@
+/* The role `trainer` in a model-parallel job: iterations, one after the other, with epochs and checkpoints
+ * between them; in the end everything is given back before anybody leaves. The process's first thread. */
+#include "worker/parallel/parallel_trainer.h"
+
+enum status parallel_trainer_wait(struct parallel_trainer *t, struct error *error)
+{
+    if (parallel_trainer_ending(t))
+        return error_set(error, STATUS_SHUTDOWN, "the job is ending");
+    const enum status status = parallel_turn(&t->base, MONOTIME_NEVER, error);
+    parallel_peer_answer(t);
+    return status;
+}
+
+/* ---- the end ---- */
+
+/* What has been released reaches every worker before this is answered. */
+static enum status settle(struct parallel_trainer *t, struct error *error)
+{
+    const uint32_t workers = cast_workers(&t->base.cast);
+    const struct rpc_message nothing = {0};
+    enum status status = STATUS_OK;
+    for (uint16_t worker = 0; worker < workers && status == STATUS_OK; worker++) {
+        struct future *answer = NULL;
+        if (parallel_trainer_leads(t) || worker <= t->base.cast.lead)
+            status = rpc_call(t->base.rpc, worker, METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
+        future_release(answer);
+    }
+    return status;
+}
+
+/* Everybody has given everything back; the lead says so to the supervisor. */
+static enum status finish(struct parallel_trainer *t, struct error *error)
+{
+    const struct control_finished finished = {.end = t->iteration >= t->data.updates ? CONTROL_END_FINISHED
+                                                                                     : CONTROL_END_STOPPED};
+    const bool leads = parallel_trainer_leads(t);
+    enum status status = leads ? parallel_save_wait(t, error) : STATUS_OK;
+    if (status == STATUS_OK && leads)
+        status = parallel_peer_dismiss(t, error);
+    if (status != STATUS_OK)
+        return status;
+    parallel_trainer_part(t);
+    status = settle(t, error);
+    while (status == STATUS_OK && leads && t->base.worker->logged < t->lines[0])
+        status = parallel_trainer_wait(t, error);
+    if (status != STATUS_OK)
+        return status;
+    t->over = true;
+    parallel_peer_answer(t);
+    parallel_report(&t->base);
+    if (leads)
+        worker_report(CONTROL_FINISHED, &finished, sizeof finished);
+    return STATUS_OK;
+}
+
+/* No more work and no checkpoint: what is held is given back as far as it can be. */
+static void give_up(struct parallel_trainer *t)
+{
+    const struct control_finished finished = {.end = CONTROL_END_STOPPED};
+    parallel_trainer_part(t);
+    t->over = true;
+    parallel_peer_answer(t);
+    if (parallel_trainer_leads(t) && !t->base.worker->leave)
+        worker_report(CONTROL_FINISHED, &finished, sizeof finished);
+}
+
+/* ---- the loop ---- */
+
+static enum status advance(struct parallel_trainer *t, struct error *error)
+{
+    enum status status = parallel_save_advance(t, error);
+    if (status != STATUS_OK && status != STATUS_AGAIN)
+        return status;
+    if (t->over)
+        return parallel_turn(&t->base, MONOTIME_NEVER, error);
+    if (t->epoch_open)
+        return parallel_trainer_epoch(t, error);
+    if (t->last)
+        return finish(t, error);
+    status = parallel_trainer_step(t, error);
+    if (status == STATUS_OK)
+        status = parallel_trainer_line(t, error);
+    return status == STATUS_OK ? parallel_save_begin(t, error) : status;
+}
+
+enum status parallel_trainer_run(struct worker *worker, struct error *error)
+{
+    static struct parallel_trainer trainer; /* too much for a stack; one to a process */
+    while (!worker->connect && !worker->leave)
+        worker_wait_order(worker);
+    if (!worker->connect)
+        return STATUS_OK;
+    enum status status = parallel_trainer_open(&trainer, worker, error);
+    if (status == STATUS_OK) {
+        worker_report(CONTROL_READY, NULL, 0);
+        status = parallel_trainer_meet(&trainer, error);
+    }
+    for (;;) {
+        if (status == STATUS_SHUTDOWN && !trainer.over) {
+            give_up(&trainer);
+            status = STATUS_OK;
+        }
+        if (status != STATUS_OK || worker->leave)
+            break;
+        status = advance(&trainer, error);
+    }
+    if (worker->leave && status == STATUS_PEER_DIED)
+        status = STATUS_OK; /* the servers were told so too */
+    if (status == STATUS_OK && trainer.base.dist != NULL)
+        parallel_report(&trainer.base);
+    parallel_trainer_close(&trainer, status == STATUS_OK ? WORKER_FINISHED : error->text);
+    return status;
+}

@@ -1,0 +1,176 @@
+/* What the files of a model-parallel trainer share; private to them, but for parallel_trainer_class.
+ *
+ *     parallel_trainer.c        the role: the loop, and its end
+ *     parallel_trainer_open.c   the data, the parts, the optimizer, and how trainers find each other
+ *     parallel_trainer_step.c   one iteration; a forward alone
+ *     parallel_trainer_epoch.c  the end of an epoch; records
+ *     parallel_trainer_save.c   checkpoints: writing, and going on from one
+ *     parallel_trainer_peer.c   what trainers ask of each other
+ *
+ * One thread, beside the math library's, and in the lead one more while a checkpoint is written.
+ *
+ * ---- The lead and the others ----
+ * The first trainer leads. Each of the others gives it a reference to an object that stands for it, through
+ * which the lead asks for its hidden state, tells it the next epoch's learning rate, and bids it leave. The
+ * lead gives every other trainer references to the parts and to the optimizer. With the round `all` trainers
+ * go in step: a step of the optimizer ends for all at once. With `async` each goes on by itself until the
+ * lead has ended; what the logs tell is the lead's then.
+ *
+ * An update in the logs is an iteration of the lead, its loss the lead's own: the others' losses do not
+ * travel.
+ *
+ * ---- Hidden state ----
+ * Stays with the trainer. It goes into the LSTM's call as plain values, and what comes out is copied: the
+ * next iteration's graph ends there. */
+#ifndef WORKER_PARALLEL_PARALLEL_TRAINER_H
+#define WORKER_PARALLEL_PARALLEL_TRAINER_H
+
+#include "worker/background.h"
+#include "worker/checkpoint.h"
+#include "worker/parallel/held_out.h"
+#include "worker/parallel/parallel.h"
+#include "worker/parallel/parts.h"
+#include "worker/parallel/plateau.h"
+#include "worker/parallel/whole.h"
+
+enum parallel_saving { SAVING_NONE, SAVING_WRITING, SAVING_LOGGING, SAVING_PUBLISHING };
+
+/* The lead's. What the thread works on is its own while it runs. */
+struct parallel_saver {
+    enum parallel_saving state;
+    bool begun;           /* there is a folder that is not published */
+    uint64_t saved;       /* the newest iteration that was saved, or begun with */
+    uint64_t line;        /* the line that must be in the logs before it is published */
+    struct monotime last; /* when the newest one was published */
+    const char *run_dir;
+    uint32_t keep;
+    struct checkpoint_counters counters;
+    struct whole whole;
+    struct params *hidden; /* every trainer's h and c */
+    char *vocabulary;      /* NULL: synthetic data */
+    size_t vocabulary_bytes;
+    struct background thread;
+};
+
+struct parallel_trainer {
+    struct parallel base;
+    const struct job *job;
+    uint32_t number, trainers; /* which of the job's trainers this is; 0 leads */
+    struct parallel_data data;
+
+    struct backend *backend; /* of the loss */
+    struct tape *tape;
+    struct rref *parts[JOB_PARTS];
+    struct dist_optimizer *optimizer;
+    struct rref *parameters[DIST_PARAMETERS_MAX]; /* the lead's, in the whole model's order */
+    uint32_t parameter_count;
+    struct rref *locals[DIST_PARAMETERS_MAX]; /* others: of the optimizer, until it is joined */
+    uint32_t local_count;
+
+    /* ---- progress ---- */
+    uint64_t iteration; /* done */
+    bool last;          /* no more iterations after the one that is done */
+    bool epoch_open;    /* an epoch has ended and is not dealt with yet */
+    bool over;          /* everything is given back; waits for the order to leave */
+    struct plateau plateau;
+    double epoch_loss, line_loss; /* sums over the iterations of the running epoch, and since the last line */
+    float *h, *c;                 /* the state before the next iteration */
+    float *h_next, *c_next;       /* the one behind it, while it runs */
+    int32_t *tokens, *targets;
+
+    /* ---- for the records: the lead's ---- */
+    uint64_t lines[2]; /* the last line that was reported, and the one before */
+    struct monotime line_begin, epoch_begin;
+    struct parallel_saver saver;
+
+    /* ---- parallel_trainer_peer.c ---- */
+    struct rref *peers[JOB_TRAINERS_MAX]; /* the lead's references to trainer i */
+    uint32_t peer_count;
+    uint64_t told_epoch; /* others: up to which epoch the lead has told the rate */
+    struct rpc_request *asked_state, *asked_leave;
+    uint64_t asked_iteration;
+};
+
+static inline bool parallel_trainer_leads(const struct parallel_trainer *t)
+{
+    return t->number == 0;
+}
+
+/* No more work is wanted: the job is ending in a hurry. */
+static inline bool parallel_trainer_ending(const struct parallel_trainer *t)
+{
+    return t->base.worker->leave || t->base.worker->hurry;
+}
+
+/* One turn while waiting for something. STATUS_SHUTDOWN: the job is ending. */
+enum status parallel_trainer_wait(struct parallel_trainer *t, struct error *error);
+
+/* ---- parallel_trainer_open.c ---- */
+
+/* All that needs no other trainer; then CONTROL_READY may be said. */
+enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *worker, struct error *error);
+
+/* The parts and the optimizer: made by the lead, with their values, or taken from it. */
+enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *error);
+
+/* Gives every reference back; an error of a call on the way does not matter any more. */
+void parallel_trainer_part(struct parallel_trainer *t);
+void parallel_trainer_close(struct parallel_trainer *t, const char *why);
+
+/* ---- parallel_trainer_step.c ---- */
+
+/* One iteration: context, calls, loss, backward, step. */
+enum status parallel_trainer_step(struct parallel_trainer *t, struct error *error);
+
+/* A forward alone; `context`: the trainer. */
+held_out_forward parallel_trainer_forward;
+
+/* ---- parallel_trainer_epoch.c ---- */
+
+/* After an iteration: the line that is due. */
+enum status parallel_trainer_line(struct parallel_trainer *t, struct error *error);
+
+/* The end of an epoch: the lead evaluates, settles the rate and reports; the others wait for the rate. */
+enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error);
+
+/* ---- parallel_trainer_save.c ---- */
+
+/* The lead's. Where the job goes on from a checkpoint or begins with a file's values, all values are put
+ * where they belong; _resume also settles every trainer's counters and state, without a call. */
+enum status parallel_save_open(struct parallel_trainer *t, struct error *error);
+enum status parallel_save_resume(struct parallel_trainer *t, struct error *error);
+enum status parallel_save_load(struct parallel_trainer *t, struct error *error);
+void parallel_save_close(struct parallel_trainer *t);
+
+/* Fetches all values if a checkpoint is due, and begins to write it. */
+enum status parallel_save_begin(struct parallel_trainer *t, struct error *error);
+
+/* Goes on with what is being saved. STATUS_AGAIN while it is not over. */
+enum status parallel_save_advance(struct parallel_trainer *t, struct error *error);
+
+/* Turns until nothing is being saved. */
+enum status parallel_save_wait(struct parallel_trainer *t, struct error *error);
+
+/* ---- parallel_trainer_peer.c ---- */
+
+/* "trainer": what stands for a trainer with the lead. */
+extern const struct rref_class parallel_trainer_class;
+
+/* The lead waits until all others are there; the others make themselves known to it. */
+enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error);
+
+/* The lead's. The state of trainer `number` after `iteration` iterations ((layers, batch, hidden) each; with
+ * `async` after any), and how many they were. */
+enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, float *h, float *c,
+                                uint64_t *iteration, struct error *error);
+
+/* Tells all others that epoch `epoch` is over, and the rate. */
+enum status parallel_peer_rate(struct parallel_trainer *t, uint64_t epoch, struct error *error);
+
+/* Bids all others end, and waits until they have given everything back. */
+enum status parallel_peer_dismiss(struct parallel_trainer *t, struct error *error);
+
+/* The others': answers what was asked and can be answered now. */
+void parallel_peer_answer(struct parallel_trainer *t);
+
+#endif

@@ -1,0 +1,114 @@
+/* Records for the logs, and what happens between two epochs. The trainer's thread. */
+#include "worker/parallel/parallel_trainer.h"
+
+#include <string.h>
+
+static double seconds_since(struct monotime begin)
+{
+    return (double)monotime_us_between(begin, monotime_now()) * 1e-6;
+}
+
+/* ---- lines ---- */
+
+/* One line may be on its way into the logs: a supervisor that cannot follow slows the job down, and never
+ * finds the line to it full. */
+static enum status wait_for_logs(struct parallel_trainer *t, struct error *error)
+{
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && t->base.worker->logged < t->lines[1])
+        status = parallel_trainer_wait(t, error);
+    return status;
+}
+
+enum status parallel_trainer_line(struct parallel_trainer *t, struct error *error)
+{
+    const uint64_t every = t->job->log.every;
+    if (!parallel_trainer_leads(t) || t->iteration % every != 0)
+        return STATUS_OK;
+    const double loss = t->line_loss / (double)every;
+    struct control_update record = {
+        .update = t->iteration,
+        .loss = loss,
+        .lr = t->plateau.lr,
+        .samples = every * t->trainers * t->job->trainers.batch,
+        .trainers = 1,
+        .losses = {loss},
+        .timing = {.round_s = seconds_since(t->line_begin)},
+    };
+    t->line_loss = 0;
+    t->line_begin = monotime_now();
+    enum status status = wait_for_logs(t, error);
+    if (status != STATUS_OK)
+        return status;
+    worker_report(CONTROL_UPDATE, &record, sizeof record);
+    t->lines[1] = t->lines[0];
+    t->lines[0] = t->iteration;
+    return STATUS_OK;
+}
+
+/* ---- epochs ---- */
+
+static uint64_t epoch_number(const struct parallel_trainer *t)
+{
+    return (t->iteration + t->data.epoch_updates - 1) / t->data.epoch_updates;
+}
+
+/* The job's last update is evaluated if any is. */
+static bool evaluates(const struct parallel_trainer *t)
+{
+    const struct job *job = t->job;
+    return job->evaluation.has_every && held_out_is_there(&t->data) &&
+           (epoch_number(t) % job->evaluation.every == 0 || t->iteration >= t->data.updates);
+}
+
+static enum status evaluate(struct parallel_trainer *t, struct control_epoch *record, struct error *error)
+{
+    const struct monotime begin = monotime_now();
+    enum status status = held_out_loss(&t->data, parallel_trainer_forward, t, &record->evaluation_loss,
+                                       &record->evaluated, error);
+    record->timing.evaluation_s = seconds_since(begin);
+    if (status == STATUS_OK && t->job->optimizer.schedule == JOB_SCHEDULE_PLATEAU)
+        plateau_see(&t->plateau, record->evaluation_loss, t->job->sequence.decay);
+    return status;
+}
+
+static enum status lead(struct parallel_trainer *t, struct error *error)
+{
+    const uint64_t epoch = epoch_number(t), first = (epoch - 1) * t->data.epoch_updates;
+    struct control_epoch record = {.epoch = epoch,
+                                   .update = t->iteration,
+                                   .loss = t->epoch_loss / (double)(t->iteration - first),
+                                   .timing = {.epoch_s = seconds_since(t->epoch_begin)}};
+    enum status status = evaluates(t) ? evaluate(t, &record, error) : STATUS_OK;
+    if (status != STATUS_OK)
+        return status;
+    worker_report(CONTROL_EPOCH, &record, sizeof record);
+    parallel_report(&t->base);
+    return parallel_peer_rate(t, epoch, error);
+}
+
+/* In step with the lead, whose rate the next step must name. Behind the last iteration nothing follows. */
+static enum status follow(struct parallel_trainer *t, struct error *error)
+{
+    enum status status = STATUS_OK;
+    const bool in_step = t->job->server.round.rule == JOB_ROUND_ALL;
+    while (status == STATUS_OK && in_step && !t->last && t->told_epoch < epoch_number(t))
+        status = parallel_trainer_wait(t, error);
+    return status;
+}
+
+enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error)
+{
+    const size_t bytes = parallel_data_state_count(&t->data, t->job->trainers.batch) * sizeof *t->h;
+    enum status status = parallel_trainer_leads(t) ? lead(t, error) : follow(t, error);
+    if (status != STATUS_OK)
+        return status;
+    if (t->data.text && !t->last) {
+        memset(t->h, 0, bytes);
+        memset(t->c, 0, bytes);
+    }
+    t->epoch_loss = 0;
+    t->epoch_begin = monotime_now();
+    t->epoch_open = false;
+    return STATUS_OK;
+}

@@ -1,0 +1,243 @@
+/* What a trainer takes at its start and gives back at its end, and how the parts come to be. The trainer's
+ * thread. */
+#include "worker/parallel/parallel_trainer.h"
+
+#include "worker/device.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Under which tags the lead gives its references to another trainer; the decoder's comes last. */
+enum { TAG_OPTIMIZER = JOB_PARTS };
+
+/* ---- alone ---- */
+
+static enum status open_memory(struct parallel_trainer *t, struct error *error)
+{
+    const size_t state = parallel_data_state_count(&t->data, t->job->trainers.batch);
+    float **const states[] = {&t->h, &t->c, &t->h_next, &t->c_next};
+    bool all = true;
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
+        *states[i] = calloc(state, sizeof **states[i]);
+        all = all && *states[i] != NULL;
+    }
+    t->tokens = calloc(parallel_data_tokens_max(&t->data), sizeof *t->tokens);
+    t->targets = calloc(parallel_data_targets_max(&t->data), sizeof *t->targets);
+    if (!all || t->tokens == NULL || t->targets == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u columns",
+                         t->job->trainers.batch);
+    parallel_data_state(&t->data, t->number, t->h, t->c);
+    return STATUS_OK;
+}
+
+static enum status open_tape(struct parallel_trainer *t, struct error *error)
+{
+    const struct arena_source source = dist_arena_source(t->base.dist);
+    enum status status =
+        device_open(&t->backend, t->job, t->job->trainers.threads, parallel_trainer_leads(t), error);
+    if (status == STATUS_OK)
+        status = tape_new_in(&t->tape, t->backend, &source, error);
+    if (status == STATUS_OK)
+        tape_on_progress(t->tape, parallel_progress, t->base.worker);
+    return status;
+}
+
+/* The lead's references, as they come to another trainer; and the others', as they come to the lead. */
+static void taken(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref)
+{
+    struct parallel_trainer *t = (struct parallel_trainer *)(void *)parallel; /* its first member */
+    const uint32_t number = (uint32_t)from - parallel->cast.servers;
+    struct rref **place = NULL;
+    if (parallel_trainer_leads(t) && from > parallel->cast.lead && tag == number && number < t->trainers)
+        place = &t->peers[number];
+    else if (from == parallel->cast.lead && tag < JOB_PARTS)
+        place = &t->parts[tag];
+    else if (from == parallel->cast.lead && tag == TAG_OPTIMIZER && t->local_count < DIST_PARAMETERS_MAX)
+        place = &t->locals[t->local_count++];
+    if (place == NULL || *place != NULL) {
+        rref_release(rref);
+        return;
+    }
+    *place = rref;
+    t->peer_count += parallel_trainer_leads(t);
+}
+
+enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *worker, struct error *error)
+{
+    t->job = &worker->job;
+    t->base.taken = taken;
+    enum status status = parallel_join(&t->base, worker, error);
+    if (status != STATUS_OK)
+        return status;
+    t->number = (uint32_t)worker->self.worker - t->base.cast.servers;
+    t->trainers = t->job->trainers.count;
+    t->plateau = (struct plateau){.lr = t->job->optimizer.lr, .best_loss = INFINITY};
+    status = parallel_data_open(&t->data, t->job, NULL, error);
+    if (status == STATUS_OK)
+        status = open_memory(t, error);
+    if (status == STATUS_OK)
+        status = open_tape(t, error);
+    if (status == STATUS_OK)
+        status = parallel_save_open(t, error);
+    if (status == STATUS_OK && worker->self.resume[0] != '\0')
+        status = parallel_save_resume(t, error);
+    t->epoch_open = parallel_data_ends_epoch(&t->data, t->iteration);
+    t->last = t->iteration >= t->data.updates;
+    t->line_begin = t->epoch_begin = monotime_now();
+    return status;
+}
+
+/* ---- the lead's part in it ---- */
+
+static uint16_t place_of(const struct parallel_trainer *t, enum job_part part)
+{
+    const struct job_place *place = &t->job->placement[part];
+    return place->on_server ? (uint16_t)place->server : t->base.cast.lead;
+}
+
+static enum status wait_ready(struct parallel_trainer *t, struct rref *rref, const char *what,
+                              struct error *error)
+{
+    struct error why = {0};
+    enum status status;
+    while ((status = rref_ready(rref, &why)) == STATUS_AGAIN) {
+        status = parallel_trainer_wait(t, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    if (status == STATUS_OK)
+        return status;
+    return error_set(error, status, "%s on worker %u: %s", what, rref_owner(rref), why.text);
+}
+
+static enum status make_parts(struct parallel_trainer *t, struct error *error)
+{
+    const bool async = t->job->server.round.rule == JOB_ROUND_ASYNC;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
+        uint64_t numbers[PART_ARGUMENTS];
+        const struct part_settings settings = {.rnn = t->data.rnn,
+                                               .seed = t->job->seed,
+                                               .threads = t->job->threads[i].count,
+                                               .versions = async ? t->trainers + 1 : 0};
+        const struct rpc_message arguments = part_arguments(&settings, numbers);
+        status =
+            rpc_remote(t->base.rrefs, place_of(t, i), part_classes[i].name, &arguments, &t->parts[i], error);
+    }
+    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++)
+        status = wait_ready(t, t->parts[i], part_classes[i].name, error);
+    return status;
+}
+
+/* In the order of the parts, which is that of the whole model. */
+static enum status find_parameters(struct parallel_trainer *t, struct error *error)
+{
+    static struct rref *of_part[DIST_PARAMETERS_MAX]; /* too much for a stack */
+    enum status status = STATUS_OK;
+    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
+        uint32_t count = 0;
+        status = dist_parameters(t->base.dist, t->parts[i], of_part, &count, error);
+        for (uint32_t j = 0; j < count && status == STATUS_OK; j++)
+            t->parameters[t->parameter_count++] = of_part[j];
+    }
+    return status;
+}
+
+static enum status make_optimizer(struct parallel_trainer *t, struct error *error)
+{
+    const struct job *job = t->job;
+    uint16_t participants[JOB_TRAINERS_MAX];
+    for (uint32_t i = 0; i < t->trainers; i++)
+        participants[i] = (uint16_t)(t->base.cast.servers + i);
+    const struct dist_optimizer_config config = {
+        .settings = {.kind = OPTIMIZER_SGD,
+                     .sgd = {.lr = job->optimizer.lr, .momentum = job->optimizer.momentum}},
+        .async = job->server.round.rule == JOB_ROUND_ASYNC,
+        .participants = participants,
+        .participant_count = t->trainers};
+    return dist_optimizer_new(&t->optimizer, t->base.dist, &config, t->parameters, t->parameter_count, error);
+}
+
+static enum status share_with(struct parallel_trainer *t, uint32_t number, struct error *error)
+{
+    const uint16_t worker = (uint16_t)(t->base.cast.servers + number);
+    enum status status = dist_optimizer_share(t->optimizer, worker, TAG_OPTIMIZER, error);
+    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
+        struct future *shared;
+        status = rref_share(t->parts[i], worker, (uint64_t)i, &shared, error);
+        if (status == STATUS_OK)
+            status = parallel_finish(&t->base, shared, error);
+    }
+    return status;
+}
+
+static enum status make_all(struct parallel_trainer *t, struct error *error)
+{
+    enum status status = make_parts(t, error);
+    if (status == STATUS_OK)
+        status = find_parameters(t, error);
+    if (status == STATUS_OK)
+        status = make_optimizer(t, error);
+    if (status == STATUS_OK)
+        status = parallel_save_load(t, error);
+    for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++)
+        status = share_with(t, i, error);
+    return status;
+}
+
+/* ---- the others' ---- */
+
+static enum status take_all(struct parallel_trainer *t, struct error *error)
+{
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && t->parts[JOB_PARTS - 1] == NULL)
+        status = parallel_trainer_wait(t, error);
+    if (status == STATUS_OK)
+        status = dist_optimizer_join(&t->optimizer, t->base.dist, t->locals, t->local_count, error);
+    for (; t->local_count > 0; t->local_count--)
+        rref_release(t->locals[t->local_count - 1]);
+    return status;
+}
+
+enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *error)
+{
+    enum status status = parallel_peer_meet(t, error);
+    if (status != STATUS_OK)
+        return status;
+    return parallel_trainer_leads(t) ? make_all(t, error) : take_all(t, error);
+}
+
+/* ---- the end ---- */
+
+void parallel_trainer_part(struct parallel_trainer *t)
+{
+    dist_optimizer_free(t->optimizer);
+    t->optimizer = NULL;
+    for (; t->local_count > 0; t->local_count--)
+        rref_release(t->locals[t->local_count - 1]);
+    for (; t->parameter_count > 0; t->parameter_count--)
+        rref_release(t->parameters[t->parameter_count - 1]);
+    for (int i = 0; i < JOB_PARTS; i++) {
+        rref_release(t->parts[i]);
+        t->parts[i] = NULL;
+    }
+    for (uint32_t i = 0; i < t->trainers; i++) {
+        rref_release(t->peers[i]);
+        t->peers[i] = NULL;
+    }
+}
+
+void parallel_trainer_close(struct parallel_trainer *t, const char *why)
+{
+    parallel_save_close(t);
+    tape_free(t->tape);
+    parallel_close(&t->base, why);
+    backend_close(t->backend);
+    parallel_data_close(&t->data);
+    free(t->h);
+    free(t->c);
+    free(t->h_next);
+    free(t->c_next);
+    free(t->tokens);
+    free(t->targets);
+}

@@ -1,0 +1,198 @@
+/* What trainers ask of each other, through objects of class "trainer". Nothing here happens in an iteration,
+ * but that a question may come. The trainer's thread. */
+#include "worker/parallel/parallel_trainer.h"
+
+#include <string.h>
+
+enum peer_function { PEER_STATE, PEER_RATE, PEER_LEAVE, PEER_FUNCTIONS };
+
+/* Words of a question: args[0] and args[1] belong to rref. */
+enum { ASKED_ITERATION = 2, RATE_EPOCH = 2, RATE_LR = 3 };
+enum { STATE_ITERATION = 2 }; /* of the answer with h and c */
+
+static bool in_step(const struct parallel_trainer *t)
+{
+    return t->job->server.round.rule == JOB_ROUND_ALL;
+}
+
+/* ---- the others ---- */
+
+static void answer_state(struct parallel_trainer *t)
+{
+    const struct rnn_config *rnn = &t->data.rnn;
+    const struct wire_tensor tensor = {
+        .dtype = WIRE_F32, .rank = 3, .dims = {rnn->layers, t->job->trainers.batch, rnn->hidden}};
+    const struct rpc_message value = {.args = {[STATE_ITERATION] = t->iteration},
+                                      .tensor_count = 2,
+                                      .tensors = {tensor, tensor},
+                                      .data = {t->h, t->c}};
+    rpc_reply(t->asked_state, &value);
+    t->asked_state = NULL;
+}
+
+void parallel_peer_answer(struct parallel_trainer *t)
+{
+    if (t->asked_state != NULL && t->iteration >= t->asked_iteration)
+        answer_state(t);
+    if (t->asked_leave != NULL && t->over) {
+        rpc_reply(t->asked_leave, NULL);
+        t->asked_leave = NULL;
+    }
+}
+
+static void handle_state(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct parallel_trainer *t = object;
+    if (t->asked_state != NULL) {
+        rpc_fail(request, STATUS_BUSY, "trainer %u has been asked for its state already", t->number);
+        return;
+    }
+    t->asked_state = request;
+    t->asked_iteration = in_step(t) ? message->args[ASKED_ITERATION] : 0;
+    parallel_peer_answer(t);
+}
+
+static void handle_rate(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct parallel_trainer *t = object;
+    t->told_epoch = message->args[RATE_EPOCH];
+    memcpy(&t->plateau.lr, &message->args[RATE_LR], sizeof t->plateau.lr);
+    rpc_reply(request, NULL);
+}
+
+static void handle_leave(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct parallel_trainer *t = object;
+    (void)message;
+    if (t->asked_leave != NULL) {
+        rpc_fail(request, STATUS_BUSY, "trainer %u has been bidden to end already", t->number);
+        return;
+    }
+    t->last = true;
+    t->asked_leave = request;
+    parallel_peer_answer(t);
+}
+
+static rref_function *const functions[PEER_FUNCTIONS] = {
+    [PEER_STATE] = handle_state, [PEER_RATE] = handle_rate, [PEER_LEAVE] = handle_leave};
+
+/* It is the trainer itself, which outlives it. */
+static void destroy(void *object)
+{
+    struct parallel_trainer *t = object;
+    t->asked_state = t->asked_leave = NULL;
+}
+
+const struct rref_class parallel_trainer_class = {
+    .name = "trainer", .destroy = destroy, .functions = functions, .function_count = PEER_FUNCTIONS};
+
+/* ---- meeting ---- */
+
+/* Until the lead has joined nobody can reach it. */
+static enum status find_lead(struct parallel_trainer *t, struct error *error)
+{
+    enum { AGAIN_US = 5000 };
+    const struct rpc_message nothing = {0};
+    for (;;) {
+        struct future *call;
+        enum status status =
+            rpc_call(t->base.rpc, t->base.cast.lead, METHOD_ECHO, &nothing, MONOTIME_NEVER, &call, error);
+        if (status == STATUS_OK)
+            future_release(call);
+        if (status != STATUS_NOT_FOUND)
+            return status;
+        const struct monotime until = monotime_add_us(monotime_now(), AGAIN_US);
+        while (status != STATUS_SHUTDOWN && monotime_before(monotime_now(), until))
+            status = parallel_trainer_ending(t) ? STATUS_SHUTDOWN : parallel_turn(&t->base, until, error);
+        if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+            return status;
+    }
+}
+
+static enum status introduce(struct parallel_trainer *t, struct error *error)
+{
+    struct rref *self;
+    struct future *shared;
+    enum status status = find_lead(t, error);
+    if (status == STATUS_OK)
+        status = rref_own(t->base.rrefs, &parallel_trainer_class, t, &self, error);
+    if (status != STATUS_OK)
+        return status;
+    status = rref_share(self, t->base.cast.lead, t->number, &shared, error);
+    if (status == STATUS_OK)
+        status = parallel_finish(&t->base, shared, error);
+    rref_release(self);
+    return status;
+}
+
+enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (!parallel_trainer_leads(t))
+        return introduce(t, error);
+    while (status == STATUS_OK && t->peer_count + 1 < t->trainers)
+        status = parallel_trainer_wait(t, error);
+    return status;
+}
+
+/* ---- the lead ---- */
+
+static enum status ask(struct parallel_trainer *t, uint32_t number, enum peer_function function,
+                       const struct rpc_message *message, struct future **out, struct error *error)
+{
+    enum status status = rref_call(t->peers[number], function, message, MONOTIME_NEVER, out, error);
+    if (status == STATUS_OK)
+        status = rpc_wait(t->base.rpc, *out, error);
+    else
+        *out = NULL;
+    return status;
+}
+
+static enum status tell_all(struct parallel_trainer *t, enum peer_function function,
+                            const struct rpc_message *message, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
+        struct future *call;
+        status = ask(t, i, function, message, &call, error);
+        future_release(call);
+    }
+    return status;
+}
+
+enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, float *h, float *c,
+                                uint64_t *iteration, struct error *error)
+{
+    const size_t bytes = parallel_data_state_count(&t->data, t->job->trainers.batch) * sizeof *h;
+    const struct rpc_message question = {.args = {[ASKED_ITERATION] = t->iteration}};
+    struct future *call;
+    enum status status = ask(t, number, PEER_STATE, &question, &call, error);
+    if (status == STATUS_OK) {
+        const struct rpc_message *value = future_value(call);
+        if (value->tensor_count != 2 || wire_tensor_bytes(&value->tensors[0]) != bytes ||
+            wire_tensor_bytes(&value->tensors[1]) != bytes) {
+            status = error_set(error, STATUS_INTERNAL,
+                               "trainer %u answered with another state than h and c of %zu bytes each",
+                               number, bytes);
+        } else {
+            memcpy(h, value->data[0], bytes);
+            memcpy(c, value->data[1], bytes);
+            *iteration = value->args[STATE_ITERATION];
+        }
+    }
+    future_release(call);
+    return status;
+}
+
+enum status parallel_peer_rate(struct parallel_trainer *t, uint64_t epoch, struct error *error)
+{
+    struct rpc_message message = {.args = {[RATE_EPOCH] = epoch}};
+    memcpy(&message.args[RATE_LR], &t->plateau.lr, sizeof t->plateau.lr);
+    return tell_all(t, PEER_RATE, &message, error);
+}
+
+enum status parallel_peer_dismiss(struct parallel_trainer *t, struct error *error)
+{
+    const struct rpc_message nothing = {0};
+    return tell_all(t, PEER_LEAVE, &nothing, error);
+}

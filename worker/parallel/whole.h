@@ -1,0 +1,27 @@
+/* The whole model's parameters, and the optimizer's momentum beside them, in one worker's host memory: what
+ * checkpoints are written from and read into. The parts, wherever they lie, get their values from here and
+ * give them back. Nothing computes with it. */
+#ifndef WORKER_PARALLEL_WHOLE_H
+#define WORKER_PARALLEL_WHOLE_H
+
+#include "worker/model/rnn.h"
+
+struct whole {
+    struct backend *backend;    /* its own, so that another thread may write while the loop computes */
+    struct params *params;      /* encoder.weight, rnn.*, decoder.weight, decoder.bias */
+    struct gradients *momentum; /* NULL: the optimizer has none */
+    float *values;              /* room for the largest parameter, canonical */
+};
+
+/* Zero. Afterwards, and after a failure, whole_close. */
+enum status whole_open(struct whole *whole, const struct rnn_config *rnn, bool momentum, struct error *error);
+void whole_close(struct whole *whole);
+
+/* Elements of parameter `index`. */
+size_t whole_count(const struct whole *whole, uint32_t index);
+
+/* Parameter `index`, or its momentum, into or out of whole->values. */
+enum status whole_read(struct whole *whole, uint32_t index, bool momentum, struct error *error);
+enum status whole_write(struct whole *whole, uint32_t index, bool momentum, struct error *error);
+
+#endif
