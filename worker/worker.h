@@ -36,6 +36,8 @@ role_run agent_run;
 role_run observer_run;
 role_run pserver_run;
 role_run trainer_run;
+role_run parallel_server_run;
+role_run parallel_trainer_run;
 
 struct role {
     const char *name; /* "agent" */
