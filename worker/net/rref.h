@@ -61,7 +61,7 @@ struct rrefs_config {
 
 enum status rrefs_new(struct rrefs **out, const struct rrefs_config *config, struct error *error);
 
-/* Destroys the objects and frees everything, references that were not released included: no handle is valid
+/* Destroys the objects, the newest first, and frees everything, references that were not released included: no handle is valid
  * any more, and no turn may follow. NULL is allowed. */
 void rrefs_free(struct rrefs *rrefs);
 

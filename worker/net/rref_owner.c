@@ -52,12 +52,25 @@ static void doom(struct rrefs *rrefs, struct rref_object *object)
     rrefs->doomed_end = &object->next;
 }
 
+static struct rref_object *newest(const struct rrefs *rrefs)
+{
+    struct rref_object *found = NULL;
+    for (uint32_t i = 0; i < rrefs->config.objects_max; i++) {
+        struct rref_object *object = &rrefs->objects[i];
+        if (object->is_alive && (found == NULL || object->link.number > found->link.number))
+            found = object;
+    }
+    return found;
+}
+
+/* What keeps another object was made after it, and goes before it. */
 void owner_close(struct rrefs *rrefs)
 {
-    for (uint32_t i = 0; i < rrefs->config.objects_max; i++)
-        if (rrefs->objects[i].is_alive)
-            doom(rrefs, &rrefs->objects[i]);
     destroy_doomed(rrefs);
+    for (struct rref_object *object; (object = newest(rrefs)) != NULL;) {
+        doom(rrefs, object);
+        destroy_doomed(rrefs);
+    }
 }
 
 void owner_free(struct rrefs *rrefs)
