@@ -100,9 +100,9 @@ static enum status compare_jobs(const char *path, const struct job *was, const s
     if (differences.length == 0)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
-                     "%.120s is another job: %s; a resumed run may change /stop, /log, /checkpoint and "
+                     "%.120s is another job: %s; a resumed run may change /stop, %s/checkpoint and "
                      "/supervise alone",
-                     path, differences.text);
+                     path, differences.text, is->kind == JOB_MODEL_PARALLEL ? "" : "/log, ");
 }
 
 static enum status read_old_job(const char *path, struct job *job, struct error *error)
@@ -122,10 +122,13 @@ static enum status read_old_job(const char *path, struct job *job, struct error 
 
 void resume_keep(struct job *job, const struct job *began)
 {
-    if (job->trainers.has_threads)
-        return;
-    job->trainers.has_threads = began->trainers.has_threads;
-    job->trainers.threads = began->trainers.threads;
+    if (!job->trainers.has_threads) {
+        job->trainers.has_threads = began->trainers.has_threads;
+        job->trainers.threads = began->trainers.threads;
+    }
+    for (int part = 0; part < JOB_PARTS; part++)
+        if (!job->threads[part].has)
+            job->threads[part] = began->threads[part];
 }
 
 enum status resume_adopt(const char *path, struct job *job, struct error *error)
@@ -136,7 +139,8 @@ enum status resume_adopt(const char *path, struct job *job, struct error *error)
         return status;
     resume_keep(job, &was);
     was.stop = job->stop;
-    was.log = job->log;
+    if (job->kind != JOB_MODEL_PARALLEL)
+        was.log = job->log;
     was.checkpoint = job->checkpoint;
     was.supervise = job->supervise;
     return compare_jobs(path, &was, job, error);

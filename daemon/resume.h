@@ -1,8 +1,9 @@
 /* --resume: whether a job is the one that a run directory began with, and where it goes on.
  *
  * What a run has computed stands for one job; only when it stops, what it logs, when it saves and how it is
- * watched may change on the way. What depended on the machine when the run began (/trainers/threads) is kept,
- * unless the job file says it itself. The supervisor's process, before it forks; blocks on files. */
+ * watched may change on the way; of a model-parallel job not what it logs, for its lines are means over so
+ * many updates. What depended on the machine when the run began (/trainers/threads, /threads) is kept, unless
+ * the job file says it itself. The supervisor's process, before it forks; blocks on files. */
 #ifndef DAEMON_RESUME_H
 #define DAEMON_RESUME_H
 

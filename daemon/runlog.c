@@ -28,6 +28,7 @@ struct runlog {
     struct replay *replay; /* of a resumed run; NULL: nothing was there */
     uint64_t count;        /* the newest episode or update */
     double running_reward; /* after the last episode */
+    struct line_holdings holdings;
 };
 
 /* A fifo without a reader would block the open, and later a write. */
@@ -85,6 +86,11 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
     }
     *out = log;
     return STATUS_OK;
+}
+
+void runlog_tell_holdings(struct runlog *log, const struct control_status *holdings, uint32_t workers)
+{
+    log->holdings = (struct line_holdings){.of = holdings, .workers = workers};
 }
 
 enum status runlog_reopen(struct runlog *log, struct error *error)
@@ -224,7 +230,9 @@ static enum status finish_line(struct runlog *log, const char *why, struct error
 {
     struct line line;
     double job_s = (double)monotime_us_between(log->begin, monotime_now()) * 1e-6;
-    if (log->job->kind == JOB_PARAMETER_SERVER)
+    if (log->job->kind == JOB_MODEL_PARALLEL)
+        line_language_finish(&line, why, log->count, &log->holdings, job_s);
+    else if (log->job->kind == JOB_PARAMETER_SERVER)
         line_finish_updates(&line, why, log->count, job_s);
     else
         line_finish_episodes(&line, why, log->count, log->running_reward, job_s);
@@ -264,15 +272,28 @@ enum status runlog_episode(struct runlog *log, const struct control_episode *rec
     return status;
 }
 
+/* How the two kinds of job with updates tell of them. */
+struct update_lines {
+    void (*json)(struct line *line, const struct control_update *record);
+    void (*text)(struct line *line, const struct control_update *record);
+    void (*progress)(struct line *line, const struct control_update *record);
+};
+static const struct update_lines samples_lines = {line_update_json, line_update_text, line_update_progress};
+static const struct update_lines language_lines = {line_language_update_json, line_language_update_text,
+                                                   line_language_update_progress};
+
 enum status runlog_update(struct runlog *log, const struct control_update *record, struct error *error)
 {
+    const bool language = log->job->kind == JOB_MODEL_PARALLEL;
+    const struct update_lines *lines = language ? &language_lines : &samples_lines;
     struct line json, text;
-    line_update_json(&json, record);
-    line_update_text(&text, record);
-    enum status status = append_record(log, &json, is_for_people(log, record->update) ? &text : NULL, error);
+    lines->json(&json, record);
+    lines->text(&text, record);
+    const bool for_people = language || is_for_people(log, record->update);
+    enum status status = append_record(log, &json, for_people ? &text : NULL, error);
     log->count = record->update;
     if (progress_is_due(log)) {
-        line_update_progress(&text, record);
+        lines->progress(&text, record);
         draw_progress(log, &text);
     }
     return status;
@@ -281,7 +302,12 @@ enum status runlog_update(struct runlog *log, const struct control_update *recor
 enum status runlog_epoch(struct runlog *log, const struct control_epoch *record, struct error *error)
 {
     struct line json, text;
-    line_epoch_json(&json, record);
-    line_epoch_text(&text, record);
+    if (log->job->kind == JOB_MODEL_PARALLEL) {
+        line_language_epoch_json(&json, record, &log->holdings);
+        line_language_epoch_text(&text, record);
+    } else {
+        line_epoch_json(&json, record);
+        line_epoch_text(&text, record);
+    }
     return append_record(log, &json, &text, error);
 }

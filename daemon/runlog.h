@@ -4,7 +4,8 @@
  * halfway (a full disk) is cut back, so that no torn line stays. episodes.jsonl has every episode, update and
  * epoch; episodes.log and stdout have every `every`th episode or update. All that may differ between two runs
  * of one seed stands in the member `timing`. On a terminal a progress line is redrawn below the lines. Blocks
- * on the disk only: lines that stdout cannot take at once are not shown there. */
+ * on the disk only: lines that stdout cannot take at once are not shown there. A model-parallel job's workers
+ * report only every `every`th update, with the mean of those between: both logs have just these. */
 #ifndef DAEMON_RUNLOG_H
 #define DAEMON_RUNLOG_H
 
@@ -19,6 +20,10 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
                         struct error *error);
 /* Clears the progress line and closes; NULL is allowed. */
 void runlog_close(struct runlog *log);
+
+/* Whose holdings (references, contexts) a model-parallel job's lines tell: `workers` of them by number, kept
+ * by reference and read whenever such a line is written. Before: none. */
+void runlog_tell_holdings(struct runlog *log, const struct control_status *holdings, uint32_t workers);
 
 /* Takes the progress line away before something else is written to the terminal; the next record draws it.
  */

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -61,12 +62,17 @@ static void add_company(struct line *line, const struct job *job)
 {
     add_timing(line);
     add(line, ",\"pid\":%ld,\"version\":\"%s\"", (long)getpid(), COALESCED_VERSION);
-    if (job->kind == JOB_PARAMETER_SERVER)
-        add(line, ",\"servers\":%u,\"trainers\":%u,\"batch\":%u,\"threads\":%u}}\n", job->server.count,
-            job->trainers.count, job->trainers.batch, job->trainers.threads);
-    else
+    if (job->kind == JOB_REINFORCE) {
         add(line, ",\"observers\":%u,\"environments\":%u}}\n", job->observers.count,
             job->observers.environments);
+        return;
+    }
+    add(line, ",\"servers\":%u,\"trainers\":%u,\"batch\":%u,\"threads\":%u", job->server.count,
+        job->trainers.count, job->trainers.batch, job->trainers.threads);
+    if (job->kind == JOB_MODEL_PARALLEL)
+        add(line, ",\"part_threads\":[%u,%u,%u]", job->threads[JOB_PART_EMBEDDING].count,
+            job->threads[JOB_PART_LSTM].count, job->threads[JOB_PART_DECODER].count);
+    add(line, "}}\n");
 }
 
 void line_start(struct line *line, const struct job *job)
@@ -203,6 +209,103 @@ void line_epoch_text(struct line *line, const struct control_epoch *r)
         add(line, "\tTest loss: %.4f\tAccuracy: %.2f %%\t(%" PRIu64 " of %" PRIu64 ")", r->evaluation_loss,
             100 * (double)r->correct / (double)r->evaluated, r->correct, r->evaluated);
     add(line, "\n");
+}
+
+/* ---- a model-parallel job's: samples are tokens, a loss is the mean since the line before ---- */
+
+void line_language_update_json(struct line *line, const struct control_update *r)
+{
+    begin(line);
+    add(line, "{\"update\":%" PRIu64, r->update);
+    add_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
+    add_number(line, ",\"lr\":", r->lr, ALL_DIGITS);
+    add(line, ",\"samples\":%" PRIu64, r->samples);
+    add_timing(line);
+    add_number(line, ",\"round_s\":", r->timing.round_s, 6);
+    add_number(line, ",\"samples_per_s\":", rate(r->samples, r->timing.round_s), 1);
+    add(line, "}}\n");
+}
+
+void line_language_update_text(struct line *line, const struct control_update *r)
+{
+    begin(line);
+    add(line, "Update %" PRIu64 "\tLoss: %.4f\tPerplexity: %.2f\tLr: %g\tTokens/s: %.0f\n", r->update,
+        r->loss, exp(r->loss), r->lr, rate(r->samples, r->timing.round_s));
+}
+
+void line_language_update_progress(struct line *line, const struct control_update *r)
+{
+    begin(line);
+    add(line, "update %" PRIu64 "  loss %.4f  perplexity %.2f  %.0f tokens/s", r->update, r->loss,
+        exp(r->loss), rate(r->samples, r->timing.round_s));
+}
+
+/* One count of every worker; `member` is its place in struct control_status. */
+static void add_counts(struct line *line, const char *name, const struct line_holdings *holdings,
+                       size_t member)
+{
+    add(line, ",\"%s\":[", name);
+    for (uint32_t i = 0; i < holdings->workers; i++) {
+        uint32_t count;
+        memcpy(&count, (const char *)&holdings->of[i] + member, sizeof count);
+        add(line, "%s%u", i > 0 ? "," : "", count);
+    }
+    add(line, "]");
+}
+
+void line_language_epoch_json(struct line *line, const struct control_epoch *r,
+                              const struct line_holdings *holdings)
+{
+    begin(line);
+    add(line, "{\"epoch\":%" PRIu64 ",\"update\":%" PRIu64, r->epoch, r->update);
+    add_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
+    add_number(line, ",\"perplexity\":", exp(r->loss), ALL_DIGITS);
+    if (r->evaluated > 0) {
+        add_number(line, ",\"held_out\":{\"loss\":", r->evaluation_loss, ALL_DIGITS);
+        add_number(line, ",\"perplexity\":", exp(r->evaluation_loss), ALL_DIGITS);
+        add(line, ",\"tokens\":%" PRIu64 "}", r->evaluated);
+    } else {
+        add(line, ",\"held_out\":null");
+    }
+    add_timing(line);
+    add_number(line, ",\"epoch_s\":", r->timing.epoch_s, 6);
+    add_number(line, ",\"evaluation_s\":", r->timing.evaluation_s, 6);
+    add_counts(line, "objects", holdings, offsetof(struct control_status, objects));
+    add_counts(line, "references", holdings, offsetof(struct control_status, references));
+    add_counts(line, "users", holdings, offsetof(struct control_status, users));
+    add_counts(line, "contexts", holdings, offsetof(struct control_status, contexts));
+    add_counts(line, "pieces", holdings, offsetof(struct control_status, pieces));
+    add(line, "}}\n");
+}
+
+void line_language_epoch_text(struct line *line, const struct control_epoch *r)
+{
+    begin(line);
+    add(line, "Epoch %" PRIu64 "\tLoss: %.4f\tPerplexity: %.2f", r->epoch, r->loss, exp(r->loss));
+    if (r->evaluated > 0)
+        add(line, "\tHeld-out loss: %.4f\tHeld-out perplexity: %.2f\t(%" PRIu64 " tokens)",
+            r->evaluation_loss, exp(r->evaluation_loss), r->evaluated);
+    add(line, "\n");
+}
+
+void line_language_finish(struct line *line, const char *why, uint64_t updates,
+                          const struct line_holdings *holdings, double job_s)
+{
+    uint64_t objects = 0, references = 0, users = 0, contexts = 0, pieces = 0;
+    for (uint32_t i = 0; i < holdings->workers; i++) {
+        objects += holdings->of[i].objects;
+        references += holdings->of[i].references;
+        users += holdings->of[i].users;
+        contexts += holdings->of[i].contexts;
+        pieces += holdings->of[i].pieces;
+    }
+    begin(line);
+    add(line, "{\"event\":\"%s\",\"updates\":%" PRIu64, why, updates);
+    add(line, ",\"objects\":%" PRIu64 ",\"references\":%" PRIu64 ",\"users\":%" PRIu64, objects, references,
+        users);
+    add(line, ",\"contexts\":%" PRIu64 ",\"pieces\":%" PRIu64, contexts, pieces);
+    add_timing(line);
+    add(line, ",\"job_s\":%.6f}}\n", job_s);
 }
 
 /* ---- reading them back ---- */

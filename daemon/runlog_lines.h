@@ -6,11 +6,13 @@
 #include "worker/job/job.h"
 
 /* Room for every double that a worker may report, 1e308 written out included, and for a loss of each trainer
- * with all its digits. */
+ * with all its digits, or for what each worker of a model-parallel job holds. */
 enum {
     LINE_NUMBER_BYTES = 330,
-    LINE_BYTES = 1024 + 12 * LINE_NUMBER_BYTES + 26 * JOB_TRAINERS_MAX,
+    LINE_HOLDINGS_BYTES = 5 * 11 * (JOB_SERVERS_MAX + JOB_TRAINERS_MAX),
+    LINE_BYTES = 1024 + 12 * LINE_NUMBER_BYTES + LINE_HOLDINGS_BYTES,
 };
+_Static_assert(26 * JOB_TRAINERS_MAX <= LINE_HOLDINGS_BYTES, "the losses fit as well");
 
 /* A line that grows at its end. */
 struct line {
@@ -30,6 +32,21 @@ void line_update_json(struct line *line, const struct control_update *r);
 void line_update_text(struct line *line, const struct control_update *r);
 void line_epoch_json(struct line *line, const struct control_epoch *r);
 void line_epoch_text(struct line *line, const struct control_epoch *r);
+/* The same of a model-parallel job. An epoch's line tells, within `timing`, what each of `workers` holds (by
+ * worker number), as it was last heard; the finish line their sums, which are 0 when all left in good
+ * order. */
+struct line_holdings {
+    const struct control_status *of; /* (workers) */
+    uint32_t workers;
+};
+void line_language_update_json(struct line *line, const struct control_update *r);
+void line_language_update_text(struct line *line, const struct control_update *r);
+void line_language_epoch_json(struct line *line, const struct control_epoch *r,
+                              const struct line_holdings *holdings);
+void line_language_epoch_text(struct line *line, const struct control_epoch *r);
+void line_language_finish(struct line *line, const char *why, uint64_t updates,
+                          const struct line_holdings *holdings, double job_s);
+
 void line_finish_episodes(struct line *line, const char *why, uint64_t episodes, double running_reward,
                           double job_s);
 void line_finish_updates(struct line *line, const char *why, uint64_t updates, double job_s);
@@ -38,6 +55,7 @@ void line_solved(struct line *line, double running_reward);
 /* Without a '\n': what a terminal's progress line says. */
 void line_episode_progress(struct line *line, const struct control_episode *r);
 void line_update_progress(struct line *line, const struct control_update *r);
+void line_language_update_progress(struct line *line, const struct control_update *r);
 
 /* What a line of episodes.jsonl or episodes.log is about. Epochs of episodes.jsonl go by their last update,
  * behind whose line they stand: an epoch that a job's end cut short is another one in a run that goes on. */

@@ -55,7 +55,7 @@ static void stop(struct supervisor *s)
     if (s->stops == 1) {
         log_info("stopping: the running round is finished first; a second signal hurries");
         service_notify("STOPPING=1\nSTATUS=finishing the round");
-        child_order(&s->children[0], CONTROL_DRAIN, NULL, 0);
+        child_order(&s->children[s->cast.lead], CONTROL_DRAIN, NULL, 0);
     } else if (s->stops == 2) {
         log_info("hurrying: the running round is given up");
         supervise_hurry(s);
@@ -73,7 +73,7 @@ static void log_lines(char *text)
 }
 
 /* Reads the job file again. Only `log` may change while a job runs; anything else waits for the next start.
- */
+ * Of a model-parallel job even that, for its lines are means that the workers make. */
 static void reload(struct supervisor *s)
 {
     const struct supervise_config *config = s->config;
@@ -87,11 +87,16 @@ static void reload(struct supervisor *s)
     } else {
         size_t bytes;
         resume_keep(&job, config->job);
-        config->job->log = job.log;
+        const bool live = config->job->kind != JOB_MODEL_PARALLEL;
+        if (live)
+            config->job->log = job.log;
         char *wanted = job_format(&job, &bytes), *have = job_format(config->job, &bytes);
         bool same = wanted != NULL && have != NULL && strcmp(wanted, have) == 0;
-        log_info("%s is read again: /log is in force%s", config->job_path,
-                 same ? "" : "; its other changes wait for the next start");
+        log_info("%s is read again: %s%s", config->job_path,
+                 live ? "/log is in force" : "nothing changes now",
+                 same   ? ""
+                 : live ? "; its other changes wait for the next start"
+                        : "; its changes wait for the next start");
         free(wanted);
         free(have);
     }
@@ -220,10 +225,12 @@ static enum status open_memory(struct supervisor *s, struct error *error)
     s->cast = cast_of(s->config->job);
     s->count = cast_workers(&s->cast);
     s->children = calloc(s->count, sizeof *s->children);
+    s->holdings = calloc(s->count, sizeof *s->holdings);
     s->waits = calloc(s->count + 1, sizeof *s->waits);
     s->job_text = job_format(s->config->job, &s->job_bytes);
-    if (s->children == NULL || s->waits == NULL || s->job_text == NULL)
+    if (s->children == NULL || s->holdings == NULL || s->waits == NULL || s->job_text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u workers", s->count);
+    runlog_tell_holdings(s->config->log, s->holdings, s->count);
     for (unsigned i = 0; i < s->count; i++)
         s->children[i].state = CHILD_GONE;
     return STATUS_OK;
@@ -252,7 +259,9 @@ static void supervisor_close(struct supervisor *s)
     if (s->signal_fd >= 0)
         close(s->signal_fd);
     child_segments_close(&s->segments);
+    runlog_tell_holdings(s->config->log, NULL, 0);
     free(s->children);
+    free(s->holdings);
     free(s->waits);
     free(s->job_text);
 }

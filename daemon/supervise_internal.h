@@ -12,7 +12,8 @@
 struct supervisor {
     const struct supervise_config *config;
     struct cast cast;
-    struct child *children; /* (count) by worker number: the servers, then their clients */
+    struct child *children;          /* (count) by worker number: the servers, then their clients */
+    struct control_status *holdings; /* (count) what each of them held when it last said so */
     unsigned count, ready;
     struct child_segments segments;
     struct pollfd *waits; /* signals, then one for each child */
@@ -32,6 +33,7 @@ enum event {
     EVENT_READY,
     EVENT_BEAT,
     EVENT_RECORD, /* an episode, update or epoch for the logs */
+    EVENT_STATUS, /* what it holds of references and contexts */
     EVENT_FINISHED,
     EVENT_FAILED,
     EVENT_SILENT,

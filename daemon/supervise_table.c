@@ -78,6 +78,8 @@ enum event supervise_event_of(uint32_t kind)
     case CONTROL_UPDATE:
     case CONTROL_EPOCH:
         return EVENT_RECORD;
+    case CONTROL_STATUS:
+        return EVENT_STATUS;
     case CONTROL_FINISHED:
         return EVENT_FINISHED;
     case CONTROL_FAILED:
@@ -157,14 +159,14 @@ static enum status log_epoch(struct supervisor *s, const struct control_epoch *r
     return runlog_epoch(s->config->log, r, error);
 }
 
-/* Server 0 tells of progress. What its next step waits for is acknowledged once it is in the logs. */
+/* The lead tells of progress. What its next step waits for is acknowledged once it is in the logs. */
 static void recorded(struct supervisor *s, struct child *child, const struct happening *what)
 {
     const struct control_message *message = what->message;
     struct control_logged logged = {0};
     struct error error;
     enum status status;
-    if (child != &s->children[0] ||
+    if (child != &s->children[s->cast.lead] ||
         (message->kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)) {
         out_of_turn(s, child, what);
         return;
@@ -184,9 +186,14 @@ static void recorded(struct supervisor *s, struct child *child, const struct hap
         child_order(child, CONTROL_LOGGED, &logged, sizeof logged);
 }
 
+static void told_holdings(struct supervisor *s, struct child *child, const struct happening *what)
+{
+    s->holdings[child->start.worker] = what->message->body.status;
+}
+
 static void job_over(struct supervisor *s, struct child *child, const struct happening *what)
 {
-    if (child != &s->children[0]) {
+    if (child != &s->children[s->cast.lead]) {
         out_of_turn(s, child, what);
         return;
     }
@@ -229,6 +236,13 @@ static void gone(struct supervisor *s, struct child *child, const struct happeni
     close(child->fd);
     child->fd = -1;
     leave_next(s);
+}
+
+/* Whoever dies holds nothing any more. */
+static void killed(struct supervisor *s, struct child *child, const struct happening *what)
+{
+    s->holdings[child->start.worker] = (struct control_status){0};
+    gone(s, child, what);
 }
 
 /* A worker's own status is told by its exit code only where it is the machine's or the data's fault, or the
@@ -285,7 +299,7 @@ static void died(struct supervisor *s, struct child *child, const struct happeni
     const enum status status = status_of_death(child);
     tell_end(child, what, why);
     snprintf(news.text, sizeof news.text, "%.190s", what->text);
-    gone(s, child, what);
+    killed(s, child, what);
     for (unsigned i = 0; i < s->cast.servers; i++)
         child_order(&s->children[i], CONTROL_DIED, &news, sizeof news);
     blame(s, child, status, why);
@@ -307,11 +321,11 @@ static void left(struct supervisor *s, struct child *child, const struct happeni
 
 /* clang-format off */
 static reaction *const reactions[CHILD_STATES][EVENTS] = {
-    /*                   READY      BEAT     RECORD    FINISHED  FAILED   SILENT   EXITED */
-    [CHILD_STARTING] = { now_ready, beaten,  NULL,     NULL,     failed,  silent,  died },
-    [CHILD_READY]    = { NULL,      beaten,  recorded, job_over, failed,  silent,  died },
-    [CHILD_LEAVING]  = { ignored,   beaten,  ignored,  ignored,  failed,  silent,  left },
-    [CHILD_KILLED]   = { ignored,   ignored, ignored,  ignored,  ignored, ignored, gone },
+    /*                   READY      BEAT     RECORD    STATUS         FINISHED  FAILED   SILENT   EXITED */
+    [CHILD_STARTING] = { now_ready, beaten,  NULL,     NULL,          NULL,     failed,  silent,  died },
+    [CHILD_READY]    = { NULL,      beaten,  recorded, told_holdings, job_over, failed,  silent,  died },
+    [CHILD_LEAVING]  = { ignored,   beaten,  ignored,  told_holdings, ignored,  failed,  silent,  left },
+    [CHILD_KILLED]   = { ignored,   ignored, ignored,  ignored,       ignored,  ignored, ignored, killed },
 };
 /* clang-format on */
 

@@ -190,6 +190,35 @@ START_TEST(a_run_of_another_kind_is_refused)
 }
 END_TEST
 
+/* The threads of its parts are the run's; its lines are means over /log/every, so that stays as well. */
+START_TEST(a_model_parallel_run_keeps_its_lines_and_threads)
+{
+    static const char text[] = "{\"kind\":\"model-parallel\",\"threads\":{\"lstm\":2}}";
+    const char *overrides[] = {"/log/every=2", "/checkpoint/every=7", "/stop/epochs=11"};
+    struct job_problems problems = {0};
+    struct job began;
+    ck_assert_int_eq(job_parse(&began, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
+    began.trainers.has_threads = true;
+    began.trainers.threads = 3;
+    for (int part = 0; part < JOB_PARTS; part++) {
+        began.threads[part].has = true;
+        began.threads[part].count = (uint32_t)part + 1;
+    }
+    ck_assert_int_eq(rundir_open(&dir, "other", &began, &error), STATUS_OK);
+    rundir_close(&dir);
+    ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides + 1, 2, &problems),
+                     STATUS_OK);
+    ck_assert_int_eq(rundir_resume(&dir, "other", &job, &error), STATUS_OK);
+    rundir_close(&dir);
+    ck_assert(job.trainers.threads == 3 && job.threads[JOB_PART_EMBEDDING].count == 1);
+    ck_assert(job.threads[JOB_PART_LSTM].count == 2 && job.threads[JOB_PART_DECODER].count == 3);
+    ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides, 3, &problems), STATUS_OK);
+    ck_assert_int_eq(rundir_resume(&dir, "other", &job, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "/log/every (was 1, now 2); a resumed run may change /stop, "
+                                             "/checkpoint and /supervise alone"));
+}
+END_TEST
+
 START_TEST(a_run_that_runs_is_refused)
 {
     struct rundir second;
@@ -221,6 +250,7 @@ int main(void)
     tcase_add_test(tests, a_directory_without_a_run_is_refused);
     tcase_add_test(tests, a_run_whose_job_is_damaged_is_refused);
     tcase_add_test(tests, a_run_of_another_kind_is_refused);
+    tcase_add_test(tests, a_model_parallel_run_keeps_its_lines_and_threads);
     tcase_add_test(tests, a_run_that_runs_is_refused);
     tcase_add_test(tests, without_a_checkpoint_it_goes_on_from_the_beginning);
     suite_add_tcase(suite, tests);

@@ -10,6 +10,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +69,17 @@ static _Noreturn void last_words(enum status status)
     _exit(1);
 }
 
+/* What this worker still holds is its last word, where the script has it hold anything. */
+static _Noreturn void leave(void)
+{
+    struct control_status status = {0};
+    if (plays("leaks") && fake.self.worker == 1)
+        status = (struct control_status){1, 2, 3, 4, 5};
+    if (plays("holds") || plays("leaks"))
+        say(CONTROL_STATUS, &status, sizeof status);
+    _exit(0);
+}
+
 /* Waits for an order of this kind; what else comes is told. */
 static void await(uint32_t kind)
 {
@@ -89,7 +101,7 @@ static void await(uint32_t kind)
         else if (order->kind != CONTROL_START)
             tell("%s", names[order->kind]);
         if (order->kind == CONTROL_EXIT)
-            _exit(0);
+            leave();
     } while (fake.order.kind != kind);
 }
 
@@ -118,7 +130,30 @@ static void report_update(uint64_t number, uint32_t trainers, double loss)
     say(CONTROL_UPDATE, &update, sizeof update);
 }
 
-/* Server 0's part, once all are there. */
+/* Who speaks for the job: server 0, or the first trainer of a model-parallel one. */
+static unsigned lead(void)
+{
+    return getenv("PARALLEL") != NULL ? SERVERS : 0;
+}
+
+/* Every worker holds as much as its number says, and a death on the way takes its own with it. */
+static void tell_holdings(void)
+{
+    struct control_status status = {.objects = 1, .references = fake.self.worker, .contexts = 7};
+    if (plays("holds") || plays("leaks"))
+        say(CONTROL_STATUS, &status, sizeof status);
+}
+
+/* An operator asks for an end. */
+static void stop(void)
+{
+    struct control_finished finished = {.end = CONTROL_END_STOPPED};
+    kill(getppid(), SIGTERM);
+    await(CONTROL_DRAIN);
+    say(CONTROL_FINISHED, &finished, sizeof finished);
+}
+
+/* The lead's part, once all are there. */
 static void train(void)
 {
     struct control_epoch epoch = {.epoch = 1, .update = 2, .loss = 0.5};
@@ -133,7 +168,7 @@ static void train(void)
     say(CONTROL_FINISHED, &finished, sizeof finished);
 }
 
-/* Until every worker has told that it is ready; the checks' own helpers may not be used in this process. */
+/* Until every worker has told that it is there; the checks' own helpers may not be used in this process. */
 static void await_everybody(void)
 {
     for (;;) {
@@ -142,10 +177,28 @@ static void await_everybody(void)
         ssize_t bytes = read(fd, text, sizeof text - 1);
         close(fd);
         text[bytes > 0 ? bytes : 0] = '\0';
-        if (text_count(text, ": ready\n") >= WORKERS)
+        if (text_count(text, ": there\n") >= WORKERS)
             return;
         sleep_ms(5);
     }
+}
+
+/* What it holds has been said when the common file says so. */
+static void tell_holdings_and_be_ready(void)
+{
+    tell("ready");
+    say(CONTROL_READY, NULL, 0);
+    tell_holdings();
+    tell("there");
+}
+
+static void lead_the_job(void)
+{
+    await_everybody();
+    if (plays("drain"))
+        stop();
+    else if (strncmp(fake.script, "status", 6) != 0)
+        train();
 }
 
 /* A server that starts late keeps waiting who dials it. */
@@ -153,18 +206,15 @@ static void act_server(void)
 {
     if (fake.self.worker == 0 || (fake.self.worker == 1 && plays("late")))
         sleep_ms(200);
-    tell("ready");
-    say(CONTROL_READY, NULL, 0);
+    tell_holdings_and_be_ready();
     if (fake.self.worker == 1 && plays("a record out of turn"))
         report_update(1, TRAINERS, 1);
     if (fake.self.worker == 2 && plays("an end out of turn"))
         say(CONTROL_FINISHED, &(struct control_finished){0}, sizeof(struct control_finished));
-    if (fake.self.worker > 0 || strstr(fake.script, "out of turn") != NULL ||
+    if (fake.self.worker != lead() || strstr(fake.script, "out of turn") != NULL ||
         strncmp(fake.script, "unopened", 8) == 0)
         await(CONTROL_EXIT);
-    await_everybody();
-    if (strncmp(fake.script, "status", 6) != 0)
-        train();
+    lead_the_job();
     const char *cause = strstr(fake.script, "because ");
     if (cause != NULL) {
         await(CONTROL_HURRY);
@@ -179,8 +229,9 @@ static void act_trainer(void)
         sleep_ms(100); /* the last one in everybody's eyes */
     if (fake.self.worker == WORKERS - 1 && strncmp(fake.script, "unopened", 8) == 0)
         last_words((enum status)atoi(fake.script + 8));
-    tell("ready");
-    say(CONTROL_READY, NULL, 0);
+    tell_holdings_and_be_ready();
+    if (fake.self.worker == lead())
+        lead_the_job();
     if (fake.self.worker == WORKERS - 1 && strncmp(fake.script, "status", 6) == 0) {
         sleep_ms(200);
         last_words((enum status)atoi(fake.script + 6));
@@ -227,6 +278,19 @@ static void open_place(void)
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
     job_problems_fini(&problems);
     error = (struct error){0};
+}
+
+/* The same workers, in a job that the first trainer leads. */
+static void open_parallel_place(void)
+{
+    static const char text[] =
+        "{\"kind\":\"model-parallel\",\"server\":{\"count\":3},\"trainers\":{\"count\":2},"
+        "\"placement\":{\"lstm\":\"server 2\"},\"stop\":{\"updates\":2}}";
+    struct job_problems problems = {0};
+    open_place();
+    setenv("PARALLEL", "1", 1);
+    ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
+    job_problems_fini(&problems);
 }
 
 static void close_place(void)
@@ -461,6 +525,49 @@ START_TEST(only_server_0_speaks_for_the_job)
 }
 END_TEST
 
+/* ---- a model-parallel job ---- */
+
+START_TEST(the_first_trainer_leads)
+{
+    expect_good("", NULL);
+    expect_order("trainer 3: logged 1\n", "trainer 3: logged 2\n");
+    ck_assert_uint_eq(text_count(story, "logged"), 2);
+    expect_order("trainer 3: exit\n", "pserver 2: exit\n");
+    expect_order("pserver 1: exit\n", "pserver 0: exit\n");
+    expect_good("drain", NULL);
+    find("trainer 3: drain\n");
+    ck_assert_uint_eq(text_count(story, "drain\n"), 1);
+    char *json = file_read(workplace.jsonl);
+    ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"stopped\",\"updates\":0,"));
+    free(json);
+}
+END_TEST
+
+START_TEST(nobody_else_leads)
+{
+    ck_assert_int_eq(play("a record out of turn", NULL), STATUS_INTERNAL);
+    ck_assert_msg(strncmp(error.text, "pserver 1 (process ", 19) == 0, "%s", error.text);
+}
+END_TEST
+
+START_TEST(what_workers_hold_is_told_of_epochs_and_of_the_end)
+{
+    expect_good("holds", NULL);
+    char *json = file_read(workplace.jsonl);
+    ck_assert_ptr_nonnull(strstr(json,
+                                 ",\"objects\":[1,1,1,1,1],\"references\":[0,1,2,3,4],\"users\":[0,0,0,0,0],"
+                                 "\"contexts\":[7,7,7,7,7],\"pieces\":[0,0,0,0,0]}}\n"));
+    ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"finished\",\"updates\":2,\"objects\":0,\"references\":0,"
+                                       "\"users\":0,\"contexts\":0,\"pieces\":0,"));
+    free(json);
+    expect_good("leaks", NULL);
+    json = file_read(workplace.jsonl);
+    ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"finished\",\"updates\":2,\"objects\":1,\"references\":2,"
+                                       "\"users\":3,\"contexts\":4,\"pieces\":5,"));
+    free(json);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "worker") == 0)
@@ -480,5 +587,12 @@ int main(int argc, char **argv)
     tcase_add_loop_test(cast, the_cause_is_told_and_not_who_followed, 0, 3);
     tcase_add_loop_test(cast, only_server_0_speaks_for_the_job, 0, 3);
     suite_add_tcase(suite, cast);
+    TCase *parallel = tcase_create("model-parallel");
+    tcase_add_checked_fixture(parallel, open_parallel_place, close_place);
+    tcase_set_timeout(parallel, 60);
+    tcase_add_test(parallel, the_first_trainer_leads);
+    tcase_add_test(parallel, nobody_else_leads);
+    tcase_add_test(parallel, what_workers_hold_is_told_of_epochs_and_of_the_end);
+    suite_add_tcase(suite, parallel);
     return suite_run(suite);
 }

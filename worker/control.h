@@ -76,7 +76,10 @@ struct control_episode {
     } timing;
 };
 
-/* One update of a parameter server. A loss that is NaN belongs to a trainer that did not take part. */
+/* One update of a parameter server. A loss that is NaN belongs to a trainer that did not take part. Of a
+ * model-parallel job: all updates since the line before, of which `loss` is the mean and `samples` the
+ * tokens; `update` is the last one's, `round_s` the time of all, and the losses of trainers and what is below
+ * `samples` is not told. */
 struct control_update {
     uint64_t update; /* from 1; also the version of the model that it made */
     double loss;     /* mean over the trainers that counted */
@@ -104,13 +107,13 @@ struct control_epoch {
     } timing;
 };
 
-/* References and contexts of a worker (worker/net/rref.h, dist.h): with an epoch's record, and as the last
- * words of one that leaves in good order, when all of them are zero. */
+/* References and contexts of a worker (worker/net/rref.h, dist.h): once an epoch, and as the last words of
+ * one that leaves in good order, when all of them are zero. */
 struct control_status {
     uint32_t objects, references, users, contexts, pieces;
 };
 
-/* Why a server's job is over. */
+/* Why a job is over. */
 enum control_end { CONTROL_END_FINISHED, CONTROL_END_SOLVED, CONTROL_END_STOPPED };
 
 struct control_finished {
