@@ -69,6 +69,11 @@ struct arena *tape_arena(struct tape *tape)
     return tape->arena;
 }
 
+bool tape_records(const struct tape *tape)
+{
+    return tape->mode == TAPE_TRAIN;
+}
+
 void tape_begin(struct tape *tape, enum tape_mode mode, struct gradients *gradients)
 {
     end_step(tape);
@@ -224,9 +229,11 @@ void tape_want_gradient(struct variable *variable)
     variable->needs_gradient = variable->tape->mode == TAPE_TRAIN;
 }
 
-/* One owner more, who never lets go. Memory that is not the tape's stays anyway. */
-void tape_keep(struct variable *variable)
+/* One owner more, who never lets go. */
+bool tape_keep(struct variable *variable)
 {
-    if (variable != NULL && variable->block != NULL)
-        variable->block->owners++;
+    if (variable->block == NULL)
+        return false;
+    variable->block->owners++;
+    return true;
 }

@@ -95,8 +95,9 @@ struct variable *tape_parameter(struct tape *tape, struct parameter *parameter);
  * tape_finish. */
 void tape_want_gradient(struct variable *variable);
 
-/* The variable's memory stays as it is until tape_finish, whatever the walk passes. */
-void tape_keep(struct variable *variable);
+/* The variable's memory stays as it is until tape_finish, whatever the walk passes. False: it is not the
+ * tape's (a parameter, a constant, what a node of a higher layer has brought). */
+bool tape_keep(struct variable *variable);
 
 /* ---- operations: kernels/kernels.h says what each computes; NULL for an absent optional tensor ---- */
 
@@ -181,6 +182,9 @@ struct tape_node {
 enum status tape_node(struct tape *tape, const struct tape_node *node, struct variable *out[]);
 
 struct arena *tape_arena(struct tape *tape);
+
+/* Whether its step is one of TAPE_TRAIN. */
+bool tape_records(const struct tape *tape);
 
 /* ---- the walk ---- */
 

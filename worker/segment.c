@@ -93,6 +93,17 @@ void *segment_at(const struct segment *segment, uint64_t offset, uint64_t bytes)
     return segment->data + offset;
 }
 
+/* A kernel that keeps the pages is no failure: they are written over. */
+void segment_discard(const struct segment *segment, void *at, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t begin = (size_t)((unsigned char *)at - segment->data);
+    const size_t first = (begin + page - 1) / page * page, end = (begin + bytes) / page * page;
+    if (first < end)
+        (void)fallocate(SEGMENT_FD_FIRST + segment->worker, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                        (off_t)first, (off_t)(end - first));
+}
+
 void segment_detach(struct segment *segment)
 {
     if (segment->data != NULL)

@@ -38,6 +38,10 @@ enum status segment_attach(struct segment *segment, uint16_t worker, size_t byte
  * multiple of 64. */
 void *segment_at(const struct segment *segment, uint64_t offset, uint64_t bytes);
 
+/* The owner's: nobody needs what lies in [at, at + bytes) any more. Whole pages of it cost no memory until
+ * they are written again; until then they read as zero. */
+void segment_discard(const struct segment *segment, void *at, size_t bytes);
+
 /* Unmaps. A segment that is not mapped (all zero) is nothing. */
 void segment_detach(struct segment *segment);
 

@@ -44,7 +44,7 @@ struct rref_class {
     const void *extension; /* of the layer above (dist.h), or NULL */
 };
 
-enum { RREF_NAME_BYTES = 64 };
+enum { RREF_NAME_BYTES = 64, RREF_LISTENERS_MAX = 4 };
 
 struct rrefs_config {
     struct rpc *rpc; /* methods and listeners are added to it; freed after the rrefs */
@@ -61,8 +61,8 @@ struct rrefs_config {
 
 enum status rrefs_new(struct rrefs **out, const struct rrefs_config *config, struct error *error);
 
-/* Destroys the objects, the newest first, and frees everything, references that were not released included: no handle is valid
- * any more, and no turn may follow. NULL is allowed. */
+/* Destroys the objects, the newest first, and frees everything, references that were not released included:
+ * no handle is valid any more, and no turn may follow. NULL is allowed. */
 void rrefs_free(struct rrefs *rrefs);
 
 /* ---- making ---- */
@@ -142,7 +142,7 @@ enum status rref_object_use(struct rrefs *rrefs, uint16_t worker, uint64_t numbe
 void rref_object_done(struct rrefs *rrefs, uint64_t number);
 
 /* Has `destroyed` called just before an object of this worker is destroyed, so that what a layer above keeps
- * for it (tapes, gradients) goes first. At most 4. */
+ * for it (tapes, gradients) goes first. At most RREF_LISTENERS_MAX; NULL: `context` is told no more. */
 void rrefs_on_destroy(struct rrefs *rrefs, void (*destroyed)(void *context, void *object), void *context);
 
 /* ---- counting ---- */

@@ -88,6 +88,11 @@ struct rrefs {
     uint32_t *users_of;   /* (workers): objects here that each uses */
     uint64_t last_number; /* given to an object */
     uint32_t object_count;
+    struct rref_listener {
+        void (*destroyed)(void *context, void *object);
+        void *context;
+    } listeners[RREF_LISTENERS_MAX];
+    uint32_t listener_count;
 
     struct rref *refs, *free_refs;
     size_t ref_count;    /* the pool's size */

@@ -1,0 +1,375 @@
+/* Contexts: whose they are, how they begin here, fail and end. dist.c says why none is left behind.
+ *
+ * Which contexts have ended is known for the last few thousand of each root, so that a late message is told
+ * so; one that is older only makes a record anew, which its sender will end. */
+#include "worker/net/dist_internal.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NUMBER_BITS = 48 };
+
+static uint16_t root_of(uint64_t id)
+{
+    return (uint16_t)(id >> NUMBER_BITS);
+}
+
+static uint64_t number_of(uint64_t id)
+{
+    return id & (((uint64_t)1 << NUMBER_BITS) - 1);
+}
+
+/* ---- sets of workers ---- */
+
+static bool workers_have(const struct dist_workers *workers, uint16_t worker)
+{
+    for (uint32_t i = 0; i < workers->count; i++)
+        if (workers->at[i] == worker)
+            return true;
+    return false;
+}
+
+static enum status workers_add(struct dist_workers *workers, uint16_t worker, struct error *error)
+{
+    if (workers_have(workers, worker))
+        return STATUS_OK;
+    if (workers->count == workers->capacity) {
+        const uint32_t capacity = 2 * workers->capacity + 4;
+        uint16_t *grown = reallocarray(workers->at, capacity, sizeof *grown);
+        if (grown == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for a context's workers");
+        workers->at = grown;
+        workers->capacity = capacity;
+    }
+    workers->at[workers->count++] = worker;
+    return STATUS_OK;
+}
+
+static void workers_remove(struct dist_workers *workers, uint16_t worker)
+{
+    for (uint32_t i = 0; i < workers->count; i++)
+        if (workers->at[i] == worker)
+            workers->at[i--] = workers->at[--workers->count];
+}
+
+/* ---- what is known of roots ---- */
+
+static struct dist_root *find_root(const struct dist *dist, uint16_t worker)
+{
+    struct dist_root *root = dist->roots;
+    while (root != NULL && root->worker != worker)
+        root = root->next;
+    return root;
+}
+
+static struct dist_root *make_root(struct dist *dist, uint16_t worker)
+{
+    struct dist_root *root = find_root(dist, worker);
+    if (root != NULL)
+        return root;
+    root = calloc(1, sizeof *root);
+    if (root == NULL)
+        return NULL;
+    root->worker = worker;
+    root->next = dist->roots;
+    dist->roots = root;
+    return root;
+}
+
+static void note_ended(struct dist *dist, uint64_t id)
+{
+    struct dist_root *root = make_root(dist, root_of(id));
+    const uint64_t number = number_of(id);
+    if (root == NULL || number + ENDED_WINDOW <= root->top)
+        return;
+    if (number >= root->top + ENDED_WINDOW)
+        memset(root->ended, 0, sizeof root->ended);
+    else
+        for (uint64_t i = root->top + 1; i <= number; i++)
+            root->ended[i % ENDED_WINDOW / 64] &= ~((uint64_t)1 << i % 64);
+    if (number > root->top)
+        root->top = number;
+    root->ended[number % ENDED_WINDOW / 64] |= (uint64_t)1 << number % 64;
+}
+
+static bool has_ended(const struct dist *dist, uint64_t id)
+{
+    const struct dist_root *root = find_root(dist, root_of(id));
+    const uint64_t number = number_of(id);
+    if (root == NULL || number > root->top || number + ENDED_WINDOW <= root->top)
+        return false;
+    return root->ended[number % ENDED_WINDOW / 64] >> number % 64 & 1;
+}
+
+/* ---- beginning ---- */
+
+struct dist_context *context_find(const struct dist *dist, uint64_t id)
+{
+    struct dist_context *context = dist->contexts;
+    while (context != NULL && context->id != id)
+        context = context->next;
+    return context;
+}
+
+static enum status make_context(struct dist *dist, uint64_t id, struct dist_context **out,
+                                struct error *error)
+{
+    if (dist->context_count >= dist->config.contexts_max)
+        return error_set(error, STATUS_BUSY, "worker %u has %u contexts, as many as it may",
+                         rpc_worker(dist->config.rpc), dist->context_count);
+    struct dist_context *context = dist->free_contexts;
+    if (context != NULL) {
+        dist->free_contexts = context->next;
+        const struct dist_workers callers = context->callers, called = context->called;
+        struct arena *staging = context->staging;
+        *context = (struct dist_context){.callers = callers, .called = called, .staging = staging};
+        context->callers.count = context->called.count = 0;
+    } else {
+        context = calloc(1, sizeof *context);
+    }
+    if (context == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a context");
+    context->dist = dist;
+    context->id = id;
+    context->next = dist->contexts;
+    dist->contexts = context;
+    dist->context_count++;
+    *out = context;
+    return STATUS_OK;
+}
+
+/* A root that died has no contexts any more, until it speaks itself: then it was started again. */
+static enum status check_root(struct dist *dist, uint64_t id, uint16_t caller, struct error *error)
+{
+    struct dist_root *root = find_root(dist, root_of(id));
+    if (root != NULL && root->is_dead && caller == root->worker)
+        root->is_dead = false;
+    if (root != NULL && root->is_dead)
+        return error_set(error, STATUS_PEER_DIED, "worker %u, the root of context %" PRIx64 ", is gone",
+                         root->worker, id);
+    if (has_ended(dist, id) || root_of(id) == rpc_worker(dist->config.rpc))
+        return error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " has ended", id);
+    return STATUS_OK;
+}
+
+enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struct dist_context **out,
+                          struct error *error)
+{
+    struct dist_context *context = context_find(dist, id);
+    if (context == NULL) {
+        enum status status = check_root(dist, id, caller, error);
+        if (status == STATUS_OK)
+            status = make_context(dist, id, &context, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    if (context->error.status != STATUS_OK) {
+        *error = context->error;
+        return error->status;
+    }
+    enum status status = workers_add(&context->callers, caller, error);
+    if (status != STATUS_OK && context->callers.count == 0 && !context->is_root)
+        context_end(context, false);
+    *out = context;
+    return status;
+}
+
+enum status context_calls(struct dist_context *context, uint16_t worker, struct error *error)
+{
+    return workers_add(&context->called, worker, error);
+}
+
+/* ---- failing and ending ---- */
+
+void context_fail(struct dist_context *context, enum status status, const char *text)
+{
+    if (context->error.status == STATUS_OK)
+        error_set(&context->error, status, "%s", text);
+}
+
+/* Tells those whom this worker has called; who is gone need not be told. False: somebody's queue is full. */
+static bool tell_end(struct dist_context *context)
+{
+    struct dist_workers *called = &context->called;
+    const struct rpc_message message = {.context = context->id, .args = {[END_ABANDONS] = context->end}};
+    while (called->count > 0) {
+        struct future *future;
+        enum status status = rpc_call_async(context->dist->config.rpc, called->at[called->count - 1],
+                                            METHOD_END_CONTEXT, &message, MONOTIME_NEVER, &future, NULL);
+        if (status == STATUS_BUSY || status == STATUS_NO_MEMORY)
+            return false;
+        if (status == STATUS_OK)
+            future_release(future);
+        called->count--;
+    }
+    return true;
+}
+
+void dist_tell_ends(struct dist *dist)
+{
+    for (struct dist_context **link = &dist->ending; *link != NULL;) {
+        struct dist_context *context = *link;
+        if (!tell_end(context)) {
+            link = &context->next;
+            continue;
+        }
+        *link = context->next;
+        context->next = dist->free_contexts;
+        dist->free_contexts = context;
+    }
+}
+
+/* Pieces go newest first, so that the rooms are taken again in the same order. */
+static void end_pieces(struct dist_context *context, enum status status, const char *text)
+{
+    if (context->is_root) {
+        frame_close(&context->frame, status);
+        tape_finish(context->frame.tape, NULL);
+    }
+    while (context->pieces != NULL)
+        piece_end(context->pieces, status, text);
+}
+
+void context_end(struct dist_context *context, bool abandons)
+{
+    struct dist *dist = context->dist;
+    char text[64];
+    snprintf(text, sizeof text, "context %" PRIx64 " has ended", context->id);
+    const enum status status = abandons ? STATUS_PEER_DIED : STATUS_NOT_FOUND;
+    context_fail(context, status, text);
+    end_pieces(context, status, text);
+    drops_forget(context);
+    parts_release(context);
+    if (context->staging != NULL)
+        arena_reset(context->staging);
+    note_ended(dist, context->id);
+    struct dist_context **link = &dist->contexts;
+    while (*link != context)
+        link = &(*link)->next;
+    *link = context->next;
+    dist->context_count--;
+    context->end = abandons;
+    context->next = dist->ending;
+    dist->ending = context;
+    dist_tell_ends(dist);
+}
+
+/* `worker` calls nothing any more in this context: it died, or gave it up. */
+static void lose_caller(struct dist_context *context, uint16_t worker, const char *text)
+{
+    workers_remove(&context->callers, worker);
+    context_fail(context, STATUS_PEER_DIED, text);
+    for (struct dist_piece *piece = context->pieces; piece != NULL;) {
+        struct dist_piece *next = piece->next;
+        if (piece->caller == worker)
+            piece_end(piece, STATUS_PEER_DIED, text);
+        piece = next;
+    }
+    if (context->callers.count == 0 && !context->is_root)
+        context_end(context, true);
+}
+
+void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct dist *dist = arg;
+    struct dist_context *context = context_find(dist, message->context);
+    const uint16_t source = rpc_request_source(request);
+    if (context != NULL && context->is_root && source != rpc_worker(dist->config.rpc) &&
+        message->args[END_ABANDONS] == 0) {
+        rpc_reject(request, "worker %u ends context %" PRIx64 ", whose root it is not", source,
+                   message->context);
+        return;
+    }
+    if (context == NULL && source == root_of(message->context))
+        note_ended(dist, message->context);
+    if (context != NULL && (source == root_of(context->id) || workers_have(&context->callers, source))) {
+        if (message->args[END_ABANDONS] == 0)
+            context_end(context, false);
+        else
+            lose_caller(context, source, "a worker between the root and this one has died");
+    }
+    dist_tell_ends(dist);
+    rpc_reply(request, NULL);
+}
+
+static void lose_worker(struct dist_context *context, uint16_t worker)
+{
+    char text[64];
+    snprintf(text, sizeof text, "worker %u is gone", worker);
+    if (!context->is_root && root_of(context->id) == worker)
+        context_end(context, true);
+    else if (workers_have(&context->callers, worker))
+        lose_caller(context, worker, text);
+}
+
+void dist_on_left(void *arg, uint16_t worker, enum status why, const char *text)
+{
+    struct dist *dist = arg;
+    (void)why;
+    (void)text;
+    struct dist_root *root = make_root(dist, worker);
+    if (root != NULL)
+        root->is_dead = true;
+    for (struct dist_context *context = dist->contexts; context != NULL;) {
+        struct dist_context *next = context->next;
+        lose_worker(context, worker);
+        context = next;
+    }
+    dist_tell_ends(dist);
+}
+
+/* ---- the root ---- */
+
+/* Where what travels is staged: the tape's own memory, or the context's where that is a device's. */
+static enum status root_staging(struct dist_context *context, struct tape *tape, struct arena **out,
+                                struct error *error)
+{
+    *out = tape_arena(tape);
+    if (tape_backend(tape)->ops->host)
+        return STATUS_OK;
+    const struct arena_source source = dist_arena_source(context->dist);
+    enum status status = context->staging != NULL ? STATUS_OK : arena_new(&context->staging, &source, error);
+    *out = context->staging;
+    return status;
+}
+
+enum status dist_context_new(struct dist_context **out, struct dist *dist, enum tape_mode mode,
+                             struct tape *tape, struct gradients *gradients, struct error *error)
+{
+    struct dist_context *context;
+    struct arena *staging;
+    dist_tell_ends(dist);
+    enum status status = make_context(dist, dist->next_context, &context, error);
+    if (status != STATUS_OK)
+        return status;
+    dist->next_context++;
+    status = root_staging(context, tape, &staging, error);
+    if (status != STATUS_OK) {
+        context_end(context, false);
+        return status;
+    }
+    context->is_root = true;
+    tape_begin(tape, mode, gradients);
+    frame_open(&context->frame, context, NULL, tape, staging, 1);
+    *out = context;
+    return STATUS_OK;
+}
+
+void dist_context_free(struct dist_context *context)
+{
+    if (context != NULL)
+        context_end(context, false);
+}
+
+uint64_t dist_context_id(const struct dist_context *context)
+{
+    return context->id;
+}
+
+struct tape *dist_context_tape(const struct dist_context *context)
+{
+    return context->frame.tape;
+}
