@@ -30,6 +30,8 @@ static const struct {
     {JOB_REINFORCE, WIRE_ROLE_OBSERVER, observer_run},
     {JOB_PARAMETER_SERVER, WIRE_ROLE_PSERVER, pserver_run},
     {JOB_PARAMETER_SERVER, WIRE_ROLE_TRAINER, trainer_run},
+    {JOB_MODEL_PARALLEL, WIRE_ROLE_PSERVER, parallel_server_run},
+    {JOB_MODEL_PARALLEL, WIRE_ROLE_TRAINER, parallel_trainer_run},
 };
 
 role_run *role_run_of(uint8_t wire, int job_kind)

@@ -120,9 +120,9 @@ static struct monotime patience(const struct parallel *p)
 static void list_servers(const struct worker *worker, uint32_t count, struct rpc_server servers[],
                          char addresses[][CONTROL_ADDRESS_BYTES])
 {
-    for (uint16_t server = 0; server < count; server++) {
-        worker_address(worker, server, addresses[server]);
-        servers[server] = (struct rpc_server){.worker = server, .address = addresses[server]};
+    for (uint32_t server = 0; server < count; server++) {
+        worker_address(worker, (uint16_t)server, addresses[server]);
+        servers[server] = (struct rpc_server){.worker = (uint16_t)server, .address = addresses[server]};
     }
 }
 

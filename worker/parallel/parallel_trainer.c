@@ -13,18 +13,25 @@ enum status parallel_trainer_wait(struct parallel_trainer *t, struct error *erro
 
 /* ---- the end ---- */
 
-/* What has been released reaches every worker before this is answered. */
+static enum status echo(struct parallel_trainer *t, uint16_t worker, struct error *error)
+{
+    const struct rpc_message nothing = {0};
+    struct future *answer = NULL;
+    const enum status status =
+        rpc_call(t->base.rpc, worker, METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
+    future_release(answer);
+    return status;
+}
+
+/* What has been released reaches every worker before this is answered. An optimizer keeps parameters, and
+ * they their parts, so that the last object goes some turns later. */
 static enum status settle(struct parallel_trainer *t, struct error *error)
 {
-    const uint32_t workers = cast_workers(&t->base.cast);
-    const struct rpc_message nothing = {0};
+    enum { TURNS = 6 };
+    const uint32_t end = parallel_trainer_leads(t) ? cast_workers(&t->base.cast) : t->base.cast.lead + 1u;
     enum status status = STATUS_OK;
-    for (uint16_t worker = 0; worker < workers && status == STATUS_OK; worker++) {
-        struct future *answer = NULL;
-        if (parallel_trainer_leads(t) || worker <= t->base.cast.lead)
-            status = rpc_call(t->base.rpc, worker, METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
-        future_release(answer);
-    }
+    for (uint32_t i = 0; i < TURNS * end && status == STATUS_OK; i++)
+        status = echo(t, (uint16_t)(i % end), error);
     return status;
 }
 

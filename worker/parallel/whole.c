@@ -18,7 +18,7 @@ static enum status build(struct whole *whole, const struct rnn_config *rnn, stru
 
 static enum status open_values(struct whole *whole, struct error *error)
 {
-    size_t largest = 0;
+    size_t largest = 1;
     for (uint32_t i = 0; i < params_count(whole->params); i++)
         largest = whole_count(whole, i) > largest ? whole_count(whole, i) : largest;
     whole->values = malloc(largest * sizeof *whole->values);
