@@ -112,13 +112,11 @@ static bool fits(const struct part *part, struct tape *tape, struct variable *co
         tape_fail(tape, STATUS_INVALID, "%s: expected %s as input %u, got none", name, what, index);
         return false;
     }
-    bool same = tensor->shape.rank == shape->rank && tensor->dtype == dtype && tensor->layout == NULL;
     struct shape wanted = *shape;
-    for (uint32_t i = 0; i < shape->rank && same; i++) {
-        same = shape->size[i] == 0 || shape->size[i] == tensor->shape.size[i];
-        wanted.size[i] = shape->size[i] == 0 ? tensor->shape.size[i] : shape->size[i];
-    }
-    if (same)
+    for (uint32_t i = 0; i < shape->rank && i < tensor->shape.rank; i++)
+        if (wanted.size[i] == 0)
+            wanted.size[i] = tensor->shape.size[i];
+    if (tensor->dtype == dtype && tensor->layout == NULL && shape_equal(&tensor->shape, &wanted))
         return true;
     tape_fail(tape, STATUS_INVALID, "%s: expected %s of rank %u, %s, %s, got %s, %s", name, what, shape->rank,
               shape_text(&wanted, expected), dtype_name(dtype), shape_text(&tensor->shape, came),
