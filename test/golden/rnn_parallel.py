@@ -111,7 +111,8 @@ def main():
     for case in CASES:
         title = f"the tutorial's distributed language model, classes along {case},"
         record(f"test/golden/rnn_parallel_{case}.txt", title, lambda *rest: run(case, *rest), (0, 1, -1, 2, -2))
-    record("test/golden/rnn_parallel_data.txt", "the data of the tutorial's distributed language model", show_data, (0,))
+    title = "the data of the tutorial's distributed language model"
+    record("test/golden/rnn_parallel_data.txt", title, show_data, (0,))
 
 
 main()
