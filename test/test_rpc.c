@@ -311,7 +311,7 @@ START_TEST(test_bad_calls_of_ours)
                      STATUS_NOT_FOUND);
     ck_assert_int_eq(rpc_call_async(net.server, 500, METHOD_ECHO, &message, MONOTIME_NEVER, &future, &error),
                      STATUS_NOT_FOUND);
-    message.tensors[0].dims[0] = WIRE_PAYLOAD_BYTES_MAX;
+    message.tensors[0].dims[0] = RPC_BODY_BYTES_MAX;
     ck_assert_int_eq(rpc_call_async(net.server, 1, METHOD_ECHO, &message, MONOTIME_NEVER, &future, &error),
                      STATUS_INVALID);
     message = rows_message(rows, 3, DO_ANSWER);

@@ -37,6 +37,8 @@ static void drop_contents(struct future *future)
     if (future->has_frames)
         endpoint_release(&future->frames);
     future->has_frames = false;
+    if (future->body.bytes != NULL)
+        body_free(&future->body);
     text_release(future->text);
     future->text = NULL;
 }

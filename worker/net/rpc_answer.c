@@ -45,7 +45,7 @@ static bool close_request(struct rpc_request *request)
         queue_remove(&request->session->open, request);
         return true;
     }
-    endpoint_release(&request->frames);
+    request_release(request);
     request_give_back(rpc, request);
     return false;
 }
@@ -135,72 +135,83 @@ static enum status check_request(const struct rpc *rpc, const struct rpc_session
 }
 
 static struct rpc_request *open_request(struct rpc *rpc, struct rpc_session *session,
-                                        const struct wire_header *header,
-                                        const void *const lent[WIRE_TENSORS_MAX],
-                                        struct endpoint_message *message)
+                                        struct rpc_arrival *arrival)
 {
-    struct rpc_request *request = request_take(rpc, message);
+    struct rpc_request *request = request_take(rpc, arrival->frames);
     if (request == NULL) {
         struct rpc_session *slow = slowest(rpc);
         session_end(rpc, slow, STATUS_INVALID, STATUS_PEER_DIED, "its answers are not taken");
         rpc->counters.bad++;
-        request = slow == session ? NULL : request_take(rpc, message);
+        request = slow == session ? NULL : request_take(rpc, arrival->frames);
     }
     if (request == NULL)
         return NULL;
     request->session = session;
-    request->id = header->request;
-    request->method = header->method;
+    request->id = arrival->header.request;
+    request->method = arrival->header.method;
     request->source = session->worker;
-    rules_open_message(&request->message, header, request->frames.payload, lent);
+    request->body = arrival->body;
+    rules_open_message(&request->message, &arrival->header,
+                       request->body.bytes != NULL ? request->body.bytes : request->frames.payload,
+                       arrival->lent);
     queue_push(&session->open, request);
     rpc->incoming++;
     return request;
 }
 
 /* What is refused of oneself has no session to cost. */
-static void refuse(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                   const void *const lent[WIRE_TENSORS_MAX], struct endpoint_message *message,
+static void refuse(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival,
                    const struct error *error)
 {
     if (session->is_self) {
-        struct rpc_request *request = open_request(rpc, session, header, lent, message);
-        fail_with(request, error->status, error->text);
+        fail_with(open_request(rpc, session, arrival), error->status, error->text);
         return;
     }
-    endpoint_release(message);
+    arrival_drop(arrival);
     rpc->counters.bad++;
     session_end(rpc, session, STATUS_INVALID, STATUS_PEER_DIED, error->text);
 }
 
-/* A bad request ends the session; a repeated one has no effect; one too many or too late is answered. */
-void answers_receive_request(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                             const void *const lent[WIRE_TENSORS_MAX], struct endpoint_message *message)
+static void serve(struct rpc *rpc, struct rpc_request *request, const struct rpc_arrival *arrival)
 {
-    struct error error;
-    if (check_request(rpc, session, header, &error) != STATUS_OK) {
-        refuse(rpc, session, header, lent, message, &error);
-        return;
-    }
-    if (!rules_note_request(session, header->request)) {
-        rpc->counters.duplicates++;
-        endpoint_release(message);
-        return;
-    }
-    struct rpc_request *request = open_request(rpc, session, header, lent, message);
-    if (request == NULL) {
-        endpoint_release(message);
-    } else if (rpc->incoming > rpc->config.incoming_max) {
+    const struct rpc_service *service = &rpc->services[request->method];
+    if (rpc->incoming > rpc->config.incoming_max) {
         rpc_fail(request, STATUS_BUSY, "%u calls are open, at most %u", rpc->incoming - 1,
                  rpc->config.incoming_max);
-    } else if (header->left_us == 0) {
+    } else if (arrival->body_state == STATUS_BUSY) {
+        rpc_fail(request, STATUS_BUSY, "there is no room for a body of %u bytes", arrival->header.body_bytes);
+    } else if (arrival->header.left_us == 0) {
         rpc_fail(request, STATUS_TIMEOUT, "the deadline passed before the request came");
     } else {
-        const struct rpc_service *service = &rpc->services[header->method];
         rpc->callbacks++;
         service->method->handler(service->context, request, &request->message);
         rpc->callbacks--;
     }
+}
+
+/* A bad request ends the session; a repeated one has no effect; one too many or too late is answered. */
+void answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival)
+{
+    struct error error;
+    if (check_request(rpc, session, &arrival->header, &error) != STATUS_OK) {
+        refuse(rpc, session, arrival, &error);
+        return;
+    }
+    if (!rules_note_request(session, arrival->header.request)) {
+        rpc->counters.duplicates++;
+        arrival_drop(arrival);
+        return;
+    }
+    if (arrival->body_state == STATUS_INVALID) {
+        error_set(&error, STATUS_INVALID, "a request whose body has not come");
+        refuse(rpc, session, arrival, &error);
+        return;
+    }
+    struct rpc_request *request = open_request(rpc, session, arrival);
+    if (request == NULL)
+        arrival_drop(arrival);
+    else
+        serve(rpc, request, arrival);
 }
 
 uint16_t rpc_request_source(const struct rpc_request *request)

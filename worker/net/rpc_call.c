@@ -233,34 +233,47 @@ enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method met
     return status;
 }
 
-void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                         const void *const lent[WIRE_TENSORS_MAX], struct endpoint_message *message)
+/* The value of a call that somebody still has a use for. */
+static void keep_value(struct future *call, struct rpc_arrival *arrival)
 {
+    endpoint_move(&call->frames, arrival->frames);
+    call->has_frames = true;
+    call->body = arrival->body;
+    rules_open_message(&call->value, &arrival->header,
+                       call->body.bytes != NULL ? call->body.bytes : call->frames.payload, arrival->lent);
+    future_complete(call, STATUS_OK, NULL);
+}
+
+void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival)
+{
+    const struct wire_header *header = &arrival->header;
     struct future *call = table_find(rpc, session, header->request);
     if (call == NULL) {
         rpc->counters.stale++;
-        endpoint_release(message);
+        arrival_drop(arrival);
         return;
     }
-    if (call->call.method != header->method) {
-        endpoint_release(message);
+    if (call->call.method != header->method || arrival->body_state == STATUS_INVALID) {
+        arrival_drop(arrival);
         rpc->counters.bad++;
-        session_end(rpc, session, STATUS_INVALID, STATUS_PEER_DIED, "a reply's method is not its request's");
+        session_end(rpc, session, STATUS_INVALID, STATUS_PEER_DIED,
+                    arrival->body_state == STATUS_INVALID ? "a reply whose body has not come"
+                                                          : "a reply's method is not its request's");
         return;
     }
     if (header->status != STATUS_OK) {
-        struct rpc_text *text = text_new(message->payload, message->payload_bytes);
-        endpoint_release(message);
+        struct rpc_text *text = text_new(arrival->frames->payload, header->payload_bytes);
+        arrival_drop(arrival);
         future_complete(call, header->status, text);
         text_release(text);
+    } else if (arrival->body_state == STATUS_BUSY) {
+        arrival_drop(arrival);
+        fail_call(call, STATUS_BUSY, "there was no room here for the reply's body");
     } else if (call->references == 1) {
-        endpoint_release(message);
+        arrival_drop(arrival);
         future_complete(call, STATUS_OK, NULL);
     } else {
-        endpoint_move(&call->frames, message);
-        call->has_frames = true;
-        rules_open_message(&call->value, header, call->frames.payload, lent);
-        future_complete(call, STATUS_OK, NULL);
+        keep_value(call, arrival);
     }
     futures_tell(rpc);
 }

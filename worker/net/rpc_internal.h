@@ -8,6 +8,7 @@
  *   rpc_call.c     our calls of others: pending table, deadlines, replies
  *   rpc_answer.c   others' calls of us: dispatch, replies
  *   rpc_self.c     calls to oneself
+ *   rpc_body.c     bodies that come in pieces
  *   rpc_send.c     messages on their way out, and what cannot leave yet
  *   rpc_queue.c    the pool of requests, and the queues they stand in
  *   future.c       futures and what is made of them
@@ -39,6 +40,33 @@ enum {
 struct rpc_text {
     uint32_t references;
     char bytes[WIRE_ERROR_TEXT_MAX + 1];
+};
+
+/* What came in pieces, in memory of its own. */
+struct rpc_body {
+    uint8_t *bytes; /* NULL: none */
+    uint32_t count;
+    struct rpc_session *session; /* of whose allowance it takes */
+};
+
+/* A body while its pieces come. */
+struct arriving_body {
+    struct rpc_body body; /* NULL bytes: there was no room for it */
+    uint32_t total, have; /* total 0: none comes */
+    uint64_t request;
+    uint8_t kind;
+};
+
+/* The rest of a body of ours, the beginning of which has left. */
+struct leaving_body;
+
+/* A request or reply that has come, with all that belongs to it. */
+struct rpc_arrival {
+    struct wire_header header;
+    struct endpoint_message *frames;
+    const void *lent[WIRE_TENSORS_MAX];
+    struct rpc_body body;
+    enum status body_state; /* STATUS_BUSY: no room for it; STATUS_INVALID: it has not come */
 };
 
 enum future_kind { FUTURE_CALL, FUTURE_THEN, FUTURE_ALL };
@@ -77,6 +105,7 @@ struct future {
         } all;
     };
     struct endpoint_message frames; /* the reply, which `value` points into */
+    struct rpc_body body;           /* or into this */
     struct rpc_message value;
 };
 
@@ -95,6 +124,8 @@ struct rpc_request {
     uint64_t answered_number;
     struct rpc_message message;
     struct endpoint_message frames;
+    struct rpc_body body;         /* which came with it */
+    struct leaving_body *leaving; /* what has to leave ahead of the frames, or NULL */
 };
 
 struct request_queue {
@@ -114,7 +145,10 @@ struct rpc_session {
     uint32_t peer, incarnation;
     uint64_t next_request;
     struct request_queue open, held;
-    size_t answer_bytes;    /* of the answers among what is held */
+    size_t answer_bytes;  /* of the answers among what is held */
+    size_t leaving_bytes; /* of the bodies there */
+    size_t body_bytes;    /* of its bodies here: see rpc_body.c */
+    struct arriving_body arriving;
     struct segment segment; /* what it lends; mapped when that is first needed, and kept */
     uint64_t window_top;    /* the highest request id seen */
     uint64_t window[REPLAY_WINDOW / 64];
@@ -281,8 +315,7 @@ void rules_copy_text(char *out, size_t out_bytes, const uint8_t *text, size_t te
 
 enum status calls_new(struct rpc *rpc);
 void calls_free(struct rpc *rpc);
-void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                         const void *const lent[WIRE_TENSORS_MAX], struct endpoint_message *message);
+void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
 void calls_forget(struct rpc *rpc, struct future *call); /* out of the table and the heap */
 void calls_expire(struct rpc *rpc);
 struct monotime calls_next_deadline(const struct rpc *rpc);
@@ -292,9 +325,20 @@ void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum sta
 /* ---- rpc_answer.c ---- */
 
 void answers_serve_echo(struct rpc *rpc);
-void answers_receive_request(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                             const void *const lent[WIRE_TENSORS_MAX], struct endpoint_message *message);
+void answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
 void answers_detach(struct rpc *rpc, struct rpc_session *session); /* its peer is gone */
+
+/* ---- rpc_body.c ---- */
+
+/* Takes a piece in. What is wrong with it, or NULL. */
+const char *bodies_receive_piece(struct rpc_session *session, const struct wire_header *header,
+                                 const uint8_t *payload);
+/* Hands over what came ahead of a request or reply, and drops what came of another. */
+void bodies_take(struct rpc_session *session, const struct wire_header *header, struct rpc_body *body,
+                 enum status *state);
+void bodies_drop(struct rpc_session *session); /* what is being put together */
+void body_free(struct rpc_body *body);
+void arrival_drop(struct rpc_arrival *arrival);
 
 /* ---- rpc_self.c ---- */
 
@@ -316,6 +360,7 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
 bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message);
 void send_drop_held(struct rpc *rpc, struct rpc_session *session);
 void send_flush(struct rpc *rpc);
+void send_free_leaving(struct rpc_request *request);
 
 /* ---- rpc_queue.c ---- */
 
@@ -325,6 +370,7 @@ void request_tell_answered(struct rpc_request *request); /* rpc_on_answer's, onc
 /* An object out of the pool, with the frames moved into it. NULL: none is left. */
 struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames);
 void request_give_back(struct rpc *rpc, struct rpc_request *request);
+void request_release(struct rpc_request *request); /* its frames, and its body */
 void queue_push(struct request_queue *queue, struct rpc_request *request);
 void queue_remove(struct request_queue *queue, struct rpc_request *request);
 void queue_drop(struct rpc *rpc, struct request_queue *queue); /* releases the frames too */

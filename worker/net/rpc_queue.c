@@ -41,7 +41,7 @@ void requests_free(struct rpc *rpc)
         if (!request->is_used)
             continue;
         request_tell_answered(request);
-        endpoint_release(&request->frames);
+        request_release(request);
     }
     free(rpc->requests);
 }
@@ -54,9 +54,19 @@ struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frame
     rpc->free_requests = request->next;
     request->is_used = true;
     request->answered = NULL;
+    request->body = (struct rpc_body){0};
+    request->leaving = NULL;
     request->rpc = rpc;
     endpoint_move(&request->frames, frames);
     return request;
+}
+
+void request_release(struct rpc_request *request)
+{
+    endpoint_release(&request->frames);
+    body_free(&request->body);
+    if (request->leaving != NULL)
+        send_free_leaving(request);
 }
 
 void request_give_back(struct rpc *rpc, struct rpc_request *request)
@@ -98,7 +108,7 @@ void queue_drop(struct rpc *rpc, struct request_queue *queue)
     while (queue->first != NULL) {
         struct rpc_request *request = queue->first;
         queue_remove(queue, request);
-        endpoint_release(&request->frames);
+        request_release(request);
         request_give_back(rpc, request);
     }
 }

@@ -30,21 +30,21 @@ static void take_one(struct rpc *rpc)
     struct rpc_session *session = &rpc->sessions[rpc->config.worker];
     struct rpc_request *holder = rpc->local.first;
     struct endpoint_message frames;
-    struct wire_header header;
-    const void *lent[WIRE_TENSORS_MAX];
+    struct rpc_arrival arrival = {.frames = &frames};
     queue_remove(&rpc->local, holder);
     endpoint_move(&frames, &holder->frames);
     request_give_back(rpc, holder);
-    size_t payload_bytes = frames.payload_bytes - sizeof lent;
-    enum status status = wire_decode(&header, frames.header, frames.header_bytes, payload_bytes, NULL);
+    size_t payload_bytes = frames.payload_bytes - sizeof arrival.lent;
+    enum status status =
+        wire_decode(&arrival.header, frames.header, frames.header_bytes, payload_bytes, NULL);
     assert(status == STATUS_OK);
     (void)status;
-    memcpy(lent, frames.payload + payload_bytes, sizeof lent);
+    memcpy(arrival.lent, frames.payload + payload_bytes, sizeof arrival.lent);
     rpc->counters.received++;
-    if (header.kind == WIRE_REQUEST)
-        answers_receive_request(rpc, session, &header, lent, &frames);
+    if (arrival.header.kind == WIRE_REQUEST)
+        answers_receive_request(rpc, session, &arrival);
     else
-        calls_receive_reply(rpc, session, &header, lent, &frames);
+        calls_receive_reply(rpc, session, &arrival);
 }
 
 unsigned self_drain(struct rpc *rpc, const struct future *awaited)

@@ -1,11 +1,23 @@
 /* Messages of ours on their way out: built once, sent at once, or held until there is room.
  *
  * Whatever finds its peer's queue full waits in the session's own queue, behind what waits there already, and
- * is tried again every turn. */
+ * is tried again every turn: what one worker sends another arrives in the order in which it was sent. A body
+ * of more than one payload leaves in pieces, right before its message. As many as find room are copied
+ * from where the caller has them; the rest is copied to memory of its own, of which there are at most
+ * RPC_BODY_BYTES_MAX a session. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
+
+struct leaving_body {
+    struct wire_header header; /* of the next piece */
+    uint32_t first;            /* where `bytes` begin in the body */
+    bool has_piece;
+    struct endpoint_message piece; /* the next one, when it has been built */
+    uint8_t bytes[];
+};
 
 /* ---- building ---- */
 
@@ -48,28 +60,40 @@ static enum status fill_header(const struct rpc *rpc, const struct rpc_session *
         header->places[i] = place_of(rpc, session, value->data[i], bytes);
         travelling -= header->places[i] == 0 ? 0 : bytes;
     }
-    if (travelling > WIRE_PAYLOAD_BYTES_MAX)
+    if (travelling > RPC_BODY_BYTES_MAX)
         return STATUS_INVALID;
-    header->payload_bytes = (uint32_t)travelling;
+    bool is_whole = travelling <= WIRE_PAYLOAD_BYTES_MAX;
+    header->payload_bytes = is_whole ? (uint32_t)travelling : 0;
+    header->body_bytes = is_whole ? 0 : (uint32_t)travelling;
     return STATUS_OK;
 }
 
-/* The tensors that travel, one after the other; to oneself, the addresses of the others behind them. */
-static void fill_payload(const struct rpc_session *session, const struct wire_header *header,
-                         const struct rpc_message *value, uint8_t *payload)
+/* `count` bytes, from `from` on, of the tensors that travel, one after the other. */
+static void gather(const struct wire_header *header, const struct rpc_message *value, size_t from,
+                   size_t count, uint8_t *out)
 {
-    const void *lent[WIRE_TENSORS_MAX] = {NULL};
-    for (unsigned i = 0; i < header->tensor_count; i++) {
-        size_t bytes = wire_tensor_bytes(&header->tensors[i]);
-        if (header->places[i] != 0) {
-            lent[i] = value->data[i];
+    for (unsigned i = 0; i < header->tensor_count && count > 0; i++) {
+        size_t bytes = header->places[i] == 0 ? wire_tensor_bytes(&header->tensors[i]) : 0;
+        if (from >= bytes) {
+            from -= bytes;
             continue;
         }
-        memcpy(payload, value->data[i], bytes);
-        payload += bytes;
+        size_t part = bytes - from < count ? bytes - from : count;
+        memcpy(out, (const uint8_t *)value->data[i] + from, part);
+        out += part;
+        count -= part;
+        from = 0;
     }
-    if (session->is_self)
-        memcpy(payload, lent, sizeof lent);
+}
+
+/* To oneself: where the tensors lie that do not travel. */
+static void append_addresses(const struct wire_header *header, const struct rpc_message *value, uint8_t *out)
+{
+    const void *lent[WIRE_TENSORS_MAX] = {NULL};
+    for (unsigned i = 0; i < header->tensor_count; i++)
+        if (header->places[i] != 0)
+            lent[i] = value->data[i];
+    memcpy(out, lent, sizeof lent);
 }
 
 /* The message of `header` with `value`, or with `text` when that is not NULL. STATUS_INVALID: over the
@@ -77,10 +101,7 @@ static void fill_payload(const struct rpc_session *session, const struct wire_he
 static enum status build(const struct rpc *rpc, const struct rpc_session *session, struct wire_header *header,
                          const struct rpc_message *value, const char *text, struct endpoint_message *out)
 {
-    static const struct rpc_message nothing;
     uint8_t encoded[WIRE_HEADER_BYTES];
-    if (value == NULL)
-        value = &nothing;
     if (text != NULL)
         header->payload_bytes = (uint32_t)strlen(text);
     else if (fill_header(rpc, session, header, value) != STATUS_OK)
@@ -95,10 +116,101 @@ static enum status build(const struct rpc *rpc, const struct rpc_session *sessio
         return status;
     if (text != NULL)
         memcpy(out->payload, text, header->payload_bytes);
-    uint8_t *payload = out->payload + (text != NULL ? header->payload_bytes : 0);
-    if (text == NULL || session->is_self)
-        fill_payload(session, header, value, payload);
+    else
+        gather(header, value, 0, header->payload_bytes, out->payload);
+    if (session->is_self)
+        append_addresses(header, value, out->payload + header->payload_bytes);
     return STATUS_OK;
+}
+
+/* ---- pieces ---- */
+
+static enum status build_piece(uint32_t peer, struct wire_header *header, struct endpoint_message *out)
+{
+    uint8_t encoded[WIRE_HEADER_BYTES];
+    uint64_t left_bytes = header->body_bytes - header->args[PIECE_OFFSET];
+    header->payload_bytes =
+        left_bytes < WIRE_PAYLOAD_BYTES_MAX ? (uint32_t)left_bytes : WIRE_PAYLOAD_BYTES_MAX;
+    wire_encode(header, encoded);
+    return endpoint_prepare(out, peer, encoded, sizeof encoded, header->payload_bytes);
+}
+
+static struct wire_header piece_header(const struct rpc *rpc, const struct wire_header *header)
+{
+    struct wire_header piece;
+    rpc_header(rpc, &piece, WIRE_PIECE, header->destination);
+    piece.request = header->request;
+    piece.body_bytes = header->body_bytes;
+    piece.args[PIECE_KIND] = header->kind;
+    return piece;
+}
+
+/* Sends pieces as long as there is room. *out: the rest, NULL when there is none. STATUS_NO_MEMORY: some may
+ * have left. */
+static enum status send_pieces(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
+                               const struct rpc_message *value, struct leaving_body **out)
+{
+    struct wire_header piece = piece_header(rpc, header);
+    uint64_t *offset = &piece.args[PIECE_OFFSET];
+    enum status status = session->held.count > 0 ? STATUS_AGAIN : STATUS_OK;
+    *out = NULL;
+    while (status == STATUS_OK && *offset < header->body_bytes) {
+        struct endpoint_message message;
+        status = build_piece(session->peer, &piece, &message);
+        if (status != STATUS_OK)
+            return status;
+        gather(header, value, *offset, piece.payload_bytes, message.payload);
+        status = endpoint_send(session->socket->endpoint, &message);
+        if (status != STATUS_OK)
+            endpoint_release(&message);
+        else
+            *offset += piece.payload_bytes;
+        rpc->counters.sent += status == STATUS_OK;
+    }
+    if (status != STATUS_AGAIN)
+        return status;
+    size_t left_bytes = header->body_bytes - *offset;
+    struct leaving_body *leaving = malloc(sizeof *leaving + left_bytes);
+    if (leaving == NULL)
+        return STATUS_NO_MEMORY;
+    leaving->header = piece;
+    leaving->first = (uint32_t)*offset;
+    leaving->has_piece = false;
+    gather(header, value, *offset, left_bytes, leaving->bytes);
+    *out = leaving;
+    return STATUS_OK;
+}
+
+/* The same with what was kept. STATUS_AGAIN: there is more. */
+static enum status send_leaving(struct rpc *rpc, struct rpc_session *session, struct leaving_body *leaving)
+{
+    uint64_t *offset = &leaving->header.args[PIECE_OFFSET];
+    while (*offset < leaving->header.body_bytes) {
+        enum status status = STATUS_OK;
+        if (!leaving->has_piece) {
+            status = build_piece(session->peer, &leaving->header, &leaving->piece);
+            if (status != STATUS_OK)
+                return status;
+            memcpy(leaving->piece.payload, leaving->bytes + (*offset - leaving->first),
+                   leaving->header.payload_bytes);
+            leaving->has_piece = true;
+        }
+        status = endpoint_send(session->socket->endpoint, &leaving->piece);
+        if (status != STATUS_OK)
+            return status;
+        rpc->counters.sent++;
+        leaving->has_piece = false;
+        *offset += leaving->header.payload_bytes;
+    }
+    return STATUS_OK;
+}
+
+void send_free_leaving(struct rpc_request *request)
+{
+    if (request->leaving->has_piece)
+        endpoint_release(&request->leaving->piece);
+    free(request->leaving);
+    request->leaving = NULL;
 }
 
 /* ---- sending ---- */
@@ -106,15 +218,16 @@ static enum status build(const struct rpc *rpc, const struct rpc_session *sessio
 /* Keeps a message until there is room; to oneself, until the next turn. */
 static void hold(struct rpc *rpc, struct rpc_session *session, struct rpc_request *holder, bool is_answer)
 {
-    holder->is_answer = is_answer;
     if (session->is_self) {
         self_post(rpc, holder);
         return;
     }
+    holder->is_answer = is_answer;
     holder->way = session->socket->endpoint;
     holder->session = session;
     queue_push(&session->held, holder);
     session->answer_bytes += is_answer ? holder->frames.payload_bytes : 0;
+    session->leaving_bytes += holder->leaving != NULL ? holder->leaving->header.body_bytes : 0;
     rpc->held_total++;
 }
 
@@ -128,31 +241,92 @@ static enum status try_send(struct rpc *rpc, struct rpc_session *session, struct
     return status;
 }
 
+static bool has_room(const struct rpc *rpc, const struct rpc_session *session, uint32_t body_bytes)
+{
+    return session->held.count < rpc->config.pending_max && session->held.bytes < HELD_BYTES_MAX &&
+           body_bytes <= RPC_BODY_BYTES_MAX - session->leaving_bytes;
+}
+
+static const struct rpc_message no_value;
+
+/* Sends, or holds, what is built; takes it over on STATUS_OK. Whoever has a body may have to hold it once the
+ * first piece has left, and so takes its place for that first. */
+static enum status send_built(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
+                              const struct rpc_message *message, struct endpoint_message *out)
+{
+    struct rpc_request *holder = NULL;
+    struct leaving_body *leaving = NULL;
+    enum status status = header->body_bytes != 0 ? STATUS_AGAIN : try_send(rpc, session, out);
+    if (status != STATUS_AGAIN)
+        return status;
+    if (has_room(rpc, session, header->body_bytes))
+        holder = request_take(rpc, out);
+    if (holder == NULL)
+        return STATUS_BUSY;
+    if (header->body_bytes != 0)
+        status = send_pieces(rpc, session, header, message, &leaving);
+    if (header->body_bytes != 0 && status == STATUS_OK && leaving == NULL)
+        status = try_send(rpc, session, &holder->frames);
+    else if (status == STATUS_OK)
+        status = STATUS_AGAIN;
+    if (status == STATUS_AGAIN) {
+        holder->leaving = leaving;
+        hold(rpc, session, holder, false);
+        return STATUS_OK;
+    }
+    if (status != STATUS_OK)
+        endpoint_move(out, &holder->frames);
+    request_give_back(rpc, holder);
+    return status;
+}
+
 enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wire_header *header,
                          const struct rpc_message *message, struct error *error)
 {
     struct endpoint_message out;
+    if (message == NULL)
+        message = &no_value;
     enum status status = build(rpc, session, header, message, NULL, &out);
     if (status == STATUS_INVALID)
         return error_set(error, status, "a request to worker %u is larger than the limits", session->worker);
     if (status != STATUS_OK)
         return error_set(error, status, "no memory for a request to worker %u", session->worker);
-    status = try_send(rpc, session, &out);
+    status = send_built(rpc, session, header, message, &out);
     if (status == STATUS_OK)
         return STATUS_OK;
-    struct rpc_request *holder = NULL;
-    if (status == STATUS_AGAIN && session->held.count < rpc->config.pending_max &&
-        session->held.bytes < HELD_BYTES_MAX)
-        holder = request_take(rpc, &out);
-    if (holder != NULL) {
-        hold(rpc, session, holder, false);
-        return STATUS_OK;
-    }
     endpoint_release(&out);
-    if (status == STATUS_AGAIN)
-        return error_set(error, STATUS_BUSY, "worker %u's queue is full", session->worker);
+    if (status == STATUS_BUSY)
+        return error_set(error, status, "too much waits for worker %u already", session->worker);
     session_lose(rpc, session);
     return error_set(error, STATUS_NOT_FOUND, "worker %u is gone", session->worker);
+}
+
+/* The answer's frames, and the beginning of its body sent. An answer that is too much to wait becomes a
+ * failure. */
+static enum status begin_answer(struct rpc_request *request, struct wire_header *header,
+                                const struct rpc_message *value, const char *text,
+                                struct endpoint_message *out, struct leaving_body **leaving)
+{
+    struct rpc *rpc = request->rpc;
+    struct rpc_session *session = request->session;
+    *leaving = NULL;
+    enum status status = build(rpc, session, header, value, text, out);
+    assert(status != STATUS_INVALID);
+    if (status != STATUS_OK || header->body_bytes == 0)
+        return status;
+    if (header->body_bytes <= RPC_BODY_BYTES_MAX - session->leaving_bytes) {
+        status = send_pieces(rpc, session, header, value, leaving);
+        if (status != STATUS_OK)
+            endpoint_release(out);
+        return status;
+    }
+    struct wire_header failure;
+    endpoint_release(out);
+    rpc_header(rpc, &failure, WIRE_REPLY, header->destination);
+    failure.method = header->method;
+    failure.request = header->request;
+    failure.status = STATUS_BUSY;
+    return build(rpc, session, &failure, &no_value, "answers of more bytes wait than may", out);
 }
 
 /* A value the wire cannot carry is our own mistake; without memory for the answer the session is over, for
@@ -163,13 +337,15 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
     struct rpc *rpc = request->rpc;
     struct rpc_session *session = request->session;
     struct endpoint_message out;
-    enum status status = build(rpc, session, header, value, text, &out);
-    assert(status != STATUS_INVALID);
-    endpoint_release(&request->frames);
+    struct leaving_body *leaving;
+    enum status status =
+        begin_answer(request, header, value == NULL ? &no_value : value, text, &out, &leaving);
+    request_release(request);
     if (status == STATUS_OK) {
-        status = try_send(rpc, session, &out);
+        status = leaving != NULL ? STATUS_AGAIN : try_send(rpc, session, &out);
         if (status == STATUS_AGAIN) {
             endpoint_move(&request->frames, &out);
+            request->leaving = leaving;
             hold(rpc, session, request, true);
             return;
         }
@@ -189,12 +365,16 @@ static void unhold(struct rpc *rpc, struct request_queue *queue, struct rpc_requ
     rpc->held_total--;
     if (request->is_answer)
         request->session->answer_bytes -= request->frames.payload_bytes;
+    if (request->leaving != NULL) {
+        request->session->leaving_bytes -= request->leaving->header.body_bytes;
+        send_free_leaving(request);
+    }
 }
 
 void send_drop_held(struct rpc *rpc, struct rpc_session *session)
 {
     rpc->held_total -= session->held.count;
-    session->answer_bytes = 0;
+    session->answer_bytes = session->leaving_bytes = 0;
     queue_drop(rpc, &session->held);
 }
 
@@ -210,22 +390,30 @@ bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_m
     return true;
 }
 
+static enum status send_held(struct rpc *rpc, struct rpc_request *request)
+{
+    enum status status = STATUS_OK;
+    if (request->leaving != NULL)
+        status = send_leaving(rpc, request->session, request->leaving);
+    if (status == STATUS_OK)
+        status = endpoint_send(request->way, &request->frames);
+    rpc->counters.sent += status == STATUS_OK;
+    return status;
+}
+
 /* Sends what waits in one queue, until it is empty or the peer takes no more. */
 static enum status flush_queue(struct rpc *rpc, struct request_queue *queue)
 {
     enum status status = STATUS_OK;
-    while (queue->first != NULL) {
+    while (queue->first != NULL && status == STATUS_OK) {
         struct rpc_request *request = queue->first;
-        status = endpoint_send(request->way, &request->frames);
+        status = send_held(rpc, request);
         if (status == STATUS_AGAIN)
             return status;
-        rpc->counters.sent += status == STATUS_OK;
         unhold(rpc, queue, request);
         if (status != STATUS_OK)
             endpoint_release(&request->frames);
         request_give_back(rpc, request);
-        if (status != STATUS_OK)
-            return status;
     }
     return status;
 }

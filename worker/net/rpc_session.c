@@ -19,12 +19,20 @@ enum status sessions_new(struct rpc *rpc)
     return rpc->sessions == NULL ? STATUS_NO_MEMORY : peers_new(rpc);
 }
 
+/* A session that never was is not touched. */
+static void release_session(struct rpc_session *session)
+{
+    if (session->segment.data != NULL)
+        segment_detach(&session->segment);
+    if (session->arriving.total != 0)
+        bodies_drop(session);
+}
+
 void sessions_free(struct rpc *rpc)
 {
     peers_free(rpc);
     for (size_t i = 0; rpc->sessions != NULL && i < rpc->config.workers; i++)
-        if (rpc->sessions[i].segment.data != NULL)
-            segment_detach(&rpc->sessions[i].segment);
+        release_session(&rpc->sessions[i]);
     free(rpc->sessions);
 }
 
@@ -83,6 +91,7 @@ static void close_session(struct rpc *rpc, struct rpc_session *session)
         peers_ignore(rpc, session->peer);
     }
     answers_detach(rpc, session);
+    bodies_drop(session);
 }
 
 /* The text is copied first: it may lie in a message or an object that ends here. The session with oneself
@@ -348,46 +357,55 @@ static enum status find_lent(const struct rpc *rpc, struct rpc_session *session,
     return rules_find_lent(header, &session->segment, lent, error);
 }
 
-static void receive_call(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
-                         struct endpoint_message *message)
+static void receive_call(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival)
 {
-    const void *lent[WIRE_TENSORS_MAX];
     struct error error;
-    if (find_lent(rpc, session, header, lent, &error) != STATUS_OK) {
-        endpoint_release(message);
+    bodies_take(session, &arrival->header, &arrival->body, &arrival->body_state);
+    if (find_lent(rpc, session, &arrival->header, arrival->lent, &error) != STATUS_OK) {
+        arrival_drop(arrival);
         end_bad(rpc, session, error.text);
-    } else if (header->kind == WIRE_REQUEST) {
-        answers_receive_request(rpc, session, header, lent, message);
+    } else if (arrival->header.kind == WIRE_REQUEST) {
+        answers_receive_request(rpc, session, arrival);
     } else {
-        calls_receive_reply(rpc, session, header, lent, message);
+        calls_receive_reply(rpc, session, arrival);
     }
+}
+
+static void receive_piece(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
+                          struct endpoint_message *message)
+{
+    const char *fault = bodies_receive_piece(session, header, message->payload);
+    endpoint_release(message);
+    if (fault != NULL)
+        end_bad(rpc, session, fault);
 }
 
 static void receive_in_session(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *message)
 {
-    struct wire_header header;
+    struct rpc_arrival arrival = {.frames = message};
+    struct wire_header *header = &arrival.header;
     struct error error;
     const char *fault = NULL;
-    if (wire_decode(&header, message->header, message->header_bytes, message->payload_bytes, &error) !=
+    if (wire_decode(header, message->header, message->header_bytes, message->payload_bytes, &error) !=
         STATUS_OK)
         fault = error.text;
-    else if (header.generation == rpc->config.generation)
-        fault = sender_fault(rpc, session, &header);
-    if (fault == NULL && (header.kind == WIRE_PIECE || header.body_bytes != 0))
-        fault = "pieces are not taken";
+    else if (header->generation == rpc->config.generation)
+        fault = sender_fault(rpc, session, header);
     if (fault != NULL) {
         endpoint_release(message);
         end_bad(rpc, session, fault);
-    } else if (header.generation != rpc->config.generation) {
+    } else if (header->generation != rpc->config.generation) {
         endpoint_release(message);
         rpc->counters.stale++;
-    } else if (header.kind == WIRE_REQUEST || header.kind == WIRE_REPLY) {
-        receive_call(rpc, session, &header, message);
-    } else if (header.kind == WIRE_BYE) {
+    } else if (header->kind == WIRE_REQUEST || header->kind == WIRE_REPLY) {
+        receive_call(rpc, session, &arrival);
+    } else if (header->kind == WIRE_PIECE) {
+        receive_piece(rpc, session, header, message);
+    } else if (header->kind == WIRE_BYE) {
         receive_bye(rpc, session, message);
     } else {
         endpoint_release(message);
-        receive_greeting(rpc, session, &header);
+        receive_greeting(rpc, session, header);
     }
 }
 
