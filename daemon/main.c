@@ -1,20 +1,21 @@
 /* The command line: argv in, exit code out. */
+#include "daemon/job_files.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
 #include "daemon/service.h"
 #include "daemon/supervise.h"
 #include "kernels/base/log.h"
 #include "kernels/mlp.h"
-#include "kernels/safetensors.h"
-#include "worker/data/dataset.h"
 #include "worker/evaluation.h"
 #include "worker/job/job.h"
-#include "worker/schedule.h"
+#include "worker/parallel/language.h"
 #include "worker/worker.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +29,11 @@ static const char usage[] =
     "  coalesced run JOB.json [--set /POINTER=VALUE]... [--run-dir DIR] [--resume]   train\n"
     "  coalesced check JOB.json [--set /POINTER=VALUE]...       check the job and its files, print what is "
     "wrong\n"
-    "  coalesced evaluate CHECKPOINT JOB.json [--set /POINTER=VALUE]...   accuracy and loss on held-out "
-    "data\n"
+    "  coalesced evaluate CHECKPOINT JOB.json [--set /POINTER=VALUE]...   accuracy or perplexity, and loss, "
+    "on "
+    "held-out data\n"
+    "  coalesced generate CHECKPOINT [--words N] [--seed S] [--temperature T]   text by a language model "
+    "(100, 1, 1.0)\n"
     "  coalesced schema                                         print the JSON schema of job files\n"
     "  coalesced --help | --version\n"
     "\n"
@@ -37,7 +41,7 @@ static const char usage[] =
     "episodes.jsonl;\n"
     "checkpoints to its folder checkpoints/. --resume goes on from the newest that is sound. CHECKPOINT is "
     "one\n"
-    "of those, or any safetensors file with the model's names.\n"
+    "of those; for evaluate, but not of a language model, also any safetensors file with the model's names.\n"
     "SIGTERM and ctrl-C finish the round and end the job; a second one hurries. SIGHUP reads JOB.json again\n"
     "(/log changes at once), SIGUSR1 opens the logs anew.\n"
     "\n"
@@ -45,12 +49,19 @@ static const char usage[] =
     "unavailable;\n"
     "70 internal; 74 I/O; 75 already running; 77 permission; 78 bad job file.\n";
 
-/* What a command takes beside --set and --help. */
-enum accepts { ACCEPTS_RUN = 1 /* --run-dir, --resume */, ACCEPTS_CHECKPOINT = 2 /* in front of the job */ };
+/* What a command takes beside --help. */
+enum accepts {
+    ACCEPTS_JOB = 1,        /* a job file, --set */
+    ACCEPTS_RUN = 2,        /* --run-dir, --resume */
+    ACCEPTS_CHECKPOINT = 4, /* in front of the job, if there is one */
+    ACCEPTS_TEXT = 8,       /* --words, --seed, --temperature */
+};
 
 struct arguments {
-    const char *job_path; /* NULL: nothing is left to do */
+    bool help; /* it has been printed: nothing is left to do */
+    const char *job_path;
     const char *checkpoint;
+    struct language_generate text;
     const char *run_dir;
     bool resume;
     const char **overrides; /* of `--set`, in order */
@@ -68,22 +79,68 @@ static int print_usage(void)
     return fputs(usage, stdout) >= 0 && fflush(stdout) == 0 ? 0 : EX_IOERR;
 }
 
+/* The whole of `text` as digits, at most `max`. */
+static bool read_integer(const char *text, uint64_t max, uint64_t *value)
+{
+    char *end;
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *value <= max;
+}
+
+/* The largest that every JSON reader keeps, as a job's seed. */
+static const uint64_t integer_max = 9007199254740991;
+
+/* One option of `generate`. */
+static int read_text_option(int option, struct language_generate *text)
+{
+    char *end;
+    if (option == 'w')
+        return read_integer(optarg, integer_max, &text->words) && text->words > 0
+                   ? 0
+                   : usage_error("--words: expected an integer from 1, got ", optarg);
+    if (option == 'd')
+        return read_integer(optarg, integer_max, &text->seed)
+                   ? 0
+                   : usage_error("--seed: expected an integer from 0, got ", optarg);
+    text->temperature = strtod(optarg, &end);
+    return end != optarg && *end == '\0' && isfinite(text->temperature) && text->temperature > 0
+               ? 0
+               : usage_error("--temperature: expected a number above 0, got ", optarg);
+}
+
 /* One option. 0, or the exit code of a usage error that has been told. */
 static int read_option(int option, char **argv, unsigned accepts, struct arguments *arguments)
 {
-    bool of_run = accepts & ACCEPTS_RUN;
+    static const struct {
+        int option;
+        unsigned needs;
+        const char *refusal;
+    } rules[] = {
+        {'s', ACCEPTS_JOB, "--set belongs to commands with a job file"},
+        {'r', ACCEPTS_RUN, "--run-dir belongs to run"},
+        {'c', ACCEPTS_RUN, "--resume belongs to run"},
+        {'w', ACCEPTS_TEXT, "--words belongs to generate"},
+        {'d', ACCEPTS_TEXT, "--seed belongs to generate"},
+        {'t', ACCEPTS_TEXT, "--temperature belongs to generate"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        if (rules[i].option == option && (accepts & rules[i].needs) == 0)
+            return usage_error(rules[i].refusal, "");
     switch (option) {
     case 's':
         arguments->overrides[arguments->override_count++] = optarg;
         return 0;
     case 'r':
         arguments->run_dir = optarg;
-        if (of_run && optarg[0] != '\0')
-            return 0;
-        return usage_error(of_run ? "--run-dir: expected a path" : "--run-dir belongs to run", "");
+        return optarg[0] != '\0' ? 0 : usage_error("--run-dir: expected a path", "");
     case 'c':
         arguments->resume = true;
-        return of_run ? 0 : usage_error("--resume belongs to run", "");
+        return 0;
+    case 'w':
+    case 'd':
+    case 't':
+        return read_text_option(option, &arguments->text);
     case ':':
         return usage_error("an argument is missing after ", argv[optind - 1]);
     default:
@@ -91,34 +148,42 @@ static int read_option(int option, char **argv, unsigned accepts, struct argumen
     }
 }
 
-/* What stands behind a command. 0, or the exit code of a usage error that has been told. Help is printed
- * here, and leaves no job_path. */
+/* The files behind the options. */
+static int read_files(int argc, char **argv, unsigned accepts, struct arguments *arguments)
+{
+    const bool job = accepts & ACCEPTS_JOB, checkpoint = accepts & ACCEPTS_CHECKPOINT;
+    if (optind + job + checkpoint != argc)
+        return usage_error(!checkpoint ? "expected one job file"
+                           : job       ? "expected a checkpoint and a job file"
+                                       : "expected one checkpoint",
+                           "");
+    arguments->checkpoint = checkpoint ? argv[optind] : NULL;
+    arguments->job_path = job ? argv[argc - 1] : NULL;
+    return 0;
+}
+
+/* What stands behind a command. 0, or the exit code of a usage error that has been told. */
 static int read_arguments(int argc, char **argv, unsigned accepts, struct arguments *arguments)
 {
     static const struct option options[] = {
-        {"set", required_argument, NULL, 's'},
-        {"run-dir", required_argument, NULL, 'r'},
-        {"resume", no_argument, NULL, 'c'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"set", required_argument, NULL, 's'},  {"run-dir", required_argument, NULL, 'r'},
+        {"resume", no_argument, NULL, 'c'},     {"words", required_argument, NULL, 'w'},
+        {"seed", required_argument, NULL, 'd'}, {"temperature", required_argument, NULL, 't'},
+        {"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0},
     };
-    int option, code = 0, files = accepts & ACCEPTS_CHECKPOINT ? 2 : 1;
+    int option, code = 0;
     arguments->overrides = calloc((size_t)argc, sizeof *arguments->overrides);
     if (arguments->overrides == NULL)
         return EX_SOFTWARE;
     opterr = 0;
     while (code == 0 && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        if (option == 'h')
+        if (option == 'h') {
+            arguments->help = true;
             return print_usage();
+        }
         code = read_option(option, argv, accepts, arguments);
     }
-    if (code != 0)
-        return code;
-    if (optind + files != argc)
-        return usage_error(files == 2 ? "expected a checkpoint and a job file" : "expected one job file", "");
-    arguments->checkpoint = files == 2 ? argv[optind] : NULL;
-    arguments->job_path = argv[argc - 1];
-    return 0;
+    return code == 0 ? read_files(argc, argv, accepts, arguments) : code;
 }
 
 /* Tells what went wrong, if anything did; the exit code. */
@@ -127,25 +192,6 @@ static int tell(enum status status, const struct error *error)
     if (status != STATUS_OK)
         log_error("%s", error->text);
     return status_exit_code(status);
-}
-
-/* Opens every file that the job names, so that one that is missing or no good is told before anybody starts.
- */
-static enum status check_files(const struct job *job, struct error *error)
-{
-    struct dataset_info info;
-    struct safetensors *init = NULL;
-    struct schedule schedule;
-    if (job->kind != JOB_PARAMETER_SERVER)
-        return STATUS_OK;
-    enum status status = dataset_probe(&info, job, error);
-    if (status == STATUS_OK)
-        status = schedule_of(&schedule, job, &info, error);
-    if (status == STATUS_OK && job->init.has_path)
-        status = safetensors_open(&init, job->init.path, error);
-    if (init != NULL)
-        safetensors_close(init);
-    return status;
 }
 
 /* Reads the job and checks what a table of keys cannot know. 0, or the exit code. */
@@ -162,7 +208,7 @@ static int read_job(const struct arguments *arguments, struct job *job)
     job_problems_fini(&problems);
     if (status != STATUS_OK)
         return status_exit_code(status);
-    return tell(check_files(job, &error), &error);
+    return tell(job_files_check(job, &error), &error);
 }
 
 /* What the environment says wrongly is a mistake of the command, and told before a worker stumbles over it.
@@ -182,11 +228,11 @@ static int check_environment(void)
 static int prepare(int argc, char **argv, unsigned accepts, struct arguments *arguments, struct job *job)
 {
     int code = read_arguments(argc, argv, accepts, arguments);
-    if (code == 0 && arguments->job_path != NULL)
+    if (code == 0 && !arguments->help)
         code = check_environment();
-    if (code == 0 && arguments->job_path != NULL)
+    if (code == 0 && !arguments->help && arguments->job_path != NULL)
         code = read_job(arguments, job);
-    if (code != 0 || arguments->job_path == NULL || job->kind != JOB_REINFORCE)
+    if (code != 0 || arguments->help || arguments->job_path == NULL || job->kind != JOB_REINFORCE)
         return code;
     if (arguments->resume)
         return usage_error("--resume: a job of kind reinforce has no checkpoints to go on from: ",
@@ -242,8 +288,8 @@ static int command_run(int argc, char **argv)
     struct error error = {0};
     log_name("");
     service_init();
-    int code = prepare(argc, argv, ACCEPTS_RUN, &arguments, &job);
-    if (code == 0 && arguments.job_path != NULL)
+    int code = prepare(argc, argv, ACCEPTS_JOB | ACCEPTS_RUN, &arguments, &job);
+    if (code == 0 && !arguments.help)
         code = tell(run_job(&arguments, &job, &error), &error);
     free(arguments.overrides);
     return code;
@@ -254,32 +300,72 @@ static int command_check(int argc, char **argv)
     struct arguments arguments = {0};
     struct job job;
     log_name("");
-    int code = prepare(argc, argv, 0, &arguments, &job);
+    int code = prepare(argc, argv, ACCEPTS_JOB, &arguments, &job);
     free(arguments.overrides);
     return code;
 }
 
-static int print_evaluation(const struct evaluation *sums)
+static int flush_result(void)
 {
-    double samples = (double)sums->samples;
-    printf("Accuracy: %.2f %% (%" PRIu64 " of %" PRIu64 ")\tLoss: %.4f\n",
-           100 * (double)sums->correct / samples, sums->correct, sums->samples, sums->loss_sum / samples);
     return fflush(stdout) == 0 && !ferror(stdout) ? 0 : EX_IOERR;
+}
+
+static int evaluate_images(const struct arguments *arguments, const struct job *job)
+{
+    struct evaluation sums;
+    struct error error = {0};
+    int code = tell(evaluation_run(&sums, arguments->checkpoint, job, &error), &error);
+    if (code != 0)
+        return code;
+    double samples = (double)sums.samples;
+    printf("Accuracy: %.2f %% (%" PRIu64 " of %" PRIu64 ")\tLoss: %.4f\n",
+           100 * (double)sums.correct / samples, sums.correct, sums.samples, sums.loss_sum / samples);
+    return flush_result();
+}
+
+static int evaluate_text(const struct arguments *arguments, const struct job *job)
+{
+    struct error error = {0};
+    uint64_t tokens = 0;
+    double loss = 0;
+    enum status status = job_files_check_folder(arguments->checkpoint, &error);
+    if (status == STATUS_OK)
+        status = language_evaluate(job, arguments->checkpoint, &loss, &tokens, &error);
+    if (status != STATUS_OK)
+        return tell(status, &error);
+    printf("Perplexity: %.2f (%" PRIu64 " tokens)\tLoss: %.4f\n", exp(loss), tokens, loss);
+    return flush_result();
 }
 
 static int command_evaluate(int argc, char **argv)
 {
     struct arguments arguments = {0};
     struct job job;
-    struct evaluation sums;
+    log_name("");
+    int code = prepare(argc, argv, ACCEPTS_JOB | ACCEPTS_CHECKPOINT, &arguments, &job);
+    if (code == 0 && !arguments.help) {
+        job_resolve(&job);
+        code = job.kind == JOB_MODEL_PARALLEL ? evaluate_text(&arguments, &job)
+                                              : evaluate_images(&arguments, &job);
+    }
+    free(arguments.overrides);
+    return code;
+}
+
+static int command_generate(int argc, char **argv)
+{
+    struct arguments arguments = {.text = {.words = 100, .seed = 1, .temperature = 1}};
+    struct job job;
     struct error error = {0};
     log_name("");
-    int code = prepare(argc, argv, ACCEPTS_CHECKPOINT, &arguments, &job);
-    if (code == 0 && arguments.job_path != NULL) {
-        job_resolve(&job);
-        code = tell(evaluation_run(&sums, arguments.checkpoint, &job, &error), &error);
-        if (code == 0)
-            code = print_evaluation(&sums);
+    int code = prepare(argc, argv, ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, &arguments, &job);
+    if (code == 0 && !arguments.help) {
+        enum status status = job_files_of_checkpoint(&job, arguments.checkpoint, &error);
+        if (status == STATUS_OK) {
+            job_resolve(&job);
+            status = language_generate(&job, arguments.checkpoint, &arguments.text, stdout, &error);
+        }
+        code = tell(status, &error);
     }
     free(arguments.overrides);
     return code;
@@ -318,11 +404,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } commands[] = {{"run", command_run},
-                    {"check", command_check},
-                    {"evaluate", command_evaluate},
-                    {"schema", command_schema},
-                    {"worker", command_worker}};
+    } commands[] = {{"run", command_run},           {"check", command_check},
+                    {"evaluate", command_evaluate}, {"generate", command_generate},
+                    {"schema", command_schema},     {"worker", command_worker}};
     secure_standard_descriptors();
     if (argc < 2)
         return usage_error("expected a command", "");

@@ -1,0 +1,130 @@
+/* The files that jobs name. The command's process, before anything is forked. */
+#include "daemon/job_files.h"
+
+#include "kernels/safetensors.h"
+#include "worker/checkpoint.h"
+#include "worker/data/dataset.h"
+#include "worker/job/job_table.h"
+#include "worker/parallel/held_out.h"
+#include "worker/schedule.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- a job's ---- */
+
+static enum status check_images(const struct job *job, struct error *error)
+{
+    struct dataset_info info;
+    struct schedule schedule;
+    enum status status = dataset_probe(&info, job, error);
+    return status == STATUS_OK ? schedule_of(&schedule, job, &info, error) : status;
+}
+
+/* What the text makes of the job's rules: its vocabulary is known only now. */
+static enum status check_text_sizes(const struct job *job, const struct parallel_data *data,
+                                    struct error *error)
+{
+    const uint64_t tokens = data->rnn.tokens;
+    const uint32_t columns =
+        job->trainers.batch > job->evaluation.batch ? job->trainers.batch : job->evaluation.batch;
+    const uint32_t width = job->rnn.embedding > job->rnn.hidden ? job->rnn.embedding : job->rnn.hidden;
+    if (tokens * width > SHAPE_ELEMENTS_MAX || tokens * job->sequence.steps > SHAPE_ELEMENTS_MAX / columns)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s: with a vocabulary of %llu words some tensor has more than %d elements (%u "
+                         "steps, %u columns, %u wide); a higher /data/minimum_count makes it smaller",
+                         job->data.path, (unsigned long long)tokens, SHAPE_ELEMENTS_MAX, job->sequence.steps,
+                         columns, width);
+    if (job->optimizer.schedule == JOB_SCHEDULE_PLATEAU && !held_out_is_there(data))
+        return error_set(
+            error, STATUS_INVALID,
+            "%.300s: too little is held out to evaluate %u columns, by which /optimizer/schedule "
+            "\"plateau\" goes",
+            job->data.path, job->evaluation.batch);
+    return STATUS_OK;
+}
+
+static enum status check_text(const struct job *job, struct error *error)
+{
+    struct parallel_data data;
+    enum status status = parallel_data_open(&data, job, NULL, error);
+    if (status == STATUS_OK && job->data.kind == JOB_DATA_TEXT)
+        status = check_text_sizes(job, &data, error);
+    parallel_data_close(&data);
+    return status;
+}
+
+enum status job_files_check(const struct job *job, struct error *error)
+{
+    struct safetensors *init = NULL;
+    enum status status = STATUS_OK;
+    if (job->kind == JOB_PARAMETER_SERVER)
+        status = check_images(job, error);
+    else if (job->kind == JOB_MODEL_PARALLEL)
+        status = check_text(job, error);
+    if (status == STATUS_OK && job->init.has_path)
+        status = safetensors_open(&init, job->init.path, error);
+    if (init != NULL)
+        safetensors_close(init);
+    return status;
+}
+
+/* ---- a checkpoint's ---- */
+
+enum status job_files_check_folder(const char *checkpoint, struct error *error)
+{
+    struct stat info;
+    if (stat(checkpoint, &info) != 0)
+        return error_set_errno(error, errno, "%.300s", checkpoint);
+    if (!S_ISDIR(info.st_mode))
+        return error_set(error, STATUS_NOT_FOUND, "%.300s: expected a checkpoint's folder", checkpoint);
+    return STATUS_OK;
+}
+
+static enum status read_job(struct job *job, const char *path, struct error *error)
+{
+    struct job_problems problems = {0};
+    enum status status = job_read_file(job, path, NULL, 0, &problems);
+    if (status != STATUS_OK)
+        error_set(error, status == STATUS_INVALID ? STATUS_CORRUPT : status,
+                  "the job of the run cannot be read: %.*s",
+                  problems.text != NULL ? (int)strcspn(problems.text, "\n") : 0,
+                  problems.text != NULL ? problems.text : "");
+    job_problems_fini(&problems);
+    return status == STATUS_INVALID ? STATUS_CORRUPT : status;
+}
+
+/* Cuts the last part off an absolute path without links; of "/" nothing is left. */
+static void cut_part(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash != NULL)
+        *slash = '\0';
+}
+
+enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, struct error *error)
+{
+    char path[CHECKPOINT_PATH_BYTES];
+    enum status status = job_files_check_folder(checkpoint, error);
+    if (status != STATUS_OK)
+        return status;
+    char *real = realpath(checkpoint, NULL);
+    if (real == NULL)
+        return error_set_errno(error, errno, "%.300s", checkpoint);
+    cut_part(real);
+    cut_part(real);
+    const int length = snprintf(path, sizeof path, "%s/job.json", real);
+    free(real);
+    if ((size_t)length >= sizeof path)
+        return error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
+    status = read_job(job, path, error);
+    if (status == STATUS_OK && job->kind != JOB_MODEL_PARALLEL)
+        status =
+            error_set(error, STATUS_INVALID,
+                      "%.300s is of a job of the kind \"%s\": expected a \"%s\", whose model writes text",
+                      checkpoint, job_kind_name(job->kind), job_kind_name(JOB_MODEL_PARALLEL));
+    return status;
+}
