@@ -99,6 +99,18 @@ uint32_t parallel_data_batch(const struct parallel_data *data, uint32_t trainer,
     return steps;
 }
 
+/* The last batch of a text's epoch has fewer steps. */
+uint64_t parallel_data_tokens(const struct parallel_data *data, uint64_t first, uint64_t end)
+{
+    const uint64_t steps = data->job->sequence.steps, every = data->epoch_updates;
+    uint64_t rows = (end - first) * steps;
+    if (data->text) {
+        const uint64_t there = data->corpus.training.count / columns_of(data->job) - 1;
+        rows -= (end / every - first / every) * (every * steps - there);
+    }
+    return rows * data->job->trainers.batch;
+}
+
 void parallel_data_state(const struct parallel_data *data, uint32_t trainer, float *h, float *c)
 {
     const size_t count = parallel_data_state_count(data, data->job->trainers.batch);

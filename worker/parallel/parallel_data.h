@@ -37,6 +37,9 @@ size_t parallel_data_targets_max(const struct parallel_data *data);
 uint32_t parallel_data_batch(const struct parallel_data *data, uint32_t trainer, uint64_t iteration,
                              int32_t *tokens, int32_t *targets);
 
+/* Tokens that a trainer reads in the iterations [first, end). */
+uint64_t parallel_data_tokens(const struct parallel_data *data, uint64_t first, uint64_t end);
+
 /* The state before the first iteration, (layers, batch, hidden) each. */
 void parallel_data_state(const struct parallel_data *data, uint32_t trainer, float *h, float *c);
 

@@ -30,7 +30,7 @@ enum status parallel_trainer_line(struct parallel_trainer *t, struct error *erro
         .update = t->iteration,
         .loss = loss,
         .lr = t->plateau.lr,
-        .samples = every * t->trainers * t->job->trainers.batch,
+        .samples = t->trainers * parallel_data_tokens(&t->data, t->iteration - every, t->iteration),
         .trainers = 1,
         .losses = {loss},
         .timing = {.round_s = seconds_since(t->line_begin)},
@@ -82,8 +82,8 @@ static enum status lead(struct parallel_trainer *t, struct error *error)
     enum status status = evaluates(t) ? evaluate(t, &record, error) : STATUS_OK;
     if (status != STATUS_OK)
         return status;
+    parallel_report(&t->base); /* it is in the epoch's line */
     worker_report(CONTROL_EPOCH, &record, sizeof record);
-    parallel_report(&t->base);
     return parallel_peer_rate(t, epoch, error);
 }
 
