@@ -71,6 +71,37 @@ START_TEST(test_user_dies)
 }
 END_TEST
 
+/* A number in an answer that is older than its owner's death is nobody's, also when there is a successor. */
+START_TEST(test_owner_dies_before_its_grant_is_accepted)
+{
+    rref_start(0);
+    struct error error = {0};
+    uint32_t incarnation = 0;
+    struct rref *maker = cell_make_on(0, 2, 20), *made;
+    struct future *future = cell_call(maker, CELL_MAKE, 21);
+    ck_assert_int_eq(cluster_await(&cluster, future), STATUS_OK);
+    uint64_t object = future_value(future)->args[0];
+    future_release(future);
+    ck_assert(rpc_reaches(cluster.members[0].rpc, 0, &incarnation));
+    ck_assert(rpc_reaches(cluster.members[0].rpc, 2, &incarnation));
+    ck_assert_uint_eq(incarnation, 1);
+    rref_kill(2);
+    ck_assert(!rpc_reaches(cluster.members[0].rpc, 2, &incarnation));
+    ck_assert(!rpc_reaches(cluster.members[0].rpc, MEMBERS, &incarnation));
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert_int_eq(rref_accept(sides[0].rrefs, 2, object, "private", &made, &error), STATUS_PEER_DIED);
+        ck_assert_str_eq(error.text, "worker 2, which had object 2, is gone");
+        ck_assert_ptr_null(made);
+        if (i == 0)
+            rref_serve(2, 5);
+    }
+    ck_assert(rpc_reaches(cluster.members[0].rpc, 2, &incarnation));
+    ck_assert_uint_eq(incarnation, 5);
+    rref_release(maker);
+    rref_end();
+}
+END_TEST
+
 /* ---- in the middle of a share ---- */
 
 enum { GIVER = 0, TAKER = 1, OWNER = 2, PARTS = 3 };
@@ -149,7 +180,7 @@ START_TEST(test_successor)
     ck_assert_int_eq(
         rpc_call_async(cluster.members[0].rpc, 1, METHOD_SHARE, &message, MONOTIME_NEVER, &future, &error),
         STATUS_OK);
-    cluster_expect_failure(&cluster, future, STATUS_NOT_FOUND, "object 1 of worker 2 was freed");
+    cluster_expect_failure(&cluster, future, STATUS_PEER_DIED, "worker 2, which had object 1, is gone");
     cluster_expect_failure(&cluster,
                            call_with(&cluster.members[0], 2, METHOD_OBJECT, number, 0, MONOTIME_NEVER),
                            STATUS_NOT_FOUND, "object 1 of worker 2 was freed");
@@ -169,7 +200,7 @@ static void answer_seven(void *context, struct rpc_request *request, const struc
 {
     (void)context;
     (void)message;
-    rpc_reply(request, &(struct rpc_message){.args = {7}});
+    rpc_reply(request, &(struct rpc_message){.args = {UINT64_C(1) << 40 | 7}});
 }
 
 static const struct rpc_method liar_methods[] = {
@@ -215,6 +246,7 @@ int main(void)
     TCase *tcase = tcase_create("deaths");
     tcase_add_test(tcase, test_owner_dies);
     tcase_add_test(tcase, test_user_dies);
+    tcase_add_test(tcase, test_owner_dies_before_its_grant_is_accepted);
     tcase_add_loop_test(tcase, test_death_in_a_share, 0, 9);
     tcase_add_test(tcase, test_successor);
     tcase_add_test(tcase, test_owner_that_lies);

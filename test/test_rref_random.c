@@ -44,12 +44,11 @@ struct asked {
     struct future *future;
     uint64_t item, made; /* ASK_MAKE: the new one */
     uint16_t other;      /* the owner, or who is given it */
-    unsigned deaths;     /* of anyone, before it was asked */
 };
 
 struct kept {
     struct rpc_request *request;
-    uint64_t item;
+    uint64_t item, made; /* the latter: to be made and granted, or 0 */
 };
 
 struct person {
@@ -160,31 +159,43 @@ static void item_get(void *object, struct rpc_request *request, const struct rpc
     rpc_reply(request, &(struct rpc_message){.args = {(uint64_t)((struct item *)object - items)}});
 }
 
+/* False: no more can be kept. */
+static bool keep(struct item *item, struct rpc_request *request, uint64_t made)
+{
+    struct person *person = &people[item->owner];
+    if (person->kept_count == KEPT)
+        return false;
+    item->calls++;
+    person->kept[person->kept_count++] = (struct kept){request, (uint64_t)(item - items), made};
+    return true;
+}
+
 static void item_keep(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    struct item *item = object;
-    struct person *person = &people[item->owner];
-    if (person->kept_count == KEPT) {
+    if (!keep(object, request, 0))
         item_get(object, request, message);
-        return;
-    }
-    item->calls++;
-    person->kept[person->kept_count++] = (struct kept){request, (uint64_t)(item - items)};
 }
 
 static const struct rref_class item_class;
 
-static void item_make(void *object, struct rpc_request *request, const struct rpc_message *message)
+static void grant(struct person *person, struct rpc_request *request, uint64_t number)
 {
     struct rref *made;
     struct error error = {0};
-    struct person *person = &people[((struct item *)object)->owner];
     enum status status =
-        rref_own(person->rrefs, &item_class, new_item(person->worker, message->args[2]), &made, &error);
+        rref_own(person->rrefs, &item_class, new_item(person->worker, number), &made, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     rpc_reply(request, &(struct rpc_message){.args = {rref_grant(made, request)}});
     rref_release(made);
     granted++;
+}
+
+/* At once or later, when the caller may have died. */
+static void item_make(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct item *item = object;
+    if (message->args[3] == 0 || !keep(item, request, message->args[2]))
+        grant(&people[item->owner], request, message->args[2]);
 }
 
 static rref_function *const item_functions[] = {item_get, item_keep, item_make};
@@ -348,10 +359,10 @@ static void do_ask(struct person *person, const struct holding *holding, enum as
     struct error error = {0};
     struct rref *rref = holding->rref;
     struct asked *asked = free_asked(person);
-    struct asked new = {.what = what, .item = holding->item, .other = rref_owner(rref), .deaths = deaths};
+    struct asked new = {.what = what, .item = holding->item, .other = rref_owner(rref)};
     if (asked == NULL || !is_usable(rref) || (what == ASK_MAKE && item_count == ITEMS))
         return;
-    struct rpc_message message = {.args = {0, 0, item_count}};
+    struct rpc_message message = {.args = {0, 0, item_count, roll(2)}};
     uint32_t function = what == ASK_MAKE ? 2 : roll(2);
     enum status status;
     if (what == ASK_SHARE && !(may_speak(person->worker, other) && may_speak(other, new.other)))
@@ -390,8 +401,10 @@ static void do_judge(struct person *person, struct asked *asked)
     if (status == STATUS_OK && asked->what == ASK_MAKE) {
         struct rref *rref;
         status = rref_accept(person->rrefs, asked->other, value->args[0], "item", &rref, &error);
-        ck_assert_msg(status == STATUS_OK, "%s", error.text);
-        hold(person, rref, asked->made);
+        if (status == STATUS_OK)
+            hold(person, rref, asked->made);
+        else
+            ck_assert_msg(status == STATUS_PEER_DIED && deaths > 0, "%s", error.text);
     }
     future_release(asked->future);
     asked->what = ASK_NOTHING;
@@ -411,7 +424,10 @@ static void answer_one(struct person *person)
     struct kept kept = person->kept[at];
     person->kept[at] = person->kept[--person->kept_count];
     items[kept.item].calls--;
-    rpc_reply(kept.request, &(struct rpc_message){.args = {kept.item}});
+    if (kept.made != 0)
+        grant(person, kept.request, kept.made);
+    else
+        rpc_reply(kept.request, &(struct rpc_message){.args = {kept.item}});
 }
 
 static void act(struct person *person)
@@ -443,7 +459,7 @@ static void act(struct person *person)
 static void fate(void)
 {
     struct person *person = &people[SERVERS + roll(WORKERS - SERVERS)];
-    if (person->rpc != NULL && roll(12) == 0)
+    if (person->rpc != NULL && roll(4) == 0)
         die(person);
     else if (person->rpc == NULL && roll(2) == 0)
         arise(person);

@@ -181,6 +181,14 @@ uint32_t rpc_workers(const struct rpc *rpc)
     return rpc->config.workers;
 }
 
+bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation)
+{
+    if (worker >= rpc->config.workers || !rpc->sessions[worker].is_live)
+        return false;
+    *incarnation = rpc->sessions[worker].incarnation;
+    return true;
+}
+
 struct endpoint *rpc_endpoint(struct rpc *rpc)
 {
     return rpc->endpoints[0];

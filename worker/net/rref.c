@@ -207,6 +207,16 @@ const struct rref_class *rrefs_class(const struct rrefs *rrefs, const char *name
     return NULL;
 }
 
+enum status rrefs_check_owner(const struct rrefs *rrefs, uint16_t owner, uint64_t number, struct error *error)
+{
+    uint32_t incarnation;
+    if (rpc_reaches(rrefs->rpc, owner, &incarnation) &&
+        (uint64_t)incarnation << RREF_COUNTER_BITS == number - rref_short(number))
+        return STATUS_OK;
+    return error_set(error, STATUS_PEER_DIED, "worker %u, which had object %llu, is gone", owner,
+                     rref_short(number));
+}
+
 unsigned long long rref_short(uint64_t number)
 {
     return number & ((UINT64_C(1) << RREF_COUNTER_BITS) - 1);

@@ -127,7 +127,7 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
 uint64_t rref_grant(struct rref *rref, const struct rpc_request *request);
 
 /* The caller: the reference to an object that `owner` has granted; class_name may be NULL. STATUS_BUSY: the
- * use is given back. */
+ * use is given back. STATUS_PEER_DIED: the owner has died since. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
                         struct rref **out, struct error *error);
 

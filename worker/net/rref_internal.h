@@ -111,6 +111,10 @@ bool rrefs_landed(struct rrefs *rrefs);
 
 const struct rref_class *rrefs_class(const struct rrefs *rrefs, const char *name, size_t bytes);
 
+/* STATUS_PEER_DIED: `owner` is not, or no longer, the incarnation whose object `number` is. */
+enum status rrefs_check_owner(const struct rrefs *rrefs, uint16_t owner, uint64_t number,
+                              struct error *error);
+
 /* "7": an object's number without the incarnation. */
 unsigned long long rref_short(uint64_t number);
 

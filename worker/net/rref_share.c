@@ -58,6 +58,9 @@ static enum status on_claimed(struct future *future, void *arg)
 static enum status claim(struct rref *ref, uint16_t giver, struct error *error)
 {
     struct rpc_message message = {.args = {ref->link.number, giver}};
+    enum status status = rrefs_check_owner(ref->rrefs, ref->link.owner, ref->link.number, error);
+    if (status != STATUS_OK)
+        return status;
     return user_send(ref, ref->link.owner, METHOD_CLAIM, &message, MONOTIME_NEVER, on_claimed, NULL, error);
 }
 

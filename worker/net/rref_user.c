@@ -314,17 +314,21 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
                         struct rref **out, struct error *error)
 {
-    struct rref *ref = take_any(rrefs, RREF_HELD, owner);
+    *out = NULL;
+    enum status status = rrefs_check_owner(rrefs, owner, object, error);
+    if (status != STATUS_OK)
+        return status;
     const struct rref_class *class =
         class_name == NULL ? NULL : rrefs_class(rrefs, class_name, strlen(class_name));
+    struct rref *ref = take_any(rrefs, RREF_HELD, owner);
     if (ref != NULL) {
         ref = user_hold(ref, object, class);
-        *out = ref;
-        if (rrefs->ref_live <= rrefs->config.references_max)
+        if (rrefs->ref_live <= rrefs->config.references_max) {
+            *out = ref;
             return STATUS_OK;
+        }
         rref_release(ref);
     }
-    *out = NULL;
     return error_set(error, STATUS_BUSY, "worker %u holds %u references, at most %u", rrefs->self,
                      rrefs->ref_live, rrefs->config.references_max);
 }
