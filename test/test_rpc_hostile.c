@@ -92,6 +92,20 @@ static void other_incarnation(struct raw *raw)
 static void other_destination(struct raw *raw)
 {
     struct wire_header header = step_request(2, 1);
+    header.destination = 99;
+    raw_send(raw, &header);
+}
+
+static void to_itself(struct raw *raw)
+{
+    struct wire_header header = step_request(2, 1);
+    header.destination = 2;
+    raw_send(raw, &header);
+}
+
+static void greeting_to_another(struct raw *raw)
+{
+    struct wire_header header = hello(2, 1);
     header.destination = 1;
     raw_send(raw, &header);
 }
@@ -184,7 +198,9 @@ static const struct {
     {unknown_method, "method"},
     {other_source, "source"},
     {other_incarnation, "incarnation"},
-    {other_destination, "destination"},
+    {other_destination, "the destination is no client"},
+    {to_itself, "the destination is no client"},
+    {greeting_to_another, "a greeting for another"},
     {other_role, "greeting"},
     {welcome_to_server, "greeting"},
     {method_not_served, "not permitted"},

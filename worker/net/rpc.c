@@ -226,7 +226,7 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms)
     rpc->listener_count = 0;
     flush_until(rpc, deadline);
     calls_complete(rpc, NULL, STATUS_SHUTDOWN, why);
-    for (size_t i = 0; i < rpc->config.workers; i++)
+    for (size_t i = rpc->config.workers; i-- > 0;) /* clients before the server that passes on messages */
         session_end(rpc, &rpc->sessions[i], STATUS_SHUTDOWN, STATUS_SHUTDOWN, why);
     futures_tell(rpc);
     flush_until(rpc, deadline);

@@ -28,7 +28,7 @@ static struct rpc_session *slowest(struct rpc *rpc)
 {
     struct rpc_session *most = &rpc->sessions[0];
     for (size_t i = 1; i < rpc->config.workers; i++)
-        if (rpc->sessions[i].held.count > most->held.count)
+        if (rpc->sessions[i].answers_held.messages > most->answers_held.messages)
             most = &rpc->sessions[i];
     return most;
 }
@@ -129,7 +129,7 @@ static enum status check_request(const struct rpc *rpc, const struct rpc_session
         return error_set(error, STATUS_PERMISSION, "method %u is not permitted here", header->method);
     if (!method->any_tensors && rules_check_tensors(method, rpc->config.rows_max, header, error) != STATUS_OK)
         return STATUS_INVALID;
-    if (session->answer_bytes > HELD_BYTES_MAX)
+    if (session->answers_held.bytes > HELD_BYTES_MAX)
         return error_set(error, STATUS_INVALID, "its answers are not taken");
     return STATUS_OK;
 }

@@ -183,6 +183,8 @@ enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method me
                            struct error *error)
 {
     struct rpc_session *session = session_of(rpc, worker);
+    if (session == NULL)
+        session = forward_begin(rpc, worker);
     if (session == NULL || rpc->is_closing)
         return error_set(error, STATUS_NOT_FOUND, "worker %u has no session", worker);
     struct future *call = rpc->pending < rpc->config.pending_max ? future_new(rpc, FUTURE_CALL) : NULL;

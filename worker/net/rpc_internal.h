@@ -8,6 +8,7 @@
  *   rpc_call.c     our calls of others: pending table, deadlines, replies
  *   rpc_answer.c   others' calls of us: dispatch, replies
  *   rpc_self.c     calls to oneself
+ *   rpc_forward.c  calls between clients, by way of the lowest server
  *   rpc_body.c     bodies that come in pieces
  *   rpc_send.c     messages on their way out, and what cannot leave yet
  *   rpc_queue.c    the pool of requests, and the queues they stand in
@@ -31,6 +32,8 @@ enum {
         WIRE_QUEUE_MAX * WIRE_PAYLOAD_BYTES_MAX, /* of one session's held replies: a second queue */
     DRAIN_MAX = 256,                             /* messages of one socket handled in one turn */
     GLANCE_TURNS = 32,                           /* busy turns between two looks at the watches */
+    PASSING_MAX = 640, /* messages of one worker for others that wait: one body, and some */
+    PASSING_TOTAL_MAX = 2 * PASSING_MAX,
     LISTENERS_MAX = 4,
     SELF_TAIL_BYTES = WIRE_TENSORS_MAX * sizeof(const void *), /* see rpc_self.c */
     NO_PLACE = -1,
@@ -109,11 +112,19 @@ struct future {
     struct rpc_message value;
 };
 
+/* What a message that waits to leave is. */
+enum held_as { HELD_REQUEST, HELD_ANSWER, HELD_PASSING /* from one client to another */ };
+
+struct held_count {
+    uint32_t messages;
+    size_t bytes; /* of their payloads */
+};
+
 /* A peer's call; and a message of ours that cannot leave yet, such as its answer. */
 struct rpc_request {
     struct rpc *rpc;
-    struct endpoint *way;        /* in a queue of what waits to leave: through which socket */
-    bool is_answer;              /* there */
+    struct endpoint *way;        /* a farewell: through which socket */
+    uint8_t held_as;             /* enum held_as */
     struct rpc_session *session; /* NULL: its peer is gone */
     struct rpc_request *previous, *next;
     uint64_t id;
@@ -142,12 +153,18 @@ struct rpc_session {
     uint8_t role;
     bool is_live, was_live, is_lost; /* lost: found dead while sending; the next turn ends it */
     bool is_self;
+    bool is_forwarded; /* a client's with a client: by way of the lowest server. incarnation 0: not known */
+    bool passes;       /* the lowest server's: it has sent to a client, or a client to it */
     uint32_t peer, incarnation;
     uint64_t next_request;
     struct request_queue open, held;
-    size_t answer_bytes;  /* of the answers among what is held */
-    size_t leaving_bytes; /* of the bodies there */
-    size_t body_bytes;    /* of its bodies here: see rpc_body.c */
+    struct held_count requests_held; /* by us, for those whose link this is */
+    size_t leaving_bytes;            /* of the bodies among what is held there */
+    struct held_count answers_held;  /* by us, for this worker */
+    struct held_count passing_held;  /* by us, from this worker for other clients */
+    uint16_t refused_destination;    /* whose request's pieces found no room, and which it was */
+    uint64_t refused_request;
+    size_t body_bytes; /* of its bodies here: see rpc_body.c */
     struct arriving_body arriving;
     struct segment segment; /* what it lends; mapped when that is first needed, and kept */
     uint64_t window_top;    /* the highest request id seen */
@@ -225,8 +242,9 @@ struct rpc {
     uint32_t heap_count;
 
     struct rpc_request *requests, *free_requests;
-    uint32_t incoming; /* calls of theirs that are open */
-    uint32_t held_total;
+    uint32_t incoming;   /* calls of theirs that are open */
+    uint32_t held_total; /* messages that wait for those who are here */
+    uint32_t held_as[HELD_PASSING + 1];
     struct request_queue farewells;
     struct request_queue local; /* sent to oneself, not taken up yet */
 
@@ -270,6 +288,18 @@ void peers_ignore(struct rpc *rpc, uint32_t peer);
 enum status sessions_new(struct rpc *rpc);
 void sessions_free(struct rpc *rpc);
 struct rpc_session *session_of(struct rpc *rpc, uint16_t worker); /* live, or NULL */
+
+/* The session whose connection a session's messages go through: its own, or that with the lowest server. */
+static inline struct rpc_session *session_link(struct rpc *rpc, struct rpc_session *session)
+{
+    return session->is_forwarded ? &rpc->sessions[0] : session;
+}
+
+/* Makes a session live, with nothing sent or seen in it yet. */
+void session_begin(struct rpc_session *session, uint16_t worker, uint8_t role, uint32_t incarnation);
+
+/* As session_end, without BYE: the peer knows, or cannot be told. */
+void session_end_quietly(struct rpc *rpc, struct rpc_session *session, enum status why, const char *text);
 
 /* One message came: judges it, and acts. Takes it over. */
 void session_receive(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
@@ -340,6 +370,21 @@ void bodies_drop(struct rpc_session *session); /* what is being put together */
 void body_free(struct rpc_body *body);
 void arrival_drop(struct rpc_arrival *arrival);
 
+/* ---- rpc_forward.c ---- */
+
+/* A client: the session with another client that a call of ours begins; NULL: none can. */
+struct rpc_session *forward_begin(struct rpc *rpc, uint16_t worker);
+/* A client: whose session a message is of that came by way of the lowest server. NULL: nobody's, it is to be
+ * dropped; *fault: what the server did wrong. */
+struct rpc_session *forward_find(struct rpc *rpc, const struct wire_header *header, const char **fault);
+/* A client: the session with the lowest server has ended. */
+void forward_end_all(struct rpc *rpc);
+/* A server: passes on a message for another worker, and takes it over. What the sender did wrong, or NULL. */
+const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct wire_header *header,
+                         struct endpoint_message *message);
+/* A server: tells the clients that a client's session has ended. */
+void forward_tell_end(struct rpc *rpc, struct rpc_session *gone, const char *text);
+
 /* ---- rpc_self.c ---- */
 
 void self_open(struct rpc *rpc); /* the session with oneself, which never ends */
@@ -358,6 +403,12 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
                  const char *text);
 /* Keeps a BYE until it can leave. False: no room, it is the caller's to release. */
 bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message);
+/* Says something to a client on another's behalf, in order behind what it was sent before. */
+void send_notice(struct rpc *rpc, struct rpc_session *session, struct wire_header *header, const char *text);
+/* Passes on a message as it came, and takes it over on STATUS_OK; it waits if it must. STATUS_BUSY: no room;
+ * else `to` is gone. */
+enum status send_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source,
+                         struct endpoint_message *message);
 void send_drop_held(struct rpc *rpc, struct rpc_session *session);
 void send_flush(struct rpc *rpc);
 void send_free_leaving(struct rpc_request *request);

@@ -110,8 +110,9 @@ static enum status build(const struct rpc *rpc, const struct rpc_session *sessio
         return STATUS_INVALID;
     wire_encode(header, encoded);
     size_t tail_bytes = session->is_self ? SELF_TAIL_BYTES : 0;
+    uint32_t peer = session->is_forwarded ? 0 : session->peer; /* a client has one server at each socket */
     enum status status =
-        endpoint_prepare(out, session->peer, encoded, sizeof encoded, header->payload_bytes + tail_bytes);
+        endpoint_prepare(out, peer, encoded, sizeof encoded, header->payload_bytes + tail_bytes);
     if (status != STATUS_OK)
         return status;
     if (text != NULL)
@@ -150,17 +151,18 @@ static struct wire_header piece_header(const struct rpc *rpc, const struct wire_
 static enum status send_pieces(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
                                const struct rpc_message *value, struct leaving_body **out)
 {
+    struct rpc_session *link = session_link(rpc, session);
     struct wire_header piece = piece_header(rpc, header);
     uint64_t *offset = &piece.args[PIECE_OFFSET];
-    enum status status = session->held.count > 0 ? STATUS_AGAIN : STATUS_OK;
+    enum status status = link->held.count > 0 ? STATUS_AGAIN : STATUS_OK;
     *out = NULL;
     while (status == STATUS_OK && *offset < header->body_bytes) {
         struct endpoint_message message;
-        status = build_piece(session->peer, &piece, &message);
+        status = build_piece(link->peer, &piece, &message);
         if (status != STATUS_OK)
             return status;
         gather(header, value, *offset, piece.payload_bytes, message.payload);
-        status = endpoint_send(session->socket->endpoint, &message);
+        status = endpoint_send(link->socket->endpoint, &message);
         if (status != STATUS_OK)
             endpoint_release(&message);
         else
@@ -182,20 +184,20 @@ static enum status send_pieces(struct rpc *rpc, struct rpc_session *session, con
 }
 
 /* The same with what was kept. STATUS_AGAIN: there is more. */
-static enum status send_leaving(struct rpc *rpc, struct rpc_session *session, struct leaving_body *leaving)
+static enum status send_leaving(struct rpc *rpc, struct rpc_session *link, struct leaving_body *leaving)
 {
     uint64_t *offset = &leaving->header.args[PIECE_OFFSET];
     while (*offset < leaving->header.body_bytes) {
         enum status status = STATUS_OK;
         if (!leaving->has_piece) {
-            status = build_piece(session->peer, &leaving->header, &leaving->piece);
+            status = build_piece(link->peer, &leaving->header, &leaving->piece);
             if (status != STATUS_OK)
                 return status;
             memcpy(leaving->piece.payload, leaving->bytes + (*offset - leaving->first),
                    leaving->header.payload_bytes);
             leaving->has_piece = true;
         }
-        status = endpoint_send(session->socket->endpoint, &leaving->piece);
+        status = endpoint_send(link->socket->endpoint, &leaving->piece);
         if (status != STATUS_OK)
             return status;
         rpc->counters.sent++;
@@ -215,36 +217,60 @@ void send_free_leaving(struct rpc_request *request)
 
 /* ---- sending ---- */
 
+/* What waits is counted where its bound is: requests and bodies with the link, answers with the one who
+ * asked, and what is passed on with the one who sent it. */
+static void count_held(struct rpc *rpc, const struct rpc_request *held, bool is_added)
+{
+    struct rpc_session *session = held->session, *link = session_link(rpc, session);
+    struct held_count *count = held->held_as == HELD_REQUEST  ? &link->requests_held
+                               : held->held_as == HELD_ANSWER ? &session->answers_held
+                                                              : &rpc->sessions[held->source].passing_held;
+    size_t bytes = held->frames.payload_bytes;
+    size_t body_bytes = held->leaving != NULL ? held->leaving->header.body_bytes : 0;
+    if (is_added) {
+        count->messages++;
+        count->bytes += bytes;
+        link->leaving_bytes += body_bytes;
+        rpc->held_as[held->held_as]++;
+        rpc->held_total += link->is_live;
+    } else {
+        count->messages--;
+        count->bytes -= bytes;
+        link->leaving_bytes -= body_bytes;
+        rpc->held_as[held->held_as]--;
+        rpc->held_total -= link->is_live;
+    }
+}
+
 /* Keeps a message until there is room; to oneself, until the next turn. */
-static void hold(struct rpc *rpc, struct rpc_session *session, struct rpc_request *holder, bool is_answer)
+static void hold(struct rpc *rpc, struct rpc_session *session, struct rpc_request *holder, enum held_as as)
 {
     if (session->is_self) {
         self_post(rpc, holder);
         return;
     }
-    holder->is_answer = is_answer;
-    holder->way = session->socket->endpoint;
+    holder->held_as = (uint8_t)as;
     holder->session = session;
-    queue_push(&session->held, holder);
-    session->answer_bytes += is_answer ? holder->frames.payload_bytes : 0;
-    session->leaving_bytes += holder->leaving != NULL ? holder->leaving->header.body_bytes : 0;
-    rpc->held_total++;
+    queue_push(&session_link(rpc, session)->held, holder);
+    count_held(rpc, holder, true);
 }
 
 /* STATUS_AGAIN: it is to be held. */
 static enum status try_send(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out)
 {
-    if (session->is_self || session->held.count > 0)
+    struct rpc_session *link = session_link(rpc, session);
+    if (session->is_self || link->held.count > 0 || !link->is_live)
         return STATUS_AGAIN;
-    enum status status = endpoint_send(session->socket->endpoint, out);
+    enum status status = endpoint_send(link->socket->endpoint, out);
     rpc->counters.sent += status == STATUS_OK;
     return status;
 }
 
-static bool has_room(const struct rpc *rpc, const struct rpc_session *session, uint32_t body_bytes)
+static bool has_room(const struct rpc *rpc, const struct rpc_session *link, uint32_t body_bytes)
 {
-    return session->held.count < rpc->config.pending_max && session->held.bytes < HELD_BYTES_MAX &&
-           body_bytes <= RPC_BODY_BYTES_MAX - session->leaving_bytes;
+    return rpc->held_as[HELD_REQUEST] < rpc->config.pending_max &&
+           link->requests_held.bytes < HELD_BYTES_MAX &&
+           body_bytes <= RPC_BODY_BYTES_MAX - link->leaving_bytes;
 }
 
 static const struct rpc_message no_value;
@@ -259,7 +285,7 @@ static enum status send_built(struct rpc *rpc, struct rpc_session *session, cons
     enum status status = header->body_bytes != 0 ? STATUS_AGAIN : try_send(rpc, session, out);
     if (status != STATUS_AGAIN)
         return status;
-    if (has_room(rpc, session, header->body_bytes))
+    if (has_room(rpc, session_link(rpc, session), header->body_bytes))
         holder = request_take(rpc, out);
     if (holder == NULL)
         return STATUS_BUSY;
@@ -271,7 +297,7 @@ static enum status send_built(struct rpc *rpc, struct rpc_session *session, cons
         status = STATUS_AGAIN;
     if (status == STATUS_AGAIN) {
         holder->leaving = leaving;
-        hold(rpc, session, holder, false);
+        hold(rpc, session, holder, HELD_REQUEST);
         return STATUS_OK;
     }
     if (status != STATUS_OK)
@@ -314,7 +340,7 @@ static enum status begin_answer(struct rpc_request *request, struct wire_header 
     assert(status != STATUS_INVALID);
     if (status != STATUS_OK || header->body_bytes == 0)
         return status;
-    if (header->body_bytes <= RPC_BODY_BYTES_MAX - session->leaving_bytes) {
+    if (header->body_bytes <= RPC_BODY_BYTES_MAX - session_link(rpc, session)->leaving_bytes) {
         status = send_pieces(rpc, session, header, value, leaving);
         if (status != STATUS_OK)
             endpoint_release(out);
@@ -346,7 +372,7 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
         if (status == STATUS_AGAIN) {
             endpoint_move(&request->frames, &out);
             request->leaving = leaving;
-            hold(rpc, session, request, true);
+            hold(rpc, session, request, HELD_ANSWER);
             return;
         }
         if (status != STATUS_OK)
@@ -357,25 +383,68 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
     request_give_back(rpc, request);
 }
 
+/* ---- for others: what the lowest server says and passes on ---- */
+
+void send_notice(struct rpc *rpc, struct rpc_session *session, struct wire_header *header, const char *text)
+{
+    struct endpoint_message out;
+    enum status status = build(rpc, session, header, &no_value, text, &out);
+    if (status != STATUS_OK) {
+        session_lose(rpc, session);
+        return;
+    }
+    status = try_send(rpc, session, &out);
+    struct rpc_request *holder = status == STATUS_AGAIN ? request_take(rpc, &out) : NULL;
+    if (holder != NULL) {
+        hold(rpc, session, holder, HELD_ANSWER);
+    } else if (status != STATUS_OK) {
+        endpoint_release(&out);
+        session_lose(rpc, session);
+    }
+}
+
+enum status send_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source,
+                         struct endpoint_message *message)
+{
+    const struct held_count *passing = &rpc->sessions[source].passing_held;
+    message->peer = to->peer;
+    enum status status = try_send(rpc, to, message);
+    if (status != STATUS_AGAIN)
+        return status;
+    struct rpc_request *holder = NULL;
+    if (rpc->held_as[HELD_PASSING] < PASSING_TOTAL_MAX && passing->messages < PASSING_MAX &&
+        message->payload_bytes <= RPC_BODY_BYTES_MAX - passing->bytes)
+        holder = request_take(rpc, message);
+    if (holder == NULL)
+        return STATUS_BUSY;
+    holder->source = source;
+    hold(rpc, to, holder, HELD_PASSING);
+    return STATUS_OK;
+}
+
 /* ---- what waits ---- */
 
 static void unhold(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
 {
+    count_held(rpc, request, false);
     queue_remove(queue, request);
-    rpc->held_total--;
-    if (request->is_answer)
-        request->session->answer_bytes -= request->frames.payload_bytes;
-    if (request->leaving != NULL) {
-        request->session->leaving_bytes -= request->leaving->header.body_bytes;
+    if (request->leaving != NULL)
         send_free_leaving(request);
-    }
 }
 
+/* With a link goes all that waits there. */
 void send_drop_held(struct rpc *rpc, struct rpc_session *session)
 {
-    rpc->held_total -= session->held.count;
-    session->answer_bytes = session->leaving_bytes = 0;
-    queue_drop(rpc, &session->held);
+    struct rpc_session *link = session_link(rpc, session);
+    struct rpc_request *next;
+    for (struct rpc_request *request = link->held.first; request != NULL; request = next) {
+        next = request->next;
+        if (session != link && request->session != session)
+            continue;
+        unhold(rpc, &link->held, request);
+        request_release(request);
+        request_give_back(rpc, request);
+    }
 }
 
 bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message)
@@ -384,38 +453,57 @@ bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_m
     if (request == NULL)
         return false;
     request->way = way;
-    request->is_answer = false;
     queue_push(&rpc->farewells, request);
     rpc->held_total++;
     return true;
 }
 
-static enum status send_held(struct rpc *rpc, struct rpc_request *request)
+static enum status send_held(struct rpc *rpc, struct rpc_session *link, struct rpc_request *request)
 {
     enum status status = STATUS_OK;
     if (request->leaving != NULL)
-        status = send_leaving(rpc, request->session, request->leaving);
+        status = send_leaving(rpc, link, request->leaving);
+    request->frames.peer = link->peer; /* whoever was not here yet had none */
     if (status == STATUS_OK)
-        status = endpoint_send(request->way, &request->frames);
+        status = endpoint_send(link->socket->endpoint, &request->frames);
     rpc->counters.sent += status == STATUS_OK;
     return status;
 }
 
-/* Sends what waits in one queue, until it is empty or the peer takes no more. */
-static enum status flush_queue(struct rpc *rpc, struct request_queue *queue)
+/* Sends what waits at one link, until there is nothing or the peer takes no more. */
+static enum status flush_link(struct rpc *rpc, struct rpc_session *link)
 {
     enum status status = STATUS_OK;
-    while (queue->first != NULL && status == STATUS_OK) {
-        struct rpc_request *request = queue->first;
-        status = send_held(rpc, request);
+    while (link->held.first != NULL && status == STATUS_OK) {
+        struct rpc_request *request = link->held.first;
+        status = send_held(rpc, link, request);
         if (status == STATUS_AGAIN)
             return status;
-        unhold(rpc, queue, request);
+        unhold(rpc, &link->held, request);
         if (status != STATUS_OK)
             endpoint_release(&request->frames);
         request_give_back(rpc, request);
     }
     return status;
+}
+
+/* A farewell that cannot go yet is put behind the others, so that one full queue holds up no one. */
+static void flush_farewells(struct rpc *rpc)
+{
+    for (uint32_t left = rpc->farewells.count; left > 0; left--) {
+        struct rpc_request *first = rpc->farewells.first;
+        enum status status = endpoint_send(first->way, &first->frames);
+        queue_remove(&rpc->farewells, first);
+        if (status == STATUS_AGAIN) {
+            queue_push(&rpc->farewells, first);
+            continue;
+        }
+        rpc->counters.sent += status == STATUS_OK;
+        rpc->held_total--;
+        if (status != STATUS_OK)
+            endpoint_release(&first->frames);
+        request_give_back(rpc, first);
+    }
 }
 
 void send_flush(struct rpc *rpc)
@@ -424,16 +512,10 @@ void send_flush(struct rpc *rpc)
         return;
     for (size_t i = 0; i < rpc->config.workers; i++) {
         struct rpc_session *session = &rpc->sessions[i];
-        enum status status = flush_queue(rpc, &session->held);
+        enum status status =
+            session->is_live && !session->is_forwarded ? flush_link(rpc, session) : STATUS_OK;
         if (status != STATUS_OK && status != STATUS_AGAIN)
             session_lose(rpc, session);
     }
-    /* A farewell that cannot go yet is put behind the others, so that one full queue holds up no one. */
-    for (uint32_t left = rpc->farewells.count; left > 0 && rpc->farewells.count > 0; left--) {
-        struct rpc_request *first = rpc->farewells.first;
-        if (flush_queue(rpc, &rpc->farewells) == STATUS_AGAIN && rpc->farewells.first == first) {
-            queue_remove(&rpc->farewells, first);
-            queue_push(&rpc->farewells, first);
-        }
-    }
+    flush_farewells(rpc);
 }

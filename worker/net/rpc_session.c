@@ -80,41 +80,61 @@ static void callback_left(struct rpc *rpc, uint16_t worker, enum status why, con
 
 static void close_session(struct rpc *rpc, struct rpc_session *session)
 {
+    answers_detach(rpc, session);
+    bodies_drop(session);
     session->is_live = false;
     if (session->is_lost)
         rpc->lost_count--;
     session->is_lost = false;
+    if (session->is_forwarded)
+        return;
     if (session->socket->dialed != NULL) {
         rpc->gone_count++;
     } else {
         peers_remove(rpc, session->peer);
         peers_ignore(rpc, session->peer);
     }
-    answers_detach(rpc, session);
-    bodies_drop(session);
 }
 
-/* The text is copied first: it may lie in a message or an object that ends here. The session with oneself
- * does not end. */
-void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, enum status call_status,
-                 const char *text)
+/* The text is copied first: it may lie in a message or an object that ends here. With a connection end those
+ * sessions whose messages came by way of it. */
+static void finish_session(struct rpc *rpc, struct rpc_session *session, enum status why,
+                           enum status call_status, const char *text, bool says_bye)
 {
-    if (!session->is_live || session->is_self)
-        return;
     char copy[WIRE_ERROR_TEXT_MAX + 1];
     snprintf(copy, sizeof copy, "%s", text);
     close_session(rpc, session);
-    session_say_bye(rpc, session->socket, session->peer, session->worker, copy);
+    struct rpc_session *link = session_link(rpc, session);
+    if (says_bye && (link == session || link->is_live))
+        session_say_bye(rpc, link->socket, link->peer, session->worker, copy);
+    if (!rpc->is_server && session == &rpc->sessions[0])
+        forward_end_all(rpc);
+    if (rpc->is_server)
+        forward_tell_end(rpc, session, copy);
     calls_complete(rpc, session, call_status, copy);
     callback_left(rpc, session->worker, why, copy);
     futures_tell(rpc);
 }
 
+/* The session with oneself does not end. */
+void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, enum status call_status,
+                 const char *text)
+{
+    if (session->is_live && !session->is_self)
+        finish_session(rpc, session, why, call_status, text, true);
+}
+
+void session_end_quietly(struct rpc *rpc, struct rpc_session *session, enum status why, const char *text)
+{
+    finish_session(rpc, session, why, STATUS_PEER_DIED, text, false);
+}
+
 void session_lose(struct rpc *rpc, struct rpc_session *session)
 {
-    if (!session->is_live || session->is_lost)
+    struct rpc_session *link = session_link(rpc, session);
+    if (!link->is_live || link->is_lost)
         return;
-    session->is_lost = true;
+    link->is_lost = true;
     rpc->lost_count++;
 }
 
@@ -161,18 +181,25 @@ static void send_welcome(struct rpc *rpc, const struct rpc_session *session)
                   false);
 }
 
-static void open_session(struct rpc *rpc, struct rpc_session *session, struct rpc_socket *socket,
-                         const struct wire_header *header, uint32_t peer)
+void session_begin(struct rpc_session *session, uint16_t worker, uint8_t role, uint32_t incarnation)
 {
-    session->socket = socket;
-    session->worker = header->source;
+    session->worker = worker;
     session->is_live = session->was_live = true;
-    session->role = header->role;
-    session->incarnation = header->incarnation;
-    session->peer = peer;
+    session->role = role;
+    session->incarnation = incarnation;
     session->next_request = 1;
     session->window_top = 0;
     memset(session->window, 0, sizeof session->window);
+}
+
+/* Others may have sent it something that waits here for it. */
+static void open_session(struct rpc *rpc, struct rpc_session *session, struct rpc_socket *socket,
+                         const struct wire_header *header, uint32_t peer)
+{
+    session_begin(session, header->source, header->role, header->incarnation);
+    session->socket = socket;
+    session->peer = peer;
+    rpc->held_total += session->held.count;
     if (socket->dialed == NULL)
         peers_add(rpc, session);
 }
@@ -290,15 +317,12 @@ static void receive_joining(struct rpc *rpc, struct rpc_socket *socket, struct e
 /* ---- every message ---- */
 
 /* The header binds the connection to who said HELLO on it. NULL when it does. */
-static const char *sender_fault(const struct rpc *rpc, const struct rpc_session *session,
-                                const struct wire_header *header)
+static const char *sender_fault(const struct rpc_session *session, const struct wire_header *header)
 {
     if (header->source != session->worker)
         return "the source is not the connection's worker";
     if (header->incarnation != session->incarnation)
         return "the incarnation is not the connection's";
-    if (header->destination != rpc->config.worker)
-        return "the destination is another worker";
     return NULL;
 }
 
@@ -318,10 +342,7 @@ static void receive_bye(struct rpc *rpc, struct rpc_session *session, struct end
     char text[WIRE_ERROR_TEXT_MAX + 1];
     rules_copy_text(text, sizeof text, message->payload, message->payload_bytes);
     endpoint_release(message);
-    close_session(rpc, session);
-    calls_complete(rpc, session, STATUS_PEER_DIED, text);
-    callback_left(rpc, session->worker, STATUS_PEER_DIED, text);
-    futures_tell(rpc);
+    session_end_quietly(rpc, session, STATUS_PEER_DIED, text);
 }
 
 void session_receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer)
@@ -380,33 +401,66 @@ static void receive_piece(struct rpc *rpc, struct rpc_session *session, const st
         end_bad(rpc, session, fault);
 }
 
-static void receive_in_session(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *message)
+/* What came in a session of this worker. */
+static void dispatch(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival)
+{
+    struct endpoint_message *message = arrival->frames;
+    switch (arrival->header.kind) {
+    case WIRE_REQUEST:
+    case WIRE_REPLY:
+        receive_call(rpc, session, arrival);
+        break;
+    case WIRE_PIECE:
+        receive_piece(rpc, session, &arrival->header, message);
+        break;
+    case WIRE_BYE:
+        receive_bye(rpc, session, message);
+        break;
+    default:
+        endpoint_release(message);
+        receive_greeting(rpc, session, &arrival->header);
+    }
+}
+
+/* Whose session a message is of, that came over the connection of `link`. NULL: nobody's (any more). What the
+ * worker there did wrong is a fault. */
+static struct rpc_session *find_sender(struct rpc *rpc, struct rpc_session *link,
+                                       const struct wire_header *header, const char **fault)
+{
+    if (!rpc->is_server && link->worker == 0 && header->source != 0) {
+        struct rpc_session *session = forward_find(rpc, header, fault);
+        if (header->destination != rpc->config.worker)
+            *fault = "the destination is another worker";
+        return session;
+    }
+    *fault = sender_fault(link, header);
+    if (*fault == NULL && !rpc->is_server && header->destination != rpc->config.worker)
+        *fault = "the destination is another worker";
+    return link;
+}
+
+static void receive_in_session(struct rpc *rpc, struct rpc_session *link, struct endpoint_message *message)
 {
     struct rpc_arrival arrival = {.frames = message};
     struct wire_header *header = &arrival.header;
+    struct rpc_session *session = NULL;
     struct error error;
     const char *fault = NULL;
     if (wire_decode(header, message->header, message->header_bytes, message->payload_bytes, &error) !=
         STATUS_OK)
         fault = error.text;
-    else if (header->generation == rpc->config.generation)
-        fault = sender_fault(rpc, session, header);
-    if (fault != NULL) {
-        endpoint_release(message);
-        end_bad(rpc, session, fault);
-    } else if (header->generation != rpc->config.generation) {
-        endpoint_release(message);
+    else if (header->generation != rpc->config.generation)
         rpc->counters.stale++;
-    } else if (header->kind == WIRE_REQUEST || header->kind == WIRE_REPLY) {
-        receive_call(rpc, session, &arrival);
-    } else if (header->kind == WIRE_PIECE) {
-        receive_piece(rpc, session, header, message);
-    } else if (header->kind == WIRE_BYE) {
-        receive_bye(rpc, session, message);
-    } else {
+    else
+        session = find_sender(rpc, link, header, &fault);
+    if (fault != NULL || session == NULL)
         endpoint_release(message);
-        receive_greeting(rpc, session, header);
-    }
+    else if (header->destination != rpc->config.worker)
+        fault = forward_pass(rpc, link, header, message);
+    else
+        dispatch(rpc, session, &arrival);
+    if (fault != NULL)
+        end_bad(rpc, link, fault);
 }
 
 void session_receive(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)

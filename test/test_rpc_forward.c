@@ -1,0 +1,555 @@
+/* Calls between clients by way of the server: order, bodies, what is lent, who is not here yet, ends of all
+ * kinds, and peers that get it wrong. Clients 1 and 2 are ours, 3 is a bare socket where a test needs one. */
+#include "test/raw_peer.h"
+#include "test/workplace.h"
+#include "worker/net/rpc_internal.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+enum { BODY_BYTES = (2 << 20) + 3, SEGMENT_BYTES = 1 << 20, PENDING_MAX = 800, DO_ANSWER = 0, DO_KEEP = 1 };
+
+struct end {
+    unsigned calls, left_count;
+    uint64_t last;
+    bool is_in_order;
+    uint16_t source, left;
+    enum status why;
+    char text[128];
+    uint8_t lent;
+    struct rpc_request *kept;
+};
+
+static struct end ends[4]; /* by worker */
+static struct net net;
+
+static void on_object(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct end *end = context;
+    end->calls++;
+    end->source = rpc_request_source(request);
+    end->is_in_order &= message->args[1] == end->last + 1;
+    end->last = message->args[1];
+    end->lent = message->lent;
+    if (message->args[0] == DO_KEEP)
+        end->kept = request;
+    else
+        rpc_reply(request, message);
+}
+
+static void on_end_left(void *context, uint16_t worker, enum status why, const char *text)
+{
+    struct end *end = context;
+    end->left_count++;
+    end->left = worker;
+    end->why = why;
+    snprintf(end->text, sizeof end->text, "%s", text);
+}
+
+static const struct rpc_method object_method[] = {
+    {.method = METHOD_OBJECT, .callers = WIRE_ROLE_OBSERVER, .any_tensors = true, .handler = on_object}};
+
+static void join(uint16_t worker, struct segment *outbox)
+{
+    struct rpc_config config = net_client_config(worker, object_method, 1, &ends[worker]);
+    config.left = on_end_left;
+    config.outbox = outbox;
+    config.pending_max = config.incoming_max = PENDING_MAX;
+    net_join(&net, &config);
+}
+
+static void start(unsigned clients, struct segment *segments)
+{
+    for (unsigned i = 0; i < 4; i++)
+        ends[i] = (struct end){.is_in_order = true};
+    struct rpc_config config = net_server_config(NULL, 0, &ends[0]);
+    config.left = on_end_left;
+    config.outbox = segments;
+    net_serve(&net, &config);
+    for (unsigned i = 1; i <= clients; i++)
+        join((uint16_t)i, segments == NULL ? NULL : &segments[i]);
+}
+
+static struct rpc *client(uint16_t worker)
+{
+    return net.clients[worker - 1];
+}
+
+static struct future *ask(uint16_t from, uint16_t to, uint64_t what, uint64_t number, const void *data,
+                          uint32_t bytes)
+{
+    struct future *future = NULL;
+    struct error error = {0};
+    struct rpc_message message = {.args = {what, number}, .tensor_count = bytes > 0};
+    message.tensors[0] = (struct wire_tensor){WIRE_U8, 1, {bytes}};
+    message.data[0] = data;
+    enum status status =
+        rpc_call_async(client(from), to, METHOD_OBJECT, &message, MONOTIME_NEVER, &future, &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    return future;
+}
+
+static void expect_refused(uint16_t from, uint16_t to)
+{
+    struct future *future = NULL;
+    struct error error = {0};
+    ck_assert_int_eq(rpc_call_async(client(from), to, METHOD_OBJECT, NULL, MONOTIME_NEVER, &future, &error),
+                     STATUS_NOT_FOUND);
+}
+
+static void expect_answer(struct future *future, uint64_t number)
+{
+    ck_assert_int_eq(net_await(&net, future), STATUS_OK);
+    ck_assert_uint_eq(future_value(future)->args[1], number);
+    future_release(future);
+}
+
+static void turn_until_kept(uint16_t worker)
+{
+    for (unsigned i = 0; i < 5000 && ends[worker].kept == NULL; i++)
+        net_turn(&net);
+    ck_assert_ptr_nonnull(ends[worker].kept);
+}
+
+static void turn_some(void)
+{
+    for (unsigned i = 0; i < 20; i++)
+        net_turn(&net);
+}
+
+/* ---- calls ---- */
+
+START_TEST(test_both_ways)
+{
+    enum { CALLS = 150 };
+    struct future *up[CALLS], *down[CALLS], *other;
+    start(2, NULL);
+    for (unsigned i = 0; i < CALLS; i++) {
+        up[i] = ask(1, 2, DO_ANSWER, 1 + i, &i, sizeof i);
+        down[i] = ask(2, 1, DO_ANSWER, 1 + i, NULL, 0);
+    }
+    other = echo(client(1), 0);
+    for (unsigned i = 0; i < CALLS; i++) {
+        ck_assert_int_eq(net_await(&net, up[i]), STATUS_OK);
+        ck_assert_mem_eq(future_value(up[i])->data[0], &i, sizeof i);
+        expect_answer(up[i], 1 + i);
+        expect_answer(down[i], 1 + i);
+    }
+    ck_assert_int_eq(net_await(&net, other), STATUS_OK);
+    future_release(other);
+    ck_assert(ends[1].is_in_order && ends[2].is_in_order);
+    ck_assert_uint_eq(ends[1].source, 2);
+    ck_assert_uint_eq(ends[2].source, 1);
+    ck_assert_uint_eq(ends[0].calls, 0);
+    for (unsigned i = 1; i <= 2; i++) {
+        struct rpc_counters counters = counters_of(client((uint16_t)i));
+        ck_assert_uint_eq(counters.bad + counters.stale + counters.strangers + counters.duplicates, 0);
+    }
+    net_free(&net);
+}
+END_TEST
+
+/* Both in pieces, at the same time as the server's own to the same client. */
+START_TEST(test_bodies)
+{
+    static uint8_t bytes[2][BODY_BYTES];
+    start(3, NULL);
+    for (unsigned i = 0; i < BODY_BYTES; i++)
+        bytes[0][i] = (uint8_t)(bytes[1][BODY_BYTES - 1 - i] = (uint8_t)(i % 251));
+    struct rpc_message own = {.tensor_count = 1, .tensors = {{WIRE_U8, 1, {BODY_BYTES}}}, .data = {bytes[1]}};
+    struct future *futures[4];
+    struct error error = {0};
+    futures[0] = ask(1, 2, DO_ANSWER, 1, bytes[0], BODY_BYTES);
+    futures[1] = ask(3, 2, DO_ANSWER, 1, bytes[1], BODY_BYTES);
+    ck_assert_int_eq(rpc_call_async(net.server, 2, METHOD_ECHO, &own, MONOTIME_NEVER, &futures[2], &error),
+                     STATUS_OK);
+    futures[3] = ask(2, 1, DO_ANSWER, 1, bytes[1], BODY_BYTES);
+    for (unsigned i = 0; i < 4; i++) {
+        ck_assert_int_eq(net_await(&net, futures[i]), STATUS_OK);
+        ck_assert_mem_eq(future_value(futures[i])->data[0], bytes[i != 0], BODY_BYTES);
+        future_release(futures[i]);
+    }
+    net_free(&net);
+}
+END_TEST
+
+START_TEST(test_lent_between_clients)
+{
+    struct segment segments[3];
+    struct error error = {0};
+    for (uint16_t i = 0; i < 3; i++) {
+        int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING), place = SEGMENT_FD_FIRST + i;
+        ck_assert(fd == place || (fcntl(place, F_GETFD) < 0 && dup2(fd, place) == place && close(fd) == 0));
+        ck_assert_int_eq(segment_create(&segments[i], i, SEGMENT_BYTES, &error), STATUS_OK);
+    }
+    start(2, segments);
+    memset(segments[1].data, 77, SEGMENT_BYTES);
+    memset(segments[2].data, 88, SEGMENT_BYTES);
+    struct future *future = ask(1, 2, DO_KEEP, 1, segments[1].data + 64, RPC_LEND_BYTES);
+    turn_until_kept(2);
+    ck_assert_uint_eq(ends[2].lent, 1);
+    struct rpc_message value = *rpc_request_message(ends[2].kept);
+    ck_assert_uint_eq(((const uint8_t *)value.data[0])[RPC_LEND_BYTES - 1], 77);
+    value.data[0] = segments[2].data + 128;
+    rpc_reply(ends[2].kept, &value);
+    ck_assert_int_eq(net_await(&net, future), STATUS_OK);
+    ck_assert_uint_eq(future_value(future)->lent, 1);
+    ck_assert_uint_eq(((const uint8_t *)future_value(future)->data[0])[0], 88);
+    future_release(future);
+    net_free(&net);
+}
+END_TEST
+
+/* A worker of the roster that has not joined yet is waited for. */
+START_TEST(test_before_it_has_joined)
+{
+    start(1, NULL);
+    struct future *futures[3];
+    for (unsigned i = 0; i < 3; i++)
+        futures[i] = ask(1, 2, DO_ANSWER, 1 + i, NULL, 0);
+    turn_some();
+    ck_assert(!future_done(futures[0]));
+    join(2, NULL);
+    for (unsigned i = 0; i < 3; i++)
+        expect_answer(futures[i], 1 + i);
+    ck_assert(ends[2].is_in_order);
+    ck_assert_uint_eq(net.server->held_total, 0);
+    net_free(&net);
+}
+END_TEST
+
+/* ---- ends ---- */
+
+static void end_by_the_servers_order(void)
+{
+    rpc_peer_died(net.server, 2, "killed by signal 9");
+}
+
+static void end_by_its_own_bye(void)
+{
+    rpc_free(net.clients[1], "killed by signal 9", 1000);
+    net.clients[1] = NULL;
+}
+
+static void end_by_the_callers_order(void)
+{
+    rpc_peer_died(client(1), 2, "killed by signal 9");
+    rpc_peer_died(net.server, 2, "killed by signal 9");
+}
+
+static void (*const end_worker_2[])(void) = {end_by_the_servers_order, end_by_its_own_bye,
+                                             end_by_the_callers_order};
+
+START_TEST(test_a_client_dies)
+{
+    start(3, NULL);
+    struct future *kept = ask(1, 2, DO_KEEP, 1, NULL, 0), *back = ask(2, 1, DO_ANSWER, 1, NULL, 0);
+    expect_answer(back, 1);
+    turn_until_kept(2);
+    expect_answer(ask(1, 3, DO_ANSWER, 1, NULL, 0), 1);
+    end_worker_2[_i]();
+    net_expect_failure(&net, kept, STATUS_PEER_DIED, "killed by signal 9");
+    turn_some();
+    ck_assert_uint_eq(ends[1].left_count, 1);
+    ck_assert_uint_eq(ends[1].left, 2);
+    ck_assert_int_eq(ends[1].why, STATUS_PEER_DIED);
+    ck_assert_uint_eq(ends[3].left_count, 0); // it never spoke with that one
+    expect_refused(1, 2);
+    net_expect_failure(&net, ask(3, 2, DO_ANSWER, 1, NULL, 0), STATUS_PEER_DIED, "no session");
+    ck_assert_uint_eq(ends[3].left_count, 1);
+    expect_answer(ask(1, 3, DO_ANSWER, 2, NULL, 0), 2);
+    net_free(&net);
+}
+END_TEST
+
+/* What the dead sent last comes before the news of its end, also where both wait. */
+START_TEST(test_its_last_words_come_first)
+{
+    start(2, NULL);
+    struct future *future = ask(1, 3, DO_KEEP, 1, NULL, 0), *answer = ask(2, 3, DO_ANSWER, 1, NULL, 0);
+    turn_some();
+    end_by_its_own_bye();
+    turn_some();
+    (void)answer;
+    join(3, NULL);
+    struct rpc *third = net.clients[2];
+    for (unsigned i = 0; i < 5000 && ends[3].left_count == 0; i++)
+        net_turn(&net);
+    ck_assert_uint_eq(ends[3].calls, 2);
+    ck_assert_uint_eq(ends[3].left_count, 1);
+    ck_assert_uint_eq(ends[3].left, 2);
+    rpc_reply(ends[3].kept, NULL);
+    ck_assert_int_eq(net_await(&net, future), STATUS_OK);
+    future_release(future);
+    ck_assert(third->sessions[1].is_live && !third->sessions[2].is_live);
+    net_free(&net);
+}
+END_TEST
+
+START_TEST(test_the_server_ends)
+{
+    start(2, NULL);
+    struct future *kept = ask(1, 2, DO_KEEP, 1, NULL, 0);
+    turn_until_kept(2);
+    rpc_peer_died(client(1), 0, "killed");
+    ck_assert_int_eq(future_status(kept), STATUS_PEER_DIED);
+    future_release(kept);
+    ck_assert_uint_eq(ends[1].left_count, 2);
+    expect_refused(1, 2);
+    expect_refused(1, 3);
+    net_free(&net);
+}
+END_TEST
+
+/* Another incarnation of the same worker is another peer. */
+START_TEST(test_a_later_incarnation)
+{
+    start(2, NULL);
+    expect_answer(ask(2, 1, DO_ANSWER, 1, NULL, 0), 1);
+    end_by_its_own_bye();
+    turn_some();
+    ck_assert_uint_eq(ends[1].left_count, 1);
+    struct rpc_config config = net_client_config(2, object_method, 1, &ends[2]);
+    config.incarnation = 2;
+    struct error error = {0};
+    ck_assert_int_eq(net_try_join(&net, &config, &net.clients[1], &error), STATUS_OK);
+    expect_answer(ask(2, 1, DO_ANSWER, 2, NULL, 0), 2);
+    expect_answer(ask(1, 2, DO_ANSWER, 3, NULL, 0), 3);
+    ck_assert_uint_eq(ends[1].left_count, 1);
+    net_free(&net);
+}
+END_TEST
+
+/* ---- peers that get it wrong: worker 3 is a bare socket ---- */
+
+static struct wire_header to_client(uint64_t id, uint16_t destination)
+{
+    return (struct wire_header){.kind = WIRE_REQUEST,
+                                .method = METHOD_OBJECT,
+                                .source = 3,
+                                .destination = destination,
+                                .incarnation = 1,
+                                .generation = 1,
+                                .request = id,
+                                .left_us = UINT64_MAX};
+}
+
+static void bad_method(struct wire_header *header)
+{
+    header->method = METHOD_STEP;
+}
+
+static void bad_place(struct wire_header *header)
+{
+    header->tensor_count = 1;
+    header->tensors[0] = (struct wire_tensor){WIRE_U8, 1, {64}};
+    header->places[0] = 1;
+}
+
+static void bad_body(struct wire_header *header)
+{
+    header->tensor_count = 1;
+    header->tensors[0] = (struct wire_tensor){WIRE_U8, 1, {2 << 20}};
+    header->body_bytes = 2 << 20;
+}
+
+static void bad_piece(struct wire_header *header)
+{
+    *header = (struct wire_header){.kind = WIRE_PIECE,
+                                   .source = 3,
+                                   .destination = 1,
+                                   .incarnation = 1,
+                                   .generation = 1,
+                                   .request = 2,
+                                   .body_bytes = 2 << 20,
+                                   .args = {4, WIRE_REQUEST},
+                                   .payload_bytes = 4};
+}
+
+static const struct {
+    void (*spoil)(struct wire_header *header);
+    const char *says;
+} bad_messages[] = {
+    {bad_method, "not permitted"},
+    {bad_place, "is lent"},
+    {bad_body, "has not come"},
+    {bad_piece, "has not begun"},
+};
+
+/* It costs the sender its session with that client, and neither anything else. */
+START_TEST(test_bad_message_to_a_client)
+{
+    struct raw raw;
+    struct answer answer;
+    start(2, NULL);
+    raw_join(&raw, &net, 3);
+    struct wire_header good = to_client(1, 1), bad = to_client(2, 1);
+    raw_send(&raw, &good);
+    for (unsigned i = 0; i < 5000 && ends[1].calls == 0; i++)
+        net_turn(&net);
+    struct future *pending = ask(1, 3, DO_ANSWER, 1, NULL, 0);
+    bad_messages[_i].spoil(&bad);
+    raw_send(&raw, &bad);
+    net_expect_failure(&net, pending, STATUS_PEER_DIED, bad_messages[_i].says);
+    turn_some();
+    raw_expect(&raw, WIRE_REPLY, "");
+    raw_expect(&raw, WIRE_REQUEST, "");
+    ck_assert(raw_receive(&raw, &answer, 5000));
+    ck_assert_int_eq(answer.header.kind, WIRE_BYE);
+    ck_assert_uint_eq(answer.header.source, 1);
+    ck_assert_ptr_nonnull(strstr(answer.text, bad_messages[_i].says));
+    ck_assert_uint_eq(ends[1].left_count, 1);
+    ck_assert_uint_eq(ends[1].left, 3);
+    ck_assert_int_eq(ends[1].why, STATUS_INVALID);
+    struct wire_header again = to_client(3, 1);
+    raw_send(&raw, &again);
+    turn_some();
+    ck_assert_uint_eq(ends[1].calls, 1);
+    ck_assert_uint_eq(ends[0].left_count, 0);
+    struct wire_header other = to_client(1, 2);
+    raw_send(&raw, &other);
+    for (unsigned i = 0; i < 5000 && ends[2].calls == 0; i++)
+        net_turn(&net);
+    raw_expect(&raw, WIRE_REPLY, "");
+    raw_close(&raw);
+    net_free(&net);
+}
+END_TEST
+
+/* Nobody speaks for another but the server. */
+START_TEST(test_forged_source)
+{
+    struct raw raw;
+    start(2, NULL);
+    raw_join(&raw, &net, 3);
+    struct wire_header forged = to_client(1, 1);
+    if (_i == 0)
+        forged.source = 2;
+    else
+        forged.incarnation = 2;
+    raw_send(&raw, &forged);
+    raw_expect(&raw, WIRE_BYE, _i == 0 ? "the source is not" : "the incarnation is not");
+    turn_some();
+    ck_assert_uint_eq(ends[1].calls, 0);
+    ck_assert_uint_eq(ends[0].left, 3);
+    expect_answer(ask(2, 1, DO_ANSWER, 1, NULL, 0), 1);
+    raw_close(&raw);
+    net_free(&net);
+}
+END_TEST
+
+START_TEST(test_repeated_request)
+{
+    struct raw raw;
+    start(1, NULL);
+    raw_join(&raw, &net, 3);
+    struct wire_header header = to_client(1, 1);
+    raw_send(&raw, &header);
+    raw_send(&raw, &header);
+    turn_some();
+    ck_assert_uint_eq(ends[1].calls, 1);
+    ck_assert_uint_eq(counters_of(client(1)).duplicates, 1);
+    raw_close(&raw);
+    net_free(&net);
+}
+END_TEST
+
+/* ---- no room ---- */
+
+/* A destination that takes nothing: what waits for it is bounded, the rest is answered, others are served. */
+START_TEST(test_a_destination_takes_nothing)
+{
+    enum { CALLS = 790, BYTES = 9000 };
+    static const uint8_t bytes[BYTES];
+    static struct future *futures[CALLS];
+    struct raw raw;
+    start(2, NULL);
+    raw_join(&raw, &net, 3);
+    for (unsigned i = 0; i < CALLS; i++) {
+        futures[i] = ask(1, 3, DO_ANSWER, 1 + i, bytes, BYTES);
+        if (i % 50 == 0)
+            net_turn(&net);
+    }
+    for (unsigned i = 0; i < 5000 && !future_done(futures[CALLS - 1]); i++)
+        net_turn(&net);
+    net_expect_failure(&net, futures[CALLS - 1], STATUS_BUSY, "too much waits for worker 3");
+    ck_assert_uint_eq(net.server->sessions[1].passing_held.messages, PASSING_MAX);
+    expect_answer(ask(1, 2, DO_ANSWER, 1, NULL, 0), 1);
+    raw_close(&raw);
+    rpc_peer_died(net.server, 3, "killed");
+    for (unsigned i = 0; i < CALLS - 1; i++) {
+        enum status status = net_await(&net, futures[i]);
+        ck_assert(status == STATUS_PEER_DIED || status == STATUS_BUSY);
+        future_release(futures[i]);
+    }
+    ck_assert_uint_eq(net.server->sessions[1].passing_held.messages, 0);
+    ck_assert_uint_eq(net.server->sessions[1].passing_held.bytes, 0);
+    ck_assert_uint_eq(ends[1].left_count, 1);
+    net_free(&net);
+}
+END_TEST
+
+/* A body of which only the beginning found room: its request fails, what follows is not disturbed. */
+START_TEST(test_no_room_for_a_body)
+{
+    static const uint8_t bytes[3 << 20];
+    start(1, NULL);
+    struct held_count *held = &net.server->sessions[1].passing_held;
+    held->bytes = RPC_BODY_BYTES_MAX - (2 << 20);
+    net_expect_failure(&net, ask(1, 2, DO_ANSWER, 1, bytes, sizeof bytes), STATUS_BUSY, "too much waits");
+    ck_assert_uint_eq(held->messages, 2);
+    held->bytes = 2 << 20;
+    struct future *next = ask(1, 2, DO_ANSWER, 1, bytes, sizeof bytes);
+    join(2, NULL);
+    expect_answer(next, 1);
+    ck_assert_uint_eq(ends[2].calls, 1);
+    ck_assert_uint_eq(held->bytes + held->messages, 0);
+    ck_assert_uint_eq(ends[1].left_count + ends[2].left_count, 0);
+    net_free(&net);
+}
+END_TEST
+
+/* An answer that is left out would strand whoever waits for it. */
+START_TEST(test_no_room_for_an_answer)
+{
+    struct raw raw;
+    start(1, NULL);
+    raw_join(&raw, &net, 3);
+    net.server->sessions[3].passing_held.messages = PASSING_MAX;
+    struct wire_header reply = to_client(1, 2);
+    reply.kind = WIRE_REPLY;
+    reply.left_us = 0;
+    raw_send(&raw, &reply);
+    raw_expect(&raw, WIRE_BYE, "not taken");
+    raw_close(&raw);
+    net_free(&net);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("rpc_forward");
+    TCase *calls = tcase_create("calls"), *deaths = tcase_create("ends"), *bad = tcase_create("bad");
+    tcase_add_test(calls, test_both_ways);
+    tcase_add_test(calls, test_bodies);
+    tcase_add_test(calls, test_lent_between_clients);
+    tcase_add_test(calls, test_before_it_has_joined);
+    tcase_set_timeout(calls, 60);
+    suite_add_tcase(suite, calls);
+    tcase_add_loop_test(deaths, test_a_client_dies, 0, (int)(sizeof end_worker_2 / sizeof *end_worker_2));
+    tcase_add_test(deaths, test_its_last_words_come_first);
+    tcase_add_test(deaths, test_the_server_ends);
+    tcase_add_test(deaths, test_a_later_incarnation);
+    tcase_set_timeout(deaths, 60);
+    suite_add_tcase(suite, deaths);
+    tcase_add_loop_test(bad, test_bad_message_to_a_client, 0,
+                        (int)(sizeof bad_messages / sizeof *bad_messages));
+    tcase_add_loop_test(bad, test_forged_source, 0, 2);
+    tcase_add_test(bad, test_repeated_request);
+    tcase_add_test(bad, test_a_destination_takes_nothing);
+    tcase_add_test(bad, test_no_room_for_a_body);
+    tcase_add_test(bad, test_no_room_for_an_answer);
+    tcase_set_timeout(bad, 60);
+    suite_add_tcase(suite, bad);
+    return suite_run(suite);
+}

@@ -1,0 +1,176 @@
+/* Calls between clients, which have no connection to each other: by way of the lowest server.
+ *
+ * A client's session with another client begins with the first message, ends with BYE or a death, and is like
+ * any other in between: request ids, a window of those seen, bodies, references of its own. Its messages go
+ * through the connection to worker 0, in order with all others there, and worker 0 passes them on as they
+ * are: it has checked their headers, and that the source is the connection's own worker. What it cannot
+ * pass on at once waits in the destination's queue, within what each source may have waiting. When a client's
+ * session ends, worker 0 says BYE to the others in that client's name, behind all that it had sent them; so
+ * nobody waits for the dead, and what the dead sent last still counts before their end.
+ *
+ * A client learns another's incarnation from its first message. Later messages of an older one are dropped;
+ * one of a newer one ends the session and begins the next. */
+#include "worker/net/rpc_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- a client ---- */
+
+/* Servers have the lowest server's role, and clients another. */
+static bool is_client(const struct rpc *rpc, uint16_t worker)
+{
+    return worker < rpc->config.workers && rpc->roster[worker] != rpc->roster[0];
+}
+
+static void begin(struct rpc *rpc, struct rpc_session *session, uint16_t worker, uint32_t incarnation)
+{
+    session_begin(session, worker, rpc->roster[worker], incarnation);
+    session->is_forwarded = true;
+}
+
+struct rpc_session *forward_begin(struct rpc *rpc, uint16_t worker)
+{
+    if (rpc->is_server || !rpc->sessions[0].is_live || !is_client(rpc, worker) ||
+        rpc->sessions[worker].was_live)
+        return NULL;
+    begin(rpc, &rpc->sessions[worker], worker, 0);
+    return &rpc->sessions[worker];
+}
+
+struct rpc_session *forward_find(struct rpc *rpc, const struct wire_header *header, const char **fault)
+{
+    uint16_t source = header->source;
+    bool is_call = header->kind == WIRE_REQUEST || header->kind == WIRE_PIECE;
+    *fault = NULL;
+    if (!is_client(rpc, source) || source == rpc->config.worker)
+        *fault = "the source is no client whose messages are passed on";
+    else if (header->kind == WIRE_HELLO || header->kind == WIRE_WELCOME)
+        *fault = "a greeting that was passed on";
+    if (*fault != NULL)
+        return NULL;
+    struct rpc_session *session = &rpc->sessions[source];
+    bool is_older = session->was_live && header->incarnation < session->incarnation;
+    bool is_newer = session->was_live && header->incarnation > session->incarnation;
+    if (session->is_live && session->incarnation != 0 && is_newer && is_call)
+        session_end_quietly(rpc, session, STATUS_PEER_DIED, "replaced by a later incarnation");
+    if (session->is_live && (!is_older || header->incarnation == 0)) {
+        session->incarnation = is_newer ? header->incarnation : session->incarnation;
+        return session;
+    }
+    if (session->is_live || !is_call || (session->was_live && !is_newer)) {
+        rpc->counters.stale++;
+        return NULL;
+    }
+    begin(rpc, session, source, header->incarnation);
+    return session;
+}
+
+void forward_end_all(struct rpc *rpc)
+{
+    for (size_t i = 0; i < rpc->config.workers; i++)
+        if (rpc->sessions[i].is_live && rpc->sessions[i].is_forwarded)
+            session_end_quietly(rpc, &rpc->sessions[i], STATUS_PEER_DIED,
+                                "the server that passed on its messages is gone");
+}
+
+/* ---- the lowest server ---- */
+
+static const char *check_route(const struct rpc *rpc, const struct rpc_session *from,
+                               const struct wire_header *header)
+{
+    if (rpc->config.worker != 0)
+        return "the destination is another worker";
+    if (!is_client(rpc, header->destination) || !is_client(rpc, from->worker) ||
+        header->destination == from->worker)
+        return "the destination is no client to whom messages are passed on";
+    if (header->kind == WIRE_HELLO || header->kind == WIRE_WELCOME)
+        return "a greeting for another worker";
+    return from->answers_held.bytes > HELD_BYTES_MAX ? "its answers are not taken" : NULL;
+}
+
+static void say_in_name(struct rpc *rpc, const struct rpc_session *speaker, uint16_t worker,
+                        struct rpc_session *to, struct wire_header *header, const char *text)
+{
+    struct wire_header said;
+    rpc_header(rpc, &said, header->kind, to->worker);
+    said.source = worker;
+    said.incarnation = speaker->incarnation;
+    said.status = header->status;
+    said.method = header->method;
+    said.request = header->request;
+    send_notice(rpc, to, &said, text);
+}
+
+static void say_bye_for(struct rpc *rpc, struct rpc_session *gone, struct rpc_session *to, const char *text)
+{
+    struct wire_header bye = {.kind = WIRE_BYE};
+    say_in_name(rpc, gone, gone->worker, to, &bye, text);
+}
+
+/* A request that finds no room fails, with its pieces; anything else cannot be left out. */
+static const char *refuse(struct rpc *rpc, struct rpc_session *from, struct rpc_session *to,
+                          const struct wire_header *header)
+{
+    bool is_piece = header->kind == WIRE_PIECE && header->args[PIECE_KIND] == WIRE_REQUEST;
+    if (header->kind != WIRE_REQUEST && !is_piece)
+        return "its messages for another worker are not taken";
+    from->refused_destination = header->destination;
+    from->refused_request = is_piece ? header->request : 0;
+    if (is_piece)
+        return NULL;
+    char text[WIRE_ERROR_TEXT_MAX];
+    struct wire_header reply = {
+        .kind = WIRE_REPLY, .status = STATUS_BUSY, .method = header->method, .request = header->request};
+    snprintf(text, sizeof text, "too much waits for worker %u already", header->destination);
+    say_in_name(rpc, to, header->destination, from, &reply, text);
+    return NULL;
+}
+
+static bool is_of_refused(const struct rpc_session *from, const struct wire_header *header)
+{
+    bool is_request = header->kind == WIRE_REQUEST && header->body_bytes != 0;
+    bool is_piece = header->kind == WIRE_PIECE && header->args[PIECE_KIND] == WIRE_REQUEST;
+    return (is_request || is_piece) && header->request == from->refused_request &&
+           header->destination == from->refused_destination;
+}
+
+const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct wire_header *header,
+                         struct endpoint_message *message)
+{
+    const char *fault = check_route(rpc, from, header);
+    if (fault != NULL) {
+        endpoint_release(message);
+        return fault;
+    }
+    struct rpc_session *to = &rpc->sessions[header->destination];
+    from->passes = to->passes = true;
+    if (to->was_live && !to->is_live) {
+        endpoint_release(message);
+        if (header->kind == WIRE_REQUEST || header->kind == WIRE_PIECE)
+            say_bye_for(rpc, to, from, "it has no session");
+        return NULL;
+    }
+    to->worker = header->destination;
+    enum status status =
+        is_of_refused(from, header) ? STATUS_BUSY : send_passing(rpc, to, from->worker, message);
+    if (status == STATUS_OK)
+        return NULL;
+    endpoint_release(message);
+    if (status == STATUS_BUSY)
+        return refuse(rpc, from, to, header);
+    session_lose(rpc, to);
+    return NULL;
+}
+
+/* Also to those who are not here yet, for whom something may wait. */
+void forward_tell_end(struct rpc *rpc, struct rpc_session *gone, const char *text)
+{
+    if (!gone->passes || rpc->is_closing)
+        return;
+    for (size_t i = 0; i < rpc->config.workers; i++) {
+        struct rpc_session *to = &rpc->sessions[i];
+        if (to != gone && to->passes && (to->is_live || !to->was_live))
+            say_bye_for(rpc, gone, to, text);
+    }
+}
