@@ -164,6 +164,20 @@ START_TEST(test_share_among_servers)
 }
 END_TEST
 
+/* The same where at least two of the three are clients, who speak by way of server 0. */
+START_TEST(test_share_among_clients)
+{
+    uint64_t number = 100;
+    rref_start(CLIENTS);
+    for (unsigned giver = 0; giver < MEMBERS; giver++)
+        for (unsigned taker = 0; taker < MEMBERS; taker++)
+            for (unsigned owner = 0; owner < MEMBERS; owner++)
+                if ((giver >= SERVERS) + (taker >= SERVERS) + (owner >= SERVERS) >= 2)
+                    share_once(giver, taker, owner, number++);
+    rref_end();
+}
+END_TEST
+
 /* A worker that has a reference already is given the same one again: two handles, counted twice. */
 START_TEST(test_shared_twice)
 {
@@ -301,6 +315,7 @@ int main(void)
     tcase_add_test(tcase, test_released_before_it_is_ready);
     tcase_add_test(tcase, test_objects_hold_references);
     tcase_add_test(tcase, test_share_among_servers);
+    tcase_add_test(tcase, test_share_among_clients);
     tcase_add_test(tcase, test_shared_twice);
     tcase_add_test(tcase, test_granted_in_a_reply);
     tcase_add_test(tcase, test_calls_keep_their_object);

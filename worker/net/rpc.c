@@ -183,10 +183,11 @@ uint32_t rpc_workers(const struct rpc *rpc)
 
 bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation)
 {
-    if (worker >= rpc->config.workers || !rpc->sessions[worker].is_live)
+    if (worker >= rpc->config.workers)
         return false;
-    *incarnation = rpc->sessions[worker].incarnation;
-    return true;
+    const struct rpc_session *session = &rpc->sessions[worker];
+    *incarnation = session->is_live ? session->incarnation : 0;
+    return session->is_live || forward_may_begin(rpc, worker);
 }
 
 struct endpoint *rpc_endpoint(struct rpc *rpc)

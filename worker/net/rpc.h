@@ -139,7 +139,8 @@ uint16_t rpc_worker(const struct rpc *rpc);
 uint32_t rpc_incarnation(const struct rpc *rpc);
 uint32_t rpc_workers(const struct rpc *rpc);
 
-/* Whether `worker` can be called now (or is this one), and which incarnation of it that would reach. */
+/* Whether `worker` can be called now (or is this one), and which incarnation of it that would reach; 0: of
+ * another client that has not been heard of yet, any. */
 bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation);
 
 /* A client's WELCOME payload, of the first server it joined: the job's JSON, zero-terminated, valid as long

@@ -29,10 +29,15 @@ static void begin(struct rpc *rpc, struct rpc_session *session, uint16_t worker,
     session->is_forwarded = true;
 }
 
+bool forward_may_begin(const struct rpc *rpc, uint16_t worker)
+{
+    return !rpc->is_server && rpc->sessions[0].is_live && is_client(rpc, worker) &&
+           !rpc->sessions[worker].was_live;
+}
+
 struct rpc_session *forward_begin(struct rpc *rpc, uint16_t worker)
 {
-    if (rpc->is_server || !rpc->sessions[0].is_live || !is_client(rpc, worker) ||
-        rpc->sessions[worker].was_live)
+    if (!forward_may_begin(rpc, worker))
         return NULL;
     begin(rpc, &rpc->sessions[worker], worker, 0);
     return &rpc->sessions[worker];

@@ -373,6 +373,7 @@ void arrival_drop(struct rpc_arrival *arrival);
 /* ---- rpc_forward.c ---- */
 
 /* A client: the session with another client that a call of ours begins; NULL: none can. */
+bool forward_may_begin(const struct rpc *rpc, uint16_t worker);
 struct rpc_session *forward_begin(struct rpc *rpc, uint16_t worker);
 /* A client: whose session a message is of that came by way of the lowest server. NULL: nobody's, it is to be
  * dropped; *fault: what the server did wrong. */

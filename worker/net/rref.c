@@ -211,7 +211,7 @@ enum status rrefs_check_owner(const struct rrefs *rrefs, uint16_t owner, uint64_
 {
     uint32_t incarnation;
     if (rpc_reaches(rrefs->rpc, owner, &incarnation) &&
-        (uint64_t)incarnation << RREF_COUNTER_BITS == number - rref_short(number))
+        (incarnation == 0 || (uint64_t)incarnation << RREF_COUNTER_BITS == number - rref_short(number)))
         return STATUS_OK;
     return error_set(error, STATUS_PEER_DIED, "worker %u, which had object %llu, is gone", owner,
                      rref_short(number));

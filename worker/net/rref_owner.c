@@ -268,7 +268,8 @@ static enum status create(struct rrefs *rrefs, const struct rref_class *class, s
     return status;
 }
 
-/* A caller whose session ended meanwhile is not counted; then nobody is. */
+/* args[0]: the incarnation that was asked, or 0. Between clients it may be that another one is there by now,
+ * whose answer nobody waits for. A caller whose session ended meanwhile is not counted; then nobody is. */
 void owner_on_remote(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct rrefs *rrefs = context;
@@ -278,6 +279,10 @@ void owner_on_remote(void *context, struct rpc_request *request, const struct rp
     if (message->tensor_count == 0 || name->dtype != WIRE_U8 || name->rank != 1 ||
         name->dims[0] > RREF_NAME_BYTES) {
         rpc_reject(request, "a constructor's name is a tensor of 1 to %d bytes", RREF_NAME_BYTES);
+        return;
+    }
+    if (message->args[0] != 0 && message->args[0] != rpc_incarnation(rrefs->rpc)) {
+        rpc_fail(request, STATUS_PEER_DIED, "worker %u, which was asked for an object, is gone", rrefs->self);
         return;
     }
     const struct rref_class *class = rrefs_class(rrefs, message->data[0], name->dims[0]);

@@ -37,10 +37,13 @@ static enum status on_claimed(struct future *future, void *arg)
     const struct rpc_message *value = future_value(future);
     enum status status = future_status(future);
     uint16_t owner = ref->link.owner;
+    struct error error;
     if (!rrefs_landed(rrefs))
         return status;
     ref->flights--;
-    if (value == NULL) {
+    if (value == NULL && rrefs_check_owner(rrefs, owner, ref->link.number, &error) != STATUS_OK) {
+        refuse(ref, STATUS_PEER_DIED, error.text);
+    } else if (value == NULL) {
         refuse(ref, status, future_text(future));
     } else if (ref->is_gone) {
         refuse(ref, STATUS_PEER_DIED, "the object's owner is gone");

@@ -275,9 +275,12 @@ enum status rpc_remote(struct rrefs *rrefs, uint16_t worker, const char *name,
 {
     struct rref *ref;
     struct rpc_message message = {0};
+    uint32_t incarnation = 0;
     if (name[0] == '\0' || strlen(name) > RREF_NAME_BYTES)
         return error_set(error, STATUS_INVALID, "a constructor's name has 1 to %d bytes", RREF_NAME_BYTES);
     name_class(&message, name, arguments);
+    if (rpc_reaches(rrefs->rpc, worker, &incarnation))
+        message.args[0] = incarnation;
     enum status status = user_take(rrefs, RREF_MAKING, worker, &ref, error);
     if (status != STATUS_OK)
         return status;
