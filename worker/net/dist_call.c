@@ -331,7 +331,7 @@ static enum status record(struct dist_call *call, struct variable *out[DIST_OUTP
     }
     call->has_called = answer->args[ANSWER_FLAGS] & ANSWER_CALLED;
     call->state = CALL_READY;
-    *out_count = node.outputs = answer->tensor_count;
+    *out_count = node.outputs = call->out_count = answer->tensor_count;
     memcpy(node.in, call->in, sizeof call->in);
     node.reaches_beyond = call->is_kept;
     let_future_go(call); // what is not lent has been copied

@@ -133,7 +133,7 @@ struct dist_call {
     bool is_kept, has_called, is_lent, is_ahead;
     bool was_walked; // BACKWARD has been sent: nothing is left to drop
     uint32_t wanted;
-    uint32_t in_count;
+    uint32_t in_count, out_count;
     struct variable *in[DIST_INPUTS_MAX];
     void *input_block[DIST_INPUTS_MAX];   // staged; until the node is let go
     void *output_block[DIST_OUTPUTS_MAX]; // staged gradients; until they are answered

@@ -53,7 +53,7 @@ static enum status send(struct dist_call *call, const struct tensor *const dout[
     struct dist_frame *frame = call->frame;
     struct rpc_message message = {.context = frame->context->id, .args = {[BACKWARD_CALL] = call->id}};
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < DIST_OUTPUTS_MAX && status == STATUS_OK; i++) {
+    for (uint32_t i = 0; i < call->out_count && status == STATUS_OK; i++) {
         if (dout[i] == NULL)
             continue;
         message.args[BACKWARD_OUTPUTS] |= (uint64_t)1 << i;
