@@ -164,7 +164,7 @@ static inline struct monotime stage_beat(void *arg)
                 rpc_turn(stage.cluster.members[i].rpc, (struct monotime){1});
         stage.is_turning = false;
     }
-    return monotime_now();
+    return monotime_add_us(monotime_now(), 200);
 }
 
 static inline void side_open(unsigned worker)
@@ -193,10 +193,10 @@ static inline void side_close(unsigned worker)
     struct side *side = &stage.sides[worker];
     if (side->rrefs == NULL)
         return;
+    dist_free(side->dist);
     tape_free(side->tape);
     rrefs_free(side->rrefs);
     dist_owner_free(side->owner);
-    dist_free(side->dist);
     cluster_end(&stage.cluster, (uint16_t)worker, "it ends", 0);
     *side = (struct side){0};
 }

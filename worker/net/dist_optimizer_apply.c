@@ -86,7 +86,7 @@ enum status local_take_norm(struct local *local, const struct participant *parti
     bool finite = true;
     enum status status = gather_all(local, participants, count, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
-        const struct member *member = &local->members[i];
+        const struct local_entry *member = &local->members[i];
         double sum = 0;
         status = gradients_square_sum(member->group->used, member->object->entry->parameter, &sum, error);
         local->sums[i] = word_of_double(sum);
@@ -117,12 +117,12 @@ static enum status check_numbers(const struct local *local, const struct partici
     return status;
 }
 
-/* The one context that is through with the parameters; 0: several are. */
-static enum status check_readers(const struct local *local, uint64_t context, struct error *error)
+static enum status check_readers(const struct local *local, const struct participant *participants,
+                                 uint32_t count, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
-        status = owned_may_change(local->groups[g].owned, context, error);
+        status = owned_may_change(local->groups[g].owned, participants, count, error);
     return status;
 }
 
@@ -151,7 +151,7 @@ enum status local_take_step(struct local *local, const struct participant *parti
     const bool clips = double_of_word(words[STEP_MAX_NORM]) > 0;
     enum status status = check_numbers(local, participants, count, error);
     if (status == STATUS_OK)
-        status = check_readers(local, count == 1 ? participants[0].context : 0, error);
+        status = check_readers(local, participants, count, error);
     if (status == STATUS_OK && !(clips && count > 1))
         status = gather_all(local, participants, count, error);
     if (status == STATUS_OK && !clips)

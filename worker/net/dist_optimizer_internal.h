@@ -59,10 +59,6 @@ void owned_parameter_reply(struct owned_parameter *parameter, enum owned_values 
 enum status owned_parameter_take(struct owned_parameter *parameter, enum owned_values kind,
                                  const struct rpc_message *message, struct error *error);
 
-/* Can its values be changed, now that `context` (0: nobody) is through with them? STATUS_BUSY says who not.
- */
-enum status owned_may_change(const struct owned *owned, uint64_t context, struct error *error);
-
 /* ---- the functions of the two classes ---- */
 
 /* "parameter"; its value is what rref_to_here fetches. */
@@ -117,7 +113,7 @@ struct group {
     uint32_t members;
 };
 
-struct member {
+struct local_entry {
     struct owned_parameter *object; // in use until the optimizer ends
     uint64_t number;
     struct group *group;
@@ -133,16 +129,21 @@ struct participant {
     uint64_t words[STEP_WORDS];
 };
 
+/* Can the object's values be changed, now that the contexts of `count` participants are through with them?
+ * STATUS_BUSY says who is not. */
+enum status owned_may_change(const struct owned *owned, const struct participant *participants,
+                             uint32_t count, struct error *error);
+
 enum round { ROUND_NONE, ROUND_NORM, ROUND_STEP };
 
 struct local {
     struct dist_owner *owner;
     struct local *next;
     uint64_t words[NEW_WORDS];
-    uint32_t *indices;      // (count) of its parameters, in the whole optimizer's list
-    struct member *members; // (count)
-    uint64_t *sums;         // (count) square sums, doubles' bits: a reply within one worker is not copied
-    struct group *groups;   // (group_count)
+    uint32_t *indices;           // (count) of its parameters, in the whole optimizer's list
+    struct local_entry *members; // (count)
+    uint64_t *sums;       // (count) square sums, doubles' bits: a reply within one worker is not copied
+    struct group *groups; // (group_count)
     struct participant *participants;
     uint32_t count, group_count, participant_count;
     enum round round;

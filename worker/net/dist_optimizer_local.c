@@ -182,7 +182,7 @@ static enum status add_member(struct local *local, uint32_t i, uint16_t source, 
         return error_set(error, STATUS_INVALID, "object %llu is of class %s, expected a parameter",
                          (unsigned long long)number, class->name);
     }
-    struct member *member = &local->members[i];
+    struct local_entry *member = &local->members[i];
     member->object = object;
     member->number = number;
     const struct local *holder = member->object->entry->holder;
@@ -257,8 +257,8 @@ static void answer_info(void *object, struct rpc_request *request, const struct 
 }
 
 /* The moment that args[2] and args[3] name, and its parameter. */
-static enum status find_moment(struct local *local, const struct rpc_message *message, struct member **member,
-                               struct gradients **moment, struct error *error)
+static enum status find_moment(struct local *local, const struct rpc_message *message,
+                               struct local_entry **member, struct gradients **moment, struct error *error)
 {
     const uint64_t position = message->args[2], which = message->args[3];
     if (position >= local->count)
@@ -276,7 +276,7 @@ static enum status find_moment(struct local *local, const struct rpc_message *me
 static void answer_moment_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     struct error error = {0};
-    struct member *member = NULL;
+    struct local_entry *member = NULL;
     struct gradients *moment = NULL;
     enum status status = find_moment(object, message, &member, &moment, &error);
     if (status != STATUS_OK) {
@@ -298,7 +298,7 @@ static void answer_moment_get(void *object, struct rpc_request *request, const s
 static void answer_moment_set(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     struct error error = {0};
-    struct member *member = NULL;
+    struct local_entry *member = NULL;
     struct gradients *moment = NULL;
     enum status status = find_moment(object, message, &member, &moment, &error);
     const enum owned_values kind = message->args[3] == DIST_MOMENT_FIRST ? VALUES_FIRST : VALUES_SECOND;

@@ -110,14 +110,28 @@ static void owned_release(struct owned *owned)
         owned_free(owned);
 }
 
-enum status owned_may_change(const struct owned *owned, uint64_t context, struct error *error)
+/* Contexts that read it, but for the participants': their pieces may not all know yet that they had no part
+ * in the loss. */
+static uint32_t other_readers(const struct owned *owned, const struct participant *participants,
+                              uint32_t count)
+{
+    const struct dist *dist = owned->owner->dist;
+    const uint32_t all = dist_readers(dist, 0, owned->object);
+    uint32_t others = all;
+    for (uint32_t i = 0; i < count; i++)
+        others -= all - dist_readers(dist, participants[i].context, owned->object);
+    return others;
+}
+
+enum status owned_may_change(const struct owned *owned, const struct participant *participants,
+                             uint32_t count, struct error *error)
 {
     if (owned->versions != NULL)
         return dist_versions_can_advance(owned->versions)
                    ? STATUS_OK
                    : error_set(error, STATUS_BUSY, "all %u versions of %s are being read",
                                dist_versions_slots(owned->versions), owned->entries[0].parameter->name);
-    const uint32_t readers = dist_readers(owned->owner->dist, context, owned->object);
+    const uint32_t readers = other_readers(owned, participants, count);
     if (readers == 0)
         return STATUS_OK;
     return error_set(error, STATUS_BUSY,
@@ -259,7 +273,7 @@ static enum status set(struct owned_parameter *parameter, const struct rpc_messa
                        struct error *error)
 {
     struct owned *owned = parameter->owned;
-    enum status status = owned_may_change(owned, 0, error);
+    enum status status = owned_may_change(owned, NULL, 0, error);
     if (status == STATUS_OK)
         status = owned_parameter_take(parameter, VALUES_PARAMETER, message, error);
     if (status == STATUS_OK && owned->versions != NULL)
