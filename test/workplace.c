@@ -34,7 +34,7 @@ void workplace_write_job(const char *text)
 
 char *log_numbers(const char *path)
 {
-    static const char *const times[] = {",\"timing\"", "\tSamples/s:"};
+    static const char *const times[] = {",\"timing\"", "\tSamples/s:", "\tTokens/s:"};
     char *text = file_read(path), *rest, *kept = NULL;
     size_t bytes;
     FILE *stream = open_memstream(&kept, &bytes);
@@ -42,7 +42,7 @@ char *log_numbers(const char *path)
     for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
         if (strncmp(line, "{\"event\"", 8) == 0)
             continue;
-        for (unsigned i = 0; i < 2; i++) {
+        for (unsigned i = 0; i < sizeof times / sizeof times[0]; i++) {
             char *time = strstr(line, times[i]);
             if (time != NULL)
                 *time = '\0';

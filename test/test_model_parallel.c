@@ -1,0 +1,370 @@
+/* Whole runs of the kind model-parallel: jobs that end well, the same numbers wherever the parts lie, what is
+ * done with their checkpoints, and what becomes of a job when a worker dies or a signal comes. Resuming:
+ * test_model_parallel_resume.c. */
+#include "test/language_fixture.h"
+
+enum { PIDS_MAX = 16, WAY_SETS = 5 };
+
+/* ---- jobs that end well ---- */
+
+START_TEST(a_job_trains_logs_and_saves)
+{
+    server_run(workplace.run_dir, NULL, false);
+    char *json = file_read(workplace.jsonl), *text = file_read(workplace.log);
+    char *out = process_out(&daemon_process);
+    ck_assert_str_eq(out, text);
+    ck_assert_uint_eq(text_count(text, "Update "), 6);
+    ck_assert_uint_eq(text_count(text, "Epoch "), 2);
+    ck_assert_uint_eq(text_count(text, "\n"), 8);
+    ck_assert_uint_eq(text_count(json, "\n"), 10);
+    ck_assert_uint_eq(text_count(json, ",\"lr\":0.5,\"samples\":12,\"timing\":"), 6);
+    ck_assert_uint_eq(text_count(json, ",\"held_out\":null,"), 2);
+    ck_assert_ptr_nonnull(strstr(json, "\"servers\":1,\"trainers\":1,\"batch\":3,\"threads\":1,"
+                                       "\"part_threads\":[1,1,1]}}"));
+    /* Between two epochs the parts and their parameters are there, and no context. */
+    ck_assert_uint_eq(text_count(json, ",\"contexts\":[0,0],\"pieces\":[0,0]}}"), 2);
+    ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"finished\",\"updates\":6,"));
+    expect_nothing_left("run", "finished");
+    ck_assert(run_has("run", "checkpoints/00000002/manifest.json"));
+    ck_assert(run_has("run", "checkpoints/00000006/manifest.json"));
+    free(json);
+    free(text);
+    free(out);
+}
+END_TEST
+
+/* Logs, model and momentum are the same bits wherever the parts lie and however their tensors travel. */
+START_TEST(the_same_numbers_wherever_the_parts_lie)
+{
+    static const char *const ways[][WAY_SETS] = {
+        {"/log/every=1"},
+        {"/transport=inline"},
+        {"/placement/lstm=server 0"},
+        {"/placement/embedding=trainer", "/placement/decoder=trainer"},
+        {"/server/count=3", "/placement/lstm=server 1", "/placement/decoder=server 2"},
+        {"/server/count=2", "/placement/decoder=server 1", "/transport=inline"},
+    };
+    const char *other[] = {"/seed=544", NULL};
+    char dir[192], name[16], path[192];
+    server_run(workplace.run_dir, NULL, false);
+    for (unsigned i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        snprintf(name, sizeof name, "way-%u", i);
+        server_run(place(dir, name, ""), ways[i], false);
+        expect_same_logs("run", name);
+        expect_same_checkpoint("run", name, 6);
+        expect_nothing_left(name, "finished");
+    }
+    server_run(place(dir, "other", ""), other, false);
+    char *a = log_numbers(workplace.jsonl), *b = log_numbers(place(path, "other", "episodes.jsonl"));
+    ck_assert_str_ne(a, b);
+    free(a);
+    free(b);
+}
+END_TEST
+
+/* Trainers in step sum their gradients in order, so that a run can be had again. */
+START_TEST(several_trainers_share_the_parts)
+{
+    static const char *const all[] = {"/trainers/count=3", "/placement/lstm=server 0", NULL};
+    static const char *const spread[] = {"/trainers/count=3", "/placement/lstm=server 1", "/server/count=2",
+                                         "/transport=inline", NULL};
+    static const char *const async[] = {"/trainers/count=3", "/placement/lstm=server 0",
+                                        "/server/round=async", NULL};
+    char dir[192];
+    server_run(workplace.run_dir, all, false);
+    server_run(place(dir, "spread", ""), spread, false);
+    expect_same_logs("run", "spread");
+    expect_same_checkpoint("run", "spread", 6);
+    server_run(place(dir, "async", ""), async, false);
+    char *json = file_read(workplace.jsonl), *text = run_text("async", "episodes.log");
+    ck_assert_uint_eq(text_count(json, ",\"samples\":36,"), 6);
+    ck_assert_uint_eq(text_count(text, "Epoch "), 2);
+    expect_nothing_left("run", "finished");
+    expect_nothing_left("spread", "finished");
+    expect_nothing_left("async", "finished");
+    free(json);
+    free(text);
+}
+END_TEST
+
+/* ---- texts ---- */
+
+/* Runs a command on a checkpoint; what it printed. */
+static char *command(const char *const *arguments, int wanted)
+{
+    const char *argv[4 + 2 * SETS_MAX] = {daemon_path()};
+    for (int argc = 1; *arguments != NULL; arguments++)
+        argv[argc++] = *arguments;
+    process_start(&daemon_process, workplace.folder, argv, NULL);
+    free(server_end(wanted));
+    return process_out(&daemon_process);
+}
+
+static char *evaluate(const char *checkpoint, const char *const *sets, int wanted)
+{
+    const char *arguments[4 + 2 * SETS_MAX] = {"evaluate", checkpoint, workplace.job_path};
+    for (int argc = 3; *sets != NULL; sets++) {
+        arguments[argc++] = "--set";
+        arguments[argc++] = *sets;
+    }
+    return command(arguments, wanted);
+}
+
+/* The checkpoint of the run's last update. */
+static const char *last_checkpoint(char path[192])
+{
+    char name[32];
+    snprintf(name, sizeof name, "checkpoints/%08u", last_update());
+    return place(path, "run", name);
+}
+
+/* What a run found out of the held-out lines, its checkpoint's model finds out again. */
+START_TEST(epochs_are_evaluated_and_so_are_checkpoints)
+{
+    const char *sets[SETS_MAX];
+    char wanted[128], path[192];
+    text_sets(sets);
+    server_run(workplace.run_dir, sets, false);
+    char *text = file_read(workplace.log), *json = file_read(workplace.jsonl);
+    float perplexity, loss;
+    unsigned tokens;
+    const char *epoch = strstr(text, "Epoch 2\t");
+    ck_assert_ptr_nonnull(epoch);
+    ck_assert_int_eq(sscanf(epoch,
+                            "Epoch 2\tLoss: %*f\tPerplexity: %*f\tHeld-out loss: %f\tHeld-out perplexity: "
+                            "%f\t(%u tokens)",
+                            &loss, &perplexity, &tokens),
+                     3);
+    ck_assert_uint_eq(tokens, 2 * (LANGUAGE_LINES / 4 * (LANGUAGE_LINE_WORDS + 1) / 2 - 1));
+    ck_assert_uint_eq(text_count(json, ",\"held_out\":{\"loss\":"), 2);
+    snprintf(wanted, sizeof wanted, "Perplexity: %.2f (%u tokens)\tLoss: %.4f\n", (double)perplexity, tokens,
+             (double)loss);
+    char *said = evaluate(last_checkpoint(path), sets, 0);
+    ck_assert_str_eq(said, wanted);
+    free(said);
+    free(text);
+    free(json);
+}
+END_TEST
+
+/* Every word is one of the text's, and as many come as were asked for. */
+static void expect_words(const char *text, unsigned count)
+{
+    char *copy = strdup(text), *rest;
+    unsigned found = (unsigned)text_count(text, "\n");
+    for (char *word = strtok_r(copy, " \n", &rest); word != NULL; word = strtok_r(NULL, " \n", &rest)) {
+        ck_assert_msg(strstr("<unk> the river runs to gr\xC3\xB6\xC3\x9F"
+                             "e sea , and",
+                             word) != NULL,
+                      "%s", word);
+        found++;
+    }
+    ck_assert_msg(found == count || found == count + 1, "%u words in: %s", found,
+                  text); /* the last newline */
+    free(copy);
+}
+
+START_TEST(a_checkpoint_writes_text)
+{
+    const char *sets[SETS_MAX];
+    char path[192];
+    text_sets(sets);
+    server_run(workplace.run_dir, sets, false);
+    last_checkpoint(path);
+    const char *plain[] = {"generate", path, NULL};
+    const char *same[] = {"generate", path, "--words", "100", "--seed=1", "--temperature", "1.0", NULL};
+    const char *other[] = {"generate", "--seed", "2", path, NULL};
+    const char *few[] = {"generate", path, "--words", "7", "--temperature", "0.5", NULL};
+    char *a = command(plain, 0), *b = command(same, 0), *c = command(other, 0), *d = command(few, 0);
+    ck_assert_str_eq(a, b);
+    ck_assert_str_ne(a, c);
+    expect_words(a, 100);
+    expect_words(d, 7);
+    free(a);
+    free(b);
+    free(c);
+    free(d);
+}
+END_TEST
+
+START_TEST(text_that_cannot_be_written_is_told)
+{
+    const char *sets[SETS_MAX];
+    char path[192], shell[512];
+    text_sets(sets);
+    server_run(workplace.run_dir, NULL, false);
+    place(path, "run", "checkpoints/00000006");
+    const char *synthetic[] = {"generate", path, NULL}, *none[] = {"generate", "/nowhere", NULL};
+    const char *two[] = {"generate", path, path, NULL}, *words[] = {"generate", path, "--words", "-1", NULL};
+    const char *hot[] = {"generate", path, "--temperature", "inf", NULL};
+    free(command(synthetic, 78));
+    free(command(none, 66));
+    free(command(two, 64));
+    free(command(words, 64));
+    free(command(hot, 64));
+    free(evaluate(place(path, "run", "checkpoints/00000006/model.safetensors"), sets, 66));
+    server_run(workplace.run_dir, sets, false);
+    snprintf(shell, sizeof shell, "cd '%s/checkpoints' && mv 00000030 x && printf z >> x/vocabulary.txt",
+             workplace.run_dir);
+    ck_assert_int_eq(last_update(), 30);
+    ck_assert_int_eq(system(shell), 0);
+    const char *damaged[] = {"generate", place(path, "run", "checkpoints/x"), NULL};
+    free(command(damaged, 65));
+    workplace_write_job(TINY_JOB);
+    snprintf(shell, sizeof shell, "cp '%s' '%s/job.json'", workplace.job_path, workplace.run_dir);
+    ck_assert_int_eq(system(shell), 0);
+    free(command(damaged, 78));
+    snprintf(shell, sizeof shell, "echo '{' > '%s/job.json'", workplace.run_dir);
+    ck_assert_int_eq(system(shell), 0);
+    free(command(damaged, 65));
+}
+END_TEST
+
+/* Before anybody starts, and before a run directory is made. */
+START_TEST(what_is_wrong_with_a_text_is_told_first)
+{
+    static const struct {
+        const char *text; /* of bad.txt; NULL: it is not there */
+        const char *set, *words;
+        int code;
+    } cases[] = {
+        {NULL, "/data/path=%s/bad.txt", "bad.txt: ", 66},
+        {NULL, "/data/path=%s/build/data/kjv.txt", "`scripts/data kjv` writes it", 66},
+        {"one two\nthree \xFF four\n", "/data/path=%s/bad.txt",
+         "bad.txt:2: not UTF-8 (byte 0xff at column 7)", 65},
+        {"\n \n", "/data/path=%s/bad.txt", "bad.txt: no words", 78},
+        {"one two three\n", "/data/path=%s/bad.txt", "bad.txt: ", 78},
+        {NULL, "/trainers/batch=10000", "tale.txt: ", 78},
+        {NULL, "/evaluation/batch=500", "tale.txt: too little is held out to evaluate 500 columns", 78},
+        {NULL, "/data/steps=65536", NULL, 0},
+        {NULL, "/init=/nowhere/model.safetensors", "/nowhere/model.safetensors: ", 66},
+    };
+    const char *sets[SETS_MAX];
+    char set[192];
+    text_sets(sets);
+    if (cases[_i].text != NULL)
+        language_write("bad.txt", cases[_i].text);
+    const char *folder = strstr(cases[_i].set, "%s");
+    snprintf(set, sizeof set, "/data/path=%s%s", workplace.folder, folder != NULL ? folder + 2 : "");
+    sets[6] = folder != NULL ? set : cases[_i].set;
+    sets[7] = NULL;
+    const char *arguments[SETS_MAX * 2] = {"check", workplace.job_path};
+    for (int i = 0; sets[i] != NULL; i++) {
+        arguments[2 + 2 * i] = "--set";
+        arguments[3 + 2 * i] = sets[i];
+    }
+    free(command(arguments, cases[_i].code));
+    char *said = process_err(&daemon_process);
+    ck_assert_msg(cases[_i].words == NULL ? said[0] == '\0' : strstr(said, cases[_i].words) != NULL,
+                  "expected \"%s\" in: %s", cases[_i].words, said);
+    free(said);
+    if (cases[_i].code == 0)
+        return;
+    server_start(workplace.run_dir, sets, false, NULL);
+    expect_said(server_end(cases[_i].code), cases[_i].words);
+    ck_assert(!run_has("run", ""));
+}
+END_TEST
+
+/* ---- jobs that end otherwise ---- */
+
+/* No process of the job is left, no socket, and the log ends with a whole line, the end's. */
+static void expect_clean_end(const pid_t *pids, size_t count, const char *event)
+{
+    char wanted[64], shell[192];
+    for (size_t i = 0; i < count; i++)
+        ck_assert_msg(kill(pids[i], 0) != 0 && errno == ESRCH, "process %d is left", (int)pids[i]);
+    snprintf(shell, sizeof shell, "test -z \"$(find '%s/coalesced' -type s)\"", workplace.folder);
+    ck_assert_int_eq(system(shell), 0);
+    char *log = file_read(workplace.jsonl);
+    snprintf(wanted, sizeof wanted, "\n{\"event\":\"%s\",\"updates\":%u,", event, last_update());
+    char *last = strstr(log, wanted);
+    ck_assert_msg(last != NULL && strchr(last + 1, '\n') == log + strlen(log) - 1, "no %s in: %s", wanted,
+                  log);
+    free(log);
+}
+
+/* Two servers and two trainers. */
+static const char *const four[] = {"/server/count=2", "/trainers/count=2", "/placement/lstm=server 1", NULL};
+
+START_TEST(a_killed_worker_ends_the_job)
+{
+    static const char *const workers[] = {"pserver --index 0", "pserver --index 1", "trainer --index 2",
+                                          "trainer --index 3"};
+    const char *sets[] = {four[0], four[1], four[2], _i % 2 == 0 ? "/transport=shared" : "/transport=inline",
+                          NULL};
+    pid_t pids[PIDS_MAX], victim;
+    server_start_endless(sets);
+    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
+    ck_assert_uint_eq(count, 4);
+    ck_assert_uint_eq(process_children(daemon_process.pid, workers[_i], &victim, 1), 1);
+    kill(victim, SIGKILL);
+    expect_said(server_end(70), "was killed by signal 9 (Killed)");
+    expect_clean_end(pids, count, "failed");
+}
+END_TEST
+
+/* The iteration that is running is finished, logged and saved, and everything given back. */
+START_TEST(ctrl_c_finishes_the_iteration_and_saves)
+{
+    pid_t pids[PIDS_MAX];
+    char name[64];
+    server_start_endless(_i == 0 ? NULL : four);
+    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
+    kill(daemon_process.pid, SIGINT);
+    expect_said(server_end(0), "the running round is finished first");
+    expect_clean_end(pids, count, "stopped");
+    expect_nothing_left("run", "stopped");
+    snprintf(name, sizeof name, "checkpoints/%08u/manifest.json", last_update());
+    ck_assert_msg(run_has("run", name), "there is no %s", name);
+}
+END_TEST
+
+/* A round that will never be full, for one of its trainers stands still: only giving it up ends the job. */
+START_TEST(a_second_signal_hurries)
+{
+    pid_t pids[PIDS_MAX], victim;
+    server_start_endless(four);
+    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
+    ck_assert_uint_eq(process_children(daemon_process.pid, "trainer --index 3", &victim, 1), 1);
+    kill(victim, SIGSTOP);
+    kill(daemon_process.pid, SIGTERM);
+    sleep_ms(300);
+    ck_assert_int_eq(kill(daemon_process.pid, 0), 0);
+    kill(daemon_process.pid, SIGTERM);
+    expect_said(server_end(0), "hurrying");
+    expect_clean_end(pids, count, "stopped");
+}
+END_TEST
+
+/* The means of its lines are the workers', so that nothing of the job changes now. */
+START_TEST(sighup_changes_nothing)
+{
+    server_start_endless(NULL);
+    kill(daemon_process.pid, SIGHUP);
+    ck_assert(file_wait_for(daemon_process.err_path, "is read again: nothing changes now\n", 20));
+    kill(daemon_process.pid, SIGTERM);
+    free(server_end(0));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("model_parallel");
+    TCase *runs = tcase_create("runs");
+    tcase_add_checked_fixture(runs, language_open, workplace_close);
+    tcase_set_timeout(runs, 170);
+    tcase_add_test(runs, a_job_trains_logs_and_saves);
+    tcase_add_test(runs, the_same_numbers_wherever_the_parts_lie);
+    tcase_add_test(runs, several_trainers_share_the_parts);
+    tcase_add_test(runs, epochs_are_evaluated_and_so_are_checkpoints);
+    tcase_add_test(runs, a_checkpoint_writes_text);
+    tcase_add_test(runs, text_that_cannot_be_written_is_told);
+    tcase_add_loop_test(runs, what_is_wrong_with_a_text_is_told_first, 0, 9);
+    tcase_add_loop_test(runs, a_killed_worker_ends_the_job, 0, 4);
+    tcase_add_loop_test(runs, ctrl_c_finishes_the_iteration_and_saves, 0, 2);
+    tcase_add_test(runs, a_second_signal_hurries);
+    tcase_add_test(runs, sighup_changes_nothing);
+    suite_add_tcase(suite, runs);
+    return suite_run(suite);
+}
