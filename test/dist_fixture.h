@@ -43,6 +43,7 @@ static struct stage {
     bool shared, is_slow, is_awake, is_turning_others, stalls[MEMBERS];
     unsigned knots_alive, objects, tables, workers;
     uint64_t turns;
+    unsigned kill_in, victim; /* turns of a root until that worker dies; 0: nobody */
     uint32_t pieces_max, contexts_max;
     struct error error;
 } stage;
@@ -332,6 +333,24 @@ static inline void dist_on_taken(void *context, uint16_t from, uint64_t tag, str
     side->object[tag] = rref;
 }
 
+static inline void dist_side_free(unsigned worker)
+{
+    struct dist_side *side = &stage.sides[worker];
+    dist_free(side->dist);
+    rrefs_free(side->rrefs);
+    side->dist = NULL;
+}
+
+/* Its death, and that all others are told of it. */
+static inline void dist_kill(unsigned worker)
+{
+    dist_side_free(worker);
+    cluster_end(&stage.cluster, (uint16_t)worker, "killed", 0);
+    for (unsigned i = 0; i < MEMBERS; i++)
+        if (stage.cluster.members[i].rpc != NULL)
+            rpc_peer_died(stage.cluster.members[i].rpc, (uint16_t)worker, "it was killed");
+}
+
 /* Some workers sleep for some turns: so messages of one worker are read now before, now after those of
  * another, however they were sent. */
 static inline bool dist_sleeps(unsigned worker)
@@ -347,6 +366,8 @@ static inline bool dist_sleeps(unsigned worker)
 static inline struct monotime dist_turn_others(void *arg)
 {
     const struct dist_side *self = arg;
+    if (stage.kill_in > 0 && !stage.is_turning_others && --stage.kill_in == 0)
+        dist_kill(stage.victim);
     for (unsigned i = 0; i < MEMBERS && !stage.is_turning_others; i++) {
         struct dist_side *side = &stage.sides[i];
         if (side == self || side->dist == NULL || stage.stalls[i] || dist_sleeps(i))
@@ -412,10 +433,11 @@ static inline struct rpc_config dist_rpc_config(unsigned worker)
 }
 
 /* `workers` of them: the cluster's servers, then its clients. */
-static inline void dist_start(const struct backend_ops *ops, bool shared, unsigned workers)
+static inline void dist_start_with(const struct backend_ops *ops, bool shared, unsigned workers,
+                                   uint32_t pieces_max)
 {
     stage = (struct stage){
-        .ops = ops, .shared = shared, .workers = workers, .pieces_max = 4096, .contexts_max = 16};
+        .ops = ops, .shared = shared, .workers = workers, .pieces_max = pieces_max, .contexts_max = 16};
     cluster_make_addresses(&stage.cluster);
     for (unsigned i = 0; i < workers; i++) {
         struct rpc_config config = dist_rpc_config(i);
@@ -427,6 +449,11 @@ static inline void dist_start(const struct backend_ops *ops, bool shared, unsign
     }
     for (unsigned i = 0; i < workers; i++)
         dist_side_start(i);
+}
+
+static inline void dist_start(const struct backend_ops *ops, bool shared, unsigned workers)
+{
+    dist_start_with(ops, shared, workers, 4096);
 }
 
 static inline void dist_turns(unsigned turns)
@@ -466,24 +493,6 @@ static inline void dist_object(unsigned owner, const char *class, unsigned name)
     }
     stage.objects = name >= stage.objects ? name + 1 : stage.objects;
     stage.tables += class[0] == 't';
-}
-
-static inline void dist_side_free(unsigned worker)
-{
-    struct dist_side *side = &stage.sides[worker];
-    dist_free(side->dist);
-    rrefs_free(side->rrefs);
-    side->dist = NULL;
-}
-
-/* Its death, and that all others are told of it. */
-static inline void dist_kill(unsigned worker)
-{
-    dist_side_free(worker);
-    cluster_end(&stage.cluster, (uint16_t)worker, "killed", 0);
-    for (unsigned i = 0; i < MEMBERS; i++)
-        if (stage.cluster.members[i].rpc != NULL)
-            rpc_peer_died(stage.cluster.members[i].rpc, (uint16_t)worker, "it was killed");
 }
 
 static inline struct dist_counts dist_counts_of(unsigned worker)

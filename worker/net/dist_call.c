@@ -375,11 +375,12 @@ enum status dist_call(struct dist_context *context, struct rref *object, uint32_
 {
     struct error error = {0};
     const struct asked asked = {object, function, numbers, number_count, in, in_count};
-    for (uint32_t i = 0; i < out_count; i++)
-        out[i] = NULL;
     enum status status = call_and_wait(&context->frame, &asked, out, out_count, &error);
-    if (status != STATUS_OK)
-        tape_fail(context->frame.tape, status, "%s", error.text);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    for (uint32_t i = 0; i < out_count; i++) // not before: `out` may be `in`
+        out[i] = NULL;
+    tape_fail(context->frame.tape, status, "%s", error.text);
     return status;
 }
 
