@@ -157,7 +157,7 @@ FUZZERS := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/normal.c kernels/ref/%,$(KERNELS)) \
                 $(wildcard worker/net/*.c worker/job/*.c worker/env/*.c) \
                 $(filter-out worker/data/loader.c worker/data/synthetic.c,$(wildcard worker/data/*.c)) \
-                worker/checkpoint_folder.c worker/checkpoint_manifest.c
+                worker/checkpoint_folder.c worker/checkpoint_manifest.c worker/segment.c
 
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) Makefile
 	@mkdir -p $(@D)
