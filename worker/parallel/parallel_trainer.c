@@ -103,11 +103,13 @@ enum status parallel_trainer_run(struct worker *worker, struct error *error)
         status = parallel_trainer_meet(&trainer, error);
     }
     for (;;) {
-        if (status == STATUS_SHUTDOWN && !trainer.over) {
+        const bool ending =
+            status == STATUS_SHUTDOWN || (status == STATUS_OK && parallel_trainer_ending(&trainer));
+        if (ending && !trainer.over)
             give_up(&trainer);
+        if (ending)
             status = STATUS_OK;
-        }
-        if (status != STATUS_OK || worker->leave)
+        if (status != STATUS_OK || (worker->leave && !background_busy(&trainer.saver.thread)))
             break;
         status = advance(&trainer, error);
     }
