@@ -32,15 +32,7 @@ static inline void language_write(const char *name, const char *text)
 /* Lines of words, each of which says something of the next: 240 tokens, line ends included. */
 static inline void language_write_text(void)
 {
-    static const char *const words[] = {"the",
-                                        "river",
-                                        "runs",
-                                        "to",
-                                        "gr\xC3\xB6\xC3\x9F"
-                                        "e",
-                                        "sea",
-                                        ",",
-                                        "and"};
+    static const char *const words[] = {"the", "river", "runs", "to", "fl\xC3\xBCss", "sea", ",", "and"};
     static char text[LANGUAGE_LINES * LANGUAGE_LINE_WORDS * 10];
     size_t length = 0;
     unsigned word = 3;

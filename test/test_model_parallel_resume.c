@@ -1,0 +1,147 @@
+/* Runs of the kind model-parallel that are broken off and resumed: whatever stopped them, their logs and
+ * their checkpoints are in the end those of a run that never stopped. */
+#include "test/language_fixture.h"
+
+enum { WAYS = 4, WAY_SETS = 8 };
+
+/* Random data; a text, whose state is carried on and whose learning rate falls on a plateau; parts on several
+ * servers; several trainers. Three updates to a line, so that a line's mean spans checkpoints. */
+static const char *const ways[WAYS][WAY_SETS] = {
+    {"/log/every=3"},
+    {"/log/every=3", "text"},
+    {"/log/every=3", "text", "/server/count=2", "/placement/decoder=server 1", "/transport=inline"},
+    {"/log/every=3", "text", "/trainers/count=2", "/placement/lstm=server 0"},
+};
+
+/* The settings of a way, with these in front; ended by NULL. */
+static void way_sets(const char *sets[SETS_MAX], const char *const *way, const char *stop, const char *every)
+{
+    unsigned count = 0;
+    sets[count] = NULL;
+    for (; *way != NULL; way++) {
+        if (strcmp(*way, "text") != 0) {
+            sets[count++] = *way;
+            continue;
+        }
+        text_sets(sets + count);
+        while (sets[count] != NULL)
+            count++;
+    }
+    sets[count++] = stop;
+    sets[count++] = every;
+    sets[count] = NULL;
+}
+
+/* An endless run whose supervisor is killed; its last update in the log. */
+static unsigned kill_a_run(const char *const *way)
+{
+    const char *sets[SETS_MAX];
+    way_sets(sets, way, "/stop={\"updates\":1000000000}", "/checkpoint/every=2");
+    server_start(workplace.run_dir, sets, false, NULL);
+    ck_assert(file_wait_for(workplace.jsonl, "{\"update\":6,", 90));
+    kill(daemon_process.pid, SIGKILL);
+    ck_assert_int_eq(process_wait(&daemon_process, 10), 128 + SIGKILL);
+    sleep_ms(200); /* for those who end with it */
+    return last_update();
+}
+
+/* Resumes `run` up to `updates`, and expects it to be what a run without a break is. */
+static void resume_and_compare(const char *const *way, unsigned updates, const char *said)
+{
+    const char *sets[SETS_MAX];
+    char stop[48], dir[192], *err;
+    snprintf(stop, sizeof stop, "/stop={\"updates\":%u}", updates);
+    way_sets(sets, way, stop, "/checkpoint/every=2");
+    server_start(workplace.run_dir, sets, true, NULL);
+    err = server_end(0);
+    ck_assert_msg(said == NULL || strstr(err, said) != NULL, "expected \"%s\" in: %s", said, err);
+    free(err);
+    server_run(place(dir, "whole", ""), sets, false);
+    expect_same_logs("run", "whole");
+    expect_same_checkpoint("run", "whole", updates);
+    expect_nothing_left("run", "finished");
+}
+
+/* The newest sound checkpoint may lie before a line that is logged, within a line, or within an epoch. */
+START_TEST(a_killed_run_goes_on)
+{
+    unsigned last = kill_a_run(ways[_i]);
+    resume_and_compare(ways[_i], last + 9 + last % 2, NULL);
+}
+END_TEST
+
+START_TEST(a_stopped_run_goes_on)
+{
+    static const char *const way[] = {"/log/every=1", NULL};
+    const char *sets[SETS_MAX];
+    way_sets(sets, way, "/stop={\"updates\":1000000000}", "/checkpoint/every=2");
+    server_start(workplace.run_dir, sets, false, NULL);
+    ck_assert(file_wait_for(workplace.jsonl, "{\"update\":4,", 90));
+    kill(daemon_process.pid, SIGTERM);
+    free(server_end(0));
+    unsigned last = last_update();
+    way_sets(sets, way, "/stop={\"updates\":1000000}", "/checkpoint/every=2");
+    server_start(workplace.run_dir, sets, true, NULL); /* and once more on the way */
+    char next[48];
+    snprintf(next, sizeof next, "{\"update\":%u,", last + 2);
+    ck_assert(file_wait_for(workplace.jsonl, next, 90));
+    kill(daemon_process.pid, SIGTERM);
+    free(server_end(0));
+    expect_nothing_left("run", "stopped");
+}
+END_TEST
+
+/* A worker's death ends the job; it is the command that takes it up again. */
+START_TEST(a_run_whose_worker_died_goes_on)
+{
+    const char *sets[SETS_MAX];
+    pid_t victim;
+    way_sets(sets, ways[1], "/stop={\"updates\":1000000000}", "/checkpoint/every=2");
+    server_start(workplace.run_dir, sets, false, NULL);
+    ck_assert(file_wait_for(workplace.jsonl, "{\"update\":6,", 90));
+    ck_assert_uint_eq(process_children(daemon_process.pid, "pserver --index 0", &victim, 1), 1);
+    kill(victim, SIGKILL);
+    free(server_end(70));
+    unsigned last = last_update();
+    resume_and_compare(ways[1], last + 5 + last % 2, "going on from ");
+}
+END_TEST
+
+/* Who lost the vocabulary, or the state, lost the checkpoint. */
+START_TEST(damaged_checkpoints_are_reported_and_left_out)
+{
+    static const char *const files[] = {"vocabulary.txt", "state.safetensors"};
+    const char *sets[SETS_MAX];
+    char shell[256];
+    way_sets(sets, ways[1], "/stop={\"updates\":15}", "/checkpoint/every=2");
+    server_run(workplace.run_dir, sets, false);
+    snprintf(shell, sizeof shell, "printf x >> '%s/checkpoints/00000015/%s'", workplace.run_dir, files[_i]);
+    ck_assert_int_eq(system(shell), 0);
+    resume_and_compare(ways[1], 17, files[_i]);
+}
+END_TEST
+
+/* Its lines are means over so many updates. */
+START_TEST(other_lines_are_refused)
+{
+    const char *other[] = {"/log/every=2", NULL};
+    server_run(workplace.run_dir, NULL, false);
+    server_start(workplace.run_dir, other, true, NULL);
+    expect_said(server_end(78), "/log/every (was 1, now 2); a resumed run may change /stop, /checkpoint and");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("model_parallel_resume");
+    TCase *runs = tcase_create("runs");
+    tcase_add_checked_fixture(runs, language_open, workplace_close);
+    tcase_set_timeout(runs, 170);
+    tcase_add_loop_test(runs, a_killed_run_goes_on, 0, WAYS);
+    tcase_add_test(runs, a_stopped_run_goes_on);
+    tcase_add_test(runs, a_run_whose_worker_died_goes_on);
+    tcase_add_loop_test(runs, damaged_checkpoints_are_reported_and_left_out, 0, 2);
+    tcase_add_test(runs, other_lines_are_refused);
+    suite_add_tcase(suite, runs);
+    return suite_run(suite);
+}
