@@ -67,6 +67,18 @@ START_TEST(updates_and_epochs_arrive_whole)
 }
 END_TEST
 
+START_TEST(holdings_arrive_whole)
+{
+    const struct control_status status = {1, 2, 3, 4, UINT32_MAX};
+    ck_assert_int_eq(control_send(ends[0], CONTROL_STATUS, &status, sizeof status), STATUS_OK);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_STATUS, &status, sizeof status - 1), STATUS_OK);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
+    ck_assert_uint_eq(message.kind, CONTROL_STATUS);
+    ck_assert_mem_eq(&message.body.status, &status, sizeof status);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_INVALID);
+}
+END_TEST
+
 START_TEST(start_carries_the_job_behind_its_struct)
 {
     char body[sizeof(struct control_start) + 4];
@@ -120,6 +132,7 @@ int main(void)
     tcase_add_checked_fixture(line, setup, teardown);
     tcase_add_test(line, messages_arrive_whole_and_in_order);
     tcase_add_test(line, updates_and_epochs_arrive_whole);
+    tcase_add_test(line, holdings_arrive_whole);
     tcase_add_test(line, start_carries_the_job_behind_its_struct);
     tcase_add_test(line, unknown_short_and_long_messages_are_refused);
     tcase_add_test(line, a_full_line_does_not_block_and_a_closed_one_is_told);

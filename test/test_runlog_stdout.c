@@ -100,6 +100,23 @@ START_TEST(updates_have_a_progress_line_too)
 }
 END_TEST
 
+START_TEST(a_language_models_progress_is_in_tokens)
+{
+    const struct control_update update = {
+        .update = 400, .loss = 0, .lr = 5, .samples = 700, .timing = {.round_s = 0.5}};
+    int screen = stdout_to_terminal();
+    job.kind = JOB_MODEL_PARALLEL;
+    open_log();
+    ck_assert_int_eq(runlog_update(runlog, &update, &error), STATUS_OK);
+    close_log();
+    char *seen = drain(screen);
+    ck_assert_str_eq(seen, "Update 400\tLoss: 0.0000\tPerplexity: 1.00\tLr: 5\tTokens/s: 1400\n" CLEAR
+                           "update 400  loss 0.0000  perplexity 1.00  1400 tokens/s" CLEAR);
+    free(seen);
+    close(screen);
+}
+END_TEST
+
 /* Ten times a second at most, by the clock that this test reads around it. */
 START_TEST(a_fast_job_redraws_seldom)
 {
@@ -235,6 +252,7 @@ int main(void)
     tcase_set_timeout(screen, 2 * PATIENCE_S);
     tcase_add_test(screen, a_terminal_has_the_lines_and_a_progress_line);
     tcase_add_test(screen, updates_have_a_progress_line_too);
+    tcase_add_test(screen, a_language_models_progress_is_in_tokens);
     tcase_add_test(screen, a_fast_job_redraws_seldom);
     tcase_add_test(screen, a_pipe_has_the_lines_and_nothing_else);
     tcase_add_test(screen, a_pipe_that_nobody_reads_stops_nobody);

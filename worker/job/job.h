@@ -117,8 +117,8 @@ struct job {
         uint64_t updates, epochs;
     } stop;
     struct {
-        uint64_t
-            every; /* episodes or updates between two lines of episodes.log; episodes.jsonl has them all */
+        uint64_t every; /* episodes or updates between two lines of episodes.log; episodes.jsonl has them
+                           all, but those of a model-parallel job are the same in both */
     } log;
 
     /* ---- parameter-server ---- */
