@@ -121,7 +121,7 @@ START_TEST(clipping_is_what_it_is_by_hand)
                                     2e-7);
         dist_context_free(context);
         dist_optimizer_free(optimizer);
-        stage_turns(20); // until the owners have let go of the parameters
+        await_optimizers(0);
     }
     model_release(&model);
     stage_close_empty();
@@ -135,7 +135,7 @@ static void some_move(enum optimizer_kind kind)
 {
     enum { COUNT = 2 * PART_VALUES };
     static const unsigned owners[] = {0, 1};
-    float first[COUNT], all[COUNT], some[COUNT];
+    float first[COUNT], all[COUNT] = {0}, some[COUNT] = {0};
     struct rref *biases[2];
     for (unsigned turn = 0; turn < 2; turn++) {
         struct model model;
@@ -178,7 +178,7 @@ START_TEST(some_parameters_move_as_all_do)
 {
     static const unsigned owners[] = {0, 1};
     enum { COUNT = 2 * PART_VALUES };
-    float all[COUNT], some[COUNT];
+    float all[COUNT] = {0}, some[COUNT] = {0};
     for (unsigned turn = 0; turn < 2; turn++) {
         struct model model;
         struct dist_optimizer *optimizers[2];

@@ -2,7 +2,6 @@
  * values, and messages that no caller of ours sends. Nothing of it may cost the owner anything. */
 #include "test/optimizer_stage.h"
 #include "test/workplace.h"
-#include "worker/net/dist_optimizer_internal.h"
 
 static const uint16_t one_participant[] = {TRAINER}, two_participants[] = {0, TRAINER};
 static const unsigned owners[] = {0, 1};
@@ -84,12 +83,12 @@ START_TEST(no_parameter_has_two_optimizers)
     STAGE_OK(make(&good, &again[0], 1));
     dist_optimizer_free(optimizer);
     dist_optimizer_free(first);
-    stage_turns(20);
+    await_optimizers(0);
     STAGE_OK(make(&good, &again[1], 1));
     dist_optimizer_free(optimizer);
     rref_release(again[0]);
     rref_release(again[1]);
-    stage_turns(20);
+    await_optimizers(0);
     expect_works();
     close_model();
 }
@@ -108,7 +107,7 @@ START_TEST(async_needs_versions)
     open_model(2);
     STAGE_OK(make(&config, model.parameters, 4));
     dist_optimizer_free(optimizer);
-    stage_turns(20);
+    await_optimizers(0);
     config.participants = two_participants;
     config.participant_count = 2;
     STAGE_FAILS(make(&config, model.parameters, 4), STATUS_INVALID,
@@ -178,7 +177,7 @@ START_TEST(wrong_numbers_of_values)
     STAGE_FAILS(dist_optimizer_moment_set(optimizer, 4, DIST_MOMENT_FIRST, values, 16, &stage.error),
                 STATUS_INVALID, "parameter 4 of an optimizer that has 4");
     dist_optimizer_free(optimizer);
-    stage_turns(20);
+    await_optimizers(0);
     struct dist_optimizer_config config = good;
     config.settings.sgd.momentum = 0.5;
     STAGE_OK(make(&config, model.parameters, 4));
@@ -396,7 +395,7 @@ START_TEST(calls_of_functions_that_do_not_fit)
     rref_release(local);
     rref_release(stage.sides[TRAINER].taken[1]);
     dist_optimizer_free(optimizer);
-    stage_turns(20);
+    await_optimizers(0);
     expect_works();
     close_model();
 }

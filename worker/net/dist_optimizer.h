@@ -108,7 +108,8 @@ enum status dist_optimizer_new(struct dist_optimizer **out, struct dist *dist,
                                const struct dist_optimizer_config *config, struct rref *const parameters[],
                                uint32_t count, struct error *error);
 
-/* The local optimizers end with the last handle on any worker. */
+/* The local optimizers end with the last handle on any worker, and let go of their parameters; this does not
+ * wait for it, and until then the parameters cannot have another optimizer. */
 void dist_optimizer_free(struct dist_optimizer *optimizer);
 
 /* Gives another worker the references to the local optimizers, one for each owner of parameters, all under
