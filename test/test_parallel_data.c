@@ -47,9 +47,9 @@ START_TEST(random_data_has_the_jobs_shapes_and_epochs)
     for (int i = 0; i < 50; i++)
         ck_assert(targets[i] >= 0 && targets[i] < 3);
     parallel_data_batch(&data, 1, 8, tokens, others);
-    ck_assert(memcmp(targets, others, sizeof targets) != 0);
+    ck_assert_mem_ne(targets, others, sizeof targets);
     parallel_data_batch(&data, 0, 7, tokens, others);
-    ck_assert(memcmp(targets, others, sizeof targets) != 0);
+    ck_assert_mem_ne(targets, others, sizeof targets);
     parallel_data_batch(&data, 1, 7, tokens, others);
     ck_assert_mem_eq(targets, others, sizeof targets);
     ck_assert_uint_eq(parallel_data_tokens(&data, 3, 9), 6 * 15);
@@ -76,7 +76,8 @@ START_TEST(trainers_begin_with_states_of_their_own)
     ck_assert_uint_eq(parallel_data_state_count(&data, 3), 36);
     for (uint32_t trainer = 0; trainer < 2; trainer++)
         parallel_data_state(&data, trainer, h[trainer], c[trainer]);
-    ck_assert(memcmp(h[0], h[1], sizeof h[0]) != 0 && memcmp(h[0], c[0], sizeof h[0]) != 0);
+    ck_assert_mem_ne(h[0], h[1], sizeof h[0]);
+    ck_assert_mem_ne(h[0], c[0], sizeof h[0]);
     for (int i = 0; i < 36; i++)
         squares += (double)(h[0][i] * h[0][i] + c[1][i] * c[1][i]);
     ck_assert_double_eq_tol(squares / 72, 1, 0.6);
