@@ -212,13 +212,19 @@ enum status runlog_start(struct runlog *log, struct error *error)
     return append_json(log, &line, error);
 }
 
+/* The last update up to `update` that has a line in episodes.jsonl. */
+static uint64_t line_before(const struct job *job, uint64_t update)
+{
+    return job->kind == JOB_MODEL_PARALLEL ? update - update % job->log.every : update;
+}
+
 enum status runlog_resume(struct runlog *log, uint64_t update, struct error *error)
 {
     struct line line;
     enum status status = replay_open(&log->replay, log->dir_fd, log->path, log->job, error);
     if (status != STATUS_OK)
         return status;
-    if (replay_last_update(log->replay) < update)
+    if (replay_last_update(log->replay) < line_before(log->job, update))
         log_warning("%s/episodes.jsonl ends at update %" PRIu64 ", before the checkpoint's", log->path,
                     replay_last_update(log->replay));
     log->count = update;
