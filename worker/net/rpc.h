@@ -15,7 +15,7 @@
  * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call,
  * rpc_join, rpc_dial and rpc_free block. Callbacks (handlers, `then`, watches) run inside rpc_turn with no
  * lock held; they must not call rpc_turn or rpc_call (asserted). All memory is taken in rpc_serve, rpc_join
- * and rpc_dial, but for the texts of failures and what libzmq takes for its frames. */
+ * and rpc_dial, but for the texts of failures, what libzmq takes for its frames, and bodies in pieces. */
 #ifndef WORKER_NET_RPC_H
 #define WORKER_NET_RPC_H
 
@@ -131,8 +131,10 @@ typedef void rpc_left(void *context, uint16_t worker, enum status why, const cha
 void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context);
 
 /* Workers may call each other whether or not they have a session of their own: clients through the lowest
- * server, which passes the messages on. Calls to oneself are served too, in the next turn, as if they had
- * come from outside. */
+ * server, which passes the messages on. Two clients have a session from the first message on; one that has
+ * not joined yet is waited for; `left` tells of the end of such a session too, once, and after it that
+ * incarnation of the other can be called no more. Calls to oneself are served too, in the next turn, as if
+ * they had come from outside; a method that is not permitted is STATUS_PERMISSION there. */
 
 /* This worker's own number and incarnation; how many workers the job has. */
 uint16_t rpc_worker(const struct rpc *rpc);

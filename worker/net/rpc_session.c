@@ -427,15 +427,13 @@ static void dispatch(struct rpc *rpc, struct rpc_session *session, struct rpc_ar
 static struct rpc_session *find_sender(struct rpc *rpc, struct rpc_session *link,
                                        const struct wire_header *header, const char **fault)
 {
-    if (!rpc->is_server && link->worker == 0 && header->source != 0) {
-        struct rpc_session *session = forward_find(rpc, header, fault);
-        if (header->destination != rpc->config.worker)
-            *fault = "the destination is another worker";
-        return session;
-    }
-    *fault = sender_fault(link, header);
-    if (*fault == NULL && !rpc->is_server && header->destination != rpc->config.worker)
+    if (!rpc->is_server && header->destination != rpc->config.worker) {
         *fault = "the destination is another worker";
+        return NULL;
+    }
+    if (!rpc->is_server && link->worker == 0 && header->source != 0)
+        return forward_find(rpc, header, fault);
+    *fault = sender_fault(link, header);
     return link;
 }
 
