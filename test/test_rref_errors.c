@@ -121,6 +121,35 @@ START_TEST(test_objects_that_are_not_there)
 }
 END_TEST
 
+/* A wish that was meant for a predecessor makes nothing. */
+START_TEST(test_made_only_by_who_was_asked)
+{
+    rref_start(0);
+    struct future *future;
+    struct error error = {0};
+    struct rpc_message message = {.args = {1, 20}, .tensor_count = 1};
+    message.tensors[0] = (struct wire_tensor){WIRE_U8, 1, {4}};
+    message.data[0] = "cell";
+    struct rpc *rpc = cluster.members[2].rpc;
+    message.args[0] = 2;
+    ck_assert_int_eq(rpc_call_async(rpc, 1, METHOD_REMOTE, &message, MONOTIME_NEVER, &future, &error),
+                     STATUS_OK);
+    expect_failure(future, STATUS_PEER_DIED, "worker 1, which was asked for an object, is gone");
+    ck_assert_uint_eq(rref_counts_of(1).objects, 0);
+    message.args[0] = 1;
+    ck_assert_int_eq(rpc_call_async(rpc, 1, METHOD_REMOTE, &message, MONOTIME_NEVER, &future, &error),
+                     STATUS_OK);
+    ck_assert_int_eq(cluster_await(&cluster, future), STATUS_OK);
+    uint64_t number = future_value(future)->args[0];
+    ck_assert_uint_eq(number, (UINT64_C(1) << 40) + 1);
+    future_release(future);
+    future = call_with(&cluster.members[2], 1, METHOD_RELEASE, number, 1, MONOTIME_NEVER);
+    ck_assert_int_eq(cluster_await(&cluster, future), STATUS_OK);
+    future_release(future);
+    rref_end();
+}
+END_TEST
+
 /* ---- a peer that breaks the protocol ---- */
 
 /* It loses its session, and with that its references; others keep theirs. */
@@ -295,6 +324,7 @@ int main(void)
     tcase_add_test(tcase, test_what_cannot_be_made);
     tcase_add_test(tcase, test_what_cannot_be_done);
     tcase_add_test(tcase, test_objects_that_are_not_there);
+    tcase_add_test(tcase, test_made_only_by_who_was_asked);
     tcase_add_test(tcase, test_liars);
     tcase_add_test(tcase, test_caller_lost_while_making);
     tcase_add_test(tcase, test_objects_max);
