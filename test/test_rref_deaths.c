@@ -151,7 +151,7 @@ START_TEST(test_death_in_a_share)
 {
     static const unsigned casts[][PARTS] = {{0, 1, 2}, {1, 0, 2}, {0, 2, 1}, {2, 0, 1}, {1, 2, 0}, {2, 1, 0}};
     unsigned order = (unsigned)_i * 7919;
-    for (unsigned c = 0; c < sizeof casts / sizeof casts[0]; c++)
+    for (unsigned c = (unsigned)_i % 2; c < sizeof casts / sizeof casts[0]; c += 2)
         for (unsigned dies = 0; dies < PARTS; dies++)
             die_in_a_share(casts[c], dies, order += 104729, (unsigned)_i);
 }
