@@ -261,7 +261,7 @@ END_TEST
  * answers. */
 START_TEST(test_order_behind_a_body)
 {
-    enum { BEFORE = 200, AFTER = 20, CALLS = BEFORE + 1 + AFTER };
+    enum { BEFORE = 250, AFTER = 20, CALLS = BEFORE + 1 + AFTER, SMALL_BYTES = 9000 };
     struct net net;
     struct seen seen;
     start(&net, &seen, NULL, CALLS);
@@ -269,14 +269,12 @@ START_TEST(test_order_behind_a_body)
     fill(bytes, BODY_BYTES, 4);
     struct future *futures[CALLS];
     for (uint64_t i = 0; i < CALLS; i++) {
-        struct rpc_message message = {.args = {i}};
-        if (i == BEFORE) {
-            message.tensor_count = 1;
-            message.tensors[0] = (struct wire_tensor){WIRE_U8, 1, {BODY_BYTES}};
-            message.data[0] = bytes;
-        }
+        uint32_t count = i == BEFORE ? BODY_BYTES : SMALL_BYTES;
+        struct rpc_message message = {
+            .args = {i}, .tensor_count = 1, .tensors = {{WIRE_U8, 1, {count}}}, .data = {bytes}};
         futures[i] = send_to(net.clients[0], 0, &message);
     }
+    ck_assert_uint_gt(net.clients[0]->held_total, AFTER);
     uint32_t sum = sum_of(bytes, BODY_BYTES);
     memset(bytes, 0, BODY_BYTES);
     for (unsigned i = 0; i < CALLS; i++) {

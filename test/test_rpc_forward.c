@@ -454,97 +454,6 @@ START_TEST(test_repeated_request)
 }
 END_TEST
 
-/* ---- a server that gets it wrong: a bare socket ---- */
-
-struct bare_server {
-    struct raw raw; /* a ROUTER */
-    uint8_t id[8];
-    int id_bytes;
-    struct rpc *client;
-    enum status status;
-};
-
-static void *join_bare(void *arg)
-{
-    struct bare_server *bare = arg;
-    struct rpc_config config = net_client_config(1, object_method, 1, &ends[1]);
-    struct rpc_server server = {0, net.address};
-    struct error error;
-    config.left = on_end_left;
-    bare->status = rpc_join(&bare->client, &config, &server, 1, net_in_ms(10000), &error);
-    return NULL;
-}
-
-static void bare_send(struct bare_server *bare, const struct wire_header *header)
-{
-    ck_assert_int_ge(zmq_send(bare->raw.socket, bare->id, (size_t)bare->id_bytes, ZMQ_SNDMORE), 0);
-    raw_send(&bare->raw, header);
-}
-
-static void bare_start(struct bare_server *bare)
-{
-    pthread_t thread;
-    uint8_t bytes[WIRE_HEADER_BYTES];
-    struct wire_header welcome = {
-        .kind = WIRE_WELCOME, .role = WIRE_ROLE_AGENT, .destination = 1, .incarnation = 1, .generation = 1};
-    *bare = (struct bare_server){0};
-    ends[1] = (struct end){.is_in_order = true};
-    net_make_address(&net);
-    raw_open(&bare->raw, ZMQ_ROUTER, net.address, NULL);
-    ck_assert_int_eq(pthread_create(&thread, NULL, join_bare, bare), 0);
-    bare->id_bytes = zmq_recv(bare->raw.socket, bare->id, sizeof bare->id, 0);
-    ck_assert_int_eq(zmq_recv(bare->raw.socket, bytes, sizeof bytes, 0), WIRE_HEADER_BYTES);
-    ck_assert_int_eq(zmq_recv(bare->raw.socket, bytes, sizeof bytes, 0), 0);
-    bare_send(bare, &welcome);
-    pthread_join(thread, NULL);
-    ck_assert_int_eq(bare->status, STATUS_OK);
-}
-
-static const struct {
-    uint8_t kind;
-    uint16_t source, destination;
-    const char *says;
-} bad_passings[] = {
-    {WIRE_REQUEST, 1, 1, "no client whose messages"},
-    {WIRE_REQUEST, 99, 1, "no client whose messages"},
-    {WIRE_REQUEST, UINT16_MAX, 1, "no client whose messages"},
-    {WIRE_HELLO, 2, 1, "a greeting that was passed on"},
-    {WIRE_WELCOME, 2, 1, "a greeting that was passed on"},
-    {WIRE_REQUEST, 2, 3, "the destination is another"},
-    {WIRE_BYE, 2, 3, "the destination is another"},
-};
-
-START_TEST(test_bad_passing)
-{
-    struct bare_server bare;
-    bare_start(&bare);
-    struct wire_header good = to_client(1, 1), bad = {.kind = bad_passings[_i].kind,
-                                                      .source = bad_passings[_i].source,
-                                                      .destination = bad_passings[_i].destination,
-                                                      .incarnation = 1,
-                                                      .generation = 1};
-    if (bad.kind == WIRE_REQUEST) {
-        bad.request = 1;
-        bad.method = METHOD_OBJECT;
-    } else if (bad.kind != WIRE_BYE) {
-        bad.role = WIRE_ROLE_OBSERVER;
-    }
-    bare_send(&bare, &good);
-    bare_send(&bare, &bad);
-    for (unsigned i = 0; i < 5000 && ends[1].left_count < 2; i++)
-        rpc_turn(bare.client, net_in_ms(1));
-    ck_assert_uint_eq(ends[1].calls, 1);
-    ck_assert_uint_eq(ends[1].left_count, 2); // the other client's session went by way of it
-    ck_assert_uint_eq(ends[1].left, 0);
-    ck_assert_int_eq(ends[1].why, STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(ends[1].text, bad_passings[_i].says));
-    rpc_free(bare.client, "the test is over", 0);
-    raw_close(&bare.raw);
-    unlink(net.address + strlen("ipc://"));
-    rmdir(net.folder);
-}
-END_TEST
-
 /* ---- no room ---- */
 
 /* A destination that takes nothing: what waits for it is bounded, the rest is answered, others are served. */
@@ -637,7 +546,6 @@ int main(void)
                         (int)(sizeof bad_messages / sizeof *bad_messages));
     tcase_add_loop_test(bad, test_forged_source, 0, 2);
     tcase_add_test(bad, test_repeated_request);
-    tcase_add_loop_test(bad, test_bad_passing, 0, (int)(sizeof bad_passings / sizeof *bad_passings));
     tcase_add_test(bad, test_a_destination_takes_nothing);
     tcase_add_test(bad, test_no_room_for_a_body);
     tcase_add_test(bad, test_no_room_for_an_answer);

@@ -209,6 +209,79 @@ START_TEST(test_frames_of_one)
 }
 END_TEST
 
+/* ---- a bare socket that claims to be server 0, and passes on what no client sent ---- */
+
+static void *join_first(void *arg)
+{
+    struct bare *bare = arg;
+    struct member *client = &bare->cluster.members[SERVERS];
+    struct rpc_config config = cluster_config(client);
+    struct rpc_server server = cluster_server(&bare->cluster, 0);
+    bare->status = rpc_join(&client->rpc, &config, &server, 1, net_in_ms(10000), &bare->error);
+    return NULL;
+}
+
+static void first_start(struct bare *bare)
+{
+    uint8_t bytes[WIRE_HEADER_BYTES];
+    memset(bare, 0, sizeof *bare);
+    cluster_make_addresses(&bare->cluster);
+    raw_open(&bare->raw, ZMQ_ROUTER, bare->cluster.addresses[0], NULL);
+    ck_assert_int_eq(pthread_create(&bare->thread, NULL, join_first, bare), 0);
+    bare->id_bytes = (size_t)zmq_recv(bare->raw.socket, bare->id, sizeof bare->id, 0);
+    ck_assert_int_eq(zmq_recv(bare->raw.socket, bytes, sizeof bytes, 0), WIRE_HEADER_BYTES);
+    ck_assert_int_eq(zmq_recv(bare->raw.socket, bytes, sizeof bytes, 0), 0);
+    struct wire_header welcome = bare_header(WIRE_WELCOME);
+    welcome.source = 0;
+    welcome.role = WIRE_ROLE_PSERVER;
+    bare_send(bare, &welcome);
+    pthread_join(bare->thread, NULL);
+    ck_assert_int_eq(bare->status, STATUS_OK);
+}
+
+static const struct {
+    uint8_t kind;
+    uint16_t source, destination;
+    const char *says;
+} bad_passings[] = {
+    {WIRE_REQUEST, SERVERS, SERVERS, "no client whose messages"},
+    {WIRE_REQUEST, 1, SERVERS, "no client whose messages"},
+    {WIRE_REQUEST, MEMBERS, SERVERS, "no client whose messages"},
+    {WIRE_REQUEST, UINT16_MAX, SERVERS, "no client whose messages"},
+    {WIRE_HELLO, 4, SERVERS, "a greeting that was passed on"},
+    {WIRE_WELCOME, 4, SERVERS, "a greeting that was passed on"},
+    {WIRE_REQUEST, 4, 2, "the destination is another"},
+    {WIRE_BYE, 4, 2, "the destination is another"},
+};
+
+START_TEST(test_bad_passing)
+{
+    struct bare bare;
+    first_start(&bare);
+    struct member *client = &bare.cluster.members[SERVERS];
+    struct wire_header good = bare_header(WIRE_REQUEST), bad = bare_header(bad_passings[_i].kind);
+    good.source = 4;
+    good.method = METHOD_ECHO;
+    good.request = 1;
+    bad.source = bad_passings[_i].source;
+    bad.destination = bad_passings[_i].destination;
+    bad.method = bad.kind == WIRE_REQUEST ? METHOD_ECHO : METHOD_NONE;
+    bad.request = bad.kind == WIRE_REQUEST;
+    bad.role = bad.kind == WIRE_HELLO || bad.kind == WIRE_WELCOME ? WIRE_ROLE_TRAINER : 0;
+    bare_send(&bare, &good);
+    bare_send(&bare, &bad);
+    for (unsigned i = 0; i < 5000 && (client->left & 1) == 0; i++)
+        rpc_turn(client->rpc, net_in_ms(1));
+    ck_assert_uint_eq(client->left, 1u << 4 | 1); // the other client's session went by way of it
+    ck_assert_int_eq(client->left_why, STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(client->left_text, bad_passings[_i].says));
+    cluster_end(&bare.cluster, SERVERS, "the test is over", 0);
+    raw_close(&bare.raw);
+    unlink(bare.cluster.addresses[0] + strlen("ipc://"));
+    rmdir(bare.cluster.folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rpc_servers_hostile");
@@ -219,6 +292,7 @@ int main(void)
     tcase_add_test(tcase, test_source_of_another);
     tcase_add_test(tcase, test_frames_of_one);
     tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, test_bad_passing, 0, (int)(sizeof bad_passings / sizeof *bad_passings));
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }
