@@ -43,6 +43,7 @@ struct side {
     struct dist *dist;
     struct dist_owner *owner;
     struct tape *tape;
+    struct dist_context *context;  /* of which it is the root */
     struct rref *taken[TAKEN_MAX]; /* what others have shared, in order */
     uint64_t tags[TAKEN_MAX];
     uint32_t taken_count;
@@ -192,8 +193,10 @@ static inline void side_close(unsigned worker)
     struct side *side = &stage.sides[worker];
     if (side->rrefs == NULL)
         return;
+    if (side->context != NULL)
+        dist_context_free(side->context);
+    tape_free(side->tape); // whose memory is the dist's
     dist_free(side->dist);
-    tape_free(side->tape);
     rrefs_free(side->rrefs);
     dist_owner_free(side->owner);
     cluster_end(&stage.cluster, (uint16_t)worker, "it ends", 0);
@@ -410,6 +413,7 @@ static inline struct variable *model_forward(const struct model *model, struct d
         target[i] = cosf((float)(seed * 17 + i));
     }
     STAGE_OK(dist_context_new(context, side->dist, TAPE_TRAIN, side->tape, NULL, &stage.error));
+    side->context = *context;
     struct variable *h = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", x);
     for (uint32_t p = 0; p < depth; p++) {
         struct variable *in[1] = {h};
@@ -419,6 +423,12 @@ static inline struct variable *model_forward(const struct model *model, struct d
         tape_mse(side->tape, h, tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "target", target));
     STAGE_OK(tape_status(side->tape, &stage.error));
     return loss;
+}
+
+static inline void end_context(struct dist_context *context)
+{
+    stage.sides[dist_context_id(context) >> 48].context = NULL;
+    dist_context_free(context);
 }
 
 static inline struct dist_context *model_backward(const struct model *model, unsigned seed, uint32_t depth)

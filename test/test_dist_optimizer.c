@@ -33,7 +33,7 @@ static double step_on(const struct model *model, struct dist_optimizer *optimize
     struct dist_context *context = model_backward(model, seed, model->count);
     STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
     ck_assert(!step.was_last);
-    dist_context_free(context);
+    end_context(context);
     return step.norm;
 }
 
@@ -119,7 +119,7 @@ START_TEST(clipping_is_what_it_is_by_hand)
         for (unsigned i = 0; i < COUNT; i++)
             ck_assert_double_eq_tol((double)after[i], (double)before[i] - 0.5 * factor * (double)gradient[i],
                                     2e-7);
-        dist_context_free(context);
+        end_context(context);
         dist_optimizer_free(optimizer);
         await_optimizers(0);
     }
@@ -198,7 +198,7 @@ START_TEST(some_parameters_move_as_all_do)
         for (unsigned i = 0; i <= turn; i++)
             STAGE_OK(dist_optimizer_step(optimizers[i], context, &step, &stage.error));
         model_read(&model, turn == 0 ? all : some);
-        dist_context_free(context);
+        end_context(context);
         for (unsigned i = 0; i <= turn; i++)
             dist_optimizer_free(optimizers[i]);
         model_release(&model);
@@ -224,7 +224,7 @@ START_TEST(what_had_no_part_in_the_loss_moves_by_its_momentum)
     struct dist_step step = {.lr = 0.5, .last = true};
     STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
     ck_assert(step.was_last);
-    dist_context_free(context);
+    end_context(context);
     model_read(&model, after);
     const float *from = values_of(before, 3), *to = values_of(after, 3);
     for (unsigned i = 0; i < WIDTH; i++) {
@@ -257,7 +257,7 @@ static void not_finite(double max_norm, const char *name)
     struct dist_context *context = model_backward(&model, 0, 2);
     struct dist_step step = {.lr = 0.5, .max_norm = max_norm};
     STAGE_FAILS(dist_optimizer_step(optimizer, context, &step, &stage.error), STATUS_INTERNAL, name);
-    dist_context_free(context);
+    end_context(context);
     model_read(&model, after);
     expect_equal(after, before, 2 * PART_VALUES, "after a NaN");
     dist_optimizer_free(optimizer);
@@ -296,7 +296,7 @@ START_TEST(with_clipping_one_owners_nan_stops_all)
     model_read(&model, after);
     expect_equal(after, before, PART_VALUES, "where the NaN is");
     ck_assert(values_of(after, 3)[0] != values_of(before, 3)[0]);
-    dist_context_free(context);
+    end_context(context);
     dist_optimizer_free(optimizer);
     model_release(&model);
     stage_close_empty();

@@ -36,7 +36,7 @@ static void expect_works(void)
     STAGE_OK(make(&good, model.parameters, model.parameter_count));
     struct dist_context *context = model_backward(&model, 1, 2);
     STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
-    dist_context_free(context);
+    end_context(context);
     dist_optimizer_free(optimizer);
 }
 
@@ -208,7 +208,7 @@ START_TEST(steps_with_numbers_out_of_range)
                 "max_norm >= 0");
     step.max_norm = 0;
     STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
-    dist_context_free(context);
+    end_context(context);
     dist_optimizer_free(optimizer);
     close_model();
 }
@@ -224,7 +224,7 @@ START_TEST(who_has_no_part_cannot_step)
     struct dist_context *context = model_backward(&model, 1, 2);
     STAGE_FAILS(dist_optimizer_step(optimizer, context, &step, &stage.error), STATUS_INVALID,
                 "worker 3 takes no part in this optimizer");
-    dist_context_free(context);
+    end_context(context);
     dist_optimizer_free(optimizer);
     close_model();
 }
@@ -423,7 +423,7 @@ START_TEST(what_an_optimizer_keeps_outlives_the_references)
     stage_turns(20);
     ck_assert_uint_eq(stage.parts, 2);
     STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
-    dist_context_free(context);
+    end_context(context);
     dist_optimizer_free(optimizer);
     stage_close_empty();
 }
@@ -440,7 +440,7 @@ START_TEST(a_dead_owner_is_told)
     STAGE_FAILS(dist_optimizer_step(optimizer, context, &step, &stage.error), STATUS_PEER_DIED, "");
     STAGE_FAILS(dist_parameter_get(dist_of(&model), model.parameters[2], values, 16, &stage.error),
                 STATUS_PEER_DIED, "");
-    dist_context_free(context);
+    end_context(context);
     dist_optimizer_free(optimizer);
     close_model();
 }

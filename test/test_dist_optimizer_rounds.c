@@ -66,7 +66,7 @@ static void end_contexts(void)
 {
     for (unsigned i = 0; i < SHARERS; i++)
         if (stage.sides[sharers[i]].rrefs != NULL)
-            dist_context_free(contexts[i]);
+            end_context(contexts[i]);
 }
 
 /* ---- one request of one sharer to one owner ---- */
@@ -322,7 +322,7 @@ START_TEST(nothing_moves_under_a_context_that_has_still_to_walk)
     struct dist_context *reader;
     open_round(false, 0);
     all_backward();
-    dist_context_free(contexts[2]);
+    end_context(contexts[2]);
     struct variable *loss = model_forward(&models[2], &reader, 7, OWNERS);
     contexts[2] = reader;
     model_read(&models[0], values);
@@ -364,8 +364,8 @@ START_TEST(a_step_waits_for_no_reader_but_is_refused)
     expect_equal(after, before, COUNT, "refused");
     STAGE_OK(dist_backward(reader, loss, &stage.error));
     STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
-    dist_context_free(reader);
-    dist_context_free(context);
+    end_context(reader);
+    end_context(context);
     dist_optimizer_free(optimizer);
     model_release(&other);
     model_release(&model);
@@ -400,8 +400,8 @@ static void gradient_when(enum when when, float gradient[COUNT], float values[CO
     STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
     model_read(&models[0], values);
     if (other != NULL)
-        dist_context_free(other);
-    dist_context_free(context);
+        end_context(other);
+    end_context(context);
     dist_optimizer_free(others);
     close_round();
 }
@@ -439,8 +439,8 @@ START_TEST(each_step_moves_the_newest_version)
     for (unsigned i = 0; i < COUNT; i++)
         first[i] = (first[i] - 0.5f * gradients[0][i]) - 0.25f * gradients[1][i];
     expect_equal(values, first, COUNT, "two steps");
-    dist_context_free(other);
-    dist_context_free(context);
+    end_context(other);
+    end_context(context);
     dist_optimizer_free(others);
     close_round();
 }
@@ -454,7 +454,7 @@ START_TEST(a_death_does_not_stop_the_others_when_async)
     struct dist_context *context = model_backward(&models[1], 1, OWNERS);
     STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
     ck_assert_double_gt(step.norm, 0.01);
-    dist_context_free(context);
+    end_context(context);
     close_round();
 }
 END_TEST
