@@ -544,7 +544,8 @@ static inline struct tape *dist_tape(unsigned worker)
     struct dist_side *side = &stage.sides[worker];
     struct tape *tape;
     const struct arena_source source = dist_arena_source(side->dist);
-    CK_DIST(tape_new_in(&tape, side->backend, &source, &stage.error));
+    const bool host = side->backend->ops->host;
+    CK_DIST(tape_new_in(&tape, side->backend, host ? &source : &side->backend->source, &stage.error));
     return tape;
 }
 

@@ -284,10 +284,8 @@ static enum status find_kept(struct dist *dist, const struct rpc_message *messag
     const struct dist_context *context = context_find(dist, message->context);
     if (context == NULL)
         return error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " has ended", message->context);
-    if (context->error.status != STATUS_OK) {
-        *error = context->error;
-        return error->status;
-    }
+    if (context->error.status != STATUS_OK)
+        return error_set(error, context->error.status, "%s", context->error.text);
     const uint64_t call = message->args[BACKWARD_CALL];
     struct dist_piece *piece = find_piece(context, caller, call);
     if (piece == NULL)
