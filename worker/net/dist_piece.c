@@ -333,7 +333,7 @@ void dist_on_backward(void *arg, struct rpc_request *request, const struct rpc_m
         return;
     }
     enum status status = find_kept(dist, message, rpc_request_source(request), &piece, &error);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK || piece == NULL) {
         refuse(dist, request, &error);
         return;
     }
