@@ -249,6 +249,8 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
                           struct error *error)
 {
     struct line line;
+    if (finished->updates > log->count)
+        log->count = finished->updates;
     enum status status = finish_line(log, why, error);
     if (status != STATUS_OK || finished->end != CONTROL_END_SOLVED)
         return status;

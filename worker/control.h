@@ -117,7 +117,8 @@ struct control_status {
 enum control_end { CONTROL_END_FINISHED, CONTROL_END_SOLVED, CONTROL_END_STOPPED };
 
 struct control_finished {
-    uint32_t end; /* enum control_end */
+    uint32_t end;     /* enum control_end */
+    uint64_t updates; /* of a model-parallel job, which need not have a line for its last one; else 0 */
     double running_reward;
 };
 

@@ -39,7 +39,8 @@ static enum status settle(struct parallel_trainer *t, struct error *error)
 static enum status finish(struct parallel_trainer *t, struct error *error)
 {
     const struct control_finished finished = {.end = t->iteration >= t->data.updates ? CONTROL_END_FINISHED
-                                                                                     : CONTROL_END_STOPPED};
+                                                                                     : CONTROL_END_STOPPED,
+                                              .updates = t->iteration};
     const bool leads = parallel_trainer_leads(t);
     enum status status = leads ? parallel_save_wait(t, error) : STATUS_OK;
     if (status == STATUS_OK && leads)
@@ -63,7 +64,7 @@ static enum status finish(struct parallel_trainer *t, struct error *error)
 /* No more work and no checkpoint: what is held is given back as far as it can be. */
 static void give_up(struct parallel_trainer *t)
 {
-    const struct control_finished finished = {.end = CONTROL_END_STOPPED};
+    const struct control_finished finished = {.end = CONTROL_END_STOPPED, .updates = t->iteration};
     parallel_trainer_part(t);
     t->over = true;
     parallel_peer_answer(t);
