@@ -263,6 +263,7 @@ void line_language_epoch_json(struct line *line, const struct control_epoch *r,
     if (r->evaluated > 0) {
         add_number(line, ",\"held_out\":{\"loss\":", r->evaluation_loss, ALL_DIGITS);
         add_number(line, ",\"perplexity\":", exp(r->evaluation_loss), ALL_DIGITS);
+        add_number(line, ",\"unigram_perplexity\":", r->unigram_perplexity, ALL_DIGITS);
         add(line, ",\"tokens\":%" PRIu64 "}", r->evaluated);
     } else {
         add(line, ",\"held_out\":null");
@@ -283,8 +284,8 @@ void line_language_epoch_text(struct line *line, const struct control_epoch *r)
     begin(line);
     add(line, "Epoch %" PRIu64 "\tLoss: %.4f\tPerplexity: %.2f", r->epoch, r->loss, exp(r->loss));
     if (r->evaluated > 0)
-        add(line, "\tHeld-out loss: %.4f\tHeld-out perplexity: %.2f\t(%" PRIu64 " tokens)",
-            r->evaluation_loss, exp(r->evaluation_loss), r->evaluated);
+        add(line, "\tHeld-out loss: %.4f\tHeld-out perplexity: %.2f\t(unigram: %.2f; %" PRIu64 " tokens)",
+            r->evaluation_loss, exp(r->evaluation_loss), r->unigram_perplexity, r->evaluated);
     add(line, "\n");
 }
 

@@ -126,15 +126,16 @@ START_TEST(epochs_are_evaluated_and_so_are_checkpoints)
     text_sets(sets);
     server_run(workplace.run_dir, sets, false);
     char *text = file_read(workplace.log), *json = file_read(workplace.jsonl);
-    float perplexity, loss;
+    float perplexity, unigram, loss;
     unsigned tokens;
     const char *epoch = strstr(text, "Epoch 2\t");
     ck_assert_ptr_nonnull(epoch);
     ck_assert_int_eq(sscanf(epoch,
                             "Epoch 2\tLoss: %*f\tPerplexity: %*f\tHeld-out loss: %f\tHeld-out perplexity: "
-                            "%f\t(%u tokens)",
-                            &loss, &perplexity, &tokens),
-                     3);
+                            "%f\t(unigram: %f; %u tokens)",
+                            &loss, &perplexity, &unigram, &tokens),
+                     4);
+    ck_assert_msg(unigram > 2 && unigram < 10, "%g", (double)unigram); /* ten words, <eos> among them */
     ck_assert_uint_eq(tokens, 2 * (LANGUAGE_LINES / 4 * (LANGUAGE_LINE_WORDS + 1) / 2 - 1));
     ck_assert_uint_eq(text_count(json, ",\"held_out\":{\"loss\":"), 2);
     snprintf(wanted, sizeof wanted, "Perplexity: %.2f (%u tokens)\tLoss: %.4f\n", (double)perplexity, tokens,

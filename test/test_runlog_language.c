@@ -46,6 +46,7 @@ static enum status log_epoch(uint64_t number, uint64_t evaluated, double held_ou
                                          .loss = 0,
                                          .evaluated = evaluated,
                                          .evaluation_loss = held_out,
+                                         .unigram_perplexity = 64.5,
                                          .timing = {.epoch_s = 2, .evaluation_s = 0.25}};
     return runlog_epoch(runlog, &record, &error);
 }
@@ -77,7 +78,7 @@ START_TEST(every_line_that_comes_is_in_both_logs)
              "{\"update\":307,\"loss\":0,\"lr\":20,\"samples\":1000,\"timing\":{\"unix_s\":#,"
              "\"round_s\":0.500000,\"samples_per_s\":2000.0}}\n"
              "{\"epoch\":1,\"update\":400,\"loss\":0,\"perplexity\":1,\"held_out\":{\"loss\":0,"
-             "\"perplexity\":1,\"tokens\":50},\"timing\":{\"unix_s\":#,\"epoch_s\":2.000000,"
+             "\"perplexity\":1,\"unigram_perplexity\":64.5,\"tokens\":50},\"timing\":{\"unix_s\":#,\"epoch_s\":2.000000,"
              "\"evaluation_s\":0.250000,\"objects\":[3,0,0],\"references\":[1,0,4294967295],"
              "\"users\":[14,0,0],\"contexts\":[2,0,0],\"pieces\":[4,0,0]}}\n"
              "{\"epoch\":2,\"update\":800,\"loss\":0,\"perplexity\":1,\"held_out\":null,"
@@ -92,7 +93,7 @@ START_TEST(every_line_that_comes_is_in_both_logs)
         "Update 200\tLoss: 0.0000\tPerplexity: 1.00\tLr: 20\tTokens/s: 2000\n"
         "Update 307\tLoss: 0.0000\tPerplexity: 1.00\tLr: 20\tTokens/s: 2000\n"
         "Epoch 1\tLoss: 0.0000\tPerplexity: 1.00\tHeld-out loss: 0.0000\tHeld-out perplexity: 1.00\t"
-        "(50 tokens)\n"
+        "(unigram: 64.50; 50 tokens)\n"
         "Epoch 2\tLoss: 0.0000\tPerplexity: 1.00\n";
     expect_file(workplace.log, text);
     snprintf(path, sizeof path, "%s/stdout", workplace.folder);
@@ -111,6 +112,7 @@ START_TEST(no_number_is_too_large_for_a_line)
                                         .loss = 709,
                                         .evaluated = UINT64_MAX,
                                         .evaluation_loss = DBL_MAX,
+                                        .unigram_perplexity = DBL_MAX,
                                         .timing = {.epoch_s = DBL_MAX, .evaluation_s = DBL_MAX}};
     memset(many, 0xFF, sizeof many);
     open_log();
@@ -119,7 +121,8 @@ START_TEST(no_number_is_too_large_for_a_line)
     ck_assert_int_eq(runlog_epoch(runlog, &epoch, &error), STATUS_OK);
     finish("finished");
     char *json = file_read(workplace.jsonl);
-    ck_assert_ptr_nonnull(strstr(json, "\"perplexity\":null,\"tokens\":18446744073709551615}"));
+    ck_assert_ptr_nonnull(strstr(json, "\"perplexity\":null,\"unigram_perplexity\":1.7976931348623157e+308,"
+                                "\"tokens\":18446744073709551615}"));
     ck_assert_uint_eq(text_count(json, "\n"), 3);
     free(json);
 }

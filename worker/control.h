@@ -99,9 +99,10 @@ struct control_update {
 struct control_epoch {
     uint64_t epoch, update; /* epoch from 1; the update that ended it */
     double loss;            /* mean over the epoch's updates */
-    uint64_t evaluated;     /* held-out samples; 0: it was not evaluated, and the next two mean nothing */
+    uint64_t evaluated;     /* held-out samples; 0: it was not evaluated, and the next three mean nothing */
     double evaluation_loss; /* mean over them */
     uint64_t correct;
+    double unigram_perplexity; /* a language model's yardstick (worker/data/corpus.h) */
     struct {
         double epoch_s, evaluation_s;
     } timing;

@@ -66,6 +66,7 @@ static enum status evaluate(struct parallel_trainer *t, struct control_epoch *re
     const struct monotime begin = monotime_now();
     enum status status = held_out_loss(&t->data, parallel_trainer_forward, t, &record->evaluation_loss,
                                        &record->evaluated, error);
+    record->unigram_perplexity = t->data.corpus.unigram_perplexity;
     record->timing.evaluation_s = seconds_since(begin);
     if (status == STATUS_OK && t->job->optimizer.schedule == JOB_SCHEDULE_PLATEAU)
         plateau_see(&t->plateau, record->evaluation_loss, t->job->sequence.decay);
