@@ -78,7 +78,8 @@ START_TEST(every_line_that_comes_is_in_both_logs)
              "{\"update\":307,\"loss\":0,\"lr\":20,\"samples\":1000,\"timing\":{\"unix_s\":#,"
              "\"round_s\":0.500000,\"samples_per_s\":2000.0}}\n"
              "{\"epoch\":1,\"update\":400,\"loss\":0,\"perplexity\":1,\"held_out\":{\"loss\":0,"
-             "\"perplexity\":1,\"unigram_perplexity\":64.5,\"tokens\":50},\"timing\":{\"unix_s\":#,\"epoch_s\":2.000000,"
+             "\"perplexity\":1,\"unigram_perplexity\":64.5,\"tokens\":50},\"timing\":{\"unix_s\":#,\"epoch_"
+             "s\":2.000000,"
              "\"evaluation_s\":0.250000,\"objects\":[3,0,0],\"references\":[1,0,4294967295],"
              "\"users\":[14,0,0],\"contexts\":[2,0,0],\"pieces\":[4,0,0]}}\n"
              "{\"epoch\":2,\"update\":800,\"loss\":0,\"perplexity\":1,\"held_out\":null,"
@@ -122,7 +123,7 @@ START_TEST(no_number_is_too_large_for_a_line)
     finish("finished");
     char *json = file_read(workplace.jsonl);
     ck_assert_ptr_nonnull(strstr(json, "\"perplexity\":null,\"unigram_perplexity\":1.7976931348623157e+308,"
-                                "\"tokens\":18446744073709551615}"));
+                                       "\"tokens\":18446744073709551615}"));
     ck_assert_uint_eq(text_count(json, "\n"), 3);
     free(json);
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/base/rng.h"
 #include "worker/checkpoint.h"
+#include "worker/data/spacing.h"
 #include "worker/device.h"
 #include "worker/parallel/held_out.h"
 #include "worker/parallel/parts.h"
@@ -233,16 +234,17 @@ static uint32_t draw_word(const float *logits, uint32_t count, const struct lang
     return word;
 }
 
-/* `begun`: the line has a word already. */
-static enum status put_word(FILE *stream, const struct language *l, uint32_t word, bool *begun,
+/* *before: the line's word before this one; NULL: there is none. */
+static enum status put_word(FILE *stream, const struct language *l, uint32_t number, const char **before,
                             struct error *error)
 {
+    const char *word = vocabulary_word(l->vocabulary, number);
     int put;
-    if (word == VOCABULARY_END_OF_LINE)
+    if (number == VOCABULARY_END_OF_LINE)
         put = fputc('\n', stream);
     else
-        put = fprintf(stream, "%s%s", *begun ? " " : "", vocabulary_word(l->vocabulary, word));
-    *begun = word != VOCABULARY_END_OF_LINE;
+        put = fprintf(stream, "%s%s", spacing_between(*before, word) ? " " : "", word);
+    *before = number != VOCABULARY_END_OF_LINE ? word : NULL;
     return put >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot write the text");
 }
 
@@ -254,15 +256,15 @@ static enum status write_text(struct language *l, const struct language_generate
     const struct parallel_batch batch = {
         .steps = 1, .columns = 1, .tokens = &word, .h = h, .c = c, .h_out = h, .c_out = c};
     enum status status = STATUS_OK;
-    bool begun = false;
+    const char *before = NULL;
     for (uint64_t i = 0; i < settings->words && status == STATUS_OK; i++) {
         status = forward(l, &batch, error);
         if (status != STATUS_OK)
             break;
         word = (int32_t)draw_word(l->between[JOB_PART_DECODER], l->rnn.tokens, settings, i);
-        status = put_word(stream, l, (uint32_t)word, &begun, error);
+        status = put_word(stream, l, (uint32_t)word, &before, error);
     }
-    if (status == STATUS_OK && ((begun && fputc('\n', stream) < 0) || fflush(stream) != 0))
+    if (status == STATUS_OK && ((before != NULL && fputc('\n', stream) < 0) || fflush(stream) != 0))
         status = error_set_errno(error, errno, "cannot write the text");
     return status;
 }

@@ -12,9 +12,10 @@ struct language_generate {
     double temperature; /* > 0; each logit is divided by it */
 };
 
-/* Writes text to `stream`: words with single spaces between them, <unk> as it stands. The same (checkpoint,
- * words, seed, temperature) give the same text. `checkpoint` is a checkpoint's folder, whose job `job` is.
- * STATUS_INVALID: a model without words (synthetic data). Errors as checkpoint_load_model. */
+/* Writes text to `stream`: words with single spaces between them, <unk> as it stands, punctuation where
+ * people put it (worker/data/spacing.h). The same (checkpoint, words, seed, temperature) give the same text.
+ * `checkpoint` is a checkpoint's folder, whose job `job` is. STATUS_INVALID: a model without words (synthetic
+ * data). Errors as checkpoint_load_model. */
 enum status language_generate(const struct job *job, const char *checkpoint,
                               const struct language_generate *settings, FILE *stream, struct error *error);
 
