@@ -81,6 +81,13 @@ enum status job_files_check_folder(const char *checkpoint, struct error *error)
         return error_set_errno(error, errno, "%.300s", checkpoint);
     if (!S_ISDIR(info.st_mode))
         return error_set(error, STATUS_NOT_FOUND, "%.300s: expected a checkpoint's folder", checkpoint);
+    char path[CHECKPOINT_PATH_BYTES];
+    const int length = snprintf(path, sizeof path, "%s/manifest.json", checkpoint);
+    if ((size_t)length < sizeof path && stat(path, &info) != 0 && errno == ENOENT)
+        return error_set(error, STATUS_NOT_FOUND,
+                         "%.300s: there is no manifest.json in it, expected a checkpoint's folder, "
+                         "RUN/checkpoints/NUMBER",
+                         checkpoint);
     return STATUS_OK;
 }
 

@@ -16,8 +16,8 @@ enum status job_files_check(const struct job *job, struct error *error);
  * cannot be read; STATUS_INVALID: it is of another kind. */
 enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, struct error *error);
 
-/* Whether `checkpoint` is a folder: a language model needs the vocabulary that lies there. STATUS_NOT_FOUND,
- * and what else is wrong with the path. */
+/* Whether `checkpoint` is a checkpoint's folder: a language model needs the vocabulary that lies there.
+ * STATUS_NOT_FOUND, and what else is wrong with the path. */
 enum status job_files_check_folder(const char *checkpoint, struct error *error);
 
 #endif
