@@ -194,10 +194,14 @@ START_TEST(text_that_cannot_be_written_is_told)
     server_run(workplace.run_dir, NULL, false);
     place(path, "run", "checkpoints/00000006");
     const char *synthetic[] = {"generate", path, NULL}, *none[] = {"generate", "/nowhere", NULL};
+    const char *whole_run[] = {"generate", workplace.run_dir, NULL};
     const char *two[] = {"generate", path, path, NULL}, *words[] = {"generate", path, "--words", "-1", NULL};
     const char *hot[] = {"generate", path, "--temperature", "inf", NULL};
     free(command(synthetic, 78));
     free(command(none, 66));
+    free(command(whole_run, 66));
+    expect_said(process_err(&daemon_process),
+                "run: there is no manifest.json in it, expected a checkpoint's");
     free(command(two, 64));
     free(command(words, 64));
     free(command(hot, 64));
@@ -274,6 +278,20 @@ START_TEST(what_is_wrong_with_a_text_is_told_first)
     server_start(workplace.run_dir, sets, false, NULL);
     expect_said(server_end(cases[_i].code), cases[_i].words);
     ck_assert(!run_has("run", ""));
+}
+END_TEST
+
+/* Of a model's values only the worker that leads can say whether they fit; it is the job's fault all the
+ * same. */
+START_TEST(values_of_another_model_are_refused)
+{
+    char dir[192], set[256];
+    server_run(workplace.run_dir, NULL, false);
+    snprintf(set, sizeof set, "/init=%s/checkpoints/00000006/model.safetensors", workplace.run_dir);
+    const char *same[] = {set, NULL}, *wider[] = {set, "/model/hidden=9", NULL};
+    server_run(place(dir, "same", ""), same, false);
+    server_start(place(dir, "wider", ""), wider, false, NULL);
+    expect_said(server_end(78), "model.safetensors does not fit the model: ");
 }
 END_TEST
 
@@ -373,6 +391,7 @@ int main(void)
     tcase_add_test(runs, text_that_cannot_be_written_is_told);
     tcase_add_test(runs, nothing_is_said_of_a_good_text);
     tcase_add_loop_test(runs, what_is_wrong_with_a_text_is_told_first, 0, 8);
+    tcase_add_test(runs, values_of_another_model_are_refused);
     tcase_add_loop_test(runs, a_killed_worker_ends_the_job, 0, 4);
     tcase_add_loop_test(runs, ctrl_c_finishes_the_iteration_and_saves, 0, 2);
     tcase_add_test(runs, a_second_signal_hurries);

@@ -135,8 +135,9 @@ enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *err
 
 /* ---- parallel_trainer_save.c ---- */
 
-/* The lead's. Where the job goes on from a checkpoint or begins with a file's values, all values are put
- * where they belong; _resume also settles every trainer's counters and state, without a call. */
+/* The lead's, which also reads the values that the job begins with, a checkpoint's or a file's, and with
+ * _load puts them where they belong. _resume settles every trainer's counters and state. No call but _load's.
+ */
 enum status parallel_save_open(struct parallel_trainer *t, struct error *error);
 enum status parallel_save_resume(struct parallel_trainer *t, struct error *error);
 enum status parallel_save_load(struct parallel_trainer *t, struct error *error);

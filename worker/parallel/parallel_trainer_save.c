@@ -38,6 +38,24 @@ static enum status open_vocabulary(struct parallel_trainer *t, struct error *err
     return STATUS_OK;
 }
 
+static bool has_values(const struct parallel_trainer *t)
+{
+    return t->base.worker->self.resume[0] != '\0' || t->job->init.has_path;
+}
+
+/* What the job begins with, if that lies in a file: read before anybody is met, so that a file that does not
+ * fit is the job's fault and nobody else's. */
+static enum status load_values(struct parallel_trainer *t, struct error *error)
+{
+    const struct whole *whole = &t->saver.whole;
+    const char *resume = t->base.worker->self.resume;
+    const struct checkpoint_part part = {.params = whole->params, .momentum = whole->momentum, .servers = 1};
+    if (!parallel_trainer_leads(t) || !has_values(t))
+        return STATUS_OK;
+    return resume[0] != '\0' ? checkpoint_load(resume, &part, error)
+                             : checkpoint_load_model(t->job->init.path, &part, error);
+}
+
 enum status parallel_save_open(struct parallel_trainer *t, struct error *error)
 {
     struct parallel_saver *saver = &t->saver;
@@ -45,6 +63,8 @@ enum status parallel_save_open(struct parallel_trainer *t, struct error *error)
     saver->keep = t->job->checkpoint.keep;
     saver->last = monotime_now();
     enum status status = whole_open(&saver->whole, &t->data.rnn, t->job->optimizer.momentum > 0, error);
+    if (status == STATUS_OK)
+        status = load_values(t, error);
     if (status == STATUS_OK)
         status = open_state(t, error);
     if (status == STATUS_OK)
@@ -162,19 +182,13 @@ static enum status fetch_values(struct parallel_trainer *t, bool momentum, struc
 
 enum status parallel_save_load(struct parallel_trainer *t, struct error *error)
 {
-    struct whole *whole = &t->saver.whole;
-    const char *resume = t->base.worker->self.resume;
-    const struct checkpoint_part part = {.params = whole->params, .momentum = whole->momentum, .servers = 1};
-    assert(t->parameter_count == params_count(whole->params));
-    if (resume[0] == '\0' && !t->job->init.has_path)
+    assert(t->parameter_count == params_count(t->saver.whole.params));
+    if (!has_values(t))
         return STATUS_OK;
-    enum status status = resume[0] != '\0' ? checkpoint_load(resume, &part, error)
-                                           : checkpoint_load_model(t->job->init.path, &part, error);
-    if (status == STATUS_OK)
-        status = put_values(t, false, error);
-    if (status != STATUS_OK || resume[0] == '\0')
+    enum status status = put_values(t, false, error);
+    if (status != STATUS_OK || t->base.worker->self.resume[0] == '\0')
         return status;
-    if (whole->momentum != NULL)
+    if (t->saver.whole.momentum != NULL)
         status = put_values(t, true, error);
     return status == STATUS_OK ? dist_optimizer_steps_set(t->optimizer, t->iteration, error) : status;
 }
