@@ -20,9 +20,11 @@ static void share_optimizer(unsigned sharer)
     ck_assert_uint_eq(dist_optimizer_owners(optimizer), OWNERS);
     STAGE_OK(dist_optimizer_share(optimizer, sharers[sharer], TAG, &stage.error));
     ck_assert_uint_eq(side->taken_count, before + OWNERS);
-    for (unsigned o = 0; o < OWNERS; o++) {
-        ck_assert_uint_eq(side->tags[before + o], TAG);
-        locals[sharer][o] = side->taken[before + o];
+    for (unsigned i = 0; i < OWNERS; i++) { // in the order in which the owners have counted it
+        struct rref *local = side->taken[before + i];
+        ck_assert_uint_eq(side->tags[before + i], TAG);
+        ck_assert_uint_lt(rref_owner(local), OWNERS);
+        locals[sharer][rref_owner(local)] = local; // owner number i is worker i
     }
 }
 
