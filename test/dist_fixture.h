@@ -113,6 +113,7 @@ enum {
     KNOT_WRONG,  /* a matrix product whose shapes do not fit */
     KNOT_TWO,    /* two outputs: the map, and its double */
     KNOT_NESTED, /* x, numbers (object, function): calls that, and answers with its result's map */
+    KNOT_UNDER,  /* x, numbers (object): that object's map of its own */
     KNOT_TABLE,  /* numbers (object): row 0 of that table */
     KNOT_NUMBER, /* no input: the sum of its numbers as a scalar, no parameter */
 };
@@ -232,6 +233,11 @@ static inline void knot_call_on(struct knot *knot, struct dist_piece *piece)
         dist_call_async(piece, knot->side->object[numbers[0]], 0, NULL, 0, &x, 1, knot_pass_on, knot);
         return;
     }
+    if (dist_piece_function(piece) == KNOT_UNDER) {
+        x = knot_map(knot, dist_piece_tape(piece), x);
+        dist_call_async(piece, knot->side->object[numbers[0]], KNOT_MAP, NULL, 0, &x, 1, knot_pass_on, knot);
+        return;
+    }
     if (dist_piece_function(piece) == KNOT_NESTED) {
         dist_call_async(piece, knot->side->object[numbers[0]], (uint32_t)numbers[1], NULL, 0, &x, 1,
                         knot_pass_on, knot);
@@ -283,6 +289,7 @@ static inline void knot_forward(void *object, struct dist_piece *piece)
     case KNOT_DOWN:
     case KNOT_TABLE:
     case KNOT_NESTED:
+    case KNOT_UNDER:
         knot_call_on(knot, piece);
         break;
     case KNOT_WRONG:

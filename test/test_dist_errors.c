@@ -241,6 +241,8 @@ START_TEST(a_wrong_request_is_told_so)
     other = good;
     other.context = (uint64_t)OWNER << 48 | 9;
     expect_raw(METHOD_FORWARD, &other, STATUS_NOT_FOUND, "context 1000000000009 has ended");
+    other.context = (uint64_t)MEMBERS << 48 | 9;
+    expect_raw(METHOD_FORWARD, &other, STATUS_INVALID, "context 5000000000009 of worker 5, of 5");
     expect_raw(METHOD_FORWARD, &good, STATUS_OK, "");
     expect_raw(METHOD_FORWARD, &good, STATUS_INVALID, "call 5 of worker 2 was made before");
     struct rpc_message back = {.context = good.context,
@@ -272,16 +274,22 @@ START_TEST(a_wrong_request_is_told_so)
 }
 END_TEST
 
-/* 0: a backward of nothing, 1: one whose gradient is no float, 2: a list of calls that is none. */
+/* 0: a backward of nothing, 1: one whose gradient is no float, 2: a list of calls that is none, 3: one of
+ * more than there may be in a message. */
 START_TEST(a_malformed_gradient_costs_its_sender_the_session)
 {
+    static const uint64_t calls[65];
     start();
     struct rpc_message message = {.context = (uint64_t)PEER << 48 | 77,
                                   .args = {5, _i == 0 ? 0 : 1},
                                   .tensor_count = 1,
                                   .tensors = {{_i == 0 ? WIRE_F32 : WIRE_U32, 2, {ROWS, WIDTH}}},
                                   .data = {ones}};
-    future_release(send_raw(_i == 2 ? METHOD_DROP : METHOD_BACKWARD, &message));
+    if (_i == 3) {
+        message.tensors[0] = (struct wire_tensor){WIRE_U64, 1, {65}};
+        message.data[0] = calls;
+    }
+    future_release(send_raw(_i >= 2 ? METHOD_DROP : METHOD_BACKWARD, &message));
     for (int i = 0; i < 2000 && !(stage.cluster.members[OWNER].left >> PEER & 1); i++)
         dist_wait();
     ck_assert_uint_eq(stage.cluster.members[OWNER].left, 1u << PEER);
@@ -318,7 +326,7 @@ int main(void)
     tcase_set_timeout(peers, 30);
     tcase_add_loop_test(peers, a_malformed_call_costs_its_sender_the_session, 0,
                         (int)(sizeof malformed / sizeof malformed[0]));
-    tcase_add_loop_test(peers, a_malformed_gradient_costs_its_sender_the_session, 0, 3);
+    tcase_add_loop_test(peers, a_malformed_gradient_costs_its_sender_the_session, 0, 4);
     tcase_add_test(peers, a_wrong_request_is_told_so);
     tcase_add_test(peers, a_strangers_end_ends_nothing);
     suite_add_tcase(suite, peers);

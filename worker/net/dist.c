@@ -30,8 +30,12 @@ enum { EVERYBODY = WIRE_ROLE_AGENT | WIRE_ROLE_OBSERVER | WIRE_ROLE_PSERVER | WI
 static const struct rpc_method methods[] = {
     {.method = METHOD_FORWARD, .callers = EVERYBODY, .any_tensors = true, .handler = dist_on_forward},
     {.method = METHOD_BACKWARD, .callers = EVERYBODY, .any_tensors = true, .handler = dist_on_backward},
-    {.method = METHOD_DROP, .callers = EVERYBODY, .any_tensors = true, .handler = dist_on_drop},
-    {.method = METHOD_END_CONTEXT, .callers = EVERYBODY, .handler = dist_on_end},
+    {.method = METHOD_DROP,
+     .callers = EVERYBODY,
+     .any_tensors = true,
+     .at_once = true,
+     .handler = dist_on_drop},
+    {.method = METHOD_END_CONTEXT, .callers = EVERYBODY, .at_once = true, .handler = dist_on_end},
 };
 
 void *dist_take(void **list, size_t bytes)
@@ -66,6 +70,7 @@ enum status dist_new(struct dist **out, const struct dist_config *config, struct
     }
     rpc_add_methods(config->rpc, methods, sizeof methods / sizeof methods[0], dist);
     rpc_on_left(config->rpc, dist_on_left, dist);
+    rpc_on_turn(config->rpc, dist_on_turn, dist);
     rrefs_on_destroy(config->rrefs, dist_on_destroy, dist);
     *out = dist;
     return STATUS_OK;

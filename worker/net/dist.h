@@ -81,7 +81,7 @@ struct dist_config {
 };
 
 enum status dist_new(struct dist **out, const struct dist_config *config, struct error *error);
-void dist_free(struct dist *dist);
+void dist_free(struct dist *dist); /* no turn of the rpc may follow; NULL is allowed */
 
 /* What it was made with. */
 struct rpc *dist_rpc(const struct dist *dist);

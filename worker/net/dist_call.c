@@ -8,8 +8,6 @@
 #include <assert.h>
 #include <string.h>
 
-enum { DROPS_MAX = 64 }; /* calls let go by one message */
-
 /* ---- records ---- */
 
 void frame_open(struct dist_frame *frame, struct dist_context *context, struct dist_piece *piece,

@@ -145,6 +145,9 @@ static enum status make_context(struct dist *dist, uint64_t id, struct dist_cont
 static enum status check_root(struct dist *dist, uint64_t id, uint16_t caller, struct error *error)
 {
     struct dist_root *root = find_root(dist, root_of(id));
+    if (root_of(id) >= rpc_workers(dist->config.rpc))
+        return error_set(error, STATUS_INVALID, "context %" PRIx64 " of worker %u, of %u", id, root_of(id),
+                         rpc_workers(dist->config.rpc));
     if (root != NULL && root->is_dead && caller == root->worker)
         root->is_dead = false;
     if (root != NULL && root->is_dead)
@@ -220,6 +223,17 @@ void dist_tell_ends(struct dist *dist)
         context->next = dist->free_contexts;
         dist->free_contexts = context;
     }
+}
+
+/* Whom there was no room to tell is told when there is some, and not only when there is another context. */
+struct monotime dist_on_turn(void *arg)
+{
+    enum { RETRY_US = 1000 };
+    struct dist *dist = arg;
+    if (dist->ending == NULL)
+        return MONOTIME_NEVER;
+    dist_tell_ends(dist);
+    return dist->ending == NULL ? MONOTIME_NEVER : monotime_add_us(monotime_now(), RETRY_US);
 }
 
 /* Pieces go newest first, so that the rooms are taken again in the same order. */

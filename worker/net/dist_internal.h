@@ -47,6 +47,8 @@ enum answer_flag {
     ANSWER_CALLED = 2, /* it has called others itself */
 };
 
+enum { DROPS_MAX = 64 }; /* calls let go of by one message */
+
 /* FORWARD_FLAGS, as bits of one number. */
 struct forward_flags {
     uint32_t depth;    /* 1: called by the root; bits 0..7 */
@@ -167,8 +169,7 @@ struct dist_piece {
     struct variable *in[DIST_INPUTS_MAX];
     struct variable *out[DIST_OUTPUTS_MAX];
     uint32_t out_count;
-    bool lends;     // something that it answered with is read where it lies
-    bool is_ending; // its callers are gone: answers to nobody
+    bool lends; // something that it answered with is read where it lies
     bool has_version;
     uint64_t version;
 };
@@ -249,6 +250,7 @@ void context_end(struct dist_context *context, bool abandons);
 /* Before the first call of `worker`. STATUS_NO_MEMORY. */
 enum status context_calls(struct dist_context *context, uint16_t worker, struct error *error);
 void dist_tell_ends(struct dist *dist); /* those who could not be told before */
+struct monotime dist_on_turn(void *arg);
 void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_message *message);
 void dist_on_left(void *arg, uint16_t worker, enum status why, const char *text);
 

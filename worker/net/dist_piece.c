@@ -353,8 +353,9 @@ void dist_on_drop(void *arg, struct rpc_request *request, const struct rpc_messa
     struct dist *dist = arg;
     const uint16_t caller = rpc_request_source(request);
     const struct wire_tensor *ids = &message->tensors[0];
-    if (message->context == 0 || message->tensor_count != 1 || ids->dtype != WIRE_U64 || ids->rank != 1) {
-        rpc_reject(request, "calls to let go of that are no list of numbers");
+    if (message->context == 0 || message->tensor_count != 1 || ids->dtype != WIRE_U64 || ids->rank != 1 ||
+        ids->dims[0] > DROPS_MAX) {
+        rpc_reject(request, "calls to let go of that are no list of at most %d numbers", DROPS_MAX);
         return;
     }
     const struct dist_context *context = context_find(dist, message->context);

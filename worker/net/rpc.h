@@ -70,6 +70,7 @@ struct rpc_method {
     bool any_tensors; /* any number, types and shapes: the handler checks; the next two are not looked at */
     uint8_t tensor_count;
     struct rpc_tensor_rule tensors[WIRE_TENSORS_MAX];
+    bool at_once; /* the handler answers before it returns: served however many calls are open */
     rpc_handler *handler;
 };
 

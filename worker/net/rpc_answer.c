@@ -175,7 +175,7 @@ static void refuse(struct rpc *rpc, struct rpc_session *session, struct rpc_arri
 static void serve(struct rpc *rpc, struct rpc_request *request, const struct rpc_arrival *arrival)
 {
     const struct rpc_service *service = &rpc->services[request->method];
-    if (rpc->incoming > rpc->config.incoming_max) {
+    if (rpc->incoming > rpc->config.incoming_max && !service->method->at_once) {
         rpc_fail(request, STATUS_BUSY, "%u calls are open, at most %u", rpc->incoming - 1,
                  rpc->config.incoming_max);
     } else if (arrival->body_state == STATUS_BUSY) {
