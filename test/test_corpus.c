@@ -120,6 +120,32 @@ END_TEST
 
 /* ---- parts and vocabulary ---- */
 
+static void count(void *context)
+{
+    ++*(unsigned *)context;
+}
+
+/* Whoever must not be taken for dead while a large text is read gets to say so. */
+START_TEST(a_large_text_tells_of_its_progress)
+{
+    enum { LINES = 100000 };
+    static const char line[] = "ten bytes\n";
+    struct error error = {0};
+    unsigned calls = 0;
+    const struct corpus_config config = {
+        .path = path, .minimum_count = 1, .progress = count, .progress_context = &calls};
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    for (int i = 0; i < LINES; i++)
+        ck_assert_int_ge(fputs(line, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+    corpus_fini(&corpus);
+    ck_assert_msg(corpus_read(&corpus, &config, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_uint_eq(corpus.training.count, 3 * LINES);
+    ck_assert_uint_ge(calls, 4);
+}
+END_TEST
+
 START_TEST(the_last_lines_are_held_out)
 {
     read_ok("a b\nb\n\nb c\nd b\n", 0.5, 1);
@@ -388,6 +414,7 @@ int main(void)
     tcase_add_checked_fixture(text, open_folder, close_folder);
     tcase_add_loop_test(text, a_line_is_split_into_words, 0, (int)(sizeof splits / sizeof *splits));
     tcase_add_loop_test(text, a_long_text_is_read_in_pieces, 0, 6);
+    tcase_add_test(text, a_large_text_tells_of_its_progress);
     tcase_add_test(text, the_last_lines_are_held_out);
     tcase_add_test(text, rare_words_are_unknown);
     tcase_add_test(text, a_checkpoints_vocabulary_is_gone_by);

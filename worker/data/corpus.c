@@ -74,7 +74,8 @@ enum word_character word_character_kind(uint32_t code)
 /* ---- a text on its way in ---- */
 
 struct reading {
-    const char *path;
+    const struct corpus_config *config;
+    const char *path; /* the config's */
     int fd;
     uint64_t offset;     /* of the file, where the next piece begins */
     uint64_t line;       /* from 1 */
@@ -117,6 +118,8 @@ static enum status fill(struct reading *reading, struct error *error)
     reading->filled = left + (size_t)more;
     reading->offset += (uint64_t)more;
     reading->ended = reading->filled < PIECE_BYTES;
+    if (reading->config->progress != NULL)
+        reading->config->progress(reading->config->progress_context);
     return STATUS_OK;
 }
 
@@ -320,10 +323,11 @@ static enum status open_text(struct reading *reading, struct error *error)
     return error_set(error, status, "%s", reason.text);
 }
 
-static enum status reading_open(struct reading *reading, const char *path, struct error *error)
+static enum status reading_open(struct reading *reading, const struct corpus_config *config,
+                                struct error *error)
 {
     uint32_t number;
-    *reading = (struct reading){.path = path, .fd = -1, .line = 1};
+    *reading = (struct reading){.config = config, .path = config->path, .fd = -1, .line = 1};
     reading->piece = malloc(PIECE_BYTES);
     if (reading->piece == NULL || !words_add(&reading->words, "<unk>", 5, &number) ||
         !words_add(&reading->words, "<eos>", 5, &number))
@@ -417,7 +421,7 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
 {
     struct reading reading;
     *corpus = (struct corpus){0};
-    enum status status = reading_open(&reading, config->path, error);
+    enum status status = reading_open(&reading, config, error);
     if (status == STATUS_OK)
         status = read_all(&reading, error);
     const size_t training = status == STATUS_OK ? training_count(&reading, config->held_out) : 0;

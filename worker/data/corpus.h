@@ -21,6 +21,8 @@ struct corpus_config {
     uint32_t minimum_count;              /* a word of the training part that is rarer is <unk>; >= 1 */
     double held_out;                     /* 0 <= x < 1 */
     const struct vocabulary *vocabulary; /* to go by (a checkpoint's); NULL: build one */
+    void (*progress)(void *context); /* optional: called every 256 KiB, some ten milliseconds, of reading */
+    void *progress_context;
 };
 
 struct corpus_part {

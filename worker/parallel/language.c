@@ -197,7 +197,8 @@ enum status language_evaluate(const struct job *job, const char *checkpoint, dou
     enum status status =
         language_open(&language, job, checkpoint, job->sequence.steps, job->evaluation.batch, error);
     if (status == STATUS_OK)
-        status = parallel_data_open(&data, job, language.vocabulary, error);
+        status = parallel_data_open(&data, job, &(struct parallel_reading){.vocabulary = language.vocabulary},
+                                    error);
     if (status == STATUS_OK && !held_out_is_there(&data))
         status = error_set(error, STATUS_INVALID,
                            "%.300s: too little is held out to evaluate %u columns (/data/held_out)",

@@ -14,14 +14,18 @@ static uint32_t columns_of(const struct job *job)
     return job->trainers.count * job->trainers.batch;
 }
 
-static enum status open_text(struct parallel_data *data, const struct vocabulary *vocabulary,
+static enum status open_text(struct parallel_data *data, const struct parallel_reading *reading,
                              struct error *error)
 {
     const struct job *job = data->job;
-    const struct corpus_config config = {.path = job->data.path,
-                                         .minimum_count = job->sequence.minimum_count,
-                                         .held_out = job->sequence.held_out,
-                                         .vocabulary = vocabulary};
+    struct corpus_config config = {.path = job->data.path,
+                                   .minimum_count = job->sequence.minimum_count,
+                                   .held_out = job->sequence.held_out};
+    if (reading != NULL) {
+        config.vocabulary = reading->vocabulary;
+        config.progress = reading->progress;
+        config.progress_context = reading->progress_context;
+    }
     enum status status = corpus_read(&data->corpus, &config, error);
     if (status != STATUS_OK)
         return status;
@@ -47,13 +51,13 @@ struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens)
 }
 
 enum status parallel_data_open(struct parallel_data *data, const struct job *job,
-                               const struct vocabulary *vocabulary, struct error *error)
+                               const struct parallel_reading *reading, struct error *error)
 {
     *data = (struct parallel_data){.job = job,
                                    .rnn = parallel_rnn(job, job->rnn.tokens),
                                    .epoch_updates = job->sequence.updates,
                                    .updates = UINT64_MAX};
-    enum status status = job->data.kind == JOB_DATA_TEXT ? open_text(data, vocabulary, error) : STATUS_OK;
+    enum status status = job->data.kind == JOB_DATA_TEXT ? open_text(data, reading, error) : STATUS_OK;
     if (job->stop.has_updates)
         data->updates = job->stop.updates;
     if (job->stop.has_epochs && product(job->stop.epochs, data->epoch_updates) < data->updates)

@@ -19,10 +19,17 @@ struct parallel_data {
     uint64_t epoch_updates, updates; /* of an epoch, of the job: iterations of each trainer */
 };
 
-/* `vocabulary`: for a text, to go by; NULL: its own. Errors as corpus_read. STATUS_INVALID: a text that is
+/* How a text is read. */
+struct parallel_reading {
+    const struct vocabulary *vocabulary; /* to go by; NULL: its own */
+    void (*progress)(void *context);     /* optional, as corpus_config's: a large text takes its time */
+    void *progress_context;
+};
+
+/* `reading` NULL: all its members are. Errors as corpus_read. STATUS_INVALID: a text that is
  * too short for one iteration. Afterwards, and after a failure, parallel_data_close. */
 enum status parallel_data_open(struct parallel_data *data, const struct job *job,
-                               const struct vocabulary *vocabulary, struct error *error);
+                               const struct parallel_reading *reading, struct error *error);
 
 /* The model's configuration where its vocabulary has `tokens` words. */
 struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens);

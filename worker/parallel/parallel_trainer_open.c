@@ -72,7 +72,8 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     t->number = (uint32_t)worker->self.worker - t->base.cast.servers;
     t->trainers = t->job->trainers.count;
     t->plateau = (struct plateau){.lr = t->job->optimizer.lr, .best_loss = INFINITY};
-    status = parallel_data_open(&t->data, t->job, NULL, error);
+    const struct parallel_reading reading = {.progress = parallel_progress, .progress_context = worker};
+    status = parallel_data_open(&t->data, t->job, &reading, error);
     if (status == STATUS_OK)
         status = open_memory(t, error);
     if (status == STATUS_OK)
