@@ -159,10 +159,12 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/normal.c ker
                 $(filter-out worker/data/loader.c worker/data/synthetic.c,$(wildcard worker/data/*.c)) \
                 worker/checkpoint_folder.c worker/checkpoint_manifest.c worker/segment.c
 
-build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) Makefile
+# The oracle computes where a target needs a backend.
+build/fuzz/fuzz_dist: FUZZ_BACKEND := $(filter-out kernels/ref/mlp_ref.c,$(wildcard kernels/ref/*.c))
+build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(wildcard test/fuzz/*.h) Makefile
 	@mkdir -p $(@D)
 	$(CLANG) $(CPPFLAGS) -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	    -o $@ $< $(FUZZ_SOURCES) $(LDLIBS)
+	    -o $@ $< $(FUZZ_SOURCES) $(FUZZ_BACKEND) $(LDLIBS)
 
 fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do \

@@ -3,31 +3,15 @@
  * leaves to (its connection is made up, so that no input needs a socket). Its session may be over in the
  * middle, for that is what lies cost. When it has ended, nothing may be left: neither an object, nor a use,
  * nor a reference. Each message is 8 bytes of the input and what they ask for behind them. */
-#include "worker/net/rpc_internal.h"
+#include "test/fuzz/fuzz_peer.h"
 #include "worker/net/rref_internal.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+enum { TAKEN_MAX = 8, KEPT_MAX = 8 };
 
-enum { SELF = 0, PEER = 1, WORKERS = 3, TAKEN_MAX = 8, KEPT_MAX = 8, CONNECTION = 4242 };
-
-static const uint8_t roster[WORKERS] = {WIRE_ROLE_PSERVER, WIRE_ROLE_TRAINER, WIRE_ROLE_TRAINER};
-
-static struct rpc *rpc;
 static struct rrefs *rrefs;
-static uint32_t incarnation;
-static uint64_t request_id;
 static unsigned alive, taken_count, kept_count;
 static struct rref *taken[TAKEN_MAX];
 static struct rpc_request *kept[KEPT_MAX];
-
-static void require(int holds)
-{
-    if (!holds)
-        abort();
-}
 
 /* ---- what the worker has ---- */
 
@@ -105,20 +89,8 @@ static void on_taken(void *context, uint16_t from, uint64_t tag, struct rref *rr
 
 static void open_worker(void)
 {
-    char address[64];
     struct error error = {0};
-    struct rpc_config config = {.worker = SELF,
-                                .role = WIRE_ROLE_PSERVER,
-                                .incarnation = 1,
-                                .generation = 1,
-                                .roster = roster,
-                                .workers = WORKERS,
-                                .pending_max = 16,
-                                .incoming_max = 16,
-                                .rows_max = 4};
-    snprintf(address, sizeof address, "ipc:///tmp/fuzz-rref-%d", (int)getpid());
-    require(rpc_serve(&rpc, &config, address, &error) == STATUS_OK);
-    unlink(address + strlen("ipc://"));
+    peer_open_rpc("rref");
     struct rrefs_config references = {.rpc = rpc,
                                       .classes = classes,
                                       .class_count = 2,
@@ -129,25 +101,6 @@ static void open_worker(void)
 }
 
 /* ---- what the peer says ---- */
-
-static struct rpc_session *open_session(void)
-{
-    struct rpc_session *session = &rpc->sessions[PEER];
-    session_begin(session, PEER, roster[PEER], ++incarnation);
-    session->socket = &rpc->sockets[0];
-    session->peer = CONNECTION;
-    peers_add(rpc, session);
-    request_id = 1;
-    return session;
-}
-
-/* Mostly the number of an object that there has been lately, or one beside. */
-static uint64_t object_number(uint8_t byte, uint64_t newest)
-{
-    if (byte >= 0xf0)
-        return (uint64_t)byte * UINT64_C(0x0101010101010101);
-    return (byte & 8) != 0 ? newest + 1 - (byte & 7) : newest - (byte & 7);
-}
 
 static uint64_t small_or_not(uint8_t byte)
 {
@@ -173,39 +126,24 @@ static bool say_one(struct rpc_session *session, const uint8_t **data, size_t *s
     if (*size < 8)
         return false;
     const uint8_t *bytes = *data;
-    struct rpc_arrival arrival = {0};
-    struct wire_header *header = &arrival.header;
-    struct endpoint_message frames;
-    header->kind = WIRE_REQUEST;
-    header->method = (uint16_t)(METHOD_REMOTE + bytes[0] % 6);
-    header->source = PEER;
-    header->incarnation = incarnation;
-    header->generation = 1;
-    header->request = request_id++;
-    header->left_us = UINT64_MAX;
-    header->args[0] = header->method == METHOD_REMOTE ? bytes[1] & 1 : object_number(bytes[1], newest);
-    header->args[1] = small_or_not(bytes[2]);
-    header->args[2] = bytes[3];
-    header->args[3] = bytes[4];
+    struct wire_header header = {.method = (uint16_t)(METHOD_REMOTE + bytes[0] % 6)};
+    uint8_t payload[4 * (RREF_NAME_BYTES + 1) * 8 * 4];
+    header.args[0] = header.method == METHOD_REMOTE ? bytes[1] & 1 : object_number(bytes[1], newest);
+    header.args[1] = small_or_not(bytes[2]);
+    header.args[2] = bytes[3];
+    header.args[3] = bytes[4];
     size_t payload_bytes = 0;
     for (unsigned i = 0; i < (bytes[5] & 3); i++)
-        payload_bytes += add_tensor(header, bytes[6 + (i & 1)]);
-    header->payload_bytes = (uint32_t)payload_bytes;
+        payload_bytes += add_tensor(&header, bytes[6 + (i & 1)]);
     *data += 8;
     *size -= 8;
-    uint8_t encoded[WIRE_HEADER_BYTES];
-    require(wire_check(header, NULL) == STATUS_OK);
-    wire_encode(header, encoded);
-    require(endpoint_prepare(&frames, CONNECTION, encoded, sizeof encoded, payload_bytes) == STATUS_OK);
-    size_t given = *size < payload_bytes ? *size : payload_bytes;
-    if (payload_bytes > 0) {
-        memset(frames.payload, 't', payload_bytes);
-        memcpy(frames.payload, *data, given);
-    }
+    const size_t given = *size < payload_bytes ? *size : payload_bytes;
+    require(payload_bytes <= sizeof payload);
+    memset(payload, 't', payload_bytes);
+    memcpy(payload, *data, given);
     *data += given;
     *size -= given;
-    arrival.frames = &frames;
-    answers_receive_request(rpc, session, &arrival);
+    peer_say(session, &header, payload);
     return true;
 }
 
@@ -217,14 +155,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct rref_counts counts;
     if (rpc == NULL)
         open_worker();
-    struct rpc_session *session = open_session();
+    struct rpc_session *session = peer_open_session();
     while (session->is_live && say_one(session, &data, &size, newest)) {
         rrefs_counts(rrefs, &counts);
         require(counts.objects <= 6 && counts.references <= 4 && counts.users <= counts.objects);
         require(rrefs_of_peer(rrefs, PEER) == counts.users && alive == counts.objects);
         newest = rrefs->last_number;
         if (size % 3 == 0)
-            rpc_turn(rpc, (struct monotime){1});
+            peer_turn(session);
     }
     rpc_peer_died(rpc, PEER, "the input is over");
     while (kept_count > 0)

@@ -1,0 +1,99 @@
+/* A worker with one peer that says anything, without a socket for it: its connection is made up, and what it
+ * says is handed to the rpc as if it had arrived. For fuzz targets, which each use what they need. */
+#ifndef TEST_FUZZ_FUZZ_PEER_H
+#define TEST_FUZZ_FUZZ_PEER_H
+
+#include "worker/net/rpc_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SELF = 0, PEER = 1, WORKERS = 3, CONNECTION = 4242 };
+
+static const uint8_t roster[WORKERS] = {WIRE_ROLE_PSERVER, WIRE_ROLE_TRAINER, WIRE_ROLE_TRAINER};
+
+static struct rpc *rpc;
+static uint32_t incarnation; /* the peer's */
+static uint64_t request_id;
+
+static inline void require(int holds)
+{
+    if (!holds)
+        abort();
+}
+
+static inline void peer_open_rpc(const char *name)
+{
+    char address[64];
+    struct error error = {0};
+    struct rpc_config config = {.worker = SELF,
+                                .role = WIRE_ROLE_PSERVER,
+                                .incarnation = 1,
+                                .generation = 1,
+                                .roster = roster,
+                                .workers = WORKERS,
+                                .pending_max = 16,
+                                .incoming_max = 16,
+                                .rows_max = 4};
+    snprintf(address, sizeof address, "ipc:///tmp/fuzz-%s-%d", name, (int)getpid());
+    require(rpc_serve(&rpc, &config, address, &error) == STATUS_OK);
+    unlink(address + strlen("ipc://"));
+}
+
+static inline struct rpc_session *peer_open_session(void)
+{
+    struct rpc_session *session = &rpc->sessions[PEER];
+    session_begin(session, PEER, roster[PEER], ++incarnation);
+    session->socket = &rpc->sockets[0];
+    session->peer = CONNECTION;
+    peers_add(rpc, session);
+    request_id = 1;
+    return session;
+}
+
+/* Mostly the number of an object that there has been lately, or one beside. */
+static inline uint64_t object_number(uint8_t byte, uint64_t newest)
+{
+    if (byte >= 0xf0)
+        return (uint64_t)byte * UINT64_C(0x0101010101010101);
+    return (byte & 8) != 0 ? newest + 1 - (byte & 7) : newest - (byte & 7);
+}
+
+/* A request of the peer's, whose method, args, context and tensors are set, with its payload. */
+static inline void peer_say(struct rpc_session *session, struct wire_header *header, const void *payload)
+{
+    struct rpc_arrival arrival = {0};
+    struct endpoint_message frames;
+    uint8_t encoded[WIRE_HEADER_BYTES];
+    size_t payload_bytes = 0;
+    for (unsigned i = 0; i < header->tensor_count; i++)
+        payload_bytes += wire_tensor_bytes(&header->tensors[i]);
+    header->kind = WIRE_REQUEST;
+    header->source = PEER;
+    header->incarnation = incarnation;
+    header->generation = 1;
+    header->request = request_id++;
+    header->left_us = UINT64_MAX;
+    header->payload_bytes = (uint32_t)payload_bytes;
+    require(wire_check(header, NULL) == STATUS_OK);
+    wire_encode(header, encoded);
+    require(endpoint_prepare(&frames, CONNECTION, encoded, sizeof encoded, payload_bytes) == STATUS_OK);
+    if (payload_bytes > 0)
+        memcpy(frames.payload, payload, payload_bytes);
+    arrival.header = *header;
+    arrival.frames = &frames;
+    answers_receive_request(rpc, session, &arrival);
+}
+
+/* A turn; that what is answered arrives nowhere does not end the session. */
+static inline void peer_turn(struct rpc_session *session)
+{
+    if (session->is_lost)
+        rpc->lost_count--;
+    session->is_lost = false;
+    rpc_turn(rpc, (struct monotime){1});
+}
+
+#endif
