@@ -66,10 +66,9 @@ static void add_objects(struct outcome *outcome, uint64_t context)
 }
 
 /* The root's part: rows of tables and maps, of two inputs and of what is there so far, and a sum of some. */
-static void record(struct dist_context *context, unsigned root, uint64_t seed, uint32_t rows,
-                   struct variable *input[2], struct variable **loss)
+static void record(struct dist_context *context, struct tape *tape, unsigned root, uint64_t seed,
+                   uint32_t rows, struct variable *input[2], struct variable **loss)
 {
-    struct tape *tape = dist_context_tape(context);
     struct variable *there[2 + 2 * CALLS], *sum = NULL;
     unsigned count = 0;
     float *values = malloc((size_t)rows * WIDTH * sizeof *values);
@@ -106,7 +105,7 @@ static void compute(struct outcome *outcome, unsigned root, uint64_t seed, uint3
     struct dist_context *context = dist_begin(root, tape);
     struct variable *input[2], *loss;
     outcome->count = 0;
-    record(context, root, seed, rows, input, &loss);
+    record(context, tape, root, seed, rows, input, &loss);
     CK_DIST(tape_status(tape, &stage.error));
     CK_DIST(tape_loss(tape, loss, &outcome->loss));
     CK_DIST(dist_backward(context, loss, &stage.error));

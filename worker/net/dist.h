@@ -99,7 +99,6 @@ struct arena_source dist_arena_source(struct dist *dist);
 enum status dist_context_new(struct dist_context **out, struct dist *dist, enum tape_mode mode,
                              struct tape *tape, struct gradients *gradients, struct error *error);
 uint64_t dist_context_id(const struct dist_context *context);
-struct tape *dist_context_tape(const struct dist_context *context);
 
 /* Calls `function` of the object and waits for its outputs, serving calls meanwhile. in: variables of the
  * context's tape, floating or int32; NULL where the callee takes none. *out: variables of the same tape, as
@@ -120,7 +119,6 @@ void dist_context_free(struct dist_context *context);
 
 struct tape *dist_piece_tape(struct dist_piece *piece);
 uint32_t dist_piece_function(const struct dist_piece *piece);
-bool dist_piece_trains(const struct dist_piece *piece);
 const uint64_t *dist_piece_numbers(const struct dist_piece *piece, uint32_t *count);
 /* NULL: the caller gave none there, or fewer. Shapes and types are the caller's: check them. */
 struct variable *dist_piece_input(struct dist_piece *piece, uint32_t index);

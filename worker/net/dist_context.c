@@ -382,8 +382,3 @@ uint64_t dist_context_id(const struct dist_context *context)
 {
     return context->id;
 }
-
-struct tape *dist_context_tape(const struct dist_context *context)
-{
-    return context->frame.tape;
-}

@@ -17,11 +17,6 @@ uint32_t dist_piece_function(const struct dist_piece *piece)
     return piece->flags.function;
 }
 
-bool dist_piece_trains(const struct dist_piece *piece)
-{
-    return piece->flags.trains;
-}
-
 const uint64_t *dist_piece_numbers(const struct dist_piece *piece, uint32_t *count)
 {
     *count = piece->flags.numbers;

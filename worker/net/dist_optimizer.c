@@ -43,11 +43,6 @@ void dist_optimizer_free(struct dist_optimizer *optimizer)
     free(optimizer);
 }
 
-uint32_t dist_optimizer_owners(const struct dist_optimizer *optimizer)
-{
-    return optimizer->part_count;
-}
-
 /* ---- calls to all owners ---- */
 
 static void release_futures(struct dist_optimizer *optimizer)

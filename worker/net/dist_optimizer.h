@@ -116,7 +116,6 @@ void dist_optimizer_free(struct dist_optimizer *optimizer);
  * `tag`. Waits until it holds them. */
 enum status dist_optimizer_share(struct dist_optimizer *optimizer, uint16_t worker, uint64_t tag,
                                  struct error *error);
-uint32_t dist_optimizer_owners(const struct dist_optimizer *optimizer);
 
 /* The other worker's own handle, of the references that its `taken` was given, in any order; they are copied.
  * Waits. STATUS_INVALID: they are not all local optimizers of one optimizer, each once. */
