@@ -26,6 +26,7 @@ struct child {
     int fd;         /* our end of its control line */
     bool deaf;      /* its end is closed */
     bool connected; /* CONNECT is sent */
+    bool opened;    /* it has said READY */
     struct monotime last_beat;
     struct error last_words; /* what it said when it failed; STATUS_OK: nothing */
     char name[32];           /* "observer 3" */

@@ -100,6 +100,14 @@ static void out_of_turn(struct supervisor *s, struct child *child, const struct 
     supervise_fail(s, STATUS_INTERNAL, why);
 }
 
+/* It was asked to leave just before. */
+static void opened(struct supervisor *s, struct child *child, const struct happening *what)
+{
+    (void)s;
+    (void)what;
+    child->opened = true;
+}
+
 static void ignored(struct supervisor *s, struct child *child, const struct happening *what)
 {
     (void)s;
@@ -133,6 +141,7 @@ static void connect_ready(struct supervisor *s)
 static void now_ready(struct supervisor *s, struct child *child, const struct happening *what)
 {
     (void)what;
+    child->opened = true;
     child->state = CHILD_READY;
     if (child->start.worker < s->cast.servers)
         connect_ready(s);
@@ -251,7 +260,7 @@ static enum status status_of_death(const struct child *child)
 {
     switch (child->last_words.status) {
     case STATUS_INVALID:
-        return child->state == CHILD_STARTING ? STATUS_INVALID : STATUS_INTERNAL;
+        return child->opened ? STATUS_INTERNAL : STATUS_INVALID;
     case STATUS_UNAVAILABLE:
     case STATUS_IO:
     case STATUS_CORRUPT:
@@ -324,7 +333,7 @@ static reaction *const reactions[CHILD_STATES][EVENTS] = {
     /*                   READY      BEAT     RECORD    STATUS         FINISHED  FAILED   SILENT   EXITED */
     [CHILD_STARTING] = { now_ready, beaten,  NULL,     NULL,          NULL,     failed,  silent,  died },
     [CHILD_READY]    = { NULL,      beaten,  recorded, told_holdings, job_over, failed,  silent,  died },
-    [CHILD_LEAVING]  = { ignored,   beaten,  ignored,  told_holdings, ignored,  failed,  silent,  left },
+    [CHILD_LEAVING]  = { opened,    beaten,  ignored,  told_holdings, ignored,  failed,  silent,  left },
     [CHILD_KILLED]   = { ignored,   ignored, ignored,  ignored,       ignored,  ignored, ignored, killed },
 };
 /* clang-format on */
