@@ -488,13 +488,13 @@ static inline void dist_object(unsigned owner, const char *class, unsigned name)
     struct rref **first = &stage.sides[0].object[name];
     CK_DIST(rpc_remote(stage.sides[0].rrefs, (uint16_t)owner, class, &arguments, first, &stage.error));
     for (unsigned i = 0; i < 5000 && rref_ready(*first, &stage.error) == STATUS_AGAIN; i++)
-        dist_turns(1);
+        dist_wait();
     CK_DIST(rref_ready(*first, &stage.error));
     for (unsigned i = 1; i < stage.workers; i++) {
         struct future *future;
         CK_DIST(rref_share(*first, (uint16_t)i, name, &future, &stage.error));
         for (unsigned n = 0; n < 5000 && !future_done(future); n++)
-            dist_turns(1);
+            dist_wait();
         ck_assert_int_eq(future_status(future), STATUS_OK);
         future_release(future);
     }
