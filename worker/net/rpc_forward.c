@@ -151,9 +151,11 @@ const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct
     struct rpc_session *to = &rpc->sessions[header->destination];
     from->passes = to->passes = true;
     if (to->was_live && !to->is_live) {
+        char text[48];
         endpoint_release(message);
+        snprintf(text, sizeof text, "worker %u has no session any more", header->destination);
         if (header->kind == WIRE_REQUEST || header->kind == WIRE_PIECE)
-            say_bye_for(rpc, to, from, "it has no session");
+            say_bye_for(rpc, to, from, text);
         return NULL;
     }
     to->worker = header->destination;
