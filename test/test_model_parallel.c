@@ -1,9 +1,10 @@
 /* Whole runs of the kind model-parallel: jobs that end well, the same numbers wherever the parts lie, what is
  * done with their checkpoints, and what becomes of a job when a worker dies or a signal comes. Resuming:
  * test_model_parallel_resume.c. */
+#include "test/job_ends.h"
 #include "test/language_fixture.h"
 
-enum { PIDS_MAX = 16, WAY_SETS = 5 };
+enum { WAY_SETS = 5 };
 
 /* ---- jobs that end well ---- */
 
@@ -297,22 +298,6 @@ END_TEST
 
 /* ---- jobs that end otherwise ---- */
 
-/* No process of the job is left, no socket, and the log ends with a whole line, the end's. */
-static void expect_clean_end(const pid_t *pids, size_t count, const char *event)
-{
-    char wanted[64], shell[192];
-    for (size_t i = 0; i < count; i++)
-        ck_assert_msg(kill(pids[i], 0) != 0 && errno == ESRCH, "process %d is left", (int)pids[i]);
-    snprintf(shell, sizeof shell, "test -z \"$(find '%s/coalesced' -type s)\"", workplace.folder);
-    ck_assert_int_eq(system(shell), 0);
-    char *log = file_read(workplace.jsonl);
-    snprintf(wanted, sizeof wanted, "\n{\"event\":\"%s\",\"updates\":%u,", event, last_update());
-    char *last = strstr(log, wanted);
-    ck_assert_msg(last != NULL && strchr(last + 1, '\n') == log + strlen(log) - 1, "no %s in: %s", wanted,
-                  log);
-    free(log);
-}
-
 /* Two servers and two trainers. */
 static const char *const four[] = {"/server/count=2", "/trainers/count=2", "/placement/lstm=server 1", NULL};
 
@@ -322,47 +307,21 @@ START_TEST(a_killed_worker_ends_the_job)
                                           "trainer --index 3"};
     const char *sets[] = {four[0], four[1], four[2], _i % 2 == 0 ? "/transport=shared" : "/transport=inline",
                           NULL};
-    pid_t pids[PIDS_MAX], victim;
-    server_start_endless(sets);
-    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
-    ck_assert_uint_eq(count, 4);
-    ck_assert_uint_eq(process_children(daemon_process.pid, workers[_i], &victim, 1), 1);
-    kill(victim, SIGKILL);
-    expect_said(server_end(70), "was killed by signal 9 (Killed)");
-    expect_clean_end(pids, count, "failed");
+    expect_death_ends(sets, workers[_i]);
 }
 END_TEST
 
-/* The iteration that is running is finished, logged and saved, and everything given back. */
+/* Everything is given back as well. */
 START_TEST(ctrl_c_finishes_the_iteration_and_saves)
 {
-    pid_t pids[PIDS_MAX];
-    char name[64];
-    server_start_endless(_i == 0 ? NULL : four);
-    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
-    kill(daemon_process.pid, SIGINT);
-    expect_said(server_end(0), "the running round is finished first");
-    expect_clean_end(pids, count, "stopped");
+    expect_ctrl_c_saves(_i == 0 ? NULL : four);
     expect_nothing_left("run", "stopped");
-    snprintf(name, sizeof name, "checkpoints/%08u/manifest.json", last_update());
-    ck_assert_msg(run_has("run", name), "there is no %s", name);
 }
 END_TEST
 
-/* A round that will never be full, for one of its trainers stands still: only giving it up ends the job. */
 START_TEST(a_second_signal_hurries)
 {
-    pid_t pids[PIDS_MAX], victim;
-    server_start_endless(four);
-    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
-    ck_assert_uint_eq(process_children(daemon_process.pid, "trainer --index 3", &victim, 1), 1);
-    kill(victim, SIGSTOP);
-    kill(daemon_process.pid, SIGTERM);
-    sleep_ms(300);
-    ck_assert_int_eq(kill(daemon_process.pid, 0), 0);
-    kill(daemon_process.pid, SIGTERM);
-    expect_said(server_end(0), "hurrying");
-    expect_clean_end(pids, count, "stopped");
+    expect_second_signal_hurries(four, "trainer --index 3");
 }
 END_TEST
 

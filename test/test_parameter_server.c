@@ -1,12 +1,10 @@
 /* Whole runs of the kind parameter-server: jobs that end well, the same numbers however they are run, and
  * what becomes of a job when a worker dies, a signal comes, or its numbers fail. Resuming:
- * test_parameter_server_ resume.c. */
-#include "test/server_fixture.h"
+ * test_parameter_server_resume.c. */
+#include "test/job_ends.h"
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
-
-enum { PIDS_MAX = 16 };
 
 /* ---- jobs that end well ---- */
 
@@ -180,65 +178,31 @@ END_TEST
 
 /* ---- jobs that end otherwise ---- */
 
-/* No process of the job is left, no socket, and the log ends with a whole line, the end's. */
-static void expect_clean_end(const pid_t *pids, size_t count, const char *event)
-{
-    char wanted[64], command[192];
-    for (size_t i = 0; i < count; i++)
-        ck_assert_msg(kill(pids[i], 0) != 0 && errno == ESRCH, "process %d is left", (int)pids[i]);
-    snprintf(command, sizeof command, "test -z \"$(find '%s/coalesced' -type s)\"", workplace.folder);
-    ck_assert_int_eq(system(command), 0);
-    char *log = file_read(workplace.jsonl);
-    snprintf(wanted, sizeof wanted, "\n{\"event\":\"%s\",\"updates\":%u,", event, last_update());
-    char *last = strstr(log, wanted);
-    ck_assert_msg(last != NULL && strchr(last + 1, '\n') == log + strlen(log) - 1, "no %s in: %s", wanted,
-                  log);
-    free(log);
-}
-
 START_TEST(a_killed_worker_ends_the_job)
 {
     static const char *const workers[] = {"pserver --index 0", "pserver --index 1", "trainer --index 2",
                                           "trainer --index 3"};
     const char *sets[] = {"/server/count=2", _i % 2 == 0 ? "/transport=shared" : "/transport=inline", NULL};
-    pid_t pids[PIDS_MAX], victim;
-    server_start_endless(sets);
-    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
-    ck_assert_uint_eq(count, 4);
-    ck_assert_uint_eq(process_children(daemon_process.pid, workers[_i], &victim, 1), 1);
-    kill(victim, SIGKILL);
-    expect_said(server_end(70), "was killed by signal 9 (Killed)");
-    expect_clean_end(pids, count, "failed");
+    expect_death_ends(sets, workers[_i]);
 }
 END_TEST
 
 START_TEST(a_silent_trainer_ends_the_job)
 {
     const char *sets[] = {"/supervise/hang_s=2", NULL};
-    pid_t pids[PIDS_MAX], victim;
-    server_start_endless(sets);
-    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
-    ck_assert_uint_eq(process_children(daemon_process.pid, "trainer --index 1", &victim, 1), 1);
-    kill(victim, SIGSTOP);
+    pid_t pids[PIDS_MAX];
+    const size_t count = start_and_list(sets, pids);
+    kill(process_of("trainer --index 1"), SIGSTOP);
     expect_said(server_end(70), "has not beaten for 2 s: killed");
     expect_clean_end(pids, count, "failed");
 }
 END_TEST
 
-/* The round that is running is finished, logged and saved. */
 START_TEST(ctrl_c_finishes_the_round_and_saves)
 {
     const char *sets[] = {_i == 0 ? "/server/count=1" : "/server/count=2",
                           _i < 2 ? "/transport=shared" : "/transport=inline", NULL};
-    pid_t pids[PIDS_MAX];
-    char name[64];
-    server_start_endless(sets);
-    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
-    kill(daemon_process.pid, SIGINT);
-    expect_said(server_end(0), "the running round is finished first");
-    expect_clean_end(pids, count, "stopped");
-    snprintf(name, sizeof name, "checkpoints/%08u/manifest.json", last_update());
-    ck_assert_msg(run_has("run", name), "there is no %s", name);
+    expect_ctrl_c_saves(sets);
 }
 END_TEST
 
@@ -254,20 +218,9 @@ START_TEST(sighup_reads_the_job_again)
 }
 END_TEST
 
-/* A round that will never be full, for one of its trainers stands still: only giving it up ends the job. */
 START_TEST(a_second_signal_hurries)
 {
-    pid_t pids[PIDS_MAX], victim;
-    server_start_endless(NULL);
-    size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
-    ck_assert_uint_eq(process_children(daemon_process.pid, "trainer --index 2", &victim, 1), 1);
-    kill(victim, SIGSTOP);
-    kill(daemon_process.pid, SIGTERM);
-    sleep_ms(300);
-    ck_assert_int_eq(kill(daemon_process.pid, 0), 0);
-    kill(daemon_process.pid, SIGTERM);
-    expect_said(server_end(0), "hurrying");
-    expect_clean_end(pids, count, "stopped");
+    expect_second_signal_hurries(NULL, "trainer --index 2");
 }
 END_TEST
 

@@ -24,6 +24,7 @@ import time
 
 import torch
 from memory import peak_mib
+from rnn_model import Model
 
 UNKNOWN, END_OF_LINE = "<unk>", "<eos>"
 SPACES = re.compile("[\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
@@ -69,25 +70,6 @@ def batches(part, columns, steps):
     for begin in range(0, rows - 1, steps):
         end = min(begin + steps, rows - 1)
         yield part[begin:end], part[begin + 1 : end + 1]
-
-
-class Model(torch.nn.Module):
-    def __init__(self, tokens, embedding, hidden, layers, dropout):
-        super().__init__()
-        self.drop = torch.nn.Dropout(dropout)
-        self.encoder = torch.nn.Embedding(tokens, embedding)
-        self.rnn = torch.nn.LSTM(embedding, hidden, layers, dropout=dropout)
-        self.decoder = torch.nn.Linear(hidden, tokens)
-        self.encoder.weight.data.uniform_(-0.1, 0.1)
-        self.decoder.weight.data.uniform_(-0.1, 0.1)
-        self.decoder.bias.data.zero_()
-
-    def forward(self, data, state):
-        output, state = self.rnn(self.drop(self.encoder(data)), state)
-        return self.decoder(self.drop(output)), state
-
-    def zero_state(self, columns):
-        return tuple(torch.zeros(self.rnn.num_layers, columns, self.rnn.hidden_size) for _ in "hc")
 
 
 def loss_of(logits, target):

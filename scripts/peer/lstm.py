@@ -18,22 +18,7 @@ import time
 
 import torch
 from memory import peak_mib
-
-# tokens, embedding, hidden, layers, length of a sequence, sequences
-SIZES = {"tutorial": (10, 2, 3, 4, 5, 3), "job": (10000, 200, 200, 2, 35, 20)}
-
-
-class Model(torch.nn.Module):
-    def __init__(self, tokens, embedding, hidden, layers, dropout):
-        super().__init__()
-        self.drop = torch.nn.Dropout(dropout)
-        self.encoder = torch.nn.Embedding(tokens, embedding)
-        self.rnn = torch.nn.LSTM(embedding, hidden, layers, dropout=dropout)
-        self.decoder = torch.nn.Linear(hidden, tokens)
-
-    def forward(self, data, state):
-        output, state = self.rnn(self.drop(self.encoder(data)), state)
-        return self.decoder(self.drop(output)), state
+from rnn_model import SIZES, Model
 
 
 def measure(size, steps, dropout):
@@ -42,7 +27,7 @@ def measure(size, steps, dropout):
     model = Model(tokens, embedding, hidden, layers, dropout).train()
     data = torch.randint(tokens, (length, batch))
     target = torch.randint(tokens, (length * batch,))
-    state = torch.zeros(layers, batch, hidden), torch.zeros(layers, batch, hidden)
+    state = model.zero_state(batch)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     uncounted = steps // 10 + 1
     seconds = []

@@ -28,10 +28,9 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torch.multiprocessing as mp
 from memory import peak_mib
+from rnn_model import SIZES
 from torch.distributed.optim import DistributedOptimizer
 
-# tokens, embedding, hidden, layers, length of a sequence, sequences
-SIZES = {"tutorial": (10, 2, 3, 4, 5, 3), "job": (10000, 200, 200, 2, 35, 20)}
 SERVER, TRAINER = "server", "trainer"
 
 
