@@ -200,6 +200,9 @@ START_TEST(what_does_not_fit_is_refused_by_name)
     refused(JOB_PART_EMBEDDING, in, 1, "embedding: expected tokens (steps, batch) as input 0, got none");
     in[0] = tape_input(tapes[0], SHAPE2(4, 3), DTYPE_F32, "tokens", h);
     refused(JOB_PART_EMBEDDING, in, 1, "of rank 2, 4x3, int32, got 4x3, float32");
+    tokens[5] = TOKENS;
+    in[0] = tape_input(tapes[0], SHAPE2(STEPS, BATCH), DTYPE_I32, "tokens", tokens);
+    refused(JOB_PART_EMBEDDING, in, 1, "element 5 of indices \"tokens\" of shape 5x3 is 10, expected 0..9");
     tape = tapes[JOB_PART_LSTM];
     in[0] = tape_input(tape, SHAPE3(2, 3, 3), DTYPE_F32, "embedded", h);
     refused(JOB_PART_LSTM, in, 3, "of rank 3, 2x3x2, float32, got 2x3x3");
