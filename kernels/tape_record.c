@@ -4,6 +4,7 @@
  * inputs need no gradient) it neither records nor saves. */
 #include "kernels/tape_internal.h"
 
+#include <assert.h>
 #include <string.h>
 
 void node_release(struct node *node)
@@ -98,6 +99,7 @@ static void connect(struct tape *tape, struct node *node, uint32_t gradient)
         node->needs_gradient |=
             tape->mode == TAPE_TRAIN && (gradient >> i & 1) && node->in[i]->needs_gradient;
     }
+    assert(node->outputs <= OP_OUTPUTS_MAX);
     for (uint32_t i = 0; i < node->outputs; i++)
         node->out[i]->needs_gradient = node->needs_gradient;
 }

@@ -188,11 +188,11 @@ START_TEST(a_part_begins_as_the_whole_does)
             if (first == 0)
                 memcpy(whole[i - 2], values, sizeof whole[0]);
             else
-                ck_assert(memcmp(whole[i - 2], values, sizeof whole[0]) == 0);
+                ck_assert_mem_eq(whole[i - 2], values, sizeof whole[0]);
         }
         fixture_close();
     }
-    ck_assert(memcmp(whole[0], whole[1], sizeof whole[0]) != 0);
+    ck_assert_mem_ne(whole[0], whole[1], sizeof whole[0]);
 }
 END_TEST
 
