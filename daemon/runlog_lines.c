@@ -253,6 +253,27 @@ static void add_counts(struct line *line, const char *name, const struct line_ho
     add(line, "]");
 }
 
+/* Of each worker, whose references its `users` are: an object with the workers that have some. What a worker
+ * says beyond the room for all that a job can have is left out. */
+static void add_peers(struct line *line, const struct line_holdings *holdings)
+{
+    const size_t end = line->length + LINE_PEERS_BYTES - (size_t)LINE_PEER_BYTES * holdings->workers;
+    add(line, ",\"users_of\":[");
+    for (uint32_t i = 0; i < holdings->workers; i++) {
+        const char *before = "";
+        add(line, "%s{", i > 0 ? "," : "");
+        for (uint32_t peer = 0; peer < holdings->workers; peer++) {
+            const uint32_t users = holdings->of[i].users_of[peer];
+            if (users == 0 || line->length > end)
+                continue;
+            add(line, "%s\"%u\":%u", before, peer, users);
+            before = ",";
+        }
+        add(line, "}");
+    }
+    add(line, "]");
+}
+
 void line_language_epoch_json(struct line *line, const struct control_epoch *r,
                               const struct line_holdings *holdings)
 {
@@ -274,6 +295,7 @@ void line_language_epoch_json(struct line *line, const struct control_epoch *r,
     add_counts(line, "objects", holdings, offsetof(struct control_status, objects));
     add_counts(line, "references", holdings, offsetof(struct control_status, references));
     add_counts(line, "users", holdings, offsetof(struct control_status, users));
+    add_peers(line, holdings);
     add_counts(line, "contexts", holdings, offsetof(struct control_status, contexts));
     add_counts(line, "pieces", holdings, offsetof(struct control_status, pieces));
     add(line, "}}\n");

@@ -10,7 +10,10 @@
 enum {
     LINE_NUMBER_BYTES = 330,
     LINE_HOLDINGS_BYTES = 5 * 11 * (JOB_SERVERS_MAX + JOB_TRAINERS_MAX),
-    LINE_BYTES = 1024 + 12 * LINE_NUMBER_BYTES + LINE_HOLDINGS_BYTES,
+    /* Every server's objects are used by everybody, and every trainer's by the first one. */
+    LINE_PEER_BYTES = 18,
+    LINE_PEERS_BYTES = LINE_PEER_BYTES * (JOB_SERVERS_MAX + 2) * (JOB_SERVERS_MAX + JOB_TRAINERS_MAX),
+    LINE_BYTES = 1024 + 12 * LINE_NUMBER_BYTES + LINE_HOLDINGS_BYTES + LINE_PEERS_BYTES,
 };
 _Static_assert(26 * JOB_TRAINERS_MAX <= LINE_HOLDINGS_BYTES, "the losses fit as well");
 

@@ -65,7 +65,7 @@ START_TEST(every_line_that_comes_is_in_both_logs)
     ck_assert_int_eq(runlog_start(runlog, &error), STATUS_OK);
     ck_assert_int_eq(log_update(200, 0), STATUS_OK);
     ck_assert_int_eq(log_update(307, 0), STATUS_OK);
-    holdings[0] = (struct control_status){3, 1, 14, 2, 4};
+    holdings[0] = (struct control_status){3, 1, 14, 2, 4, {0, 6, 8}};
     holdings[2] = (struct control_status){.references = UINT32_MAX};
     ck_assert_int_eq(log_epoch(1, 50, 0), STATUS_OK);
     ck_assert_int_eq(log_epoch(2, 0, 9), STATUS_OK);
@@ -81,11 +81,13 @@ START_TEST(every_line_that_comes_is_in_both_logs)
              "\"perplexity\":1,\"unigram_perplexity\":64.5,\"tokens\":50},\"timing\":{\"unix_s\":#,\"epoch_"
              "s\":2.000000,"
              "\"evaluation_s\":0.250000,\"objects\":[3,0,0],\"references\":[1,0,4294967295],"
-             "\"users\":[14,0,0],\"contexts\":[2,0,0],\"pieces\":[4,0,0]}}\n"
+             "\"users\":[14,0,0],\"users_of\":[{\"1\":6,\"2\":8},{},{}],\"contexts\":[2,0,0],\"pieces\":[4,0,"
+             "0]}}\n"
              "{\"epoch\":2,\"update\":800,\"loss\":0,\"perplexity\":1,\"held_out\":null,"
              "\"timing\":{\"unix_s\":#,\"epoch_s\":2.000000,"
              "\"evaluation_s\":0.250000,\"objects\":[3,0,0],\"references\":[1,0,4294967295],"
-             "\"users\":[14,0,0],\"contexts\":[2,0,0],\"pieces\":[4,0,0]}}\n"
+             "\"users\":[14,0,0],\"users_of\":[{\"1\":6,\"2\":8},{},{}],\"contexts\":[2,0,0],\"pieces\":[4,0,"
+             "0]}}\n"
              "{\"event\":\"failed\",\"updates\":311,\"objects\":3,\"references\":4294967296,\"users\":14,"
              "\"contexts\":2,\"pieces\":4,\"timing\":{\"unix_s\":#,\"job_s\":#}}\n",
              (long)getpid(), COALESCED_VERSION);

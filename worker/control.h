@@ -112,6 +112,7 @@ struct control_epoch {
  * one that leaves in good order, when all of them are zero. */
 struct control_status {
     uint32_t objects, references, users, contexts, pieces;
+    uint32_t users_of[JOB_SERVERS_MAX + JOB_TRAINERS_MAX]; /* `users` by worker: whose references they are */
 };
 
 /* Why a job is over. */

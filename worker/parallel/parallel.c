@@ -213,11 +213,15 @@ static struct control_status counts(const struct parallel *p)
     struct dist_counts contexts;
     rrefs_counts(p->rrefs, &references);
     dist_counts(p->dist, &contexts);
-    return (struct control_status){.objects = references.objects,
-                                   .references = references.references,
-                                   .users = references.users,
-                                   .contexts = contexts.contexts,
-                                   .pieces = contexts.pieces};
+    struct control_status status = {.objects = references.objects,
+                                    .references = references.references,
+                                    .users = references.users,
+                                    .contexts = contexts.contexts,
+                                    .pieces = contexts.pieces};
+    for (uint32_t peer = 0; peer < cast_workers(&p->cast); peer++)
+        if (peer != p->worker->self.worker)
+            status.users_of[peer] = rrefs_of_peer(p->rrefs, (uint16_t)peer);
+    return status;
 }
 
 void parallel_report(struct parallel *p)
