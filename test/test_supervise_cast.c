@@ -556,10 +556,9 @@ START_TEST(what_workers_hold_is_told_of_epochs_and_of_the_end)
 {
     expect_good("holds", NULL);
     char *json = file_read(workplace.jsonl);
-    ck_assert_ptr_nonnull(strstr(json,
-                                 ",\"objects\":[1,1,1,1,1],\"references\":[0,1,2,3,4],\"users\":[0,0,0,0,0],"
-                                 "\"users_of\":[{},{},{},{},{}],"
-                                 "\"contexts\":[7,7,7,7,7],\"pieces\":[0,0,0,0,0]}}\n"));
+    ck_assert_ptr_nonnull(
+        strstr(json, ",\"objects\":[1,1,1,1,1],\"references\":[0,1,2,3,4],\"users\":[0,0,0,0,0],"
+                     "\"users_of\":[{},{},{},{},{}],\"contexts\":[7,7,7,7,7],\"pieces\":[0,0,0,0,0]}}\n"));
     ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"finished\",\"updates\":2,\"objects\":0,\"references\":0,"
                                        "\"users\":0,\"contexts\":0,\"pieces\":0,"));
     free(json);
