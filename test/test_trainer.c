@@ -3,18 +3,6 @@
 #include "test/trainer_stage.h"
 #include "test/workplace.h"
 
-/* The trainers here are forked out of a process in which ZeroMQ's thread is at work, and now and then one of
- * them ends with a receive buffer of that library's (18 KiB and a message's properties) that nothing in it
- * knows of. The leak check asks for this function by its name. */
-// NOLINTNEXTLINE(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
-const char *__lsan_default_suppressions(void);
-
-// NOLINTNEXTLINE(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libzmq.so\n";
-}
-
 /* ---- steps ---- */
 
 static const struct arrangement {
