@@ -195,6 +195,23 @@ START_TEST(test_messages_both_ways)
 }
 END_TEST
 
+/* A message that is released never, or twice, ends the process with its last endpoint. */
+START_TEST(test_released_wrongly)
+{
+    struct place place = place_new();
+    struct endpoint *router = bound(place.address), *dealer = connected(place.address);
+    struct endpoint_message message;
+    ck_assert_int_eq(send_text(dealer, 0, "header", "payload"), STATUS_OK);
+    ck_assert_int_eq(receive(router, &message), STATUS_OK);
+    for (int i = 0; i < _i; i++)
+        endpoint_release(&message);
+    endpoint_free(dealer, 0);
+    unlink(place.path);
+    rmdir(place.folder);
+    endpoint_free(router, 0);
+}
+END_TEST
+
 /* After the peer is gone a send says so, when there was a receive in between. */
 START_TEST(test_peer_gone)
 {
@@ -467,6 +484,9 @@ int main(void)
     tcase_add_test(tcase, test_file_that_exists);
     tcase_add_test(tcase, test_file_is_removed);
     tcase_add_test(tcase, test_messages_both_ways);
+    tcase_add_loop_test_raise_signal(tcase, test_released_wrongly, SIGABRT, 0, 1);
+    tcase_add_loop_test(tcase, test_released_wrongly, 1, 2);
+    tcase_add_loop_test_raise_signal(tcase, test_released_wrongly, SIGABRT, 2, 3);
     tcase_add_test(tcase, test_peer_gone);
     tcase_add_test(tcase, test_full_queue);
     tcase_add_test(tcase, test_payload_over_the_limit);

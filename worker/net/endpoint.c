@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -43,6 +44,16 @@ struct shared_context {
     void *zmq;
     unsigned users;
 };
+
+/* Of the process: each message that is prepared or received has to be sent or released before the last
+ * context goes. A leak check cannot tell that: libzmq 4.3.4 itself loses the first frame of a message whose
+ * rest is under way when its socket is closed right behind a send (test/lsan.supp). */
+static atomic_size_t contexts_alive, messages_alive;
+
+static void count_message(int change)
+{
+    atomic_fetch_add_explicit(&messages_alive, (size_t)change, memory_order_relaxed);
+}
 
 struct endpoint {
     struct shared_context *context;
@@ -99,10 +110,12 @@ static struct shared_context *context_new(void)
     if (context == NULL)
         return NULL;
     *context = (struct shared_context){.zmq = zmq_ctx_new()};
-    if (context->zmq != NULL)
-        return context;
-    free(context);
-    return NULL;
+    if (context->zmq == NULL) {
+        free(context);
+        return NULL;
+    }
+    atomic_fetch_add(&contexts_alive, 1);
+    return context;
 }
 
 /* Waits for what lingers in the sockets that were closed before. */
@@ -113,6 +126,9 @@ static void context_leave(struct shared_context *context)
     while (zmq_ctx_term(context->zmq) != 0 && errno == EINTR)
         ;
     free(context);
+    bool is_last = atomic_fetch_sub(&contexts_alive, 1) == 1;
+    assert(!is_last || messages_alive == 0);
+    (void)is_last;
 }
 
 static enum status endpoint_open(struct endpoint **out, struct endpoint *beside, bool is_router,
@@ -282,6 +298,7 @@ enum status endpoint_prepare(struct endpoint_message *message, uint32_t peer, co
     message->header_bytes = header_bytes;
     message->payload = zmq_msg_data(frame(message, 1));
     message->payload_bytes = payload_bytes;
+    count_message(1);
     return STATUS_OK;
 }
 
@@ -321,7 +338,10 @@ enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *me
     } else if (send_frame(endpoint, frame(message, 0), ZMQ_SNDMORE) < 0) {
         return send_status(errno);
     }
-    return send_frame(endpoint, frame(message, 1), 0) < 0 ? STATUS_NOT_FOUND : STATUS_OK;
+    if (send_frame(endpoint, frame(message, 1), 0) < 0)
+        return STATUS_NOT_FOUND;
+    count_message(-1);
+    return STATUS_OK;
 }
 
 /* ---- receiving ---- */
@@ -387,6 +407,7 @@ enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message 
     message->header_bytes = zmq_msg_size(header);
     message->payload = zmq_msg_data(payload);
     message->payload_bytes = zmq_msg_size(payload);
+    count_message(1);
     bool is_nameless = endpoint->is_router && message->peer == 0;
     if (!more && !is_nameless && message->payload_bytes <= WIRE_PAYLOAD_BYTES_MAX)
         return STATUS_OK;
@@ -400,6 +421,7 @@ void endpoint_release(struct endpoint_message *message)
 {
     zmq_msg_close(frame(message, 0));
     zmq_msg_close(frame(message, 1));
+    count_message(-1);
 }
 
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from)

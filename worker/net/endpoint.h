@@ -39,7 +39,8 @@ enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, con
                              struct error *error);
 
 /* What was sent leaves for at most `linger_ms`; the last of those that share a context waits for that, for
- * itself and those that were freed before. NULL is allowed. */
+ * itself and those that were freed before. With the last endpoint of the process no message may be left that
+ * was neither sent nor released. NULL is allowed. */
 void endpoint_free(struct endpoint *endpoint, int linger_ms);
 
 /* Prepares an outgoing message with a copy of the header and an uninitialized payload for the caller to
