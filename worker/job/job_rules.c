@@ -1,6 +1,6 @@
 /* The rules that bind several keys of a job. Each looks at values that have been judged good one by one, and
  * is silent where one of its own was not. Runs in whatever process reads a job, on the caller's thread. */
-#include "kernels/tensor.h"
+#include "worker/job/job_messages.h"
 #include "worker/job/job_reading.h"
 
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static void complain_of_two(struct job_reading *reading, const char *one, const 
 static void complain_of_two(struct job_reading *reading, const char *one, const char *other,
                             const char *pointer, const char *format, ...)
 {
-    char text[256];
+    char text[320];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
@@ -258,35 +258,27 @@ static void check_plateau(struct job_reading *reading)
                         "expected \"constant\" where /evaluation/every is null, got \"plateau\"");
 }
 
-/* No tensor has more elements than the kernels count. A text's vocabulary is not known here: the workers
- * check what becomes of it. */
-static void check_sequence(struct job_reading *reading, const char *pointer, uint32_t columns)
+/* What is beyond the wire's limit is beyond the kernels', too: the widest tensors, the logits, travel, and
+ * the LSTM's gates are four times as wide as what does. A text's vocabulary is not known here: whoever reads
+ * the text sees to what hangs on it (parallel_data_open). */
+static void check_messages(struct job_reading *reading)
 {
-    static const char steps[] = "/data/steps";
-    const struct job *job = reading->job;
-    uint64_t width = 4 * (uint64_t)job->rnn.hidden; /* the LSTM's gates */
-    if (wrong(reading, pointer) || wrong(reading, steps) || wrong(reading, "/model/tokens") ||
-        wrong(reading, "/model/hidden") || wrong(reading, "/model/embedding"))
-        return;
-    if (width < job->rnn.tokens)
-        width = job->rnn.tokens;
-    if (width < job->rnn.embedding)
-        width = job->rnn.embedding;
-    if ((uint64_t)job->sequence.steps * columns > SHAPE_ELEMENTS_MAX / width)
-        complain_of_two(reading, steps, pointer, pointer,
-                        "expected at most %d elements in a tensor, got %u steps * %u columns * %llu",
-                        SHAPE_ELEMENTS_MAX, job->sequence.steps, columns, (unsigned long long)width);
-}
-
-static void check_table(struct job_reading *reading, const char *pointer, uint32_t width)
-{
-    static const char tokens[] = "/model/tokens";
-    const struct job *job = reading->job;
-    if (!wrong(reading, tokens) && !wrong(reading, pointer) &&
-        (uint64_t)job->rnn.tokens * width > SHAPE_ELEMENTS_MAX)
-        complain_of_two(reading, tokens, pointer, pointer,
-                        "expected at most %d elements in a tensor, got %u tokens * %u", SHAPE_ELEMENTS_MAX,
-                        job->rnn.tokens, width);
+    static const char *const keys[] = {"/data/steps", "/model/tokens", "/model/embedding", "/model/hidden",
+                                       "/model/layers"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (wrong(reading, keys[i]))
+            return;
+    struct job_message messages[JOB_MESSAGES_MAX];
+    const uint32_t count = job_messages(reading->job, reading->job->rnn.tokens, messages);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct job_message *message = &messages[i];
+        if (message->bytes > WIRE_BODY_BYTES_MAX && !wrong(reading, message->one) &&
+            !wrong(reading, message->other))
+            complain_of_two(reading, message->one, message->other, message->other,
+                            "expected at most %d bytes in a message, got %llu for %s: %s",
+                            WIRE_BODY_BYTES_MAX, (unsigned long long)message->bytes, message->what,
+                            message->how);
+    }
 }
 
 /* The tutorial's number of epochs stands only where nothing else ends the job. */
@@ -339,10 +331,7 @@ static void check_model_parallel(struct job_reading *reading)
     for (int part = 0; part < JOB_PARTS; part++)
         check_place(reading, places[part], &job->placement[part]);
     check_plateau(reading);
-    check_sequence(reading, "/trainers/batch", job->trainers.batch);
-    check_sequence(reading, "/evaluation/batch", job->evaluation.batch);
-    check_table(reading, "/model/embedding", job->rnn.embedding);
-    check_table(reading, "/model/hidden", job->rnn.hidden);
+    check_messages(reading);
     settle_epochs(reading);
     check_limits(reading, job->stop.has_updates || job->stop.has_epochs, "updates", "epochs");
 }
