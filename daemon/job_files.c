@@ -5,7 +5,7 @@
 #include "worker/checkpoint.h"
 #include "worker/data/dataset.h"
 #include "worker/job/job_table.h"
-#include "worker/parallel/held_out.h"
+#include "worker/parallel/parallel_data.h"
 #include "worker/schedule.h"
 
 #include <errno.h>
@@ -24,35 +24,10 @@ static enum status check_images(const struct job *job, struct error *error)
     return status == STATUS_OK ? schedule_of(&schedule, job, &info, error) : status;
 }
 
-/* What the text makes of the job's rules: its vocabulary is known only now. */
-static enum status check_text_sizes(const struct job *job, const struct parallel_data *data,
-                                    struct error *error)
-{
-    const uint64_t tokens = data->rnn.tokens;
-    const uint32_t columns =
-        job->trainers.batch > job->evaluation.batch ? job->trainers.batch : job->evaluation.batch;
-    const uint32_t width = job->rnn.embedding > job->rnn.hidden ? job->rnn.embedding : job->rnn.hidden;
-    if (tokens * width > SHAPE_ELEMENTS_MAX || tokens * job->sequence.steps > SHAPE_ELEMENTS_MAX / columns)
-        return error_set(error, STATUS_INVALID,
-                         "%.300s: with a vocabulary of %llu words some tensor has more than %d elements (%u "
-                         "steps, %u columns, %u wide); a higher /data/minimum_count makes it smaller",
-                         job->data.path, (unsigned long long)tokens, SHAPE_ELEMENTS_MAX, job->sequence.steps,
-                         columns, width);
-    if (job->optimizer.schedule == JOB_SCHEDULE_PLATEAU && !held_out_is_there(data))
-        return error_set(
-            error, STATUS_INVALID,
-            "%.300s: too little is held out to evaluate %u columns, by which /optimizer/schedule "
-            "\"plateau\" goes",
-            job->data.path, job->evaluation.batch);
-    return STATUS_OK;
-}
-
 static enum status check_text(const struct job *job, struct error *error)
 {
     struct parallel_data data;
-    enum status status = parallel_data_open(&data, job, NULL, error);
-    if (status == STATUS_OK && job->data.kind == JOB_DATA_TEXT)
-        status = check_text_sizes(job, &data, error);
+    const enum status status = parallel_data_open(&data, job, NULL, error);
     parallel_data_close(&data);
     return status;
 }

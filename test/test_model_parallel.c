@@ -249,6 +249,36 @@ START_TEST(nothing_is_said_of_a_good_text)
 }
 END_TEST
 
+/* Whether the vocabulary makes a tensor too large for a message, and whether enough is held out for an
+ * evaluation that is asked for, only the text says. */
+START_TEST(what_a_text_is_too_large_and_too_small_for_is_told)
+{
+    static const struct {
+        const char *more[3], *words;
+    } cases[] = {
+        {{"/data/steps=400", "/evaluation/batch=50000"},
+         "tale.txt: expected at most 536870912 bytes in a message, got 800000000 for the logits: /data/steps "
+         "400 * /evaluation/batch 50000 * 10 tokens * 4; a higher /data/minimum_count makes it smaller\n"},
+        {{"/evaluation/batch=31", "/optimizer/schedule=constant"},
+         "tale.txt: too little is held out to evaluate 31 columns: expected more in /data/held_out, less in "
+         "/evaluation/batch, or null in /evaluation/every\n"},
+        {{"/evaluation/batch=30", "/optimizer/schedule=constant"}, NULL},
+        {{"/evaluation/batch=31", "/optimizer/schedule=constant", "/evaluation/every=null"}, NULL},
+        {{"/evaluation/batch=31", "/optimizer/schedule=constant", "/data/held_out=0"}, NULL},
+    };
+    const char *sets[SETS_MAX] = {NULL};
+    text_sets(sets);
+    memcpy(sets + 6, cases[_i].more, sizeof cases[_i].more);
+    sets[9] = NULL;
+    char *said = check(sets, cases[_i].words != NULL ? 78 : 0);
+    if (cases[_i].words == NULL)
+        ck_assert_str_eq(said, "");
+    else
+        ck_assert_msg(strstr(said, cases[_i].words) != NULL, "%s", said);
+    free(said);
+}
+END_TEST
+
 /* Before anybody starts, and before a run directory is made. */
 START_TEST(what_is_wrong_with_a_text_is_told_first)
 {
@@ -350,6 +380,7 @@ int main(void)
     tcase_add_test(runs, a_checkpoint_writes_text);
     tcase_add_test(runs, text_that_cannot_be_written_is_told);
     tcase_add_test(runs, nothing_is_said_of_a_good_text);
+    tcase_add_loop_test(runs, what_a_text_is_too_large_and_too_small_for_is_told, 0, 5);
     tcase_add_loop_test(runs, what_is_wrong_with_a_text_is_told_first, 0, 8);
     tcase_add_test(runs, values_of_another_model_are_refused);
     tcase_add_loop_test(runs, a_killed_worker_ends_the_job, 0, 4);

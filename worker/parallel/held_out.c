@@ -3,25 +3,17 @@
 
 #include <stdlib.h>
 
-static uint64_t batches(const struct parallel_data *data)
-{
-    if (!data->text)
-        return 0;
-    return corpus_batches(&data->corpus.held_out, data->job->evaluation.batch, data->job->sequence.steps);
-}
-
 bool held_out_is_there(const struct parallel_data *data)
 {
-    return batches(data) > 0;
+    return data->held_out_batches > 0;
 }
 
 static enum status walk(const struct parallel_data *data, struct parallel_batch *batch, int32_t *tokens,
                         int32_t *targets, held_out_forward *forward, void *context, double *sum,
                         uint64_t *count, struct error *error)
 {
-    const uint64_t end = batches(data);
     enum status status = STATUS_OK;
-    for (uint64_t i = 0; i < end && status == STATUS_OK; i++) {
+    for (uint64_t i = 0; i < data->held_out_batches && status == STATUS_OK; i++) {
         double mean = 0;
         batch->steps = corpus_batch(&data->corpus.held_out, batch->columns, 0, batch->columns,
                                     data->job->sequence.steps, i, tokens, targets);

@@ -1,6 +1,8 @@
 /* Batches by number, so that a resumed run goes on as if it had never stopped. */
 #include "worker/parallel/parallel_data.h"
 
+#include "worker/job/job_messages.h"
+
 #include <string.h>
 
 static uint64_t product(uint64_t a, uint64_t b)
@@ -12,6 +14,33 @@ static uint64_t product(uint64_t a, uint64_t b)
 static uint32_t columns_of(const struct job *job)
 {
     return job->trainers.count * job->trainers.batch;
+}
+
+/* What the text makes of the job's rules: its vocabulary is known only now. */
+static enum status check_messages(const struct parallel_data *data, struct error *error)
+{
+    struct job_message messages[JOB_MESSAGES_MAX];
+    const uint32_t count = job_messages(data->job, data->rnn.tokens, messages);
+    for (uint32_t i = 0; i < count; i++)
+        if (messages[i].bytes > WIRE_BODY_BYTES_MAX)
+            return error_set(error, STATUS_INVALID,
+                             "%.300s: expected at most %d bytes in a message, got %llu for %s: %s; a higher "
+                             "/data/minimum_count makes it smaller",
+                             data->job->data.path, WIRE_BODY_BYTES_MAX, (unsigned long long)messages[i].bytes,
+                             messages[i].what, messages[i].how);
+    return STATUS_OK;
+}
+
+/* Whoever asks for evaluations is to get them; what is held out is floor(lines * held_out), perhaps none. */
+static enum status check_held_out(const struct parallel_data *data, struct error *error)
+{
+    const struct job *job = data->job;
+    if (!job->evaluation.has_every || !(job->sequence.held_out > 0) || data->held_out_batches > 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "%.300s: too little is held out to evaluate %u columns: expected more in "
+                     "/data/held_out, less in /evaluation/batch, or null in /evaluation/every",
+                     job->data.path, job->evaluation.batch);
 }
 
 static enum status open_text(struct parallel_data *data, const struct parallel_reading *reading,
@@ -32,13 +61,18 @@ static enum status open_text(struct parallel_data *data, const struct parallel_r
     data->text = true;
     data->rnn.tokens = vocabulary_size(data->corpus.vocabulary);
     data->epoch_updates = corpus_batches(&data->corpus.training, columns_of(job), job->sequence.steps);
+    data->held_out_batches =
+        corpus_batches(&data->corpus.held_out, job->evaluation.batch, job->sequence.steps);
+    status = check_messages(data, error);
+    if (status != STATUS_OK)
+        return status;
     if (data->epoch_updates == 0)
         return error_set(error, STATUS_INVALID,
                          "%.300s: %zu words and line ends to train on are too few for %u trainers with %u "
                          "columns each",
                          job->data.path, data->corpus.training.count, job->trainers.count,
                          job->trainers.batch);
-    return STATUS_OK;
+    return check_held_out(data, error);
 }
 
 struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens)

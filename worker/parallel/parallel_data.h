@@ -17,6 +17,7 @@ struct parallel_data {
     struct corpus corpus;
     struct rnn_config rnn;           /* of the job, with the text's vocabulary */
     uint64_t epoch_updates, updates; /* of an epoch, of the job: iterations of each trainer */
+    uint64_t held_out_batches;       /* of an evaluation; 0: nothing can be evaluated */
 };
 
 /* How a text is read. */
@@ -26,8 +27,9 @@ struct parallel_reading {
     void *progress_context;
 };
 
-/* `reading` NULL: all its members are. Errors as corpus_read. STATUS_INVALID: a text that is
- * too short for one iteration. Afterwards, and after a failure, parallel_data_close. */
+/* `reading` NULL: all its members are. Errors as corpus_read. STATUS_INVALID: a text that is too short for
+ * one iteration, or for an evaluation that the job asks for; a vocabulary with which a message becomes too
+ * large (worker/job/job_messages.h). Afterwards, and after a failure, parallel_data_close. */
 enum status parallel_data_open(struct parallel_data *data, const struct job *job,
                                const struct parallel_reading *reading, struct error *error);
 
