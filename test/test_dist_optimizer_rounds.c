@@ -327,9 +327,12 @@ START_TEST(nothing_moves_under_a_context_that_has_still_to_walk)
     struct variable *loss = model_forward(&models[2], &reader, 7, OWNERS);
     contexts[2] = reader;
     model_read(&models[0], values);
+    char words[96];
+    snprintf(words, sizeof words, "1 contexts have still to walk what they read of object %llu (part0.weight",
+             rref_short(rref_object(models[0].parts[0])));
     STAGE_FAILS(dist_parameter_set(dist_of(&models[0]), models[0].parameters[0], values, elements_of(0),
                                    &stage.error),
-                STATUS_BUSY, "1 contexts have still to walk");
+                STATUS_BUSY, words);
     STAGE_OK(dist_backward(reader, loss, &stage.error));
     STAGE_OK(dist_parameter_set(dist_of(&models[0]), models[0].parameters[0], values, elements_of(0),
                                 &stage.error));

@@ -98,6 +98,9 @@ uint64_t rref_object(const struct rref *rref); /* the owner's number for it, uni
 const struct rref_class *
 rref_class_of(const struct rref *rref); /* as this worker's table names it; NULL: not known */
 
+/* "object 7" in a text: the number without its upper bits, which are the owner's incarnation. */
+unsigned long long rref_short(uint64_t number);
+
 /* The object itself where it is this worker's, else NULL. */
 void *rref_local(const struct rref *rref);
 

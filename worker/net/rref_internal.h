@@ -115,9 +115,6 @@ const struct rref_class *rrefs_class(const struct rrefs *rrefs, const char *name
 enum status rrefs_check_owner(const struct rrefs *rrefs, uint16_t owner, uint64_t number,
                               struct error *error);
 
-/* "7": an object's number without the incarnation. */
-unsigned long long rref_short(uint64_t number);
-
 /* ---- rref_owner.c ---- */
 
 enum status owner_new(struct rrefs *rrefs);
