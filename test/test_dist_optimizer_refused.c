@@ -385,7 +385,7 @@ START_TEST(calls_of_functions_that_do_not_fit)
     struct rpc_message message = {.context = context};
     expect_hostile(parameter, PARAMETER_FUNCTIONS, &message, "function 4");
     expect_hostile(parameter, PARAMETER_SET, &message, "part0.weight has 16 values, got 0");
-    expect_hostile(local, LOCAL_FUNCTIONS, &message, "function 7");
+    expect_hostile(local, LOCAL_FUNCTIONS, &message, "function 6");
     expect_hostile(local, LOCAL_STEP, &message, "a step has 4 words");
     expect_hostile(local, LOCAL_NORM, &(struct rpc_message){0}, "which is not its own");
     message_add(&message, WIRE_U64, words, STEP_WORDS);

@@ -432,18 +432,6 @@ enum status dist_optimizer_moment_set(struct dist_optimizer *optimizer, uint32_t
     return status;
 }
 
-enum status dist_optimizer_steps(struct dist_optimizer *optimizer, uint64_t *steps, struct error *error)
-{
-    struct future *future;
-    enum status status = object_call(optimizer->dist, optimizer->parts[0].local, LOCAL_STEPS,
-                                     &(struct rpc_message){0}, &future, error);
-    if (status != STATUS_OK)
-        return status;
-    *steps = future_value(future)->args[0];
-    future_release(future);
-    return STATUS_OK;
-}
-
 enum status dist_optimizer_steps_set(struct dist_optimizer *optimizer, uint64_t steps, struct error *error)
 {
     enum status status =

@@ -154,8 +154,7 @@ enum status dist_optimizer_moment_set(struct dist_optimizer *optimizer, uint32_t
                                       enum dist_moment moment, const float *values, size_t count,
                                       struct error *error);
 
-/* Steps taken so far: what the first owner says; and on all owners at once. Wait. */
-enum status dist_optimizer_steps(struct dist_optimizer *optimizer, uint64_t *steps, struct error *error);
+/* How many steps were taken so far, on all owners at once. Waits. */
 enum status dist_optimizer_steps_set(struct dist_optimizer *optimizer, uint64_t steps, struct error *error);
 
 #endif

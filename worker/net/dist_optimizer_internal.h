@@ -77,7 +77,6 @@ enum {
     LOCAL_STEP,       /* context, u64 words of enum step_word -> args[0]: somebody said last */
     LOCAL_MOMENT_GET, /* args[2]: its parameter, args[3]: enum dist_moment -> f32 values */
     LOCAL_MOMENT_SET, /* the same, f32 values */
-    LOCAL_STEPS,      /* -> args[0] */
     LOCAL_STEPS_SET,  /* args[2] */
     LOCAL_FUNCTIONS
 };

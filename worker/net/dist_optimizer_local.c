@@ -313,14 +313,6 @@ static void answer_moment_set(void *object, struct rpc_request *request, const s
         rpc_fail(request, status, "%s", error.text);
 }
 
-/* All groups step together: the first one's count is everybody's. */
-static void answer_steps(void *object, struct rpc_request *request, const struct rpc_message *message)
-{
-    const struct local *local = object;
-    (void)message;
-    rpc_reply(request, &(struct rpc_message){.args = {optimizer_steps(local->groups[0].optimizer)}});
-}
-
 static void answer_steps_set(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     const struct local *local = object;
@@ -335,7 +327,6 @@ static rref_function *const functions[LOCAL_FUNCTIONS] = {
     [LOCAL_STEP] = local_step,
     [LOCAL_MOMENT_GET] = answer_moment_get,
     [LOCAL_MOMENT_SET] = answer_moment_set,
-    [LOCAL_STEPS] = answer_steps,
     [LOCAL_STEPS_SET] = answer_steps_set,
 };
 
