@@ -69,8 +69,25 @@ sleep 5 &
 echo "100%: Checks: 1, Failures: 0, Errors: 0"
 BODY
 
+# Takes the place of its own result, as a full disk would: what scripts/check keeps lies in TMPDIR.
+program leaves_no_result <<'BODY'
+(cd "$TMPDIR"/tmp.* && mkdir 0.new)
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+BODY
+
 hang() {
     limit_s=1 judged 1 "3 passed, 1 failed, 0 skipped" hangs
+}
+
+# A check that turned for ever would be ended here.
+result_lost() {
+    local said code=0
+    mkdir "$scratch/kept"
+    said=$(cd "$scratch/programs" && TMPDIR=$scratch/kept BUILD=$scratch SAN='' CHECK_TALLY='' \
+        timeout 30 "$scripts/check" "$scratch/programs/"{leaves_no_result,good}) || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 1 && ${said##*$'\n'} == "3 passed, 1 failed, 0 skipped" ]] &&
+        [[ $said == *"FAILED leaves_no_result: its result was not written to $scratch/kept/"* ]]
 }
 
 tally() {
@@ -88,6 +105,7 @@ check "no summary is a failure" judged 1 "3 passed, 1 failed, 0 skipped" good si
 check "no check is a failure" judged 1 "3 passed, 1 failed, 0 skipped" good empty
 check "a crash after the summary is a failure" judged 1 "3 passed, 1 failed, 0 skipped" dies_after_summary
 check "a hang ends, and is a failure" hang
+check "a result that cannot be kept is a failure" result_lost
 check "a skip is counted" judged 0 "3 passed, 0 failed, 1 skipped" skips good
 check "skips alone are no success" judged 1 "0 passed, 0 failed, 1 skipped" skips
 check "a skip without a reason is a failure" judged 1 "3 passed, 1 failed, 0 skipped" skips_without_a_word good
