@@ -197,9 +197,13 @@ static enum status append_text(struct runlog *log, const struct line *line, stru
 static enum status append_record(struct runlog *log, const struct line *json, const struct line *text,
                                  struct error *error)
 {
-    bool has_json = log->replay != NULL && replay_has_json(log->replay, json);
+    bool has_json = false;
+    enum status status = STATUS_OK;
+    if (log->replay != NULL)
+        status = replay_compare(log->replay, json, &has_json, error);
     bool has_text = text == NULL || (has_json && replay_has_text(log->replay, text));
-    enum status status = has_json ? replay_compare(log->replay, json, error) : append_json(log, json, error);
+    if (status == STATUS_OK && !has_json)
+        status = append_json(log, json, error);
     return status == STATUS_OK && !has_text ? append_text(log, text, error) : status;
 }
 

@@ -352,3 +352,18 @@ struct line_key line_key_of_text(const char *text)
         return (struct line_key){LINE_EPOCH, number};
     return (struct line_key){.kind = LINE_OTHER};
 }
+
+/* The members stand side by side, right in front of `timing`; without an evaluation the first is null. */
+bool line_evaluated(const char *text, size_t *bytes)
+{
+    static const char *const firsts[] = {",\"held_out\":", ",\"test_loss\":"};
+    for (size_t i = 0; i < sizeof firsts / sizeof firsts[0]; i++) {
+        const char *at = strstr(text, firsts[i]);
+        if (at == NULL)
+            continue;
+        *bytes = (size_t)(at - text);
+        return strncmp(at + strlen(firsts[i]), "null", 4) != 0;
+    }
+    *bytes = strlen(text);
+    return false;
+}

@@ -5,6 +5,9 @@
 #include "worker/control.h"
 #include "worker/job/job.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+
 /* Room for every double that a worker may report, 1e308 written out included, and for a loss of each trainer
  * with all its digits, or for what each worker of a model-parallel job holds. */
 enum {
@@ -70,5 +73,9 @@ struct line_key {
 
 struct line_key line_key_of_json(const char *text);
 struct line_key line_key_of_text(const char *text);
+
+/* Whether a line of episodes.jsonl tells of an evaluation. *bytes: how much of an epoch's line stands in
+ * front of what one adds to it. */
+bool line_evaluated(const char *text, size_t *bytes);
 
 #endif

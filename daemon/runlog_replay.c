@@ -147,12 +147,6 @@ uint64_t replay_last_update(const struct replay *replay)
     return replay->json_last[LINE_UPDATE];
 }
 
-bool replay_has_json(const struct replay *replay, const struct line *line)
-{
-    struct line_key key = line_key_of_json(line->text);
-    return key.number <= replay->json_last[key.kind];
-}
-
 bool replay_has_text(const struct replay *replay, const struct line *line)
 {
     struct line_key key = line_key_of_text(line->text);
@@ -177,29 +171,72 @@ static size_t parting(const char *a, const char *b)
     return member;
 }
 
-/* So much of each as fits a sentence, and no times. */
+/* What must be the same: all but `timing`. */
+static size_t before_timing(const char *text)
+{
+    const char *timing = strstr(text, LINE_TIMING);
+    return timing != NULL ? (size_t)(timing - text) : strcspn(text, "\n");
+}
+
+static bool same(const char *a, const char *b)
+{
+    size_t a_bytes, b_bytes;
+    if (line_evaluated(a, &a_bytes) == line_evaluated(b, &b_bytes)) {
+        a_bytes = before_timing(a);
+        b_bytes = before_timing(b);
+    }
+    return a_bytes == b_bytes && memcmp(a, b, a_bytes) == 0;
+}
+
+/* So much of each as fits a sentence. */
 static int excerpt_bytes(const char *text)
 {
     enum { EXCERPT_BYTES = 160 };
-    const char *timing = strstr(text, LINE_TIMING);
-    size_t bytes = timing != NULL ? (size_t)(timing - text) : strcspn(text, "\n");
+    const size_t bytes = before_timing(text);
     return (int)(bytes < EXCERPT_BYTES ? bytes : EXCERPT_BYTES);
 }
 
-enum status replay_compare(struct replay *replay, const struct line *line, struct error *error)
+static enum status tell_difference(const char *there, const struct line *line, struct error *error)
 {
-    struct line_key key = line_key_of_json(line->text);
+    const char *now = line->text;
+    const size_t at = parting(there, now);
+    return error_set(error, STATUS_INTERNAL,
+                     "update %" PRIu64
+                     ", computed again, is not what the log says: it is now %.*s, it was %.*s",
+                     line_key_of_json(now).number, excerpt_bytes(now + at), now + at,
+                     excerpt_bytes(there + at), there + at);
+}
+
+static bool adds_evaluation(const char *now, const char *there)
+{
+    size_t bytes;
+    return line_evaluated(now, &bytes) && !line_evaluated(there, &bytes);
+}
+
+static bool is_next(const struct replay *replay, struct line_key key)
+{
+    return replay->next.kind == key.kind && replay->next.number == key.number;
+}
+
+/* A run that adds an evaluation ends with it. Whether one has done so before, the rest of the file says,
+ * where nothing more is to be compared. */
+enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error)
+{
+    const struct line_key key = line_key_of_json(line->text);
+    *known = key.number <= replay->json_last[key.kind];
+    if (!*known)
+        return STATUS_OK;
     while (replay->next.kind != LINE_OTHER && before(replay->next, key))
         next_record(replay);
-    if (!replay->compares || replay->next.kind != key.kind || replay->next.number != key.number)
-        return STATUS_OK;
-    char *there = replay->json.text, *timing = strstr(there, LINE_TIMING);
-    size_t bytes = (size_t)(strstr(line->text, LINE_TIMING) - line->text);
-    if (timing != NULL && (size_t)(timing - there) == bytes && memcmp(there, line->text, bytes) == 0)
-        return STATUS_OK;
-    size_t at = parting(there, line->text);
-    return error_set(
-        error, STATUS_INTERNAL,
-        "update %" PRIu64 ", computed again, is not what the log says: it is now %.*s, it was %.*s",
-        key.number, excerpt_bytes(line->text + at), line->text + at, excerpt_bytes(there + at), there + at);
+    while (is_next(replay, key)) {
+        if (replay->compares && !same(replay->json.text, line->text))
+            return tell_difference(replay->json.text, line, error);
+        *known = !adds_evaluation(line->text, replay->json.text);
+        if (*known)
+            return STATUS_OK;
+        do
+            next_record(replay);
+        while (replay->next.kind != LINE_OTHER && !is_next(replay, key));
+    }
+    return STATUS_OK;
 }

@@ -3,7 +3,12 @@
  * A resumed run computes again what came after its checkpoint. Where the job is reproducible (/server/round
  * is "all"), it must compute the same; a line that is there already is compared, without `timing`, and not
  * written twice. Under the other rules the order of arrival has its say, and the line that is there stands.
- * The supervisor's only thread; blocks on the disk. */
+ *
+ * A job's last epoch is evaluated whether or not its turn has come, so that a run which goes on with another
+ * end evaluates other epochs. What only one of two lines of an epoch tells of an evaluation is not compared.
+ * The log keeps the evaluation, which is true of the model at that update: a line that has one stands, and
+ * one that has none is followed, once, by the line that has. The supervisor's only thread; blocks on the
+ * disk. */
 #ifndef DAEMON_RUNLOG_REPLAY_H
 #define DAEMON_RUNLOG_REPLAY_H
 
@@ -23,13 +28,12 @@ void replay_close(struct replay *replay); /* NULL is allowed */
 /* The last update that episodes.jsonl tells of; 0: none. */
 uint64_t replay_last_update(const struct replay *replay);
 
-/* Whether episodes.jsonl tells of what a line of it is about; and whether episodes.log does, in that line. */
-bool replay_has_json(const struct replay *replay, const struct line *line);
-bool replay_has_text(const struct replay *replay, const struct line *line);
+/* Compares a line for episodes.jsonl with the one that is there; lines come in the order of the file. *known:
+ * it is there, and not to be written; one that was moved away with an older file is taken to be.
+ * STATUS_INTERNAL: they differ; the text names the update and holds where the two part. */
+enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error);
 
-/* Compares a line that replay_has_json with the one that is there; lines come in the order of the file. One
- * that was moved away with an older file is taken for equal. STATUS_INTERNAL: they differ; the text names the
- * update and holds where the two part. */
-enum status replay_compare(struct replay *replay, const struct line *line, struct error *error);
+/* Whether episodes.log tells of what a line of it is about. */
+bool replay_has_text(const struct replay *replay, const struct line *line);
 
 #endif

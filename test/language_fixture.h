@@ -12,7 +12,7 @@
     "\"optimizer\":{\"lr\":0.5,\"momentum\":0.5,\"max_norm\":0.5},\"stop\":{\"updates\":6},"                 \
     "\"checkpoint\":{\"every\":2},\"supervise\":{\"hang_s\":30}}"
 
-enum { LANGUAGE_LINES = 40, LANGUAGE_LINE_WORDS = 5 };
+enum { LANGUAGE_LINES = 40, LANGUAGE_LINE_WORDS = 5, TEXT_EPOCH_UPDATES = 15 };
 
 /* A file of the test's folder; malloc'ed by nobody: valid until the next call. */
 static inline const char *language_path(const char *name)
@@ -53,7 +53,8 @@ static inline void language_open(void)
     unsetenv("RUNTIME_DIRECTORY");
 }
 
-/* Settings that make the tiny job one of two epochs of a text, 15 updates each; sets[0..5], ended by NULL. */
+/* Settings that make the tiny job one of two epochs of a text, TEXT_EPOCH_UPDATES each; sets[0..5], ended by
+ * NULL. */
 static inline void text_sets(const char *sets[SETS_MAX])
 {
     static char path[224];

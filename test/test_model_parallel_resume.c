@@ -1,5 +1,6 @@
 /* Runs of the kind model-parallel that are broken off and resumed: whatever stopped them, their logs and
  * their checkpoints are in the end those of a run that never stopped. */
+#include "test/job_goes_on.h"
 #include "test/language_fixture.h"
 
 enum { WAYS = 4, WAY_SETS = 8 };
@@ -131,6 +132,26 @@ START_TEST(other_lines_are_refused)
 }
 END_TEST
 
+/* ---- another end ---- */
+
+START_TEST(a_finished_run_gets_a_later_end)
+{
+    const char *sets[SETS_MAX];
+    text_sets(sets);
+    expect_later_end(sets, TEXT_EPOCH_UPDATES);
+}
+END_TEST
+
+START_TEST(a_run_gets_an_earlier_end)
+{
+    const char *sets[SETS_MAX];
+    text_sets(sets);
+    sets[6] = "/checkpoint/every=15";
+    sets[7] = NULL;
+    expect_earlier_end(sets, TEXT_EPOCH_UPDATES);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("model_parallel_resume");
@@ -142,6 +163,8 @@ int main(void)
     tcase_add_test(runs, a_run_whose_worker_died_goes_on);
     tcase_add_loop_test(runs, damaged_checkpoints_are_reported_and_left_out, 0, 2);
     tcase_add_test(runs, other_lines_are_refused);
+    tcase_add_test(runs, a_finished_run_gets_a_later_end);
+    tcase_add_test(runs, a_run_gets_an_earlier_end);
     suite_add_tcase(suite, runs);
     return suite_run(suite);
 }

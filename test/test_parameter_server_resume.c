@@ -1,5 +1,6 @@
 /* Runs of the kind parameter-server that are broken off and resumed: whatever stopped them, their logs and
  * their checkpoints are in the end those of a run that never stopped. */
+#include "test/job_goes_on.h"
 #include "test/server_fixture.h"
 
 #include <glob.h>
@@ -160,6 +161,22 @@ START_TEST(epochs_go_on_in_their_middle)
 }
 END_TEST
 
+START_TEST(a_finished_run_gets_a_later_end)
+{
+    const char *sets[SETS_MAX];
+    data_sets(sets);
+    expect_later_end(sets, 2);
+}
+END_TEST
+
+START_TEST(a_run_gets_an_earlier_end)
+{
+    const char *sets[SETS_MAX];
+    data_sets(sets);
+    expect_earlier_end(sets, 2);
+}
+END_TEST
+
 /* A log that somebody changed is not what is computed: the update is named, with both texts. */
 START_TEST(numbers_that_differ_end_the_job)
 {
@@ -246,6 +263,8 @@ int main(void)
     tcase_add_loop_test(resumed, a_killed_run_goes_on, 0, WAYS);
     tcase_add_loop_test(resumed, damaged_checkpoints_are_reported_and_left_out, 0, 3);
     tcase_add_test(resumed, epochs_go_on_in_their_middle);
+    tcase_add_test(resumed, a_finished_run_gets_a_later_end);
+    tcase_add_test(resumed, a_run_gets_an_earlier_end);
     tcase_add_test(resumed, numbers_that_differ_end_the_job);
     tcase_add_test(resumed, a_full_disk_ends_the_job_and_spares_what_is_saved);
     tcase_add_test(resumed, another_job_is_refused);

@@ -333,6 +333,42 @@ START_TEST(other_numbers_than_before_are_an_error)
 }
 END_TEST
 
+/* A job's last epoch is evaluated in any case: the log keeps what one of its two ends evaluated, once, and
+ * holds the rest of the line to what it was. */
+START_TEST(an_evaluation_may_be_missing_on_either_side)
+{
+    struct control_epoch other = epoch_of(2, 4);
+    open_log();
+    log_updates(1, 2);
+    log_update(3);
+    log_update(4);
+    log_epoch(2, 0);
+    close_log();
+    for (unsigned again = 0; again < 2; again++) {
+        resume(0);
+        log_update(1);
+        log_update(2);
+        log_epoch(1, 0);
+        log_update(3);
+        log_update(4);
+        log_epoch(2, 4);
+        close_log();
+    }
+    char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
+    ck_assert_uint_eq(text_count(json, "\n"), 7);
+    ck_assert_uint_eq(text_count(json, ",\"test_loss\":0.5,"), 2);
+    ck_assert_uint_eq(text_count(text, "\n"), 7);
+    ck_assert_uint_eq(text_count(text, "\tTest loss: 0.5000"), 2);
+    free(json);
+    free(text);
+    other.loss = 0.5;
+    other.evaluated = _i == 0 ? 0 : 4;
+    resume(4);
+    ck_assert_int_eq(runlog_epoch(runlog, &other, &error), STATUS_INTERNAL);
+    ck_assert_ptr_nonnull(strstr(error.text, ": it is now \"loss\":0.5,"));
+}
+END_TEST
+
 /* `first` and `async` let the order of arrival decide: what is logged stands. */
 START_TEST(rules_that_do_not_repeat_are_not_compared)
 {
@@ -411,6 +447,7 @@ int main(void)
     tcase_add_test(resumed, the_two_files_may_differ_by_a_line);
     tcase_add_test(resumed, an_epoch_that_was_cut_short_ends_again);
     tcase_add_loop_test(resumed, other_numbers_than_before_are_an_error, 0, 6);
+    tcase_add_loop_test(resumed, an_evaluation_may_be_missing_on_either_side, 0, 2);
     tcase_add_loop_test(resumed, rules_that_do_not_repeat_are_not_compared, 0, 2);
     tcase_add_test(resumed, a_rotated_log_goes_on);
     tcase_add_test(resumed, a_log_that_cannot_be_read_is_named);
