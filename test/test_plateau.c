@@ -20,11 +20,28 @@ START_TEST(the_rate_falls_when_the_loss_does_not)
 }
 END_TEST
 
+/* However long nothing gets better: an update with a rate of 0 would be refused, and end the job. */
+START_TEST(the_rate_never_becomes_0)
+{
+    struct plateau plateau = {.lr = 20, .best_loss = 4};
+    for (unsigned i = 0; i < 1200; i++) {
+        const double before = plateau.lr;
+        plateau_see(&plateau, 5, 0.25);
+        ck_assert(plateau.lr > 0 && plateau.lr <= before);
+    }
+    const double last = plateau.lr;
+    plateau_see(&plateau, 5, 0.25);
+    ck_assert_double_eq(plateau.lr, last);
+    ck_assert(last < 1e-300);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("plateau");
     TCase *schedule = tcase_create("schedule");
     tcase_add_test(schedule, the_rate_falls_when_the_loss_does_not);
+    tcase_add_test(schedule, the_rate_never_becomes_0);
     suite_add_tcase(suite, schedule);
     return suite_run(suite);
 }

@@ -5,6 +5,6 @@ void plateau_see(struct plateau *plateau, double loss, double decay)
 {
     if (loss < plateau->best_loss)
         plateau->best_loss = loss;
-    else
+    else if (plateau->lr * decay > 0)
         plateau->lr *= decay;
 }

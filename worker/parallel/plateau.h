@@ -1,5 +1,6 @@
 /* The learning rate's decay on a plateau, as the tutorial's language model has it: whenever a held-out loss
- * is not below the best one so far, the rate is multiplied by `decay`. Pure. */
+ * is not below the best one so far, the rate is multiplied by `decay`, as long as something is left of it: an
+ * update of rate 0 is none. Pure. */
 #ifndef WORKER_PARALLEL_PLATEAU_H
 #define WORKER_PARALLEL_PLATEAU_H
 
