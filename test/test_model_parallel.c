@@ -150,6 +150,44 @@ START_TEST(epochs_are_evaluated_and_so_are_checkpoints)
 }
 END_TEST
 
+/* The number behind `key` in a line of the log. */
+static double number_of(const char *line, const char *key)
+{
+    const char *at = strstr(line, key);
+    ck_assert_msg(at != NULL, "no %s in %s", key, line);
+    return strtod(at + strlen(key), NULL);
+}
+
+/* Up to the end of an epoch the lines take no longer than the epochs: what lies between two epochs, an
+ * evaluation above all, is no part of the first line's round. */
+START_TEST(evaluations_are_no_part_of_a_round)
+{
+    const char *sets[SETS_MAX];
+    text_sets(sets);
+    sets[6] = "/stop/epochs=3";
+    sets[7] = "/checkpoint/every=null"; /* what saving takes is an epoch's, too, behind its last line */
+    sets[8] = NULL;
+    server_run(workplace.run_dir, sets, false);
+    char *json = file_read(workplace.jsonl), *rest;
+    unsigned lines = 0, epochs = 0;
+    double rounds_s = 0, epochs_s = 0;
+    for (char *line = strtok_r(json, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        if (strncmp(line, "{\"update\":", 10) == 0) {
+            rounds_s += number_of(line, "\"round_s\":");
+            lines++;
+        } else if (strncmp(line, "{\"epoch\":", 9) == 0) {
+            const double rounding_s = 1e-6 * (lines + 2 * ++epochs);
+            epochs_s += number_of(line, "\"epoch_s\":");
+            ck_assert_uint_eq(lines, 15 * epochs);
+            ck_assert_msg(rounds_s <= epochs_s + rounding_s, "%u rounds of %g s in %u epochs of %g s", lines,
+                          rounds_s, epochs, epochs_s);
+        }
+    }
+    ck_assert_uint_eq(epochs, 3);
+    free(json);
+}
+END_TEST
+
 /* Every word is one of the text's, and as many come as were asked for; commas stand at a word's end. */
 static void expect_words(const char *text, unsigned count)
 {
@@ -377,6 +415,7 @@ int main(void)
     tcase_add_test(runs, the_same_numbers_wherever_the_parts_lie);
     tcase_add_test(runs, several_trainers_share_the_parts);
     tcase_add_test(runs, epochs_are_evaluated_and_so_are_checkpoints);
+    tcase_add_test(runs, evaluations_are_no_part_of_a_round);
     tcase_add_test(runs, a_checkpoint_writes_text);
     tcase_add_test(runs, text_that_cannot_be_written_is_told);
     tcase_add_test(runs, nothing_is_said_of_a_good_text);

@@ -79,8 +79,8 @@ struct parallel_trainer {
     int32_t *tokens, *targets;
 
     /* ---- for the records: the lead's ---- */
-    uint64_t lines[2]; /* the last line that was reported, and the one before */
-    struct monotime line_begin, epoch_begin;
+    uint64_t lines[2];                       /* the last line that was reported, and the one before */
+    struct monotime line_begin, epoch_begin; /* what lies between two epochs is part of neither */
     struct parallel_saver saver;
 
     /* ---- parallel_trainer_peer.c ---- */

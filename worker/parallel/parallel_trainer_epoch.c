@@ -101,6 +101,7 @@ static enum status follow(struct parallel_trainer *t, struct error *error)
 enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error)
 {
     const size_t bytes = parallel_data_state_count(&t->data, t->job->trainers.batch) * sizeof *t->h;
+    const struct monotime begin = monotime_now();
     enum status status = parallel_trainer_leads(t) ? lead(t, error) : follow(t, error);
     if (status != STATUS_OK)
         return status;
@@ -110,6 +111,7 @@ enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *err
     }
     t->epoch_loss = 0;
     t->epoch_begin = monotime_now();
+    t->line_begin = monotime_add_us(t->line_begin, monotime_us_between(begin, t->epoch_begin));
     t->epoch_open = false;
     return STATUS_OK;
 }

@@ -84,7 +84,6 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
         status = parallel_save_resume(t, error);
     t->epoch_open = parallel_data_ends_epoch(&t->data, t->iteration);
     t->last = t->iteration >= t->data.updates;
-    t->line_begin = t->epoch_begin = monotime_now();
     return status;
 }
 
@@ -205,7 +204,9 @@ enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *erro
     enum status status = parallel_peer_meet(t, error);
     if (status != STATUS_OK)
         return status;
-    return parallel_trainer_leads(t) ? make_all(t, error) : take_all(t, error);
+    status = parallel_trainer_leads(t) ? make_all(t, error) : take_all(t, error);
+    t->line_begin = t->epoch_begin = monotime_now();
+    return status;
 }
 
 /* ---- the end ---- */
