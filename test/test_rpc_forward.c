@@ -1,121 +1,12 @@
-/* Calls between clients by way of the server: order, bodies, what is lent, who is not here yet, ends of all
- * kinds, and peers that get it wrong. Clients 1 and 2 are ours, 3 is a bare socket where a test needs one. */
-#include "test/raw_peer.h"
+/* Calls between clients by way of the server: order, bodies, what is lent, who is not here yet, no room,
+ * and peers that get it wrong. Clients 1 and 2 are ours, 3 is a bare socket where a test needs one. */
+#include "test/forward_stage.h"
 #include "test/workplace.h"
-#include "worker/net/rpc_internal.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 
-enum { BODY_BYTES = (2 << 20) + 3, SEGMENT_BYTES = 1 << 20, PENDING_MAX = 800, DO_ANSWER = 0, DO_KEEP = 1 };
-
-struct end {
-    unsigned calls, left_count;
-    uint64_t last;
-    bool is_in_order;
-    uint16_t source, left;
-    enum status why;
-    char text[128];
-    uint8_t lent;
-    struct rpc_request *kept;
-};
-
-static struct end ends[4]; /* by worker */
-static struct net net;
-
-static void on_object(void *context, struct rpc_request *request, const struct rpc_message *message)
-{
-    struct end *end = context;
-    end->calls++;
-    end->source = rpc_request_source(request);
-    end->is_in_order &= message->args[1] == end->last + 1;
-    end->last = message->args[1];
-    end->lent = message->lent;
-    if (message->args[0] == DO_KEEP)
-        end->kept = request;
-    else
-        rpc_reply(request, message);
-}
-
-static void on_end_left(void *context, uint16_t worker, enum status why, const char *text)
-{
-    struct end *end = context;
-    end->left_count++;
-    end->left = worker;
-    end->why = why;
-    snprintf(end->text, sizeof end->text, "%s", text);
-}
-
-static const struct rpc_method object_method[] = {
-    {.method = METHOD_OBJECT, .callers = WIRE_ROLE_OBSERVER, .any_tensors = true, .handler = on_object}};
-
-static void join(uint16_t worker, struct segment *outbox)
-{
-    struct rpc_config config = net_client_config(worker, object_method, 1, &ends[worker]);
-    config.left = on_end_left;
-    config.outbox = outbox;
-    config.pending_max = config.incoming_max = PENDING_MAX;
-    net_join(&net, &config);
-}
-
-static void start(unsigned clients, struct segment *segments)
-{
-    for (unsigned i = 0; i < 4; i++)
-        ends[i] = (struct end){.is_in_order = true};
-    struct rpc_config config = net_server_config(NULL, 0, &ends[0]);
-    config.left = on_end_left;
-    config.outbox = segments;
-    net_serve(&net, &config);
-    for (unsigned i = 1; i <= clients; i++)
-        join((uint16_t)i, segments == NULL ? NULL : &segments[i]);
-}
-
-static struct rpc *client(uint16_t worker)
-{
-    return net.clients[worker - 1];
-}
-
-static struct future *ask(uint16_t from, uint16_t to, uint64_t what, uint64_t number, const void *data,
-                          uint32_t bytes)
-{
-    struct future *future = NULL;
-    struct error error = {0};
-    struct rpc_message message = {.args = {what, number}, .tensor_count = bytes > 0};
-    message.tensors[0] = (struct wire_tensor){WIRE_U8, 1, {bytes}};
-    message.data[0] = data;
-    enum status status =
-        rpc_call_async(client(from), to, METHOD_OBJECT, &message, MONOTIME_NEVER, &future, &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.text);
-    return future;
-}
-
-static void expect_refused(uint16_t from, uint16_t to)
-{
-    struct future *future = NULL;
-    struct error error = {0};
-    ck_assert_int_eq(rpc_call_async(client(from), to, METHOD_OBJECT, NULL, MONOTIME_NEVER, &future, &error),
-                     STATUS_NOT_FOUND);
-}
-
-static void expect_answer(struct future *future, uint64_t number)
-{
-    ck_assert_int_eq(net_await(&net, future), STATUS_OK);
-    ck_assert_uint_eq(future_value(future)->args[1], number);
-    future_release(future);
-}
-
-static void turn_until_kept(uint16_t worker)
-{
-    for (unsigned i = 0; i < 5000 && ends[worker].kept == NULL; i++)
-        net_turn(&net);
-    ck_assert_ptr_nonnull(ends[worker].kept);
-}
-
-static void turn_some(void)
-{
-    for (unsigned i = 0; i < 20; i++)
-        net_turn(&net);
-}
+enum { BODY_BYTES = (2 << 20) + 3, SEGMENT_BYTES = 1 << 20 };
 
 /* ---- calls ---- */
 
@@ -218,108 +109,6 @@ START_TEST(test_before_it_has_joined)
 }
 END_TEST
 
-/* ---- ends ---- */
-
-static void end_by_the_servers_order(void)
-{
-    rpc_peer_died(net.server, 2, "killed by signal 9");
-}
-
-static void end_by_its_own_bye(void)
-{
-    rpc_free(net.clients[1], "killed by signal 9", 1000);
-    net.clients[1] = NULL;
-}
-
-static void end_by_the_callers_order(void)
-{
-    rpc_peer_died(client(1), 2, "killed by signal 9");
-    rpc_peer_died(net.server, 2, "killed by signal 9");
-}
-
-static void (*const end_worker_2[])(void) = {end_by_the_servers_order, end_by_its_own_bye,
-                                             end_by_the_callers_order};
-
-START_TEST(test_a_client_dies)
-{
-    start(3, NULL);
-    struct future *kept = ask(1, 2, DO_KEEP, 1, NULL, 0), *back = ask(2, 1, DO_ANSWER, 1, NULL, 0);
-    expect_answer(back, 1);
-    turn_until_kept(2);
-    expect_answer(ask(1, 3, DO_ANSWER, 1, NULL, 0), 1);
-    end_worker_2[_i]();
-    net_expect_failure(&net, kept, STATUS_PEER_DIED, "killed by signal 9");
-    turn_some();
-    ck_assert_uint_eq(ends[1].left_count, 1);
-    ck_assert_uint_eq(ends[1].left, 2);
-    ck_assert_int_eq(ends[1].why, STATUS_PEER_DIED);
-    ck_assert_uint_eq(ends[3].left_count, 0); // it never spoke with that one
-    expect_refused(1, 2);
-    net_expect_failure(&net, ask(3, 2, DO_ANSWER, 1, NULL, 0), STATUS_PEER_DIED, "no session");
-    ck_assert_uint_eq(ends[3].left_count, 1);
-    expect_answer(ask(1, 3, DO_ANSWER, 2, NULL, 0), 2);
-    net_free(&net);
-}
-END_TEST
-
-/* What the dead sent last comes before the news of its end, also where both wait. */
-START_TEST(test_its_last_words_come_first)
-{
-    start(2, NULL);
-    struct future *future = ask(1, 3, DO_KEEP, 1, NULL, 0), *answer = ask(2, 3, DO_ANSWER, 1, NULL, 0);
-    turn_some();
-    end_by_its_own_bye();
-    turn_some();
-    (void)answer;
-    join(3, NULL);
-    struct rpc *third = net.clients[2];
-    for (unsigned i = 0; i < 5000 && ends[3].left_count == 0; i++)
-        net_turn(&net);
-    ck_assert_uint_eq(ends[3].calls, 2);
-    ck_assert_uint_eq(ends[3].left_count, 1);
-    ck_assert_uint_eq(ends[3].left, 2);
-    rpc_reply(ends[3].kept, NULL);
-    ck_assert_int_eq(net_await(&net, future), STATUS_OK);
-    future_release(future);
-    ck_assert(third->sessions[1].is_live && !third->sessions[2].is_live);
-    net_free(&net);
-}
-END_TEST
-
-START_TEST(test_the_server_ends)
-{
-    start(2, NULL);
-    struct future *kept = ask(1, 2, DO_KEEP, 1, NULL, 0);
-    turn_until_kept(2);
-    rpc_peer_died(client(1), 0, "killed");
-    ck_assert_int_eq(future_status(kept), STATUS_PEER_DIED);
-    future_release(kept);
-    ck_assert_uint_eq(ends[1].left_count, 2);
-    expect_refused(1, 2);
-    expect_refused(1, 3);
-    net_free(&net);
-}
-END_TEST
-
-/* Another incarnation of the same worker is another peer. */
-START_TEST(test_a_later_incarnation)
-{
-    start(2, NULL);
-    expect_answer(ask(2, 1, DO_ANSWER, 1, NULL, 0), 1);
-    end_by_its_own_bye();
-    turn_some();
-    ck_assert_uint_eq(ends[1].left_count, 1);
-    struct rpc_config config = net_client_config(2, object_method, 1, &ends[2]);
-    config.incarnation = 2;
-    struct error error = {0};
-    ck_assert_int_eq(net_try_join(&net, &config, &net.clients[1], &error), STATUS_OK);
-    expect_answer(ask(2, 1, DO_ANSWER, 2, NULL, 0), 2);
-    expect_answer(ask(1, 2, DO_ANSWER, 3, NULL, 0), 3);
-    ck_assert_uint_eq(ends[1].left_count, 1);
-    net_free(&net);
-}
-END_TEST
-
 /* ---- peers that get it wrong: worker 3 is a bare socket ---- */
 
 static struct wire_header to_client(uint64_t id, uint16_t destination)
@@ -411,6 +200,24 @@ START_TEST(test_bad_message_to_a_client)
     for (unsigned i = 0; i < 5000 && ends[2].calls == 0; i++)
         net_turn(&net);
     raw_expect(&raw, WIRE_REPLY, "");
+    raw_close(&raw);
+    net_free(&net);
+}
+END_TEST
+
+/* A client knows of incarnations that have been here, and of none but of clients. */
+START_TEST(test_made_up_addressee)
+{
+    struct raw raw;
+    start(2, NULL);
+    raw_join(&raw, &net, 3);
+    struct wire_header header = to_client(1, (uint16_t)_i);
+    header.addressee = _i == 0 ? 1 : 2;
+    raw_send(&raw, &header);
+    raw_expect(&raw, WIRE_BYE, _i == 0 ? "not passed on" : "has not been here");
+    ck_assert_uint_eq(ends[0].left, 3);
+    turn_some();
+    ck_assert_uint_eq(ends[1].calls + ends[0].calls, 0);
     raw_close(&raw);
     net_free(&net);
 }
@@ -529,22 +336,17 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("rpc_forward");
-    TCase *calls = tcase_create("calls"), *deaths = tcase_create("ends"), *bad = tcase_create("bad");
+    TCase *calls = tcase_create("calls"), *bad = tcase_create("bad");
     tcase_add_test(calls, test_both_ways);
     tcase_add_test(calls, test_bodies);
     tcase_add_test(calls, test_lent_between_clients);
     tcase_add_test(calls, test_before_it_has_joined);
     tcase_set_timeout(calls, 60);
     suite_add_tcase(suite, calls);
-    tcase_add_loop_test(deaths, test_a_client_dies, 0, (int)(sizeof end_worker_2 / sizeof *end_worker_2));
-    tcase_add_test(deaths, test_its_last_words_come_first);
-    tcase_add_test(deaths, test_the_server_ends);
-    tcase_add_test(deaths, test_a_later_incarnation);
-    tcase_set_timeout(deaths, 60);
-    suite_add_tcase(suite, deaths);
     tcase_add_loop_test(bad, test_bad_message_to_a_client, 0,
                         (int)(sizeof bad_messages / sizeof *bad_messages));
     tcase_add_loop_test(bad, test_forged_source, 0, 2);
+    tcase_add_loop_test(bad, test_made_up_addressee, 0, 2);
     tcase_add_test(bad, test_repeated_request);
     tcase_add_test(bad, test_a_destination_takes_nothing);
     tcase_add_test(bad, test_no_room_for_a_body);

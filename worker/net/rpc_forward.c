@@ -9,7 +9,14 @@
  * nobody waits for the dead, and what the dead sent last still counts before their end.
  *
  * A client learns another's incarnation from its first message. Later messages of an older one are dropped;
- * one of a newer one ends the session and begins the next. */
+ * one of a newer one ends the session and begins the next.
+ *
+ * Between a client's end and the news of it lies what others still send it, and by then its successor may be
+ * here. So each message says which incarnation it is meant for, and worker 0 passes it on to no other. Before
+ * the first answer nobody can say it: such a message may reach the successor, whose session then is none of
+ * its sender's. It stays harmless there because a client's request ids go on from one session with a worker
+ * to the next: whatever the successor has seen of them, no later one is taken for a repetition, and no answer
+ * for that to another. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdio.h>
@@ -25,7 +32,9 @@ static bool is_client(const struct rpc *rpc, uint16_t worker)
 
 static void begin(struct rpc *rpc, struct rpc_session *session, uint16_t worker, uint32_t incarnation)
 {
+    const uint64_t next_request = session->was_live ? session->next_request : 1;
     session_begin(session, worker, rpc->roster[worker], incarnation);
+    session->next_request = next_request;
     session->is_forwarded = true;
 }
 
@@ -54,6 +63,10 @@ struct rpc_session *forward_find(struct rpc *rpc, const struct wire_header *head
         *fault = "a greeting that was passed on";
     if (*fault != NULL)
         return NULL;
+    if (header->addressee != 0 && header->addressee != rpc->config.incarnation) {
+        rpc->counters.stale++;
+        return NULL;
+    }
     struct rpc_session *session = &rpc->sessions[source];
     bool is_older = session->was_live && header->incarnation < session->incarnation;
     bool is_newer = session->was_live && header->incarnation > session->incarnation;
@@ -91,26 +104,29 @@ static const char *check_route(const struct rpc *rpc, const struct rpc_session *
         return "the destination is no client to whom messages are passed on";
     if (header->kind == WIRE_HELLO || header->kind == WIRE_WELCOME)
         return "a greeting for another worker";
+    if (header->addressee > rpc->sessions[header->destination].incarnation)
+        return "the addressee is an incarnation that has not been here";
     return from->answers_held.bytes > HELD_BYTES_MAX ? "its answers are not taken" : NULL;
 }
 
-static void say_in_name(struct rpc *rpc, const struct rpc_session *speaker, uint16_t worker,
-                        struct rpc_session *to, struct wire_header *header, const char *text)
+static void say_in_name(struct rpc *rpc, uint16_t worker, uint32_t incarnation, struct rpc_session *to,
+                        const struct wire_header *header, const char *text)
 {
     struct wire_header said;
     rpc_header(rpc, &said, header->kind, to->worker);
     said.source = worker;
-    said.incarnation = speaker->incarnation;
+    said.incarnation = incarnation;
     said.status = header->status;
     said.method = header->method;
     said.request = header->request;
     send_notice(rpc, to, &said, text);
 }
 
-static void say_bye_for(struct rpc *rpc, struct rpc_session *gone, struct rpc_session *to, const char *text)
+static void say_bye_for(struct rpc *rpc, uint16_t worker, uint32_t incarnation, struct rpc_session *to,
+                        const char *text)
 {
-    struct wire_header bye = {.kind = WIRE_BYE};
-    say_in_name(rpc, gone, gone->worker, to, &bye, text);
+    const struct wire_header bye = {.kind = WIRE_BYE};
+    say_in_name(rpc, worker, incarnation, to, &bye, text);
 }
 
 /* A request that finds no room fails, with its pieces; anything else cannot be left out. */
@@ -128,7 +144,7 @@ static const char *refuse(struct rpc *rpc, struct rpc_session *from, struct rpc_
     struct wire_header reply = {
         .kind = WIRE_REPLY, .status = STATUS_BUSY, .method = header->method, .request = header->request};
     snprintf(text, sizeof text, "too much waits for worker %u already", header->destination);
-    say_in_name(rpc, to, header->destination, from, &reply, text);
+    say_in_name(rpc, header->destination, to->incarnation, from, &reply, text);
     return NULL;
 }
 
@@ -138,6 +154,23 @@ static bool is_of_refused(const struct rpc_session *from, const struct wire_head
     bool is_piece = header->kind == WIRE_PIECE && header->args[PIECE_KIND] == WIRE_REQUEST;
     return (is_request || is_piece) && header->request == from->refused_request &&
            header->destination == from->refused_destination;
+}
+
+/* A message is meant for an incarnation whose session is over: that one. */
+static bool is_for_gone(const struct rpc_session *to, const struct wire_header *header, uint32_t *incarnation)
+{
+    const bool is_for_older = header->addressee != 0 && header->addressee != to->incarnation;
+    *incarnation = is_for_older ? header->addressee : to->incarnation;
+    return is_for_older || (to->was_live && !to->is_live);
+}
+
+static void answer_for_gone(struct rpc *rpc, struct rpc_session *from, uint32_t incarnation,
+                            const struct wire_header *header)
+{
+    char text[48];
+    snprintf(text, sizeof text, "worker %u has no session any more", header->destination);
+    if (header->kind == WIRE_REQUEST || header->kind == WIRE_PIECE)
+        say_bye_for(rpc, header->destination, incarnation, from, text);
 }
 
 const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct wire_header *header,
@@ -150,12 +183,10 @@ const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct
     }
     struct rpc_session *to = &rpc->sessions[header->destination];
     from->passes = to->passes = true;
-    if (to->was_live && !to->is_live) {
-        char text[48];
+    uint32_t gone;
+    if (is_for_gone(to, header, &gone)) {
         endpoint_release(message);
-        snprintf(text, sizeof text, "worker %u has no session any more", header->destination);
-        if (header->kind == WIRE_REQUEST || header->kind == WIRE_PIECE)
-            say_bye_for(rpc, to, from, text);
+        answer_for_gone(rpc, from, gone, header);
         return NULL;
     }
     to->worker = header->destination;
@@ -178,6 +209,6 @@ void forward_tell_end(struct rpc *rpc, struct rpc_session *gone, const char *tex
     for (size_t i = 0; i < rpc->config.workers; i++) {
         struct rpc_session *to = &rpc->sessions[i];
         if (to != gone && to->passes && (to->is_live || !to->was_live))
-            say_bye_for(rpc, gone, to, text);
+            say_bye_for(rpc, gone->worker, gone->incarnation, to, text);
     }
 }

@@ -305,8 +305,9 @@ void session_end_quietly(struct rpc *rpc, struct rpc_session *session, enum stat
 void session_receive(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
 void session_receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer);
 
+/* `addressee`: the header's. */
 void session_say_bye(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer, uint16_t destination,
-                     const char *text);
+                     uint32_t addressee, const char *text);
 
 /* HELLO is said there, and no WELCOME has come yet. */
 bool session_is_awaited(const struct rpc_socket *socket);

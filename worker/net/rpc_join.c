@@ -98,7 +98,7 @@ static void withdraw(struct rpc *rpc)
     const char *why = "it could not join all of its servers";
     for (size_t i = 0; i < rpc->socket_count; i++)
         if (session_is_awaited(&rpc->sockets[i]))
-            session_say_bye(rpc, &rpc->sockets[i], 0, (uint16_t)(rpc->sockets[i].dialed - rpc->sessions),
+            session_say_bye(rpc, &rpc->sockets[i], 0, (uint16_t)(rpc->sockets[i].dialed - rpc->sessions), 0,
                             why);
     rpc_free(rpc, why, rpc->socket_count > 0 ? PARTING_MS : 0);
 }

@@ -102,6 +102,7 @@ static enum status build(const struct rpc *rpc, const struct rpc_session *sessio
                          const struct rpc_message *value, const char *text, struct endpoint_message *out)
 {
     uint8_t encoded[WIRE_HEADER_BYTES];
+    header->addressee = session->is_forwarded ? session->incarnation : 0;
     if (text != NULL)
         header->payload_bytes = (uint32_t)strlen(text);
     else if (fill_header(rpc, session, header, value) != STATUS_OK)
@@ -140,6 +141,7 @@ static struct wire_header piece_header(const struct rpc *rpc, const struct wire_
 {
     struct wire_header piece;
     rpc_header(rpc, &piece, WIRE_PIECE, header->destination);
+    piece.addressee = header->addressee;
     piece.request = header->request;
     piece.body_bytes = header->body_bytes;
     piece.args[PIECE_KIND] = header->kind;

@@ -59,10 +59,11 @@ bool session_is_awaited(const struct rpc_socket *socket)
 /* ---- the end of a session ---- */
 
 void session_say_bye(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer, uint16_t destination,
-                     const char *text)
+                     uint32_t addressee, const char *text)
 {
     struct wire_header header;
     rpc_header(rpc, &header, WIRE_BYE, destination);
+    header.addressee = addressee;
     size_t bytes = strlen(text);
     rpc_send_text(rpc, socket->endpoint, &header, peer, text,
                   bytes < WIRE_ERROR_TEXT_MAX ? bytes : WIRE_ERROR_TEXT_MAX, true);
@@ -106,7 +107,8 @@ static void finish_session(struct rpc *rpc, struct rpc_session *session, enum st
     close_session(rpc, session);
     struct rpc_session *link = session_link(rpc, session);
     if (says_bye && (link == session || link->is_live))
-        session_say_bye(rpc, link->socket, link->peer, session->worker, copy);
+        session_say_bye(rpc, link->socket, link->peer, session->worker,
+                        session->is_forwarded ? session->incarnation : 0, copy);
     if (!rpc->is_server && session == &rpc->sessions[0])
         forward_end_all(rpc);
     if (rpc->is_server)
@@ -234,7 +236,7 @@ static void receive_hello(struct rpc *rpc, struct rpc_socket *socket, const stru
         rpc->counters.strangers++;
         rpc->counters.stale += header->generation != rpc->config.generation;
         peers_ignore(rpc, peer);
-        session_say_bye(rpc, socket, peer, header->source, reason);
+        session_say_bye(rpc, socket, peer, header->source, 0, reason);
         return;
     }
     struct rpc_session *session = &rpc->sessions[header->source];
@@ -270,9 +272,9 @@ static void receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct 
         return;
     peers_ignore(rpc, peer);
     if (status != STATUS_OK)
-        session_say_bye(rpc, socket, peer, 0, error.text);
+        session_say_bye(rpc, socket, peer, 0, 0, error.text);
     else if (header.kind != WIRE_BYE)
-        session_say_bye(rpc, socket, peer, header.source, "expected HELLO first");
+        session_say_bye(rpc, socket, peer, header.source, 0, "expected HELLO first");
 }
 
 /* A client's job is what its first server says it is; a server has been told before. */
@@ -326,6 +328,14 @@ static const char *sender_fault(const struct rpc_session *session, const struct 
     return NULL;
 }
 
+/* Only what is passed on can find another than the one it is meant for. */
+static const char *direct_fault(const struct rpc *rpc, const struct wire_header *header)
+{
+    if (header->destination == rpc->config.worker && header->addressee != 0)
+        return "an addressee in a message that is not passed on";
+    return NULL;
+}
+
 /* HELLO may be repeated, and so may its answer; from the wrong end they are bad. */
 static void receive_greeting(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header)
 {
@@ -358,7 +368,7 @@ void session_receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint3
         rpc->counters.strangers++;
         if (socket->dialed == NULL && peer != 0 && !peers_is_ignored(rpc, peer)) {
             peers_ignore(rpc, peer);
-            session_say_bye(rpc, socket, peer, 0, "a message that is not two frames within the limits");
+            session_say_bye(rpc, socket, peer, 0, 0, "a message that is not two frames within the limits");
         }
     }
 }
@@ -434,6 +444,8 @@ static struct rpc_session *find_sender(struct rpc *rpc, struct rpc_session *link
     if (!rpc->is_server && link->worker == 0 && header->source != 0)
         return forward_find(rpc, header, fault);
     *fault = sender_fault(link, header);
+    if (*fault == NULL)
+        *fault = direct_fault(rpc, header);
     return link;
 }
 

@@ -30,7 +30,8 @@ enum offset {
     AT_BODY_BYTES = 84,
     AT_TENSORS = 88,
     AT_PLACES = 168,
-    AT_RESERVED = 200,
+    AT_ADDRESSEE = 200,
+    AT_RESERVED = 204,
 };
 
 /* One tensor descriptor's bytes. */
@@ -45,8 +46,8 @@ enum tensor_offset {
 _Static_assert(AT_CONTEXT == AT_ARGS + 8 * WIRE_ARGS, "args end where the context begins");
 _Static_assert(AT_PLACES == AT_TENSORS + TENSOR_BYTES * WIRE_TENSORS_MAX, "tensors fill their place");
 _Static_assert(TENSOR_BYTES == TENSOR_DIMS + 4 * WIRE_RANK_MAX, "dims fill their place");
-_Static_assert(AT_RESERVED == AT_PLACES + 8 * WIRE_TENSORS_MAX, "places fill theirs");
-_Static_assert(AT_RESERVED + 8 == WIRE_HEADER_BYTES, "the header's length is for ever");
+_Static_assert(AT_ADDRESSEE == AT_PLACES + 8 * WIRE_TENSORS_MAX, "places fill theirs");
+_Static_assert(AT_RESERVED + 4 == WIRE_HEADER_BYTES, "the header's length is for ever");
 _Static_assert((WIRE_HEADER_BYTES + WIRE_PAYLOAD_BYTES_MAX) * WIRE_QUEUE_MAX <= 64000000, "64 MB per peer");
 _Static_assert(STATUS_COUNT <= UINT8_MAX && (unsigned)METHOD_COUNT <= UINT16_MAX, "they fit their fields");
 
@@ -197,6 +198,9 @@ static enum status check_kind(const struct wire_header *header, struct error *er
     unsigned role = header->role;
     if (has_role ? role == 0 || (role & (role - 1)) != 0 : role != 0)
         return error_set(error, STATUS_INVALID, "role %u in a message of kind %u", role, kind);
+    if (has_role && header->addressee != 0)
+        return error_set(error, STATUS_INVALID, "addressee %u in a message of kind %u", header->addressee,
+                         kind);
     if ((is_call || is_piece) != (header->request != 0))
         return error_set(error, STATUS_INVALID, "request id %llu in a message of kind %u",
                          (unsigned long long)header->request, kind);
@@ -285,6 +289,7 @@ void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYT
     put_u64(bytes + AT_CONTEXT, header->context);
     put_u32(bytes + AT_PAYLOAD_BYTES, header->payload_bytes);
     put_u32(bytes + AT_BODY_BYTES, header->body_bytes);
+    put_u32(bytes + AT_ADDRESSEE, header->addressee);
     for (unsigned i = 0; i < header->tensor_count; i++) {
         uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
         at[TENSOR_DTYPE] = header->tensors[i].dtype;
@@ -313,6 +318,7 @@ static void read_fields(struct wire_header *header, const uint8_t *bytes)
     header->context = get_u64(bytes + AT_CONTEXT);
     header->payload_bytes = get_u32(bytes + AT_PAYLOAD_BYTES);
     header->body_bytes = get_u32(bytes + AT_BODY_BYTES);
+    header->addressee = get_u32(bytes + AT_ADDRESSEE);
     for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++) {
         const uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
         header->tensors[i].dtype = at[TENSOR_DTYPE];

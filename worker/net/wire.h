@@ -84,7 +84,7 @@ enum wire_piece_args { PIECE_OFFSET, PIECE_KIND /* WIRE_REQUEST or WIRE_REPLY: o
 /* What a kind does not use is zero, in memory as on the wire: only requests and replies have a method, a
  * context and tensors; they and pieces have a request id, args and body_bytes; a reply that failed has no
  * args, context or tensors; only requests have left_us; only replies have a status; only HELLO and WELCOME
- * have a role. */
+ * have a role, and they have no addressee. */
 struct wire_header {
     uint8_t kind;
     uint8_t status; /* a reply's enum status; never STATUS_AGAIN */
@@ -103,6 +103,7 @@ struct wire_header {
     uint64_t places[WIRE_TENSORS_MAX]; /* 0: it travels; else 1 + its offset in the source's segment */
     uint32_t payload_bytes;            /* the second frame's length */
     uint32_t body_bytes; /* all that travels, when it came ahead in pieces and the payload is empty; else 0 */
+    uint32_t addressee;  /* between clients: the destination's incarnation; 0: not known to the source */
 };
 
 /* Checks all that can be wrong with a header in memory, in wire_decode's order from `kind` on. */
