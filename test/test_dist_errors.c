@@ -311,6 +311,39 @@ START_TEST(a_strangers_end_ends_nothing)
 }
 END_TEST
 
+/* Indices that are lent are looked at once: what their lender writes over them changes nothing that was found
+ * to be within the table. */
+START_TEST(lent_indices_are_those_that_were_checked)
+{
+    enum { TOKENS = 17000, ROW = 2, OTHER_ROW = 4 };
+    static int32_t values[TOKENS];
+    float got[TABLE_ROWS * WIDTH];
+    struct variable *out;
+    struct gradients *gradients = NULL;
+    dist_start(&ref_ops, true, 2);
+    dist_object(OWNER, "table", 0);
+    begin();
+    for (unsigned i = 0; i < TOKENS; i++)
+        values[i] = ROW;
+    struct variable *tokens = tape_input(tape, SHAPE1(TOKENS), DTYPE_I32, "tokens", values);
+    int32_t *lent = variable_tensor(tokens)->data;
+    ck_assert_ptr_eq(segment_at(&stage.sides[ROOT].outbox,
+                                (uintptr_t)lent - (uintptr_t)stage.sides[ROOT].outbox.data, sizeof values),
+                     lent);
+    CK_DIST(dist_call(context, stage.sides[ROOT].object[0], 0, NULL, 0, &tokens, 1, &out, 1));
+    for (unsigned i = 0; i < TOKENS; i++)
+        lent[i] = OTHER_ROW;
+    CK_DIST(dist_backward(context, tape_sum(tape, out, NULL, 1), &stage.error));
+    struct knot *table = rref_local(stage.sides[OWNER].object[0]);
+    CK_DIST(
+        dist_gradients(stage.sides[OWNER].dist, dist_context_id(context), table, &gradients, &stage.error));
+    CK_DIST(gradients_read(gradients, table->weight, DTYPE_F32, got, &stage.error));
+    for (unsigned i = 0; i < TABLE_ROWS * WIDTH; i++)
+        ck_assert_float_eq(got[i], i / WIDTH == ROW ? TOKENS : 0);
+    end();
+}
+END_TEST
+
 int main(void)
 {
     dist_reserve_descriptors();
@@ -329,6 +362,7 @@ int main(void)
     tcase_add_loop_test(peers, a_malformed_gradient_costs_its_sender_the_session, 0, 4);
     tcase_add_test(peers, a_wrong_request_is_told_so);
     tcase_add_test(peers, a_strangers_end_ends_nothing);
+    tcase_add_test(peers, lent_indices_are_those_that_were_checked);
     suite_add_tcase(suite, peers);
     return suite_run(suite);
 }

@@ -274,8 +274,8 @@ void dist_on_destroy(void *arg, void *object);
 enum status travel_put(struct dist_frame *frame, const struct tensor *tensor, bool in_place,
                        struct rpc_message *message, void **block, struct error *error);
 
-/* What stands at tensor `index` of a message, as a tensor in the tape's memory, or where it lies when it is
- * lent and the tape can compute there. */
+/* What stands at tensor `index` of a message, as a tensor in the tape's memory; floating values where they
+ * lie when they are lent and the tape can compute there. */
 enum status travel_take(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
                         bool is_scalar, struct tensor *out, struct error *error);
 

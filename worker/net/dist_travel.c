@@ -104,6 +104,15 @@ static void *readable(const void *data)
     return pointer.taken;
 }
 
+/* Values may be computed on where they lie in another's memory, who can only make them wrong. Indices are
+ * checked, and must then be the ones that were: they are copied always. */
+static bool is_taken_in_place(const struct rpc_message *message, uint32_t index,
+                              const struct backend_ops *ops)
+{
+    return (message->lent >> index & 1) && ops->host && ops->dtype == DTYPE_F32 &&
+           message->tensors[index].dtype == WIRE_F32 && is_aligned(message->data[index], ARENA_ALIGNMENT);
+}
+
 enum status travel_take(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
                         bool is_scalar, struct tensor *out, struct error *error)
 {
@@ -112,8 +121,7 @@ enum status travel_take(struct dist_frame *frame, const struct rpc_message *mess
     const enum dtype dtype = host_dtype(wire);
     const struct shape shape = shape_of(wire, is_scalar);
     const void *data = message->data[index];
-    if ((message->lent >> index & 1) && ops->host && (dtype == DTYPE_I32 || ops->dtype == DTYPE_F32) &&
-        is_aligned(data, ARENA_ALIGNMENT)) {
+    if (is_taken_in_place(message, index, ops)) {
         *out = (struct tensor){
             .shape = shape, .dtype = dtype, .data = readable(data), .bytes = wire_tensor_bytes(wire)};
         return STATUS_OK;
