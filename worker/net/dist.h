@@ -30,8 +30,9 @@
  *
  * ---- Memory ----
  * Tapes take their memory from the worker's outbox where there is one (a source for their arenas), so that
- * tensors of 64 KiB and more are neither sent nor copied: the other end reads them where they lie. What a
- * node was answered with stays until the context ends; what it was asked with stays until it has its answer.
+ * floating tensors of 64 KiB and more are neither sent nor copied: the other end reads them where they lie;
+ * int32 ones it copies. What a node was answered with stays until the context ends; what it was asked with
+ * stays until its backward is answered, for the callee reads it once more, or the walk has passed it by.
  *
  * Threads as rpc.h: all of one thread. Only dist_call, dist_backward and dist_context_free's callers at a
  * role's top level turn the rpc; what is marked "never waits" may be called by handlers. */
