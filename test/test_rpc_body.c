@@ -170,6 +170,47 @@ START_TEST(test_lent_reply_and_all_four)
 }
 END_TEST
 
+/* An answer that no message can carry is a failure, whoever made it so large: the one who asked is told why,
+ * and the session stands. Nobody looks at the bytes. */
+START_TEST(test_answers_larger_than_messages)
+{
+    enum { HALF = 300 << 20 };
+    static const struct {
+        struct rpc_message value;
+        const char *words;
+    } answers[] = {{{.tensor_count = 1, .tensors = {{WIRE_F32, 3, {13422, 1, 10000}}}},
+                    "an answer of worker 0 cannot be sent: tensor 0: more than 536870912 bytes"},
+                   {{.tensor_count = 2, .tensors = {{WIRE_U8, 1, {HALF}}, {WIRE_U8, 2, {1, HALF}}}},
+                    "cannot be sent: 629145600 bytes travel, at most 536870912"}};
+    struct segment segments[3];
+    struct net net;
+    struct seen seen;
+    make_segments(segments);
+    start(&net, &seen, segments, 4);
+    for (unsigned i = 0; i < 2; i++) {
+        seen.keeps = true;
+        seen.kept = NULL;
+        struct future *future = send_to(net.clients[0], 0, &(struct rpc_message){0});
+        while (seen.kept == NULL)
+            net_turn(&net);
+        struct rpc_message value = answers[i].value;
+        for (unsigned n = 0; n < value.tensor_count; n++)
+            value.data[n] = segments[0].data + SEGMENT_BYTES - 64;
+        rpc_reply(seen.kept, &value);
+        net_expect_failure(&net, future, STATUS_INVALID, answers[i].words);
+    }
+    struct error error = {0};
+    struct future *none;
+    struct rpc_message large = answers[0].value;
+    large.data[0] = segments[1].data;
+    ck_assert_int_eq(rpc_call_async(net.clients[0], 0, METHOD_OBJECT, &large, MONOTIME_NEVER, &none, &error),
+                     STATUS_INVALID);
+    ck_assert_str_eq(error.text, "a request to worker 0 cannot be sent: tensor 0: more than 536870912 bytes");
+    ck_assert_uint_eq(seen.left_count, 0);
+    net_free(&net);
+}
+END_TEST
+
 static struct wire_header lending_request(uint64_t place, uint32_t bytes)
 {
     return (struct wire_header){.kind = WIRE_REQUEST,
@@ -513,6 +554,7 @@ int main(void)
     TCase *lent = tcase_create("lent"), *pieces = tcase_create("pieces");
     tcase_add_test(lent, test_lent);
     tcase_add_test(lent, test_lent_reply_and_all_four);
+    tcase_add_test(lent, test_answers_larger_than_messages);
     tcase_add_loop_test(lent, test_lent_outside, 0, (int)(sizeof outside_places / sizeof *outside_places));
     tcase_add_test(lent, test_lent_where_nothing_is);
     suite_add_tcase(suite, lent);

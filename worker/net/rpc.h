@@ -240,7 +240,9 @@ bool rpc_request_is_live(const struct rpc_request *request);
 typedef void rpc_answered(void *context, uint64_t number);
 void rpc_on_answer(struct rpc_request *request, rpc_answered *answered, void *context, uint64_t number);
 
-/* Completes the request; it is gone afterwards. When its peer is gone, this does nothing more than that. */
+/* Completes the request; it is gone afterwards. When its peer is gone, this does nothing more than that. A
+ * value that no message can carry (a tensor's size, what travels) fails the request with STATUS_INVALID and a
+ * text that names the limit, one whose body cannot wait any more with STATUS_BUSY. */
 void rpc_reply(struct rpc_request *request, const struct rpc_message *value);
 void rpc_fail(struct rpc_request *request, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -7,7 +7,8 @@
  * RPC_BODY_BYTES_MAX a session. */
 #include "worker/net/rpc_internal.h"
 
-#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,24 +37,28 @@ static uint64_t place_of(const struct rpc *rpc, const struct rpc_session *sessio
     return segment_at(outbox, offset, bytes) == NULL ? 0 : offset + 1;
 }
 
-/* Puts args, context and tensors into `header`, and says which of them are lent. */
+/* Puts args, context and tensors into `header`, and says which of them are lent. STATUS_INVALID: no message
+ * can carry them. */
 static enum status fill_header(const struct rpc *rpc, const struct rpc_session *session,
-                               struct wire_header *header, const struct rpc_message *value)
+                               struct wire_header *header, const struct rpc_message *value,
+                               struct error *error)
 {
     if (value->tensor_count > WIRE_TENSORS_MAX)
-        return STATUS_INVALID;
+        return error_set(error, STATUS_INVALID, "%u tensors, at most %d", value->tensor_count,
+                         WIRE_TENSORS_MAX);
     memcpy(header->args, value->args, sizeof header->args);
     header->context = value->context;
     header->tensor_count = value->tensor_count;
     for (unsigned i = 0; i < value->tensor_count; i++) {
         if (value->tensors[i].rank > WIRE_RANK_MAX)
-            return STATUS_INVALID;
+            return error_set(error, STATUS_INVALID, "tensor %u: rank %u, at most %d", i,
+                             value->tensors[i].rank, WIRE_RANK_MAX);
         header->tensors[i] = value->tensors[i];
         for (unsigned d = header->tensors[i].rank; d < WIRE_RANK_MAX; d++)
             header->tensors[i].dims[d] = 0;
     }
     uint64_t travelling;
-    if (wire_check_tensors(header, &travelling, NULL) != STATUS_OK)
+    if (wire_check_tensors(header, &travelling, error) != STATUS_OK)
         return STATUS_INVALID;
     for (unsigned i = 0; i < value->tensor_count; i++) {
         uint64_t bytes = wire_tensor_bytes(&header->tensors[i]);
@@ -61,7 +66,8 @@ static enum status fill_header(const struct rpc *rpc, const struct rpc_session *
         travelling -= header->places[i] == 0 ? 0 : bytes;
     }
     if (travelling > RPC_BODY_BYTES_MAX)
-        return STATUS_INVALID;
+        return error_set(error, STATUS_INVALID, "%llu bytes travel, at most %d",
+                         (unsigned long long)travelling, RPC_BODY_BYTES_MAX);
     bool is_whole = travelling <= WIRE_PAYLOAD_BYTES_MAX;
     header->payload_bytes = is_whole ? (uint32_t)travelling : 0;
     header->body_bytes = is_whole ? 0 : (uint32_t)travelling;
@@ -96,18 +102,17 @@ static void append_addresses(const struct wire_header *header, const struct rpc_
     memcpy(out, lent, sizeof lent);
 }
 
-/* The message of `header` with `value`, or with `text` when that is not NULL. STATUS_INVALID: over the
- * limits; STATUS_NO_MEMORY. */
+/* The message of `header` with `value`, or with `text` when that is not NULL. STATUS_INVALID: `value` is over
+ * the limits, *error says which; STATUS_NO_MEMORY. */
 static enum status build(const struct rpc *rpc, const struct rpc_session *session, struct wire_header *header,
-                         const struct rpc_message *value, const char *text, struct endpoint_message *out)
+                         const struct rpc_message *value, const char *text, struct endpoint_message *out,
+                         struct error *error)
 {
     uint8_t encoded[WIRE_HEADER_BYTES];
     header->addressee = session->is_forwarded ? session->incarnation : 0;
     if (text != NULL)
         header->payload_bytes = (uint32_t)strlen(text);
-    else if (fill_header(rpc, session, header, value) != STATUS_OK)
-        return STATUS_INVALID;
-    if (wire_check(header, NULL) != STATUS_OK)
+    else if (fill_header(rpc, session, header, value, error) != STATUS_OK)
         return STATUS_INVALID;
     wire_encode(header, encoded);
     size_t tail_bytes = session->is_self ? SELF_TAIL_BYTES : 0;
@@ -314,9 +319,11 @@ enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wi
     struct endpoint_message out;
     if (message == NULL)
         message = &no_value;
-    enum status status = build(rpc, session, header, message, NULL, &out);
+    struct error limit;
+    enum status status = build(rpc, session, header, message, NULL, &out, &limit);
     if (status == STATUS_INVALID)
-        return error_set(error, status, "a request to worker %u is larger than the limits", session->worker);
+        return error_set(error, status, "a request to worker %u cannot be sent: %s", session->worker,
+                         limit.text);
     if (status != STATUS_OK)
         return error_set(error, status, "no memory for a request to worker %u", session->worker);
     status = send_built(rpc, session, header, message, &out);
@@ -329,17 +336,39 @@ enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wi
     return error_set(error, STATUS_NOT_FOUND, "worker %u is gone", session->worker);
 }
 
-/* The answer's frames, and the beginning of its body sent. An answer that is too much to wait becomes a
- * failure. */
+/* In place of an answer that cannot leave. */
+__attribute__((format(printf, 4, 5))) static enum status build_failure(const struct rpc_request *request,
+                                                                       enum status failed,
+                                                                       struct endpoint_message *out,
+                                                                       const char *format, ...)
+{
+    struct wire_header header;
+    char text[WIRE_ERROR_TEXT_MAX + 1];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    rpc_header(request->rpc, &header, WIRE_REPLY, request->source);
+    header.method = request->method;
+    header.request = request->id;
+    header.status = (uint8_t)failed;
+    return build(request->rpc, request->session, &header, &no_value, text, out, NULL);
+}
+
+/* The answer's frames, and the beginning of its body sent. An answer that no message can carry, or that is
+ * too much to wait, becomes a failure: how large it is may be the choice of the one who asked. */
 static enum status begin_answer(struct rpc_request *request, struct wire_header *header,
                                 const struct rpc_message *value, const char *text,
                                 struct endpoint_message *out, struct leaving_body **leaving)
 {
     struct rpc *rpc = request->rpc;
     struct rpc_session *session = request->session;
+    struct error limit;
     *leaving = NULL;
-    enum status status = build(rpc, session, header, value, text, out);
-    assert(status != STATUS_INVALID);
+    enum status status = build(rpc, session, header, value, text, out, &limit);
+    if (status == STATUS_INVALID)
+        return build_failure(request, STATUS_INVALID, out, "an answer of worker %u cannot be sent: %s",
+                             rpc->config.worker, limit.text);
     if (status != STATUS_OK || header->body_bytes == 0)
         return status;
     if (header->body_bytes <= RPC_BODY_BYTES_MAX - session_link(rpc, session)->leaving_bytes) {
@@ -348,17 +377,12 @@ static enum status begin_answer(struct rpc_request *request, struct wire_header 
             endpoint_release(out);
         return status;
     }
-    struct wire_header failure;
     endpoint_release(out);
-    rpc_header(rpc, &failure, WIRE_REPLY, header->destination);
-    failure.method = header->method;
-    failure.request = header->request;
-    failure.status = STATUS_BUSY;
-    return build(rpc, session, &failure, &no_value, "answers of more bytes wait than may", out);
+    return build_failure(request, STATUS_BUSY, out, "answers of more bytes wait than may");
 }
 
-/* A value the wire cannot carry is our own mistake; without memory for the answer the session is over, for
- * an answer that never comes would strand the caller. */
+/* Without memory for the answer the session is over, for an answer that never comes would strand the caller.
+ */
 void send_answer(struct rpc_request *request, struct wire_header *header, const struct rpc_message *value,
                  const char *text)
 {
@@ -390,7 +414,7 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
 void send_notice(struct rpc *rpc, struct rpc_session *session, struct wire_header *header, const char *text)
 {
     struct endpoint_message out;
-    enum status status = build(rpc, session, header, &no_value, text, &out);
+    enum status status = build(rpc, session, header, &no_value, text, &out, NULL);
     if (status != STATUS_OK) {
         session_lose(rpc, session);
         return;
