@@ -56,6 +56,14 @@ static const struct {
     const char *words;
 } refused[] = {
     {1, KNOT_FAIL, {0}, 0, 1, 1, STATUS_INVALID, "worker 1: knot: knot 1 has no such thing"},
+    {1,
+     KNOT_VAST,
+     {0},
+     0,
+     1,
+     1,
+     STATUS_INVALID,
+     "worker 1: knot: a tensor of shape 13422x1x10000 has more than the 536870912 bytes of a message"},
     {1, KNOT_WRONG, {0}, 0, 1, 1, STATUS_INVALID, "worker 1: knot: linear"},
     {1, 99, {0}, 0, 1, 1, STATUS_NOT_FOUND, "worker 1: knot: no such function"},
     {1,

@@ -269,8 +269,8 @@ void dist_on_destroy(void *arg, void *object);
 
 /* ---- dist_travel.c ---- */
 
-/* Puts `variable`'s tensor into the message: where it lies when that will do (`in_place` false: never), else
- * as a copy in a block of `staging` (*block, else NULL). */
+/* Puts `tensor` into the message: where it lies when that will do (`in_place` false: never), else as a copy
+ * in a block of `staging` (*block, else NULL). STATUS_INVALID: no message can carry it; STATUS_NO_MEMORY. */
 enum status travel_put(struct dist_frame *frame, const struct tensor *tensor, bool in_place,
                        struct rpc_message *message, void **block, struct error *error);
 

@@ -57,9 +57,14 @@ enum status travel_put(struct dist_frame *frame, const struct tensor *tensor, bo
 {
     struct backend *backend = tape_backend(frame->tape);
     const uint32_t index = message->tensor_count;
+    char shape[SHAPE_TEXT_BYTES];
     assert(index < WIRE_TENSORS_MAX);
     *block = NULL;
     message->tensors[index] = describe(tensor);
+    if (wire_tensor_bytes(&message->tensors[index]) > WIRE_BODY_BYTES_MAX)
+        return error_set(error, STATUS_INVALID,
+                         "a tensor of shape %s has more than the %d bytes of a message",
+                         shape_text(&tensor->shape, shape), WIRE_BODY_BYTES_MAX);
     message->data[index] = tensor->data;
     message->tensor_count++;
     if (in_place && backend->ops->host && tensor->layout == NULL && tensor->dtype != DTYPE_F64)
