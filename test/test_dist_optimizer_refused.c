@@ -406,6 +406,37 @@ START_TEST(calls_of_functions_that_do_not_fit)
 }
 END_TEST
 
+/* A parameter that no message can carry is told so, before anybody looks at its values. */
+START_TEST(more_values_than_a_message_carries)
+{
+    static const char words[] = "part0.weight has 134234112 values, of which a message carries 134217728";
+    struct dist_optimizer_config config = good;
+    const struct rref_class *class;
+    void *object;
+    float value;
+    open_model(0);
+    config.settings.sgd.momentum = 0.9;
+    STAGE_OK(make(&config, model.parameters, 4));
+    STAGE_OK(rref_object_use(stage.sides[0].rrefs, TRAINER, rref_object(model.parts[0]), &object, &class,
+                             &stage.error));
+    struct shape *shape = &((struct part *)object)->weight->tensor.shape;
+    const struct shape before = *shape;
+    *shape = SHAPE2(16384, 8193);
+    STAGE_FAILS(dist_parameter_get(dist_of(&model), model.parameters[0], &value, 1, &stage.error),
+                STATUS_INVALID, words);
+    STAGE_FAILS(dist_parameter_gradient(dist_of(&model), model.parameters[0], 77, &value, 1, &stage.error),
+                STATUS_INVALID, words);
+    STAGE_FAILS(dist_optimizer_moment_get(optimizer, 0, DIST_MOMENT_FIRST, &value, 1, &stage.error),
+                STATUS_INVALID, words);
+    *shape = before;
+    rref_object_done(stage.sides[0].rrefs, rref_object(model.parts[0]));
+    dist_optimizer_free(optimizer);
+    await_optimizers(0);
+    expect_works();
+    close_model();
+}
+END_TEST
+
 /* ---- ends ---- */
 
 START_TEST(a_worker_ends_with_everything_alive)
@@ -468,6 +499,7 @@ int main(void)
     tcase_add_test(refused, descriptions_that_are_none);
     tcase_add_test(refused, numbers_of_others_and_of_nobody);
     tcase_add_test(refused, calls_of_functions_that_do_not_fit);
+    tcase_add_test(refused, more_values_than_a_message_carries);
     tcase_add_test(refused, a_worker_ends_with_everything_alive);
     tcase_add_test(refused, what_an_optimizer_keeps_outlives_the_references);
     tcase_add_test(refused, a_dead_owner_is_told);

@@ -47,10 +47,11 @@ struct owned_parameter {
     float *values[VALUES_COUNT]; // NULL until they are asked for
 };
 
-/* Room for the values of kind `kind`; NULL: no memory. */
-float *owned_parameter_values(struct owned_parameter *parameter, enum owned_values kind);
+/* Room for the values of kind `kind`. STATUS_INVALID: no message can carry so many; STATUS_NO_MEMORY. */
+enum status owned_parameter_room(struct owned_parameter *parameter, enum owned_values kind, float **values,
+                                 struct error *error);
 
-/* Answers `request` with those values. */
+/* Answers `request` with those values, for which there is room. */
 void owned_parameter_reply(struct owned_parameter *parameter, enum owned_values kind,
                            struct rpc_request *request);
 

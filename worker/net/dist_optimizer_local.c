@@ -284,11 +284,10 @@ static void answer_moment_get(void *object, struct rpc_request *request, const s
         return;
     }
     const enum owned_values kind = message->args[3] == DIST_MOMENT_FIRST ? VALUES_FIRST : VALUES_SECOND;
-    const struct parameter *parameter = member->object->entry->parameter;
-    float *values = owned_parameter_values(member->object, kind);
-    status = values == NULL
-                 ? error_set(&error, STATUS_NO_MEMORY, "no memory for a moment of %s", parameter->name)
-                 : gradients_read(moment, parameter, DTYPE_F32, values, &error);
+    float *values;
+    status = owned_parameter_room(member->object, kind, &values, &error);
+    if (status == STATUS_OK)
+        status = gradients_read(moment, member->object->entry->parameter, DTYPE_F32, values, &error);
     if (status == STATUS_OK)
         owned_parameter_reply(member->object, kind, request);
     else

@@ -204,11 +204,19 @@ static size_t elements_of(const struct owned_parameter *parameter)
     return shape_elements(&parameter->entry->parameter->tensor.shape);
 }
 
-float *owned_parameter_values(struct owned_parameter *parameter, enum owned_values kind)
+enum status owned_parameter_room(struct owned_parameter *parameter, enum owned_values kind, float **values,
+                                 struct error *error)
 {
+    const char *name = parameter->entry->parameter->name;
+    const size_t elements = elements_of(parameter), most = WIRE_BODY_BYTES_MAX / sizeof(float);
+    if (elements > most)
+        return error_set(error, STATUS_INVALID, "%s has %zu values, of which a message carries %zu", name,
+                         elements, most);
     if (parameter->values[kind] == NULL)
-        parameter->values[kind] = malloc(elements_of(parameter) * sizeof(float));
-    return parameter->values[kind];
+        parameter->values[kind] = malloc(elements * sizeof(float));
+    *values = parameter->values[kind];
+    return *values != NULL ? STATUS_OK
+                           : error_set(error, STATUS_NO_MEMORY, "no memory for the values of %s", name);
 }
 
 void owned_parameter_reply(struct owned_parameter *parameter, enum owned_values kind,
@@ -219,12 +227,6 @@ void owned_parameter_reply(struct owned_parameter *parameter, enum owned_values 
     rpc_reply(request, &reply);
 }
 
-static enum status no_room(const struct owned_parameter *parameter, struct error *error)
-{
-    return error_set(error, STATUS_NO_MEMORY, "no memory for the values of %s",
-                     parameter->entry->parameter->name);
-}
-
 enum status owned_parameter_take(struct owned_parameter *parameter, enum owned_values kind,
                                  const struct rpc_message *message, struct error *error)
 {
@@ -233,21 +235,20 @@ enum status owned_parameter_take(struct owned_parameter *parameter, enum owned_v
     if (message->tensor_count != 1 || count != elements)
         return error_set(error, STATUS_INVALID, "parameter %s has %zu values, got %u",
                          parameter->entry->parameter->name, elements, count);
-    float *values = owned_parameter_values(parameter, kind);
-    if (values == NULL)
-        return no_room(parameter, error);
-    memcpy(values, message->data[0], elements * sizeof *values);
-    return STATUS_OK;
+    float *values;
+    enum status status = owned_parameter_room(parameter, kind, &values, error);
+    if (status == STATUS_OK)
+        memcpy(values, message->data[0], elements * sizeof *values);
+    return status;
 }
 
 static enum status parameter_value(void *object, struct rpc_message *value, struct error *error)
 {
     struct owned_parameter *parameter = object;
-    float *values = owned_parameter_values(parameter, VALUES_PARAMETER);
-    if (values == NULL)
-        return no_room(parameter, error);
-    enum status status =
-        params_read(parameter->owned->params, parameter->entry->parameter, DTYPE_F32, values, error);
+    float *values;
+    enum status status = owned_parameter_room(parameter, VALUES_PARAMETER, &values, error);
+    if (status == STATUS_OK)
+        status = params_read(parameter->owned->params, parameter->entry->parameter, DTYPE_F32, values, error);
     if (status == STATUS_OK)
         message_add(value, WIRE_F32, values, (uint32_t)elements_of(parameter));
     return status;
@@ -298,10 +299,11 @@ static enum status read_gradient(struct owned_parameter *parameter, uint64_t con
 {
     struct gradients *gradients = NULL;
     const struct owned *owned = parameter->owned;
-    float *values = owned_parameter_values(parameter, VALUES_GRADIENT);
-    if (values == NULL)
-        return no_room(parameter, error);
-    enum status status = dist_gradients(owned->owner->dist, context, owned->object, &gradients, error);
+    float *values;
+    enum status status = owned_parameter_room(parameter, VALUES_GRADIENT, &values, error);
+    if (status != STATUS_OK)
+        return status;
+    status = dist_gradients(owned->owner->dist, context, owned->object, &gradients, error);
     if (status == STATUS_OK && gradients != NULL)
         return gradients_read(gradients, parameter->entry->parameter, DTYPE_F32, values, error);
     if (status != STATUS_OK && status != STATUS_NOT_FOUND)
