@@ -35,7 +35,8 @@
 
 enum parallel_saving { SAVING_NONE, SAVING_WRITING, SAVING_LOGGING, SAVING_PUBLISHING };
 
-/* The lead's. What the thread works on is its own while it runs. */
+/* The lead's; of the others only those that go on from a checkpoint have something here, its state and its
+ * words. What the thread works on is its own while it runs. */
 struct parallel_saver {
     enum parallel_saving state;
     bool begun;           /* there is a folder that is not published */
@@ -46,8 +47,9 @@ struct parallel_saver {
     uint32_t keep;
     struct checkpoint_counters counters;
     struct whole whole;
-    struct params *hidden; /* every trainer's h and c */
-    char *vocabulary;      /* NULL: synthetic data */
+    struct backend *backend; /* of `hidden` */
+    struct params *hidden;   /* every trainer's h and c */
+    char *vocabulary;        /* NULL: synthetic data */
     size_t vocabulary_bytes;
     struct background thread;
 };
@@ -135,9 +137,9 @@ enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *err
 
 /* ---- parallel_trainer_save.c ---- */
 
-/* The lead's, which also reads the values that the job begins with, a checkpoint's or a file's, and with
- * _load puts them where they belong. _resume settles every trainer's counters and state. No call but _load's.
- */
+/* What a trainer keeps for checkpoints. The lead has the whole model, and also reads the values that the job
+ * begins with, a checkpoint's or a file's, and with _load puts them where they belong. _resume settles every
+ * trainer's counters and state. No call but _load's. */
 enum status parallel_save_open(struct parallel_trainer *t, struct error *error);
 enum status parallel_save_resume(struct parallel_trainer *t, struct error *error);
 enum status parallel_save_load(struct parallel_trainer *t, struct error *error);

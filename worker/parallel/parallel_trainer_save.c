@@ -17,7 +17,10 @@ static enum status open_state(struct parallel_trainer *t, struct error *error)
     const struct rnn_config *rnn = &t->data.rnn;
     const struct shape shape = SHAPE3(rnn->layers, t->job->trainers.batch, rnn->hidden);
     const struct init zero = {INIT_CONSTANT, 0};
-    enum status status = params_new(&t->saver.hidden, t->saver.whole.backend, error);
+    const struct backend_settings settings = {.threads = 1};
+    enum status status = backend_load(&t->saver.backend, "onednn", &settings, error);
+    if (status == STATUS_OK)
+        status = params_new(&t->saver.hidden, t->saver.backend, error);
     for (uint32_t i = 0; i < 2 * t->trainers && status == STATUS_OK; i++) {
         struct parameter *entry;
         char name[32];
@@ -38,9 +41,14 @@ static enum status open_vocabulary(struct parallel_trainer *t, struct error *err
     return STATUS_OK;
 }
 
+static bool resumes(const struct parallel_trainer *t)
+{
+    return t->base.worker->self.resume[0] != '\0';
+}
+
 static bool has_values(const struct parallel_trainer *t)
 {
-    return t->base.worker->self.resume[0] != '\0' || t->job->init.has_path;
+    return resumes(t) || t->job->init.has_path;
 }
 
 /* What the job begins with, if that lies in a file: read before anybody is met, so that a file that does not
@@ -48,15 +56,14 @@ static bool has_values(const struct parallel_trainer *t)
 static enum status load_values(struct parallel_trainer *t, struct error *error)
 {
     const struct whole *whole = &t->saver.whole;
-    const char *resume = t->base.worker->self.resume;
     const struct checkpoint_part part = {.params = whole->params, .momentum = whole->momentum, .servers = 1};
-    if (!parallel_trainer_leads(t) || !has_values(t))
+    if (!has_values(t))
         return STATUS_OK;
-    return resume[0] != '\0' ? checkpoint_load(resume, &part, error)
-                             : checkpoint_load_model(t->job->init.path, &part, error);
+    return resumes(t) ? checkpoint_load(t->base.worker->self.resume, &part, error)
+                      : checkpoint_load_model(t->job->init.path, &part, error);
 }
 
-enum status parallel_save_open(struct parallel_trainer *t, struct error *error)
+static enum status open_lead(struct parallel_trainer *t, struct error *error)
 {
     struct parallel_saver *saver = &t->saver;
     saver->run_dir = t->base.worker->self.run_dir;
@@ -65,11 +72,18 @@ enum status parallel_save_open(struct parallel_trainer *t, struct error *error)
     enum status status = whole_open(&saver->whole, &t->data.rnn, t->job->optimizer.momentum > 0, error);
     if (status == STATUS_OK)
         status = load_values(t, error);
+    return status == STATUS_OK ? background_open(&saver->thread, t->base.rpc, error) : status;
+}
+
+enum status parallel_save_open(struct parallel_trainer *t, struct error *error)
+{
+    const bool leads = parallel_trainer_leads(t);
+    enum status status = leads ? open_lead(t, error) : STATUS_OK;
+    if (!leads && !resumes(t))
+        return status;
     if (status == STATUS_OK)
         status = open_state(t, error);
-    if (status == STATUS_OK)
-        status = open_vocabulary(t, error);
-    return status == STATUS_OK ? background_open(&saver->thread, t->base.rpc, error) : status;
+    return status == STATUS_OK ? open_vocabulary(t, error) : status;
 }
 
 /* Gives up what is not published. */
@@ -87,6 +101,7 @@ void parallel_save_close(struct parallel_trainer *t)
     background_close(&saver->thread);
     abandon(saver);
     params_free(saver->hidden);
+    backend_close(saver->backend);
     whole_close(&saver->whole);
     free(saver->vocabulary);
 }
@@ -186,7 +201,7 @@ enum status parallel_save_load(struct parallel_trainer *t, struct error *error)
     if (!has_values(t))
         return STATUS_OK;
     enum status status = put_values(t, false, error);
-    if (status != STATUS_OK || t->base.worker->self.resume[0] == '\0')
+    if (status != STATUS_OK || !resumes(t))
         return status;
     if (t->saver.whole.momentum != NULL)
         status = put_values(t, true, error);
