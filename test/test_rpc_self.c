@@ -3,7 +3,11 @@
 #include "test/net_fixture.h"
 #include "test/workplace.h"
 
-enum { BIG_BYTES = RPC_LEND_BYTES, DO_ANSWER = 0, DO_KEEP, DO_FAIL, DO_REJECT, DO_NEST };
+#include <dlfcn.h>
+#include <errno.h>
+#include <zmq.h>
+
+enum { BIG_BYTES = RPC_LEND_BYTES, DO_ANSWER = 0, DO_KEEP, DO_FAIL, DO_REJECT, DO_NEST, DO_STARVE };
 
 struct layer {
     struct rpc *rpc;
@@ -13,6 +17,20 @@ struct layer {
     uint64_t context;
     const void *data[WIRE_TENSORS_MAX];
 };
+
+/* Between the library and the rpc: no memory for frames while `is_starved`. */
+static bool is_starved;
+
+int zmq_msg_init_size(zmq_msg_t *message, size_t size)
+{
+    int (*real)(zmq_msg_t *, size_t) = NULL;
+    void *symbol = dlsym(RTLD_NEXT, "zmq_msg_init_size");
+    memcpy(&real, &symbol, sizeof real);
+    if (!is_starved)
+        return real(message, size);
+    errno = ENOMEM;
+    return -1;
+}
 
 static enum status answer_nested(struct future *future, void *arg)
 {
@@ -49,6 +67,11 @@ static void on_forward(void *context, struct rpc_request *request, const struct 
         break;
     case DO_REJECT:
         rpc_reject(request, "call %u is malformed", layer->calls);
+        break;
+    case DO_STARVE:
+        is_starved = true;
+        rpc_reply(request, message);
+        is_starved = false;
         break;
     case DO_NEST:
         nest(layer, request);
@@ -216,6 +239,43 @@ START_TEST(test_nested)
 }
 END_TEST
 
+/* The call ends when there is no memory for its answer, later than the handler, and others go on; one that
+ * nobody waits for any more does no harm. */
+START_TEST(test_no_memory_for_an_answer)
+{
+    struct net net;
+    struct layer layer;
+    struct future *late;
+    struct error error = {0};
+    start(&net, &layer);
+    struct future *first = ask(&net, (struct rpc_message){0}, DO_STARVE);
+    struct future *second = ask(&net, (struct rpc_message){.args = {0, 21}}, DO_ANSWER);
+    for (unsigned i = 0; i < 100 && !(future_done(first) && future_done(second)); i++)
+        rpc_turn(net.server, (struct monotime){0});
+    ck_assert_uint_eq(layer.calls, 2);
+    ck_assert_int_eq(future_status(second), STATUS_OK);
+    ck_assert_uint_eq(future_value(second)->args[2], 42);
+    ck_assert_int_eq(future_status(first), STATUS_NO_MEMORY);
+    ck_assert_str_eq(future_text(first), "no memory for the answer");
+    future_release(first);
+    future_release(second);
+    struct rpc_message starve = {.args = {DO_STARVE}};
+    ck_assert_int_eq(rpc_call_async(net.server, 0, METHOD_FORWARD, &starve, MONOTIME_NEVER, &late, &error),
+                     STATUS_OK);
+    rpc_cancel_all(net.server, STATUS_SHUTDOWN, "enough");
+    net_expect_failure(&net, late, STATUS_SHUTDOWN, "enough");
+    for (unsigned i = 0; i < 4; i++)
+        net_turn(&net);
+    ck_assert_uint_eq(layer.calls, 3);
+    future_release(ask(&net, (struct rpc_message){0}, DO_KEEP));
+    net_turn(&net);
+    is_starved = true;
+    rpc_reply(layer.kept[3], NULL);
+    is_starved = false;
+    net_free(&net); // before the next turn
+}
+END_TEST
+
 static enum status note_status(struct future *future, void *arg)
 {
     *(enum status *)arg = future_status(future);
@@ -287,6 +347,7 @@ int main(void)
     tcase_add_test(tcase, test_failures_cost_no_session);
     tcase_add_test(tcase, test_limits_and_deadlines);
     tcase_add_test(tcase, test_nested);
+    tcase_add_test(tcase, test_no_memory_for_an_answer);
     tcase_add_test(tcase, test_the_end_completes_them);
     tcase_add_test(tcase, test_listeners);
     suite_add_tcase(suite, tcase);

@@ -144,6 +144,16 @@ static void fail_call(struct future *call, enum status status, const char *text)
     text_release(copy);
 }
 
+void calls_fail(struct rpc *rpc, const struct rpc_session *session, uint64_t request, enum status why,
+                const char *text)
+{
+    struct future *call = table_find(rpc, session, request);
+    if (call == NULL)
+        return;
+    fail_call(call, why, text);
+    futures_tell(rpc);
+}
+
 void calls_expire(struct rpc *rpc)
 {
     if (rpc->heap_count == 0)

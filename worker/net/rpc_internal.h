@@ -130,6 +130,7 @@ struct rpc_request {
     uint64_t id;
     uint16_t method, source;
     bool is_used;           /* not in the pool: it holds frames */
+    bool is_returned;       /* see self_return */
     rpc_answered *answered; /* NULL: nobody waits for that */
     void *answered_context;
     uint64_t answered_number;
@@ -348,6 +349,9 @@ enum status calls_new(struct rpc *rpc);
 void calls_free(struct rpc *rpc);
 void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
 void calls_forget(struct rpc *rpc, struct future *call); /* out of the table and the heap */
+/* Ends the call of `session` with that id, when it is pending still. */
+void calls_fail(struct rpc *rpc, const struct rpc_session *session, uint64_t request, enum status why,
+                const char *text);
 void calls_expire(struct rpc *rpc);
 struct monotime calls_next_deadline(const struct rpc *rpc);
 /* Completes the pending calls of `session`, of all when NULL. */
@@ -391,6 +395,8 @@ void forward_tell_end(struct rpc *rpc, struct rpc_session *gone, const char *tex
 
 void self_open(struct rpc *rpc); /* the session with oneself, which never ends */
 void self_post(struct rpc *rpc, struct rpc_request *holder);
+/* A request that cannot be answered, for there is no memory: goes back as it came, and ends its call. */
+void self_return(struct rpc *rpc, struct rpc_request *request);
 /* Takes up what was sent to oneself, as drain does with a socket; how many. */
 unsigned self_drain(struct rpc *rpc, const struct future *awaited);
 

@@ -2,8 +2,9 @@
  *
  * What is sent to oneself is built like any message and stands in a queue until the next turn, which takes it
  * up as if it had arrived: the same checks, the same dispatch, the same replies. A request that is not
- * permitted fails with that status, for there is no session to lose. Tensors of RPC_LEND_BYTES or more are
- * not copied: behind the payload stand four addresses, NULL for a tensor that travels. */
+ * permitted fails with that status, and so does one without memory for its answer, for there is no session to
+ * lose. Tensors of RPC_LEND_BYTES or more are not copied: behind the payload stand four addresses, NULL for a
+ * tensor that travels. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -25,6 +26,20 @@ void self_post(struct rpc *rpc, struct rpc_request *holder)
     rpc->counters.sent++;
 }
 
+void self_return(struct rpc *rpc, struct rpc_request *request)
+{
+    request->is_returned = true;
+    queue_push(&rpc->local, request);
+}
+
+static void take_returned(struct rpc *rpc, struct rpc_session *session, struct rpc_request *request)
+{
+    const uint64_t id = request->id;
+    request_release(request);
+    request_give_back(rpc, request);
+    calls_fail(rpc, session, id, STATUS_NO_MEMORY, "no memory for the answer");
+}
+
 static void take_one(struct rpc *rpc)
 {
     struct rpc_session *session = &rpc->sessions[rpc->config.worker];
@@ -32,6 +47,10 @@ static void take_one(struct rpc *rpc)
     struct endpoint_message frames;
     struct rpc_arrival arrival = {.frames = &frames};
     queue_remove(&rpc->local, holder);
+    if (holder->is_returned) {
+        take_returned(rpc, session, holder);
+        return;
+    }
     endpoint_move(&frames, &holder->frames);
     request_give_back(rpc, holder);
     size_t payload_bytes = frames.payload_bytes - sizeof arrival.lent;

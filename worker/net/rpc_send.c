@@ -381,8 +381,8 @@ static enum status begin_answer(struct rpc_request *request, struct wire_header 
     return build_failure(request, STATUS_BUSY, out, "answers of more bytes wait than may");
 }
 
-/* Without memory for the answer the session is over, for an answer that never comes would strand the caller.
- */
+/* Without memory for the answer the session is over, for an answer that never comes would strand the caller;
+ * that with oneself cannot end, and the call does alone. */
 void send_answer(struct rpc_request *request, struct wire_header *header, const struct rpc_message *value,
                  const char *text)
 {
@@ -392,6 +392,10 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
     struct leaving_body *leaving;
     enum status status =
         begin_answer(request, header, value == NULL ? &no_value : value, text, &out, &leaving);
+    if (status != STATUS_OK && session->is_self) {
+        self_return(rpc, request);
+        return;
+    }
     request_release(request);
     if (status == STATUS_OK) {
         status = leaving != NULL ? STATUS_AGAIN : try_send(rpc, session, &out);

@@ -134,6 +134,7 @@ void session_end_quietly(struct rpc *rpc, struct rpc_session *session, enum stat
 void session_lose(struct rpc *rpc, struct rpc_session *session)
 {
     struct rpc_session *link = session_link(rpc, session);
+    assert(!link->is_self);
     if (!link->is_live || link->is_lost)
         return;
     link->is_lost = true;
