@@ -47,7 +47,7 @@ enum status job_files_check(const struct job *job, struct error *error)
     return status;
 }
 
-/* ---- a checkpoint's ---- */
+/* ---- a run's and a checkpoint's ---- */
 
 enum status job_files_check_folder(const char *checkpoint, struct error *error)
 {
@@ -66,17 +66,17 @@ enum status job_files_check_folder(const char *checkpoint, struct error *error)
     return STATUS_OK;
 }
 
-static enum status read_job(struct job *job, const char *path, struct error *error)
+enum status job_files_of_run(struct job *job, const char *path, struct error *error)
 {
     struct job_problems problems = {0};
     enum status status = job_read_file(job, path, NULL, 0, &problems);
     if (status != STATUS_OK)
-        error_set(error, status == STATUS_INVALID ? STATUS_CORRUPT : status,
-                  "the job of the run cannot be read: %.*s",
-                  problems.text != NULL ? (int)strcspn(problems.text, "\n") : 0,
-                  problems.text != NULL ? problems.text : "");
+        status = error_set(error, status == STATUS_INVALID ? STATUS_CORRUPT : status,
+                           "the job of the run cannot be read: %.*s",
+                           problems.text != NULL ? (int)strcspn(problems.text, "\n") : 0,
+                           problems.text != NULL ? problems.text : "");
     job_problems_fini(&problems);
-    return status == STATUS_INVALID ? STATUS_CORRUPT : status;
+    return status;
 }
 
 /* Cuts the last part off an absolute path without links; of "/" nothing is left. */
@@ -102,7 +102,7 @@ enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, str
     free(real);
     if ((size_t)length >= sizeof path)
         return error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
-    status = read_job(job, path, error);
+    status = job_files_of_run(job, path, error);
     if (status == STATUS_OK && job->kind != JOB_MODEL_PARALLEL)
         status =
             error_set(error, STATUS_INVALID,

@@ -11,6 +11,9 @@
  * STATUS_CORRUPT name the file; STATUS_INVALID: the job asks for what they do not hold. */
 enum status job_files_check(const struct job *job, struct error *error);
 
+/* Reads the job of a run, RUN/job.json. STATUS_CORRUPT: it is no job file; others as job_read_file. */
+enum status job_files_of_run(struct job *job, const char *path, struct error *error);
+
 /* Reads the job of the run that a checkpoint's folder lies in, RUN/checkpoints/N: RUN/job.json. It must be a
  * model-parallel one. STATUS_NOT_FOUND: there is no such folder, or no job by it; STATUS_CORRUPT: the job
  * cannot be read; STATUS_INVALID: it is of another kind. */

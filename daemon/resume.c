@@ -1,6 +1,7 @@
 /* Whether and where a run goes on. Supervisor process; its only thread. */
 #include "daemon/resume.h"
 
+#include "daemon/job_files.h"
 #include "kernels/base/log.h"
 #include "worker/job/job_table.h"
 
@@ -105,21 +106,6 @@ static enum status compare_jobs(const char *path, const struct job *was, const s
                      path, differences.text, is->kind == JOB_MODEL_PARALLEL ? "" : "/log, ");
 }
 
-static enum status read_old_job(const char *path, struct job *job, struct error *error)
-{
-    struct job_problems problems = {0};
-    enum status status = job_read_file(job, path, NULL, 0, &problems);
-    if (status == STATUS_NOT_FOUND)
-        error_set(error, status, "there is no run to resume: expected %s", path);
-    else if (status != STATUS_OK)
-        status = error_set(error, status == STATUS_INVALID ? STATUS_CORRUPT : status,
-                           "the job of the run cannot be read: %.*s",
-                           problems.text != NULL ? (int)strcspn(problems.text, "\n") : 0,
-                           problems.text != NULL ? problems.text : "");
-    job_problems_fini(&problems);
-    return status;
-}
-
 void resume_keep(struct job *job, const struct job *began)
 {
     if (!job->trainers.has_threads) {
@@ -134,7 +120,9 @@ void resume_keep(struct job *job, const struct job *began)
 enum status resume_adopt(const char *path, struct job *job, struct error *error)
 {
     struct job was;
-    enum status status = read_old_job(path, &was, error);
+    const enum status status = job_files_of_run(&was, path, error);
+    if (status == STATUS_NOT_FOUND)
+        return error_set(error, status, "there is no run to resume: expected %s", path);
     if (status != STATUS_OK)
         return status;
     resume_keep(job, &was);
