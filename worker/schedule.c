@@ -7,12 +7,19 @@ static uint64_t product(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
+uint64_t schedule_updates(const struct job *job, uint64_t epoch_updates)
+{
+    uint64_t updates = job->stop.has_updates ? job->stop.updates : UINT64_MAX;
+    if (job->stop.has_epochs && epoch_updates > 0 && product(job->stop.epochs, epoch_updates) < updates)
+        updates = product(job->stop.epochs, epoch_updates);
+    return updates;
+}
+
 enum status schedule_of(struct schedule *schedule, const struct job *job, const struct dataset_info *info,
                         struct error *error)
 {
     const uint64_t samples = (uint64_t)job->trainers.count * job->trainers.batch;
-    *schedule = (struct schedule){
-        .updates = UINT64_MAX, .lr = job->optimizer.lr, .lr_schedule = job->optimizer.schedule};
+    *schedule = (struct schedule){.lr = job->optimizer.lr, .lr_schedule = job->optimizer.schedule};
     if (job->data.kind != JOB_DATA_SYNTHETIC) {
         schedule->epoch_updates = info->train / samples;
         if (schedule->epoch_updates == 0)
@@ -25,13 +32,7 @@ enum status schedule_of(struct schedule *schedule, const struct job *job, const 
         if (job->evaluation.has_every && info->evaluation > 0)
             schedule->evaluation_every = product(job->evaluation.every, schedule->epoch_updates);
     }
-    if (job->stop.has_updates)
-        schedule->updates = job->stop.updates;
-    if (job->stop.has_epochs && schedule->epoch_updates > 0) {
-        uint64_t updates = product(job->stop.epochs, schedule->epoch_updates);
-        if (updates < schedule->updates)
-            schedule->updates = updates;
-    }
+    schedule->updates = schedule_updates(job, schedule->epoch_updates);
     if (schedule->updates == UINT64_MAX)
         return error_set(error, STATUS_INVALID,
                          "synthetic data has no epochs: expected a limit in /stop/updates");

@@ -1,5 +1,6 @@
 /* When things are due in a parameter server's job: epochs, evaluations, the end, the learning rate. Pure
- * functions of the update's number, so that a resumed run continues as if it had never stopped. */
+ * functions of the update's number, so that a resumed run continues as if it had never stopped. Where a job
+ * ends holds for model-parallel ones, too. */
 #ifndef WORKER_SCHEDULE_H
 #define WORKER_SCHEDULE_H
 
@@ -13,6 +14,10 @@ struct schedule {
     double lr;
     int lr_schedule; /* enum job_schedule */
 };
+
+/* The first of the job's limits, in updates, of which an epoch has `epoch_updates`; 0: there are no epochs.
+ * UINT64_MAX: no limit that can be reached. */
+uint64_t schedule_updates(const struct job *job, uint64_t epoch_updates);
 
 /* An epoch is floor(samples / (trainers * batch)) updates, whose remainder of samples is left out (another
  * one each epoch, as each is shuffled anew); `async` makes `trainers` times as many, each of one batch.

@@ -2,14 +2,9 @@
 #include "worker/parallel/parallel_data.h"
 
 #include "worker/job/job_messages.h"
+#include "worker/schedule.h"
 
 #include <string.h>
-
-static uint64_t product(uint64_t a, uint64_t b)
-{
-    uint64_t result;
-    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
-}
 
 static uint32_t columns_of(const struct job *job)
 {
@@ -87,15 +82,10 @@ struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens)
 enum status parallel_data_open(struct parallel_data *data, const struct job *job,
                                const struct parallel_reading *reading, struct error *error)
 {
-    *data = (struct parallel_data){.job = job,
-                                   .rnn = parallel_rnn(job, job->rnn.tokens),
-                                   .epoch_updates = job->sequence.updates,
-                                   .updates = UINT64_MAX};
+    *data = (struct parallel_data){
+        .job = job, .rnn = parallel_rnn(job, job->rnn.tokens), .epoch_updates = job->sequence.updates};
     enum status status = job->data.kind == JOB_DATA_TEXT ? open_text(data, reading, error) : STATUS_OK;
-    if (job->stop.has_updates)
-        data->updates = job->stop.updates;
-    if (job->stop.has_epochs && product(job->stop.epochs, data->epoch_updates) < data->updates)
-        data->updates = product(job->stop.epochs, data->epoch_updates);
+    data->updates = schedule_updates(job, data->epoch_updates);
     return status;
 }
 
