@@ -3,6 +3,8 @@
  * has called others is awaited. */
 #include "test/dist_fixture.h"
 #include "test/workplace.h"
+#include "worker/net/dist_internal.h"
+#include "worker/net/rpc_internal.h"
 
 enum { ROOT = 0, OWNER = 1, PEER = 2, ROWS = 2, LARGE_ROWS = 4100, FULL_MAX = 1024 };
 
@@ -110,6 +112,119 @@ START_TEST(an_end_is_taken_however_many_calls_are_open)
     dist_kill(PEER);
     dist_expect_nothing_left();
     tape_free(tape);
+    dist_end();
+}
+END_TEST
+
+/* Calls of server 0 to `worker`, which is not turned, until one of them waits. */
+static unsigned fill_way(unsigned worker, struct future *futures[FULL_MAX])
+{
+    static const uint8_t bytes[64 << 10];
+    struct rpc *server = stage.cluster.members[0].rpc;
+    const struct rpc_message message = {
+        .tensor_count = 1, .tensors = {{WIRE_U8, 1, {sizeof bytes}}}, .data = {bytes}};
+    unsigned count = 0;
+    for (; count < FULL_MAX && server->sessions[worker].held.count == 0; count++)
+        CK_DIST(rpc_call_async(server, (uint16_t)worker, METHOD_ECHO, &message, MONOTIME_NEVER,
+                               &futures[count], &stage.error));
+    ck_assert_uint_gt(server->sessions[worker].held.count, 0);
+    return count;
+}
+
+/* Between clients the end finds no room at server 0, which answers that in the callee's name. */
+START_TEST(an_end_refused_on_its_way_is_told_later)
+{
+    enum { FIRST = SERVERS, SECOND = SERVERS + 1 };
+    struct future *futures[FULL_MAX];
+    dist_start(&ref_ops, false, MEMBERS);
+    dist_object(SECOND, "knot", 0);
+    begin(FIRST);
+    call_one(FIRST, 0, KNOT_MAP, 0, rows(ROWS));
+    stage.stalls[SECOND] = true;
+    const unsigned count = fill_way(SECOND, futures);
+    struct held_count *passing = &stage.cluster.members[0].rpc->sessions[FIRST].passing_held;
+    const struct rpc_counters *counters = &stage.cluster.members[FIRST].rpc->counters;
+    const uint64_t before = counters->received;
+    passing->messages += PASSING_MAX;
+    dist_context_free(context);
+    for (unsigned i = 0; i < 5000 && counters->received == before; i++)
+        dist_wait();
+    ck_assert_uint_gt(counters->received, before); // it was refused
+    passing->messages -= PASSING_MAX;
+    stage.stalls[SECOND] = false;
+    for (unsigned i = 0; i < count; i++)
+        future_release(futures[i]);
+    dist_expect_nothing_left();
+    tape_free(tape);
+    dist_end();
+}
+END_TEST
+
+/* ---- ends that cannot be told ---- */
+
+/* The nested call finds no room: whom nothing was asked, nothing need be told. */
+START_TEST(an_end_is_not_told_whom_no_call_has_left_for)
+{
+    struct future *futures[FULL_MAX];
+    dist_start(&ref_ops, false, 3);
+    dist_object(OWNER, "knot", 0);
+    dist_object(PEER, "knot", 1);
+    stage.stalls[PEER] = true;
+    const unsigned count = fill(OWNER, PEER, futures);
+    begin(ROOT);
+    const uint64_t numbers[2] = {1, KNOT_MAP};
+    struct variable *x = rows(ROWS), *out;
+    ck_assert_int_eq(dist_call(context, stage.sides[ROOT].object[0], KNOT_NESTED, numbers, 2, &x, 1, &out, 1),
+                     STATUS_BUSY);
+    end();
+    ck_assert_ptr_null(stage.sides[OWNER].dist->ends);
+    for (unsigned i = 0; i < count; i++)
+        future_release(futures[i]);
+    stage.stalls[PEER] = false;
+    dist_end();
+}
+END_TEST
+
+/* Each context has called one who takes nothing any more: as many as contexts may be can wait to tell it. */
+START_TEST(ends_that_wait_have_a_bound)
+{
+    enum { CONTEXTS = 16 };
+    struct future *futures[FULL_MAX];
+    struct tape *tapes[CONTEXTS];
+    struct dist_context *contexts[CONTEXTS];
+    dist_start(&ref_ops, false, 3);
+    ck_assert_uint_eq(stage.contexts_max, CONTEXTS);
+    dist_object(OWNER, "knot", 0);
+    dist_object(PEER, "knot", 1);
+    for (unsigned i = 0; i < CONTEXTS; i++) {
+        begin(ROOT);
+        const uint64_t numbers[2] = {1, KNOT_MAP};
+        struct variable *x = rows(ROWS), *out;
+        CK_DIST(dist_call(context, stage.sides[ROOT].object[0], KNOT_NESTED, numbers, 2, &x, 1, &out, 1));
+        tapes[i] = tape;
+        contexts[i] = context;
+    }
+    stage.stalls[PEER] = true;
+    const unsigned count = fill(OWNER, PEER, futures);
+    for (unsigned i = 0; i < CONTEXTS; i++) {
+        dist_context_free(contexts[i]);
+        tape_free(tapes[i]);
+    }
+    for (unsigned i = 0; i < 5000 && dist_counts_of(OWNER).contexts > 0; i++)
+        dist_wait();
+    begin(ROOT);
+    struct variable *x = rows(ROWS), *out;
+    ck_assert_int_eq(dist_call(context, stage.sides[ROOT].object[0], KNOT_MAP, NULL, 0, &x, 1, &out, 1),
+                     STATUS_BUSY);
+    tape_status(tape, &stage.error);
+    ck_assert_msg(strstr(stage.error.text, "cannot be told yet") != NULL, "%s", stage.error.text);
+    for (unsigned i = 0; i < count; i++)
+        future_release(futures[i]);
+    stage.stalls[PEER] = false;
+    end();
+    begin(ROOT);
+    call_one(ROOT, 0, KNOT_MAP, 0, rows(ROWS));
+    end();
     dist_end();
 }
 END_TEST
@@ -288,6 +403,9 @@ int main(void)
     tcase_set_timeout(room, 60);
     tcase_add_test(room, an_end_without_room_is_told_later);
     tcase_add_test(room, an_end_is_taken_however_many_calls_are_open);
+    tcase_add_test(room, an_end_refused_on_its_way_is_told_later);
+    tcase_add_test(room, an_end_is_not_told_whom_no_call_has_left_for);
+    tcase_add_test(room, ends_that_wait_have_a_bound);
     tcase_add_loop_test(room, many_calls_without_a_part_are_dropped, 0, 2);
     tcase_add_test(room, a_full_outbox_changes_no_number);
     tcase_add_loop_test(room, clients_call_each_other_within_a_context, 0, 2);

@@ -18,7 +18,8 @@
  * Whoever has called somebody in a context tells him when it is over there, or dies; both reach him after the
  * calls themselves. A worker's record of a context knows its callers. It ends when the root says so, when the
  * root dies, or when its last caller has ended it or died; and then it tells those it has called. So a record
- * that a late message makes anew, after its context has ended, ends by the one who sent that message. */
+ * that a late message makes anew, after its context has ended, ends by the one who sent that message. What
+ * tells him finds room sooner or later: it is told again until it is answered (dist_end.c). */
 #include "worker/net/dist_internal.h"
 
 #include <assert.h>
@@ -91,7 +92,6 @@ static void context_list_free(struct dist_context *context)
         struct dist_context *next = context->next;
         arena_free(context->staging);
         free(context->callers.at);
-        free(context->called.at);
         free(context);
         context = next;
     }
@@ -100,6 +100,7 @@ static void context_list_free(struct dist_context *context)
 void dist_release(struct dist *dist)
 {
     free_list(dist->free_calls);
+    free_list(dist->free_ends);
     free(dist);
 }
 
@@ -115,7 +116,7 @@ void dist_free(struct dist *dist)
         dist->objects = object->next;
         object_free(object);
     }
-    context_list_free(dist->ending);
+    free_list(dist->ends);
     context_list_free(dist->free_contexts);
     free_list(dist->roots);
     free_list(dist->free_pieces);

@@ -74,8 +74,8 @@ struct dist_config {
     struct rpc *rpc;
     struct rrefs *rrefs;
     struct segment *outbox; /* NULL: tensors travel in messages */
-    uint32_t contexts_max;  /* at a time, of all roots; one more is STATUS_BUSY */
-    uint32_t pieces_max;    /* at a time, in all contexts */
+    uint32_t contexts_max; /* at a time, of all roots; one more is STATUS_BUSY. And ends that wait for room */
+    uint32_t pieces_max;   /* at a time, in all contexts */
     /* Between operations of any piece (tape_on_progress). May be NULL. */
     tape_progress *progress;
     void *progress_context;

@@ -131,6 +131,8 @@ static enum status post(struct dist_call *call, enum wire_method method, const s
 {
     enum status status = rpc_call_async(call->dist->config.rpc, call->worker, method, message, MONOTIME_NEVER,
                                         &call->future, error);
+    if (status == STATUS_OK)
+        context_called(call->frame->context, call->worker);
     if (status != STATUS_NOT_FOUND)
         return status;
     return error_set(error, STATUS_PEER_DIED, "worker %u is gone", call->worker);

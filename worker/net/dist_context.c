@@ -120,13 +120,16 @@ static enum status make_context(struct dist *dist, uint64_t id, struct dist_cont
     if (dist->context_count >= dist->config.contexts_max)
         return error_set(error, STATUS_BUSY, "worker %u has %u contexts, as many as it may",
                          rpc_worker(dist->config.rpc), dist->context_count);
+    if (dist->end_count >= dist->config.contexts_max)
+        return error_set(error, STATUS_BUSY, "worker %u has %u ends of contexts that cannot be told yet",
+                         rpc_worker(dist->config.rpc), dist->end_count);
     struct dist_context *context = dist->free_contexts;
     if (context != NULL) {
         dist->free_contexts = context->next;
-        const struct dist_workers callers = context->callers, called = context->called;
+        const struct dist_workers callers = context->callers;
         struct arena *staging = context->staging;
-        *context = (struct dist_context){.callers = callers, .called = called, .staging = staging};
-        context->callers.count = context->called.count = 0;
+        *context = (struct dist_context){.callers = callers, .staging = staging};
+        context->callers.count = 0;
     } else {
         context = calloc(1, sizeof *context);
     }
@@ -180,60 +183,12 @@ enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struc
     return status;
 }
 
-enum status context_calls(struct dist_context *context, uint16_t worker, struct error *error)
-{
-    return workers_add(&context->called, worker, error);
-}
-
 /* ---- failing and ending ---- */
 
 void context_fail(struct dist_context *context, enum status status, const char *text)
 {
     if (context->error.status == STATUS_OK)
         error_set(&context->error, status, "%s", text);
-}
-
-/* Tells those whom this worker has called; who is gone need not be told. False: somebody's queue is full. */
-static bool tell_end(struct dist_context *context)
-{
-    struct dist_workers *called = &context->called;
-    const struct rpc_message message = {.context = context->id, .args = {[END_ABANDONS] = context->end}};
-    while (called->count > 0) {
-        struct future *future;
-        enum status status = rpc_call_async(context->dist->config.rpc, called->at[called->count - 1],
-                                            METHOD_END_CONTEXT, &message, MONOTIME_NEVER, &future, NULL);
-        if (status == STATUS_BUSY || status == STATUS_NO_MEMORY)
-            return false;
-        if (status == STATUS_OK)
-            future_release(future);
-        called->count--;
-    }
-    return true;
-}
-
-void dist_tell_ends(struct dist *dist)
-{
-    for (struct dist_context **link = &dist->ending; *link != NULL;) {
-        struct dist_context *context = *link;
-        if (!tell_end(context)) {
-            link = &context->next;
-            continue;
-        }
-        *link = context->next;
-        context->next = dist->free_contexts;
-        dist->free_contexts = context;
-    }
-}
-
-/* Whom there was no room to tell is told when there is some, and not only when there is another context. */
-struct monotime dist_on_turn(void *arg)
-{
-    enum { RETRY_US = 1000 };
-    struct dist *dist = arg;
-    if (dist->ending == NULL)
-        return MONOTIME_NEVER;
-    dist_tell_ends(dist);
-    return dist->ending == NULL ? MONOTIME_NEVER : monotime_add_us(monotime_now(), RETRY_US);
 }
 
 /* Pieces go newest first, so that the rooms are taken again in the same order. */
@@ -265,10 +220,9 @@ void context_end(struct dist_context *context, bool abandons)
         link = &(*link)->next;
     *link = context->next;
     dist->context_count--;
-    context->end = abandons;
-    context->next = dist->ending;
-    dist->ending = context;
-    dist_tell_ends(dist);
+    context_tell_ends(context, abandons);
+    context->next = dist->free_contexts;
+    dist->free_contexts = context;
 }
 
 /* `worker` calls nothing any more in this context: it died, or gave it up. */
@@ -305,7 +259,6 @@ void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_messag
         else
             lose_caller(context, source, "a worker between the root and this one has died");
     }
-    dist_tell_ends(dist);
     rpc_reply(request, NULL);
 }
 
@@ -332,7 +285,6 @@ void dist_on_left(void *arg, uint16_t worker, enum status why, const char *text)
         lose_worker(context, worker);
         context = next;
     }
-    dist_tell_ends(dist);
 }
 
 /* ---- the root ---- */
@@ -355,7 +307,6 @@ enum status dist_context_new(struct dist_context **out, struct dist *dist, enum 
 {
     struct dist_context *context;
     struct arena *staging;
-    dist_tell_ends(dist);
     enum status status = make_context(dist, dist->next_context, &context, error);
     if (status != STATUS_OK)
         return status;

@@ -2,6 +2,7 @@
  *
  *   dist.c          a worker's part: making, ending, counting
  *   dist_context.c  contexts: whose they are, how they begin, fail and end
+ *   dist_end.c      telling those who were called that a context is over
  *   dist_object.c   what is kept for an object: rooms to compute in, gradients
  *   dist_piece.c    the callee: what arrives, and what is answered
  *   dist_forward.c  the callee: what the class's code sees of a piece
@@ -186,7 +187,6 @@ struct dist_context {
     struct dist *dist;
     uint64_t id;
     bool is_root; // here
-    uint64_t end; // END_ABANDONS of those who are still to be told
     struct dist_frame frame;
     struct arena *staging; // a root's whose tape lies on a device; NULL: none yet
     struct error error;    // why it has failed
@@ -194,7 +194,18 @@ struct dist_context {
     struct dist_piece *pieces;
     struct dist_part *parts;
     struct dist_call *drops; // not sent yet
-    struct dist_workers callers, called;
+    struct dist_workers callers;
+    struct dist_end *called; // what will tell them
+};
+
+/* Of a context, to one worker: in its list of those called, then waiting to be told or answered. */
+struct dist_end {
+    struct dist_end *next;
+    struct dist *dist;
+    uint64_t context;
+    uint16_t worker;
+    bool is_due; // a call of that worker has left
+    bool abandons;
 };
 
 enum { ENDED_WINDOW = 4096 }; /* contexts of one root, behind the highest that ended, that are told apart */
@@ -216,15 +227,16 @@ struct dist_memory {
 struct dist {
     struct dist_config config;
     struct dist_memory memory;
-    struct dist_context *contexts, *ending, *free_contexts;
+    struct dist_context *contexts, *free_contexts;
+    struct dist_end *ends, *free_ends; // to be told once there is room
     struct dist_root *roots;
     struct dist_object *objects;
     struct dist_piece *free_pieces;
     struct dist_call *free_calls;
     struct dist_part *free_parts;
     uint64_t next_context;
-    uint32_t context_count, piece_count;
-    uint32_t orphans; // calls whose futures will still tell
+    uint32_t context_count, piece_count, end_count;
+    uint32_t orphans; // calls, and ends, whose futures will still tell
     bool is_closed;
 };
 
@@ -247,12 +259,18 @@ enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struc
 void context_fail(struct dist_context *context, enum status status, const char *text);
 void context_end(struct dist_context *context, bool abandons);
 
-/* Before the first call of `worker`. STATUS_NO_MEMORY. */
-enum status context_calls(struct dist_context *context, uint16_t worker, struct error *error);
-void dist_tell_ends(struct dist *dist); /* those who could not be told before */
-struct monotime dist_on_turn(void *arg);
 void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_message *message);
 void dist_on_left(void *arg, uint16_t worker, enum status why, const char *text);
+
+/* ---- dist_end.c ---- */
+
+/* Before the first call of `worker`: STATUS_NO_MEMORY. And when a call of it has left. */
+enum status context_calls(struct dist_context *context, uint16_t worker, struct error *error);
+void context_called(struct dist_context *context, uint16_t worker);
+
+/* It is over here: tells those whom a call has left for, at once or in later turns. */
+void context_tell_ends(struct dist_context *context, bool abandons);
+struct monotime dist_on_turn(void *arg);
 
 /* ---- dist_object.c ---- */
 
