@@ -20,15 +20,27 @@
 
 /* ---- taking in ---- */
 
+static void read_line(struct supervisor *s, struct child *child);
+
+/* What an epoch's line tells of the others they have said before the lead said that the epoch has ended. */
+static void read_others(struct supervisor *s, const struct child *lead)
+{
+    for (unsigned i = 0; i < s->count; i++)
+        if (&s->children[i] != lead)
+            read_line(s, &s->children[i]);
+}
+
 static void read_line(struct supervisor *s, struct child *child)
 {
-    static struct control_message message;
+    struct control_message message;
     while (child->state != CHILD_GONE) {
         enum status status = control_receive(child->fd, false, &message);
         if (status == STATUS_PEER_DIED)
             child->deaf = true; /* of its death, the reaper tells */
         if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
             return;
+        if (status == STATUS_OK && message.kind == CONTROL_EPOCH && child == &s->children[s->cast.lead])
+            read_others(s, child);
         struct happening what = {.message = &message};
         supervise_react(s, child, status == STATUS_OK ? supervise_event_of(message.kind) : EVENTS, &what);
     }

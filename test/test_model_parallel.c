@@ -8,6 +8,15 @@ enum { WAY_SETS = 5 };
 
 /* ---- jobs that end well ---- */
 
+/* So often, and never otherwise, does a run's log tell of what was held when an epoch ended. */
+static void expect_holdings(const char *dir, const char *wanted, unsigned times)
+{
+    char *json = run_text(dir, "episodes.jsonl");
+    ck_assert_uint_eq(text_count(json, ",\"objects\":["), times);
+    ck_assert_msg(text_count(json, wanted) == times, "expected %u times %s in: %s", times, wanted, json);
+    free(json);
+}
+
 START_TEST(a_job_trains_logs_and_saves)
 {
     server_run(workplace.run_dir, NULL, false);
@@ -23,8 +32,10 @@ START_TEST(a_job_trains_logs_and_saves)
     ck_assert_ptr_nonnull(strstr(json, "\"servers\":1,\"trainers\":1,\"batch\":3,\"threads\":1,"
                                        "\"part_threads\":[1,1,1]}}"));
     /* Between two epochs the parts and their parameters are there, and no context. */
-    ck_assert_uint_eq(text_count(json, ",\"users_of\":[{"), 2);
-    ck_assert_uint_eq(text_count(json, "},{}],\"contexts\":[0,0],\"pieces\":[0,0]}}"), 2);
+    expect_holdings("run",
+                    ",\"objects\":[6,10],\"references\":[0,16],\"users\":[6,0],\"users_of\":[{\"1\":6},{}],"
+                    "\"contexts\":[0,0],\"pieces\":[0,0]}}\n",
+                    2);
     ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"finished\",\"updates\":6,"));
     expect_nothing_left("run", "finished");
     ck_assert(run_has("run", "checkpoints/00000002/manifest.json"));
@@ -78,6 +89,18 @@ START_TEST(several_trainers_share_the_parts)
     expect_same_logs("run", "spread");
     expect_same_checkpoint("run", "spread", 6);
     server_run(place(dir, "async", ""), async, false);
+    /* Each trainer but the first has the object that stands for it; all three have the three parts and the
+     * optimizers, and the first its two peers and the ten parameters. */
+    expect_holdings("run",
+                    ",\"objects\":[15,0,1,1],\"references\":[0,17,4,4],\"users\":[23,0,1,1],\"users_of\":"
+                    "[{\"1\":15,\"2\":4,\"3\":4},{},{\"1\":1},{\"1\":1}],\"contexts\":[0,0,0,0],"
+                    "\"pieces\":[0,0,0,0]}}\n",
+                    2);
+    expect_holdings("spread",
+                    ",\"objects\":[6,10,0,1,1],\"references\":[0,0,18,5,5],\"users\":[12,14,0,1,1],"
+                    "\"users_of\":[{\"2\":6,\"3\":3,\"4\":3},{\"2\":10,\"3\":2,\"4\":2},{},{\"2\":1},"
+                    "{\"2\":1}],\"contexts\":[0,0,0,0,0],\"pieces\":[0,0,0,0,0]}}\n",
+                    2);
     char *json = file_read(workplace.jsonl), *text = run_text("async", "episodes.log");
     ck_assert_uint_eq(text_count(json, ",\"samples\":36,"), 6);
     ck_assert_uint_eq(text_count(text, "Epoch "), 2);

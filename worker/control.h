@@ -108,8 +108,8 @@ struct control_epoch {
     } timing;
 };
 
-/* References and contexts of a worker (worker/net/rref.h, dist.h): once an epoch, and as the last words of
- * one that leaves in good order, when all of them are zero. */
+/* References and contexts of a worker (worker/net/rref.h, dist.h): at the end of each epoch, ahead of the
+ * lead's CONTROL_EPOCH, and as the last words of one that leaves in good order, when all of them are zero. */
 struct control_status {
     uint32_t objects, references, users, contexts, pieces;
     uint32_t users_of[JOB_SERVERS_MAX + JOB_TRAINERS_MAX]; /* `users` by worker: whose references they are */

@@ -59,6 +59,7 @@ enum wire_method {
     METHOD_DROP = 17,     /* a call whose results had no part in the loss */
     METHOD_END_CONTEXT = 18,
     METHOD_PARAMETERS = 19, /* any -> owner: references to an object's parameters; dist_optimizer.h */
+    METHOD_HOLDINGS = 20,   /* first trainer -> any: tell the supervisor what you hold; parallel/parallel.h */
     METHOD_COUNT            /* one past the highest number; a header with this or more is refused */
 };
 

@@ -50,6 +50,63 @@ static void limits(struct rpc_config *config, const struct cast *cast)
     config->rows_max = 1;
 }
 
+/* ---- telling ---- */
+
+static struct control_status counts(const struct parallel *p)
+{
+    struct rref_counts references;
+    struct dist_counts contexts;
+    rrefs_counts(p->rrefs, &references);
+    dist_counts(p->dist, &contexts);
+    struct control_status status = {.objects = references.objects,
+                                    .references = references.references,
+                                    .users = references.users,
+                                    .contexts = contexts.contexts,
+                                    .pieces = contexts.pieces};
+    for (uint32_t peer = 0; peer < cast_workers(&p->cast); peer++)
+        if (peer != p->worker->self.worker)
+            status.users_of[peer] = rrefs_of_peer(p->rrefs, (uint16_t)peer);
+    return status;
+}
+
+void parallel_report(const struct parallel *p)
+{
+    const struct control_status now = counts(p);
+    worker_report(CONTROL_STATUS, &now, sizeof now);
+}
+
+void parallel_answer_holdings(const struct parallel *p, struct rpc_request *request)
+{
+    parallel_report(p);
+    rpc_reply(request, NULL);
+}
+
+static void handle_holdings(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct parallel *p = context;
+    if (rpc_request_source(request) != p->cast.lead)
+        rpc_reject(request, "worker %u asks what is held here: expected worker %u to",
+                   rpc_request_source(request), p->cast.lead);
+    else if (p->asked_holdings != NULL)
+        p->asked_holdings(p, message->args[HOLDINGS_EPOCH], request);
+    else
+        parallel_answer_holdings(p, request);
+}
+
+static const struct rpc_method methods[] = {
+    {.method = METHOD_HOLDINGS, .callers = WIRE_ROLE_TRAINER, .handler = handle_holdings}};
+
+enum status parallel_ask_holdings(const struct parallel *p, uint16_t worker, uint64_t epoch,
+                                  struct error *error)
+{
+    const struct rpc_message message = {.args = {[HOLDINGS_EPOCH] = epoch}};
+    struct future *answer = NULL;
+    const enum status status =
+        rpc_call(p->rpc, worker, METHOD_HOLDINGS, &message, MONOTIME_NEVER, &answer, error);
+    future_release(answer);
+    return status;
+}
+
 /* ---- opening ---- */
 
 static enum status open_outbox(struct parallel *p, struct error *error)
@@ -80,6 +137,7 @@ static enum status open_layers(struct parallel *p, struct error *error)
                                             .references_max = REFERENCES_MAX + trainers,
                                             .context = p,
                                             .taken = taken};
+    rpc_add_methods(p->rpc, methods, sizeof methods / sizeof methods[0], p);
     enum status status = rrefs_new(&p->rrefs, &references, error);
     if (status != STATUS_OK)
         return status;
@@ -203,36 +261,4 @@ enum status parallel_finish(struct parallel *p, struct future *call, struct erro
     const enum status status = rpc_wait(p->rpc, call, error);
     future_release(call);
     return status;
-}
-
-/* ---- telling ---- */
-
-static struct control_status counts(const struct parallel *p)
-{
-    struct rref_counts references;
-    struct dist_counts contexts;
-    rrefs_counts(p->rrefs, &references);
-    dist_counts(p->dist, &contexts);
-    struct control_status status = {.objects = references.objects,
-                                    .references = references.references,
-                                    .users = references.users,
-                                    .contexts = contexts.contexts,
-                                    .pieces = contexts.pieces};
-    for (uint32_t peer = 0; peer < cast_workers(&p->cast); peer++)
-        if (peer != p->worker->self.worker)
-            status.users_of[peer] = rrefs_of_peer(p->rrefs, (uint16_t)peer);
-    return status;
-}
-
-void parallel_report(struct parallel *p)
-{
-    p->told = counts(p);
-    worker_report(CONTROL_STATUS, &p->told, sizeof p->told);
-}
-
-void parallel_report_changes(struct parallel *p)
-{
-    const struct control_status now = counts(p);
-    if (now.objects != p->told.objects || now.references != p->told.references || now.users != p->told.users)
-        parallel_report(p);
 }

@@ -24,7 +24,9 @@ struct parallel {
     struct dist_owner *owner;
     /* A reference has come (struct rrefs_config.taken), for the trainer's role. NULL: it is given back. */
     void (*taken)(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref);
-    struct control_status told; /* what the supervisor knows of this worker */
+    /* The lead asks what is held at the end of `epoch` (METHOD_HOLDINGS), for a role that may not have come
+     * to it: parallel_answer_holdings, now or later. NULL: it is answered at once. */
+    void (*asked_holdings)(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
 };
 
 /* A server's and a client's socket and outbox, and what stands on them. Block as rpc_serve, rpc_dial and
@@ -42,10 +44,19 @@ enum status parallel_turn(struct parallel *parallel, struct monotime until, stru
 /* Releases a call after its status and its sentence have been taken. */
 enum status parallel_finish(struct parallel *parallel, struct future *call, struct error *error);
 
-/* Tells the supervisor what lives here now; parallel_report_changes only where the number of objects or
- * references has changed since. */
-void parallel_report(struct parallel *parallel);
-void parallel_report_changes(struct parallel *parallel);
+/* ---- what is held ----
+ * An epoch's line tells what every worker held when the epoch ended. METHOD_HOLDINGS, from the lead to each
+ * of the others, args[HOLDINGS_EPOCH]: tell the supervisor, then answer nothing. So the supervisor has what
+ * they hold before it has the lead's epoch. */
+enum { HOLDINGS_EPOCH = 0 };
+
+/* Tells the supervisor what lives here now. */
+void parallel_report(const struct parallel *parallel);
+void parallel_answer_holdings(const struct parallel *parallel, struct rpc_request *request);
+
+/* The lead's: has `worker` tell what it holds. */
+enum status parallel_ask_holdings(const struct parallel *parallel, uint16_t worker, uint64_t epoch,
+                                  struct error *error);
 
 /* Between the operations of a tape: beats. `arg`: the struct worker. */
 void parallel_progress(void *arg);

@@ -8,10 +8,8 @@ enum status parallel_server_run(struct worker *worker, struct error *error)
     enum status status = parallel_serve(&server, worker, error);
     if (status == STATUS_OK && !worker->leave)
         worker_report(CONTROL_READY, NULL, 0);
-    while (status == STATUS_OK && !worker->leave) {
+    while (status == STATUS_OK && !worker->leave)
         status = parallel_turn(&server, MONOTIME_NEVER, error);
-        parallel_report_changes(&server);
-    }
     if (worker->leave && status == STATUS_PEER_DIED)
         status = STATUS_OK; /* the servers below have been told to leave, too */
     if (status == STATUS_OK && server.dist != NULL)

@@ -11,8 +11,6 @@ enum status parallel_trainer_wait(struct parallel_trainer *t, struct error *erro
     return status;
 }
 
-/* ---- the end ---- */
-
 static enum status echo(struct parallel_trainer *t, uint16_t worker, struct error *error)
 {
     const struct rpc_message nothing = {0};
@@ -23,21 +21,22 @@ static enum status echo(struct parallel_trainer *t, uint16_t worker, struct erro
     return status;
 }
 
-/* What has been released reaches every worker before this is answered. An optimizer keeps parameters, and
- * they their parts, so that the last object goes some turns later. */
-static enum status settle(struct parallel_trainer *t, struct error *error)
+enum status parallel_trainer_settle(struct parallel_trainer *t, uint32_t turns, struct error *error)
 {
-    enum { TURNS = 6 };
     const uint32_t end = parallel_trainer_leads(t) ? cast_workers(&t->base.cast) : t->base.cast.lead + 1u;
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < TURNS * end && status == STATUS_OK; i++)
+    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
         status = echo(t, (uint16_t)(i % end), error);
     return status;
 }
 
-/* Everybody has given everything back; the lead says so to the supervisor. */
+/* ---- the end ---- */
+
+/* Everybody has given everything back; the lead says so to the supervisor. An optimizer keeps parameters, and
+ * they their parts, so that the last object goes some turns later. */
 static enum status finish(struct parallel_trainer *t, struct error *error)
 {
+    enum { TURNS = 6 };
     const struct control_finished finished = {.end = t->iteration >= t->data.updates ? CONTROL_END_FINISHED
                                                                                      : CONTROL_END_STOPPED,
                                               .updates = t->iteration};
@@ -48,7 +47,7 @@ static enum status finish(struct parallel_trainer *t, struct error *error)
     if (status != STATUS_OK)
         return status;
     parallel_trainer_part(t);
-    status = settle(t, error);
+    status = parallel_trainer_settle(t, TURNS, error);
     while (status == STATUS_OK && leads && t->base.worker->logged < t->lines[0])
         status = parallel_trainer_wait(t, error);
     if (status != STATUS_OK)

@@ -88,9 +88,10 @@ struct parallel_trainer {
     /* ---- parallel_trainer_peer.c ---- */
     struct rref *peers[JOB_TRAINERS_MAX]; /* the lead's references to trainer i */
     uint32_t peer_count;
-    uint64_t told_epoch; /* others: up to which epoch the lead has told the rate */
-    struct rpc_request *asked_state, *asked_leave;
-    uint64_t asked_iteration;
+    uint64_t told_epoch;    /* others: up to which epoch the lead has told the rate */
+    uint64_t settled_epoch; /* others: at whose end nothing of theirs is on its way any more */
+    struct rpc_request *asked_state, *asked_holdings, *asked_leave;
+    uint64_t asked_iteration, asked_epoch;
 };
 
 static inline bool parallel_trainer_leads(const struct parallel_trainer *t)
@@ -106,6 +107,10 @@ static inline bool parallel_trainer_ending(const struct parallel_trainer *t)
 
 /* One turn while waiting for something. STATUS_SHUTDOWN: the job is ending. */
 enum status parallel_trainer_wait(struct parallel_trainer *t, struct error *error);
+
+/* What was sent before reaches every worker (from the lead; else every server and the lead) before this
+ * returns, `turns` times over. */
+enum status parallel_trainer_settle(struct parallel_trainer *t, uint32_t turns, struct error *error);
 
 /* ---- parallel_trainer_open.c ---- */
 
@@ -132,7 +137,8 @@ held_out_forward parallel_trainer_forward;
 /* After an iteration: the line that is due. */
 enum status parallel_trainer_line(struct parallel_trainer *t, struct error *error);
 
-/* The end of an epoch: the lead evaluates, settles the rate and reports; the others wait for the rate. */
+/* The end of an epoch: the lead evaluates, settles the rate and reports; the others wait for the rate,
+ * if they are in step. */
 enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error);
 
 /* ---- parallel_trainer_save.c ---- */
@@ -167,11 +173,22 @@ enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error);
 enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, float *h, float *c,
                                 uint64_t *iteration, struct error *error);
 
+/* Has everybody, the lead included, tell the supervisor what is held at the end of epoch `epoch`; with
+ * `async` at this moment. */
+enum status parallel_peer_holdings(struct parallel_trainer *t, uint64_t epoch, struct error *error);
+
 /* Tells all others that epoch `epoch` is over, and the rate. */
 enum status parallel_peer_rate(struct parallel_trainer *t, uint64_t epoch, struct error *error);
 
 /* Bids all others end, and waits until they have given everything back. */
 enum status parallel_peer_dismiss(struct parallel_trainer *t, struct error *error);
+
+/* The others', in step, at the end of epoch `epoch`: tells what is held when the lead asks, and waits for the
+ * rate. */
+enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, struct error *error);
+
+/* For struct parallel. */
+void parallel_peer_asked_holdings(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
 
 /* The others': answers what was asked and can be answered now. */
 void parallel_peer_answer(struct parallel_trainer *t);

@@ -81,28 +81,20 @@ static enum status lead(struct parallel_trainer *t, struct error *error)
                                    .loss = t->epoch_loss / (double)(t->iteration - first),
                                    .timing = {.epoch_s = seconds_since(t->epoch_begin)}};
     enum status status = evaluates(t) ? evaluate(t, &record, error) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = parallel_peer_holdings(t, epoch, error);
     if (status != STATUS_OK)
         return status;
-    parallel_report(&t->base); /* it is in the epoch's line */
     worker_report(CONTROL_EPOCH, &record, sizeof record);
     return parallel_peer_rate(t, epoch, error);
-}
-
-/* In step with the lead, whose rate the next step must name. Behind the last iteration nothing follows. */
-static enum status follow(struct parallel_trainer *t, struct error *error)
-{
-    enum status status = STATUS_OK;
-    const bool in_step = t->job->server.round.rule == JOB_ROUND_ALL;
-    while (status == STATUS_OK && in_step && !t->last && t->told_epoch < epoch_number(t))
-        status = parallel_trainer_wait(t, error);
-    return status;
 }
 
 enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error)
 {
     const size_t bytes = parallel_data_state_count(&t->data, t->job->trainers.batch) * sizeof *t->h;
     const struct monotime begin = monotime_now();
-    enum status status = parallel_trainer_leads(t) ? lead(t, error) : follow(t, error);
+    enum status status =
+        parallel_trainer_leads(t) ? lead(t, error) : parallel_peer_follow(t, epoch_number(t), error);
     if (status != STATUS_OK)
         return status;
     if (t->data.text && !t->last) {

@@ -66,6 +66,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
 {
     t->job = &worker->job;
     t->base.taken = taken;
+    t->base.asked_holdings = parallel_peer_asked_holdings;
     enum status status = parallel_join(&t->base, worker, error);
     if (status != STATUS_OK)
         return status;

@@ -34,6 +34,10 @@ void parallel_peer_answer(struct parallel_trainer *t)
 {
     if (t->asked_state != NULL && t->iteration >= t->asked_iteration)
         answer_state(t);
+    if (t->asked_holdings != NULL && t->settled_epoch >= t->asked_epoch) {
+        parallel_answer_holdings(&t->base, t->asked_holdings);
+        t->asked_holdings = NULL;
+    }
     if (t->asked_leave != NULL && t->over) {
         rpc_reply(t->asked_leave, NULL);
         t->asked_leave = NULL;
@@ -49,6 +53,18 @@ static void handle_state(void *object, struct rpc_request *request, const struct
     }
     t->asked_state = request;
     t->asked_iteration = in_step(t) ? message->args[ASKED_ITERATION] : 0;
+    parallel_peer_answer(t);
+}
+
+void parallel_peer_asked_holdings(struct parallel *parallel, uint64_t epoch, struct rpc_request *request)
+{
+    struct parallel_trainer *t = (struct parallel_trainer *)(void *)parallel; /* its first member */
+    if (t->asked_holdings != NULL) {
+        rpc_fail(request, STATUS_BUSY, "trainer %u has been asked what it holds already", t->number);
+        return;
+    }
+    t->asked_holdings = request;
+    t->asked_epoch = in_step(t) ? epoch : 0;
     parallel_peer_answer(t);
 }
 
@@ -85,6 +101,20 @@ static void destroy(void *object)
 
 const struct rref_class parallel_trainer_class = {
     .name = "trainer", .destroy = destroy, .functions = functions, .function_count = PEER_FUNCTIONS};
+
+/* What this trainer has let go of reaches its owners before they are asked what they hold. The next step must
+ * name the rate that the lead tells; behind the last one it tells it all the same. */
+enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, struct error *error)
+{
+    if (!in_step(t))
+        return STATUS_OK;
+    enum status status = parallel_trainer_settle(t, 1, error);
+    t->settled_epoch = epoch;
+    parallel_peer_answer(t);
+    while (status == STATUS_OK && t->told_epoch < epoch)
+        status = parallel_trainer_wait(t, error);
+    return status;
+}
 
 /* ---- meeting ---- */
 
@@ -181,6 +211,19 @@ enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, flo
         }
     }
     future_release(call);
+    return status;
+}
+
+/* Servers last: what the other trainers have let go of is gone there by then. */
+enum status parallel_peer_holdings(struct parallel_trainer *t, uint64_t epoch, struct error *error)
+{
+    const struct cast *cast = &t->base.cast;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++)
+        status = parallel_ask_holdings(&t->base, (uint16_t)(cast->lead + i), epoch, error);
+    for (uint32_t i = 0; i < cast->servers && status == STATUS_OK; i++)
+        status = parallel_ask_holdings(&t->base, (uint16_t)i, epoch, error);
+    parallel_report(&t->base);
     return status;
 }
 
