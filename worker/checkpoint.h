@@ -16,9 +16,10 @@
  * The number of a folder is the update, in eight digits or more; the newest is the largest. What is named
  * otherwise is ignored, as is any further file within a checkpoint.
  *
- * Needs at most the largest entry's memory beside the parameters. Blocks on files: pservers call the writing
- * half from a thread of its own (worker/pserver_save.c), which has the params as long as it writes, and load
- * at their start. The supervisor checks and finds (no params). */
+ * Needs at most the largest entry's memory beside the parameters. Blocks on files: pservers, and a
+ * model-parallel job's lead trainer, call the writing half from a thread of its own (worker/pserver_save.c,
+ * worker/parallel/parallel_trainer_save.c), which has the params as long as it writes, and load at their
+ * start. The supervisor checks and finds (no params). */
 #ifndef WORKER_CHECKPOINT_H
 #define WORKER_CHECKPOINT_H
 

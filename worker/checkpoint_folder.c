@@ -1,5 +1,6 @@
-/* The folders of checkpoints: named, listed, begun, published and removed; see checkpoint.h. A pserver's
- * checkpoint thread, and the supervisor for what it reads.
+/* The folders of checkpoints: named, listed, begun, published and removed; see checkpoint.h. The checkpoint
+ * thread of a pserver, or of a model-parallel job's lead trainer; their loops, which abandon; and the
+ * supervisor for what it reads.
  *
  * A checkpoint becomes one by rename, and ceases to be one by rename, too: it gets its .tmp back before it is
  * removed, so that a death on the way leaves nothing that looks like a damaged checkpoint. */

@@ -1,5 +1,6 @@
 /* Reads checkpoints; see checkpoint.h. The supervisor checks whole ones by their hashes and finds the newest;
- * a pserver loads what it owns, having compared everything with its model before it changes anything. */
+ * a pserver loads what it owns, a model-parallel job's lead trainer and a command the whole model, having
+ * compared everything with their model before they change anything; every trainer loads its state. */
 #include "worker/checkpoint_internal.h"
 
 #include "kernels/base/file.h"

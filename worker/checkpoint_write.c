@@ -1,4 +1,5 @@
-/* Writes a checkpoint's files; see checkpoint.h. On a pserver's checkpoint thread.
+/* Writes a checkpoint's files; see checkpoint.h. On the checkpoint thread of a pserver, or of a
+ * model-parallel job's lead trainer.
  *
  * The files of the whole model are put together entry by entry, from server 0's memory and from the other
  * servers' parts, so that neither needs room for a second model, and hashed on the way: what the manifest

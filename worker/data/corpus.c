@@ -1,5 +1,5 @@
-/* Reading a text; see the header. The lead trainer of a language model's job, and `coalesced evaluate`, run
- * it, one thread, once.
+/* Reading a text; see the header. Every trainer of a language model's job runs it, once and on its one
+ * thread, and so does a command's process that checks a job or evaluates a model.
  *
  * ---- The rule of words ----
  * A line ends with a newline. White space parts it into runs. Of a run, the punctuation at its two ends comes
