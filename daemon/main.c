@@ -194,7 +194,8 @@ static int tell(enum status status, const struct error *error)
     return status_exit_code(status);
 }
 
-/* Reads the job and checks what a table of keys cannot know. 0, or the exit code. */
+/* Reads the job and checks what a table of keys cannot know; but a text that is to be evaluated is read once,
+ * in the checkpoint's words. 0, or the exit code. */
 static int read_job(const struct arguments *arguments, struct job *job)
 {
     struct job_problems problems = {0};
@@ -208,6 +209,8 @@ static int read_job(const struct arguments *arguments, struct job *job)
     job_problems_fini(&problems);
     if (status != STATUS_OK)
         return status_exit_code(status);
+    if (arguments->checkpoint != NULL && job->kind == JOB_MODEL_PARALLEL)
+        return 0;
     return tell(job_files_check(job, &error), &error);
 }
 

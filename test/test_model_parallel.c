@@ -173,6 +173,28 @@ START_TEST(epochs_are_evaluated_and_so_are_checkpoints)
 }
 END_TEST
 
+/* A text of more words than a message would have room for, none of which the model knows. */
+START_TEST(an_evaluation_goes_by_the_checkpoints_words)
+{
+    const char *sets[SETS_MAX];
+    static char text[1200 * 8];
+    char path[192], set[256];
+    size_t length = 0;
+    for (unsigned i = 0; i < 1200; i++)
+        length += (size_t)snprintf(text + length, sizeof text - length, "w%u%c", i, i % 5 == 4 ? '\n' : ' ');
+    text_sets(sets);
+    server_run(workplace.run_dir, sets, false);
+    language_write("words.txt", text);
+    snprintf(set, sizeof set, "/data/path=%s", language_path("words.txt"));
+    sets[6] = set;
+    sets[7] = "/data/steps=65536";
+    sets[8] = NULL;
+    free(evaluate(last_checkpoint(path), sets, 0));
+    sets[6] = "/data/path=/nowhere/words.txt";
+    free(evaluate(last_checkpoint(path), sets, 66));
+}
+END_TEST
+
 /* The number behind `key` in a line of the log. */
 static double number_of(const char *line, const char *key)
 {
@@ -438,6 +460,7 @@ int main(void)
     tcase_add_test(runs, the_same_numbers_wherever_the_parts_lie);
     tcase_add_test(runs, several_trainers_share_the_parts);
     tcase_add_test(runs, epochs_are_evaluated_and_so_are_checkpoints);
+    tcase_add_test(runs, an_evaluation_goes_by_the_checkpoints_words);
     tcase_add_test(runs, evaluations_are_no_part_of_a_round);
     tcase_add_test(runs, a_checkpoint_writes_text);
     tcase_add_test(runs, text_that_cannot_be_written_is_told);

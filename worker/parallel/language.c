@@ -92,25 +92,21 @@ static enum status open_model(struct language *l, const char *checkpoint, struct
     return status;
 }
 
-/* Zero before. Afterwards, and after a failure, language_close. */
-static enum status language_open(struct language *l, const struct job *job, const char *checkpoint,
-                                 uint32_t steps, uint32_t columns, struct error *error)
+/* The model, and room for what it answers with. Behind open_vocabulary; l->job is set and the rest zero
+ * before that. Afterwards, and after a failure, language_close. */
+static enum status language_open(struct language *l, const char *checkpoint, uint32_t steps, uint32_t columns,
+                                 struct error *error)
 {
-    l->job = job;
-    enum status status = open_vocabulary(l, checkpoint, error);
-    if (status == STATUS_OK)
-        status = open_model(l, checkpoint, error);
-    if (status != STATUS_OK)
-        return status;
     const uint32_t widths[JOB_PARTS] = {l->rnn.embedding, l->rnn.hidden, l->rnn.tokens};
+    enum status status = open_model(l, checkpoint, error);
     l->rows = (size_t)steps * columns;
-    for (int i = 0; i < JOB_PARTS; i++) {
+    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
         l->between[i] = calloc(l->rows * widths[i], sizeof *l->between[i]);
         if (l->between[i] == NULL)
-            return error_set(error, STATUS_NO_MEMORY, "no memory for %zu words of %u numbers each", l->rows,
-                             widths[i]);
+            status = error_set(error, STATUS_NO_MEMORY, "no memory for %zu words of %u numbers each", l->rows,
+                               widths[i]);
     }
-    return STATUS_OK;
+    return status;
 }
 
 static void language_close(struct language *l)
@@ -189,20 +185,28 @@ static enum status batch_loss(void *context, const struct parallel_batch *batch,
     return tape_finish(tape, error);
 }
 
+/* The text, in the checkpoint's words. */
+static enum status open_data(struct parallel_data *data, const struct language *l, struct error *error)
+{
+    const struct parallel_reading reading = {.vocabulary = l->vocabulary};
+    const enum status status = parallel_data_open(data, l->job, &reading, error);
+    if (status != STATUS_OK || held_out_is_there(data))
+        return status;
+    return error_set(error, STATUS_INVALID,
+                     "%.300s: too little is held out to evaluate %u columns (/data/held_out)",
+                     l->job->data.path, l->job->evaluation.batch);
+}
+
 enum status language_evaluate(const struct job *job, const char *checkpoint, double *loss, uint64_t *tokens,
                               struct error *error)
 {
-    struct language language = {0};
+    struct language language = {.job = job};
     struct parallel_data data = {0};
-    enum status status =
-        language_open(&language, job, checkpoint, job->sequence.steps, job->evaluation.batch, error);
+    enum status status = open_vocabulary(&language, checkpoint, error);
     if (status == STATUS_OK)
-        status = parallel_data_open(&data, job, &(struct parallel_reading){.vocabulary = language.vocabulary},
-                                    error);
-    if (status == STATUS_OK && !held_out_is_there(&data))
-        status = error_set(error, STATUS_INVALID,
-                           "%.300s: too little is held out to evaluate %u columns (/data/held_out)",
-                           job->data.path, job->evaluation.batch);
+        status = open_data(&data, &language, error);
+    if (status == STATUS_OK)
+        status = language_open(&language, checkpoint, job->sequence.steps, job->evaluation.batch, error);
     if (status == STATUS_OK)
         status = held_out_loss(&data, batch_loss, &language, loss, tokens, error);
     parallel_data_close(&data);
@@ -273,8 +277,10 @@ static enum status write_text(struct language *l, const struct language_generate
 enum status language_generate(const struct job *job, const char *checkpoint,
                               const struct language_generate *settings, FILE *stream, struct error *error)
 {
-    struct language language = {0};
-    enum status status = language_open(&language, job, checkpoint, 1, 1, error);
+    struct language language = {.job = job};
+    enum status status = open_vocabulary(&language, checkpoint, error);
+    if (status == STATUS_OK)
+        status = language_open(&language, checkpoint, 1, 1, error);
     if (status == STATUS_OK) {
         const size_t state = (size_t)language.rnn.layers * language.rnn.hidden;
         float *h = calloc(state, sizeof *h), *c = calloc(state, sizeof *c);

@@ -20,7 +20,7 @@ enum status language_generate(const struct job *job, const char *checkpoint,
                               const struct language_generate *settings, FILE *stream, struct error *error);
 
 /* The held-out part of the job's text by the checkpoint's model: mean loss over `tokens` targets; its
- * exponential is the perplexity. */
+ * exponential is the perplexity. Reads the text; errors as parallel_data_open, checkpoint_load_model. */
 enum status language_evaluate(const struct job *job, const char *checkpoint, double *loss, uint64_t *tokens,
                               struct error *error);
 
