@@ -267,6 +267,67 @@ START_TEST(test_references_max)
 }
 END_TEST
 
+/* More grants than there are entries, kept ones and those on their way back: all are given back. */
+START_TEST(test_grants_beyond_the_pool)
+{
+    enum { GRANTS = 2 * (OBJECTS_MAX - 1) };
+    struct error error = {0};
+    struct rref *rrefs[REFERENCES_MAX], *more;
+    struct future *futures[GRANTS];
+    uint64_t numbers[GRANTS];
+    rref_start(0);
+    for (unsigned i = 0; i < REFERENCES_MAX; i++)
+        rrefs[i] = cell_make_on(0, i < 2 ? i + 1 : 0, 20 + i);
+    for (unsigned i = 0; i < GRANTS; i++)
+        futures[i] = cell_call(rrefs[i % 2], CELL_MAKE, 50 + i);
+    for (unsigned i = 0; i < GRANTS; i++) {
+        ck_assert_int_eq(cluster_await(&cluster, futures[i]), STATUS_OK);
+        numbers[i] = future_value(futures[i])->args[0];
+        future_release(futures[i]);
+    }
+    for (unsigned i = 0; i < GRANTS; i++)
+        expect_error(rref_accept(sides[0].rrefs, (uint16_t)(1 + i % 2), numbers[i], "cell", &more, &error),
+                     STATUS_BUSY, &error, "worker 0 holds 16 references, at most 16");
+    for (unsigned i = 0; i < GRANTS; i++)
+        await_destroyed(50 + i);
+    ck_assert_uint_eq(rref_counts_of(0).references, REFERENCES_MAX);
+    for (unsigned i = 0; i < REFERENCES_MAX; i++)
+        rref_release(rrefs[i]);
+    rref_end();
+}
+END_TEST
+
+static void turn_two(void)
+{
+    for (unsigned i = 0; i < 2; i++)
+        rpc_turn(cluster.members[i].rpc, (struct monotime){0});
+}
+
+/* References that nobody holds any more have their places until their owners have answered. */
+START_TEST(test_the_pool_is_full_of_releases)
+{
+    struct error error = {0};
+    struct rref *rrefs[REFERENCES_MAX], *more;
+    rref_start(0);
+    for (unsigned i = 0; i < REFERENCES_MAX; i++)
+        rrefs[i] = cell_make_on(0, 2, 20 + i);
+    for (unsigned i = 0; i < REFERENCES_MAX; i++)
+        rref_release(rrefs[i]);
+    for (unsigned i = 0; i < REFERENCES_MAX; i++) { // worker 2 sleeps
+        rrefs[i] = cell_ask(0, 1, 50 + i);
+        for (unsigned n = 0; n < 5000 && rref_ready(rrefs[i], NULL) == STATUS_AGAIN; n++)
+            turn_two();
+        ck_assert_int_eq(rref_ready(rrefs[i], &error), STATUS_OK);
+    }
+    for (unsigned i = 0; i < REFERENCES_MAX; i++)
+        rref_release(rrefs[i]);
+    ck_assert_uint_eq(rref_counts_of(0).references, 0);
+    expect_error(rpc_remote(sides[0].rrefs, 1, "cell", NULL, &more, &error), STATUS_BUSY, &error,
+                 "worker 0 has no room for a reference: 32 are on their way back to their owners");
+    rref_end();
+}
+END_TEST
+
 START_TEST(test_takes_no_references)
 {
     memset(cells_made, 0, sizeof cells_made);
@@ -329,6 +390,8 @@ int main(void)
     tcase_add_test(tcase, test_caller_lost_while_making);
     tcase_add_test(tcase, test_objects_max);
     tcase_add_test(tcase, test_references_max);
+    tcase_add_test(tcase, test_grants_beyond_the_pool);
+    tcase_add_test(tcase, test_the_pool_is_full_of_releases);
     tcase_add_test(tcase, test_takes_no_references);
     tcase_add_test(tcase, test_release_when_all_is_full);
     tcase_set_timeout(tcase, 60);

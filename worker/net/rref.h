@@ -52,7 +52,8 @@ struct rrefs_config {
     size_t class_count;
     uint32_t objects_max;    /* of this worker, this turn's last ones included; one more is STATUS_BUSY at the
                                 one who asks */
-    uint32_t references_max; /* that it holds, to objects of all workers together */
+    uint32_t references_max; /* that it holds, to objects of all workers together; as many again may be on
+                                their way back to their owners */
     void *context;           /* for constructors and `taken` */
     /* A reference came from another worker (rref_share with `tag`): counted by its owner already, and this
      * worker's to release. NULL: references are refused. */
@@ -129,8 +130,9 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
  * is not counted. */
 uint64_t rref_grant(struct rref *rref, const struct rpc_request *request);
 
-/* The caller: the reference to an object that `owner` has granted; class_name may be NULL. STATUS_BUSY: the
- * use is given back. STATUS_PEER_DIED: the owner has died since. */
+/* The caller: the reference to an object that `owner` has granted; class_name may be NULL. STATUS_BUSY
+ * (references_max): the use is given back. STATUS_NO_MEMORY: not even that can be done, and the session with
+ * the owner ends. STATUS_PEER_DIED: the owner has died since. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
                         struct rref **out, struct error *error);
 

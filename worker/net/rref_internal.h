@@ -7,7 +7,8 @@
  *   rref_user.c    references of this worker: making, using, copying, releasing
  *   rref_share.c   passing them on: SHARE, at both its ends
  *
- * All memory is taken at the start, but for the texts of failures. */
+ * All memory is taken at the start, but for the texts of failures, and for entries when more is granted than
+ * there are. */
 #ifndef WORKER_NET_RREF_INTERNAL_H
 #define WORKER_NET_RREF_INTERNAL_H
 
@@ -73,6 +74,12 @@ struct rref {
     uint64_t tag;
 };
 
+struct rref_block {
+    struct rref_block *next;
+    size_t count;
+    struct rref refs[]; /* (count) */
+};
+
 struct rrefs {
     struct rrefs_config config;
     struct rpc *rpc;
@@ -94,10 +101,11 @@ struct rrefs {
     } listeners[RREF_LISTENERS_MAX];
     uint32_t listener_count;
 
-    struct rref *refs, *free_refs;
-    size_t ref_count;    /* the pool's size */
-    uint32_t ref_live;   /* neither free nor being released */
-    struct rref *unsent; /* RELEASEs that could not leave */
+    struct rref_block *ref_blocks;
+    struct rref *free_refs;
+    uint32_t ref_live;      /* neither free nor being released */
+    uint32_t ref_releasing; /* being released */
+    struct rref *unsent;    /* RELEASEs that could not leave */
     struct rref_table refs_table;
 };
 

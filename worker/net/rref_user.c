@@ -10,27 +10,41 @@ enum { RETRY_US = 1000 };
 
 /* ---- the pool ---- */
 
+static bool add_entries(struct rrefs *rrefs, size_t count)
+{
+    struct rref_block *block = calloc(1, sizeof *block + count * sizeof block->refs[0]);
+    if (block == NULL)
+        return false;
+    block->next = rrefs->ref_blocks;
+    block->count = count;
+    rrefs->ref_blocks = block;
+    for (size_t i = count; i-- > 0;) {
+        block->refs[i].rrefs = rrefs;
+        block->refs[i].next = rrefs->free_refs;
+        rrefs->free_refs = &block->refs[i];
+    }
+    return true;
+}
+
 /* As many again as may be held: those whose RELEASE is on its way. */
 enum status user_new(struct rrefs *rrefs)
 {
-    rrefs->ref_count = 2 * (size_t)rrefs->config.references_max;
-    rrefs->refs = calloc(rrefs->ref_count, sizeof *rrefs->refs);
-    if (rrefs->refs == NULL)
+    const size_t count = 2 * (size_t)rrefs->config.references_max;
+    if (!add_entries(rrefs, count))
         return STATUS_NO_MEMORY;
-    for (size_t i = rrefs->ref_count; i-- > 0;) {
-        rrefs->refs[i].rrefs = rrefs;
-        rrefs->refs[i].next = rrefs->free_refs;
-        rrefs->free_refs = &rrefs->refs[i];
-    }
-    return rref_table_new(&rrefs->refs_table, rrefs->ref_count);
+    return rref_table_new(&rrefs->refs_table, count);
 }
 
 void user_free(struct rrefs *rrefs)
 {
-    for (size_t i = 0; rrefs->refs != NULL && i < rrefs->ref_count; i++)
-        free(rrefs->refs[i].text);
+    while (rrefs->ref_blocks != NULL) {
+        struct rref_block *block = rrefs->ref_blocks;
+        rrefs->ref_blocks = block->next;
+        for (size_t i = 0; i < block->count; i++)
+            free(block->refs[i].text);
+        free(block);
+    }
     rref_table_free(&rrefs->refs_table);
-    free(rrefs->refs);
 }
 
 static struct rref *take_any(struct rrefs *rrefs, enum rref_state state, uint16_t owner)
@@ -44,20 +58,32 @@ static struct rref *take_any(struct rrefs *rrefs, enum rref_state state, uint16_
     return ref;
 }
 
+static enum status too_many(const struct rrefs *rrefs, struct error *error)
+{
+    return error_set(error, STATUS_BUSY, "worker %u holds %u references, at most %u", rrefs->self,
+                     rrefs->ref_live, rrefs->config.references_max);
+}
+
 enum status user_take(struct rrefs *rrefs, enum rref_state state, uint16_t owner, struct rref **out,
                       struct error *error)
 {
-    *out = rrefs->ref_live < rrefs->config.references_max ? take_any(rrefs, state, owner) : NULL;
+    *out = NULL;
+    if (rrefs->ref_live >= rrefs->config.references_max)
+        return too_many(rrefs, error);
+    *out = take_any(rrefs, state, owner);
     if (*out == NULL)
-        return error_set(error, STATUS_BUSY, "worker %u holds %u references, at most %u", rrefs->self,
-                         rrefs->ref_live, rrefs->config.references_max);
+        return error_set(error, STATUS_BUSY,
+                         "worker %u has no room for a reference: %u are on their way back to their owners",
+                         rrefs->self, rrefs->ref_releasing);
     return STATUS_OK;
 }
 
 void user_give_back(struct rref *ref)
 {
     struct rrefs *rrefs = ref->rrefs;
-    if (ref->state != RREF_RELEASING)
+    if (ref->state == RREF_RELEASING)
+        rrefs->ref_releasing--;
+    else
         rrefs->ref_live--;
     free(ref->text);
     ref->text = NULL;
@@ -131,6 +157,7 @@ static void end_entry(struct rref *ref)
     }
     ref->state = RREF_RELEASING;
     rrefs->ref_live--;
+    rrefs->ref_releasing++;
     send_release(ref);
 }
 
@@ -144,16 +171,21 @@ static void end_if_unused(struct rref *ref)
         user_give_back(ref);
 }
 
+static void owner_is_gone(struct rref *ref)
+{
+    if (ref->state == RREF_HELD)
+        rref_table_remove(&ref->rrefs->refs_table, &ref->link);
+    ref->is_gone = true;
+}
+
 void user_left(struct rrefs *rrefs, uint16_t worker)
 {
-    for (size_t i = 0; i < rrefs->ref_count; i++) {
-        struct rref *ref = &rrefs->refs[i];
-        if (ref->state == RREF_FREE || ref->link.owner != worker || ref->is_gone)
-            continue;
-        if (ref->state == RREF_HELD)
-            rref_table_remove(&rrefs->refs_table, &ref->link);
-        ref->is_gone = true;
-    }
+    for (struct rref_block *block = rrefs->ref_blocks; block != NULL; block = block->next)
+        for (size_t i = 0; i < block->count; i++) {
+            struct rref *ref = &block->refs[i];
+            if (ref->state != RREF_FREE && ref->link.owner == worker && !ref->is_gone)
+                owner_is_gone(ref);
+        }
 }
 
 /* ---- what is on its way ---- */
@@ -313,7 +345,27 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
     return STATUS_OK;
 }
 
-/* Beyond references_max the use goes back to the owner at once, through one of the entries for that. */
+/* An entry for a grant, which has been counted: whether it is kept or given back, it needs one, and how many
+ * come at a time is for the callers to say. */
+static struct rref *take_for_grant(struct rrefs *rrefs, uint16_t owner)
+{
+    if (rrefs->free_refs == NULL && !add_entries(rrefs, rrefs->config.references_max))
+        return NULL;
+    return take_any(rrefs, RREF_HELD, owner);
+}
+
+/* A grant without an entry: this worker uncounts its own at once, another owner with the session. */
+static enum status forgo(struct rrefs *rrefs, uint16_t owner, uint64_t object, struct error *error)
+{
+    if (owner == rrefs->self)
+        owner_uncount(rrefs, object, owner, 1);
+    else
+        rpc_peer_died(rrefs->rpc, owner, "no memory to give a reference back");
+    return error_set(error, STATUS_NO_MEMORY, "no memory for a reference to object %llu of worker %u",
+                     rref_short(object), owner);
+}
+
+/* Beyond references_max the use goes back to the owner at once. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
                         struct rref **out, struct error *error)
 {
@@ -323,17 +375,16 @@ enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, co
         return status;
     const struct rref_class *class =
         class_name == NULL ? NULL : rrefs_class(rrefs, class_name, strlen(class_name));
-    struct rref *ref = take_any(rrefs, RREF_HELD, owner);
-    if (ref != NULL) {
-        ref = user_hold(ref, object, class);
-        if (rrefs->ref_live <= rrefs->config.references_max) {
-            *out = ref;
-            return STATUS_OK;
-        }
-        rref_release(ref);
+    struct rref *ref = take_for_grant(rrefs, owner);
+    if (ref == NULL)
+        return forgo(rrefs, owner, object, error);
+    ref = user_hold(ref, object, class);
+    if (rrefs->ref_live <= rrefs->config.references_max) {
+        *out = ref;
+        return STATUS_OK;
     }
-    return error_set(error, STATUS_BUSY, "worker %u holds %u references, at most %u", rrefs->self,
-                     rrefs->ref_live, rrefs->config.references_max);
+    rref_release(ref);
+    return too_many(rrefs, error);
 }
 
 /* ---- handles ---- */
