@@ -51,6 +51,28 @@ START_TEST(test_owner_dies)
 }
 END_TEST
 
+/* The one exception in rref.c's argument: who cancels his calls is counted for what they would have told him,
+ * until the session ends. */
+START_TEST(test_cancelled_while_making)
+{
+    rref_start(0);
+    struct error error = {0};
+    struct rref *rref = cell_ask(0, 1, 20);
+    rpc_cancel_all(cluster.members[0].rpc, STATUS_SHUTDOWN, "the job is ending");
+    ck_assert_int_eq(rref_ready(rref, &error), STATUS_SHUTDOWN);
+    ck_assert_str_eq(error.text, "the job is ending");
+    rref_release(rref);
+    for (unsigned i = 0; i < 5000 && rref_counts_of(1).users == 0; i++)
+        cluster_turn(&cluster);
+    rref_turns(20);
+    ck_assert_uint_eq(rref_counts_of(1).users, 1);
+    ck_assert_uint_eq(rref_counts_of(0).references, 0);
+    rref_kill(0);
+    await_destroyed(20);
+    rref_end();
+}
+END_TEST
+
 START_TEST(test_user_dies)
 {
     rref_start(0);
@@ -245,6 +267,7 @@ int main(void)
     Suite *suite = suite_create("rref_deaths");
     TCase *tcase = tcase_create("deaths");
     tcase_add_test(tcase, test_owner_dies);
+    tcase_add_test(tcase, test_cancelled_while_making);
     tcase_add_test(tcase, test_user_dies);
     tcase_add_test(tcase, test_owner_dies_before_its_grant_is_accepted);
     tcase_add_loop_test(tcase, test_death_in_a_share, 0, 9);
