@@ -176,6 +176,50 @@ START_TEST(a_worker_ends_while_it_waits)
 }
 END_TEST
 
+/* ---- a root that is started again ---- */
+
+/* The status of a call of object 1 that `MIDDLE` makes in a context of its own choice. */
+static enum status call_in_context(uint64_t id, struct error *error)
+{
+    const struct rpc_message message = {
+        .context = id, .args = {rref_object(stage.sides[MIDDLE].object[1]), KNOT_NUMBER, 1, 1}};
+    struct future *future;
+    CK_DIST(rpc_call_async(stage.cluster.members[MIDDLE].rpc, FAR, METHOD_FORWARD, &message, MONOTIME_NEVER,
+                           &future, &stage.error));
+    for (unsigned i = 0; i < 5000 && !future_done(future); i++)
+        dist_wait();
+    error_set(error, future_status(future), "%s", future_text(future));
+    future_release(future);
+    return error->status;
+}
+
+/* The far one hears of the second only by the one in the middle. */
+START_TEST(a_root_that_is_started_again)
+{
+    enum { CLIENT = SERVERS };
+    struct error error = {0};
+    struct variable *out;
+    dist_start(&ref_ops, false, 4);
+    dist_object(FAR, "knot", 1);
+    tape = dist_tape(CLIENT);
+    context = dist_begin(CLIENT, tape);
+    const uint64_t id = dist_context_id(context), numbers[2] = {1, KNOT_MAP};
+    dist_context_free(context);
+    tape_free(tape);
+    dist_kill(CLIENT);
+    ck_assert_int_eq(call_in_context(id, &error), STATUS_PEER_DIED);
+    expect_text(&error, STATUS_PEER_DIED, "worker 3, the root of context");
+    dist_client_again(CLIENT, 2);
+    dist_object(MIDDLE, "knot", 0);
+    tape = dist_tape(CLIENT);
+    context = dist_begin(CLIENT, tape);
+    x = tape_input(tape, SHAPE2(1, WIDTH), DTYPE_F32, "x", (float[WIDTH]){1});
+    CK_DIST(dist_call(context, stage.sides[CLIENT].object[0], KNOT_NESTED, numbers, 2, &x, 1, &out, 1));
+    CK_DIST(dist_backward(context, tape_sum(tape, out, NULL, 1), &stage.error));
+    end();
+}
+END_TEST
+
 int main(void)
 {
     dist_reserve_descriptors();
@@ -189,6 +233,7 @@ int main(void)
     tcase_add_test(deaths, a_death_of_one_who_called_back);
     tcase_add_loop_test(deaths, a_death_of_the_root, 0, 2);
     tcase_add_loop_test(deaths, a_worker_ends_while_it_waits, 0, 2);
+    tcase_add_test(deaths, a_root_that_is_started_again);
     suite_add_tcase(suite, deaths);
     return suite_run(suite);
 }

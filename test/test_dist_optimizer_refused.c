@@ -94,6 +94,25 @@ START_TEST(no_parameter_has_two_optimizers)
 }
 END_TEST
 
+/* Whoever was here and is gone will never ask, and would be waited for; by none when each steps alone. */
+START_TEST(a_participant_that_has_died)
+{
+    struct dist_optimizer_config config = good;
+    config.participants = (const uint16_t[]){TRAINER, OTHER_TRAINER};
+    config.participant_count = 2;
+    open_model(3);
+    stage_kill(OTHER_TRAINER);
+    STAGE_FAILS(make(&config, model.parameters, 4), STATUS_PEER_DIED,
+                "worker 4, which is to take part in every step, is gone");
+    config.async = true;
+    STAGE_OK(make(&config, model.parameters, 4));
+    dist_optimizer_free(optimizer);
+    await_optimizers(0);
+    expect_works();
+    close_model();
+}
+END_TEST
+
 START_TEST(async_needs_versions)
 {
     struct dist_optimizer_config config = good;
@@ -489,6 +508,7 @@ int main(void)
     tcase_set_timeout(refused, 30);
     tcase_add_test(refused, optimizers_that_cannot_be);
     tcase_add_test(refused, no_parameter_has_two_optimizers);
+    tcase_add_test(refused, a_participant_that_has_died);
     tcase_add_test(refused, async_needs_versions);
     tcase_add_test(refused, async_is_not_available_where_memory_is_not_the_hosts);
     tcase_add_test(refused, objects_without_parameters_and_what_is_no_parameter);

@@ -53,7 +53,8 @@ void *dist_take(void **list, size_t bytes)
  * counter's 48 bits is the incarnation. */
 static uint64_t first_context(const struct rpc *rpc)
 {
-    return (uint64_t)rpc_worker(rpc) << 48 | (uint64_t)(rpc_incarnation(rpc) & 0xffff) << 32 | 1;
+    return (uint64_t)rpc_worker(rpc) << NUMBER_BITS |
+           (uint64_t)(rpc_incarnation(rpc) & INCARNATION_MASK) << INCARNATION_SHIFT | 1;
 }
 
 enum status dist_new(struct dist **out, const struct dist_config *config, struct error *error)

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NUMBER_BITS = 48 };
-
 static uint16_t root_of(uint64_t id)
 {
     return (uint16_t)(id >> NUMBER_BITS);
@@ -144,18 +142,23 @@ static enum status make_context(struct dist *dist, uint64_t id, struct dist_cont
     return STATUS_OK;
 }
 
-/* A root that died has no contexts any more, until it speaks itself: then it was started again. */
-static enum status check_root(struct dist *dist, uint64_t id, uint16_t caller, struct error *error)
+/* Of a root that died all contexts are over. Those of its successor have another incarnation in their ids,
+ * and may be heard of by others first. */
+static bool root_is_gone(const struct dist *dist, uint64_t id)
 {
-    struct dist_root *root = find_root(dist, root_of(id));
+    uint32_t incarnation;
+    return rpc_is_gone(dist->config.rpc, root_of(id), &incarnation) &&
+           (incarnation & INCARNATION_MASK) == number_of(id) >> INCARNATION_SHIFT;
+}
+
+static enum status check_root(const struct dist *dist, uint64_t id, struct error *error)
+{
     if (root_of(id) >= rpc_workers(dist->config.rpc))
         return error_set(error, STATUS_INVALID, "context %" PRIx64 " of worker %u, of %u", id, root_of(id),
                          rpc_workers(dist->config.rpc));
-    if (root != NULL && root->is_dead && caller == root->worker)
-        root->is_dead = false;
-    if (root != NULL && root->is_dead)
+    if (root_is_gone(dist, id))
         return error_set(error, STATUS_PEER_DIED, "worker %u, the root of context %" PRIx64 ", is gone",
-                         root->worker, id);
+                         root_of(id), id);
     if (has_ended(dist, id) || root_of(id) == rpc_worker(dist->config.rpc))
         return error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " has ended", id);
     return STATUS_OK;
@@ -166,7 +169,7 @@ enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struc
 {
     struct dist_context *context = context_find(dist, id);
     if (context == NULL) {
-        enum status status = check_root(dist, id, caller, error);
+        enum status status = check_root(dist, id, error);
         if (status == STATUS_OK)
             status = make_context(dist, id, &context, error);
         if (status != STATUS_OK)
@@ -277,9 +280,6 @@ void dist_on_left(void *arg, uint16_t worker, enum status why, const char *text)
     struct dist *dist = arg;
     (void)why;
     (void)text;
-    struct dist_root *root = make_root(dist, worker);
-    if (root != NULL)
-        root->is_dead = true;
     for (struct dist_context *context = dist->contexts; context != NULL;) {
         struct dist_context *next = context->next;
         lose_worker(context, worker);

@@ -48,6 +48,9 @@ enum answer_flag {
     ANSWER_CALLED = 2, /* it has called others itself */
 };
 
+/* A context's id: the root's worker number, 16 bits of its incarnation, a counter. */
+enum { NUMBER_BITS = 48, INCARNATION_SHIFT = 32, INCARNATION_MASK = 0xffff };
+
 enum { DROPS_MAX = 64 }; /* calls let go of by one message */
 
 /* FORWARD_FLAGS, as bits of one number. */
@@ -213,7 +216,6 @@ enum { ENDED_WINDOW = 4096 }; /* contexts of one root, behind the highest that e
 struct dist_root {
     struct dist_root *next;
     uint16_t worker;
-    bool is_dead; // and has not been heard of since
     uint64_t top; // the highest number that ended
     uint64_t ended[ENDED_WINDOW / 64];
 };

@@ -79,6 +79,18 @@ static enum status check_words(const struct local *local, struct error *error)
     return STATUS_OK;
 }
 
+/* A participant that is gone will not ask for a step, and nobody will tell of its end once more: in a round
+ * of all it would be waited for. */
+static enum status check_participants(const struct local *local, struct error *error)
+{
+    for (uint32_t i = 0; i < local->participant_count && local->words[NEW_ASYNC] == 0; i++)
+        if (rpc_is_gone(local->owner->rpc, local->participants[i].worker, NULL))
+            return error_set(error, STATUS_PEER_DIED,
+                             "worker %u, which is to take part in every step, is gone",
+                             local->participants[i].worker);
+    return STATUS_OK;
+}
+
 /* All memory but the optimizers', and what the message says, as far as it can be read without looking
  * anything up. */
 static enum status local_alloc(struct local **out, struct dist_owner *owner,
@@ -206,6 +218,8 @@ static enum status local_make(struct local **out, struct dist_owner *owner, uint
     if (status != STATUS_OK)
         return status;
     status = check_words(local, error);
+    if (status == STATUS_OK)
+        status = check_participants(local, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
         uint64_t number;
         memcpy(&number, (const char *)message->data[1] + i * sizeof number, sizeof number);

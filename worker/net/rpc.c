@@ -190,6 +190,15 @@ bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation)
     return session->is_live || forward_may_begin(rpc, worker);
 }
 
+bool rpc_is_gone(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation)
+{
+    if (worker >= rpc->config.workers || rpc->sessions[worker].is_live || !rpc->sessions[worker].was_live)
+        return false;
+    if (incarnation != NULL)
+        *incarnation = rpc->sessions[worker].incarnation;
+    return true;
+}
+
 struct endpoint *rpc_endpoint(struct rpc *rpc)
 {
     return rpc->endpoints[0];

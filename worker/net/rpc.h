@@ -146,6 +146,10 @@ uint32_t rpc_workers(const struct rpc *rpc);
  * another client that has not been heard of yet, any. */
 bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation);
 
+/* Whether `worker` was here and is gone: there was a session with it, there is none now. *incarnation (or
+ * NULL): which one it was that is gone; untouched otherwise. */
+bool rpc_is_gone(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation);
+
 /* A client's WELCOME payload, of the first server it joined: the job's JSON, zero-terminated, valid as long
  * as the rpc. */
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes);
