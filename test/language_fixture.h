@@ -23,10 +23,7 @@ static inline const char *language_path(const char *name)
 
 static inline void language_write(const char *name, const char *text)
 {
-    FILE *file = fopen(language_path(name), "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
+    text_write(language_path(name), text);
 }
 
 /* Lines of words, each of which says something of the next: 240 tokens, line ends included. */

@@ -143,6 +143,24 @@ char *file_read(const char *path)
     return text;
 }
 
+static void put_text(const char *path, const char *mode, const char *text)
+{
+    FILE *file = fopen(path, mode);
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+void text_write(const char *path, const char *text)
+{
+    put_text(path, "w", text);
+}
+
+void text_append(const char *path, const char *text)
+{
+    put_text(path, "a", text);
+}
+
 char *process_out(const struct process *process)
 {
     return file_read(process->out_path);

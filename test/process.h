@@ -44,6 +44,11 @@ int process_run(struct process *process, const char *folder, const char *const *
 
 /* A whole file, malloc'ed and zero-terminated; "" when there is none. */
 char *file_read(const char *path);
+
+/* Makes a file of this text; adds it to what is there. */
+void text_write(const char *path, const char *text);
+void text_append(const char *path, const char *text);
+
 char *process_out(const struct process *process);
 char *process_err(const struct process *process);
 

@@ -133,6 +133,15 @@ static inline void expect_file(const char *path, const char *wanted)
     free(text);
 }
 
+/* episodes.log, and standard output (stdout_to_file), say this. */
+static inline void expect_text(const char *wanted)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/stdout", workplace.folder);
+    expect_file(workplace.log, wanted);
+    expect_file(path, wanted);
+}
+
 /* The file holds these episodes, each once, in order, in whole lines, and nothing else. */
 static inline void expect_episodes(const char *path, unsigned first, unsigned last)
 {

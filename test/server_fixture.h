@@ -22,7 +22,7 @@
     "\"optimizer\":{\"lr\":0.01,\"momentum\":0.9},\"stop\":{\"updates\":4},\"checkpoint\":{\"every\":2},"    \
     "\"supervise\":{\"hang_s\":30}}"
 
-enum { SETS_MAX = 16 };
+enum { SETS_MAX = 16, WAY_SETS = 8 };
 
 static struct process daemon_process;
 
@@ -157,6 +157,48 @@ static inline void expect_same_checkpoint(const char *a, const char *b, unsigned
         snprintf(command, sizeof command, "cmp '%s' '%s'", place(x, a, name), place(y, b, name));
         ck_assert_int_eq(system(command), 0);
     }
+}
+
+/* With each of these settings too the job of `updates` updates has the same bits in its logs and its last
+ * checkpoint; with another seed it has not. The runs are "run", "way-0", "way-1" and so on. */
+static inline void expect_same_numbers(const char *const (*ways)[WAY_SETS], unsigned count, unsigned updates)
+{
+    const char *other[] = {"/seed=544", NULL};
+    char dir[192], path[192], name[16];
+    server_run(workplace.run_dir, NULL, false);
+    for (unsigned i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "way-%u", i);
+        server_run(place(dir, name, ""), ways[i], false);
+        expect_same_logs("run", name);
+        expect_same_checkpoint("run", name, updates);
+    }
+    server_run(place(dir, "other", ""), other, false);
+    char *a = log_numbers(workplace.jsonl), *b = log_numbers(place(path, "other", "episodes.jsonl"));
+    ck_assert_str_ne(a, b);
+    free(a);
+    free(b);
+}
+
+/* Runs a command with arguments and, where it has some, settings (both ended by NULL); what it printed. */
+static inline char *command(const char *const *arguments, const char *const *sets, int wanted)
+{
+    const char *argv[16 + 2 * SETS_MAX] = {daemon_path()};
+    int argc = 1;
+    for (; *arguments != NULL; arguments++)
+        argv[argc++] = *arguments;
+    for (; sets != NULL && *sets != NULL; sets++) {
+        argv[argc++] = "--set";
+        argv[argc++] = *sets;
+    }
+    process_start(&daemon_process, workplace.folder, argv, NULL);
+    free(server_end(wanted));
+    return process_out(&daemon_process);
+}
+
+static inline char *evaluate(const char *checkpoint, const char *const *sets, int wanted)
+{
+    const char *arguments[] = {"evaluate", checkpoint, workplace.job_path, NULL};
+    return command(arguments, sets, wanted);
 }
 
 #endif

@@ -4,8 +4,6 @@
 #include "test/job_ends.h"
 #include "test/language_fixture.h"
 
-enum { WAY_SETS = 5 };
-
 /* ---- jobs that end well ---- */
 
 /* So often, and never otherwise, does a run's log tell of what was held when an epoch ended. */
@@ -57,21 +55,12 @@ START_TEST(the_same_numbers_wherever_the_parts_lie)
         {"/server/count=3", "/placement/lstm=server 1", "/placement/decoder=server 2"},
         {"/server/count=2", "/placement/decoder=server 1", "/transport=inline"},
     };
-    const char *other[] = {"/seed=544", NULL};
-    char dir[192], name[16], path[192];
-    server_run(workplace.run_dir, NULL, false);
+    char name[16];
+    expect_same_numbers(ways, sizeof ways / sizeof ways[0], 6);
     for (unsigned i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         snprintf(name, sizeof name, "way-%u", i);
-        server_run(place(dir, name, ""), ways[i], false);
-        expect_same_logs("run", name);
-        expect_same_checkpoint("run", name, 6);
         expect_nothing_left(name, "finished");
     }
-    server_run(place(dir, "other", ""), other, false);
-    char *a = log_numbers(workplace.jsonl), *b = log_numbers(place(path, "other", "episodes.jsonl"));
-    ck_assert_str_ne(a, b);
-    free(a);
-    free(b);
 }
 END_TEST
 
@@ -113,27 +102,6 @@ START_TEST(several_trainers_share_the_parts)
 END_TEST
 
 /* ---- texts ---- */
-
-/* Runs a command on a checkpoint; what it printed. */
-static char *command(const char *const *arguments, int wanted)
-{
-    const char *argv[4 + 2 * SETS_MAX] = {daemon_path()};
-    for (int argc = 1; *arguments != NULL; arguments++)
-        argv[argc++] = *arguments;
-    process_start(&daemon_process, workplace.folder, argv, NULL);
-    free(server_end(wanted));
-    return process_out(&daemon_process);
-}
-
-static char *evaluate(const char *checkpoint, const char *const *sets, int wanted)
-{
-    const char *arguments[4 + 2 * SETS_MAX] = {"evaluate", checkpoint, workplace.job_path};
-    for (int argc = 3; *sets != NULL; sets++) {
-        arguments[argc++] = "--set";
-        arguments[argc++] = *sets;
-    }
-    return command(arguments, wanted);
-}
 
 /* The checkpoint of the run's last update. */
 static const char *last_checkpoint(char path[192])
@@ -259,7 +227,8 @@ START_TEST(a_checkpoint_writes_text)
     const char *same[] = {"generate", path, "--words", "100", "--seed=1", "--temperature", "1.0", NULL};
     const char *other[] = {"generate", "--seed", "2", path, NULL};
     const char *few[] = {"generate", path, "--words", "7", "--temperature", "0.5", NULL};
-    char *a = command(plain, 0), *b = command(same, 0), *c = command(other, 0), *d = command(few, 0);
+    char *a = command(plain, NULL, 0), *b = command(same, NULL, 0), *c = command(other, NULL, 0),
+         *d = command(few, NULL, 0);
     ck_assert_str_eq(a, b);
     ck_assert_str_ne(a, c);
     expect_words(a, 100);
@@ -282,14 +251,14 @@ START_TEST(text_that_cannot_be_written_is_told)
     const char *whole_run[] = {"generate", workplace.run_dir, NULL};
     const char *two[] = {"generate", path, path, NULL}, *words[] = {"generate", path, "--words", "-1", NULL};
     const char *hot[] = {"generate", path, "--temperature", "inf", NULL};
-    free(command(synthetic, 78));
-    free(command(none, 66));
-    free(command(whole_run, 66));
+    free(command(synthetic, NULL, 78));
+    free(command(none, NULL, 66));
+    free(command(whole_run, NULL, 66));
     expect_said(process_err(&daemon_process),
                 "run: there is no manifest.json in it, expected a checkpoint's");
-    free(command(two, 64));
-    free(command(words, 64));
-    free(command(hot, 64));
+    free(command(two, NULL, 64));
+    free(command(words, NULL, 64));
+    free(command(hot, NULL, 64));
     free(evaluate(place(path, "run", "checkpoints/00000006/model.safetensors"), sets, 66));
     server_run(workplace.run_dir, sets, false);
     snprintf(shell, sizeof shell, "cd '%s/checkpoints' && mv 00000030 x && printf z >> x/vocabulary.txt",
@@ -297,26 +266,22 @@ START_TEST(text_that_cannot_be_written_is_told)
     ck_assert_int_eq(last_update(), 30);
     ck_assert_int_eq(system(shell), 0);
     const char *damaged[] = {"generate", place(path, "run", "checkpoints/x"), NULL};
-    free(command(damaged, 65));
+    free(command(damaged, NULL, 65));
     workplace_write_job(TINY_JOB);
     snprintf(shell, sizeof shell, "cp '%s' '%s/job.json'", workplace.job_path, workplace.run_dir);
     ck_assert_int_eq(system(shell), 0);
-    free(command(damaged, 78));
+    free(command(damaged, NULL, 78));
     snprintf(shell, sizeof shell, "echo '{' > '%s/job.json'", workplace.run_dir);
     ck_assert_int_eq(system(shell), 0);
-    free(command(damaged, 65));
+    free(command(damaged, NULL, 65));
 }
 END_TEST
 
 /* What `check` says of the job with settings. */
 static char *check(const char *const *sets, int wanted)
 {
-    const char *arguments[3 + 2 * SETS_MAX] = {"check", workplace.job_path};
-    for (int argc = 2; *sets != NULL; sets++) {
-        arguments[argc++] = "--set";
-        arguments[argc++] = *sets;
-    }
-    free(command(arguments, wanted));
+    const char *arguments[] = {"check", workplace.job_path, NULL};
+    free(command(arguments, sets, wanted));
     return process_err(&daemon_process);
 }
 

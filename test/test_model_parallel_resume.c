@@ -3,7 +3,7 @@
 #include "test/job_goes_on.h"
 #include "test/language_fixture.h"
 
-enum { WAYS = 4, WAY_SETS = 8 };
+enum { WAYS = 4 };
 
 /* Random data; a text, whose state is carried on and whose learning rate falls on a plateau; parts on several
  * servers; several trainers. Three updates to a line, so that a line's mean spans checkpoints. */

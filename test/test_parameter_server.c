@@ -34,38 +34,13 @@ END_TEST
 /* Twice, through messages, from several servers: the logs, the model and its momentum are the same bits. */
 START_TEST(the_same_numbers_however_it_is_run)
 {
-    static const char *const ways[][3] = {{"/log/every=1"},
-                                          {"/transport=inline"},
-                                          {"/server/count=2"},
-                                          {"/server/count=3", "/transport=inline"}};
-    const char *other[] = {"/seed=544", NULL};
-    char dir[192], name[16], path[192];
-    server_run(workplace.run_dir, NULL, false);
-    for (unsigned i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        snprintf(name, sizeof name, "way-%u", i);
-        server_run(place(dir, name, ""), ways[i], false);
-        expect_same_logs("run", name);
-        expect_same_checkpoint("run", name, 4);
-    }
-    server_run(place(dir, "other", ""), other, false);
-    char *a = log_numbers(workplace.jsonl), *b = log_numbers(place(path, "other", "episodes.jsonl"));
-    ck_assert_str_ne(a, b);
-    free(a);
-    free(b);
+    static const char *const ways[][WAY_SETS] = {{"/log/every=1"},
+                                                 {"/transport=inline"},
+                                                 {"/server/count=2"},
+                                                 {"/server/count=3", "/transport=inline"}};
+    expect_same_numbers(ways, sizeof ways / sizeof ways[0], 4);
 }
 END_TEST
-
-static char *evaluate(const char *checkpoint, const char *const *sets, int wanted)
-{
-    const char *argv[4 + 2 * SETS_MAX] = {daemon_path(), "evaluate", checkpoint, workplace.job_path};
-    for (int argc = 4; *sets != NULL; sets++) {
-        argv[argc++] = "--set";
-        argv[argc++] = *sets;
-    }
-    process_start(&daemon_process, workplace.folder, argv, NULL);
-    free(server_end(wanted));
-    return process_out(&daemon_process);
-}
 
 /* What the trainers found out of the held-out samples while the job ran is what the command finds afterwards
  * in its checkpoint, and in the model's file alone. */

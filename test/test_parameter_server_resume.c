@@ -49,14 +49,6 @@ static unsigned kill_a_run(const char *const *sets)
     return last_update();
 }
 
-static void append(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "a");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
-}
-
 /* The run's newest checkpoint's file of that name. */
 static const char *newest(char path[192], const char *name)
 {
@@ -120,8 +112,8 @@ START_TEST(a_killed_run_goes_on)
 {
     const char *more[] = {ways[_i], "/checkpoint/every=2", NULL};
     unsigned last = kill_a_run(more);
-    append(workplace.jsonl, "{\"update\":1000,\"loss\":0.12");
-    append(workplace.log, "Update 10");
+    text_append(workplace.jsonl, "{\"update\":1000,\"loss\":0.12");
+    text_append(workplace.log, "Update 10");
     resume_and_compare(more, last + 3, "ended in half a line, which is cut off");
 }
 END_TEST

@@ -50,7 +50,7 @@ START_TEST(both_files_and_stdout_have_every_line)
 {
     static const enum control_end ends[] = {CONTROL_END_SOLVED, CONTROL_END_FINISHED, CONTROL_END_STOPPED};
     static const char *const names[] = {"solved", "finished", "stopped"};
-    char wanted[512] = "", path[128];
+    char wanted[512] = "";
     stdout_to_file();
     log_a_job(1, ends[_i], names[_i]);
     expect_job_json(names[_i]);
@@ -58,24 +58,20 @@ START_TEST(both_files_and_stdout_have_every_line)
         append_line(wanted, sizeof wanted, number);
     if (ends[_i] == CONTROL_END_SOLVED)
         append_solved(wanted, sizeof wanted);
-    expect_file(workplace.log, wanted);
-    snprintf(path, sizeof path, "%s/stdout", workplace.folder);
-    expect_file(path, wanted);
+    expect_text(wanted);
 }
 END_TEST
 
 /* Every second episode for people, every one for programs; a solved job says so in any case. */
 START_TEST(every_thins_what_people_read)
 {
-    char wanted[256] = "", path[128];
+    char wanted[256] = "";
     stdout_to_file();
     log_a_job(2, CONTROL_END_SOLVED, "solved");
     expect_job_json("solved");
     append_line(wanted, sizeof wanted, 2);
     append_solved(wanted, sizeof wanted);
-    expect_file(workplace.log, wanted);
-    snprintf(path, sizeof path, "%s/stdout", workplace.folder);
-    expect_file(path, wanted);
+    expect_text(wanted);
 }
 END_TEST
 
@@ -121,18 +117,10 @@ END_TEST
 
 /* ---- files ---- */
 
-static void write_file(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
-}
-
 START_TEST(lines_go_behind_what_is_there)
 {
     char wanted[256] = "earlier\n";
-    write_file(workplace.log, "earlier\n");
+    text_write(workplace.log, "earlier\n");
     stdout_to_file();
     open_log();
     log_episode(1);
@@ -240,7 +228,7 @@ START_TEST(a_full_disk_is_an_error_and_leaves_whole_lines)
         memset(padding, 'p', sizeof padding);
         padding[sizeof padding - 2] = '\n';
         padding[sizeof padding - 1] = '\0';
-        write_file(workplace.log, padding);
+        text_write(workplace.log, padding);
     }
     open_log();
     log_episodes(1, 2);

@@ -97,19 +97,11 @@ static void expect_as_if_never_stopped(uint64_t last)
     free(wanted_text);
 }
 
-static void append(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "a");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
-}
-
 /* ---- lines ---- */
 
 START_TEST(every_update_and_epoch_has_its_lines)
 {
-    char wanted[2048], path[128];
+    char wanted[2048];
     open_log();
     ck_assert_int_eq(runlog_start(runlog, &error), STATUS_OK);
     log_update(4);
@@ -132,9 +124,7 @@ START_TEST(every_update_and_epoch_has_its_lines)
     static const char text[] = "Update 4\tLoss: 0.2500\tSamples/s: 80.0\n"
                                "Epoch 1\tLoss: 0.7500\tTest loss: 0.5000\tAccuracy: 75.00 %\t(3 of 4)\n"
                                "Epoch 2\tLoss: 0.7500\n";
-    expect_file(workplace.log, text);
-    snprintf(path, sizeof path, "%s/stdout", workplace.folder);
-    expect_file(path, text);
+    expect_text(text);
 }
 END_TEST
 
@@ -238,8 +228,8 @@ START_TEST(a_torn_line_is_cut_and_written_anew)
     if (_i == 1)
         log_update(6);
     close_log();
-    append(workplace.jsonl, torn[_i]);
-    append(workplace.log, _i == 1 ? "Epoch 3\tLoss" : "Update 6\tLoss: 0.1");
+    text_append(workplace.jsonl, torn[_i]);
+    text_append(workplace.log, _i == 1 ? "Epoch 3\tLoss" : "Update 6\tLoss: 0.1");
     resume(4);
     char *json = file_read(workplace.jsonl);
     ck_assert_ptr_null(strstr(json, torn[_i]));
