@@ -178,13 +178,15 @@ END_TEST
 
 /* ---- a root that is started again ---- */
 
+enum { CLIENT = SERVERS, OTHER = SERVERS + 1 };
+
 /* The status of a call of object 1 that `MIDDLE` makes in a context of its own choice. */
 static enum status call_in_context(uint64_t id, struct error *error)
 {
     const struct rpc_message message = {
         .context = id, .args = {rref_object(stage.sides[MIDDLE].object[1]), KNOT_NUMBER, 1, 1}};
     struct future *future;
-    CK_DIST(rpc_call_async(stage.cluster.members[MIDDLE].rpc, FAR, METHOD_FORWARD, &message, MONOTIME_NEVER,
+    CK_DIST(rpc_call_async(stage.cluster.members[MIDDLE].rpc, OTHER, METHOD_FORWARD, &message, MONOTIME_NEVER,
                            &future, &stage.error));
     for (unsigned i = 0; i < 5000 && !future_done(future); i++)
         dist_wait();
@@ -193,17 +195,17 @@ static enum status call_in_context(uint64_t id, struct error *error)
     return error->status;
 }
 
-/* The far one hears of the second only by the one in the middle. */
+/* The other client hears of the second only by the one in the middle. */
 START_TEST(a_root_that_is_started_again)
 {
-    enum { CLIENT = SERVERS };
     struct error error = {0};
     struct variable *out;
-    dist_start(&ref_ops, false, 4);
-    dist_object(FAR, "knot", 1);
+    dist_start(&ref_ops, false, MEMBERS);
+    dist_object(OTHER, "knot", 1);
     tape = dist_tape(CLIENT);
     context = dist_begin(CLIENT, tape);
     const uint64_t id = dist_context_id(context), numbers[2] = {1, KNOT_MAP};
+    CK_DIST(dist_call(context, stage.sides[CLIENT].object[1], KNOT_NUMBER, numbers, 2, NULL, 0, &out, 1));
     dist_context_free(context);
     tape_free(tape);
     dist_kill(CLIENT);
@@ -215,6 +217,7 @@ START_TEST(a_root_that_is_started_again)
     context = dist_begin(CLIENT, tape);
     x = tape_input(tape, SHAPE2(1, WIDTH), DTYPE_F32, "x", (float[WIDTH]){1});
     CK_DIST(dist_call(context, stage.sides[CLIENT].object[0], KNOT_NESTED, numbers, 2, &x, 1, &out, 1));
+    ck_assert(rpc_is_gone(stage.cluster.members[OTHER].rpc, CLIENT, NULL)); // as far as it knows
     CK_DIST(dist_backward(context, tape_sum(tape, out, NULL, 1), &stage.error));
     end();
 }
