@@ -385,12 +385,12 @@ END_TEST
 /* The same of a model-parallel job. */
 static void make_reasonable_parallel(uint64_t *state, struct job *job)
 {
-    job->trainers.batch = 1 + job->trainers.batch % 1024;
-    job->evaluation.batch = 1 + job->evaluation.batch % 1024;
+    job->trainers.batch = 1 + job->trainers.batch % 256;
+    job->evaluation.batch = 1 + job->evaluation.batch % 256;
     job->sequence.steps = 1 + job->sequence.steps % 32;
     job->rnn.hidden = 1 + job->rnn.hidden % 2000;
     job->rnn.embedding = 1 + job->rnn.embedding % 2000;
-    job->rnn.tokens = 1 + job->rnn.tokens % 65536;
+    job->rnn.tokens = 1 + job->rnn.tokens % 16384;
     for (int part = 0; part < JOB_PARTS; part++) {
         job->placement[part].on_server = job->trainers.count > 1 || draw(state) % 2 == 0;
         job->placement[part].server =

@@ -8,6 +8,7 @@
 #include <float.h>
 
 #define SEED_MAX 9007199254740991.0 /* 2^53 - 1: the largest integer that every JSON reader keeps */
+#define HIDDEN_MAX 5792             /* a weight of 4 hidden * hidden floats is as much as a message carries */
 
 /* clang-format off */
 #define AT(member) .offset = offsetof(struct job, member), .bytes = sizeof(((struct job *)0)->member)
@@ -172,7 +173,7 @@ const struct job_key job_keys[] = {
      .description = "the vocabulary of synthetic data; null with a text, which brings its own"},
     {"/model/embedding", PARALLEL, JOB_INTEGER, AT(rnn.embedding), RANGE(1, 16384), BY_DEFAULT(2),
      .description = "numbers that stand for a token"},
-    {"/model/hidden", PARALLEL, JOB_INTEGER, AT(rnn.hidden), RANGE(1, 16384), BY_DEFAULT(3),
+    {"/model/hidden", PARALLEL, JOB_INTEGER, AT(rnn.hidden), RANGE(1, HIDDEN_MAX), BY_DEFAULT(3),
      .description = "width of each LSTM layer"},
     {"/model/layers", PARALLEL, JOB_INTEGER, AT(rnn.layers), RANGE(1, JOB_LAYERS_MAX), BY_DEFAULT(4),
      .description = "LSTM layers"},
