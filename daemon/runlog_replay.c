@@ -24,6 +24,7 @@ struct replay {
     bool compares;
     uint64_t json_last[LINE_KINDS], text_last[LINE_KINDS]; /* the highest number of each kind */
     struct reader json;
+    bool reaches_back;    /* it has older lines than some that was computed again */
     struct line_key next; /* of the line in json.text; LINE_OTHER: the file is at its end */
 };
 
@@ -218,25 +219,35 @@ static bool is_next(const struct replay *replay, struct line_key key)
     return replay->next.kind == key.kind && replay->next.number == key.number;
 }
 
-/* A run that adds an evaluation ends with it. Whether one has done so before, the rest of the file says,
- * where nothing more is to be compared. */
+/* Goes on to a line of this update or epoch, wherever it stands. */
+static void find_further(struct replay *replay, struct line_key key)
+{
+    while (replay->next.kind != LINE_OTHER && !is_next(replay, key))
+        next_record(replay);
+}
+
+/* A run that adds an evaluation, or an epoch where the log has none, ends with it. Whether one has done so
+ * before, the rest of the file says, where nothing more is to be compared. */
 enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error)
 {
     const struct line_key key = line_key_of_json(line->text);
     *known = key.number <= replay->json_last[key.kind];
     if (!*known)
         return STATUS_OK;
-    while (replay->next.kind != LINE_OTHER && before(replay->next, key))
-        next_record(replay);
+    for (; replay->next.kind != LINE_OTHER && before(replay->next, key); next_record(replay))
+        replay->reaches_back = true;
+    if (key.kind == LINE_EPOCH && replay->reaches_back) {
+        find_further(replay, key);
+        *known = is_next(replay, key);
+    }
     while (is_next(replay, key)) {
         if (replay->compares && !same(replay->json.text, line->text))
             return tell_difference(replay->json.text, line, error);
         *known = !adds_evaluation(line->text, replay->json.text);
         if (*known)
             return STATUS_OK;
-        do
-            next_record(replay);
-        while (replay->next.kind != LINE_OTHER && !is_next(replay, key));
+        next_record(replay);
+        find_further(replay, key);
     }
     return STATUS_OK;
 }

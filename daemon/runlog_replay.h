@@ -7,8 +7,8 @@
  * A job's last epoch is evaluated whether or not its turn has come, so that a run which goes on with another
  * end evaluates other epochs. What only one of two lines of an epoch tells of an evaluation is not compared.
  * The log keeps the evaluation, which is true of the model at that update: a line that has one stands, and
- * one that has none is followed, once, by the line that has. The supervisor's only thread; blocks on the
- * disk. */
+ * one that has none is followed, once, by the line that has. An epoch that an earlier end cuts short in the
+ * midst of what is logged is told once, too. The supervisor's only thread; blocks on the disk. */
 #ifndef DAEMON_RUNLOG_REPLAY_H
 #define DAEMON_RUNLOG_REPLAY_H
 

@@ -282,6 +282,35 @@ START_TEST(an_epoch_that_was_cut_short_ends_again)
 }
 END_TEST
 
+/* An earlier end than before cuts an epoch short in the midst of what is logged: it is told, and once only.
+ */
+START_TEST(an_earlier_end_cuts_an_epoch_short)
+{
+    struct control_epoch cut = epoch_of(2, 4);
+    cut.update = 3;
+    open_log();
+    log_updates(1, 5);
+    close_log();
+    for (unsigned again = 0; again < 2; again++) {
+        resume(2);
+        log_update(3);
+        ck_assert_int_eq(runlog_epoch(runlog, &cut, &error), STATUS_OK);
+        close_log();
+    }
+    resume(2);
+    log_updates(3, 6);
+    close_log();
+    char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
+    ck_assert_uint_eq(text_count(json, "{\"epoch\":2,\"update\":3,"), 1);
+    ck_assert_uint_eq(text_count(json, "{\"epoch\":2,\"update\":4,"), 1);
+    ck_assert_uint_eq(text_count(json, "\n"), 10);
+    ck_assert_uint_eq(text_count(text, "Epoch 2\t"), 2);
+    ck_assert_uint_eq(text_count(text, "\n"), 10);
+    free(json);
+    free(text);
+}
+END_TEST
+
 /* Every number that is no time counts, down to its last bit. */
 START_TEST(other_numbers_than_before_are_an_error)
 {
@@ -436,6 +465,7 @@ int main(void)
     tcase_add_loop_test(resumed, a_torn_line_is_cut_and_written_anew, 0, 4);
     tcase_add_test(resumed, the_two_files_may_differ_by_a_line);
     tcase_add_test(resumed, an_epoch_that_was_cut_short_ends_again);
+    tcase_add_test(resumed, an_earlier_end_cuts_an_epoch_short);
     tcase_add_loop_test(resumed, other_numbers_than_before_are_an_error, 0, 6);
     tcase_add_loop_test(resumed, an_evaluation_may_be_missing_on_either_side, 0, 2);
     tcase_add_loop_test(resumed, rules_that_do_not_repeat_are_not_compared, 0, 2);
