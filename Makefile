@@ -20,6 +20,11 @@ CFLAGS := -std=gnu17 -O2 -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno
 LDFLAGS := $(if $(SAN),-fsanitize=$(SAN))
 LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lz -lm -lpthread -ldl
 
+# Half of what a sanitizer's build takes went into optimizing test programs.
+ifneq ($(SAN),)
+$(BUILD)/test/test_%.o: CFLAGS += -O1
+endif
+
 # kernels/lanes/ is compiled once per instruction set that we dispatch to. kernels/onednn/ and kernels/cuda/
 # become plug-ins, so that nothing loads a math library that does not ask for it; kernels/onednn/bare/ is the
 # baselines of tests and benchmarks.

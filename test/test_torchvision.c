@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 enum { CLASSES = 30, IMAGES = 4, SIDE = 64, STATE = 99, BATCHES = 3, THEIR_BATCHES = 5 };
+enum { WIDTH = 64, NARROW = 8 }; /* torchvision's, and one where the numbers do not matter */
 enum { LOGITS = IMAGES * CLASSES, SKIPPED = 77, ENTRIES_MAX = 320 };
 
 static struct backend *backend;
@@ -24,9 +25,9 @@ static struct resnet *resnet;
 static struct tape *tape;
 static char folder[64], path[96];
 
-static void open_model(uint32_t depth, uint32_t classes, uint64_t seed)
+static void open_model(uint32_t depth, uint32_t classes, uint32_t width, uint64_t seed)
 {
-    const struct resnet_config config = {depth, 3, classes, 64};
+    const struct resnet_config config = {depth, 3, classes, width};
     struct error error = {0};
     training_ok(params_new(&params, backend, &error), &error);
     training_ok(resnet_new(&resnet, &config, params, &error), &error);
@@ -101,7 +102,7 @@ static void write_ours(void)
 {
     double logits[LOGITS];
     struct error error = {0};
-    open_model(50, CLASSES, 3);
+    open_model(50, CLASSES, WIDTH, 3);
     for (uint64_t batch = 1; batch <= BATCHES; batch++) {
         forward(TAPE_TRAIN, true, batch);
         training_ok(resnet_move_statistics(resnet, tape, &error), &error);
@@ -121,7 +122,7 @@ static void compare_theirs(void)
 {
     double logits[LOGITS], expected, largest = 0, worst = 0;
     struct error error = {0};
-    open_model(50, CLASSES, 4);
+    open_model(50, CLASSES, WIDTH, 4);
     const struct checkpoint_part part = {.params = params, .servers = 1};
     training_ok(checkpoint_load_model(in_folder("theirs.safetensors"), &part, &error), &error);
     ck_assert_int_eq(params_find(params, "layer4.2.bn3.num_batches_tracked")->counter, THEIR_BATCHES);
@@ -196,7 +197,7 @@ static void refused(const char *name, const char *const expected[2])
 static void save(const char *name, uint32_t depth, uint32_t classes)
 {
     struct error error = {0};
-    open_model(depth, classes, 1);
+    open_model(depth, classes, NARROW, 1);
     training_ok(params_save(params, in_folder(name), &error), &error);
     close_model();
 }
@@ -227,20 +228,20 @@ static void rewrite(const char *from, const char *to, const char *left_out)
 START_TEST(a_file_that_does_not_fit_is_refused_by_name)
 {
     save("wide", 18, 10);
-    open_model(18, 30, 2);
-    refused("wide", (const char *const[2]){"fc.weight", "10x512"});
-    refused("wide", (const char *const[2]){"fc.weight", "30x512"});
+    open_model(18, 30, NARROW, 2);
+    refused("wide", (const char *const[2]){"fc.weight", "10x64"});
+    refused("wide", (const char *const[2]){"fc.weight", "30x64"});
     close_model();
     save("whole", 18, 30);
     rewrite("whole", "missing", "layer3.1.bn2.num_batches_tracked");
     rewrite("whole", "more", NULL);
-    open_model(18, 30, 2);
+    open_model(18, 30, NARROW, 2);
     refused("missing", (const char *const[2]){"layer3.1.bn2.num_batches_tracked", "missing"});
     refused("more", (const char *const[2]){"fc2.bias", "more"});
     close_model();
-    open_model(50, 30, 2);
-    refused("whole", (const char *const[2]){"layer1.0.conv1.weight", "64x64x1x1"});
-    refused("whole", (const char *const[2]){"layer1.0.conv1.weight", "64x64x3x3"});
+    open_model(50, 30, NARROW, 2);
+    refused("whole", (const char *const[2]){"layer1.0.conv1.weight", "8x8x1x1"});
+    refused("whole", (const char *const[2]){"layer1.0.conv1.weight", "8x8x3x3"});
     close_model();
 }
 END_TEST
