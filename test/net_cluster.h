@@ -23,7 +23,7 @@ struct member {
     uint16_t last_source;
     struct rpc_request *kept;
     enum status left_why;
-    char left_text[128];
+    char left_text[MEMBERS][128]; /* what each gave as its reason */
 };
 
 struct cluster {
@@ -74,7 +74,7 @@ static inline void on_member_left(void *context, uint16_t worker, enum status wh
     struct member *member = context;
     member->left |= 1u << worker;
     member->left_why = why;
-    snprintf(member->left_text, sizeof member->left_text, "%s", text);
+    snprintf(member->left_text[worker], sizeof member->left_text[worker], "%s", text);
 }
 
 static const struct rpc_method cluster_server_methods[] = {
