@@ -2,6 +2,7 @@
  * callee, of one in the middle, of the root. The caller gets the status, and nothing is left anywhere. */
 #include "test/dist_fixture.h"
 #include "test/workplace.h"
+#include "worker/net/dist_internal.h"
 
 enum { ROWS = 2, ROOT = 0, MIDDLE = 1, FAR = 2 };
 
@@ -183,8 +184,9 @@ enum { CLIENT = SERVERS, OTHER = SERVERS + 1 };
 /* The status of a call of object 1 that `MIDDLE` makes in a context of its own choice. */
 static enum status call_in_context(uint64_t id, struct error *error)
 {
+    static uint64_t calls;
     const struct rpc_message message = {
-        .context = id, .args = {rref_object(stage.sides[MIDDLE].object[1]), KNOT_NUMBER, 1, 1}};
+        .context = id, .args = {rref_object(stage.sides[MIDDLE].object[1]), KNOT_NUMBER, ++calls, 1}};
     struct future *future;
     CK_DIST(rpc_call_async(stage.cluster.members[MIDDLE].rpc, OTHER, METHOD_FORWARD, &message, MONOTIME_NEVER,
                            &future, &stage.error));
@@ -223,6 +225,32 @@ START_TEST(a_root_that_is_started_again)
 }
 END_TEST
 
+/* The end of the first reaches the other client behind a call within a context of the second. */
+START_TEST(a_root_whose_end_is_told_late)
+{
+    struct error error = {0};
+    struct variable *out;
+    dist_start(&ref_ops, false, MEMBERS);
+    dist_object(OTHER, "knot", 1);
+    tape = dist_tape(CLIENT);
+    context = dist_begin(CLIENT, tape);
+    const uint64_t first = dist_context_id(context), second = first + ((uint64_t)1 << INCARNATION_SHIFT);
+    CK_DIST(dist_call(context, stage.sides[CLIENT].object[1], KNOT_NUMBER, (uint64_t[]){1, 2}, 2, NULL, 0,
+                      &out, 1));
+    ck_assert_int_eq(call_in_context(second, &error), STATUS_OK);
+    ck_assert_uint_eq(dist_counts_of(OTHER).contexts, 2);
+    dist_context_free(context);
+    tape_free(tape);
+    dist_kill(CLIENT);
+    dist_turns(20);
+    ck_assert_int_eq(call_in_context(first, &error), STATUS_PEER_DIED);
+    ck_assert_uint_eq(dist_counts_of(OTHER).contexts, 1);
+    ck_assert_int_eq(call_in_context(second, &error), STATUS_OK); // it goes on
+    dist_kill(MIDDLE);
+    dist_end();
+}
+END_TEST
+
 int main(void)
 {
     dist_reserve_descriptors();
@@ -237,6 +265,7 @@ int main(void)
     tcase_add_loop_test(deaths, a_death_of_the_root, 0, 2);
     tcase_add_loop_test(deaths, a_worker_ends_while_it_waits, 0, 2);
     tcase_add_test(deaths, a_root_that_is_started_again);
+    tcase_add_test(deaths, a_root_whose_end_is_told_late);
     suite_add_tcase(suite, deaths);
     return suite_run(suite);
 }

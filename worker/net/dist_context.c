@@ -143,7 +143,7 @@ static enum status make_context(struct dist *dist, uint64_t id, struct dist_cont
 }
 
 /* Of a root that died all contexts are over. Those of its successor have another incarnation in their ids,
- * and may be heard of by others first. */
+ * and may be heard of by others first: before it calls itself, and even before the news of that death. */
 static bool root_is_gone(const struct dist *dist, uint64_t id)
 {
     uint32_t incarnation;
@@ -269,7 +269,7 @@ static void lose_worker(struct dist_context *context, uint16_t worker)
 {
     char text[64];
     snprintf(text, sizeof text, "worker %u is gone", worker);
-    if (!context->is_root && root_of(context->id) == worker)
+    if (root_is_gone(context->dist, context->id))
         context_end(context, true);
     else if (workers_have(&context->callers, worker))
         lose_caller(context, worker, text);
