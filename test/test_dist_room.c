@@ -116,22 +116,23 @@ START_TEST(an_end_is_taken_however_many_calls_are_open)
 }
 END_TEST
 
-/* Calls of server 0 to `worker`, which is not turned, until one of them waits. */
+/* Calls of server 0 to `worker`, which is not turned: more than the queues on their way there take. */
 static unsigned fill_way(unsigned worker, struct future *futures[FULL_MAX])
 {
+    enum { CALLS = 250 };
     static const uint8_t bytes[64 << 10];
     struct rpc *server = stage.cluster.members[0].rpc;
     const struct rpc_message message = {
         .tensor_count = 1, .tensors = {{WIRE_U8, 1, {sizeof bytes}}}, .data = {bytes}};
-    unsigned count = 0;
-    for (; count < FULL_MAX && server->sessions[worker].held.count == 0; count++)
-        CK_DIST(rpc_call_async(server, (uint16_t)worker, METHOD_ECHO, &message, MONOTIME_NEVER,
-                               &futures[count], &stage.error));
+    for (unsigned i = 0; i < CALLS; i++)
+        CK_DIST(rpc_call_async(server, (uint16_t)worker, METHOD_ECHO, &message, MONOTIME_NEVER, &futures[i],
+                               &stage.error));
     ck_assert_uint_gt(server->sessions[worker].held.count, 0);
-    return count;
+    return CALLS;
 }
 
-/* Between clients the end finds no room at server 0, which answers that in the callee's name. */
+/* Between clients the end finds no room at server 0, which answers that in the callee's name. It is not asked
+ * again and again without a pause. */
 START_TEST(an_end_refused_on_its_way_is_told_later)
 {
     enum { FIRST = SERVERS, SECOND = SERVERS + 1 };
@@ -150,6 +151,12 @@ START_TEST(an_end_refused_on_its_way_is_told_later)
     for (unsigned i = 0; i < 5000 && counters->received == before; i++)
         dist_wait();
     ck_assert_uint_gt(counters->received, before); // it was refused
+    const struct monotime since = monotime_now();
+    const uint64_t sent = counters->sent;
+    for (unsigned i = 0; i < 200; i++)
+        dist_wait();
+    ck_assert_uint_gt(stage.cluster.members[0].rpc->sessions[SECOND].held.count, 0);
+    ck_assert_uint_le(counters->sent - sent, 2 + monotime_us_between(since, monotime_now()) / 1000);
     passing->messages -= PASSING_MAX;
     stage.stalls[SECOND] = false;
     for (unsigned i = 0; i < count; i++)

@@ -345,7 +345,15 @@ START_TEST(test_takes_no_references)
 }
 END_TEST
 
-/* RELEASE when no more calls may be pending here, and when too many are open there: later, and once. */
+static uint64_t sent_of(unsigned worker)
+{
+    struct rpc_counters counters;
+    rpc_counters(cluster.members[worker].rpc, &counters);
+    return counters.sent;
+}
+
+/* RELEASE when no more calls may be pending here, and when too many are open there: later, and once; and not
+ * again and again without a pause. */
 START_TEST(test_release_when_all_is_full)
 {
     rref_start(0);
@@ -361,8 +369,12 @@ START_TEST(test_release_when_all_is_full)
                          "64 calls are pending");
         for (unsigned i = 0; i < 500 && sides[1].kept_count < 64; i++)
             cluster_turn(&cluster);
+        const struct monotime since = monotime_now();
+        const uint64_t sent = sent_of(0);
         rref_release(rref);
-        rref_turns(20);
+        for (unsigned i = 0; i < 2000; i++)
+            turn_two();
+        ck_assert_uint_le(sent_of(0) - sent, 2 + monotime_us_between(since, monotime_now()) / 1000);
         ck_assert_uint_eq(sides[1].kept_count, 64);
         ck_assert_uint_eq(cells_destroyed[30 + caller], 0);
         for (unsigned i = 0; i < 64; i++)

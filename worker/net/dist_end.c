@@ -3,11 +3,13 @@
  * What will tell one of them, a `struct dist_end`, is taken before the first call of him leaves, so that no
  * memory is wanting when the context ends, and then goes its own way. END_CONTEXT is served however many
  * calls are open at the callee, but may find no room on its way: in the queue here, or, between clients, at
- * the server that passes it on, which then answers. So an end is kept until it is answered, and told again.
- */
+ * the server that passes it on, which then answers. So an end is kept until it is answered, and told again:
+ * in the next turn, or after a refusal when a while has passed, for the next one would come at once. */
 #include "worker/net/dist_internal.h"
 
 #include <stdlib.h>
+
+enum { RETRY_US = 1000 };
 
 static struct dist_end *find(const struct dist_context *context, uint16_t worker)
 {
@@ -50,6 +52,14 @@ void context_called(struct dist_context *context, uint16_t worker)
     find(context, worker)->is_due = true;
 }
 
+static void refused(struct dist_end *end)
+{
+    const struct monotime now = monotime_now();
+    if (!monotime_before(now, end->dist->retry_at))
+        end->dist->retry_at = monotime_add_us(now, RETRY_US);
+    wait_for_turn(end);
+}
+
 /* Who is gone has nothing left of the context. */
 static enum status on_told(struct future *future, void *arg)
 {
@@ -57,7 +67,7 @@ static enum status on_told(struct future *future, void *arg)
     struct dist *dist = end->dist;
     const enum status status = future_status(future);
     if (status == STATUS_BUSY && !dist->is_closed)
-        wait_for_turn(end);
+        refused(end);
     else
         give_back(end);
     if (--dist->orphans == 0 && dist->is_closed)
@@ -96,9 +106,13 @@ void context_tell_ends(struct dist_context *context, bool abandons)
 
 struct monotime dist_on_turn(void *arg)
 {
-    enum { RETRY_US = 1000 };
     struct dist *dist = arg;
     struct dist_end *end = dist->ends;
+    if (end == NULL)
+        return MONOTIME_NEVER;
+    const struct monotime now = monotime_now();
+    if (monotime_before(now, dist->retry_at))
+        return dist->retry_at;
     dist->ends = NULL;
     dist->end_count = 0;
     while (end != NULL) {
@@ -106,5 +120,5 @@ struct monotime dist_on_turn(void *arg)
         tell(end);
         end = next;
     }
-    return dist->ends == NULL ? MONOTIME_NEVER : monotime_add_us(monotime_now(), RETRY_US);
+    return dist->ends == NULL ? MONOTIME_NEVER : monotime_add_us(now, RETRY_US);
 }

@@ -231,6 +231,7 @@ struct dist {
     struct dist_memory memory;
     struct dist_context *contexts, *free_contexts;
     struct dist_end *ends, *free_ends; // to be told once there is room
+    struct monotime retry_at;          // after a refusal none of them sooner
     struct dist_root *roots;
     struct dist_object *objects;
     struct dist_piece *free_pieces;

@@ -32,9 +32,9 @@
  *    of C's uses (5). Two cases are left out: C cancels all its calls (rpc_cancel_all), and B has no memory
  *    for an answer to itself; what was granted so is told to nobody, and stays counted until the session
  *    ends, or B does. A worker cancels only on the way to its end. What was told is released once, also what
- *    C has no place for (rref_accept): a RELEASE that cannot leave is tried again every turn, and so is one
- *    that the owner was too busy to handle, which the rpc answers in the handler's place. So when the last
- *    handle everywhere is gone and all has arrived, g = r for all workers.
+ *    C has no place for (rref_accept): a RELEASE that cannot leave is tried again every turn, and after a
+ *    while one that the owner was too busy to handle, which the rpc answers in the handler's place. So when
+ *    the last handle everywhere is gone and all has arrived, g = r for all workers.
  * 5. Deaths. When C's session with B ends, for whatever reason, B drops C's uses, and the rpc drops whatever
  *    C sent in it and B has not handled. A grant for a request whose session has ended is not counted
  *    (rpc_request_is_live), so nothing of an ended session is ever counted after its end: the uses of C's

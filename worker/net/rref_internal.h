@@ -103,9 +103,10 @@ struct rrefs {
 
     struct rref_block *ref_blocks;
     struct rref *free_refs;
-    uint32_t ref_live;      /* neither free nor being released */
-    uint32_t ref_releasing; /* being released */
-    struct rref *unsent;    /* RELEASEs that could not leave */
+    uint32_t ref_live;        /* neither free nor being released */
+    uint32_t ref_releasing;   /* being released */
+    struct rref *unsent;      /* RELEASEs that could not leave, or were refused */
+    struct monotime retry_at; /* after a refusal none of them sooner */
     struct rref_table refs_table;
 };
 

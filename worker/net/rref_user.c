@@ -117,6 +117,16 @@ static void send_release(struct rref *ref)
         user_give_back(ref);
 }
 
+/* Again when a while has passed: at once it would be refused at once. */
+static void refused(struct rref *ref)
+{
+    struct rrefs *rrefs = ref->rrefs;
+    const struct monotime now = monotime_now();
+    if (!monotime_before(now, rrefs->retry_at))
+        rrefs->retry_at = monotime_add_us(now, RETRY_US);
+    wait_for_turn(ref);
+}
+
 /* The owner answered. When the rpc did in its place, for too many calls were open there, it knows of
  * nothing. */
 static enum status on_released(struct future *future, void *arg)
@@ -125,7 +135,7 @@ static enum status on_released(struct future *future, void *arg)
     if (!rrefs_landed(ref->rrefs))
         return future_status(future);
     if (future_status(future) == STATUS_BUSY && !ref->is_gone)
-        wait_for_turn(ref);
+        refused(ref);
     else
         user_give_back(ref);
     return future_status(future);
@@ -134,6 +144,11 @@ static enum status on_released(struct future *future, void *arg)
 struct monotime user_turn(struct rrefs *rrefs)
 {
     struct rref *ref = rrefs->unsent;
+    if (ref == NULL)
+        return MONOTIME_NEVER;
+    const struct monotime now = monotime_now();
+    if (monotime_before(now, rrefs->retry_at))
+        return rrefs->retry_at;
     rrefs->unsent = NULL;
     while (ref != NULL) {
         struct rref *next = ref->next;
@@ -143,7 +158,7 @@ struct monotime user_turn(struct rrefs *rrefs)
             send_release(ref);
         ref = next;
     }
-    return rrefs->unsent == NULL ? MONOTIME_NEVER : monotime_add_us(monotime_now(), RETRY_US);
+    return rrefs->unsent == NULL ? MONOTIME_NEVER : monotime_add_us(now, RETRY_US);
 }
 
 static void end_entry(struct rref *ref)
