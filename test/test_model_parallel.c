@@ -163,6 +163,19 @@ START_TEST(an_evaluation_goes_by_the_checkpoints_words)
 }
 END_TEST
 
+/* The job need not be the run's own. */
+START_TEST(an_evaluation_needs_a_text)
+{
+    const char *sets[SETS_MAX], *const none[] = {NULL};
+    char path[192];
+    text_sets(sets);
+    server_run(workplace.run_dir, sets, false);
+    free(evaluate(last_checkpoint(path), none, 78));
+    expect_said(process_err(&daemon_process),
+                "coalesced: synthetic data has none held out to evaluate: expected \"text\" in /data/kind\n");
+}
+END_TEST
+
 /* The number behind `key` in a line of the log. */
 static double number_of(const char *line, const char *key)
 {
@@ -426,6 +439,7 @@ int main(void)
     tcase_add_test(runs, several_trainers_share_the_parts);
     tcase_add_test(runs, epochs_are_evaluated_and_so_are_checkpoints);
     tcase_add_test(runs, an_evaluation_goes_by_the_checkpoints_words);
+    tcase_add_test(runs, an_evaluation_needs_a_text);
     tcase_add_test(runs, evaluations_are_no_part_of_a_round);
     tcase_add_test(runs, a_checkpoint_writes_text);
     tcase_add_test(runs, text_that_cannot_be_written_is_told);

@@ -189,6 +189,9 @@ static enum status batch_loss(void *context, const struct parallel_batch *batch,
 static enum status open_data(struct parallel_data *data, const struct language *l, struct error *error)
 {
     const struct parallel_reading reading = {.vocabulary = l->vocabulary};
+    if (l->job->data.kind != JOB_DATA_TEXT)
+        return error_set(error, STATUS_INVALID,
+                         "synthetic data has none held out to evaluate: expected \"text\" in /data/kind");
     const enum status status = parallel_data_open(data, l->job, &reading, error);
     if (status != STATUS_OK || held_out_is_there(data))
         return status;
