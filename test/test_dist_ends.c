@@ -157,6 +157,27 @@ START_TEST(a_death_of_the_root)
 }
 END_TEST
 
+/* Whoever has called itself goes on for nobody once its own caller is dead, though the root lives. */
+START_TEST(a_death_before_one_who_called_itself)
+{
+    static const uint8_t workers[4] = {ROOT, MIDDLE, FAR, FAR};
+    const uint64_t numbers[2] = {2, 1};
+    struct variable *out;
+    dist_start(&ref_ops, false, 3);
+    for (unsigned name = 0; name < 4; name++)
+        dist_object(workers[name], "knot", name);
+    tape = dist_tape(ROOT);
+    context = dist_begin(ROOT, tape);
+    x = tape_input(tape, SHAPE2(1, WIDTH), DTYPE_F32, "x", (float[WIDTH]){1});
+    CK_DIST(dist_call(context, stage.sides[ROOT].object[1], KNOT_DOWN, numbers, 2, &x, 1, &out, 1));
+    ck_assert_uint_eq(dist_counts_of(FAR).pieces, 2);
+    dist_kill(MIDDLE);
+    dist_turns(20);
+    ck_assert_uint_eq(dist_counts_of(FAR).contexts + dist_counts_of(FAR).pieces, 0);
+    end();
+}
+END_TEST
+
 /* The end of a worker with calls on their way: their futures tell after it. */
 START_TEST(a_worker_ends_while_it_waits)
 {
@@ -258,6 +279,7 @@ int main(void)
     TCase *deaths = tcase_create("deaths");
     tcase_set_timeout(deaths, 30);
     tcase_add_loop_test(deaths, a_death_in_a_forward, 0, 4);
+    tcase_add_test(deaths, a_death_before_one_who_called_itself);
     tcase_add_loop_test(deaths, a_death_in_the_middle, 0, 2);
     tcase_add_loop_test(deaths, a_death_before_the_backward, 0, 4);
     tcase_add_loop_test(deaths, a_death_in_a_backward, 0, 4);

@@ -228,7 +228,8 @@ void context_end(struct dist_context *context, bool abandons)
     dist->free_contexts = context;
 }
 
-/* `worker` calls nothing any more in this context: it died, or gave it up. */
+/* `worker` calls nothing any more in this context: it died, or gave it up. Who is left with calls of himself
+ * alone has nobody who would end them. */
 static void lose_caller(struct dist_context *context, uint16_t worker, const char *text)
 {
     workers_remove(&context->callers, worker);
@@ -239,7 +240,8 @@ static void lose_caller(struct dist_context *context, uint16_t worker, const cha
             piece_end(piece, STATUS_PEER_DIED, text);
         piece = next;
     }
-    if (context->callers.count == 0 && !context->is_root)
+    const bool calls_itself = workers_have(&context->callers, rpc_worker(context->dist->config.rpc));
+    if (context->callers.count == calls_itself && !context->is_root)
         context_end(context, true);
 }
 
