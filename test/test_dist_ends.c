@@ -218,17 +218,25 @@ static enum status call_in_context(uint64_t id, struct error *error)
     return error->status;
 }
 
-/* The other client hears of the second only by the one in the middle. */
-START_TEST(a_root_that_is_started_again)
+/* A context of the one client's in which it has called the other. Its id. */
+static uint64_t start_from_client(void)
 {
-    struct error error = {0};
+    const uint64_t numbers[2] = {1, 2};
     struct variable *out;
     dist_start(&ref_ops, false, MEMBERS);
     dist_object(OTHER, "knot", 1);
     tape = dist_tape(CLIENT);
     context = dist_begin(CLIENT, tape);
-    const uint64_t id = dist_context_id(context), numbers[2] = {1, KNOT_MAP};
     CK_DIST(dist_call(context, stage.sides[CLIENT].object[1], KNOT_NUMBER, numbers, 2, NULL, 0, &out, 1));
+    return dist_context_id(context);
+}
+
+/* The other client hears of the second only by the one in the middle. */
+START_TEST(a_root_that_is_started_again)
+{
+    const uint64_t id = start_from_client(), numbers[2] = {1, KNOT_MAP};
+    struct error error = {0};
+    struct variable *out;
     dist_context_free(context);
     tape_free(tape);
     dist_kill(CLIENT);
@@ -249,15 +257,8 @@ END_TEST
 /* The end of the first reaches the other client behind a call within a context of the second. */
 START_TEST(a_root_whose_end_is_told_late)
 {
+    const uint64_t first = start_from_client(), second = first + ((uint64_t)1 << INCARNATION_SHIFT);
     struct error error = {0};
-    struct variable *out;
-    dist_start(&ref_ops, false, MEMBERS);
-    dist_object(OTHER, "knot", 1);
-    tape = dist_tape(CLIENT);
-    context = dist_begin(CLIENT, tape);
-    const uint64_t first = dist_context_id(context), second = first + ((uint64_t)1 << INCARNATION_SHIFT);
-    CK_DIST(dist_call(context, stage.sides[CLIENT].object[1], KNOT_NUMBER, (uint64_t[]){1, 2}, 2, NULL, 0,
-                      &out, 1));
     ck_assert_int_eq(call_in_context(second, &error), STATUS_OK);
     ck_assert_uint_eq(dist_counts_of(OTHER).contexts, 2);
     dist_context_free(context);
