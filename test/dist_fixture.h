@@ -514,14 +514,12 @@ static inline void dist_object(unsigned owner, const char *class, unsigned name)
     struct rpc_message arguments = {.args = {0, name, class[0] == 't' ? TABLE_ROWS : 0}};
     struct rref **first = &stage.sides[0].object[name];
     CK_DIST(rpc_remote(stage.sides[0].rrefs, (uint16_t)owner, class, &arguments, first, &stage.error));
-    for (unsigned i = 0; i < 5000 && rref_ready(*first, &stage.error) == STATUS_AGAIN; i++)
-        dist_wait();
+    UNTIL(rref_ready(*first, &stage.error) != STATUS_AGAIN, dist_wait());
     CK_DIST(rref_ready(*first, &stage.error));
     for (unsigned i = 1; i < stage.workers; i++) {
         struct future *future;
         CK_DIST(rref_share(*first, (uint16_t)i, name, &future, &stage.error));
-        for (unsigned n = 0; n < 5000 && !future_done(future); n++)
-            dist_wait();
+        UNTIL(future_done(future), dist_wait());
         ck_assert_int_eq(future_status(future), STATUS_OK);
         future_release(future);
     }
@@ -536,18 +534,20 @@ static inline struct dist_counts dist_counts_of(unsigned worker)
     return counts;
 }
 
+/* Contexts and pieces of all workers. */
+static inline unsigned dist_left(void)
+{
+    unsigned left = 0;
+    for (unsigned w = 0; w < MEMBERS; w++)
+        if (stage.sides[w].dist != NULL)
+            left += dist_counts_of(w).contexts + dist_counts_of(w).pieces;
+    return left;
+}
+
 /* Turns until no context is left anywhere. */
 static inline void dist_expect_nothing_left(void)
 {
-    unsigned left = 1;
-    for (unsigned i = 0; i < 5000 && left > 0; i++) {
-        dist_wait();
-        left = 0;
-        for (unsigned w = 0; w < MEMBERS; w++)
-            if (stage.sides[w].dist != NULL)
-                left += dist_counts_of(w).contexts + dist_counts_of(w).pieces;
-    }
-    ck_assert_uint_eq(left, 0);
+    UNTIL(dist_left() == 0, dist_wait());
 }
 
 /* Nothing may be left: no context, no piece, no object. */
@@ -558,9 +558,7 @@ static inline void dist_end(void)
         for (unsigned i = 0; i < KNOTS_MAX; i++)
             if (stage.sides[w].dist != NULL)
                 rref_release(stage.sides[w].object[i]);
-    for (unsigned i = 0; i < 5000 && stage.knots_alive > 0; i++)
-        dist_wait();
-    ck_assert_uint_eq(stage.knots_alive, 0);
+    UNTIL(stage.knots_alive == 0, dist_wait());
     for (unsigned w = 0; w < MEMBERS; w++)
         if (stage.sides[w].dist != NULL)
             dist_side_free(w);

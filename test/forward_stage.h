@@ -111,9 +111,7 @@ static inline void expect_answer(struct future *future, uint64_t number)
 
 static inline void turn_until_kept(uint16_t worker)
 {
-    for (unsigned i = 0; i < 5000 && ends[worker].kept == NULL; i++)
-        net_turn(&net);
-    ck_assert_ptr_nonnull(ends[worker].kept);
+    UNTIL(ends[worker].kept != NULL, net_turn(&net));
 }
 
 static inline void turn_some(void)

@@ -203,8 +203,7 @@ static inline void cluster_turn(struct cluster *cluster)
 
 static inline enum status cluster_await(struct cluster *cluster, struct future *future)
 {
-    for (unsigned i = 0; i < 5000 && !future_done(future); i++)
-        cluster_turn(cluster);
+    UNTIL(future_done(future), cluster_turn(cluster));
     return future_status(future);
 }
 
@@ -227,11 +226,17 @@ static inline void cluster_expect_failure(struct cluster *cluster, struct future
     future_release(future);
 }
 
+/* Turns all until member `worker` has taken a call with DO_KEEP, and returns it. */
+static inline struct rpc_request *cluster_await_kept(struct cluster *cluster, uint16_t worker)
+{
+    UNTIL(cluster->members[worker].kept != NULL, cluster_turn(cluster));
+    return cluster->members[worker].kept;
+}
+
 /* Turns all until member `worker` has been left by those in `mask`. */
 static inline void cluster_await_left(struct cluster *cluster, uint16_t worker, unsigned mask)
 {
-    for (unsigned i = 0; i < 5000 && (cluster->members[worker].left & mask) != mask; i++)
-        cluster_turn(cluster);
+    UNTIL((cluster->members[worker].left & mask) == mask, cluster_turn(cluster));
     ck_assert_uint_eq(cluster->members[worker].left & mask, mask);
 }
 

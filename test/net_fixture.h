@@ -4,6 +4,7 @@
 #ifndef TEST_NET_FIXTURE_H
 #define TEST_NET_FIXTURE_H
 
+#include "test/until.h"
 #include "worker/net/rpc.h"
 
 #include <check.h>
@@ -145,8 +146,7 @@ static inline void net_turn(struct net *net)
 
 static inline enum status net_await(struct net *net, struct future *future)
 {
-    for (unsigned i = 0; i < 5000 && !future_done(future); i++)
-        net_turn(net);
+    UNTIL(future_done(future), net_turn(net));
     return future_status(future);
 }
 

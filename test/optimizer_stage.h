@@ -221,23 +221,25 @@ static inline void stage_turns(unsigned turns)
         cluster_turn(&stage.cluster);
 }
 
+/* The local optimizers of the owner who has most. */
+static inline unsigned most_optimizers(void)
+{
+    unsigned most = 0;
+    for (unsigned i = 0; i < MEMBERS; i++) {
+        unsigned here = 0;
+        const struct dist_owner *owner = stage.sides[i].owner;
+        for (const struct local *local = owner == NULL ? NULL : owner->locals; local != NULL;
+             local = local->next)
+            here++;
+        most = here > most ? here : most;
+    }
+    return most;
+}
+
 /* Turns until no owner has more than `count` local optimizers: who gives one back does not wait for that. */
 static inline void await_optimizers(unsigned count)
 {
-    unsigned most = count + 1;
-    for (unsigned turn = 0; turn < 2000 && most > count; turn++) {
-        most = 0;
-        stage_turns(1);
-        for (unsigned i = 0; i < MEMBERS; i++) {
-            unsigned here = 0;
-            const struct dist_owner *owner = stage.sides[i].owner;
-            for (const struct local *local = owner == NULL ? NULL : owner->locals; local != NULL;
-                 local = local->next)
-                here++;
-            most = here > most ? here : most;
-        }
-    }
-    ck_assert_uint_le(most, count);
+    UNTIL(most_optimizers() <= count, stage_turns(1));
 }
 
 /* Whatever was not released goes now, with its parts. */
@@ -250,21 +252,23 @@ static inline void stage_close(void)
     backend_close(stage.backend);
 }
 
+/* Objects, references and users of all workers. */
+static inline unsigned stage_left(void)
+{
+    struct rref_counts counts;
+    unsigned left = 0;
+    for (unsigned i = 0; i < MEMBERS; i++)
+        if (stage.sides[i].rrefs != NULL) {
+            rrefs_counts(stage.sides[i].rrefs, &counts);
+            left += counts.objects + counts.references + counts.users;
+        }
+    return left;
+}
+
 /* Turns until no worker holds or has anything, then ends all. */
 static inline void stage_close_empty(void)
 {
-    struct rref_counts counts;
-    unsigned left = 1;
-    for (unsigned turn = 0; turn < 2000 && left > 0; turn++) {
-        left = 0;
-        stage_turns(1);
-        for (unsigned i = 0; i < MEMBERS; i++)
-            if (stage.sides[i].rrefs != NULL) {
-                rrefs_counts(stage.sides[i].rrefs, &counts);
-                left += counts.objects + counts.references + counts.users;
-            }
-    }
-    ck_assert_uint_eq(left, 0);
+    UNTIL(stage_left() == 0, stage_turns(1));
     stage_close();
 }
 
@@ -295,8 +299,7 @@ static inline struct dist *dist_of(const struct model *model)
 
 static inline void await_ready(struct rref *rref)
 {
-    for (unsigned i = 0; i < 2000 && rref_ready(rref, &stage.error) == STATUS_AGAIN; i++)
-        stage_turns(1);
+    UNTIL(rref_ready(rref, &stage.error) != STATUS_AGAIN, stage_turns(1));
     STAGE_OK(rref_ready(rref, &stage.error));
 }
 

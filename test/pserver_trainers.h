@@ -260,6 +260,20 @@ static inline bool ps_answered(uint32_t trainer)
     return true;
 }
 
+/* Waits until every server has taken what `trainer` has sent it, in the order in which it was sent, and what
+ * waits on its control line, at which it looks before it sleeps. */
+static inline void ps_taken(uint32_t trainer)
+{
+    struct future *echo;
+    for (uint32_t i = 0; i < 3 * ps.servers; i++) {
+        PS_OK(rpc_call_async(ps.trainer[trainer].rpc, (uint16_t)(i % ps.servers), METHOD_ECHO, NULL,
+                             MONOTIME_NEVER, &echo, &ps.error));
+        PS_UNTIL(future_done(echo));
+        ck_assert_int_eq(future_status(echo), STATUS_OK);
+        future_release(echo);
+    }
+}
+
 /* Waits for a push's answers, which must agree in version and step; those of server 0 into `args`. */
 static inline enum status ps_pull(uint32_t trainer, uint64_t args[WIRE_ARGS])
 {

@@ -231,9 +231,7 @@ static inline bool rref_all_zero(void)
 /* Turns until nothing is left of what was made, and checks that each was destroyed once; ends everything. */
 static inline void rref_end(void)
 {
-    for (unsigned i = 0; i < 2000 && !rref_all_zero(); i++)
-        cluster_turn(&cluster);
-    ck_assert(rref_all_zero());
+    UNTIL(rref_all_zero(), cluster_turn(&cluster));
     for (unsigned i = 0; i < CELLS_MAX; i++)
         ck_assert_uint_eq(cells_made[i], cells_destroyed[i]);
     for (unsigned i = 0; i < MEMBERS; i++) {
@@ -247,8 +245,7 @@ static inline void rref_end(void)
 
 static inline enum status rref_await(struct rref *rref, struct error *error)
 {
-    for (unsigned i = 0; i < 5000 && rref_ready(rref, error) == STATUS_AGAIN; i++)
-        cluster_turn(&cluster);
+    UNTIL(rref_ready(rref, error) != STATUS_AGAIN, cluster_turn(&cluster));
     return rref_ready(rref, error);
 }
 
@@ -310,8 +307,7 @@ static inline struct rref *cell_give(struct rref *rref, unsigned to)
 
 static inline void await_destroyed(uint64_t number)
 {
-    for (unsigned i = 0; i < 5000 && cells_destroyed[number] == 0; i++)
-        cluster_turn(&cluster);
+    UNTIL(cells_destroyed[number] != 0, cluster_turn(&cluster));
     ck_assert_uint_eq(cells_destroyed[number], 1);
 }
 

@@ -202,8 +202,7 @@ START_TEST(what_has_no_part_is_dropped)
     ck_assert_uint_eq(dist_readers(stage.sides[2].dist, 0, local(2, 2)), 1);
     ck_assert_uint_eq(dist_readers(stage.sides[2].dist, dist_context_id(context), local(2, 2)), 0);
     CK_DIST(dist_backward(context, tape_sum(tape, used, NULL, 1), &stage.error));
-    for (int i = 0; i < 2000 && dist_readers(stage.sides[2].dist, 0, local(2, 2)) > 0; i++)
-        dist_wait();
+    UNTIL(dist_readers(stage.sides[2].dist, 0, local(2, 2)) == 0, dist_wait());
     ck_assert_uint_eq(dist_readers(stage.sides[1].dist, 0, local(1, 1)), 0);
     ck_assert_uint_eq(dist_readers(stage.sides[2].dist, 0, local(2, 2)), 0);
     ck_assert(weight_gradient(1, 1, dist_context_id(context)) == 1 + (WIDTH + 1)); // the used one's alone
@@ -241,8 +240,7 @@ START_TEST(contexts_do_not_touch_each_other)
     for (unsigned i = 0; i < 3; i++) {
         const uint64_t id = dist_context_id(contexts[i]);
         dist_context_free(contexts[i]);
-        for (int n = 0; n < 2000 && dist_counts_of(1).contexts > 2 - i; n++)
-            dist_wait();
+        UNTIL(dist_counts_of(1).contexts <= 2 - i, dist_wait());
         struct gradients *gone;
         ck_assert_int_eq(dist_gradients(stage.sides[1].dist, id, local(1, 0), &gone, &stage.error),
                          STATUS_NOT_FOUND);

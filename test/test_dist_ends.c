@@ -69,8 +69,7 @@ START_TEST(a_death_in_the_middle)
     stage.victim = MIDDLE;
     stage.kill_in = 200;
     ck_assert_int_eq(call_one(MIDDLE, KNOT_NESTED, FAR, KNOT_KEEP, &out), STATUS_PEER_DIED);
-    for (int i = 0; i < 2000 && dist_counts_of(FAR).contexts > 0; i++)
-        dist_wait();
+    UNTIL(dist_counts_of(FAR).contexts == 0, dist_wait());
     ck_assert_uint_eq(dist_counts_of(FAR).contexts, 0); // before the root has ended it
     end();
 }
@@ -143,8 +142,7 @@ START_TEST(a_death_of_the_root)
     ck_assert_uint_eq(dist_counts_of(MIDDLE).contexts, 2);
     const uint64_t id = dist_context_id(context);
     dist_kill(ROOT);
-    for (int i = 0; i < 2000 && dist_counts_of(MIDDLE).contexts + dist_counts_of(FAR).contexts > 2; i++)
-        dist_wait();
+    UNTIL(dist_counts_of(MIDDLE).contexts + dist_counts_of(FAR).contexts <= 2, dist_wait());
     ck_assert_uint_eq(dist_counts_of(MIDDLE).contexts, 1);
     struct gradients *gone;
     ck_assert_int_eq(dist_gradients(stage.sides[FAR].dist, id, NULL, &gone, &stage.error), STATUS_NOT_FOUND);
@@ -211,8 +209,7 @@ static enum status call_in_context(uint64_t id, struct error *error)
     struct future *future;
     CK_DIST(rpc_call_async(stage.cluster.members[MIDDLE].rpc, OTHER, METHOD_FORWARD, &message, MONOTIME_NEVER,
                            &future, &stage.error));
-    for (unsigned i = 0; i < 5000 && !future_done(future); i++)
-        dist_wait();
+    UNTIL(future_done(future), dist_wait());
     error_set(error, future_status(future), "%s", future_text(future));
     future_release(future);
     return error->status;

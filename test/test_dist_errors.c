@@ -163,9 +163,7 @@ static struct future *send_raw(enum wire_method method, const struct rpc_message
     struct future *future;
     CK_DIST(rpc_call_async(stage.cluster.members[PEER].rpc, OWNER, method, message, MONOTIME_NEVER, &future,
                            &stage.error));
-    for (int i = 0; i < 5000 && !future_done(future); i++)
-        dist_wait();
-    ck_assert(future_done(future));
+    UNTIL(future_done(future), dist_wait());
     return future;
 }
 
@@ -218,8 +216,7 @@ START_TEST(a_malformed_call_costs_its_sender_the_session)
     start();
     const struct rpc_message message = forward(malformed[_i].flags, malformed[_i].dtype);
     future_release(send_raw(METHOD_FORWARD, &message));
-    for (int i = 0; i < 2000 && !(stage.cluster.members[OWNER].left >> PEER & 1); i++)
-        dist_wait();
+    UNTIL(stage.cluster.members[OWNER].left >> PEER & 1, dist_wait());
     ck_assert_uint_eq(stage.cluster.members[OWNER].left, 1u << PEER);
     ck_assert_uint_eq(dist_counts_of(OWNER).contexts, 0);
     CK_DIST(dist_call(context, stage.sides[ROOT].object[1], KNOT_MAP, NULL, 0, &x, 1, &out, 1));
@@ -298,8 +295,7 @@ START_TEST(a_malformed_gradient_costs_its_sender_the_session)
         message.data[0] = calls;
     }
     future_release(send_raw(_i >= 2 ? METHOD_DROP : METHOD_BACKWARD, &message));
-    for (int i = 0; i < 2000 && !(stage.cluster.members[OWNER].left >> PEER & 1); i++)
-        dist_wait();
+    UNTIL(stage.cluster.members[OWNER].left >> PEER & 1, dist_wait());
     ck_assert_uint_eq(stage.cluster.members[OWNER].left, 1u << PEER);
     end();
 }

@@ -113,9 +113,7 @@ static void expect_refusal(struct future *future, enum status status, const char
 static void await_waiting(unsigned owner, uint32_t count)
 {
     const struct local *local = stage.sides[owners[owner]].owner->locals;
-    for (unsigned i = 0; i < 5000 && local->waiting != count; i++)
-        stage_turns(1);
-    ck_assert_uint_eq(local->waiting, count);
+    UNTIL(local->waiting == count, stage_turns(1));
 }
 
 /* ---- all ---- */

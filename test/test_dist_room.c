@@ -93,19 +93,16 @@ START_TEST(an_end_is_taken_however_many_calls_are_open)
                           &futures[count], &stage.error) == STATUS_OK;
          count++)
         keep.args[2]++;
-    for (unsigned i = 0; i < 5000 && dist_counts_of(OWNER).pieces < 1 + count; i++)
-        dist_wait();
+    UNTIL(dist_counts_of(OWNER).pieces >= 1 + count, dist_wait());
     ck_assert_uint_eq(dist_counts_of(OWNER).pieces, 1 + count);
     struct future *refused;
     CK_DIST(rpc_call_async(stage.cluster.members[ROOT].rpc, OWNER, METHOD_ECHO, NULL, MONOTIME_NEVER,
                            &refused, &stage.error));
-    for (unsigned i = 0; i < 5000 && !future_done(refused); i++)
-        dist_wait();
+    UNTIL(future_done(refused), dist_wait());
     ck_assert_int_eq(future_status(refused), STATUS_BUSY);
     future_release(refused);
     dist_context_free(context);
-    for (unsigned i = 0; i < 5000 && dist_counts_of(OWNER).contexts > 1; i++)
-        dist_wait();
+    UNTIL(dist_counts_of(OWNER).contexts <= 1, dist_wait());
     ck_assert_uint_eq(dist_counts_of(OWNER).contexts, 1);
     for (unsigned i = 0; i < count; i++)
         future_release(futures[i]);
@@ -148,8 +145,7 @@ START_TEST(an_end_refused_on_its_way_is_told_later)
     const uint64_t before = counters->received;
     passing->messages += PASSING_MAX;
     dist_context_free(context);
-    for (unsigned i = 0; i < 5000 && counters->received == before; i++)
-        dist_wait();
+    UNTIL(counters->received != before, dist_wait());
     ck_assert_uint_gt(counters->received, before); // it was refused
     const struct monotime since = monotime_now();
     const uint64_t sent = counters->sent;
@@ -217,8 +213,7 @@ START_TEST(ends_that_wait_have_a_bound)
         dist_context_free(contexts[i]);
         tape_free(tapes[i]);
     }
-    for (unsigned i = 0; i < 5000 && dist_counts_of(OWNER).contexts > 0; i++)
-        dist_wait();
+    UNTIL(dist_counts_of(OWNER).contexts == 0, dist_wait());
     begin(ROOT);
     struct variable *x = rows(ROWS), *out;
     ck_assert_int_eq(dist_call(context, stage.sides[ROOT].object[0], KNOT_MAP, NULL, 0, &x, 1, &out, 1),
@@ -251,8 +246,7 @@ START_TEST(many_calls_without_a_part_are_dropped)
     const void *object = rref_local(stage.sides[OWNER].object[0]);
     ck_assert_uint_eq(dist_readers(stage.sides[OWNER].dist, 0, object), 1);
     CK_DIST(dist_backward(context, tape_sum(tape, used, NULL, 1), &stage.error));
-    for (int i = 0; i < 5000 && dist_readers(stage.sides[OWNER].dist, 0, object) > 0; i++)
-        dist_wait();
+    UNTIL(dist_readers(stage.sides[OWNER].dist, 0, object) == 0, dist_wait());
     ck_assert_uint_eq(dist_readers(stage.sides[OWNER].dist, 0, object), 0); // it has 75 of them
     end();
     dist_end();

@@ -2,6 +2,7 @@
  * other numbers, full queues, waits, and the hand-off between two threads. Each test is a process. */
 #include "worker/net/endpoint.h"
 
+#include "test/until.h"
 #include "test/workplace.h"
 #include "worker/net/wire.h"
 
@@ -49,6 +50,14 @@ static struct endpoint *connected(const char *address)
     enum status status = endpoint_connect(&endpoint, NULL, address, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     return endpoint;
+}
+
+static void expect_nothing(struct endpoint *endpoint, struct monotime deadline)
+{
+    struct endpoint_message none;
+    bool readable;
+    ck_assert_int_eq(endpoint_receive(endpoint, &none), STATUS_AGAIN);
+    endpoint_wait(endpoint, NULL, 0, false, deadline, &readable);
 }
 
 static enum status send_text(struct endpoint *endpoint, uint32_t peer, const char *header,
@@ -221,15 +230,7 @@ START_TEST(test_peer_gone)
     send_text(dealer, 0, "x", "y");
     expect_text(router, "x", "y", &peer);
     endpoint_free(dealer, 0);
-    enum status status = STATUS_OK;
-    for (unsigned i = 0; i < 5000 && status != STATUS_NOT_FOUND; i++) {
-        struct endpoint_message none;
-        bool readable;
-        ck_assert_int_eq(endpoint_receive(router, &none), STATUS_AGAIN);
-        endpoint_wait(router, NULL, 0, false, in_ms(1), &readable);
-        status = send_text(router, peer, "still there?", "");
-    }
-    ck_assert_int_eq(status, STATUS_NOT_FOUND);
+    UNTIL(send_text(router, peer, "still there?", "") == STATUS_NOT_FOUND, expect_nothing(router, in_ms(1)));
     endpoint_free(router, 0);
     rmdir(place.folder);
 }
@@ -261,20 +262,17 @@ START_TEST(test_full_queue)
     ck_assert_uint_ge(sent, WIRE_QUEUE_MAX);
     ck_assert_int_eq(send_text(router, quick_peer, "you", "can go"), STATUS_OK);
     expect_text(quick, "you", "can go", NULL);
-    bool held = true;
     for (uint32_t i = 0; i <= sent; i++) {
         struct endpoint_message got;
         ck_assert_int_eq(receive(slow, &got), STATUS_OK);
         ck_assert_mem_eq(got.header, &i, sizeof i);
         ck_assert_uint_eq(got.payload_bytes, BYTES);
         endpoint_release(&got);
-        for (unsigned tries = 0; held && i + 1 == sent && tries < 5000; tries++) {
-            bool readable;
-            endpoint_wait(router, NULL, 0, true, in_ms(10000), &readable);
-            held = endpoint_send(router, &message) == STATUS_AGAIN;
-        }
+        bool readable;
+        if (i + 1 == sent)
+            UNTIL(endpoint_send(router, &message) == STATUS_OK,
+                  endpoint_wait(router, NULL, 0, true, in_ms(10000), &readable));
     }
-    ck_assert(!held);
     endpoint_free(slow, 0);
     endpoint_free(quick, 0);
     endpoint_free(router, 0);
@@ -327,9 +325,7 @@ START_TEST(test_wait)
     send_text(dealer, 0, "a", "b");
     char byte;
     ck_assert_int_eq(read(pipes[0], &byte, 1), 1);
-    for (unsigned i = 0; i < 5000 && !readable; i++)
-        ck_assert_int_eq(endpoint_wait(router, watches, 2, false, MONOTIME_NEVER, &readable), STATUS_OK);
-    ck_assert(readable);
+    UNTIL(readable, endpoint_wait(router, watches, 2, false, MONOTIME_NEVER, &readable));
     ck_assert_int_eq(write(pipes[1], "x", 1), 1);
     ck_assert_int_eq(endpoint_wait(router, watches, 2, false, (struct monotime){0}, &readable), STATUS_OK);
     ck_assert(readable && watches[0].ready);

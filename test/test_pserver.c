@@ -80,7 +80,7 @@ START_TEST(a_replay_replaces_what_it_repeats)
     else
         ps_send_all_chunks(1, 0);
     ps_push_only(1, 0, 0, 77);
-    ps_turns(5);
+    ps_taken(1);
     first = ps.trainer[1].calls[0];
     ps_push(1, 0, 0);
     PS_UNTIL(future_done(first));
@@ -107,7 +107,7 @@ START_TEST(chunks_of_a_replay_begin_it_anew)
     ps_set("/transport=inline");
     ps_start(&no_data);
     ps_push(0, 0, 0);
-    ps_turns(5);
+    ps_taken(0);
     struct future *first = ps.trainer[0].calls[0];
     image = calloc(ps.elements, sizeof *image);
     ps_send_chunks(0, 0, 0, image, 0, 16, 16);
@@ -199,9 +199,9 @@ START_TEST(a_dead_trainer_is_replaced_by_its_successor)
     ps_set(arrangements[_i][0]);
     ps_start(&no_data);
     ps_push(1, 0, 0);
-    ps_turns(5);
+    ps_taken(1);
     control_send(ps.control[0], CONTROL_DIED, &died, sizeof died);
-    ps_turns(5);
+    ps_taken(0);
     ps_push(0, 0, 0);
     ps_turns(20);
     ck_assert_str_eq(ps.events, ""); /* what it had sent went with it */

@@ -104,12 +104,12 @@ START_TEST(a_successor_pushes_while_a_checkpoint_is_written)
     died.worker = (uint16_t)(ps.servers + 1);
     for (uint32_t i = 0; i < ps.servers; i++)
         control_send(ps.control[i], CONTROL_DIED, &died, sizeof died);
-    ps_turns(5);
+    ps_taken(0);
     ps_join(1);
     PS_OK(ps_get(1, PARAMETER_SERVER_NEWEST, args));
     ck_assert_uint_eq(args[MODEL_STEP], 1);
     ps_push(1, 1, 1);
-    ps_turns(5);
+    ps_taken(1);
     ps.hold_log = false;
     ps_acknowledge(1);
     PS_OK(ps_pull(0, args));
@@ -291,7 +291,7 @@ START_TEST(an_order_to_stop_lets_a_round_be_finished)
     ps_start(&no_data);
     ps_round();
     ps_push(1, 1, 1);
-    ps_turns(5);
+    ps_taken(1);
     ps_order(CONTROL_DRAIN);
     ps_turns(5);
     ck_assert(!ps.finished);
@@ -372,7 +372,7 @@ START_TEST(who_hurries_gives_the_round_up)
     ps_set(arrangements[_i][1]);
     ps_start(&no_data);
     ps_push(1, 0, 0);
-    ps_turns(5);
+    ps_taken(1);
     expect_hurry("F2 ");
 }
 END_TEST

@@ -156,7 +156,7 @@ START_TEST(a_dead_trainers_part_is_its_successors)
     PS_UNTIL(ps.trainer[0].evaluate != NULL && ps.trainer[1].evaluate != NULL);
     answer_evaluation(0, 1, 1, 2);
     control_send(ps.control[0], CONTROL_DIED, &died, sizeof died);
-    ps_turns(5);
+    ps_taken(0);
     ps.trainer[1].evaluate = NULL;
     ps_join(1);
     PS_OK(ps_get(1, PARAMETER_SERVER_NEWEST, args));
@@ -175,7 +175,7 @@ START_TEST(who_hurries_gives_the_evaluation_up)
     ps_pull_all(0);
     PS_UNTIL(ps.trainer[0].evaluate != NULL);
     ps_push(0, 2, 2);
-    ps_turns(5);
+    ps_taken(0);
     ps_order(CONTROL_HURRY);
     PS_UNTIL(ps.finished && ps_answered(0));
     ck_assert_int_eq(future_status(ps.trainer[0].calls[0]), STATUS_SHUTDOWN);

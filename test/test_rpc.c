@@ -135,8 +135,7 @@ START_TEST(test_answer_later_and_in_any_order)
     struct future *futures[8];
     for (unsigned i = 0; i < 8; i++)
         futures[i] = step(net.clients[i % 2], DO_KEEP, MONOTIME_NEVER);
-    for (unsigned i = 0; i < 5000 && server.kept_count < 8; i++)
-        net_turn(&net);
+    UNTIL(server.kept_count >= 8, net_turn(&net));
     ck_assert_uint_eq(server.kept_count, 8);
     for (unsigned i = 0; i < 8; i++)
         ck_assert(!future_done(futures[i]));
@@ -174,22 +173,27 @@ static void many_fill(struct many *many, struct net *net)
     }
 }
 
-/* Turns until `count` are done; each must carry its own number back. */
+/* Those that are done; each must carry its own number back. */
+static unsigned many_take(struct many *many)
+{
+    unsigned done = 0;
+    for (unsigned i = 0; i < MANY; i++) {
+        if (many->futures[i] == NULL || !future_done(many->futures[i]))
+            continue;
+        ck_assert_int_eq(future_status(many->futures[i]), STATUS_OK);
+        ck_assert_uint_eq(future_value(many->futures[i])->args[0], many->numbers[i]);
+        future_release(many->futures[i]);
+        many->futures[i] = NULL;
+        done++;
+    }
+    return done;
+}
+
+/* Turns until `count` are done. */
 static void many_collect(struct many *many, struct net *net, unsigned count)
 {
     unsigned done = 0;
-    for (unsigned turns = 0; turns < 5000 && done < count; turns++) {
-        net_turn(net);
-        for (unsigned i = 0; i < MANY; i++) {
-            if (many->futures[i] == NULL || !future_done(many->futures[i]))
-                continue;
-            ck_assert_int_eq(future_status(many->futures[i]), STATUS_OK);
-            ck_assert_uint_eq(future_value(many->futures[i])->args[0], many->numbers[i]);
-            future_release(many->futures[i]);
-            many->futures[i] = NULL;
-            done++;
-        }
-    }
+    UNTIL(done >= count, (net_turn(net), done += many_take(many)));
     ck_assert_uint_eq(done, count);
 }
 
@@ -209,8 +213,7 @@ START_TEST(test_many_pending)
     net_join(&net, &config);
     for (unsigned round = 0; round < 40; round++) {
         many_fill(&many, &net);
-        for (unsigned i = 0; i < 5000 && server.kept_count < MANY; i++)
-            net_turn(&net);
+        UNTIL(server.kept_count >= MANY, net_turn(&net));
         ck_assert_uint_eq(server.kept_count, MANY);
         for (unsigned i = 0; i < 50; i++) {
             random = random * UINT64_C(6364136223846793005) + 1;
@@ -254,8 +257,7 @@ START_TEST(test_pending_max)
     ck_assert_int_eq(rpc_call_async(net.clients[0], 0, METHOD_STEP, &message, MONOTIME_NEVER, &extra, &error),
                      STATUS_BUSY);
     ck_assert_str_eq(error.text, "64 calls are pending, at most 64");
-    for (unsigned i = 0; i < 5000 && server.kept_count < 64; i++)
-        net_turn(&net);
+    UNTIL(server.kept_count >= 64, net_turn(&net));
     answer_doubled(server.kept[0], rpc_request_message(server.kept[0]));
     ck_assert_int_eq(net_await(&net, futures[0]), STATUS_OK);
     ck_assert_int_eq(rpc_call_async(net.clients[0], 0, METHOD_STEP, &message, MONOTIME_NEVER, &extra, &error),
@@ -267,6 +269,14 @@ START_TEST(test_pending_max)
 }
 END_TEST
 
+static unsigned count_busy(struct future *const *futures, unsigned count)
+{
+    unsigned busy = 0;
+    for (unsigned i = 0; i < count; i++)
+        busy += future_status(futures[i]) == STATUS_BUSY;
+    return busy;
+}
+
 START_TEST(test_incoming_max)
 {
     struct net net;
@@ -275,15 +285,9 @@ START_TEST(test_incoming_max)
     struct future *futures[65];
     for (unsigned i = 0; i < 65; i++)
         futures[i] = step(net.clients[i % 2], DO_KEEP, MONOTIME_NEVER);
-    unsigned busy = 0;
-    for (unsigned i = 0; i < 5000 && (server.kept_count < 64 || busy == 0); i++) {
-        net_turn(&net);
-        busy = 0;
-        for (unsigned j = 0; j < 65; j++)
-            busy += future_status(futures[j]) == STATUS_BUSY;
-    }
+    UNTIL(server.kept_count >= 64 && count_busy(futures, 65) > 0, net_turn(&net));
     ck_assert_uint_eq(server.kept_count, 64);
-    ck_assert_uint_eq(busy, 1);
+    ck_assert_uint_eq(count_busy(futures, 65), 1);
     for (unsigned i = 0; i < 64; i++)
         answer_doubled(server.kept[i], rpc_request_message(server.kept[i]));
     unsigned ok = 0;

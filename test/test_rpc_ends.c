@@ -30,8 +30,7 @@ START_TEST(test_peer_died)
     struct service server, client;
     service_start(&net, &server, &client, 2);
     struct future *kept = step(net.clients[0], DO_KEEP, MONOTIME_NEVER);
-    for (unsigned i = 0; i < 5000 && server.kept_count < 1; i++)
-        net_turn(&net);
+    UNTIL(server.kept_count >= 1, net_turn(&net));
     struct future *a = episode(net.server, 1, 1), *b = episode(net.server, 2, 2);
     rpc_peer_died(net.server, 1, "killed by signal 9");
     net_expect_failure(&net, a, STATUS_PEER_DIED, "killed by signal 9");
@@ -59,8 +58,7 @@ START_TEST(test_reject_worker)
     net_expect_failure(&net, pending, STATUS_PEER_DIED, "9 of 8 samples");
     ck_assert_uint_eq(server.left, 1u << 1);
     ck_assert_int_eq(server.left_why, STATUS_INVALID);
-    for (unsigned i = 0; i < 5000 && client.left == 0; i++)
-        net_turn(&net);
+    UNTIL(client.left != 0, net_turn(&net));
     ck_assert_str_eq(client.left_text, "9 of 8 samples");
     struct rpc_counters counters;
     rpc_reject_worker(net.server, 1, "again");
@@ -79,13 +77,11 @@ START_TEST(test_server_says_bye)
     struct service server, client;
     service_start(&net, &server, &client, 1);
     struct future *kept = step(net.clients[0], DO_KEEP, MONOTIME_NEVER);
-    for (unsigned i = 0; i < 5000 && server.kept_count < 1; i++)
-        net_turn(&net);
+    UNTIL(server.kept_count >= 1, net_turn(&net));
     rpc_free(net.server, "round finished", 1000);
     net.server = NULL;
     enum status status = STATUS_OK;
-    for (unsigned i = 0; i < 5000 && status == STATUS_OK; i++)
-        status = rpc_turn(net.clients[0], net_in_ms(1));
+    UNTIL(status != STATUS_OK, status = rpc_turn(net.clients[0], net_in_ms(1)));
     ck_assert_int_eq(status, STATUS_PEER_DIED);
     ck_assert_int_eq(future_status(kept), STATUS_PEER_DIED);
     ck_assert_str_eq(future_text(kept), "round finished");
@@ -192,9 +188,7 @@ START_TEST(test_watch_and_beat)
     watch_runs = beat_runs = 0;
     ck_assert_int_eq(rpc_watch(net.server, pipes[0], NULL, read_one, &pipes[0]), STATUS_OK);
     ck_assert_int_eq(write(pipes[1], "x", 1), 1);
-    for (unsigned i = 0; i < 100 && watch_runs == 0; i++)
-        rpc_turn(net.server, MONOTIME_NEVER);
-    ck_assert_uint_eq(watch_runs, 1);
+    UNTIL(watch_runs == 1, rpc_turn(net.server, MONOTIME_NEVER));
     rpc_on_turn(net.server, beat, NULL);
     rpc_on_turn(net.server, beat_seldom, &seldom_runs);
     for (unsigned i = 0; i < 5; i++)

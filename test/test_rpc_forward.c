@@ -174,8 +174,7 @@ START_TEST(test_bad_message_to_a_client)
     raw_join(&raw, &net, 3);
     struct wire_header good = to_client(1, 1), bad = to_client(2, 1);
     raw_send(&raw, &good);
-    for (unsigned i = 0; i < 5000 && ends[1].calls == 0; i++)
-        net_turn(&net);
+    UNTIL(ends[1].calls != 0, net_turn(&net));
     struct future *pending = ask(1, 3, DO_ANSWER, 1, NULL, 0);
     bad_messages[_i].spoil(&bad);
     raw_send(&raw, &bad);
@@ -197,8 +196,7 @@ START_TEST(test_bad_message_to_a_client)
     ck_assert_uint_eq(ends[0].left_count, 0);
     struct wire_header other = to_client(1, 2);
     raw_send(&raw, &other);
-    for (unsigned i = 0; i < 5000 && ends[2].calls == 0; i++)
-        net_turn(&net);
+    UNTIL(ends[2].calls != 0, net_turn(&net));
     raw_expect(&raw, WIRE_REPLY, "");
     raw_close(&raw);
     net_free(&net);
@@ -277,8 +275,7 @@ START_TEST(test_a_destination_takes_nothing)
         if (i % 50 == 0)
             net_turn(&net);
     }
-    for (unsigned i = 0; i < 5000 && !future_done(futures[CALLS - 1]); i++)
-        net_turn(&net);
+    UNTIL(future_done(futures[CALLS - 1]), net_turn(&net));
     net_expect_failure(&net, futures[CALLS - 1], STATUS_BUSY, "too much waits for worker 3");
     ck_assert_uint_eq(net.server->sessions[1].passing_held.messages, PASSING_MAX);
     expect_answer(ask(1, 2, DO_ANSWER, 1, NULL, 0), 1);

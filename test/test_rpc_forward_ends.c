@@ -56,8 +56,7 @@ START_TEST(test_its_last_words_come_first)
     (void)answer;
     join(3, NULL);
     struct rpc *third = net.clients[2];
-    for (unsigned i = 0; i < 5000 && ends[3].left_count == 0; i++)
-        net_turn(&net);
+    UNTIL(ends[3].left_count != 0, net_turn(&net));
     ck_assert_uint_eq(ends[3].calls, 2);
     ck_assert_uint_eq(ends[3].left_count, 1);
     ck_assert_uint_eq(ends[3].left, 2);
@@ -187,10 +186,7 @@ START_TEST(test_requests_before_either_was_heard_of)
     start(2, NULL);
     struct future *first = ask(1, 2, DO_KEEP, 1, NULL, 0);
     rpc_turn(client(1), net_in_ms(1));
-    for (unsigned i = 0; i < 5000 && ends[2].kept == NULL; i++) {
-        rpc_turn(net.server, net_in_ms(1));
-        rpc_turn(client(2), net_in_ms(1));
-    }
+    UNTIL(ends[2].kept != NULL, (rpc_turn(net.server, net_in_ms(1)), rpc_turn(client(2), net_in_ms(1))));
     ck_assert_uint_eq(ends[2].calls, 1);
     end_by_its_own_bye();
     start_again();

@@ -16,14 +16,9 @@ START_TEST(test_deadline_passes)
     struct rpc_counters counters;
     rpc_counters(net.clients[0], &counters);
     ck_assert_uint_eq(counters.timeouts, 1);
-    for (unsigned i = 0; i < 5000 && server.kept_count < 1; i++)
-        net_turn(&net);
+    UNTIL(server.kept_count >= 1, net_turn(&net));
     answer_doubled(server.kept[0], rpc_request_message(server.kept[0]));
-    for (unsigned i = 0; i < 5000 && counters.stale == 0; i++) {
-        net_turn(&net);
-        rpc_counters(net.clients[0], &counters);
-    }
-    ck_assert_uint_eq(counters.stale, 1);
+    UNTIL(counters.stale == 1, (net_turn(&net), rpc_counters(net.clients[0], &counters)));
     net_free(&net);
 }
 END_TEST
@@ -194,9 +189,7 @@ START_TEST(test_then_calls_again)
     ck_assert_int_eq(future_then(first, call_again, &left, &after), STATUS_OK);
     future_release(first);
     future_release(after);
-    for (unsigned i = 0; i < 20000 && left > 0; i++)
-        net_turn(&net);
-    ck_assert_uint_eq(left, 0);
+    UNTIL(left == 0, net_turn(&net));
     ck_assert_uint_eq(server.calls, 500);
     net_free(&net);
 }
@@ -240,8 +233,7 @@ START_TEST(test_released_before_it_is_done)
         net_turn(&net);
         net_turn(&net);
     }
-    for (unsigned i = 0; i < 5000 && server.calls < 300; i++)
-        net_turn(&net);
+    UNTIL(server.calls >= 300, net_turn(&net));
     ck_assert_uint_eq(server.calls, 300);
     net_free(&net);
 }
@@ -281,8 +273,7 @@ START_TEST(test_call_then)
     ck_assert_int_eq(
         rpc_call_then(rpc, 1, METHOD_RUN_EPISODE, &ask, MONOTIME_NEVER, count_in, &runs, NULL, &error),
         STATUS_OK);
-    for (unsigned i = 0; i < 5000 && runs < 2; i++)
-        net_turn(&net);
+    UNTIL(runs >= 2, net_turn(&net));
     ck_assert_uint_eq(runs, 2);
     ck_assert_uint_eq(client.calls, 2);
     while (taken > 0)
@@ -305,8 +296,7 @@ START_TEST(test_on_answer)
     service_start(&net, &server, &client, 2);
     struct future *first = step(net.clients[0], DO_KEEP, MONOTIME_NEVER);
     struct future *second = step(net.clients[1], DO_KEEP, MONOTIME_NEVER);
-    for (unsigned i = 0; i < 5000 && server.kept_count < 2; i++)
-        net_turn(&net);
+    UNTIL(server.kept_count >= 2, net_turn(&net));
     unsigned of_first = rpc_request_source(server.kept[0]) == 1 ? 0 : 1;
     struct rpc_request *kept = server.kept[of_first], *lost = server.kept[1 - of_first];
     rpc_on_answer(kept, note_number, &sum, 1);
@@ -323,8 +313,7 @@ START_TEST(test_on_answer)
     future_release(first);
     future_release(second);
     first = step(net.clients[0], DO_KEEP, MONOTIME_NEVER);
-    for (unsigned i = 0; i < 5000 && server.kept_count < 3; i++)
-        net_turn(&net);
+    UNTIL(server.kept_count >= 3, net_turn(&net));
     rpc_on_answer(server.kept[2], note_number, &sum, 100);
     future_release(first);
     net_free(&net);

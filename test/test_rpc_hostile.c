@@ -324,8 +324,7 @@ START_TEST(test_repeated_replies)
     reply.request = 1234;
     raw_send(&raw, &reply);
     ck_assert_int_eq(net_await(&net, call), STATUS_OK);
-    for (unsigned i = 0; i < 5000 && counters_of(net.server).stale < 2; i++)
-        rpc_turn(net.server, net_in_ms(1));
+    UNTIL(counters_of(net.server).stale >= 2, rpc_turn(net.server, net_in_ms(1)));
     ck_assert_uint_eq(future_value(call)->args[0], 77);
     ck_assert_uint_eq(counters_of(net.server).stale, 2);
     ck_assert_uint_eq(service.left_count, 0);
@@ -442,8 +441,7 @@ START_TEST(test_answers_not_taken)
         raw_send_bytes(&raw, bytes, sizeof bytes, floats, floats_bytes);
         rpc_turn(net.server, (struct monotime){1});
     }
-    for (unsigned i = 0; i < 5000 && service.left_count == 0; i++)
-        rpc_turn(net.server, net_in_ms(1));
+    UNTIL(service.left_count != 0, rpc_turn(net.server, net_in_ms(1)));
     ck_assert_uint_eq(service.left_count, 1);
     ck_assert_uint_eq(service.left, 2);
     ck_assert_int_eq(service.why, STATUS_INVALID);

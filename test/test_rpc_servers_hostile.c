@@ -151,15 +151,14 @@ START_TEST(test_reply_of_another)
     reply.method = METHOD_GET_MODEL;
     reply.request = 1;
     bare_send(&bare, &reply);
-    for (unsigned i = 0; i < 5000 && counters_of(client->rpc).stale == 0; i++)
-        cluster_turn(&bare.cluster);
+    UNTIL(counters_of(client->rpc).stale != 0, cluster_turn(&bare.cluster));
     ck_assert_uint_eq(counters_of(client->rpc).stale, 1);
     ck_assert(!future_done(kept));
     struct future *asked = call(client, 1, METHOD_GET_MODEL, 7);
     bare_send(&bare, &reply);
     ck_assert_int_eq(cluster_await(&bare.cluster, asked), STATUS_OK);
     ck_assert(!future_done(kept));
-    rpc_reply(bare.cluster.members[0].kept, &(struct rpc_message){.args = {0, 6}});
+    rpc_reply(cluster_await_kept(&bare.cluster, 0), &(struct rpc_message){.args = {0, 6}});
     cluster_expect(&bare.cluster, kept, 0, 6);
     future_release(asked);
     bare_finish(&bare);
@@ -270,8 +269,7 @@ START_TEST(test_bad_passing)
     bad.role = bad.kind == WIRE_HELLO || bad.kind == WIRE_WELCOME ? WIRE_ROLE_TRAINER : 0;
     bare_send(&bare, &good);
     bare_send(&bare, &bad);
-    for (unsigned i = 0; i < 5000 && (client->left & 1) == 0; i++)
-        rpc_turn(client->rpc, net_in_ms(1));
+    UNTIL((client->left & 1) != 0, rpc_turn(client->rpc, net_in_ms(1)));
     ck_assert_uint_eq(client->left, 1u << 4 | 1); // the other client's session went by way of it
     ck_assert_int_eq(client->left_why, STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(client->left_text[0], bad_passings[_i].says));

@@ -141,9 +141,7 @@ static void share_once(unsigned giver, unsigned taker, unsigned owner, uint64_t 
     cell_expect(rref, number);
     ck_assert_uint_eq(rrefs_of_peer(sides[owner].rrefs, (uint16_t)taker), 1);
     rref_release(rref);
-    for (unsigned i = 0; i < 500 && !rref_all_zero(); i++)
-        cluster_turn(&cluster);
-    ck_assert(rref_all_zero());
+    UNTIL(rref_all_zero(), cluster_turn(&cluster));
 }
 
 /* Every giver, taker and owner, each also the same as another; the giver lets go at once. */
@@ -254,8 +252,7 @@ START_TEST(test_calls_keep_their_object)
     ck_assert_int_eq(cluster_await(&cluster, future), STATUS_TIMEOUT);
     future_release(future);
     rref_release(rref);
-    for (unsigned i = 0; i < 500 && rref_counts_of(1).users > 0; i++)
-        cluster_turn(&cluster);
+    UNTIL(rref_counts_of(1).users == 0, cluster_turn(&cluster));
     rref_turns(3);
     ck_assert_uint_eq(sides[1].kept_count, 2);
     ck_assert_uint_eq(cells_destroyed[71], 0);
@@ -293,8 +290,7 @@ START_TEST(test_object_use)
     ck_assert_uint_eq(((struct cell *)object)->number, 80);
     ck_assert_ptr_eq(class, &cell_class);
     rref_release(rref);
-    for (unsigned i = 0; i < 500 && rref_counts_of(1).users > 0; i++)
-        cluster_turn(&cluster);
+    UNTIL(rref_counts_of(1).users == 0, cluster_turn(&cluster));
     rref_turns(3);
     ck_assert_uint_eq(cells_destroyed[80], 0);
     rref_object_done(owner, number);

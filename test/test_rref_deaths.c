@@ -31,8 +31,7 @@ START_TEST(test_owner_dies)
     rref_kill(2);
     cluster_expect_failure(&cluster, call, STATUS_PEER_DIED, "");
     cluster_expect_failure(&cluster, last, STATUS_PEER_DIED, "");
-    for (unsigned i = 0; i < 5000 && !future_done(share); i++)
-        cluster_turn(&cluster);
+    UNTIL(future_done(share), cluster_turn(&cluster));
     if (future_status(share) == STATUS_OK) {
         expect_gone(sides[1].taken[0].rref);
         rref_release(sides[1].taken[0].rref);
@@ -62,8 +61,7 @@ START_TEST(test_cancelled_while_making)
     ck_assert_int_eq(rref_ready(rref, &error), STATUS_SHUTDOWN);
     ck_assert_str_eq(error.text, "the job is ending");
     rref_release(rref);
-    for (unsigned i = 0; i < 5000 && rref_counts_of(1).users == 0; i++)
-        cluster_turn(&cluster);
+    UNTIL(rref_counts_of(1).users != 0, cluster_turn(&cluster));
     rref_turns(20);
     ck_assert_uint_eq(rref_counts_of(1).users, 1);
     ck_assert_uint_eq(rref_counts_of(0).references, 0);
@@ -153,11 +151,8 @@ static void die_in_a_share(const unsigned workers[PARTS], unsigned dies, unsigne
             ck_assert_int_eq(status == STATUS_OK, taker->taken_count == 1);
         future_release(share);
     }
-    for (unsigned i = 0; i < 500 && dies == GIVER; i++) { /* until its claim has been answered */
-        if (rref_counts_of(workers[TAKER]).references == taker->taken_count)
-            break;
-        cluster_turn(&cluster);
-    }
+    if (dies == GIVER) /* until its claim has been answered */
+        UNTIL(rref_counts_of(workers[TAKER]).references == taker->taken_count, cluster_turn(&cluster));
     if (dies != TAKER && taker->taken_count == 1) {
         struct rref *taken = taker->taken[0].rref;
         if (dies == OWNER)

@@ -315,8 +315,7 @@ START_TEST(test_the_pool_is_full_of_releases)
         rref_release(rrefs[i]);
     for (unsigned i = 0; i < REFERENCES_MAX; i++) { // worker 2 sleeps
         rrefs[i] = cell_ask(0, 1, 50 + i);
-        for (unsigned n = 0; n < 5000 && rref_ready(rrefs[i], NULL) == STATUS_AGAIN; n++)
-            turn_two();
+        UNTIL(rref_ready(rrefs[i], NULL) != STATUS_AGAIN, turn_two());
         ck_assert_int_eq(rref_ready(rrefs[i], &error), STATUS_OK);
     }
     for (unsigned i = 0; i < REFERENCES_MAX; i++)
@@ -367,8 +366,7 @@ START_TEST(test_release_when_all_is_full)
         if (caller == 0)
             expect_error(rref_call(rref, 0, NULL, MONOTIME_NEVER, &futures[0], &error), STATUS_BUSY, &error,
                          "64 calls are pending");
-        for (unsigned i = 0; i < 500 && sides[1].kept_count < 64; i++)
-            cluster_turn(&cluster);
+        UNTIL(sides[1].kept_count >= 64, cluster_turn(&cluster));
         const struct monotime since = monotime_now();
         const uint64_t sent = sent_of(0);
         rref_release(rref);

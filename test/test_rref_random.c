@@ -8,7 +8,8 @@
 #include "test/rref_model.h"
 #include "test/workplace.h"
 
-enum { STEPS = 12000, CALM_EVERY = 1500 };
+/* A message is let through only when POOL others can overtake it; calm lets all through. */
+enum { STEPS = 12000, CALM_EVERY = 1500, POOL = 4 };
 
 static unsigned shared, checked;
 static char folder[64], doors[SERVERS][96], addresses[SERVERS][96];
@@ -342,6 +343,19 @@ static bool all_answered(void)
     return true;
 }
 
+static void let_all_arrive(void)
+{
+    reorder_take(&reorder);
+    reorder_deliver_all(&reorder);
+    for (unsigned w = 0; w < WORKERS; w++) {
+        if (people[w].rpc != NULL)
+            rpc_turn(people[w].rpc, (struct monotime){1});
+        while (people[w].kept_count > 0)
+            answer_one(&people[w]);
+    }
+    usleep(100);
+}
+
 /* Everything that is on its way arrives, and of every death. */
 static void calm_down(void)
 {
@@ -353,19 +367,7 @@ static void calm_down(void)
         while (people[w].kept_count > 0)
             answer_one(&people[w]);
     }
-    for (unsigned i = 0; i < 4000 && !(all_answered() && is_as_modelled()); i++) {
-        reorder_take(&reorder);
-        reorder_deliver_all(&reorder);
-        for (unsigned w = 0; w < WORKERS; w++) {
-            if (people[w].rpc != NULL)
-                rpc_turn(people[w].rpc, (struct monotime){1});
-            while (people[w].kept_count > 0)
-                answer_one(&people[w]);
-        }
-        usleep(100);
-    }
-    ck_assert(all_answered());
-    ck_assert(is_as_modelled());
+    UNTIL(all_answered() && is_as_modelled(), let_all_arrive());
 }
 
 static void step(void)
@@ -384,8 +386,14 @@ static void step(void)
         judge_all(person);
     else
         reorder_take(&reorder);
-    for (unsigned i = roll(4); i > 0; i--)
+    for (unsigned i = roll(4); i > 0 && reorder.parcel_count > POOL; i--)
         reorder_deliver_one(&reorder, dice());
+}
+
+/* On a loaded machine messages need more steps to come, and so does what they bring about. */
+static bool has_seen_enough(void)
+{
+    return deaths > (clients_speak ? 0 : 3) && shared > 100 && granted > 30 && reorder.overtaken > 1000;
 }
 
 static void open_world(uint64_t seed)
@@ -433,7 +441,7 @@ START_TEST(test_who_holds_what)
 {
     clients_speak = _i % 2 == 1;
     open_world(20230 + (uint64_t)_i);
-    for (unsigned i = 0; i < STEPS; i++) {
+    for (unsigned i = 0; i < STEPS || !has_seen_enough(); i++) {
         step();
         if (i % CALM_EVERY == CALM_EVERY - 1)
             calm_down();
@@ -455,10 +463,6 @@ START_TEST(test_who_holds_what)
         "%u objects, %u granted, %u references taken, %u answers, %u deaths; %u messages, %u out of order, "
         "%u repeated\n",
         made, granted, shared, checked, deaths, reorder.delivered, reorder.overtaken, reorder.repeated);
-    ck_assert_uint_gt(deaths, clients_speak ? 0 : 3);
-    ck_assert_uint_gt(shared, 100);
-    ck_assert_uint_gt(granted, 30);
-    ck_assert_uint_gt(reorder.overtaken, 1000);
     close_world();
 }
 END_TEST
