@@ -310,9 +310,9 @@ START_TEST(test_one_server_is_silent)
     cluster_start(&cluster, 0);
     cluster_end(&cluster, 1, "", 0);
     struct rpc_config config = cluster_config(&cluster.members[SERVERS]);
-    expect_no_join(&cluster, &config, net_in_ms(100), STATUS_TIMEOUT, "no answer to HELLO");
+    expect_no_join(&cluster, &config, net_in_ms(500), STATUS_TIMEOUT, "no answer to HELLO");
     config.incarnation = 2;
-    expect_no_join(&cluster, &config, net_in_ms(100), STATUS_TIMEOUT, "no answer to HELLO");
+    expect_no_join(&cluster, &config, net_in_ms(500), STATUS_TIMEOUT, "no answer to HELLO");
     cluster_free(&cluster);
 }
 END_TEST
