@@ -5,6 +5,7 @@
 #include <math.h>
 #include <unistd.h>
 
+static const struct checkpoint_text text = {.tokens = 97, .sha256 = {0xC0, 0xC1, 0xC2}};
 static const char words[] = "<unk>\n<eos>\nthe\ngr\xC3\xB6\xC3\x9F"
                             "e\n";
 enum { WORDS_BYTES = sizeof words - 1, STATE_ELEMENTS = 6 };
@@ -52,8 +53,10 @@ static enum status write_checkpoint(const struct checkpoint_counters *counters,
 static void make_whole(double best_loss)
 {
     const struct checkpoint_counters counters = counters_extra(best_loss);
-    struct checkpoint_extra extra = {
-        .vocabulary = words, .vocabulary_bytes = WORDS_BYTES, .state = state_new("trainer0.h", 1)};
+    struct checkpoint_extra extra = {.text = text,
+                                     .vocabulary = words,
+                                     .vocabulary_bytes = WORDS_BYTES,
+                                     .state = state_new("trainer0.h", 1)};
     CK_OK(write_checkpoint(&counters, &extra));
     params_free(extra.state);
 }
@@ -63,6 +66,7 @@ START_TEST(all_of_it_comes_back)
     const double bests[] = {4.75, INFINITY, -0.0};
     for (size_t i = 0; i < sizeof bests / sizeof bests[0]; i++) {
         struct checkpoint_counters counters;
+        struct checkpoint_text of_text;
         struct params *state = state_new("trainer0.h", -5);
         float values[STATE_ELEMENTS];
         char *vocabulary = NULL;
@@ -74,6 +78,9 @@ START_TEST(all_of_it_comes_back)
         expect_counters(&counters, 7);
         ck_assert(counters.line_loss == 2.0 / 3 && counters.lr == 5);
         ck_assert_mem_eq(&counters.best_loss, &bests[i], sizeof bests[i]);
+        CK_OK(checkpoint_text_read(checkpoint_at("00000007"), &of_text, &checkpoint_error));
+        ck_assert_uint_eq(of_text.tokens, 97);
+        ck_assert_mem_eq(of_text.sha256, text.sha256, sizeof text.sha256);
         CK_OK(checkpoint_vocabulary(checkpoint_at("00000007"), &vocabulary, &bytes, &checkpoint_error));
         ck_assert_uint_eq(bytes, WORDS_BYTES);
         ck_assert_str_eq(vocabulary, words);
@@ -93,6 +100,7 @@ START_TEST(what_is_not_there_is_not_missed)
     const struct checkpoint_counters counters = counters_extra(INFINITY);
     const struct checkpoint_extra extra = {0};
     struct checkpoint_counters read;
+    struct checkpoint_text of_text;
     char path[CHECKPOINT_PATH_BYTES], *vocabulary = NULL;
     size_t bytes;
     CK_OK(write_checkpoint(&counters, &extra));
@@ -101,6 +109,8 @@ START_TEST(what_is_not_there_is_not_missed)
     ck_assert(read.lr == 5 && isinf(read.best_loss));
     CK_OK(checkpoint_vocabulary(path, &vocabulary, &bytes, &checkpoint_error));
     ck_assert(vocabulary == NULL && bytes == 0);
+    CK_OK(checkpoint_text_read(path, &of_text, &checkpoint_error));
+    ck_assert_uint_eq(of_text.tokens, 0);
     struct params *state = state_new("trainer0.h", 1);
     expect_failure(checkpoint_load_state(path, state, &checkpoint_error), STATUS_NOT_FOUND,
                    "state.safetensors");

@@ -35,6 +35,8 @@ static struct manifest manifest_extra(void)
     memset(manifest.files[CHECKPOINT_VOCABULARY].sha256, 0xB0, crypto_hash_sha256_BYTES);
     manifest.files[CHECKPOINT_STATE].bytes = 2001;
     memset(manifest.files[CHECKPOINT_STATE].sha256, 0xB1, crypto_hash_sha256_BYTES);
+    manifest.text.tokens = 240;
+    memset(manifest.text.sha256, 0xC0, sizeof manifest.text.sha256);
     return manifest;
 }
 
@@ -78,6 +80,9 @@ static void expect_read_extra(const struct manifest *manifest)
     ck_assert_mem_eq(&again.counters.lr, &counters->lr, sizeof(double));
     ck_assert_mem_eq(&again.counters.best_loss, &counters->best_loss, sizeof(double));
     ck_assert_mem_eq(again.files, manifest->files, sizeof again.files);
+    ck_assert_uint_eq(again.text.tokens, manifest->text.tokens);
+    ck_assert_mem_eq(again.text.sha256, manifest->text.sha256, sizeof again.text.sha256);
+    ck_assert_int_eq(strstr(text, "\"text\"") != NULL, manifest->text.tokens > 0);
     ck_assert_int_eq(strstr(text, "vocabulary.txt") != NULL, manifest_has(manifest, CHECKPOINT_VOCABULARY));
     ck_assert_int_eq(strstr(text, "state.safetensors") != NULL, manifest_has(manifest, CHECKPOINT_STATE));
     free(text);
@@ -93,6 +98,8 @@ START_TEST(what_is_written_of_a_model_parallel_job_is_read)
     memset(&manifest.files[CHECKPOINT_VOCABULARY], 0, sizeof manifest.files[0]);
     expect_read_extra(&manifest);
     memset(&manifest.files[CHECKPOINT_STATE], 0, sizeof manifest.files[0]);
+    expect_read_extra(&manifest);
+    manifest.text = (struct checkpoint_text){0}; /* as older ones are */
     expect_read_extra(&manifest);
 }
 END_TEST
@@ -162,11 +169,15 @@ static const struct {
     {"\"lr\": 20", "\"lr\": \"20\"", "/lr: expected a number, got \"20\""},
     {"4.75", "false", "/best_loss: expected null or a number, got false"},
     {"4.75", "null", "/sha256: not the sum of what stands here"},
+    {"\"tokens\": 240", "\"tokens\": 0", "/text/tokens: expected an integer in 1.."},
+    {"\"tokens\": 240, ", "", "/text: the key \"tokens\" is missing"},
+    {"\"tokens\": 240", "\"tokens\": 241", "/sha256: not the sum of what stands here"},
+    {"\"sha256\": \"c0", "\"sha256\": \"C0", "/text/sha256: expected 64 digits of 0-9 and a-f"},
     {"\"bytes\": 2000", "\"bytes\": 0", "/files/vocabulary.txt/bytes: expected an integer in 1.."},
     {"\"vocabulary.txt\"", "\"vocabulary\"", "/files/vocabulary: unknown key"},
     {"\"state.safetensors\"", "\"model.safetensors\"", "duplicate key"},
     {"  \"line_loss\": 0.5,\n  \"lr\": 20,\n  \"best_loss\": 4.75,\n", "",
-     "/files/vocabulary.txt: unknown key"},
+     "m.json:1:1: the key \"line_loss\" is missing"},
     {"\"sha256\": \"b1", "\"sha256\": \"b2", "/sha256: not the sum of what stands here"},
 };
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +95,20 @@ START_TEST(a_line_is_split_into_words)
 }
 END_TEST
 
+/* What stands for the text is the hash of where it is parted, and of its tokens. */
+static void expect_hash(void)
+{
+    const uint64_t training = corpus.training.count;
+    const size_t tokens = (corpus.training.count + corpus.held_out.count) * sizeof(int32_t);
+    uint8_t *bytes = malloc(sizeof training + tokens), hash[crypto_hash_sha256_BYTES];
+    ck_assert_ptr_nonnull(bytes);
+    memcpy(bytes, &training, sizeof training);
+    memcpy(bytes + sizeof training, corpus.training.tokens, tokens);
+    crypto_hash_sha256(hash, bytes, sizeof training + tokens);
+    ck_assert_mem_eq(corpus.sha256, hash, sizeof hash);
+    free(bytes);
+}
+
 /* The reader's pieces end in the middle of runs and characters: no line's length is a factor of theirs, and
  * each time the text begins elsewhere. */
 START_TEST(a_long_text_is_read_in_pieces)
@@ -115,6 +130,7 @@ START_TEST(a_long_text_is_read_in_pieces)
     for (size_t i = WORDS; i < corpus.training.count; i++)
         if (corpus.training.tokens[i] != corpus.training.tokens[i - WORDS])
             ck_abort_msg("line %zu differs from the one before", i / WORDS);
+    expect_hash();
 }
 END_TEST
 
@@ -149,6 +165,7 @@ END_TEST
 START_TEST(the_last_lines_are_held_out)
 {
     read_ok("a b\nb\n\nb c\nd b\n", 0.5, 1);
+    expect_hash();
     expect_words(&corpus.training, "a|b|<eos>|b|<eos>");
     expect_words(&corpus.held_out, "b|<unk>|<eos>|<unk>|b|<eos>");
     read_ok("a b\nb\n\nb c\nd b\n", 0.74, 1);

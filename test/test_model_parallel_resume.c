@@ -2,6 +2,7 @@
  * their checkpoints are in the end those of a run that never stopped. */
 #include "test/job_goes_on.h"
 #include "test/language_fixture.h"
+#include "worker/checkpoint_internal.h"
 
 enum { WAYS = 4 };
 
@@ -122,6 +123,64 @@ START_TEST(damaged_checkpoints_are_reported_and_left_out)
 }
 END_TEST
 
+static void edit_text(const char *edit)
+{
+    char shell[256];
+    snprintf(shell, sizeof shell, "sed -i '%s' '%s'", edit, language_path("tale.txt"));
+    ck_assert_int_eq(system(shell), 0);
+}
+
+static const char swap_lines[] = "3{h;d};4{G}";
+
+/* Another text of the same words is another run: two of its lines changed places, or what is held out is
+ * another, or less. */
+START_TEST(another_text_is_refused)
+{
+    static const struct {
+        const char *edit, *words;
+    } edits[] = {
+        {swap_lines, "holds other words, or in another order: expected the text that "},
+        {"$s/.*/the the the the the/", "holds other words, or in another order: expected the text that "},
+        {"$d", "holds 234 words and line ends: expected the 240 of the text that "},
+    };
+    const char *sets[SETS_MAX];
+    char wanted[400];
+    way_sets(sets, ways[1], "/stop={\"updates\":5}", "/checkpoint/every=2");
+    server_run(workplace.run_dir, sets, false);
+    edit_text(edits[_i].edit);
+    way_sets(sets, ways[1], "/stop={\"updates\":7}", "/checkpoint/every=2");
+    server_start(workplace.run_dir, sets, true, NULL);
+    snprintf(wanted, sizeof wanted, "tale.txt %s%s/checkpoints/00000005 was made with", edits[_i].words,
+             workplace.run_dir);
+    expect_said(server_end(78), wanted);
+}
+END_TEST
+
+/* One from before checkpoints told which text they are of. */
+START_TEST(an_older_checkpoint_goes_on_with_any_text_of_its_words)
+{
+    const char *sets[SETS_MAX];
+    char folder[192], path[224];
+    struct manifest manifest;
+    struct error error;
+    size_t bytes;
+    way_sets(sets, ways[1], "/stop={\"updates\":5}", "/checkpoint/every=5");
+    server_run(workplace.run_dir, sets, false);
+    ck_assert_int_eq(manifest_read(&manifest, place(folder, "run", "checkpoints/00000005"), &error),
+                     STATUS_OK);
+    ck_assert_uint_eq(manifest.text.tokens, 240);
+    manifest.text.tokens = 0;
+    char *text = manifest_format(&manifest, &bytes);
+    snprintf(path, sizeof path, "%s/" MANIFEST_NAME, folder);
+    text_write(path, text);
+    free(text);
+    edit_text(swap_lines);
+    way_sets(sets, ways[1], "/stop={\"updates\":7}", "/checkpoint/every=5");
+    server_start(workplace.run_dir, sets, true, NULL);
+    expect_said(server_end(0), "going on from ");
+}
+END_TEST
+
 /* Its lines are means over so many updates. */
 START_TEST(other_lines_are_refused)
 {
@@ -162,6 +221,8 @@ int main(void)
     tcase_add_test(runs, a_stopped_run_goes_on);
     tcase_add_test(runs, a_run_whose_worker_died_goes_on);
     tcase_add_loop_test(runs, damaged_checkpoints_are_reported_and_left_out, 0, 2);
+    tcase_add_loop_test(runs, another_text_is_refused, 0, 3);
+    tcase_add_test(runs, an_older_checkpoint_goes_on_with_any_text_of_its_words);
     tcase_add_test(runs, other_lines_are_refused);
     tcase_add_test(runs, a_finished_run_gets_a_later_end);
     tcase_add_test(runs, a_run_gets_an_earlier_end);

@@ -27,7 +27,7 @@
 #include "worker/job/job.h"
 #include "worker/parameter_server.h"
 
-enum { CHECKPOINT_PATH_BYTES = 4096 };
+enum { CHECKPOINT_PATH_BYTES = 4096, CHECKPOINT_HASH_BYTES = 32 };
 
 /* What a job's progress is, beside model and momentum. Data order and draws are functions of (seed, step,
  * trainer), so the steps are their position. */
@@ -42,11 +42,19 @@ struct checkpoint_counters {
         best_loss; /* model-parallel: what the plateau schedule goes on from; best_loss INFINITY: none */
 };
 
-/* Of a model-parallel job alone: two more files, listed in the manifest like the others.
+/* Which text a language model reads (worker/data/corpus.h): a run goes on with that one alone. */
+struct checkpoint_text {
+    uint64_t tokens; /* of both parts; 0: there is no text, or a checkpoint from before they told of it */
+    uint8_t sha256[CHECKPOINT_HASH_BYTES];
+};
+
+/* Of a model-parallel job alone: what the manifest tells of its text, and two more files, which stand there
+ * like the others.
  *     vocabulary.txt     worker/data/vocabulary.h's text form; absent for synthetic data
  *     state.safetensors  the trainers' hidden state, one entry each (buffers): "trainer0.h", "trainer0.c", …
  */
 struct checkpoint_extra {
+    struct checkpoint_text text;
     const char *vocabulary; /* NULL: none */
     size_t vocabulary_bytes;
     struct params *state; /* NULL: none */
@@ -79,8 +87,11 @@ enum status checkpoint_write_extra(const char *run_dir, const struct checkpoint_
                                    const struct checkpoint_part *part, const struct checkpoint_extra *extra,
                                    struct error *error);
 
-/* These two back: `vocabulary`, whose hash is compared, malloc'ed and zero-terminated (NULL: there is none);
- * `state`, of a checkpoint that was checked before, must fit entirely, as in checkpoint_load. */
+/* The text alone, of a checkpoint that was checked before: reads nothing but the manifest. */
+enum status checkpoint_text_read(const char *path, struct checkpoint_text *text, struct error *error);
+
+/* The other two back: `vocabulary`, whose hash is compared, malloc'ed and zero-terminated (NULL: there is
+ * none); `state`, of a checkpoint that was checked before, must fit entirely, as in checkpoint_load. */
 enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *bytes, struct error *error);
 enum status checkpoint_load_state(const char *path, struct params *state, struct error *error);
 

@@ -47,13 +47,15 @@ void checkpoint_model_facts(struct params *params, uint32_t *entries, uint64_t *
  * the same bits), `entries` and `elements` (of the model: all kinds), `momentum`, `files` (by name, each with
  * its `bytes` and its `sha256`), and `sha256`: of this text as it is written here, up to the comma before
  * that key, so that no value can change unseen. A model-parallel job's has `line_loss`, `lr` and `best_loss`
- * (null: none) besides, and may have more files. Every key is there, and no other. */
+ * (null: none) besides, and may have more files; of a text's, `text` with its `tokens` and its `sha256`
+ * follows, which older ones lack. Every other key is there, and none besides. */
 struct manifest {
     struct checkpoint_counters counters;
     uint32_t entries;
     uint64_t elements;
     bool momentum;
     bool extra; /* of a model-parallel job */
+    struct checkpoint_text text;
     struct manifest_file {
         uint64_t bytes; /* of a file that only some checkpoints have, 0: it is not there */
         uint8_t sha256[crypto_hash_sha256_BYTES];

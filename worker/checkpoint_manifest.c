@@ -18,6 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
+_Static_assert(CHECKPOINT_HASH_BYTES == crypto_hash_sha256_BYTES, "the text's hash is one");
+
 enum { HEX_BYTES = 2 * crypto_hash_sha256_BYTES + 1, DIGITS_MAX = 20 };
 
 const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX] = {[CHECKPOINT_MODEL] = "model.safetensors",
@@ -28,14 +30,21 @@ const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX] = {[CHECKPOINT_MOD
 
 /* ---- writing ---- */
 
-static void print_schedule(FILE *out, const struct checkpoint_counters *counters)
+static void print_extra(FILE *out, const struct manifest *manifest)
 {
+    const struct checkpoint_counters *counters = &manifest->counters;
+    const struct checkpoint_text *text = &manifest->text;
+    char hex[HEX_BYTES];
     fprintf(out, "  \"line_loss\": %.17g,\n  \"lr\": %.17g,\n  \"best_loss\": ", counters->line_loss,
             counters->lr);
     if (isinf(counters->best_loss))
         fprintf(out, "null,\n");
     else
         fprintf(out, "%.17g,\n", counters->best_loss);
+    if (text->tokens == 0)
+        return;
+    sodium_bin2hex(hex, sizeof hex, text->sha256, sizeof text->sha256);
+    fprintf(out, "  \"text\": {\"tokens\": %" PRIu64 ", \"sha256\": \"%s\"},\n", text->tokens, hex);
 }
 
 static void print_values(FILE *out, const struct manifest *manifest)
@@ -49,7 +58,7 @@ static void print_values(FILE *out, const struct manifest *manifest)
     fprintf(out, "],\n  \"late\": %" PRIu64 ",\n  \"epoch_loss\": %.17g,\n", counters->late,
             counters->epoch_loss);
     if (manifest->extra)
-        print_schedule(out, counters);
+        print_extra(out, manifest);
     fprintf(out, "  \"entries\": %" PRIu32 ",\n  \"elements\": %" PRIu64 ",\n  \"momentum\": %s,\n",
             manifest->entries, manifest->elements, manifest->momentum ? "true" : "false");
     fprintf(out, "  \"files\": {");
@@ -231,15 +240,16 @@ static enum status read_sum(const struct reading *reading, uint32_t index,
     return STATUS_OK;
 }
 
-static enum status read_file(const struct reading *reading, uint32_t index, uint64_t bytes_min,
-                             struct manifest_file *file)
+/* An object of a size, under the key `name`, and a sum. */
+static enum status read_sized(const struct reading *reading, uint32_t index, const char *name, uint64_t min,
+                              uint64_t *size, uint8_t sum[crypto_hash_sha256_BYTES])
 {
-    static const char *const keys[] = {"bytes", "sha256"};
+    const char *const keys[] = {name, "sha256"};
     uint32_t nodes[2] = {0};
     enum status status = find_members(reading, index, keys, 2, 2, nodes);
     if (status == STATUS_OK)
-        status = read_integer(reading, nodes[0], bytes_min, INT64_MAX, &file->bytes);
-    return status == STATUS_OK ? read_sum(reading, nodes[1], file->sha256) : status;
+        status = read_integer(reading, nodes[0], min, INT64_MAX, size);
+    return status == STATUS_OK ? read_sum(reading, nodes[1], sum) : status;
 }
 
 static enum status read_files(const struct reading *reading, uint32_t index, struct manifest *manifest)
@@ -249,7 +259,8 @@ static enum status read_files(const struct reading *reading, uint32_t index, str
     enum status status = find_members(reading, index, checkpoint_file_names, CHECKPOINT_FILES, count, nodes);
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         if (nodes[i] != 0)
-            status = read_file(reading, nodes[i], i < CHECKPOINT_FILES ? 0 : 1, &manifest->files[i]);
+            status = read_sized(reading, nodes[i], "bytes", i < CHECKPOINT_FILES ? 0 : 1,
+                                &manifest->files[i].bytes, manifest->files[i].sha256);
     return status;
 }
 
@@ -281,33 +292,43 @@ enum manifest_key {
     KEY_MOMENTUM,
     KEY_FILES,
     KEY_SUM,
-    KEYS_REQUIRED, /* by every manifest; the others stand together or not at all */
+    KEYS_REQUIRED, /* by every manifest; the next ones stand together or not at all */
     KEY_LINE_LOSS = KEYS_REQUIRED,
     KEY_LR,
     KEY_BEST_LOSS,
+    KEYS_EXTRA, /* the last one only beside them */
+    KEY_TEXT = KEYS_EXTRA,
     KEY_COUNT
 };
 static const char *const manifest_keys[KEY_COUNT] = {
-    [KEY_FORMAT] = "format",      [KEY_UPDATE] = "update",         [KEY_STEPS] = "steps",
-    [KEY_LATE] = "late",          [KEY_EPOCH_LOSS] = "epoch_loss", [KEY_ENTRIES] = "entries",
-    [KEY_ELEMENTS] = "elements",  [KEY_MOMENTUM] = "momentum",     [KEY_FILES] = "files",
-    [KEY_SUM] = "sha256",         [KEY_LINE_LOSS] = "line_loss",   [KEY_LR] = "lr",
-    [KEY_BEST_LOSS] = "best_loss"};
+    [KEY_FORMAT] = "format",         [KEY_UPDATE] = "update",
+    [KEY_STEPS] = "steps",           [KEY_LATE] = "late",
+    [KEY_EPOCH_LOSS] = "epoch_loss", [KEY_ENTRIES] = "entries",
+    [KEY_ELEMENTS] = "elements",     [KEY_MOMENTUM] = "momentum",
+    [KEY_FILES] = "files",           [KEY_SUM] = "sha256",
+    [KEY_LINE_LOSS] = "line_loss",   [KEY_LR] = "lr",
+    [KEY_BEST_LOSS] = "best_loss",   [KEY_TEXT] = "text"};
 
 /* What a model-parallel job has besides. */
-static enum status read_schedule(const struct reading *reading, uint32_t nodes[KEY_COUNT],
-                                 struct manifest *manifest)
+static enum status read_extra(const struct reading *reading, uint32_t nodes[KEY_COUNT],
+                              struct manifest *manifest)
 {
     struct checkpoint_counters *counters = &manifest->counters;
-    manifest->extra = nodes[KEY_LINE_LOSS] != 0 || nodes[KEY_LR] != 0 || nodes[KEY_BEST_LOSS] != 0;
+    struct checkpoint_text *text = &manifest->text;
+    for (int key = KEYS_REQUIRED; key < KEY_COUNT; key++)
+        manifest->extra = manifest->extra || nodes[key] != 0;
     if (!manifest->extra)
         return STATUS_OK;
-    enum status status = find_members(reading, 0, manifest_keys, KEY_COUNT, KEY_COUNT, nodes);
+    enum status status = find_members(reading, 0, manifest_keys, KEYS_EXTRA, KEY_COUNT, nodes);
     if (status == STATUS_OK)
         status = read_number(reading, nodes[KEY_LINE_LOSS], &counters->line_loss);
     if (status == STATUS_OK)
         status = read_number(reading, nodes[KEY_LR], &counters->lr);
-    return status == STATUS_OK ? read_best(reading, nodes[KEY_BEST_LOSS], &counters->best_loss) : status;
+    if (status == STATUS_OK)
+        status = read_best(reading, nodes[KEY_BEST_LOSS], &counters->best_loss);
+    if (status == STATUS_OK && nodes[KEY_TEXT] != 0)
+        status = read_sized(reading, nodes[KEY_TEXT], "tokens", 1, &text->tokens, text->sha256);
+    return status;
 }
 
 static enum status read_manifest(const struct reading *reading, struct manifest *manifest)
@@ -333,7 +354,7 @@ static enum status read_manifest(const struct reading *reading, struct manifest 
     if (status == STATUS_OK)
         status = read_bool(reading, nodes[KEY_MOMENTUM], &manifest->momentum);
     if (status == STATUS_OK)
-        status = read_schedule(reading, nodes, manifest);
+        status = read_extra(reading, nodes, manifest);
     if (status == STATUS_OK)
         status = read_files(reading, nodes[KEY_FILES], manifest);
     manifest->entries = (uint32_t)entries;

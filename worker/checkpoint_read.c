@@ -313,6 +313,15 @@ enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *b
     return status;
 }
 
+enum status checkpoint_text_read(const char *path, struct checkpoint_text *text, struct error *error)
+{
+    struct manifest manifest;
+    const enum status status = manifest_read(&manifest, path, error);
+    if (status == STATUS_OK)
+        *text = manifest.text;
+    return status;
+}
+
 enum status checkpoint_load_state(const char *path, struct params *state, struct error *error)
 {
     const struct params_range all = PARAMS_RANGE_ALL;

@@ -252,6 +252,8 @@ enum status checkpoint_write_extra(const char *run_dir, const struct checkpoint_
         status = write_file(run_dir, counters->update, part, file, &manifest.files[file], error);
     if (status == STATUS_OK)
         status = remove_parts(run_dir, counters->update, part->servers, error);
+    if (extra != NULL)
+        manifest.text = extra->text;
     if (status == STATUS_OK && extra != NULL)
         status = write_extra(run_dir, counters->update, extra, &manifest, error);
     return status == STATUS_OK ? write_manifest(run_dir, &manifest, error) : status;

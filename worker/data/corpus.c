@@ -24,6 +24,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <sodium.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -417,6 +418,26 @@ static enum status measure(struct corpus *corpus, struct error *error)
     return STATUS_OK;
 }
 
+_Static_assert(CORPUS_HASH_BYTES == crypto_hash_sha256_BYTES, "the hash fits");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are hashed as they lie in memory");
+
+/* The held-out part lies behind the other in the same memory. */
+static void identify(struct corpus *corpus, const struct corpus_config *config)
+{
+    const uint64_t training = corpus->training.count;
+    const size_t bytes = (corpus->training.count + corpus->held_out.count) * sizeof *corpus->training.tokens;
+    const unsigned char *tokens = (const unsigned char *)corpus->training.tokens;
+    crypto_hash_sha256_state state;
+    crypto_hash_sha256_init(&state);
+    crypto_hash_sha256_update(&state, (const unsigned char *)&training, sizeof training);
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        crypto_hash_sha256_update(&state, tokens + at, bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
+        if (config->progress != NULL)
+            config->progress(config->progress_context);
+    }
+    crypto_hash_sha256_final(&state, corpus->sha256);
+}
+
 enum status corpus_read(struct corpus *corpus, const struct corpus_config *config, struct error *error)
 {
     struct reading reading;
@@ -436,6 +457,7 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
         corpus->held_out =
             (struct corpus_part){.tokens = reading.tokens + training, .count = reading.count - training};
         reading.tokens = NULL;
+        identify(corpus, config);
         status = measure(corpus, error);
     }
     reading_close(&reading);
@@ -444,7 +466,7 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
     return status;
 }
 
-/* The held-out part lies behind the other in the same memory. */
+/* Both parts' tokens are one piece of memory. */
 void corpus_fini(struct corpus *corpus)
 {
     vocabulary_free(corpus->vocabulary);

@@ -30,9 +30,14 @@ struct corpus_part {
     size_t count;
 };
 
+enum { CORPUS_HASH_BYTES = 32 };
+
 struct corpus {
     struct vocabulary *vocabulary; /* the corpus's own */
     struct corpus_part training, held_out;
+    /* SHA-256 of the training part's count (uint64) and of all tokens (int32), little-endian: with the same
+     * vocabulary, texts that give the same batches have the same one. */
+    uint8_t sha256[CORPUS_HASH_BYTES];
     /* Of held_out (training, when that is empty) by the training part's frequencies, with one more of each
      * word: what a model without context reaches. */
     double unigram_perplexity;

@@ -36,7 +36,7 @@
 enum parallel_saving { SAVING_NONE, SAVING_WRITING, SAVING_LOGGING, SAVING_PUBLISHING };
 
 /* The lead's; of the others only those that go on from a checkpoint have something here, its state and its
- * words. What the thread works on is its own while it runs. */
+ * text. What the thread works on is its own while it runs. */
 struct parallel_saver {
     enum parallel_saving state;
     bool begun;           /* there is a folder that is not published */
@@ -51,6 +51,7 @@ struct parallel_saver {
     struct params *hidden;   /* every trainer's h and c */
     char *vocabulary;        /* NULL: synthetic data */
     size_t vocabulary_bytes;
+    struct checkpoint_text text;
     struct background thread;
 };
 

@@ -5,6 +5,7 @@
 #include "worker/parallel/parallel_trainer.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +31,14 @@ static enum status open_state(struct parallel_trainer *t, struct error *error)
     return status == STATUS_OK ? params_build(t->saver.hidden, 0, error) : status;
 }
 
-static enum status open_vocabulary(struct parallel_trainer *t, struct error *error)
+static enum status open_text(struct parallel_trainer *t, struct error *error)
 {
     struct parallel_saver *saver = &t->saver;
+    const struct corpus *corpus = &t->data.corpus;
     if (!t->data.text)
         return STATUS_OK;
+    saver->text.tokens = corpus->training.count + corpus->held_out.count;
+    memcpy(saver->text.sha256, corpus->sha256, sizeof saver->text.sha256);
     saver->vocabulary = vocabulary_format(t->data.corpus.vocabulary, &saver->vocabulary_bytes);
     if (saver->vocabulary == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the vocabulary's text");
@@ -83,7 +87,7 @@ enum status parallel_save_open(struct parallel_trainer *t, struct error *error)
         return status;
     if (status == STATUS_OK)
         status = open_state(t, error);
-    return status == STATUS_OK ? open_vocabulary(t, error) : status;
+    return status == STATUS_OK ? open_text(t, error) : status;
 }
 
 /* Gives up what is not published. */
@@ -129,6 +133,27 @@ static enum status check_vocabulary(struct parallel_trainer *t, const char *path
                      path, t->data.text ? t->job->data.path : "synthetic data");
 }
 
+/* The same words in another order, or other ones held out, are another run. */
+static enum status check_text(struct parallel_trainer *t, const char *path, struct error *error)
+{
+    const struct checkpoint_text *text = &t->saver.text;
+    struct checkpoint_text expected;
+    enum status status = checkpoint_text_read(path, &expected, error);
+    if (status != STATUS_OK || expected.tokens == 0)
+        return status;
+    if (text->tokens != expected.tokens)
+        return error_set(error, STATUS_INVALID,
+                         "%.200s holds %" PRIu64 " words and line ends: expected the %" PRIu64
+                         " of the text that %.200s was made with",
+                         t->job->data.path, text->tokens, expected.tokens, path);
+    if (memcmp(text->sha256, expected.sha256, sizeof text->sha256) == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "%.200s holds other words, or in another order: expected the text that %.200s was made "
+                     "with",
+                     t->job->data.path, path);
+}
+
 static enum status load_state(struct parallel_trainer *t, const char *path, struct error *error)
 {
     struct params *state = t->saver.hidden;
@@ -157,6 +182,8 @@ enum status parallel_save_resume(struct parallel_trainer *t, struct error *error
     t->saver.saved = counters.update;
     t->lines[0] = t->lines[1] = 0;
     status = check_vocabulary(t, path, error);
+    if (status == STATUS_OK)
+        status = check_text(t, path, error);
     return status == STATUS_OK ? load_state(t, path, error) : status;
 }
 
@@ -215,8 +242,10 @@ static enum status write_all(void *arg, struct error *error)
     const struct parallel_saver *saver = arg;
     const struct checkpoint_part part = {
         .params = saver->whole.params, .momentum = saver->whole.momentum, .servers = 1};
-    const struct checkpoint_extra extra = {
-        .vocabulary = saver->vocabulary, .vocabulary_bytes = saver->vocabulary_bytes, .state = saver->hidden};
+    const struct checkpoint_extra extra = {.text = saver->text,
+                                           .vocabulary = saver->vocabulary,
+                                           .vocabulary_bytes = saver->vocabulary_bytes,
+                                           .state = saver->hidden};
     enum status status = checkpoint_begin(saver->run_dir, saver->counters.update, error);
     if (status == STATUS_OK)
         status = checkpoint_write_extra(saver->run_dir, &saver->counters, &part, &extra, error);
