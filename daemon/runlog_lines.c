@@ -213,6 +213,12 @@ void line_epoch_text(struct line *line, const struct control_epoch *r)
 
 /* ---- a model-parallel job's: samples are tokens, a loss is the mean since the line before ---- */
 
+/* Of the line's tokens those of a run before a resume were read in another time than the line's. */
+static double tokens_per_s(const struct control_update *r)
+{
+    return rate(r->samples - r->timing.samples_before, r->timing.round_s);
+}
+
 void line_language_update_json(struct line *line, const struct control_update *r)
 {
     begin(line);
@@ -222,7 +228,7 @@ void line_language_update_json(struct line *line, const struct control_update *r
     add(line, ",\"samples\":%" PRIu64, r->samples);
     add_timing(line);
     add_number(line, ",\"round_s\":", r->timing.round_s, 6);
-    add_number(line, ",\"samples_per_s\":", rate(r->samples, r->timing.round_s), 1);
+    add_number(line, ",\"samples_per_s\":", tokens_per_s(r), 1);
     add(line, "}}\n");
 }
 
@@ -230,14 +236,14 @@ void line_language_update_text(struct line *line, const struct control_update *r
 {
     begin(line);
     add(line, "Update %" PRIu64 "\tLoss: %.4f\tPerplexity: %.2f\tLr: %g\tTokens/s: %.0f\n", r->update,
-        r->loss, exp(r->loss), r->lr, rate(r->samples, r->timing.round_s));
+        r->loss, exp(r->loss), r->lr, tokens_per_s(r));
 }
 
 void line_language_update_progress(struct line *line, const struct control_update *r)
 {
     begin(line);
     add(line, "update %" PRIu64 "  loss %.4f  perplexity %.2f  %.0f tokens/s", r->update, r->loss,
-        exp(r->loss), rate(r->samples, r->timing.round_s));
+        exp(r->loss), tokens_per_s(r));
 }
 
 /* One count of every worker; `member` is its place in struct control_status. */

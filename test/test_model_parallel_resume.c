@@ -93,6 +93,37 @@ START_TEST(a_stopped_run_goes_on)
 }
 END_TEST
 
+/* A number of the line's, behind `name`. */
+static double number_of(const char *line, const char *name)
+{
+    const char *at = strstr(line, name);
+    ck_assert_msg(at != NULL, "no %s in: %s", name, line);
+    return strtod(at + strlen(name), NULL);
+}
+
+/* A line of three updates, two of them from before: its rate is that of the third, whose time it tells. */
+START_TEST(a_rate_is_that_of_the_updates_since_the_resume)
+{
+    enum { UPDATE_TOKENS = 3 * 4 };
+    static const char *const way[] = {"/log/every=3", NULL};
+    const char *sets[SETS_MAX];
+    way_sets(sets, way, "/stop={\"updates\":5}", "/checkpoint/every=5");
+    server_run(workplace.run_dir, sets, false);
+    way_sets(sets, way, "/stop={\"updates\":6}", "/checkpoint/every=5");
+    server_run(workplace.run_dir, sets, true);
+    char *json = file_read(workplace.jsonl);
+    const char *lines[2] = {strstr(json, "{\"update\":3,"), strstr(json, "{\"update\":6,")};
+    for (int i = 0; i < 2; i++) {
+        const double wanted = i == 0 ? 3 * UPDATE_TOKENS : UPDATE_TOKENS;
+        ck_assert_ptr_nonnull(lines[i]);
+        ck_assert_double_eq(number_of(lines[i], "\"samples\":"), 3 * UPDATE_TOKENS);
+        const double timed = number_of(lines[i], "\"samples_per_s\":") * number_of(lines[i], "\"round_s\":");
+        ck_assert_double_eq_tol(timed, wanted, UPDATE_TOKENS / 2.0);
+    }
+    free(json);
+}
+END_TEST
+
 /* A worker's death ends the job; it is the command that takes it up again. */
 START_TEST(a_run_whose_worker_died_goes_on)
 {
@@ -219,6 +250,7 @@ int main(void)
     tcase_set_timeout(runs, 170);
     tcase_add_loop_test(runs, a_killed_run_goes_on, 0, WAYS);
     tcase_add_test(runs, a_stopped_run_goes_on);
+    tcase_add_test(runs, a_rate_is_that_of_the_updates_since_the_resume);
     tcase_add_test(runs, a_run_whose_worker_died_goes_on);
     tcase_add_loop_test(runs, damaged_checkpoints_are_reported_and_left_out, 0, 2);
     tcase_add_loop_test(runs, another_text_is_refused, 0, 3);

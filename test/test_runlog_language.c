@@ -102,6 +102,20 @@ START_TEST(every_line_that_comes_is_in_both_logs)
 }
 END_TEST
 
+/* What was read before a resume was read in a time that nobody knows any more. */
+START_TEST(a_rate_is_of_what_was_read_since_a_resume)
+{
+    const struct control_update record = {
+        .update = 200, .lr = 20, .samples = 1000, .timing = {.round_s = 0.5, .samples_before = 600}};
+    start();
+    ck_assert_int_eq(runlog_update(runlog, &record, &error), STATUS_OK);
+    close_log();
+    expect_file(workplace.jsonl, "{\"update\":200,\"loss\":0,\"lr\":20,\"samples\":1000,\"timing\":"
+                                 "{\"unix_s\":#,\"round_s\":0.500000,\"samples_per_s\":800.0}}\n");
+    expect_text("Update 200\tLoss: 0.0000\tPerplexity: 1.00\tLr: 20\tTokens/s: 800\n");
+}
+END_TEST
+
 /* A loss beyond what exp can tell, and the largest that a line must hold. */
 START_TEST(no_number_is_too_large_for_a_line)
 {
@@ -170,6 +184,7 @@ int main(void)
     TCase *tests = tcase_create("lines");
     tcase_add_checked_fixture(tests, open_language, close_place);
     tcase_add_test(tests, every_line_that_comes_is_in_both_logs);
+    tcase_add_test(tests, a_rate_is_of_what_was_read_since_a_resume);
     tcase_add_test(tests, no_number_is_too_large_for_a_line);
     tcase_add_test(tests, a_resumed_run_is_held_to_its_lines);
     suite_add_tcase(suite, tests);

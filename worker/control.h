@@ -78,8 +78,8 @@ struct control_episode {
 
 /* One update of a parameter server. A loss that is NaN belongs to a trainer that did not take part. Of a
  * model-parallel job: all updates since the line before, of which `loss` is the mean and `samples` the
- * tokens; `update` is the last one's, `round_s` the time of all, and the losses of trainers and what is below
- * `samples` is not told. */
+ * tokens; `update` is the last one's, `round_s` the time of all, without the `samples_before` tokens that
+ * were read before a resume. The losses of trainers, and what else is below `samples`, are not told. */
 struct control_update {
     uint64_t update; /* from 1; also the version of the model that it made */
     double loss;     /* mean over the trainers that counted */
@@ -89,10 +89,11 @@ struct control_update {
     uint32_t trainers;
     double losses[JOB_TRAINERS_MAX]; /* (trainers) */
     struct {
-        double round_s;  /* since the update before */
-        double wait_s;   /* from the first contribution of the round to its last */
-        double update_s; /* the pass over the parameters */
-        uint64_t bytes;  /* gradients in and parameters out, be they copied or only read in place */
+        double round_s;          /* since the update before */
+        double wait_s;           /* from the first contribution of the round to its last */
+        double update_s;         /* the pass over the parameters */
+        uint64_t bytes;          /* gradients in and parameters out, be they copied or only read in place */
+        uint64_t samples_before; /* of `samples`, a model-parallel job's; else 0 */
     } timing;
 };
 

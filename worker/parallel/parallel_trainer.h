@@ -82,6 +82,7 @@ struct parallel_trainer {
     int32_t *tokens, *targets;
 
     /* ---- for the records: the lead's ---- */
+    uint64_t begun;                          /* the iteration with which this process began */
     uint64_t lines[2];                       /* the last line that was reported, and the one before */
     struct monotime line_begin, epoch_begin; /* what lies between two epochs is part of neither */
     struct parallel_saver saver;

@@ -22,18 +22,20 @@ static enum status wait_for_logs(struct parallel_trainer *t, struct error *error
 
 enum status parallel_trainer_line(struct parallel_trainer *t, struct error *error)
 {
-    const uint64_t every = t->job->log.every;
+    const uint64_t every = t->job->log.every, first = t->iteration - every;
     if (!parallel_trainer_leads(t) || t->iteration % every != 0)
         return STATUS_OK;
+    const uint64_t begun = t->begun > first ? t->begun : first;
     const double loss = t->line_loss / (double)every;
     struct control_update record = {
         .update = t->iteration,
         .loss = loss,
         .lr = t->plateau.lr,
-        .samples = t->trainers * parallel_data_tokens(&t->data, t->iteration - every, t->iteration),
+        .samples = t->trainers * parallel_data_tokens(&t->data, first, t->iteration),
         .trainers = 1,
         .losses = {loss},
-        .timing = {.round_s = seconds_since(t->line_begin)},
+        .timing = {.round_s = seconds_since(t->line_begin),
+                   .samples_before = t->trainers * parallel_data_tokens(&t->data, first, begun)},
     };
     t->line_loss = 0;
     t->line_begin = monotime_now();

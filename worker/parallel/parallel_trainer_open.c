@@ -83,6 +83,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
         status = parallel_save_open(t, error);
     if (status == STATUS_OK && worker->self.resume[0] != '\0')
         status = parallel_save_resume(t, error);
+    t->begun = t->iteration;
     t->epoch_open = parallel_data_ends_epoch(&t->data, t->iteration);
     t->last = t->iteration >= t->data.updates;
     return status;
