@@ -330,6 +330,68 @@ START_TEST(test_no_room_for_an_answer)
 }
 END_TEST
 
+/* A client that reads nothing fills the pool: each of its requests to one who is gone is answered, and the
+ * answers wait. Whoever then needs an object of the pool pays nothing: worker 1, that is slow for a moment
+ * and is to be told something too, and worker 4, whose answer to worker 1 has to wait. */
+static size_t free_objects(void)
+{
+    size_t count = 0;
+    for (const struct rpc_request *free = net.server->free_requests; free != NULL; free = free->next)
+        count++;
+    return count;
+}
+
+static void send_and_turn(struct raw *raw, const struct wire_header *header, size_t count)
+{
+    const uint64_t received = counters_of(net.server).received + count;
+    for (size_t i = 0; i < count; i++)
+        raw_send(raw, header);
+    UNTIL(counters_of(net.server).received >= received, rpc_turn(net.server, net_in_ms(1)));
+}
+
+START_TEST(test_a_client_that_reads_nothing)
+{
+    struct raw raws[5];
+    start(0, NULL);
+    for (uint16_t i = 1; i <= 4; i++)
+        raw_join(&raws[i], &net, i);
+    rpc_peer_died(net.server, 2, "killed");
+    const struct rpc_session *slow = &net.server->sessions[1], *idle = &net.server->sessions[3],
+                             *other = &net.server->sessions[4];
+    struct wire_header request = to_client(1, 2), reply = to_client(1, 1);
+    request.source = 1;
+    while (slow->held.count == 0)
+        send_and_turn(&raws[1], &request, 20);
+    request.source = 3;
+    for (size_t left = free_objects(); left > 0; left = free_objects())
+        send_and_turn(&raws[3], &request, left < 100 ? left : 100);
+    ck_assert_uint_gt(idle->held.count, 1000);
+    ck_assert_uint_eq(ends[0].left_count, 1);
+    reply.kind = WIRE_REPLY;
+    reply.source = 4;
+    reply.left_us = 0;
+    request.source = 1;
+    if (_i == 0)
+        send_and_turn(&raws[1], &request, 1);
+    else
+        send_and_turn(&raws[4], &reply, 1);
+    UNTIL(ends[0].left_count >= 2, rpc_turn(net.server, net_in_ms(1)));
+    ck_assert(slow->is_live && other->is_live);
+    ck_assert_uint_eq(ends[0].left, 3);
+    ck_assert_int_eq(ends[0].why, STATUS_INVALID);
+    ck_assert_str_eq(ends[0].text, "its answers are not taken");
+    for (unsigned i = 0; i < 100; i++)
+        send_and_turn(&raws[3], &request, 1);
+    while (slow->held.count > 0)
+        raw_expect(&raws[1], WIRE_BYE, "");
+    ck_assert(slow->is_live && other->is_live);
+    ck_assert_uint_eq(ends[0].left_count, 2);
+    for (unsigned i = 1; i <= 4; i++)
+        raw_close(&raws[i]);
+    net_free(&net);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rpc_forward");
@@ -348,6 +410,7 @@ int main(void)
     tcase_add_test(bad, test_a_destination_takes_nothing);
     tcase_add_test(bad, test_no_room_for_a_body);
     tcase_add_test(bad, test_no_room_for_an_answer);
+    tcase_add_loop_test(bad, test_a_client_that_reads_nothing, 0, 2);
     tcase_set_timeout(bad, 60);
     suite_add_tcase(suite, bad);
     return suite_run(suite);

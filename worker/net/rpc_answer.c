@@ -2,8 +2,9 @@
  *
  * A request object lives from its arrival to the moment its answer has left. While it is open it holds the
  * peer's frames; once answered, the answer's. An answer that finds its peer's queue full waits (rpc_send.c).
- * When the pool of requests is used up, the peer who leaves the most answers untaken loses its session, and
- * so does one who asks for more while 60 MiB of answers wait for it. */
+ * When the pool of requests is used up, whatever for, the peer who leaves the most answers untaken loses its
+ * session, and so does one who asks for more while 60 MiB of answers wait for it. What the lowest server says
+ * to a client in another's name is an answer too: nobody but the one it is for leaves it untaken. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -23,14 +24,21 @@ void answers_detach(struct rpc *rpc, struct rpc_session *session)
     send_drop_held(rpc, session);
 }
 
-/* The one whose answers fill the pool. */
-static struct rpc_session *slowest(struct rpc *rpc)
+void answers_make_room(struct rpc *rpc)
 {
-    struct rpc_session *most = &rpc->sessions[0];
-    for (size_t i = 1; i < rpc->config.workers; i++)
-        if (rpc->sessions[i].answers_held.messages > most->answers_held.messages)
-            most = &rpc->sessions[i];
-    return most;
+    struct rpc_session *most = NULL;
+    uint32_t messages = 0;
+    for (size_t i = 0; i < rpc->config.workers; i++) {
+        struct rpc_session *session = &rpc->sessions[i];
+        if (!session->is_live || session->answers_held.messages <= messages)
+            continue;
+        most = session;
+        messages = session->answers_held.messages;
+    }
+    if (most == NULL)
+        return;
+    send_drop_held(rpc, most);
+    session_lose_slow(rpc, most);
 }
 
 /* ---- answering ---- */
@@ -138,12 +146,6 @@ static struct rpc_request *open_request(struct rpc *rpc, struct rpc_session *ses
                                         struct rpc_arrival *arrival)
 {
     struct rpc_request *request = request_take(rpc, arrival->frames);
-    if (request == NULL) {
-        struct rpc_session *slow = slowest(rpc);
-        session_end(rpc, slow, STATUS_INVALID, STATUS_PEER_DIED, "its answers are not taken");
-        rpc->counters.bad++;
-        request = slow == session ? NULL : request_take(rpc, arrival->frames);
-    }
     if (request == NULL)
         return NULL;
     request->session = session;

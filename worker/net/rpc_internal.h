@@ -152,7 +152,9 @@ struct rpc_session {
     struct rpc_socket *socket;
     uint16_t worker;
     uint8_t role;
-    bool is_live, was_live, is_lost; /* lost: found dead while sending; the next turn ends it */
+    bool is_live, was_live;
+    bool is_lost;        /* found dead while sending, or see the next; the next turn ends it */
+    bool leaves_answers; /* why it is lost: see answers_make_room */
     bool is_self;
     bool is_forwarded; /* a client's with a client: by way of the lowest server. incarnation 0: not known */
     bool passes;       /* the lowest server's: it has sent to a client, or a client to it */
@@ -315,6 +317,8 @@ bool session_is_awaited(const struct rpc_socket *socket);
 
 /* A send found the peer gone; it is ended in the next turn, outside of the caller's work. */
 void session_lose(struct rpc *rpc, struct rpc_session *session);
+/* The same of one that leaves its answers untaken, and of that session alone where it is forwarded. */
+void session_lose_slow(struct rpc *rpc, struct rpc_session *session);
 void sessions_reap(struct rpc *rpc);
 
 /* Ends a session: BYE, its calls of us detached, our calls of it completed with `call_status`, `left`. */
@@ -362,6 +366,8 @@ void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum sta
 void answers_serve_echo(struct rpc *rpc);
 void answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
 void answers_detach(struct rpc *rpc, struct rpc_session *session); /* its peer is gone */
+/* The pool is used up: gives back what waits for the peer that leaves the most answers untaken; it is lost. */
+void answers_make_room(struct rpc *rpc);
 
 /* ---- rpc_body.c ---- */
 
@@ -426,7 +432,8 @@ void send_free_leaving(struct rpc_request *request);
 enum status requests_new(struct rpc *rpc);
 void requests_free(struct rpc *rpc);
 void request_tell_answered(struct rpc_request *request); /* rpc_on_answer's, once */
-/* An object out of the pool, with the frames moved into it. NULL: none is left. */
+/* An object out of the pool, with the frames moved into it; when none is left, the peer that leaves the most
+ * answers untaken pays. NULL: nobody leaves any. */
 struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames);
 void request_give_back(struct rpc *rpc, struct rpc_request *request);
 void request_release(struct rpc_request *request); /* its frames, and its body */

@@ -50,6 +50,8 @@ void requests_free(struct rpc *rpc)
 
 struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames)
 {
+    if (rpc->free_requests == NULL)
+        answers_make_room(rpc);
     struct rpc_request *request = rpc->free_requests;
     if (request == NULL)
         return NULL;

@@ -130,6 +130,16 @@ static enum status build(const struct rpc *rpc, const struct rpc_session *sessio
     return STATUS_OK;
 }
 
+/* Whether what is sent now may go at once. STATUS_AGAIN: it has to wait behind something; STATUS_NOT_FOUND:
+ * the session is lost, and what went before in it may be. */
+static enum status way_out(struct rpc *rpc, struct rpc_session *session)
+{
+    const struct rpc_session *link = session_link(rpc, session);
+    if (session->is_lost || link->is_lost)
+        return STATUS_NOT_FOUND;
+    return session->is_self || link->held.count > 0 || !link->is_live ? STATUS_AGAIN : STATUS_OK;
+}
+
 /* ---- pieces ---- */
 
 static enum status build_piece(uint32_t peer, struct wire_header *header, struct endpoint_message *out)
@@ -161,7 +171,7 @@ static enum status send_pieces(struct rpc *rpc, struct rpc_session *session, con
     struct rpc_session *link = session_link(rpc, session);
     struct wire_header piece = piece_header(rpc, header);
     uint64_t *offset = &piece.args[PIECE_OFFSET];
-    enum status status = link->held.count > 0 ? STATUS_AGAIN : STATUS_OK;
+    enum status status = way_out(rpc, session);
     *out = NULL;
     while (status == STATUS_OK && *offset < header->body_bytes) {
         struct endpoint_message message;
@@ -265,10 +275,10 @@ static void hold(struct rpc *rpc, struct rpc_session *session, struct rpc_reques
 /* STATUS_AGAIN: it is to be held. */
 static enum status try_send(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out)
 {
-    struct rpc_session *link = session_link(rpc, session);
-    if (session->is_self || link->held.count > 0 || !link->is_live)
-        return STATUS_AGAIN;
-    enum status status = endpoint_send(link->socket->endpoint, out);
+    enum status status = way_out(rpc, session);
+    if (status != STATUS_OK)
+        return status;
+    status = endpoint_send(session_link(rpc, session)->socket->endpoint, out);
     rpc->counters.sent += status == STATUS_OK;
     return status;
 }
@@ -542,8 +552,9 @@ void send_flush(struct rpc *rpc)
         return;
     for (size_t i = 0; i < rpc->config.workers; i++) {
         struct rpc_session *session = &rpc->sessions[i];
-        enum status status =
-            session->is_live && !session->is_forwarded ? flush_link(rpc, session) : STATUS_OK;
+        enum status status = session->is_live && !session->is_forwarded && !session->is_lost
+                                 ? flush_link(rpc, session)
+                                 : STATUS_OK;
         if (status != STATUS_OK && status != STATUS_AGAIN)
             session_lose(rpc, session);
     }

@@ -86,7 +86,7 @@ static void close_session(struct rpc *rpc, struct rpc_session *session)
     session->is_live = false;
     if (session->is_lost)
         rpc->lost_count--;
-    session->is_lost = false;
+    session->is_lost = session->leaves_answers = false;
     if (session->is_forwarded)
         return;
     if (session->socket->dialed != NULL) {
@@ -131,21 +131,42 @@ void session_end_quietly(struct rpc *rpc, struct rpc_session *session, enum stat
     finish_session(rpc, session, why, STATUS_PEER_DIED, text, false);
 }
 
+static void lose(struct rpc *rpc, struct rpc_session *session)
+{
+    assert(!session->is_self);
+    if (!session->is_live || session->is_lost)
+        return;
+    session->is_lost = true;
+    rpc->lost_count++;
+}
+
 void session_lose(struct rpc *rpc, struct rpc_session *session)
 {
-    struct rpc_session *link = session_link(rpc, session);
-    assert(!link->is_self);
-    if (!link->is_live || link->is_lost)
-        return;
-    link->is_lost = true;
-    rpc->lost_count++;
+    if (!session->is_lost)
+        lose(rpc, session_link(rpc, session));
+}
+
+void session_lose_slow(struct rpc *rpc, struct rpc_session *session)
+{
+    session->leaves_answers |= !session->is_lost;
+    lose(rpc, session);
+}
+
+static void end_bad(struct rpc *rpc, struct rpc_session *session, const char *text)
+{
+    rpc->counters.bad++;
+    session_end(rpc, session, STATUS_INVALID, STATUS_PEER_DIED, text);
 }
 
 void sessions_reap(struct rpc *rpc)
 {
-    for (size_t i = 0; i < rpc->config.workers && rpc->lost_count > 0; i++)
-        if (rpc->sessions[i].is_lost)
-            session_end(rpc, &rpc->sessions[i], STATUS_PEER_DIED, STATUS_PEER_DIED, "its connection is gone");
+    for (size_t i = 0; i < rpc->config.workers && rpc->lost_count > 0; i++) {
+        struct rpc_session *session = &rpc->sessions[i];
+        if (session->is_lost && session->leaves_answers)
+            end_bad(rpc, session, "its answers are not taken");
+        else if (session->is_lost)
+            session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, "its connection is gone");
+    }
 }
 
 void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text)
@@ -153,12 +174,6 @@ void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text)
     struct rpc_session *session = session_of(rpc, worker);
     if (session != NULL)
         session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, text);
-}
-
-static void end_bad(struct rpc *rpc, struct rpc_session *session, const char *text)
-{
-    rpc->counters.bad++;
-    session_end(rpc, session, STATUS_INVALID, STATUS_PEER_DIED, text);
 }
 
 void rpc_reject_worker(struct rpc *rpc, uint16_t worker, const char *format, ...)
