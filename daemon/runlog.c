@@ -201,7 +201,7 @@ static enum status append_record(struct runlog *log, const struct line *json, co
     enum status status = STATUS_OK;
     if (log->replay != NULL)
         status = replay_compare(log->replay, json, &has_json, error);
-    bool has_text = text == NULL || (has_json && replay_has_text(log->replay, text));
+    bool has_text = text == NULL || (has_json && replay_has_text(log->replay, json, text));
     if (status == STATUS_OK && !has_json)
         status = append_json(log, json, error);
     return status == STATUS_OK && !has_text ? append_text(log, text, error) : status;

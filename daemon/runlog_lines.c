@@ -341,11 +341,11 @@ void line_language_finish(struct line *line, const char *why, uint64_t updates,
 
 struct line_key line_key_of_json(const char *text)
 {
-    uint64_t number;
+    uint64_t number, epoch;
     if (sscanf(text, "{\"update\":%20" SCNu64 ",", &number) == 1)
-        return (struct line_key){LINE_UPDATE, number};
-    if (sscanf(text, "{\"epoch\":%*[0-9],\"update\":%20" SCNu64 ",", &number) == 1)
-        return (struct line_key){LINE_EPOCH, number};
+        return (struct line_key){.kind = LINE_UPDATE, .number = number};
+    if (sscanf(text, "{\"epoch\":%20" SCNu64 ",\"update\":%20" SCNu64 ",", &epoch, &number) == 2)
+        return (struct line_key){.kind = LINE_EPOCH, .number = number, .epoch = epoch};
     return (struct line_key){.kind = LINE_OTHER};
 }
 
@@ -353,9 +353,9 @@ struct line_key line_key_of_text(const char *text)
 {
     uint64_t number;
     if (sscanf(text, "Update %20" SCNu64 "\t", &number) == 1)
-        return (struct line_key){LINE_UPDATE, number};
+        return (struct line_key){.kind = LINE_UPDATE, .number = number};
     if (sscanf(text, "Epoch %20" SCNu64 "\t", &number) == 1)
-        return (struct line_key){LINE_EPOCH, number};
+        return (struct line_key){.kind = LINE_EPOCH, .number = number, .epoch = number};
     return (struct line_key){.kind = LINE_OTHER};
 }
 

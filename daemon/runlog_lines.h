@@ -69,6 +69,7 @@ enum line_kind { LINE_OTHER, LINE_UPDATE, LINE_EPOCH };
 struct line_key {
     enum line_kind kind;
     uint64_t number; /* of the update; in episodes.log: of the update or epoch */
+    uint64_t epoch;  /* of an epoch's line, in either: its number */
 };
 
 struct line_key line_key_of_json(const char *text);

@@ -20,9 +20,17 @@ struct reader {
     size_t capacity;
 };
 
+/* What a log tells as a whole. */
+struct facts {
+    uint64_t last[LINE_KINDS]; /* the highest number of each kind */
+    struct line_key epoch;     /* of an epoch's line, the one that came last */
+    bool evaluated;            /* of episodes.jsonl: that line tells of an evaluation */
+    uint32_t epoch_lines;      /* so many such lines at the end are of that epoch */
+};
+
 struct replay {
     bool compares;
-    uint64_t json_last[LINE_KINDS], text_last[LINE_KINDS]; /* the highest number of each kind */
+    struct facts of_json, of_text;
     struct reader json;
     bool reaches_back;    /* it has older lines than some that was computed again */
     struct line_key next; /* of the line in json.text; LINE_OTHER: the file is at its end */
@@ -67,8 +75,19 @@ static enum status cut_torn_line(struct reader *reader, off_t whole, const char 
     return STATUS_OK;
 }
 
-/* Reads all of it for the highest number of each kind. */
-static enum status scan(struct reader *reader, struct line_key (*key_of)(const char *), uint64_t *last,
+static void learn(struct facts *facts, struct line_key key, const char *text)
+{
+    size_t bytes;
+    if (key.number > facts->last[key.kind])
+        facts->last[key.kind] = key.number;
+    if (key.kind != LINE_EPOCH)
+        return;
+    facts->epoch_lines = key.epoch == facts->epoch.epoch ? facts->epoch_lines + 1 : 1;
+    facts->epoch = key;
+    facts->evaluated = line_evaluated(text, &bytes);
+}
+
+static enum status scan(struct reader *reader, struct line_key (*key_of)(const char *), struct facts *facts,
                         const char *path, const char *name, struct error *error)
 {
     ssize_t length;
@@ -76,9 +95,7 @@ static enum status scan(struct reader *reader, struct line_key (*key_of)(const c
     while ((length = reader_next(reader)) > 0) {
         if (reader->text[length - 1] != '\n')
             return cut_torn_line(reader, whole, path, name, error);
-        struct line_key key = key_of(reader->text);
-        if (key.number > last[key.kind])
-            last[key.kind] = key.number;
+        learn(facts, key_of(reader->text), reader->text);
         whole += length;
     }
     return ferror(reader->file) ? error_set_errno(error, errno, "cannot read %s/%s", path, name) : STATUS_OK;
@@ -92,7 +109,7 @@ static enum status scan_text(struct replay *replay, int dir_fd, const char *path
     struct reader text = {0};
     enum status status = reader_open(&text, dir_fd, path, name, error);
     if (status == STATUS_OK)
-        status = scan(&text, line_key_of_text, replay->text_last, path, name, error);
+        status = scan(&text, line_key_of_text, &replay->of_text, path, name, error);
     reader_close(&text);
     return status;
 }
@@ -109,7 +126,7 @@ static enum status scan_json(struct replay *replay, int dir_fd, const char *path
     static const char name[] = "episodes.jsonl";
     enum status status = reader_open(&replay->json, dir_fd, path, name, error);
     if (status == STATUS_OK)
-        status = scan(&replay->json, line_key_of_json, replay->json_last, path, name, error);
+        status = scan(&replay->json, line_key_of_json, &replay->of_json, path, name, error);
     if (status != STATUS_OK)
         return status;
     rewind(replay->json.file);
@@ -145,13 +162,26 @@ void replay_close(struct replay *replay)
 
 uint64_t replay_last_update(const struct replay *replay)
 {
-    return replay->json_last[LINE_UPDATE];
+    return replay->of_json.last[LINE_UPDATE];
 }
 
-bool replay_has_text(const struct replay *replay, const struct line *line)
+/* Both logs tell of the same epochs in the same order, but for what a kill between the two left out. */
+static bool lost_last_epoch(const struct replay *replay)
 {
-    struct line_key key = line_key_of_text(line->text);
-    return key.number <= replay->text_last[key.kind];
+    const struct facts *json = &replay->of_json, *text = &replay->of_text;
+    return json->epoch.epoch != text->epoch.epoch || json->epoch_lines > text->epoch_lines;
+}
+
+bool replay_has_text(const struct replay *replay, const struct line *json, const struct line *text)
+{
+    const struct facts *facts = &replay->of_json;
+    const struct line_key key = line_key_of_json(json->text), text_key = line_key_of_text(text->text);
+    size_t bytes;
+    if (text_key.number > replay->of_text.last[text_key.kind])
+        return false;
+    const bool came_last = key.kind == LINE_EPOCH && key.number == facts->epoch.number &&
+                           line_evaluated(json->text, &bytes) == facts->evaluated;
+    return !came_last || !lost_last_epoch(replay);
 }
 
 /* ---- comparing ---- */
@@ -231,7 +261,7 @@ static void find_further(struct replay *replay, struct line_key key)
 enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error)
 {
     const struct line_key key = line_key_of_json(line->text);
-    *known = key.number <= replay->json_last[key.kind];
+    *known = key.number <= replay->of_json.last[key.kind];
     if (!*known)
         return STATUS_OK;
     for (; replay->next.kind != LINE_OTHER && before(replay->next, key); next_record(replay))

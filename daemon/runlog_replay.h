@@ -33,7 +33,9 @@ uint64_t replay_last_update(const struct replay *replay);
  * STATUS_INTERNAL: they differ; the text names the update and holds where the two part. */
 enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error);
 
-/* Whether episodes.log tells of what a line of it is about. */
-bool replay_has_text(const struct replay *replay, const struct line *line);
+/* Whether episodes.log has the line `text`, whose like `json` episodes.jsonl has. Of an epoch that it tells
+ * of in some other line it is taken to have this one, too, unless this one came last: then a kill may have
+ * come between the two files. */
+bool replay_has_text(const struct replay *replay, const struct line *json, const struct line *text);
 
 #endif

@@ -282,6 +282,65 @@ START_TEST(an_epoch_that_was_cut_short_ends_again)
 }
 END_TEST
 
+/* Cuts the last line off the log for people, as if the supervisor had been killed between the two files. */
+static void lose_last_text(void)
+{
+    char *text = file_read(workplace.log);
+    size_t length = strlen(text) - 1;
+    while (length > 0 && text[length - 1] != '\n')
+        length--;
+    ck_assert_int_eq(truncate(workplace.log, (off_t)length), 0);
+    free(text);
+}
+
+/* What a run that goes on from update 2 logs of epoch 2: its end, which an earlier end of the job cuts short,
+ * or the epoch's own. */
+static void go_on_to_epoch(const struct control_epoch *epoch)
+{
+    resume(2);
+    for (uint64_t number = 3; number <= epoch->update; number++)
+        log_update(number);
+    ck_assert_int_eq(runlog_epoch(runlog, epoch, &error), STATUS_OK);
+    close_log();
+}
+
+static void expect_text_is(const char *wanted)
+{
+    char *text = file_read(workplace.log);
+    ck_assert_str_eq(text, wanted);
+    free(text);
+}
+
+/* The second line of an epoch: behind the one of an end that cut it short; of an end that cuts it short in
+ * the midst of the log; behind one without its evaluation. Lost in the log for people, it comes with the next
+ * resume, and once. */
+START_TEST(a_lost_second_line_of_an_epoch_is_written)
+{
+    struct control_epoch whole = epoch_of(2, 4), cut = epoch_of(2, 4), bare = epoch_of(2, 0);
+    const struct control_epoch *const firsts[] = {&cut, &whole, &bare}, *const seconds[] = {&whole, &cut,
+                                                                                            &whole};
+    cut.update = 3;
+    cut.loss = 0.25;
+    open_log();
+    log_updates(1, 2);
+    close_log();
+    go_on_to_epoch(firsts[_i]);
+    go_on_to_epoch(seconds[_i]);
+    char *wanted = file_read(workplace.log);
+    ck_assert_uint_eq(text_count(wanted, "Epoch 2\t"), 2);
+    lose_last_text();
+    char *lost = file_read(workplace.log);
+    go_on_to_epoch(firsts[_i]); /* whose own line is there */
+    expect_text_is(lost);
+    for (unsigned again = 0; again < 2; again++) {
+        go_on_to_epoch(seconds[_i]);
+        expect_text_is(wanted);
+    }
+    free(wanted);
+    free(lost);
+}
+END_TEST
+
 /* An earlier end than before cuts an epoch short in the midst of what is logged: it is told, and once only.
  */
 START_TEST(an_earlier_end_cuts_an_epoch_short)
@@ -466,6 +525,7 @@ int main(void)
     tcase_add_test(resumed, the_two_files_may_differ_by_a_line);
     tcase_add_test(resumed, an_epoch_that_was_cut_short_ends_again);
     tcase_add_test(resumed, an_earlier_end_cuts_an_epoch_short);
+    tcase_add_loop_test(resumed, a_lost_second_line_of_an_epoch_is_written, 0, 3);
     tcase_add_loop_test(resumed, other_numbers_than_before_are_an_error, 0, 6);
     tcase_add_loop_test(resumed, an_evaluation_may_be_missing_on_either_side, 0, 2);
     tcase_add_loop_test(resumed, rules_that_do_not_repeat_are_not_compared, 0, 2);
