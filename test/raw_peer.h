@@ -77,10 +77,15 @@ static inline bool raw_receive(struct raw *raw, struct answer *answer, unsigned 
     return true;
 }
 
+static inline void raw_await(struct raw *raw, struct answer *answer)
+{
+    UNTIL(raw_receive(raw, answer, 1), (void)0);
+}
+
 static inline void raw_expect(struct raw *raw, enum wire_kind kind, const char *text)
 {
     struct answer answer;
-    ck_assert(raw_receive(raw, &answer, 5000));
+    raw_await(raw, &answer);
     ck_assert_int_eq(answer.header.kind, kind);
     ck_assert_msg(strstr(answer.text, text) != NULL, "\"%s\" does not say \"%s\"", answer.text, text);
 }

@@ -182,7 +182,7 @@ START_TEST(test_bad_message_to_a_client)
     turn_some();
     raw_expect(&raw, WIRE_REPLY, "");
     raw_expect(&raw, WIRE_REQUEST, "");
-    ck_assert(raw_receive(&raw, &answer, 5000));
+    raw_await(&raw, &answer);
     ck_assert_int_eq(answer.header.kind, WIRE_BYE);
     ck_assert_uint_eq(answer.header.source, 1);
     ck_assert_ptr_nonnull(strstr(answer.text, bad_messages[_i].says));

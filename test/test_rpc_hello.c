@@ -285,7 +285,7 @@ static uint64_t time_left_of_call(struct net *net, struct raw *raw, struct monot
     enum status status =
         rpc_call_async(net->server, 1, METHOD_RUN_EPISODE, &(struct rpc_message){0}, deadline, &call, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
-    ck_assert(raw_receive(raw, &answer, 5000));
+    raw_await(raw, &answer);
     ck_assert_int_eq(answer.header.kind, WIRE_REQUEST);
     future_release(call);
     return answer.header.left_us;
