@@ -34,7 +34,8 @@ enum status runlog_reopen(struct runlog *log, struct error *error);
 
 /* The start's line, or that of a resume after update `update` (daemon/runlog_replay.h), which reads the logs
  * first; the lines of an episode, update or epoch; and the end's. STATUS_IO names the file; nothing torn
- * stays. STATUS_INTERNAL: a resumed run computed other numbers than it had before. */
+ * stays. STATUS_INTERNAL: a resumed run computed other numbers than it had before; STATUS_INVALID: because
+ * /stop changed (daemon/runlog_replay.h). */
 enum status runlog_start(struct runlog *log, struct error *error);
 enum status runlog_resume(struct runlog *log, uint64_t update, struct error *error);
 enum status runlog_episode(struct runlog *log, const struct control_episode *record, struct error *error);

@@ -159,7 +159,7 @@ void line_update_json(struct line *line, const struct control_update *r)
     add(line, ",\"losses\":[");
     for (uint32_t i = 0; i < r->trainers; i++)
         add_number(line, i > 0 ? "," : "", r->losses[i], ALL_DIGITS);
-    add_number(line, "],\"lr\":", r->lr, ALL_DIGITS);
+    add_number(line, "]," LINE_LR, r->lr, ALL_DIGITS);
     add(line, ",\"samples\":%" PRIu64 ",\"late\":%" PRIu64 ",\"version\":%" PRIu64, r->samples, r->late,
         r->update);
     add_timing(line);
@@ -224,7 +224,7 @@ void line_language_update_json(struct line *line, const struct control_update *r
     begin(line);
     add(line, "{\"update\":%" PRIu64, r->update);
     add_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
-    add_number(line, ",\"lr\":", r->lr, ALL_DIGITS);
+    add_number(line, "," LINE_LR, r->lr, ALL_DIGITS);
     add(line, ",\"samples\":%" PRIu64, r->samples);
     add_timing(line);
     add_number(line, ",\"round_s\":", r->timing.round_s, 6);

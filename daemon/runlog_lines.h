@@ -29,6 +29,9 @@ struct line {
 /* Begins that stand in front of the member `timing`, which is the last of every object. */
 #define LINE_TIMING ",\"timing\":{"
 
+/* Begins the learning rate of an update's line, behind its losses. */
+#define LINE_LR "\"lr\":"
+
 /* One line each, ended by '\n', for episodes.jsonl and for episodes.log. */
 void line_start(struct line *line, const struct job *job);
 void line_resume(struct line *line, const struct job *job, uint64_t update);

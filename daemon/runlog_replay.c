@@ -30,6 +30,7 @@ struct facts {
 
 struct replay {
     bool compares;
+    bool linear; /* the learning rate hangs on the job's end */
     struct facts of_json, of_text;
     struct reader json;
     bool reaches_back;    /* it has older lines than some that was computed again */
@@ -140,6 +141,7 @@ enum status replay_open(struct replay **out, int dir_fd, const char *path, const
     struct replay *replay = calloc(1, sizeof *replay);
     if (replay == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory to read the logs");
+    replay->linear = job->optimizer.schedule == JOB_SCHEDULE_LINEAR;
     replay->compares = job->server.round.rule == JOB_ROUND_ALL;
     enum status status = scan_text(replay, dir_fd, path, error);
     if (status == STATUS_OK)
@@ -227,10 +229,26 @@ static int excerpt_bytes(const char *text)
     return (int)(bytes < EXCERPT_BYTES ? bytes : EXCERPT_BYTES);
 }
 
-static enum status tell_difference(const char *there, const struct line *line, struct error *error)
+/* The first line behind the checkpoint already has another rate: nothing else has changed by then. */
+static enum status tell_other_end(const struct replay *replay, const char *now, const char *was,
+                                  uint64_t update, struct error *error)
 {
-    const char *now = line->text;
+    const size_t name = strlen(LINE_LR);
+    return error_set(error, STATUS_INVALID,
+                     "update %" PRIu64
+                     ", computed again, has another learning rate than in the log: it is now %.*s, it was "
+                     "%.*s; where the schedule is \"linear\" it hangs on the job's end: expected the former "
+                     "/stop until a checkpoint is as far as the log, at update %" PRIu64,
+                     update, (int)strcspn(now + name, ","), now + name, (int)strcspn(was + name, ","),
+                     was + name, replay_last_update(replay));
+}
+
+static enum status tell_difference(const struct replay *replay, const struct line *line, struct error *error)
+{
+    const char *now = line->text, *there = replay->json.text;
     const size_t at = parting(there, now);
+    if (replay->linear && strncmp(now + at, LINE_LR, strlen(LINE_LR)) == 0)
+        return tell_other_end(replay, now + at, there + at, line_key_of_json(now).number, error);
     return error_set(error, STATUS_INTERNAL,
                      "update %" PRIu64
                      ", computed again, is not what the log says: it is now %.*s, it was %.*s",
@@ -272,7 +290,7 @@ enum status replay_compare(struct replay *replay, const struct line *line, bool 
     }
     while (is_next(replay, key)) {
         if (replay->compares && !same(replay->json.text, line->text))
-            return tell_difference(replay->json.text, line, error);
+            return tell_difference(replay, line, error);
         *known = !adds_evaluation(line->text, replay->json.text);
         if (*known)
             return STATUS_OK;

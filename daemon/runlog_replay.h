@@ -30,7 +30,8 @@ uint64_t replay_last_update(const struct replay *replay);
 
 /* Compares a line for episodes.jsonl with the one that is there; lines come in the order of the file. *known:
  * it is there, and not to be written; one that was moved away with an older file is taken to be.
- * STATUS_INTERNAL: they differ; the text names the update and holds where the two part. */
+ * STATUS_INTERNAL: they differ; the text names the update and holds where the two part. STATUS_INVALID: in
+ * the learning rate, because the job's end is another and the schedule linear. */
 enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error);
 
 /* Whether episodes.log has the line `text`, whose like `json` episodes.jsonl has. Of an epoch that it tells

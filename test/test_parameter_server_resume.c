@@ -188,6 +188,24 @@ START_TEST(numbers_that_differ_end_the_job)
 }
 END_TEST
 
+/* The job's end has a say in every update's learning rate: it may change where the log ends. */
+START_TEST(another_end_of_a_linear_schedule_waits_for_the_log)
+{
+    const char *former[] = {"/stop/updates=5", "/checkpoint/every=4", "/optimizer/schedule=linear", NULL};
+    const char *other[] = {"/stop/updates=7", "/checkpoint/every=4", "/optimizer/schedule=linear", NULL};
+    char command[256], path[192];
+    server_run(workplace.run_dir, former, false);
+    snprintf(command, sizeof command, "rm -r '%s'", place(path, "run", "checkpoints/00000005"));
+    ck_assert_int_eq(system(command), 0);
+    server_start(workplace.run_dir, other, true, NULL);
+    expect_said(server_end(78),
+                "expected the former /stop until a checkpoint is as far as the log, at update 5");
+    server_run(workplace.run_dir, former, true);
+    server_run(workplace.run_dir, other, true);
+    ck_assert_uint_eq(last_update(), 7);
+}
+END_TEST
+
 /* Segments are files too, to the limit that stands for a full disk: hence bytes through messages. */
 START_TEST(a_full_disk_ends_the_job_and_spares_what_is_saved)
 {
@@ -258,6 +276,7 @@ int main(void)
     tcase_add_test(resumed, a_finished_run_gets_a_later_end);
     tcase_add_test(resumed, a_run_gets_an_earlier_end);
     tcase_add_test(resumed, numbers_that_differ_end_the_job);
+    tcase_add_test(resumed, another_end_of_a_linear_schedule_waits_for_the_log);
     tcase_add_test(resumed, a_full_disk_ends_the_job_and_spares_what_is_saved);
     tcase_add_test(resumed, another_job_is_refused);
     tcase_add_test(resumed, where_no_run_is_none_is_resumed);

@@ -411,6 +411,27 @@ START_TEST(other_numbers_than_before_are_an_error)
 }
 END_TEST
 
+/* Another end of the job is another learning rate, where that falls to nothing by then: the job's fault. */
+START_TEST(another_end_of_a_linear_schedule_is_told_as_such)
+{
+    struct control_update record = update_of(4);
+    job.optimizer.schedule = JOB_SCHEDULE_LINEAR;
+    open_log();
+    log_updates(1, 5);
+    close_log();
+    resume(3);
+    record.lr = _i == 0 ? 0.25 : record.lr;
+    record.loss = _i == 1 ? 0.5 : record.loss;
+    ck_assert_int_eq(runlog_update(runlog, &record, &error), _i == 0 ? STATUS_INVALID : STATUS_INTERNAL);
+    if (_i == 0)
+        ck_assert_str_eq(
+            error.text,
+            "update 4, computed again, has another learning rate than in the log: it is now 0.25, it "
+            "was 0.125; where the schedule is \"linear\" it hangs on the job's end: expected the "
+            "former /stop until a checkpoint is as far as the log, at update 5");
+}
+END_TEST
+
 /* A job's last epoch is evaluated in any case: the log keeps what one of its two ends evaluated, once, and
  * holds the rest of the line to what it was. */
 START_TEST(an_evaluation_may_be_missing_on_either_side)
@@ -527,6 +548,7 @@ int main(void)
     tcase_add_test(resumed, an_earlier_end_cuts_an_epoch_short);
     tcase_add_loop_test(resumed, a_lost_second_line_of_an_epoch_is_written, 0, 3);
     tcase_add_loop_test(resumed, other_numbers_than_before_are_an_error, 0, 6);
+    tcase_add_loop_test(resumed, another_end_of_a_linear_schedule_is_told_as_such, 0, 2);
     tcase_add_loop_test(resumed, an_evaluation_may_be_missing_on_either_side, 0, 2);
     tcase_add_loop_test(resumed, rules_that_do_not_repeat_are_not_compared, 0, 2);
     tcase_add_test(resumed, a_rotated_log_goes_on);
