@@ -85,14 +85,19 @@ END_TEST
 
 /* ---- who comes after it ---- */
 
+static void join_again(uint16_t worker)
+{
+    struct rpc_config config = end_config(worker);
+    struct error error = {0};
+    config.incarnation = 2;
+    ends[worker] = (struct end){0};
+    ck_assert_int_eq(net_try_join(&net, &config, &net.clients[worker - 1], &error), STATUS_OK);
+}
+
 /* Worker 2 once more. Client 1 has no turn meanwhile: what it is told of the first one's end waits. */
 static void start_again(void)
 {
-    struct rpc_config config = end_config(2);
-    struct error error = {0};
-    config.incarnation = 2;
-    ends[2] = (struct end){0};
-    ck_assert_int_eq(net_try_join(&net, &config, &net.clients[1], &error), STATUS_OK);
+    join_again(2);
 }
 
 /* Another incarnation of the same worker is another peer. */
@@ -179,25 +184,96 @@ START_TEST(test_a_client_takes_only_what_is_meant_for_it)
 }
 END_TEST
 
-/* Whoever has never heard of the other cannot say which one it means. What it called the wrong one has no
- * part in what it calls later. */
-START_TEST(test_requests_before_either_was_heard_of)
+/* Whoever has not heard of the other yet cannot say which one it means: it is the one with whom something
+ * went through the server before, in whichever direction, or the first that came. */
+static void ask_before_it_joins(void)
+{
+    start(1, NULL);
+    (void)ask(1, 2, DO_KEEP, 1, NULL, 0);
+    rpc_turn(client(1), net_in_ms(1));
+    rpc_turn(net.server, net_in_ms(1));
+    join(2, NULL);
+}
+
+static void ask_it(void)
 {
     start(2, NULL);
-    struct future *first = ask(1, 2, DO_KEEP, 1, NULL, 0);
+    (void)ask(1, 2, DO_KEEP, 1, NULL, 0);
     rpc_turn(client(1), net_in_ms(1));
     UNTIL(ends[2].kept != NULL, (rpc_turn(net.server, net_in_ms(1)), rpc_turn(client(2), net_in_ms(1))));
-    ck_assert_uint_eq(ends[2].calls, 1);
+}
+
+static void be_asked_by_it(void)
+{
+    start(2, NULL);
+    const uint64_t received = counters_of(net.server).received;
+    (void)ask(2, 1, DO_ANSWER, 1, NULL, 0);
+    UNTIL(counters_of(net.server).received > received, rpc_turn(net.server, net_in_ms(1)));
+}
+
+/* It is asked when it is gone, and nobody is there yet. */
+static void ask_the_gone(void)
+{
+    start(2, NULL);
     end_by_its_own_bye();
+    UNTIL(ends[0].left_count != 0, rpc_turn(net.server, net_in_ms(1)));
+    const uint64_t received = counters_of(net.server).received;
+    (void)ask(1, 2, DO_KEEP, 1, NULL, 0);
+    UNTIL(counters_of(net.server).received > received, rpc_turn(net.server, net_in_ms(1)));
+}
+
+static void (*const meet_worker_2[])(void) = {ask_before_it_joins, ask_it, be_asked_by_it, ask_the_gone};
+
+START_TEST(test_requests_before_it_was_heard_of)
+{
+    meet_worker_2[_i]();
+    if (client(2) != NULL)
+        end_by_its_own_bye();
     start_again();
-    struct future *second = ask(1, 2, DO_ANSWER, 2, NULL, 0);
-    net_expect_failure(&net, first, STATUS_PEER_DIED, "killed by signal 9");
-    net_expect_failure(&net, second, STATUS_PEER_DIED, "killed by signal 9");
+    net_expect_failure(&net, ask(1, 2, DO_KEEP, 2, NULL, 0), STATUS_PEER_DIED, "");
     turn_some();
+    ck_assert_uint_eq(ends[2].calls, 0);
+    ck_assert(!client(2)->sessions[1].was_live);
     expect_answer(ask(2, 1, DO_ANSWER, 1, NULL, 0), 1);
     for (unsigned i = 1; i <= 3; i++)
         expect_answer(ask(1, 2, DO_ANSWER, i, NULL, 0), i);
     ck_assert_uint_eq(counters_of(client(2)).duplicates, 0);
+    ck_assert_uint_eq(ends[1].left_count, 1);
+    net_free(&net);
+}
+END_TEST
+
+/* Whoever had nothing to do with the dead is not told of its end, which it would take for the successor's. */
+START_TEST(test_the_first_request_reaches_the_successor)
+{
+    start(3, NULL);
+    expect_answer(ask(1, 3, DO_ANSWER, 1, NULL, 0), 1);
+    expect_answer(ask(2, 3, DO_ANSWER, 2, NULL, 0), 2);
+    end_by_its_own_bye();
+    start_again();
+    expect_answer(ask(1, 2, DO_ANSWER, 1, NULL, 0), 1);
+    turn_some();
+    ck_assert(client(1)->sessions[2].is_live && client(2)->sessions[1].is_live);
+    ck_assert_uint_eq(ends[1].left_count, 0);
+    ck_assert_uint_eq(ends[3].left_count, 1);
+    net_free(&net);
+}
+END_TEST
+
+/* Whom the dead meant is nothing to their successors. */
+START_TEST(test_two_successors)
+{
+    start(2, NULL);
+    expect_answer(ask(2, 1, DO_ANSWER, 1, NULL, 0), 1);
+    for (unsigned i = 0; i < 2; i++) {
+        rpc_free(net.clients[i], "killed by signal 9", 1000);
+        net.clients[i] = NULL;
+    }
+    join_again(1);
+    join_again(2);
+    expect_answer(ask(2, 1, DO_ANSWER, 1, NULL, 0), 1);
+    expect_answer(ask(1, 2, DO_ANSWER, 1, NULL, 0), 1);
+    ck_assert_uint_eq(ends[1].left_count + ends[2].left_count, 0);
     net_free(&net);
 }
 END_TEST
@@ -216,7 +292,10 @@ int main(void)
     tcase_add_test(after, test_an_answer_meant_for_the_dead);
     tcase_add_test(after, test_a_farewell_meant_for_the_dead);
     tcase_add_test(after, test_a_client_takes_only_what_is_meant_for_it);
-    tcase_add_test(after, test_requests_before_either_was_heard_of);
+    tcase_add_loop_test(after, test_requests_before_it_was_heard_of, 0,
+                        (int)(sizeof meet_worker_2 / sizeof *meet_worker_2));
+    tcase_add_test(after, test_the_first_request_reaches_the_successor);
+    tcase_add_test(after, test_two_successors);
     tcase_set_timeout(after, 60);
     suite_add_tcase(suite, after);
     return suite_run(suite);

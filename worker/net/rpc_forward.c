@@ -13,13 +13,18 @@
  *
  * Between a client's end and the news of it lies what others still send it, and by then its successor may be
  * here. So each message says which incarnation it is meant for, and worker 0 passes it on to no other. Before
- * the first answer nobody can say it: such a message may reach the successor, whose session then is none of
- * its sender's. It stays harmless there because a client's request ids go on from one session with a worker
- * to the next: whatever the successor has seen of them, no later one is taken for a repetition, and no answer
- * for that to another. */
+ * it has heard from the other a client cannot say that. But all that it sends until then is of one session,
+ * the first with that worker, for once that has ended only a call of the other's begins the next, which says
+ * who calls. And worker 0 knows with which incarnation that session is: with the one that is here, was last,
+ * or comes first, when the first message between the two comes by, be it the client's own or a call of the
+ * other's. It keeps that for each pair, and passes on nothing of that session to a successor, where it would
+ * open a session, and whatever a request opens, that its sender has no part in. For the same reason it tells
+ * of an end only those who had something to do with the dead: the others would take it for the end of the
+ * session that they begin, maybe with the successor. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- a client ---- */
@@ -32,9 +37,7 @@ static bool is_client(const struct rpc *rpc, uint16_t worker)
 
 static void begin(struct rpc *rpc, struct rpc_session *session, uint16_t worker, uint32_t incarnation)
 {
-    const uint64_t next_request = session->was_live ? session->next_request : 1;
     session_begin(session, worker, rpc->roster[worker], incarnation);
-    session->next_request = next_request;
     session->is_forwarded = true;
 }
 
@@ -92,7 +95,66 @@ void forward_end_all(struct rpc *rpc)
                                 "the server that passed on its messages is gone");
 }
 
-/* ---- the lowest server ---- */
+/* ---- the lowest server: whom a client means ---- */
+
+/* What is kept of a pair beside an incarnation's number: the two have had nothing to do with each other; or
+ * the one who has not been here yet is meant. */
+enum { NOBODY = 0 };
+static const uint32_t FIRST_TO_COME = UINT32_MAX;
+
+enum status forward_new(struct rpc *rpc)
+{
+    if (!rpc->is_server || rpc->config.worker != 0)
+        return STATUS_OK;
+    rpc->meant = calloc((size_t)rpc->config.workers * rpc->config.workers, sizeof *rpc->meant);
+    return rpc->meant == NULL ? STATUS_NO_MEMORY : STATUS_OK;
+}
+
+void forward_free(struct rpc *rpc)
+{
+    free(rpc->meant);
+}
+
+/* Whom `source` means by `destination` in a message without an addressee. */
+static uint32_t *meant_by(struct rpc *rpc, size_t source, size_t destination)
+{
+    return &rpc->meant[source * rpc->config.workers + destination];
+}
+
+/* A successor has had nothing to do with anyone. */
+void forward_note_joined(struct rpc *rpc, struct rpc_session *session, uint32_t incarnation)
+{
+    if (rpc->meant == NULL)
+        return;
+    if (session->was_live)
+        memset(meant_by(rpc, session->worker, 0), 0, rpc->config.workers * sizeof *rpc->meant);
+    else
+        session->first_incarnation = incarnation;
+}
+
+/* A message of the one or the other comes by. */
+static void note_met(struct rpc *rpc, uint16_t source, uint16_t destination)
+{
+    const struct rpc_session *to = &rpc->sessions[destination];
+    uint32_t *meant = meant_by(rpc, source, destination);
+    if (*meant == NOBODY)
+        *meant = to->was_live ? to->incarnation : FIRST_TO_COME;
+}
+
+/* Whether a message is meant for an incarnation whose session is over: *incarnation. */
+static bool is_for_gone(struct rpc *rpc, const struct wire_header *header, uint32_t *incarnation)
+{
+    const struct rpc_session *to = &rpc->sessions[header->destination];
+    uint32_t meant = *meant_by(rpc, header->source, header->destination);
+    if (meant == FIRST_TO_COME)
+        meant = to->first_incarnation;
+    if (header->addressee != 0)
+        meant = header->addressee;
+    *incarnation = meant;
+    return to->was_live && (meant != to->incarnation || !to->is_live);
+}
+
+/* ---- the lowest server: passing on ---- */
 
 static const char *check_route(const struct rpc *rpc, const struct rpc_session *from,
                                const struct wire_header *header)
@@ -156,14 +218,6 @@ static bool is_of_refused(const struct rpc_session *from, const struct wire_head
            header->destination == from->refused_destination;
 }
 
-/* A message is meant for an incarnation whose session is over: that one. */
-static bool is_for_gone(const struct rpc_session *to, const struct wire_header *header, uint32_t *incarnation)
-{
-    const bool is_for_older = header->addressee != 0 && header->addressee != to->incarnation;
-    *incarnation = is_for_older ? header->addressee : to->incarnation;
-    return is_for_older || (to->was_live && !to->is_live);
-}
-
 static void answer_for_gone(struct rpc *rpc, struct rpc_session *from, uint32_t incarnation,
                             const struct wire_header *header)
 {
@@ -182,9 +236,9 @@ const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct
         return fault;
     }
     struct rpc_session *to = &rpc->sessions[header->destination];
-    from->passes = to->passes = true;
     uint32_t gone;
-    if (is_for_gone(to, header, &gone)) {
+    note_met(rpc, from->worker, header->destination);
+    if (is_for_gone(rpc, header, &gone)) {
         endpoint_release(message);
         answer_for_gone(rpc, from, gone, header);
         return NULL;
@@ -192,8 +246,11 @@ const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct
     to->worker = header->destination;
     enum status status =
         is_of_refused(from, header) ? STATUS_BUSY : send_passing(rpc, to, from->worker, message);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        if (header->kind == WIRE_REQUEST || header->kind == WIRE_PIECE)
+            note_met(rpc, header->destination, from->worker);
         return NULL;
+    }
     endpoint_release(message);
     if (status == STATUS_BUSY)
         return refuse(rpc, from, to, header);
@@ -201,14 +258,14 @@ const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct
     return NULL;
 }
 
-/* Also to those who are not here yet, for whom something may wait. */
+/* Also those who are not here yet, for whom something may wait. */
 void forward_tell_end(struct rpc *rpc, struct rpc_session *gone, const char *text)
 {
-    if (!gone->passes || rpc->is_closing)
+    if (rpc->meant == NULL || rpc->is_closing)
         return;
     for (size_t i = 0; i < rpc->config.workers; i++) {
         struct rpc_session *to = &rpc->sessions[i];
-        if (to != gone && to->passes && (to->is_live || !to->was_live))
+        if (*meant_by(rpc, i, gone->worker) != NOBODY && (to->is_live || !to->was_live))
             say_bye_for(rpc, gone->worker, gone->incarnation, to, text);
     }
 }

@@ -157,8 +157,8 @@ struct rpc_session {
     bool leaves_answers; /* why it is lost: see answers_make_room */
     bool is_self;
     bool is_forwarded; /* a client's with a client: by way of the lowest server. incarnation 0: not known */
-    bool passes;       /* the lowest server's: it has sent to a client, or a client to it */
     uint32_t peer, incarnation;
+    uint32_t first_incarnation; /* the lowest server's: with which it was here first */
     uint64_t next_request;
     struct request_queue open, held;
     struct held_count requests_held; /* by us, for those whose link this is */
@@ -227,6 +227,7 @@ struct rpc {
     size_t listener_count;
 
     struct rpc_session *sessions; /* (config.workers) */
+    uint32_t *meant; /* (config.workers, config.workers), the lowest server's: see rpc_forward.c */
     unsigned lost_count;
     struct peer_slot *peers; /* open addressing, a power of two of slots, at most half full */
     uint32_t peers_mask;
@@ -366,7 +367,8 @@ void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum sta
 void answers_serve_echo(struct rpc *rpc);
 void answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
 void answers_detach(struct rpc *rpc, struct rpc_session *session); /* its peer is gone */
-/* The pool is used up: gives back what waits for the peer that leaves the most answers untaken; it is lost. */
+/* The pool is used up: what waits for the peer that leaves the most answers untaken is given back, and the
+ * peer is lost. */
 void answers_make_room(struct rpc *rpc);
 
 /* ---- rpc_body.c ---- */
@@ -391,10 +393,15 @@ struct rpc_session *forward_begin(struct rpc *rpc, uint16_t worker);
 struct rpc_session *forward_find(struct rpc *rpc, const struct wire_header *header, const char **fault);
 /* A client: the session with the lowest server has ended. */
 void forward_end_all(struct rpc *rpc);
+/* The lowest server: what it knows of whom clients mean; and that an incarnation has joined, before the
+ * session with it begins. For others they do nothing. */
+enum status forward_new(struct rpc *rpc);
+void forward_free(struct rpc *rpc);
+void forward_note_joined(struct rpc *rpc, struct rpc_session *session, uint32_t incarnation);
 /* A server: passes on a message for another worker, and takes it over. What the sender did wrong, or NULL. */
 const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct wire_header *header,
                          struct endpoint_message *message);
-/* A server: tells the clients that a client's session has ended. */
+/* A server: tells the clients that had to do with it that a client's session has ended. */
 void forward_tell_end(struct rpc *rpc, struct rpc_session *gone, const char *text);
 
 /* ---- rpc_self.c ---- */

@@ -16,7 +16,9 @@
 enum status sessions_new(struct rpc *rpc)
 {
     rpc->sessions = calloc(rpc->config.workers, sizeof *rpc->sessions);
-    return rpc->sessions == NULL ? STATUS_NO_MEMORY : peers_new(rpc);
+    if (rpc->sessions == NULL || forward_new(rpc) != STATUS_OK)
+        return STATUS_NO_MEMORY;
+    return peers_new(rpc);
 }
 
 /* A session that never was is not touched. */
@@ -31,6 +33,7 @@ static void release_session(struct rpc_session *session)
 void sessions_free(struct rpc *rpc)
 {
     peers_free(rpc);
+    forward_free(rpc);
     for (size_t i = 0; rpc->sessions != NULL && i < rpc->config.workers; i++)
         release_session(&rpc->sessions[i]);
     free(rpc->sessions);
@@ -214,6 +217,7 @@ void session_begin(struct rpc_session *session, uint16_t worker, uint8_t role, u
 static void open_session(struct rpc *rpc, struct rpc_session *session, struct rpc_socket *socket,
                          const struct wire_header *header, uint32_t peer)
 {
+    forward_note_joined(rpc, session, header->incarnation);
     session_begin(session, header->source, header->role, header->incarnation);
     session->socket = socket;
     session->peer = peer;
