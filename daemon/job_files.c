@@ -1,6 +1,7 @@
 /* The files that jobs name. The command's process, before anything is forked. */
 #include "daemon/job_files.h"
 
+#include "kernels/base/log.h"
 #include "kernels/safetensors.h"
 #include "worker/checkpoint.h"
 #include "worker/data/dataset.h"
@@ -9,6 +10,7 @@
 #include "worker/schedule.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +18,26 @@
 
 /* ---- a job's ---- */
 
+/* The key has a default, and a folder may do without held-out images: no error. Of synthetic data, which has
+ * none at all, there is nothing to say. */
+static void warn_of_nothing(const struct job *job, const struct dataset_info *info)
+{
+    if (job->evaluation.has_every && info->evaluation == 0 && job->data.kind == JOB_DATA_FOLDER)
+        log_warning("%.300s has no folder test: nothing is evaluated, though /evaluation/every is %" PRIu64
+                    ": expected that folder, or null",
+                    job->data.path, job->evaluation.every);
+}
+
 static enum status check_images(const struct job *job, struct error *error)
 {
     struct dataset_info info;
     struct schedule schedule;
     enum status status = dataset_probe(&info, job, error);
-    return status == STATUS_OK ? schedule_of(&schedule, job, &info, error) : status;
+    if (status == STATUS_OK)
+        status = schedule_of(&schedule, job, &info, error);
+    if (status == STATUS_OK)
+        warn_of_nothing(job, &info);
+    return status;
 }
 
 static enum status check_text(const struct job *job, struct error *error)

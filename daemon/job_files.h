@@ -8,7 +8,8 @@
 
 /* Opens every file that the job names, and reads a text, so that one that is missing or no good, or too
  * little for the job, is told before anybody starts. STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO,
- * STATUS_CORRUPT name the file; STATUS_INVALID: the job asks for what they do not hold. */
+ * STATUS_CORRUPT name the file; STATUS_INVALID: the job asks for what they do not hold; but that it asks for
+ * evaluations of images of which none are held out is a warning. */
 enum status job_files_check(const struct job *job, struct error *error);
 
 /* Reads the job of a run, RUN/job.json. STATUS_CORRUPT: it is no job file; others as job_read_file. */

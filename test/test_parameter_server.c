@@ -151,6 +151,44 @@ START_TEST(check_prints_nothing_of_a_good_job)
 }
 END_TEST
 
+/* Names of images, which is all that a check looks at. */
+static void write_names(const char *split)
+{
+    char name[64];
+    data_make_folder(split);
+    snprintf(name, sizeof name, "%s/cat", split);
+    data_make_folder(name);
+    for (int i = 0; i < 8; i++) {
+        snprintf(name, sizeof name, "%s/cat/%d.png", split, i);
+        data_write(name, "", 0);
+    }
+}
+
+/* A folder need not have anything held out; that nothing is evaluated then is told, unless that was asked. */
+START_TEST(evaluations_of_nothing_are_warned_of)
+{
+    static const char *const every[] = {"/evaluation/every=2", "/evaluation/every=null",
+                                        "/evaluation/every=2"};
+    char path[96], wanted[256] = "";
+    snprintf(path, sizeof path, "/data/path=%s", data.folder);
+    write_names("train");
+    if (_i == 0)
+        snprintf(
+            wanted, sizeof wanted,
+            "coalesced: %s has no folder test: nothing is evaluated, though /evaluation/every is 2: expected "
+            "that folder, or null\n",
+            data.folder);
+    if (_i == 2)
+        write_names("test");
+    const char *argv[] = {daemon_path(), "check", workplace.job_path, "--set", "/data/kind=folder", "--set",
+                          path,          "--set", every[_i],          NULL};
+    process_start(&daemon_process, workplace.folder, argv, NULL);
+    char *err = server_end(0);
+    ck_assert_str_eq(err, wanted);
+    free(err);
+}
+END_TEST
+
 /* ---- jobs that end otherwise ---- */
 
 START_TEST(a_killed_worker_ends_the_job)
@@ -245,6 +283,7 @@ int main(void)
     tcase_add_test(runs, evaluations_that_cannot_be_are_told);
     tcase_add_loop_test(runs, missing_files_are_told_first, 0, 3);
     tcase_add_test(runs, check_prints_nothing_of_a_good_job);
+    tcase_add_loop_test(runs, evaluations_of_nothing_are_warned_of, 0, 3);
     tcase_add_loop_test(runs, a_killed_worker_ends_the_job, 0, 4);
     tcase_add_test(runs, a_silent_trainer_ends_the_job);
     tcase_add_loop_test(runs, ctrl_c_finishes_the_round_and_saves, 0, 3);

@@ -337,7 +337,9 @@ const struct job_key job_keys[] = {
     {"/evaluation", SERVER, JOB_OBJECT, .description = "loss and accuracy on the held-out data"},
     {"/evaluation/every", SERVER, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
      NULLABLE(evaluation.has_every), BY_DEFAULT(1),
-     .description = "epochs from one to the next; null: none. Synthetic data has none held out"},
+     .description =
+         "epochs from one to the next; null: none. Synthetic data has none held out, nor has a folder "
+         "without test"},
     {"/evaluation/batch", SERVER, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(100),
      .description = "samples in a forward"},
 
