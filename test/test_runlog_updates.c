@@ -312,19 +312,21 @@ static void expect_text_is(const char *wanted)
 }
 
 /* The second line of an epoch: behind the one of an end that cut it short; of an end that cuts it short in
- * the midst of the log; behind one without its evaluation. Lost in the log for people, it comes with the next
- * resume, and once. */
+ * the midst of the log; behind one without its evaluation, with another epoch between the two or not. Lost in
+ * the log for people, it comes with the next resume, and once. */
 START_TEST(a_lost_second_line_of_an_epoch_is_written)
 {
-    struct control_epoch whole = epoch_of(2, 4), cut = epoch_of(2, 4), bare = epoch_of(2, 0);
-    const struct control_epoch *const firsts[] = {&cut, &whole, &bare}, *const seconds[] = {&whole, &cut,
-                                                                                            &whole};
+    struct control_epoch whole = epoch_of(2, 4), cut = whole, bare = epoch_of(2, 0), next = epoch_of(3, 4);
+    const struct control_epoch *const firsts[] = {&cut, &whole, &bare, &bare};
+    const struct control_epoch *const seconds[] = {&whole, &cut, &whole, &whole};
     cut.update = 3;
     cut.loss = 0.25;
     open_log();
     log_updates(1, 2);
     close_log();
     go_on_to_epoch(firsts[_i]);
+    if (_i == 3)
+        go_on_to_epoch(&next);
     go_on_to_epoch(seconds[_i]);
     char *wanted = file_read(workplace.log);
     ck_assert_uint_eq(text_count(wanted, "Epoch 2\t"), 2);
@@ -546,7 +548,7 @@ int main(void)
     tcase_add_test(resumed, the_two_files_may_differ_by_a_line);
     tcase_add_test(resumed, an_epoch_that_was_cut_short_ends_again);
     tcase_add_test(resumed, an_earlier_end_cuts_an_epoch_short);
-    tcase_add_loop_test(resumed, a_lost_second_line_of_an_epoch_is_written, 0, 3);
+    tcase_add_loop_test(resumed, a_lost_second_line_of_an_epoch_is_written, 0, 4);
     tcase_add_loop_test(resumed, other_numbers_than_before_are_an_error, 0, 6);
     tcase_add_loop_test(resumed, another_end_of_a_linear_schedule_is_told_as_such, 0, 2);
     tcase_add_loop_test(resumed, an_evaluation_may_be_missing_on_either_side, 0, 2);
