@@ -32,6 +32,7 @@ START_TEST(test_both_ways)
     ck_assert_uint_eq(ends[1].source, 2);
     ck_assert_uint_eq(ends[2].source, 1);
     ck_assert_uint_eq(ends[0].calls, 0);
+    ck_assert_uint_eq(net.server->pairs[1 * net.server->config.workers + 2].asked, 0);
     for (unsigned i = 1; i <= 2; i++) {
         struct rpc_counters counters = counters_of(client((uint16_t)i));
         ck_assert_uint_eq(counters.bad + counters.stale + counters.strangers + counters.duplicates, 0);
@@ -392,6 +393,75 @@ START_TEST(test_a_client_that_reads_nothing)
 }
 END_TEST
 
+/* Sends `count` requests, the first of number `id`; the number of the next. */
+static uint64_t ask_client(struct raw *raw, uint16_t source, uint16_t destination, uint64_t id,
+                           unsigned count)
+{
+    struct wire_header header = to_client(id, destination);
+    header.source = source;
+    header.tensor_count = 1;
+    header.tensors[0] = (struct wire_tensor){WIRE_U8, 1, {64}};
+    header.payload_bytes = 64;
+    for (unsigned i = 0; i < count; i++, header.request++)
+        raw_send(raw, &header);
+    net_turn(&net);
+    return header.request;
+}
+
+static void use_up_the_bytes(struct raw *slow, struct raw *idle)
+{
+    enum { ANSWERS = 300 };
+    const struct rpc_session *asker = &net.server->sessions[2];
+    const uint32_t wanted = asker->held.count + ANSWERS;
+    ask_client(slow, 2, 3, 1, ANSWERS);
+    turn_some();
+    for (uint64_t id = 1; id <= ANSWERS; id++) {
+        struct wire_header reply = to_client(id, 2);
+        reply.kind = WIRE_REPLY;
+        reply.left_us = 0;
+        raw_send(idle, &reply);
+    }
+    UNTIL(asker->held.count >= wanted, net_turn(&net));
+    net.server->sessions[1].returning_held.bytes = RPC_BODY_BYTES_MAX;
+}
+
+/* It asks other clients and takes no answer: whoever answers pays nothing. Many answers wait; or many bytes
+ * of one who answers, and then those for worker 2, of which more wait, are not the cause: they are another's.
+ */
+START_TEST(test_a_client_that_takes_no_answers)
+{
+    struct raw slow, idle;
+    struct answer answer = {.header = {.source = 0}};
+    uint64_t id = 1, slow_id = 1;
+    start(1, NULL);
+    raw_join(&slow, &net, 2);
+    raw_join(&idle, &net, 3);
+    const struct rpc_session *sessions = net.server->sessions;
+    while (sessions[2].held.count == 0)
+        slow_id = ask_client(&slow, 2, 1, slow_id, 1);
+    while (ends[0].left_count == 0 && (_i == 0 || sessions[3].held.count < 100))
+        id = ask_client(&idle, 3, 1, id, 20);
+    if (_i == 1) {
+        use_up_the_bytes(&slow, &idle);
+        slow_id = ask_client(&slow, 2, 1, slow_id, 1);
+    }
+    UNTIL(ends[0].left_count != 0, net_turn(&net));
+    ck_assert_uint_eq(ends[0].left, 3);
+    ck_assert_str_eq(ends[0].text, "its answers are not taken");
+    for (uint64_t next = 1; next < slow_id; next += answer.header.source == 1) {
+        net_turn(&net);
+        ck_assert(raw_receive(&slow, &answer, 5000));
+        ck_assert(answer.header.source == 3 || answer.header.kind == WIRE_REPLY);
+        ck_assert(answer.header.source == 3 || answer.header.request == next);
+    }
+    ck_assert_uint_eq(ends[0].left_count, 1);
+    ck_assert_uint_eq(ends[1].left_count, 1);
+    raw_close(&slow);
+    raw_close(&idle);
+    net_free(&net);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rpc_forward");
@@ -411,6 +481,7 @@ int main(void)
     tcase_add_test(bad, test_no_room_for_a_body);
     tcase_add_test(bad, test_no_room_for_an_answer);
     tcase_add_loop_test(bad, test_a_client_that_reads_nothing, 0, 2);
+    tcase_add_loop_test(bad, test_a_client_that_takes_no_answers, 0, 2);
     tcase_set_timeout(bad, 60);
     suite_add_tcase(suite, bad);
     return suite_run(suite);

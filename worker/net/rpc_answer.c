@@ -24,6 +24,12 @@ void answers_detach(struct rpc *rpc, struct rpc_session *session)
     send_drop_held(rpc, session);
 }
 
+void answers_drop(struct rpc *rpc, struct rpc_session *session)
+{
+    send_drop_held(rpc, session);
+    session_lose_slow(rpc, session);
+}
+
 void answers_make_room(struct rpc *rpc)
 {
     struct rpc_session *most = NULL;
@@ -35,10 +41,8 @@ void answers_make_room(struct rpc *rpc)
         most = session;
         messages = session->answers_held.messages;
     }
-    if (most == NULL)
-        return;
-    send_drop_held(rpc, most);
-    session_lose_slow(rpc, most);
+    if (most != NULL)
+        answers_drop(rpc, most);
 }
 
 /* ---- answering ---- */

@@ -4,7 +4,9 @@
  * any other in between: request ids, a window of those seen, bodies, references of its own. Its messages go
  * through the connection to worker 0, in order with all others there, and worker 0 passes them on as they
  * are: it has checked their headers, and that the source is the connection's own worker. What it cannot
- * pass on at once waits in the destination's queue, within what each source may have waiting. When a client's
+ * pass on at once waits in the destination's queue, within what each source may have waiting. A request that
+ * finds no room is answered in the destination's name, and any other message costs its source, but for an
+ * answer that the destination has asked for: whoever takes no answers pays for them. When a client's
  * session ends, worker 0 says BYE to the others in that client's name, behind all that it had sent them; so
  * nobody waits for the dead, and what the dead sent last still counts before their end.
  *
@@ -106,28 +108,27 @@ enum status forward_new(struct rpc *rpc)
 {
     if (!rpc->is_server || rpc->config.worker != 0)
         return STATUS_OK;
-    rpc->meant = calloc((size_t)rpc->config.workers * rpc->config.workers, sizeof *rpc->meant);
-    return rpc->meant == NULL ? STATUS_NO_MEMORY : STATUS_OK;
+    rpc->pairs = calloc((size_t)rpc->config.workers * rpc->config.workers, sizeof *rpc->pairs);
+    return rpc->pairs == NULL ? STATUS_NO_MEMORY : STATUS_OK;
 }
 
 void forward_free(struct rpc *rpc)
 {
-    free(rpc->meant);
+    free(rpc->pairs);
 }
 
-/* Whom `source` means by `destination` in a message without an addressee. */
-static uint32_t *meant_by(struct rpc *rpc, size_t source, size_t destination)
+static struct forward_pair *pair_of(struct rpc *rpc, size_t source, size_t destination)
 {
-    return &rpc->meant[source * rpc->config.workers + destination];
+    return &rpc->pairs[source * rpc->config.workers + destination];
 }
 
 /* A successor has had nothing to do with anyone. */
 void forward_note_joined(struct rpc *rpc, struct rpc_session *session, uint32_t incarnation)
 {
-    if (rpc->meant == NULL)
+    if (rpc->pairs == NULL)
         return;
     if (session->was_live)
-        memset(meant_by(rpc, session->worker, 0), 0, rpc->config.workers * sizeof *rpc->meant);
+        memset(pair_of(rpc, session->worker, 0), 0, rpc->config.workers * sizeof *rpc->pairs);
     else
         session->first_incarnation = incarnation;
 }
@@ -136,16 +137,16 @@ void forward_note_joined(struct rpc *rpc, struct rpc_session *session, uint32_t 
 static void note_met(struct rpc *rpc, uint16_t source, uint16_t destination)
 {
     const struct rpc_session *to = &rpc->sessions[destination];
-    uint32_t *meant = meant_by(rpc, source, destination);
-    if (*meant == NOBODY)
-        *meant = to->was_live ? to->incarnation : FIRST_TO_COME;
+    struct forward_pair *pair = pair_of(rpc, source, destination);
+    if (pair->meant == NOBODY)
+        pair->meant = to->was_live ? to->incarnation : FIRST_TO_COME;
 }
 
 /* Whether a message is meant for an incarnation whose session is over: *incarnation. */
 static bool is_for_gone(struct rpc *rpc, const struct wire_header *header, uint32_t *incarnation)
 {
     const struct rpc_session *to = &rpc->sessions[header->destination];
-    uint32_t meant = *meant_by(rpc, header->source, header->destination);
+    uint32_t meant = pair_of(rpc, header->source, header->destination)->meant;
     if (meant == FIRST_TO_COME)
         meant = to->first_incarnation;
     if (header->addressee != 0)
@@ -227,6 +228,59 @@ static void answer_for_gone(struct rpc *rpc, struct rpc_session *from, uint32_t 
         say_bye_for(rpc, header->destination, incarnation, from, text);
 }
 
+/* An answer, or a piece of one. */
+static bool is_answer(const struct wire_header *header)
+{
+    return header->kind == WIRE_REPLY ||
+           (header->kind == WIRE_PIECE && header->args[PIECE_KIND] == WIRE_REPLY);
+}
+
+/* Of the answers that were asked for, too many wait, or too much of this one's: whoever leaves most of those
+ * untaken. NULL: nobody leaves any. */
+static struct rpc_session *slowest_asker(struct rpc *rpc, const struct rpc_session *from)
+{
+    const bool is_of_all = rpc->held_as[HELD_RETURNING] >= PASSING_TOTAL_MAX;
+    struct rpc_session *most = NULL;
+    uint32_t most_count = 0;
+    for (size_t i = 0; i < rpc->config.workers; i++) {
+        struct rpc_session *session = &rpc->sessions[i];
+        uint32_t count = 0;
+        for (const struct rpc_request *held = session->held.first; held != NULL; held = held->next)
+            count += held->held_as == HELD_RETURNING && (is_of_all || held->source == from->worker);
+        if (count <= most_count)
+            continue;
+        most = session;
+        most_count = count;
+    }
+    return most;
+}
+
+/* An answer cannot be left out; one that was asked for costs the one who should take it. */
+static enum status pass_asked(struct rpc *rpc, const struct rpc_session *from, struct rpc_session *to,
+                              struct endpoint_message *message)
+{
+    enum status status = send_passing(rpc, to, from->worker, HELD_RETURNING, message);
+    while (status == STATUS_BUSY) {
+        struct rpc_session *slow = slowest_asker(rpc, from);
+        if (slow == NULL)
+            break;
+        answers_drop(rpc, slow);
+        status = send_passing(rpc, to, from->worker, HELD_RETURNING, message);
+    }
+    return status;
+}
+
+static void note_passed(struct rpc *rpc, const struct wire_header *header)
+{
+    const uint16_t source = header->source, destination = header->destination;
+    if (header->kind == WIRE_REQUEST || header->kind == WIRE_PIECE)
+        note_met(rpc, destination, source);
+    if (header->kind == WIRE_REQUEST)
+        pair_of(rpc, source, destination)->asked++;
+    else if (header->kind == WIRE_REPLY && pair_of(rpc, destination, source)->asked > 0)
+        pair_of(rpc, destination, source)->asked--;
+}
+
 const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct wire_header *header,
                          struct endpoint_message *message)
 {
@@ -244,11 +298,13 @@ const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct
         return NULL;
     }
     to->worker = header->destination;
-    enum status status =
-        is_of_refused(from, header) ? STATUS_BUSY : send_passing(rpc, to, from->worker, message);
+    enum status status = STATUS_BUSY;
+    if (is_answer(header) && pair_of(rpc, header->destination, from->worker)->asked > 0)
+        status = pass_asked(rpc, from, to, message);
+    else if (!is_of_refused(from, header))
+        status = send_passing(rpc, to, from->worker, HELD_PASSING, message);
     if (status == STATUS_OK) {
-        if (header->kind == WIRE_REQUEST || header->kind == WIRE_PIECE)
-            note_met(rpc, header->destination, from->worker);
+        note_passed(rpc, header);
         return NULL;
     }
     endpoint_release(message);
@@ -261,11 +317,13 @@ const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct
 /* Also those who are not here yet, for whom something may wait. */
 void forward_tell_end(struct rpc *rpc, struct rpc_session *gone, const char *text)
 {
-    if (rpc->meant == NULL || rpc->is_closing)
+    if (rpc->pairs == NULL || rpc->is_closing)
         return;
     for (size_t i = 0; i < rpc->config.workers; i++) {
         struct rpc_session *to = &rpc->sessions[i];
-        if (*meant_by(rpc, i, gone->worker) != NOBODY && (to->is_live || !to->was_live))
+        struct forward_pair *pair = pair_of(rpc, i, gone->worker);
+        pair->asked = 0;
+        if (pair->meant != NOBODY && (to->is_live || !to->was_live))
             say_bye_for(rpc, gone->worker, gone->incarnation, to, text);
     }
 }

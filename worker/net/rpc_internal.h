@@ -32,8 +32,8 @@ enum {
         WIRE_QUEUE_MAX * WIRE_PAYLOAD_BYTES_MAX, /* of one session's held replies: a second queue */
     DRAIN_MAX = 256,                             /* messages of one socket handled in one turn */
     GLANCE_TURNS = 32,                           /* busy turns between two looks at the watches */
-    PASSING_MAX = 640, /* messages of one worker for others that wait: one body, and some */
-    PASSING_TOTAL_MAX = 2 * PASSING_MAX,
+    PASSING_MAX = 640,                   /* messages of one worker for others that wait: one body, and some */
+    PASSING_TOTAL_MAX = 2 * PASSING_MAX, /* of all workers; and of answers that were asked for */
     LISTENERS_MAX = 4,
     SELF_TAIL_BYTES = WIRE_TENSORS_MAX * sizeof(const void *), /* see rpc_self.c */
     NO_PLACE = -1,
@@ -113,7 +113,12 @@ struct future {
 };
 
 /* What a message that waits to leave is. */
-enum held_as { HELD_REQUEST, HELD_ANSWER, HELD_PASSING /* from one client to another */ };
+enum held_as {
+    HELD_REQUEST,
+    HELD_ANSWER,
+    HELD_PASSING,  /* from one client to another */
+    HELD_RETURNING /* the same, an answer that the other has asked for, or a piece of one */
+};
 
 struct held_count {
     uint32_t messages;
@@ -161,11 +166,12 @@ struct rpc_session {
     uint32_t first_incarnation; /* the lowest server's: with which it was here first */
     uint64_t next_request;
     struct request_queue open, held;
-    struct held_count requests_held; /* by us, for those whose link this is */
-    size_t leaving_bytes;            /* of the bodies among what is held there */
-    struct held_count answers_held;  /* by us, for this worker */
-    struct held_count passing_held;  /* by us, from this worker for other clients */
-    uint16_t refused_destination;    /* whose request's pieces found no room, and which it was */
+    struct held_count requests_held;  /* by us, for those whose link this is */
+    size_t leaving_bytes;             /* of the bodies among what is held there */
+    struct held_count answers_held;   /* by us, for this worker */
+    struct held_count passing_held;   /* by us, from this worker for other clients */
+    struct held_count returning_held; /* the same, of answers that the others asked it for */
+    uint16_t refused_destination;     /* whose request's pieces found no room, and which it was */
     uint64_t refused_request;
     size_t body_bytes; /* of its bodies here: see rpc_body.c */
     struct arriving_body arriving;
@@ -177,6 +183,12 @@ struct rpc_session {
 struct peer_slot {
     uint32_t peer;
     uint32_t session; /* its index + 1; 0: empty */
+};
+
+/* What the lowest server knows of one client's messages to another: see rpc_forward.c. */
+struct forward_pair {
+    uint32_t meant; /* the incarnation, where they name none */
+    uint32_t asked; /* requests that were passed on, and not answered yet */
 };
 
 /* The bound socket, whose connections are told apart by their routing ids, or one dialed to a server. */
@@ -227,7 +239,7 @@ struct rpc {
     size_t listener_count;
 
     struct rpc_session *sessions; /* (config.workers) */
-    uint32_t *meant; /* (config.workers, config.workers), the lowest server's: see rpc_forward.c */
+    struct forward_pair *pairs;   /* (config.workers, config.workers), the lowest server's: by source */
     unsigned lost_count;
     struct peer_slot *peers; /* open addressing, a power of two of slots, at most half full */
     uint32_t peers_mask;
@@ -248,7 +260,7 @@ struct rpc {
     struct rpc_request *requests, *free_requests;
     uint32_t incoming;   /* calls of theirs that are open */
     uint32_t held_total; /* messages that wait for those who are here */
-    uint32_t held_as[HELD_PASSING + 1];
+    uint32_t held_as[HELD_RETURNING + 1];
     struct request_queue farewells;
     struct request_queue local; /* sent to oneself, not taken up yet */
 
@@ -367,6 +379,8 @@ void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum sta
 void answers_serve_echo(struct rpc *rpc);
 void answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
 void answers_detach(struct rpc *rpc, struct rpc_session *session); /* its peer is gone */
+/* What waits for a peer that takes nothing is given back, and the peer is lost. */
+void answers_drop(struct rpc *rpc, struct rpc_session *session);
 /* The pool is used up: what waits for the peer that leaves the most answers untaken is given back, and the
  * peer is lost. */
 void answers_make_room(struct rpc *rpc);
@@ -426,9 +440,9 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
 bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message);
 /* Says something to a client on another's behalf, in order behind what it was sent before. */
 void send_notice(struct rpc *rpc, struct rpc_session *session, struct wire_header *header, const char *text);
-/* Passes on a message as it came, and takes it over on STATUS_OK; it waits if it must. STATUS_BUSY: no room;
- * else `to` is gone. */
-enum status send_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source,
+/* Passes on a message as it came, and takes it over on STATUS_OK; it waits, as HELD_PASSING or
+ * HELD_RETURNING, if it must. STATUS_BUSY: no room; else `to` is gone. */
+enum status send_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source, enum held_as as,
                          struct endpoint_message *message);
 void send_drop_held(struct rpc *rpc, struct rpc_session *session);
 void send_flush(struct rpc *rpc);

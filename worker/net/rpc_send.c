@@ -236,12 +236,25 @@ void send_free_leaving(struct rpc_request *request)
 
 /* What waits is counted where its bound is: requests and bodies with the link, answers with the one who
  * asked, and what is passed on with the one who sent it. */
+static struct held_count *counted_in(struct rpc *rpc, const struct rpc_request *held)
+{
+    switch ((enum held_as)held->held_as) {
+    case HELD_REQUEST:
+        return &session_link(rpc, held->session)->requests_held;
+    case HELD_ANSWER:
+        return &held->session->answers_held;
+    case HELD_PASSING:
+        return &rpc->sessions[held->source].passing_held;
+    case HELD_RETURNING:
+        break;
+    }
+    return &rpc->sessions[held->source].returning_held;
+}
+
 static void count_held(struct rpc *rpc, const struct rpc_request *held, bool is_added)
 {
-    struct rpc_session *session = held->session, *link = session_link(rpc, session);
-    struct held_count *count = held->held_as == HELD_REQUEST  ? &link->requests_held
-                               : held->held_as == HELD_ANSWER ? &session->answers_held
-                                                              : &rpc->sessions[held->source].passing_held;
+    struct rpc_session *link = session_link(rpc, held->session);
+    struct held_count *count = counted_in(rpc, held);
     size_t bytes = held->frames.payload_bytes;
     size_t body_bytes = held->leaving != NULL ? held->leaving->header.body_bytes : 0;
     if (is_added) {
@@ -443,22 +456,29 @@ void send_notice(struct rpc *rpc, struct rpc_session *session, struct wire_heade
     }
 }
 
-enum status send_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source,
+/* Answers that were asked for have only the bound of all: the one who asked for too many is found there. */
+static bool has_passing_room(const struct rpc *rpc, const struct rpc_session *from, enum held_as as,
+                             size_t payload_bytes)
+{
+    const struct held_count *held = as == HELD_RETURNING ? &from->returning_held : &from->passing_held;
+    return rpc->held_as[as] < PASSING_TOTAL_MAX && payload_bytes <= RPC_BODY_BYTES_MAX - held->bytes &&
+           (as == HELD_RETURNING || held->messages < PASSING_MAX);
+}
+
+enum status send_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source, enum held_as as,
                          struct endpoint_message *message)
 {
-    const struct held_count *passing = &rpc->sessions[source].passing_held;
     message->peer = to->peer;
     enum status status = try_send(rpc, to, message);
     if (status != STATUS_AGAIN)
         return status;
     struct rpc_request *holder = NULL;
-    if (rpc->held_as[HELD_PASSING] < PASSING_TOTAL_MAX && passing->messages < PASSING_MAX &&
-        message->payload_bytes <= RPC_BODY_BYTES_MAX - passing->bytes)
+    if (has_passing_room(rpc, &rpc->sessions[source], as, message->payload_bytes))
         holder = request_take(rpc, message);
     if (holder == NULL)
         return STATUS_BUSY;
     holder->source = source;
-    hold(rpc, to, holder, HELD_PASSING);
+    hold(rpc, to, holder, as);
     return STATUS_OK;
 }
 
