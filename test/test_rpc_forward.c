@@ -294,6 +294,41 @@ START_TEST(test_a_destination_takes_nothing)
 }
 END_TEST
 
+/* Whoever has all its room waiting for one that takes nothing can still end its session with that one. */
+START_TEST(test_a_farewell_to_one_that_takes_nothing)
+{
+    enum { CALLS = 790, BYTES = 9000 };
+    static const uint8_t bytes[BYTES];
+    struct raw raw;
+    start(2, NULL);
+    raw_join(&raw, &net, 3);
+    const struct rpc_session *source = &net.server->sessions[1], *idle = &net.server->sessions[3];
+    for (unsigned i = 0; i < CALLS && source->passing_held.messages < PASSING_MAX; i++) {
+        future_release(ask(1, 3, DO_ANSWER, 1 + i, bytes, BYTES));
+        net_turn(&net);
+    }
+    ck_assert_uint_eq(source->passing_held.messages, PASSING_MAX);
+    rpc_peer_died(client(1), 3, "not needed any more");
+    UNTIL(source->passing_held.messages < PASSING_MAX || !source->is_live, net_turn(&net));
+    ck_assert(source->is_live && idle->is_live);
+    expect_answer(ask(1, 2, DO_ANSWER, 1, NULL, 0), 1);
+    struct answer answer = {.header = {.kind = WIRE_REQUEST}};
+    for (unsigned i = 0; i < CALLS && answer.header.kind == WIRE_REQUEST; i++) {
+        net_turn(&net);
+        uint8_t frames[2][BYTES];
+        UNTIL(zmq_recv(raw.socket, frames[0], BYTES, ZMQ_DONTWAIT) >= 0, net_turn(&net));
+        const int length = zmq_recv(raw.socket, frames[1], BYTES, ZMQ_DONTWAIT);
+        ck_assert_int_ge(length, 0);
+        ck_assert_int_eq(wire_decode(&answer.header, frames[0], WIRE_HEADER_BYTES, (size_t)length, NULL),
+                         STATUS_OK);
+    }
+    ck_assert_int_eq(answer.header.kind, WIRE_BYE);
+    ck_assert_uint_eq(source->passing_held.messages, 0);
+    raw_close(&raw);
+    net_free(&net);
+}
+END_TEST
+
 /* A body of which only the beginning found room: its request fails, what follows is not disturbed. */
 START_TEST(test_no_room_for_a_body)
 {
@@ -478,6 +513,7 @@ int main(void)
     tcase_add_loop_test(bad, test_made_up_addressee, 0, 2);
     tcase_add_test(bad, test_repeated_request);
     tcase_add_test(bad, test_a_destination_takes_nothing);
+    tcase_add_test(bad, test_a_farewell_to_one_that_takes_nothing);
     tcase_add_test(bad, test_no_room_for_a_body);
     tcase_add_test(bad, test_no_room_for_an_answer);
     tcase_add_loop_test(bad, test_a_client_that_reads_nothing, 0, 2);

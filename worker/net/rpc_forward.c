@@ -270,6 +270,17 @@ static enum status pass_asked(struct rpc *rpc, const struct rpc_session *from, s
     return status;
 }
 
+/* A farewell that finds no room takes the place of what is moot with it. */
+static enum status pass_other(struct rpc *rpc, const struct rpc_session *from, struct rpc_session *to,
+                              const struct wire_header *header, struct endpoint_message *message)
+{
+    enum status status = send_passing(rpc, to, from->worker, HELD_PASSING, message);
+    if (status != STATUS_BUSY || header->kind != WIRE_BYE)
+        return status;
+    send_drop_passing(rpc, to, from->worker);
+    return send_passing(rpc, to, from->worker, HELD_PASSING, message);
+}
+
 static void note_passed(struct rpc *rpc, const struct wire_header *header)
 {
     const uint16_t source = header->source, destination = header->destination;
@@ -302,7 +313,7 @@ const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct
     if (is_answer(header) && pair_of(rpc, header->destination, from->worker)->asked > 0)
         status = pass_asked(rpc, from, to, message);
     else if (!is_of_refused(from, header))
-        status = send_passing(rpc, to, from->worker, HELD_PASSING, message);
+        status = pass_other(rpc, from, to, header, message);
     if (status == STATUS_OK) {
         note_passed(rpc, header);
         return NULL;

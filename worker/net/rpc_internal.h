@@ -445,6 +445,8 @@ void send_notice(struct rpc *rpc, struct rpc_session *session, struct wire_heade
 enum status send_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source, enum held_as as,
                          struct endpoint_message *message);
 void send_drop_held(struct rpc *rpc, struct rpc_session *session);
+/* Gives back what waits for `to` as HELD_PASSING from worker `source`. */
+void send_drop_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source);
 void send_flush(struct rpc *rpc);
 void send_free_leaving(struct rpc_request *request);
 

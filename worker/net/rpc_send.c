@@ -492,6 +492,13 @@ static void unhold(struct rpc *rpc, struct request_queue *queue, struct rpc_requ
         send_free_leaving(request);
 }
 
+static void drop(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
+{
+    unhold(rpc, queue, request);
+    request_release(request);
+    request_give_back(rpc, request);
+}
+
 /* With a link goes all that waits there. */
 void send_drop_held(struct rpc *rpc, struct rpc_session *session)
 {
@@ -499,11 +506,18 @@ void send_drop_held(struct rpc *rpc, struct rpc_session *session)
     struct rpc_request *next;
     for (struct rpc_request *request = link->held.first; request != NULL; request = next) {
         next = request->next;
-        if (session != link && request->session != session)
-            continue;
-        unhold(rpc, &link->held, request);
-        request_release(request);
-        request_give_back(rpc, request);
+        if (session == link || request->session == session)
+            drop(rpc, &link->held, request);
+    }
+}
+
+void send_drop_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source)
+{
+    struct rpc_request *next;
+    for (struct rpc_request *request = to->held.first; request != NULL; request = next) {
+        next = request->next;
+        if (request->held_as == HELD_PASSING && request->source == source)
+            drop(rpc, &to->held, request);
     }
 }
 
