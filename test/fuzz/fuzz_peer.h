@@ -15,7 +15,7 @@ enum { SELF = 0, PEER = 1, WORKERS = 3, CONNECTION = 4242 };
 static const uint8_t roster[WORKERS] = {WIRE_ROLE_PSERVER, WIRE_ROLE_TRAINER, WIRE_ROLE_TRAINER};
 
 static struct rpc *rpc;
-static uint32_t incarnation; /* the peer's */
+static uint32_t incarnation; /* the last that was given out */
 static uint64_t request_id;
 
 static inline void require(int holds)
@@ -24,7 +24,7 @@ static inline void require(int holds)
         abort();
 }
 
-static inline void peer_open_rpc(const char *name)
+static inline void peer_open_rpc(const char *name, struct segment *outbox)
 {
     char address[64];
     struct error error = {0};
@@ -34,9 +34,11 @@ static inline void peer_open_rpc(const char *name)
                                 .generation = 1,
                                 .roster = roster,
                                 .workers = WORKERS,
+                                .peer_incarnation_max = UINT32_MAX,
                                 .pending_max = 16,
                                 .incoming_max = 16,
-                                .rows_max = 4};
+                                .rows_max = 4,
+                                .outbox = outbox};
     snprintf(address, sizeof address, "ipc:///tmp/fuzz-%s-%d", name, (int)getpid());
     require(rpc_serve(&rpc, &config, address, &error) == STATUS_OK);
     unlink(address + strlen("ipc://"));
@@ -61,27 +63,44 @@ static inline uint64_t object_number(uint8_t byte, uint64_t newest)
     return (byte & 8) != 0 ? newest + 1 - (byte & 7) : newest - (byte & 7);
 }
 
-/* A request of the peer's, whose method, args, context and tensors are set, with its payload. */
+/* What a worker sends in its session: the header, of which kind, request, and what the kind has of its own
+ * are set, and a payload of as many bytes as the tensors that travel have, or as payload_bytes says of a
+ * message without. False: no such header can be sent. */
+static inline bool peer_write(struct endpoint_message *frames, const struct rpc_session *session,
+                              struct wire_header *header, const void *payload)
+{
+    uint8_t encoded[WIRE_HEADER_BYTES];
+    size_t payload_bytes = header->payload_bytes;
+    for (unsigned i = 0; i < header->tensor_count && header->body_bytes == 0; i++)
+        payload_bytes += header->places[i] == 0 ? wire_tensor_bytes(&header->tensors[i]) : 0;
+    header->source = session->worker;
+    header->incarnation = session->incarnation;
+    header->generation = 1;
+    header->payload_bytes = (uint32_t)payload_bytes;
+    if (payload_bytes > WIRE_PAYLOAD_BYTES_MAX || wire_check(header, NULL) != STATUS_OK)
+        return false;
+    wire_encode(header, encoded);
+    require(endpoint_prepare(frames, session->peer, encoded, sizeof encoded, payload_bytes) == STATUS_OK);
+    if (payload_bytes > 0)
+        memcpy(frames->payload, payload, payload_bytes);
+    return true;
+}
+
+/* What makes a header one of a request, whose method, args, context and tensors are set. */
+static inline void peer_ask(struct wire_header *header)
+{
+    header->kind = WIRE_REQUEST;
+    header->request = request_id++;
+    header->left_us = UINT64_MAX;
+}
+
+/* A request of the peer's, with its payload, arrives. */
 static inline void peer_say(struct rpc_session *session, struct wire_header *header, const void *payload)
 {
     struct rpc_arrival arrival = {0};
     struct endpoint_message frames;
-    uint8_t encoded[WIRE_HEADER_BYTES];
-    size_t payload_bytes = 0;
-    for (unsigned i = 0; i < header->tensor_count; i++)
-        payload_bytes += wire_tensor_bytes(&header->tensors[i]);
-    header->kind = WIRE_REQUEST;
-    header->source = PEER;
-    header->incarnation = incarnation;
-    header->generation = 1;
-    header->request = request_id++;
-    header->left_us = UINT64_MAX;
-    header->payload_bytes = (uint32_t)payload_bytes;
-    require(wire_check(header, NULL) == STATUS_OK);
-    wire_encode(header, encoded);
-    require(endpoint_prepare(&frames, CONNECTION, encoded, sizeof encoded, payload_bytes) == STATUS_OK);
-    if (payload_bytes > 0)
-        memcpy(frames.payload, payload, payload_bytes);
+    peer_ask(header);
+    require(peer_write(&frames, session, header, payload));
     arrival.header = *header;
     arrival.frames = &frames;
     answers_receive_request(rpc, session, &arrival);

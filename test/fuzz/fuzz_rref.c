@@ -90,7 +90,7 @@ static void on_taken(void *context, uint16_t from, uint64_t tag, struct rref *rr
 static void open_worker(void)
 {
     struct error error = {0};
-    peer_open_rpc("rref");
+    peer_open_rpc("rref", NULL);
     struct rrefs_config references = {.rpc = rpc,
                                       .classes = classes,
                                       .class_count = 2,
