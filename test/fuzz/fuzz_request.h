@@ -46,10 +46,12 @@ static void request_rows(struct request *request, uint8_t shape)
     request->payload_bytes += wire_tensor_bytes(tensor);
 }
 
+/* Of the peer's session: what an earlier one of it has ended stays ended. */
 static uint64_t context_number(uint8_t byte)
 {
     const uint64_t root = byte < 0xf0 ? PEER : byte & 7;
-    return byte == 0xff ? 0 : root << 48 | (uint64_t)1 << 32 | (1u + (byte & 7));
+    const uint64_t begun = root < WORKERS ? rpc->sessions[root].incarnation & INCARNATION_MASK : 1;
+    return byte == 0xff ? 0 : root << NUMBER_BITS | begun << INCARNATION_SHIFT | (1u + (byte & 7));
 }
 
 static void ask_forward(struct request *request, const uint8_t *bytes)
@@ -117,6 +119,7 @@ static void ask_drop(struct request *request, const uint8_t *bytes)
     request_add(request, (bytes[SHAPE] & 0x80) != 0 ? WIRE_U8 : WIRE_U64, 1 + bytes[SHAPE] % 3, calls);
 }
 
+/* HOLDINGS is served by neither layer: it costs the session. */
 static void request_fill(struct request *request, const uint8_t *bytes, uint64_t newest)
 {
     static const uint16_t methods[] = {METHOD_REMOTE, METHOD_FORWARD,     METHOD_FORWARD, METHOD_BACKWARD,
