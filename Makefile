@@ -167,11 +167,15 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/normal.c ker
                 worker/checkpoint_folder.c worker/checkpoint_manifest.c worker/segment.c
 
 # The oracle computes where a target needs a backend.
-build/fuzz/fuzz_dist: FUZZ_BACKEND := $(filter-out kernels/ref/mlp_ref.c,$(wildcard kernels/ref/*.c))
+build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
+    $(filter-out kernels/ref/mlp_ref.c,$(wildcard kernels/ref/*.c))
+# Its peers stand where sockets are.
+build/fuzz/fuzz_answers: FUZZ_LINK := \
+    -Wl,--wrap=endpoint_send,--wrap=endpoint_receive,--wrap=endpoint_wait_any
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(wildcard test/fuzz/*.h) Makefile
 	@mkdir -p $(@D)
 	$(CLANG) $(CPPFLAGS) -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	    -o $@ $< $(FUZZ_SOURCES) $(FUZZ_BACKEND) $(LDLIBS)
+	    -o $@ $< $(FUZZ_SOURCES) $(FUZZ_BACKEND) $(FUZZ_LINK) $(LDLIBS)
 
 fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do \
