@@ -170,8 +170,8 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/normal.c ker
 build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
     $(filter-out kernels/ref/mlp_ref.c,$(wildcard kernels/ref/*.c))
 # Its peers stand where sockets are.
-build/fuzz/fuzz_answers: FUZZ_LINK := \
-    -Wl,--wrap=endpoint_send,--wrap=endpoint_receive,--wrap=endpoint_wait_any
+build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
+    prepare send receive move release wait_any)
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(wildcard test/fuzz/*.h) Makefile
 	@mkdir -p $(@D)
 	$(CLANG) $(CPPFLAGS) -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \

@@ -3,13 +3,11 @@
  * where the input has a *message*: 8 bytes (enum saying), the first of which has its highest bit set, which
  * says what comes instead. When the worker waits and nothing would come any more, both peers say BYE.
  *
- * The linker puts the three functions at the end in the place of the endpoint's own (Makefile). */
+ * fuzz_endpoint.h hands it on. */
 #ifndef TEST_FUZZ_FUZZ_ANSWER_H
 #define TEST_FUZZ_FUZZ_ANSWER_H
 
 #include "test/fuzz/fuzz_request.h"
-
-#include <time.h>
 
 enum {
     PEERS = 2, /* workers 1 and 2 */
@@ -531,62 +529,6 @@ static bool say_honestly(struct endpoint_message *out)
         return false;
     request->is_open = false;
     return say_answer(as_it_is, request, out) || (leaving.header.body_bytes > 0 && send_leaving(out));
-}
-
-/* ---- in the endpoint's place ---- */
-
-enum status __wrap_endpoint_send(struct endpoint *endpoint, struct endpoint_message *message);
-enum status __wrap_endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
-enum status __wrap_endpoint_wait_any(struct endpoint *const *endpoints, size_t endpoint_count,
-                                     struct endpoint_watch *watches, size_t count, bool sending,
-                                     struct monotime until, bool *readable);
-
-enum status __wrap_endpoint_send(struct endpoint *endpoint, struct endpoint_message *message)
-{
-    (void)endpoint;
-    for (unsigned worker = 1; worker <= PEERS; worker++) {
-        if (rpc->sessions[worker].peer != message->peer)
-            continue;
-        if (is_cut[worker])
-            return STATUS_NOT_FOUND;
-        if (is_full[worker])
-            return STATUS_AGAIN;
-    }
-    note_asked(message);
-    endpoint_release(message);
-    return STATUS_OK;
-}
-
-enum status __wrap_endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message)
-{
-    (void)endpoint;
-    if (all_leave)
-        return say_bye(&rpc->sessions[1], message) || say_bye(&rpc->sessions[2], message) ? STATUS_OK
-                                                                                          : STATUS_AGAIN;
-    const uint8_t *record = next_record(true);
-    enum status status = STATUS_AGAIN;
-    if (record != NULL)
-        status = say(record, message);
-    else if (say_honestly(message))
-        status = STATUS_OK;
-    idle_looks = status == STATUS_AGAIN ? idle_looks : 0;
-    return status;
-}
-
-/* Nothing came. Who only looks goes on; who waits does so until it is clear that nothing will come; then the
- * peers leave, and after that nobody may wait for anything. */
-enum status __wrap_endpoint_wait_any(struct endpoint *const *endpoints, size_t endpoint_count,
-                                     struct endpoint_watch *watches, size_t count, bool sending,
-                                     struct monotime until, bool *readable)
-{
-    (void)endpoints, (void)endpoint_count, (void)watches, (void)count, (void)sending;
-    *readable = false;
-    rrefs->retry_at = dist->retry_at = (struct monotime){0};
-    if (until.ns <= 1 || (input_left >= SAYINGS && input[0] >= 0x80))
-        return STATUS_OK;
-    require(!all_leave || idle_looks < 64);
-    all_leave = ++idle_looks > 8 || all_leave;
-    return STATUS_OK;
 }
 
 #endif

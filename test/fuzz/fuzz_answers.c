@@ -6,7 +6,7 @@
  *
  * The input is a row of actions of the worker, 8 bytes each (enum acting), and in between of messages, which
  * fuzz_answer.h describes: these say what the peers do other than to answer honestly. */
-#include "test/fuzz/fuzz_answer.h"
+#include "test/fuzz/fuzz_endpoint.h"
 
 #include <sys/mman.h>
 
