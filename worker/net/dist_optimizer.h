@@ -15,8 +15,9 @@
  * `all`: a step waits on each owner until every participant has asked for it, each with a context of its own;
  * their gradients are added up in the order of the workers' numbers, and one step is taken with the lr and
  * max_norm that all of them must have named (another one: STATUS_INVALID for all, nothing is changed). A
- * participant's death fails the round, and all later ones, with STATUS_PEER_DIED. `async`: each step is taken
- * when it comes, and what other contexts are about to walk keeps the parameters that its forward read:
+ * participant's death fails the round, and all later ones, with STATUS_PEER_DIED; and so it does when one
+ * frees its optimizer, and with it the last reference that it has to the local one. `async`: each step is
+ * taken when it comes, and what other contexts are about to walk keeps the parameters that its forward read:
  * objects need versions for it (dist_versions.h), one more than there are participants.
  *
  * A parameter that a context has no gradient for, because its object had no part in the loss, has the
@@ -34,7 +35,9 @@
  * A NaN or an infinity in a gradient is STATUS_INTERNAL that names the parameter. With clipping it is found
  * before anything is changed anywhere; without, nothing is changed on that owner, but other owners may have
  * taken the step: the optimizer is then of no use but to be freed, as after any other failure of a step that
- * was not STATUS_INVALID.
+ * was not STATUS_INVALID; only with a single owner STATUS_BUSY leaves everything as it was. With `all` it
+ * must be freed, for such a step may have reached some owners and not the others, where the other
+ * participants wait for it: they are told by that, or by the worker's end.
  *
  * Threads as rpc.h. Functions that wait turn the rpc: for a role's top level. Steps allocate nothing after
  * the first. */
@@ -137,7 +140,8 @@ struct dist_step {
 /* One step of every owner, in one concurrent round (two with clipping), by the gradients that `context` has
  * left there. Waits. STATUS_INVALID: lr or max_norm out of range, or not those of the others; this worker is
  * no participant. STATUS_BUSY: other contexts have still to walk what they read (`async`: and no version is
- * free); nothing is changed on that owner. STATUS_PEER_DIED: an owner, or a participant. */
+ * free), or no room for the request on its way; nothing is changed on that owner. STATUS_PEER_DIED: an owner,
+ * or a participant, which may also have freed its optimizer. */
 enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_context *context,
                                 struct dist_step *step, struct error *error);
 

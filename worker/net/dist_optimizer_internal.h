@@ -146,6 +146,7 @@ struct local {
     struct group *groups; // (group_count)
     struct participant *participants;
     uint32_t count, group_count, participant_count;
+    bool is_given; // to the one who asked for it: the reference that the owner made it with is released
     enum round round;
     uint32_t waiting; // participants with a request
 };
@@ -157,8 +158,8 @@ void local_new(struct owned_parameter *first, struct rpc_request *request, const
 void local_norm(void *object, struct rpc_request *request, const struct rpc_message *message);
 void local_step(void *object, struct rpc_request *request, const struct rpc_message *message);
 
-/* A worker is gone: a round that waits for it fails, and so do all later ones. */
-void local_worker_left(struct local *local, uint16_t worker);
+/* A worker is gone, as `how` says ("died"): a round that waits for it fails, and so do all later ones. */
+void local_worker_left(struct local *local, uint16_t worker, const char *how);
 
 /* What `count` participants have asked for, in order of their numbers; they are answered by the caller.
  * `sums` is set; nothing else is changed, parameters and moments least of all. */

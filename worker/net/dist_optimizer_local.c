@@ -255,6 +255,7 @@ void local_new(struct owned_parameter *first, struct rpc_request *request, const
     }
     reply.args[0] = rref_grant(rref, request);
     rref_release(rref);
+    local->is_given = true;
     rpc_reply(request, &reply);
 }
 
@@ -334,6 +335,14 @@ static void answer_steps_set(void *object, struct rpc_request *request, const st
     rpc_reply(request, &(struct rpc_message){0});
 }
 
+/* Who has kept no reference asks for no step any more. */
+static void local_released(void *object, uint16_t worker)
+{
+    struct local *local = object;
+    if (local->is_given)
+        local_worker_left(local, worker, "left");
+}
+
 static rref_function *const functions[LOCAL_FUNCTIONS] = {
     [LOCAL_INFO] = answer_info,
     [LOCAL_NORM] = local_norm,
@@ -346,6 +355,7 @@ static rref_function *const functions[LOCAL_FUNCTIONS] = {
 const struct rref_class dist_optimizer_class = {
     .name = "optimizer",
     .destroy = local_destroy,
+    .released = local_released,
     .functions = functions,
     .function_count = LOCAL_FUNCTIONS,
 };

@@ -161,9 +161,9 @@ void local_step(void *object, struct rpc_request *request, const struct rpc_mess
     contribute(object, ROUND_STEP, request, message);
 }
 
-/* ---- deaths ---- */
+/* ---- departures ---- */
 
-void local_worker_left(struct local *local, uint16_t worker)
+void local_worker_left(struct local *local, uint16_t worker, const char *how)
 {
     struct participant *participant = find_participant(local, worker);
     if (participant == NULL)
@@ -172,6 +172,6 @@ void local_worker_left(struct local *local, uint16_t worker)
     struct error error = {0};
     if (local->waiting == 0)
         return;
-    error_set(&error, STATUS_PEER_DIED, "worker %u died in the middle of a round", worker);
+    error_set(&error, STATUS_PEER_DIED, "worker %u %s in the middle of a round", worker, how);
     fail_round(local, STATUS_PEER_DIED, &error);
 }

@@ -39,6 +39,9 @@ struct rref_class {
      * until the next turn; what is lent (rpc.h) as long as the one who fetched it reads it, which the class
      * and its users agree on. */
     enum status (*value)(void *object, struct rpc_message *value, struct error *error);
+    /* May be NULL. `worker` has given back its last use of the object, maybe the last of all. Its death is
+     * not told so (rpc_on_left). */
+    void (*released)(void *object, uint16_t worker);
     rref_function *const *functions;
     uint32_t function_count;
     const void *extension; /* of the layer above (dist.h), or NULL */

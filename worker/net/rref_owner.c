@@ -168,9 +168,20 @@ static void uncount(struct rrefs *rrefs, struct rref_object *object, uint16_t wo
     doom_if_unused(rrefs, object);
 }
 
+/* `worker` wants them no more. Its class, which is told, may complete calls on the object. */
+static void give_back(struct rrefs *rrefs, struct rref_object *object, uint16_t worker, uint64_t uses)
+{
+    object->keeps++;
+    uncount(rrefs, object, worker, uses);
+    if (object->class->released != NULL && *uses_of(rrefs, object, worker) == 0)
+        object->class->released(object->object, worker);
+    object->keeps--;
+    doom_if_unused(rrefs, object);
+}
+
 void owner_uncount(struct rrefs *rrefs, uint64_t number, uint16_t worker, uint64_t uses)
 {
-    uncount(rrefs, find(rrefs, number), worker, uses);
+    give_back(rrefs, find(rrefs, number), worker, uses);
 }
 
 void owner_left(struct rrefs *rrefs, uint16_t worker)
@@ -344,7 +355,7 @@ void owner_on_release(void *context, struct rpc_request *request, const struct r
                    rref_short(number), (unsigned long long)held);
         return;
     }
-    uncount(rrefs, object, worker, uses);
+    give_back(rrefs, object, worker, uses);
     rpc_reply(request, NULL);
 }
 

@@ -1,0 +1,134 @@
+/* What a step does not wait for: participants that have gone in one way or another. */
+#include "test/optimizer_stage.h"
+#include "test/workplace.h"
+
+enum { TAG = 9, FAR = 2, OWNERS = 2 };
+
+static const unsigned servers[OWNERS] = {0, 1};
+static struct model model;
+static struct dist_optimizer *optimizer; /* the model's worker's */
+static struct rref *locals[OWNERS];      /* its own references to its owners' parts, in their order */
+
+static void make_optimizer(bool async, const uint16_t *participants, uint32_t count)
+{
+    const struct dist_optimizer_config config = {.settings = {OPTIMIZER_SGD, .sgd = {.lr = 1}},
+                                                 .async = async,
+                                                 .participants = participants,
+                                                 .participant_count = count};
+    STAGE_OK(dist_optimizer_new(&optimizer, dist_of(&model), &config, model.parameters, model.parameter_count,
+                                &stage.error));
+}
+
+/* References of `worker` to the local optimizers, in the order of the owners' numbers. */
+static void share_with(unsigned worker, struct rref *out[OWNERS])
+{
+    struct side *side = &stage.sides[worker];
+    const uint32_t first = side->taken_count;
+    STAGE_OK(dist_optimizer_share(optimizer, (uint16_t)worker, TAG, &stage.error));
+    const uint32_t count = side->taken_count - first;
+    ck_assert_uint_eq(count, model.count);
+    for (uint32_t i = 0; i < count; i++)
+        out[count == 1 ? 0 : rref_owner(side->taken[first + i])] = side->taken[first + i];
+}
+
+static struct future *ask_for_step(struct rref *local, const struct dist_context *context)
+{
+    struct future *future;
+    const uint64_t words[STEP_WORDS] = {word_of_double(0.5)};
+    struct rpc_message message = {.context = dist_context_id(context)};
+    message_add(&message, WIRE_U64, words, STEP_WORDS);
+    STAGE_OK(rref_call(local, LOCAL_STEP, &message, MONOTIME_NEVER, &future, &stage.error));
+    return future;
+}
+
+/* Turns until that many requests wait on the owner. */
+static void await_waiting(unsigned owner, uint32_t count)
+{
+    UNTIL(stage.sides[owner].owner->locals->waiting == count, stage_turns(1));
+}
+
+static void expect_gone(struct future *future, const char *words)
+{
+    cluster_expect_failure(&stage.cluster, future, STATUS_PEER_DIED, words);
+}
+
+static void close_all(void)
+{
+    dist_optimizer_free(optimizer);
+    model_release(&model);
+    stage_close_empty();
+}
+
+/* ---- participants ---- */
+
+/* One participant's request has reached one owner alone. */
+START_TEST(who_gives_its_optimizer_up_is_waited_for_no_more)
+{
+    static const uint16_t participants[] = {FAR, TRAINER};
+    struct rref *others[OWNERS] = {NULL};
+    struct dist_optimizer *joined;
+    struct future *futures[OWNERS], *lone;
+    struct model shared;
+    stage_open();
+    model_make(&model, FAR, servers, OWNERS, 0);
+    model_share(&shared, &model, TRAINER);
+    make_optimizer(false, participants, 2);
+    share_with(FAR, locals);
+    share_with(TRAINER, others);
+    STAGE_OK(dist_optimizer_join(&joined, dist_of(&shared), others, OWNERS, &stage.error));
+    struct dist_context *context = model_backward(&model, 1, OWNERS),
+                        *other = model_backward(&shared, 2, OWNERS);
+    lone = ask_for_step(others[1], other);
+    for (unsigned o = 0; o < OWNERS; o++)
+        futures[o] = ask_for_step(locals[o], context);
+    ck_assert_int_eq(cluster_await(&stage.cluster, lone), STATUS_OK);
+    ck_assert_int_eq(cluster_await(&stage.cluster, futures[1]), STATUS_OK);
+    await_waiting(0, 1);
+    for (unsigned o = 0; o < OWNERS; o++)
+        rref_release(others[o]); // as long as it has one more nothing is given up
+    STAGE_OK(dist_optimizer_steps_set(joined, 1, &stage.error));
+    ck_assert(!future_done(futures[0]));
+    dist_optimizer_free(joined);
+    expect_gone(futures[0], "worker 3 left in the middle of a round");
+    expect_gone(ask_for_step(locals[0], context), "worker 3, which takes part in every step, is gone");
+    end_context(other);
+    end_context(context);
+    future_release(lone);
+    future_release(futures[1]);
+    for (unsigned o = 0; o < OWNERS; o++)
+        rref_release(locals[o]);
+    model_release(&shared);
+    close_all();
+}
+END_TEST
+
+START_TEST(an_owner_that_gives_its_own_up_is_waited_for_no_more)
+{
+    static const uint16_t participants[] = {0, TRAINER};
+    struct rref *own[OWNERS] = {NULL};
+    stage_open();
+    model_make(&model, TRAINER, servers, 1, 0);
+    make_optimizer(false, participants, 2);
+    share_with(TRAINER, locals);
+    share_with(0, own);
+    struct dist_context *context = model_backward(&model, 1, 1);
+    struct future *future = ask_for_step(locals[0], context);
+    await_waiting(0, 1);
+    rref_release(own[0]);
+    expect_gone(future, "worker 0 left in the middle of a round");
+    end_context(context);
+    rref_release(locals[0]);
+    close_all();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("dist_optimizer_left");
+    TCase *left = tcase_create("left");
+    tcase_set_timeout(left, 60);
+    tcase_add_test(left, who_gives_its_optimizer_up_is_waited_for_no_more);
+    tcase_add_test(left, an_owner_that_gives_its_own_up_is_waited_for_no_more);
+    suite_add_tcase(suite, left);
+    return suite_run(suite);
+}
