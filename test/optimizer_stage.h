@@ -272,13 +272,18 @@ static inline void stage_close_empty(void)
     stage_close();
 }
 
-/* Worker `worker` is gone, and the others are told. */
-static inline void stage_kill(unsigned worker)
+/* Worker `worker` is gone, and the first `told` of the others are told. */
+static inline void stage_kill_telling(unsigned worker, unsigned told)
 {
     side_close(worker);
-    for (unsigned i = 0; i < MEMBERS; i++)
+    for (unsigned i = 0; i < told; i++)
         if (stage.cluster.members[i].rpc != NULL)
             rpc_peer_died(stage.cluster.members[i].rpc, (uint16_t)worker, "it was killed");
+}
+
+static inline void stage_kill(unsigned worker)
+{
+    stage_kill_telling(worker, MEMBERS);
 }
 
 /* ---- models ---- */

@@ -61,6 +61,42 @@ static void close_all(void)
 
 /* ---- participants ---- */
 
+/* The owner is a client, of which the other client has known nothing: nobody but the servers is told of its
+ * end. */
+static void die_unheard(bool before)
+{
+    static const uint16_t participants[] = {FAR, OTHER_TRAINER};
+    stage_open();
+    model_make(&model, FAR, (unsigned[]){TRAINER}, 1, 0);
+    if (before)
+        stage_kill_telling(OTHER_TRAINER, SERVERS);
+    make_optimizer(false, participants, 2);
+    share_with(FAR, locals);
+    struct dist_context *context = model_backward(&model, 1, 1);
+    struct future *future = ask_for_step(locals[0], context);
+    if (!before) {
+        await_waiting(TRAINER, 1);
+        stage_kill_telling(OTHER_TRAINER, SERVERS);
+    }
+    expect_gone(future, "worker 4");
+    expect_gone(ask_for_step(locals[0], context), "worker 4, which takes part in every step, is gone");
+    end_context(context);
+    rref_release(locals[0]);
+    close_all();
+}
+
+START_TEST(an_owner_hears_of_the_end_of_one_that_has_never_spoken_to_it)
+{
+    die_unheard(false);
+}
+END_TEST
+
+START_TEST(and_of_one_that_had_ended_before)
+{
+    die_unheard(true);
+}
+END_TEST
+
 /* One participant's request has reached one owner alone. */
 START_TEST(who_gives_its_optimizer_up_is_waited_for_no_more)
 {
@@ -127,6 +163,8 @@ int main(void)
     Suite *suite = suite_create("dist_optimizer_left");
     TCase *left = tcase_create("left");
     tcase_set_timeout(left, 60);
+    tcase_add_test(left, an_owner_hears_of_the_end_of_one_that_has_never_spoken_to_it);
+    tcase_add_test(left, and_of_one_that_had_ended_before);
     tcase_add_test(left, who_gives_its_optimizer_up_is_waited_for_no_more);
     tcase_add_test(left, an_owner_that_gives_its_own_up_is_waited_for_no_more);
     suite_add_tcase(suite, left);

@@ -107,7 +107,8 @@ struct dist_optimizer_config {
  * Waits. STATUS_INVALID: settings out of range, participants not ascending, no parameter or too many; or,
  * with its name, a parameter that is given twice or that another optimizer has. With `async` also one whose
  * object has too few versions (STATUS_UNAVAILABLE: none, as its backend's memory is not the host's).
- * STATUS_PEER_DIED: an owner; without `async` also a participant. */
+ * STATUS_PEER_DIED: an owner; without `async` also a participant, which may be told by the first step
+ * instead. STATUS_BUSY: an owner has too many calls under way to ask whether a participant is there. */
 enum status dist_optimizer_new(struct dist_optimizer **out, struct dist *dist,
                                const struct dist_optimizer_config *config, struct rref *const parameters[],
                                uint32_t count, struct error *error);

@@ -91,6 +91,16 @@ static enum status check_participants(const struct local *local, struct error *e
     return STATUS_OK;
 }
 
+/* A round of all has to hear of a participant's end, whether or not it has ever asked for a step. */
+static enum status meet_participants(const struct local *local, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < local->participant_count && local->words[NEW_ASYNC] == 0; i++)
+        if (status == STATUS_OK)
+            status = rpc_meet(local->owner->rpc, local->participants[i].worker, error);
+    return status;
+}
+
 /* All memory but the optimizers', and what the message says, as far as it can be read without looking
  * anything up. */
 static enum status local_alloc(struct local **out, struct dist_owner *owner,
@@ -225,6 +235,8 @@ static enum status local_make(struct local **out, struct dist_owner *owner, uint
         memcpy(&number, (const char *)message->data[1] + i * sizeof number, sizeof number);
         status = add_member(local, i, source, number, error);
     }
+    if (status == STATUS_OK)
+        status = meet_participants(local, error);
     if (status != STATUS_OK) {
         local_destroy(local);
         return status;

@@ -150,6 +150,11 @@ bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation);
  * NULL): which one it was that is gone; untouched otherwise. */
 bool rpc_is_gone(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation);
 
+/* Has `left` tell of the end of `worker`, when it comes, also when the two never call each other: another
+ * client that has had nothing to do with this one is sent something, once, whose answer nobody waits for.
+ * Errors: STATUS_BUSY, as rpc_call_async. */
+enum status rpc_meet(struct rpc *rpc, uint16_t worker, struct error *error);
+
 /* A client's WELCOME payload, of the first server it joined: the job's JSON, zero-terminated, valid as long
  * as the rpc. */
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes);

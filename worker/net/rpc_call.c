@@ -225,6 +225,24 @@ enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method me
     return STATUS_OK;
 }
 
+/* One who was sent nothing, and has not called either, is no concern of ours to the lowest server, which
+ * tells of its end (rpc_forward.c). */
+enum status rpc_meet(struct rpc *rpc, uint16_t worker, struct error *error)
+{
+    const struct rpc_session *session = session_of(rpc, worker);
+    struct future *future;
+    bool is_unmet = session == NULL
+                        ? forward_may_begin(rpc, worker)
+                        : session->is_forwarded && session->incarnation == 0 && session->next_request == 1;
+    if (!is_unmet)
+        return STATUS_OK;
+    enum status status =
+        rpc_call_async(rpc, worker, METHOD_ECHO, &(struct rpc_message){0}, MONOTIME_NEVER, &future, error);
+    if (status == STATUS_OK)
+        future_release(future);
+    return status;
+}
+
 enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method method,
                           const struct rpc_message *message, struct monotime deadline,
                           future_then_function *then, void *arg, struct future **out, struct error *error)
