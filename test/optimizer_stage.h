@@ -33,6 +33,7 @@ enum { TRAINER = SERVERS, OTHER_TRAINER };
 
 /* An object of class "part". */
 struct part {
+    struct side *side;
     struct params *params;
     struct dist_versions *versions;
     struct parameter *weight, *bias;
@@ -55,6 +56,7 @@ static struct {
     struct backend *backend; /* of all parts and tapes */
     unsigned parts;          /* that live */
     bool is_turning;         /* the others, while one waits */
+    unsigned stalled;        /* workers, as bits, that have no turn meanwhile */
     struct error error;
 } stage;
 
@@ -78,7 +80,8 @@ static inline enum status part_create(void *context, uint16_t creator, const str
     const uint32_t slots = (uint32_t)arguments->args[2];
     const struct init init = {INIT_UNIFORM, 0.5};
     char name[32];
-    (void)context, (void)creator;
+    (void)creator;
+    part->side = context;
     STAGE_OK(params_new(&part->params, stage.backend, error));
     snprintf(name, sizeof name, "part%u.weight", number);
     STAGE_OK(
@@ -113,10 +116,25 @@ static inline struct dist_versions *part_versions(void *object)
     return ((struct part *)object)->versions;
 }
 
+static inline void part_pass_on(void *arg, struct dist_piece *piece, enum status status,
+                                struct variable *const out[], uint32_t out_count)
+{
+    (void)arg, (void)status; // what has failed sticks in the tape
+    dist_return(piece, out, out_count);
+}
+
+/* PART_MAP: the layer's. PART_PASS: that of the first object that this worker was given. */
+enum { PART_MAP, PART_PASS };
+
 static inline void part_forward(void *object, struct dist_piece *piece)
 {
     const struct part *part = object;
     struct tape *tape = dist_piece_tape(piece);
+    if (dist_piece_function(piece) == PART_PASS) {
+        struct variable *in[1] = {dist_piece_input(piece, 0)};
+        dist_call_async(piece, part->side->taken[0], PART_MAP, NULL, 0, in, 1, part_pass_on, NULL);
+        return;
+    }
     struct variable *out = tape_linear(tape, dist_piece_input(piece, 0), tape_parameter(tape, part->weight),
                                        tape_parameter(tape, part->bias), false);
     dist_return(piece, &out, 1);
@@ -160,7 +178,7 @@ static inline struct monotime stage_beat(void *arg)
     if (!stage.is_turning) {
         stage.is_turning = true;
         for (unsigned i = 0; i < MEMBERS; i++)
-            if (&stage.sides[i] != arg && stage.cluster.members[i].rpc != NULL)
+            if (&stage.sides[i] != arg && stage.cluster.members[i].rpc != NULL && !(stage.stalled >> i & 1))
                 rpc_turn(stage.cluster.members[i].rpc, (struct monotime){1});
         stage.is_turning = false;
     }

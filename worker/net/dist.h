@@ -149,6 +149,13 @@ enum status dist_gradients(struct dist *dist, uint64_t context, void *object, st
  * must not be changed in place while there are any. */
 uint32_t dist_readers(const struct dist *dist, uint64_t context, const void *object);
 
+/* Ends the contexts of worker `root` that are older than number `context`, as that worker itself says:
+ * whoever was called in them by others may hear of their end later. Those whose root is this worker stay. */
+void dist_end_older(struct dist *dist, uint16_t root, uint64_t context);
+
+/* What it says: the number of its oldest context that has not ended, or of the next one. */
+uint64_t dist_oldest(const struct dist *dist);
+
 struct dist_counts {
     uint32_t contexts, pieces; /* here, now */
 };

@@ -335,3 +335,24 @@ uint64_t dist_context_id(const struct dist_context *context)
 {
     return context->id;
 }
+
+/* ---- for the optimizer ---- */
+
+void dist_end_older(struct dist *dist, uint16_t root, uint64_t context)
+{
+    for (struct dist_context *at = dist->contexts; at != NULL;) {
+        struct dist_context *next = at->next;
+        if (root_of(at->id) == root && at->id < context && !at->is_root)
+            context_end(at, false);
+        at = next;
+    }
+}
+
+uint64_t dist_oldest(const struct dist *dist)
+{
+    uint64_t oldest = dist->next_context;
+    for (const struct dist_context *at = dist->contexts; at != NULL; at = at->next)
+        if (at->is_root && at->id < oldest)
+            oldest = at->id;
+    return oldest;
+}

@@ -65,17 +65,20 @@ enum status owned_parameter_take(struct owned_parameter *parameter, enum owned_v
 /* "parameter"; its value is what rref_to_here fetches. */
 enum {
     PARAMETER_INFO,      /* -> u8 name; u32 sizes, none for a scalar */
-    PARAMETER_SET,       /* f32 values */
+    PARAMETER_SET,       /* args[OLDEST], f32 values */
     PARAMETER_GRADIENT,  /* context -> f32 values */
     PARAMETER_OPTIMIZER, /* what struct new_words says -> args[0]: number of the local optimizer */
     PARAMETER_FUNCTIONS
 };
 
+/* Which of args is the asker's dist_oldest: its older contexts end before any value is changed. */
+enum { OLDEST = 2 };
+
 /* "optimizer" */
 enum {
     LOCAL_INFO,       /* -> u64 words of enum new_word; u32 indices of its parameters */
     LOCAL_NORM,       /* context -> u64 square sums, doubles' bits, in order of the indices */
-    LOCAL_STEP,       /* context, u64 words of enum step_word -> args[0]: somebody said last */
+    LOCAL_STEP,       /* context, args[OLDEST], u64 words of enum step_word -> args[0]: somebody said last */
     LOCAL_MOMENT_GET, /* args[2]: its parameter, args[3]: enum dist_moment -> f32 values */
     LOCAL_MOMENT_SET, /* the same, f32 values */
     LOCAL_STEPS_SET,  /* args[2] */

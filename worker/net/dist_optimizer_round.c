@@ -135,6 +135,8 @@ static void contribute(struct local *local, enum round round, struct rpc_request
         rpc_fail(request, status, "%s", error.text);
         return;
     }
+    if (round == ROUND_STEP)
+        dist_end_older(local->owner->dist, participant->worker, message->args[OLDEST]);
     participant->request = request;
     participant->context = message->context;
     local->waiting++;

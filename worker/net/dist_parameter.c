@@ -287,7 +287,9 @@ static enum status set(struct owned_parameter *parameter, const struct rpc_messa
 
 static void answer_set(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
+    const struct owned_parameter *parameter = object;
     struct error error = {0};
+    dist_end_older(parameter->owned->owner->dist, rpc_request_source(request), message->args[OLDEST]);
     enum status status = set(object, message, &error);
     if (status == STATUS_OK)
         rpc_reply(request, &(struct rpc_message){0});
