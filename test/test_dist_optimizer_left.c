@@ -1,5 +1,5 @@
 /* What a step does not wait for: participants that have gone in one way or another, and contexts that are
- * over. */
+ * over, or see the values that they have seen before. */
 #include "test/optimizer_stage.h"
 #include "test/workplace.h"
 
@@ -273,6 +273,60 @@ START_TEST(an_earlier_context_that_is_open_is_still_a_reader)
 }
 END_TEST
 
+/* The first value of what the trainer's part makes of `values`. */
+static float call_alone(const struct model *shared, const float values[ROWS * WIDTH])
+{
+    struct side *side = &stage.sides[TRAINER];
+    struct dist_context *context;
+    struct variable *out;
+    STAGE_OK(dist_context_new(&context, side->dist, TAPE_INFER, side->tape, NULL, &stage.error));
+    struct variable *x = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", values);
+    dist_call(context, shared->parts[0], PART_MAP, NULL, 0, &x, 1, &out, 1);
+    STAGE_OK(tape_status(side->tape, &stage.error));
+    const float value = ((const float *)variable_tensor(out)->data)[0];
+    dist_context_free(context);
+    return value;
+}
+
+/* Calls around others' steps: the context stays with the version that its first one has read, and takes one
+ * slot, however many steps are taken meanwhile. */
+START_TEST(a_context_sees_one_version)
+{
+    enum { CALLS = 5, ELEMENTS = ROWS * WIDTH };
+    static const uint16_t participants[] = {FAR, TRAINER};
+    struct side *side = &stage.sides[TRAINER];
+    struct dist_step step = {.lr = 0.5};
+    struct dist_context *context;
+    struct variable *out[CALLS], *sum = NULL;
+    struct model other;
+    const float values[ELEMENTS] = {1, 2, 3};
+    stage_open();
+    model_make(&model, FAR, servers, 1, 3);
+    model_share(&other, &model, TRAINER);
+    make_optimizer(true, participants, 2);
+    const float first = call_alone(&other, values);
+    STAGE_OK(dist_context_new(&context, side->dist, TAPE_TRAIN, side->tape, NULL, &stage.error));
+    side->context = context;
+    struct variable *x = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", values);
+    for (unsigned i = 0; i < CALLS; i++) {
+        dist_call(context, other.parts[0], PART_MAP, NULL, 0, &x, 1, &out[i], 1);
+        STAGE_OK(tape_status(side->tape, &stage.error));
+        expect_equal(variable_tensor(out[i])->data, &first, 1, "a later call");
+        sum = i == 0 ? out[i] : tape_add(side->tape, sum, out[i], false);
+        struct dist_context *stepping = model_backward(&model, i, 1);
+        STAGE_OK(dist_optimizer_step(optimizer, stepping, &step, &stage.error));
+        end_context(stepping);
+    }
+    struct variable *loss =
+        tape_mse(side->tape, sum, tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "target", values));
+    STAGE_OK(dist_backward(context, loss, &stage.error));
+    end_context(context);
+    ck_assert_float_ne(call_alone(&other, values), first); // the newest
+    model_release(&other);
+    close_all();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("dist_optimizer_left");
@@ -286,6 +340,7 @@ int main(void)
     tcase_add_test(left, nor_does_who_sets_a_parameter);
     tcase_add_test(left, nor_does_it_hold_a_version);
     tcase_add_test(left, an_earlier_context_that_is_open_is_still_a_reader);
+    tcase_add_test(left, a_context_sees_one_version);
     suite_add_tcase(suite, left);
     return suite_run(suite);
 }

@@ -60,10 +60,10 @@ struct dist_class {
     struct backend *(*backend)(void *object);
     /* NULL: it has no parameters. They belong to the object. */
     struct params *(*params)(void *object);
-    /* NULL, or answers NULL: its parameters have one version. Otherwise a piece holds the newest version when
-     * its forward begins and lets go of it when it is released; its forward, where it goes on after calls of
-     * its own, and its walk, at every resume, run with the params placed there (dist_versions.h). Between
-     * pieces they are placed on the newest one. */
+    /* NULL, or answers NULL: its parameters have one version. Otherwise a piece holds one when its forward
+     * begins, that of its context's other pieces of the object or the newest, and lets go of it when it is
+     * released; its forward, where it goes on after calls of its own, and its walk, at every resume, run with
+     * the params placed there (dist_versions.h). Between pieces they are placed on the newest one. */
     struct dist_versions *(*versions)(void *object);
     /* Computes on the piece's tape, and completes the piece once with dist_return or dist_fail: before it
      * returns, or after calls of its own (dist_call_async). Never waits. */

@@ -18,7 +18,22 @@ static struct dist_piece *find_piece(const struct dist_context *context, uint16_
     return piece;
 }
 
-/* ---- ending ---- */
+/* ---- versions ---- */
+
+/* What its context's other pieces of the object hold, or else the newest. */
+static void hold_version(struct dist_piece *piece)
+{
+    struct dist_versions *versions = piece->part->object->versions;
+    const struct dist_piece *other = piece->frame.context->pieces;
+    if (versions == NULL)
+        return;
+    while (other != NULL && !(other->part == piece->part && other->has_version))
+        other = other->next;
+    if (other != NULL)
+        dist_versions_hold_same(versions, other->version);
+    piece->version = other != NULL ? other->version : dist_versions_hold(versions);
+    piece->has_version = true;
+}
 
 static void drop_version(struct dist_piece *piece)
 {
@@ -26,6 +41,8 @@ static void drop_version(struct dist_piece *piece)
         dist_versions_drop(piece->part->object->versions, piece->version);
     piece->has_version = false;
 }
+
+/* ---- ending ---- */
 
 /* Gives the room back; with it goes what was answered. */
 static void leave_room(struct dist_piece *piece, enum status status)
@@ -126,9 +143,7 @@ static enum status begin(struct dist_piece *piece, struct error *error)
         tape_begin_adding(tape, gradients);
     else
         tape_begin(tape, TAPE_INFER, NULL);
-    piece->has_version = object->versions != NULL;
-    if (piece->has_version)
-        piece->version = dist_versions_hold(object->versions);
+    hold_version(piece);
     return STATUS_OK;
 }
 

@@ -116,6 +116,11 @@ static struct slot *slot_of(struct dist_versions *versions, uint64_t version)
     return &versions->slots[i];
 }
 
+void dist_versions_hold_same(struct dist_versions *versions, uint64_t version)
+{
+    slot_of(versions, version)->readers++;
+}
+
 void dist_versions_drop(struct dist_versions *versions, uint64_t version)
 {
     slot_of(versions, version)->readers--;

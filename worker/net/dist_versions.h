@@ -7,9 +7,10 @@
  *     params_begin(params, seed, 0, params_count(params), …);
  *
  * A version is one copy of the trained slab; the params are placed on one of them at a time. Pieces count as
- * readers of the version that was newest when their forward began. With one context of each participant at a
- * time, participants + 1 slots are enough: every other participant holds one at the most, and there are the
- * newest and the next.
+ * readers: the first of a context of the version that was newest when its forward began, and those that come
+ * while it is there of the same. So a context holds one version at the most, and sees no other before it has
+ * walked; and with one context of each participant at a time, participants + 1 slots are enough: for those
+ * that they hold, and the next.
  *
  * Belongs to the thread that owns the object. Only dist_versions_new allocates; nothing blocks. */
 #ifndef WORKER_NET_DIST_VERSIONS_H
@@ -36,6 +37,7 @@ uint32_t dist_versions_slots(const struct dist_versions *versions);
 
 /* One more reader of the newest version; its number. */
 uint64_t dist_versions_hold(struct dist_versions *versions);
+void dist_versions_hold_same(struct dist_versions *versions, uint64_t version); /* one that has a reader */
 void dist_versions_drop(struct dist_versions *versions, uint64_t version);
 
 /* Places the params on a version that has a reader; on the newest one. A pass over the entries' pointers. */
