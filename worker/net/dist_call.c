@@ -1,5 +1,10 @@
 /* The caller: a call's forward, which becomes a node of the caller's tape when it is answered.
  *
+ * A piece may have several calls under way, and which of them is answered first is chance. They are recorded,
+ * and its code goes on with them, in the order in which they were made: an answer waits for those before it.
+ * What is then on the tape, and the order of its walk, depend on the code alone. What is answered after the
+ * piece itself can have no part in anything any more, and is dropped.
+ *
  * A call's record is held by its node, and by its future as long as an answer is to come: the later of the
  * two ends it. When its frame ends first, the record is an orphan, which only waits for its future to tell.
  */
@@ -32,6 +37,8 @@ static struct dist_call *call_new(struct dist_frame *frame)
     if (call->next != NULL)
         call->next->previous = call;
     frame->calls = call;
+    if (frame->unrecorded == NULL)
+        frame->unrecorded = call;
     return call;
 }
 
@@ -44,6 +51,8 @@ static void unlink_call(struct dist_call *call)
         call->frame->calls = call->next;
     if (call->next != NULL)
         call->next->previous = call->previous;
+    if (call->frame->unrecorded == call)
+        call->frame->unrecorded = call->previous;
     call->previous = call->next = NULL;
     call->frame = NULL;
 }
@@ -108,17 +117,27 @@ static void orphan(struct dist_call *call)
     call->dist->orphans++;
 }
 
+/* Its answer came too late to be recorded: what is kept for it has no part. */
+static void pass_by(struct dist_call *call)
+{
+    const struct rpc_message *answer = future_value(call->future);
+    call->is_kept = answer != NULL && (answer->args[ANSWER_FLAGS] & ANSWER_KEPT);
+    call->is_recorded = true; // so that letting go is the same in every case
+    call_release(call);
+}
+
 void frame_close(struct dist_frame *frame, enum status status)
 {
     for (struct dist_call *call = frame->calls; call != NULL;) {
         struct dist_call *next = call->next;
-        if (call->is_pending) {
-            dist_then *then = call->state == CALL_FORWARD ? call->then : NULL;
-            void *arg = call->arg;
+        dist_then *then = call->state == CALL_FORWARD ? call->then : NULL;
+        void *arg = call->arg;
+        if (call->is_pending)
             orphan(call);
-            if (then != NULL)
-                then(arg, frame->piece, status, NULL, 0);
-        }
+        else if (call->state == CALL_FORWARD)
+            pass_by(call);
+        if (then != NULL)
+            then(arg, frame->piece, status, NULL, 0);
         call = next;
     }
 }
@@ -308,10 +327,9 @@ static enum status check_answer(const struct dist_call *call, const struct rpc_m
 }
 
 /* Records the answered call. It is the tape's from then on, or gone. */
-static enum status record(struct dist_call *call, struct variable *out[DIST_OUTPUTS_MAX], uint32_t *out_count,
-                          struct error *error)
+static enum status record(struct dist_frame *frame, struct dist_call *call,
+                          struct variable *out[DIST_OUTPUTS_MAX], uint32_t *out_count, struct error *error)
 {
-    struct dist_frame *frame = call->frame;
     const struct rpc_message *answer = future_value(call->future);
     struct tape_node node = {.name = "call",
                              .context = call,
@@ -324,6 +342,7 @@ static enum status record(struct dist_call *call, struct variable *out[DIST_OUTP
     call->is_kept = status == STATUS_OK && (answer->args[ANSWER_FLAGS] & ANSWER_KEPT);
     for (uint32_t i = 0; status == STATUS_OK && i < answer->tensor_count; i++)
         status = travel_take(frame, answer, i, answer->args[ANSWER_SCALARS] >> i & 1, &node.out[i], error);
+    frame->unrecorded = call->previous;
     call->is_recorded = true; // so that letting go is the same in every case
     if (status != STATUS_OK) {
         call_release(call);
@@ -359,7 +378,7 @@ static enum status call_and_wait(struct dist_frame *frame, const struct asked *a
         call_forget(call);
         return status;
     }
-    status = record(call, answered, &count, error);
+    status = record(frame, call, answered, &count, error);
     if (status == STATUS_OK && count != out_count)
         status =
             error_set(error, STATUS_INVALID, "worker %u has answered a call with %u outputs, expected %u",
@@ -386,27 +405,44 @@ enum status dist_call(struct dist_context *context, struct rref *object, uint32_
 
 /* ---- a piece's ---- */
 
-/* The piece's code goes on. It may have answered before: then nobody can use the outputs. */
+/* The piece's code goes on with an answered call. */
+static void go_on(struct dist_piece *piece, struct dist_call *call)
+{
+    struct variable *out[DIST_OUTPUTS_MAX];
+    struct error error = {0};
+    dist_then *then = call->then;
+    void *arg = call->arg;
+    uint32_t count = 0;
+    enum status status = STATUS_INVALID;
+    if (piece->state == PIECE_FORWARD) {
+        status = record(&piece->frame, call, out, &count, &error);
+        if (status != STATUS_OK)
+            tape_fail(piece->frame.tape, status, "%s", error.text);
+    } else {
+        pass_by(call);
+    }
+    piece_enter(piece);
+    then(arg, piece, status, status == STATUS_OK ? out : NULL, status == STATUS_OK ? count : 0);
+    piece_leave(piece);
+}
+
+/* With those that are answered, as long as none before them is not. A piece that was over before is in order
+ * already. */
 static enum status on_answer(struct future *future, void *arg)
 {
     struct dist_call *call = arg;
     const enum status answered = future_status(future);
     if (!call_answered(call))
         return answered;
-    struct dist_piece *piece = call->frame->piece;
-    struct tape *tape = call->frame->tape;
-    struct variable *out[DIST_OUTPUTS_MAX];
-    struct error error = {0};
-    dist_then *then = call->then;
-    void *then_arg = call->arg;
-    uint32_t count = 0;
-    enum status status = record(call, out, &count, &error);
-    if (status != STATUS_OK)
-        tape_fail(tape, status, "%s", error.text);
-    piece_enter(piece);
-    then(then_arg, piece, status, status == STATUS_OK ? out : NULL, status == STATUS_OK ? count : 0);
-    piece_leave(piece);
-    piece_settle(piece);
+    struct dist_frame *frame = call->frame;
+    struct dist_piece *piece = frame->piece;
+    const bool was_open = piece->state == PIECE_FORWARD;
+    while (frame->unrecorded != NULL && !frame->unrecorded->is_pending)
+        go_on(piece, frame->unrecorded);
+    if (was_open)
+        piece_settle(piece);
+    else if (piece->state == PIECE_OVER)
+        drops_send(frame->context);
     return answered;
 }
 

@@ -108,13 +108,14 @@ struct dist_frame {
     struct dist_context *context;
     struct dist_piece *piece; // NULL: the root
     struct tape *tape;
-    struct arena *staging;   // host memory for what travels
-    uint32_t depth;          // of the calls it makes
-    bool has_called;         // somebody
-    bool is_walking;         // its walk is on the stack
-    bool was_woken;          // while it was
-    struct dist_call *calls; // newest first
-    uint32_t ahead;          // backwards that are not awaited, all of them sent to one worker
+    struct arena *staging;        // host memory for what travels
+    uint32_t depth;               // of the calls it makes
+    bool has_called;              // somebody
+    bool is_walking;              // its walk is on the stack
+    bool was_woken;               // while it was
+    struct dist_call *calls;      // newest first
+    struct dist_call *unrecorded; // the oldest that its tape has not; all newer ones are not there either
+    uint32_t ahead;               // backwards that are not awaited, all of them sent to one worker
     uint16_t ahead_worker;
     struct error ahead_error;
 };
