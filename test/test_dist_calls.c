@@ -1,5 +1,5 @@
-/* What a piece's code may do with calls of its own (dist_call_async): two at a time, and one that is answered
- * after the piece itself. */
+/* What a piece's code may do with calls of its own (dist_call_async): two at a time, one that is answered
+ * after the piece itself, and more of them than the rpc has room for. */
 #include "test/dist_fixture.h"
 #include "test/workplace.h"
 
@@ -207,6 +207,74 @@ START_TEST(an_answer_after_the_piece_s_own_is_dropped)
 }
 END_TEST
 
+/* ---- many ---- */
+
+enum { MANY = 300 }; /* more than the fixture's pending_max */
+
+static struct many {
+    struct knot *knot;
+    unsigned done;
+    struct variable *sum;
+} many;
+
+static struct variable *token(struct tape *at)
+{
+    return tape_input(at, SHAPE1(1), DTYPE_I32, "token", (int32_t[]){0});
+}
+
+static void call_next(void *arg, struct dist_piece *piece, enum status status, struct variable *const out[],
+                      uint32_t out_count)
+{
+    struct tape *at = dist_piece_tape(piece);
+    (void)arg;
+    ck_assert_int_eq(status, STATUS_OK);
+    if (out_count == 1)
+        many.sum = many.sum == NULL ? out[0] : tape_add(at, many.sum, out[0], false);
+    if (out_count == 1 && ++many.done == MANY) {
+        dist_return(piece, &many.sum, 1);
+        return;
+    }
+    struct variable *in = token(at);
+    dist_call_async(piece, many.knot->side->object[1], 0, NULL, 0, &in, 1, call_next, NULL);
+}
+
+static void call_many(struct knot *knot, struct dist_piece *piece)
+{
+    many = (struct many){.knot = knot};
+    call_next(NULL, piece, STATUS_OK, NULL, 0);
+}
+
+static struct variable *root_calls_many(void)
+{
+    struct variable *sum = NULL;
+    for (unsigned i = 0; i < MANY; i++) {
+        struct variable *in = token(tape), *out;
+        CK_DIST(dist_call(context, stage.sides[ROOT].object[1], 0, NULL, 0, &in, 1, &out, 1));
+        sum = sum == NULL ? out : tape_add(tape, sum, out, false);
+    }
+    return sum;
+}
+
+/* Rows of a table, whose backwards nobody waits for: the root's, and a piece's. */
+START_TEST(backwards_sent_ahead_have_a_bound)
+{
+    struct gradients *gradients;
+    double values[TABLE_ROWS * WIDTH];
+    start(call_many);
+    stage.is_slow = false;
+    dist_object(FAR, "table", 1);
+    begin();
+    struct variable *sum = _i == 0 ? root_calls_many() : call_test();
+    CK_DIST(dist_backward(context, tape_sum(tape, sum, NULL, 1), &stage.error));
+    struct knot *table = rref_local(stage.sides[FAR].object[1]);
+    CK_DIST(dist_gradients(stage.sides[FAR].dist, dist_context_id(context), table, &gradients, &stage.error));
+    CK_DIST(gradients_read(gradients, table->weight, DTYPE_F64, values, &stage.error));
+    ck_assert_double_eq(values[0], MANY);
+    end();
+    dist_end();
+}
+END_TEST
+
 int main(void)
 {
     dist_reserve_descriptors();
@@ -216,6 +284,7 @@ int main(void)
     tcase_add_test(calls, two_calls_are_recorded_in_the_order_in_which_they_were_made);
     tcase_add_test(calls, an_answer_that_waits_for_another_ends_with_the_piece);
     tcase_add_loop_test(calls, an_answer_after_the_piece_s_own_is_dropped, 0, 2);
+    tcase_add_loop_test(calls, backwards_sent_ahead_have_a_bound, 0, 2);
     suite_add_tcase(suite, calls);
     return suite_run(suite);
 }

@@ -123,7 +123,7 @@ struct dist_frame {
 enum call_state {
     CALL_FORWARD, /* sent */
     CALL_READY,   /* answered; its node waits to be walked */
-    CALL_TURN,    /* reached by the walk; what was sent to another worker is gathered first */
+    CALL_TURN,    /* reached by the walk; what was sent ahead may have to be gathered first */
     CALL_BACKWARD /* sent */
 };
 

@@ -4,6 +4,10 @@
 
 #include <assert.h>
 
+/* Backwards of one frame that go ahead at a time: enough to keep a worker busy, and no more than an rpc has
+ * room for beside its other calls. */
+enum { AHEAD_MAX = 32 };
+
 /* ---- waking ---- */
 
 /* Something that the frame has waited for is there. The root waits in dist_backward. */
@@ -115,7 +119,7 @@ enum status call_backward(void *arg, struct tape *tape, bool first, const struct
     if (first)
         call->state = CALL_TURN;
     if (call->state == CALL_TURN) {
-        if (frame->ahead > 0 && frame->ahead_worker != call->worker)
+        if (frame->ahead >= AHEAD_MAX || (frame->ahead > 0 && frame->ahead_worker != call->worker))
             return STATUS_AGAIN;
         if (frame->ahead_error.status != STATUS_OK) {
             *error = frame->ahead_error;
