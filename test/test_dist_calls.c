@@ -1,5 +1,5 @@
 /* What a piece's code may do with calls of its own (dist_call_async): two at a time, one that is answered
- * after the piece itself, and more of them than the rpc has room for. */
+ * after the piece itself, one of an object of which it lets go at once, and a great many. */
 #include "test/dist_fixture.h"
 #include "test/workplace.h"
 
@@ -207,6 +207,57 @@ START_TEST(an_answer_after_the_piece_s_own_is_dropped)
 }
 END_TEST
 
+/* ---- the last handle ---- */
+
+static void pass_on(void *arg, struct dist_piece *piece, enum status status, struct variable *const out[],
+                    uint32_t out_count)
+{
+    (void)arg;
+    if (status == STATUS_OK)
+        dist_return(piece, out, out_count);
+    else
+        dist_return(piece, NULL, 0); /* fails with what has stuck */
+}
+
+static void call_and_let_go(struct knot *knot, struct dist_piece *piece)
+{
+    struct variable *in = dist_piece_input(piece, 0);
+    struct rref **object = &knot->side->object[1];
+    dist_call_async(piece, *object, KNOT_MAP, NULL, 0, &in, 1, pass_on, NULL);
+    rref_release(*object);
+    *object = NULL;
+}
+
+static uint32_t users_of(unsigned worker)
+{
+    struct rref_counts counts;
+    rrefs_counts(stage.sides[worker].rrefs, &counts);
+    return counts.users;
+}
+
+/* Nobody but the piece's worker has the object, which is another's or its own. */
+START_TEST(a_call_keeps_its_object_until_it_is_answered)
+{
+    const unsigned owner = _i == 0 ? FAR : MIDDLE;
+    start(call_and_let_go);
+    dist_object(owner, "knot", 1);
+    const uint32_t users = users_of(owner);
+    for (unsigned w = 0; w < 3; w++)
+        if (w != MIDDLE) {
+            rref_release(stage.sides[w].object[1]);
+            stage.sides[w].object[1] = NULL;
+        }
+    UNTIL(users_of(owner) == users - (owner == MIDDLE ? 2 : 1), dist_wait());
+    begin();
+    CK_DIST(dist_backward(context, tape_sum(tape, call_test(), NULL, 1), &stage.error));
+    ck_assert_uint_eq(stage.knots_alive, 2); // the context keeps it further
+    end();
+    UNTIL(stage.knots_alive == 1, dist_wait());
+    ck_assert_uint_eq(stage.knots_alive, 1);
+    dist_end();
+}
+END_TEST
+
 /* ---- many ---- */
 
 enum { MANY = 300 }; /* more than the fixture's pending_max */
@@ -284,6 +335,7 @@ int main(void)
     tcase_add_test(calls, two_calls_are_recorded_in_the_order_in_which_they_were_made);
     tcase_add_test(calls, an_answer_that_waits_for_another_ends_with_the_piece);
     tcase_add_loop_test(calls, an_answer_after_the_piece_s_own_is_dropped, 0, 2);
+    tcase_add_loop_test(calls, a_call_keeps_its_object_until_it_is_answered, 0, 2);
     tcase_add_loop_test(calls, backwards_sent_ahead_have_a_bound, 0, 2);
     suite_add_tcase(suite, calls);
     return suite_run(suite);

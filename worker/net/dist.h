@@ -133,7 +133,8 @@ void dist_fail(struct dist_piece *piece, enum status status, const char *format,
 /* dist_call within a piece; never waits. `then` is called once, inside a turn, when the outputs are there or
  * the call has failed (status, which also sticks in the tape; out is then NULL). Several may be under way:
  * `then` of each waits for those before it, so that the tape is the same whichever is answered first. When
- * the piece has been completed before, the call has no part in it: STATUS_INVALID, which does not stick. */
+ * the piece has been completed before, the call has no part in it: STATUS_INVALID, which does not stick. The
+ * handle may be released at once. */
 typedef void dist_then(void *arg, struct dist_piece *piece, enum status status, struct variable *const out[],
                        uint32_t out_count);
 void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t function,

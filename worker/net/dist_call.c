@@ -76,11 +76,20 @@ static void let_future_go(struct dist_call *call)
     call->future = NULL;
 }
 
+/* The forward is answered, or was never sent. After dist_free the references are no more. */
+static void let_object_go(struct dist_call *call)
+{
+    if (!call->dist->is_closed)
+        rref_release(call->object);
+    call->object = NULL;
+}
+
 void call_forget(struct dist_call *call)
 {
     if (call->is_recorded || call->is_pending)
         return;
     let_future_go(call);
+    let_object_go(call);
     if (call->frame != NULL)
         unlink_call(call);
     call->next = call->dist->free_calls;
@@ -122,6 +131,7 @@ static void pass_by(struct dist_call *call)
 {
     const struct rpc_message *answer = future_value(call->future);
     call->is_kept = answer != NULL && (answer->args[ANSWER_FLAGS] & ANSWER_KEPT);
+    let_object_go(call);
     call->is_recorded = true; // so that letting go is the same in every case
     call_release(call);
 }
@@ -286,6 +296,7 @@ static enum status start(struct dist_frame *frame, const struct asked *asked, di
     struct dist_call *call = call_new(frame);
     if (call == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a call");
+    call->object = rref_copy(asked->object);
     call->worker = rref_owner(asked->object);
     call->id = ++frame->context->calls;
     call->then = then;
@@ -337,6 +348,7 @@ static enum status record(struct dist_frame *frame, struct dist_call *call,
                              .release = call_release,
                              .inputs = call->in_count};
     enum status status = call_failure(call, error);
+    let_object_go(call);
     if (status == STATUS_OK)
         status = check_answer(call, answer, error);
     call->is_kept = status == STATUS_OK && (answer->args[ANSWER_FLAGS] & ANSWER_KEPT);

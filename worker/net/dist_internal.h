@@ -134,6 +134,7 @@ struct dist_call {
     struct dist_frame *frame; // NULL: has ended
     uint16_t worker;
     uint64_t id;
+    struct rref *object; // until the forward is answered
     enum call_state state;
     bool is_recorded; // its node holds it
     bool is_pending;  // its future does

@@ -24,9 +24,10 @@
  *    entry with a grant that no RELEASE has given back, so g - r >= 1.
  * 3. What is on its way finds the object. A message that needs the object (CLAIM, FETCH, OBJECT) is sent for
  *    an entry that does not end before its answer: the sender's own, or, for CLAIM, the giver's, which waits
- *    for SHARE's answer, which waits for CLAIM's. By 2 the count of that worker is positive until then. In
- *    particular, at every moment until B has counted C, it has A counted: there is no gap between the two.
- *    (A call that ran into its deadline may come later; it then finds the object or a status.)
+ *    for SHARE's answer, which waits for CLAIM's. A layer above keeps a handle for what it sends itself
+ *    (FORWARD, PARAMETERS). By 2 the count of that worker is positive until then. In particular, at every
+ *    moment until B has counted C, it has A counted: there is no gap between the two. (A call that ran into
+ *    its deadline may come later; it then finds the object or a status.)
  * 4. What nobody uses is destroyed. Every grant is told exactly once: the calls that carry grants have no
  *    deadline, are answered once, and fail only with the session between B and C, in which case B drops all
  *    of C's uses (5). Two cases are left out: C cancels all its calls (rpc_cancel_all), and B has no memory
