@@ -43,7 +43,7 @@ static struct stage {
     bool shared, is_slow, is_awake, is_turning_others, stalls[MEMBERS];
     unsigned knots_alive, objects, tables, workers;
     uint64_t turns;
-    unsigned kill_in, victim; /* turns of a root until that worker dies; 0: nobody */
+    unsigned kill_in, victim; /* turns of a root until that worker dies, and none stalls; 0: nobody */
     uint32_t pieces_max, contexts_max;
     void (*forward)(struct knot *knot, struct dist_piece *piece); /* KNOT_TEST */
     struct error error;
@@ -230,29 +230,23 @@ static inline void knot_call_on(struct knot *knot, struct dist_piece *piece)
 {
     uint32_t count;
     const uint64_t *numbers = dist_piece_numbers(piece, &count);
+    const uint32_t function = dist_piece_function(piece);
     struct variable *x = dist_piece_input(piece, 0);
-    if (dist_piece_function(piece) == KNOT_TABLE) {
+    if (function == KNOT_DOWN && numbers[0] > 0) {
+        const uint64_t next[2] = {numbers[0] - 1, (numbers[1] + 1) % stage.objects};
+        dist_call_async(piece, knot->side->object[next[1]], KNOT_DOWN, next, 2, &x, 1, knot_pass_on, knot);
+        return;
+    }
+    if (function == KNOT_TABLE)
         x = tape_input(dist_piece_tape(piece), SHAPE1(1), DTYPE_I32, "tokens", (int32_t[]){0});
-        dist_call_async(piece, knot->side->object[numbers[0]], 0, NULL, 0, &x, 1, knot_pass_on, knot);
-        return;
-    }
-    if (dist_piece_function(piece) == KNOT_UNDER) {
+    else if (function == KNOT_UNDER || function == KNOT_DOWN)
         x = knot_map(knot, dist_piece_tape(piece), x);
-        dist_call_async(piece, knot->side->object[numbers[0]], KNOT_MAP, NULL, 0, &x, 1, knot_pass_on, knot);
-        return;
-    }
-    if (dist_piece_function(piece) == KNOT_NESTED) {
-        dist_call_async(piece, knot->side->object[numbers[0]], (uint32_t)numbers[1], NULL, 0, &x, 1,
-                        knot_pass_on, knot);
-        return;
-    }
-    if (numbers[0] == 0) {
-        x = knot_map(knot, dist_piece_tape(piece), x);
+    if (function == KNOT_DOWN)
         dist_return(piece, &x, 1);
-        return;
-    }
-    const uint64_t next[2] = {numbers[0] - 1, (numbers[1] + 1) % stage.objects};
-    dist_call_async(piece, knot->side->object[next[1]], KNOT_DOWN, next, 2, &x, 1, knot_pass_on, knot);
+    else
+        dist_call_async(piece, knot->side->object[numbers[0]],
+                        function == KNOT_NESTED ? (uint32_t)numbers[1] : KNOT_MAP, NULL, 0, &x, 1,
+                        knot_pass_on, knot);
 }
 
 static inline void knot_number(struct dist_piece *piece)
@@ -393,8 +387,10 @@ static inline bool dist_sleeps(unsigned worker)
 static inline struct monotime dist_turn_others(void *arg)
 {
     const struct dist_side *self = arg;
-    if (stage.kill_in > 0 && !stage.is_turning_others && --stage.kill_in == 0)
+    if (stage.kill_in > 0 && !stage.is_turning_others && --stage.kill_in == 0) {
         dist_kill(stage.victim);
+        memset(stage.stalls, 0, sizeof stage.stalls);
+    }
     for (unsigned i = 0; i < MEMBERS && !stage.is_turning_others; i++) {
         struct dist_side *side = &stage.sides[i];
         if (side == self || side->dist == NULL || stage.stalls[i] || dist_sleeps(i))
@@ -549,7 +545,6 @@ static inline unsigned dist_left(void)
     return left;
 }
 
-/* Turns until no context is left anywhere. */
 static inline void dist_expect_nothing_left(void)
 {
     UNTIL(dist_left() == 0, dist_wait());

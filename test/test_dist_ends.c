@@ -4,21 +4,26 @@
 #include "test/workplace.h"
 #include "worker/net/dist_internal.h"
 
-enum { ROWS = 2, ROOT = 0, MIDDLE = 1, FAR = 2 };
+enum { ROWS = 2, ROOT = 0, MIDDLE = 1, FAR = 2, CLIENT = SERVERS, OTHER = SERVERS + 1 };
 
 static struct tape *tape;
 static struct dist_context *context;
 static struct variable *x;
+
+static void begin(void)
+{
+    tape = dist_tape(ROOT);
+    context = dist_begin(ROOT, tape);
+    x = tape_input(tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", (float[ROWS * WIDTH]){1, 2, 3});
+    tape_want_gradient(x);
+}
 
 static void start(bool shared)
 {
     dist_start(&ref_ops, shared, 3);
     for (unsigned name = 0; name < 3; name++)
         dist_object(name, "knot", name);
-    tape = dist_tape(ROOT);
-    context = dist_begin(ROOT, tape);
-    x = tape_input(tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", (float[ROWS * WIDTH]){1, 2, 3});
-    tape_want_gradient(x);
+    begin();
 }
 
 static enum status call_one(unsigned name, uint32_t function, uint64_t inner, uint32_t inner_function,
@@ -32,6 +37,43 @@ static void expect_text(const struct error *error, enum status status, const cha
 {
     ck_assert_int_eq(error->status, status);
     ck_assert_msg(strstr(error->text, words) != NULL, "\"%s\" does not say \"%s\"", error->text, words);
+}
+
+/* ---- requests by hand ---- */
+
+static struct future *send_raw(unsigned from, unsigned to, enum wire_method method,
+                               const struct rpc_message *message)
+{
+    struct future *future;
+    CK_DIST(rpc_call_async(stage.cluster.members[from].rpc, (uint16_t)to, method, message, MONOTIME_NEVER,
+                           &future, &stage.error));
+    return future;
+}
+
+static enum status await(struct future *future, struct error *error)
+{
+    UNTIL(future_done(future), dist_wait());
+    error_set(error, future_status(future), "%s", future_text(future));
+    future_release(future);
+    return error->status;
+}
+
+/* A call of object 1, without input. */
+static struct rpc_message forward(unsigned from, uint32_t function, uint64_t id)
+{
+    static uint64_t calls;
+    return (struct rpc_message){.context = id,
+                                .args = {rref_object(stage.sides[from].object[1]), function, ++calls, 1}};
+}
+
+static struct rpc_message backward(uint64_t id, uint64_t call)
+{
+    static const float ones[ROWS * WIDTH] = {1, 1, 1, 1, 1, 1, 1, 1};
+    return (struct rpc_message){.context = id,
+                                .args = {call, 1},
+                                .tensor_count = 1,
+                                .tensors = {{WIRE_F32, 2, {ROWS, WIDTH}}},
+                                .data = {ones}};
 }
 
 static void end(void)
@@ -102,7 +144,6 @@ START_TEST(a_death_in_a_backward)
     stage.kill_in = 300;
     ck_assert_int_eq(dist_backward(context, loss, &error), STATUS_PEER_DIED);
     expect_text(&error, STATUS_PEER_DIED, "");
-    stage.stalls[FAR] = false;
     end();
 }
 END_TEST
@@ -145,7 +186,7 @@ START_TEST(a_death_of_the_root)
     UNTIL(dist_counts_of(MIDDLE).contexts + dist_counts_of(FAR).contexts <= 2, dist_wait());
     ck_assert_uint_eq(dist_counts_of(MIDDLE).contexts, 1);
     struct gradients *gone;
-    ck_assert_int_eq(dist_gradients(stage.sides[FAR].dist, id, NULL, &gone, &stage.error), STATUS_NOT_FOUND);
+    ck_assert_int_eq(dist_gradients(stage.sides[FAR].dist, id, NULL, &gone, &stage.error), STATUS_PEER_DIED);
     CK_DIST(dist_backward(stays, tape_sum(other, mine, NULL, 1), &stage.error));
     dist_context_free(stays);
     dist_expect_nothing_left();
@@ -155,23 +196,109 @@ START_TEST(a_death_of_the_root)
 }
 END_TEST
 
-/* Whoever has called itself goes on for nobody once its own caller is dead, though the root lives. */
-START_TEST(a_death_before_one_who_called_itself)
+/* What was called in the first place: each calls the next. The first dies, and though the root lives, those
+ * behind it end: they go on for nobody, also where they call each other in a ring. */
+static const struct {
+    unsigned count, contexts;
+    uint8_t workers[6];
+} chains[] = {
+    {3, 2, {MIDDLE, FAR, FAR}},                       /* itself */
+    {4, 3, {MIDDLE, FAR, CLIENT, FAR}},               /* a ring of two */
+    {4, 3, {MIDDLE, CLIENT, OTHER, CLIENT}},          /* of clients */
+    {5, 4, {MIDDLE, FAR, CLIENT, OTHER, FAR}},        /* of three */
+    {5, 4, {MIDDLE, CLIENT, FAR, OTHER, FAR}},        /* behind one who tells them of it */
+    {6, 4, {MIDDLE, FAR, CLIENT, FAR, OTHER, CLIENT}} /* two, that touch */
+};
+
+START_TEST(a_death_before_a_ring)
 {
-    static const uint8_t workers[4] = {ROOT, MIDDLE, FAR, FAR};
-    const uint64_t numbers[2] = {2, 1};
+    const unsigned count = chains[_i].count;
+    struct variable *out;
+    dist_start(&ref_ops, false, MEMBERS);
+    for (unsigned name = 0; name < count; name++)
+        dist_object(chains[_i].workers[name], "knot", name);
+    const uint64_t numbers[2] = {count - 1, 0};
+    begin();
+    CK_DIST(dist_call(context, stage.sides[ROOT].object[0], KNOT_DOWN, numbers, 2, &x, 1, &out, 1));
+    ck_assert_uint_eq(dist_left(), count + chains[_i].contexts + 1);
+    dist_kill(MIDDLE);
+    UNTIL(dist_left() <= 1, dist_wait());
+    ck_assert_uint_eq(dist_left(), 1); // the root's own
+    ck_assert_uint_eq(dist_counts_of(ROOT).contexts, 1);
+    end();
+}
+END_TEST
+
+/* A graph of calls over all workers, in which many call each other; one dies sooner or later. */
+START_TEST(a_death_at_any_point)
+{
+    const uint64_t numbers[2] = {mix(_i, 1), 3};
+    struct variable *out[2];
+    struct error error = {0};
+    dist_start(&ref_ops, _i & 1, MEMBERS);
+    for (unsigned name = 0; name < KNOTS_MAX; name++)
+        dist_object(mix(_i, 10 + name) % MEMBERS, "knot", name);
+    begin();
+    stage.victim = 1 + mix(_i, 2) % (MEMBERS - 1);
+    stage.kill_in = 1 + mix(_i, 3) % 250;
+    enum status status = dist_call(context, stage.sides[ROOT].object[mix(_i, 4) % KNOTS_MAX], KNOT_GRAPH,
+                                   numbers, 2, &x, 1, out, 2);
+    if (status == STATUS_OK) {
+        struct variable *loss = tape_sum(tape, tape_add(tape, out[0], out[1], false), NULL, 1);
+        status = dist_backward(context, loss, &error);
+    }
+    ck_assert_msg(status == STATUS_OK || status == STATUS_PEER_DIED, "%d: %s", status, error.text);
+    if (stage.kill_in > 0) // it has survived the backward
+        dist_kill(stage.victim);
+    stage.kill_in = 0;
+    end();
+}
+END_TEST
+
+/* As far as the root had been called back by the one who dies, it lets go of those whom it has called for
+ * that. */
+START_TEST(a_death_of_one_for_whom_the_root_has_called)
+{
+    static const uint8_t workers[3] = {MIDDLE, ROOT, FAR};
+    const uint64_t numbers[2] = {2, 0};
     struct variable *out;
     dist_start(&ref_ops, false, 3);
-    for (unsigned name = 0; name < 4; name++)
+    for (unsigned name = 0; name < 3; name++)
         dist_object(workers[name], "knot", name);
-    tape = dist_tape(ROOT);
-    context = dist_begin(ROOT, tape);
-    x = tape_input(tape, SHAPE2(1, WIDTH), DTYPE_F32, "x", (float[WIDTH]){1});
-    CK_DIST(dist_call(context, stage.sides[ROOT].object[1], KNOT_DOWN, numbers, 2, &x, 1, &out, 1));
-    ck_assert_uint_eq(dist_counts_of(FAR).pieces, 2);
+    begin();
+    CK_DIST(dist_call(context, stage.sides[ROOT].object[0], KNOT_DOWN, numbers, 2, &x, 1, &out, 1));
+    void *object = rref_local(stage.sides[FAR].object[2]);
+    ck_assert_uint_eq(dist_readers(stage.sides[FAR].dist, 0, object), 1);
     dist_kill(MIDDLE);
-    dist_turns(20);
-    ck_assert_uint_eq(dist_counts_of(FAR).contexts + dist_counts_of(FAR).pieces, 0);
+    UNTIL(dist_readers(stage.sides[FAR].dist, 0, object) == 0, dist_wait());
+    ck_assert_uint_eq(dist_readers(stage.sides[FAR].dist, 0, object), 0);
+    end();
+}
+END_TEST
+
+/* ---- how a death is told ---- */
+
+/* Who was given up by all who are left says so for as long as it is known, and has lost the gradients. */
+START_TEST(a_context_that_was_given_up)
+{
+    struct variable *out;
+    struct error error = {0};
+    struct gradients *lost;
+    dist_start(&ref_ops, false, MEMBERS);
+    dist_object(MIDDLE, "knot", 0);
+    dist_object(FAR, "knot", 1);
+    begin();
+    ck_assert_int_eq(call_one(0, KNOT_NESTED, 1, KNOT_MAP, &out), STATUS_OK);
+    const uint64_t id = dist_context_id(context);
+    dist_kill(MIDDLE);
+    UNTIL(dist_counts_of(FAR).contexts == 0, dist_wait());
+    const struct rpc_message on = forward(CLIENT, KNOT_NUMBER, id), back = backward(id, 1);
+    await(send_raw(CLIENT, FAR, METHOD_FORWARD, &on), &error);
+    expect_text(&error, STATUS_PEER_DIED, "worker 2 has given context");
+    await(send_raw(CLIENT, FAR, METHOD_BACKWARD, &back), &error);
+    expect_text(&error, STATUS_PEER_DIED, "worker 2 has given context");
+    ck_assert_int_eq(dist_gradients(stage.sides[FAR].dist, id, NULL, &lost, &error), STATUS_PEER_DIED);
+    ck_assert_uint_eq(dist_counts_of(FAR).contexts, 0);
     end();
 }
 END_TEST
@@ -196,23 +323,63 @@ START_TEST(a_worker_ends_while_it_waits)
 }
 END_TEST
 
-/* ---- a root that is started again ---- */
+/* ---- leaving ---- */
 
-enum { CLIENT = SERVERS, OTHER = SERVERS + 1 };
+/* Its part is over, in order, while others' contexts are still there. */
+static void leave(unsigned worker)
+{
+    dist_side_free(worker);
+    cluster_end(&stage.cluster, (uint16_t)worker, "it has finished", 100);
+    for (unsigned i = 0; i < stage.workers; i++)
+        if (i != worker)
+            UNTIL(stage.cluster.members[i].left >> worker & 1, dist_wait());
+}
+
+/* Whoever has called back into the root leaves: that is no offence. */
+START_TEST(one_who_called_back_leaves)
+{
+    struct variable *out;
+    const struct member *root = &stage.cluster.members[ROOT];
+    start(false);
+    ck_assert_int_eq(call_one(MIDDLE, KNOT_NESTED, ROOT, KNOT_MAP, &out), STATUS_OK);
+    leave(MIDDLE);
+    ck_assert_str_eq(root->left_text[MIDDLE], "it has finished");
+    ck_assert_int_eq(root->left_why, STATUS_PEER_DIED);
+    ck_assert_uint_eq(dist_counts_of(ROOT).contexts, 1);
+    ck_assert_uint_eq(dist_counts_of(ROOT).pieces, 0);
+    ck_assert_int_eq(call_one(FAR, KNOT_MAP, 0, 0, &out), STATUS_PEER_DIED);
+    end();
+}
+END_TEST
+
+/* One in the middle leaves: to those behind it and to those who wait for it that is its death. */
+START_TEST(one_in_the_middle_leaves)
+{
+    struct variable *out;
+    struct error error = {0};
+    start(false);
+    ck_assert_int_eq(call_one(MIDDLE, KNOT_NESTED, FAR, KNOT_MAP, &out), STATUS_OK);
+    const uint64_t id = dist_context_id(context);
+    const struct rpc_message waits = forward(FAR, KNOT_KEEP, id), on = forward(ROOT, KNOT_NUMBER, id);
+    struct future *future = send_raw(FAR, MIDDLE, METHOD_FORWARD, &waits);
+    UNTIL(dist_counts_of(MIDDLE).pieces == 2, dist_wait());
+    leave(MIDDLE);
+    await(future, &error);
+    expect_text(&error, STATUS_PEER_DIED, "worker 1: it takes no part any more");
+    UNTIL(dist_counts_of(FAR).contexts == 0, dist_wait());
+    await(send_raw(ROOT, FAR, METHOD_FORWARD, &on), &error);
+    expect_text(&error, STATUS_PEER_DIED, "worker 2 has given context");
+    end();
+}
+END_TEST
+
+/* ---- a root that is started again ---- */
 
 /* The status of a call of object 1 that `MIDDLE` makes in a context of its own choice. */
 static enum status call_in_context(uint64_t id, struct error *error)
 {
-    static uint64_t calls;
-    const struct rpc_message message = {
-        .context = id, .args = {rref_object(stage.sides[MIDDLE].object[1]), KNOT_NUMBER, ++calls, 1}};
-    struct future *future;
-    CK_DIST(rpc_call_async(stage.cluster.members[MIDDLE].rpc, OTHER, METHOD_FORWARD, &message, MONOTIME_NEVER,
-                           &future, &stage.error));
-    UNTIL(future_done(future), dist_wait());
-    error_set(error, future_status(future), "%s", future_text(future));
-    future_release(future);
-    return error->status;
+    const struct rpc_message message = forward(MIDDLE, KNOT_NUMBER, id);
+    return await(send_raw(MIDDLE, OTHER, METHOD_FORWARD, &message), error);
 }
 
 /* A context of the one client's in which it has called the other. Its id. */
@@ -277,13 +444,18 @@ int main(void)
     TCase *deaths = tcase_create("deaths");
     tcase_set_timeout(deaths, 30);
     tcase_add_loop_test(deaths, a_death_in_a_forward, 0, 4);
-    tcase_add_test(deaths, a_death_before_one_who_called_itself);
     tcase_add_loop_test(deaths, a_death_in_the_middle, 0, 2);
     tcase_add_loop_test(deaths, a_death_before_the_backward, 0, 4);
     tcase_add_loop_test(deaths, a_death_in_a_backward, 0, 4);
     tcase_add_test(deaths, a_death_of_one_who_called_back);
     tcase_add_loop_test(deaths, a_death_of_the_root, 0, 2);
+    tcase_add_loop_test(deaths, a_death_before_a_ring, 0, (int)(sizeof chains / sizeof chains[0]));
+    tcase_add_loop_test(deaths, a_death_at_any_point, 0, 32);
+    tcase_add_test(deaths, a_death_of_one_for_whom_the_root_has_called);
+    tcase_add_test(deaths, a_context_that_was_given_up);
     tcase_add_loop_test(deaths, a_worker_ends_while_it_waits, 0, 2);
+    tcase_add_test(deaths, one_who_called_back_leaves);
+    tcase_add_test(deaths, one_in_the_middle_leaves);
     tcase_add_test(deaths, a_root_that_is_started_again);
     tcase_add_test(deaths, a_root_whose_end_is_told_late);
     suite_add_tcase(suite, deaths);

@@ -15,11 +15,23 @@
  *     does not wait for it would have to keep it (the gradients, and the inputs that the callee reads again).
  *
  * ---- Why nothing is left behind ----
- * Whoever has called somebody in a context tells him when it is over there, or dies; both reach him after the
- * calls themselves. A worker's record of a context knows its callers. It ends when the root says so, when the
- * root dies, or when its last caller has ended it or died; and then it tells those it has called. So a record
- * that a late message makes anew, after its context has ended, ends by the one who sent that message. What
- * tells him finds room sooner or later: it is told again until it is answered (dist_end.c). */
+ * A worker's record of a context knows those who called it there, and those whom it has called. The root's
+ * own ends when it is freed. Any other ends as soon as one of its callers is over: he has ended his record
+ * and says so, or he is gone. (The root may say so itself before, dist_end_older.) It does not matter who
+ * else calls, for what one caller has lost the whole context has lost. Whoever ends a record tells all whom
+ * he has called there. What tells them finds room sooner or later: it is told again until it is answered
+ * (dist_end.c). Messages come in order, so it reaches them behind the calls; and who goes is gone for all
+ * whom his calls have reached.
+ *
+ * Every record but the root's own was made by a call, which left a record that was there before it. Going
+ * back from any record to the one whose call made it, to the one that made that, and so on, meets none twice,
+ * however workers call each other in rings, and comes to the root's own. When some record on this way is
+ * over, by an end or with its worker, the next one on it, towards the one from which the way began, is told
+ * and ends too, and so on to the last. So what lies behind a worker that died ends while the root lives, and
+ * everything ends with the root.
+ *
+ * A message that is late finds that the context is over here, or, when that is long ago and forgotten, makes
+ * a record anew; the same holds of it, for its maker tells of his end after that message too. */
 #include "worker/net/dist_internal.h"
 
 #include <assert.h>
@@ -111,7 +123,10 @@ void dist_free(struct dist *dist)
         return;
     rrefs_on_destroy(dist->config.rrefs, NULL, dist);
     while (dist->contexts != NULL)
-        context_end(dist->contexts, false);
+        if (dist->contexts->is_root)
+            context_end(dist->contexts);
+        else
+            context_give_up(dist->contexts, "it takes no part any more");
     while (dist->objects != NULL) {
         struct dist_object *object = dist->objects;
         dist->objects = object->next;

@@ -23,10 +23,11 @@
  *
  * ---- Contexts ----
  * Ids are unique over workers and time: the worker's number in the upper 16 bits, a counter below. On other
- * workers a context begins with the first call that names it and ends when the root says so or dies. It holds
- * pieces, and gradients: one slab per object with parameters. Several contexts run at once without touching
- * each other. A failure anywhere (an error, a death) ends the backward with that status, and the context is
- * then of no use but to be freed; freeing it frees it everywhere.
+ * workers a context begins with the first call that names it and ends when the root says so, or when one who
+ * has called there is gone: from then on all that is asked there in that context fails with STATUS_PEER_DIED.
+ * It holds pieces, and gradients: one slab per object with parameters. Several contexts run at once without
+ * touching each other. A failure anywhere (an error, a death) ends the backward with that status, and the
+ * context is then of no use but to be freed; freeing it frees it everywhere.
  *
  * ---- Memory ----
  * Tapes take their memory from the worker's outbox where there is one (a source for their arenas), so that
@@ -82,7 +83,10 @@ struct dist_config {
 };
 
 enum status dist_new(struct dist **out, const struct dist_config *config, struct error *error);
-void dist_free(struct dist *dist); /* no turn of the rpc may follow; NULL is allowed */
+
+/* Ends the worker's own contexts; in those of others this is its death. No turn of the rpc may follow; NULL
+ * is allowed. */
+void dist_free(struct dist *dist);
 
 /* What it was made with. */
 struct rpc *dist_rpc(const struct dist *dist);
@@ -144,7 +148,8 @@ void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t fun
 /* ---- for the optimizer (dist_optimizer.h), on an owner ---- */
 
 /* The gradients that `context` holds for the object `object` here; NULL: none (they are zero). Valid until
- * the context ends. STATUS_NOT_FOUND: no such context here; then it has called nothing of this worker. */
+ * the context ends. STATUS_NOT_FOUND: no such context here; then it has called nothing of this worker.
+ * STATUS_PEER_DIED: it had, but a worker that took part is gone, and the gradients with it. */
 enum status dist_gradients(struct dist *dist, uint64_t context, void *object, struct gradients **out,
                            struct error *error);
 

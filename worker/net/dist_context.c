@@ -1,7 +1,7 @@
 /* Contexts: whose they are, how they begin here, fail and end. dist.c says why none is left behind.
  *
- * Which contexts have ended is known for the last few thousand of each root, so that a late message is told
- * so; one that is older only makes a record anew, which its sender will end. */
+ * Which contexts are over, and how, is known for the last few thousand of each root, so that a late message
+ * is told so; one that is older only makes a record anew, which its sender will end. */
 #include "worker/net/dist_internal.h"
 
 #include <assert.h>
@@ -77,29 +77,29 @@ static struct dist_root *make_root(struct dist *dist, uint16_t worker)
     return root;
 }
 
-static void note_ended(struct dist *dist, uint64_t id)
+static void note_past(struct dist *dist, uint64_t id, enum dist_past past)
 {
     struct dist_root *root = make_root(dist, root_of(id));
     const uint64_t number = number_of(id);
-    if (root == NULL || number + ENDED_WINDOW <= root->top)
+    if (root == NULL || number + PAST_WINDOW <= root->top)
         return;
-    if (number >= root->top + ENDED_WINDOW)
-        memset(root->ended, 0, sizeof root->ended);
+    if (number >= root->top + PAST_WINDOW)
+        memset(root->past, PAST_UNKNOWN, sizeof root->past);
     else
         for (uint64_t i = root->top + 1; i <= number; i++)
-            root->ended[i % ENDED_WINDOW / 64] &= ~((uint64_t)1 << i % 64);
+            root->past[i % PAST_WINDOW] = PAST_UNKNOWN;
     if (number > root->top)
         root->top = number;
-    root->ended[number % ENDED_WINDOW / 64] |= (uint64_t)1 << number % 64;
+    root->past[number % PAST_WINDOW] = (uint8_t)past;
 }
 
-static bool has_ended(const struct dist *dist, uint64_t id)
+static enum dist_past past_of(const struct dist *dist, uint64_t id)
 {
     const struct dist_root *root = find_root(dist, root_of(id));
     const uint64_t number = number_of(id);
-    if (root == NULL || number > root->top || number + ENDED_WINDOW <= root->top)
-        return false;
-    return root->ended[number % ENDED_WINDOW / 64] >> number % 64 & 1;
+    if (root == NULL || number > root->top || number + PAST_WINDOW <= root->top)
+        return PAST_UNKNOWN;
+    return (enum dist_past)root->past[number % PAST_WINDOW];
 }
 
 /* ---- beginning ---- */
@@ -151,17 +151,29 @@ static bool root_is_gone(const struct dist *dist, uint64_t id)
            (incarnation & INCARNATION_MASK) == number_of(id) >> INCARNATION_SHIFT;
 }
 
-static enum status check_root(const struct dist *dist, uint64_t id, struct error *error)
+static enum status check_past(const struct dist *dist, uint64_t id, struct error *error)
 {
+    const enum dist_past past = past_of(dist, id);
     if (root_of(id) >= rpc_workers(dist->config.rpc))
         return error_set(error, STATUS_INVALID, "context %" PRIx64 " of worker %u, of %u", id, root_of(id),
                          rpc_workers(dist->config.rpc));
     if (root_is_gone(dist, id))
         return error_set(error, STATUS_PEER_DIED, "worker %u, the root of context %" PRIx64 ", is gone",
                          root_of(id), id);
-    if (has_ended(dist, id) || root_of(id) == rpc_worker(dist->config.rpc))
+    if (past == PAST_GIVEN_UP)
+        return error_set(error, STATUS_PEER_DIED,
+                         "worker %u has given context %" PRIx64 " up, for a worker that took part is gone",
+                         rpc_worker(dist->config.rpc), id);
+    if (past == PAST_ENDED || root_of(id) == rpc_worker(dist->config.rpc))
         return error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " has ended", id);
     return STATUS_OK;
+}
+
+enum status context_absent(const struct dist *dist, uint64_t id, struct error *error)
+{
+    enum status status = check_past(dist, id, error);
+    return status != STATUS_OK ? status
+                               : error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " is not here", id);
 }
 
 enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struct dist_context **out,
@@ -169,7 +181,7 @@ enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struc
 {
     struct dist_context *context = context_find(dist, id);
     if (context == NULL) {
-        enum status status = check_root(dist, id, error);
+        enum status status = check_past(dist, id, error);
         if (status == STATUS_OK)
             status = make_context(dist, id, &context, error);
         if (status != STATUS_OK)
@@ -181,7 +193,7 @@ enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struc
     }
     enum status status = workers_add(&context->callers, caller, error);
     if (status != STATUS_OK && context->callers.count == 0 && !context->is_root)
-        context_end(context, false);
+        context_end(context);
     *out = context;
     return status;
 }
@@ -205,33 +217,47 @@ static void end_pieces(struct dist_context *context, enum status status, const c
         piece_end(context->pieces, status, text);
 }
 
-void context_end(struct dist_context *context, bool abandons)
+static void finish(struct dist_context *context, enum dist_past past, enum status status, const char *text)
 {
     struct dist *dist = context->dist;
-    char text[64];
-    snprintf(text, sizeof text, "context %" PRIx64 " has ended", context->id);
-    const enum status status = abandons ? STATUS_PEER_DIED : STATUS_NOT_FOUND;
     context_fail(context, status, text);
     end_pieces(context, status, text);
     drops_forget(context);
     parts_release(context);
     if (context->staging != NULL)
         arena_reset(context->staging);
-    note_ended(dist, context->id);
+    note_past(dist, context->id, past);
     struct dist_context **link = &dist->contexts;
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
     dist->context_count--;
-    context_tell_ends(context, abandons);
+    context_tell_ends(context, past == PAST_GIVEN_UP);
     context->next = dist->free_contexts;
     dist->free_contexts = context;
 }
 
-/* `worker` calls nothing any more in this context: it died, or gave it up. Who is left with calls of himself
- * alone has nobody who would end them. */
+void context_end(struct dist_context *context)
+{
+    char text[64];
+    snprintf(text, sizeof text, "context %" PRIx64 " has ended", context->id);
+    finish(context, PAST_ENDED, STATUS_NOT_FOUND, text);
+}
+
+void context_give_up(struct dist_context *context, const char *text)
+{
+    assert(!context->is_root);
+    finish(context, PAST_GIVEN_UP, STATUS_PEER_DIED, text);
+}
+
+/* `worker` calls nothing any more in this context: it is gone, or gave it up. So does who is not the root,
+ * whoever else calls; a root's own record stays until it is freed. */
 static void lose_caller(struct dist_context *context, uint16_t worker, const char *text)
 {
+    if (!context->is_root) {
+        context_give_up(context, text);
+        return;
+    }
     workers_remove(&context->callers, worker);
     context_fail(context, STATUS_PEER_DIED, text);
     for (struct dist_piece *piece = context->pieces; piece != NULL;) {
@@ -240,9 +266,7 @@ static void lose_caller(struct dist_context *context, uint16_t worker, const cha
             piece_end(piece, STATUS_PEER_DIED, text);
         piece = next;
     }
-    const bool calls_itself = workers_have(&context->callers, rpc_worker(context->dist->config.rpc));
-    if (context->callers.count == calls_itself && !context->is_root)
-        context_end(context, true);
+    drops_send(context);
 }
 
 void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_message *message)
@@ -250,19 +274,19 @@ void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_messag
     struct dist *dist = arg;
     struct dist_context *context = context_find(dist, message->context);
     const uint16_t source = rpc_request_source(request);
-    if (context != NULL && context->is_root && source != rpc_worker(dist->config.rpc) &&
-        message->args[END_ABANDONS] == 0) {
+    const bool gives_up = message->args[END_GIVES_UP] != 0;
+    if (context != NULL && context->is_root && source != rpc_worker(dist->config.rpc) && !gives_up) {
         rpc_reject(request, "worker %u ends context %" PRIx64 ", whose root it is not", source,
                    message->context);
         return;
     }
     if (context == NULL && source == root_of(message->context))
-        note_ended(dist, message->context);
+        note_past(dist, message->context, PAST_ENDED);
     if (context != NULL && (source == root_of(context->id) || workers_have(&context->callers, source))) {
-        if (message->args[END_ABANDONS] == 0)
-            context_end(context, false);
+        if (gives_up)
+            lose_caller(context, source, "a worker between the root and this one is gone");
         else
-            lose_caller(context, source, "a worker between the root and this one has died");
+            context_end(context);
     }
     rpc_reply(request, NULL);
 }
@@ -272,7 +296,7 @@ static void lose_worker(struct dist_context *context, uint16_t worker)
     char text[64];
     snprintf(text, sizeof text, "worker %u is gone", worker);
     if (root_is_gone(context->dist, context->id))
-        context_end(context, true);
+        context_give_up(context, text);
     else if (workers_have(&context->callers, worker))
         lose_caller(context, worker, text);
 }
@@ -315,7 +339,7 @@ enum status dist_context_new(struct dist_context **out, struct dist *dist, enum 
     dist->next_context++;
     status = root_staging(context, tape, &staging, error);
     if (status != STATUS_OK) {
-        context_end(context, false);
+        context_end(context);
         return status;
     }
     context->is_root = true;
@@ -328,7 +352,7 @@ enum status dist_context_new(struct dist_context **out, struct dist *dist, enum 
 void dist_context_free(struct dist_context *context)
 {
     if (context != NULL)
-        context_end(context, false);
+        context_end(context);
 }
 
 uint64_t dist_context_id(const struct dist_context *context)
@@ -343,7 +367,7 @@ void dist_end_older(struct dist *dist, uint16_t root, uint64_t context)
     for (struct dist_context *at = dist->contexts; at != NULL;) {
         struct dist_context *next = at->next;
         if (root_of(at->id) == root && at->id < context && !at->is_root)
-            context_end(at, false);
+            context_end(at);
         at = next;
     }
 }

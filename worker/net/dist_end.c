@@ -78,7 +78,7 @@ static enum status on_told(struct future *future, void *arg)
 static void tell(struct dist_end *end)
 {
     struct dist *dist = end->dist;
-    const struct rpc_message message = {.context = end->context, .args = {[END_ABANDONS] = end->abandons}};
+    const struct rpc_message message = {.context = end->context, .args = {[END_GIVES_UP] = end->gives_up}};
     dist->orphans++;
     enum status status = rpc_call_then(dist->config.rpc, end->worker, METHOD_END_CONTEXT, &message,
                                        MONOTIME_NEVER, on_told, end, NULL, NULL);
@@ -91,12 +91,12 @@ static void tell(struct dist_end *end)
         give_back(end);
 }
 
-void context_tell_ends(struct dist_context *context, bool abandons)
+void context_tell_ends(struct dist_context *context, bool gives_up)
 {
     while (context->called != NULL) {
         struct dist_end *end = context->called;
         context->called = end->next;
-        end->abandons = abandons;
+        end->gives_up = gives_up;
         if (end->is_due)
             tell(end);
         else

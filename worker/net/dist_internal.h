@@ -40,7 +40,7 @@ enum {
     BACKWARD_CALL = 0,
     BACKWARD_OUTPUTS,    /* bit i: the gradient of output i is there */
     GRADIENT_INPUTS = 0, /* bit i: that of input i */
-    END_ABANDONS = 0,    /* 0: the root has ended it. 1: the sender has, as its callers have died */
+    END_GIVES_UP = 0,    /* 0: the root has ended it. Else the sender has given it up */
 };
 
 enum answer_flag {
@@ -210,16 +210,23 @@ struct dist_end {
     uint64_t context;
     uint16_t worker;
     bool is_due; // a call of that worker has left
-    bool abandons;
+    bool gives_up;
 };
 
-enum { ENDED_WINDOW = 4096 }; /* contexts of one root, behind the highest that ended, that are told apart */
+enum { PAST_WINDOW = 4096 }; /* contexts of one root, behind the highest that is over, that are told apart */
+
+/* What has become of a context that was here. */
+enum dist_past {
+    PAST_UNKNOWN, /* or it is here still, or is to come */
+    PAST_ENDED,   /* by its root */
+    PAST_GIVEN_UP /* a worker that took part is gone */
+};
 
 struct dist_root {
     struct dist_root *next;
     uint16_t worker;
-    uint64_t top; // the highest number that ended
-    uint64_t ended[ENDED_WINDOW / 64];
+    uint64_t top;              // the highest number that is over
+    uint8_t past[PAST_WINDOW]; // enum dist_past
 };
 
 struct dist_memory {
@@ -257,12 +264,20 @@ void dist_release(struct dist *dist);
 
 struct dist_context *context_find(const struct dist *dist, uint64_t id); /* NULL: not here */
 
-/* The context for a call of `caller`; made when this is the first that names it. STATUS_NOT_FOUND: it has
- * ended; STATUS_PEER_DIED: its root has; STATUS_BUSY; the context's own failure. */
+/* Why a context is not here. STATUS_NOT_FOUND: it has ended, or has never been; STATUS_PEER_DIED: it was
+ * given up, or its root is gone; STATUS_INVALID: there is no such root. */
+enum status context_absent(const struct dist *dist, uint64_t id, struct error *error);
+
+/* The context for a call of `caller`; made when this is the first that names it. Errors: why it cannot begin
+ * any more, as above; STATUS_BUSY; its own failure. */
 enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struct dist_context **out,
                           struct error *error);
 void context_fail(struct dist_context *context, enum status status, const char *text);
-void context_end(struct dist_context *context, bool abandons);
+
+/* Both end it here, and tell those whom it has called. Its root wants it so; or who called it here, or this
+ * worker itself, is gone (`text`): then it is not the root's own record. */
+void context_end(struct dist_context *context);
+void context_give_up(struct dist_context *context, const char *text);
 
 void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_message *message);
 void dist_on_left(void *arg, uint16_t worker, enum status why, const char *text);
@@ -274,7 +289,7 @@ enum status context_calls(struct dist_context *context, uint16_t worker, struct 
 void context_called(struct dist_context *context, uint16_t worker);
 
 /* It is over here: tells those whom a call has left for, at once or in later turns. */
-void context_tell_ends(struct dist_context *context, bool abandons);
+void context_tell_ends(struct dist_context *context, bool gives_up);
 struct monotime dist_on_turn(void *arg);
 
 /* ---- dist_object.c ---- */

@@ -200,7 +200,7 @@ enum status dist_gradients(struct dist *dist, uint64_t context, void *object, st
 {
     const struct dist_context *found = context_find(dist, context);
     if (found == NULL)
-        return error_set(error, STATUS_NOT_FOUND, "context %lx is not here", (unsigned long)context);
+        return context_absent(dist, context, error);
     *out = NULL;
     for (const struct dist_part *part = found->parts; part != NULL; part = part->next)
         if (part->object->object == object && part->slab != NULL)

@@ -298,7 +298,7 @@ static enum status find_kept(struct dist *dist, const struct rpc_message *messag
 {
     const struct dist_context *context = context_find(dist, message->context);
     if (context == NULL)
-        return error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " has ended", message->context);
+        return context_absent(dist, message->context, error);
     if (context->error.status != STATUS_OK)
         return error_set(error, context->error.status, "%s", context->error.text);
     const uint64_t call = message->args[BACKWARD_CALL];
