@@ -115,6 +115,7 @@ enum {
     KNOT_TWO,    /* two outputs: the map, and its double */
     KNOT_NESTED, /* x, numbers (object, function): calls that, and answers with its result's map */
     KNOT_UNDER,  /* x, numbers (object): that object's map of its own */
+    KNOT_BOTH,   /* x, numbers (object, object): the second's map of the first's */
     KNOT_TABLE,  /* numbers (object): row 0 of that table */
     KNOT_NUMBER, /* no input: the sum of its numbers as a scalar, no parameter */
     KNOT_VAST,   /* more than a message can carry, in memory that nobody may look at */
@@ -226,6 +227,18 @@ static inline void knot_pass_on(void *arg, struct dist_piece *piece, enum status
     dist_return(piece, &y, 1);
 }
 
+static inline void knot_call_second(void *arg, struct dist_piece *piece, enum status status,
+                                    struct variable *const out[], uint32_t out_count)
+{
+    struct knot *knot = arg;
+    if (status != STATUS_OK) {
+        knot_pass_on(knot, piece, status, out, out_count);
+        return;
+    }
+    struct rref *second = knot->side->object[dist_piece_numbers(piece, &out_count)[1]];
+    dist_call_async(piece, second, KNOT_MAP, NULL, 0, out, 1, knot_pass_on, knot);
+}
+
 static inline void knot_call_on(struct knot *knot, struct dist_piece *piece)
 {
     uint32_t count;
@@ -246,7 +259,7 @@ static inline void knot_call_on(struct knot *knot, struct dist_piece *piece)
     else
         dist_call_async(piece, knot->side->object[numbers[0]],
                         function == KNOT_NESTED ? (uint32_t)numbers[1] : KNOT_MAP, NULL, 0, &x, 1,
-                        knot_pass_on, knot);
+                        function == KNOT_BOTH ? knot_call_second : knot_pass_on, knot);
 }
 
 static inline void knot_number(struct dist_piece *piece)
@@ -298,6 +311,7 @@ static inline void knot_forward(void *object, struct dist_piece *piece)
     case KNOT_TABLE:
     case KNOT_NESTED:
     case KNOT_UNDER:
+    case KNOT_BOTH:
         knot_call_on(knot, piece);
         break;
     case KNOT_WRONG:

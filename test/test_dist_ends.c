@@ -278,6 +278,47 @@ END_TEST
 
 /* ---- how a death is told ---- */
 
+/* One whom the root has called dies: the context has failed, with calls of others too. */
+START_TEST(a_death_ends_the_roots_calls_of_others)
+{
+    struct variable *out;
+    struct error error = {0};
+    start(false);
+    ck_assert_int_eq(call_one(MIDDLE, KNOT_MAP, 0, 0, &out), STATUS_OK);
+    dist_kill(MIDDLE);
+    ck_assert_int_eq(call_one(FAR, KNOT_MAP, 0, 0, &out), STATUS_PEER_DIED);
+    tape_status(tape, &error);
+    expect_text(&error, STATUS_PEER_DIED, "worker 1 is gone");
+    end();
+}
+END_TEST
+
+/* One who has been walked, so that his gradients are lost, dies before the walk has come to its end: the
+ * root's (0), and that of one in the middle, whom alone the dead was known to (1). */
+START_TEST(a_death_behind_the_walk)
+{
+    struct variable *out, *first;
+    struct error error = {0};
+    dist_start(&ref_ops, false, MEMBERS);
+    for (unsigned name = 0; name < MEMBERS; name++)
+        dist_object(name, "knot", name);
+    begin();
+    if (_i == 0) {
+        ck_assert_int_eq(call_one(FAR, KNOT_MAP, 0, 0, &first), STATUS_OK);
+        CK_DIST(dist_call(context, stage.sides[ROOT].object[CLIENT], KNOT_MAP, NULL, 0, &first, 1, &out, 1));
+    } else {
+        ck_assert_int_eq(call_one(MIDDLE, KNOT_BOTH, FAR, CLIENT, &out), STATUS_OK);
+    }
+    struct variable *loss = tape_sum(tape, out, NULL, 1);
+    stage.stalls[FAR] = true;
+    stage.victim = CLIENT;
+    stage.kill_in = 300;
+    ck_assert_int_eq(dist_backward(context, loss, &error), STATUS_PEER_DIED);
+    expect_text(&error, STATUS_PEER_DIED, _i == 0 ? "worker 3 is gone" : "worker 1: knot: worker 3 is gone");
+    end();
+}
+END_TEST
+
 /* Who was given up by all who are left says so for as long as it is known, and has lost the gradients. */
 START_TEST(a_context_that_was_given_up)
 {
@@ -373,6 +414,63 @@ START_TEST(one_in_the_middle_leaves)
 }
 END_TEST
 
+/* ---- one who is called is started again ---- */
+
+/* Before the walk: its successor has never heard of the call. */
+START_TEST(a_callee_that_is_started_again)
+{
+    struct variable *out;
+    struct error error = {0};
+    dist_start(&ref_ops, false, MEMBERS);
+    dist_object(CLIENT, "knot", 0);
+    dist_object(MIDDLE, "knot", 1);
+    begin();
+    ck_assert_int_eq(
+        _i == 0 ? call_one(0, KNOT_MAP, 0, 0, &out) : call_one(1, KNOT_NESTED, 0, KNOT_MAP, &out), STATUS_OK);
+    dist_kill(CLIENT);
+    dist_client_again(CLIENT, 2);
+    ck_assert_int_eq(dist_backward(context, tape_sum(tape, out, NULL, 1), &error), STATUS_PEER_DIED);
+    expect_text(&error, STATUS_PEER_DIED, _i == 0 ? "worker 3 is gone" : "worker 1: worker 3 is gone");
+    end();
+}
+END_TEST
+
+/* In the middle of it: the one in the middle still waits for another. */
+START_TEST(a_callee_that_is_started_again_while_another_is_walked)
+{
+    const uint64_t id = (uint64_t)ROOT << NUMBER_BITS | (uint64_t)1 << INCARNATION_SHIFT | 77;
+    const uint64_t numbers[2] = {0, 2};
+    const float values[ROWS * WIDTH] = {1, 2, 3};
+    const struct forward_flags flags = {
+        .depth = 1, .trains = true, .inputs = 1, .present = 1, .wanted = 1, .numbers = 2};
+    struct error error = {0};
+    dist_start(&ref_ops, false, MEMBERS);
+    dist_object(CLIENT, "knot", 0);
+    dist_object(MIDDLE, "knot", 1);
+    dist_object(OTHER, "knot", 2);
+    struct rpc_message on = forward(ROOT, KNOT_BOTH, id);
+    on.args[FORWARD_FLAGS] = flags_pack(&flags);
+    on.tensor_count = 2;
+    on.tensors[0] = (struct wire_tensor){.dtype = WIRE_U64, .rank = 1, .dims = {2}};
+    on.tensors[1] = (struct wire_tensor){.dtype = WIRE_F32, .rank = 2, .dims = {ROWS, WIDTH}};
+    on.data[0] = numbers;
+    on.data[1] = values;
+    const struct rpc_message back = backward(id, on.args[FORWARD_CALL]), over = {.context = id};
+    ck_assert_int_eq(await(send_raw(ROOT, MIDDLE, METHOD_FORWARD, &on), &error), STATUS_OK);
+    stage.stalls[OTHER] = true;
+    struct future *future = send_raw(ROOT, MIDDLE, METHOD_BACKWARD, &back);
+    dist_turns(20);
+    dist_kill(CLIENT);
+    dist_client_again(CLIENT, 2);
+    ck_assert(!future_done(future));
+    stage.stalls[OTHER] = false;
+    await(future, &error);
+    expect_text(&error, STATUS_PEER_DIED, "worker 3 is gone");
+    ck_assert_int_eq(await(send_raw(ROOT, MIDDLE, METHOD_END_CONTEXT, &over), &error), STATUS_OK);
+    dist_end();
+}
+END_TEST
+
 /* ---- a root that is started again ---- */
 
 /* The status of a call of object 1 that `MIDDLE` makes in a context of its own choice. */
@@ -452,10 +550,14 @@ int main(void)
     tcase_add_loop_test(deaths, a_death_before_a_ring, 0, (int)(sizeof chains / sizeof chains[0]));
     tcase_add_loop_test(deaths, a_death_at_any_point, 0, 32);
     tcase_add_test(deaths, a_death_of_one_for_whom_the_root_has_called);
+    tcase_add_test(deaths, a_death_ends_the_roots_calls_of_others);
+    tcase_add_loop_test(deaths, a_death_behind_the_walk, 0, 2);
     tcase_add_test(deaths, a_context_that_was_given_up);
     tcase_add_loop_test(deaths, a_worker_ends_while_it_waits, 0, 2);
     tcase_add_test(deaths, one_who_called_back_leaves);
     tcase_add_test(deaths, one_in_the_middle_leaves);
+    tcase_add_loop_test(deaths, a_callee_that_is_started_again, 0, 2);
+    tcase_add_test(deaths, a_callee_that_is_started_again_while_another_is_walked);
     tcase_add_test(deaths, a_root_that_is_started_again);
     tcase_add_test(deaths, a_root_whose_end_is_told_late);
     suite_add_tcase(suite, deaths);

@@ -24,10 +24,11 @@
  * ---- Contexts ----
  * Ids are unique over workers and time: the worker's number in the upper 16 bits, a counter below. On other
  * workers a context begins with the first call that names it and ends when the root says so, or when one who
- * has called there is gone: from then on all that is asked there in that context fails with STATUS_PEER_DIED.
- * It holds pieces, and gradients: one slab per object with parameters. Several contexts run at once without
- * touching each other. A failure anywhere (an error, a death) ends the backward with that status, and the
- * context is then of no use but to be freed; freeing it frees it everywhere.
+ * has called there is gone: from then on all that is asked there in that context fails with STATUS_PEER_DIED,
+ * as it does with one who has called the one that is gone. It holds pieces, and gradients: one slab per
+ * object with parameters. Several contexts run at once without touching each other. A failure anywhere (an
+ * error, a death) ends the backward with that status, and the context is then of no use but to be freed;
+ * freeing it frees it everywhere.
  *
  * ---- Memory ----
  * Tapes take their memory from the worker's outbox where there is one (a source for their arenas), so that

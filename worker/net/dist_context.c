@@ -291,6 +291,7 @@ void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_messag
     rpc_reply(request, NULL);
 }
 
+/* Of one who was called, what he had computed is lost, so no backward can be right any more. */
 static void lose_worker(struct dist_context *context, uint16_t worker)
 {
     char text[64];
@@ -299,6 +300,8 @@ static void lose_worker(struct dist_context *context, uint16_t worker)
         context_give_up(context, text);
     else if (workers_have(&context->callers, worker))
         lose_caller(context, worker, text);
+    else if (context_has_called(context, worker))
+        context_fail(context, STATUS_PEER_DIED, text);
 }
 
 void dist_on_left(void *arg, uint16_t worker, enum status why, const char *text)

@@ -52,6 +52,12 @@ void context_called(struct dist_context *context, uint16_t worker)
     find(context, worker)->is_due = true;
 }
 
+bool context_has_called(const struct dist_context *context, uint16_t worker)
+{
+    const struct dist_end *end = find(context, worker);
+    return end != NULL && end->is_due;
+}
+
 static void refused(struct dist_end *end)
 {
     const struct monotime now = monotime_now();

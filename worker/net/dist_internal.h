@@ -287,6 +287,7 @@ void dist_on_left(void *arg, uint16_t worker, enum status why, const char *text)
 /* Before the first call of `worker`: STATUS_NO_MEMORY. And when a call of it has left. */
 enum status context_calls(struct dist_context *context, uint16_t worker, struct error *error);
 void context_called(struct dist_context *context, uint16_t worker);
+bool context_has_called(const struct dist_context *context, uint16_t worker);
 
 /* It is over here: tells those whom a call has left for, at once or in later turns. */
 void context_tell_ends(struct dist_context *context, bool gives_up);
@@ -385,5 +386,9 @@ enum status call_backward(void *arg, struct tape *tape, bool first, const struct
 
 /* Begins or goes on with the frame's walk, and gathers. STATUS_AGAIN: it waits, and will be woken. */
 enum status frame_walk(struct dist_frame *frame, bool first, struct error *error);
+
+/* Why no walk of it can be right any more, whatever the tape says: what was sent ahead has failed, or the
+ * context, by a death. STATUS_OK: it can. */
+enum status frame_failure(const struct dist_frame *frame, struct error *error);
 
 #endif

@@ -221,10 +221,8 @@ static enum status answer_gradients(struct dist_piece *piece, struct error *erro
 {
     struct rpc_message answer = {.context = piece->frame.context->id};
     enum status status = tape_status(piece->frame.tape, error);
-    if (status == STATUS_OK && piece->frame.ahead_error.status != STATUS_OK) {
-        *error = piece->frame.ahead_error;
-        status = error->status;
-    }
+    if (status == STATUS_OK)
+        status = frame_failure(&piece->frame, error);
     for (uint32_t i = 0; i < DIST_INPUTS_MAX && status == STATUS_OK; i++) {
         const struct tensor *gradient = piece->flags.wanted >> i & 1 ? variable_gradient(piece->in[i]) : NULL;
         void *block;

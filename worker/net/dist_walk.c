@@ -121,11 +121,9 @@ enum status call_backward(void *arg, struct tape *tape, bool first, const struct
     if (call->state == CALL_TURN) {
         if (frame->ahead >= AHEAD_MAX || (frame->ahead > 0 && frame->ahead_worker != call->worker))
             return STATUS_AGAIN;
-        if (frame->ahead_error.status != STATUS_OK) {
-            *error = frame->ahead_error;
-            return error->status;
-        }
-        enum status status = send(call, dout, error);
+        enum status status = frame_failure(frame, error);
+        if (status == STATUS_OK)
+            status = send(call, dout, error);
         return status == STATUS_OK && !call->is_ahead ? STATUS_AGAIN : status;
     }
     if (call->is_pending)
@@ -136,6 +134,15 @@ enum status call_backward(void *arg, struct tape *tape, bool first, const struct
 }
 
 /* ---- a frame ---- */
+
+enum status frame_failure(const struct dist_frame *frame, struct error *error)
+{
+    const struct error *first =
+        frame->ahead_error.status != STATUS_OK ? &frame->ahead_error : &frame->context->error;
+    if (first->status != STATUS_OK)
+        *error = *first;
+    return first->status;
+}
 
 enum status frame_walk(struct dist_frame *frame, bool first, struct error *error)
 {
@@ -191,11 +198,7 @@ static enum status walk_root(struct dist_frame *frame, struct error *error)
     }
     while (status == STATUS_OK && frame->ahead > 0)
         status = wait_for_one(frame, error);
-    if (status == STATUS_OK && frame->ahead_error.status != STATUS_OK) {
-        *error = frame->ahead_error;
-        status = error->status;
-    }
-    return status;
+    return status == STATUS_OK ? frame_failure(frame, error) : status;
 }
 
 enum status dist_backward(struct dist_context *context, struct variable *loss, struct error *error)
