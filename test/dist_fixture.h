@@ -40,7 +40,7 @@ static struct stage {
     struct cluster cluster;
     struct dist_side sides[MEMBERS];
     const struct backend_ops *ops; /* NULL: the CPU's plug-in */
-    bool shared, is_slow, is_awake, is_turning_others, stalls[MEMBERS];
+    bool shared, is_slow, is_awake, is_quiet, is_turning_others, stalls[MEMBERS];
     unsigned knots_alive, objects, tables, workers;
     uint64_t turns;
     unsigned kill_in, victim; /* turns of a root until that worker dies, and none stalls; 0: nobody */
@@ -401,6 +401,8 @@ static inline bool dist_sleeps(unsigned worker)
 static inline struct monotime dist_turn_others(void *arg)
 {
     const struct dist_side *self = arg;
+    if (stage.is_quiet)
+        return MONOTIME_NEVER;
     if (stage.kill_in > 0 && !stage.is_turning_others && --stage.kill_in == 0) {
         dist_kill(stage.victim);
         memset(stage.stalls, 0, sizeof stage.stalls);

@@ -169,4 +169,22 @@ static inline void net_expect_failure(struct net *net, struct future *future, en
     future_release(future);
 }
 
+enum { FUTURES_MAX = 1024 };
+
+/* Takes all futures that the rpc has left, so that it cannot call anybody. */
+static inline unsigned futures_take(struct rpc *rpc, struct future *futures[FUTURES_MAX])
+{
+    unsigned count = 0;
+    while (count < FUTURES_MAX && future_all(rpc, NULL, 0, &futures[count]) == STATUS_OK)
+        count++;
+    ck_assert_uint_lt(count, FUTURES_MAX);
+    return count;
+}
+
+static inline void futures_give(struct future *futures[FUTURES_MAX], unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        future_release(futures[i]);
+}
+
 #endif

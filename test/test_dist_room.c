@@ -231,6 +231,29 @@ START_TEST(ends_that_wait_have_a_bound)
 }
 END_TEST
 
+/* No future is left for an end, and later there is one, without a message that would end the wait. */
+START_TEST(an_end_without_a_future_wakes_the_next_turn)
+{
+    static struct future *futures[FUTURES_MAX];
+    dist_start(&ref_ops, false, 3);
+    struct rpc *rpc = stage.cluster.members[ROOT].rpc;
+    dist_object(OWNER, "knot", 0);
+    begin(ROOT);
+    call_one(ROOT, 0, KNOT_MAP, 0, rows(ROWS));
+    dist_turns(20);
+    stage.is_quiet = true;
+    dist_turns(1);
+    const unsigned count = futures_take(rpc, futures);
+    dist_context_free(context);
+    futures_give(futures, count);
+    rpc_turn(rpc, MONOTIME_NEVER);
+    stage.is_quiet = false;
+    dist_expect_nothing_left();
+    tape_free(tape);
+    dist_end();
+}
+END_TEST
+
 /* ---- more than one message takes ---- */
 
 START_TEST(many_calls_without_a_part_are_dropped)
@@ -403,6 +426,7 @@ int main(void)
     TCase *room = tcase_create("room");
     tcase_set_timeout(room, 60);
     tcase_add_test(room, an_end_without_room_is_told_later);
+    tcase_add_test(room, an_end_without_a_future_wakes_the_next_turn);
     tcase_add_test(room, an_end_is_taken_however_many_calls_are_open);
     tcase_add_test(room, an_end_refused_on_its_way_is_told_later);
     tcase_add_test(room, an_end_is_not_told_whom_no_call_has_left_for);

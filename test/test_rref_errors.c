@@ -388,6 +388,24 @@ START_TEST(test_release_when_all_is_full)
 }
 END_TEST
 
+/* No future is left for a RELEASE, and later there is one, without a message that would end the wait. */
+START_TEST(test_a_release_without_a_future_wakes_the_next_turn)
+{
+    static struct future *futures[FUTURES_MAX];
+    rref_start(0);
+    struct rpc *rpc = cluster.members[0].rpc;
+    struct rref *rref = cell_make_on(0, 1, 20);
+    for (unsigned i = 0; i < 10; i++)
+        cluster_turn(&cluster);
+    const unsigned count = futures_take(rpc, futures);
+    rref_release(rref);
+    futures_give(futures, count);
+    rpc_turn(rpc, MONOTIME_NEVER);
+    await_destroyed(20);
+    rref_end();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rref_errors");
@@ -404,6 +422,7 @@ int main(void)
     tcase_add_test(tcase, test_the_pool_is_full_of_releases);
     tcase_add_test(tcase, test_takes_no_references);
     tcase_add_test(tcase, test_release_when_all_is_full);
+    tcase_add_test(tcase, test_a_release_without_a_future_wakes_the_next_turn);
     tcase_set_timeout(tcase, 60);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

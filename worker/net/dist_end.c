@@ -30,6 +30,7 @@ static void wait_for_turn(struct dist_end *end)
     end->next = end->dist->ends;
     end->dist->ends = end;
     end->dist->end_count++;
+    rpc_hurry(end->dist->config.rpc, end->dist);
 }
 
 enum status context_calls(struct dist_context *context, uint16_t worker, struct error *error)

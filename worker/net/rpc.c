@@ -255,10 +255,19 @@ enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void 
     return STATUS_OK;
 }
 
+static const struct monotime AT_ONCE = {1};
+
 void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg)
 {
     assert(rpc->beat_count < RPC_BEATS_MAX);
-    rpc->beats[rpc->beat_count++] = (struct rpc_beat){beat, arg, {1}};
+    rpc->beats[rpc->beat_count++] = (struct rpc_beat){beat, arg, AT_ONCE};
+}
+
+void rpc_hurry(struct rpc *rpc, const void *arg)
+{
+    for (size_t i = 0; i < rpc->beat_count; i++)
+        if (rpc->beats[i].arg == arg)
+            rpc->beats[i].next = AT_ONCE;
 }
 
 /* Handles what has arrived, up to a bound, and no further than the reply that the caller waits for: one

@@ -187,6 +187,9 @@ struct endpoint *rpc_endpoint(struct rpc *rpc);
 enum { RPC_BEATS_MAX = 4 };
 void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg);
 
+/* Something has come up for the beat with `arg`: the next turn waits for nothing before it calls it. */
+void rpc_hurry(struct rpc *rpc, const void *arg);
+
 /* Completes every pending call of ours with `why` (to everyone; to one peer, whose session also ends). */
 void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text);
 void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text);

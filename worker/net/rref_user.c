@@ -100,6 +100,7 @@ static void wait_for_turn(struct rref *ref)
 {
     ref->next = ref->rrefs->unsent;
     ref->rrefs->unsent = ref;
+    rpc_hurry(ref->rrefs->rpc, ref->rrefs);
 }
 
 /* What cannot leave now is tried again every turn; without a session the owner has dropped our uses. */
