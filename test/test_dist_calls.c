@@ -121,7 +121,7 @@ static void told_of_the_end(void *arg, struct dist_piece *piece, enum status sta
 {
     (void)arg;
     (void)piece;
-    ck_assert_int_eq(status, STATUS_NOT_FOUND);
+    ck_assert_int_eq(status, STATUS_PEER_DIED);
     ck_assert_ptr_null(out);
     ck_assert_uint_eq(out_count, 0);
     pair.done++;
