@@ -143,7 +143,7 @@ static void request_fill(struct request *request, const uint8_t *bytes, uint64_t
     } else if (header->method == METHOD_DROP) {
         ask_drop(request, bytes);
     } else if (header->method == METHOD_END_CONTEXT) {
-        header->args[END_ABANDONS] = bytes[NUMBER] & 1;
+        header->args[END_GIVES_UP] = bytes[NUMBER] & 1;
     } else if (header->method == METHOD_RELEASE) {
         header->args[1] = 1 + (bytes[NUMBER] & 1);
     } else if (header->method == METHOD_OBJECT) {
