@@ -48,9 +48,9 @@ static void await_waiting(unsigned owner, uint32_t count)
     UNTIL(stage.sides[owner].owner->locals->waiting == count, stage_turns(1));
 }
 
-static void expect_gone(struct future *future, const char *words)
+static void expect_gone(struct future *future, enum status why, const char *words)
 {
-    cluster_expect_failure(&stage.cluster, future, STATUS_PEER_DIED, words);
+    cluster_expect_failure(&stage.cluster, future, why, words);
 }
 
 static void close_all(void)
@@ -79,8 +79,9 @@ static void die_unheard(bool before)
         await_waiting(TRAINER, 1);
         stage_kill_telling(OTHER_TRAINER, SERVERS);
     }
-    expect_gone(future, "worker 4");
-    expect_gone(ask_for_step(locals[0], context), "worker 4, which takes part in every step, is gone");
+    expect_gone(future, STATUS_PEER_DIED, "worker 4");
+    expect_gone(ask_for_step(locals[0], context), STATUS_PEER_DIED,
+                "worker 4, which takes part in every step, is gone");
     end_context(context);
     rref_release(locals[0]);
     close_all();
@@ -126,8 +127,9 @@ START_TEST(who_gives_its_optimizer_up_is_waited_for_no_more)
     STAGE_OK(dist_optimizer_steps_set(joined, 1, &stage.error));
     ck_assert(!future_done(futures[0]));
     dist_optimizer_free(joined);
-    expect_gone(futures[0], "worker 3 left in the middle of a round");
-    expect_gone(ask_for_step(locals[0], context), "worker 3, which takes part in every step, is gone");
+    expect_gone(futures[0], STATUS_SHUTDOWN, "worker 3 left in the middle of a round");
+    expect_gone(ask_for_step(locals[0], context), STATUS_SHUTDOWN,
+                "worker 3, which takes part in every step, is gone");
     end_context(other);
     end_context(context);
     future_release(lone);
@@ -152,7 +154,7 @@ START_TEST(an_owner_that_gives_its_own_up_is_waited_for_no_more)
     struct future *future = ask_for_step(locals[0], context);
     await_waiting(0, 1);
     rref_release(own[0]);
-    expect_gone(future, "worker 0 left in the middle of a round");
+    expect_gone(future, STATUS_SHUTDOWN, "worker 0 left in the middle of a round");
     end_context(context);
     rref_release(locals[0]);
     close_all();

@@ -417,6 +417,20 @@ START_TEST(a_second_signal_hurries)
 }
 END_TEST
 
+/* In the midst of rounds: the trainer who reads the order first gives up what the others step with. */
+START_TEST(a_second_signal_ends_running_rounds)
+{
+    static const char *const sets[] = {"/trainers/count=4", "/placement/lstm=server 0", NULL};
+    for (unsigned i = 0; i < 12; i++) {
+        unlink(workplace.jsonl); // of the run before
+        server_start_endless(sets);
+        kill(daemon_process.pid, SIGTERM);
+        kill(daemon_process.pid, SIGINT);
+        free(server_end(0));
+    }
+}
+END_TEST
+
 /* The means of its lines are the workers', so that nothing of the job changes now. */
 START_TEST(sighup_changes_nothing)
 {
@@ -450,6 +464,7 @@ int main(void)
     tcase_add_loop_test(runs, a_killed_worker_ends_the_job, 0, 4);
     tcase_add_loop_test(runs, ctrl_c_finishes_the_iteration_and_saves, 0, 2);
     tcase_add_test(runs, a_second_signal_hurries);
+    tcase_add_test(runs, a_second_signal_ends_running_rounds);
     tcase_add_test(runs, sighup_changes_nothing);
     suite_add_tcase(suite, runs);
     return suite_run(suite);

@@ -15,10 +15,11 @@
  * `all`: a step waits on each owner until every participant has asked for it, each with a context of its own;
  * their gradients are added up in the order of the workers' numbers, and one step is taken with the lr and
  * max_norm that all of them must have named (another one: STATUS_INVALID for all, nothing is changed). A
- * participant's death fails the round, and all later ones, with STATUS_PEER_DIED; and so it does when one
- * frees its optimizer, and with it the last reference that it has to the local one. `async`: each step is
- * taken when it comes, and what other contexts are about to walk keeps the parameters that its forward read:
- * objects need versions for it (dist_versions.h), one more than there are participants.
+ * participant's death fails the round, and all later ones, with STATUS_PEER_DIED; so it does with
+ * STATUS_SHUTDOWN when one frees its optimizer, and with it the last reference that it has to the local one:
+ * a participant that ends in good order is no reason for the others to fail. `async`: each step is taken when
+ * it comes, and what other contexts are about to walk keeps the parameters that its forward read: objects
+ * need versions for it (dist_versions.h), one more than there are participants.
  *
  * A parameter that a context has no gradient for, because its object had no part in the loss, has the
  * gradient zero: the step is taken all the same, and moves it by its momentum (as PyTorch's with gradients
@@ -142,7 +143,7 @@ struct dist_step {
  * left there. Waits. STATUS_INVALID: lr or max_norm out of range, or not those of the others; this worker is
  * no participant. STATUS_BUSY: other contexts have still to walk what they read (`async`: and no version is
  * free), or no room for the request on its way; nothing is changed on that owner. STATUS_PEER_DIED: an owner,
- * or a participant, which may also have freed its optimizer. */
+ * or a participant. STATUS_SHUTDOWN: a participant has freed its optimizer, or the job is over. */
 enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_context *context,
                                 struct dist_step *step, struct error *error);
 

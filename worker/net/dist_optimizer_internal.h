@@ -125,7 +125,7 @@ struct local_entry {
 /* A participant, and what it has asked for in the open round. */
 struct participant {
     uint16_t worker;
-    bool is_gone;
+    enum status gone; // STATUS_PEER_DIED; STATUS_SHUTDOWN: it has freed its optimizer; or it is there
     struct rpc_request *request; // NULL: nothing (yet)
     uint64_t context;
     uint64_t normed; // the context of its last norm, which a step with clipping has to follow; 0: none
@@ -161,8 +161,9 @@ void local_new(struct owned_parameter *first, struct rpc_request *request, const
 void local_norm(void *object, struct rpc_request *request, const struct rpc_message *message);
 void local_step(void *object, struct rpc_request *request, const struct rpc_message *message);
 
-/* A worker is gone, as `how` says ("died"): a round that waits for it fails, and so do all later ones. */
-void local_worker_left(struct local *local, uint16_t worker, const char *how);
+/* A worker is gone (STATUS_PEER_DIED), or has freed its optimizer (STATUS_SHUTDOWN): a round that waits for
+ * it fails with that, and so do all later ones. */
+void local_worker_left(struct local *local, uint16_t worker, enum status why);
 
 /* What `count` participants have asked for, in order of their numbers; they are answered by the caller.
  * `sums` is set; nothing else is changed, parameters and moments least of all. */

@@ -352,7 +352,7 @@ static void local_released(void *object, uint16_t worker)
 {
     struct local *local = object;
     if (local->is_given)
-        local_worker_left(local, worker, "left");
+        local_worker_left(local, worker, STATUS_SHUTDOWN);
 }
 
 static rref_function *const functions[LOCAL_FUNCTIONS] = {

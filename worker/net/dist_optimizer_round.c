@@ -80,8 +80,9 @@ static enum status check_asker(struct local *local, struct participant **out, ui
     if (participant->request != NULL)
         return error_set(error, STATUS_INVALID, "worker %u has asked already in this round", source);
     for (uint32_t i = 0; i < local->participant_count && local->words[NEW_ASYNC] == 0; i++)
-        if (local->participants[i].is_gone)
-            return error_set(error, STATUS_PEER_DIED, "worker %u, which takes part in every step, is gone",
+        if (local->participants[i].gone != STATUS_OK)
+            return error_set(error, local->participants[i].gone,
+                             "worker %u, which takes part in every step, is gone",
                              local->participants[i].worker);
     *out = participant;
     return STATUS_OK;
@@ -165,15 +166,16 @@ void local_step(void *object, struct rpc_request *request, const struct rpc_mess
 
 /* ---- departures ---- */
 
-void local_worker_left(struct local *local, uint16_t worker, const char *how)
+void local_worker_left(struct local *local, uint16_t worker, enum status why)
 {
     struct participant *participant = find_participant(local, worker);
-    if (participant == NULL)
+    if (participant == NULL || participant->gone != STATUS_OK)
         return;
-    participant->is_gone = true;
+    participant->gone = why;
     struct error error = {0};
     if (local->waiting == 0)
         return;
-    error_set(&error, STATUS_PEER_DIED, "worker %u %s in the middle of a round", worker, how);
-    fail_round(local, STATUS_PEER_DIED, &error);
+    error_set(&error, why, "worker %u %s in the middle of a round", worker,
+              why == STATUS_SHUTDOWN ? "left" : "died");
+    fail_round(local, why, &error);
 }

@@ -19,7 +19,7 @@ static void worker_left(void *context, uint16_t worker, enum status why, const c
     struct dist_owner *owner = context;
     (void)why, (void)text;
     for (struct local *local = owner->locals; local != NULL; local = local->next)
-        local_worker_left(local, worker, "died");
+        local_worker_left(local, worker, STATUS_PEER_DIED);
 }
 
 enum status dist_owner_new(struct dist_owner **out, struct dist *dist, struct error *error)
