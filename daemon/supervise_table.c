@@ -265,6 +265,7 @@ static enum status status_of_death(const struct child *child)
     case STATUS_IO:
     case STATUS_CORRUPT:
     case STATUS_NOT_FOUND:
+    case STATUS_PERMISSION:
         return child->last_words.status;
     default:
         return STATUS_INTERNAL;

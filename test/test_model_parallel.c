@@ -3,6 +3,10 @@
  * test_model_parallel_resume.c. */
 #include "test/job_ends.h"
 #include "test/language_fixture.h"
+#include "test/until.h"
+
+#include <glob.h>
+#include <sys/stat.h>
 
 /* ---- jobs that end well ---- */
 
@@ -417,6 +421,40 @@ START_TEST(a_second_signal_hurries)
 }
 END_TEST
 
+/* What may not be written is no fault of the job's. */
+START_TEST(a_folder_that_may_not_be_written_is_told)
+{
+    static const char *const sets[] = {"/stop/updates=1000000000", "/checkpoint/every=20", NULL};
+    const struct process_options nobody = {.unprivileged = true};
+    char folder[192];
+    ck_assert_int_eq(chmod(workplace.folder, 0777), 0);
+    server_start(workplace.run_dir, sets, false, &nobody);
+    ck_assert(file_wait_for(workplace.jsonl, "{\"update\":45,", 90));
+    ck_assert_int_eq(chmod(place(folder, "run", "checkpoints"), 0555), 0);
+    expect_said(server_end(77), "checkpoints/");
+}
+END_TEST
+
+/* By the clock: whoever has begun one has the next one wait for its time, and not for the disk. */
+START_TEST(checkpoints_by_the_clock_are_apart)
+{
+    static const char *const sets[] = {"/stop/updates=1000000000", "/checkpoint/every=null",
+                                       "/checkpoint/every_s=1", NULL};
+    glob_t found;
+    char pattern[192];
+    unsigned numbers[2];
+    server_start(workplace.run_dir, sets, false, NULL);
+    place(pattern, "run", "checkpoints/*[0-9]/manifest.json");
+    UNTIL(glob(pattern, 0, NULL, &found) == 0 && found.gl_pathc >= 2, (globfree(&found), sleep_ms(20)));
+    for (unsigned i = 0; i < 2; i++)
+        numbers[i] = (unsigned)atoi(strstr(found.gl_pathv[i], "checkpoints/") + strlen("checkpoints/"));
+    globfree(&found);
+    ck_assert_uint_gt(numbers[1], numbers[0] + 1);
+    kill(daemon_process.pid, SIGTERM);
+    free(server_end(0));
+}
+END_TEST
+
 /* In the midst of rounds: the trainer who reads the order first gives up what the others step with. */
 START_TEST(a_second_signal_ends_running_rounds)
 {
@@ -465,6 +503,8 @@ int main(void)
     tcase_add_loop_test(runs, ctrl_c_finishes_the_iteration_and_saves, 0, 2);
     tcase_add_test(runs, a_second_signal_hurries);
     tcase_add_test(runs, a_second_signal_ends_running_rounds);
+    tcase_add_test(runs, a_folder_that_may_not_be_written_is_told);
+    tcase_add_test(runs, checkpoints_by_the_clock_are_apart);
     tcase_add_test(runs, sighup_changes_nothing);
     suite_add_tcase(suite, runs);
     return suite_run(suite);

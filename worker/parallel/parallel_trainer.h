@@ -42,7 +42,7 @@ struct parallel_saver {
     bool begun;           /* there is a folder that is not published */
     uint64_t saved;       /* the newest iteration that was saved, or begun with */
     uint64_t line;        /* the line that must be in the logs before it is published */
-    struct monotime last; /* when the newest one was published */
+    struct monotime last; /* when the newest one was begun */
     const char *run_dir;
     uint32_t keep;
     struct checkpoint_counters counters;

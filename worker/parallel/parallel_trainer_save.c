@@ -274,7 +274,7 @@ static bool is_due(const struct parallel_trainer *t)
         return true;
     if (job->checkpoint.has_every && t->iteration % job->checkpoint.every == 0)
         return true;
-    return job->checkpoint.has_every_s &&
+    return job->checkpoint.has_every_s && t->saver.state == SAVING_NONE &&
            (double)monotime_us_between(t->saver.last, monotime_now()) >= job->checkpoint.every_s * 1e6;
 }
 
@@ -323,6 +323,7 @@ enum status parallel_save_begin(struct parallel_trainer *t, struct error *error)
     if (status != STATUS_OK)
         return status;
     saver->begun = true;
+    saver->last = monotime_now();
     return start(saver, SAVING_WRITING, write_all, error);
 }
 
@@ -351,7 +352,6 @@ static enum status after_publishing(struct parallel_trainer *t, struct error *er
         return status;
     saver->begun = false;
     saver->saved = saver->counters.update;
-    saver->last = monotime_now();
     saver->state = SAVING_NONE;
     return STATUS_OK;
 }
