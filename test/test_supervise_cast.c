@@ -211,7 +211,7 @@ START_TEST(a_death_is_told_to_all_servers_and_ends_the_job)
         {STATUS_CORRUPT, STATUS_CORRUPT, 65},         {STATUS_NOT_FOUND, STATUS_NOT_FOUND, 66},
         {STATUS_UNAVAILABLE, STATUS_UNAVAILABLE, 69}, {STATUS_IO, STATUS_IO, 74},
         {STATUS_INVALID, STATUS_INTERNAL, 70},        {STATUS_INTERNAL, STATUS_INTERNAL, 70},
-        {STATUS_PEER_DIED, STATUS_INTERNAL, 70},      {STATUS_PERMISSION, STATUS_INTERNAL, 70},
+        {STATUS_PEER_DIED, STATUS_INTERNAL, 70},      {STATUS_PERMISSION, STATUS_PERMISSION, 77},
     };
     char script[32];
     snprintf(script, sizeof script, "status%d", ends[_i].said);
