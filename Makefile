@@ -1,9 +1,11 @@
 # Builds coalesced. `make` the daemon, `make check` the tests, `make help` the rest.
 #
-# SAN=address|undefined|thread builds and checks everything again under that sanitizer, in a folder of its
-# own; address brings undefined with it, which alone is faster. A source file needs no mention here: every .c of kernels/, worker/ and daemon/ is built, every
-# test/test_*.c is a test program and test/test_*.sh a test, test/bench_*.c a benchmark, test/fuzz/fuzz_*.c a
-# fuzz target, test/preload/*.c a library that a test loads.
+# SAN=address|undefined|thread builds and checks everything again under that sanitizer, in a folder of its own.
+# SAN=address includes undefined; SAN=undefined alone is faster.
+#
+# A new source file needs no line here. Every .c of kernels/, worker/ and daemon/ is built. Below test/, at any
+# depth, test_*.c is a test program, test_*.sh a test, and any other .c a helper that tests link; bench/bench_*.c
+# is a benchmark, fuzz/fuzz_*.c a fuzz target, preload/*.c a library that a test loads.
 
 VERSION := 0.1.0
 PREFIX ?= /usr/local
@@ -14,6 +16,8 @@ comma := ,
 BUILD := build/$(if $(SAN),$(SAN),release)
 SANITIZERS := $(if $(filter address,$(SAN)),address$(comma)undefined,$(SAN))
 
+objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
+
 CPPFLAGS := -I. -D_GNU_SOURCE -DCOALESCED_VERSION='"$(VERSION)"' $(if $(SAN),-DARENA_POISON=1)
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-prototypes -Wmissing-prototypes \
             -Wpointer-arith -Wcast-qual -Wwrite-strings
@@ -22,32 +26,34 @@ CFLAGS := -std=gnu17 -O2 -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno
 LDFLAGS := $(if $(SAN),-fsanitize=$(SANITIZERS))
 LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lz -lm -lpthread -ldl
 
-# Half of what a sanitizer's build takes went into optimizing test programs.
-ifneq ($(SAN),)
-$(BUILD)/test/test_%.o: CFLAGS += -O1
-endif
-
-# kernels/lanes/ is compiled once per instruction set that we dispatch to. kernels/onednn/ and kernels/cuda/
-# become plug-ins, so that nothing loads a math library that does not ask for it; kernels/onednn/bare/ is the
-# baselines of tests and benchmarks.
+# Every *_lanes.c is compiled once per instruction set; the program chooses one at start. kernels/onednn/ and
+# kernels/cuda/ become plug-ins, so that a process loads a math library only when its job needs one.
+# test/baseline/ holds what tests and benchmarks compare with; only the programs named below link oneDNN.
 ISAS := baseline avx2 avx512
 ISA_baseline :=
 ISA_avx2 := -mavx2 -mfma
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512
-LANES := $(wildcard kernels/lanes/*.c)
+LANES := $(wildcard kernels/*/*_lanes.c)
 ONEDNN := $(wildcard kernels/onednn/*.c)
-BARE := $(wildcard kernels/onednn/bare/*.c)
+BASELINE := $(wildcard test/baseline/*.c)
 CUDA := $(wildcard kernels/cuda/*.cu)
 KERNELS := $(filter-out $(LANES) $(ONEDNN),$(wildcard kernels/*.c kernels/*/*.c))
 WORKER := $(wildcard worker/*.c worker/*/*.c)
 DAEMON := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
-TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(wildcard test/test_*.c))
-SHELL_TESTS := $(wildcard test/test_*.sh)
+TEST_SOURCES := $(sort $(shell find test -name '*.c'))
+TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
+TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
+TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
+SHELL_TESTS := $(sort $(shell find test -name 'test_*.sh'))
 PRELOADS := $(patsubst %.c,$(BUILD)/%.so,$(wildcard test/preload/*.c))
-BENCHES := $(patsubst test/%.c,$(BUILD)/test/%,$(wildcard test/bench_*.c))
-TEST_COMMON := $(filter-out $(wildcard test/test_*.c test/bench_*.c),$(wildcard test/*.c))
+BENCH_PROGRAMS := $(wildcard test/bench/bench_*.c)
+BENCHES := $(addprefix $(BUILD)/test/,$(basename $(notdir $(BENCH_PROGRAMS))))
 
-objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
+# Half of what a sanitizer's build takes went into optimizing test programs.
+ifneq ($(SAN),)
+$(call objects,$(TEST_PROGRAMS)): CFLAGS += -O1
+endif
+
 LANE_OBJECTS := $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(LANES)))
 # The sanitizers do not see into OpenMP's threads: the thread sanitizer's build runs our own loops serially.
 OPENMP := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
@@ -90,7 +96,7 @@ $(BUILD)/%.o: %.c Makefile
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
 LANE_FLAGS := -O3 $(if $(filter address,$(SAN)),--param asan-use-after-return=0)
 define lane_rule
-$(BUILD)/kernels/lanes/%.$(1).o: kernels/lanes/%.c Makefile
+$(BUILD)/kernels/%_lanes.$(1).o: kernels/%_lanes.c Makefile
 	@mkdir -p $$(@D)
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(LANE_FLAGS) $$(ISA_$(1)) -DLANES_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
@@ -99,9 +105,10 @@ $(foreach isa,$(ISAS),$(eval $(call lane_rule,$(isa))))
 $(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(LANE_OBJECTS)
 $(BUILD)/libworker.a: $(call objects,$(WORKER))
 $(BUILD)/libdaemon.a: $(call objects,$(DAEMON))
-$(BUILD)/libbare.a: $(call objects,$(BARE))
+$(BUILD)/libbaseline.a: $(call objects,$(BASELINE))
+$(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS))
 $(call objects,$(ONEDNN)): CFLAGS += -fvisibility=hidden $(OPENMP)
-$(call objects,$(BARE)): CFLAGS += $(OPENMP)
+$(call objects,$(BASELINE)): CFLAGS += $(OPENMP)
 $(BUILD)/%.a:
 	@rm -f $@
 	$(AR) rcs $@ $^
@@ -131,13 +138,17 @@ $(BUILD)/libcoalesced-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(CUDA)) $(BUILD)/li
 print-cudnn:
 	@echo '$(CUDNN_SO)'
 
-# A test links its own object, the helpers beside it, and from the archives what it names and no more.
-# Tests whose name says onednn, bench_mlp, bench_models and bench_kernels are the only programs that link oneDNN.
-$(BUILD)/test/%_onednn $(BUILD)/test/bench_mlp $(BUILD)/test/bench_models $(BUILD)/test/bench_kernels: \
-    EXTRA_LIBS := $(BUILD)/libbare.a $(BUILD)/libkernels.a -ldnnl $(OPENMP)
-$(BUILD)/test/%: $(BUILD)/test/%.o $(call objects,$(TEST_COMMON)) $(BUILD)/libbare.a $(ARCHIVES)
-	$(CC) $(LDFLAGS) -o $@ $< $(call objects,$(TEST_COMMON)) $(ARCHIVES) $(EXTRA_LIBS) \
-	    -Wl,--push-state,--as-needed -lcheck -lsubunit $(LDLIBS) -lrt -Wl,--pop-state
+# A test links its own object, and from the archives what it names and no more. The programs lie side by side in
+# $(BUILD)/test/, wherever their sources lie. Tests whose name says onednn, and three benchmarks, are the only
+# programs that link oneDNN.
+$(filter %_onednn,$(TESTS)) $(addprefix $(BUILD)/test/,bench_mlp bench_models bench_kernels): \
+    EXTRA_LIBS := $(BUILD)/libbaseline.a $(BUILD)/libkernels.a -ldnnl $(OPENMP)
+define test_rule
+$(BUILD)/test/$(basename $(notdir $(1))): $(call objects,$(1)) $(BUILD)/libtest.a $(BUILD)/libbaseline.a $(ARCHIVES)
+	$$(CC) $$(LDFLAGS) -o $$@ $$< $(BUILD)/libtest.a $(ARCHIVES) $$(EXTRA_LIBS) \
+	    -Wl,--push-state,--as-needed -lcheck -lsubunit $$(LDLIBS) -lrt -Wl,--pop-state
+endef
+$(foreach source,$(TEST_PROGRAMS) $(BENCH_PROGRAMS),$(eval $(call test_rule,$(source))))
 
 # A library that a test preloads into the daemon, or loads. No sanitizer: the daemon under it has none either.
 $(BUILD)/test/test_backend $(BUILD)/test/test_loader $(BUILD)/test/test_trainer: | $(PRELOADS)
@@ -161,14 +172,14 @@ schema: $(BUILD)/coalesced
 # ---- fuzzing: one program of clang's libFuzzer per target ----
 FUZZ_SECONDS ?= 300
 FUZZERS := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
-FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/mlp.c kernels/normal.c kernels/ref/%,$(KERNELS)) \
-                $(wildcard worker/net/*.c worker/job/*.c worker/env/*.c) \
+FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/normal.c,$(KERNELS)) \
+                $(wildcard worker/net/*.c worker/reference/*.c worker/autograd/*.c worker/job/*.c worker/environment/*.c) \
                 $(filter-out worker/data/loader.c worker/data/synthetic.c,$(wildcard worker/data/*.c)) \
-                worker/checkpoint_folder.c worker/checkpoint_manifest.c worker/segment.c
+                worker/checkpoint/checkpoint_folder.c worker/checkpoint/checkpoint_manifest.c
 
 # The oracle computes where a target needs a backend.
 build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
-    $(filter-out kernels/ref/mlp_ref.c,$(wildcard kernels/ref/*.c))
+    $(filter-out test/oracle/mlp_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
     prepare send receive move release wait_any)

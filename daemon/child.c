@@ -2,7 +2,7 @@
 #include "daemon/child.h"
 
 #include "kernels/base/log.h"
-#include "worker/segment.h"
+#include "worker/net/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -32,7 +32,7 @@ struct child {
     char name[32];           /* "observer 3" */
 };
 
-/* The workers' segments (worker/segment.h): one memfd each, empty. */
+/* The workers' segments (worker/net/segment.h): one memfd each, empty. */
 struct child_segments {
     unsigned count; /* 0: the job has none */
     int *fds;       /* (count) by worker number; none of them where a worker will look for its own */
@@ -44,8 +44,8 @@ enum status child_segments_open(struct child_segments *segments, unsigned count,
 void child_segments_close(struct child_segments *segments);
 
 /* Forks and executes this binary with the role, and sends it START with the job's text; every segment stands
- * where worker/segment.h says. The child dies with the calling thread (PR_SET_PDEATHSIG), which must be the
- * process's first. STATUS_IO, STATUS_BUSY. */
+ * where worker/net/segment.h says. The child dies with the calling thread (PR_SET_PDEATHSIG), which must be
+ * the process's first. STATUS_IO, STATUS_BUSY. */
 enum status child_spawn(struct child *child, const struct role *role, const struct control_start *start,
                         const char *job_text, size_t job_bytes, const struct child_segments *segments,
                         struct error *error);

@@ -2,12 +2,12 @@
 #include "daemon/job_files.h"
 
 #include "kernels/base/log.h"
-#include "kernels/safetensors.h"
-#include "worker/checkpoint.h"
+#include "kernels/params/safetensors.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/data/dataset.h"
 #include "worker/job/job_table.h"
 #include "worker/parallel/parallel_data.h"
-#include "worker/schedule.h"
+#include "worker/server/schedule.h"
 
 #include <errno.h>
 #include <inttypes.h>

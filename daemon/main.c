@@ -5,10 +5,10 @@
 #include "daemon/service.h"
 #include "daemon/supervise.h"
 #include "kernels/base/log.h"
-#include "kernels/mlp.h"
-#include "worker/evaluation.h"
+#include "kernels/policy/mlp.h"
 #include "worker/job/job.h"
 #include "worker/parallel/language.h"
+#include "worker/server/evaluation.h"
 #include "worker/worker.h"
 
 #include <errno.h>

@@ -8,7 +8,7 @@
 #define DAEMON_RESUME_H
 
 #include "kernels/base/status.h"
-#include "worker/checkpoint.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/job/job.h"
 
 /* Takes over from the job that a run began with what its file leaves to the machine. */

@@ -2,7 +2,7 @@
 #include "daemon/rundir.h"
 
 #include "daemon/resume.h"
-#include "worker/cast.h"
+#include "worker/roster.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -217,7 +217,7 @@ static enum status choose_address(struct rundir *dir, const struct job *job, str
     sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
     char address[sizeof dir->address];
     snprintf(address, sizeof address, "ipc://%s/%s.sock", folder, hex);
-    socket_path(longest, address, cast_of(job).servers - 1);
+    socket_path(longest, address, roster_of(job).servers - 1);
     if (strlen(longest) >= sizeof folder)
         return error_set(error, STATUS_INVALID,
                          "a socket in %s would have a path of %zu bytes: expected at most %zu", folder,

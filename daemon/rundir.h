@@ -3,7 +3,7 @@
  *     lock            flock'ed by the supervisor for as long as it lives; holds its pid
  *     job.json        the job as resolved
  *     episodes.log    for people      episodes.jsonl  for programs     (daemon/runlog.h)
- *     checkpoints/    (worker/checkpoint.h)
+ *     checkpoints/    (worker/checkpoint/checkpoint.h)
  *     previous-N/     what earlier runs left
  *
  * Sockets do not live here, because a socket's path may have at most 107 bytes: they live in a 0700 folder

@@ -39,7 +39,7 @@ static void read_line(struct supervisor *s, struct child *child)
             child->deaf = true; /* of its death, the reaper tells */
         if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
             return;
-        if (status == STATUS_OK && message.kind == CONTROL_EPOCH && child == &s->children[s->cast.lead])
+        if (status == STATUS_OK && message.kind == CONTROL_EPOCH && child == &s->children[s->roster.lead])
             read_others(s, child);
         struct happening what = {.message = &message};
         supervise_react(s, child, status == STATUS_OK ? supervise_event_of(message.kind) : EVENTS, &what);
@@ -67,7 +67,7 @@ static void stop(struct supervisor *s)
     if (s->stops == 1) {
         log_info("stopping: the running round is finished first; a second signal hurries");
         service_notify("STOPPING=1\nSTATUS=finishing the round");
-        child_order(&s->children[s->cast.lead], CONTROL_DRAIN, NULL, 0);
+        child_order(&s->children[s->roster.lead], CONTROL_DRAIN, NULL, 0);
     } else if (s->stops == 2) {
         log_info("hurrying: the running round is given up");
         supervise_hurry(s);
@@ -234,8 +234,8 @@ static void raise_descriptor_limit(void)
 
 static enum status open_memory(struct supervisor *s, struct error *error)
 {
-    s->cast = cast_of(s->config->job);
-    s->count = cast_workers(&s->cast);
+    s->roster = roster_of(s->config->job);
+    s->count = roster_workers(&s->roster);
     s->children = calloc(s->count, sizeof *s->children);
     s->holdings = calloc(s->count, sizeof *s->holdings);
     s->waits = calloc(s->count + 1, sizeof *s->waits);
@@ -250,7 +250,7 @@ static enum status open_memory(struct supervisor *s, struct error *error)
 
 static enum status spawn_all(struct supervisor *s, struct error *error)
 {
-    enum status status = s->cast.segments ? child_segments_open(&s->segments, s->count, error) : STATUS_OK;
+    enum status status = s->roster.segments ? child_segments_open(&s->segments, s->count, error) : STATUS_OK;
     struct control_start start = {.incarnation = 1, .generation = 1};
     memcpy(start.address, s->config->dir->address, sizeof start.address);
     memcpy(start.run_dir, s->config->dir->real, sizeof start.run_dir);
@@ -258,7 +258,7 @@ static enum status spawn_all(struct supervisor *s, struct error *error)
         memcpy(start.resume, s->config->resume->checkpoint, sizeof start.resume);
     for (unsigned i = 0; i < s->count && status == STATUS_OK; i++) {
         start.worker = (uint16_t)i;
-        start.role = cast_role(&s->cast, start.worker);
+        start.role = roster_role(&s->roster, start.worker);
         const struct role *role = role_by_wire(start.role);
         assert(role != NULL);
         status = child_spawn(&s->children[i], role, &start, s->job_text, s->job_bytes, &s->segments, error);

@@ -1,8 +1,8 @@
 /* The supervisor: forks the workers, watches them, writes the logs, obeys signals.
  *
  * One thread; no ZeroMQ, no math library, so that fork is safe at any time. It decides nothing about
- * training: the lead (worker/cast.h) says what happened and when the job is over. What it does when a worker
- * says or does something is one table, [state of the worker][event], in supervise_table.c.
+ * training: the lead (worker/roster.h) says what happened and when the job is over. What it does when a
+ * worker says or does something is one table, [state of the worker][event], in supervise_table.c.
  *
  * The end, in order: the lead finishes its round and says FINISHED; the clients leave; the servers leave,
  * from the highest number down; the logs close. A worker that dies unasked ends the job. */

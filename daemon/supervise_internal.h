@@ -5,13 +5,13 @@
 
 #include "daemon/child.h"
 #include "daemon/supervise.h"
-#include "worker/cast.h"
+#include "worker/roster.h"
 
 #include <poll.h>
 
 struct supervisor {
     const struct supervise_config *config;
-    struct cast cast;
+    struct roster roster;
     struct child *children;          /* (count) by worker number: the servers, then their clients */
     struct control_status *holdings; /* (count) what each of them held when it last said so */
     unsigned count, ready;

@@ -31,11 +31,11 @@ static void leave_next(struct supervisor *s)
     bool clients = false;
     if (!s->leaving)
         return;
-    for (unsigned i = s->cast.servers; i < s->count; i++) {
+    for (unsigned i = s->roster.servers; i < s->count; i++) {
         leave(&s->children[i]);
         clients |= s->children[i].state != CHILD_GONE;
     }
-    unsigned server = clients ? 0 : s->cast.servers;
+    unsigned server = clients ? 0 : s->roster.servers;
     while (server > 0 && s->children[server - 1].state == CHILD_GONE)
         server--;
     if (server > 0)
@@ -126,11 +126,11 @@ static void beaten(struct supervisor *s, struct child *child, const struct happe
 static void connect_ready(struct supervisor *s)
 {
     unsigned bound = 0;
-    while (bound < s->cast.servers && s->children[bound].state != CHILD_STARTING)
+    while (bound < s->roster.servers && s->children[bound].state != CHILD_STARTING)
         bound++;
     for (unsigned i = 1; i < s->count; i++) {
         struct child *child = &s->children[i];
-        unsigned below = i < s->cast.servers ? i : s->cast.servers;
+        unsigned below = i < s->roster.servers ? i : s->roster.servers;
         if (child->connected || below > bound)
             continue;
         child->connected = true;
@@ -143,7 +143,7 @@ static void now_ready(struct supervisor *s, struct child *child, const struct ha
     (void)what;
     child->opened = true;
     child->state = CHILD_READY;
-    if (child->start.worker < s->cast.servers)
+    if (child->start.worker < s->roster.servers)
         connect_ready(s);
     if (++s->ready == s->count)
         service_notify("READY=1\nSTATUS=training with %u workers", s->count);
@@ -175,7 +175,7 @@ static void recorded(struct supervisor *s, struct child *child, const struct hap
     struct control_logged logged = {0};
     struct error error;
     enum status status;
-    if (child != &s->children[s->cast.lead] ||
+    if (child != &s->children[s->roster.lead] ||
         (message->kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)) {
         out_of_turn(s, child, what);
         return;
@@ -202,7 +202,7 @@ static void told_holdings(struct supervisor *s, struct child *child, const struc
 
 static void job_over(struct supervisor *s, struct child *child, const struct happening *what)
 {
-    if (child != &s->children[s->cast.lead]) {
+    if (child != &s->children[s->roster.lead]) {
         out_of_turn(s, child, what);
         return;
     }
@@ -310,7 +310,7 @@ static void died(struct supervisor *s, struct child *child, const struct happeni
     tell_end(child, what, why);
     snprintf(news.text, sizeof news.text, "%.190s", what->text);
     killed(s, child, what);
-    for (unsigned i = 0; i < s->cast.servers; i++)
+    for (unsigned i = 0; i < s->roster.servers; i++)
         child_order(&s->children[i], CONTROL_DIED, &news, sizeof news);
     blame(s, child, status, why);
 }

@@ -1,14 +1,14 @@
 /* The operations that a backend computes, forward and backward, and how a backend is had.
  *
- *     ref      plain C in double (kernels/ref/ref.h): the oracle of the conformance test, linked into tests
+ *     ref      plain C in double (test/oracle/ref.h): the oracle of the conformance test, linked into tests
  *     onednn   CPU, float32: a plug-in, libcoalesced-onednn.so
  *     cuda     NVIDIA GPU, float32: a plug-in, libcoalesced-cuda.so
  *
  * All operations go through two functions, op_forward and op_backward. They check the call against the
  * operation's rule (how many tensors, which dtype, which shapes fit), set the outputs' shapes, and hand a
  * call that is known to be sound to the backend's table. A backend checks nothing again but what only data
- * can show (an index out of range). The tape (kernels/tape.h) is what a model calls; only tests, benchmarks
- * and the tape call the operations directly.
+ * can show (an index out of range). The tape (kernels/tape/tape.h) is what a model calls; only tests,
+ * benchmarks and the tape call the operations directly.
  *
  * A backend belongs to one thread at a time. Operations on the CPU have finished when they return. On the
  * GPU they are queued on the backend's one stream, in order; backend_download, backend_square_sum and
@@ -93,15 +93,15 @@
  * rows[r] = (environment, step, episode) and j counts elements within the row; without, the words are
  * attributes.draw.word = (trainer, iteration, module) and j counts all of x's elements in canonical order.
  * Element j is kept when its 16 bits are >= round(65536 p). With g = j / 128 and v = (j % 128) / 16 they are
- * half v % 2 (0: low) of word v / 2 of block 16 g + j % 16 of stream RNG_DROPOUT (as in kernels/mlp.h; at
- * most 2^27 elements). OP_SAMPLE's u is rng_uniform_float of word 0 of block 0 of stream RNG_ACTION. */
+ * half v % 2 (0: low) of word v / 2 of block 16 g + j % 16 of stream RNG_DROPOUT (as in kernels/policy/mlp.h;
+ * at most 2^27 elements). OP_SAMPLE's u is rng_uniform_float of word 0 of block 0 of stream RNG_ACTION. */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 
 #include "kernels/adam.h"
 #include "kernels/base/arena.h"
 #include "kernels/base/status.h"
-#include "kernels/mlp.h"
+#include "kernels/policy/mlp.h"
 #include "kernels/tensor.h"
 
 enum op {
@@ -285,13 +285,13 @@ struct backend_ops {
     enum status (*relayout)(struct backend *backend, struct arena *arena, struct tensor *tensor,
                             const void *layout, struct error *error);
 
-    /* Optional: the policy's whole act as one launch (kernels/mlp.h says what it computes). A CPU backend
-     * has none: there kernels/mlp.c itself is it. `slab` is the policy's params_slab (kernels/params.h):
-     * mlp's four tensors in mlp's order, each from a multiple of 64 bytes on, in the backend's memory; it
-     * stays where it is and is read anew by every policy_act. A policy_rows has host buffers
-     * (pinned) for `rows_max` rows and one captured graph for each padded batch size 1, 2, 4, … rows_max.
-     * With `fixed` there is rows_max alone, and a batch's row i stands at place environment[i], which must be
-     * below rows_max: a row's result then depends neither on which others came nor on how many.
+    /* Optional: the policy's whole act as one launch (kernels/policy/mlp.h says what it computes). A CPU
+     * backend has none: there kernels/policy/mlp.c itself is it. `slab` is the policy's params_slab
+     * (kernels/params/params.h): mlp's four tensors in mlp's order, each from a multiple of 64 bytes on, in
+     * the backend's memory; it stays where it is and is read anew by every policy_act. A policy_rows has host
+     * buffers (pinned) for `rows_max` rows and one captured graph for each padded batch size 1, 2, 4, …
+     * rows_max. With `fixed` there is rows_max alone, and a batch's row i stands at place environment[i],
+     * which must be below rows_max: a row's result then depends neither on which others came nor on how many.
      * policy_act is mlp_act: it fills batch->masks and batch->actions, and `probabilities` if not NULL, and
      * waits until they are there. */
     enum status (*policy_open)(struct backend *backend, const struct mlp_shape *shape, double dropout,

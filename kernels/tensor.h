@@ -1,8 +1,8 @@
 /* Shapes and tensors: what the operations of kernels/kernels.h read and write.
  *
  * A tensor is a small struct that describes memory which somebody else owns: a tape's arena (activations,
- * gradients), a parameter slab (kernels/params.h), or the caller. Copying the struct copies the description.
- * Its memory is the backend's: host memory for the CPU backends, device memory for the GPU; only
+ * gradients), a parameter slab (kernels/params/params.h), or the caller. Copying the struct copies the
+ * description. Its memory is the backend's: host memory for the CPU backends, device memory for the GPU; only
  * tensor-moving functions of kernels.h (backend_upload, backend_download) cross that border.
  *
  * `layout` says how the elements lie. NULL is canonical: dense, row-major, last dimension fastest, the order

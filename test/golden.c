@@ -1,7 +1,7 @@
 /* The records of PyTorch's training runs, read whole and held to. Linked into the tests that ask for it. */
 #include "test/golden.h"
 
-#include "test/mlp_problem.h"
+#include "test/kernels/policy/mlp_problem.h"
 
 #include <check.h>
 #include <math.h>

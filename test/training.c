@@ -1,8 +1,8 @@
 /* Models in training. Linked into the golden tests. */
 #include "test/training.h"
 
-#include "kernels/ref/ref.h"
-#include "test/mlp_problem.h"
+#include "test/kernels/policy/mlp_problem.h"
+#include "test/oracle/ref.h"
 
 #include <check.h>
 #include <math.h>

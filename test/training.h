@@ -3,8 +3,8 @@
 #ifndef TEST_TRAINING_H
 #define TEST_TRAINING_H
 
-#include "kernels/optim.h"
-#include "kernels/tape.h"
+#include "kernels/params/optim.h"
+#include "kernels/tape/tape.h"
 #include "test/golden.h"
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* Numbers of a tensor: made, moved, compared. Linked into the tests of the operations. */
 #include "test/values.h"
 
-#include "test/mlp_problem.h"
+#include "test/kernels/policy/mlp_problem.h"
 
 #include <math.h>
 #include <stdio.h>

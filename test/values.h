@@ -22,7 +22,8 @@ void *values_memory(size_t count, size_t size);
 struct values values_new(struct shape shape, enum dtype dtype);
 void values_free(struct values *values);
 
-/* Uniform in [-1, 1) and exact in float32, by the generator of test/mlp_problem.h from `seed`. */
+/* Uniform in [-1, 1) and exact in float32, by the generator of test/kernels/policy/mlp_problem.h from `seed`.
+ */
 struct values values_drawn(struct shape shape, uint64_t seed);
 
 /* A new canonical tensor of the backend with these numbers. */

@@ -28,7 +28,7 @@ enum control_kind {
     CONTROL_CONNECT,   /* the endpoints of the servers below this worker can be joined now */
     CONTROL_DIED,      /* struct control_died: another worker is gone */
     CONTROL_LOGGED,    /* struct control_logged: that episode's or update's lines are in the logs */
-    CONTROL_DRAIN,     /* to the lead (cast.h): finish the round, then say FINISHED */
+    CONTROL_DRAIN,     /* to the lead (roster.h): finish the round, then say FINISHED */
     CONTROL_HURRY,     /* complete everything pending with STATUS_SHUTDOWN, then as DRAIN */
     CONTROL_EXIT,      /* say BYE and exit */
     /* worker to supervisor */
@@ -44,7 +44,7 @@ enum control_kind {
 };
 
 struct control_start {
-    uint16_t worker; /* this worker's number: servers from 0, then clients (worker/cast.h) */
+    uint16_t worker; /* this worker's number: servers from 0, then clients (worker/roster.h) */
     uint8_t role;    /* enum wire_role */
     uint32_t incarnation, generation;
     char address[CONTROL_ADDRESS_BYTES]; /* server N binds this with ".N" behind it (worker_address) */
@@ -109,8 +109,9 @@ struct control_epoch {
     } timing;
 };
 
-/* References and contexts of a worker (worker/net/rref.h, dist.h): at the end of each epoch, ahead of the
- * lead's CONTROL_EPOCH, and as the last words of one that leaves in good order, when all of them are zero. */
+/* References and contexts of a worker (worker/reference/rref.h, dist.h): at the end of each epoch, ahead of
+ * the lead's CONTROL_EPOCH, and as the last words of one that leaves in good order, when all of them are
+ * zero. */
 struct control_status {
     uint32_t objects, references, users, contexts, pieces;
     uint32_t users_of[JOB_SERVERS_MAX + JOB_TRAINERS_MAX]; /* `users` by worker: whose references they are */

@@ -56,7 +56,7 @@ static inline uint64_t rng_below(uint32_t high, uint32_t low, uint64_t bound)
 
 /* A draw of normal(0, deviation), from four words: with u of words 0 and 1 and v of words 2 and 3,
  * deviation sqrt(-2 ln(1 - u)) cos(2 pi v), in double (Box and Muller, Annals of Mathematical Statistics 29,
- * 1958). Where there are many to be drawn at once: kernels/normal.h. */
+ * 1958). Where there are many to be drawn at once: kernels/lanes/normal.h. */
 double rng_normal(const uint32_t words[4], double deviation);
 
 #endif

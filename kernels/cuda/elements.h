@@ -2,8 +2,8 @@
  *
  * kernels/cuda/ computes with cuDNN what cuDNN has; the rest is here. A __global__ function of a .cu file
  * finds out which thread it is and calls one of these, so that gcc compiles the same arithmetic as C and a
- * test runs it on the CPU against kernels/ref (test/test_cuda_elements.c). Pure; whoever calls bounds the
- * indices.
+ * test runs it on the CPU against test/oracle (test/kernels/cuda/test_cuda_elements.c). Pure; whoever calls
+ * bounds the indices.
  *
  * Nothing is contracted to an fma on either side (-fmad=false, -ffp-contract=off), and division and square
  * root are correctly rounded on both, so that what promises bits (draws, Adam, SGD, sums' order) has the same

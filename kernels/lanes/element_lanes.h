@@ -43,7 +43,7 @@ struct element_lanes {
     void (*to_float)(float *to, const double *from, size_t count);
 };
 
-/* Indexed by enum isa (kernels/isa.h). */
+/* Indexed by enum isa (kernels/lanes/isa.h). */
 extern const struct element_lanes element_lanes_baseline, element_lanes_avx2, element_lanes_avx512;
 
 #endif

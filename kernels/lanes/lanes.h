@@ -384,8 +384,8 @@ LANES_INLINE void lanes_philox_row(vu c[4], uint32_t first, uint32_t c1, uint32_
         c[w] = lanes_join(half[0][w], half[1][w]);
 }
 
-/* The keep bits of dropout's units 128 group … + 127: bit l of bits[v] is unit 16 v + l (kernels/mlp.h says
- * which bits of which block). `bound`: a 32-bit word with a unit's 16 bits on top is above it: kept. */
+/* The keep bits of dropout's units 128 group … + 127: bit l of bits[v] is unit 16 v + l (kernels/policy/mlp.h
+ * says which bits of which block). `bound`: a 32-bit word with a unit's 16 bits on top is above it: kept. */
 LANES_INLINE void lanes_draw_group(uint32_t bits[8], const struct rng_key *key, uint32_t group, vu bound)
 {
     memset(bits, 0, 8 * sizeof *bits);

@@ -49,7 +49,7 @@ struct row_lanes {
     void (*lstm_backward)(const struct row_lstm *row);
 };
 
-/* Indexed by enum isa (kernels/isa.h). */
+/* Indexed by enum isa (kernels/lanes/isa.h). */
 extern const struct row_lanes row_lanes_baseline, row_lanes_avx2, row_lanes_avx512;
 
 #endif

@@ -23,7 +23,7 @@ struct sgd_lanes {
  * them. What it wrote can be seen by other threads when it returns. */
 typedef uint32_t sgd_lanes_update(const struct sgd_lanes *arrays, size_t first, size_t count);
 
-/* Indexed by enum isa (kernels/isa.h). */
+/* Indexed by enum isa (kernels/lanes/isa.h). */
 extern sgd_lanes_update sgd_lanes_update_baseline, sgd_lanes_update_avx2, sgd_lanes_update_avx512;
 
 #endif

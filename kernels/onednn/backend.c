@@ -1,7 +1,7 @@
 /* The CPU backend's table, opening and closing, and the plug-in's one symbol. */
 #include "kernels/onednn/onednn.h"
 
-#include "kernels/isa.h"
+#include "kernels/lanes/isa.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -3,12 +3,12 @@
 #ifndef TEST_FUZZ_FUZZ_KNOT_H
 #define TEST_FUZZ_FUZZ_KNOT_H
 
-#include "kernels/params.h"
-#include "kernels/ref/ref.h"
+#include "kernels/params/params.h"
 #include "test/fuzz/fuzz_peer.h"
-#include "worker/net/dist_internal.h"
-#include "worker/net/dist_optimizer_internal.h"
-#include "worker/net/rref_internal.h"
+#include "test/oracle/ref.h"
+#include "worker/autograd/dist_internal.h"
+#include "worker/autograd/dist_optimizer_internal.h"
+#include "worker/reference/rref_internal.h"
 
 enum { WIDTH = 3, OBJECTS_MAX = 24, CONTEXTS_MAX = 3, PIECES_MAX = 12, REFERENCES_MAX = 32 };
 

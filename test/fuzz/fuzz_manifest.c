@@ -4,7 +4,7 @@
  * is refused for its sum alone, which a fuzzer cannot guess; all else is refused as corrupt, with a place;
  * and what is said of it is UTF-8 without control characters. */
 #include "kernels/base/text.h"
-#include "worker/checkpoint_internal.h"
+#include "worker/checkpoint/checkpoint_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * middle, for that is what lies cost. When it has ended, nothing may be left: neither an object, nor a use,
  * nor a reference. Each message is 8 bytes of the input and what they ask for behind them. */
 #include "test/fuzz/fuzz_peer.h"
-#include "worker/net/rref_internal.h"
+#include "worker/reference/rref_internal.h"
 
 enum { TAKEN_MAX = 8, KEPT_MAX = 8 };
 

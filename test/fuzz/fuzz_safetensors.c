@@ -5,7 +5,7 @@
  * and with bytes that may be read; what is refused is refused as corrupt; and what is said of it is UTF-8
  * without control characters. */
 #include "kernels/base/text.h"
-#include "kernels/safetensors.h"
+#include "kernels/params/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

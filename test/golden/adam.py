@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Records torch.optim.Adam into test/golden/adam.txt, which test/test_adam.c reads.
+"""Records torch.optim.Adam into test/golden/adam.txt, which test/kernels/test_adam.c reads.
 
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/adam.py
 
-Parameters and gradients come from the generator that test/mlp_problem.c has too (64-bit state, Knuth's MMIX
+Parameters and gradients come from the generator that test/kernels/policy/mlp_problem.c has too (64-bit state, Knuth's MMIX
 constants, the top 24 bits as a number in [-1, 1)), so the file holds only settings and results:
 
     # a line of text: the versions

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records Gymnasium's CartPole-v1 into test/golden/cartpole.bin, which test/test_cartpole.c reads.
+"""Records Gymnasium's CartPole-v1 into test/golden/cartpole.bin, which test/worker/environment/test_cartpole.c reads.
 
 How to run it, from the repository's root, in any virtual environment that has Gymnasium:
 

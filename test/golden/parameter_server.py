@@ -5,7 +5,7 @@ How to run it, from the repository's root, with Debian's python3-torchvision (a 
 
     /usr/bin/python3 test/golden/parameter_server.py
 
-problem.py says how the numbers come about and what the file holds; test/test_parameter_server_golden.c reads it
+problem.py says how the numbers come about and what the file holds; test/worker/server/test_parameter_server_golden.c reads it
 and lets the daemon do the same. One process stands for all: for each round, both trainers' gradients of the mean
 squared error (one-hot labels) are computed from the same weights, each with batch norm over its own batch of 20,
 and averaged; then SGD steps, lr 0.01, momentum 0.9. Running statistics move by 0.1 towards the mean of the two

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Records the policy in PyTorch into test/golden/policy.txt, which test/test_policy.c reads.
+"""Records the policy in PyTorch into test/golden/policy.txt, which test/worker/model/test_policy.c reads.
 
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/policy.py
 
 Parameters, observations and coefficients are those of mlp_problem_init(shape, dropout, rows, seed) in
-test/mlp_problem.c, row i being row i. From the same generator, begun again at seed + 1000, come first the keep
+test/kernels/policy/mlp_problem.c, row i being row i. From the same generator, begun again at seed + 1000, come first the keep
 bits (kept where the number is >= 0, row by row), then the actions ((number + 1) / 2 * actions, rounded down).
 
     # a line of text: the versions

@@ -1,6 +1,6 @@
 """What the scripts of the models share: the numbers of a problem, and the record of a training run.
 
-Numbers are those of the C side's generator (test/mlp_problem.h): 64-bit state times Knuth's MMIX multiplier
+Numbers are those of the C side's generator (test/kernels/policy/mlp_problem.h): 64-bit state times Knuth's MMIX multiplier
 plus his increment, of which the top 24 bits count, as a float32 in [-1, 1). One sequence serves a problem:
 first the parameters in the order of the state_dict, then the data; then the direction begins.
 

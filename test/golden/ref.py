@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Records every operation of kernels/kernels.h, as PyTorch computes it in float64, into test/golden/ref.txt,
-which test/test_ref.c holds the oracle (kernels/ref) against.
+which test/oracle/test_ref.c holds the oracle (test/oracle) against.
 
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/ref.py
 
-Inputs come from the generator that test/mlp_problem.c has too (64-bit state, Knuth's MMIX constants, the top 24
+Inputs come from the generator that test/kernels/policy/mlp_problem.c has too (64-bit state, Knuth's MMIX constants, the top 24
 bits as a number in [-1, 1)), one state per case that begins with the case's number, from 1. In the file:
 
     # a line of text: the versions

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The other end of test/test_torchvision.c: a ResNet-50's weights to torchvision's and back.
+"""The other end of test/worker/model/test_torchvision.c: a ResNet-50's weights to torchvision's and back.
 
     torchvision_files.py FOLDER
 

@@ -1,4 +1,4 @@
-/* A plug-in that was built against another interface, for test/test_backend.c. */
+/* A plug-in that was built against another interface, for test/kernels/test_backend.c. */
 #include "kernels/kernels.h"
 
 #include <stddef.h>

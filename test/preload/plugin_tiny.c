@@ -1,5 +1,5 @@
-/* A plug-in that computes nothing, for test/test_backend.c: it opens with one thread or more, and otherwise
- * finds no device. Its text is the path that it was loaded by. */
+/* A plug-in that computes nothing, for test/kernels/test_backend.c: it opens with one thread or more, and
+ * otherwise finds no device. Its text is the path that it was loaded by. */
 #include "kernels/kernels.h"
 
 #include <dlfcn.h>

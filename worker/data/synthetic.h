@@ -2,11 +2,11 @@
 #ifndef WORKER_DATA_SYNTHETIC_H
 #define WORKER_DATA_SYNTHETIC_H
 
-#include "kernels/normal.h"
+#include "kernels/lanes/normal.h"
 
-/* The images of one trainer's step, `count` floats: the draws (kernels/normal.h) of stream RNG_DATA with word
- * 2 = the step's lower 32 bits, word 3 = the trainer, and as the block's number the step's bits from 32 on,
- * of which there are at most 23. */
+/* The images of one trainer's step, `count` floats: the draws (kernels/lanes/normal.h) of stream RNG_DATA
+ * with word 2 = the step's lower 32 bits, word 3 = the trainer, and as the block's number the step's bits
+ * from 32 on, of which there are at most 23. */
 void synthetic_images(const struct normal_lanes *lanes, float *images, uint64_t count, uint64_t seed,
                       uint64_t step, uint32_t trainer);
 

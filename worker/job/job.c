@@ -159,3 +159,17 @@ void job_resolve(struct job *job)
     for (int part = 0; part < JOB_PARTS && job->kind == JOB_MODEL_PARALLEL; part++)
         settle_threads(&job->threads[part].has, &job->threads[part].count, processors, "/threads/lstm");
 }
+
+static uint64_t product(uint64_t a, uint64_t b)
+{
+    uint64_t result;
+    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
+}
+
+uint64_t job_updates(const struct job *job, uint64_t epoch_updates)
+{
+    uint64_t updates = job->stop.has_updates ? job->stop.updates : UINT64_MAX;
+    if (job->stop.has_epochs && epoch_updates > 0 && product(job->stop.epochs, epoch_updates) < updates)
+        updates = product(job->stop.epochs, epoch_updates);
+    return updates;
+}

@@ -75,7 +75,7 @@ struct job {
         uint32_t environments; /* per process */
     } observers;
     struct {
-        char name[JOB_NAME_BYTES]; /* of worker/env/environment.h */
+        char name[JOB_NAME_BYTES]; /* of worker/environment/environment.h */
     } environment;
     struct {
         int mode;       /* `steps`: a fixed number with reset on done; `episode`: until done */
@@ -103,7 +103,7 @@ struct job {
         double lr;
         double beta1, beta2, epsilon; /* adam */
         double momentum;              /* sgd */
-        int schedule;                 /* parameter-server: enum job_schedule, see worker/schedule.h */
+        int schedule;                 /* parameter-server: enum job_schedule, see worker/server/schedule.h */
     } optimizer;
     struct {
         int of;        /* over environments */
@@ -226,6 +226,10 @@ enum status job_read_file(struct job *job, const char *path, const char *const *
 /* Settles what depends on the machine and is then kept: trainers.threads, and threads of a model's parts. Run
  * once, before job.json is written; what is set already stays. */
 void job_resolve(struct job *job);
+
+/* The first of the job's limits, in updates, of which an epoch has `epoch_updates`; 0: there are no epochs.
+ * UINT64_MAX: no limit that can be reached. */
+uint64_t job_updates(const struct job *job, uint64_t epoch_updates);
 
 /* Writes `job` as JSON, every key of its kind present, keys in the table's order, doubles as %.17g: parsing
  * it gives the same struct, bit for bit. The result is malloc'ed, zero-terminated; *bytes is its strlen. NULL

@@ -1,7 +1,7 @@
 /* Whether each value is what its table line wants, and whether all is there that must be. Runs in whatever
  * process reads a job, on the caller's thread. */
 #include "kernels/base/text.h"
-#include "worker/env/environment.h"
+#include "worker/environment/environment.h"
 #include "worker/job/job_reading.h"
 
 #include <stdlib.h>

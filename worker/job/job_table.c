@@ -3,7 +3,7 @@
  * in job_key.c. */
 #include "worker/job/job_table.h"
 
-#include "worker/env/environment.h"
+#include "worker/environment/environment.h"
 
 #include <float.h>
 

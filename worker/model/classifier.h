@@ -3,8 +3,8 @@
 #ifndef WORKER_MODEL_CLASSIFIER_H
 #define WORKER_MODEL_CLASSIFIER_H
 
-#include "kernels/params.h"
-#include "kernels/tape.h"
+#include "kernels/params/params.h"
+#include "kernels/tape/tape.h"
 #include "worker/data/loader.h"
 #include "worker/job/job.h"
 

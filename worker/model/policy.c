@@ -6,7 +6,7 @@
  * `batch` instead of all that: nothing but observations, keys, masks and actions crosses over. */
 #include "worker/model/policy.h"
 
-#include "kernels/optim.h"
+#include "kernels/params/optim.h"
 #include "worker/model/policy_batch.h"
 
 #include <math.h>

@@ -1,10 +1,10 @@
 /* The policy as a model: named parameters, how they begin, how a row acts on them, how a rollout moves them.
  *
- * The tutorial's network, affine1 -> dropout -> ReLU -> affine2 -> softmax (kernels/mlp.h), with Adam. It is
- * written once as operations of the tape (policy_forward). On the CPU kernels/mlp.c computes the same in one
- * fused pass a row: it acts, and in learning it stands on the tape as one node. A backend that captures the
- * policy (policy_open in kernels/kernels.h: a GPU) acts by one launch, and learns by the tape's operations
- * (worker/model/policy_batch.h).
+ * The tutorial's network, affine1 -> dropout -> ReLU -> affine2 -> softmax (kernels/policy/mlp.h), with Adam.
+ * It is written once as operations of the tape (policy_forward). On the CPU kernels/policy/mlp.c computes the
+ * same in one fused pass a row: it acts, and in learning it stands on the tape as one node. A backend that
+ * captures the policy (policy_open in kernels/kernels.h: a GPU) acts by one launch, and learns by the tape's
+ * operations (worker/model/policy_batch.h).
  *
  * An agent process has one. It belongs to one thread at a time, and its backend with it: the coalescer thread
  * acts with it, and hands it to the learner thread for a policy_learn. After policy_new nothing here
@@ -12,9 +12,9 @@
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
-#include "kernels/mlp.h"
-#include "kernels/params.h"
-#include "kernels/tape.h"
+#include "kernels/params/params.h"
+#include "kernels/policy/mlp.h"
+#include "kernels/tape/tape.h"
 
 #include <stddef.h>
 #include <stdint.h>

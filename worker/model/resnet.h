@@ -6,8 +6,8 @@
 #ifndef WORKER_MODEL_RESNET_H
 #define WORKER_MODEL_RESNET_H
 
-#include "kernels/params.h"
-#include "kernels/tape.h"
+#include "kernels/params/params.h"
+#include "kernels/tape/tape.h"
 
 struct resnet_config {
     uint32_t depth;    /* 18 or 50 */

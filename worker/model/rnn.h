@@ -8,8 +8,8 @@
 #ifndef WORKER_MODEL_RNN_H
 #define WORKER_MODEL_RNN_H
 
-#include "kernels/params.h"
-#include "kernels/tape.h"
+#include "kernels/params/params.h"
+#include "kernels/tape/tape.h"
 
 enum { RNN_LAYERS_MAX = 8 };
 

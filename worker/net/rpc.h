@@ -29,7 +29,7 @@ struct rpc_request; /* a call of a peer's that we have not answered yet */
 struct future;      /* a call of ours, or what was made of some */
 struct endpoint;
 struct endpoint_pair;
-struct segment; /* worker/segment.h */
+struct segment; /* worker/net/segment.h */
 
 /* What a call or a reply carries. Sending: `data[i]` is where tensor i's bytes lie; they are copied once,
  * into the outgoing frame. Received: `data[i]` points into the frame, 4-byte aligned or not: copy with
@@ -87,7 +87,7 @@ struct rpc_config {
     uint8_t role; /* roster[worker] */
     uint32_t incarnation, generation;
     const uint8_t *roster;         /* the role of every worker of the job, by number; copied */
-    uint32_t workers;              /* how many; worker/cast.h has the order of their numbers */
+    uint32_t workers;              /* how many; worker/roster.h has the order of their numbers */
     uint32_t peer_incarnation_max; /* a server takes no HELLO with a higher one: nobody has given it out */
     uint32_t pending_max;          /* calls of ours at a time; one more is STATUS_BUSY */
     uint32_t incoming_max; /* calls of theirs at a time, over all peers; one more is answered STATUS_BUSY */

@@ -21,7 +21,7 @@
 
 #include "worker/net/endpoint.h"
 #include "worker/net/rpc.h"
-#include "worker/segment.h"
+#include "worker/net/segment.h"
 
 enum {
     REPLAY_WINDOW = 4096,    /* request ids behind the highest seen that are still told apart */

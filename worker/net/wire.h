@@ -3,8 +3,8 @@
  * A message is two frames: this header (fixed size, little-endian, encoded field by field) and one payload
  * (tensors one after the other without gaps, in the header's order; an error's UTF-8 text; a HELLO's and
  * WELCOME's text; or a piece of what the next message's tensors hold). A tensor may also be lent: then only
- * its place in the sender's segment (worker/segment.h) travels. PROTOCOL.md beside this file is the same in
- * prose, for a client in another language. Encoding and decoding are pure: no I/O, no allocation, no
+ * its place in the sender's segment (worker/net/segment.h) travels. PROTOCOL.md beside this file is the same
+ * in prose, for a client in another language. Encoding and decoding are pure: no I/O, no allocation, no
  * blocking. */
 #ifndef WORKER_NET_WIRE_H
 #define WORKER_NET_WIRE_H
@@ -43,18 +43,19 @@ enum wire_method {
     METHOD_ECHO = 1,        /* any -> any: answers its tensors unchanged */
     METHOD_RUN_EPISODE = 2, /* agent -> observer: play one rollout */
     METHOD_STEP = 3,        /* observer -> agent: rows in, actions out */
-    METHOD_GET_MODEL = 4,   /* trainer -> pserver; this and the next four: worker/parameter_server.h */
+    METHOD_GET_MODEL = 4,   /* trainer -> pserver; this and the next four: worker/server/shards.h */
     METHOD_PUSH_CHUNK = 5,  /* trainer -> pserver: a piece of a contribution, where memory is not shared */
     METHOD_PUSH_PULL = 6,   /* trainer -> pserver: a gradient in, the next model out */
     METHOD_EVALUATE = 7,    /* pserver 0 -> trainer */
     METHOD_SAVE_PART = 8,   /* pserver 0 -> pserver: its part of a checkpoint */
-    METHOD_REMOTE = 9,      /* any -> any, this and the next five: worker/net/rref.h; create an object */
-    METHOD_SHARE = 10,      /* here is a reference for you */
-    METHOD_CLAIM = 11,      /* taker -> owner: count me as a user, before the giver lets go */
-    METHOD_RELEASE = 12,    /* user -> owner: so many uses less */
-    METHOD_FETCH = 13,      /* user -> owner: the object's value */
-    METHOD_OBJECT = 14,     /* user -> owner: call a function of the object */
-    METHOD_FORWARD = 15,  /* any -> any, this and the next three: worker/net/dist.h; call within a context */
+    METHOD_REMOTE = 9,   /* any -> any, this and the next five: worker/reference/rref.h; create an object */
+    METHOD_SHARE = 10,   /* here is a reference for you */
+    METHOD_CLAIM = 11,   /* taker -> owner: count me as a user, before the giver lets go */
+    METHOD_RELEASE = 12, /* user -> owner: so many uses less */
+    METHOD_FETCH = 13,   /* user -> owner: the object's value */
+    METHOD_OBJECT = 14,  /* user -> owner: call a function of the object */
+    METHOD_FORWARD =
+        15, /* any -> any, this and the next three: worker/autograd/dist.h; call within a context */
     METHOD_BACKWARD = 16, /* output gradients in, input gradients out */
     METHOD_DROP = 17,     /* a call whose results had no part in the loss */
     METHOD_END_CONTEXT = 18,

@@ -3,7 +3,7 @@
 #include "worker/parallel/language.h"
 
 #include "kernels/base/rng.h"
-#include "worker/checkpoint.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/data/spacing.h"
 #include "worker/device.h"
 #include "worker/parallel/held_out.h"

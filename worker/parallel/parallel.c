@@ -41,10 +41,10 @@ size_t parallel_segment_bytes(const struct job *job)
     return (size_t)(bytes < high ? bytes : high);
 }
 
-static void limits(struct rpc_config *config, const struct cast *cast)
+static void limits(struct rpc_config *config, const struct roster *roster)
 {
     enum { CALLS = 192 }; /* of the lead at its start: for each parameter a few */
-    config->workers = cast_workers(cast);
+    config->workers = roster_workers(roster);
     config->pending_max = CALLS + 8 * config->workers;
     config->incoming_max = CALLS + 16 * config->workers;
     config->rows_max = 1;
@@ -63,7 +63,7 @@ static struct control_status counts(const struct parallel *p)
                                     .users = references.users,
                                     .contexts = contexts.contexts,
                                     .pieces = contexts.pieces};
-    for (uint32_t peer = 0; peer < cast_workers(&p->cast); peer++)
+    for (uint32_t peer = 0; peer < roster_workers(&p->roster); peer++)
         if (peer != p->worker->self.worker)
             status.users_of[peer] = rrefs_of_peer(p->rrefs, (uint16_t)peer);
     return status;
@@ -84,9 +84,9 @@ void parallel_answer_holdings(const struct parallel *p, struct rpc_request *requ
 static void handle_holdings(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct parallel *p = context;
-    if (rpc_request_source(request) != p->cast.lead)
+    if (rpc_request_source(request) != p->roster.lead)
         rpc_reject(request, "worker %u asks what is held here: expected worker %u to",
-                   rpc_request_source(request), p->cast.lead);
+                   rpc_request_source(request), p->roster.lead);
     else if (p->asked_holdings != NULL)
         p->asked_holdings(p, message->args[HOLDINGS_EPOCH], request);
     else
@@ -111,7 +111,7 @@ enum status parallel_ask_holdings(const struct parallel *p, uint16_t worker, uin
 
 static enum status open_outbox(struct parallel *p, struct error *error)
 {
-    if (!p->cast.segments)
+    if (!p->roster.segments)
         return STATUS_OK;
     return segment_create(&p->outbox, p->worker->self.worker, parallel_segment_bytes(p->job), error);
 }
@@ -154,18 +154,18 @@ static enum status open_layers(struct parallel *p, struct error *error)
     return status == STATUS_OK ? worker_attach(p->worker, p->rpc, beat, p->worker) : status;
 }
 
-static struct rpc_config configuration(struct parallel *p, struct worker *worker, uint8_t roster[])
+static struct rpc_config configuration(struct parallel *p, struct worker *worker, uint8_t roles[])
 {
     p->worker = worker;
     p->job = &worker->job;
-    p->cast = cast_of(p->job);
-    cast_roster(&p->cast, roster);
+    p->roster = roster_of(p->job);
+    roster_roles(&p->roster, roles);
     struct rpc_config config = {.worker = worker->self.worker,
                                 .role = worker->self.role,
                                 .incarnation = worker->self.incarnation,
                                 .generation = worker->self.generation,
-                                .roster = roster};
-    limits(&config, &p->cast);
+                                .roster = roles};
+    limits(&config, &p->roster);
     return config;
 }
 
@@ -201,9 +201,9 @@ static enum status dial(struct parallel *p, struct error *error)
 
 enum status parallel_serve(struct parallel *p, struct worker *worker, struct error *error)
 {
-    uint8_t roster[CAST_WORKERS_MAX];
+    uint8_t roles[ROSTER_WORKERS_MAX];
     char address[CONTROL_ADDRESS_BYTES];
-    struct rpc_config config = configuration(p, worker, roster);
+    struct rpc_config config = configuration(p, worker, roles);
     enum status status = open_outbox(p, error);
     if (status != STATUS_OK)
         return status;
@@ -220,16 +220,16 @@ enum status parallel_serve(struct parallel *p, struct worker *worker, struct err
 
 enum status parallel_join(struct parallel *p, struct worker *worker, struct error *error)
 {
-    uint8_t roster[CAST_WORKERS_MAX];
+    uint8_t roles[ROSTER_WORKERS_MAX];
     char addresses[JOB_SERVERS_MAX][CONTROL_ADDRESS_BYTES];
     struct rpc_server servers[JOB_SERVERS_MAX];
-    struct rpc_config config = configuration(p, worker, roster);
+    struct rpc_config config = configuration(p, worker, roles);
     enum status status = open_outbox(p, error);
     if (status != STATUS_OK)
         return status;
     config.outbox = p->outbox.data != NULL ? &p->outbox : NULL;
-    list_servers(worker, p->cast.servers, servers, addresses);
-    status = rpc_join(&p->rpc, &config, servers, p->cast.servers, patience(p), error);
+    list_servers(worker, p->roster.servers, servers, addresses);
+    status = rpc_join(&p->rpc, &config, servers, p->roster.servers, patience(p), error);
     if (status == STATUS_OK)
         status = worker_read_welcome(worker, p->rpc, error);
     return status == STATUS_OK ? open_layers(p, error) : status;

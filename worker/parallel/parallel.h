@@ -8,15 +8,15 @@
 #ifndef WORKER_PARALLEL_PARALLEL_H
 #define WORKER_PARALLEL_PARALLEL_H
 
-#include "worker/cast.h"
-#include "worker/net/dist_optimizer.h"
-#include "worker/segment.h"
+#include "worker/autograd/dist_optimizer.h"
+#include "worker/net/segment.h"
+#include "worker/roster.h"
 #include "worker/worker.h"
 
 struct parallel {
     struct worker *worker;
     const struct job *job;
-    struct cast cast;
+    struct roster roster;
     struct segment outbox; /* not mapped: tensors travel in messages */
     struct rpc *rpc;
     struct rrefs *rrefs;

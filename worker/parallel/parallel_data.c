@@ -2,7 +2,6 @@
 #include "worker/parallel/parallel_data.h"
 
 #include "worker/job/job_messages.h"
-#include "worker/schedule.h"
 
 #include <string.h>
 
@@ -85,7 +84,7 @@ enum status parallel_data_open(struct parallel_data *data, const struct job *job
     *data = (struct parallel_data){
         .job = job, .rnn = parallel_rnn(job, job->rnn.tokens), .epoch_updates = job->sequence.updates};
     enum status status = job->data.kind == JOB_DATA_TEXT ? open_text(data, reading, error) : STATUS_OK;
-    data->updates = schedule_updates(job, data->epoch_updates);
+    data->updates = job_updates(job, data->epoch_updates);
     return status;
 }
 

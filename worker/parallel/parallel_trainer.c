@@ -23,7 +23,8 @@ static enum status echo(struct parallel_trainer *t, uint16_t worker, struct erro
 
 enum status parallel_trainer_settle(struct parallel_trainer *t, uint32_t turns, struct error *error)
 {
-    const uint32_t end = parallel_trainer_leads(t) ? cast_workers(&t->base.cast) : t->base.cast.lead + 1u;
+    const uint32_t end =
+        parallel_trainer_leads(t) ? roster_workers(&t->base.roster) : t->base.roster.lead + 1u;
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
         status = echo(t, (uint16_t)(i % end), error);

@@ -26,7 +26,7 @@
 #define WORKER_PARALLEL_PARALLEL_TRAINER_H
 
 #include "worker/background.h"
-#include "worker/checkpoint.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/parallel/held_out.h"
 #include "worker/parallel/parallel.h"
 #include "worker/parallel/parts.h"

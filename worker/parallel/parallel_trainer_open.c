@@ -46,13 +46,13 @@ static enum status open_tape(struct parallel_trainer *t, struct error *error)
 static void taken(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref)
 {
     struct parallel_trainer *t = (struct parallel_trainer *)(void *)parallel; /* its first member */
-    const uint32_t number = (uint32_t)from - parallel->cast.servers;
+    const uint32_t number = (uint32_t)from - parallel->roster.servers;
     struct rref **place = NULL;
-    if (parallel_trainer_leads(t) && from > parallel->cast.lead && tag == number && number < t->trainers)
+    if (parallel_trainer_leads(t) && from > parallel->roster.lead && tag == number && number < t->trainers)
         place = &t->peers[number];
-    else if (from == parallel->cast.lead && tag < JOB_PARTS)
+    else if (from == parallel->roster.lead && tag < JOB_PARTS)
         place = &t->parts[tag];
-    else if (from == parallel->cast.lead && tag == TAG_OPTIMIZER && t->local_count < DIST_PARAMETERS_MAX)
+    else if (from == parallel->roster.lead && tag == TAG_OPTIMIZER && t->local_count < DIST_PARAMETERS_MAX)
         place = &t->locals[t->local_count++];
     if (place == NULL || *place != NULL) {
         rref_release(rref);
@@ -70,7 +70,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     enum status status = parallel_join(&t->base, worker, error);
     if (status != STATUS_OK)
         return status;
-    t->number = (uint32_t)worker->self.worker - t->base.cast.servers;
+    t->number = (uint32_t)worker->self.worker - t->base.roster.servers;
     t->trainers = t->job->trainers.count;
     t->plateau = (struct plateau){.lr = t->job->optimizer.lr, .best_loss = INFINITY};
     const struct parallel_reading reading = {.progress = parallel_progress, .progress_context = worker};
@@ -94,7 +94,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
 static uint16_t place_of(const struct parallel_trainer *t, enum job_part part)
 {
     const struct job_place *place = &t->job->placement[part];
-    return place->on_server ? (uint16_t)place->server : t->base.cast.lead;
+    return place->on_server ? (uint16_t)place->server : t->base.roster.lead;
 }
 
 static enum status wait_ready(struct parallel_trainer *t, struct rref *rref, const char *what,
@@ -150,7 +150,7 @@ static enum status make_optimizer(struct parallel_trainer *t, struct error *erro
     const struct job *job = t->job;
     uint16_t participants[JOB_TRAINERS_MAX];
     for (uint32_t i = 0; i < t->trainers; i++)
-        participants[i] = (uint16_t)(t->base.cast.servers + i);
+        participants[i] = (uint16_t)(t->base.roster.servers + i);
     const struct dist_optimizer_config config = {
         .settings = {.kind = OPTIMIZER_SGD,
                      .sgd = {.lr = job->optimizer.lr, .momentum = job->optimizer.momentum}},
@@ -162,7 +162,7 @@ static enum status make_optimizer(struct parallel_trainer *t, struct error *erro
 
 static enum status share_with(struct parallel_trainer *t, uint32_t number, struct error *error)
 {
-    const uint16_t worker = (uint16_t)(t->base.cast.servers + number);
+    const uint16_t worker = (uint16_t)(t->base.roster.servers + number);
     enum status status = dist_optimizer_share(t->optimizer, worker, TAG_OPTIMIZER, error);
     for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
         struct future *shared;

@@ -126,7 +126,7 @@ static enum status find_lead(struct parallel_trainer *t, struct error *error)
     for (;;) {
         struct future *call;
         enum status status =
-            rpc_call(t->base.rpc, t->base.cast.lead, METHOD_ECHO, &nothing, MONOTIME_NEVER, &call, error);
+            rpc_call(t->base.rpc, t->base.roster.lead, METHOD_ECHO, &nothing, MONOTIME_NEVER, &call, error);
         if (status == STATUS_OK)
             future_release(call);
         if (status != STATUS_NOT_FOUND)
@@ -148,7 +148,7 @@ static enum status introduce(struct parallel_trainer *t, struct error *error)
         status = rref_own(t->base.rrefs, &parallel_trainer_class, t, &self, error);
     if (status != STATUS_OK)
         return status;
-    status = rref_share(self, t->base.cast.lead, t->number, &shared, error);
+    status = rref_share(self, t->base.roster.lead, t->number, &shared, error);
     if (status == STATUS_OK)
         status = parallel_finish(&t->base, shared, error);
     rref_release(self);
@@ -217,11 +217,11 @@ enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, flo
 /* Servers last: what the other trainers have let go of is gone there by then. */
 enum status parallel_peer_holdings(struct parallel_trainer *t, uint64_t epoch, struct error *error)
 {
-    const struct cast *cast = &t->base.cast;
+    const struct roster *roster = &t->base.roster;
     enum status status = STATUS_OK;
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++)
-        status = parallel_ask_holdings(&t->base, (uint16_t)(cast->lead + i), epoch, error);
-    for (uint32_t i = 0; i < cast->servers && status == STATUS_OK; i++)
+        status = parallel_ask_holdings(&t->base, (uint16_t)(roster->lead + i), epoch, error);
+    for (uint32_t i = 0; i < roster->servers && status == STATUS_OK; i++)
         status = parallel_ask_holdings(&t->base, (uint16_t)i, epoch, error);
     parallel_report(&t->base);
     return status;

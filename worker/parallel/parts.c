@@ -1,8 +1,8 @@
 /* The parts: how they are made, and one forward each. The thread of the worker that holds them. */
 #include "worker/parallel/parts.h"
 
+#include "worker/autograd/dist_versions.h"
 #include "worker/device.h"
-#include "worker/net/dist_versions.h"
 #include "worker/parallel/parallel.h"
 
 #include <stdlib.h>

@@ -18,9 +18,9 @@
 #ifndef WORKER_PARALLEL_PARTS_H
 #define WORKER_PARALLEL_PARTS_H
 
+#include "worker/autograd/dist.h"
 #include "worker/job/job.h"
 #include "worker/model/rnn.h"
-#include "worker/net/dist.h"
 
 enum { PART_VARIABLES_MAX = 3, PART_NUMBERS = 2 };
 

@@ -1,0 +1,305 @@
+/* Parameters: registering, drawing, reading, writing, settling. Whoever holds the params runs it. Where they
+ * lie is params_place.c's.
+ *
+ * Entries are allocated one by one, so that a model may keep the pointers while others are still registered.
+ * Initial values are drawn in float32 on the host and uploaded, so that a seed means the same numbers on
+ * every backend, the double one included. */
+#include "kernels/params/params_internal.h"
+
+#include "kernels/base/rng.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status params_new(struct params **out, struct backend *backend, struct error *error)
+{
+    struct params *params = calloc(1, sizeof *params);
+    if (params == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for parameters");
+    params->backend = backend;
+    enum status status = arena_new(&params->scratch, &backend->source, error);
+    if (status != STATUS_OK) {
+        free(params);
+        return status;
+    }
+    *out = params;
+    return STATUS_OK;
+}
+
+static void free_entry(struct parameter *parameter)
+{
+    if (parameter != NULL)
+        free((void *)(uintptr_t)parameter->name); // allocated by params_add, const for everyone else
+    free(parameter);
+}
+
+void params_free(struct params *params)
+{
+    if (params == NULL)
+        return;
+    assert(params->parallels == NULL);
+    for (uint32_t i = 0; i < params->count; i++)
+        free_entry(params->entries[i]);
+    free(params->entries);
+    if (params->built) {
+        params_slab_free(&params->slab, params->backend);
+        params_slab_free(&params->buffers, params->backend);
+    }
+    arena_free(params->scratch);
+    free(params);
+}
+
+/* ---- registering ---- */
+
+static enum status check_entry(struct params *params, const char *name, enum parameter_kind kind,
+                               const struct shape *shape, const struct init *init, struct error *error)
+{
+    char text[SHAPE_TEXT_BYTES];
+    if (name[0] == '\0' || strcmp(name, "__metadata__") == 0)
+        return error_set(error, STATUS_INVALID, "parameter name \"%s\" is reserved", name);
+    if (params_find(params, name) != NULL)
+        return error_set(error, STATUS_INVALID, "parameter name \"%s\" is there already", name);
+    if (shape->rank > SHAPE_RANK_MAX)
+        return error_set(error, STATUS_INVALID, "parameter %s: expected a rank of 0..%d, got %u", name,
+                         SHAPE_RANK_MAX, shape->rank);
+    if (shape_elements(shape) == 0)
+        return error_set(error, STATUS_INVALID, "parameter %s: expected 1..%d elements, got shape %s", name,
+                         SHAPE_ELEMENTS_MAX, shape_text(shape, text));
+    if (kind == PARAMETER_COUNTER && shape->rank != 0)
+        return error_set(error, STATUS_INVALID, "parameter %s: a counter is a scalar, got shape %s", name,
+                         shape_text(shape, text));
+    if (kind != PARAMETER_TRAINED && init->kind != INIT_CONSTANT)
+        return error_set(error, STATUS_INVALID, "parameter %s: only a trained one can be drawn", name);
+    if (!isfinite(init->value))
+        return error_set(error, STATUS_INVALID, "parameter %s: expected a finite initial value, got %g", name,
+                         init->value);
+    return STATUS_OK;
+}
+
+static bool make_room(struct params *params)
+{
+    if (params->count < params->capacity)
+        return true;
+    uint32_t capacity = params->capacity == 0 ? 16 : 2 * params->capacity;
+    struct parameter **entries = reallocarray(params->entries, capacity, sizeof *entries);
+    if (entries == NULL)
+        return false;
+    params->entries = entries;
+    params->capacity = capacity;
+    return true;
+}
+
+enum status params_add(struct params *params, const char *name, enum parameter_kind kind, struct shape shape,
+                       struct init init, struct parameter **out, struct error *error)
+{
+    assert(!params->laid_out);
+    enum status status = check_entry(params, name, kind, &shape, &init, error);
+    if (status != STATUS_OK)
+        return status;
+    struct parameter *parameter = calloc(1, sizeof *parameter);
+    char *copy = strdup(name);
+    if (parameter == NULL || copy == NULL || !make_room(params)) {
+        free(parameter);
+        free(copy);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for parameter %s", name);
+    }
+    *parameter = (struct parameter){.name = copy,
+                                    .kind = kind,
+                                    .index = params->count,
+                                    .init = init,
+                                    .tensor = {.shape = shape, .dtype = params->backend->ops->dtype},
+                                    .params = params};
+    parameter->tensor.name = copy;
+    params->entries[params->count++] = parameter;
+    *out = parameter;
+    return STATUS_OK;
+}
+
+/* ---- drawing ---- */
+
+void params_count_from(struct params *params, uint32_t first)
+{
+    assert(!params->built);
+    params->first = first;
+}
+
+static void draw_uniform(float *values, uint32_t count, struct rng_key key, double bound)
+{
+    for (uint32_t element = 0; element < count; element++) {
+        uint32_t words[4];
+        key.environment = element;
+        rng_block(&key, RNG_INIT, 0, words);
+        values[element] = (float)(bound * (2 * (double)rng_uniform_float(words[0]) - 1));
+    }
+}
+
+static void draw_normal(float *values, uint32_t count, struct rng_key key, double deviation)
+{
+    for (uint32_t element = 0; element < count; element++) {
+        uint32_t words[4];
+        key.environment = element;
+        rng_block(&key, RNG_INIT, 0, words);
+        values[element] = (float)rng_normal(words, deviation);
+    }
+}
+
+/* `host` has room for the entry. `trained` is its index among the trained ones. */
+static enum status begin_entry(struct params *params, struct parameter *parameter, uint64_t seed,
+                               uint32_t trained, float *host, struct error *error)
+{
+    const struct rng_key key = {.seed = seed, .episode = trained};
+    uint32_t count = (uint32_t)shape_elements(&parameter->tensor.shape);
+    switch (parameter->init.kind) {
+    case INIT_CONSTANT:
+        return backend_fill(params->backend, &parameter->tensor, parameter->init.value, error);
+    case INIT_UNIFORM:
+        draw_uniform(host, count, key, parameter->init.value);
+        break;
+    case INIT_NORMAL:
+        draw_normal(host, count, key, parameter->init.value);
+        break;
+    }
+    return backend_upload(params->backend, &parameter->tensor, DTYPE_F32, host, error);
+}
+
+/* The first value of every entry in [first, end), by way of `host`, which has room for each. */
+static enum status begin_entries(struct params *params, uint64_t seed, uint32_t first, uint32_t end,
+                                 float *host, struct error *error)
+{
+    enum status status = STATUS_OK;
+    uint32_t trained = params->first;
+    for (uint32_t i = 0; i < end && status == STATUS_OK; i++) {
+        struct parameter *parameter = params->entries[i];
+        if (i >= first && parameter->kind == PARAMETER_COUNTER)
+            parameter->counter = (int64_t)parameter->init.value;
+        else if (i >= first)
+            status = begin_entry(params, parameter, seed, trained, host, error);
+        trained += parameter->kind == PARAMETER_TRAINED;
+    }
+    return status;
+}
+
+enum status params_begin(struct params *params, uint64_t seed, uint32_t first, uint32_t end,
+                         struct error *error)
+{
+    assert(params->laid_out && first <= end && end <= params->count);
+    size_t largest = 0;
+    for (uint32_t i = first; i < end; i++) {
+        const struct parameter *parameter = params->entries[i];
+        assert(parameter->kind == PARAMETER_COUNTER || parameter->tensor.data != NULL);
+        size_t count = shape_elements(&parameter->tensor.shape);
+        largest = count > largest ? count : largest;
+    }
+    float *host = malloc((largest + 1) * sizeof *host);
+    if (host == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory to draw %zu initial values", largest);
+    enum status status = begin_entries(params, seed, first, end, host, error);
+    free(host);
+    return status;
+}
+
+/* ---- looking ---- */
+
+uint32_t params_count(const struct params *params)
+{
+    return params->count;
+}
+
+struct parameter *params_at(struct params *params, uint32_t index)
+{
+    return params->entries[index];
+}
+
+struct parameter *params_find(struct params *params, const char *name)
+{
+    for (uint32_t i = 0; i < params->count; i++)
+        if (strcmp(params->entries[i]->name, name) == 0)
+            return params->entries[i];
+    return NULL;
+}
+
+struct backend *params_backend(const struct params *params)
+{
+    return params->backend;
+}
+
+const struct tensor *params_slab(const struct params *params)
+{
+    return &params->slab;
+}
+
+const struct tensor *params_buffers(const struct params *params)
+{
+    return &params->buffers;
+}
+
+/* ---- reading and writing ---- */
+
+static enum status check_counter_dtype(const struct parameter *parameter, enum dtype dtype,
+                                       struct error *error)
+{
+    if (dtype == DTYPE_F64)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "parameter %s: a counter is read and written as %s, not as %s",
+                     parameter->name, dtype_name(DTYPE_F64), dtype_name(dtype));
+}
+
+enum status params_read(struct params *params, const struct parameter *parameter, enum dtype dtype,
+                        void *values, struct error *error)
+{
+    if (parameter->kind != PARAMETER_COUNTER)
+        return backend_download(params->backend, &parameter->tensor, dtype, values, error);
+    enum status status = check_counter_dtype(parameter, dtype, error);
+    if (status == STATUS_OK)
+        *(double *)values = (double)parameter->counter;
+    return status;
+}
+
+enum status params_write(struct params *params, struct parameter *parameter, enum dtype dtype,
+                         const void *values, struct error *error)
+{
+    if (parameter->kind != PARAMETER_COUNTER)
+        return backend_upload(params->backend, &parameter->tensor, dtype, values, error);
+    enum status status = check_counter_dtype(parameter, dtype, error);
+    double value = status == STATUS_OK ? *(const double *)values : 0;
+    if (!(fabs(value) <= 9007199254740992.0)) // 2^53: to there a double holds every integer
+        return error_set(error, STATUS_INVALID, "parameter %s: a counter cannot be %g", parameter->name,
+                         value);
+    if (status == STATUS_OK)
+        parameter->counter = (int64_t)value;
+    return status;
+}
+
+/* ---- settling ---- */
+
+static enum status settle(struct params *params, struct parameter *parameter, struct error *error)
+{
+    const void *wanted = parameter->tensor.wanted;
+    enum status status =
+        params->backend->ops->relayout(params->backend, params->scratch, &parameter->tensor, wanted, error);
+    if (status == STATUS_OK)
+        status = gradients_settle(params, parameter, wanted, error);
+    if (status == STATUS_OK)
+        parameter->tensor.layout = wanted;
+    parameter->tensor.wanted = NULL;
+    return status;
+}
+
+enum status params_settle(struct params *params, struct error *error)
+{
+    assert(params->built); // what lies in somebody else's memory is not ours to move
+    if (params->backend->ops->relayout == NULL)
+        return STATUS_OK;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
+        struct parameter *parameter = params->entries[i];
+        const struct tensor *tensor = &parameter->tensor;
+        if (parameter->kind == PARAMETER_TRAINED && tensor->wanted != NULL &&
+            tensor->wanted != tensor->layout)
+            status = settle(params, parameter, error);
+    }
+    arena_reset(params->scratch);
+    return status;
+}

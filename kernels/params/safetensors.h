@@ -1,0 +1,88 @@
+/* safetensors files, read and written: a length, a JSON header, and the tensors' bytes.
+ *
+ *     8 bytes N, little-endian | N bytes of JSON | data
+ *     {"name": {"dtype": "F32", "shape": [64, 3, 7, 7], "data_offsets": [begin, end]}, ...,
+ *      "__metadata__": {"key": "value", ...}}
+ *
+ * (github.com/huggingface/safetensors, README.md, "Format".) A file is input: the reader trusts nothing of
+ * it. It checks that N <= 100,000,000 and within the file, that the header is one JSON object in UTF-8
+ * without duplicate names, that every entry has exactly the three members, that shapes and offsets are
+ * integers from 0 to 2^53, that the tensors, in order of their offsets, fill the data from its first byte to
+ * the end of the file without holes or overlaps, that end - begin is the product of the shape times the
+ * dtype's size without overflow, and that __metadata__ holds strings alone. To bound what a header can cost,
+ * it may hold 2^20 JSON values (a tensor has about ten) and a tensor SAFETENSORS_RANK_MAX dimensions. All
+ * that fails is STATUS_CORRUPT with a text that names the file, the tensor and what was expected.
+ *
+ * Blocks on file I/O. */
+#ifndef KERNELS_PARAMS_SAFETENSORS_H
+#define KERNELS_PARAMS_SAFETENSORS_H
+
+#include "kernels/base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum safetensors_dtype {
+    SAFETENSORS_F32,
+    SAFETENSORS_F64,
+    SAFETENSORS_I32,
+    SAFETENSORS_I64,
+    SAFETENSORS_OTHER
+};
+enum { SAFETENSORS_RANK_MAX = 8 };
+
+struct safetensors_entry {
+    const char *name;
+    enum safetensors_dtype dtype; /* OTHER: sound, but of a dtype that we do not compute in; see dtype_text */
+    char dtype_text[12];
+    uint32_t rank;
+    uint64_t size[SAFETENSORS_RANK_MAX];
+    const void
+        *data; /* little-endian values, row-major; not aligned. Of an open file NULL: safetensors_read */
+    size_t bytes;
+    uint64_t offset; /* of the values, from the file's first byte; the reader's */
+};
+
+struct safetensors; /* an open file; entries in order of their offsets */
+
+/* Reads the header; the values stay in the file, which is kept open. STATUS_NOT_FOUND, STATUS_PERMISSION,
+ * STATUS_IO, STATUS_CORRUPT, STATUS_NO_MEMORY. */
+enum status safetensors_open(struct safetensors **out, const char *path, struct error *error);
+
+/* The same from memory, which must outlive the object. `name` stands for the path in messages. */
+enum status safetensors_parse(struct safetensors **out, const char *name, const void *bytes, size_t count,
+                              struct error *error);
+void safetensors_close(struct safetensors *file);
+
+size_t safetensors_count(const struct safetensors *file);
+const struct safetensors_entry *safetensors_at(const struct safetensors *file, size_t index);
+const struct safetensors_entry *safetensors_find(const struct safetensors *file,
+                                                 const char *name); /* or NULL */
+
+/* An entry's values to `values`, which has room for entry->bytes. STATUS_IO; STATUS_CORRUPT: the file was cut
+ * short since it was opened. */
+enum status safetensors_read(const struct safetensors *file, const struct safetensors_entry *entry,
+                             void *values, struct error *error);
+
+/* Writes entries (name, dtype, rank, size, data, bytes; a dtype OTHER goes by its dtype_text) in the order
+ * given, header padded with spaces to a multiple of 8. Into `path`.tmp, fsync, rename, fsync of the folder:
+ * after a failure the old file stands, except that if the last step fails the new one does, and may not
+ * survive a loss of power. Equal entries give equal bytes, and what is written here is read here.
+ * STATUS_INVALID: a duplicate or reserved name, one that is not UTF-8, bytes that do not fit the shape;
+ * STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
+enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
+                              struct error *error);
+
+/* The same with values that need not lie in memory all at once; the entries' `data` is not read. */
+struct safetensors_stream {
+    /* Entry `index`'s values to `values`, which has room for them; asked once each, in order. */
+    enum status (*fill)(void *context, size_t index, void *values, struct error *error);
+    void *context;
+    /* Optional: told of every byte of the file, in order. */
+    void (*written)(void *observer, const void *bytes, size_t count);
+    void *observer;
+};
+enum status safetensors_write_stream(const char *path, const struct safetensors_entry *entries, size_t count,
+                                     const struct safetensors_stream *stream, struct error *error);
+
+#endif

@@ -1,0 +1,138 @@
+/* The policy's rows: which instruction set computes them, and the weights in that set's order.
+ *
+ * An agent process makes one; its coalescer thread and its learner thread use it in turn. All that knows an
+ * instruction set is in kernels/lanes/, built once for each, so that this file needs none of them. */
+#include "kernels/policy/mlp.h"
+
+#include "kernels/lanes/isa.h"
+#include "kernels/policy/mlp_lanes.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct mlp {
+    struct mlp_packed packed;
+    const struct mlp_lanes *lanes;
+};
+
+size_t mlp_parameter_count(const struct mlp_shape *shape)
+{
+    return (size_t)shape->hidden * (shape->inputs + 1) + (size_t)shape->actions * (shape->hidden + 1);
+}
+
+/* Indexed by enum isa. */
+static const struct mlp_lanes *const lanes_of[ISA_COUNT] = {
+    [ISA_BASELINE] = &mlp_lanes_baseline, [ISA_AVX2] = &mlp_lanes_avx2, [ISA_AVX512] = &mlp_lanes_avx512};
+
+enum status mlp_check_isa(struct error *error)
+{
+    enum isa isa;
+    return isa_choose(&isa, error);
+}
+
+static enum status check_bound(const char *what, uint32_t value, uint32_t max, struct error *error)
+{
+    if (value >= 1 && value <= max)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "policy: expected 1..%u %s, got %u", max, what, value);
+}
+
+static enum status check_shape(const struct mlp_shape *shape, double dropout, struct error *error)
+{
+    enum status status = check_bound("inputs", shape->inputs, MLP_INPUTS_MAX, error);
+    if (status == STATUS_OK)
+        status = check_bound("hidden units", shape->hidden, MLP_HIDDEN_MAX, error);
+    if (status == STATUS_OK)
+        status = check_bound("actions", shape->actions, MLP_ACTIONS_MAX, error);
+    if (status == STATUS_OK && !(dropout >= 0 && dropout < 1))
+        status =
+            error_set(error, STATUS_INVALID, "policy: expected a dropout of 0 <= p < 1, got %g", dropout);
+    return status;
+}
+
+enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error)
+{
+    enum isa isa = ISA_BASELINE;
+    enum status status = check_shape(shape, dropout, error);
+    if (status == STATUS_OK)
+        status = isa_choose(&isa, error);
+    if (status != STATUS_OK)
+        return status;
+    struct mlp *mlp = calloc(1, sizeof *mlp);
+    if (mlp == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    mlp->lanes = lanes_of[isa];
+    struct mlp_packed *packed = &mlp->packed;
+    packed->shape = *shape;
+    packed->blocks = mlp_mask_words(shape);
+    packed->last_mask = (uint16_t)(0xffffu >> (packed->blocks * MLP_LANES - shape->hidden));
+    packed->draws = lrint(dropout * 65536) > 0;
+    packed->draw_bound = packed->draws ? (uint32_t)(((uint64_t)lrint(dropout * 65536) << 16) - 1) : 0;
+    packed->scale = (float)(1 / (1 - dropout));
+    size_t bytes = packed->blocks * mlp_packed_stride(shape) * sizeof(float);
+    packed->weights = aligned_alloc(64, bytes);
+    if (packed->weights == NULL) {
+        mlp_free(mlp);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu bytes of weights", bytes);
+    }
+    memset(packed->weights, 0, bytes);
+    *out = mlp;
+    return STATUS_OK;
+}
+
+void mlp_free(struct mlp *mlp)
+{
+    if (mlp == NULL)
+        return;
+    free(mlp->packed.weights);
+    free(mlp);
+}
+
+void mlp_load(struct mlp *mlp, const float *parameters)
+{
+    struct mlp_packed *packed = &mlp->packed;
+    const uint32_t inputs = packed->shape.inputs, hidden = packed->shape.hidden,
+                   actions = packed->shape.actions;
+    const float *w1 = parameters, *b1 = w1 + (size_t)hidden * inputs, *w2 = b1 + hidden;
+    for (uint32_t j = 0; j < hidden; j++) {
+        float *unit = packed->weights + j / MLP_LANES * mlp_packed_stride(&packed->shape) + j % MLP_LANES;
+        unit[0] = b1[j];
+        for (uint32_t i = 0; i < inputs; i++)
+            unit[(1 + i) * MLP_LANES] = w1[(size_t)j * inputs + i];
+        for (uint32_t a = 0; a < actions; a++)
+            unit[(1 + inputs + a) * MLP_LANES] = w2[(size_t)a * hidden + j];
+    }
+    memcpy(packed->b2, w2 + (size_t)actions * hidden, actions * sizeof(float));
+}
+
+void mlp_act(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
+             const uint32_t *environment, const uint32_t *step, float *probabilities)
+{
+    mlp->lanes->act(&mlp->packed, batch, seed, episode, environment, step, probabilities);
+}
+
+void mlp_draw(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
+              const uint32_t *environment, const uint32_t *step)
+{
+    mlp->lanes->draw(&mlp->packed, batch, seed, episode, environment, step);
+}
+
+void mlp_recompute(const struct mlp *mlp, const struct mlp_batch *batch, float *probabilities)
+{
+    mlp->lanes->recompute(&mlp->packed, batch, probabilities);
+}
+
+double mlp_gradient(const struct mlp *mlp, const struct mlp_batch *batch, const float *coefficient,
+                    float *gradient)
+{
+    assert(batch->count <= MLP_CHUNK_ROWS);
+    return mlp->lanes->gradient(&mlp->packed, batch, coefficient, gradient);
+}
+
+const char *mlp_isa(const struct mlp *mlp)
+{
+    return mlp->lanes->name;
+}

@@ -1,0 +1,147 @@
+/* What the tape's files share: tape.c (life, leaves), tape_record.c (recording), tape_walk.c (the gradient),
+ * tape_look.c (reading results), tape_pool.c (its memory).
+ *
+ * Memory. Blocks of the arena are shared: a reshape's output is its input's memory, an add's two input
+ * gradients may both be its output's. So each block that a backend took for the tape has a record that counts
+ * its owners (variables, saved tensors, gradients), and goes back to the arena with the last one. A backend
+ * answers either with a new block or with memory of the same call's tensors; blocks_adopt tells which.
+ * Memory that is not the arena's (parameters, constants, seeds, outputs of higher layers) has no record,
+ * and is neither released nor added into.
+ *
+ * Records, variables and nodes come from pools that only grow, so that their addresses hold for the whole
+ * step and a series of equal steps allocates nothing. */
+#ifndef KERNELS_TAPE_TAPE_INTERNAL_H
+#define KERNELS_TAPE_TAPE_INTERNAL_H
+
+#include "kernels/params/params.h"
+#include "kernels/tape/tape.h"
+
+/* ---- pools ---- */
+
+struct pool {
+    size_t item_bytes;
+    uint32_t used, chunk_count;
+    void **chunks;
+};
+
+void pool_init(struct pool *pool, size_t item_bytes);
+void pool_fini(struct pool *pool);
+void *pool_take(struct pool *pool); /* zeroed; NULL: no memory */
+void *pool_at(const struct pool *pool, uint32_t index);
+static inline void pool_clear(struct pool *pool)
+{
+    pool->used = 0;
+}
+
+/* ---- blocks ---- */
+
+struct block {
+    void *data;
+    uint32_t owners;
+    struct block *next_free;
+};
+
+/* Memory that a call can see, and whose it is (NULL: not the arena's). */
+struct held {
+    const void *data;
+    struct block *block;
+};
+
+/* ---- variables and nodes ---- */
+
+enum source { SOURCE_INPUT, SOURCE_CONSTANT, SOURCE_PARAMETER, SOURCE_OPERATION, SOURCE_NODE };
+
+struct variable {
+    struct tape *tape;
+    uint64_t step;         // of the tape in which it was made
+    struct tensor *tensor; // its value: &own, or the parameter's
+    struct tensor own;
+    struct block *block; // of own.data
+    struct parameter *parameter;
+    enum source source;
+    const char *what;  // operation or node that made it
+    const char *label; // a name to tell it by: its own, or of what it was made from
+    bool label_is_own; // the label names an input of the very operation
+    bool needs_gradient, wants_gradient;
+    bool taken;       // some operation has it as an input
+    bool released;    // its value is gone
+    uint32_t readers; // recorded backwards that still read the value; counted when a walk begins
+    bool has_gradient;
+    struct tensor gradient;
+    struct block *gradient_block;
+};
+
+struct node {
+    const struct op_rule *rule; // NULL: a node of a higher layer
+    struct op_call call;
+    struct block *saved[OP_SAVED_MAX];
+    const char *name;
+    uint32_t inputs, outputs;
+    struct variable *in[OP_INPUTS_MAX];
+    struct variable *out[OP_OUTPUTS_MAX];
+    bool needs_gradient;
+    void *context; // of a higher layer
+    tape_node_backward *backward;
+    tape_node_release *release;
+};
+
+enum walk_state { WALK_NONE, WALK_PAUSED, WALK_OVER };
+
+struct tape {
+    struct backend *backend;
+    struct arena *arena;
+    struct pool variables, nodes, blocks;
+    struct block *free_blocks;
+    enum tape_mode mode;
+    struct gradients *gradients;
+    bool adds; // other tapes add to the gradients too
+    uint64_t step;
+    struct error error; // status STATUS_OK: none
+    tape_progress *progress;
+    void *progress_context;
+
+    /* The walk. While it is paused, nodes[cursor - 1] waits, with these arguments. */
+    enum walk_state walk;
+    uint32_t cursor;
+    const struct tensor *dout[OP_OUTPUTS_MAX];
+    struct tensor din[OP_INPUTS_MAX];
+    struct tensor *direct[OP_INPUTS_MAX]; // the slab's part that din writes straight into
+};
+
+/* ---- tape.c ---- */
+
+/* Keeps the first failure. Returns its status. */
+enum status tape_stick(struct tape *tape, const struct error *error);
+
+/* Tells the progress callback. */
+void tape_tick(struct tape *tape);
+
+/* A new variable, told by `label`; NULL, sticking, without memory. */
+struct variable *tape_variable(struct tape *tape, enum source source, const char *label);
+
+/* STATUS_OK when the variable may be used now: of this tape and step, its value there. Sticks otherwise. */
+enum status tape_check(struct tape *tape, const struct variable *variable, const char *by);
+
+/* ---- tape_pool.c: blocks ---- */
+
+/* Finds out whose memory `data` is: of one of `held` (one owner more), or a new block of the arena.
+ * STATUS_NO_MEMORY: no room for the record. */
+enum status blocks_adopt(struct tape *tape, void *data, const struct held *held, uint32_t held_count,
+                         struct block **out, struct error *error);
+void blocks_release(struct tape *tape, struct block *block); /* NULL is nothing */
+
+/* ---- tape_record.c ---- */
+
+/* Tells a node of a higher layer that it is let go; once. */
+void node_release(struct node *node);
+
+/* ---- tape_walk.c ---- */
+
+/* Adds a gradient to what the variable has. The block (NULL: not the arena's) passes to the variable. */
+enum status walk_contribute(struct tape *tape, struct variable *variable, const struct tensor *gradient,
+                            struct block *block, struct error *error);
+
+/* Lets go of a variable's value, if the tape may. */
+void variable_release_value(struct tape *tape, struct variable *variable);
+
+#endif

@@ -1,0 +1,193 @@
+/* The operations by their names: attributes and inputs for tape_apply. */
+#include "kernels/tape/tape_internal.h"
+
+#include <string.h>
+
+/* One output; NULL after a failure. */
+static struct variable *apply(struct tape *tape, enum op op, const struct op_attributes *attributes,
+                              struct variable *const in[])
+{
+    struct variable *out[OP_OUTPUTS_MAX] = {0};
+    tape_apply(tape, op, attributes, in, out);
+    return out[0];
+}
+
+/* "Every later call that is given NULL does nothing": after a failure there is nothing to look into. */
+static bool ready(const struct tape *tape, const struct variable *variable)
+{
+    return tape->error.status == STATUS_OK && variable != NULL;
+}
+
+struct variable *tape_linear(struct tape *tape, struct variable *x, struct variable *weight,
+                             struct variable *bias, bool relu)
+{
+    const struct op_attributes attributes = {.relu = relu};
+    return apply(tape, OP_LINEAR, &attributes, (struct variable *[]){x, weight, bias});
+}
+
+struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight,
+                             struct variable *bias, uint32_t stride, uint32_t padding, bool relu)
+{
+    const struct op_attributes attributes = {
+        .relu = relu, .stride = {stride, stride}, .padding = {padding, padding}};
+    return apply(tape, OP_CONV2D, &attributes, (struct variable *[]){x, weight, bias});
+}
+
+struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct variable *weight,
+                                 struct variable *bias, struct variable *running_mean,
+                                 struct variable *running_variance, bool training, double epsilon, bool relu,
+                                 struct batch_statistics *statistics)
+{
+    const struct op_attributes attributes = {.relu = relu, .training = training, .epsilon = epsilon};
+    struct variable *const in[] = {x, weight, bias, running_mean, running_variance};
+    struct variable *out[OP_OUTPUTS_MAX] = {0};
+    tape_apply(tape, OP_BATCH_NORM, &attributes, in, out);
+    if (statistics != NULL)
+        *statistics = (struct batch_statistics){.mean = out[1], .variance = out[2]};
+    return out[0];
+}
+
+/* ---- pools ---- */
+
+static struct variable *pool(struct tape *tape, enum op op, struct variable *x, uint32_t kernel,
+                             uint32_t stride, uint32_t padding)
+{
+    const struct op_attributes attributes = {
+        .kernel = {kernel, kernel}, .stride = {stride, stride}, .padding = {padding, padding}};
+    return apply(tape, op, &attributes, (struct variable *[]){x});
+}
+
+struct variable *tape_max_pool(struct tape *tape, struct variable *x, uint32_t kernel, uint32_t stride,
+                               uint32_t padding)
+{
+    return pool(tape, OP_MAX_POOL, x, kernel, stride, padding);
+}
+
+struct variable *tape_avg_pool(struct tape *tape, struct variable *x, uint32_t kernel, uint32_t stride,
+                               uint32_t padding)
+{
+    return pool(tape, OP_AVG_POOL, x, kernel, stride, padding);
+}
+
+struct variable *tape_global_avg_pool(struct tape *tape, struct variable *x)
+{
+    if (!ready(tape, x))
+        return NULL;
+    const struct shape *shape = &x->tensor->shape;
+    char text[SHAPE_TEXT_BYTES];
+    if (shape->rank != 4)
+        return tape_fail(tape, STATUS_INVALID, "global_avg_pool: x has shape %s, expected a rank of 4",
+                         shape_text(shape, text));
+    const struct op_attributes attributes = {.kernel = {shape->size[2], shape->size[3]}, .stride = {1, 1}};
+    struct variable *pooled = apply(tape, OP_AVG_POOL, &attributes, (struct variable *[]){x});
+    struct variable *flat = tape_reshape(tape, pooled, SHAPE2(shape->size[0], shape->size[1]));
+    tape_drop(tape, pooled);
+    return flat;
+}
+
+/* ---- element by element ---- */
+
+struct variable *tape_relu(struct tape *tape, struct variable *x)
+{
+    return apply(tape, OP_RELU, &(struct op_attributes){0}, (struct variable *[]){x});
+}
+
+struct variable *tape_add(struct tape *tape, struct variable *a, struct variable *b, bool relu)
+{
+    const struct op_attributes attributes = {.relu = relu};
+    return apply(tape, OP_ADD, &attributes, (struct variable *[]){a, b});
+}
+
+struct variable *tape_reshape(struct tape *tape, struct variable *x, struct shape shape)
+{
+    const struct op_attributes attributes = {.shape = shape};
+    return apply(tape, OP_RESHAPE, &attributes, (struct variable *[]){x});
+}
+
+struct variable *tape_dropout(struct tape *tape, struct variable *x, double p, const struct draw *draw,
+                              struct variable *rows)
+{
+    if (tape->mode == TAPE_INFER || p == 0)
+        return x;
+    const struct op_attributes attributes = {.dropout = p, .draw = *draw};
+    return apply(tape, OP_DROPOUT, &attributes, (struct variable *[]){x, rows});
+}
+
+struct variable *tape_softmax(struct tape *tape, struct variable *x)
+{
+    return apply(tape, OP_SOFTMAX, &(struct op_attributes){0}, (struct variable *[]){x});
+}
+
+struct variable *tape_log_softmax(struct tape *tape, struct variable *x)
+{
+    return apply(tape, OP_LOG_SOFTMAX, &(struct op_attributes){0}, (struct variable *[]){x});
+}
+
+/* ---- sequences ---- */
+
+struct variable *tape_embedding(struct tape *tape, struct variable *indices, struct variable *weight)
+{
+    return apply(tape, OP_EMBEDDING, &(struct op_attributes){0}, (struct variable *[]){indices, weight});
+}
+
+static struct variable *lstm_layer(struct tape *tape, struct variable *x, const struct lstm_parameters *layer,
+                                   struct lstm_state *state)
+{
+    struct variable *const in[] = {
+        x, state->h, state->c, layer->weight_ih, layer->weight_hh, layer->bias_ih, layer->bias_hh};
+    struct variable *out[OP_OUTPUTS_MAX] = {0};
+    tape_apply(tape, OP_LSTM_LAYER, &(struct op_attributes){0}, in, out);
+    *state = (struct lstm_state){.h = out[1], .c = out[2]};
+    return out[0];
+}
+
+struct variable *tape_lstm(struct tape *tape, struct variable *x, uint32_t layers,
+                           const struct lstm_parameters *parameters, struct lstm_state *state, double p,
+                           const struct draw *draw)
+{
+    struct variable *y = x;
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        struct variable *below = y;
+        y = lstm_layer(tape, below, &parameters[layer], &state[layer]);
+        if (layer > 0)
+            tape_drop(tape, below);
+        if (layer + 1 == layers || p == 0)
+            continue;
+        struct draw between = *draw;
+        between.word[2] += layer;
+        y = tape_dropout(tape, y, p, &between, NULL);
+    }
+    return y;
+}
+
+/* ---- losses and sums ---- */
+
+struct variable *tape_mse(struct tape *tape, struct variable *x, struct variable *target)
+{
+    return apply(tape, OP_MSE, &(struct op_attributes){0}, (struct variable *[]){x, target});
+}
+
+struct variable *tape_cross_entropy(struct tape *tape, struct variable *logits, struct variable *target)
+{
+    return apply(tape, OP_CROSS_ENTROPY, &(struct op_attributes){0}, (struct variable *[]){logits, target});
+}
+
+struct variable *tape_log_probability(struct tape *tape, struct variable *log_probabilities,
+                                      struct variable *actions)
+{
+    struct variable *const in[] = {log_probabilities, actions};
+    return apply(tape, OP_LOG_PROBABILITY, &(struct op_attributes){0}, in);
+}
+
+struct variable *tape_sum(struct tape *tape, struct variable *x, struct variable *coefficient, double scale)
+{
+    const struct op_attributes attributes = {.scale = scale};
+    return apply(tape, OP_SUM, &attributes, (struct variable *[]){x, coefficient});
+}
+
+struct variable *tape_mean(struct tape *tape, struct variable *x)
+{
+    if (!ready(tape, x))
+        return NULL;
+    return tape_sum(tape, x, NULL, 1 / (double)shape_elements(&x->tensor->shape));
+}

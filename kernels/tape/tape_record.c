@@ -1,0 +1,210 @@
+/* Recording: one call of a backend, or one node of a higher layer, becomes an entry of the tape.
+ *
+ * In TAPE_TRAIN an operation is recorded when a gradient has to flow through it; what it does not need (its
+ * inputs need no gradient) it neither records nor saves. */
+#include "kernels/tape/tape_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+void node_release(struct node *node)
+{
+    tape_node_release *release = node->release;
+    node->release = NULL;
+    if (release != NULL)
+        release(node->context);
+}
+
+/* Before anything is recorded. `by` is the operation, for the message. */
+static enum status check_recordable(struct tape *tape, const char *by, struct variable *const in[],
+                                    uint32_t inputs)
+{
+    if (tape->error.status != STATUS_OK)
+        return tape->error.status;
+    if (tape->walk != WALK_NONE) {
+        tape_fail(tape, STATUS_INVALID, "%s: the tape was walked already; begin a new step", by);
+        return tape->error.status;
+    }
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < inputs && status == STATUS_OK; i++)
+        if (in[i] != NULL)
+            status = tape_check(tape, in[i], by);
+    return status;
+}
+
+/* A new variable knows itself by the first parameter among the operation's inputs, else by what the first
+ * named input was called. */
+static void label(struct variable *variable, struct variable *const in[], uint32_t inputs)
+{
+    for (uint32_t i = 0; i < inputs; i++) {
+        if (in[i] == NULL || in[i]->parameter == NULL)
+            continue;
+        variable->label = in[i]->label;
+        variable->label_is_own = true;
+        return;
+    }
+    for (uint32_t i = 0; i < inputs; i++) {
+        if (in[i] == NULL || in[i]->label == NULL)
+            continue;
+        variable->label = in[i]->label;
+        variable->label_is_own = in[i]->source == SOURCE_INPUT || in[i]->source == SOURCE_CONSTANT;
+        return;
+    }
+}
+
+static enum status make_outputs(struct tape *tape, struct node *node, enum source source)
+{
+    for (uint32_t i = 0; i < node->outputs; i++) {
+        struct variable *variable = tape_variable(tape, source, NULL);
+        if (variable == NULL)
+            return tape->error.status;
+        variable->what = node->name;
+        label(variable, node->in, node->inputs);
+        node->out[i] = variable;
+    }
+    return STATUS_OK;
+}
+
+/* Whose memory the outputs and the saved tensors are. */
+static enum status adopt(struct tape *tape, struct node *node, struct error *error)
+{
+    struct held held[OP_INPUTS_MAX + OP_OUTPUTS_MAX + OP_SAVED_MAX];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < node->inputs; i++)
+        if (node->in[i] != NULL)
+            held[count++] = (struct held){node->in[i]->tensor->data, node->in[i]->block};
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < node->outputs && status == STATUS_OK; i++) {
+        struct variable *out = node->out[i];
+        status = blocks_adopt(tape, out->own.data, held, count, &out->block, error);
+        held[count++] = (struct held){out->own.data, out->block};
+    }
+    for (uint32_t i = 0; i < OP_SAVED_MAX && status == STATUS_OK; i++) {
+        void *data = node->call.saved[i].data;
+        if (data == NULL)
+            continue;
+        status = blocks_adopt(tape, data, held, count, &node->saved[i], error);
+        held[count++] = (struct held){data, node->saved[i]};
+    }
+    return status;
+}
+
+/* Marks the inputs, and the outputs by what they need. */
+static void connect(struct tape *tape, struct node *node, uint32_t gradient)
+{
+    for (uint32_t i = 0; i < node->inputs; i++) {
+        if (node->in[i] == NULL)
+            continue;
+        node->in[i]->taken = true;
+        node->needs_gradient |=
+            tape->mode == TAPE_TRAIN && (gradient >> i & 1) && node->in[i]->needs_gradient;
+    }
+    assert(node->outputs <= OP_OUTPUTS_MAX);
+    for (uint32_t i = 0; i < node->outputs; i++)
+        node->out[i]->needs_gradient = node->needs_gradient;
+}
+
+/* The outputs that the operation has under these attributes. */
+static uint32_t count_outputs(const struct op_rule *rule, enum op op, const struct op_attributes *attributes)
+{
+    return op == OP_BATCH_NORM && !attributes->training ? 1 : rule->outputs;
+}
+
+static enum status run_forward(struct tape *tape, struct node *node)
+{
+    struct op_call *call = &node->call;
+    struct error error = {0};
+    call->arena = tape->arena;
+    call->keep = node->needs_gradient;
+    for (uint32_t i = 0; i < node->inputs; i++)
+        call->in[i] = node->in[i] != NULL ? node->in[i]->tensor : NULL;
+    for (uint32_t i = 0; i < node->outputs; i++)
+        call->out[i] = &node->out[i]->own;
+    enum status status = op_forward(tape->backend, call, &error);
+    if (status == STATUS_OK)
+        status = adopt(tape, node, &error);
+    return status == STATUS_OK ? STATUS_OK : tape_stick(tape, &error);
+}
+
+enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes *attributes,
+                       struct variable *const in[], struct variable *out[])
+{
+    const struct op_rule *rule = op_rule(op);
+    const uint32_t outputs = count_outputs(rule, op, attributes);
+    memset(out, 0, outputs * sizeof out[0]);
+    enum status status = check_recordable(tape, rule->name, in, rule->inputs);
+    if (status != STATUS_OK)
+        return status;
+    struct node *node = pool_take(&tape->nodes);
+    if (node == NULL) {
+        tape_fail(tape, STATUS_NO_MEMORY, "no memory for the tape's nodes");
+        return tape->error.status;
+    }
+    node->rule = rule;
+    node->name = rule->name;
+    node->inputs = rule->inputs;
+    node->outputs = outputs;
+    node->call.op = op;
+    node->call.attributes = *attributes;
+    memcpy(node->in, in, rule->inputs * sizeof in[0]);
+    status = make_outputs(tape, node, SOURCE_OPERATION);
+    if (status != STATUS_OK)
+        return status;
+    connect(tape, node, rule->gradient);
+    status = run_forward(tape, node);
+    if (status != STATUS_OK)
+        return status;
+    memcpy(out, node->out, outputs * sizeof out[0]);
+    if (!node->needs_gradient)
+        tape->nodes.used--; // the last one taken: nothing has to come back through it
+    tape_tick(tape);
+    return STATUS_OK;
+}
+
+/* ---- nodes of a higher layer ---- */
+
+/* Its outputs are as they are; one that is an input's memory shares that block. */
+static enum status take_outputs(struct tape *tape, struct node *node, const struct tape_node *given)
+{
+    for (uint32_t i = 0; i < node->outputs; i++) {
+        struct variable *out = node->out[i];
+        out->own = given->out[i];
+        for (uint32_t j = 0; j < node->inputs && out->block == NULL; j++)
+            if (node->in[j] != NULL && node->in[j]->tensor->data == out->own.data)
+                out->block = node->in[j]->block;
+        if (out->block != NULL)
+            out->block->owners++;
+    }
+    return tape->error.status;
+}
+
+enum status tape_node(struct tape *tape, const struct tape_node *given, struct variable *out[])
+{
+    memset(out, 0, given->outputs * sizeof out[0]);
+    enum status status = check_recordable(tape, given->name, given->in, given->inputs);
+    struct node *node = status == STATUS_OK ? pool_take(&tape->nodes) : NULL;
+    if (node == NULL) {
+        if (status == STATUS_OK)
+            tape_fail(tape, STATUS_NO_MEMORY, "no memory for the tape's nodes");
+        if (given->release != NULL)
+            given->release(given->context);
+        return tape->error.status;
+    }
+    node->name = given->name;
+    node->needs_gradient = given->reaches_beyond && tape->mode == TAPE_TRAIN;
+    node->inputs = given->inputs;
+    node->outputs = given->outputs;
+    node->context = given->context;
+    node->backward = given->backward;
+    node->release = given->release; // from here on the tape's, whatever fails
+    memcpy(node->in, given->in, sizeof node->in);
+    status = make_outputs(tape, node, SOURCE_NODE);
+    if (status != STATUS_OK)
+        return status;
+    connect(tape, node, UINT32_MAX);
+    status = take_outputs(tape, node, given);
+    if (status == STATUS_OK)
+        memcpy(out, node->out, node->outputs * sizeof out[0]);
+    tape_tick(tape);
+    return status;
+}

@@ -1,0 +1,400 @@
+/* The walk: gradients, in reverse order of recording.
+ *
+ * A variable's first gradient is kept as it came; later ones are added into it where its block has no other
+ * owner, into the arriving one where that is so of it, and into a new tensor otherwise. A parameter's first
+ * gradient is computed straight into its part of the gradient slab. As the walk passes a node, everything
+ * that no node before it reads goes back to the arena. */
+#include "kernels/tape/tape_internal.h"
+
+#include <string.h>
+
+/* ---- gradients of variables ---- */
+
+static bool sole_owner(const struct block *block)
+{
+    return block != NULL && block->owners == 1;
+}
+
+/* Both have other owners: the sum needs memory of its own. */
+static enum status add_apart(struct tape *tape, struct variable *variable, struct tensor *arriving,
+                             struct block *block, struct error *error)
+{
+    struct tensor sum = {0};
+    struct op_call call = {.op = OP_ADD, .arena = tape->arena};
+    call.in[0] = &variable->gradient;
+    call.in[1] = arriving;
+    call.out[0] = &sum;
+    struct block *fresh = NULL;
+    enum status status = op_forward(tape->backend, &call, error);
+    if (status == STATUS_OK)
+        status = blocks_adopt(tape, sum.data, NULL, 0, &fresh, error);
+    if (status != STATUS_OK)
+        return status;
+    blocks_release(tape, variable->gradient_block);
+    blocks_release(tape, block);
+    variable->gradient = sum;
+    variable->gradient_block = fresh;
+    return STATUS_OK;
+}
+
+/* A seed may be given to a parameter itself: the one case in which its first gradient is somewhere else. */
+static enum status contribute_to_parameter(struct tape *tape, const struct parameter *parameter,
+                                           const struct tensor *gradient, struct block *block,
+                                           struct error *error)
+{
+    bool fresh;
+    struct tensor *part = gradients_take(tape->gradients, parameter, &fresh);
+    enum status status = fresh ? backend_fill(tape->backend, part, 0, error) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = backend_accumulate(tape->backend, tape->arena, part, gradient, error);
+    blocks_release(tape, block);
+    return status;
+}
+
+enum status walk_contribute(struct tape *tape, struct variable *variable, const struct tensor *gradient,
+                            struct block *block, struct error *error)
+{
+    if (variable->parameter != NULL)
+        return contribute_to_parameter(tape, variable->parameter, gradient, block, error);
+    if (!variable->has_gradient) {
+        variable->has_gradient = true;
+        variable->gradient = *gradient;
+        variable->gradient_block = block;
+        return STATUS_OK;
+    }
+    struct tensor arriving = *gradient;
+    if (!sole_owner(variable->gradient_block) && sole_owner(block)) { // a + b is b + a, to the bit
+        struct block *shared = variable->gradient_block;
+        arriving = variable->gradient;
+        variable->gradient = *gradient;
+        variable->gradient_block = block;
+        block = shared;
+    }
+    if (!sole_owner(variable->gradient_block))
+        return add_apart(tape, variable, &arriving, block, error);
+    enum status status =
+        backend_accumulate(tape->backend, tape->arena, &variable->gradient, &arriving, error);
+    blocks_release(tape, block);
+    return status;
+}
+
+static void release_gradient(struct tape *tape, struct variable *variable)
+{
+    if (!variable->has_gradient || variable->wants_gradient)
+        return;
+    blocks_release(tape, variable->gradient_block);
+    variable->gradient_block = NULL;
+    variable->has_gradient = false;
+}
+
+/* ---- values that are not read any more ---- */
+
+void variable_release_value(struct tape *tape, struct variable *variable)
+{
+    if (variable->block == NULL || variable->released)
+        return;
+    blocks_release(tape, variable->block);
+    variable->block = NULL;
+    variable->own.data = NULL; // the address may soon be another tensor's
+    variable->released = true;
+}
+
+static bool reads_in(const struct node *node, uint32_t i)
+{
+    return node->in[i] != NULL && (node->rule == NULL || (node->rule->reads_in >> i & 1));
+}
+
+static bool reads_out(const struct node *node, uint32_t i)
+{
+    return node->rule == NULL || (node->rule->reads_out >> i & 1);
+}
+
+/* Counts who will read each value, and gives back at once what nobody will. A value that no operation took
+ * (a loss, batch statistics) stays: the caller may still want to look at it. */
+static void count_readers(struct tape *tape)
+{
+    for (uint32_t n = 0; n < tape->nodes.used; n++) {
+        struct node *node = pool_at(&tape->nodes, n);
+        for (uint32_t i = 0; i < node->inputs; i++)
+            if (reads_in(node, i))
+                node->in[i]->readers++;
+        for (uint32_t i = 0; i < node->outputs; i++)
+            if (reads_out(node, i))
+                node->out[i]->readers++;
+    }
+    for (uint32_t i = 0; i < tape->variables.used; i++) {
+        struct variable *variable = pool_at(&tape->variables, i);
+        if (variable->taken && variable->readers == 0)
+            variable_release_value(tape, variable);
+    }
+}
+
+static void read_once_less(struct tape *tape, struct variable *variable)
+{
+    if (--variable->readers == 0 && variable->taken)
+        variable_release_value(tape, variable);
+}
+
+/* The walk has passed the node. */
+static void release_node(struct tape *tape, struct node *node)
+{
+    node_release(node);
+    for (uint32_t i = 0; i < OP_SAVED_MAX; i++) {
+        blocks_release(tape, node->saved[i]);
+        node->saved[i] = NULL;
+    }
+    for (uint32_t i = 0; i < node->outputs; i++) {
+        release_gradient(tape, node->out[i]);
+        if (reads_out(node, i))
+            read_once_less(tape, node->out[i]);
+    }
+    for (uint32_t i = 0; i < node->inputs; i++)
+        if (reads_in(node, i))
+            read_once_less(tape, node->in[i]);
+}
+
+/* ---- one node ---- */
+
+static bool wants_din(const struct node *node, uint32_t i)
+{
+    return node->in[i] != NULL && node->in[i]->needs_gradient &&
+           (node->rule == NULL || (node->rule->gradient >> i & 1));
+}
+
+/* Sets up dout and din, which stay as they are until the node has answered. */
+static void prepare(struct tape *tape, struct node *node)
+{
+    for (uint32_t i = 0; i < node->outputs; i++)
+        tape->dout[i] = node->out[i]->has_gradient ? &node->out[i]->gradient : NULL;
+    for (uint32_t i = 0; i < node->inputs; i++) {
+        const struct variable *in = node->in[i];
+        tape->direct[i] = NULL;
+        if (!wants_din(node, i))
+            continue;
+        tape->din[i] =
+            (struct tensor){.shape = in->tensor->shape, .dtype = in->tensor->dtype, .name = in->tensor->name};
+        if (in->parameter == NULL || (tape->adds && node->rule == NULL))
+            continue; // while a node waits, another tape may be the first to write the part
+        bool fresh;
+        struct tensor *part = gradients_take(tape->gradients, in->parameter, &fresh);
+        if (!fresh)
+            continue;
+        tape->direct[i] = part;
+        if (node->rule != NULL || part->layout == NULL)
+            tape->din[i] = *part;
+    }
+}
+
+static enum status run_operation(struct tape *tape, struct node *node, struct error *error)
+{
+    struct op_call *call = &node->call;
+    for (uint32_t i = 0; i < node->outputs; i++)
+        call->dout[i] = tape->dout[i] != NULL ? &node->out[i]->gradient : NULL;
+    for (uint32_t i = 0; i < node->inputs; i++)
+        call->din[i] = wants_din(node, i) ? &tape->din[i] : NULL;
+    return op_backward(tape->backend, call, error);
+}
+
+/* What a higher layer gave. */
+static enum status check_din(const struct node *node, uint32_t i, const struct tensor *din,
+                             struct error *error)
+{
+    const struct tensor *value = node->in[i]->tensor;
+    char got[SHAPE_TEXT_BYTES], expected[SHAPE_TEXT_BYTES];
+    if (shape_equal(&din->shape, &value->shape) && din->dtype == value->dtype)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "%s: a gradient of %s %s for input %u, expected %s %s",
+                     node->name, dtype_name(din->dtype), shape_text(&din->shape, got), i,
+                     dtype_name(value->dtype), shape_text(&value->shape, expected));
+}
+
+static enum status run_higher(struct tape *tape, struct node *node, bool first, struct error *error)
+{
+    struct tensor *din[OP_INPUTS_MAX] = {0};
+    for (uint32_t i = 0; i < node->inputs; i++)
+        din[i] = wants_din(node, i) ? &tape->din[i] : NULL;
+    enum status status = node->backward(node->context, tape, first, tape->dout, din, error);
+    for (uint32_t i = 0; i < node->inputs && status == STATUS_OK; i++)
+        if (wants_din(node, i) && tape->din[i].data != NULL)
+            status = check_din(node, i, &tape->din[i], error);
+    return status;
+}
+
+/* A parameter's part of the slab that was to be written straight, and was not. */
+static enum status write_part(struct tape *tape, struct tensor *part, const struct tensor *gradient,
+                              struct error *error)
+{
+    if (gradient->data == part->data)
+        return STATUS_OK;
+    enum status status = backend_fill(tape->backend, part, 0, error);
+    if (status == STATUS_OK && gradient->data != NULL)
+        status = backend_accumulate(tape->backend, tape->arena, part, gradient, error);
+    return status;
+}
+
+/* Whose memory the input gradients are; then each goes to its variable. */
+static enum status distribute(struct tape *tape, struct node *node, struct error *error)
+{
+    struct held held[2 * (OP_INPUTS_MAX + OP_OUTPUTS_MAX) + OP_SAVED_MAX];
+    struct block *block[OP_INPUTS_MAX] = {0};
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < node->outputs; i++) {
+        if (tape->dout[i] != NULL)
+            held[count++] = (struct held){tape->dout[i]->data, node->out[i]->gradient_block};
+        held[count++] = (struct held){node->out[i]->tensor->data, node->out[i]->block};
+    }
+    for (uint32_t i = 0; i < OP_SAVED_MAX; i++)
+        held[count++] = (struct held){node->call.saved[i].data, node->saved[i]};
+    for (uint32_t i = 0; i < node->inputs; i++)
+        if (node->in[i] != NULL)
+            held[count++] = (struct held){node->in[i]->tensor->data, node->in[i]->block};
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < node->inputs && status == STATUS_OK; i++) {
+        const struct tensor *din = &tape->din[i];
+        if (!wants_din(node, i) || din->data == NULL ||
+            (tape->direct[i] != NULL && din->data == tape->direct[i]->data))
+            continue;
+        status = blocks_adopt(tape, din->data, held, count, &block[i], error);
+        held[count++] = (struct held){din->data, block[i]};
+    }
+    for (uint32_t i = 0; i < node->inputs && status == STATUS_OK; i++) {
+        if (!wants_din(node, i))
+            continue;
+        if (tape->direct[i] != NULL) {
+            status = write_part(tape, tape->direct[i], &tape->din[i], error);
+            blocks_release(tape, block[i]);
+        } else if (tape->din[i].data != NULL) {
+            status = walk_contribute(tape, node->in[i], &tape->din[i], block[i], error);
+        }
+    }
+    return status;
+}
+
+/* STATUS_AGAIN: the node waits. */
+static enum status visit(struct tape *tape, struct node *node, bool first, struct error *error)
+{
+    bool reached = false;
+    for (uint32_t i = 0; i < node->outputs; i++)
+        reached = reached || node->out[i]->has_gradient;
+    if (node->needs_gradient && reached) {
+        if (first)
+            prepare(tape, node);
+        enum status status =
+            node->rule != NULL ? run_operation(tape, node, error) : run_higher(tape, node, first, error);
+        if (status == STATUS_OK)
+            status = distribute(tape, node, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    release_node(tape, node);
+    return STATUS_OK;
+}
+
+/* ---- all nodes ---- */
+
+static enum status walk_on(struct tape *tape, bool first)
+{
+    while (tape->cursor > 0) {
+        struct error error = {0};
+        enum status status = visit(tape, pool_at(&tape->nodes, tape->cursor - 1), first, &error);
+        if (status == STATUS_AGAIN) {
+            tape->walk = WALK_PAUSED;
+            return STATUS_AGAIN;
+        }
+        tape->walk = WALK_OVER;
+        if (status != STATUS_OK) {
+            error.status = status; // a node may have left no sentence
+            return tape_stick(tape, &error);
+        }
+        tape->cursor--;
+        first = true;
+        tape_tick(tape);
+        if (tape->error.status != STATUS_OK)
+            return tape->error.status;
+    }
+    return STATUS_OK;
+}
+
+enum status tape_walk(struct tape *tape)
+{
+    if (tape->error.status != STATUS_OK)
+        return tape->error.status;
+    if (tape->mode != TAPE_TRAIN || tape->walk != WALK_NONE) {
+        tape_fail(tape, STATUS_INVALID,
+                  tape->mode != TAPE_TRAIN ? "a walk of a tape that records nothing"
+                                           : "a second walk of one step");
+        return tape->error.status;
+    }
+    tape->walk = WALK_OVER;
+    tape->cursor = tape->nodes.used;
+    count_readers(tape);
+    return walk_on(tape, true);
+}
+
+enum status tape_resume(struct tape *tape)
+{
+    if (tape->error.status != STATUS_OK)
+        return tape->error.status;
+    if (tape->walk != WALK_PAUSED) {
+        tape_fail(tape, STATUS_INVALID, "resumed a tape whose walk does not wait");
+        return tape->error.status;
+    }
+    return walk_on(tape, false);
+}
+
+/* ---- seeds ---- */
+
+static enum status check_seed(struct tape *tape, const struct variable *variable,
+                              const struct tensor *gradient)
+{
+    char got[SHAPE_TEXT_BYTES], expected[SHAPE_TEXT_BYTES];
+    if (tape->mode != TAPE_TRAIN || tape->walk != WALK_NONE)
+        tape_fail(tape, STATUS_INVALID, "a seed: expected a tape that records and was not walked yet");
+    else if (tape_check(tape, variable, "a seed") != STATUS_OK)
+        return tape->error.status;
+    else if (variable->tensor->dtype == DTYPE_I32)
+        tape_fail(tape, STATUS_INVALID, "a seed for a variable of int32, which has no gradient");
+    else if (gradient != NULL && !shape_equal(&gradient->shape, &variable->tensor->shape))
+        tape_fail(tape, STATUS_INVALID, "a seed of shape %s for a variable of shape %s",
+                  shape_text(&gradient->shape, got), shape_text(&variable->tensor->shape, expected));
+    else if (gradient != NULL && gradient->dtype != variable->tensor->dtype)
+        tape_fail(tape, STATUS_INVALID, "a seed of %s for a variable of %s", dtype_name(gradient->dtype),
+                  dtype_name(variable->tensor->dtype));
+    return tape->error.status;
+}
+
+enum status tape_seed(struct tape *tape, struct variable *variable, const struct tensor *gradient)
+{
+    if (tape->error.status == STATUS_OK && variable == NULL)
+        tape_fail(tape, STATUS_INVALID, "a seed for no variable");
+    if (tape->error.status != STATUS_OK || variable == NULL)
+        return tape->error.status;
+    enum status status = check_seed(tape, variable, gradient);
+    if (status != STATUS_OK || !variable->needs_gradient)
+        return status;
+    struct error error = {0};
+    struct tensor ones;
+    struct block *block = NULL;
+    if (gradient == NULL) {
+        status =
+            tensor_new(&ones, tape->arena, variable->tensor->shape, variable->tensor->dtype, "seed", &error);
+        if (status == STATUS_OK)
+            status = blocks_adopt(tape, ones.data, NULL, 0, &block, &error);
+        if (status == STATUS_OK)
+            status = backend_fill(tape->backend, &ones, 1, &error);
+        gradient = &ones;
+    }
+    if (status == STATUS_OK)
+        status = walk_contribute(tape, variable, gradient, block, &error);
+    return status == STATUS_OK ? STATUS_OK : tape_stick(tape, &error);
+}
+
+enum status tape_backward(struct tape *tape, struct variable *loss)
+{
+    char text[SHAPE_TEXT_BYTES];
+    if (tape->error.status == STATUS_OK && loss != NULL && loss->tensor->shape.rank != 0)
+        tape_fail(tape, STATUS_INVALID, "a loss of shape %s, expected a scalar",
+                  shape_text(&loss->tensor->shape, text));
+    enum status status = tape_seed(tape, loss, NULL);
+    return status == STATUS_OK ? tape_walk(tape) : status;
+}

@@ -1,0 +1,393 @@
+/* What only a GPU can show, beside the conformance table: the captured policy, whose replays must draw anew,
+ * and the optimizers' bits. Without a GPU it says so in one line. */
+#include "test/kernels/policy/mlp_problem.h"
+#include "test/oracle/mlp_ref.h"
+#include "test/values.h"
+#include "test/workplace.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SKIPPED = 77, ALIGNMENT = 16 /* floats in 64 bytes */ };
+
+static struct backend *gpu;
+static struct arena *arena;
+static struct error error;
+
+static void must(enum status status)
+{
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+}
+
+static void gpu_open(void)
+{
+    must(backend_load(&gpu, "cuda", &(struct backend_settings){0}, &error));
+    must(arena_new(&arena, &gpu->source, &error));
+}
+
+static void gpu_close(void)
+{
+    arena_free(arena);
+    backend_close(gpu);
+}
+
+static struct tensor upload(struct shape shape, enum dtype dtype, enum dtype from, const void *values)
+{
+    struct tensor tensor;
+    must(tensor_new(&tensor, arena, shape, dtype, "uploaded", &error));
+    must(backend_upload(gpu, &tensor, from, values, &error));
+    return tensor;
+}
+
+/* ---- the captured policy ---- */
+
+static const struct mlp_case policies[] = {
+    {{4, 128, 2}, 0.6, 64}, {{1, 1, 1}, 0.5, 33},     {{2, 15, 3}, 0.1, 50},      {{4, 129, 2}, 0.6, 16},
+    {{3, 300, 5}, 0.9, 31}, {{16, 1024, 16}, 0.3, 9}, {{7, 128, 11}, 0.0001, 40}, {{4, 64, 2}, 0, 21},
+};
+enum { POLICIES = sizeof policies / sizeof *policies };
+
+static struct mlp_problem problem;
+static struct mlp *mlp;
+static struct tensor slab;
+
+/* The problem's parameters as params lay them out: each tensor from 64 bytes on. */
+static void upload_parameters(void)
+{
+    const size_t hidden = problem.shape.hidden, inputs = problem.shape.inputs,
+                 actions = problem.shape.actions;
+    const size_t counts[4] = {hidden * inputs, hidden, actions * hidden, actions};
+    size_t offset = 0, from = 0;
+    float *laid_out = values_memory(problem.count + 4 * (size_t)ALIGNMENT, sizeof *laid_out);
+    for (int i = 0; i < 4; i++) {
+        memcpy(laid_out + offset, problem.parameters + from, counts[i] * sizeof *laid_out);
+        from += counts[i];
+        offset += (counts[i] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    }
+    if (slab.data == NULL)
+        slab = upload(SHAPE1((uint32_t)offset), DTYPE_F32, DTYPE_F32, laid_out);
+    else
+        must(backend_upload(gpu, &slab, DTYPE_F32, laid_out, &error));
+    free(laid_out);
+}
+
+static void policy_problem_open(int number)
+{
+    mlp_problem_init(&problem, policies[number].shape, policies[number].dropout, policies[number].rows,
+                     (uint64_t)number + 1);
+    mlp = mlp_problem_load(&problem, NULL);
+    slab = (struct tensor){0};
+    upload_parameters();
+}
+
+static void policy_problem_close(void)
+{
+    mlp_free(mlp);
+    mlp_problem_fini(&problem);
+}
+
+static struct policy_rows *open_rows(uint32_t rows_max, bool fixed)
+{
+    struct policy_rows *rows = NULL;
+    must(gpu->ops->policy_open(gpu, &problem.shape, problem.dropout, rows_max, fixed, &slab, &rows, &error));
+    return rows;
+}
+
+static void act(struct policy_rows *rows, uint32_t count)
+{
+    problem.batch.count = count;
+    must(gpu->ops->policy_act(gpu, rows, &problem.batch, problem.seed, problem.episode, problem.environment,
+                              problem.step, problem.probabilities, &error));
+}
+
+/* The first `count` rows against the CPU: masks to the bit, probabilities by rounding, actions wherever the
+ * uniform is not on a border. */
+static void check_rows(uint32_t count)
+{
+    const uint32_t words = mlp_mask_words(&problem.shape), actions = problem.shape.actions;
+    for (uint32_t i = 0; i < count; i++) {
+        const size_t row = problem.row[i];
+        const struct rng_key key = {.seed = problem.seed,
+                                    .environment = problem.environment[i],
+                                    .step = problem.step[i],
+                                    .episode = problem.episode};
+        uint16_t mask[MLP_HIDDEN_MAX / 16];
+        double expected[MLP_ACTIONS_MAX], margin;
+        mlp_ref_draw(&problem.shape, problem.dropout, &key, mask);
+        ck_assert_mem_eq(problem.batch.masks + row * words, mask, words * sizeof *mask);
+        mlp_ref_forward(&problem.shape, problem.dropout, problem.exact,
+                        problem.batch.observations + row * problem.shape.inputs, mask, expected, NULL);
+        for (uint32_t a = 0; a < actions; a++)
+            ck_assert_double_eq_tol((double)problem.probabilities[i * actions + a], expected[a], 1e-5);
+        const uint32_t sampled = mlp_ref_sample(&problem.shape, expected, &key, &margin);
+        ck_assert(problem.batch.actions[row] == sampled || margin < 1e-5);
+    }
+}
+
+START_TEST(a_launch_is_the_policys_act)
+{
+    policy_problem_open(_i);
+    struct policy_rows *rows = open_rows(problem.rows, false);
+    for (uint32_t count = 1; count <= problem.rows; count = count * 2 + 1) {
+        act(rows, count);
+        check_rows(count);
+    }
+    act(rows, problem.rows);
+    check_rows(problem.rows);
+    gpu->ops->policy_close(gpu, rows);
+    policy_problem_close();
+}
+END_TEST
+
+/* The same graph, other keys: what a captured argument would freeze. Then the first keys again. */
+START_TEST(a_replay_draws_new_masks)
+{
+    policy_problem_open(0);
+    struct policy_rows *rows = open_rows(problem.rows, false);
+    const size_t bytes = problem.rows * mlp_mask_words(&problem.shape) * sizeof(uint16_t);
+    uint16_t *first = values_memory(bytes, 1), *second = values_memory(bytes, 1);
+    act(rows, problem.rows);
+    memcpy(first, problem.batch.masks, bytes);
+    for (uint32_t change = 0; change < 4; change++) {
+        problem.episode += change == 0;
+        problem.seed += change == 1;
+        for (uint32_t i = 0; i < problem.rows; i++) {
+            problem.step[i] += change == 2;
+            problem.environment[i] += change == 3;
+        }
+        memcpy(second, problem.batch.masks, bytes);
+        act(rows, problem.rows);
+        check_rows(problem.rows);
+        ck_assert_mem_ne(problem.batch.masks, second, bytes);
+    }
+    problem.episode--;
+    problem.seed--;
+    for (uint32_t i = 0; i < problem.rows; i++) {
+        problem.step[i]--;
+        problem.environment[i]--;
+    }
+    act(rows, problem.rows);
+    ck_assert_mem_eq(problem.batch.masks, first, bytes);
+    free(first);
+    free(second);
+    gpu->ops->policy_close(gpu, rows);
+    policy_problem_close();
+}
+END_TEST
+
+START_TEST(weights_are_read_at_each_launch)
+{
+    policy_problem_open(0);
+    struct policy_rows *rows = open_rows(problem.rows, false);
+    act(rows, problem.rows);
+    for (size_t i = 0; i < problem.count; i++) {
+        problem.parameters[i] *= -1.5f;
+        problem.exact[i] = (double)problem.parameters[i];
+    }
+    upload_parameters();
+    act(rows, problem.rows);
+    check_rows(problem.rows);
+    gpu->ops->policy_close(gpu, rows);
+    policy_problem_close();
+}
+END_TEST
+
+/* Other operations make the backend's workspace grow between two launches: the graphs have their own. */
+START_TEST(a_policy_lives_beside_other_work)
+{
+    policy_problem_open(0);
+    struct policy_rows *rows = open_rows(problem.rows, false);
+    struct values image = values_drawn(SHAPE4(8, 64, 56, 56), 1),
+                  kernel = values_drawn(SHAPE4(64, 64, 3, 3), 2);
+    struct tensor x, weight, y = {0};
+    must(values_upload(&image, gpu, arena, "image", &x, &error));
+    must(values_upload(&kernel, gpu, arena, "kernel", &weight, &error));
+    struct op_call call = {.op = OP_CONV2D,
+                           .attributes = {.stride = {1, 1}, .padding = {1, 1}},
+                           .arena = arena,
+                           .in = {&x, &weight},
+                           .out = {&y}};
+    must(op_forward(gpu, &call, &error));
+    act(rows, problem.rows);
+    check_rows(problem.rows);
+    values_free(&image);
+    values_free(&kernel);
+    gpu->ops->policy_close(gpu, rows);
+    policy_problem_close();
+}
+END_TEST
+
+/* Each environment has its own place in a launch of one size: its bits do not depend on who else came. */
+START_TEST(with_one_size_a_row_stands_alone)
+{
+    enum { ROWS = 64 };
+    policy_problem_open(0);
+    struct policy_rows *rows = open_rows(ROWS, true);
+    float together[ROWS * MLP_ACTIONS_MAX];
+    const uint32_t actions = problem.shape.actions, *row = problem.batch.row;
+    for (uint32_t i = 0; i < ROWS; i++)
+        problem.environment[i] = ROWS - 1 - i;
+    act(rows, ROWS);
+    check_rows(ROWS);
+    memcpy(together, problem.probabilities, ROWS * actions * sizeof(float));
+    for (uint32_t i = 0; i < ROWS; i += 7) {
+        const uint32_t environment = problem.environment[0], step = problem.step[0];
+        problem.environment[0] = ROWS - 1 - i;
+        problem.step[0] = problem.step[i];
+        problem.batch.row = row + i;
+        act(rows, 1);
+        ck_assert_mem_eq(problem.probabilities, together + (size_t)i * actions, actions * sizeof(float));
+        problem.environment[0] = environment;
+        problem.step[0] = step;
+    }
+    problem.batch.row = row;
+    problem.environment[3] = ROWS;
+    problem.batch.count = ROWS;
+    ck_assert_int_eq(gpu->ops->policy_act(gpu, rows, &problem.batch, problem.seed, problem.episode,
+                                          problem.environment, problem.step, NULL, &error),
+                     STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "row 3 is of environment 64"));
+    gpu->ops->policy_close(gpu, rows);
+    policy_problem_close();
+}
+END_TEST
+
+START_TEST(what_a_policy_cannot_be_is_refused)
+{
+    struct policy_rows *rows = NULL;
+    policy_problem_open(0);
+    struct tensor half = slab;
+    half.shape.size[0] /= 2;
+    ck_assert_int_eq(
+        gpu->ops->policy_open(gpu, &problem.shape, problem.dropout, 8, false, &half, &rows, &error),
+        STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "expected at least"));
+    ck_assert_int_eq(
+        gpu->ops->policy_open(gpu, &problem.shape, problem.dropout, 0, false, &slab, &rows, &error),
+        STATUS_INVALID);
+    ck_assert_ptr_null(rows);
+    policy_problem_close();
+}
+END_TEST
+
+/* ---- bits ---- */
+
+START_TEST(adam_has_the_cpus_bits)
+{
+    enum { COUNT = 4099, STEPS = 4 };
+    static float p[COUNT], m[COUNT], v[COUNT], g[COUNT], got[COUNT];
+    uint64_t state = 5;
+    for (size_t i = 0; i < COUNT; i++)
+        p[i] = mlp_problem_number(&state);
+    struct tensor parameters = upload(SHAPE1(COUNT), DTYPE_F32, DTYPE_F32, p);
+    struct tensor first = upload(SHAPE1(COUNT), DTYPE_F32, DTYPE_F32, m);
+    struct tensor second = upload(SHAPE1(COUNT), DTYPE_F32, DTYPE_F32, v);
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        for (size_t i = 0; i < COUNT; i++)
+            g[i] = mlp_problem_number(&state);
+        struct tensor gradient = upload(SHAPE1(COUNT), DTYPE_F32, DTYPE_F32, g);
+        adam_update(&ADAM_DEFAULTS, step, p, m, v, g, COUNT);
+        must(backend_adam(gpu, &ADAM_DEFAULTS, step, &parameters, &gradient, &first, &second, &error));
+        must(backend_download(gpu, &parameters, DTYPE_F32, got, &error));
+        ck_assert_mem_eq(got, p, sizeof p);
+    }
+}
+END_TEST
+
+/* More than the pinned buffer holds, and not a multiple of it. */
+START_TEST(large_tensors_come_back_as_they_went)
+{
+    enum { COUNT = 700001 };
+    double *real = values_memory(COUNT, sizeof *real), *real_back = values_memory(COUNT, sizeof *real);
+    int32_t *whole = values_memory(COUNT, sizeof *whole), *whole_back = values_memory(COUNT, sizeof *whole);
+    uint64_t state = 11;
+    for (size_t i = 0; i < COUNT; i++) {
+        real[i] = (double)mlp_problem_number(&state);
+        whole[i] = (int32_t)(state >> 32);
+    }
+    struct tensor floats = upload(SHAPE1(COUNT), DTYPE_F32, DTYPE_F64, real);
+    struct tensor integers = upload(SHAPE1(COUNT), DTYPE_I32, DTYPE_I32, whole);
+    must(backend_download(gpu, &floats, DTYPE_F64, real_back, &error));
+    must(backend_download(gpu, &integers, DTYPE_I32, whole_back, &error));
+    ck_assert_mem_eq(real_back, real, COUNT * sizeof *real);
+    ck_assert_mem_eq(whole_back, whole, COUNT * sizeof *whole);
+    free(real);
+    free(real_back);
+    free(whole);
+    free(whole_back);
+}
+END_TEST
+
+/* So many tokens that one block does not sort them. Sums of numbers with few bits are exact in any order. */
+START_TEST(an_embedding_of_many_tokens_sums_each_row)
+{
+    enum { TOKENS = 20011, VOCABULARY = 97, WIDTH = 3 };
+    static int32_t indices[TOKENS];
+    static float dy[TOKENS * WIDTH], expected[VOCABULARY * WIDTH], got[VOCABULARY * WIDTH];
+    uint64_t state = 13;
+    for (size_t i = 0; i < TOKENS; i++) {
+        mlp_problem_number(&state);
+        indices[i] = (int32_t)((state >> 33) % VOCABULARY);
+        for (size_t k = 0; k < WIDTH; k++) {
+            dy[i * WIDTH + k] = rintf(64 * mlp_problem_number(&state));
+            expected[(size_t)indices[i] * WIDTH + k] += dy[i * WIDTH + k];
+        }
+    }
+    struct tensor index = upload(SHAPE1(TOKENS), DTYPE_I32, DTYPE_I32, indices);
+    struct tensor weight = upload(SHAPE2(VOCABULARY, WIDTH), DTYPE_F32, DTYPE_F32, expected);
+    struct tensor gradient = upload(SHAPE2(TOKENS, WIDTH), DTYPE_F32, DTYPE_F32, dy);
+    struct tensor y = {0}, dweight = {0};
+    struct op_call call = {
+        .op = OP_EMBEDDING, .arena = arena, .in = {&index, &weight}, .out = {&y}, .keep = true};
+    must(op_forward(gpu, &call, &error));
+    call.dout[0] = &gradient;
+    call.din[1] = &dweight;
+    must(op_backward(gpu, &call, &error));
+    must(backend_download(gpu, &dweight, DTYPE_F32, got, &error));
+    ck_assert_mem_eq(got, expected, sizeof got);
+}
+END_TEST
+
+/* In a child: a CUDA context does not survive the forks of the test runner. */
+static bool have_gpu(void)
+{
+    int status = 0;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        enum status opened = backend_load(&gpu, "cuda", &(struct backend_settings){0}, &error);
+        if (opened != STATUS_OK)
+            printf("skipped: %s\n", error.text);
+        else
+            printf("on %s\n", gpu->text);
+        fflush(stdout);
+        _exit(opened == STATUS_OK ? EXIT_SUCCESS : SKIPPED);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int main(void)
+{
+    if (!have_gpu())
+        return SKIPPED;
+    Suite *suite = suite_create("cuda");
+    TCase *tests = tcase_create("cuda");
+    tcase_set_timeout(tests, 60);
+    tcase_add_checked_fixture(tests, gpu_open, gpu_close);
+    tcase_add_loop_test(tests, a_launch_is_the_policys_act, 0, POLICIES);
+    tcase_add_test(tests, a_replay_draws_new_masks);
+    tcase_add_test(tests, weights_are_read_at_each_launch);
+    tcase_add_test(tests, a_policy_lives_beside_other_work);
+    tcase_add_test(tests, with_one_size_a_row_stands_alone);
+    tcase_add_test(tests, what_a_policy_cannot_be_is_refused);
+    tcase_add_test(tests, adam_has_the_cpus_bits);
+    tcase_add_test(tests, large_tensors_come_back_as_they_went);
+    tcase_add_test(tests, an_embedding_of_many_tokens_sums_each_row);
+    suite_add_tcase(suite, tests);
+    return suite_run(suite);
+}

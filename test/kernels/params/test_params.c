@@ -1,0 +1,411 @@
+/* Parameters: names, layout of the slabs, draws word by word and as distributions, files' ways in and out,
+ * gradients beside them, and settling into another layout with all that is parallel. */
+#include "kernels/base/rng.h"
+#include "test/kernels/tape/tape_fixture.h"
+#include "test/workplace.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const struct init zero = {INIT_CONSTANT, 0};
+
+static struct parameter *add(const char *name, enum parameter_kind kind, struct shape shape, struct init init)
+{
+    struct parameter *parameter = NULL;
+    CK_OK(params_add(fixture.params, name, kind, shape, init, &parameter, &fixture.error));
+    return parameter;
+}
+
+/* ---- names and layout ---- */
+
+START_TEST(entries_are_found_by_name_and_index)
+{
+    static char name[40][16];
+    fixture_open();
+    for (uint32_t i = 0; i < 40; i++) { // more than one growth of the list
+        snprintf(name[i], sizeof name[i], "layer%u.weight", i);
+        struct parameter *parameter = add(name[i], PARAMETER_TRAINED, SHAPE1(i + 1), zero);
+        ck_assert_uint_eq(parameter->index, i);
+        ck_assert_str_eq(parameter->tensor.name, name[i]);
+        ck_assert_ptr_eq(parameter->params, fixture.params);
+    }
+    ck_assert_uint_eq(params_count(fixture.params), 40);
+    for (uint32_t i = 0; i < 40; i++) {
+        ck_assert_ptr_eq(params_find(fixture.params, name[i]), params_at(fixture.params, i));
+        ck_assert_str_eq(params_at(fixture.params, i)->name, name[i]);
+    }
+    ck_assert_ptr_null(params_find(fixture.params, "layer40.weight"));
+    ck_assert_ptr_eq(params_backend(fixture.params), fixture.backend);
+    fixture_close();
+}
+END_TEST
+
+static void refused(const char *name, enum parameter_kind kind, struct shape shape, struct init init,
+                    const char *words)
+{
+    struct parameter *none = NULL;
+    struct error error = {0};
+    uint32_t before = params_count(fixture.params);
+    ck_assert_int_eq(params_add(fixture.params, name, kind, shape, init, &none, &error), STATUS_INVALID);
+    ck_assert_msg(strstr(error.text, words) != NULL, "\"%s\" does not say \"%s\"", error.text, words);
+    ck_assert_ptr_null(none);
+    ck_assert_uint_eq(params_count(fixture.params), before);
+}
+
+START_TEST(entries_that_cannot_be_are_refused)
+{
+    const struct init uniform = {INIT_UNIFORM, 1};
+    fixture_open();
+    add("w", PARAMETER_TRAINED, SHAPE1(2), zero);
+    refused("w", PARAMETER_BUFFER, SHAPE1(2), zero, "\"w\" is there already");
+    refused("", PARAMETER_TRAINED, SHAPE1(2), zero, "\"\" is reserved");
+    refused("__metadata__", PARAMETER_TRAINED, SHAPE1(2), zero, "\"__metadata__\" is reserved");
+    refused("none", PARAMETER_TRAINED, SHAPE2(3, 0), zero,
+            "none: expected 1..2147483647 elements, got shape 3x0");
+    refused("huge", PARAMETER_TRAINED, SHAPE2(65536, 65536), zero, "got shape 65536x65536");
+    refused("deep", PARAMETER_TRAINED, (struct shape){.rank = 5}, zero, "expected a rank of 0..4, got 5");
+    refused("count", PARAMETER_COUNTER, SHAPE1(2), zero, "count: a counter is a scalar, got shape 2");
+    refused("mean", PARAMETER_BUFFER, SHAPE1(2), uniform, "mean: only a trained one can be drawn");
+    refused("nan", PARAMETER_TRAINED, SHAPE1(2), (struct init){INIT_CONSTANT, NAN}, "nan: expected a finite");
+    fixture_close();
+}
+END_TEST
+
+START_TEST(too_many_elements_in_all_are_refused)
+{
+    struct error error = {0};
+    fixture_open();
+    add("first", PARAMETER_TRAINED, SHAPE2(32768, 32768), zero);
+    add("second", PARAMETER_TRAINED, SHAPE2(32768, 32768), zero);
+    ck_assert_int_eq(params_build(fixture.params, 0, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "second"));
+    fixture_close();
+}
+END_TEST
+
+START_TEST(slabs_are_laid_out_in_order_with_zeros_between)
+{
+    fixture_open();
+    struct parameter *a = add("a", PARAMETER_TRAINED, SHAPE2(3, 3), (struct init){INIT_CONSTANT, 1});
+    struct parameter *mean = add("mean", PARAMETER_BUFFER, SHAPE1(3), (struct init){INIT_CONSTANT, 2});
+    struct parameter *tracked = add("tracked", PARAMETER_COUNTER, SHAPE0(), (struct init){INIT_CONSTANT, 6});
+    struct parameter *b = add("b", PARAMETER_TRAINED, SHAPE0(), (struct init){INIT_CONSTANT, 3});
+    struct parameter *variance =
+        add("variance", PARAMETER_BUFFER, SHAPE1(1), (struct init){INIT_CONSTANT, 4});
+    fixture_build(0);
+    const struct tensor *slab = params_slab(fixture.params), *buffers = params_buffers(fixture.params);
+    ck_assert_uint_eq(a->offset, 0);
+    ck_assert_uint_eq(b->offset, 16);
+    ck_assert_uint_eq(mean->offset, 0);
+    ck_assert_uint_eq(variance->offset, 8);
+    ck_assert_uint_eq(slab->shape.size[0], 24);
+    ck_assert_uint_eq(buffers->shape.size[0], 16);
+    ck_assert_uint_eq((uintptr_t)slab->data % 64, 0);
+    for (size_t i = 0; i < 24; i++)
+        ck_assert(((double *)slab->data)[i] == (i < 9 ? 1 : i == 16 ? 3 : 0));
+    for (size_t i = 0; i < 16; i++)
+        ck_assert(((double *)buffers->data)[i] == (i < 3 ? 2 : i == 8 ? 4 : 0));
+    ck_assert_ptr_eq(b->tensor.data, (double *)slab->data + 16);
+    ck_assert_ptr_eq(variance->tensor.data, (double *)buffers->data + 8);
+    ck_assert_uint_eq(b->tensor.bytes, 8);
+    ck_assert_int_eq(tracked->counter, 6);
+    ck_assert_ptr_null(tracked->tensor.data);
+    ck_assert_uint_eq(gradients_slab(fixture.gradients)->shape.size[0], 24);
+    fixture_close();
+}
+END_TEST
+
+START_TEST(values_are_read_and_written)
+{
+    fixture_open();
+    struct parameter *w = add("w", PARAMETER_TRAINED, SHAPE1(3), zero);
+    struct parameter *counter = add("counter", PARAMETER_COUNTER, SHAPE0(), zero);
+    fixture_build(0);
+    float single[3] = {1, 2.5f, -3}, back[3];
+    CK_OK(params_write(fixture.params, w, DTYPE_F32, single, &fixture.error));
+    CK_OK(params_read(fixture.params, w, DTYPE_F32, back, &fixture.error));
+    ck_assert_mem_eq(single, back, sizeof single);
+    double count = 41, read = 0;
+    CK_OK(params_write(fixture.params, counter, DTYPE_F64, &count, &fixture.error));
+    counter->counter++;
+    CK_OK(params_read(fixture.params, counter, DTYPE_F64, &read, &fixture.error));
+    ck_assert(read == 42);
+    struct error error = {0};
+    ck_assert_int_eq(params_read(fixture.params, counter, DTYPE_F32, back, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "counter"));
+    ck_assert_int_eq(params_write(fixture.params, counter, DTYPE_F32, back, &error), STATUS_INVALID);
+    count = NAN;
+    ck_assert_int_eq(params_write(fixture.params, counter, DTYPE_F64, &count, &error), STATUS_INVALID);
+    ck_assert_int_eq(counter->counter, 42);
+    fixture_close();
+}
+END_TEST
+
+/* ---- draws ---- */
+
+/* Any one element by the header's words; the index counts trained entries alone. */
+START_TEST(draws_are_by_position)
+{
+    const uint64_t seed = 0x123456789abcdefULL;
+    fixture_open();
+    add("buffer", PARAMETER_BUFFER, SHAPE1(2), zero);
+    struct parameter *u = add("u", PARAMETER_TRAINED, SHAPE2(10, 20), (struct init){INIT_UNIFORM, 0.25});
+    add("counter", PARAMETER_COUNTER, SHAPE0(), zero);
+    struct parameter *n = add("n", PARAMETER_TRAINED, SHAPE1(200), (struct init){INIT_NORMAL, 3});
+    fixture_build(seed);
+    for (uint32_t e = 0; e < 200; e += 33) {
+        struct rng_key key = {.seed = seed, .environment = e, .episode = 0};
+        uint32_t words[4];
+        rng_block(&key, RNG_INIT, 0, words);
+        double expected = (double)(float)(0.25 * (2 * (double)rng_uniform_float(words[0]) - 1));
+        ck_assert(((double *)u->tensor.data)[e] == expected);
+        key.episode = 1;
+        rng_block(&key, RNG_INIT, 0, words);
+        expected = 3 * sqrt(-2 * log(1 - rng_uniform_double(words[0], words[1]))) *
+                   cos(2 * acos(-1) * rng_uniform_double(words[2], words[3]));
+        ck_assert_double_eq_tol(((double *)n->tensor.data)[e], expected, 1e-6 * fabs(expected));
+    }
+    fixture_close();
+}
+END_TEST
+
+/* The second half of a model, counted from where it begins, has the values that the whole gives it. */
+START_TEST(a_part_begins_as_the_whole_does)
+{
+    double whole[2][30];
+    const struct init init = {INIT_UNIFORM, 1};
+    for (uint32_t first = 0; first < 3; first += 2) {
+        fixture_open();
+        for (uint32_t i = first; i < 4; i++) {
+            char name[8];
+            snprintf(name, sizeof name, "w%u", i);
+            add(name, PARAMETER_TRAINED, SHAPE1(30), init);
+        }
+        params_count_from(fixture.params, first);
+        fixture_build(9);
+        for (uint32_t i = 2; i < 4; i++) {
+            const double *values = params_at(fixture.params, i - first)->tensor.data;
+            if (first == 0)
+                memcpy(whole[i - 2], values, sizeof whole[0]);
+            else
+                ck_assert_mem_eq(whole[i - 2], values, sizeof whole[0]);
+        }
+        fixture_close();
+    }
+    ck_assert_mem_ne(whole[0], whole[1], sizeof whole[0]);
+}
+END_TEST
+
+/* The first four moments, each within four standard errors of what the distribution has. */
+START_TEST(draws_have_their_distributions_moments)
+{
+    enum { COUNT = 20000 };
+    static const struct {
+        struct init init;
+        double variance, fourth, eighth;
+    } cases[] = {{{INIT_UNIFORM, 2}, 4.0 / 3, 16.0 / 5, 256.0 / 9},
+                 {{INIT_NORMAL, 0.5}, 0.25, 3.0 / 16, 105.0 / 256}};
+    fixture_open();
+    struct parameter *drawn = add("drawn", PARAMETER_TRAINED, SHAPE2(100, COUNT / 100), cases[_i].init);
+    fixture_build(9);
+    double sum = 0, squares = 0, fourths = 0, largest = 0;
+    for (size_t e = 0; e < COUNT; e++) {
+        double value = ((double *)drawn->tensor.data)[e], square = value * value;
+        sum += value;
+        squares += square;
+        fourths += square * square;
+        largest = fmax(largest, fabs(value));
+    }
+    const double variance = cases[_i].variance, fourth = cases[_i].fourth;
+    ck_assert_double_eq_tol(sum / COUNT, 0, 4 * sqrt(variance / COUNT));
+    ck_assert_double_eq_tol(squares / COUNT, variance, 4 * sqrt((fourth - variance * variance) / COUNT));
+    ck_assert_double_eq_tol(fourths / COUNT, fourth, 4 * sqrt((cases[_i].eighth - fourth * fourth) / COUNT));
+    ck_assert_double_gt(largest, cases[_i].init.kind == INIT_UNIFORM ? 1.99 : 1.5);
+    ck_assert_double_le(largest, cases[_i].init.kind == INIT_UNIFORM ? 2 : 3);
+    fixture_close();
+}
+END_TEST
+
+/* ---- gradients ---- */
+
+START_TEST(gradients_know_what_was_written)
+{
+    bool fresh = false;
+    fixture_open();
+    struct parameter *a = add("a", PARAMETER_TRAINED, SHAPE1(2), zero);
+    add("buffer", PARAMETER_BUFFER, SHAPE1(2), zero);
+    struct parameter *b = add("b", PARAMETER_TRAINED, SHAPE1(3), zero);
+    fixture_build(0);
+    gradients_begin(fixture.gradients);
+    struct tensor *part = gradients_take(fixture.gradients, b, &fresh);
+    ck_assert(fresh);
+    ck_assert_uint_eq(part->shape.size[0], 3);
+    ck_assert_ptr_eq(part->data, (double *)gradients_slab(fixture.gradients)->data + 8);
+    CK_OK(backend_upload(fixture.backend, part, DTYPE_F64, (double[]){2, -3, 6}, &fixture.error));
+    ck_assert_ptr_eq(gradients_take(fixture.gradients, b, &fresh), part);
+    ck_assert(!fresh);
+    fixture_expect_gradient(b, (double[]){2, -3, 6});
+    fixture_expect_gradient(a, (double[]){0, 0});
+    double norm = 0;
+    CK_OK(gradients_norm(fixture.gradients, &norm, &fixture.error));
+    ck_assert(norm == 7);
+    CK_OK(gradients_check(fixture.gradients, &fixture.error));
+    ((double *)part->data)[1] = -INFINITY;
+    struct error error = {0};
+    ck_assert_int_eq(gradients_check(fixture.gradients, &error), STATUS_INTERNAL);
+    ck_assert_msg(strstr(error.text, "gradient of b holds a NaN or an infinity") != NULL, "%s", error.text);
+    gradients_begin(fixture.gradients);
+    CK_OK(gradients_check(fixture.gradients, &fixture.error)); // what was there is of an earlier step
+    fixture_expect_gradient(b, (double[]){0, 0, 0});
+    fixture_close();
+}
+END_TEST
+
+/* ---- settling: a backend whose other layout is the elements backwards ---- */
+
+static const char backwards;
+static int relayouts, fail_at;
+
+static void turn_round(double *values, size_t count)
+{
+    for (size_t i = 0; i < count / 2; i++) {
+        double kept = values[i];
+        values[i] = values[count - 1 - i];
+        values[count - 1 - i] = kept;
+    }
+}
+
+static enum status turning_upload(struct backend *backend, struct tensor *to, enum dtype dtype,
+                                  const void *from, struct error *error)
+{
+    enum status status = ref_ops.upload(backend, to, dtype, from, error);
+    if (to->layout == &backwards)
+        turn_round(to->data, shape_elements(&to->shape));
+    return status;
+}
+
+static enum status turning_download(struct backend *backend, const struct tensor *from, enum dtype dtype,
+                                    void *to, struct error *error)
+{
+    enum status status = ref_ops.download(backend, from, dtype, to, error);
+    if (from->layout == &backwards)
+        turn_round(to, shape_elements(&from->shape));
+    return status;
+}
+
+static enum status turn(struct backend *backend, struct arena *arena, struct tensor *tensor,
+                        const void *layout, struct error *error)
+{
+    (void)backend;
+    ck_assert_ptr_eq(layout, &backwards);
+    ck_assert_ptr_null(tensor->layout);
+    ck_assert_ptr_nonnull(arena_take(arena, 100));
+    if (++relayouts == fail_at)
+        return error_set(error, STATUS_NO_MEMORY, "no scratch");
+    turn_round(tensor->data, shape_elements(&tensor->shape));
+    return STATUS_OK;
+}
+
+static struct backend_ops turning;
+
+static void open_turning(void)
+{
+    turning = ref_ops;
+    turning.upload = turning_upload;
+    turning.download = turning_download;
+    turning.relayout = turn;
+    relayouts = 0;
+    fail_at = 0;
+    fixture_open_with(&turning);
+}
+
+START_TEST(settling_takes_gradients_and_moments_along)
+{
+    const struct optimizer_settings settings = {OPTIMIZER_SGD, .sgd = {.lr = 0.5, .momentum = 0.5}};
+    static const double start[] = {1, 2, 3, 4}, gradient[] = {8, 4, 2, 1};
+    double stayed[4] = {0}, turned[4] = {0};
+    for (int settle = 0; settle < 2; settle++) {
+        bool fresh;
+        struct optimizer *optimizer = NULL;
+        open_turning();
+        struct parameter *w = add("w", PARAMETER_TRAINED, SHAPE2(2, 2), zero);
+        struct parameter *other = add("other", PARAMETER_TRAINED, SHAPE1(3), (struct init){INIT_UNIFORM, 1});
+        fixture_build(0);
+        fixture_write(w, start);
+        CK_OK(optimizer_new(&optimizer, &settings, fixture.params, &fixture.error));
+        for (int step = 0; step < 3; step++) {
+            gradients_begin(fixture.gradients);
+            struct tensor *part = gradients_take(fixture.gradients, w, &fresh);
+            CK_OK(backend_upload(fixture.backend, part, DTYPE_F64, gradient, &fixture.error));
+            CK_OK(optimizer_step(optimizer, fixture.gradients, &fixture.error));
+            fixture_expect_gradient(w, gradient);
+            if (settle == 1 && step == 0)
+                w->tensor.wanted = &backwards;
+            CK_OK(params_settle(fixture.params, &fixture.error));
+            fixture_expect_gradient(w, gradient);
+        }
+        ck_assert_int_eq(relayouts, settle == 1 ? 3 : 0); // parameter, gradient, momentum; and once only
+        ck_assert_ptr_eq(w->tensor.layout, settle == 1 ? &backwards : NULL);
+        ck_assert_ptr_null(other->tensor.layout);
+        CK_OK(params_read(fixture.params, w, DTYPE_F64, settle == 1 ? turned : stayed, &fixture.error));
+        if (settle == 1)
+            ck_assert(((double *)w->tensor.data)[0] == turned[3]);
+        optimizer_free(optimizer);
+        fixture_close();
+    }
+    ck_assert_mem_eq(stayed, turned, sizeof stayed);
+    ck_assert(stayed[0] != start[0] && stayed[3] != start[3]);
+}
+END_TEST
+
+START_TEST(settling_that_fails_is_told)
+{
+    struct error error = {0};
+    open_turning();
+    struct parameter *w = add("w", PARAMETER_TRAINED, SHAPE1(4), zero);
+    fixture_build(0);
+    w->tensor.wanted = &backwards;
+    fail_at = _i + 1;
+    ck_assert_int_eq(params_settle(fixture.params, &error), STATUS_NO_MEMORY);
+    ck_assert_str_eq(error.text, "no scratch");
+    fixture_close();
+}
+END_TEST
+
+START_TEST(a_backend_without_other_layouts_never_settles)
+{
+    fixture_open();
+    struct parameter *w = add("w", PARAMETER_TRAINED, SHAPE1(4), zero);
+    fixture_build(0);
+    w->tensor.wanted = &backwards;
+    CK_OK(params_settle(fixture.params, &fixture.error));
+    ck_assert_ptr_null(w->tensor.layout);
+    fixture_close();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("params");
+    TCase *entries = tcase_create("entries");
+    tcase_add_test(entries, entries_are_found_by_name_and_index);
+    tcase_add_test(entries, entries_that_cannot_be_are_refused);
+    tcase_add_test(entries, too_many_elements_in_all_are_refused);
+    tcase_add_test(entries, slabs_are_laid_out_in_order_with_zeros_between);
+    tcase_add_test(entries, values_are_read_and_written);
+    suite_add_tcase(suite, entries);
+    TCase *draws = tcase_create("draws");
+    tcase_add_test(draws, draws_are_by_position);
+    tcase_add_test(draws, a_part_begins_as_the_whole_does);
+    tcase_add_loop_test(draws, draws_have_their_distributions_moments, 0, 2);
+    suite_add_tcase(suite, draws);
+    TCase *beside = tcase_create("gradients");
+    tcase_add_test(beside, gradients_know_what_was_written);
+    suite_add_tcase(suite, beside);
+    TCase *settling = tcase_create("settling");
+    tcase_add_test(settling, settling_takes_gradients_and_moments_along);
+    tcase_add_loop_test(settling, settling_that_fails_is_told, 0, 2);
+    tcase_add_test(settling, a_backend_without_other_layouts_never_settles);
+    suite_add_tcase(suite, settling);
+    return suite_run(suite);
+}

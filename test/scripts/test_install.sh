@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Installs this build below a scratch folder, as a packager does, and looks at what came to lie there.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+
+unset MAKEFLAGS MAKELEVEL
+build=${BUILD:-$here/../../build/release}
+stage=$scratch/stage
+unit=$stage/usr/lib/systemd/system/coalesced@.service
+
+install_it() {
+    make -s -C "$here/../.." install SAN="${SAN:-}" PREFIX=/usr DESTDIR="$stage"
+}
+
+# What must have been installed, a job's and a schema's aside; the GPU's plug-in only where it was built.
+what_belongs() {
+    printf './usr/%s\n' bin/coalesced lib/coalesced/libcoalesced-onednn.so lib/systemd/system/coalesced@.service
+    if [[ -e $build/libcoalesced-cuda.so ]]; then
+        printf './usr/lib/coalesced/libcoalesced-cuda.so\n'
+    fi
+}
+
+only_what_belongs() {
+    diff <(what_belongs | sort) <(cd "$stage" && find . -type f ! -path './usr/share/coalesced/*.json' | sort)
+}
+
+# A program that lies beside the daemon finds the plug-ins as the daemon does: one of the tests loads one.
+loads_a_plugin() {
+    cp "$build/test/test_params_file" "$stage/usr/bin/" &&
+        (cd "$here/../.." && env -u COALESCED_PLUGINS "$stage/usr/bin/test_params_file")
+}
+
+misses_a_plugin() {
+    rm "$stage/usr/lib/coalesced/libcoalesced-onednn.so" && ! loads_a_plugin
+}
+
+the_version() {
+    local version said
+    version=$(sed -n 's/^VERSION := //p' "$here/../../Makefile") && said=$("$stage/usr/bin/coalesced" --version) &&
+        printf '%s\n' "$said" && [[ -n $version && $said == *"$version"* ]]
+}
+
+the_jobs() {
+    diff <(cd "$here/../../config" && sha256sum -- *.json) <(cd "$stage/usr/share/coalesced" && sha256sum -- *)
+}
+
+# The unit starts the program where it will lie at last, not where it was staged.
+the_place() {
+    grep -qx 'ExecStart=/usr/bin/coalesced run /etc/coalesced/%i.json' "$unit" &&
+        ! grep -F -e '@PREFIX@' -e "$stage" "$unit"
+}
+
+# modes MODE FILE: everyone may read it, only root may change it.
+modes() {
+    [[ $(stat -c %a "$2") == "$1" ]]
+}
+
+check "make install" install_it
+check "nothing else is installed" only_what_belongs
+check "the program tells its version" the_version
+check "the job files are the checkout's" the_jobs
+check "the unit names the installed program" the_place
+check "a plug-in's mode" modes 755 "$stage/usr/lib/coalesced/libcoalesced-onednn.so"
+check "the program's mode" modes 755 "$stage/usr/bin/coalesced"
+check "the unit's mode" modes 644 "$unit"
+check "plug-ins are found where they are installed" loads_a_plugin
+check "and nowhere else" misses_a_plugin
+finish

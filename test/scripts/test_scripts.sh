@@ -1,0 +1,473 @@
+#!/usr/bin/env bash
+# Holds the scripts that judge and install against what they must not be fooled by: scripts/check against
+# programs that hide a failure, scripts/deps against machines that lack packages. dpkg-query, apt-get, sudo
+# and scripts/venv are small stand-ins in a folder of their own, so that nothing here touches the machine's
+# packages.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+scripts=$here/../../scripts
+
+# ---- scripts/check ----
+
+# program NAME: a test program of that name whose body comes from stdin.
+program() {
+    mkdir -p "$scratch/programs"
+    { printf '#!/bin/sh\n' && cat; } >"$scratch/programs/$1"
+    chmod +x "$scratch/programs/$1"
+}
+
+# judged EXIT SUM NAME...: scripts/check of the programs must exit so, and close with that sum.
+judged() {
+    local want_code=$1 want_sum=$2 code=0 said
+    shift 2
+    said=$(cd "$scratch/programs" && CHECK_LIMIT_S=${limit_s:-60} CHECK_TALLY='' BUILD=$scratch SAN='' \
+        "$scripts/check" "${@/#/$scratch/programs/}") || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq $want_code && ${said##*$'\n'} == "$want_sum" ]]
+}
+
+program good <<'BODY'
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+BODY
+program two_runners <<'BODY'
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+echo "100%: Checks: 4, Failures: 0, Errors: 0"
+BODY
+program broken <<'BODY'
+echo "60%: Checks: 5, Failures: 1, Errors: 1"
+exit 1
+BODY
+program broken_but_content <<'BODY'
+echo "60%: Checks: 5, Failures: 1, Errors: 1"
+BODY
+program silent <<'BODY'
+exit 0
+BODY
+program empty <<'BODY'
+echo "100%: Checks: 0, Failures: 0, Errors: 0"
+BODY
+program dies_after_summary <<'BODY'
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+kill -ABRT $$
+BODY
+program hangs <<'BODY'
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+exec sleep 600
+BODY
+program skips <<'BODY'
+echo "no device here"
+exit 77
+BODY
+program skips_without_a_word <<'BODY'
+exit 77
+BODY
+program leaves_a_child <<'BODY'
+sleep 5 &
+echo "100%: Checks: 1, Failures: 0, Errors: 0"
+BODY
+
+# Takes the place of its own result, as a full disk would: what scripts/check keeps lies in TMPDIR.
+program leaves_no_result <<'BODY'
+(cd "$TMPDIR"/tmp.* && mkdir 0.new)
+echo "100%: Checks: 3, Failures: 0, Errors: 0"
+BODY
+
+hang() {
+    limit_s=1 judged 1 "3 passed, 1 failed, 0 skipped" hangs
+}
+
+# A check that turned for ever would be ended here.
+result_lost() {
+    local said code=0
+    mkdir "$scratch/kept"
+    said=$(cd "$scratch/programs" && TMPDIR=$scratch/kept BUILD=$scratch SAN='' CHECK_TALLY='' \
+        timeout 30 "$scripts/check" "$scratch/programs/"{leaves_no_result,good}) || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 1 && ${said##*$'\n'} == "3 passed, 1 failed, 0 skipped" ]] &&
+        [[ $said == *"FAILED leaves_no_result: its result was not written to $scratch/kept/"* ]]
+}
+
+tally() {
+    local file=$scratch/tally
+    CHECK_TALLY=$file BUILD=$scratch SAN='' "$scripts/check" "$scratch/programs/"{good,broken,skips}
+    [[ $(cat "$file") == "6 2 1" ]]
+}
+
+check "what passes is summed" judged 0 "3 passed, 0 failed, 0 skipped" good
+check "each summary of a program counts" judged 0 "7 passed, 0 failed, 0 skipped" two_runners
+check "failures and errors count" judged 1 "3 passed, 2 failed, 0 skipped" broken
+check "they count when the program exits 0" judged 1 "3 passed, 2 failed, 0 skipped" broken_but_content
+check "the next program runs all the same" judged 1 "6 passed, 2 failed, 0 skipped" broken good
+check "no summary is a failure" judged 1 "3 passed, 1 failed, 0 skipped" good silent
+check "no check is a failure" judged 1 "3 passed, 1 failed, 0 skipped" good empty
+check "a crash after the summary is a failure" judged 1 "3 passed, 1 failed, 0 skipped" dies_after_summary
+check "a hang ends, and is a failure" hang
+check "a result that cannot be kept is a failure" result_lost
+check "a skip is counted" judged 0 "3 passed, 0 failed, 1 skipped" skips good
+check "skips alone are no success" judged 1 "0 passed, 0 failed, 1 skipped" skips
+check "a skip without a reason is a failure" judged 1 "3 passed, 1 failed, 0 skipped" skips_without_a_word good
+check "a program that is not there is a failure" judged 1 "3 passed, 1 failed, 0 skipped" nowhere good
+check "a child that stays behind holds nothing up" judged 0 "1 passed, 0 failed, 0 skipped" leaves_a_child
+check "the sum is left in a file" tally
+
+# ---- scripts/deps ----
+
+# A machine whose installed packages are the lines of $scratch/installed; apt-get adds to them, and notes how
+# it was called. With no_sudo set, sudo refuses, as it does where a password would be asked for.
+machine() {
+    local installed=("$@")
+    rm -rf "$scratch/machine" "$scratch/installed" "$scratch/apt" "$scratch/venv"
+    mkdir -p "$scratch/machine"
+    printf '%s\n' "${installed[@]}" >"$scratch/installed"
+    touch "$scratch/apt"
+    cat >"$scratch/machine/dpkg-query" <<'TOOL'
+#!/usr/bin/env bash
+for package in "${@:3}"; do
+    if grep -qx "$package" "$MACHINE/installed"; then
+        printf 'installed %s\n' "$package"
+    else
+        printf 'dpkg-query: no packages found matching %s\n' "$package" >&2
+        code=1
+    fi
+done
+exit "${code:-0}"
+TOOL
+    cat >"$scratch/machine/apt-get" <<'TOOL'
+#!/usr/bin/env bash
+printf '%s\n' "$DEBIAN_FRONTEND: $*" >>"$MACHINE/apt"
+for word; do
+    case $word in
+        -* | DPkg*) ;;
+        update) exit "${UPDATE_CODE:-0}" ;;
+        install) [[ -z ${INSTALL_CODE:-} ]] || { echo "E: out of order"; exit "$INSTALL_CODE"; } ;;
+        *) printf '%s\n' "$word" >>"$MACHINE/installed" ;;
+    esac
+done
+TOOL
+    cat >"$scratch/machine/sudo" <<'TOOL'
+#!/usr/bin/env bash
+[[ -z ${NO_SUDO:-} && $1 == -n ]] || exit 1
+shift
+exec "$@"
+TOOL
+    cat >"$scratch/machine/venv" <<'TOOL'
+#!/usr/bin/env bash
+printf '%s\n' "$*" >>"$MACHINE/venv"
+exit "${VENV_CODE:-0}"
+TOOL
+    cp "$scripts/deps" "$scratch/machine/deps"
+    chmod -R a+rwx "$scratch"
+}
+
+# Runs scripts/deps on the machine as a user without privileges, whoever runs the test. It is a copy, because
+# such a user may not be let into the folder of this checkout.
+deps() {
+    local as=()
+    if [[ $EUID -eq 0 ]]; then
+        as=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+    fi
+    MACHINE=$scratch PATH=$scratch/machine:$PATH "${as[@]}" "$scratch/machine/deps" "$@" 2>&1
+}
+
+build=(gcc make libc6-dev libzmq3-dev libcjson-dev libsodium-dev librandom123-dev libdnnl-dev libjpeg62-turbo-dev
+    libpng-dev zlib1g-dev)
+python=(python3 python3-torch python3-torchvision python3-venv)
+
+# says EXIT WORDS GROUP...: deps must exit so, and say something that the pattern WORDS matches.
+says() {
+    local want_code=$1 want=$2 code=0 said
+    shift 2
+    said=$(deps "$@") || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    # shellcheck disable=SC2053 # a pattern on the right is what is wanted
+    [[ $code -eq $want_code && $said == $want ]]
+}
+
+apt_was_not_called() {
+    [[ ! -s $scratch/apt ]]
+}
+
+complete() {
+    machine "${build[@]}" && says 0 "" build && apt_was_not_called
+}
+
+installs_what_is_missing() {
+    machine "${build[@]:2}" && says 0 "*installing: gcc make" build && [[ $(wc -l <"$scratch/apt") -eq 2 ]] &&
+        grep -q '^noninteractive: .*install -y --no-install-recommends gcc make$' "$scratch/apt"
+}
+
+second_call() {
+    machine gcc && says 0 "*installing: *" build && rm "$scratch/apt" && says 0 "" build &&
+        [[ ! -e $scratch/apt ]]
+}
+
+without_rights() {
+    machine "${build[@]:1}" && NO_SUDO=1 says 69 "*missing: gcc"$'\n'"*nothing was installed: *" build &&
+        apt_was_not_called
+}
+
+update_fails() {
+    machine "${build[@]:1}" && UPDATE_CODE=100 says 0 "*installing: gcc*going on*" build
+}
+
+install_fails() {
+    machine "${build[@]:1}" && INSTALL_CODE=100 says 69 "*out of order*could not install: gcc" build
+}
+
+groups_add_up() {
+    machine && says 0 "*installing: check dataset-fashion-mnist gcc gnuplot-nox jq *" test sweep build
+}
+
+text_alone() {
+    machine gcc && says 0 "*installing: bible-kjv bible-kjv-text" bible && ! grep -q libc6-dev "$scratch/apt"
+}
+
+data_alone() {
+    machine gcc && says 0 "*installing: dataset-fashion-mnist" data && ! grep -q libc6-dev "$scratch/apt"
+}
+
+with_pypi() {
+    machine "${python[@]}" && says 0 "" python && apt_was_not_called &&
+        grep -qE '/build/python-venv safetensors==[0-9.]+$' "$scratch/venv"
+}
+
+without_pypi() {
+    machine "${python[@]}" && VENV_CODE=69 says 69 "*installing: gcc *" build python
+}
+
+pypi_only_for_python() {
+    machine "${build[@]}" && says 0 "" build && [[ ! -e $scratch/venv ]]
+}
+
+no_such_group() {
+    machine && says 64 "*no such group: tset (*" test tset && apt_was_not_called
+}
+
+check "a complete machine is left alone" complete
+check "what is missing is installed, without a question" installs_what_is_missing
+check "a second call installs nothing" second_call
+check "without root and sudo the packages are named" without_rights
+check "an update that fails is not the end" update_fails
+check "an installation that fails is told" install_fails
+check "groups add up" groups_add_up
+check "the data is a group of its own" data_alone
+check "so is the text" text_alone
+check "python's group has what Debian lacks too" with_pypi
+check "a failure to get it is the end" without_pypi
+check "the other groups have none of it" pypi_only_for_python
+check "a group that does not exist" no_such_group
+
+# ---- scripts/venv ----
+
+venv_usage() {
+    local code=0
+    "$scripts/venv" "$scratch/venv" 2>&1 || code=$?
+    [[ $code -eq 64 ]]
+}
+
+check "scripts/venv without a package" venv_usage
+
+# ---- scripts/run ----
+
+usage_of_run() {
+    local code=0 said
+    said=$("$scripts/run" 2>&1) || code=$?
+    [[ $code -eq 64 && $said == "usage: scripts/run JOB.json"* ]]
+}
+
+check "scripts/run without a job" usage_of_run
+
+# A checkout in which nothing is to be built, whose scripts/deps and daemon say how they were called.
+checkout() {
+    rm -rf "$scratch/checkout"
+    mkdir -p "$scratch/checkout/scripts" "$scratch/checkout/build/release" "$scratch/checkout/tools"
+    cp "$scripts/run" "$scratch/checkout/scripts/run"
+    cat >"$scratch/checkout/scripts/deps" <<'TOOL'
+#!/bin/sh
+echo "deps $*"
+exit "${DEPS_CODE:-0}"
+TOOL
+    cat >"$scratch/checkout/scripts/data" <<'TOOL'
+#!/bin/sh
+echo "data $*"
+exit "${DATA_CODE:-0}"
+TOOL
+    cat >"$scratch/checkout/build/release/coalesced" <<'TOOL'
+#!/bin/sh
+echo "daemon $*"
+TOOL
+    printf '#!/bin/sh\nexit 0\n' >"$scratch/checkout/tools/make"
+    chmod +x "$scratch/checkout"/{scripts/deps,scripts/data,tools/make,build/release/coalesced}
+}
+
+# runs GROUPS ARGUMENT...: scripts/run of the arguments wants those groups of packages, then becomes the daemon.
+runs() {
+    local want=$1 said
+    shift
+    said=$(PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" "$@")
+    printf '%s\n' "$said"
+    [[ $said == "deps $want"$'\n'"daemon run $*" ]]
+}
+
+without_data() {
+    checkout && runs build "$scripts/../config/cartpole.json" --set /name=x
+}
+
+with_data() {
+    checkout && runs "build data" "$scripts/../config/fashion-mnist.json"
+}
+
+data_from_elsewhere() {
+    checkout && runs build "$scripts/../config/fashion-mnist.json" --set /data/path=/srv/mnist
+}
+
+data_by_command() {
+    checkout && runs "build data" "$scripts/../config/resnet50-ps.json" --set /data/kind=idx \
+        --set /data/path=/srv/mnist --set /data/path=/usr/share/datasets/fashion-mnist
+}
+
+data_in_any_order() {
+    checkout && runs "build data" --set /name=x "$scripts/../config/fashion-mnist.json" --run-dir "$scratch"
+}
+
+job_that_is_not_there() {
+    checkout && runs build "$scratch/nowhere.json"
+}
+
+data_cannot_be_had() {
+    local code=0 said
+    checkout
+    said=$(DEPS_CODE=69 PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" \
+        "$scripts/../config/fashion-mnist.json") || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 69 && $said == "deps build data" ]]
+}
+
+# runs_on_text WORDS ARGUMENT...: scripts/run says WORDS of the text, then hands the checkout's to the daemon.
+runs_on_text() {
+    local words=$1 said file=$scratch/checkout/build/data/kjv.txt
+    shift
+    said=$(cd / && PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" "$@")
+    printf '%s\n' "$said"
+    [[ $said == "deps build"$'\n'"${words}daemon run $* --set /data/path=$file" ]]
+}
+
+text_by_job() {
+    checkout && runs_on_text "data kjv"$'\n' "$scripts/../config/rnn-text.json" --run-dir "$scratch"
+}
+
+text_is_there() {
+    checkout && mkdir "$scratch/checkout/build/data" && touch "$scratch/checkout/build/data/kjv.txt" &&
+        runs_on_text "" "$scripts/../config/rnn-text.json"
+}
+
+text_by_command() {
+    checkout && runs_on_text "data kjv"$'\n' "$scratch/nowhere.json" --set /data/path=/srv/x \
+        --set "/data/path=$scratch/checkout/build/data/kjv.txt" &&
+        runs_on_text "data kjv"$'\n' "$scratch/nowhere.json" \
+            --set '/data={"kind": "text", "path": "build/data/kjv.txt"}'
+}
+
+text_from_elsewhere() {
+    checkout && runs build "$scripts/../config/rnn-text.json" --set /data/path=/srv/build/data/kjv.txt
+}
+
+text_cannot_be_had() {
+    local code=0 said
+    checkout
+    said=$(DATA_CODE=70 PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" "$scripts/../config/rnn-text.json") ||
+        code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 70 && $said == "deps build"$'\n'"data kjv" ]]
+}
+
+check "scripts/run installs no data that the job does not name" without_data
+check "scripts/run installs the package whose folder the job names" with_data
+check "not if the command line names another folder" data_from_elsewhere
+check "the command line can name it too" data_by_command
+check "the job need not come first" data_in_any_order
+check "a job that is not there is the daemon's to tell" job_that_is_not_there
+check "data that cannot be had is the end" data_cannot_be_had
+check "scripts/run writes the text that the job names, and says where it lies" text_by_job
+check "the text is written once" text_is_there
+check "the command line can name it too" text_by_command
+check "not if the command line names another text" text_from_elsewhere
+check "a text that cannot be had is the end" text_cannot_be_had
+
+# ---- scripts/data ----
+
+# data ARGUMENT...: scripts/data in a checkout whose `bible` prints BIBLE_VERSES lines and exits with BIBLE_CODE.
+data() {
+    local code=0 said
+    checkout
+    cp "$scripts/data" "$scratch/checkout/scripts/data"
+    cat >"$scratch/checkout/tools/bible" <<'TOOL'
+#!/bin/sh
+seq "${BIBLE_VERSES:-31102}" | sed 's/.*/1Ki1:& Now  king David: was 1:1/'
+exit "${BIBLE_CODE:-0}"
+TOOL
+    chmod +x "$scratch/checkout/tools/bible"
+    said=$(PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/data" "$@" 2>&1) || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    return "$code"
+}
+
+data_code() {
+    local want=$1 code=0
+    shift
+    data "$@" || code=$?
+    [[ $code -eq $want ]]
+}
+
+data_kjv() {
+    local file=$scratch/checkout/build/data/kjv.txt
+    data_code 0 kjv && [[ $(sort -u "$file") == 'Now  king David: was 1:1' && $(wc -l <"$file") -eq 31102 ]] &&
+        [[ $(ls "$scratch/checkout/build/data") == kjv.txt && $(stat -c %a "$file") == 644 ]]
+}
+
+data_elsewhere() {
+    data_code 0 kjv "$scratch/some/where.txt" && [[ $(wc -l <"$scratch/some/where.txt") -eq 31102 ]]
+}
+
+data_incomplete() {
+    BIBLE_VERSES=31101 data_code 70 kjv && [[ -z $(ls "$scratch/checkout/build/data") ]] &&
+        BIBLE_CODE=1 data_code 70 kjv && [[ -z $(ls "$scratch/checkout/build/data") ]]
+}
+
+data_no_place() {
+    data_code 73 kjv /dev/null/kjv.txt && mkdir "$scratch/folder" && data_code 73 kjv "$scratch/folder" &&
+        [[ -z $(ls "$scratch/folder") ]]
+}
+
+data_without_package() {
+    DEPS_CODE=69 data_code 69 kjv && [[ ! -e $scratch/checkout/build/data ]]
+}
+
+data_usage() {
+    data_code 64 && data_code 64 koran && data_code 64 kjv a b
+}
+
+check "scripts/data writes the verses without their references" data_kjv
+check "to a file of the caller's choice" data_elsewhere
+check "an incomplete text leaves no file" data_incomplete
+check "a place that cannot be written" data_no_place
+check "a package that cannot be had" data_without_package
+check "scripts/data's usage" data_usage
+
+# ---- scripts/gpu-check ----
+
+# A machine whose nvidia-smi finds no driver: one line, and nothing is built.
+no_gpu() {
+    local code=0 said
+    mkdir -p "$scratch/no-gpu" && printf '#!/bin/sh\necho "it found no driver"\nexit 9\n' >"$scratch/no-gpu/nvidia-smi" &&
+        chmod +x "$scratch/no-gpu/nvidia-smi"
+    said=$(PATH=$scratch/no-gpu:$PATH "$scripts/gpu-check" 2>&1) || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 77 && $said == 'scripts/gpu-check: no GPU here: nvidia-smi says "it found no driver"' ]]
+}
+check "gpu-check without a GPU says so" no_gpu
+
+finish

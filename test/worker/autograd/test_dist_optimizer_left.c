@@ -1,0 +1,348 @@
+/* What a step does not wait for: participants that have gone in one way or another, and contexts that are
+ * over, or see the values that they have seen before. */
+#include "test/worker/autograd/optimizer_stage.h"
+#include "test/workplace.h"
+
+enum { TAG = 9, FAR = 2, OWNERS = 2 };
+
+static const unsigned servers[OWNERS] = {0, 1};
+static struct model model;
+static struct dist_optimizer *optimizer; /* the model's worker's */
+static struct rref *locals[OWNERS];      /* its own references to its owners' parts, in their order */
+
+static void make_optimizer(bool async, const uint16_t *participants, uint32_t count)
+{
+    const struct dist_optimizer_config config = {.settings = {OPTIMIZER_SGD, .sgd = {.lr = 1}},
+                                                 .async = async,
+                                                 .participants = participants,
+                                                 .participant_count = count};
+    STAGE_OK(dist_optimizer_new(&optimizer, dist_of(&model), &config, model.parameters, model.parameter_count,
+                                &stage.error));
+}
+
+/* References of `worker` to the local optimizers, in the order of the owners' numbers. */
+static void share_with(unsigned worker, struct rref *out[OWNERS])
+{
+    struct side *side = &stage.sides[worker];
+    const uint32_t first = side->taken_count;
+    STAGE_OK(dist_optimizer_share(optimizer, (uint16_t)worker, TAG, &stage.error));
+    const uint32_t count = side->taken_count - first;
+    ck_assert_uint_eq(count, model.count);
+    for (uint32_t i = 0; i < count; i++)
+        out[count == 1 ? 0 : rref_owner(side->taken[first + i])] = side->taken[first + i];
+}
+
+static struct future *ask_for_step(struct rref *local, const struct dist_context *context)
+{
+    struct future *future;
+    const uint64_t words[STEP_WORDS] = {word_of_double(0.5)};
+    struct rpc_message message = {.context = dist_context_id(context)};
+    message_add(&message, WIRE_U64, words, STEP_WORDS);
+    STAGE_OK(rref_call(local, LOCAL_STEP, &message, MONOTIME_NEVER, &future, &stage.error));
+    return future;
+}
+
+/* Turns until that many requests wait on the owner. */
+static void await_waiting(unsigned owner, uint32_t count)
+{
+    UNTIL(stage.sides[owner].owner->locals->waiting == count, stage_turns(1));
+}
+
+static void expect_gone(struct future *future, enum status why, const char *words)
+{
+    cluster_expect_failure(&stage.cluster, future, why, words);
+}
+
+static void close_all(void)
+{
+    dist_optimizer_free(optimizer);
+    model_release(&model);
+    stage_close_empty();
+}
+
+/* ---- participants ---- */
+
+/* The owner is a client, of which the other client has known nothing: nobody but the servers is told of its
+ * end. */
+static void die_unheard(bool before)
+{
+    static const uint16_t participants[] = {FAR, OTHER_TRAINER};
+    stage_open();
+    model_make(&model, FAR, (unsigned[]){TRAINER}, 1, 0);
+    if (before)
+        stage_kill_telling(OTHER_TRAINER, SERVERS);
+    make_optimizer(false, participants, 2);
+    share_with(FAR, locals);
+    struct dist_context *context = model_backward(&model, 1, 1);
+    struct future *future = ask_for_step(locals[0], context);
+    if (!before) {
+        await_waiting(TRAINER, 1);
+        stage_kill_telling(OTHER_TRAINER, SERVERS);
+    }
+    expect_gone(future, STATUS_PEER_DIED, "worker 4");
+    expect_gone(ask_for_step(locals[0], context), STATUS_PEER_DIED,
+                "worker 4, which takes part in every step, is gone");
+    end_context(context);
+    rref_release(locals[0]);
+    close_all();
+}
+
+START_TEST(an_owner_hears_of_the_end_of_one_that_has_never_spoken_to_it)
+{
+    die_unheard(false);
+}
+END_TEST
+
+START_TEST(and_of_one_that_had_ended_before)
+{
+    die_unheard(true);
+}
+END_TEST
+
+/* One participant's request has reached one owner alone. */
+START_TEST(who_gives_its_optimizer_up_is_waited_for_no_more)
+{
+    static const uint16_t participants[] = {FAR, TRAINER};
+    struct rref *others[OWNERS] = {NULL};
+    struct dist_optimizer *joined;
+    struct future *futures[OWNERS], *lone;
+    struct model shared;
+    stage_open();
+    model_make(&model, FAR, servers, OWNERS, 0);
+    model_share(&shared, &model, TRAINER);
+    make_optimizer(false, participants, 2);
+    share_with(FAR, locals);
+    share_with(TRAINER, others);
+    STAGE_OK(dist_optimizer_join(&joined, dist_of(&shared), others, OWNERS, &stage.error));
+    struct dist_context *context = model_backward(&model, 1, OWNERS),
+                        *other = model_backward(&shared, 2, OWNERS);
+    lone = ask_for_step(others[1], other);
+    for (unsigned o = 0; o < OWNERS; o++)
+        futures[o] = ask_for_step(locals[o], context);
+    ck_assert_int_eq(cluster_await(&stage.cluster, lone), STATUS_OK);
+    ck_assert_int_eq(cluster_await(&stage.cluster, futures[1]), STATUS_OK);
+    await_waiting(0, 1);
+    for (unsigned o = 0; o < OWNERS; o++)
+        rref_release(others[o]); // as long as it has one more nothing is given up
+    STAGE_OK(dist_optimizer_steps_set(joined, 1, &stage.error));
+    ck_assert(!future_done(futures[0]));
+    dist_optimizer_free(joined);
+    expect_gone(futures[0], STATUS_SHUTDOWN, "worker 3 left in the middle of a round");
+    expect_gone(ask_for_step(locals[0], context), STATUS_SHUTDOWN,
+                "worker 3, which takes part in every step, is gone");
+    end_context(other);
+    end_context(context);
+    future_release(lone);
+    future_release(futures[1]);
+    for (unsigned o = 0; o < OWNERS; o++)
+        rref_release(locals[o]);
+    model_release(&shared);
+    close_all();
+}
+END_TEST
+
+START_TEST(an_owner_that_gives_its_own_up_is_waited_for_no_more)
+{
+    static const uint16_t participants[] = {0, TRAINER};
+    struct rref *own[OWNERS] = {NULL};
+    stage_open();
+    model_make(&model, TRAINER, servers, 1, 0);
+    make_optimizer(false, participants, 2);
+    share_with(TRAINER, locals);
+    share_with(0, own);
+    struct dist_context *context = model_backward(&model, 1, 1);
+    struct future *future = ask_for_step(locals[0], context);
+    await_waiting(0, 1);
+    rref_release(own[0]);
+    expect_gone(future, STATUS_SHUTDOWN, "worker 0 left in the middle of a round");
+    end_context(context);
+    rref_release(locals[0]);
+    close_all();
+}
+END_TEST
+
+/* ---- contexts ---- */
+
+static const uint16_t alone[] = {TRAINER};
+
+static uint32_t contexts_of_owner(void)
+{
+    struct dist_counts counts;
+    dist_counts(stage.sides[0].dist, &counts);
+    return counts.contexts;
+}
+
+/* The trainer has a part on worker 0 with an optimizer; a context of its has called that by way of a part on
+ * worker 1, and is over, which worker 1 has not read yet. */
+static void leave_one_behind(struct model *by_way, bool async)
+{
+    struct side *side = &stage.sides[TRAINER];
+    struct dist_context *context;
+    const float x[ROWS * WIDTH] = {1};
+    struct future *shared;
+    stage_open();
+    model_make(&model, TRAINER, servers, 1, async ? 2 : 0);
+    make_optimizer(async, alone, 1);
+    model_make(by_way, TRAINER, &servers[1], 1, 0);
+    STAGE_OK(rref_share(model.parts[0], 1, 1, &shared, &stage.error));
+    ck_assert_int_eq(cluster_await(&stage.cluster, shared), STATUS_OK);
+    future_release(shared);
+    STAGE_OK(dist_context_new(&context, side->dist, TAPE_TRAIN, side->tape, NULL, &stage.error));
+    struct variable *h = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", x);
+    dist_call(context, by_way->parts[0], PART_PASS, NULL, 0, &h, 1, &h, 1);
+    STAGE_OK(tape_status(side->tape, &stage.error));
+    stage.stalled = 1u << 1;
+    dist_context_free(context);
+    ck_assert_uint_eq(contexts_of_owner(), 1);
+}
+
+static void close_behind(struct model *by_way)
+{
+    stage.stalled = 0;
+    rref_release(stage.sides[1].taken[0]);
+    model_release(by_way);
+    close_all();
+}
+
+START_TEST(a_step_finds_no_reader_in_a_context_that_its_root_has_ended)
+{
+    struct model by_way;
+    struct dist_step step = {.lr = 0.5};
+    leave_one_behind(&by_way, false);
+    struct dist_context *context = model_backward(&model, 1, 1);
+    ck_assert_uint_eq(contexts_of_owner(), 2);
+    STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
+    ck_assert_uint_eq(contexts_of_owner(), 1);
+    end_context(context);
+    close_behind(&by_way);
+}
+END_TEST
+
+START_TEST(nor_does_who_sets_a_parameter)
+{
+    struct model by_way;
+    float values[PART_VALUES];
+    leave_one_behind(&by_way, false);
+    model_read(&model, values);
+    STAGE_OK(dist_parameter_set(dist_of(&model), model.parameters[0], values, elements_of(0), &stage.error));
+    ck_assert_uint_eq(contexts_of_owner(), 0);
+    close_behind(&by_way);
+}
+END_TEST
+
+/* What is over holds the first version, what has still to walk the second; there are two. */
+START_TEST(nor_does_it_hold_a_version)
+{
+    struct model by_way;
+    struct dist_context *context;
+    float values[PART_VALUES];
+    leave_one_behind(&by_way, true);
+    model_read(&model, values);
+    STAGE_OK(dist_parameter_set(dist_of(&model), model.parameters[0], values, elements_of(0), &stage.error));
+    struct variable *loss = model_forward(&model, &context, 1, 1);
+    STAGE_OK(dist_parameter_set(dist_of(&model), model.parameters[0], values, elements_of(0), &stage.error));
+    STAGE_OK(dist_backward(context, loss, &stage.error));
+    end_context(context);
+    close_behind(&by_way);
+}
+END_TEST
+
+/* An earlier context of the same root that has still to walk is a reader like any other. */
+START_TEST(an_earlier_context_that_is_open_is_still_a_reader)
+{
+    struct side *side = &stage.sides[TRAINER];
+    struct dist_step step = {.lr = 0.5};
+    struct dist_context *earlier;
+    struct tape *tape, *other_tape;
+    stage_open();
+    model_make(&model, TRAINER, servers, 1, 0);
+    make_optimizer(false, alone, 1);
+    struct variable *loss = model_forward(&model, &earlier, 1, 1);
+    const struct arena_source source = dist_arena_source(side->dist);
+    STAGE_OK(tape_new_in(&other_tape, stage.backend, &source, &stage.error));
+    tape = side->tape;
+    side->tape = other_tape;
+    struct dist_context *context = model_backward(&model, 2, 1);
+    STAGE_FAILS(dist_optimizer_step(optimizer, context, &step, &stage.error), STATUS_BUSY,
+                "1 contexts have still to walk");
+    STAGE_OK(dist_backward(earlier, loss, &stage.error));
+    STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
+    end_context(context);
+    end_context(earlier);
+    side->tape = tape;
+    tape_free(other_tape);
+    close_all();
+}
+END_TEST
+
+/* The first value of what the trainer's part makes of `values`. */
+static float call_alone(const struct model *shared, const float values[ROWS * WIDTH])
+{
+    struct side *side = &stage.sides[TRAINER];
+    struct dist_context *context;
+    struct variable *out;
+    STAGE_OK(dist_context_new(&context, side->dist, TAPE_INFER, side->tape, NULL, &stage.error));
+    struct variable *x = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", values);
+    dist_call(context, shared->parts[0], PART_MAP, NULL, 0, &x, 1, &out, 1);
+    STAGE_OK(tape_status(side->tape, &stage.error));
+    const float value = ((const float *)variable_tensor(out)->data)[0];
+    dist_context_free(context);
+    return value;
+}
+
+/* Calls around others' steps: the context stays with the version that its first one has read, and takes one
+ * slot, however many steps are taken meanwhile. */
+START_TEST(a_context_sees_one_version)
+{
+    enum { CALLS = 5, ELEMENTS = ROWS * WIDTH };
+    static const uint16_t participants[] = {FAR, TRAINER};
+    struct side *side = &stage.sides[TRAINER];
+    struct dist_step step = {.lr = 0.5};
+    struct dist_context *context;
+    struct variable *out[CALLS], *sum = NULL;
+    struct model other;
+    const float values[ELEMENTS] = {1, 2, 3};
+    stage_open();
+    model_make(&model, FAR, servers, 1, 3);
+    model_share(&other, &model, TRAINER);
+    make_optimizer(true, participants, 2);
+    const float first = call_alone(&other, values);
+    STAGE_OK(dist_context_new(&context, side->dist, TAPE_TRAIN, side->tape, NULL, &stage.error));
+    side->context = context;
+    struct variable *x = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", values);
+    for (unsigned i = 0; i < CALLS; i++) {
+        dist_call(context, other.parts[0], PART_MAP, NULL, 0, &x, 1, &out[i], 1);
+        STAGE_OK(tape_status(side->tape, &stage.error));
+        expect_equal(variable_tensor(out[i])->data, &first, 1, "a later call");
+        sum = i == 0 ? out[i] : tape_add(side->tape, sum, out[i], false);
+        struct dist_context *stepping = model_backward(&model, i, 1);
+        STAGE_OK(dist_optimizer_step(optimizer, stepping, &step, &stage.error));
+        end_context(stepping);
+    }
+    struct variable *loss =
+        tape_mse(side->tape, sum, tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "target", values));
+    STAGE_OK(dist_backward(context, loss, &stage.error));
+    end_context(context);
+    ck_assert_float_ne(call_alone(&other, values), first); // the newest
+    model_release(&other);
+    close_all();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("dist_optimizer_left");
+    TCase *left = tcase_create("left");
+    tcase_set_timeout(left, 60);
+    tcase_add_test(left, an_owner_hears_of_the_end_of_one_that_has_never_spoken_to_it);
+    tcase_add_test(left, and_of_one_that_had_ended_before);
+    tcase_add_test(left, who_gives_its_optimizer_up_is_waited_for_no_more);
+    tcase_add_test(left, an_owner_that_gives_its_own_up_is_waited_for_no_more);
+    tcase_add_test(left, a_step_finds_no_reader_in_a_context_that_its_root_has_ended);
+    tcase_add_test(left, nor_does_who_sets_a_parameter);
+    tcase_add_test(left, nor_does_it_hold_a_version);
+    tcase_add_test(left, an_earlier_context_that_is_open_is_still_a_reader);
+    tcase_add_test(left, a_context_sees_one_version);
+    suite_add_tcase(suite, left);
+    return suite_run(suite);
+}

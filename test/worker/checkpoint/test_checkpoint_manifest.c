@@ -1,0 +1,296 @@
+/* The manifest of a checkpoint: what is written is read, and whatever else stands there is refused with its
+ * place. */
+#include "test/workplace.h"
+#include "worker/checkpoint/checkpoint_internal.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct manifest manifest_sound(void)
+{
+    struct manifest manifest = {.counters = {.update = 120, .trainers = 2, .steps = {120, 119}, .late = 3},
+                                .entries = 9,
+                                .elements = 9500,
+                                .momentum = true};
+    manifest.counters.epoch_loss = 0.25;
+    for (int i = 0; i < CHECKPOINT_FILES; i++) {
+        manifest.files[i].bytes = 1000 + (uint64_t)i;
+        memset(manifest.files[i].sha256, 0xA0 + i, sizeof manifest.files[i].sha256);
+    }
+    return manifest;
+}
+
+/* One of a model-parallel job. */
+static struct manifest manifest_extra(void)
+{
+    struct manifest manifest = manifest_sound();
+    manifest.extra = true;
+    manifest.counters.line_loss = 0.5;
+    manifest.counters.lr = 20;
+    manifest.counters.best_loss = 4.75;
+    manifest.files[CHECKPOINT_VOCABULARY].bytes = 2000;
+    memset(manifest.files[CHECKPOINT_VOCABULARY].sha256, 0xB0, crypto_hash_sha256_BYTES);
+    manifest.files[CHECKPOINT_STATE].bytes = 2001;
+    memset(manifest.files[CHECKPOINT_STATE].sha256, 0xB1, crypto_hash_sha256_BYTES);
+    manifest.text.tokens = 240;
+    memset(manifest.text.sha256, 0xC0, sizeof manifest.text.sha256);
+    return manifest;
+}
+
+static void refuse_text(const char *text, size_t length, const char *words)
+{
+    struct manifest manifest;
+    struct error error = {0};
+    enum status status = manifest_parse(&manifest, "m.json", text, length, &error);
+    ck_assert_msg(status == STATUS_CORRUPT && error.status == STATUS_CORRUPT,
+                  "%s\nexpected corrupt, got %s: %s", text, status_name(status), error.text);
+    ck_assert_msg(strncmp(error.text, "m.json:", 7) == 0 && strstr(error.text, words) != NULL,
+                  "\"%s\" does not say \"%s\"", error.text, words);
+}
+
+START_TEST(what_is_written_is_read)
+{
+    struct manifest manifest = manifest_sound(), again;
+    struct error error = {0};
+    size_t bytes;
+    char *text = manifest_format(&manifest, &bytes);
+    ck_assert_msg(manifest_parse(&again, "m.json", text, bytes, &error) == STATUS_OK, "%s", error.text);
+    ck_assert(again.counters.update == 120 && again.counters.trainers == 2 && again.counters.late == 3);
+    ck_assert_mem_eq(again.counters.steps, manifest.counters.steps, sizeof again.counters.steps);
+    ck_assert_double_eq(again.counters.epoch_loss, 0.25);
+    ck_assert_mem_eq(again.files, manifest.files, sizeof again.files);
+    ck_assert(again.entries == 9 && again.elements == 9500 && again.momentum);
+    free(text);
+}
+END_TEST
+
+static void expect_read_extra(const struct manifest *manifest)
+{
+    const struct checkpoint_counters *counters = &manifest->counters;
+    struct manifest again;
+    struct error error = {0};
+    size_t bytes;
+    char *text = manifest_format(manifest, &bytes);
+    ck_assert_msg(manifest_parse(&again, "m.json", text, bytes, &error) == STATUS_OK, "%s", error.text);
+    ck_assert(again.extra);
+    ck_assert_mem_eq(&again.counters.line_loss, &counters->line_loss, sizeof(double));
+    ck_assert_mem_eq(&again.counters.lr, &counters->lr, sizeof(double));
+    ck_assert_mem_eq(&again.counters.best_loss, &counters->best_loss, sizeof(double));
+    ck_assert_mem_eq(again.files, manifest->files, sizeof again.files);
+    ck_assert_uint_eq(again.text.tokens, manifest->text.tokens);
+    ck_assert_mem_eq(again.text.sha256, manifest->text.sha256, sizeof again.text.sha256);
+    ck_assert_int_eq(strstr(text, "\"text\"") != NULL, manifest->text.tokens > 0);
+    ck_assert_int_eq(strstr(text, "vocabulary.txt") != NULL, manifest_has(manifest, CHECKPOINT_VOCABULARY));
+    ck_assert_int_eq(strstr(text, "state.safetensors") != NULL, manifest_has(manifest, CHECKPOINT_STATE));
+    free(text);
+}
+
+START_TEST(what_is_written_of_a_model_parallel_job_is_read)
+{
+    struct manifest manifest = manifest_extra();
+    expect_read_extra(&manifest);
+    manifest.counters.best_loss = INFINITY;
+    manifest.counters.line_loss = -0.0;
+    manifest.counters.lr = 5e-324;
+    memset(&manifest.files[CHECKPOINT_VOCABULARY], 0, sizeof manifest.files[0]);
+    expect_read_extra(&manifest);
+    memset(&manifest.files[CHECKPOINT_STATE], 0, sizeof manifest.files[0]);
+    expect_read_extra(&manifest);
+    manifest.text = (struct checkpoint_text){0}; /* as older ones are */
+    expect_read_extra(&manifest);
+}
+END_TEST
+
+/* What stands in a sound manifest, what is put there instead, and what is said of it. */
+static const struct {
+    const char *from, *to, *words;
+} changes[] = {
+    /* not JSON, or more than one reading of it */
+    {"{\n  \"format\"", "\xEF\xBB\xBF{\n  \"format\"", "m.json:1:1: "},
+    {"120,", "0120,", "m.json:3:13: "},
+    {"0.25", "1e999", "too large"},
+    {"0.25", "NaN", "m.json:6:17: "},
+    {"\n}\n", "\n", "m.json:"},
+    {"\n}\n", "\n} x\n", "m.json:"},
+    {"\"late\": 3", "\"late\": 3, \"late\": 3", "/late: duplicate key; it stands already at 5:3"},
+    {"\"late\": 3", "\"late\": 3, \"l\\u0061te\": 3", "/late: duplicate key"},
+    {"\"bytes\": 1000", "\"bytes\": 1000, \"bytes\": 1000",
+     "/files/model.safetensors/bytes: duplicate key; it stands already at 11:27"},
+    {"\"late\"", "\"lat\xC3\"", "m.json:5:"},
+    /* keys */
+    {"\"late\": 3", "\"Late\": 3", "m.json:5:11: /Late: unknown key"},
+    {"  \"late\": 3,\n", "", "m.json:1:1: the key \"late\" is missing"},
+    {"\"late\": 3", "\"late\": 3, \"time\": 1", "/time: unknown key"},
+    {"\"bytes\": 1001, ", "", "/files/optimizer.safetensors: the key \"bytes\" is missing"},
+    {"\"optimizer.safetensors\"", "\"../../secret\"", "unknown key"},
+    /* values */
+    {"\"format\": 1", "\"format\": 2", "/format: expected an integer in 1..1, got 2"},
+    {"120,", "\"120\",", "/update: expected an integer in 0..18446744073709551615, got \"120\""},
+    {"120,", "120.0,", "/update: expected an integer in 0..18446744073709551615, got 120.0"},
+    {"120,", "12e1,", "/update: expected an integer"},
+    {"120,", "-1,", "/update: expected an integer"},
+    {"120,", "18446744073709551616,", "/update: expected an integer"},
+    {"120,", "99999999999999999999999,", "/update: expected an integer"},
+    {"120,", "null,", "/update: expected an integer"},
+    {"[120, 119]", "120", "/steps: expected an array, got 120"},
+    {"[120, 119]", "[]", "/steps: expected the steps of at least one trainer, got an empty array"},
+    {"[120, 119]", "[120, 1.5]", "m.json:4:18: /steps/1: expected an integer"},
+    {"[120, 119]", "[120, [119]]", "/steps/1: expected an integer in 0..18446744073709551615, got an array"},
+    {"0.25", "\"0.25\"", "/epoch_loss: expected a number, got \"0.25\""},
+    {"9,\n", "4294967296,\n", "/entries: expected an integer in 0..4294967295, got 4294967296"},
+    {"true", "1", "/momentum: expected true or false, got 1"},
+    {"\"bytes\": 1000", "\"bytes\": 9223372036854775808",
+     "/files/model.safetensors/bytes: expected an integer"},
+    {"\"sha256\": \"a0", "\"sha256\": \"A0",
+     "/files/model.safetensors/sha256: expected 64 digits of 0-9 and a-f"},
+    {"\"sha256\": \"a0", "\"sha256\": \"", "/files/model.safetensors/sha256: expected 64 digits"},
+    {"\"sha256\": \"a1", "\"sha256\": \"a1a1", "/files/optimizer.safetensors/sha256: expected 64 digits"},
+    /* sound, but not what was written */
+    {"\"late\": 3", "\"late\": 4", "/sha256: not the sum of what stands here"},
+    {"0.25", "0.25000000000000006", "/sha256: not the sum of what stands here"},
+    {"120,", "121,", "/sha256: not the sum of what stands here"},
+    {"119]", "119, 0]", "/sha256: not the sum of what stands here"},
+    {"true", "false", "/sha256: not the sum of what stands here"},
+    {"\"sha256\": \"a0", "\"sha256\": \"a1", "/sha256: not the sum of what stands here"},
+};
+
+/* The same of a model-parallel job's. */
+static const struct {
+    const char *from, *to, *words;
+} extra_changes[] = {
+    {"  \"lr\": 20,\n", "", "m.json:1:1: the key \"lr\" is missing"},
+    {"  \"line_loss\": 0.5,\n", "", "m.json:1:1: the key \"line_loss\" is missing"},
+    {"  \"best_loss\": 4.75,\n", "", "m.json:1:1: the key \"best_loss\" is missing"},
+    {"  \"late\": 3,\n", "", "m.json:1:1: the key \"late\" is missing"},
+    {"0.5,", "null,", "/line_loss: expected a number, got null"},
+    {"\"lr\": 20", "\"lr\": \"20\"", "/lr: expected a number, got \"20\""},
+    {"4.75", "false", "/best_loss: expected null or a number, got false"},
+    {"4.75", "null", "/sha256: not the sum of what stands here"},
+    {"\"tokens\": 240", "\"tokens\": 0", "/text/tokens: expected an integer in 1.."},
+    {"\"tokens\": 240, ", "", "/text: the key \"tokens\" is missing"},
+    {"\"tokens\": 240", "\"tokens\": 241", "/sha256: not the sum of what stands here"},
+    {"\"sha256\": \"c0", "\"sha256\": \"C0", "/text/sha256: expected 64 digits of 0-9 and a-f"},
+    {"\"bytes\": 2000", "\"bytes\": 0", "/files/vocabulary.txt/bytes: expected an integer in 1.."},
+    {"\"vocabulary.txt\"", "\"vocabulary\"", "/files/vocabulary: unknown key"},
+    {"\"state.safetensors\"", "\"model.safetensors\"", "duplicate key"},
+    {"  \"line_loss\": 0.5,\n  \"lr\": 20,\n  \"best_loss\": 4.75,\n", "",
+     "m.json:1:1: the key \"line_loss\" is missing"},
+    {"\"sha256\": \"b1", "\"sha256\": \"b2", "/sha256: not the sum of what stands here"},
+};
+
+static char *change(const char *text, const char *from, const char *to)
+{
+    const char *at = strstr(text, from);
+    char *changed = NULL;
+    ck_assert_msg(at != NULL, "\"%s\" is not in the manifest", from);
+    ck_assert_int_ge(asprintf(&changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)), 0);
+    return changed;
+}
+
+START_TEST(anything_else_is_refused_with_its_place)
+{
+    const struct manifest manifest = manifest_sound();
+    size_t bytes;
+    char *text = manifest_format(&manifest, &bytes);
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        char *changed = change(text, changes[i].from, changes[i].to);
+        refuse_text(changed, strlen(changed), changes[i].words);
+        free(changed);
+    }
+    refuse_text("", 0, "m.json:1:1: ");
+    refuse_text("[]", 2, "expected an object, got an empty array");
+    refuse_text("{}\0", 3, "m.json:1:3: ");
+    free(text);
+}
+END_TEST
+
+START_TEST(anything_else_of_a_model_parallel_job_is_refused)
+{
+    const struct manifest manifest = manifest_extra();
+    size_t bytes;
+    char *text = manifest_format(&manifest, &bytes);
+    for (size_t i = 0; i < sizeof extra_changes / sizeof extra_changes[0]; i++) {
+        char *changed = change(text, extra_changes[i].from, extra_changes[i].to);
+        refuse_text(changed, strlen(changed), extra_changes[i].words);
+        free(changed);
+    }
+    free(text);
+}
+END_TEST
+
+/* White space and the order of keys carry nothing. */
+START_TEST(another_form_of_the_same_is_read)
+{
+    const struct manifest manifest = manifest_sound();
+    struct manifest again;
+    struct error error = {0};
+    size_t bytes;
+    char *text = manifest_format(&manifest, &bytes);
+    char *without = change(text, "  \"late\": 3,\n", "");
+    char *moved = change(without, "\n}\n", ",\t\"late\"  :3 \r\n}");
+    ck_assert_msg(manifest_parse(&again, "m.json", moved, strlen(moved), &error) == STATUS_OK, "%s",
+                  error.text);
+    ck_assert_uint_eq(again.counters.late, 3);
+    free(text);
+    free(without);
+    free(moved);
+}
+END_TEST
+
+START_TEST(no_changed_bit_and_no_cut_passes)
+{
+    const struct manifest manifest = _i == 0 ? manifest_sound() : manifest_extra();
+    size_t bytes;
+    char *text = manifest_format(&manifest, &bytes);
+    for (size_t at = 0; at < bytes; at++)
+        for (unsigned bit = 0; bit < 8; bit++) {
+            text[at] ^= (char)(1u << bit);
+            refuse_text(text, bytes, "");
+            text[at] ^= (char)(1u << bit);
+        }
+    for (size_t length = 0; length + 2 < bytes; length++)
+        refuse_text(text, length, "");
+    free(text);
+}
+END_TEST
+
+START_TEST(its_size_is_bounded)
+{
+    static char text[MANIFEST_BYTES_MAX + 1];
+    struct manifest manifest;
+    struct error error = {0};
+    memset(text, ' ', sizeof text);
+    ck_assert_int_eq(manifest_parse(&manifest, "m.json", text, sizeof text, &error), STATUS_CORRUPT);
+    ck_assert_str_eq(error.text, "m.json: expected at most 65536 bytes, got 65537");
+    struct manifest full = manifest_sound();
+    full.counters.trainers = JOB_TRAINERS_MAX;
+    full.counters.epoch_loss = -DBL_MAX;
+    memset(full.counters.steps, 0xFF, sizeof full.counters.steps);
+    size_t bytes;
+    char *largest = manifest_format(&full, &bytes);
+    ck_assert_uint_le(bytes, MANIFEST_BYTES_MAX);
+    ck_assert_int_eq(manifest_parse(&manifest, "m.json", largest, bytes, &error), STATUS_OK);
+    char *more = change(largest, "[", "[0, ");
+    refuse_text(more, bytes + 3, "/steps: expected the steps of at most 256 trainers");
+    free(largest);
+    free(more);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("checkpoint manifest");
+    TCase *text = tcase_create("text");
+    tcase_add_test(text, what_is_written_is_read);
+    tcase_add_test(text, what_is_written_of_a_model_parallel_job_is_read);
+    tcase_add_test(text, anything_else_is_refused_with_its_place);
+    tcase_add_test(text, anything_else_of_a_model_parallel_job_is_refused);
+    tcase_add_test(text, another_form_of_the_same_is_read);
+    tcase_add_loop_test(text, no_changed_bit_and_no_cut_passes, 0, 2);
+    tcase_add_test(text, its_size_is_bounded);
+    suite_add_tcase(suite, text);
+    return suite_run(suite);
+}

@@ -1,0 +1,278 @@
+/* CartPole's physics against what Gymnasium did (test/golden/cartpole.bin, by cartpole.py beside it), and
+ * the many-at-once functions against the single transition. */
+#include "test/workplace.h"
+#include "worker/environment/cartpole.h"
+
+#include <check.h>
+#include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char golden_path[] = "test/golden/cartpole.bin";
+
+enum { HEADER_BYTES = 128, NO_ACTION = 255, TERMINATED = 1, TRUNCATED = 2, TRANSITIONS_MIN = 10000 };
+
+struct record {
+    struct cartpole_state state;
+    float observation[CARTPOLE_STATE_SIZE];
+    uint16_t episode;
+    uint16_t step;
+    uint8_t action; /* taken next; NO_ACTION in an episode's last record */
+    uint8_t flags;  /* how the step that led here ended */
+    uint8_t zero[2];
+};
+_Static_assert(sizeof(struct record) == 56, "as cartpole.py packs it");
+
+static struct record *records;
+static size_t record_count;
+
+static void golden_read(void)
+{
+    FILE *file = fopen(golden_path, "rb");
+    ck_assert_msg(file != NULL, "%s: cannot be opened", golden_path);
+    ck_assert_int_eq(fseek(file, 0, SEEK_END), 0);
+    long bytes = ftell(file);
+    ck_assert_int_gt(bytes, HEADER_BYTES);
+    ck_assert_int_eq((bytes - HEADER_BYTES) % (long)sizeof *records, 0);
+    record_count = (size_t)(bytes - HEADER_BYTES) / sizeof *records;
+    records = malloc(record_count * sizeof *records);
+    ck_assert_ptr_nonnull(records);
+    ck_assert_int_eq(fseek(file, HEADER_BYTES, SEEK_SET), 0);
+    ck_assert_uint_eq(fread(records, sizeof *records, record_count, file), record_count);
+    fclose(file);
+}
+
+static void golden_release(void)
+{
+    free(records);
+}
+
+/* Record `i` and record i + 1 are the two ends of one transition. */
+static bool is_transition(size_t i)
+{
+    return records[i].action != NO_ACTION;
+}
+
+/* The distance of two floats in units in the last place: the count of floats from one to the other. */
+static int64_t ulps_between(float a, float b)
+{
+    int32_t bits[2];
+    memcpy(&bits[0], &a, sizeof a);
+    memcpy(&bits[1], &b, sizeof b);
+    int64_t place[2];
+    for (int i = 0; i < 2; i++)
+        place[i] = bits[i] < 0 ? (int64_t)INT32_MIN - bits[i] : bits[i];
+    return llabs(place[0] - place[1]);
+}
+
+/* The larger of `difference` and |a - b|; NaN counts as larger than everything. */
+static double worse(double difference, double a, double b)
+{
+    return fabs(a - b) <= difference ? difference : fabs(a - b);
+}
+
+static double largest_difference(struct cartpole_state a, struct cartpole_state b)
+{
+    double difference = worse(0, a.x, b.x);
+    difference = worse(difference, a.x_dot, b.x_dot);
+    difference = worse(difference, a.theta, b.theta);
+    return worse(difference, a.theta_dot, b.theta_dot);
+}
+
+START_TEST(golden_covers_every_ending)
+{
+    size_t transitions = 0;
+    unsigned right = 0, left = 0, clockwise = 0, counter_clockwise = 0, truncated = 0;
+    for (size_t i = 0; i < record_count; i++) {
+        if (is_transition(i)) {
+            transitions++;
+            ck_assert_uint_eq(records[i].flags, 0);
+            ck_assert_uint_eq(records[i + 1].episode, records[i].episode);
+            ck_assert_uint_eq(records[i + 1].step, records[i].step + 1);
+            continue;
+        }
+        ck_assert_uint_ne(records[i].flags, 0);
+        ck_assert_uint_eq((records[i].flags & TRUNCATED) != 0, records[i].step == CARTPOLE_STEPS_MAX);
+        right += records[i].state.x > CARTPOLE_X_MAX_M;
+        left += records[i].state.x < -CARTPOLE_X_MAX_M;
+        clockwise += records[i].state.theta > CARTPOLE_THETA_MAX_RAD;
+        counter_clockwise += records[i].state.theta < -CARTPOLE_THETA_MAX_RAD;
+        truncated += (records[i].flags & TRUNCATED) != 0;
+    }
+    ck_assert_uint_ge(transitions, TRANSITIONS_MIN);
+    ck_assert_uint_ge(right, 3);
+    ck_assert_uint_ge(left, 3);
+    ck_assert_uint_ge(clockwise, 10);
+    ck_assert_uint_ge(counter_clockwise, 10);
+    ck_assert_uint_ge(truncated, 10);
+}
+END_TEST
+
+START_TEST(one_step_agrees_to_1e_12)
+{
+    for (size_t i = 0; i < record_count; i++) {
+        if (!is_transition(i))
+            continue;
+        struct cartpole_state next = cartpole_transition(records[i].state, records[i].action);
+        double difference = largest_difference(next, records[i + 1].state);
+        ck_assert_msg(difference <= 1e-12, "episode %u step %u: off by %g", records[i].episode,
+                      records[i].step, difference);
+        ck_assert_msg(cartpole_terminated(next) == ((records[i + 1].flags & TERMINATED) != 0),
+                      "episode %u step %u: terminated differs", records[i].episode, records[i].step);
+    }
+}
+END_TEST
+
+START_TEST(trajectory_agrees_for_100_steps)
+{
+    struct cartpole_state state = {0};
+    unsigned long compared = 0;
+    for (size_t i = 0; i < record_count; i++) {
+        if (records[i].step == 0)
+            state = records[i].state;
+        if (records[i].step <= 100) {
+            const double ours[] = {state.x, state.x_dot, state.theta, state.theta_dot};
+            for (int value = 0; value < CARTPOLE_STATE_SIZE; value++)
+                ck_assert_msg(ulps_between((float)ours[value], records[i].observation[value]) <= 1,
+                              "episode %u step %u value %d: %.9g, recorded %.9g", records[i].episode,
+                              records[i].step, value, ours[value], (double)records[i].observation[value]);
+            compared += records[i].step == 100;
+        }
+        if (is_transition(i))
+            state = cartpole_transition(state, records[i].action);
+    }
+    ck_assert_uint_ge(compared, 30); /* episodes that lived so long */
+}
+END_TEST
+
+START_TEST(observation_is_the_state_as_float32)
+{
+    static const uint32_t first[] = {0};
+    for (size_t i = 0; i < record_count; i++) {
+        float observation[CARTPOLE_STATE_SIZE];
+        cartpole_observe(&records[i].state.x, 1, 1, first, observation);
+        ck_assert_mem_eq(observation, records[i].observation, sizeof observation);
+    }
+}
+END_TEST
+
+START_TEST(sine_and_cosine_are_within_an_ulp)
+{
+    for (int i = -25000; i <= 25000; i++) {
+        double theta = i * 1e-5;
+        ck_assert_double_le(fabs(cartpole_sin(theta) - sin(theta)), DBL_EPSILON * fabs(sin(theta)));
+        ck_assert_double_le(fabs(cartpole_cos(theta) - cos(theta)), DBL_EPSILON);
+    }
+}
+END_TEST
+
+START_TEST(thresholds_belong_to_the_episode)
+{
+    const double x = 2.4, theta = 12 * 2 * M_PI / 360;
+    for (int sign = -1; sign <= 1; sign += 2) {
+        ck_assert(!cartpole_terminated((struct cartpole_state){.x = sign * x}));
+        ck_assert(cartpole_terminated((struct cartpole_state){.x = sign * nextafter(x, 9)}));
+        ck_assert(!cartpole_terminated((struct cartpole_state){.theta = sign * theta}));
+        ck_assert(cartpole_terminated((struct cartpole_state){.theta = sign * nextafter(theta, 9)}));
+    }
+    ck_assert(!cartpole_terminated((struct cartpole_state){.x_dot = 1e9, .theta_dot = -1e9}));
+    ck_assert(cartpole_terminated((struct cartpole_state){.x = NAN}));
+    ck_assert(cartpole_terminated((struct cartpole_state){.theta = NAN}));
+}
+END_TEST
+
+/* Steps `n` of COUNT environments, every third in descending order, and expects the bits of the single
+ * transition in them and no change in the others. */
+START_TEST(many_step_as_one)
+{
+    enum { COUNT = 61 };
+    double states[CARTPOLE_STATE_SIZE * COUNT], before[CARTPOLE_STATE_SIZE * COUNT];
+    uint32_t indices[COUNT];
+    uint8_t actions[COUNT], terminated[COUNT];
+    uint32_t n = (uint32_t)_i, ended = 0;
+    ck_assert_uint_ge(record_count, COUNT * 200);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        struct cartpole_state state = records[i * 200].state;
+        state.x_dot = i % 4 == 0 ? 200.0 : state.x_dot; /* leaves the track at once */
+        const double values[] = {state.x, state.x_dot, state.theta, state.theta_dot};
+        for (uint32_t value = 0; value < CARTPOLE_STATE_SIZE; value++)
+            states[value * COUNT + i] = values[value];
+    }
+    memcpy(before, states, sizeof states);
+    for (uint32_t i = 0; i < n; i++) {
+        indices[i] = COUNT - 1 - 3 * i;
+        actions[i] = (uint8_t)(i / 2 % 2);
+    }
+    cartpole_step(states, COUNT, n, indices, actions, terminated);
+    for (uint32_t i = 0; i < n; i++) {
+        double *was = before + indices[i];
+        struct cartpole_state next = cartpole_transition(
+            (struct cartpole_state){was[0], was[COUNT], was[2 * COUNT], was[3 * COUNT]}, actions[i]);
+        was[0] = next.x;
+        was[COUNT] = next.x_dot;
+        was[2 * COUNT] = next.theta;
+        was[3 * COUNT] = next.theta_dot;
+        ck_assert_uint_eq(terminated[i], cartpole_terminated(next));
+        ended += terminated[i];
+    }
+    ck_assert_mem_eq(states, before, sizeof states);
+    if (n >= 8)
+        ck_assert(ended > 0 && ended < n);
+}
+END_TEST
+
+START_TEST(reset_draws_as_documented)
+{
+    enum { COUNT = 3 };
+    const struct rng_key key = {.seed = 543, .environment = 7, .step = 11, .episode = 13};
+    double states[CARTPOLE_STATE_SIZE * COUNT] = {0};
+    cartpole_reset(states, COUNT, 1, &key);
+    for (uint32_t value = 0; value < CARTPOLE_STATE_SIZE; value++) {
+        uint32_t words[4];
+        rng_block(&key, RNG_RESET, value / 2, words);
+        double uniform = rng_uniform_double(words[value % 2 * 2], words[value % 2 * 2 + 1]);
+        ck_assert_double_eq(states[value * COUNT + 1], -0.05 + 0.1 * uniform);
+        ck_assert_double_eq(states[value * COUNT], 0);
+        ck_assert_double_eq(states[value * COUNT + 2], 0);
+    }
+}
+END_TEST
+
+START_TEST(reset_fills_its_range)
+{
+    unsigned tenths[CARTPOLE_STATE_SIZE][10] = {{0}};
+    for (uint32_t episode = 0; episode < 2000; episode++) {
+        double state[CARTPOLE_STATE_SIZE];
+        cartpole_reset(state, 1, 0, &(struct rng_key){.seed = 1, .episode = episode});
+        for (int value = 0; value < CARTPOLE_STATE_SIZE; value++) {
+            ck_assert_double_ge(state[value], -0.05);
+            ck_assert_double_lt(state[value], 0.05);
+            tenths[value][(int)((state[value] + 0.05) * 100)]++;
+        }
+    }
+    for (int value = 0; value < CARTPOLE_STATE_SIZE; value++) /* 200 expected, deviation 13 */
+        for (int i = 0; i < 10; i++)
+            ck_assert(tenths[value][i] > 130 && tenths[value][i] < 270);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cartpole");
+    TCase *golden = tcase_create("golden");
+    tcase_add_checked_fixture(golden, golden_read, golden_release);
+    tcase_add_test(golden, golden_covers_every_ending);
+    tcase_add_test(golden, one_step_agrees_to_1e_12);
+    tcase_add_test(golden, trajectory_agrees_for_100_steps);
+    tcase_add_test(golden, observation_is_the_state_as_float32);
+    tcase_add_loop_test(golden, many_step_as_one, 0, 21);
+    suite_add_tcase(suite, golden);
+    TCase *pure = tcase_create("pure");
+    tcase_add_test(pure, sine_and_cosine_are_within_an_ulp);
+    tcase_add_test(pure, thresholds_belong_to_the_episode);
+    tcase_add_test(pure, reset_draws_as_documented);
+    tcase_add_test(pure, reset_fills_its_range);
+    suite_add_tcase(suite, pure);
+    return suite_run(suite);
+}

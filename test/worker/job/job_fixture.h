@@ -1,0 +1,63 @@
+/* What the tests of job files share: texts read and judged, and what makes two jobs the same. */
+#ifndef TEST_WORKER_JOB_JOB_FIXTURE_H
+#define TEST_WORKER_JOB_JOB_FIXTURE_H
+
+#include "worker/job/job_table.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char minimal_reinforce[] = "{\"kind\": \"reinforce\"}";
+static const char minimal_server[] = "{\"kind\": \"parameter-server\"}";
+static const char minimal_parallel[] = "{\"kind\": \"model-parallel\"}";
+
+static inline char *read_text(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    ck_assert_msg(file != NULL, "%s is missing", path);
+    char *text = calloc(1, 1 << 16);
+    size_t length = fread(text, 1, (1 << 16) - 1, file);
+    ck_assert_msg(feof(file), "%s is long", path);
+    text[length] = '\0';
+    fclose(file);
+    return text;
+}
+
+/* Parses a text as `job.json`; the result is malloc'ed: the problems, or the job written out. */
+static inline char *judge(const char *text, const char *const *overrides, size_t override_count)
+{
+    struct job job;
+    struct job_problems problems;
+    size_t bytes;
+    enum status status =
+        job_parse(&job, text, strlen(text), "job.json", overrides, override_count, &problems);
+    ck_assert(status == STATUS_OK || status == STATUS_INVALID);
+    ck_assert((status == STATUS_OK) == (problems.text == NULL));
+    return status == STATUS_OK ? job_format(&job, &bytes) : problems.text;
+}
+
+static inline struct job parse(const char *text, const char *const *overrides, size_t override_count)
+{
+    struct job job;
+    struct job_problems problems;
+    enum status status =
+        job_parse(&job, text, strlen(text), "job.json", overrides, override_count, &problems);
+    ck_assert_msg(status == STATUS_OK, "%s", problems.text);
+    return job;
+}
+
+/* Bit for bit, but for what lies between the members. */
+static inline bool same_job(const struct job *a, const struct job *b)
+{
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        const char *left = (const char *)a, *right = (const char *)b;
+        if (memcmp(left + key->offset, right + key->offset, key->bytes) != 0 ||
+            (key->nullable && left[key->offset_present] != right[key->offset_present]))
+            return false;
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,476 @@
+/* The table of a job's keys: its soundness, its defaults and bounds, the round trip of any job, and the
+ * schema that is made of it. Runs in the repository's root. */
+#include "test/worker/job/job_fixture.h"
+#include "test/workplace.h"
+#include "worker/data/vocabulary.h"
+#include "worker/environment/environment.h"
+#include "worker/model/rnn.h"
+
+#include <float.h>
+#include <math.h>
+
+/* ---- the table ---- */
+
+START_TEST(defaults)
+{
+    struct job job = parse(minimal_reinforce, NULL, 0);
+    ck_assert_str_eq(job.name, "job");
+    ck_assert_uint_eq(job.seed, 543);
+    ck_assert_int_eq(job.device, JOB_DEVICE_AUTO);
+    ck_assert(job.observers.count == 1 && job.observers.environments == 1);
+    ck_assert_str_eq(job.environment.name, "CartPole-v1");
+    ck_assert(job.rollout.mode == JOB_ROLLOUT_STEPS && job.rollout.steps == 500);
+    ck_assert(job.coalesce.mode == JOB_COALESCE_BARRIER);
+    ck_assert(job.coalesce.max_batch == 64 && job.coalesce.max_delay_us == 0);
+    ck_assert(job.policy.hidden == 128 && job.policy.dropout == 0.6);
+    ck_assert(job.returns.gamma == 1.0 && !job.returns.normalize);
+    ck_assert_int_eq(job.loss.reduction, JOB_REDUCTION_SUM);
+    ck_assert_str_eq(job.optimizer.name, "adam");
+    ck_assert(job.optimizer.lr == 0.01 && job.optimizer.beta1 == 0.9 && job.optimizer.beta2 == 0.999);
+    ck_assert(job.optimizer.epsilon == 1e-8);
+    ck_assert(job.running_reward.of == JOB_OF_MEAN && job.running_reward.weight == 0.5);
+    ck_assert(job.stop.has_episodes && job.stop.episodes == 10 && !job.stop.has_running_reward);
+    ck_assert(job.log.every == 1 && job.supervise.hang_s == 10);
+    ck_assert(job.optimizer.momentum == 0 && job.trainers.count == 0 && job.checkpoint.keep == 0);
+}
+END_TEST
+
+/* The tutorial's own job. */
+START_TEST(defaults_of_a_parameter_server)
+{
+    struct job job = parse(minimal_server, NULL, 0);
+    ck_assert_int_eq(job.kind, JOB_PARAMETER_SERVER);
+    ck_assert(job.seed == 543 && job.device == JOB_DEVICE_AUTO && job.transport == JOB_TRANSPORT_SHARED);
+    ck_assert(job.model.name == JOB_MODEL_RESNET50 && job.model.classes == 30 && job.model.width == 64);
+    ck_assert(!job.init.has_path && job.init.path[0] == '\0');
+    ck_assert(job.trainers.count == 5 && job.trainers.batch == 20 && !job.trainers.has_threads);
+    ck_assert(job.server.count == 1 && job.server.round.rule == JOB_ROUND_ALL);
+    ck_assert_int_eq(job.loss.name, JOB_LOSS_MSE);
+    ck_assert_str_eq(job.optimizer.name, "sgd");
+    ck_assert(job.optimizer.lr == 0.001 && job.optimizer.momentum == 0.9);
+    ck_assert_int_eq(job.optimizer.schedule, JOB_SCHEDULE_CONSTANT);
+    ck_assert(job.data.kind == JOB_DATA_SYNTHETIC && job.data.path[0] == '\0' && job.data.size == 64);
+    ck_assert(job.data.fit == JOB_FIT_RESIZE && job.data.channels == 3);
+    ck_assert(job.data.mean.count == 1 && job.data.mean.value[0] == 0);
+    ck_assert(job.data.std.count == 1 && job.data.std.value[0] == 1);
+    ck_assert(job.data.crop == 0 && !job.data.flip && !job.data.has_limit);
+    ck_assert(job.evaluation.has_every && job.evaluation.every == 1 && job.evaluation.batch == 100);
+    ck_assert(job.stop.has_updates && job.stop.updates == 6 && !job.stop.has_epochs);
+    ck_assert(job.log.every == 1 && job.supervise.hang_s == 10);
+    ck_assert(job.checkpoint.has_every && job.checkpoint.every == 100 && !job.checkpoint.has_every_s);
+    ck_assert_uint_eq(job.checkpoint.keep, 3);
+    ck_assert(job.observers.count == 0 && !job.stop.has_episodes && job.optimizer.beta1 == 0);
+}
+END_TEST
+
+/* The tutorial's, with the loss that it should have. */
+START_TEST(defaults_of_a_model_parallel)
+{
+    struct job job = parse(minimal_parallel, NULL, 0);
+    ck_assert_int_eq(job.kind, JOB_MODEL_PARALLEL);
+    ck_assert(job.seed == 543 && job.device == JOB_DEVICE_AUTO && job.transport == JOB_TRANSPORT_SHARED);
+    ck_assert_str_eq(job.rnn.name, "rnn");
+    ck_assert(job.rnn.has_tokens && job.rnn.tokens == 10 && job.rnn.embedding == 2 && job.rnn.hidden == 3);
+    ck_assert(job.rnn.layers == 4 && job.rnn.dropout == 0.5);
+    ck_assert(job.placement[JOB_PART_EMBEDDING].on_server && job.placement[JOB_PART_EMBEDDING].server == 0);
+    ck_assert(!job.placement[JOB_PART_LSTM].on_server && job.placement[JOB_PART_LSTM].server == 0);
+    ck_assert(job.placement[JOB_PART_DECODER].on_server && job.placement[JOB_PART_DECODER].server == 0);
+    for (int part = 0; part < JOB_PARTS; part++)
+        ck_assert(!job.threads[part].has && job.threads[part].count == 0);
+    ck_assert(!job.init.has_path && !job.trainers.has_threads);
+    ck_assert(job.trainers.count == 1 && job.trainers.batch == 3);
+    ck_assert(job.server.count == 1 && job.server.round.rule == JOB_ROUND_ALL);
+    ck_assert_int_eq(job.sequence.classes, JOB_CLASSES_TOKENS);
+    ck_assert_str_eq(job.optimizer.name, "sgd");
+    ck_assert(job.optimizer.lr == 0.05 && job.optimizer.momentum == 0 && job.sequence.decay == 0.25);
+    ck_assert(job.optimizer.schedule == JOB_SCHEDULE_CONSTANT && !job.sequence.has_max_norm);
+    ck_assert(job.data.kind == JOB_DATA_SYNTHETIC && job.data.path[0] == '\0' && job.sequence.steps == 5);
+    ck_assert(job.sequence.updates == 5 && job.sequence.minimum_count == 1 && job.sequence.held_out == 0.1);
+    ck_assert(job.evaluation.has_every && job.evaluation.every == 1 && job.evaluation.batch == 10);
+    ck_assert(!job.stop.has_updates && job.stop.has_epochs && job.stop.epochs == 10);
+    ck_assert(job.checkpoint.has_every && job.checkpoint.every == 100 && job.checkpoint.keep == 3);
+    ck_assert(job.model.width == 0 && job.data.size == 0 && job.optimizer.beta1 == 0);
+}
+END_TEST
+
+/* A job of the first of the key's kinds, in which this key at its bound breaks no rule that binds several. */
+static const char *base_of(const struct job_key *key)
+{
+    if ((key->kinds & JOB_KINDS_OF(JOB_REINFORCE)) != 0)
+        return minimal_reinforce;
+    if ((key->kinds & JOB_KINDS_OF(JOB_PARAMETER_SERVER)) == 0 &&
+        strcmp(key->pointer, "/model/tokens") != 0 && strcmp(key->pointer, "/loss/classes") != 0)
+        return "{\"kind\": \"model-parallel\", \"trainers\": {\"batch\": 1}, \"evaluation\": {\"batch\": 1}, "
+               "\"placement\": {\"lstm\": \"server 0\"}, \"data\": {\"kind\": \"text\", \"path\": \".\", "
+               "\"steps\": 1}, \"stop\": {\"updates\": 1}}";
+    if ((key->kinds & JOB_KINDS_OF(JOB_PARAMETER_SERVER)) == 0)
+        return minimal_parallel;
+    return "{\"kind\": \"parameter-server\", \"trainers\": {\"batch\": 1}, \"evaluation\": {\"batch\": 1}, "
+           "\"data\": {\"path\": \".\"}, \"stop\": {\"updates\": 1}}";
+}
+
+static bool accepts(const struct job_key *key, double value)
+{
+    char override[256], number[40];
+    snprintf(number, sizeof number, key->type == JOB_INTEGER ? "%.0f" : "%.17g", value);
+    snprintf(override, sizeof override, key->list_of_one || key->type == JOB_CHANNELS ? "%s=[%s]" : "%s=%s",
+             key->pointer, number);
+    const char *overrides[] = {override};
+    char *got = judge(base_of(key), overrides, 1);
+    bool accepted = got[0] == '{';
+    free(got);
+    return accepted;
+}
+
+START_TEST(every_bound_of_every_key_holds)
+{
+    unsigned keys = 0;
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        if ((key->type != JOB_INTEGER && key->type != JOB_NUMBER && key->type != JOB_CHANNELS) ||
+            key->max == DBL_MAX)
+            continue;
+        keys++;
+        double below = key->type == JOB_INTEGER ? key->min - 1 : nextafter(key->min, -INFINITY);
+        double above = key->type == JOB_INTEGER ? key->max + 1 : nextafter(key->max, INFINITY);
+        ck_assert_msg(accepts(key, key->min) == !key->min_open, "%s", key->pointer);
+        ck_assert_msg(accepts(key, key->max) == !key->max_open, "%s", key->pointer);
+        ck_assert_msg(!accepts(key, below) && !accepts(key, above), "%s", key->pointer);
+        if (key->min_open)
+            ck_assert(accepts(key, nextafter(key->min, INFINITY)));
+        if (key->max_open)
+            ck_assert(accepts(key, nextafter(key->max, -INFINITY)));
+    }
+    ck_assert_uint_eq(keys, 61);
+}
+END_TEST
+
+static void check_names(const struct job_key *key)
+{
+    for (size_t n = 0; key->names != NULL && key->names[n] != NULL; n++) {
+        char override[128], quoted[128];
+        if (key->names[n][0] == '\0')
+            continue;
+        snprintf(override, sizeof override, "%s=%s", key->pointer, key->names[n]);
+        snprintf(quoted, sizeof quoted, "\"%s\": \"%s\"", job_key_name(key), key->names[n]);
+        const char *overrides[] = {override};
+        char *got = judge(base_of(key), overrides, 1);
+        ck_assert_msg(strstr(got, quoted) != NULL, "%s: %s", override, got);
+        free(got);
+    }
+}
+
+START_TEST(every_name_of_every_key_is_taken)
+{
+    for (size_t i = 0; i < job_key_count; i++)
+        if (job_keys[i].type != JOB_ROUND && job_keys[i].type != JOB_PLACE &&
+            strcmp(job_keys[i].pointer, "/kind") != 0)
+            check_names(&job_keys[i]);
+}
+END_TEST
+
+/* What the lookups say of one line in one of its kinds. */
+static void check_line(const struct job_key *key, int kind)
+{
+    char group[64];
+    size_t length = (size_t)(job_key_name(key) - key->pointer) - 1;
+    snprintf(group, sizeof group, "%.*s", (int)length, key->pointer);
+    const struct job_key *parent = job_key_at(JOB_KINDS_OF(kind), group);
+    ck_assert_msg(length == 0 || (parent != NULL && parent->type == JOB_OBJECT), "%s", key->pointer);
+    ck_assert_ptr_eq(job_key_at(JOB_KINDS_OF(kind), key->pointer), key);
+    ck_assert_ptr_eq(job_key_member(JOB_KINDS_OF(kind), parent, job_key_name(key)), key);
+    ck_assert(job_key_is_member(key, parent) && !job_key_is_member(key, key));
+}
+
+START_TEST(table_is_sound)
+{
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        ck_assert(key->kinds != 0 && (key->kinds & ~JOB_KINDS_ALL) == 0);
+        for (int kind = 0; JOB_KINDS_OF(kind) <= JOB_KINDS_ALL; kind++)
+            if ((key->kinds & JOB_KINDS_OF(kind)) != 0)
+                check_line(key, kind);
+        ck_assert(key->description != NULL && !job_key_planned(key->pointer) &&
+                  !job_key_ignored(job_key_name(key)));
+        ck_assert((key->type == JOB_OBJECT) == (key->bytes == 0));
+        if (key->type == JOB_ENVIRONMENT)
+            for (size_t n = 0; key->names[n] != NULL; n++)
+                ck_assert_ptr_nonnull(environment_find(key->names[n]));
+    }
+    ck_assert_str_eq(job_kind_name(JOB_REINFORCE), "reinforce");
+    ck_assert_str_eq(job_kind_name(JOB_PARAMETER_SERVER), "parameter-server");
+    ck_assert_str_eq(job_kind_name(JOB_MODEL_PARALLEL), "model-parallel");
+    ck_assert_uint_eq(job_key_kinds(job_key_at(JOB_KINDS_OF(JOB_MODEL_PARALLEL), "/optimizer/lr")),
+                      JOB_KINDS_ALL);
+    ck_assert_int_eq(JOB_TOKENS_MAX, VOCABULARY_WORDS_MAX);
+    ck_assert_int_eq(JOB_LAYERS_MAX, RNN_LAYERS_MAX);
+}
+END_TEST
+
+/* ---- the round trip ---- */
+
+static uint64_t draw(uint64_t *state)
+{
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return *state * 2685821657736338717u;
+}
+
+/* Any number that the key allows; every now and then a bound, or the smallest there is. */
+static double draw_number(uint64_t *state, const struct job_key *key)
+{
+    for (;;) {
+        uint64_t bits = draw(state);
+        double value;
+        memcpy(&value, &bits, sizeof value);
+        if (draw(state) % 4 != 0)
+            value = key->min / 2 + (key->max / 2 - key->min / 2) * ((double)(bits >> 11) * 0x1p-53) * 2 +
+                    key->min / 2;
+        if (draw(state) % 16 == 0)
+            value = draw(state) % 2 == 0 ? key->max : key->min;
+        if (value >= key->min && value <= key->max && !(key->min_open && value == key->min) &&
+            !(key->max_open && value == key->max))
+            return value;
+    }
+}
+
+/* Characters that need an escape, and some of several bytes. */
+static void draw_path(uint64_t *state, char *path, size_t min, size_t max)
+{
+    static const char *const pieces[] = {"a",           "/", " ", "\"", "\\", "\xC3\xA9", "\xF0\x9F\x98\x80",
+                                         "\xE6\x97\xA5"};
+    size_t wanted = draw(state) % 16 == 0 ? max : min + draw(state) % 24, length = 0;
+    for (const char *piece = "x"; length + strlen(piece) <= wanted; piece = pieces[draw(state) % 8])
+        length += (size_t)snprintf(path + length, JOB_PATH_BYTES - length, "%s", piece);
+}
+
+static void draw_name(uint64_t *state, char *name)
+{
+    for (size_t i = 0, length = 1 + draw(state) % (JOB_NAME_BYTES - 1); i < length; i++)
+        name[i] = "abcXYZ019_.-"[draw(state) % (i == 0 ? 10 : 12)];
+}
+
+static void draw_channels(uint64_t *state, struct job_channels *channels, const struct job_key *key)
+{
+    channels->count = draw(state) % 2 == 0 ? 1 : JOB_CHANNELS_MAX;
+    for (uint32_t i = 0; i < channels->count; i++)
+        channels->value[i] = draw_number(state, key);
+}
+
+static void draw_integer(uint64_t *state, void *at, const struct job_key *key)
+{
+    double value = key->bounds_only ? (draw(state) % 2 == 0 ? key->min : key->max) : draw_number(state, key);
+    if (key->bytes == sizeof(uint32_t))
+        *(uint32_t *)at = (uint32_t)value;
+    else
+        *(uint64_t *)at = (uint64_t)value;
+}
+
+static void draw_value(uint64_t *state, struct job *job, const struct job_key *key)
+{
+    void *at = (char *)job + key->offset;
+    size_t names = 0;
+    while (key->names != NULL && key->names[names] != NULL)
+        names++;
+    if (key->nullable)
+        *(bool *)((char *)job + key->offset_present) = true;
+    if (key->type == JOB_INTEGER)
+        draw_integer(state, at, key);
+    else if (key->type == JOB_NUMBER)
+        *(double *)at = draw_number(state, key);
+    else if (key->type == JOB_BOOLEAN)
+        *(bool *)at = draw(state) % 2 == 0;
+    else if (names > 0 && key->type == JOB_ENUM && !key->required)
+        do
+            *(int *)at = (int)(draw(state) % names);
+        while (key->names[*(int *)at][0] == '\0');
+    else if (key->type == JOB_NAME)
+        draw_name(state, at);
+    else if (key->type == JOB_PATH)
+        draw_path(state, at, (size_t)key->min, (size_t)key->max);
+    else if (key->type == JOB_CHANNELS)
+        draw_channels(state, at, key);
+}
+
+/* A nullable key becomes null: what it may not be then is zero. */
+static void make_null(struct job *job, const char *pointer)
+{
+    const struct job_key *key = job_key_at(JOB_KINDS_OF(job->kind), pointer);
+    *(bool *)((char *)job + key->offset_present) = false;
+    memset((char *)job + key->offset, 0, key->bytes);
+}
+
+static void survive(const struct job *job)
+{
+    size_t bytes;
+    char *text = job_format(job, &bytes);
+    ck_assert_uint_eq(strlen(text), bytes);
+    struct job again;
+    struct job_problems problems;
+    memset(&again, 0xA5, sizeof again);
+    enum status status = job_parse(&again, text, bytes, "x", NULL, 0, &problems);
+    ck_assert_msg(status == STATUS_OK, "%s%s", text, problems.text);
+    ck_assert_msg(same_job(job, &again), "%s", text);
+    free(text);
+}
+
+static void draw_job(uint64_t *state, struct job *job, int kind)
+{
+    job_defaults(job, JOB_KINDS_OF(kind));
+    job->kind = kind;
+    for (size_t i = 0; i < job_key_count; i++)
+        if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) != 0)
+            draw_value(state, job, &job_keys[i]);
+}
+
+START_TEST(any_job_survives_being_written_and_read)
+{
+    uint64_t state = 0x9E3779B97F4A7C15u;
+    for (int round = 0; round < 3000; round++) {
+        struct job job;
+        draw_job(&state, &job, JOB_REINFORCE);
+        job.observers.environments =
+            1 + job.observers.environments % (JOB_ENVIRONMENTS_MAX / job.observers.count);
+        job.rollout.steps = 1 + job.rollout.steps % (JOB_ROLLOUT_ROWS_MAX / JOB_ENVIRONMENTS_MAX);
+        if (round % 3 == 0)
+            make_null(&job, "/stop/episodes");
+        else if (round % 3 == 1)
+            make_null(&job, "/stop/running_reward");
+        else if (round % 5 == 0)
+            job.stop.running_reward = -0.0;
+        survive(&job);
+    }
+}
+END_TEST
+
+/* Makes of any values ones that the rules on several keys allow. */
+static void make_reasonable(uint64_t *state, struct job *job)
+{
+    job->trainers.batch = 1 + job->trainers.batch % (JOB_UPDATE_SAMPLES_MAX / JOB_TRAINERS_MAX);
+    job->data.size = 1 + job->data.size % 64;
+    if (job->data.channels == 1) {
+        job->data.mean = (struct job_channels){.count = 1, .value = {job->data.mean.value[0]}};
+        job->data.std = (struct job_channels){.count = 1, .value = {job->data.std.value[0]}};
+    }
+    if (job->data.kind != JOB_DATA_SYNTHETIC)
+        job->data.path[0] = 'x';
+    job->server.round.rule = (int)(draw(state) % 3);
+    if (job->server.round.rule != JOB_ROUND_ALL)
+        job->server.count = 1;
+    if (job->server.round.rule == JOB_ROUND_FIRST)
+        job->server.round.number = 1 + (uint32_t)(draw(state) % job->trainers.count);
+    else if (job->server.round.rule == JOB_ROUND_ASYNC)
+        job->server.round.number = (uint32_t)(draw(state) % (JOB_STALENESS_MAX + 1));
+}
+
+START_TEST(any_parameter_server_survives_being_written_and_read)
+{
+    static const char *const nullable[] = {
+        "/init",        "/trainers/threads", "/data/limit",        "/evaluation/every",
+        "/stop/epochs", "/checkpoint/every", "/checkpoint/every_s"};
+    uint64_t state = 0x2545F4914F6CDD1Du;
+    for (int round = 0; round < 1500; round++) {
+        struct job job;
+        draw_job(&state, &job, JOB_PARAMETER_SERVER);
+        make_reasonable(&state, &job);
+        for (size_t i = 0; i < sizeof nullable / sizeof nullable[0]; i++)
+            if (draw(&state) % 3 == 0)
+                make_null(&job, nullable[i]);
+        if (job.stop.has_epochs && job.data.kind != JOB_DATA_SYNTHETIC && round % 2 == 0)
+            make_null(&job, "/stop/updates");
+        survive(&job);
+    }
+}
+END_TEST
+
+/* The same of a model-parallel job. */
+static void make_reasonable_parallel(uint64_t *state, struct job *job)
+{
+    job->trainers.batch = 1 + job->trainers.batch % 256;
+    job->evaluation.batch = 1 + job->evaluation.batch % 256;
+    job->sequence.steps = 1 + job->sequence.steps % 32;
+    job->rnn.hidden = 1 + job->rnn.hidden % 2000;
+    job->rnn.embedding = 1 + job->rnn.embedding % 2000;
+    job->rnn.tokens = 1 + job->rnn.tokens % 16384;
+    for (int part = 0; part < JOB_PARTS; part++) {
+        job->placement[part].on_server = job->trainers.count > 1 || draw(state) % 2 == 0;
+        job->placement[part].server =
+            job->placement[part].on_server ? (uint32_t)(draw(state) % job->server.count) : 0;
+    }
+    if (job->data.kind == JOB_DATA_TEXT) {
+        job->data.path[0] = 'x';
+        job->rnn.has_tokens = false;
+        job->rnn.tokens = 0;
+        job->sequence.classes = JOB_CLASSES_TOKENS;
+    } else {
+        job->optimizer.schedule = JOB_SCHEDULE_CONSTANT;
+    }
+    if (job->optimizer.schedule == JOB_SCHEDULE_PLATEAU)
+        job->sequence.held_out = 0.5;
+}
+
+START_TEST(any_model_parallel_survives_being_written_and_read)
+{
+    static const char *const nullable[] = {"/init",
+                                           "/trainers/threads",
+                                           "/threads/embedding",
+                                           "/threads/lstm",
+                                           "/stop/updates",
+                                           "/threads/decoder",
+                                           "/checkpoint/every_s",
+                                           "/checkpoint/every",
+                                           "/evaluation/every",
+                                           "/optimizer/max_norm"};
+    uint64_t state = 0x9FB21C651E98DF25u;
+    for (int round = 0; round < 1500; round++) {
+        struct job job;
+        draw_job(&state, &job, JOB_MODEL_PARALLEL);
+        make_reasonable_parallel(&state, &job);
+        for (size_t i = 0; i < sizeof nullable / sizeof nullable[0]; i++)
+            if (draw(&state) % 3 == 0)
+                make_null(&job, nullable[i]);
+        if (!job.evaluation.has_every)
+            job.optimizer.schedule = JOB_SCHEDULE_CONSTANT;
+        if (job.stop.has_updates && round % 2 == 0)
+            make_null(&job, "/stop/epochs");
+        survive(&job);
+    }
+}
+END_TEST
+
+/* ---- the schema ---- */
+
+START_TEST(committed_schema_is_the_tables)
+{
+    char *written = NULL;
+    size_t bytes;
+    FILE *stream = open_memstream(&written, &bytes);
+    ck_assert_int_eq(job_write_schema(stream), 0);
+    fclose(stream);
+    char *committed = read_text("config/job.schema.json");
+    ck_assert_msg(strcmp(written, committed) == 0, "`make schema` writes another config/job.schema.json");
+    free(written);
+    free(committed);
+    FILE *full = fopen("/dev/full", "w");
+    ck_assert_int_eq(job_write_schema(full), EOF);
+    fclose(full);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("job_table");
+    TCase *core = tcase_create("core");
+    tcase_set_timeout(core, 60);
+    tcase_add_test(core, defaults);
+    tcase_add_test(core, defaults_of_a_parameter_server);
+    tcase_add_test(core, defaults_of_a_model_parallel);
+    tcase_add_test(core, every_bound_of_every_key_holds);
+    tcase_add_test(core, every_name_of_every_key_is_taken);
+    tcase_add_test(core, table_is_sound);
+    tcase_add_test(core, any_job_survives_being_written_and_read);
+    tcase_add_test(core, any_parameter_server_survives_being_written_and_read);
+    tcase_add_test(core, any_model_parallel_survives_being_written_and_read);
+    tcase_add_test(core, committed_schema_is_the_tables);
+    suite_add_tcase(suite, core);
+    return suite_run(suite);
+}

@@ -1,0 +1,535 @@
+/* The policy: how it begins, that it acts with its own seed, its learning against PyTorch
+ * (test/golden/policy.txt, by policy.py beside it), and the network as operations against the fused kernel.
+ * Parameters and optimizer are the oracle's here. */
+#include "test/kernels/policy/mlp_problem.h"
+#include "test/oracle/ref.h"
+#include "test/workplace.h"
+#include "worker/model/policy.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct policy_config cartpole = {
+    .shape = {4, 128, 2},
+    .dropout = 0.6,
+    .seed = 543,
+    .adam = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}};
+
+static struct backend *backend;
+
+static void open_backend(void)
+{
+    const struct backend_settings settings = {.threads = 1};
+    ck_assert_int_eq(backend_open(&backend, &ref_ops, &settings, NULL), STATUS_OK);
+}
+
+static void close_backend(void)
+{
+    backend_close(backend);
+}
+
+static struct policy *open_policy(const struct policy_config *config)
+{
+    struct policy *policy = NULL;
+    struct error error = {0};
+    ck_assert_msg(policy_new(&policy, config, backend, &error) == STATUS_OK, "%s", error.text);
+    return policy;
+}
+
+/* All parameters as floats, one behind the other; as many as there are. */
+static size_t read_all(struct policy *policy, float *to)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < params_count(policy_params(policy)); i++) {
+        struct parameter *parameter = params_at(policy_params(policy), i);
+        ck_assert_int_eq(params_read(policy_params(policy), parameter, DTYPE_F32, to + count, NULL),
+                         STATUS_OK);
+        count += shape_elements(&parameter->tensor.shape);
+    }
+    return count;
+}
+
+static void write_all(struct params *params, const float *from)
+{
+    for (uint32_t i = 0; i < params_count(params); i++) {
+        struct parameter *parameter = params_at(params, i);
+        ck_assert_int_eq(params_write(params, parameter, DTYPE_F32, from, NULL), STATUS_OK);
+        from += shape_elements(&parameter->tensor.shape);
+    }
+}
+
+static void replace_all(struct policy *policy, const float *from)
+{
+    write_all(policy_params(policy), from);
+    ck_assert_int_eq(policy_take_over(policy, NULL), STATUS_OK);
+}
+
+static void expect_all(struct policy *policy, const float *expected, size_t count)
+{
+    float got[1000];
+    ck_assert_uint_le(mlp_parameter_count(&cartpole.shape), 1000);
+    ck_assert_uint_eq(read_all(policy, got), count);
+    ck_assert_mem_eq(got, expected, count * sizeof(float));
+}
+
+/* ---- how it begins ---- */
+
+START_TEST(parameters_are_named_and_shaped_as_in_pytorch)
+{
+    static const struct {
+        const char *name;
+        struct shape shape;
+    } expected[] = {{"affine1.weight", {2, {128, 4}}},
+                    {"affine1.bias", {1, {128}}},
+                    {"affine2.weight", {2, {2, 128}}},
+                    {"affine2.bias", {1, {2}}}};
+    struct policy *policy = open_policy(&cartpole);
+    ck_assert_uint_eq(params_count(policy_params(policy)), 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct parameter *parameter = params_at(policy_params(policy), i);
+        ck_assert_str_eq(parameter->name, expected[i].name);
+        ck_assert(shape_equal(&parameter->tensor.shape, &expected[i].shape));
+        ck_assert_int_eq(parameter->kind, PARAMETER_TRAINED);
+    }
+    policy_free(policy);
+}
+END_TEST
+
+/* Uniform in ±1 / sqrt(fan-in): inside, nearly touching both ends, mean and variance as they should be. */
+START_TEST(parameters_begin_as_a_linear_layer_does)
+{
+    struct policy *policy = open_policy(&cartpole);
+    float values[512];
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct parameter *parameter = params_at(policy_params(policy), i);
+        const size_t count = shape_elements(&parameter->tensor.shape);
+        double bound = i < 2 ? 0.5 : 1 / sqrt(128), low = 0, high = 0, sum = 0, squares = 0;
+        double n = (double)count;
+        ck_assert_int_eq(params_read(policy_params(policy), parameter, DTYPE_F32, values, NULL), STATUS_OK);
+        for (size_t e = 0; e < count; e++) {
+            double value = (double)values[e];
+            low = fmin(low, value);
+            high = fmax(high, value);
+            sum += value;
+            squares += value * value;
+        }
+        ck_assert_double_le(high, bound);
+        ck_assert_double_ge(low, -bound);
+        if (i == 3) // two numbers have no distribution
+            continue;
+        ck_assert_double_gt(high, 0.9 * bound);
+        ck_assert_double_lt(low, -0.9 * bound);
+        ck_assert_double_eq_tol(sum / n, 0, 4 * bound / sqrt(3 * n));
+        ck_assert_double_eq_tol(squares / n, bound * bound / 3, 4 * bound * bound * sqrt(4.0 / 45 / n));
+    }
+    policy_free(policy);
+}
+END_TEST
+
+/* Any one parameter by the header's words, and the same again from the same seed only. */
+START_TEST(parameters_are_drawn_by_position)
+{
+    struct policy_config other = cartpole;
+    other.seed++;
+    struct policy *policy = open_policy(&cartpole), *again = open_policy(&cartpole),
+                  *differs = open_policy(&other);
+    float values[898], others[898];
+    struct rng_key key = {.seed = 543, .environment = 77, .episode = 2};
+    uint32_t words[4];
+    rng_block(&key, RNG_INIT, 0, words);
+    ck_assert_uint_eq(read_all(policy, values), 898);
+    double expected = (2 * (double)rng_uniform_float(words[0]) - 1) / sqrt(128);
+    ck_assert_float_eq_tol(values[640 + 77], (float)expected, 1e-9f);
+    expect_all(again, values, 898);
+    read_all(differs, others);
+    unsigned same = 0;
+    for (size_t p = 0; p < 898; p++)
+        same += values[p] == others[p];
+    ck_assert_uint_lt(same, 3);
+    policy_free(policy);
+    policy_free(again);
+    policy_free(differs);
+}
+END_TEST
+
+START_TEST(what_cannot_be_is_refused)
+{
+    struct policy *none = NULL;
+    struct error error = {0};
+    struct policy_config config = cartpole;
+    config.shape.hidden = 5000;
+    ck_assert_int_eq(policy_new(&none, &config, backend, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "hidden units, got 5000"));
+    config = cartpole;
+    config.adam.lr = NAN;
+    ck_assert_int_eq(policy_new(&none, &config, backend, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "lr"));
+    ck_assert_ptr_null(none);
+}
+END_TEST
+
+START_TEST(it_acts_as_its_parameters_and_seed_say)
+{
+    struct mlp_problem problem;
+    mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, 50, 5);
+    struct policy *policy = open_policy(&cartpole);
+    ck_assert_int_eq(policy_act(policy, &problem.batch, 9, problem.environment, problem.step, NULL),
+                     STATUS_OK);
+    uint8_t actions[50];
+    float begin[898];
+    memcpy(actions, problem.batch.actions, 50);
+    struct mlp *mlp = mlp_problem_load(&problem, NULL);
+    read_all(policy, begin);
+    mlp_load(mlp, begin);
+    mlp_act(mlp, &problem.batch, 543, 9, problem.environment, problem.step, NULL);
+    ck_assert_mem_eq(actions, problem.batch.actions, 50);
+    replace_all(policy, problem.parameters);
+    expect_all(policy, problem.parameters, problem.count);
+    ck_assert_int_eq(policy_act(policy, &problem.batch, 9, problem.environment, problem.step, NULL),
+                     STATUS_OK);
+    memcpy(actions, problem.batch.actions, 50);
+    mlp_load(mlp, problem.parameters);
+    mlp_act(mlp, &problem.batch, 543, 9, problem.environment, problem.step, NULL);
+    ck_assert_mem_eq(actions, problem.batch.actions, 50);
+    mlp_free(mlp);
+    policy_free(policy);
+    mlp_problem_fini(&problem);
+}
+END_TEST
+
+/* ---- against PyTorch ---- */
+
+static FILE *golden;
+static struct mlp_problem problem;
+
+static void golden_open(void)
+{
+    open_backend();
+    golden = fopen("test/golden/policy.txt", "r");
+    ck_assert_msg(golden != NULL, "test/golden/policy.txt: cannot be opened");
+    ck_assert_int_ne(fscanf(golden, "#%*[^\n]\n"), EOF);
+}
+
+static void golden_close(void)
+{
+    fclose(golden);
+    close_backend();
+}
+
+/* The next case's problem, with the file's masks and actions. False at the file's end. */
+static bool golden_case(void)
+{
+    struct mlp_shape shape;
+    double dropout;
+    uint32_t rows, seed;
+    if (fscanf(golden, " case %u %u %u %lf %u %u", &shape.inputs, &shape.hidden, &shape.actions, &dropout,
+               &rows, &seed) != 6)
+        return false;
+    mlp_problem_init(&problem, shape, dropout, rows, seed);
+    uint64_t state = seed + 1000;
+    for (uint32_t r = 0; r < rows; r++) {
+        uint16_t *mask = problem.batch.masks + (size_t)r * mlp_mask_words(&shape);
+        problem.row[r] = r;
+        for (uint32_t j = 0; j < shape.hidden; j++)
+            if (mlp_problem_number(&state) >= 0)
+                mask[j / 16] |= (uint16_t)(1u << j % 16);
+    }
+    for (uint32_t r = 0; r < rows; r++)
+        problem.batch.actions[r] = (uint8_t)((mlp_problem_number(&state) + 1) / 2 * (float)shape.actions);
+    return true;
+}
+
+/* Holds `got` to the line `name`: within five times what PyTorch's own float32 deviates from its float64,
+ * and never less than 1e-6 of the line's largest value. */
+static void golden_compare(const char *name, const float *got, size_t count)
+{
+    char found[32];
+    size_t values;
+    double deviation, largest = 0, worst = 0, expected;
+    ck_assert_int_eq(fscanf(golden, " %31s %zu %lf", found, &values, &deviation), 3);
+    ck_assert_str_eq(found, name);
+    ck_assert_uint_eq(values, count);
+    for (size_t i = 0; i < count; i++) {
+        ck_assert_int_eq(fscanf(golden, "%lf", &expected), 1);
+        largest = fmax(largest, fabs(expected));
+        worst = fmax(worst, fabs((double)got[i] - expected));
+        ck_assert(!isnan(got[i]));
+    }
+    double bound = fmax(5 * deviation, 1e-6 * largest);
+    ck_assert_msg(worst <= bound, "%s: off by %.3g, allowed %.3g", name, worst, bound);
+}
+
+START_TEST(learning_is_pytorchs)
+{
+    int cases = 0;
+    for (; golden_case(); cases++) {
+        struct policy_config config = cartpole;
+        config.shape = problem.shape;
+        config.dropout = problem.dropout;
+        struct policy *policy = open_policy(&config);
+        replace_all(policy, problem.parameters);
+        struct mlp *mlp = mlp_problem_load(&problem, NULL);
+        mlp_recompute(mlp, &problem.batch, problem.probabilities);
+        golden_compare("probabilities", problem.probabilities, (size_t)problem.rows * problem.shape.actions);
+        double loss;
+        float *moved = calloc(problem.count, sizeof *moved);
+        struct error error = {0};
+        mlp_problem_learn(&problem, mlp);
+        mlp_free(mlp);
+        for (int step = 1; step <= 3; step++) {
+            ck_assert_int_eq(
+                policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, &error),
+                STATUS_OK);
+            read_all(policy, moved);
+            if (step == 1) {
+                float rounded = (float)loss;
+                golden_compare("loss", &rounded, 1);
+                golden_compare("gradient", problem.gradient, problem.count);
+                golden_compare("parameters1", moved, problem.count);
+            }
+        }
+        golden_compare("parameters3", moved, problem.count);
+        free(moved);
+        policy_free(policy);
+        mlp_problem_fini(&problem);
+    }
+    ck_assert_int_eq(cases, 3);
+}
+END_TEST
+
+/* ---- learning ---- */
+
+static void count_call(void *context)
+{
+    ++*(int *)context;
+}
+
+START_TEST(progress_is_told_per_chunk_and_the_loss_falls)
+{
+    static const uint32_t rows[] = {1, 256, 257, 1000};
+    mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, rows[_i], 11);
+    struct policy *policy = open_policy(&cartpole);
+    struct error error = {0};
+    double first = 0, loss = 0;
+    for (uint32_t i = 0; i < problem.rows; i++)
+        problem.coefficient[i] = fabsf(problem.coefficient[i]) + 0.1f; // a loss with a floor
+    ck_assert_int_eq(policy_act(policy, &problem.batch, 0, problem.environment, problem.step, NULL),
+                     STATUS_OK);
+    for (int pass = 0; pass < 10; pass++) {
+        int calls = 0;
+        ck_assert_int_eq(
+            policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, count_call, &calls, &error),
+            STATUS_OK);
+        ck_assert_int_eq(calls, (int)((problem.rows + 255) / 256));
+        if (pass == 0)
+            first = loss;
+    }
+    ck_assert_double_lt(loss, 0.99 * first);
+    policy_free(policy);
+    mlp_problem_fini(&problem);
+}
+END_TEST
+
+/* What makes the loss or a gradient not finite, and what is said of it. */
+static const struct {
+    enum { BREAK_RETURN, BREAK_GRADIENT, BREAK_OBSERVATION, BREAK_PARAMETER } what;
+    float value;
+    const char *words;
+} breaks[] = {
+    {BREAK_RETURN, NAN,
+     "the loss is nan; the first tensor that holds a NaN or an infinity is the returns, row 290 of 300"},
+    {BREAK_RETURN, INFINITY,
+     "the loss is inf; the first tensor that holds a NaN or an infinity is the returns, row 290"},
+    {BREAK_GRADIENT, 3e38f, "the gradient of affine1.weight holds a NaN or an infinity"},
+    {BREAK_OBSERVATION, NAN, "the observations, row 290 of 300"},
+    {BREAK_PARAMETER, NAN,
+     "the loss is nan; the first tensor that holds a NaN or an infinity is the parameter affine2.bias"},
+};
+
+static void learn_equally(struct policy *policy, struct policy *spared)
+{
+    double loss, other;
+    for (int pass = 0; pass < 2; pass++) {
+        ck_assert_int_eq(
+            policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, NULL), STATUS_OK);
+        ck_assert_int_eq(
+            policy_learn(spared, &problem.batch, problem.coefficient, 0, &other, NULL, NULL, NULL),
+            STATUS_OK);
+        ck_assert_mem_eq(&loss, &other, sizeof loss);
+    }
+    float expected[1000];
+    read_all(spared, expected);
+    expect_all(policy, expected, problem.count);
+}
+
+/* Told by name, and nothing has moved, the optimizer's moments and count included. */
+START_TEST(what_is_not_finite_changes_nothing)
+{
+    mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, 300, 12);
+    struct policy *policy = open_policy(&cartpole), *spared = open_policy(&cartpole);
+    struct error error = {0};
+    double loss = -1;
+    float whole[1000], broken[1000];
+    ck_assert_int_eq(policy_act(policy, &problem.batch, 0, problem.environment, problem.step, NULL),
+                     STATUS_OK);
+    read_all(policy, whole);
+    memcpy(broken, whole, sizeof broken);
+    broken[problem.count - 1] = NAN;
+    if (breaks[_i].what == BREAK_PARAMETER)
+        replace_all(policy, broken);
+    float *culprit = breaks[_i].what == BREAK_OBSERVATION
+                         ? &((float *)(uintptr_t)problem.batch.observations)[problem.row[290] * 4]
+                         : &problem.coefficient[290];
+    const float kept = *culprit;
+    float coefficients[300];
+    memcpy(coefficients, problem.coefficient, sizeof coefficients);
+    *culprit = breaks[_i].what == BREAK_PARAMETER ? kept : breaks[_i].value;
+    for (uint32_t i = 0; breaks[_i].what == BREAK_GRADIENT && i < 300; i++) // the loss cancels, it does not
+        problem.coefficient[i] = problem.batch.actions[problem.row[i]] == 0 ? 3e38f : -3e38f;
+    ck_assert_int_eq(policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, &error),
+                     STATUS_INTERNAL);
+    ck_assert_msg(strstr(error.text, breaks[_i].words) != NULL, "%s", error.text);
+    ck_assert_double_eq(loss, -1);
+    *culprit = kept;
+    memcpy(problem.coefficient, coefficients, sizeof coefficients);
+    if (breaks[_i].what == BREAK_PARAMETER)
+        replace_all(policy, whole);
+    expect_all(policy, whole, problem.count);
+    learn_equally(policy, spared);
+    policy_free(policy);
+    policy_free(spared);
+    mlp_problem_fini(&problem);
+}
+END_TEST
+
+/* ---- the network as operations ---- */
+
+static struct tape *tape;
+static struct params *params;
+static struct gradients *gradients;
+static struct policy_network network;
+
+static void open_network(void)
+{
+    ck_assert_int_eq(params_new(&params, backend, NULL), STATUS_OK);
+    ck_assert_int_eq(policy_register(&network, &problem.shape, params, NULL), STATUS_OK);
+    ck_assert_int_eq(params_build(params, 1, NULL), STATUS_OK);
+    ck_assert_int_eq(gradients_new(&gradients, params, NULL), STATUS_OK);
+    ck_assert_int_eq(tape_new(&tape, backend, NULL), STATUS_OK);
+    write_all(params, problem.parameters);
+}
+
+static void close_network(void)
+{
+    tape_free(tape);
+    gradients_free(gradients);
+    params_free(params);
+}
+
+/* The problem's rows in the batch's order, as inputs of the tape. */
+static struct variable *forward_rows(struct variable **actions, struct variable **coefficients)
+{
+    const uint32_t rows = problem.rows, inputs = problem.shape.inputs;
+    float *observations = calloc((size_t)rows * inputs, sizeof *observations);
+    int32_t *keys = calloc((size_t)rows * 3, sizeof *keys), *taken = calloc(rows, sizeof *taken);
+    for (uint32_t i = 0; i < rows; i++) {
+        const uint32_t row = problem.row[i];
+        memcpy(observations + (size_t)i * inputs, problem.batch.observations + (size_t)row * inputs,
+               inputs * sizeof *observations);
+        keys[3 * i] = (int32_t)problem.environment[i];
+        keys[3 * i + 1] = (int32_t)problem.step[i];
+        keys[3 * i + 2] = (int32_t)problem.episode;
+        taken[i] = problem.batch.actions[row];
+    }
+    struct variable *x = tape_input(tape, SHAPE2(rows, inputs), DTYPE_F32, "observations", observations);
+    struct variable *by = tape_input(tape, SHAPE2(rows, 3), DTYPE_I32, "rows", keys);
+    *actions = tape_input(tape, SHAPE1(rows), DTYPE_I32, "actions", taken);
+    *coefficients = tape_input(tape, SHAPE1(rows), DTYPE_F32, "coefficients", problem.coefficient);
+    free(observations);
+    free(keys);
+    free(taken);
+    return policy_forward(&network, tape, x, by, problem.dropout, problem.seed);
+}
+
+static void expect_gradients(void)
+{
+    const float *expected = problem.gradient;
+    for (uint32_t p = 0; p < params_count(params); p++) {
+        const struct parameter *parameter = params_at(params, p);
+        const size_t count = shape_elements(&parameter->tensor.shape);
+        double got[4096], largest = 0;
+        ck_assert_uint_le(count, 4096);
+        ck_assert_int_eq(gradients_read(gradients, parameter, DTYPE_F64, got, NULL), STATUS_OK);
+        for (size_t e = 0; e < count; e++)
+            largest = fmax(largest, fabs(got[e]));
+        ck_assert_double_gt(largest, 0);
+        for (size_t e = 0; e < count; e++)
+            ck_assert_msg(fabs(got[e] - (double)expected[e]) <= 1e-5 * largest, "%s[%zu]: %.9g, fused %.9g",
+                          parameter->name, e, got[e], (double)expected[e]);
+        expected += count;
+    }
+}
+
+/* Rows, masks, log-probabilities and the whole gradient of the fused kernel, from the operations. */
+START_TEST(operations_give_what_the_fused_kernel_gives)
+{
+    static const struct mlp_shape shapes[] = {{4, 128, 2}, {3, 37, 5}, {1, 200, 1}};
+    mlp_problem_init(&problem, shapes[_i], _i == 2 ? 0 : 0.6, 70, 21);
+    struct mlp *mlp = mlp_problem_load(&problem, NULL);
+    mlp_problem_act(&problem, mlp);
+    const double loss = mlp_problem_learn(&problem, mlp);
+    open_network();
+    for (int step = 0; step < 2; step++) {
+        struct variable *actions, *coefficients;
+        double values[70 * 5], value = 0;
+        tape_begin(tape, TAPE_TRAIN, gradients);
+        struct variable *log_probabilities = forward_rows(&actions, &coefficients);
+        ck_assert_int_eq(tape_read(tape, log_probabilities, DTYPE_F64, values), STATUS_OK);
+        for (size_t i = 0; i < (size_t)problem.rows * problem.shape.actions; i++)
+            ck_assert_double_eq_tol(exp(values[i]), (double)problem.probabilities[i], 1e-6);
+        struct variable *picked = tape_log_probability(tape, log_probabilities, actions);
+        struct variable *sum = tape_sum(tape, picked, coefficients, -1);
+        ck_assert_int_eq(tape_loss(tape, sum, &value), STATUS_OK);
+        ck_assert_double_eq_tol(value, loss, 1e-5 * fabs(loss) + 1e-6);
+        if (problem.shape.actions > 1) {
+            ck_assert_int_eq(tape_backward(tape, sum), STATUS_OK);
+            expect_gradients();
+        }
+        ck_assert_int_eq(tape_finish(tape, NULL), STATUS_OK);
+    }
+    close_network();
+    mlp_free(mlp);
+    mlp_problem_fini(&problem);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("policy");
+    TCase *begin = tcase_create("begin");
+    tcase_add_checked_fixture(begin, open_backend, close_backend);
+    tcase_add_test(begin, parameters_are_named_and_shaped_as_in_pytorch);
+    tcase_add_test(begin, parameters_begin_as_a_linear_layer_does);
+    tcase_add_test(begin, parameters_are_drawn_by_position);
+    tcase_add_test(begin, what_cannot_be_is_refused);
+    tcase_add_test(begin, it_acts_as_its_parameters_and_seed_say);
+    suite_add_tcase(suite, begin);
+    TCase *pytorch = tcase_create("pytorch");
+    tcase_add_checked_fixture(pytorch, golden_open, golden_close);
+    tcase_add_test(pytorch, learning_is_pytorchs);
+    suite_add_tcase(suite, pytorch);
+    TCase *learning = tcase_create("learning");
+    tcase_add_checked_fixture(learning, open_backend, close_backend);
+    tcase_add_loop_test(learning, progress_is_told_per_chunk_and_the_loss_falls, 0, 4);
+    tcase_add_loop_test(learning, what_is_not_finite_changes_nothing, 0, sizeof breaks / sizeof *breaks);
+    suite_add_tcase(suite, learning);
+    TCase *operations = tcase_create("operations");
+    tcase_add_checked_fixture(operations, open_backend, close_backend);
+    tcase_add_loop_test(operations, operations_give_what_the_fused_kernel_gives, 0, 3);
+    suite_add_tcase(suite, operations);
+    return suite_run(suite);
+}

@@ -1,0 +1,158 @@
+/* The learner: one rollout in, one step of the policy out, on a thread of its own; and what it says of a
+ * rollout that cannot be learned from. */
+#include "test/oracle/ref.h"
+#include "test/workplace.h"
+#include "worker/model/policy.h"
+#include "worker/net/endpoint.h"
+#include "worker/reinforce/learner.h"
+
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+enum { ENVIRONMENTS = 2, STEPS = 300, PARAMETERS = 898 };
+
+static struct backend *backend;
+static struct policy *policy;
+static struct rollout *rollout;
+static struct endpoint *endpoint;
+static struct learner *learner;
+
+/* Episode 7: every environment was steered for all steps by one and the same action, to a reward of 1 each.
+ */
+static void fill_rollout(const struct mlp_shape *shape)
+{
+    ck_assert_int_eq(rollout_new(&rollout, ENVIRONMENTS, STEPS, shape->inputs, mlp_mask_words(shape), NULL),
+                     STATUS_OK);
+    rollout_begin(rollout, 7);
+    for (uint32_t e = 0; e < ENVIRONMENTS; e++)
+        rollout->lengths[e] = STEPS;
+    for (uint32_t row = 0; row < ENVIRONMENTS * STEPS; row++) {
+        for (uint32_t i = 0; i < shape->inputs; i++)
+            rollout->observations[row * shape->inputs + i] = (float)((row + i) % 5) - 2;
+        memset(rollout->masks + row * mlp_mask_words(shape), 0xff,
+               mlp_mask_words(shape) * sizeof *rollout->masks);
+        rollout->rewards[row] = 1;
+        rollout->actions[row] = 1;
+        rollout->flags[row] = 0;
+    }
+}
+
+static void setup(void)
+{
+    const struct backend_settings settings = {.threads = 1};
+    const struct policy_config config = {
+        .shape = {4, 128, 2}, .dropout = 0.6, .seed = 3, .adam = ADAM_DEFAULTS};
+    struct error error = {0};
+    ck_assert_int_eq(backend_open(&backend, &ref_ops, &settings, &error), STATUS_OK);
+    ck_assert_int_eq(policy_new(&policy, &config, backend, &error), STATUS_OK);
+    fill_rollout(&config.shape);
+    ck_assert_int_eq(endpoint_bind(&endpoint, "tcp://127.0.0.1:*", &error), STATUS_OK);
+    const struct learner_config learning = {
+        .endpoint = endpoint, .policy = policy, .rollout = rollout, .returns = {.gamma = 0.5, .scale = 1}};
+    ck_assert_int_eq(learner_new(&learner, &learning, &error), STATUS_OK);
+}
+
+static void teardown(void)
+{
+    learner_free(learner);
+    endpoint_free(endpoint, 0);
+    rollout_free(rollout);
+    policy_free(policy);
+    backend_close(backend);
+}
+
+static void read_parameters(float *to)
+{
+    struct params *params = policy_params(policy);
+    for (uint32_t i = 0; i < params_count(params); i++) {
+        const struct parameter *parameter = params_at(params, i);
+        ck_assert_int_eq(params_read(params, parameter, DTYPE_F32, to, NULL), STATUS_OK);
+        to += shape_elements(&parameter->tensor.shape);
+    }
+}
+
+/* Hands the rollout over and waits for the answer. */
+static enum status learn(struct learner_result *result, struct error *error)
+{
+    struct endpoint_message message;
+    enum status status;
+    learner_start(learner);
+    while ((status = learner_poll(learner, result, error)) == STATUS_AGAIN) {
+        struct endpoint_watch watch = {.pair = learner_pair(learner)};
+        bool readable;
+        ck_assert_int_eq(endpoint_receive(endpoint, &message), STATUS_AGAIN);
+        ck_assert_int_eq(endpoint_wait(endpoint, &watch, 1, false, MONOTIME_NEVER, &readable), STATUS_OK);
+    }
+    return status;
+}
+
+START_TEST(what_paid_becomes_likelier)
+{
+    struct learner_result first, result;
+    struct error error = {0};
+    float before[PARAMETERS], after[PARAMETERS];
+    read_parameters(before);
+    ck_assert_uint_eq(learner_progress(learner), 0);
+    ck_assert_int_eq(learn(&first, &error), STATUS_OK);
+    ck_assert_uint_eq(learner_progress(learner), 3); // 600 rows in chunks of 256
+    read_parameters(after);
+    ck_assert_mem_ne(before, after, sizeof before);
+    for (int pass = 0; pass < 5; pass++)
+        ck_assert_int_eq(learn(&result, &error), STATUS_OK);
+    ck_assert_double_gt(first.loss, 0);
+    ck_assert_double_lt(result.loss, first.loss);
+    ck_assert_double_ge(result.seconds, 0);
+}
+END_TEST
+
+START_TEST(a_loss_that_is_not_finite_names_episode_and_tensor)
+{
+    static const struct {
+        float observation, reward;
+        const char *words;
+    } cases[] = {
+        {0, NAN,
+         "learning from episode 7: the loss is nan; the first tensor that holds a NaN or an infinity is the "
+         "returns, row 300 of 600"},
+        {NAN, NAN,
+         "learning from episode 7: the loss is nan; the first tensor that holds a NaN or an infinity is the "
+         "observations, row 300 of 600"},
+    };
+    struct learner_result result = {.loss = 5};
+    struct error error = {0};
+    float before[PARAMETERS], after[PARAMETERS];
+    read_parameters(before);
+    const uint32_t row = rollout_row(rollout, 0, 1); // the second environment's first row: 300th in the order
+    rollout->observations[row * 4] = cases[_i].observation;
+    rollout->rewards[row] = cases[_i].reward;
+    ck_assert_int_eq(learn(&result, &error), STATUS_INTERNAL);
+    ck_assert_int_eq(status_exit_code(STATUS_INTERNAL), 70);
+    ck_assert_str_eq(error.text, cases[_i].words);
+    ck_assert_double_eq(result.loss, 5);
+    read_parameters(after);
+    ck_assert_mem_eq(before, after, sizeof before);
+    rollout->observations[row * 4] = 0;
+    rollout->rewards[row] = 1;
+    ck_assert_int_eq(learn(&result, &error), STATUS_OK);
+}
+END_TEST
+
+/* The end waits for the pass under way: rollout and policy are freed behind it. */
+START_TEST(freeing_waits_for_the_pass)
+{
+    learner_start(learner);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("learner");
+    TCase *passes = tcase_create("passes");
+    tcase_add_checked_fixture(passes, setup, teardown);
+    tcase_add_test(passes, what_paid_becomes_likelier);
+    tcase_add_loop_test(passes, a_loss_that_is_not_finite_names_episode_and_tensor, 0, 2);
+    tcase_add_test(passes, freeing_waits_for_the_pass);
+    suite_add_tcase(suite, passes);
+    return suite_run(suite);
+}

@@ -1,0 +1,166 @@
+/* Evaluation: its parts make the whole, and the command finds in a file what the trainers found in memory. */
+#include "test/worker/data/data_fixture.h"
+#include "test/workplace.h"
+#include "worker/device.h"
+#include "worker/server/evaluation.h"
+
+#include <check.h>
+
+enum { HELD_OUT = 11, TRAINERS = 3 };
+
+static struct error error;
+static struct backend *backend;
+static struct params *params;
+static struct tape *tape;
+static struct classifier *classifier;
+
+static void ok(enum status status)
+{
+    ck_assert_msg(status == STATUS_OK, "%s: %s", status_name(status), error.text);
+}
+
+/* A model as a trainer has it. */
+static void setup(void)
+{
+    data_open();
+    idx_write(24, HELD_OUT);
+    data.job.device = JOB_DEVICE_CPU;
+    data.job.model.width = 8;
+    data.job.loss.name = JOB_LOSS_CROSS_ENTROPY;
+    data.job.trainers.count = TRAINERS;
+    data.job.trainers.has_threads = true;
+    data.job.trainers.threads = 1;
+    data.job.data.size = 16;
+    data.job.data.fit = JOB_FIT_RESIZE;
+    data.job.evaluation.batch = 2;
+    ok(device_open(&backend, &data.job, 1, false, &error));
+    ok(params_new(&params, backend, &error));
+    ok(tape_new(&tape, backend, &error));
+    ok(classifier_new(&classifier, &data.job, params, &error));
+    ok(classifier_build(classifier, tape, &error));
+    ok(params_begin(params, 7, 0, params_count(params), &error));
+}
+
+static void teardown(void)
+{
+    tape_free(tape);
+    classifier_free(classifier);
+    params_free(params);
+    backend_close(backend);
+    data_close();
+}
+
+static struct evaluation run_part(uint32_t part, uint32_t parts)
+{
+    struct evaluation sums = {.loss_sum = 5, .correct = 5, .samples = 5};
+    ok(evaluation_run_part(&sums, &data.job, classifier, tape, part, parts, false, NULL, NULL, &error));
+    return sums;
+}
+
+/* Each part sums in an order of its own, so the whole agrees but for rounding. */
+START_TEST(parts_make_the_whole)
+{
+    struct evaluation whole = run_part(0, 1), sum = {0};
+    ck_assert_uint_eq(whole.samples, HELD_OUT);
+    ck_assert(whole.loss_sum > HELD_OUT * 0.5);
+    for (uint32_t part = 0; part < TRAINERS; part++) {
+        const struct evaluation of_part = run_part(part, TRAINERS);
+        ck_assert_uint_eq(of_part.samples, part == 0 ? 3 : 4); // [11 q / 3, 11 (q + 1) / 3)
+        sum.loss_sum += of_part.loss_sum;
+        sum.correct += of_part.correct;
+        sum.samples += of_part.samples;
+    }
+    ck_assert_uint_eq(sum.samples, HELD_OUT);
+    ck_assert_uint_eq(sum.correct, whole.correct);
+    ck_assert_double_eq_tol(sum.loss_sum, whole.loss_sum, 1e-4);
+}
+END_TEST
+
+static void count(void *arg)
+{
+    ++*(int *)arg;
+}
+
+START_TEST(progress_is_told_between_batches)
+{
+    struct evaluation sums;
+    int calls = 0;
+    ok(evaluation_run_part(&sums, &data.job, classifier, tape, 0, 1, false, count, &calls, &error));
+    ck_assert_int_ge(calls, HELD_OUT / 2 + 1);
+}
+END_TEST
+
+/* From a file, by the command, with memory and layouts of its own: the same bits. */
+START_TEST(the_command_finds_what_the_trainers_found)
+{
+    struct evaluation expected = {0}, sums = {.samples = 9};
+    struct job job = data.job;
+    ok(params_save(params, data_path("model.safetensors"), &error));
+    for (uint32_t part = 0; part < TRAINERS; part++) {
+        const struct evaluation of_part = run_part(part, TRAINERS);
+        expected.loss_sum += of_part.loss_sum;
+        expected.correct += of_part.correct;
+    }
+    ok(evaluation_run(&sums, data_path("model.safetensors"), &job, &error));
+    ck_assert_uint_eq(sums.samples, HELD_OUT);
+    ck_assert_uint_eq(sums.correct, expected.correct);
+    ck_assert(sums.loss_sum == expected.loss_sum);
+    ok(params_write(params, params_find(params, "fc.bias"), DTYPE_F32,
+                    (const float[10]){3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, &error));
+    ok(params_save(params, data_path("model.safetensors"), &error));
+    ok(evaluation_run(&sums, data_path("model.safetensors"), &job, &error));
+    ck_assert(sums.loss_sum != expected.loss_sum); // it is the file's model that is looked at
+}
+END_TEST
+
+static void refuse(enum status expected, const char *path, const char *words)
+{
+    struct evaluation sums;
+    error = (struct error){0};
+    ck_assert_int_eq(evaluation_run(&sums, path, &data.job, &error), expected);
+    ck_assert_msg(strstr(error.text, words) != NULL, "\"%s\" is not in: %s", words, error.text);
+}
+
+START_TEST(what_cannot_be_evaluated_is_told)
+{
+    refuse(STATUS_NOT_FOUND, data_path("none.safetensors"), "none.safetensors");
+    ok(params_save(params, data_path("model.safetensors"), &error));
+    data.job.model.width = 16;
+    refuse(STATUS_INVALID, data_path("model.safetensors"), "conv1.weight");
+    data.job.model.width = 8;
+    data.job.data.kind = JOB_DATA_SYNTHETIC;
+    data.job.data.path[0] = '\0';
+    refuse(STATUS_INVALID, data_path("model.safetensors"), "no held-out samples");
+}
+END_TEST
+
+/* So few of them that no part has enough bad ones in a row to give up. */
+START_TEST(held_out_images_of_which_none_can_be_decoded_are_told)
+{
+    ok(params_save(params, data_path("model.safetensors"), &error));
+    data_make_folder("train");
+    data_make_folder("train/one");
+    data_make_folder("test");
+    data_make_folder("test/one");
+    data_write("train/one/1.png", "no image", 8);
+    data_write("test/one/1.png", "no image", 8);
+    data_write("test/one/2.png", "no image", 8);
+    data.job.data.kind = JOB_DATA_FOLDER;
+    refuse(STATUS_CORRUPT, data_path("model.safetensors"), "none of the held-out samples can be decoded");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("evaluation");
+    TCase *all = tcase_create("all");
+    tcase_add_checked_fixture(all, setup, teardown);
+    tcase_add_test(all, parts_make_the_whole);
+    tcase_add_test(all, progress_is_told_between_batches);
+    tcase_add_test(all, the_command_finds_what_the_trainers_found);
+    tcase_add_test(all, what_cannot_be_evaluated_is_told);
+    tcase_add_test(all, held_out_images_of_which_none_can_be_decoded_are_told);
+    tcase_set_timeout(all, 60);
+    suite_add_tcase(suite, all);
+    return suite_run(suite);
+}

@@ -1,0 +1,442 @@
+/* The distributed optimizer where it is called: references to the local ones, one for each owner, and rounds
+ * of calls to all of them at once. A role's top level runs it; all but the smallest functions wait.
+ *
+ * Parameters are known by their index in the list that the optimizer was made of. Each owner's part of the
+ * list stands in ascending order, one owner after the other in `indices`. */
+#include "worker/autograd/dist_optimizer_internal.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One owner. */
+struct part {
+    struct rref *local;    // NULL: not made yet
+    struct future *future; // of the round of calls
+    uint32_t first, count; // in `indices`
+};
+
+struct dist_optimizer {
+    struct dist *dist;
+    uint32_t part_count, total;
+    struct part parts[DIST_PARAMETERS_MAX];
+    uint32_t indices[DIST_PARAMETERS_MAX]; // (total)
+    double sums[DIST_PARAMETERS_MAX];      // (total) square sums, by index
+};
+
+static enum status optimizer_alloc(struct dist_optimizer **out, struct dist *dist, struct error *error)
+{
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an optimizer");
+    (*out)->dist = dist;
+    return STATUS_OK;
+}
+
+void dist_optimizer_free(struct dist_optimizer *optimizer)
+{
+    if (optimizer == NULL)
+        return;
+    for (uint32_t p = 0; p < optimizer->part_count; p++)
+        rref_release(optimizer->parts[p].local);
+    free(optimizer);
+}
+
+/* ---- calls to all owners ---- */
+
+static void release_futures(struct dist_optimizer *optimizer)
+{
+    for (uint32_t p = 0; p < optimizer->part_count; p++) {
+        if (optimizer->parts[p].future != NULL)
+            future_release(optimizer->parts[p].future);
+        optimizer->parts[p].future = NULL;
+    }
+}
+
+/* Waits for all futures that there are. `status` is what happened before; the first failure is told, and then
+ * no future is left. */
+static enum status wait_for_all(struct dist_optimizer *optimizer, enum status status, struct error *error)
+{
+    for (uint32_t p = 0; p < optimizer->part_count; p++) {
+        struct future *future = optimizer->parts[p].future;
+        if (future == NULL)
+            continue;
+        enum status each = rpc_wait(dist_rpc(optimizer->dist), future, status == STATUS_OK ? error : NULL);
+        status = status == STATUS_OK ? each : status;
+    }
+    if (status != STATUS_OK)
+        release_futures(optimizer);
+    return status;
+}
+
+/* The same message to every owner, at once. On STATUS_OK every part has a future with a value. */
+static enum status call_all(struct dist_optimizer *optimizer, uint32_t function,
+                            const struct rpc_message *message, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t p = 0; p < optimizer->part_count && status == STATUS_OK; p++) {
+        struct part *part = &optimizer->parts[p];
+        status = rref_call(part->local, function, message, MONOTIME_NEVER, &part->future, error);
+    }
+    return wait_for_all(optimizer, status, error);
+}
+
+static enum status malformed(struct dist_optimizer *optimizer, const struct part *part, struct error *error)
+{
+    const uint16_t owner = rref_owner(part->local);
+    release_futures(optimizer);
+    return object_malformed(optimizer->dist, owner, error);
+}
+
+/* ---- making ---- */
+
+static enum status check_list(const struct dist_optimizer_config *config, struct rref *const parameters[],
+                              uint32_t count, struct error *error)
+{
+    if (count == 0 || count > DIST_PARAMETERS_MAX)
+        return error_set(error, STATUS_INVALID, "an optimizer of %u parameters, expected 1..%d", count,
+                         DIST_PARAMETERS_MAX);
+    if (config->participant_count == 0 || config->participant_count > DIST_PARTICIPANTS_MAX)
+        return error_set(error, STATUS_INVALID, "an optimizer of %u participants, expected 1..%d",
+                         config->participant_count, DIST_PARTICIPANTS_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        enum status status = rref_ready(parameters[i], error);
+        if (status == STATUS_AGAIN)
+            return error_set(error, STATUS_BUSY, "reference %u of an optimizer's %u is not ready", i, count);
+        if (status != STATUS_OK)
+            return status;
+        if (rref_class_of(parameters[i]) != &dist_parameter_class)
+            return error_set(error, STATUS_INVALID, "reference %u of an optimizer's %u is not to a parameter",
+                             i, count);
+    }
+    return STATUS_OK;
+}
+
+/* Owners in the order in which they first appear, each with its parameters in the order of the list. */
+static void sort_by_owner(struct dist_optimizer *optimizer, struct rref *const parameters[], uint32_t count)
+{
+    bool sorted[DIST_PARAMETERS_MAX] = {false};
+    for (uint32_t i = 0; i < count; i++) {
+        if (sorted[i])
+            continue;
+        struct part *part = &optimizer->parts[optimizer->part_count++];
+        part->first = optimizer->total;
+        for (uint32_t j = i; j < count; j++)
+            if (rref_owner(parameters[j]) == rref_owner(parameters[i])) {
+                optimizer->indices[optimizer->total++] = j;
+                sorted[j] = true;
+            }
+        part->count = optimizer->total - part->first;
+    }
+}
+
+static void describe(const struct dist_optimizer *optimizer, const struct dist_optimizer_config *config,
+                     const struct rref *first, uint64_t words[NEW_WORDS])
+{
+    const struct optimizer_settings *settings = &config->settings;
+    const bool adam = settings->kind == OPTIMIZER_ADAM;
+    words[NEW_KIND] = settings->kind;
+    words[NEW_LR] = word_of_double(adam ? settings->adam.lr : settings->sgd.lr);
+    words[NEW_MOMENTUM] = word_of_double(settings->sgd.momentum);
+    words[NEW_BETA1] = word_of_double(settings->adam.beta1);
+    words[NEW_BETA2] = word_of_double(settings->adam.beta2);
+    words[NEW_EPSILON] = word_of_double(settings->adam.epsilon);
+    words[NEW_ASYNC] = config->async;
+    words[NEW_OWNERS] = optimizer->part_count;
+    words[NEW_TOTAL] = optimizer->total;
+    words[NEW_FIRST_OWNER] = rref_owner(first);
+    words[NEW_FIRST_NUMBER] = rref_object(first);
+}
+
+static enum status ask_for_local(struct dist_optimizer *optimizer, uint32_t p, uint64_t words[NEW_WORDS],
+                                 const struct dist_optimizer_config *config, struct rref *const parameters[],
+                                 struct error *error)
+{
+    struct part *part = &optimizer->parts[p];
+    const uint32_t *indices = &optimizer->indices[part->first];
+    uint64_t numbers[DIST_PARAMETERS_MAX];
+    uint32_t participants[DIST_PARTICIPANTS_MAX];
+    struct rpc_message message = {0};
+    for (uint32_t i = 0; i < part->count; i++)
+        numbers[i] = rref_object(parameters[indices[i]]);
+    for (uint32_t i = 0; i < config->participant_count; i++)
+        participants[i] = config->participants[i];
+    words[NEW_POSITION] = p;
+    message_add(&message, WIRE_U64, words, NEW_WORDS);
+    message_add(&message, WIRE_U64, numbers, part->count);
+    message_add(&message, WIRE_U32, indices, part->count);
+    message_add(&message, WIRE_U32, participants, config->participant_count);
+    return rref_call(parameters[indices[0]], PARAMETER_OPTIMIZER, &message, MONOTIME_NEVER, &part->future,
+                     error);
+}
+
+/* Takes the references that the owners have answered with, also when another owner has failed: dropping them
+ * ends what was made. */
+static enum status accept_locals(struct dist_optimizer *optimizer, struct rref *const parameters[],
+                                 enum status status, struct error *error)
+{
+    for (uint32_t p = 0; p < optimizer->part_count; p++) {
+        struct part *part = &optimizer->parts[p];
+        if (part->future == NULL)
+            continue;
+        struct error *const tell = status == STATUS_OK ? error : NULL;
+        enum status each = rpc_wait(dist_rpc(optimizer->dist), part->future, tell);
+        if (each == STATUS_OK)
+            each = rref_accept(
+                dist_rrefs(optimizer->dist), rref_owner(parameters[optimizer->indices[part->first]]),
+                future_value(part->future)->args[0], dist_optimizer_class.name, &part->local, tell);
+        status = status == STATUS_OK ? each : status;
+    }
+    release_futures(optimizer);
+    return status;
+}
+
+enum status dist_optimizer_new(struct dist_optimizer **out, struct dist *dist,
+                               const struct dist_optimizer_config *config, struct rref *const parameters[],
+                               uint32_t count, struct error *error)
+{
+    struct dist_optimizer *optimizer = NULL;
+    uint64_t words[NEW_WORDS];
+    enum status status = check_list(config, parameters, count, error);
+    if (status == STATUS_OK)
+        status = optimizer_alloc(&optimizer, dist, error);
+    if (status != STATUS_OK)
+        return status;
+    sort_by_owner(optimizer, parameters, count);
+    describe(optimizer, config, parameters[0], words);
+    for (uint32_t p = 0; p < optimizer->part_count && status == STATUS_OK; p++)
+        status = ask_for_local(optimizer, p, words, config, parameters, error);
+    status = accept_locals(optimizer, parameters, status, error);
+    if (status != STATUS_OK) {
+        dist_optimizer_free(optimizer);
+        return status;
+    }
+    *out = optimizer;
+    return STATUS_OK;
+}
+
+/* ---- sharing ---- */
+
+enum status dist_optimizer_share(struct dist_optimizer *optimizer, uint16_t worker, uint64_t tag,
+                                 struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t p = 0; p < optimizer->part_count && status == STATUS_OK; p++)
+        status = rref_share(optimizer->parts[p].local, worker, tag, &optimizer->parts[p].future, error);
+    status = wait_for_all(optimizer, status, error);
+    release_futures(optimizer);
+    return status;
+}
+
+/* The words of a part's answer; false: it has another form. */
+static bool read_words(const struct part *part, uint64_t words[NEW_WORDS])
+{
+    const struct rpc_message *value = future_value(part->future);
+    if (message_flat(value, 0, WIRE_U64) != NEW_WORDS || message_flat(value, 1, WIRE_U32) == 0)
+        return false;
+    memcpy(words, value->data[0], NEW_WORDS * sizeof words[0]);
+    return words[NEW_TOTAL] <= DIST_PARAMETERS_MAX;
+}
+
+/* Brings the parts in their order, with their indices. False: they are not one optimizer's parts, each once.
+ */
+static bool order_parts(struct dist_optimizer *optimizer)
+{
+    struct part sorted[DIST_PARAMETERS_MAX] = {{0}};
+    bool taken[DIST_PARAMETERS_MAX] = {false};
+    uint64_t all[NEW_WORDS] = {0}, words[NEW_WORDS];
+    for (uint32_t p = 0; p < optimizer->part_count; p++) {
+        if (!read_words(&optimizer->parts[p], words))
+            return false;
+        const uint64_t position = words[NEW_POSITION];
+        words[NEW_POSITION] = 0;
+        if (p == 0)
+            memcpy(all, words, sizeof all);
+        if (memcmp(all, words, sizeof all) != 0 || words[NEW_OWNERS] != optimizer->part_count ||
+            position >= optimizer->part_count || sorted[position].local != NULL)
+            return false;
+        sorted[position] = optimizer->parts[p];
+    }
+    for (uint32_t p = 0; p < optimizer->part_count; p++) {
+        struct part *part = &sorted[p];
+        const struct rpc_message *value = future_value(part->future);
+        part->first = optimizer->total;
+        part->count = message_flat(value, 1, WIRE_U32);
+        if (part->count > all[NEW_TOTAL] - optimizer->total)
+            return false;
+        memcpy(&optimizer->indices[part->first], value->data[1], part->count * sizeof optimizer->indices[0]);
+        optimizer->total += part->count;
+    }
+    memcpy(optimizer->parts, sorted, optimizer->part_count * sizeof sorted[0]);
+    for (uint32_t i = 0; i < optimizer->total; i++) {
+        const uint32_t index = optimizer->indices[i];
+        if (index >= optimizer->total || taken[index])
+            return false;
+        taken[index] = true;
+    }
+    return optimizer->total == all[NEW_TOTAL];
+}
+
+enum status dist_optimizer_join(struct dist_optimizer **out, struct dist *dist, struct rref *const locals[],
+                                uint32_t count, struct error *error)
+{
+    struct dist_optimizer *optimizer = NULL;
+    bool good = count > 0 && count <= DIST_PARAMETERS_MAX;
+    for (uint32_t i = 0; i < count && good; i++)
+        good = rref_class_of(locals[i]) == &dist_optimizer_class;
+    if (!good)
+        return error_set(error, STATUS_INVALID, "expected 1..%d references to optimizers, got %u",
+                         DIST_PARAMETERS_MAX, count);
+    enum status status = optimizer_alloc(&optimizer, dist, error);
+    if (status != STATUS_OK)
+        return status;
+    for (uint32_t i = 0; i < count; i++)
+        optimizer->parts[optimizer->part_count++].local = rref_copy(locals[i]);
+    status = call_all(optimizer, LOCAL_INFO, &(struct rpc_message){0}, error);
+    if (status == STATUS_OK && !order_parts(optimizer))
+        status = error_set(error, STATUS_INVALID,
+                           "%u references to optimizers, which are not the parts of one, each once", count);
+    release_futures(optimizer);
+    if (status != STATUS_OK) {
+        dist_optimizer_free(optimizer);
+        return status;
+    }
+    *out = optimizer;
+    return STATUS_OK;
+}
+
+/* ---- a step ---- */
+
+/* All parameters' square sums into `sums`, by their index. */
+static enum status read_sums(struct dist_optimizer *optimizer, struct error *error)
+{
+    for (uint32_t p = 0; p < optimizer->part_count; p++) {
+        const struct part *part = &optimizer->parts[p];
+        const struct rpc_message *value = future_value(part->future);
+        if (message_flat(value, 0, WIRE_U64) != part->count)
+            return malformed(optimizer, part, error);
+        for (uint32_t i = 0; i < part->count; i++)
+            memcpy(&optimizer->sums[optimizer->indices[part->first + i]],
+                   (const char *)value->data[0] + i * sizeof(double), sizeof(double));
+    }
+    release_futures(optimizer);
+    return STATUS_OK;
+}
+
+/* The norm of the gradient over all owners, and that all of it is finite. */
+static enum status take_norm(struct dist_optimizer *optimizer, const struct dist_context *context,
+                             double *norm, struct error *error)
+{
+    const struct rpc_message message = {.context = dist_context_id(context)};
+    double sum = 0;
+    enum status status = call_all(optimizer, LOCAL_NORM, &message, error);
+    if (status == STATUS_OK)
+        status = read_sums(optimizer, error);
+    for (uint32_t i = 0; i < optimizer->total && status == STATUS_OK; i++)
+        sum += optimizer->sums[i];
+    *norm = sqrt(sum);
+    return status;
+}
+
+enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_context *context,
+                                struct dist_step *step, struct error *error)
+{
+    enum status status = STATUS_OK;
+    step->norm = (double)NAN;
+    step->was_last = false;
+    if (!(step->max_norm >= 0) || !isfinite(step->max_norm))
+        return error_set(error, STATUS_INVALID, "expected a finite max_norm >= 0, got %g", step->max_norm);
+    if (!(step->lr > 0) || !isfinite(step->lr))
+        return error_set(error, STATUS_INVALID, "expected a finite lr > 0, got %g", step->lr);
+    if (step->max_norm > 0)
+        status = take_norm(optimizer, context, &step->norm, error);
+    if (status != STATUS_OK)
+        return status;
+    const double norm = step->max_norm > 0 ? step->norm : 0;
+    const uint64_t words[STEP_WORDS] = {[STEP_LR] = word_of_double(step->lr),
+                                        [STEP_MAX_NORM] = word_of_double(step->max_norm),
+                                        [STEP_NORM] = word_of_double(norm),
+                                        [STEP_LAST] = step->last};
+    struct rpc_message message = {.context = dist_context_id(context),
+                                  .args = {[OLDEST] = dist_oldest(optimizer->dist)}};
+    message_add(&message, WIRE_U64, words, STEP_WORDS);
+    status = call_all(optimizer, LOCAL_STEP, &message, error);
+    if (status != STATUS_OK)
+        return status;
+    for (uint32_t p = 0; p < optimizer->part_count; p++)
+        step->was_last = step->was_last || future_value(optimizer->parts[p].future)->args[0] != 0;
+    release_futures(optimizer);
+    return STATUS_OK;
+}
+
+/* ---- state ---- */
+
+/* Who has parameter `index`, and as which of its own. */
+static enum status find_part(const struct dist_optimizer *optimizer, uint32_t index, const struct part **out,
+                             uint32_t *position, struct error *error)
+{
+    for (uint32_t p = 0; p < optimizer->part_count; p++)
+        for (uint32_t i = 0; i < optimizer->parts[p].count; i++)
+            if (optimizer->indices[optimizer->parts[p].first + i] == index) {
+                *out = &optimizer->parts[p];
+                *position = i;
+                return STATUS_OK;
+            }
+    return error_set(error, STATUS_INVALID, "parameter %u of an optimizer that has %u", index,
+                     optimizer->total);
+}
+
+/* Calls the owner of parameter `index` about a moment, with `values` or without. */
+static enum status call_about_moment(struct dist_optimizer *optimizer, uint32_t index,
+                                     enum dist_moment moment, uint32_t function, struct rpc_message *message,
+                                     struct future **out, uint16_t *owner, struct error *error)
+{
+    const struct part *part = NULL;
+    uint32_t position = 0;
+    enum status status = find_part(optimizer, index, &part, &position, error);
+    if (status != STATUS_OK)
+        return status;
+    message->args[2] = position;
+    message->args[3] = moment;
+    *owner = rref_owner(part->local);
+    return object_call(optimizer->dist, part->local, function, message, out, error);
+}
+
+enum status dist_optimizer_moment_get(struct dist_optimizer *optimizer, uint32_t index,
+                                      enum dist_moment moment, float *values, size_t count,
+                                      struct error *error)
+{
+    struct rpc_message message = {0};
+    struct future *future;
+    uint16_t owner = 0;
+    enum status status =
+        call_about_moment(optimizer, index, moment, LOCAL_MOMENT_GET, &message, &future, &owner, error);
+    return status == STATUS_OK ? values_out(optimizer->dist, owner, future, values, count, error) : status;
+}
+
+enum status dist_optimizer_moment_set(struct dist_optimizer *optimizer, uint32_t index,
+                                      enum dist_moment moment, const float *values, size_t count,
+                                      struct error *error)
+{
+    struct rpc_message message = {0};
+    struct future *future;
+    uint16_t owner = 0;
+    if (count == 0 || count > SHAPE_ELEMENTS_MAX)
+        return error_set(error, STATUS_INVALID, "expected 1..%d values of a moment, got %zu",
+                         SHAPE_ELEMENTS_MAX, count);
+    message_add(&message, WIRE_F32, values, (uint32_t)count);
+    enum status status =
+        call_about_moment(optimizer, index, moment, LOCAL_MOMENT_SET, &message, &future, &owner, error);
+    if (status == STATUS_OK)
+        future_release(future);
+    return status;
+}
+
+enum status dist_optimizer_steps_set(struct dist_optimizer *optimizer, uint64_t steps, struct error *error)
+{
+    enum status status =
+        call_all(optimizer, LOCAL_STEPS_SET, &(struct rpc_message){.args = {0, 0, steps}}, error);
+    release_futures(optimizer);
+    return status;
+}

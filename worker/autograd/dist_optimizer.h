@@ -1,0 +1,167 @@
+/* The distributed optimizer: references to parameters in, one local optimizer on each of their owners, one
+ * step of all of them at once.
+ *
+ *     dist_parameters(dist, embedding, parameters, …);        references to all that an object has
+ *     dist_optimizer_new(&optimizer, dist, &config, parameters, count, …);
+ *     …
+ *     dist_backward(context, loss, …);
+ *     dist_optimizer_step(optimizer, context, &step, …);
+ *
+ * On each owner stands one object of class "optimizer" (optim.h's arithmetic, moments included), so that only
+ * one step runs there at a time: an owner has one thread. Who shares parts shares their optimizer: the first
+ * trainer makes it and shares it (dist_optimizer_share), like the parts themselves.
+ *
+ * ---- The round ----
+ * `all`: a step waits on each owner until every participant has asked for it, each with a context of its own;
+ * their gradients are added up in the order of the workers' numbers, and one step is taken with the lr and
+ * max_norm that all of them must have named (another one: STATUS_INVALID for all, nothing is changed). A
+ * participant's death fails the round, and all later ones, with STATUS_PEER_DIED; so it does with
+ * STATUS_SHUTDOWN when one frees its optimizer, and with it the last reference that it has to the local one:
+ * a participant that ends in good order is no reason for the others to fail. `async`: each step is taken when
+ * it comes, and what other contexts are about to walk keeps the parameters that its forward read: objects
+ * need versions for it (dist_versions.h), one more than there are participants.
+ *
+ * A parameter that a context has no gradient for, because its object had no part in the loss, has the
+ * gradient zero: the step is taken all the same, and moves it by its momentum (as PyTorch's with gradients
+ * that are zero, not None). Parameters of an object that were not given to the optimizer do not move.
+ *
+ * ---- Clipping ----
+ * With max_norm > 0 a step is two rounds: the owners answer with the square sums of each parameter's gradient
+ * (double; parameters in the order in which they were given to dist_optimizer_new, over all owners), the norm
+ * is their sum's root, in that order whoever owns what, and the step multiplies every gradient by
+ * max_norm / (norm + 1e-6) where that is below 1: PyTorch's clip_grad_norm_. As there, the context's own
+ * gradients may be scaled by it.
+ *
+ * ---- Failures ----
+ * A NaN or an infinity in a gradient is STATUS_INTERNAL that names the parameter. With clipping it is found
+ * before anything is changed anywhere; without, nothing is changed on that owner, but other owners may have
+ * taken the step: the optimizer is then of no use but to be freed, as after any other failure of a step that
+ * was not STATUS_INVALID; only with a single owner STATUS_BUSY leaves everything as it was. With `all` it
+ * must be freed, for such a step may have reached some owners and not the others, where the other
+ * participants wait for it: they are told by that, or by the worker's end.
+ *
+ * Threads as rpc.h. Functions that wait turn the rpc: for a role's top level. Steps allocate nothing after
+ * the first. */
+#ifndef WORKER_AUTOGRAD_DIST_OPTIMIZER_H
+#define WORKER_AUTOGRAD_DIST_OPTIMIZER_H
+
+#include "kernels/params/optim.h"
+#include "worker/autograd/dist.h"
+
+struct dist_owner;
+struct dist_optimizer;
+
+enum {
+    DIST_PARAMETERS_MAX = 256,   /* of an object, and of an optimizer */
+    DIST_PARTICIPANTS_MAX = 256, /* workers that step */
+    DIST_NAME_BYTES = 256,       /* of a parameter's name, with its zero; a longer one is cut */
+};
+
+/* ---- a worker that has objects ---- */
+
+/* What it needs for its parameters and optimizers to be found and stepped; before the first turn. Every
+ * worker makes one. Its table of classes has the two rows below. Freed after the rrefs. STATUS_NO_MEMORY. */
+enum status dist_owner_new(struct dist_owner **out, struct dist *dist, struct error *error);
+void dist_owner_free(struct dist_owner *owner);
+
+/* "parameter" (rref_to_here: its values, canonical float32, flat); "optimizer". */
+extern const struct rref_class dist_parameter_class, dist_optimizer_class;
+
+/* ---- parameters ---- */
+
+/* References to all trained parameters of an object that has some, in its params' order: objects of class
+ * "parameter" on its owner, each of which keeps the object. Waits. The caller releases them. STATUS_INVALID:
+ * it has none, or more than DIST_PARAMETERS_MAX; STATUS_BUSY: the owner has no room for so many objects. */
+enum status dist_parameters(struct dist *dist, struct rref *object, struct rref *out[DIST_PARAMETERS_MAX],
+                            uint32_t *count, struct error *error);
+
+/* A parameter's name and shape. Waits. */
+struct dist_parameter_info {
+    char name[DIST_NAME_BYTES];
+    struct shape shape;
+};
+enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struct dist_parameter_info *info,
+                                struct error *error);
+
+/* Values in and out, canonical float32; `count` is shape_elements, another one STATUS_INVALID. Wait.
+ * _set is STATUS_BUSY while a context has still to walk what it read of the object, unless a version is free.
+ */
+enum status dist_parameter_get(struct dist *dist, struct rref *parameter, float *values, size_t count,
+                               struct error *error);
+enum status dist_parameter_set(struct dist *dist, struct rref *parameter, const float *values, size_t count,
+                               struct error *error);
+
+/* The gradient that context number `context` holds for it; zeros where it holds none. Waits. */
+enum status dist_parameter_gradient(struct dist *dist, struct rref *parameter, uint64_t context,
+                                    float *values, size_t count, struct error *error);
+
+/* ---- the optimizer ---- */
+
+struct dist_optimizer_config {
+    struct optimizer_settings settings; /* lr is each step's own; here any that is allowed */
+    bool async;                         /* the round: false is `all` */
+    const uint16_t *participants;       /* workers that step, ascending; this one need not be among them */
+    uint32_t participant_count;         /* 1 .. DIST_PARTICIPANTS_MAX */
+};
+
+/* One local optimizer on each owner, which keeps the parameters: the references may be released afterwards.
+ * Waits. STATUS_INVALID: settings out of range, participants not ascending, no parameter or too many; or,
+ * with its name, a parameter that is given twice or that another optimizer has. With `async` also one whose
+ * object has too few versions (STATUS_UNAVAILABLE: none, as its backend's memory is not the host's).
+ * STATUS_PEER_DIED: an owner; without `async` also a participant, which may be told by the first step
+ * instead. STATUS_BUSY: an owner has too many calls under way to ask whether a participant is there. */
+enum status dist_optimizer_new(struct dist_optimizer **out, struct dist *dist,
+                               const struct dist_optimizer_config *config, struct rref *const parameters[],
+                               uint32_t count, struct error *error);
+
+/* The local optimizers end with the last handle on any worker, and let go of their parameters; this does not
+ * wait for it, and until then the parameters cannot have another optimizer. */
+void dist_optimizer_free(struct dist_optimizer *optimizer);
+
+/* Gives another worker the references to the local optimizers, one for each owner of parameters, all under
+ * `tag`. Waits until it holds them. */
+enum status dist_optimizer_share(struct dist_optimizer *optimizer, uint16_t worker, uint64_t tag,
+                                 struct error *error);
+
+/* The other worker's own handle, of the references that its `taken` was given, in any order; they are copied.
+ * Waits. STATUS_INVALID: they are not all local optimizers of one optimizer, each once. */
+enum status dist_optimizer_join(struct dist_optimizer **out, struct dist *dist, struct rref *const locals[],
+                                uint32_t count, struct error *error);
+
+/* ---- a step ---- */
+
+struct dist_step {
+    double lr;
+    double max_norm; /* 0: no clipping */
+    bool last;       /* say to all who take part that this is to be the last step */
+    /* Out. */
+    double norm;   /* of the gradient before clipping; NaN without clipping */
+    bool was_last; /* somebody said so; with `async`, this worker */
+};
+
+/* One step of every owner, in one concurrent round (two with clipping), by the gradients that `context` has
+ * left there. Waits. STATUS_INVALID: lr or max_norm out of range, or not those of the others; this worker is
+ * no participant. STATUS_BUSY: other contexts have still to walk what they read (`async`: and no version is
+ * free), or no room for the request on its way; nothing is changed on that owner. STATUS_PEER_DIED: an owner,
+ * or a participant. STATUS_SHUTDOWN: a participant has freed its optimizer, or the job is over. */
+enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_context *context,
+                                struct dist_step *step, struct error *error);
+
+/* ---- state, for checkpoints ---- */
+
+/* Which moment: SGD's momentum is the first, Adam's are both. */
+enum dist_moment { DIST_MOMENT_FIRST, DIST_MOMENT_SECOND };
+
+/* Moments of the optimizer's parameter `index`, canonical float32; zeros before the first step. Wait.
+ * STATUS_INVALID: no such parameter, another number of elements, or the optimizer has no such moment. */
+enum status dist_optimizer_moment_get(struct dist_optimizer *optimizer, uint32_t index,
+                                      enum dist_moment moment, float *values, size_t count,
+                                      struct error *error);
+enum status dist_optimizer_moment_set(struct dist_optimizer *optimizer, uint32_t index,
+                                      enum dist_moment moment, const float *values, size_t count,
+                                      struct error *error);
+
+/* How many steps were taken so far, on all owners at once. Waits. */
+enum status dist_optimizer_steps_set(struct dist_optimizer *optimizer, uint64_t steps, struct error *error);
+
+#endif

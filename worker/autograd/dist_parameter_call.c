@@ -1,0 +1,203 @@
+/* Parameters from afar: what one who has references to them asks their owners. A role's top level runs it;
+ * all of it waits. Also the forms of messages, for both ends. */
+#include "worker/autograd/dist_optimizer_internal.h"
+
+#include <string.h>
+
+/* ---- messages ---- */
+
+void message_add(struct rpc_message *message, enum wire_dtype dtype, const void *data, uint32_t count)
+{
+    const uint8_t index = message->tensor_count++;
+    message->tensors[index] = (struct wire_tensor){.dtype = (uint8_t)dtype, .rank = 1, .dims = {count}};
+    message->data[index] = data;
+}
+
+uint32_t message_flat(const struct rpc_message *message, uint32_t index, enum wire_dtype dtype)
+{
+    const struct wire_tensor *tensor = &message->tensors[index];
+    return index < message->tensor_count && tensor->dtype == dtype && tensor->rank == 1 ? tensor->dims[0] : 0;
+}
+
+uint64_t word_of_double(double value)
+{
+    uint64_t word;
+    memcpy(&word, &value, sizeof word);
+    return word;
+}
+
+double double_of_word(uint64_t word)
+{
+    double value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+/* ---- calls ---- */
+
+/* Takes a call's future over: waits for it, and gives it back when it fails. */
+static enum status wait_for(struct dist *dist, struct future *future, struct future **out,
+                            struct error *error)
+{
+    enum status status = rpc_wait(dist_rpc(dist), future, error);
+    if (status != STATUS_OK)
+        future_release(future);
+    else
+        *out = future;
+    return status;
+}
+
+enum status object_call(struct dist *dist, struct rref *rref, uint32_t function,
+                        const struct rpc_message *message, struct future **out, struct error *error)
+{
+    struct future *future;
+    enum status status = rref_call(rref, function, message, MONOTIME_NEVER, &future, error);
+    return status == STATUS_OK ? wait_for(dist, future, out, error) : status;
+}
+
+enum status object_malformed(struct dist *dist, uint16_t owner, struct error *error)
+{
+    rpc_reject_worker(dist_rpc(dist), owner, "an answer about parameters of another form than agreed");
+    return error_set(error, STATUS_INVALID, "worker %u answers about parameters in another form than agreed",
+                     owner);
+}
+
+enum status values_out(struct dist *dist, uint16_t owner, struct future *future, float *values, size_t count,
+                       struct error *error)
+{
+    const struct rpc_message *value = future_value(future);
+    const uint32_t got = message_flat(value, 0, WIRE_F32);
+    enum status status = STATUS_OK;
+    if (got == 0)
+        status = object_malformed(dist, owner, error);
+    else if (got != count)
+        status = error_set(error, STATUS_INVALID, "the parameter has %u values, room for %zu", got, count);
+    else
+        memcpy(values, value->data[0], count * sizeof *values);
+    future_release(future);
+    return status;
+}
+
+static enum status check_parameter(const struct rref *parameter, struct error *error)
+{
+    if (rref_class_of(parameter) == &dist_parameter_class)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "expected a reference to a parameter of worker %u",
+                     rref_owner(parameter));
+}
+
+/* ---- references ---- */
+
+/* Takes all that were granted, also after a failure, so that what cannot be kept is given back. */
+static enum status accept_all(struct dist *dist, uint16_t owner, const struct rpc_message *value,
+                              uint32_t count, struct rref *out[], struct error *error)
+{
+    enum status status = STATUS_OK;
+    uint32_t accepted = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t number;
+        memcpy(&number, (const char *)value->data[0] + i * sizeof number, sizeof number);
+        enum status each = rref_accept(dist_rrefs(dist), owner, number, dist_parameter_class.name,
+                                       &out[accepted], status == STATUS_OK ? error : NULL);
+        accepted += each == STATUS_OK;
+        status = status == STATUS_OK ? each : status;
+    }
+    for (uint32_t i = 0; i < accepted && status != STATUS_OK; i++)
+        rref_release(out[i]);
+    return status;
+}
+
+enum status dist_parameters(struct dist *dist, struct rref *object, struct rref *out[DIST_PARAMETERS_MAX],
+                            uint32_t *count, struct error *error)
+{
+    enum status status = rref_ready(object, error);
+    if (status == STATUS_AGAIN)
+        return error_set(error, STATUS_BUSY, "the object whose parameters are asked for is not ready");
+    if (status != STATUS_OK)
+        return status;
+    const uint16_t owner = rref_owner(object);
+    const struct rpc_message message = {.args = {rref_object(object)}};
+    struct future *future;
+    status = rpc_call(dist_rpc(dist), owner, METHOD_PARAMETERS, &message, MONOTIME_NEVER, &future, error);
+    if (status != STATUS_OK)
+        return status;
+    *count = message_flat(future_value(future), 0, WIRE_U64);
+    status = *count == 0 || *count > DIST_PARAMETERS_MAX
+                 ? object_malformed(dist, owner, error)
+                 : accept_all(dist, owner, future_value(future), *count, out, error);
+    future_release(future);
+    return status;
+}
+
+/* ---- looking ---- */
+
+static bool read_info(const struct rpc_message *value, struct dist_parameter_info *info)
+{
+    const uint32_t length = message_flat(value, 0, WIRE_U8), rank = message_flat(value, 1, WIRE_U32);
+    *info = (struct dist_parameter_info){.shape = {.rank = rank}};
+    if (length == 0 || length >= DIST_NAME_BYTES || rank > SHAPE_RANK_MAX ||
+        value->tensor_count != 1 + (rank > 0))
+        return false;
+    memcpy(info->name, value->data[0], length);
+    if (rank > 0)
+        memcpy(info->shape.size, value->data[1], rank * sizeof info->shape.size[0]);
+    return shape_elements(&info->shape) > 0;
+}
+
+enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struct dist_parameter_info *info,
+                                struct error *error)
+{
+    struct future *future;
+    enum status status = check_parameter(parameter, error);
+    if (status == STATUS_OK)
+        status = object_call(dist, parameter, PARAMETER_INFO, &(struct rpc_message){0}, &future, error);
+    if (status != STATUS_OK)
+        return status;
+    if (!read_info(future_value(future), info))
+        status = object_malformed(dist, rref_owner(parameter), error);
+    future_release(future);
+    return status;
+}
+
+enum status dist_parameter_get(struct dist *dist, struct rref *parameter, float *values, size_t count,
+                               struct error *error)
+{
+    struct future *future;
+    enum status status = check_parameter(parameter, error);
+    if (status == STATUS_OK)
+        status = rref_to_here(parameter, &future, error);
+    if (status == STATUS_OK)
+        status = wait_for(dist, future, &future, error);
+    return status == STATUS_OK ? values_out(dist, rref_owner(parameter), future, values, count, error)
+                               : status;
+}
+
+enum status dist_parameter_set(struct dist *dist, struct rref *parameter, const float *values, size_t count,
+                               struct error *error)
+{
+    struct future *future;
+    struct rpc_message message = {.args = {[OLDEST] = dist_oldest(dist)}};
+    enum status status = check_parameter(parameter, error);
+    if (status == STATUS_OK && (count == 0 || count > SHAPE_ELEMENTS_MAX))
+        status = error_set(error, STATUS_INVALID, "expected 1..%d values of a parameter, got %zu",
+                           SHAPE_ELEMENTS_MAX, count);
+    if (status != STATUS_OK)
+        return status;
+    message_add(&message, WIRE_F32, values, (uint32_t)count);
+    status = object_call(dist, parameter, PARAMETER_SET, &message, &future, error);
+    if (status == STATUS_OK)
+        future_release(future);
+    return status;
+}
+
+enum status dist_parameter_gradient(struct dist *dist, struct rref *parameter, uint64_t context,
+                                    float *values, size_t count, struct error *error)
+{
+    struct future *future;
+    const struct rpc_message message = {.context = context};
+    enum status status = check_parameter(parameter, error);
+    if (status == STATUS_OK)
+        status = object_call(dist, parameter, PARAMETER_GRADIENT, &message, &future, error);
+    return status == STATUS_OK ? values_out(dist, rref_owner(parameter), future, values, count, error)
+                               : status;
+}

@@ -1,0 +1,204 @@
+/* Tensors between tapes and messages: canonical, float32 or int32, in host memory. What lies so already is
+ * neither copied nor converted. */
+#include "worker/autograd/dist_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* A frame is at 4 bytes or not; what is computed on is at 64. */
+static bool is_aligned(const void *data, size_t alignment)
+{
+    return (uintptr_t)data % alignment == 0;
+}
+
+/* ---- shapes ---- */
+
+static struct wire_tensor describe(const struct tensor *tensor)
+{
+    struct wire_tensor wire = {.dtype = tensor->dtype == DTYPE_I32 ? WIRE_U32 : WIRE_F32,
+                               .rank = tensor->shape.rank == 0 ? 1 : (uint8_t)tensor->shape.rank,
+                               .dims = {1}};
+    for (uint32_t i = 0; i < tensor->shape.rank; i++)
+        wire.dims[i] = tensor->shape.size[i];
+    return wire;
+}
+
+static struct shape shape_of(const struct wire_tensor *wire, bool is_scalar)
+{
+    struct shape shape = {.rank = is_scalar ? 0 : wire->rank};
+    for (uint32_t i = 0; i < shape.rank; i++)
+        shape.size[i] = wire->dims[i];
+    return shape;
+}
+
+static enum dtype host_dtype(const struct wire_tensor *wire)
+{
+    return wire->dtype == WIRE_U32 ? DTYPE_I32 : DTYPE_F32;
+}
+
+bool travel_is_sound(const struct wire_tensor *tensor)
+{
+    const struct shape shape = shape_of(tensor, false);
+    return (tensor->dtype == WIRE_F32 || tensor->dtype == WIRE_U32) && shape_elements(&shape) > 0;
+}
+
+bool travel_is_large(const struct rpc_message *message)
+{
+    for (uint32_t i = 0; i < message->tensor_count; i++)
+        if (wire_tensor_bytes(&message->tensors[i]) >= RPC_LEND_BYTES)
+            return true;
+    return false;
+}
+
+/* ---- out of a tape ---- */
+
+enum status travel_put(struct dist_frame *frame, const struct tensor *tensor, bool in_place,
+                       struct rpc_message *message, void **block, struct error *error)
+{
+    struct backend *backend = tape_backend(frame->tape);
+    const uint32_t index = message->tensor_count;
+    char shape[SHAPE_TEXT_BYTES];
+    assert(index < WIRE_TENSORS_MAX);
+    *block = NULL;
+    message->tensors[index] = describe(tensor);
+    if (wire_tensor_bytes(&message->tensors[index]) > WIRE_BODY_BYTES_MAX)
+        return error_set(error, STATUS_INVALID,
+                         "a tensor of shape %s has more than the %d bytes of a message",
+                         shape_text(&tensor->shape, shape), WIRE_BODY_BYTES_MAX);
+    message->data[index] = tensor->data;
+    message->tensor_count++;
+    if (in_place && backend->ops->host && tensor->layout == NULL && tensor->dtype != DTYPE_F64)
+        return STATUS_OK;
+    struct tensor copy;
+    const enum dtype dtype = host_dtype(&message->tensors[index]);
+    enum status status = tensor_new(&copy, frame->staging, tensor->shape, dtype, tensor->name, error);
+    if (status != STATUS_OK)
+        return status;
+    *block = copy.data;
+    message->data[index] = copy.data;
+    return backend_download(backend, tensor, dtype, copy.data, error);
+}
+
+/* ---- into a tape ---- */
+
+/* The values go by way of a block where the frame's are not aligned to their size. */
+static enum status upload(struct dist_frame *frame, const struct wire_tensor *wire, const void *data,
+                          struct tensor *to, struct error *error)
+{
+    struct backend *backend = tape_backend(frame->tape);
+    const enum dtype dtype = host_dtype(wire);
+    if (is_aligned(data, dtype_bytes(dtype)))
+        return backend_upload(backend, to, dtype, data, error);
+    const size_t bytes = wire_tensor_bytes(wire);
+    void *aligned = arena_take(frame->staging, bytes);
+    if (aligned == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu bytes that have arrived", bytes);
+    memcpy(aligned, data, bytes);
+    enum status status = backend_upload(backend, to, dtype, aligned, error);
+    arena_release(frame->staging, aligned);
+    return status;
+}
+
+/* Lent memory is the other's: it is only read, which the type does not say. */
+static void *readable(const void *data)
+{
+    union {
+        const void *given;
+        void *taken;
+    } pointer = {.given = data};
+    return pointer.taken;
+}
+
+/* Values may be computed on where they lie in another's memory, who can only make them wrong. Indices are
+ * checked, and must then be the ones that were: they are copied always. */
+static bool is_taken_in_place(const struct rpc_message *message, uint32_t index,
+                              const struct backend_ops *ops)
+{
+    return (message->lent >> index & 1) && ops->host && ops->dtype == DTYPE_F32 &&
+           message->tensors[index].dtype == WIRE_F32 && is_aligned(message->data[index], ARENA_ALIGNMENT);
+}
+
+enum status travel_take(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
+                        bool is_scalar, struct tensor *out, struct error *error)
+{
+    const struct wire_tensor *wire = &message->tensors[index];
+    const struct backend_ops *ops = tape_backend(frame->tape)->ops;
+    const enum dtype dtype = host_dtype(wire);
+    const struct shape shape = shape_of(wire, is_scalar);
+    const void *data = message->data[index];
+    if (is_taken_in_place(message, index, ops)) {
+        *out = (struct tensor){
+            .shape = shape, .dtype = dtype, .data = readable(data), .bytes = wire_tensor_bytes(wire)};
+        return STATUS_OK;
+    }
+    enum status status = tensor_new(out, tape_arena(frame->tape), shape,
+                                    dtype == DTYPE_I32 ? DTYPE_I32 : ops->dtype, NULL, error);
+    return status == STATUS_OK ? upload(frame, wire, data, out, error) : status;
+}
+
+enum status travel_copy(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
+                        struct tensor *to, struct error *error)
+{
+    const struct wire_tensor *wire = &message->tensors[index];
+    const struct shape shape = shape_of(wire, to->shape.rank == 0 && wire->rank == 1 && wire->dims[0] == 1);
+    char got[SHAPE_TEXT_BYTES], expected[SHAPE_TEXT_BYTES];
+    if (wire->dtype != WIRE_F32 || !shape_equal(&shape, &to->shape))
+        return error_set(error, STATUS_INVALID, "a gradient of shape %s, expected float32 %s",
+                         shape_text(&shape, got), shape_text(&to->shape, expected));
+    return upload(frame, wire, message->data[index], to, error);
+}
+
+/* ---- flags ---- */
+
+enum { MASK = (1 << DIST_INPUTS_MAX) - 1 };
+
+uint64_t flags_pack(const struct forward_flags *flags)
+{
+    return (uint64_t)flags->depth | (uint64_t)flags->trains << 8 | (uint64_t)flags->inputs << 12 |
+           (uint64_t)flags->present << 16 | (uint64_t)flags->wanted << 20 | (uint64_t)flags->scalars << 24 |
+           (uint64_t)flags->numbers << 32;
+}
+
+/* Whether the tensors are the ones that the flags name. */
+static bool tensors_match(const struct rpc_message *message, const struct forward_flags *flags)
+{
+    uint32_t at = 0;
+    if (flags->numbers > 0) {
+        const struct wire_tensor *numbers = &message->tensors[at++];
+        if (message->tensor_count == 0 || numbers->dtype != WIRE_U64 || numbers->rank != 1 ||
+            numbers->dims[0] != flags->numbers)
+            return false;
+    }
+    for (uint32_t i = 0; i < DIST_INPUTS_MAX; i++) {
+        if (!(flags->present >> i & 1))
+            continue;
+        const struct wire_tensor *tensor = &message->tensors[at];
+        if (at++ >= message->tensor_count || !travel_is_sound(tensor))
+            return false;
+        if ((flags->scalars >> i & 1) && (tensor->rank != 1 || tensor->dims[0] != 1))
+            return false;
+        if ((flags->wanted >> i & 1) && tensor->dtype != WIRE_F32)
+            return false;
+    }
+    return at == message->tensor_count;
+}
+
+bool flags_unpack(const struct rpc_message *message, struct forward_flags *flags)
+{
+    const uint64_t bits = message->args[FORWARD_FLAGS];
+    *flags = (struct forward_flags){.depth = bits & 0xff,
+                                    .trains = bits >> 8 & 1,
+                                    .inputs = bits >> 12 & 3,
+                                    .present = bits >> 16 & MASK,
+                                    .wanted = bits >> 20 & MASK,
+                                    .scalars = bits >> 24 & MASK,
+                                    .numbers = bits >> 32 & 31,
+                                    .function = (uint32_t)message->args[FORWARD_FUNCTION]};
+    if (flags_pack(flags) != bits || message->args[FORWARD_FUNCTION] > UINT32_MAX || flags->depth == 0 ||
+        flags->numbers > DIST_NUMBERS_MAX)
+        return false;
+    if (flags->present >> flags->inputs != 0 || (flags->wanted & ~flags->present) != 0 ||
+        (flags->scalars & ~flags->present) != 0 || (flags->wanted != 0 && !flags->trains))
+        return false;
+    return tensors_match(message, flags);
+}

@@ -1,0 +1,266 @@
+/* Writes a checkpoint's files; see checkpoint.h. On the checkpoint thread of a pserver, or of a
+ * model-parallel job's lead trainer.
+ *
+ * The files of the whole model are put together entry by entry, from server 0's memory and from the other
+ * servers' parts, so that neither needs room for a second model, and hashed on the way: what the manifest
+ * vouches for is what was meant to be written, not what a disk gives back. Parts are synced as well: a page
+ * that a disk refused would be read back as zeros. */
+#include "worker/checkpoint/checkpoint_internal.h"
+
+#include "kernels/base/file.h"
+#include "kernels/params/params_file.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* What the two files of a checkpoint hold of a range of the model. */
+static struct params_saving saving_of(const struct checkpoint_part *part, int file,
+                                      const struct params_range *range)
+{
+    struct params_saving saving = {.params = part->params, .contents = *range};
+    if (file == CHECKPOINT_OPTIMIZER) {
+        saving.parallel = part->momentum;
+        saving.contents.others = false;
+        if (part->momentum == NULL)
+            saving.contents = (struct params_range){0};
+    }
+    return saving;
+}
+
+static enum status part_path(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update,
+                             uint32_t server, int file, struct error *error)
+{
+    char folder[CHECKPOINT_PATH_BYTES];
+    enum status status = checkpoint_folder(folder, run_dir, update, true, error);
+    if (status != STATUS_OK)
+        return status;
+    return checkpoint_path(path, error, "%s/part-%" PRIu32 ".%s", folder, server,
+                           checkpoint_file_names[file]);
+}
+
+/* What of the model another server than 0 owns. */
+static enum status range_of(struct params_range *range, const struct checkpoint_part *part, uint32_t server,
+                            struct error *error)
+{
+    struct shard shard;
+    enum status status = shard_of(&shard, part->params, server, part->servers, error);
+    if (status == STATUS_OK)
+        *range = (struct params_range){.first = shard.entry_first, .end = shard.entry_end};
+    return status;
+}
+
+enum status checkpoint_write_part(const char *run_dir, uint64_t update, const struct checkpoint_part *part,
+                                  struct error *error)
+{
+    char path[CHECKPOINT_PATH_BYTES];
+    struct params_range range;
+    assert(part->server > 0 && part->server < part->servers);
+    enum status status = range_of(&range, part, part->server, error);
+    for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++) {
+        const struct params_saving saving = saving_of(part, file, &range);
+        status = part_path(path, run_dir, update, part->server, file, error);
+        if (status == STATUS_OK)
+            status = params_file_save(path, &saving, error);
+    }
+    return status;
+}
+
+/* ---- merging ---- */
+
+struct hashing {
+    crypto_hash_sha256_state state;
+    uint64_t bytes;
+};
+
+static void hash_bytes(void *observer, const void *bytes, size_t count)
+{
+    struct hashing *hashing = observer;
+    crypto_hash_sha256_update(&hashing->state, bytes, count);
+    hashing->bytes += count;
+}
+
+/* The same file of all other servers, open. */
+struct parts {
+    struct params_file *files[JOB_SERVERS_MAX];
+    size_t count;
+};
+
+static enum status open_parts(struct parts *parts, const char *run_dir, uint64_t update,
+                              const struct checkpoint_part *part, int file, struct error *error)
+{
+    char path[CHECKPOINT_PATH_BYTES];
+    enum status status = STATUS_OK;
+    parts->count = 0;
+    for (uint32_t server = 1; server < part->servers && status == STATUS_OK; server++) {
+        struct params_range range;
+        status = range_of(&range, part, server, error);
+        if (status == STATUS_OK)
+            status = part_path(path, run_dir, update, server, file, error);
+        if (status != STATUS_OK)
+            break;
+        const struct params_saving theirs = saving_of(part, file, &range);
+        status =
+            params_file_open(&parts->files[parts->count], part->params, path, &theirs.contents, false, error);
+        parts->count += status == STATUS_OK;
+    }
+    return status;
+}
+
+/* Writes one file and notes what it is. */
+static enum status save_hashed(const char *path, struct params_saving saving, struct manifest_file *facts,
+                               struct error *error)
+{
+    struct hashing hashing = {0};
+    crypto_hash_sha256_init(&hashing.state);
+    saving.written = hash_bytes;
+    saving.observer = &hashing;
+    enum status status = params_file_save(path, &saving, error);
+    crypto_hash_sha256_final(&hashing.state, facts->sha256);
+    facts->bytes = hashing.bytes;
+    return status;
+}
+
+static enum status write_file(const char *run_dir, uint64_t update, const struct checkpoint_part *part,
+                              int file, struct manifest_file *facts, struct error *error)
+{
+    char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
+    struct params_saving saving = saving_of(part, file, &PARAMS_RANGE_ALL);
+    struct parts parts;
+    enum status status = open_parts(&parts, run_dir, update, part, file, error);
+    saving.parts = parts.files;
+    saving.part_count = parts.count;
+    if (status == STATUS_OK)
+        status = checkpoint_folder(folder, run_dir, update, true, error);
+    if (status == STATUS_OK)
+        status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[file]);
+    if (status == STATUS_OK)
+        status = save_hashed(path, saving, facts, error);
+    for (size_t i = 0; i < parts.count; i++)
+        params_file_close(parts.files[i]);
+    return status;
+}
+
+static enum status remove_parts(const char *run_dir, uint64_t update, uint32_t servers, struct error *error)
+{
+    char path[CHECKPOINT_PATH_BYTES];
+    enum status status = STATUS_OK;
+    for (uint32_t server = 1; server < servers; server++)
+        for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++) {
+            status = part_path(path, run_dir, update, server, file, error);
+            if (status == STATUS_OK && unlink(path) != 0)
+                status = error_set_errno(error, errno, "%s: cannot be removed", path);
+        }
+    return status;
+}
+
+/* ---- what only some have ---- */
+
+static enum status write_text(const char *path, const char *text, size_t bytes, struct error *error)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return error_set_errno(error, errno, "%s: cannot be created", path);
+    enum status status = STATUS_OK;
+    if (!file_write(fd, text, bytes) || fsync(fd) != 0)
+        status = error_set_errno(error, errno, "%s: cannot be written", path);
+    if (close(fd) != 0 && status == STATUS_OK)
+        status = error_set_errno(error, errno, "%s: cannot be written", path);
+    return status;
+}
+
+static enum status write_vocabulary(const char *folder, const struct checkpoint_extra *extra,
+                                    struct manifest_file *facts, struct error *error)
+{
+    char path[CHECKPOINT_PATH_BYTES];
+    enum status status =
+        checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[CHECKPOINT_VOCABULARY]);
+    assert(extra->vocabulary_bytes > 0);
+    crypto_hash_sha256(facts->sha256, (const unsigned char *)extra->vocabulary, extra->vocabulary_bytes);
+    facts->bytes = extra->vocabulary_bytes;
+    return status == STATUS_OK ? write_text(path, extra->vocabulary, extra->vocabulary_bytes, error) : status;
+}
+
+static enum status write_extra(const char *run_dir, uint64_t update, const struct checkpoint_extra *extra,
+                               struct manifest *manifest, struct error *error)
+{
+    char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
+    enum status status = checkpoint_folder(folder, run_dir, update, true, error);
+    if (status == STATUS_OK && extra->vocabulary != NULL)
+        status = write_vocabulary(folder, extra, &manifest->files[CHECKPOINT_VOCABULARY], error);
+    if (status != STATUS_OK || extra->state == NULL)
+        return status;
+    const struct params_saving saving = {.params = extra->state, .contents = PARAMS_RANGE_ALL};
+    status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[CHECKPOINT_STATE]);
+    return status == STATUS_OK ? save_hashed(path, saving, &manifest->files[CHECKPOINT_STATE], error)
+                               : status;
+}
+
+/* ---- the manifest ---- */
+
+static enum status write_manifest(const char *run_dir, const struct manifest *manifest, struct error *error)
+{
+    char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
+    size_t bytes = 0;
+    enum status status = checkpoint_folder(folder, run_dir, manifest->counters.update, true, error);
+    if (status == STATUS_OK)
+        status = checkpoint_path(path, error, "%s/" MANIFEST_NAME, folder);
+    if (status != STATUS_OK)
+        return status;
+    char *text = manifest_format(manifest, &bytes);
+    if (text == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "%s: no memory to write it", path);
+    status = write_text(path, text, bytes, error);
+    free(text);
+    return status == STATUS_OK ? file_sync_folder(folder, error) : status;
+}
+
+/* What cannot stand in a manifest. */
+static enum status check_counters(const struct checkpoint_counters *counters, bool extra, struct error *error)
+{
+    const struct {
+        const char *name;
+        double value;
+        bool told;
+    } values[] = {{"the epoch's loss", counters->epoch_loss, true},
+                  {"the loss since the last line", counters->line_loss, extra},
+                  {"the learning rate", counters->lr, extra},
+                  {"the lowest loss", counters->best_loss, extra && counters->best_loss != (double)INFINITY}};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        if (values[i].told && !isfinite(values[i].value))
+            return error_set(error, STATUS_INVALID, "checkpoint %08" PRIu64 ": %s is %g", counters->update,
+                             values[i].name, values[i].value);
+    return STATUS_OK;
+}
+
+enum status checkpoint_write_extra(const char *run_dir, const struct checkpoint_counters *counters,
+                                   const struct checkpoint_part *part, const struct checkpoint_extra *extra,
+                                   struct error *error)
+{
+    struct manifest manifest = {
+        .counters = *counters, .momentum = part->momentum != NULL, .extra = extra != NULL};
+    assert(part->server == 0 && part->servers >= 1 && part->servers <= JOB_SERVERS_MAX);
+    assert(counters->trainers >= 1 && counters->trainers <= JOB_TRAINERS_MAX);
+    enum status status = check_counters(counters, manifest.extra, error);
+    checkpoint_model_facts(part->params, &manifest.entries, &manifest.elements);
+    for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++)
+        status = write_file(run_dir, counters->update, part, file, &manifest.files[file], error);
+    if (status == STATUS_OK)
+        status = remove_parts(run_dir, counters->update, part->servers, error);
+    if (extra != NULL)
+        manifest.text = extra->text;
+    if (status == STATUS_OK && extra != NULL)
+        status = write_extra(run_dir, counters->update, extra, &manifest, error);
+    return status == STATUS_OK ? write_manifest(run_dir, &manifest, error) : status;
+}
+
+enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
+                             const struct checkpoint_part *part, struct error *error)
+{
+    return checkpoint_write_extra(run_dir, counters, part, NULL, error);
+}

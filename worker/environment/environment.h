@@ -1,0 +1,51 @@
+/* Environments: the worlds that observers step. Pure: no I/O, no clock, no messages.
+ *
+ * A `struct environments` is K environments of one kind that one observer owns. Environment i of it has
+ * the job-wide number `first + i`, which keys its draws (kernels/base/rng.h), so that a trajectory depends
+ * on the job's seed, the environment's number, the episode and the actions, and on nothing else.
+ * One thread at a time may use one object. */
+#ifndef WORKER_ENVIRONMENT_ENVIRONMENT_H
+#define WORKER_ENVIRONMENT_ENVIRONMENT_H
+
+#include "kernels/base/status.h"
+
+#include <stdint.h>
+
+/* What one step ended with: neither, one, or both. */
+enum environment_flag { ENVIRONMENT_TERMINATED = 1, ENVIRONMENT_TRUNCATED = 2, ENVIRONMENT_FLAGS = 3 };
+
+struct environment_spec {
+    const char *name;          /* as in Gymnasium's registry: "CartPole-v1" */
+    uint32_t observation_size; /* floats in one observation */
+    uint32_t action_count;     /* actions are 0 .. action_count - 1 */
+    uint32_t steps_max;        /* an episode is truncated after so many steps */
+};
+
+/* Every environment's name, ended by NULL. */
+extern const char *const environment_names[];
+
+/* The environment named `name`, or NULL. The result is static. */
+const struct environment_spec *environment_find(const char *name);
+
+struct environments;
+
+/* Makes `count` environments numbered from `first`, none of them reset yet. Allocates all that they will
+ * ever need. Errors: STATUS_INVALID (count 0), STATUS_NO_MEMORY. Release with environments_free. */
+enum status environments_new(struct environments **out, const struct environment_spec *spec, uint64_t seed,
+                             uint32_t first, uint32_t count, struct error *error);
+void environments_free(struct environments *environments);
+
+/* Puts environment `index` (0 .. count - 1) into a fresh first state, drawn for (episode, step). */
+void environments_reset(struct environments *environments, uint32_t index, uint32_t episode, uint32_t step);
+
+/* Steps the `n` environments `indices` (local, each at most once) with `actions`.
+ * rewards: (n), flags: (n) of enum environment_flag. An environment that has ended must be reset before it
+ * is stepped again (asserted). Actions must be below action_count (asserted: the caller checks a peer's). */
+void environments_step(struct environments *environments, uint32_t n, const uint32_t *indices,
+                       const uint8_t *actions, float *rewards, uint8_t *flags);
+
+/* Writes what the `n` environments `indices` show now. observations: (n, observation_size) float32. */
+void environments_observe(const struct environments *environments, uint32_t n, const uint32_t *indices,
+                          float *observations);
+
+#endif

@@ -1,0 +1,48 @@
+/* Memory that one worker writes and others on its host read: a memfd per worker.
+ *
+ * The supervisor makes the memfds, empty, and every worker finds all of them at fixed descriptors: that of
+ * worker N at SEGMENT_FD_FIRST + N. A worker sizes and seals its own once, and maps it to write; the others
+ * map it to read after a look at its size and seals. A place in a segment goes by (worker, offset, bytes) on
+ * the wire, never by address, and is checked before it is looked at. A restarted worker finds its segment as
+ * its predecessor left it. Nothing is left behind by any death: the kernel frees a memfd with its last user.
+ *
+ * What a pserver's and a trainer's segment hold: worker/server/shards.h. A page of a segment costs memory
+ * once it has been written (or read through a mapping). Nothing here blocks. */
+#ifndef WORKER_NET_SEGMENT_H
+#define WORKER_NET_SEGMENT_H
+
+#include "kernels/base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SEGMENT_FD_FIRST = 4 }; /* behind CONTROL_FD */
+
+struct segment {
+    uint16_t worker;
+    bool writable;
+    unsigned char *data; /* NULL: not mapped */
+    size_t bytes;
+};
+
+/* The owner's: gives its segment `bytes` (rounded up to pages), seals its size and maps it to write. One
+ * that has that size and is sealed already is only mapped. STATUS_INVALID: it has another size, or there is
+ * no memfd at its descriptor; STATUS_NO_MEMORY, STATUS_IO. */
+enum status segment_create(struct segment *segment, uint16_t worker, size_t bytes, struct error *error);
+
+/* A reader's: maps worker `worker`'s segment read-only. STATUS_INVALID names the worker and what was found:
+ * no memfd, not sized or sealed yet, fewer than `bytes_min` bytes. */
+enum status segment_attach(struct segment *segment, uint16_t worker, size_t bytes_min, struct error *error);
+
+/* Where [offset, offset + bytes) lies, or NULL when that is not within the segment or `offset` is no
+ * multiple of 64. */
+void *segment_at(const struct segment *segment, uint64_t offset, uint64_t bytes);
+
+/* The owner's: nobody needs what lies in [at, at + bytes) any more. Whole pages of it cost no memory until
+ * they are written again; until then they read as zero. */
+void segment_discard(const struct segment *segment, void *at, size_t bytes);
+
+/* Unmaps. A segment that is not mapped (all zero) is nothing. */
+void segment_detach(struct segment *segment);
+
+#endif

@@ -1,0 +1,242 @@
+/* The inference path: from an observer's step request to its reply. Thread A of the agent process.
+ *
+ * A request is checked completely before anything of it is used, so that a bad one costs its sender the
+ * session and changes nothing here. Then its rows go straight from the frame into the rollout, where the
+ * policy acts on them and the learner will find them. */
+#include "worker/reinforce/agent.h"
+
+#include "kernels/policy/mlp.h"
+#include "worker/model/policy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TENSOR_ENVIRONMENT, TENSOR_OBSERVATION, TENSOR_REWARD, TENSOR_FLAGS };
+enum { RETURN_REWARD, RETURN_FLAGS, RETURN_LENGTH };
+
+static uint32_t u32_at(const void *data, uint32_t i)
+{
+    uint32_t value;
+    memcpy(&value, (const char *)data + i * sizeof value, sizeof value);
+    return value;
+}
+
+static float f32_at(const void *data, uint32_t i)
+{
+    float value;
+    memcpy(&value, (const char *)data + i * sizeof value, sizeof value);
+    return value;
+}
+
+static uint8_t u8_at(const void *data, uint32_t i)
+{
+    return ((const uint8_t *)data)[i];
+}
+
+static bool all_finite(const void *data, size_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (!isfinite(f32_at(data, i)))
+            return false;
+    return true;
+}
+
+/* Says into `why` what is wrong with the request as a whole; false when nothing is. */
+static bool bad_request(const struct agent_seat *seat, const struct rpc_message *m, char *why, size_t bytes)
+{
+    const struct agent *agent = seat->agent;
+    uint64_t episode = m->args[0], step = m->args[1];
+    if (agent->phase != AGENT_PLAYING || episode != agent->episode)
+        return snprintf(why, bytes, "step of episode %llu: expected the running episode, %llu",
+                        (unsigned long long)episode, (unsigned long long)agent->episode) > 0;
+    if (seat->waiting)
+        return snprintf(why, bytes, "step %llu while step %u is not answered", (unsigned long long)step,
+                        seat->next_step - 1) > 0;
+    if (step != seat->next_step || step >= agent->rollout->steps_max)
+        return snprintf(why, bytes, "step %llu: expected %u, below %u", (unsigned long long)step,
+                        seat->next_step, agent->rollout->steps_max) > 0;
+    return false;
+}
+
+/* The same for its rows: whose they are, their order, their numbers. */
+static bool bad_rows(const struct agent_seat *seat, const struct rpc_message *m, char *why, size_t bytes)
+{
+    const struct agent *agent = seat->agent;
+    bool steps = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS;
+    uint32_t rows = m->tensors[TENSOR_ENVIRONMENT].dims[0], least = seat->first;
+    uint8_t flags_allowed = m->args[1] > 0 && steps ? ENVIRONMENT_FLAGS : 0;
+    if (steps && rows != agent->per_observer)
+        return snprintf(why, bytes, "%u rows: expected one for each of %u environments", rows,
+                        agent->per_observer) > 0;
+    for (uint32_t i = 0; i < rows; i++) {
+        uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
+        if (environment < least || environment >= seat->first + agent->per_observer)
+            return snprintf(why, bytes, "row %u is of environment %u: expected an ascending one of %u..%u", i,
+                            environment, least, seat->first + agent->per_observer - 1) > 0;
+        if (!agent->alive[environment])
+            return snprintf(why, bytes, "row %u is of environment %u, whose episode is over", i,
+                            environment) > 0;
+        if ((u8_at(m->data[TENSOR_FLAGS], i) & ~flags_allowed) != 0)
+            return snprintf(why, bytes, "row %u has flags %u: expected a subset of %u", i,
+                            u8_at(m->data[TENSOR_FLAGS], i), flags_allowed) > 0;
+        least = environment + 1;
+    }
+    if (!all_finite(m->data[TENSOR_OBSERVATION], (size_t)rows * agent->spec->observation_size) ||
+        !all_finite(m->data[TENSOR_REWARD], rows))
+        return snprintf(why, bytes, "an observation or reward that is not finite") > 0;
+    return false;
+}
+
+/* An environment of this observer that has no row any more has ended its episode. */
+static void retire_absent(struct agent_seat *seat, const struct rpc_message *m)
+{
+    struct agent *agent = seat->agent;
+    uint32_t rows = m->tensors[TENSOR_ENVIRONMENT].dims[0], i = 0;
+    if (rows == agent->per_observer)
+        return;
+    for (uint32_t e = seat->first; e < seat->first + agent->per_observer; e++) {
+        if (i < rows && u32_at(m->data[TENSOR_ENVIRONMENT], i) == e) {
+            i++;
+        } else if (agent->alive[e]) {
+            agent->alive[e] = 0;
+            agent->live--;
+        }
+    }
+    coalescer_set_live(agent->coalescer, agent->live);
+}
+
+/* What the previous step earned, and what this one shows, into the rollout. */
+static void take_rows(struct agent_seat *seat, const struct rpc_message *m)
+{
+    struct rollout *rollout = seat->agent->rollout;
+    size_t observation_bytes = rollout->observation_size * sizeof(float);
+    uint32_t step = (uint32_t)m->args[1];
+    const char *observations = m->data[TENSOR_OBSERVATION];
+    for (uint32_t i = 0; i < m->tensors[TENSOR_ENVIRONMENT].dims[0]; i++) {
+        uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
+        uint32_t row = rollout_row(rollout, step, environment);
+        memcpy(rollout->observations + (size_t)row * rollout->observation_size,
+               observations + i * observation_bytes, observation_bytes);
+        if (step > 0) {
+            rollout->rewards[row - rollout->environments] = f32_at(m->data[TENSOR_REWARD], i);
+            rollout->flags[row - rollout->environments] = u8_at(m->data[TENSOR_FLAGS], i);
+        }
+        rollout->lengths[environment] = step + 1;
+    }
+}
+
+void agent_step(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct agent *agent = context;
+    struct agent_seat *seat = &agent->seats[rpc_request_source(request) - 1];
+    char why[160];
+    if (agent->worker->hurry) {
+        rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+        return;
+    }
+    if (bad_request(seat, message, why, sizeof why) || bad_rows(seat, message, why, sizeof why)) {
+        rpc_reject(request, "%s", why);
+        return;
+    }
+    uint32_t rows = message->tensors[TENSOR_ENVIRONMENT].dims[0];
+    if (coalescer_add(agent->coalescer, request, rows, monotime_now()) != STATUS_OK) {
+        rpc_fail(request, STATUS_BUSY, "more requests than environments");
+        return;
+    }
+    take_rows(seat, message);
+    retire_absent(seat, message);
+    seat->waiting = true;
+    seat->next_step++;
+}
+
+/* Names the rows of one request, from `begin` on in the batch's arrays. */
+static void name_rows(struct agent *agent, const struct rpc_message *m, uint32_t begin)
+{
+    uint32_t step = (uint32_t)m->args[1];
+    for (uint32_t i = 0; i < m->tensors[TENSOR_ENVIRONMENT].dims[0]; i++) {
+        uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
+        agent->batch.environment[begin + i] = environment;
+        agent->batch.step[begin + i] = step;
+        agent->batch.row[begin + i] = rollout_row(agent->rollout, step, environment);
+    }
+}
+
+static void reply_actions(struct agent *agent, struct rpc_request *request, uint32_t begin, uint32_t rows)
+{
+    for (uint32_t i = 0; i < rows; i++)
+        agent->batch.actions[i] = agent->rollout->actions[agent->batch.row[begin + i]];
+    struct rpc_message actions = {.tensor_count = 1,
+                                  .tensors = {{.dtype = WIRE_U8, .rank = 1, .dims = {rows}}},
+                                  .data = {agent->batch.actions}};
+    agent->seats[rpc_request_source(request) - 1].waiting = false;
+    rpc_reply(request, &actions);
+}
+
+void agent_launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows)
+{
+    struct agent *agent = context;
+    struct rollout *rollout = agent->rollout;
+    uint32_t begin = 0;
+    for (size_t i = 0; i < count; begin += slots[i++].rows)
+        name_rows(agent, rpc_request_message(slots[i].request), begin);
+    struct mlp_batch batch = {.count = rows,
+                              .row = agent->batch.row,
+                              .observations = rollout->observations,
+                              .masks = rollout->masks,
+                              .actions = rollout->actions};
+    enum status status = policy_act(agent->policy, &batch, rollout->episode, agent->batch.environment,
+                                    agent->batch.step, &agent->launch_error);
+    for (size_t i = 0; status != STATUS_OK && i < count; i++)
+        rpc_fail(slots[i].request, STATUS_SHUTDOWN, "the job is ending");
+    if (status != STATUS_OK)
+        return; // agent_run sees launch_error
+    begin = 0;
+    for (size_t i = 0; i < count; begin += slots[i++].rows)
+        reply_actions(agent, slots[i].request, begin, slots[i].rows);
+}
+
+static bool bad_return(const struct agent_seat *seat, const struct rpc_message *m)
+{
+    static const uint8_t dtypes[] = {
+        [RETURN_REWARD] = WIRE_F32, [RETURN_FLAGS] = WIRE_U8, [RETURN_LENGTH] = WIRE_U32};
+    const struct agent *agent = seat->agent;
+    if (m->tensor_count != 3)
+        return true;
+    for (int t = 0; t < 3; t++)
+        if (m->tensors[t].dtype != dtypes[t] || m->tensors[t].rank != 1 ||
+            m->tensors[t].dims[0] != agent->per_observer)
+            return true;
+    for (uint32_t i = 0; i < agent->per_observer; i++) {
+        uint32_t length = u32_at(m->data[RETURN_LENGTH], i);
+        uint8_t flags = u8_at(m->data[RETURN_FLAGS], i);
+        bool ended = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS
+                         ? length == agent->rollout->steps_max
+                         : flags != 0;
+        if (length == 0 || length != agent->rollout->lengths[seat->first + i] || !ended ||
+            (flags & ~ENVIRONMENT_FLAGS) != 0)
+            return true;
+    }
+    return !all_finite(m->data[RETURN_REWARD], agent->per_observer);
+}
+
+enum status agent_returned(struct future *future, void *arg)
+{
+    struct agent_seat *seat = arg;
+    struct agent *agent = seat->agent;
+    if (future_status(future) != STATUS_OK)
+        return future_status(future);
+    const struct rpc_message *m = future_value(future);
+    if (seat->waiting || bad_return(seat, m))
+        return STATUS_INVALID;
+    for (uint32_t i = 0; i < agent->per_observer; i++) {
+        uint32_t environment = seat->first + i;
+        uint32_t row = rollout_row(agent->rollout, agent->rollout->lengths[environment] - 1, environment);
+        agent->rollout->rewards[row] = f32_at(m->data[RETURN_REWARD], i);
+        agent->rollout->flags[row] = u8_at(m->data[RETURN_FLAGS], i);
+        agent->live -= agent->alive[environment];
+        agent->alive[environment] = 0;
+    }
+    coalescer_set_live(agent->coalescer, agent->live);
+    return STATUS_OK;
+}

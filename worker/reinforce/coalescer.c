@@ -1,0 +1,125 @@
+/* The waiting line of an agent's coalescer thread.
+ *
+ * Requests stand in one array in order of arrival. A launch takes a prefix, and what is left moves to the
+ * front: batches are usually the whole line, so the move is usually of nothing. */
+#include "worker/reinforce/coalescer.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct coalescer {
+    struct coalescer_config config;
+    uint32_t live; /* rows that a barrier waits for */
+    uint32_t rows; /* rows in line */
+    size_t count;  /* requests in line */
+    struct coalescer_stats stats;
+    struct coalescer_slot line[];
+};
+
+enum status coalescer_new(struct coalescer **out, const struct coalescer_config *config)
+{
+    struct coalescer *c = calloc(1, sizeof *c + config->slots_max * sizeof c->line[0]);
+    if (c == NULL)
+        return STATUS_NO_MEMORY;
+    c->config = *config;
+    *out = c;
+    return STATUS_OK;
+}
+
+void coalescer_free(struct coalescer *coalescer)
+{
+    free(coalescer);
+}
+
+void coalescer_set_live(struct coalescer *c, uint32_t rows)
+{
+    c->live = rows;
+}
+
+enum status coalescer_add(struct coalescer *c, void *request, uint32_t rows, struct monotime now)
+{
+    if (c->count == c->config.slots_max)
+        return STATUS_BUSY;
+    c->line[c->count++] = (struct coalescer_slot){request, rows, now};
+    c->rows += rows;
+    return STATUS_OK;
+}
+
+struct monotime coalescer_due(const struct coalescer *c)
+{
+    const struct monotime at_once = {0};
+    if (c->count == 0)
+        return MONOTIME_NEVER;
+    switch (c->config.mode) {
+    case COALESCER_OFF:
+        return at_once;
+    case COALESCER_BARRIER:
+        return c->live > 0 && c->rows >= c->live ? at_once : MONOTIME_NEVER;
+    case COALESCER_DYNAMIC:
+        return c->rows >= c->config.max_batch ? at_once
+                                              : monotime_add_us(c->line[0].arrived, c->config.max_delay_us);
+    }
+    return MONOTIME_NEVER;
+}
+
+/* How many requests, from the oldest on, make the next batch, and their rows. */
+static size_t next_batch(const struct coalescer *c, uint32_t *rows)
+{
+    size_t count = 1;
+    *rows = c->line[0].rows;
+    if (c->config.mode == COALESCER_OFF)
+        return count;
+    for (; count < c->count; count++) {
+        uint32_t more = c->line[count].rows;
+        if (c->config.mode == COALESCER_DYNAMIC && *rows + more > c->config.max_batch)
+            break;
+        *rows += more;
+    }
+    return count;
+}
+
+static void launch(struct coalescer *c, struct monotime now)
+{
+    uint32_t rows;
+    size_t count = next_batch(c, &rows);
+    c->stats.launches++;
+    c->stats.requests += count;
+    c->stats.rows += rows;
+    if (rows > c->stats.batch_max)
+        c->stats.batch_max = rows;
+    for (size_t i = 0; i < count; i++)
+        histogram_add(&c->stats.wait_us, monotime_us_between(c->line[i].arrived, now));
+    c->config.launch(c->config.context, c->line, count, rows);
+    c->count -= count;
+    c->rows -= rows;
+    memmove(c->line, c->line + count, c->count * sizeof c->line[0]);
+}
+
+void coalescer_run(struct coalescer *c, struct monotime now)
+{
+    for (;;) {
+        struct monotime due = coalescer_due(c);
+        if (monotime_is_never(due) || monotime_before(now, due))
+            return;
+        launch(c, now);
+    }
+}
+
+void coalescer_clear(struct coalescer *c, void (*drop)(void *context, void *request))
+{
+    for (size_t i = 0; i < c->count; i++)
+        drop(c->config.context, c->line[i].request);
+    c->count = 0;
+    c->rows = 0;
+}
+
+const struct coalescer_stats *coalescer_stats(const struct coalescer *c)
+{
+    return &c->stats;
+}
+
+void coalescer_stats_clear(struct coalescer *c)
+{
+    memset(&c->stats, 0, sizeof c->stats);
+}

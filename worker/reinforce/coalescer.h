@@ -1,0 +1,73 @@
+/* The coalescer: gathers requests that are waiting into one launch.
+ *
+ * It holds requests in order of arrival, knows when a batch is due, and calls one function with the batch.
+ * No sockets, no kernels, no clock of its own: times come in as arguments. One thread.
+ *
+ *   off      every request is a batch of its own
+ *   barrier  due when every live row has come; live moves with coalescer_set_live
+ *   dynamic  due when `max_batch` rows wait, or the oldest request has waited `max_delay_us` (0: whatever
+ *            is pending now); a batch never exceeds max_batch rows unless one request alone does
+ *
+ * The delay is anchored to the oldest request, so that a steady trickle cannot postpone a launch. */
+#ifndef WORKER_REINFORCE_COALESCER_H
+#define WORKER_REINFORCE_COALESCER_H
+
+#include "kernels/base/monotime.h"
+#include "kernels/base/status.h"
+#include "worker/reinforce/histogram.h"
+
+#include <stddef.h>
+
+enum coalescer_mode { COALESCER_OFF, COALESCER_BARRIER, COALESCER_DYNAMIC };
+
+/* One waiting request: the caller's token and how many rows it brought. */
+struct coalescer_slot {
+    void *request;
+    uint32_t rows;
+    struct monotime arrived;
+};
+
+/* Computes one batch; the slots are the callee's to read until it returns. May not call the coalescer. */
+typedef void coalescer_launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows);
+
+struct coalescer_config {
+    enum coalescer_mode mode;
+    uint32_t slots_max;    /* requests that may wait at a time */
+    uint32_t max_batch;    /* rows; dynamic */
+    uint64_t max_delay_us; /* dynamic */
+    coalescer_launch *launch;
+    void *context;
+};
+
+/* Since the last coalescer_stats_clear. */
+struct coalescer_stats {
+    uint64_t launches, requests, rows;
+    uint32_t batch_max;       /* rows of the largest launch */
+    struct histogram wait_us; /* from a request's arrival to its launch */
+};
+
+struct coalescer;
+
+/* Takes all memory that the coalescer will ever need. STATUS_NO_MEMORY. */
+enum status coalescer_new(struct coalescer **out, const struct coalescer_config *config);
+void coalescer_free(struct coalescer *coalescer);
+
+/* Barrier: how many rows the next batch waits for. 0: none is due, whatever waits. */
+void coalescer_set_live(struct coalescer *coalescer, uint32_t rows);
+
+/* Puts a request in line. STATUS_BUSY when slots_max wait already. */
+enum status coalescer_add(struct coalescer *coalescer, void *request, uint32_t rows, struct monotime now);
+
+/* When the next batch is due: a past time for "now", MONOTIME_NEVER when only an arrival can make it due. */
+struct monotime coalescer_due(const struct coalescer *coalescer);
+
+/* Launches every batch that is due at `now`. */
+void coalescer_run(struct coalescer *coalescer, struct monotime now);
+
+/* Takes every waiting request out without a launch; calls `drop` on each. */
+void coalescer_clear(struct coalescer *coalescer, void (*drop)(void *context, void *request));
+
+const struct coalescer_stats *coalescer_stats(const struct coalescer *coalescer);
+void coalescer_stats_clear(struct coalescer *coalescer);
+
+#endif

@@ -1,0 +1,23 @@
+/* Waits, counted in buckets, for their percentiles: constant memory, no allocation, pure.
+ *
+ * Buckets are logarithmic with 16 per power of two, so that a percentile is told within 1/16 of its value
+ * (HdrHistogram's scheme). Values from 0 to 2^32 - 1; larger ones count as the largest. */
+#ifndef WORKER_REINFORCE_HISTOGRAM_H
+#define WORKER_REINFORCE_HISTOGRAM_H
+
+#include <stdint.h>
+
+enum { HISTOGRAM_SUB_BITS = 4, HISTOGRAM_BUCKETS = (32 - HISTOGRAM_SUB_BITS + 1) << HISTOGRAM_SUB_BITS };
+
+struct histogram {
+    uint64_t count;
+    uint32_t buckets[HISTOGRAM_BUCKETS];
+};
+
+/* Zero-initialize one to begin. */
+void histogram_add(struct histogram *histogram, uint64_t value);
+
+/* The least bucket value that `fraction` (0 < fraction <= 1) of all values do not exceed; 0 when empty. */
+uint64_t histogram_percentile(const struct histogram *histogram, double fraction);
+
+#endif

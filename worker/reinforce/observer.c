@@ -1,0 +1,262 @@
+/* The observer: steps its environments, asks the agent for every action. One thread, one DEALER.
+ *
+ * run_episode's handler only remembers the request, for a handler never waits. The loop below then plays
+ * the episode with blocking calls, as the tutorial's observer does, and answers the request at the end. */
+#include "worker/environment/environment.h"
+#include "worker/net/rpc.h"
+#include "worker/roster.h"
+#include "worker/worker.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct observer {
+    struct worker *worker;
+    struct rpc *rpc;
+    const struct environment_spec *spec;
+    struct environments *environments;
+    uint32_t count, first;       /* environments; the first one's number in the job */
+    struct rpc_request *play;    /* run_episode, until it is answered */
+    uint32_t live;               /* environments whose episode goes on */
+    uint32_t *indices, *numbers; /* (live) local; job-wide */
+    float *observations;         /* (live, observation_size) */
+    float *rewards;              /* (live) of the step before */
+    uint8_t *flags, *actions;    /* (live) */
+    struct {
+        float *rewards; /* (count) what run_episode's answer carries, by environment */
+        uint8_t *flags;
+        uint32_t *steps;
+    } last;
+};
+
+static void run_episode(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct observer *observer = context;
+    (void)message;
+    if (observer->play != NULL)
+        rpc_fail(request, STATUS_BUSY, "an episode is being played already");
+    else
+        observer->play = request;
+}
+
+static const struct rpc_method methods[] = {
+    {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .handler = run_episode},
+};
+
+static struct monotime beat(void *arg)
+{
+    return worker_beat(arg);
+}
+
+/* ---- opening ---- */
+
+static enum status open_memory(struct observer *o, struct error *error)
+{
+    uint32_t n = o->count;
+    o->indices = calloc(n, sizeof *o->indices);
+    o->numbers = calloc(n, sizeof *o->numbers);
+    o->observations = calloc((size_t)n * o->spec->observation_size, sizeof *o->observations);
+    o->rewards = calloc(n, sizeof *o->rewards);
+    o->flags = calloc(n, 1);
+    o->actions = calloc(n, 1);
+    o->last.rewards = calloc(n, sizeof *o->last.rewards);
+    o->last.flags = calloc(n, 1);
+    o->last.steps = calloc(n, sizeof *o->last.steps);
+    if (o->indices == NULL || o->numbers == NULL || o->observations == NULL || o->rewards == NULL ||
+        o->flags == NULL || o->actions == NULL || o->last.rewards == NULL || o->last.flags == NULL ||
+        o->last.steps == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u environments", n);
+    return STATUS_OK;
+}
+
+static enum status open_environments(struct observer *o, struct error *error)
+{
+    const struct job *job = &o->worker->job;
+    o->spec = environment_find(job->environment.name);
+    if (o->spec == NULL)
+        return error_set(error, STATUS_NOT_FOUND, "no environment \"%s\"", job->environment.name);
+    o->count = job->observers.environments;
+    o->first = (o->worker->self.worker - 1u) * o->count;
+    enum status status = environments_new(&o->environments, o->spec, job->seed, o->first, o->count, error);
+    return status == STATUS_OK ? open_memory(o, error) : status;
+}
+
+static enum status join(struct observer *o, struct error *error)
+{
+    struct worker *worker = o->worker;
+    struct roster roster = roster_of(&worker->job);
+    uint8_t roles[ROSTER_WORKERS_MAX];
+    roster_roles(&roster, roles);
+    struct rpc_config config = {.worker = worker->self.worker,
+                                .role = WIRE_ROLE_OBSERVER,
+                                .incarnation = worker->self.incarnation,
+                                .generation = worker->self.generation,
+                                .roster = roles,
+                                .workers = roster_workers(&roster),
+                                .pending_max = 4,
+                                .incoming_max = 4,
+                                .rows_max = worker->job.observers.environments,
+                                .methods = methods,
+                                .method_count = sizeof methods / sizeof methods[0],
+                                .context = o};
+    uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
+    char address[CONTROL_ADDRESS_BYTES];
+    worker_address(worker, 0, address);
+    struct rpc_server agent = {0, address};
+    return rpc_join(&o->rpc, &config, &agent, 1, monotime_add_us(monotime_now(), patience_us), error);
+}
+
+static enum status observer_open(struct observer *o, struct worker *worker, struct error *error)
+{
+    o->worker = worker;
+    enum status status = join(o, error);
+    if (status == STATUS_OK)
+        status = worker_attach(worker, o->rpc, beat, worker);
+    if (status == STATUS_OK)
+        status = worker_read_welcome(worker, o->rpc, error);
+    if (status == STATUS_OK)
+        status = open_environments(o, error);
+    return status;
+}
+
+static void observer_close(struct observer *o, const char *why)
+{
+    enum { LINGER_MS = 200 };
+    if (o->play != NULL)
+        rpc_fail(o->play, STATUS_SHUTDOWN, "%s", why);
+    rpc_free(o->rpc, why, LINGER_MS);
+    o->worker->rpc = NULL;
+    environments_free(o->environments);
+    free(o->indices);
+    free(o->numbers);
+    free(o->observations);
+    free(o->rewards);
+    free(o->flags);
+    free(o->actions);
+    free(o->last.rewards);
+    free(o->last.flags);
+    free(o->last.steps);
+}
+
+/* ---- one episode ---- */
+
+static void begin(struct observer *o, uint32_t episode)
+{
+    o->live = o->count;
+    for (uint32_t i = 0; i < o->count; i++) {
+        o->indices[i] = i;
+        o->numbers[i] = o->first + i;
+        o->rewards[i] = 0;
+        o->flags[i] = 0;
+        environments_reset(o->environments, i, episode, 0);
+    }
+}
+
+/* Sends what the live environments show and earned; takes the agent's actions. */
+static enum status ask(struct observer *o, uint32_t episode, uint32_t step, struct error *error)
+{
+    struct rpc_message rows = {
+        .args = {episode, step},
+        .tensor_count = 4,
+        .tensors = {{.dtype = WIRE_U32, .rank = 1, .dims = {o->live}},
+                    {.dtype = WIRE_F32, .rank = 2, .dims = {o->live, o->spec->observation_size}},
+                    {.dtype = WIRE_F32, .rank = 1, .dims = {o->live}},
+                    {.dtype = WIRE_U8, .rank = 1, .dims = {o->live}}},
+        .data = {o->numbers, o->observations, o->rewards, o->flags},
+    };
+    environments_observe(o->environments, o->live, o->indices, o->observations);
+    struct future *answer;
+    enum status status = rpc_call(o->rpc, 0, METHOD_STEP, &rows, MONOTIME_NEVER, &answer, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct rpc_message *m = future_value(answer);
+    if (m->tensor_count != 1 || m->tensors[0].dtype != WIRE_U8 || m->tensors[0].dims[0] != o->live)
+        status = error_set(error, STATUS_INVALID, "the agent's answer to step %u: expected %u actions", step,
+                           o->live);
+    else
+        memcpy(o->actions, m->data[0], o->live);
+    for (uint32_t i = 0; status == STATUS_OK && i < o->live; i++)
+        if (o->actions[i] >= o->spec->action_count)
+            status = error_set(error, STATUS_INVALID, "action %u for environment %u: expected 0..%u",
+                               o->actions[i], o->numbers[i], o->spec->action_count - 1);
+    future_release(answer);
+    return status;
+}
+
+/* What a step ended: in `episode` mode the environment leaves; in `steps` mode it is reset. */
+static void settle(struct observer *o, bool until_done, uint32_t episode, uint32_t step)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < o->live; i++) {
+        uint32_t index = o->indices[i];
+        o->last.rewards[index] = o->rewards[i];
+        o->last.flags[index] = o->flags[i];
+        o->last.steps[index] = step + 1;
+        if (o->flags[i] != 0 && until_done)
+            continue;
+        if (o->flags[i] != 0)
+            environments_reset(o->environments, index, episode, step + 1);
+        o->indices[kept] = index;
+        o->numbers[kept] = o->numbers[i];
+        o->rewards[kept] = o->rewards[i];
+        o->flags[kept] = o->flags[i];
+        kept++;
+    }
+    o->live = kept;
+}
+
+static void answer(struct observer *o)
+{
+    struct rpc_message message = {
+        .tensor_count = 3,
+        .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {o->count}},
+                    {.dtype = WIRE_U8, .rank = 1, .dims = {o->count}},
+                    {.dtype = WIRE_U32, .rank = 1, .dims = {o->count}}},
+        .data = {o->last.rewards, o->last.flags, o->last.steps},
+    };
+    struct rpc_request *request = o->play;
+    o->play = NULL;
+    rpc_reply(request, &message);
+}
+
+static enum status play(struct observer *o, struct error *error)
+{
+    const struct rpc_message *call = rpc_request_message(o->play);
+    uint32_t episode = (uint32_t)call->args[0], steps = (uint32_t)call->args[1];
+    bool until_done = steps == 0;
+    begin(o, episode);
+    for (uint32_t step = 0; o->live > 0 && (until_done || step < steps); step++) {
+        enum status status = ask(o, episode, step, error);
+        if (status != STATUS_OK)
+            return status;
+        environments_step(o->environments, o->live, o->indices, o->actions, o->rewards, o->flags);
+        settle(o, until_done, episode, step);
+    }
+    answer(o);
+    return STATUS_OK;
+}
+
+enum status observer_run(struct worker *worker, struct error *error)
+{
+    struct observer observer = {0};
+    while (!worker->connect && !worker->leave)
+        worker_wait_order(worker);
+    if (!worker->connect)
+        return STATUS_OK;
+    enum status status = observer_open(&observer, worker, error);
+    if (status == STATUS_OK)
+        worker_report(CONTROL_READY, NULL, 0);
+    while (status == STATUS_OK && !worker->leave) {
+        if (observer.play != NULL)
+            status = play(&observer, error);
+        else if ((status = rpc_turn(observer.rpc, MONOTIME_NEVER)) != STATUS_OK)
+            error_set(error, status, "the agent is gone");
+        if (status == STATUS_SHUTDOWN) { /* the order to leave is on its way, or here */
+            rpc_fail(observer.play, STATUS_SHUTDOWN, "the job is ending");
+            observer.play = NULL;
+            status = STATUS_OK;
+        }
+    }
+    observer_close(&observer, status == STATUS_OK ? WORKER_FINISHED : error->text);
+    return status;
+}

@@ -1,0 +1,28 @@
+/* The table of workers by kind of job. Pure; any process. */
+#include "worker/roster.h"
+
+#include "worker/net/wire.h"
+
+#include <assert.h>
+
+struct roster roster_of(const struct job *job)
+{
+    if (job->kind != JOB_REINFORCE)
+        return (struct roster){.servers = job->server.count,
+                               .clients = job->trainers.count,
+                               .server_role = WIRE_ROLE_PSERVER,
+                               .client_role = WIRE_ROLE_TRAINER,
+                               .segments = job->transport == JOB_TRANSPORT_SHARED,
+                               .lead = job->kind == JOB_MODEL_PARALLEL ? (uint16_t)job->server.count : 0};
+    return (struct roster){.servers = 1,
+                           .clients = job->observers.count,
+                           .server_role = WIRE_ROLE_AGENT,
+                           .client_role = WIRE_ROLE_OBSERVER};
+}
+
+void roster_roles(const struct roster *roster, uint8_t roles[ROSTER_WORKERS_MAX])
+{
+    assert(roster_workers(roster) <= ROSTER_WORKERS_MAX);
+    for (uint32_t i = 0; i < roster_workers(roster); i++)
+        roles[i] = roster_role(roster, (uint16_t)i);
+}

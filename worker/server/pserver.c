@@ -1,0 +1,163 @@
+/* The parameter server: holds (a part of) the model, takes the trainers' gradients in, gives the next version
+ * out. The process's first thread.
+ *
+ * The loop reads as a list: turn (wait, take messages in), go on to what follows. A round passes through the
+ * phases of enum pserver_phase; only pserver_advance moves from one to the next. */
+#include "worker/server/pserver.h"
+
+/* ---- a round ---- */
+
+/* The oldest record that is not in the logs may be the last but one: a supervisor that cannot follow slows
+ * the job down, and never finds the line full. */
+static bool logs_follow(const struct pserver *p)
+{
+    const uint64_t version = round_version(p->round);
+    return p->number != 0 || version <= p->begin_version + 1 || p->worker->logged + 1 >= version;
+}
+
+/* Makes the next version, when a round is full, a slot is free, and nothing keeps the present one. */
+static enum status update(struct pserver *p, struct error *error)
+{
+    uint32_t slot;
+    p->member_count = round_members(p->round, p->members);
+    if (p->member_count == 0 || !round_free_slot(p->round, &slot) || pserver_save_holds(p) ||
+        !logs_follow(p)) {
+        p->member_count = 0;
+        return STATUS_AGAIN;
+    }
+    enum status status = pserver_update(p, slot, error);
+    if (status != STATUS_OK)
+        p->member_count = 0;
+    return status;
+}
+
+/* The round is made and saved if need be: what follows from it, and then its members' answers. Whoever has an
+ * answer computes on, so an evaluation is asked for first. */
+static enum status complete(struct pserver *p, struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (p->number == 0 && schedule_ends_epoch(&p->schedule, round_version(p->round))) {
+        pserver_epoch_end(p);
+        status = pserver_epoch_advance(p, error);
+    }
+    for (uint32_t m = 0; m < p->member_count; m++)
+        pserver_answer(p, p->members[m], 0);
+    p->member_count = 0;
+    return status == STATUS_AGAIN ? STATUS_OK : status;
+}
+
+/* An order to stop lets the running round be finished; where nothing has come for one, there is none. */
+static void obey_drain(struct pserver *p)
+{
+    if (!p->worker->drain || p->draining || p->number != 0)
+        return;
+    p->draining = true;
+    const uint64_t last = round_version(p->round) + (round_waiting(p->round) > 0);
+    if (last < p->last_version)
+        p->last_version = last;
+}
+
+/* ---- the phases ---- */
+
+/* A server above 0 writes its part beside its rounds: updates know what must stay as it is. */
+static enum status save_part(struct pserver *p, struct error *error)
+{
+    enum status status = pserver_save_advance(p, error);
+    return status == STATUS_AGAIN ? STATUS_OK : status;
+}
+
+static enum status after_gathering(struct pserver *p, struct error *error)
+{
+    enum status status = p->number == 0 ? pserver_epoch_advance(p, error) : save_part(p, error);
+    if (status != STATUS_OK)
+        return status;
+    if (p->number == 0 && round_version(p->round) >= p->last_version) {
+        p->end = round_version(p->round) >= p->schedule.updates ? CONTROL_END_FINISHED : CONTROL_END_STOPPED;
+        p->phase = pserver_save_due(p) ? PSERVER_SAVING : PSERVER_CLOSING;
+        return p->phase == PSERVER_SAVING ? pserver_save_begin(p, error) : STATUS_OK;
+    }
+    status = update(p, error);
+    if (status != STATUS_OK)
+        return status;
+    if (pserver_save_due(p)) {
+        p->phase = PSERVER_SAVING;
+        return pserver_save_begin(p, error);
+    }
+    return complete(p, error);
+}
+
+static enum status after_saving(struct pserver *p, struct error *error)
+{
+    enum status status = pserver_save_advance(p, error);
+    if (status != STATUS_OK)
+        return status;
+    p->phase = PSERVER_GATHERING;
+    return p->member_count > 0 ? complete(p, error) : STATUS_OK;
+}
+
+static enum status after_closing(struct pserver *p, struct error *error)
+{
+    (void)error;
+    const uint64_t version = round_version(p->round);
+    if (version > p->begin_version && p->worker->logged < version)
+        return STATUS_AGAIN;
+    const struct control_finished finished = {.end = p->end};
+    worker_report(CONTROL_FINISHED, &finished, sizeof finished);
+    p->phase = PSERVER_OVER;
+    return STATUS_OK;
+}
+
+static enum status after_over(struct pserver *p, struct error *error)
+{
+    (void)p;
+    (void)error;
+    return STATUS_AGAIN;
+}
+
+/* No more rounds and no checkpoint: everyone is told so, and only the log is waited for. */
+static void give_up(struct pserver *p)
+{
+    pserver_dismiss(p);
+    pserver_epoch_release(p);
+    p->member_count = 0;
+    p->end = CONTROL_END_STOPPED;
+    p->phase = p->number == 0 ? PSERVER_CLOSING : PSERVER_OVER;
+}
+
+/* Goes through as many phases as can be gone through now. */
+static enum status pserver_advance(struct pserver *p, struct error *error)
+{
+    static enum status (*const after[])(struct pserver *, struct error *) = {
+        [PSERVER_GATHERING] = after_gathering,
+        [PSERVER_SAVING] = after_saving,
+        [PSERVER_CLOSING] = after_closing,
+        [PSERVER_OVER] = after_over,
+    };
+    enum status status = STATUS_OK;
+    if ((p->worker->hurry || p->worker->leave) && p->phase < PSERVER_CLOSING)
+        give_up(p);
+    obey_drain(p);
+    while (status == STATUS_OK) {
+        pserver_answer_late(p);
+        status = after[p->phase](p, error);
+    }
+    return status == STATUS_AGAIN ? STATUS_OK : status;
+}
+
+enum status pserver_run(struct worker *worker, struct error *error)
+{
+    struct pserver pserver = {0};
+    enum status status = pserver_open(&pserver, worker, error);
+    if (status == STATUS_OK && !worker->leave)
+        worker_report(CONTROL_READY, NULL, 0);
+    while (status == STATUS_OK && (!worker->leave || pserver_save_busy(&pserver))) {
+        status = pserver_advance(&pserver, error);
+        if (status != STATUS_OK)
+            break;
+        status = rpc_turn(pserver.rpc, MONOTIME_NEVER);
+        if (status != STATUS_OK)
+            error_set(error, status, "the socket of pserver %u failed", pserver.number);
+    }
+    pserver_close(&pserver);
+    return status;
+}

@@ -1,0 +1,219 @@
+/* What the files of the pserver share; private to them.
+ *
+ *     pserver.c         the role: the loop, and the phases of a round
+ *     pserver_open.c    what is taken at the start and given back at the end
+ *     pserver_calls.c   the trainers' calls, and their answers
+ *     pserver_update.c  a full round becomes the next version
+ *     pserver_epoch.c   evaluations by the trainers; the ends of epochs
+ *     pserver_save.c    checkpoints, and the thread that writes them
+ *
+ * The process has one thread, which owns the sockets and everything here, and while a checkpoint is written
+ * a second one, which has the saver alone (struct pserver_saver) and reads the version that is saved.
+ *
+ * A round goes: contributions come in; when they make a round, one pass over them and over the server's own
+ * range writes the next version into a free slot; the supervisor is told; a checkpoint that is due is
+ * written; the trainers are asked to evaluate if that is due; last, all who took part are answered. Until
+ * then nobody who took part can send more, so that server 0, which alone decides all this, holds the other
+ * servers at its version by not answering. No update is made while an evaluation is out. */
+#ifndef WORKER_SERVER_PSERVER_H
+#define WORKER_SERVER_PSERVER_H
+
+#include "worker/background.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/net/rpc.h"
+#include "worker/net/segment.h"
+#include "worker/server/evaluation.h"
+#include "worker/server/round.h"
+#include "worker/server/schedule.h"
+#include "worker/server/shards.h"
+#include "worker/worker.h"
+
+enum pserver_phase {
+    PSERVER_GATHERING, /* contributions come in */
+    PSERVER_SAVING,    /* the newest version is being saved; its members wait for their answers */
+    PSERVER_CLOSING,   /* nothing more is to be done; the last record is on its way into the logs */
+    PSERVER_OVER,      /* FINISHED is said; waits for the order to leave */
+};
+
+/* Where an inline trainer's contribution is put together. */
+struct pserver_inbox {
+    float *image;  /* image_bytes, of which the server's range gets memory */
+    uint64_t step; /* what it holds pieces of; UINT64_MAX: of nothing */
+    uint8_t *come; /* a bit for each PIECE elements of the image */
+    size_t pieces; /* bits set */
+};
+
+/* One trainer as the server sees it. */
+struct pserver_seat {
+    uint16_t worker;          /* its number */
+    bool joined;              /* it has a session */
+    struct rpc_request *push; /* its PUSH_PULL, until it is answered */
+    double loss;              /* of that */
+    struct monotime arrived;  /* that */
+    const float *image;       /* where its contribution lies: in `outbox` or `inbox`; NULL: not known yet */
+    struct segment outbox;
+    struct pserver_inbox inbox;
+};
+
+/* An epoch that has ended and is not reported yet. */
+struct pserver_epoch {
+    bool open;
+    bool evaluates;        /* its end is evaluated, by all trainers */
+    struct monotime begin; /* of the epoch that runs */
+    struct monotime asked; /* when the evaluation began */
+    double loss_sum;       /* of the running epoch's updates */
+    struct pserver_part {
+        struct future *call; /* out; NULL: not asked yet, or answered */
+        bool answered;
+        struct evaluation sums;
+    } * parts; /* (trainers) */
+};
+
+enum pserver_save {
+    SAVE_IDLE,
+    SAVE_WAITING,    /* above server 0: for the version that is to be saved */
+    SAVE_BEGINNING,  /* the thread makes the folder */
+    SAVE_PARTS,      /* the other servers write */
+    SAVE_WRITING,    /* the thread writes */
+    SAVE_LOGGING,    /* the update's line is on its way into the log */
+    SAVE_PUBLISHING, /* the thread renames the folder */
+};
+
+struct pserver_saver {
+    enum pserver_save state;
+    bool begun;                  /* there is a folder that is not published */
+    uint64_t version;            /* that is being saved */
+    uint64_t saved;              /* the newest one that was, or with which the job began */
+    struct monotime last;        /* when that was */
+    struct rpc_request *request; /* above server 0: SAVE_PART, until it is answered */
+    struct future *parts[JOB_SERVERS_MAX];
+
+    /* Belongs to the thread while there is one. */
+    const char *run_dir;
+    uint32_t keep;
+    struct checkpoint_part part;
+    struct checkpoint_counters counters;
+
+    struct background thread;
+};
+
+struct pserver {
+    struct worker *worker;
+    const struct job *job;
+    struct rpc *rpc;
+    uint32_t number, servers, trainers; /* of the job's; which of its servers this is */
+    enum pserver_phase phase;
+    enum control_end end;
+    bool draining; /* the order to stop has had its effect */
+
+    /* ---- the model ---- */
+    struct backend *backend;
+    struct params *params;      /* names, layouts, counters; placed on a version to begin, load or save it */
+    struct gradients *momentum; /* likewise; NULL: the optimizer has none */
+    struct shard shard;
+    size_t parameters, elements; /* P, P + B */
+    size_t image_bytes;
+    uint64_t fingerprint;
+    struct segment segment; /* the slots; inline: mapped for this process alone */
+    float *velocity[2];     /* of even and of odd versions; (P), of which the server's range gets memory */
+    uint32_t threads;       /* for an update */
+
+    /* ---- the round ---- */
+    struct round *round;
+    struct schedule schedule;
+    uint64_t last_version;      /* with which the job is over; lowered by an order to stop */
+    struct pserver_seat *seats; /* (trainers) */
+    uint32_t *members;          /* (trainers) of the round that was made last, until they are answered */
+    uint32_t member_count;
+    const void **gradients; /* (trainers) of one update */
+
+    struct pserver_epoch epoch;
+    struct pserver_saver saver;
+    uint64_t evaluation_samples; /* of the held-out data */
+
+    /* ---- for the records ---- */
+    uint64_t begin_version; /* with which this process began: in the logs already */
+    uint64_t late_before;   /* of the run before a resume */
+    uint64_t late_told;     /* round_late, as of the last record */
+    uint64_t models_given;  /* since the last record */
+    struct monotime last_update;
+};
+
+/* Where the image of `slot` lies. */
+static inline float *pserver_image(const struct pserver *p, uint32_t slot)
+{
+    return (float *)(void *)(p->segment.data + slot * p->image_bytes);
+}
+
+/* ---- pserver_open.c ---- */
+
+/* All that is needed before the first turn: the model at its first version, sockets, sessions with the
+ * servers below. Waits for CONTROL_CONNECT above server 0. After a failure too, pserver_close gives
+ * everything back. */
+enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error);
+void pserver_close(struct pserver *p);
+
+/* Places the params, and the momentum, on a version that still lies in a slot. */
+void pserver_place(struct pserver *p, uint64_t version);
+
+/* ---- pserver_calls.c ---- */
+
+rpc_handler pserver_get_model, pserver_push_chunk, pserver_push_pull;
+
+/* The worker has ended its session: nothing of it remains. For rpc_config. */
+void pserver_left(void *context, uint16_t worker, enum status why, const char *text);
+
+/* Answers a trainer's PUSH_PULL with the newest model, which it holds from then on. */
+void pserver_answer(struct pserver *p, uint32_t trainer, uint64_t flags);
+
+/* Answers every trainer whose contribution came too late. */
+void pserver_answer_late(struct pserver *p);
+
+/* Ends every PUSH_PULL with STATUS_SHUTDOWN. */
+void pserver_dismiss(struct pserver *p);
+
+/* ---- pserver_update.c ---- */
+
+/* Makes the next version of the members' contributions, into `slot`, and tells the supervisor. STATUS_AGAIN:
+ * nothing has changed but that somebody's contribution was bad, and that its sender has lost its session. */
+enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error);
+
+/* ---- pserver_epoch.c ---- */
+
+/* The newest version ends an epoch: asks the trainers to evaluate it if that is due. */
+void pserver_epoch_end(struct pserver *p);
+
+/* Asks this trainer for its part, if one is due that it has not been asked for: what it is sent afterwards
+ * comes to it behind the question. */
+enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error *error);
+
+/* Goes on with that: asks who has come since, takes answers, reports the epoch. STATUS_AGAIN while it is not
+ * over; STATUS_OK when nothing (more) is out. An evaluation that failed at a trainer ends the job. */
+enum status pserver_epoch_advance(struct pserver *p, struct error *error);
+void pserver_epoch_release(struct pserver *p);
+
+/* ---- pserver_save.c ---- */
+
+rpc_handler pserver_save_part;
+
+/* Server 0: whether the newest version is to be saved before its members are answered. */
+bool pserver_save_due(const struct pserver *p);
+
+/* Server 0: begins to save the newest version. */
+enum status pserver_save_begin(struct pserver *p, struct error *error);
+
+/* Goes on with what is being saved. STATUS_AGAIN while it is not over, STATUS_OK when nothing (more) is to be
+ * saved. After a failure the unfinished folder is gone and the older checkpoints are what they were. */
+enum status pserver_save_advance(struct pserver *p, struct error *error);
+
+/* Whether the version before the newest may not be overwritten, or the newest must stay the newest. */
+bool pserver_save_holds(const struct pserver *p);
+
+/* Whether the thread is at work: closing would wait for it. */
+bool pserver_save_busy(const struct pserver *p);
+
+/* Opens and closes what the thread needs. Closing waits for it, and removes what it has not finished. */
+enum status pserver_save_open(struct pserver *p, struct error *error);
+void pserver_save_close(struct pserver *p);
+
+#endif

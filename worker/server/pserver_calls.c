@@ -1,0 +1,330 @@
+/* The trainers' calls: the model out, contributions in, and the answers. The pserver's first thread, inside a
+ * turn or between two.
+ *
+ * A call is checked completely before anything of it is used, so that a bad one costs its sender the session
+ * and changes nothing here. */
+#include "worker/server/pserver.h"
+
+#include "kernels/base/log.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The caller's place among the trainers; methods admit no others. */
+static uint32_t trainer_of(const struct pserver *p, const struct rpc_request *request)
+{
+    return (uint32_t)(rpc_request_source(request) - p->servers);
+}
+
+static bool refuse_late(const struct pserver *p, struct rpc_request *request)
+{
+    if (!p->worker->hurry)
+        return false;
+    rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+    return true;
+}
+
+/* ---- the model ---- */
+
+/* Whether [first, first + count) is this server's: trained elements, statistics, or both where they meet. */
+static bool is_ours(const struct pserver *p, uint64_t first, uint64_t count)
+{
+    const struct shard *shard = &p->shard;
+    uint64_t from = shard->first, to = shard->end;
+    if (shard->statistics_end > shard->statistics_first) {
+        if (shard->end == shard->statistics_first)
+            to = shard->statistics_end;
+        else if (first >= shard->statistics_first) {
+            from = shard->statistics_first;
+            to = shard->statistics_end;
+        }
+    }
+    return first >= from && first <= to && count <= to - first;
+}
+
+enum { RANGE_TEXT_BYTES = 96 };
+
+/* What is_ours allows, for messages. */
+static const char *range_text(const struct pserver *p, char text[RANGE_TEXT_BYTES])
+{
+    const struct shard *shard = &p->shard;
+    int length = snprintf(text, RANGE_TEXT_BYTES, "[%zu, %zu)", shard->first, shard->end);
+    if (shard->statistics_end > shard->statistics_first)
+        snprintf(text + length, RANGE_TEXT_BYTES - (size_t)length, " and [%zu, %zu)", shard->statistics_first,
+                 shard->statistics_end);
+    return text;
+}
+
+static struct rpc_message describe(const struct pserver *p, uint32_t trainer, uint64_t version,
+                                   uint64_t flags, uint32_t slot)
+{
+    bool shared = p->job->transport == JOB_TRANSPORT_SHARED;
+    if (round_version(p->round) >= p->last_version)
+        flags |= PULL_LAST;
+    return (struct rpc_message){
+        .args = {[MODEL_VERSION] = version,
+                 [MODEL_OFFSET] = shared ? slot * p->image_bytes : PARAMETER_SERVER_NOWHERE,
+                 [MODEL_STEP] = round_step(p->round, trainer),
+                 [MODEL_FLAGS] = flags}};
+}
+
+/* Says into `why` what is wrong with the question; false when nothing is. */
+static bool bad_question(const struct pserver *p, const struct rpc_request *request, char *why, size_t bytes)
+{
+    const uint64_t *args = rpc_request_message(request)->args;
+    const unsigned worker = rpc_request_source(request);
+    char range[RANGE_TEXT_BYTES];
+    if (args[GET_FINGERPRINT] != p->fingerprint)
+        return snprintf(why, bytes,
+                        "trainer %u computes another model: fingerprint %016llx, expected %016llx", worker,
+                        (unsigned long long)args[GET_FINGERPRINT], (unsigned long long)p->fingerprint) > 0;
+    if (args[GET_COUNT] > 0 && (args[GET_COUNT] > PARAMETER_SERVER_CHUNK_ELEMENTS_MAX ||
+                                !is_ours(p, args[GET_FIRST], args[GET_COUNT])))
+        return snprintf(why, bytes,
+                        "trainer %u asks for %llu elements from %llu: expected at most %d within %s", worker,
+                        (unsigned long long)args[GET_COUNT], (unsigned long long)args[GET_FIRST],
+                        PARAMETER_SERVER_CHUNK_ELEMENTS_MAX, range_text(p, range)) > 0;
+    return false;
+}
+
+void pserver_get_model(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct pserver *p = context;
+    const uint32_t trainer = trainer_of(p, request);
+    const uint32_t count = (uint32_t)message->args[GET_COUNT];
+    uint64_t version = message->args[GET_VERSION];
+    uint32_t slot;
+    char why[240];
+    if (refuse_late(p, request))
+        return;
+    if (bad_question(p, request, why, sizeof why)) {
+        rpc_reject(request, "%s", why);
+        return;
+    }
+    if (version == PARAMETER_SERVER_NEWEST)
+        version = round_version(p->round);
+    if (!round_slot_of(p->round, version, &slot)) {
+        rpc_fail(request, STATUS_NOT_FOUND, "version %llu is not here: the newest is %llu",
+                 (unsigned long long)version, (unsigned long long)round_version(p->round));
+        return;
+    }
+    struct rpc_message answer = describe(p, trainer, version, 0, slot);
+    if (count > 0) {
+        answer.tensor_count = 1;
+        answer.tensors[0] = (struct wire_tensor){.dtype = WIRE_F32, .rank = 1, .dims = {count}};
+        answer.data[0] = pserver_image(p, slot) + message->args[GET_FIRST];
+    } else {
+        /* A successor, or who joins a resumed run: it goes on to its step with this answer, and then its push
+         * waits for the evaluation. What fails here is tried again behind the turn, and fails there. */
+        pserver_epoch_ask(p, trainer, NULL);
+        round_hold(p->round, trainer, version);
+        p->models_given++;
+    }
+    rpc_reply(request, &answer);
+}
+
+/* ---- inline contributions ---- */
+
+static void empty_inbox(const struct pserver *p, struct pserver_inbox *inbox, uint64_t step)
+{
+    inbox->step = step;
+    inbox->pieces = 0;
+    if (inbox->come != NULL)
+        memset(inbox->come, 0, p->elements / PARAMETER_SERVER_PIECE_ELEMENTS / 8 + 1);
+}
+
+/* How many pieces make this server's part of a contribution. */
+static size_t pieces_wanted(const struct pserver *p)
+{
+    const struct shard *shard = &p->shard;
+    return (shard->end - shard->first + shard->statistics_end - shard->statistics_first) /
+           PARAMETER_SERVER_PIECE_ELEMENTS;
+}
+
+static void take_chunk(struct pserver_inbox *inbox, size_t first, uint32_t count, const void *data)
+{
+    const size_t end = (first + count) / PARAMETER_SERVER_PIECE_ELEMENTS;
+    memcpy(inbox->image + first, data, count * sizeof *inbox->image);
+    for (size_t i = first / PARAMETER_SERVER_PIECE_ELEMENTS; i < end; i++) {
+        const uint8_t bit = (uint8_t)(1u << i % 8);
+        inbox->pieces += (inbox->come[i / 8] & bit) == 0;
+        inbox->come[i / 8] |= bit;
+    }
+}
+
+/* Ends a seat's PUSH_PULL without a model. */
+static void end_push(struct pserver_seat *seat, enum status status, const char *why)
+{
+    struct rpc_request *push = seat->push;
+    seat->push = NULL;
+    if (push != NULL)
+        rpc_fail(push, status, "%s", why);
+}
+
+static enum status check_chunk(const struct pserver *p, const struct rpc_request *request,
+                               struct error *error)
+{
+    const struct rpc_message *message = rpc_request_message(request);
+    const uint64_t first = message->args[CHUNK_FIRST], count = message->tensors[0].dims[0];
+    const unsigned worker = rpc_request_source(request);
+    char range[RANGE_TEXT_BYTES];
+    if (p->job->transport == JOB_TRANSPORT_SHARED)
+        return error_set(error, STATUS_INVALID, "trainer %u sends a piece of what lies in shared memory",
+                         worker);
+    if (first % PARAMETER_SERVER_PIECE_ELEMENTS != 0 || count % PARAMETER_SERVER_PIECE_ELEMENTS != 0 ||
+        !is_ours(p, first, count))
+        return error_set(error, STATUS_INVALID,
+                         "trainer %u sends %llu elements from %llu: expected multiples of %d within %s",
+                         worker, (unsigned long long)count, (unsigned long long)first,
+                         PARAMETER_SERVER_PIECE_ELEMENTS, range_text(p, range));
+    return round_check_step(p->round, trainer_of(p, request), message->args[CHUNK_STEP], error);
+}
+
+/* Pieces of a step whose contribution is in already begin it anew: until it is whole again and PUSH_PULL has
+ * come again, it does not count. */
+void pserver_push_chunk(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct pserver *p = context;
+    const uint32_t trainer = trainer_of(p, request);
+    struct pserver_seat *seat = &p->seats[trainer];
+    const uint64_t step = message->args[CHUNK_STEP];
+    struct error error;
+    if (refuse_late(p, request))
+        return;
+    if (check_chunk(p, request, &error) != STATUS_OK) {
+        rpc_reject(request, "%s", error.text);
+        return;
+    }
+    if (round_has(p->round, trainer)) {
+        round_withdraw(p->round, trainer);
+        end_push(seat, STATUS_INVALID, "the same step is being sent again");
+        empty_inbox(p, &seat->inbox, step);
+    }
+    if (seat->inbox.step != step)
+        empty_inbox(p, &seat->inbox, step);
+    take_chunk(&seat->inbox, message->args[CHUNK_FIRST], message->tensors[0].dims[0], message->data[0]);
+    rpc_reply(request, NULL);
+}
+
+/* ---- PUSH_PULL ---- */
+
+/* Finds where the contribution lies, and that all of it is there. */
+static enum status find_image(struct pserver *p, struct pserver_seat *seat, uint64_t step,
+                              struct error *error)
+{
+    const struct pserver_inbox *inbox = &seat->inbox;
+    if (p->job->transport == JOB_TRANSPORT_SHARED) {
+        if (seat->image != NULL)
+            return STATUS_OK;
+        enum status status = segment_attach(&seat->outbox, seat->worker, p->image_bytes, error);
+        seat->image = status == STATUS_OK ? segment_at(&seat->outbox, 0, p->image_bytes) : NULL;
+        return status;
+    }
+    seat->image = inbox->image;
+    if (inbox->step == step && inbox->pieces == pieces_wanted(p))
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "trainer %u, step %llu: %zu of %zu pieces have come",
+                     seat->worker, (unsigned long long)step, inbox->step == step ? inbox->pieces : 0,
+                     pieces_wanted(p));
+}
+
+static enum status check_push(const struct pserver *p, const struct rpc_request *request, double *loss,
+                              struct error *error)
+{
+    const uint64_t *args = rpc_request_message(request)->args;
+    const unsigned worker = rpc_request_source(request);
+    memcpy(loss, &args[PUSH_LOSS], sizeof *loss);
+    if (args[PUSH_BYTES] != p->elements * sizeof(float))
+        return error_set(error, STATUS_INVALID,
+                         "trainer %u, step %llu: a contribution of %llu bytes: expected %zu", worker,
+                         (unsigned long long)args[PUSH_STEP], (unsigned long long)args[PUSH_BYTES],
+                         p->elements * sizeof(float));
+    if (!isfinite(*loss))
+        return error_set(error, STATUS_INVALID, "trainer %u, step %llu: its loss is %g", worker,
+                         (unsigned long long)args[PUSH_STEP], *loss);
+    return round_check_step(p->round, trainer_of(p, request), args[PUSH_STEP], error);
+}
+
+/* When the job has made its last update, nobody needs the contribution any more. */
+static bool is_needless(const struct pserver *p)
+{
+    return p->phase > PSERVER_SAVING || round_version(p->round) >= p->last_version;
+}
+
+void pserver_push_pull(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct pserver *p = context;
+    const uint32_t trainer = trainer_of(p, request);
+    struct pserver_seat *seat = &p->seats[trainer];
+    const uint64_t step = message->args[PUSH_STEP], base = message->args[PUSH_BASE];
+    struct error error;
+    double loss;
+    bool replay = false;
+    if (refuse_late(p, request))
+        return;
+    enum status status = check_push(p, request, &loss, &error);
+    if (status == STATUS_OK && is_needless(p)) {
+        rpc_fail(request, STATUS_SHUTDOWN, "the job has made its last update");
+        return;
+    }
+    if (status == STATUS_OK)
+        status = find_image(p, seat, step, &error);
+    if (status == STATUS_OK)
+        status = round_add(p->round, trainer, step, base, &replay, &error);
+    if (status != STATUS_OK) {
+        rpc_reject(request, "%s", error.text);
+        return;
+    }
+    end_push(seat, STATUS_INVALID, "the same step has been sent again");
+    seat->push = request;
+    seat->loss = loss;
+    if (!replay)
+        seat->arrived = monotime_now();
+}
+
+/* ---- answers ---- */
+
+void pserver_answer(struct pserver *p, uint32_t trainer, uint64_t flags)
+{
+    struct pserver_seat *seat = &p->seats[trainer];
+    const uint64_t version = round_version(p->round);
+    struct rpc_request *push = seat->push;
+    uint32_t slot = 0;
+    if (push == NULL || round_has(p->round, trainer))
+        return; /* it has died meanwhile; what its successor has pushed belongs to the next round */
+    seat->push = NULL;
+    round_hold(p->round, trainer, version);
+    round_slot_of(p->round, version, &slot);
+    const struct rpc_message answer = describe(p, trainer, version, flags, slot);
+    p->models_given++;
+    rpc_reply(push, &answer);
+}
+
+void pserver_answer_late(struct pserver *p)
+{
+    uint32_t trainer;
+    while (round_take_late(p->round, &trainer))
+        pserver_answer(p, trainer, PULL_LATE);
+}
+
+void pserver_dismiss(struct pserver *p)
+{
+    for (uint32_t i = 0; i < p->trainers; i++)
+        end_push(&p->seats[i], STATUS_SHUTDOWN, "the job is ending");
+}
+
+void pserver_left(void *context, uint16_t worker, enum status why, const char *text)
+{
+    struct pserver *p = context;
+    bool trains = worker >= p->servers;
+    if (p->phase != PSERVER_OVER && !p->worker->hurry && strcmp(text, WORKER_FINISHED) != 0)
+        log_warning("%s %u left: %s: %s", trains ? "trainer" : "pserver", worker, status_name(why), text);
+    if (!trains)
+        return;
+    struct pserver_seat *seat = &p->seats[worker - p->servers];
+    seat->joined = false;
+    round_forget(p->round, worker - p->servers);
+    empty_inbox(p, &seat->inbox, UINT64_MAX);
+    end_push(seat, STATUS_PEER_DIED, "its caller is gone");
+}

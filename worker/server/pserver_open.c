@@ -1,0 +1,344 @@
+/* What a pserver takes at its start and gives back at its end. The process's first thread.
+ *
+ * The model's memory is taken sparsely: slots, velocity and inboxes are mapped as whole images, so that an
+ * element has one index everywhere, and only the server's own range is ever written and so gets pages. */
+#include "worker/server/pserver.h"
+
+#include "worker/roster.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+static const struct rpc_method methods[] = {
+    {.method = METHOD_GET_MODEL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_get_model},
+    {.method = METHOD_PUSH_CHUNK,
+     .callers = WIRE_ROLE_TRAINER,
+     .tensor_count = 1,
+     .tensors = {{.dtype = WIRE_F32, .rank = 1}},
+     .handler = pserver_push_chunk},
+    {.method = METHOD_PUSH_PULL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_push_pull},
+    {.method = METHOD_SAVE_PART, .callers = WIRE_ROLE_PSERVER, .handler = pserver_save_part},
+};
+
+static void joined(void *context, uint16_t worker)
+{
+    struct pserver *p = context;
+    if (worker >= p->servers)
+        p->seats[worker - p->servers].joined = true;
+}
+
+static struct monotime beat(void *arg)
+{
+    return worker_beat(arg);
+}
+
+/* For what takes long before there is a loop. */
+static void beat_between(void *arg)
+{
+    worker_beat(arg);
+}
+
+/* ---- memory ---- */
+
+static enum status map_private(void **out, size_t bytes, const char *what, struct error *error)
+{
+    void *data =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED)
+        return error_set_errno(error, errno, "cannot map %zu bytes for %s", bytes, what);
+    *out = data;
+    return STATUS_OK;
+}
+
+static enum status open_lists(struct pserver *p, struct error *error)
+{
+    p->seats = calloc(p->trainers, sizeof *p->seats);
+    p->members = calloc(p->trainers, sizeof *p->members);
+    p->gradients = calloc(p->trainers, sizeof(void *));
+    p->epoch.parts = calloc(p->trainers, sizeof *p->epoch.parts);
+    if (p->seats == NULL || p->members == NULL || p->gradients == NULL || p->epoch.parts == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u trainers", p->trainers);
+    for (uint32_t i = 0; i < p->trainers; i++)
+        p->seats[i] = (struct pserver_seat){.worker = (uint16_t)(p->servers + i), .inbox.step = UINT64_MAX};
+    return STATUS_OK;
+}
+
+static enum status settle(struct pserver *p, struct classifier *classifier, struct error *error)
+{
+    struct tape *tape;
+    enum status status = tape_new(&tape, p->backend, error);
+    if (status != STATUS_OK)
+        return status;
+    tape_on_progress(tape, beat_between, p->worker);
+    status = classifier_settle(classifier, tape, error);
+    tape_free(tape);
+    return status;
+}
+
+/* Names, shapes and layouts, but no memory yet. Layouts depend on the number of threads with which trainers
+ * compute, so the backend has as many. */
+static enum status open_params(struct pserver *p, struct error *error)
+{
+    const struct backend_settings settings = {.threads = p->job->trainers.threads};
+    struct classifier *classifier = NULL;
+    enum status status = backend_load(&p->backend, "onednn", &settings, error);
+    if (status == STATUS_OK)
+        status = params_new(&p->params, p->backend, error);
+    if (status == STATUS_OK)
+        status = classifier_new(&classifier, p->job, p->params, error);
+    if (status == STATUS_OK)
+        status = params_lay_out(p->params, error);
+    if (status == STATUS_OK && image_settled(p->job))
+        status = settle(p, classifier, error);
+    classifier_free(classifier);
+    if (status != STATUS_OK)
+        return status;
+    p->fingerprint = params_fingerprint(p->params);
+    p->parameters = params_elements(p->params);
+    p->elements = image_elements(p->params);
+    p->image_bytes = image_bytes(p->params);
+    return shard_of(&p->shard, p->params, p->number, p->servers, error);
+}
+
+static enum status open_slots(struct pserver *p, uint32_t slots, struct error *error)
+{
+    const size_t bytes = slots * p->image_bytes;
+    void *memory;
+    if (p->job->transport == JOB_TRANSPORT_SHARED)
+        return segment_create(&p->segment, p->worker->self.worker, bytes, error);
+    enum status status = map_private(&memory, bytes, "the model", error);
+    if (status == STATUS_OK)
+        p->segment = (struct segment){.writable = true, .data = memory, .bytes = bytes};
+    return status;
+}
+
+static enum status open_velocity(struct pserver *p, struct error *error)
+{
+    if (p->job->optimizer.momentum == 0)
+        return STATUS_OK;
+    const size_t bytes = p->parameters * sizeof(float);
+    for (int i = 0; i < 2; i++) {
+        void *memory;
+        enum status status = map_private(&memory, bytes, "the momentum", error);
+        if (status != STATUS_OK)
+            return status;
+        p->velocity[i] = memory;
+    }
+    return gradients_new_unplaced(&p->momentum, p->params, error);
+}
+
+static enum status open_inboxes(struct pserver *p, struct error *error)
+{
+    if (p->job->transport == JOB_TRANSPORT_SHARED)
+        return STATUS_OK;
+    for (uint32_t i = 0; i < p->trainers; i++) {
+        struct pserver_inbox *inbox = &p->seats[i].inbox;
+        void *memory;
+        enum status status = map_private(&memory, p->image_bytes, "a contribution", error);
+        if (status != STATUS_OK)
+            return status;
+        inbox->image = memory;
+        inbox->come = calloc(p->elements / PARAMETER_SERVER_PIECE_ELEMENTS / 8 + 1, 1);
+        if (inbox->come == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for a contribution of trainer %u",
+                             p->seats[i].worker);
+    }
+    return STATUS_OK;
+}
+
+/* ---- the first version ---- */
+
+void pserver_place(struct pserver *p, uint64_t version)
+{
+    uint32_t slot = 0;
+    bool lies = round_slot_of(p->round, version, &slot);
+    assert(lies);
+    (void)lies;
+    const float *image = pserver_image(p, slot);
+    params_place(p->params, p->shard.entry_first, p->shard.entry_end, image);
+    if (p->number == 0)
+        params_place_buffers(p->params, image + p->parameters);
+    if (p->momentum != NULL)
+        gradients_place(p->momentum, p->velocity[version % 2]);
+}
+
+/* Draws this server's entries; what is not trained belongs to server 0. */
+static enum status draw(struct pserver *p, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(p->params) && status == STATUS_OK; i++) {
+        bool trained = params_at(p->params, i)->kind == PARAMETER_TRAINED;
+        bool within = i >= p->shard.entry_first && i < p->shard.entry_end;
+        if (trained ? within : p->number == 0)
+            status = params_begin(p->params, p->job->seed, i, i + 1, error);
+        worker_beat(p->worker);
+    }
+    return status;
+}
+
+static enum status fill_first(struct pserver *p, struct error *error)
+{
+    const char *resume = p->worker->self.resume;
+    const struct checkpoint_part part = {
+        .params = p->params, .momentum = p->momentum, .server = p->number, .servers = p->servers};
+    pserver_place(p, p->begin_version);
+    if (resume[0] != '\0')
+        return checkpoint_load(resume, &part, error);
+    if (p->job->init.has_path)
+        return checkpoint_load_model(p->job->init.path, &part, error);
+    return draw(p, error);
+}
+
+/* Where the job begins: at nothing, or where a checkpoint says, which the supervisor has checked. */
+static enum status read_counters(struct pserver *p, struct checkpoint_counters *counters, struct error *error)
+{
+    const char *resume = p->worker->self.resume;
+    *counters = (struct checkpoint_counters){.trainers = p->trainers};
+    enum status status = resume[0] == '\0' ? STATUS_OK : checkpoint_counters_read(resume, counters, error);
+    if (status == STATUS_OK && counters->trainers != p->trainers)
+        return error_set(error, STATUS_INVALID, "%.300s is of a job with %u trainers: expected %u", resume,
+                         counters->trainers, p->trainers);
+    return status;
+}
+
+static enum status open_round(struct pserver *p, struct error *error)
+{
+    struct dataset_info info;
+    struct checkpoint_counters counters;
+    enum status status = dataset_probe(&info, p->job, error);
+    if (status == STATUS_OK)
+        status = schedule_of(&p->schedule, p->job, &info, error);
+    if (status == STATUS_OK)
+        status = read_counters(p, &counters, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct round_config config = {.rule = p->job->server.round.rule,
+                                        .number = p->job->server.round.number,
+                                        .trainers = p->trainers,
+                                        .version = counters.update,
+                                        .steps = counters.steps,
+                                        .first_worker = p->servers};
+    p->evaluation_samples = info.evaluation;
+    p->last_version = p->schedule.updates;
+    p->begin_version = counters.update;
+    p->late_before = counters.late;
+    p->epoch.loss_sum = counters.epoch_loss;
+    status = round_new(&p->round, &config, error);
+    if (status == STATUS_OK)
+        status = open_slots(p, round_slots(&config), error);
+    return status;
+}
+
+/* Under `all` every trainer waits while an update is made, and the servers of a job make theirs at about the
+ * same time; under the other rules most trainers compute meanwhile. */
+static uint32_t update_threads(const struct pserver *p)
+{
+    cpu_set_t set;
+    uint32_t processors = sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+    if (p->job->server.round.rule != JOB_ROUND_ALL || processors < p->servers)
+        return 1;
+    return processors / p->servers;
+}
+
+/* ---- sockets ---- */
+
+static enum status serve(struct pserver *p, struct error *error)
+{
+    struct worker *worker = p->worker;
+    const struct roster roster = roster_of(p->job);
+    uint8_t roles[ROSTER_WORKERS_MAX];
+    char address[CONTROL_ADDRESS_BYTES];
+    roster_roles(&roster, roles);
+    const struct rpc_config config = {.worker = worker->self.worker,
+                                      .role = WIRE_ROLE_PSERVER,
+                                      .incarnation = worker->self.incarnation,
+                                      .generation = worker->self.generation,
+                                      .roster = roles,
+                                      .workers = roster_workers(&roster),
+                                      .peer_incarnation_max = worker->self.incarnation,
+                                      .pending_max = roster_workers(&roster),
+                                      .incoming_max = 2 * roster_workers(&roster) + 16,
+                                      .rows_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
+                                      .methods = methods,
+                                      .method_count = sizeof methods / sizeof methods[0],
+                                      .context = p,
+                                      .joined = joined,
+                                      .left = pserver_left,
+                                      .welcome = worker->job_text,
+                                      .welcome_bytes = worker->job_bytes};
+    worker_address(worker, worker->self.worker, address);
+    return rpc_serve(&p->rpc, &config, address, error);
+}
+
+/* Server 0 calls the others over their sessions with it, for which they dial it. */
+static enum status dial(struct pserver *p, struct error *error)
+{
+    struct worker *worker = p->worker;
+    char address[CONTROL_ADDRESS_BYTES];
+    const struct rpc_server first = {.worker = 0, .address = address};
+    uint64_t patience_us = (uint64_t)(p->job->supervise.hang_s * 1e6);
+    if (p->number == 0)
+        return STATUS_OK;
+    while (!worker->connect && !worker->leave)
+        worker_wait_order(worker);
+    if (worker->leave)
+        return STATUS_OK;
+    worker_address(worker, 0, address);
+    return rpc_dial(p->rpc, &first, 1, monotime_add_us(monotime_now(), patience_us), error);
+}
+
+/* ---- all of it ---- */
+
+enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error)
+{
+    static enum status (*const steps[])(struct pserver *, struct error *) = {
+        open_lists, open_params, open_velocity, open_inboxes,      open_round,
+        fill_first, serve,       dial,          pserver_save_open,
+    };
+    p->worker = worker;
+    p->job = &worker->job;
+    p->number = worker->self.worker;
+    p->servers = p->job->server.count;
+    p->trainers = p->job->trainers.count;
+    p->threads = update_threads(p);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        enum status status = steps[i](p, error);
+        if (status != STATUS_OK)
+            return status;
+        worker_beat(worker);
+    }
+    p->epoch.begin = p->last_update = monotime_now();
+    if (p->number == 0 && schedule_ends_epoch(&p->schedule, p->begin_version))
+        pserver_epoch_end(p); /* a resumed run reports it again: the log knows whether it has it */
+    return worker_attach(worker, p->rpc, beat, worker);
+}
+
+void pserver_close(struct pserver *p)
+{
+    enum { LINGER_MS = 200 };
+    pserver_save_close(p);
+    pserver_epoch_release(p);
+    rpc_free(p->rpc, "the job is over", LINGER_MS);
+    p->worker->rpc = NULL;
+    for (uint32_t i = 0; p->seats != NULL && i < p->trainers; i++) {
+        segment_detach(&p->seats[i].outbox);
+        if (p->seats[i].inbox.image != NULL)
+            munmap(p->seats[i].inbox.image, p->image_bytes);
+        free(p->seats[i].inbox.come);
+    }
+    round_free(p->round);
+    gradients_free(p->momentum);
+    for (int i = 0; i < 2; i++)
+        if (p->velocity[i] != NULL)
+            munmap(p->velocity[i], p->parameters * sizeof(float));
+    params_free(p->params);
+    backend_close(p->backend);
+    segment_detach(&p->segment);
+    free(p->seats);
+    free(p->members);
+    free(p->gradients);
+    free(p->epoch.parts);
+}

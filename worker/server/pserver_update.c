@@ -1,0 +1,182 @@
+/* From a full round to the next version of the model, and its record. The pserver's first thread.
+ *
+ * Everything is written beside what it is made of: parameters and statistics into a free slot, velocity into
+ * the buffer of the other parity. A round that turns out bad has therefore changed nothing. */
+#include "worker/server/pserver.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double STATISTICS_MOMENTUM = 0.1; /* the weight of the new; PyTorch's default of batch norms */
+
+static size_t first_not_finite(const float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(values[i]))
+            return i;
+    return SIZE_MAX;
+}
+
+/* The entry in which `element` of one of the slabs lies. */
+static const char *entry_at(const struct pserver *p, enum parameter_kind kind, size_t element)
+{
+    const char *name = "";
+    for (uint32_t i = 0; i < params_count(p->params); i++) {
+        const struct parameter *parameter = params_at(p->params, i);
+        if (parameter->kind == kind && parameter->offset <= element)
+            name = parameter->name;
+    }
+    return name;
+}
+
+/* Throws a contribution with a NaN or an infinity out, and its sender too. */
+static void blame(struct pserver *p, uint32_t trainer, const char *what, const char *name)
+{
+    struct pserver_seat *seat = &p->seats[trainer];
+    struct rpc_request *push = seat->push;
+    uint64_t step = round_step(p->round, trainer);
+    round_withdraw(p->round, trainer);
+    seat->push = NULL;
+    if (push != NULL)
+        rpc_reject(push, "trainer %u, step %llu: its %s of %s is not finite", seat->worker,
+                   (unsigned long long)step, what, name);
+}
+
+/* ---- running statistics, server 0's ---- */
+
+/* running' = 0.9 running + 0.1 (s_0 + s_1 + …) / n for each element, in double, over the members in the order
+ * of their numbers. False: one of them brought something that is not finite. */
+static bool move_statistics(struct pserver *p, float *next, const float *now)
+{
+    const size_t first = p->shard.statistics_first, count = p->shard.statistics_end - first;
+    const double weight = STATISTICS_MOMENTUM;
+    for (uint32_t m = 0; m < p->member_count; m++) {
+        size_t bad = first_not_finite(p->seats[p->members[m]].image + first, count);
+        if (bad == SIZE_MAX)
+            continue;
+        blame(p, p->members[m], "statistic", entry_at(p, PARAMETER_BUFFER, bad));
+        return false;
+    }
+    for (size_t i = first; i < first + count; i++) {
+        double sum = 0;
+        for (uint32_t m = 0; m < p->member_count; m++)
+            sum += (double)p->seats[p->members[m]].image[i];
+        next[i] = (float)((1 - weight) * (double)now[i] + weight * (sum / p->member_count));
+    }
+    return true;
+}
+
+/* num_batches_tracked: one batch of every trainer counts once. */
+static void count_batches(struct pserver *p)
+{
+    for (uint32_t i = 0; i < params_count(p->params); i++)
+        if (params_at(p->params, i)->kind == PARAMETER_COUNTER)
+            params_at(p->params, i)->counter++;
+}
+
+/* ---- parameters ---- */
+
+static enum status move_parameters(struct pserver *p, float *next, const float *now, struct error *error)
+{
+    const uint64_t version = round_version(p->round);
+    const size_t first = p->shard.first;
+    struct sgd_round round = {
+        .sgd = {.lr = schedule_lr(&p->schedule, version + 1), .momentum = p->job->optimizer.momentum},
+        .first = version == 0,
+        .count = p->shard.end - first,
+        .contributions = p->member_count,
+        .gradients = p->gradients,
+        .parameters = now + first,
+        .parameters_out = next + first,
+        .threads = p->threads};
+    for (uint32_t m = 0; m < p->member_count; m++)
+        p->gradients[m] = p->seats[p->members[m]].image + first;
+    if (p->momentum != NULL) {
+        round.velocity = p->velocity[version % 2] + first;
+        round.velocity_out = p->velocity[(version + 1) % 2] + first;
+    }
+    enum status status = backend_sgd_round(p->backend, &round, error);
+    if (status != STATUS_OK || round.not_finite == UINT32_MAX)
+        return status;
+    if (round.not_finite == round.contributions) {
+        size_t at = first_not_finite(next + first, round.count);
+        return error_set(error, STATUS_INTERNAL,
+                         "update %llu: %s is not finite after a step with lr %g along finite gradients",
+                         (unsigned long long)version + 1, entry_at(p, PARAMETER_TRAINED, first + at),
+                         round.sgd.lr);
+    }
+    size_t bad = first_not_finite(p->gradients[round.not_finite], round.count);
+    blame(p, p->members[round.not_finite], "gradient", entry_at(p, PARAMETER_TRAINED, first + bad));
+    return STATUS_AGAIN;
+}
+
+/* ---- the record ---- */
+
+struct pass {
+    struct monotime begin, end;
+};
+
+static double seconds(struct monotime from, struct monotime to)
+{
+    return (double)monotime_us_between(from, to) * 1e-6;
+}
+
+/* From the first member's contribution to the last one's. */
+static double gathered_s(const struct pserver *p)
+{
+    struct monotime first = MONOTIME_NEVER, last = {0};
+    for (uint32_t m = 0; m < p->member_count; m++) {
+        struct monotime arrived = p->seats[p->members[m]].arrived;
+        first = monotime_earliest(first, arrived);
+        last = monotime_before(last, arrived) ? arrived : last;
+    }
+    return seconds(first, last);
+}
+
+static void report(struct pserver *p, const struct pass *pass)
+{
+    const uint64_t version = round_version(p->round), late = round_late(p->round);
+    static struct control_update record; /* 2 KiB: one thread reports */
+    record = (struct control_update){
+        .update = version,
+        .lr = schedule_lr(&p->schedule, version),
+        .samples = (uint64_t)p->member_count * p->job->trainers.batch,
+        .late = late - p->late_told,
+        .trainers = p->trainers,
+        .timing = {.round_s = seconds(p->last_update, pass->end),
+                   .wait_s = gathered_s(p),
+                   .update_s = seconds(pass->begin, pass->end),
+                   .bytes = (p->member_count + p->models_given) * p->elements * sizeof(float)},
+    };
+    for (uint32_t i = 0; i < p->trainers; i++)
+        record.losses[i] = NAN;
+    for (uint32_t m = 0; m < p->member_count; m++) {
+        record.losses[p->members[m]] = p->seats[p->members[m]].loss;
+        record.loss += p->seats[p->members[m]].loss;
+    }
+    record.loss /= p->member_count;
+    p->epoch.loss_sum += record.loss;
+    p->late_told = late;
+    p->models_given = 0;
+    p->last_update = pass->end;
+    if (p->number == 0)
+        worker_report(CONTROL_UPDATE, &record, sizeof record);
+}
+
+enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error)
+{
+    struct pass pass = {.begin = monotime_now()};
+    uint32_t now = 0;
+    round_slot_of(p->round, round_version(p->round), &now);
+    if (!move_statistics(p, pserver_image(p, slot), pserver_image(p, now)))
+        return STATUS_AGAIN;
+    enum status status = move_parameters(p, pserver_image(p, slot), pserver_image(p, now), error);
+    if (status != STATUS_OK)
+        return status;
+    round_advance(p->round, slot, p->members, p->member_count);
+    count_batches(p);
+    pass.end = monotime_now();
+    report(p, &pass);
+    return STATUS_OK;
+}

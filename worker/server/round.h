@@ -1,0 +1,104 @@
+/* The round: whose contributions make the next version, and where that version may be written.
+ *
+ * A contribution is one trainer's gradient of one step, computed from one version of the model. Contributions
+ * are keyed by (trainer, step): a replay replaces what it repeats and never counts twice. Which of them make
+ * a round is the job's rule:
+ *
+ *   all       every trainer's contribution from the current version
+ *   first k   the first k that were computed from the current version; what comes from an older one is late.
+ *             One more than k waits for the round to be made, and is late then
+ *   async s   each contribution is a round of its own, in order of arrival; one whose base lies more than s
+ *             versions behind is late
+ *
+ * A late contribution is dropped and counted, and its sender goes on from the newest model. The members of a
+ * round are always listed in the order of their numbers, so that sums do not depend on who came first.
+ *
+ * ---- Slots ----
+ * Every version lies in a slot until the slot is written anew. A trainer holds one version, the one that it
+ * was given last, from then until it contributes. A slot may be written when its version is not the current
+ * one and no trainer holds it. With `all` 2 slots do, with `first` 3, with `async` s + 2; more than one a
+ * trainer and one cannot be used, because of those who hold a version at least one has just contributed.
+ *
+ * Where no slot can be written the update waits, and that ends: who has contributed holds nothing, so whoever
+ * holds a version is computing with it. It contributes next (and is answered as too late if need be, which
+ * needs no slot) or dies, and either releases its version. With one slot beside the current one, the last
+ * holder of an old version to do so frees one; the other slots only make this rare. Evaluations and
+ * checkpoints read the current version and are over before the next update is made; so they hold nothing,
+ * and neither do readers whose pieces are copied at once.
+ *
+ * Pure: no sockets, no kernels, no clock; one thread; nothing but round_new allocates. */
+#ifndef WORKER_SERVER_ROUND_H
+#define WORKER_SERVER_ROUND_H
+
+#include "kernels/base/status.h"
+#include "worker/job/job.h"
+
+#define ROUND_NO_VERSION UINT64_MAX
+
+struct round;
+
+struct round_config {
+    int rule;              /* enum job_round */
+    uint32_t number;       /* first: k, 1..trainers; async: s */
+    uint32_t trainers;     /* 1..JOB_TRAINERS_MAX */
+    uint64_t version;      /* to begin with; it lies in slot 0 */
+    const uint64_t *steps; /* (trainers) each one's next step; NULL: 0 */
+    uint32_t first_worker; /* the first trainer's worker number: messages name a trainer by its own */
+};
+
+/* How many slots such a round needs; at least 2. */
+uint32_t round_slots(const struct round_config *config);
+
+/* STATUS_NO_MEMORY. */
+enum status round_new(struct round **out, const struct round_config *config, struct error *error);
+void round_free(struct round *round);
+
+/* The newest version; a trainer's next step; contributions that wait; those that came too late so far. */
+uint64_t round_version(const struct round *round);
+uint64_t round_step(const struct round *round, uint32_t trainer);
+uint32_t round_waiting(const struct round *round);
+uint64_t round_late(const struct round *round);
+
+/* Whether this trainer's contribution of its next step is in and waits. */
+bool round_has(const struct round *round, uint32_t trainer);
+
+/* The slot in which `version` still lies. */
+bool round_slot_of(const struct round *round, uint64_t version, uint32_t *slot);
+
+/* The trainer is given `version`, which must lie in a slot (asserted), and holds it from now on. */
+void round_hold(struct round *round, uint32_t trainer, uint64_t version);
+
+/* The version that it holds, or ROUND_NO_VERSION. */
+uint64_t round_held(const struct round *round, uint32_t trainer);
+
+/* STATUS_INVALID, unless `step` is the trainer's next one; the text names trainer, got and expected. */
+enum status round_check_step(const struct round *round, uint32_t trainer, uint64_t step, struct error *error);
+
+/* Takes a contribution in and releases the version that its sender held. *replay: it replaced one of the same
+ * step. STATUS_INVALID, and nothing is changed: another step than the next, a base that is newer than the
+ * newest version, or another than the trainer holds (for a replay: held). */
+enum status round_add(struct round *round, uint32_t trainer, uint64_t step, uint64_t base, bool *replay,
+                      struct error *error);
+
+/* The trainer's waiting contribution is not to count (it is being sent anew, or is bad). */
+void round_withdraw(struct round *round, uint32_t trainer);
+
+/* The trainer is gone: neither its hold nor its contribution remains; its next step stays what it was. */
+void round_forget(struct round *round, uint32_t trainer);
+
+/* Takes out one contribution that is late by now: counts it and moves its sender on to its next step. False:
+ * there is none. */
+bool round_take_late(struct round *round, uint32_t *trainer);
+
+/* The members of the next round, ascending, into `members` (trainers); how many, or 0 as long as it is not
+ * full. */
+uint32_t round_members(const struct round *round, uint32_t *members);
+
+/* A slot into which the next version may be written. False: the update has to wait. */
+bool round_free_slot(const struct round *round, uint32_t *slot);
+
+/* The next version lies in `slot`, made of `count` members: it is the newest from now on, and they go on to
+ * their next steps. They hold nothing until round_hold says so. */
+void round_advance(struct round *round, uint32_t slot, const uint32_t *members, uint32_t count);
+
+#endif

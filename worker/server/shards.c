@@ -1,0 +1,89 @@
+/* How a model is cut among parameter servers and how large its image is. Pure; pservers, trainers and whoever
+ * writes checkpoints ask, each on its own thread, and all get the same answer. */
+#include "worker/server/shards.h"
+
+#include <assert.h>
+#include <unistd.h>
+
+/* A cut: the entry before which it lies, and that entry's first element. */
+struct cut {
+    uint32_t entry;
+    size_t element;
+};
+
+/* How far `element`, times `servers`, is from where cut `server` would make equal shares. */
+static uint64_t distance(size_t element, uint64_t total, uint32_t server, uint32_t servers)
+{
+    const uint64_t at = (uint64_t)element * servers, wanted = total * server; // both below 2^31 * 2^32
+    return at > wanted ? at - wanted : wanted - at;
+}
+
+static uint32_t count_trained(struct params *params)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < params_count(params); i++)
+        count += params_at(params, i)->kind == PARAMETER_TRAINED;
+    return count;
+}
+
+/* The next cut behind `before`: the trained entry whose begin is nearest to `server` shares of the whole (the
+ * first of two as near), but not before one entry of server - 1, nor so late that a later server has none. */
+static struct cut next_cut(struct params *params, struct cut before, uint32_t *left, uint32_t server,
+                           uint32_t servers)
+{
+    const uint64_t total = params_elements(params);
+    const uint32_t later = servers - server; // that many servers still need an entry each
+    struct cut best = before;
+    uint64_t nearest = UINT64_MAX;
+    uint32_t best_left = *left, behind = *left; // trained entries from the candidate on
+    for (uint32_t i = before.entry; i < params_count(params) && behind >= later; i++) {
+        const struct parameter *parameter = params_at(params, i);
+        if (parameter->kind != PARAMETER_TRAINED)
+            continue;
+        const uint64_t apart = distance(parameter->offset, total, server, servers);
+        if (behind < *left && apart < nearest) {
+            nearest = apart;
+            best = (struct cut){i, parameter->offset};
+            best_left = behind;
+        }
+        behind--;
+    }
+    *left = best_left;
+    return best;
+}
+
+enum status shard_of(struct shard *shard, struct params *params, uint32_t server, uint32_t servers,
+                     struct error *error)
+{
+    const size_t elements = params_elements(params), image = image_elements(params);
+    uint32_t left = count_trained(params);
+    assert(server < servers);
+    if (left < servers)
+        return error_set(error, STATUS_INVALID,
+                         "%u parameter servers cannot share %u trained parameters: each needs at least one",
+                         servers, left);
+    struct cut cut = {0, 0};
+    *shard = (struct shard){.statistics_first = image, .statistics_end = image};
+    for (uint32_t i = 0; i <= server; i++) {
+        shard->entry_first = cut.entry;
+        shard->first = cut.element;
+        cut = i + 1 < servers ? next_cut(params, cut, &left, i + 1, servers)
+                              : (struct cut){params_count(params), elements};
+    }
+    shard->entry_end = cut.entry;
+    shard->end = cut.element;
+    if (server == 0)
+        shard->statistics_first = elements;
+    return STATUS_OK;
+}
+
+size_t image_elements(struct params *params)
+{
+    return params_elements(params) + params_buffer_elements(params);
+}
+
+size_t image_bytes(struct params *params)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = image_elements(params) * sizeof(float);
+    return (bytes + page - 1) / page * page;
+}

@@ -1,0 +1,110 @@
+/* The calls between trainers and parameter servers, and how a model lies in memory and in messages.
+ *
+ * ---- The image ----
+ * What travels is an image: the trained slab of kernels/params/params.h (P float32), then the buffers' slab
+ * (B float32, the running statistics of batch norms), one behind the other; P and B are multiples of 16. An
+ * element of the model has one index in [0, P + B) everywhere. A model's image holds parameters and running
+ * statistics; a contribution's holds gradients in [0, P) and, in [P, P + B), the batch's own mean and
+ * unbiased variance where the running ones stand.
+ *
+ * Server j owns a contiguous range of entries: shard_of. The statistics are server 0's.
+ *
+ * ---- Where it lies ----
+ * transport "shared": a pserver's segment holds `slots` images of IMAGE bytes each (image_bytes: (P + B) * 4
+ * rounded up to a page), of which it writes its own range alone; the rest stays a hole without memory. A
+ * trainer's segment, its outbox, is one image. Nothing is copied: trainers compute with the parameters where
+ * they lie and write gradients where the server reads them. Entries lie in the layout that the CPU backend's
+ * forward wants (classifier_settle), the same at all ends; with /device "gpu" they are canonical
+ * (image_settled).
+ * transport "inline": messages carry pieces of an image in canonical order of elements (every entry
+ * canonical), and so is the server's image.
+ * GET_MODEL's fingerprint is that of params which lie as the image does: it proves that both ends mean the
+ * same.
+ *
+ * ---- Versions ----
+ * Version 0 is the model that the job begins with; every update makes the next. A trainer holds one version
+ * at a time, the one it was given last, until its next PUSH_PULL is taken or GET_MODEL gives it another; a
+ * slot is rewritten only when nobody holds its version (worker/server/round.h).
+ *
+ * Every number of a message is checked against the model and the caller's state before use; what is malformed
+ * (a range outside the caller's model, a wrong byte count, a step that cannot be, a NaN) costs its sender the
+ * session (rpc_reject). */
+#ifndef WORKER_SERVER_SHARDS_H
+#define WORKER_SERVER_SHARDS_H
+
+#include "kernels/params/params.h"
+#include "worker/job/job.h"
+
+/* METHOD_GET_MODEL, trainer to any pserver. Request args: version, first element, count, fingerprint. With
+ * count 0 the answer says where the image lies, and the caller holds that version from then on; NEWEST asks
+ * for the newest. With count > 0 (at most CHUNK_ELEMENTS_MAX, within the server's range) the answer carries
+ * these elements of a version that is still held; holds do not change. Reply args: version, offset of its
+ * slot in the server's segment (NOWHERE: inline), the caller's next step, flags (enum pull_flag); with count
+ * > 0 one tensor, float32[count]. STATUS_NOT_FOUND: that version is not held any more; STATUS_INVALID:
+ * another model (fingerprint). */
+enum get_model_arg { GET_VERSION, GET_FIRST, GET_COUNT, GET_FINGERPRINT };
+enum model_arg { MODEL_VERSION, MODEL_OFFSET, MODEL_STEP, MODEL_FLAGS };
+
+/* METHOD_PUSH_CHUNK, trainer to any pserver, inline only: elements [first, first + n) of the contribution of
+ * `step`, within the server's range; one tensor, float32[n]. They may come in any order and again; the
+ * contribution counts when PUSH_PULL comes, which must find every element there. `first` and n are multiples
+ * of PIECE_ELEMENTS, as the ends of every server's range are. Reply: nothing. */
+enum push_chunk_arg { CHUNK_STEP, CHUNK_FIRST };
+
+/* METHOD_PUSH_PULL, trainer to every pserver: the contribution of `step`, computed from version `base`.
+ * Request args: step, base, loss (the bits of a double), bytes of the whole image, (P + B) * 4 (what the
+ * contribution lies in: the sender's outbox from offset 0, or the chunks sent before). No tensors. No
+ * deadline: it is answered when the round is complete, or at once when it came too late for its round; with
+ * STATUS_SHUTDOWN when the job has made its last update. A replay of the same step replaces what it repeats.
+ * Reply args as GET_MODEL's; no tensors. */
+enum push_pull_arg { PUSH_STEP, PUSH_BASE, PUSH_LOSS, PUSH_BYTES };
+
+enum pull_flag {
+    PULL_LATE = 1, /* the gradient was of an old version: dropped and counted */
+    PULL_LAST = 2, /* the job's last update is made: push no more */
+};
+
+/* METHOD_EVALUATE, pserver 0 to every trainer: part `part` of `parts` of the held-out data, on `version`,
+ * whose slot is at `offset` (NOWHERE: to be pulled). It is sent before the reply which gives the trainer that
+ * version, and comes to it first; but who got the version by GET_MODEL while it was being saved, or had no
+ * room for the question, may get it while its next PUSH_PULL waits, and that is answered only after it. Every
+ * server writes a version into the same slot, but the others may come to it later than server 0: their own
+ * replies say when. Reply args: sum of the losses (the bits of a double), correct, samples. */
+enum evaluate_arg { EVALUATE_VERSION, EVALUATE_OFFSET, EVALUATE_PART, EVALUATE_PARTS };
+enum evaluated_arg { EVALUATED_LOSS, EVALUATED_CORRECT, EVALUATED_SAMPLES };
+
+/* METHOD_SAVE_PART, pserver 0 to the other pservers, at a round's boundary: write your part of the checkpoint
+ * of `version` (worker/checkpoint/checkpoint.h), once you have that version. Reply: nothing. */
+enum save_part_arg { SAVE_VERSION };
+
+enum {
+    PARAMETER_SERVER_CHUNK_ELEMENTS_MAX = 1 << 17, /* 512 KiB: half of the largest payload */
+    PARAMETER_SERVER_PIECE_ELEMENTS = 16,
+};
+#define PARAMETER_SERVER_NEWEST UINT64_MAX
+#define PARAMETER_SERVER_NOWHERE UINT64_MAX
+
+/* What server `server` of `servers` owns: the entries [entry_first, entry_end) of the params and their
+ * elements [first, end). Cuts lie at entries, as near to equal bytes as these allow; every server has at
+ * least one trained entry. Server 0 has the statistics as well: [P, P + B). */
+struct shard {
+    uint32_t entry_first, entry_end; /* trained entries in between; others belong to server 0 */
+    size_t first, end;
+    size_t statistics_first, statistics_end; /* equal: none */
+};
+
+/* `params` is laid out (params_lay_out). STATUS_INVALID when there are fewer trained entries than servers. */
+enum status shard_of(struct shard *shard, struct params *params, uint32_t server, uint32_t servers,
+                     struct error *error);
+
+/* Whether the image's entries lie as the CPU backend's forward wants them; otherwise all are canonical. */
+static inline bool image_settled(const struct job *job)
+{
+    return job->transport == JOB_TRANSPORT_SHARED && job->device != JOB_DEVICE_GPU;
+}
+
+/* Elements of the image, P + B, and the bytes from one slot to the next. */
+size_t image_elements(struct params *params);
+size_t image_bytes(struct params *params);
+
+#endif

@@ -1,0 +1,384 @@
+/* The trainer: takes a batch and the newest model, computes a gradient, hands it to the servers. One thread.
+ *
+ * The loop reads as a list: evaluate if asked to, fetch the step's batch, compute, push and pull. What a
+ * server asks for meanwhile is only remembered, for a handler never waits. A step is a function of the job's
+ * seed, the step's number, this trainer's number and the model, so that one which is computed again after a
+ * death is the same. */
+#include "worker/server/trainer.h"
+
+#include "worker/roster.h"
+#include "worker/server/evaluation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void remember_evaluate(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct trainer *t = context;
+    const uint64_t part = message->args[EVALUATE_PART], parts = message->args[EVALUATE_PARTS];
+    if (parts != t->job->trainers.count || part >= parts)
+        rpc_reject(request, "part %llu of %llu to evaluate: the job has %u trainers",
+                   (unsigned long long)part, (unsigned long long)parts, t->job->trainers.count);
+    else if (t->worker->hurry || t->worker->leave)
+        rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+    else if (t->evaluate != NULL)
+        rpc_fail(request, STATUS_BUSY, "an evaluation is asked for already");
+    else
+        t->evaluate = request;
+}
+
+static const struct rpc_method methods[] = {
+    {.method = METHOD_EVALUATE, .callers = WIRE_ROLE_PSERVER, .handler = remember_evaluate},
+};
+
+static struct monotime beat(void *arg)
+{
+    return worker_beat(arg);
+}
+
+void trainer_progress(void *arg)
+{
+    struct trainer *t = arg;
+    worker_beat(t->worker);
+    worker_read_orders(t->worker);
+    if (t->worker->leave || t->worker->hurry)
+        tape_fail(t->net.tape, STATUS_SHUTDOWN, "the job is ending");
+}
+
+/* ---- calls, one by one ---- */
+
+enum status trainer_turn(struct trainer *t, struct monotime until, struct error *error)
+{
+    const enum status status = rpc_turn(t->rpc, until);
+    return status == STATUS_OK ? STATUS_OK : error_set(error, status, "a parameter server is gone");
+}
+
+enum status trainer_result(const struct future *future, struct error *error)
+{
+    const enum status status = future_status(future);
+    return status == STATUS_OK ? STATUS_OK : error_set(error, status, "%s", future_text(future));
+}
+
+/* ---- evaluation ---- */
+
+/* Between batches too, with what came meanwhile. */
+static void evaluation_progress(void *arg)
+{
+    struct trainer *t = arg;
+    trainer_progress(t);
+    rpc_turn(t->rpc, monotime_now()); // who is gone is met by the next call
+}
+
+/* The version that was asked for, where it is another than the present one, lies with the one server there
+ * is: with more of them all go on in step. */
+static enum status run_evaluation(struct trainer *t, const uint64_t *args, struct evaluation *sums,
+                                  struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (args[EVALUATE_VERSION] != t->at.version) {
+        const struct trainer_version asked = {.version = args[EVALUATE_VERSION],
+                                              .offset = {args[EVALUATE_OFFSET]}};
+        status = trainer_model_take(t, &asked, error);
+    }
+    if (status == STATUS_OK)
+        status =
+            evaluation_run_part(sums, t->job, t->net.classifier, t->net.tape, (uint32_t)args[EVALUATE_PART],
+                                (uint32_t)args[EVALUATE_PARTS], t->evaluated, evaluation_progress, t, error);
+    t->evaluated = t->evaluated || status == STATUS_OK;
+    return status;
+}
+
+/* Answers the request. The params may be on another version afterwards. */
+static enum status evaluate(struct trainer *t, struct error *error)
+{
+    uint64_t args[WIRE_ARGS];
+    struct rpc_message reply = {0};
+    struct evaluation sums;
+    memcpy(args, rpc_request_message(t->evaluate)->args, sizeof args);
+    enum status status = run_evaluation(t, args, &sums, error);
+    struct rpc_request *request = t->evaluate;
+    t->evaluate = NULL;
+    if (status != STATUS_OK) {
+        rpc_fail(request, status, "trainer %u, evaluation of version %llu: %s", t->worker->self.worker,
+                 (unsigned long long)args[EVALUATE_VERSION], error->text);
+        return status;
+    }
+    memcpy(&reply.args[EVALUATED_LOSS], &sums.loss_sum, sizeof sums.loss_sum);
+    reply.args[EVALUATED_CORRECT] = sums.correct;
+    reply.args[EVALUATED_SAMPLES] = sums.samples;
+    rpc_reply(request, &reply);
+    return STATUS_OK;
+}
+
+/* ---- calls to all servers ---- */
+
+/* What the servers answered, put together: where each has its part; the lowest of the versions and steps that
+ * they name. *agree: it is one version. */
+static void collect(struct trainer_version *answer, struct future *const *calls, uint32_t servers,
+                    bool *agree)
+{
+    *answer = (struct trainer_version){.version = UINT64_MAX, .step = UINT64_MAX};
+    *agree = true;
+    for (uint32_t server = 0; server < servers; server++) {
+        const uint64_t *args = future_value(calls[server])->args;
+        *agree = *agree && (server == 0 || args[MODEL_VERSION] == answer->version);
+        if (args[MODEL_VERSION] < answer->version)
+            answer->version = args[MODEL_VERSION];
+        if (args[MODEL_STEP] < answer->step)
+            answer->step = args[MODEL_STEP];
+        answer->offset[server] = args[MODEL_OFFSET];
+        answer->last = answer->last || (args[MODEL_FLAGS] & PULL_LAST) != 0;
+    }
+    for (uint32_t server = 0; server < servers; server++)
+        answer->counted[server] = future_value(calls[server])->args[MODEL_STEP] > answer->step;
+}
+
+/* One server's part of a call to all. Who has counted the step already is not sent it again. */
+static enum status ask(struct trainer *t, uint16_t server, enum wire_method method,
+                       const struct rpc_message *message, struct future **out, struct error *error)
+{
+    const struct rpc_message newest = {
+        .args = {[GET_VERSION] = PARAMETER_SERVER_NEWEST, [GET_FINGERPRINT] = t->fingerprint}};
+    if (method == METHOD_PUSH_PULL && t->at.counted[server])
+        return rpc_call_async(t->rpc, server, METHOD_GET_MODEL, &newest, MONOTIME_NEVER, out, error);
+    return rpc_call_async(t->rpc, server, method, message, MONOTIME_NEVER, out, error);
+}
+
+/* Whether the evaluation that is asked for can be run now: on the present version, or with one server. */
+static bool can_evaluate(const struct trainer *t)
+{
+    return t->evaluate != NULL &&
+           (t->servers == 1 || rpc_request_message(t->evaluate)->args[EVALUATE_VERSION] == t->at.version);
+}
+
+/* The same call to every server at once. What is asked for meanwhile is served: while a contribution waits
+ * for its round an evaluation too, until which the server may keep the answers back. */
+static enum status ask_all(struct trainer *t, enum wire_method method, const struct rpc_message *message,
+                           struct trainer_version *answer, bool *agree, struct error *error)
+{
+    struct future *calls[JOB_SERVERS_MAX], *all = NULL;
+    enum status status = STATUS_OK;
+    uint32_t count = 0;
+    while (count < t->servers && status == STATUS_OK) {
+        status = ask(t, (uint16_t)count, method, message, &calls[count], error);
+        count += status == STATUS_OK;
+    }
+    if (status == STATUS_OK && (status = future_all(t->rpc, calls, count, &all)) != STATUS_OK)
+        error_set(error, status, "no future for the answers of %u servers", count);
+    while (status == STATUS_OK && !future_done(all)) {
+        status = trainer_turn(t, MONOTIME_NEVER, error);
+        if (status == STATUS_OK && method == METHOD_PUSH_PULL && can_evaluate(t) && !future_done(all))
+            status = evaluate(t, error);
+    }
+    if (all != NULL && future_done(all)) // a turn that fails may have told why
+        status = trainer_result(all, error);
+    if (status == STATUS_OK)
+        collect(answer, calls, count, agree);
+    if (all != NULL)
+        future_release(all);
+    while (count > 0)
+        future_release(calls[--count]);
+    return status;
+}
+
+static enum status go_on_from(struct trainer *t, const struct trainer_version *answer, struct error *error)
+{
+    t->at = *answer;
+    t->over = t->over || answer->last;
+    return trainer_model_take(t, answer, error);
+}
+
+/* Gets the newest model and the step to go on with. Where a predecessor died between sending its step to one
+ * server and to the next, one of them has made its part of a version for which the other still waits. Then
+ * the older version, which all still have, is gone on from, and its step computed again for those who lack
+ * it. */
+static enum status get_model(struct trainer *t, struct error *error)
+{
+    struct rpc_message question = {
+        .args = {[GET_VERSION] = PARAMETER_SERVER_NEWEST, [GET_FINGERPRINT] = t->fingerprint}};
+    struct trainer_version answer;
+    bool agree;
+    enum status status = ask_all(t, METHOD_GET_MODEL, &question, &answer, &agree, error);
+    if (status == STATUS_OK && !agree) {
+        question.args[GET_VERSION] = answer.version;
+        status = ask_all(t, METHOD_GET_MODEL, &question, &answer, &agree, error);
+    }
+    return status == STATUS_OK ? go_on_from(t, &answer, error) : status;
+}
+
+static enum status push_pull(struct trainer *t, double loss, struct error *error)
+{
+    struct rpc_message push = {.args = {[PUSH_STEP] = t->at.step,
+                                        [PUSH_BASE] = t->at.version,
+                                        [PUSH_BYTES] = t->elements * sizeof(float)}};
+    struct trainer_version answer;
+    bool agree;
+    memcpy(&push.args[PUSH_LOSS], &loss, sizeof loss);
+    enum status status = ask_all(t, METHOD_PUSH_PULL, &push, &answer, &agree, error);
+    if (status != STATUS_OK)
+        return status;
+    if (!agree || answer.step != t->at.step + 1)
+        return error_set(error, STATUS_INTERNAL,
+                         "the servers answered step %llu with step %llu of version %llu%s: expected the next "
+                         "step, and one version",
+                         (unsigned long long)t->at.step, (unsigned long long)answer.step,
+                         (unsigned long long)answer.version, agree ? "" : " and others");
+    return go_on_from(t, &answer, error);
+}
+
+/* ---- a step ---- */
+
+/* Loss, gradient and statistics of the batch; they lie where they are to be given from. */
+static enum status compute(struct trainer *t, double *loss, struct error *error)
+{
+    struct trainer_net *net = &t->net;
+    tape_begin(net->tape, TAPE_TRAIN, net->gradients);
+    struct variable *variable = classifier_loss(net->classifier, net->tape, t->batch);
+    tape_loss(net->tape, variable, loss);
+    tape_backward(net->tape, variable);
+    enum status status =
+        classifier_statistics(net->classifier, net->tape, trainer_model_statistics(t), error);
+    const enum status tape = tape_finish(net->tape, error);
+    return tape != STATUS_OK ? tape : status;
+}
+
+static enum status step(struct trainer *t, struct error *error)
+{
+    struct error why = {0};
+    double loss = 0;
+    enum status status = compute(t, &loss, &why);
+    if (status != STATUS_OK)
+        return error_set(error, status, "trainer %u, step %llu: %s", t->worker->self.worker,
+                         (unsigned long long)t->at.step, why.text);
+    t->batch = NULL;
+    status = trainer_model_give(t, error);
+    return status == STATUS_OK ? push_pull(t, loss, error) : status;
+}
+
+/* Waits for the step's batch a little at a time. */
+static enum status fetch(struct trainer *t, struct error *error)
+{
+    enum { WAIT_US = 20000 };
+    enum status status = trainer_turn(t, monotime_now(), error);
+    if (status != STATUS_OK)
+        return status;
+    status = loader_next(t->loader, monotime_add_us(monotime_now(), WAIT_US), &t->batch, error);
+    if (status != STATUS_OK) {
+        t->batch = NULL;
+        return status == STATUS_AGAIN ? STATUS_OK : status;
+    }
+    if (t->batch->step != t->at.step)
+        return error_set(error, STATUS_INTERNAL, "the loader gave the batch of step %llu, expected %llu",
+                         (unsigned long long)t->batch->step, (unsigned long long)t->at.step);
+    return STATUS_OK;
+}
+
+/* ---- the role ---- */
+
+static enum status advance(struct trainer *t, struct error *error)
+{
+    if (can_evaluate(t)) {
+        const uint64_t version = rpc_request_message(t->evaluate)->args[EVALUATE_VERSION];
+        const enum status status = evaluate(t, error);
+        return status == STATUS_OK && version != t->at.version && !t->over ? get_model(t, error) : status;
+    }
+    if (t->over)
+        return trainer_turn(t, MONOTIME_NEVER, error);
+    return t->batch == NULL ? fetch(t, error) : step(t, error);
+}
+
+static enum status open_rpc(struct trainer *t, struct error *error)
+{
+    struct worker *worker = t->worker;
+    const struct roster roster = roster_of(&worker->job);
+    uint8_t roles[ROSTER_WORKERS_MAX];
+    char addresses[JOB_SERVERS_MAX][CONTROL_ADDRESS_BYTES];
+    struct rpc_server servers[JOB_SERVERS_MAX];
+    roster_roles(&roster, roles);
+    t->servers = roster.servers;
+    t->number = worker->self.worker - roster.servers;
+    for (uint16_t server = 0; server < roster.servers; server++) {
+        worker_address(worker, server, addresses[server]);
+        servers[server] = (struct rpc_server){.worker = server, .address = addresses[server]};
+    }
+    const struct rpc_config config = {.worker = worker->self.worker,
+                                      .role = WIRE_ROLE_TRAINER,
+                                      .incarnation = worker->self.incarnation,
+                                      .generation = worker->self.generation,
+                                      .roster = roles,
+                                      .workers = roster_workers(&roster),
+                                      .pending_max = roster.servers * TRAINER_IN_FLIGHT,
+                                      .incoming_max = 4,
+                                      .rows_max = 1,
+                                      .methods = methods,
+                                      .method_count = sizeof methods / sizeof methods[0],
+                                      .context = t};
+    const uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
+    enum status status = rpc_join(&t->rpc, &config, servers, roster.servers,
+                                  monotime_add_us(monotime_now(), patience_us), error);
+    if (status == STATUS_OK)
+        status = worker_attach(worker, t->rpc, beat, worker);
+    return status == STATUS_OK ? worker_read_welcome(worker, t->rpc, error) : status;
+}
+
+static enum status trainer_open(struct trainer *t, struct worker *worker, struct error *error)
+{
+    t->worker = worker;
+    t->job = &worker->job;
+    enum status status = open_rpc(t, error);
+    if (status == STATUS_OK)
+        status = trainer_model_open(t, error);
+    if (status == STATUS_OK)
+        status = get_model(t, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct loader_config config = {.job = t->job,
+                                         .split = DATASET_TRAIN,
+                                         .part = t->number,
+                                         .parts = t->job->trainers.count,
+                                         .first_step = t->at.step};
+    return loader_new(&t->loader, &config, error);
+}
+
+static void drop_evaluation(struct trainer *t, const char *why)
+{
+    if (t->evaluate != NULL)
+        rpc_fail(t->evaluate, STATUS_SHUTDOWN, "%s", why);
+    t->evaluate = NULL;
+}
+
+static void trainer_close(struct trainer *t, const char *why)
+{
+    enum { LINGER_MS = 200 };
+    drop_evaluation(t, why);
+    rpc_free(t->rpc, why, LINGER_MS);
+    t->worker->rpc = NULL;
+    loader_free(t->loader);
+    trainer_model_close(t);
+}
+
+enum status trainer_run(struct worker *worker, struct error *error)
+{
+    struct trainer trainer = {0};
+    while (!worker->connect && !worker->leave)
+        worker_wait_order(worker);
+    if (!worker->connect)
+        return STATUS_OK;
+    enum status status = trainer_open(&trainer, worker, error);
+    if (status == STATUS_OK)
+        worker_report(CONTROL_READY, NULL, 0);
+    for (;;) {
+        if (status == STATUS_SHUTDOWN) { // the order to leave is on its way, or here
+            drop_evaluation(&trainer, "the job is ending");
+            trainer.over = true;
+            status = STATUS_OK;
+        }
+        if (status != STATUS_OK || worker->leave)
+            break;
+        status = advance(&trainer, error);
+    }
+    if (worker->leave && status == STATUS_PEER_DIED)
+        status = STATUS_OK; // the servers were told so too
+    trainer_close(&trainer, status == STATUS_OK ? WORKER_FINISHED : error->text);
+    return status;
+}

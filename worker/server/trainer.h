@@ -1,0 +1,101 @@
+/* What the files of the trainer share: trainer.c (the role: opening, steps, evaluations), trainer_model.c
+ * (where the model and the gradient lie), trainer_chunks.c (what travels in messages). Private to them.
+ *
+ * One thread, with the math library's beside it while it computes. What is needed for a step is taken at the
+ * start.
+ *
+ * ---- Where things lie ----
+ * in place    shared memory and a backend that computes in it: the params are placed on the servers' slots,
+ *             the gradients on this worker's own segment, the outbox. Nothing is copied.
+ * by way of   otherwise the params and gradients are the trainer's own, and a canonical image in host memory
+ * `image`     stands between them and what the servers have: their segments and the outbox (read and written
+ *             through `mirror`, params of the CPU's in the servers' layouts), or messages. */
+#ifndef WORKER_SERVER_TRAINER_H
+#define WORKER_SERVER_TRAINER_H
+
+#include "kernels/tape/tape.h"
+#include "worker/data/loader.h"
+#include "worker/model/classifier.h"
+#include "worker/net/rpc.h"
+#include "worker/net/segment.h"
+#include "worker/server/shards.h"
+#include "worker/worker.h"
+
+enum { TRAINER_IN_FLIGHT = 4 }; /* chunks on their way to or from one server */
+
+/* A version of the model, and where each server has its part. */
+struct trainer_version {
+    uint64_t version, step; /* this trainer's next step */
+    uint64_t offset[JOB_SERVERS_MAX];
+    bool counted[JOB_SERVERS_MAX]; /* this server has made its part of the next version: it has the step */
+    bool last;                     /* PULL_LAST, of any server */
+};
+
+/* Params with the network of the job on them. */
+struct trainer_net {
+    struct backend *backend;
+    struct params *params;
+    struct gradients *gradients;
+    struct classifier *classifier;
+    struct tape *tape;
+};
+
+struct trainer {
+    struct worker *worker;
+    const struct job *job; /* WELCOME's */
+    struct rpc *rpc;
+    uint32_t servers, number;     /* of the job's; which of its trainers this is, from 0 */
+    bool over;                    /* no more steps: the job has made its last update, or is ending */
+    bool evaluated;               /* its part of the held-out data has been gone through once */
+    struct rpc_request *evaluate; /* METHOD_EVALUATE, until it is answered */
+
+    struct trainer_version at; /* what was given last */
+    struct loader *loader;
+    const struct batch *batch; /* of at.step; NULL: not there yet */
+
+    /* trainer_model.c */
+    struct trainer_net net;    /* computes */
+    struct trainer_net mirror; /* no tape; all NULL where it is not needed */
+    bool in_place;
+    uint64_t fingerprint;
+    struct shard shards[JOB_SERVERS_MAX];
+    size_t parameters, elements; /* P, P + B */
+    float *image;                /* (elements) canonical; NULL: in place */
+    struct segment outbox, slots[JOB_SERVERS_MAX];
+};
+
+/* ---- trainer.c ---- */
+
+/* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
+enum status trainer_turn(struct trainer *trainer, struct monotime until, struct error *error);
+
+/* What became of a call: its status, and why in *error. */
+enum status trainer_result(const struct future *future, struct error *error);
+
+/* Between operations on a tape: beats, and gives the step up when the job is ending. `arg`: the trainer. */
+void trainer_progress(void *arg);
+
+/* ---- trainer_model.c ---- */
+
+/* Opens the device, and all that of the model which needs no server. rpc_join comes before. */
+enum status trainer_model_open(struct trainer *trainer, struct error *error);
+void trainer_model_close(struct trainer *trainer);
+
+/* Computes with this version from now on. */
+enum status trainer_model_take(struct trainer *trainer, const struct trainer_version *version,
+                               struct error *error);
+
+/* Where the batch's statistics are to be written, (B) float32, behind the gradient. */
+float *trainer_model_statistics(struct trainer *trainer);
+
+/* The step's gradient and statistics to where the servers read them; inline: they have them all then. */
+enum status trainer_model_give(struct trainer *trainer, struct error *error);
+
+/* ---- trainer_chunks.c ---- */
+
+/* The whole of `version` into the image, or the image as the contribution of `step` to the servers: from or
+ * to all servers at once, some chunks of each at a time. */
+enum status trainer_chunks_pull(struct trainer *trainer, uint64_t version, struct error *error);
+enum status trainer_chunks_push(struct trainer *trainer, uint64_t step, struct error *error);
+
+#endif
