@@ -194,7 +194,7 @@ void training_step(struct training *training, struct golden *golden, uint32_t st
     for (uint32_t part = 0; part < training->parts; part++) {
         if (update)
             training_ok(optimizer_step(training->optimizer[part], training->gradients[part], &error), &error);
-        training_ok(params_settle(training->params[part], &error), &error);
+        training_ok(params_reorder(training->params[part], &error), &error);
     }
     look_after(training, golden, step);
 }

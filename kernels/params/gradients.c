@@ -211,8 +211,8 @@ enum status gradients_check(struct gradients *gradients, struct error *error)
 
 /* ---- settling ---- */
 
-enum status gradients_settle(struct params *params, const struct parameter *parameter, const void *layout,
-                             struct error *error)
+enum status gradients_reorder(struct params *params, const struct parameter *parameter, const void *layout,
+                              struct error *error)
 {
     enum status status = STATUS_OK;
     for (struct gradients *each = params->parallels; each != NULL && status == STATUS_OK; each = each->next) {

@@ -280,14 +280,14 @@ static enum status settle(struct params *params, struct parameter *parameter, st
     enum status status =
         params->backend->ops->relayout(params->backend, params->scratch, &parameter->tensor, wanted, error);
     if (status == STATUS_OK)
-        status = gradients_settle(params, parameter, wanted, error);
+        status = gradients_reorder(params, parameter, wanted, error);
     if (status == STATUS_OK)
         parameter->tensor.layout = wanted;
     parameter->tensor.wanted = NULL;
     return status;
 }
 
-enum status params_settle(struct params *params, struct error *error)
+enum status params_reorder(struct params *params, struct error *error)
 {
     assert(params->built); // what lies in somebody else's memory is not ours to move
     if (params->backend->ops->relayout == NULL)

@@ -7,9 +7,9 @@
  * Every entry begins at a multiple of 64 bytes; what lies between two entries is zero and stays zero under
  * every optimizer.
  *
- * The slabs lie in the backend's memory, in its dtype. An entry begins in canonical layout; params_settle may
- * permute a trained one into the layout that the backend's forward asked for, together with every gradient
- * and moment that belongs to it. params_read, params_write and the files are canonical always.
+ * The slabs lie in the backend's memory, in its dtype. An entry begins in canonical layout; params_reorder
+ * may permute a trained one into the layout that the backend's forward asked for, together with every
+ * gradient and moment that belongs to it. params_read, params_write and the files are canonical always.
  *
  * Belongs to one thread at a time. Nothing but params_new, _add, _build, _begin, gradients_new, its unplaced
  * twin and the file functions allocates. */
@@ -126,7 +126,7 @@ enum status params_write(struct params *params, struct parameter *parameter, enu
  * gradients and companions that belong to these params. Cheap when there is nothing to do. Between two steps.
  * Does nothing on a backend without relayout. After a failure some have moved and some have not: the params
  * cannot be used any more. Not for params in somebody else's memory: others read them where they lie. */
-enum status params_settle(struct params *params, struct error *error);
+enum status params_reorder(struct params *params, struct error *error);
 
 /* ---- gradients, and whatever else is parallel to the trained slab (moments) ---- */
 

@@ -42,8 +42,8 @@ struct tensor params_unplaced(const struct parameter *parameter);
 void *params_address(const struct tensor *slab, const struct parameter *parameter);
 
 /* Brings `parameter`'s part of every parallel slab into `layout`. */
-enum status gradients_settle(struct params *params, const struct parameter *parameter, const void *layout,
-                             struct error *error);
+enum status gradients_reorder(struct params *params, const struct parameter *parameter, const void *layout,
+                              struct error *error);
 
 /* Says that `parameter`'s part of every parallel slab lies in `layout`. */
 void gradients_adopt(struct params *params, const struct parameter *parameter, const void *layout);

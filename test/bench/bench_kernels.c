@@ -109,7 +109,7 @@ static void run_backward(struct bench *bench)
     stop_on(op_backward(backend, &bench->stage.call, &error), &error);
 }
 
-/* Parameters go where the forward wanted them, as params_settle does. */
+/* Parameters go where the forward wanted them, as params_reorder does. */
 static void settle(struct bench *bench)
 {
     struct error error = {0};

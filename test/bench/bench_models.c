@@ -81,7 +81,7 @@ static void model_end(struct model *model)
 {
     struct error error = {0};
     must(tape_finish(model->tape, &error), &error);
-    must(params_settle(model->params, &error), &error);
+    must(params_reorder(model->params, &error), &error);
 }
 
 static void model_close(struct model *model)

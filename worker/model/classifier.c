@@ -118,7 +118,7 @@ static enum status forward_on_zeros(struct classifier *classifier, struct tape *
     return tape_finish(tape, error);
 }
 
-enum status classifier_settle(struct classifier *classifier, struct tape *tape, struct error *error)
+enum status classifier_reorder(struct classifier *classifier, struct tape *tape, struct error *error)
 {
     struct params *params = classifier->params;
     if (params_backend(params)->ops->relayout == NULL)
@@ -146,7 +146,7 @@ enum status classifier_build(struct classifier *classifier, struct tape *tape, s
         return params_build(params, 0, error);
     enum status status = params_lay_out(params, error);
     if (status == STATUS_OK)
-        status = classifier_settle(classifier, tape, error);
+        status = classifier_reorder(classifier, tape, error);
     if (status != STATUS_OK)
         return status;
     classifier->room_bytes = model_bytes(params);

@@ -20,7 +20,7 @@ void classifier_free(struct classifier *classifier);
  * them to the params and every gradients of theirs without moving a byte (params_adopt). For params that were
  * laid out and not yet placed: a forward runs on zeros that cost no memory. The same job, backend and number
  * of threads give the same layouts. On a backend without layouts it does nothing. */
-enum status classifier_settle(struct classifier *classifier, struct tape *tape, struct error *error);
+enum status classifier_reorder(struct classifier *classifier, struct tape *tape, struct error *error);
 
 /* Memory of this process's own for the params, all zero: registered and no more, they are laid out, settled
  * and placed; on a device with a memory of its own, built there. It is given back by classifier_free, and the

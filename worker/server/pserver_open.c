@@ -73,7 +73,7 @@ static enum status settle(struct pserver *p, struct classifier *classifier, stru
     if (status != STATUS_OK)
         return status;
     tape_on_progress(tape, beat_between, p->worker);
-    status = classifier_settle(classifier, tape, error);
+    status = classifier_reorder(classifier, tape, error);
     tape_free(tape);
     return status;
 }
@@ -91,7 +91,7 @@ static enum status open_params(struct pserver *p, struct error *error)
         status = classifier_new(&classifier, p->job, p->params, error);
     if (status == STATUS_OK)
         status = params_lay_out(p->params, error);
-    if (status == STATUS_OK && image_settled(p->job))
+    if (status == STATUS_OK && image_reordered(p->job))
         status = settle(p, classifier, error);
     classifier_free(classifier);
     if (status != STATUS_OK)

@@ -14,8 +14,8 @@
  * rounded up to a page), of which it writes its own range alone; the rest stays a hole without memory. A
  * trainer's segment, its outbox, is one image. Nothing is copied: trainers compute with the parameters where
  * they lie and write gradients where the server reads them. Entries lie in the layout that the CPU backend's
- * forward wants (classifier_settle), the same at all ends; with /device "gpu" they are canonical
- * (image_settled).
+ * forward wants (classifier_reorder), the same at all ends; with /device "gpu" they are canonical
+ * (image_reordered).
  * transport "inline": messages carry pieces of an image in canonical order of elements (every entry
  * canonical), and so is the server's image.
  * GET_MODEL's fingerprint is that of params which lie as the image does: it proves that both ends mean the
@@ -98,7 +98,7 @@ enum status shard_of(struct shard *shard, struct params *params, uint32_t server
                      struct error *error);
 
 /* Whether the image's entries lie as the CPU backend's forward wants them; otherwise all are canonical. */
-static inline bool image_settled(const struct job *job)
+static inline bool image_reordered(const struct job *job)
 {
     return job->transport == JOB_TRANSPORT_SHARED && job->device != JOB_DEVICE_GPU;
 }

@@ -34,8 +34,8 @@ static void net_close(struct trainer_net *net)
 static enum status net_lay_out(struct trainer_net *net, const struct job *job, struct error *error)
 {
     enum status status = params_lay_out(net->params, error);
-    if (status == STATUS_OK && image_settled(job))
-        status = classifier_settle(net->classifier, net->tape, error);
+    if (status == STATUS_OK && image_reordered(job))
+        status = classifier_reorder(net->classifier, net->tape, error);
     if (status == STATUS_OK)
         status = gradients_new_unplaced(&net->gradients, net->params, error);
     return status;

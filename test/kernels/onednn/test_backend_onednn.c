@@ -179,7 +179,7 @@ static double net_step(void)
     const double loss = net_walk();
     ok(optimizer_step(net.optimizer, net.gradients, &net.error));
     ok(tape_finish(net.tape, &net.error));
-    ok(params_settle(net.params, &net.error));
+    ok(params_reorder(net.params, &net.error));
     return loss;
 }
 
@@ -228,7 +228,7 @@ START_TEST(settling_keeps_every_value)
     double *weight = values_of(parameter, false), *gradient = values_of(parameter, true);
     ck_assert_ptr_null(parameter->tensor.layout);
     ok(tape_finish(net.tape, &net.error));
-    ok(params_settle(net.params, &net.error));
+    ok(params_reorder(net.params, &net.error));
     if (parameter->tensor.layout == NULL)
         printf("settling is not seen: this machine's convolutions read canonical weights\n");
     double *settled = values_of(parameter, false), *settled_gradient = values_of(parameter, true);
@@ -257,7 +257,7 @@ START_TEST(settled_weights_learn_the_same)
     for (int i = 0; i < CONVOLUTIONS; i++)
         before[i] = values_of(net.convolution[i], true);
     ok(tape_finish(net.tape, &net.error));
-    ok(params_settle(net.params, &net.error));
+    ok(params_reorder(net.params, &net.error));
     net_walk();
     for (int i = 0; i < CONVOLUTIONS; i++) {
         double *after = values_of(net.convolution[i], true);

@@ -341,7 +341,7 @@ START_TEST(settling_takes_gradients_and_moments_along)
             fixture_expect_gradient(w, gradient);
             if (settle == 1 && step == 0)
                 w->tensor.wanted = &backwards;
-            CK_OK(params_settle(fixture.params, &fixture.error));
+            CK_OK(params_reorder(fixture.params, &fixture.error));
             fixture_expect_gradient(w, gradient);
         }
         ck_assert_int_eq(relayouts, settle == 1 ? 3 : 0); // parameter, gradient, momentum; and once only
@@ -366,7 +366,7 @@ START_TEST(settling_that_fails_is_told)
     fixture_build(0);
     w->tensor.wanted = &backwards;
     fail_at = _i + 1;
-    ck_assert_int_eq(params_settle(fixture.params, &error), STATUS_NO_MEMORY);
+    ck_assert_int_eq(params_reorder(fixture.params, &error), STATUS_NO_MEMORY);
     ck_assert_str_eq(error.text, "no scratch");
     fixture_close();
 }
@@ -378,7 +378,7 @@ START_TEST(a_backend_without_other_layouts_never_settles)
     struct parameter *w = add("w", PARAMETER_TRAINED, SHAPE1(4), zero);
     fixture_build(0);
     w->tensor.wanted = &backwards;
-    CK_OK(params_settle(fixture.params, &fixture.error));
+    CK_OK(params_reorder(fixture.params, &fixture.error));
     ck_assert_ptr_null(w->tensor.layout);
     fixture_close();
 }

@@ -263,7 +263,7 @@ START_TEST(adopted_layouts_are_settled_ones)
     net_optimize(&settled);
     const uint64_t canonical = params_fingerprint(settled.params);
     net_run(&settled, false);
-    training_ok(params_settle(settled.params, &error), &error);
+    training_ok(params_reorder(settled.params, &error), &error);
     net_open(&placed);
     net_adopt(&placed);
     ck_assert_uint_gt(laid_out(&placed), 10);

@@ -220,7 +220,7 @@ static void *settled_step(uint64_t *fingerprint)
     OK(params_build(params, SEED, &error));
     OK(gradients_new(&gradients, params, &error));
     step_on(gradients);
-    OK(params_settle(params, &error));
+    OK(params_reorder(params, &error));
     step_on(gradients);
     const struct tensor *slab = gradients_slab(gradients);
     void *bytes = malloc(slab->bytes);
@@ -241,7 +241,7 @@ START_TEST(layouts_are_those_of_a_step)
     OK(params_lay_out(params, &error));
     OK(gradients_new_unplaced(&gradients, params, &error));
     const uint64_t canonical = params_fingerprint(params);
-    OK(classifier_settle(classifier, tape, &error));
+    OK(classifier_reorder(classifier, tape, &error));
     ck_assert_uint_eq(params_fingerprint(params), fingerprint);
     ck_assert_uint_ne(canonical, fingerprint);
     for (uint32_t i = 0; i < params_count(params); i++)
@@ -322,7 +322,7 @@ START_TEST(settling_costs_no_memory)
     largest_kb = -1;
     looks = 0;
     tape_on_progress(tape, look, NULL);
-    OK(classifier_settle(classifier, tape, &error));
+    OK(classifier_reorder(classifier, tape, &error));
     ck_assert_int_gt(looks, 50);
     ck_assert_int_eq(largest_kb, 0);
     close_all();

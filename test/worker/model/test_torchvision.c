@@ -86,7 +86,7 @@ static void write_checkpoint(void)
     const struct checkpoint_part first = {.params = params, .server = 0, .servers = 2};
     const struct checkpoint_part second = {.params = params, .server = 1, .servers = 2};
     struct error error = {0};
-    training_ok(params_settle(params, &error), &error);
+    training_ok(params_reorder(params, &error), &error);
     ck_assert_ptr_nonnull(params_find(params, "layer1.0.conv2.weight")->tensor.layout);
     training_ok(checkpoint_begin(folder, BATCHES, &error), &error);
     training_ok(checkpoint_write_part(folder, BATCHES, &second, &error), &error);

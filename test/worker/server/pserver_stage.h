@@ -327,7 +327,7 @@ static inline void ps_open_model(void)
     PS_OK(params_lay_out(ps.params, &ps.error));
     PS_OK(tape_new(&tape, ps.backend, &ps.error));
     if (ps_shared())
-        PS_OK(classifier_settle(classifier, tape, &ps.error));
+        PS_OK(classifier_reorder(classifier, tape, &ps.error));
     tape_free(tape);
     classifier_free(classifier);
     PS_OK(gradients_new_unplaced(&ps.gradients, ps.params, &ps.error));

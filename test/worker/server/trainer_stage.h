@@ -110,8 +110,8 @@ static inline void open_models(void)
     ok(gradients_new(&stage.twin.gradients, stage.twin.params, &error));
     twin_open(&stage.model);
     ok(params_lay_out(stage.model.params, &error));
-    if (image_settled(&data.job))
-        ok(classifier_settle(stage.model.classifier, stage.model.tape, &error));
+    if (image_reordered(&data.job))
+        ok(classifier_reorder(stage.model.classifier, stage.model.tape, &error));
     stage.parameters = params_elements(stage.model.params);
     stage.elements = image_elements(stage.model.params);
     stage.image_bytes = image_bytes(stage.model.params);
@@ -459,7 +459,7 @@ static inline double compute(uint64_t base, float *statistics)
 static inline void expect_gradient(const float *image)
 {
     struct twin *twin = &stage.twin;
-    if (image_settled(&data.job)) {
+    if (image_reordered(&data.job)) {
         ck_assert_mem_eq(image, gradients_slab(twin->gradients)->data, stage.parameters * sizeof *image);
         return;
     }
