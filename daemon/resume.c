@@ -112,7 +112,7 @@ void resume_keep(struct job *job, const struct job *began)
         job->trainers.has_threads = began->trainers.has_threads;
         job->trainers.threads = began->trainers.threads;
     }
-    for (int part = 0; part < JOB_PARTS; part++)
+    for (int part = 0; part < JOB_LAYERS; part++)
         if (!job->threads[part].has)
             job->threads[part] = began->threads[part];
 }

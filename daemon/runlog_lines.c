@@ -70,8 +70,8 @@ static void add_company(struct line *line, const struct job *job)
     add(line, ",\"servers\":%u,\"trainers\":%u,\"batch\":%u,\"threads\":%u", job->server.count,
         job->trainers.count, job->trainers.batch, job->trainers.threads);
     if (job->kind == JOB_MODEL_PARALLEL)
-        add(line, ",\"part_threads\":[%u,%u,%u]", job->threads[JOB_PART_EMBEDDING].count,
-            job->threads[JOB_PART_LSTM].count, job->threads[JOB_PART_DECODER].count);
+        add(line, ",\"part_threads\":[%u,%u,%u]", job->threads[JOB_LAYER_EMBEDDING].count,
+            job->threads[JOB_LAYER_LSTM].count, job->threads[JOB_LAYER_DECODER].count);
     add(line, "}}\n");
 }
 

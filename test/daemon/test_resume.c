@@ -200,7 +200,7 @@ START_TEST(a_model_parallel_run_keeps_its_lines_and_threads)
     ck_assert_int_eq(job_parse(&began, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
     began.trainers.has_threads = true;
     began.trainers.threads = 3;
-    for (int part = 0; part < JOB_PARTS; part++) {
+    for (int part = 0; part < JOB_LAYERS; part++) {
         began.threads[part].has = true;
         began.threads[part].count = (uint32_t)part + 1;
     }
@@ -210,8 +210,8 @@ START_TEST(a_model_parallel_run_keeps_its_lines_and_threads)
                      STATUS_OK);
     ck_assert_int_eq(rundir_resume(&dir, "other", &job, &error), STATUS_OK);
     rundir_close(&dir);
-    ck_assert(job.trainers.threads == 3 && job.threads[JOB_PART_EMBEDDING].count == 1);
-    ck_assert(job.threads[JOB_PART_LSTM].count == 2 && job.threads[JOB_PART_DECODER].count == 3);
+    ck_assert(job.trainers.threads == 3 && job.threads[JOB_LAYER_EMBEDDING].count == 1);
+    ck_assert(job.threads[JOB_LAYER_LSTM].count == 2 && job.threads[JOB_LAYER_DECODER].count == 3);
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides, 3, &problems), STATUS_OK);
     ck_assert_int_eq(rundir_resume(&dir, "other", &job, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "/log/every (was 1, now 2); a resumed run may change /stop, "

@@ -18,7 +18,7 @@ static void open_language(void)
     job.trainers.count = 2;
     job.trainers.batch = 20;
     job.trainers.threads = 4;
-    for (int part = 0; part < JOB_PARTS; part++)
+    for (int part = 0; part < JOB_LAYERS; part++)
         job.threads[part].count = (uint32_t)part + 1;
     job.log.every = 200;
     memset(holdings, 0, sizeof holdings);

@@ -156,7 +156,7 @@ void job_resolve(struct job *job)
     const uint32_t processors = count_processors();
     settle_threads(&job->trainers.has_threads, &job->trainers.threads, processors / job->trainers.count,
                    "/trainers/threads");
-    for (int part = 0; part < JOB_PARTS && job->kind == JOB_MODEL_PARALLEL; part++)
+    for (int part = 0; part < JOB_LAYERS && job->kind == JOB_MODEL_PARALLEL; part++)
         settle_threads(&job->threads[part].has, &job->threads[part].count, processors, "/threads/lstm");
 }
 

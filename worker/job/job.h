@@ -24,7 +24,7 @@ enum job_transport { JOB_TRANSPORT_SHARED, JOB_TRANSPORT_INLINE };
 enum job_model { JOB_MODEL_RESNET18, JOB_MODEL_RESNET50 };
 enum job_loss { JOB_LOSS_MSE, JOB_LOSS_CROSS_ENTROPY };
 enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_LINEAR, JOB_SCHEDULE_PLATEAU };
-enum job_part { JOB_PART_EMBEDDING, JOB_PART_LSTM, JOB_PART_DECODER, JOB_PARTS };
+enum job_layer { JOB_LAYER_EMBEDDING, JOB_LAYER_LSTM, JOB_LAYER_DECODER, JOB_LAYERS };
 enum job_classes { JOB_CLASSES_TOKENS, JOB_CLASSES_BATCH };
 enum job_round { JOB_ROUND_ALL, JOB_ROUND_FIRST, JOB_ROUND_ASYNC };
 enum job_data { JOB_DATA_SYNTHETIC, JOB_DATA_IDX, JOB_DATA_CIFAR, JOB_DATA_FOLDER, JOB_DATA_TEXT };
@@ -41,7 +41,7 @@ enum {
     JOB_PATH_BYTES = 1024,            /* with the terminating zero */
     JOB_CHANNELS_MAX = 3,             /* of images */
     JOB_TOKENS_MAX = 1 << 20,         /* VOCABULARY_WORDS_MAX */
-    JOB_LAYERS_MAX = 8,               /* RNN_LAYERS_MAX */
+    JOB_LSTM_LAYERS_MAX = 8,          /* RNN_LAYERS_MAX */
     JOB_UPDATE_SAMPLES_MAX = 1 << 20, /* trainers.count * trainers.batch */
     JOB_BATCH_VALUES_MAX = 1 << 30,   /* trainers.batch or evaluation.batch * channels * size * size */
 };
@@ -176,11 +176,11 @@ struct job {
         uint32_t embedding, hidden, layers; /* widths; LSTM layers, 1..8 */
         double dropout;
     } rnn; /* the group is /model in JSON */
-    struct job_place placement[JOB_PARTS];
+    struct job_place placement[JOB_LAYERS];
     struct {
         bool has;
         uint32_t count;
-    } threads[JOB_PARTS]; /* math threads of each part; null: processors, settled by job_resolve. The loss
+    } threads[JOB_LAYERS]; /* math threads of each part; null: processors, settled by job_resolve. The loss
                              is computed with trainers.threads, likewise */
     struct {
         uint32_t steps;         /* backpropagation through so many tokens; trainers.batch columns each */

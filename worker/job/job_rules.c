@@ -319,16 +319,16 @@ static void check_parameter_server(struct job_reading *reading)
 
 static void check_model_parallel(struct job_reading *reading)
 {
-    static const char *const places[JOB_PARTS] = {[JOB_PART_EMBEDDING] = "/placement/embedding",
-                                                  [JOB_PART_LSTM] = "/placement/lstm",
-                                                  [JOB_PART_DECODER] = "/placement/decoder"};
+    static const char *const places[JOB_LAYERS] = {[JOB_LAYER_EMBEDDING] = "/placement/embedding",
+                                                   [JOB_LAYER_LSTM] = "/placement/lstm",
+                                                   [JOB_LAYER_DECODER] = "/placement/decoder"};
     const struct job *job = reading->job;
     settle_tokens(reading);
     check_tokens(reading);
     check_text(reading);
     check_classes(reading);
     check_trainers(reading);
-    for (int part = 0; part < JOB_PARTS; part++)
+    for (int part = 0; part < JOB_LAYERS; part++)
         check_place(reading, places[part], &job->placement[part]);
     check_plateau(reading);
     check_messages(reading);

@@ -15,16 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGES = JOB_PARTS + 1 }; /* the parts, and the loss */
+enum { STAGES = JOB_LAYERS + 1 }; /* the parts, and the loss */
 
 struct language {
     const struct job *job;
     struct vocabulary *vocabulary;
     struct rnn_config rnn;
-    struct part *parts[JOB_PARTS];
+    struct part *parts[JOB_LAYERS];
     struct backend *backend; /* of the loss */
     struct tape *tapes[STAGES];
-    float *between[JOB_PARTS]; /* what each part answers with, of `rows` (steps times columns) */
+    float *between[JOB_LAYERS]; /* what each part answers with, of `rows` (steps times columns) */
     size_t rows;
 };
 
@@ -64,7 +64,7 @@ static enum status fill(struct part *part, struct whole *whole, struct error *er
 static enum status open_parts(struct language *l, struct whole *whole, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
         const struct part_settings settings = {
             .rnn = l->rnn, .seed = l->job->seed, .threads = l->job->threads[i].count};
         status = part_new(&l->parts[i], i, &settings, l->job, error);
@@ -75,7 +75,7 @@ static enum status open_parts(struct language *l, struct whole *whole, struct er
     }
     if (status == STATUS_OK)
         status = device_open(&l->backend, l->job, l->job->trainers.threads, false, error);
-    return status == STATUS_OK ? tape_new(&l->tapes[JOB_PARTS], l->backend, error) : status;
+    return status == STATUS_OK ? tape_new(&l->tapes[JOB_LAYERS], l->backend, error) : status;
 }
 
 static enum status open_model(struct language *l, const char *checkpoint, struct error *error)
@@ -97,10 +97,10 @@ static enum status open_model(struct language *l, const char *checkpoint, struct
 static enum status language_open(struct language *l, const char *checkpoint, uint32_t steps, uint32_t columns,
                                  struct error *error)
 {
-    const uint32_t widths[JOB_PARTS] = {l->rnn.embedding, l->rnn.hidden, l->rnn.tokens};
+    const uint32_t widths[JOB_LAYERS] = {l->rnn.embedding, l->rnn.hidden, l->rnn.tokens};
     enum status status = open_model(l, checkpoint, error);
     l->rows = (size_t)steps * columns;
-    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
         l->between[i] = calloc(l->rows * widths[i], sizeof *l->between[i]);
         if (l->between[i] == NULL)
             status = error_set(error, STATUS_NO_MEMORY, "no memory for %zu words of %u numbers each", l->rows,
@@ -113,7 +113,7 @@ static void language_close(struct language *l)
 {
     for (int i = 0; i < STAGES; i++)
         tape_free(l->tapes[i]);
-    for (int i = 0; i < JOB_PARTS; i++) {
+    for (int i = 0; i < JOB_LAYERS; i++) {
         part_free(l->parts[i]);
         free(l->between[i]);
     }
@@ -124,7 +124,7 @@ static void language_close(struct language *l)
 /* ---- forward ---- */
 
 /* One part on its own tape: its first output to l->between, the state, if it has one, to the batch's. */
-static enum status run_part(struct language *l, enum job_part which, const struct parallel_batch *batch,
+static enum status run_part(struct language *l, enum job_layer which, const struct parallel_batch *batch,
                             struct variable *const in[], uint32_t in_count, struct error *error)
 {
     static const uint64_t numbers[PART_NUMBERS] = {0, 0}; /* nothing is drawn */
@@ -147,22 +147,23 @@ static enum status forward(struct language *l, const struct parallel_batch *batc
     const struct shape state = SHAPE3(l->rnn.layers, columns, l->rnn.hidden);
     struct tape *const *tapes = l->tapes;
     struct variable *in[PART_VARIABLES_MAX];
-    for (int i = 0; i < JOB_PARTS; i++)
+    for (int i = 0; i < JOB_LAYERS; i++)
         tape_begin(tapes[i], TAPE_INFER, NULL);
-    in[0] = tape_input(tapes[JOB_PART_EMBEDDING], SHAPE2(steps, columns), DTYPE_I32, "tokens", batch->tokens);
-    enum status status = run_part(l, JOB_PART_EMBEDDING, batch, in, 1, error);
+    in[0] =
+        tape_input(tapes[JOB_LAYER_EMBEDDING], SHAPE2(steps, columns), DTYPE_I32, "tokens", batch->tokens);
+    enum status status = run_part(l, JOB_LAYER_EMBEDDING, batch, in, 1, error);
     if (status != STATUS_OK)
         return status;
-    in[0] = tape_input(tapes[JOB_PART_LSTM], SHAPE3(steps, columns, l->rnn.embedding), DTYPE_F32, "embedded",
-                       l->between[JOB_PART_EMBEDDING]);
-    in[1] = tape_input(tapes[JOB_PART_LSTM], state, DTYPE_F32, "h", batch->h);
-    in[2] = tape_input(tapes[JOB_PART_LSTM], state, DTYPE_F32, "c", batch->c);
-    status = run_part(l, JOB_PART_LSTM, batch, in, 3, error);
+    in[0] = tape_input(tapes[JOB_LAYER_LSTM], SHAPE3(steps, columns, l->rnn.embedding), DTYPE_F32, "embedded",
+                       l->between[JOB_LAYER_EMBEDDING]);
+    in[1] = tape_input(tapes[JOB_LAYER_LSTM], state, DTYPE_F32, "h", batch->h);
+    in[2] = tape_input(tapes[JOB_LAYER_LSTM], state, DTYPE_F32, "c", batch->c);
+    status = run_part(l, JOB_LAYER_LSTM, batch, in, 3, error);
     if (status != STATUS_OK)
         return status;
-    in[0] = tape_input(tapes[JOB_PART_DECODER], SHAPE3(steps, columns, l->rnn.hidden), DTYPE_F32, "output",
-                       l->between[JOB_PART_LSTM]);
-    return run_part(l, JOB_PART_DECODER, batch, in, 1, error);
+    in[0] = tape_input(tapes[JOB_LAYER_DECODER], SHAPE3(steps, columns, l->rnn.hidden), DTYPE_F32, "output",
+                       l->between[JOB_LAYER_LSTM]);
+    return run_part(l, JOB_LAYER_DECODER, batch, in, 1, error);
 }
 
 /* ---- evaluating ---- */
@@ -171,7 +172,7 @@ static enum status batch_loss(void *context, const struct parallel_batch *batch,
                               struct error *error)
 {
     struct language *l = context;
-    struct tape *tape = l->tapes[JOB_PARTS];
+    struct tape *tape = l->tapes[JOB_LAYERS];
     const uint32_t rows = batch->steps * batch->columns;
     enum status status = forward(l, batch, error);
     if (status != STATUS_OK)
@@ -179,7 +180,7 @@ static enum status batch_loss(void *context, const struct parallel_batch *batch,
     tape_begin(tape, TAPE_INFER, NULL);
     struct variable *mean = tape_cross_entropy(
         tape,
-        tape_input(tape, SHAPE2(rows, l->rnn.tokens), DTYPE_F32, "logits", l->between[JOB_PART_DECODER]),
+        tape_input(tape, SHAPE2(rows, l->rnn.tokens), DTYPE_F32, "logits", l->between[JOB_LAYER_DECODER]),
         tape_input(tape, SHAPE1(rows), DTYPE_I32, "targets", batch->targets));
     tape_read(tape, mean, DTYPE_F64, loss);
     return tape_finish(tape, error);
@@ -269,7 +270,7 @@ static enum status write_text(struct language *l, const struct language_generate
         status = forward(l, &batch, error);
         if (status != STATUS_OK)
             break;
-        word = (int32_t)draw_word(l->between[JOB_PART_DECODER], l->rnn.tokens, settings, i);
+        word = (int32_t)draw_word(l->between[JOB_LAYER_DECODER], l->rnn.tokens, settings, i);
         status = put_word(stream, l, (uint32_t)word, &before, error);
     }
     if (status == STATUS_OK && ((before != NULL && fputc('\n', stream) < 0) || fflush(stream) != 0))

@@ -5,9 +5,9 @@
 #include "worker/parallel/parts.h"
 
 static const struct rref_class *const classes[] = {
-    &part_classes[JOB_PART_EMBEDDING],
-    &part_classes[JOB_PART_LSTM],
-    &part_classes[JOB_PART_DECODER],
+    &part_classes[JOB_LAYER_EMBEDDING],
+    &part_classes[JOB_LAYER_LSTM],
+    &part_classes[JOB_LAYER_DECODER],
     &dist_parameter_class,
     &dist_optimizer_class,
     &parallel_trainer_class,

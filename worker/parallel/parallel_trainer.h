@@ -63,7 +63,7 @@ struct parallel_trainer {
 
     struct backend *backend; /* of the loss */
     struct tape *tape;
-    struct rref *parts[JOB_PARTS];
+    struct rref *parts[JOB_LAYERS];
     struct dist_optimizer *optimizer;
     struct rref *parameters[DIST_PARAMETERS_MAX]; /* the lead's, in the whole model's order */
     uint32_t parameter_count;

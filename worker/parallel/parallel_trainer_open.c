@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 /* Under which tags the lead gives its references to another trainer; the decoder's comes last. */
-enum { TAG_OPTIMIZER = JOB_PARTS };
+enum { TAG_OPTIMIZER = JOB_LAYERS };
 
 /* ---- alone ---- */
 
@@ -50,7 +50,7 @@ static void taken(struct parallel *parallel, uint16_t from, uint64_t tag, struct
     struct rref **place = NULL;
     if (parallel_trainer_leads(t) && from > parallel->roster.lead && tag == number && number < t->trainers)
         place = &t->peers[number];
-    else if (from == parallel->roster.lead && tag < JOB_PARTS)
+    else if (from == parallel->roster.lead && tag < JOB_LAYERS)
         place = &t->parts[tag];
     else if (from == parallel->roster.lead && tag == TAG_OPTIMIZER && t->local_count < DIST_PARAMETERS_MAX)
         place = &t->locals[t->local_count++];
@@ -91,7 +91,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
 
 /* ---- the lead's part in it ---- */
 
-static uint16_t place_of(const struct parallel_trainer *t, enum job_part part)
+static uint16_t place_of(const struct parallel_trainer *t, enum job_layer part)
 {
     const struct job_place *place = &t->job->placement[part];
     return place->on_server ? (uint16_t)place->server : t->base.roster.lead;
@@ -116,7 +116,7 @@ static enum status make_parts(struct parallel_trainer *t, struct error *error)
 {
     const bool async = t->job->server.round.rule == JOB_ROUND_ASYNC;
     enum status status = STATUS_OK;
-    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
         uint64_t numbers[PART_ARGUMENTS];
         const struct part_settings settings = {.rnn = t->data.rnn,
                                                .seed = t->job->seed,
@@ -126,7 +126,7 @@ static enum status make_parts(struct parallel_trainer *t, struct error *error)
         status =
             rpc_remote(t->base.rrefs, place_of(t, i), part_classes[i].name, &arguments, &t->parts[i], error);
     }
-    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++)
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++)
         status = wait_ready(t, t->parts[i], part_classes[i].name, error);
     return status;
 }
@@ -136,7 +136,7 @@ static enum status find_parameters(struct parallel_trainer *t, struct error *err
 {
     static struct rref *of_part[DIST_PARAMETERS_MAX]; /* too much for a stack */
     enum status status = STATUS_OK;
-    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
         uint32_t count = 0;
         status = dist_parameters(t->base.dist, t->parts[i], of_part, &count, error);
         for (uint32_t j = 0; j < count && status == STATUS_OK; j++)
@@ -164,7 +164,7 @@ static enum status share_with(struct parallel_trainer *t, uint32_t number, struc
 {
     const uint16_t worker = (uint16_t)(t->base.roster.servers + number);
     enum status status = dist_optimizer_share(t->optimizer, worker, TAG_OPTIMIZER, error);
-    for (int i = 0; i < JOB_PARTS && status == STATUS_OK; i++) {
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
         struct future *shared;
         status = rref_share(t->parts[i], worker, (uint64_t)i, &shared, error);
         if (status == STATUS_OK)
@@ -192,7 +192,7 @@ static enum status make_all(struct parallel_trainer *t, struct error *error)
 static enum status take_all(struct parallel_trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
-    while (status == STATUS_OK && t->parts[JOB_PARTS - 1] == NULL)
+    while (status == STATUS_OK && t->parts[JOB_LAYERS - 1] == NULL)
         status = parallel_trainer_wait(t, error);
     if (status == STATUS_OK)
         status = dist_optimizer_join(&t->optimizer, t->base.dist, t->locals, t->local_count, error);
@@ -221,7 +221,7 @@ void parallel_trainer_part(struct parallel_trainer *t)
         rref_release(t->locals[t->local_count - 1]);
     for (; t->parameter_count > 0; t->parameter_count--)
         rref_release(t->parameters[t->parameter_count - 1]);
-    for (int i = 0; i < JOB_PARTS; i++) {
+    for (int i = 0; i < JOB_LAYERS; i++) {
         rref_release(t->parts[i]);
         t->parts[i] = NULL;
     }

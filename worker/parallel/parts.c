@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct part {
-    enum job_part which;
+    enum job_layer which;
     struct rnn_config rnn;
     uint64_t seed;
     struct backend *backend;
@@ -31,9 +31,9 @@ static enum status register_part(struct part *part, struct error *error)
 {
     const uint32_t before_decoder = 1 + 4 * part->rnn.layers;
     switch (part->which) {
-    case JOB_PART_EMBEDDING:
+    case JOB_LAYER_EMBEDDING:
         return rnn_encoder_init(&part->model.encoder, &part->rnn, part->params, error);
-    case JOB_PART_LSTM:
+    case JOB_LAYER_LSTM:
         params_count_from(part->params, 1);
         return rnn_lstm_init(&part->model.lstm, &part->rnn, part->params, error);
     default:
@@ -54,7 +54,7 @@ static enum status build(struct part *part, const struct part_settings *settings
     return status;
 }
 
-enum status part_new(struct part **out, enum job_part which, const struct part_settings *settings,
+enum status part_new(struct part **out, enum job_layer which, const struct part_settings *settings,
                      const struct job *job, struct error *error)
 {
     struct part *part = calloc(1, sizeof *part);
@@ -204,11 +204,12 @@ uint32_t part_forward(struct part *part, struct tape *tape, struct variable *con
 {
     static uint32_t (*const forwards[])(struct part *, struct tape *, struct variable *const[],
                                         const struct draw *, struct variable *[]) = {
-        [JOB_PART_EMBEDDING] = embedding_forward,
-        [JOB_PART_LSTM] = lstm_forward,
-        [JOB_PART_DECODER] = decoder_forward,
+        [JOB_LAYER_EMBEDDING] = embedding_forward,
+        [JOB_LAYER_LSTM] = lstm_forward,
+        [JOB_LAYER_DECODER] = decoder_forward,
     };
-    static const uint32_t takes[] = {[JOB_PART_EMBEDDING] = 1, [JOB_PART_LSTM] = 3, [JOB_PART_DECODER] = 1};
+    static const uint32_t takes[] = {
+        [JOB_LAYER_EMBEDDING] = 1, [JOB_LAYER_LSTM] = 3, [JOB_LAYER_DECODER] = 1};
     const struct draw draw = {.seed = part->seed, .word = {(uint32_t)numbers[0], (uint32_t)numbers[1], 0}};
     if (in_count != takes[part->which]) {
         tape_fail(tape, STATUS_INVALID, "%s: expected %u inputs, got %u", part_classes[part->which].name,
@@ -285,7 +286,7 @@ static uint32_t narrow(uint64_t number)
     return number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
 }
 
-static enum status create(enum job_part which, void *context, const struct rpc_message *arguments,
+static enum status create(enum job_layer which, void *context, const struct rpc_message *arguments,
                           void **object, struct error *error)
 {
     enum { THREADS_MAX = 1024 };
@@ -319,21 +320,21 @@ static enum status create_embedding(void *context, uint16_t creator, const struc
                                     void **object, struct error *error)
 {
     (void)creator;
-    return create(JOB_PART_EMBEDDING, context, arguments, object, error);
+    return create(JOB_LAYER_EMBEDDING, context, arguments, object, error);
 }
 
 static enum status create_lstm(void *context, uint16_t creator, const struct rpc_message *arguments,
                                void **object, struct error *error)
 {
     (void)creator;
-    return create(JOB_PART_LSTM, context, arguments, object, error);
+    return create(JOB_LAYER_LSTM, context, arguments, object, error);
 }
 
 static enum status create_decoder(void *context, uint16_t creator, const struct rpc_message *arguments,
                                   void **object, struct error *error)
 {
     (void)creator;
-    return create(JOB_PART_DECODER, context, arguments, object, error);
+    return create(JOB_LAYER_DECODER, context, arguments, object, error);
 }
 
 static void destroy(void *object)
@@ -341,17 +342,17 @@ static void destroy(void *object)
     part_free(object);
 }
 
-const struct rref_class part_classes[JOB_PARTS] = {
-    [JOB_PART_EMBEDDING] = {.name = "embedding",
-                            .create = create_embedding,
-                            .destroy = destroy,
-                            .extension = &part_dist_class},
-    [JOB_PART_LSTM] = {.name = "lstm",
-                       .create = create_lstm,
-                       .destroy = destroy,
-                       .extension = &part_dist_class},
-    [JOB_PART_DECODER] = {.name = "decoder",
-                          .create = create_decoder,
-                          .destroy = destroy,
-                          .extension = &part_dist_class},
+const struct rref_class part_classes[JOB_LAYERS] = {
+    [JOB_LAYER_EMBEDDING] = {.name = "embedding",
+                             .create = create_embedding,
+                             .destroy = destroy,
+                             .extension = &part_dist_class},
+    [JOB_LAYER_LSTM] = {.name = "lstm",
+                        .create = create_lstm,
+                        .destroy = destroy,
+                        .extension = &part_dist_class},
+    [JOB_LAYER_DECODER] = {.name = "decoder",
+                           .create = create_decoder,
+                           .destroy = destroy,
+                           .extension = &part_dist_class},
 };

@@ -34,7 +34,7 @@ struct part_settings {
 struct part;
 
 /* Makes a part with its first values. `job` says the device. Errors: as rnn_*_init, device_open. */
-enum status part_new(struct part **out, enum job_part which, const struct part_settings *settings,
+enum status part_new(struct part **out, enum job_layer which, const struct part_settings *settings,
                      const struct job *job, struct error *error);
 void part_free(struct part *part);
 
@@ -48,7 +48,7 @@ uint32_t part_forward(struct part *part, struct tape *tape, struct variable *con
 
 /* "embedding", "lstm", "decoder": the rows for a worker's table of classes. Their constructors' context is
  * the worker's struct parallel (worker/parallel/parallel.h). */
-extern const struct rref_class part_classes[JOB_PARTS];
+extern const struct rref_class part_classes[JOB_LAYERS];
 
 /* What to give rpc_remote for a part of these settings; `numbers` stays until it has returned. */
 enum { PART_ARGUMENTS = 8 };

@@ -494,7 +494,7 @@ START_TEST(config_of_the_language_model)
     job = read_config("config/rnn.json");
     ck_assert_str_eq(job.name, "rnn");
     ck_assert(job.sequence.classes == JOB_CLASSES_BATCH && job.trainers.threads == 1);
-    for (int part = 0; part < JOB_PARTS; part++)
+    for (int part = 0; part < JOB_LAYERS; part++)
         ck_assert(job.threads[part].has && job.threads[part].count == 1);
 }
 END_TEST
@@ -514,7 +514,7 @@ START_TEST(config_of_the_text)
     ck_assert(job.sequence.held_out == 0.1 && job.sequence.minimum_count > 1);
     ck_assert(job.evaluation.has_every && job.evaluation.every == 1 && job.checkpoint.has_every);
     ck_assert(job.stop.has_epochs && !job.stop.has_updates);
-    ck_assert(!job.placement[JOB_PART_LSTM].on_server && job.placement[JOB_PART_DECODER].on_server);
+    ck_assert(!job.placement[JOB_LAYER_LSTM].on_server && job.placement[JOB_LAYER_DECODER].on_server);
 }
 END_TEST
 
@@ -562,9 +562,9 @@ START_TEST(threads_of_parts_are_settled)
     uint32_t processors = (uint32_t)CPU_COUNT(&all);
     struct job job = parse(minimal_parallel, overrides, 3);
     job_resolve(&job);
-    ck_assert(job.threads[JOB_PART_EMBEDDING].has && job.threads[JOB_PART_EMBEDDING].count == processors);
-    ck_assert(job.threads[JOB_PART_LSTM].has && job.threads[JOB_PART_LSTM].count == 77);
-    ck_assert(job.threads[JOB_PART_DECODER].has && job.threads[JOB_PART_DECODER].count == processors);
+    ck_assert(job.threads[JOB_LAYER_EMBEDDING].has && job.threads[JOB_LAYER_EMBEDDING].count == processors);
+    ck_assert(job.threads[JOB_LAYER_LSTM].has && job.threads[JOB_LAYER_LSTM].count == 77);
+    ck_assert(job.threads[JOB_LAYER_DECODER].has && job.threads[JOB_LAYER_DECODER].count == processors);
     ck_assert(job.trainers.has_threads && job.trainers.threads == (processors < 256 ? 1 : processors / 256));
 }
 END_TEST

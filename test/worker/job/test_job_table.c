@@ -72,10 +72,10 @@ START_TEST(defaults_of_a_model_parallel)
     ck_assert_str_eq(job.rnn.name, "rnn");
     ck_assert(job.rnn.has_tokens && job.rnn.tokens == 10 && job.rnn.embedding == 2 && job.rnn.hidden == 3);
     ck_assert(job.rnn.layers == 4 && job.rnn.dropout == 0.5);
-    ck_assert(job.placement[JOB_PART_EMBEDDING].on_server && job.placement[JOB_PART_EMBEDDING].server == 0);
-    ck_assert(!job.placement[JOB_PART_LSTM].on_server && job.placement[JOB_PART_LSTM].server == 0);
-    ck_assert(job.placement[JOB_PART_DECODER].on_server && job.placement[JOB_PART_DECODER].server == 0);
-    for (int part = 0; part < JOB_PARTS; part++)
+    ck_assert(job.placement[JOB_LAYER_EMBEDDING].on_server && job.placement[JOB_LAYER_EMBEDDING].server == 0);
+    ck_assert(!job.placement[JOB_LAYER_LSTM].on_server && job.placement[JOB_LAYER_LSTM].server == 0);
+    ck_assert(job.placement[JOB_LAYER_DECODER].on_server && job.placement[JOB_LAYER_DECODER].server == 0);
+    for (int part = 0; part < JOB_LAYERS; part++)
         ck_assert(!job.threads[part].has && job.threads[part].count == 0);
     ck_assert(!job.init.has_path && !job.trainers.has_threads);
     ck_assert(job.trainers.count == 1 && job.trainers.batch == 3);
@@ -203,7 +203,7 @@ START_TEST(table_is_sound)
     ck_assert_uint_eq(job_key_kinds(job_key_at(JOB_KINDS_OF(JOB_MODEL_PARALLEL), "/optimizer/lr")),
                       JOB_KINDS_ALL);
     ck_assert_int_eq(JOB_TOKENS_MAX, VOCABULARY_WORDS_MAX);
-    ck_assert_int_eq(JOB_LAYERS_MAX, RNN_LAYERS_MAX);
+    ck_assert_int_eq(JOB_LSTM_LAYERS_MAX, RNN_LAYERS_MAX);
 }
 END_TEST
 
@@ -391,7 +391,7 @@ static void make_reasonable_parallel(uint64_t *state, struct job *job)
     job->rnn.hidden = 1 + job->rnn.hidden % 2000;
     job->rnn.embedding = 1 + job->rnn.embedding % 2000;
     job->rnn.tokens = 1 + job->rnn.tokens % 16384;
-    for (int part = 0; part < JOB_PARTS; part++) {
+    for (int part = 0; part < JOB_LAYERS; part++) {
         job->placement[part].on_server = job->trainers.count > 1 || draw(state) % 2 == 0;
         job->placement[part].server =
             job->placement[part].on_server ? (uint32_t)(draw(state) % job->server.count) : 0;

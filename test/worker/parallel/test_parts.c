@@ -92,12 +92,12 @@ static void run_whole(enum tape_mode mode, struct result *result)
 
 /* ---- the parts, each on its own ---- */
 
-static struct part *parts[JOB_PARTS];
-static struct tape *tapes[JOB_PARTS];
+static struct part *parts[JOB_LAYERS];
+static struct tape *tapes[JOB_LAYERS];
 
 static void open_parts(void)
 {
-    for (int i = 0; i < JOB_PARTS; i++) {
+    for (int i = 0; i < JOB_LAYERS; i++) {
         OK(part_new(&parts[i], i, &settings, &job, &error));
         OK(tape_new(&tapes[i], part_backend(parts[i]), &error));
     }
@@ -105,14 +105,14 @@ static void open_parts(void)
 
 static void close_parts(void)
 {
-    for (int i = 0; i < JOB_PARTS; i++) {
+    for (int i = 0; i < JOB_LAYERS; i++) {
         tape_free(tapes[i]);
         part_free(parts[i]);
     }
 }
 
 /* Reads the `out_count` outputs into `values`, one after the other. */
-static void run_part(enum job_part which, struct variable *const in[], uint32_t in_count,
+static void run_part(enum job_layer which, struct variable *const in[], uint32_t in_count,
                      float *const values[], uint32_t out_count)
 {
     struct variable *out[PART_VARIABLES_MAX] = {NULL};
@@ -126,16 +126,16 @@ static void run_parts(enum tape_mode mode, struct result *result)
 {
     static float embedded[STEPS * BATCH * WIDTH], output[STEPS * BATCH * HIDDEN];
     struct variable *in[PART_VARIABLES_MAX];
-    for (int i = 0; i < JOB_PARTS; i++)
+    for (int i = 0; i < JOB_LAYERS; i++)
         tape_begin(tapes[i], mode, NULL);
     in[0] = tape_input(tapes[0], SHAPE2(STEPS, BATCH), DTYPE_I32, "tokens", tokens);
-    run_part(JOB_PART_EMBEDDING, in, 1, (float *[]){embedded}, 1);
+    run_part(JOB_LAYER_EMBEDDING, in, 1, (float *[]){embedded}, 1);
     in[0] = tape_input(tapes[1], SHAPE3(STEPS, BATCH, WIDTH), DTYPE_F32, "embedded", embedded);
     in[1] = tape_input(tapes[1], SHAPE3(LAYERS, BATCH, HIDDEN), DTYPE_F32, "h", h);
     in[2] = tape_input(tapes[1], SHAPE3(LAYERS, BATCH, HIDDEN), DTYPE_F32, "c", c);
-    run_part(JOB_PART_LSTM, in, 3, (float *[]){output, result->h, result->c}, 3);
+    run_part(JOB_LAYER_LSTM, in, 3, (float *[]){output, result->h, result->c}, 3);
     in[0] = tape_input(tapes[2], SHAPE3(STEPS, BATCH, HIDDEN), DTYPE_F32, "output", output);
-    run_part(JOB_PART_DECODER, in, 1, (float *[]){result->logits}, 1);
+    run_part(JOB_LAYER_DECODER, in, 1, (float *[]){result->logits}, 1);
 }
 
 START_TEST(parts_compute_what_the_whole_does)
@@ -161,7 +161,7 @@ START_TEST(parts_begin_with_the_wholes_values)
     uint32_t seen = 0;
     open_whole();
     open_parts();
-    for (int i = 0; i < JOB_PARTS; i++) {
+    for (int i = 0; i < JOB_LAYERS; i++) {
         struct params *of = part_params(parts[i]);
         for (uint32_t j = 0; j < params_count(of); j++, seen++) {
             float a[64], b[64];
@@ -179,7 +179,8 @@ END_TEST
 
 /* ---- what does not fit ---- */
 
-static void refused(enum job_part which, struct variable *const in[], uint32_t in_count, const char *expected)
+static void refused(enum job_layer which, struct variable *const in[], uint32_t in_count,
+                    const char *expected)
 {
     struct variable *out[PART_VARIABLES_MAX];
     part_forward(parts[which], tapes[which], in, in_count, numbers, out);
@@ -194,27 +195,27 @@ START_TEST(what_does_not_fit_is_refused_by_name)
     struct tape *tape;
     draw_inputs();
     open_parts();
-    for (int i = 0; i < JOB_PARTS; i++)
+    for (int i = 0; i < JOB_LAYERS; i++)
         tape_begin(tapes[i], TAPE_INFER, NULL);
-    refused(JOB_PART_EMBEDDING, in, 2, "embedding: expected 1 inputs, got 2");
-    refused(JOB_PART_EMBEDDING, in, 1, "embedding: expected tokens (steps, batch) as input 0, got none");
+    refused(JOB_LAYER_EMBEDDING, in, 2, "embedding: expected 1 inputs, got 2");
+    refused(JOB_LAYER_EMBEDDING, in, 1, "embedding: expected tokens (steps, batch) as input 0, got none");
     in[0] = tape_input(tapes[0], SHAPE2(4, 3), DTYPE_F32, "tokens", h);
-    refused(JOB_PART_EMBEDDING, in, 1, "of rank 2, 4x3, int32, got 4x3, float32");
+    refused(JOB_LAYER_EMBEDDING, in, 1, "of rank 2, 4x3, int32, got 4x3, float32");
     tokens[5] = TOKENS;
     in[0] = tape_input(tapes[0], SHAPE2(STEPS, BATCH), DTYPE_I32, "tokens", tokens);
-    refused(JOB_PART_EMBEDDING, in, 1, "element 5 of indices \"tokens\" of shape 5x3 is 10, expected 0..9");
-    tape = tapes[JOB_PART_LSTM];
+    refused(JOB_LAYER_EMBEDDING, in, 1, "element 5 of indices \"tokens\" of shape 5x3 is 10, expected 0..9");
+    tape = tapes[JOB_LAYER_LSTM];
     in[0] = tape_input(tape, SHAPE3(2, 3, 3), DTYPE_F32, "embedded", h);
-    refused(JOB_PART_LSTM, in, 3, "of rank 3, 2x3x2, float32, got 2x3x3");
+    refused(JOB_LAYER_LSTM, in, 3, "of rank 3, 2x3x2, float32, got 2x3x3");
     in[0] = tape_input(tape, SHAPE3(2, 3, 2), DTYPE_F32, "embedded", h);
     in[1] = tape_input(tape, SHAPE3(LAYERS, 2, HIDDEN), DTYPE_F32, "h", h);
-    refused(JOB_PART_LSTM, in, 3, "lstm: expected a state h (layers, batch, hidden) of rank 3, 4x3x3");
+    refused(JOB_LAYER_LSTM, in, 3, "lstm: expected a state h (layers, batch, hidden) of rank 3, 4x3x3");
     in[0] = tape_input(tape, SHAPE3(2, 3, 2), DTYPE_F32, "embedded", h);
     in[1] = tape_input(tape, SHAPE3(LAYERS, BATCH, HIDDEN), DTYPE_F32, "h", h);
     in[2] = tape_input(tape, SHAPE2(LAYERS, BATCH), DTYPE_F32, "c", h);
-    refused(JOB_PART_LSTM, in, 3, "lstm: expected a state c");
-    in[0] = tape_input(tapes[JOB_PART_DECODER], SHAPE2(4, HIDDEN), DTYPE_F32, "output", h);
-    refused(JOB_PART_DECODER, in, 1, "decoder: expected an output (steps, batch, hidden) of rank 3");
+    refused(JOB_LAYER_LSTM, in, 3, "lstm: expected a state c");
+    in[0] = tape_input(tapes[JOB_LAYER_DECODER], SHAPE2(4, HIDDEN), DTYPE_F32, "output", h);
+    refused(JOB_LAYER_DECODER, in, 1, "decoder: expected an output (steps, batch, hidden) of rank 3");
     close_parts();
 }
 END_TEST
@@ -226,11 +227,11 @@ START_TEST(what_no_part_can_be_made_of_is_refused)
     struct rpc_message message = part_arguments(&settings, of);
     void *object;
     message.tensors[1].dims[0] = PART_ARGUMENTS - 1;
-    ck_assert_int_eq(part_classes[JOB_PART_LSTM].create(NULL, 0, &message, &object, &error), STATUS_INVALID);
+    ck_assert_int_eq(part_classes[JOB_LAYER_LSTM].create(NULL, 0, &message, &object, &error), STATUS_INVALID);
     ck_assert_msg(strstr(error.text, "lstm: expected 8 numbers") != NULL, "%s", error.text);
     message = part_arguments(&settings, of);
     of[6] = 4096;
-    ck_assert_int_eq(part_classes[JOB_PART_DECODER].create(NULL, 0, &message, &object, &error),
+    ck_assert_int_eq(part_classes[JOB_LAYER_DECODER].create(NULL, 0, &message, &object, &error),
                      STATUS_INVALID);
     ck_assert_msg(strstr(error.text, "decoder: expected 1..1024 threads, got 4096") != NULL, "%s",
                   error.text);
