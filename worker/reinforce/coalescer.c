@@ -4,13 +4,13 @@
  * front: batches are usually the whole line, so the move is usually of nothing. */
 #include "worker/reinforce/coalescer.h"
 
-#include <assert.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct coalescer {
     struct coalescer_config config;
-    uint32_t live; /* rows that a barrier waits for */
+    uint32_t live; /* rows that can come: see coalescer_set_live */
     uint32_t rows; /* rows in line */
     size_t count;  /* requests in line */
     struct coalescer_stats stats;
@@ -49,16 +49,18 @@ enum status coalescer_add(struct coalescer *c, void *request, uint32_t rows, str
 struct monotime coalescer_due(const struct coalescer *c)
 {
     const struct monotime at_once = {0};
+    const bool all_in = c->live > 0 && c->rows >= c->live;
     if (c->count == 0)
         return MONOTIME_NEVER;
     switch (c->config.mode) {
     case COALESCER_OFF:
         return at_once;
     case COALESCER_BARRIER:
-        return c->live > 0 && c->rows >= c->live ? at_once : MONOTIME_NEVER;
+        return all_in ? at_once : MONOTIME_NEVER;
     case COALESCER_DYNAMIC:
-        return c->rows >= c->config.max_batch ? at_once
-                                              : monotime_add_us(c->line[0].arrived, c->config.max_delay_us);
+        return all_in || c->rows >= c->config.max_batch
+                   ? at_once
+                   : monotime_add_us(c->line[0].arrived, c->config.max_delay_us);
     }
     return MONOTIME_NEVER;
 }

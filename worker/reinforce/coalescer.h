@@ -4,9 +4,10 @@
  * No sockets, no kernels, no clock of its own: times come in as arguments. One thread.
  *
  *   off      every request is a batch of its own
- *   barrier  due when every live row has come; live moves with coalescer_set_live
- *   dynamic  due when `max_batch` rows wait, or the oldest request has waited `max_delay_us` (0: whatever
- *            is pending now); a batch never exceeds max_batch rows unless one request alone does
+ *   barrier  due when every live row has come; coalescer_set_live says how many live
+ *   dynamic  due when `max_batch` rows wait, or every live row has come, or the oldest request has waited
+ *            `max_delay_us` (0: whatever is pending now); a batch never exceeds max_batch rows unless one
+ *            request alone does
  *
  * The delay is anchored to the oldest request, so that a steady trickle cannot postpone a launch. */
 #ifndef WORKER_REINFORCE_COALESCER_H
@@ -52,7 +53,9 @@ struct coalescer;
 enum status coalescer_new(struct coalescer **out, const struct coalescer_config *config);
 void coalescer_free(struct coalescer *coalescer);
 
-/* Barrier: how many rows the next batch waits for. 0: none is due, whatever waits. */
+/* The number of live rows: those that can wait at a time, because their environments' episodes go on. When so
+ * many wait, no further one can come, and a batch is due (barrier, dynamic). 0: not known; a barrier is then
+ * never due. */
 void coalescer_set_live(struct coalescer *coalescer, uint32_t rows);
 
 /* Puts a request in line. STATUS_BUSY when slots_max wait already. */

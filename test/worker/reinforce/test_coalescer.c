@@ -149,6 +149,30 @@ START_TEST(dynamic_delay_is_anchored_to_the_oldest)
 }
 END_TEST
 
+/* Nothing more can come: to wait out the delay would only stand still. */
+START_TEST(dynamic_does_not_wait_when_every_live_row_is_in)
+{
+    struct coalescer *c = make(COALESCER_DYNAMIC, 64, 5000);
+    coalescer_set_live(c, 3);
+    add(c, 0, 1, 0);
+    add(c, 1, 1, 1);
+    coalescer_run(c, at_us(2));
+    ck_assert_uint_eq(seen.count, 0);
+    ck_assert_uint_eq(coalescer_due(c).ns, 5000000);
+    add(c, 2, 1, 3);
+    coalescer_run(c, at_us(3));
+    ck_assert_uint_eq(seen.count, 1);
+    ck_assert_uint_eq(seen.launch[0].rows, 3);
+    add(c, 0, 1, 4);
+    add(c, 1, 1, 5);
+    coalescer_set_live(c, 2); /* the third one's episode is over */
+    coalescer_run(c, at_us(6));
+    ck_assert_uint_eq(seen.count, 2);
+    ck_assert_uint_eq(seen.launch[1].rows, 2);
+    coalescer_free(c);
+}
+END_TEST
+
 START_TEST(dynamic_without_delay_takes_what_is_pending)
 {
     struct coalescer *c = make(COALESCER_DYNAMIC, 64, 0);
@@ -226,6 +250,7 @@ int main(void)
     tcase_add_test(modes, barrier_follows_environments_that_finish);
     tcase_add_test(modes, dynamic_launches_full_batches_at_once);
     tcase_add_test(modes, dynamic_delay_is_anchored_to_the_oldest);
+    tcase_add_test(modes, dynamic_does_not_wait_when_every_live_row_is_in);
     tcase_add_test(modes, dynamic_without_delay_takes_what_is_pending);
     tcase_add_test(modes, dynamic_lets_one_request_exceed_the_batch);
     tcase_add_test(modes, counts_launches_rows_and_waits);
