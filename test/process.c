@@ -7,12 +7,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,7 +58,28 @@ static void change_environment(const char *const *environment)
     }
 }
 
-static _Noreturn void become(const struct process *process, const char *const *argv,
+static bool as_nobody(const struct process_options *options)
+{
+    return options != NULL && options->unprivileged && geteuid() == 0;
+}
+
+/* The checkout may lie below a folder that only root can enter, so nobody starts a copy of the program. */
+static void program_copy(const char *program, const char *copy)
+{
+    const int from = open(program, O_RDONLY | O_CLOEXEC);
+    const int to = open(copy, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
+    ssize_t sent;
+    ck_assert_int_ge(from, 0);
+    ck_assert_int_eq(fchmod(to, 0755), 0);
+    do {
+        sent = sendfile(to, from, NULL, (size_t)1 << 30);
+        ck_assert_int_ge(sent, 0);
+    } while (sent > 0);
+    close(from);
+    ck_assert_int_eq(close(to), 0);
+}
+
+static _Noreturn void become(const struct process *process, const char *program, const char *const *argv,
                              const struct process_options *options)
 {
     int out = open(process->out_path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
@@ -79,10 +102,10 @@ static _Noreturn void become(const struct process *process, const char *const *a
             close(fd);
         if (options->own_group)
             setpgid(0, 0);
-        if (options->unprivileged && geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
+        if (as_nobody(options) && (setgroups(0, NULL) != 0 || setgid(65534) != 0 || setuid(65534) != 0))
             _exit(121);
     }
-    execv(argv[0], (char *const *)(size_t)argv);
+    execv(program, (char *const *)(size_t)argv);
     _exit(122);
 }
 
@@ -90,13 +113,20 @@ void process_start(struct process *process, const char *folder, const char *cons
                    const struct process_options *options)
 {
     static unsigned started;
+    char copy[128];
+    const char *program = argv[0];
     started++;
+    if (as_nobody(options)) {
+        snprintf(copy, sizeof copy, "%s/program-%u", folder, started);
+        program_copy(program, copy);
+        program = copy;
+    }
     snprintf(process->out_path, sizeof process->out_path, "%s/out-%u", folder, started);
     snprintf(process->err_path, sizeof process->err_path, "%s/err-%u", folder, started);
     process->pid = fork();
     ck_assert_int_ge(process->pid, 0);
     if (process->pid == 0)
-        become(process, argv, options);
+        become(process, program, argv, options);
 }
 
 int process_wait(struct process *process, unsigned limit_s)

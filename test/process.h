@@ -17,10 +17,10 @@ struct process_options {
     const char *const *environment; /* "NAME=value", ended by NULL; added to the test's own. "NAME" removes */
     const char *directory;          /* to start in */
     unsigned file_bytes_max;        /* RLIMIT_FSIZE, with SIGXFSZ ignored; 0: no limit */
-    bool unprivileged;              /* as nobody, when the test is root */
-    const char *fifo;               /* stdout goes there instead, and nobody reads it */
-    bool closed;                    /* 0, 1 and 2 are closed */
-    bool own_group;                 /* in a process group of its own */
+    bool unprivileged; /* as the user nobody when the test is root: a copy of argv[0] in `folder` */
+    const char *fifo;  /* stdout goes there instead, and nobody reads it */
+    bool closed;       /* 0, 1 and 2 are closed */
+    bool own_group;    /* in a process group of its own */
 };
 
 /* The daemon's path, from $COALESCED, or build/release/coalesced; absolute. */

@@ -423,12 +423,15 @@ int main(void)
     tcase_add_test(jobs, the_instruction_set_is_judged_before_a_worker_starts);
     tcase_add_test(jobs, help_and_version_go_to_stdout);
     tcase_add_test(jobs, a_directory_in_use_names_its_holder);
-    tcase_add_test(jobs, a_directory_that_cannot_be_written_is_named);
     tcase_add_test(jobs, a_foreign_socket_folder_is_refused);
     tcase_add_test(jobs, a_reader_who_stops_reading_stops_nothing);
     tcase_add_test(jobs, a_start_that_fails_leaves_the_earlier_run_alone);
     tcase_add_test(jobs, closed_descriptors_are_not_mistaken_for_logs);
     tcase_add_test(jobs, a_full_disk_ends_the_job_and_tears_no_line);
     suite_add_tcase(suite, jobs);
+    TCase *user = tcase_create("user"); /* test/scripts/test_scripts.sh runs this case by its name */
+    tcase_add_checked_fixture(user, workplace_open, workplace_close);
+    tcase_add_test(user, a_directory_that_cannot_be_written_is_named);
+    suite_add_tcase(suite, user);
     return suite_run(suite);
 }
