@@ -9,12 +9,18 @@ How to run it, from the repository's root:
 The tensors' values follow from their place: element i of tensor number t (in alphabetical order of the
 names) is 100 t + i, minus 7 for the floating ones. A file that the C test wrote holds the same tensors in
 another order.
+
+Exit: 0 written or equal, 1 different, 77 a package is missing (a line names it).
 """
 import sys
 
-import numpy
-from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+try:
+    import numpy
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+except ImportError as missing:
+    print(f"Python does not read or write safetensors files: {missing} (scripts/deps python installs what it needs)")
+    sys.exit(77)
 
 SHAPES = {
     "conv.weight": ((2, 3, 1, 2), numpy.float32),

@@ -52,7 +52,7 @@ START_TEST(no_file_is_told_apart_from_a_bad_one)
 END_TEST
 
 /* The tensors of test/golden/safetensors_files.py, which says what they hold. */
-enum { GOLDEN_COUNT = 6 };
+enum { GOLDEN_COUNT = 6, SKIPPED = 77 };
 static const struct {
     const char *name;
     enum safetensors_dtype dtype;
@@ -302,10 +302,13 @@ START_TEST(python_reads_ours)
     write_golden();
     struct process process;
     const char *const argv[] = {python, "test/golden/safetensors_files.py", path, NULL};
-    int code = process_run(&process, workplace.folder, argv, NULL, 120);
-    char *said = process_err(&process);
-    ck_assert_msg(code == 0, "exit code %d: %s", code, said);
-    free(said);
+    const int code = process_run(&process, workplace.folder, argv, NULL, 120);
+    char *out = process_out(&process), *err = process_err(&process);
+    ck_assert_msg(code == 0 || code == SKIPPED, "exit code %d: %s", code, err);
+    if (code == SKIPPED)
+        printf("python_reads_ours: skipped: %s", out);
+    free(out);
+    free(err);
 }
 END_TEST
 
