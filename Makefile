@@ -69,7 +69,7 @@ CUDA_ABSENT = $(if $(SAN),a sanitizer does not see into it,$(if $(NVCC),no cuDNN
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all check bench bench-kernels fuzz lint format install clean help schema print-cudnn
+.PHONY: all check bench benches bench-kernels fuzz lint format install clean help schema print-cudnn
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -159,8 +159,10 @@ $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 check: $(BUILD)/coalesced $(PLUGINS) $(TESTS) $(PRELOADS)
 	@BUILD=$(BUILD) SAN=$(SAN) scripts/check $(sort $(TESTS)) $(SHELL_TESTS)
 
-bench: $(BUILD)/coalesced $(PLUGINS) $(BENCHES)
-	@BUILD=$(BUILD) scripts/bench
+benches: $(BENCHES)
+
+bench: all benches
+	@scripts/bench
 
 bench-kernels: $(PLUGINS) $(BUILD)/test/bench_kernels $(BUILD)/test/bench_mlp
 	@$(BUILD)/test/bench_kernels

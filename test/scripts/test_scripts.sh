@@ -457,6 +457,66 @@ check "a place that cannot be written" data_no_place
 check "a package that cannot be had" data_without_package
 check "scripts/data's usage" data_usage
 
+# ---- scripts/bench ----
+
+# bench EXIT WORDS ARGUMENT...: scripts/bench in a checkout where nothing is built must exit so, and print something that
+# the pattern WORDS matches. Its `make` prints its arguments, builds a daemon, and exits with MAKE_CODE.
+bench() {
+    local want_code=$1 want=$2 code=0 said
+    shift 2
+    checkout
+    rm "$scratch/checkout/build/release/coalesced"
+    cp "$scripts/bench" "$scratch/checkout/scripts/bench"
+    cat >"$scratch/checkout/tools/make" <<'TOOL'
+#!/bin/sh
+echo "make $*"
+printf '#!/bin/sh\necho "coalesced 0"\n' >build/release/coalesced
+chmod +x build/release/coalesced
+exit "${MAKE_CODE:-0}"
+TOOL
+    said=$(PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/bench" "$@" 2>&1) || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    # shellcheck disable=SC2053 # a pattern on the right is what is wanted
+    [[ $code -eq $want_code && $said == $want ]]
+}
+
+bench_without_build() {
+    MAKE_CODE=2 bench 70 "*scripts/bench: the build failed" steps
+}
+
+check "scripts/bench builds what it runs" bench 0 "deps bench*make *all benches*machine *coalesced 0, *" steps
+check "a failed build is the end" bench_without_build
+check "scripts/bench's usage" bench 64 "usage: scripts/bench *" nonsense
+
+# ---- where this user's checkout may lie, and what Python may lack ----
+
+# The tests that change user, with the daemon below a folder that only this user can enter.
+below_private_folder() {
+    local private=$scratch/private
+    mkdir -m 700 "$private" && cp "$BUILD/coalesced" "$private/coalesced" && cd "$private" &&
+        COALESCED=$private/coalesced CK_RUN_CASE=user "$BUILD/test/test_run" &&
+        "$BUILD/test/test_checkpoint_failures"
+}
+
+# A virtual environment whose Python finds no package: what scripts/venv leaves when PyPI cannot be reached.
+python_without_packages() {
+    local bare=$scratch/bare said
+    mkdir -p "$bare/build/python-venv/bin"
+    ln -s "$(realpath "$here/../..")/test" "$bare/test"
+    printf '#!/bin/sh\nexec /usr/bin/python3 -S "$@"\n' >"$bare/build/python-venv/bin/python"
+    chmod +x "$bare/build/python-venv/bin/python"
+    said=$(cd "$bare" && "$BUILD/test/test_safetensors_file") || { printf '%s\n' "$said" && return 1; }
+    printf '%s\n' "$said"
+    [[ $said == *"python_reads_ours: skipped: "*"No module named "* ]]
+}
+
+if [[ -n ${BUILD:-} && $EUID -eq 0 ]]; then
+    check "tests that change user work below a private folder" below_private_folder
+fi
+if [[ -n ${BUILD:-} && -x /usr/bin/python3 ]]; then
+    check "a test that wants a package of PyPI is skipped without it" python_without_packages
+fi
+
 # ---- scripts/gpu-check ----
 
 # A machine whose nvidia-smi finds no driver: one line, and nothing is built.
