@@ -159,7 +159,7 @@ $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 check: $(BUILD)/coalesced $(PLUGINS) $(TESTS) $(PRELOADS)
 	@BUILD=$(BUILD) SAN=$(SAN) scripts/check $(sort $(TESTS)) $(SHELL_TESTS)
 
-benches: $(BENCHES)
+benches: $(PLUGINS) $(BENCHES)
 
 bench: all benches
 	@scripts/bench
