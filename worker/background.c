@@ -34,7 +34,7 @@ enum status background_open(struct background *background, struct rpc *rpc, stru
     if (background->event < 0)
         return error_set_errno(error, errno, "cannot open an eventfd");
     background->open = true;
-    return rpc_watch(rpc, background->event, NULL, woken, background);
+    return rpc_watch(rpc, background->event, woken, background);
 }
 
 void background_close(struct background *background)

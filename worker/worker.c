@@ -154,11 +154,16 @@ void worker_wait_order(struct worker *worker)
         worker_read_orders(worker);
 }
 
-enum status worker_attach(struct worker *worker, struct rpc *rpc, struct monotime (*beat)(void *), void *arg)
+static struct monotime beat(void *arg)
+{
+    return worker_beat(arg);
+}
+
+enum status worker_attach(struct worker *worker, struct rpc *rpc)
 {
     worker->rpc = rpc;
-    rpc_on_turn(rpc, beat, arg);
-    return rpc_watch(rpc, CONTROL_FD, NULL, read_orders, worker);
+    rpc_on_turn(rpc, beat, worker);
+    return rpc_watch(rpc, CONTROL_FD, read_orders, worker);
 }
 
 static enum status read_job(struct worker *worker, const char *text, size_t bytes, const char *origin,

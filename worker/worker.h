@@ -71,8 +71,8 @@ void worker_wait_order(struct worker *worker);
 /* Tells the supervisor that this worker turns, at most 10 times a second; returns when to call again. */
 struct monotime worker_beat(struct worker *worker);
 
-/* Registers orders and beats with worker->rpc, so that they are served in every turn. */
-enum status worker_attach(struct worker *worker, struct rpc *rpc, struct monotime (*beat)(void *), void *arg);
+/* Makes every turn of `rpc` read orders and beat. STATUS_BUSY: the rpc can watch no further descriptor. */
+enum status worker_attach(struct worker *worker, struct rpc *rpc);
 
 /* Reports to the supervisor. Blocks while the line is full; when the supervisor is gone, ends the process. */
 void worker_report(enum control_kind kind, const void *body, size_t body_bytes);

@@ -146,7 +146,7 @@ static void our_server(const struct bench_case *bench, const char *address, int 
     struct error error = {0};
     if (rpc_serve(&rpc, &config, address, &error) != STATUS_OK)
         die(error.text);
-    rpc_watch(rpc, parent_fd, NULL, nothing_to_read, NULL);
+    rpc_watch(rpc, parent_fd, nothing_to_read, NULL);
     for (;;)
         rpc_turn(rpc, MONOTIME_NEVER);
 }
@@ -165,7 +165,7 @@ static struct rpc *our_join(uint16_t worker, const char *address, int parent_fd)
     struct error error = {0};
     if (rpc_join(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 10000000), &error) != STATUS_OK)
         die(error.text);
-    rpc_watch(rpc, parent_fd, NULL, nothing_to_read, NULL);
+    rpc_watch(rpc, parent_fd, nothing_to_read, NULL);
     return rpc;
 }
 

@@ -10,7 +10,6 @@
  * several sockets all must be so before the sleep. */
 #include "worker/net/endpoint.h"
 
-#include "worker/net/endpoint_internal.h"
 #include "worker/net/wire.h"
 
 #include <arpa/inet.h>
@@ -72,16 +71,6 @@ struct endpoint {
     unsigned sleeps;        /* since the last spin */
     unsigned unwatched;     /* that messages ended before the watches were looked at */
 };
-
-void *endpoint_context(struct endpoint *endpoint)
-{
-    return endpoint->context->zmq;
-}
-
-const char *endpoint_reason(int errnum)
-{
-    return zmq_strerror(errnum);
-}
 
 static zmq_msg_t *frame(struct endpoint_message *message, unsigned i)
 {
@@ -466,21 +455,6 @@ static enum status can_any_receive(struct endpoint *const *endpoints, size_t cou
     return status;
 }
 
-/* Fills the poll set's part of the watches. True when a pair has a word already: then nothing is to be
- * waited for. */
-static bool gather_watches(struct pollfd *fds, struct endpoint_watch *watches, size_t count)
-{
-    bool any = false;
-    for (size_t i = 0; i < count; i++) {
-        struct endpoint_watch *watch = &watches[i];
-        watch->ready = watch->pair != NULL && !endpoint_pair_idle(watch->pair, false);
-        any |= watch->ready;
-        fds[i] = (struct pollfd){.fd = watch->pair == NULL ? watch->fd : endpoint_pair_fd(watch->pair),
-                                 .events = POLLIN};
-    }
-    return any;
-}
-
 static int poll_until(struct pollfd *fds, size_t count, struct monotime until)
 {
     if (monotime_is_never(until))
@@ -497,16 +471,15 @@ static enum status sleep_once(struct endpoint *const *endpoints, size_t endpoint
                               bool *readable)
 {
     struct pollfd fds[ENDPOINT_SET_MAX + ENDPOINT_WATCH_MAX], *sockets = fds + count;
-    if (gather_watches(fds, watches, count))
-        until = (struct monotime){0};
+    for (size_t i = 0; i < count; i++)
+        fds[i] = (struct pollfd){.fd = watches[i].fd, .events = POLLIN};
     for (size_t i = 0; i < endpoint_count; i++)
         sockets[i] = (struct pollfd){.fd = endpoints[i]->fd, .events = POLLIN};
     int ready = poll_until(fds, count + endpoint_count, until);
     if (ready < 0)
         return errno == EINTR ? STATUS_OK : STATUS_IO;
     for (size_t i = 0; i < count && ready > 0; i++)
-        if (fds[i].revents != 0)
-            watches[i].ready = watches[i].pair == NULL || !endpoint_pair_idle(watches[i].pair, true);
+        watches[i].ready = fds[i].revents != 0;
     for (size_t i = 0; i < endpoint_count; i++)
         *readable = *readable || sockets[i].revents != 0;
     return STATUS_OK;

@@ -1,8 +1,7 @@
-/* Sockets: the only module that calls zmq_*. Two kinds, each owned by one thread.
+/* Sockets: the only module that calls zmq_*. An endpoint is owned by one thread.
  *
  * An endpoint is a ROUTER that is bound, or a DEALER that is connected. It sends and receives messages of
- * exactly two frames, never blocks except in endpoint_wait, and never drops a message without saying so.
- * A pair is two inproc PAIR sockets that hand a word from one thread of a process to another. */
+ * exactly two frames, never blocks except in endpoint_wait, and never drops a message without saying so. */
 #ifndef WORKER_NET_ENDPOINT_H
 #define WORKER_NET_ENDPOINT_H
 
@@ -14,7 +13,6 @@
 #include <stdint.h>
 
 struct endpoint;
-struct endpoint_pair;
 
 enum { ENDPOINT_FRAME_WORDS = 8, ENDPOINT_WATCH_MAX = 4, ENDPOINT_SET_MAX = 17 };
 
@@ -63,10 +61,9 @@ void endpoint_release(struct endpoint_message *message);
  * keeps a small frame's bytes inside it, and `header` and `payload` point there. */
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from);
 
-/* What a wait may be for beside the endpoint: a descriptor, or a pair's end when `pair` is not NULL. */
+/* A descriptor that a wait is for beside the endpoint. */
 struct endpoint_watch {
     int fd;
-    struct endpoint_pair *pair;
     bool ready; /* out: can be read */
 };
 
@@ -87,19 +84,5 @@ static inline enum status endpoint_wait(struct endpoint *endpoint, struct endpoi
 {
     return endpoint_wait_any(&endpoint, 1, watches, count, sending, until, readable);
 }
-
-/* Makes both ends of a pair within `endpoint`'s ZeroMQ context; `a` stays with this thread, `b` goes to one
- * other. Free both before the endpoint. */
-enum status endpoint_pair_new(struct endpoint *endpoint, struct endpoint_pair **a, struct endpoint_pair **b,
-                              struct error *error);
-void endpoint_pair_free(struct endpoint_pair *pair);
-
-/* Hands `word` to the other end, and with it everything this thread wrote before (release). Never blocks:
- * at most one word may be under way in each direction (asserted). */
-void endpoint_pair_give(struct endpoint_pair *pair, uint64_t word);
-
-/* Takes a word, and with it all that the giver wrote before (acquire). STATUS_AGAIN: none yet, when `wait`
- * is false. STATUS_SHUTDOWN: the other end is freed or the context is ending. */
-enum status endpoint_pair_take(struct endpoint_pair *pair, bool wait, uint64_t *word);
 
 #endif

@@ -199,11 +199,6 @@ bool rpc_is_gone(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation)
     return true;
 }
 
-struct endpoint *rpc_endpoint(struct rpc *rpc)
-{
-    return rpc->endpoints[0];
-}
-
 /* ---- closing ---- */
 
 /* Lets the queues of ours run into ZeroMQ's, which then has the rest of the time. */
@@ -246,12 +241,11 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms)
 
 /* ---- the turn ---- */
 
-enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void (*ready)(void *arg),
-                      void *arg)
+enum status rpc_watch(struct rpc *rpc, int fd, void (*ready)(void *arg), void *arg)
 {
     if (rpc->watched_count == ENDPOINT_WATCH_MAX)
         return STATUS_BUSY;
-    rpc->watched[rpc->watched_count++] = (struct rpc_watched){fd, pair, ready, arg};
+    rpc->watched[rpc->watched_count++] = (struct rpc_watched){fd, ready, arg};
     return STATUS_OK;
 }
 
@@ -292,7 +286,7 @@ static void wait_and_watch(struct rpc *rpc, struct monotime until)
     size_t count = rpc->watched_count;
     bool readable;
     for (size_t i = 0; i < count; i++)
-        watches[i] = (struct endpoint_watch){.fd = rpc->watched[i].fd, .pair = rpc->watched[i].pair};
+        watches[i] = (struct endpoint_watch){.fd = rpc->watched[i].fd};
     if (endpoint_wait_any(rpc->endpoints, rpc->socket_count, watches, count, rpc->held_total > 0, until,
                           &readable) != STATUS_OK)
         rpc->has_failed = true;

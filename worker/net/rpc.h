@@ -28,7 +28,6 @@ struct rpc;
 struct rpc_request; /* a call of a peer's that we have not answered yet */
 struct future;      /* a call of ours, or what was made of some */
 struct endpoint;
-struct endpoint_pair;
 struct segment; /* worker/net/segment.h */
 
 /* What a call or a reply carries. Sending: `data[i]` is where tensor i's bytes lie; they are copied once,
@@ -174,13 +173,8 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms);
  * later ones do, for the other servers, their watches and their beat. */
 enum status rpc_turn(struct rpc *rpc, struct monotime until);
 
-/* Lets rpc_turn wait on `fd` too (POLLIN, or `pair` when it is not NULL) and call `ready` when it can be
- * read. At most 4. */
-enum status rpc_watch(struct rpc *rpc, int fd, struct endpoint_pair *pair, void (*ready)(void *arg),
-                      void *arg);
-
-/* The first of what the rpc sends and receives through: for endpoint_pair_new, and for nothing else. */
-struct endpoint *rpc_endpoint(struct rpc *rpc);
+/* Lets rpc_turn wait on `fd` too and call `ready` when it can be read. At most 4: then STATUS_BUSY. */
+enum status rpc_watch(struct rpc *rpc, int fd, void (*ready)(void *arg), void *arg);
 
 /* Makes every turn, also those inside rpc_call, call `beat` at its end, and wait no longer than until the
  * time it returned last. At most RPC_BEATS_MAX, called in order of adding. */

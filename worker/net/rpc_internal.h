@@ -199,7 +199,6 @@ struct rpc_socket {
 
 struct rpc_watched {
     int fd;
-    struct endpoint_pair *pair;
     void (*ready)(void *arg);
     void *arg;
 };

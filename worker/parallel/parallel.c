@@ -13,11 +13,6 @@ static const struct rref_class *const classes[] = {
     &parallel_trainer_class,
 };
 
-static struct monotime beat(void *arg)
-{
-    return worker_beat(arg);
-}
-
 void parallel_progress(void *arg)
 {
     worker_beat(arg);
@@ -151,7 +146,7 @@ static enum status open_layers(struct parallel *p, struct error *error)
     status = dist_new(&p->dist, &config, error);
     if (status == STATUS_OK)
         status = dist_owner_new(&p->owner, p->dist, error);
-    return status == STATUS_OK ? worker_attach(p->worker, p->rpc, beat, p->worker) : status;
+    return status == STATUS_OK ? worker_attach(p->worker, p->rpc) : status;
 }
 
 static struct rpc_config configuration(struct parallel *p, struct worker *worker, uint8_t roles[])

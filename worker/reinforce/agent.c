@@ -1,4 +1,4 @@
-/* The agent: gathers its observers, plays episodes, learns from them, reports. Thread A of its process.
+/* The agent: gathers its observers, plays episodes, learns from them, reports. One thread.
  *
  * The loop reads as a list: turn (wait, take messages in), launch what is due, go on to what follows. An
  * episode passes through the phases of enum agent_phase; only agent_advance moves from one to the next. */
@@ -40,22 +40,17 @@ static void observer_left(void *context, uint16_t worker, enum status why, const
         log_warning("observer %u left: %s: %s", worker, status_name(why), text);
 }
 
-/* A learner that hangs must not hide behind a thread that turns: while it works, its progress is our beat. */
-static struct monotime beat(void *arg)
+/* Serves sockets, orders and the beat between two pieces of learning. A socket that fails here fails the
+ * loop's next turn too. */
+static void serve_while_learning(void *context)
 {
-    struct agent *agent = arg;
-    if (agent->phase == AGENT_LEARNING) {
-        uint64_t progress = learner_progress(agent->learner);
-        if (progress == agent->progress_seen)
-            return monotime_add_us(monotime_now(), agent->worker->beat_us);
-        agent->progress_seen = progress;
-    }
-    return worker_beat(agent->worker);
-}
-
-static void learner_ready(void *arg)
-{
-    (void)arg; /* the turn ends, and agent_advance asks the learner */
+    enum { SERVE_EVERY_US = 10000 };
+    struct agent *agent = context;
+    const struct monotime now = monotime_now();
+    if (monotime_before(now, agent->serve_next))
+        return;
+    rpc_turn(agent->rpc, now);
+    agent->serve_next = monotime_add_us(now, SERVE_EVERY_US);
 }
 
 /* ---- opening ---- */
@@ -65,13 +60,13 @@ static enum status open_memory(struct agent *agent, struct error *error)
     const struct job *job = &agent->worker->job;
     uint32_t observers = job->observers.count, environments = agent->environments;
     agent->seats = calloc(observers, sizeof *agent->seats);
-    agent->returns = calloc(observers, sizeof(struct future *));
+    agent->returned = calloc(observers, sizeof(struct future *));
     agent->alive = calloc(environments, 1);
     agent->batch.row = calloc(environments, sizeof *agent->batch.row);
     agent->batch.environment = calloc(environments, sizeof *agent->batch.environment);
     agent->batch.step = calloc(environments, sizeof *agent->batch.step);
     agent->batch.actions = calloc(environments, 1);
-    if (agent->seats == NULL || agent->returns == NULL || agent->alive == NULL || agent->batch.row == NULL ||
+    if (agent->seats == NULL || agent->returned == NULL || agent->alive == NULL || agent->batch.row == NULL ||
         agent->batch.environment == NULL || agent->batch.step == NULL || agent->batch.actions == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u environments", environments);
     for (uint32_t i = 0; i < observers; i++)
@@ -150,23 +145,6 @@ static enum status open_rpc(struct agent *agent, struct error *error)
     return rpc_serve(&agent->rpc, &config, address, error);
 }
 
-static enum status open_learner(struct agent *agent, struct error *error)
-{
-    const struct job *job = &agent->worker->job;
-    struct learner_config config = {
-        .endpoint = rpc_endpoint(agent->rpc),
-        .policy = agent->policy,
-        .rollout = agent->rollout,
-        .returns = {.gamma = job->returns.gamma,
-                    .normalize = job->returns.normalize,
-                    .scale = job->loss.reduction == JOB_REDUCTION_SUM ? 1.0 : 1.0 / agent->environments},
-    };
-    enum status status = learner_new(&agent->learner, &config, error);
-    if (status != STATUS_OK)
-        return status;
-    return rpc_watch(agent->rpc, -1, learner_pair(agent->learner), learner_ready, agent);
-}
-
 static enum status agent_open(struct agent *agent, struct worker *worker, struct error *error)
 {
     const struct job *job = &worker->job;
@@ -176,6 +154,10 @@ static enum status agent_open(struct agent *agent, struct worker *worker, struct
         return error_set(error, STATUS_NOT_FOUND, "no environment \"%s\"", job->environment.name);
     agent->per_observer = job->observers.environments;
     agent->environments = job->observers.count * agent->per_observer;
+    agent->returns = (struct rollout_returns){
+        .gamma = job->returns.gamma,
+        .normalize = job->returns.normalize,
+        .scale = job->loss.reduction == JOB_REDUCTION_SUM ? 1.0 : 1.0 / agent->environments};
     enum status status = open_memory(agent, error);
     if (status == STATUS_OK)
         status = device_open(&agent->backend, &worker->job, 1, true, error); // the policy is small
@@ -186,9 +168,7 @@ static enum status agent_open(struct agent *agent, struct worker *worker, struct
     if (status == STATUS_OK)
         status = open_rpc(agent, error);
     if (status == STATUS_OK)
-        status = worker_attach(worker, agent->rpc, beat, agent);
-    if (status == STATUS_OK)
-        status = open_learner(agent, error);
+        status = worker_attach(worker, agent->rpc);
     return status;
 }
 
@@ -203,7 +183,6 @@ static void agent_close(struct agent *agent)
     enum { LINGER_MS = 200 };
     if (agent->coalescer != NULL)
         coalescer_clear(agent->coalescer, drop_request);
-    learner_free(agent->learner);
     rpc_free(agent->rpc, "the job is over", LINGER_MS);
     agent->worker->rpc = NULL;
     coalescer_free(agent->coalescer);
@@ -211,7 +190,7 @@ static void agent_close(struct agent *agent)
     policy_free(agent->policy);
     backend_close(agent->backend);
     free(agent->seats);
-    free(agent->returns);
+    free(agent->returned);
     free(agent->alive);
     free(agent->batch.row);
     free(agent->batch.environment);
@@ -249,10 +228,10 @@ static enum status play(struct agent *agent, struct error *error)
         enum status status = call_observer(agent, &agent->seats[i], error);
         if (status != STATUS_OK)
             return status;
-        agent->returns[i] = agent->seats[i].returned;
+        agent->returned[i] = agent->seats[i].returned;
     }
     agent->phase = AGENT_PLAYING;
-    return future_all(agent->rpc, agent->returns, observers, &agent->all);
+    return future_all(agent->rpc, agent->returned, observers, &agent->all);
 }
 
 static void release_futures(struct agent *agent)
@@ -359,13 +338,14 @@ static enum status after_playing(struct agent *agent, struct error *error)
     if (status != STATUS_OK)
         return status;
     agent->phase = AGENT_LEARNING;
-    learner_start(agent->learner);
     return STATUS_OK;
 }
 
 static enum status after_learning(struct agent *agent, struct error *error)
 {
-    enum status status = learner_poll(agent->learner, &agent->learned, error);
+    agent->serve_next = monotime_now();
+    enum status status = learner_run(agent->policy, agent->rollout, &agent->returns, serve_while_learning,
+                                     agent, &agent->learned, error);
     if (status == STATUS_OK)
         agent->phase = AGENT_REPORTING;
     return status;

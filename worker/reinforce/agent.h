@@ -1,7 +1,5 @@
-/* What the agent's two files share: agent.c runs the job, agent_step.c answers the observers' steps.
- *
- * The agent process: thread A, the coalescer, is the process's first thread and runs everything declared
- * here; thread B is the learner (worker/reinforce/learner.h). */
+/* What the agent's two files share: agent.c runs the job, agent_step.c answers the observers' steps. One
+ * thread. */
 #ifndef WORKER_REINFORCE_AGENT_H
 #define WORKER_REINFORCE_AGENT_H
 
@@ -16,7 +14,7 @@
 enum agent_phase {
     AGENT_GATHERING, /* not every observer has said HELLO */
     AGENT_PLAYING,   /* run_episode is out at every observer; steps come in */
-    AGENT_LEARNING,  /* the rollout and the parameters are the learner's */
+    AGENT_LEARNING,  /* every row is in; the policy learns from them */
     AGENT_REPORTING, /* the episode's record goes out once its predecessor is in the logs */
     AGENT_CLOSING,   /* the last record is on its way into the logs */
     AGENT_OVER,      /* FINISHED is said; waits for the order to leave */
@@ -39,11 +37,11 @@ struct agent {
     uint32_t environments; /* of the whole job */
     uint32_t per_observer;
     struct rpc *rpc;
-    struct backend *backend; /* the policy's; goes with it to the learner */
+    struct backend *backend; /* the policy's */
     struct policy *policy;
     struct coalescer *coalescer;
     struct rollout *rollout;
-    struct learner *learner;
+    struct rollout_returns returns;
 
     enum agent_phase phase;
     uint64_t episode;
@@ -51,13 +49,12 @@ struct agent {
     double running_reward;
     enum control_end end;
     uint32_t joined;
-    struct agent_seat *seats; /* (observers) */
-    struct future **returns;  /* (observers) scratch for future_all */
-    struct future *all;       /* of the present episode */
-    uint32_t live;            /* environments whose episode is not over */
-    uint8_t *alive;           /* (environments) */
-    uint64_t progress_seen;   /* of the learner, at the last beat */
-
+    struct agent_seat *seats;   /* (observers) */
+    struct future **returned;   /* (observers) scratch for future_all */
+    struct future *all;         /* of the present episode */
+    uint32_t live;              /* environments whose episode is not over */
+    uint8_t *alive;             /* (environments) */
+    struct monotime serve_next; /* while learning: when the loop is served again */
     struct learner_result learned;
     struct error launch_error; /* of the launch that failed; STATUS_OK: none has */
     struct {

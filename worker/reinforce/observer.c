@@ -43,11 +43,6 @@ static const struct rpc_method methods[] = {
     {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .handler = run_episode},
 };
 
-static struct monotime beat(void *arg)
-{
-    return worker_beat(arg);
-}
-
 /* ---- opening ---- */
 
 static enum status open_memory(struct observer *o, struct error *error)
@@ -111,7 +106,7 @@ static enum status observer_open(struct observer *o, struct worker *worker, stru
     o->worker = worker;
     enum status status = join(o, error);
     if (status == STATUS_OK)
-        status = worker_attach(worker, o->rpc, beat, worker);
+        status = worker_attach(worker, o->rpc);
     if (status == STATUS_OK)
         status = worker_read_welcome(worker, o->rpc, error);
     if (status == STATUS_OK)

@@ -30,11 +30,6 @@ static void joined(void *context, uint16_t worker)
         p->seats[worker - p->servers].joined = true;
 }
 
-static struct monotime beat(void *arg)
-{
-    return worker_beat(arg);
-}
-
 /* For what takes long before there is a loop. */
 static void beat_between(void *arg)
 {
@@ -313,7 +308,7 @@ enum status pserver_open(struct pserver *p, struct worker *worker, struct error 
     p->epoch.begin = p->last_update = monotime_now();
     if (p->number == 0 && schedule_ends_epoch(&p->schedule, p->begin_version))
         pserver_epoch_end(p); /* a resumed run reports it again: the log knows whether it has it */
-    return worker_attach(worker, p->rpc, beat, worker);
+    return worker_attach(worker, p->rpc);
 }
 
 void pserver_close(struct pserver *p)

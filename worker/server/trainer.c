@@ -31,11 +31,6 @@ static const struct rpc_method methods[] = {
     {.method = METHOD_EVALUATE, .callers = WIRE_ROLE_PSERVER, .handler = remember_evaluate},
 };
 
-static struct monotime beat(void *arg)
-{
-    return worker_beat(arg);
-}
-
 void trainer_progress(void *arg)
 {
     struct trainer *t = arg;
@@ -317,7 +312,7 @@ static enum status open_rpc(struct trainer *t, struct error *error)
     enum status status = rpc_join(&t->rpc, &config, servers, roster.servers,
                                   monotime_add_us(monotime_now(), patience_us), error);
     if (status == STATUS_OK)
-        status = worker_attach(worker, t->rpc, beat, worker);
+        status = worker_attach(worker, t->rpc);
     return status == STATUS_OK ? worker_read_welcome(worker, t->rpc, error) : status;
 }
 

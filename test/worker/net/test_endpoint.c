@@ -374,108 +374,10 @@ START_TEST(test_wait_any)
 }
 END_TEST
 
-/* ---- pairs ---- */
-
-enum { HANDOFFS = 2000 };
-
-struct handoff {
-    struct endpoint_pair *pair;
-    uint64_t shared[16]; /* plain memory: whoever holds the word may touch it */
-};
-
-static void *other_thread(void *arg)
-{
-    struct handoff *handoff = arg;
-    uint64_t word;
-    while (endpoint_pair_take(handoff->pair, true, &word) == STATUS_OK) {
-        for (unsigned i = 0; i < 16; i++)
-            handoff->shared[i] += word;
-        endpoint_pair_give(handoff->pair, word + 1);
-    }
-    endpoint_pair_free(handoff->pair);
-    return NULL;
-}
-
-/* The words go back and forth, and with them the right to write plain memory; a race there would be the
- * thread sanitizer's to report. This end waits as the coalescer does, in endpoint_wait. */
-START_TEST(test_pair_between_threads)
-{
-    struct place place = place_new();
-    struct endpoint *endpoint = bound(place.address);
-    struct endpoint_pair *here;
-    struct handoff handoff = {0};
-    struct error error;
-    pthread_t thread;
-    ck_assert_int_eq(endpoint_pair_new(endpoint, &here, &handoff.pair, &error), STATUS_OK);
-    ck_assert_int_eq(pthread_create(&thread, NULL, other_thread, &handoff), 0);
-    uint64_t word, sum = 0;
-    struct endpoint_message message;
-    for (uint64_t i = 1; i <= HANDOFFS; i++) {
-        endpoint_pair_give(here, i);
-        sum += i;
-        enum status status;
-        while ((status = endpoint_pair_take(here, false, &word)) == STATUS_AGAIN) {
-            struct endpoint_watch watch = {.pair = here};
-            bool readable;
-            ck_assert_int_eq(endpoint_receive(endpoint, &message), STATUS_AGAIN);
-            ck_assert_int_eq(endpoint_wait(endpoint, &watch, 1, false, MONOTIME_NEVER, &readable), STATUS_OK);
-        }
-        ck_assert_int_eq(status, STATUS_OK);
-        ck_assert_uint_eq(word, i + 1);
-        for (unsigned j = 0; j < 16; j++)
-            ck_assert_uint_eq(handoff.shared[j], sum);
-    }
-    endpoint_pair_free(here);
-    pthread_join(thread, NULL);
-    endpoint_free(endpoint, 0);
-    rmdir(place.folder);
-}
-END_TEST
-
-/* A word that was given before the end is freed is still taken; then comes the end, as often as asked. */
-START_TEST(test_pair_ends)
-{
-    struct place place = place_new();
-    struct endpoint *endpoint = bound(place.address);
-    struct endpoint_pair *a, *b;
-    struct error error;
-    uint64_t word = 0;
-    ck_assert_int_eq(endpoint_pair_new(endpoint, &a, &b, &error), STATUS_OK);
-    ck_assert_int_eq(endpoint_pair_take(b, false, &word), STATUS_AGAIN);
-    endpoint_pair_give(a, 42);
-    endpoint_pair_free(a);
-    ck_assert_int_eq(endpoint_pair_take(b, true, &word), STATUS_OK);
-    ck_assert_uint_eq(word, 42);
-    ck_assert_int_eq(endpoint_pair_take(b, true, &word), STATUS_SHUTDOWN);
-    ck_assert_int_eq(endpoint_pair_take(b, true, &word), STATUS_SHUTDOWN);
-    struct endpoint_watch watch = {.pair = b};
-    bool readable;
-    ck_assert_int_eq(endpoint_wait(endpoint, &watch, 1, false, MONOTIME_NEVER, &readable), STATUS_OK);
-    ck_assert(watch.ready);
-    endpoint_pair_free(b);
-    endpoint_pair_free(NULL);
-    endpoint_free(endpoint, 0);
-    rmdir(place.folder);
-}
-END_TEST
-
-START_TEST(test_pair_two_words)
-{
-    struct place place = place_new();
-    struct endpoint_pair *a, *b;
-    struct error error;
-    ck_assert_int_eq(endpoint_pair_new(bound(place.address), &a, &b, &error), STATUS_OK);
-    unlink(place.path);
-    rmdir(place.folder);
-    endpoint_pair_give(a, 1);
-    endpoint_pair_give(a, 2);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("endpoint");
-    TCase *tcase = tcase_create("endpoint"), *pairs = tcase_create("pairs");
+    TCase *tcase = tcase_create("endpoint");
     tcase_add_test(tcase, test_addresses);
     tcase_add_test(tcase, test_file_that_exists);
     tcase_add_test(tcase, test_file_is_removed);
@@ -488,12 +390,7 @@ int main(void)
     tcase_add_test(tcase, test_payload_over_the_limit);
     tcase_add_test(tcase, test_wait);
     tcase_add_test(tcase, test_wait_any);
-    tcase_add_test(pairs, test_pair_between_threads);
-    tcase_add_test(pairs, test_pair_ends);
-    tcase_add_test_raise_signal(pairs, test_pair_two_words, SIGABRT);
     tcase_set_timeout(tcase, 60);
-    tcase_set_timeout(pairs, 60);
     suite_add_tcase(suite, tcase);
-    suite_add_tcase(suite, pairs);
     return suite_run(suite);
 }

@@ -186,7 +186,7 @@ START_TEST(test_watch_and_beat)
     unsigned seldom_runs = 0;
     ck_assert_int_eq(pipe(pipes), 0);
     watch_runs = beat_runs = 0;
-    ck_assert_int_eq(rpc_watch(net.server, pipes[0], NULL, read_one, &pipes[0]), STATUS_OK);
+    ck_assert_int_eq(rpc_watch(net.server, pipes[0], read_one, &pipes[0]), STATUS_OK);
     ck_assert_int_eq(write(pipes[1], "x", 1), 1);
     UNTIL(watch_runs == 1, rpc_turn(net.server, MONOTIME_NEVER));
     rpc_on_turn(net.server, beat, NULL);
@@ -206,8 +206,8 @@ START_TEST(test_watch_and_beat)
     }
     ck_assert_uint_eq(watch_runs, 2);
     for (unsigned i = 1; i < 4; i++)
-        ck_assert_int_eq(rpc_watch(net.server, pipes[0], NULL, read_one, &pipes[0]), STATUS_OK);
-    ck_assert_int_eq(rpc_watch(net.server, pipes[0], NULL, read_one, &pipes[0]), STATUS_BUSY);
+        ck_assert_int_eq(rpc_watch(net.server, pipes[0], read_one, &pipes[0]), STATUS_OK);
+    ck_assert_int_eq(rpc_watch(net.server, pipes[0], read_one, &pipes[0]), STATUS_BUSY);
     close(pipes[0]);
     close(pipes[1]);
     net_free(&net);

@@ -1,9 +1,8 @@
-/* The learner: one rollout in, one step of the policy out, on a thread of its own; and what it says of a
- * rollout that cannot be learned from. */
+/* The learner: one rollout in, one step of the policy out; and what it says of a rollout that cannot be
+ * learned from. */
 #include "test/oracle/ref.h"
 #include "test/workplace.h"
 #include "worker/model/policy.h"
-#include "worker/net/endpoint.h"
 #include "worker/reinforce/learner.h"
 
 #include <check.h>
@@ -15,8 +14,6 @@ enum { ENVIRONMENTS = 2, STEPS = 300, PARAMETERS = 898 };
 static struct backend *backend;
 static struct policy *policy;
 static struct rollout *rollout;
-static struct endpoint *endpoint;
-static struct learner *learner;
 
 /* Episode 7: every environment was steered for all steps by one and the same action, to a reward of 1 each.
  */
@@ -47,16 +44,10 @@ static void setup(void)
     ck_assert_int_eq(backend_open(&backend, &ref_ops, &settings, &error), STATUS_OK);
     ck_assert_int_eq(policy_new(&policy, &config, backend, &error), STATUS_OK);
     fill_rollout(&config.shape);
-    ck_assert_int_eq(endpoint_bind(&endpoint, "tcp://127.0.0.1:*", &error), STATUS_OK);
-    const struct learner_config learning = {
-        .endpoint = endpoint, .policy = policy, .rollout = rollout, .returns = {.gamma = 0.5, .scale = 1}};
-    ck_assert_int_eq(learner_new(&learner, &learning, &error), STATUS_OK);
 }
 
 static void teardown(void)
 {
-    learner_free(learner);
-    endpoint_free(endpoint, 0);
     rollout_free(rollout);
     policy_free(policy);
     backend_close(backend);
@@ -72,19 +63,18 @@ static void read_parameters(float *to)
     }
 }
 
-/* Hands the rollout over and waits for the answer. */
+static void count_progress(void *context)
+{
+    ++*(unsigned *)context;
+}
+
+static unsigned progress;
+
 static enum status learn(struct learner_result *result, struct error *error)
 {
-    struct endpoint_message message;
-    enum status status;
-    learner_start(learner);
-    while ((status = learner_poll(learner, result, error)) == STATUS_AGAIN) {
-        struct endpoint_watch watch = {.pair = learner_pair(learner)};
-        bool readable;
-        ck_assert_int_eq(endpoint_receive(endpoint, &message), STATUS_AGAIN);
-        ck_assert_int_eq(endpoint_wait(endpoint, &watch, 1, false, MONOTIME_NEVER, &readable), STATUS_OK);
-    }
-    return status;
+    const struct rollout_returns returns = {.gamma = 0.5, .scale = 1};
+    progress = 0;
+    return learner_run(policy, rollout, &returns, count_progress, &progress, result, error);
 }
 
 START_TEST(what_paid_becomes_likelier)
@@ -93,9 +83,8 @@ START_TEST(what_paid_becomes_likelier)
     struct error error = {0};
     float before[PARAMETERS], after[PARAMETERS];
     read_parameters(before);
-    ck_assert_uint_eq(learner_progress(learner), 0);
     ck_assert_int_eq(learn(&first, &error), STATUS_OK);
-    ck_assert_uint_eq(learner_progress(learner), 3); // 600 rows in chunks of 256
+    ck_assert_uint_eq(progress, 3); // 600 rows in chunks of 256
     read_parameters(after);
     ck_assert_mem_ne(before, after, sizeof before);
     for (int pass = 0; pass < 5; pass++)
@@ -138,13 +127,6 @@ START_TEST(a_loss_that_is_not_finite_names_episode_and_tensor)
 }
 END_TEST
 
-/* The end waits for the pass under way: rollout and policy are freed behind it. */
-START_TEST(freeing_waits_for_the_pass)
-{
-    learner_start(learner);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("learner");
@@ -152,7 +134,6 @@ int main(void)
     tcase_add_checked_fixture(passes, setup, teardown);
     tcase_add_test(passes, what_paid_becomes_likelier);
     tcase_add_loop_test(passes, a_loss_that_is_not_finite_names_episode_and_tensor, 0, 2);
-    tcase_add_test(passes, freeing_waits_for_the_pass);
     suite_add_tcase(suite, passes);
     return suite_run(suite);
 }
