@@ -1,6 +1,8 @@
-/* Reads checkpoints; see checkpoint.h. The supervisor checks whole ones by their hashes and finds the newest;
- * a pserver loads what it owns, a model-parallel job's lead trainer and a command the whole model, having
- * compared everything with their model before they change anything; every trainer loads its state. */
+/* Reads checkpoints: checking by hash, finding the newest, loading. The caller's thread.
+ *
+ * The supervisor checks and finds; a pserver loads its shard; a model-parallel job's lead trainer and the
+ * commands load the whole model. Loading compares names and shapes with the model before it changes anything.
+ */
 #include "worker/checkpoint/checkpoint_internal.h"
 
 #include "kernels/base/file.h"
@@ -45,7 +47,7 @@ static enum status hash_file(int fd, const char *path, uint64_t bytes,
     return STATUS_OK;
 }
 
-/* Whether a file of the folder is the one that the manifest speaks of. */
+/* Compares size and SHA-256 of a file in the folder with the manifest's. */
 static enum status check_file(const char *folder, const char *name, const struct manifest_file *expected,
                               struct error *error)
 {
@@ -70,7 +72,8 @@ static enum status check_file(const char *folder, const char *name, const struct
     return status;
 }
 
-/* A folder that is named like a checkpoint holds that one; any other name says nothing. */
+/* A folder that is named like a checkpoint must hold the checkpoint of that number; other names are not
+ * compared. */
 static enum status check_number(const char *path, const struct manifest *manifest, struct error *error)
 {
     size_t end = strlen(path);
@@ -113,7 +116,7 @@ enum status checkpoint_counters_read(const char *path, struct checkpoint_counter
 
 /* ---- the newest ---- */
 
-/* The largest number below a limit. */
+/* Finds the largest number below a limit. */
 struct search {
     uint64_t limit, best;
     bool limited, found;
@@ -158,33 +161,29 @@ enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYT
 
 /* ---- loading ---- */
 
-/* What of a file this server loads. */
-static enum status own_range(struct params_range *range, const struct checkpoint_part *part,
-                             struct error *error)
+/* The entries of a file that this server loads. */
+static struct params_range own_range(const struct checkpoint_values *values)
 {
-    struct shard shard;
-    enum status status = shard_of(&shard, part->params, part->server, part->servers, error);
-    if (status == STATUS_OK)
-        *range = (struct params_range){shard.entry_first, shard.entry_end, part->server == 0};
-    return status;
+    return values->shards != NULL ? values->shards[values->server] : PARAMS_RANGE_ALL;
 }
 
 static enum status open_file(struct params_file **file, const char *folder, int which,
-                             const struct checkpoint_part *part, const struct params_range *contents,
+                             const struct checkpoint_values *values, const struct params_range *contents,
                              struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[which]);
-    return status == STATUS_OK ? params_file_open(file, part->params, path, contents, false, error) : status;
+    return status == STATUS_OK ? params_file_open(file, values->params, path, contents, false, error)
+                               : status;
 }
 
-/* The manifest against the model and the optimizer; the names have been compared already. */
+/* Compares the manifest with the model; the names have been compared already. */
 static enum status check_facts(const char *path, const struct manifest *manifest,
-                               const struct checkpoint_part *part, struct error *error)
+                               const struct checkpoint_values *values, struct error *error)
 {
     uint32_t entries;
     uint64_t elements;
-    checkpoint_model_facts(part->params, &entries, &elements);
+    checkpoint_model_facts(values->params, &entries, &elements);
     if (manifest->entries != entries || manifest->elements != elements)
         return error_set(error, STATUS_CORRUPT,
                          "%s: its manifest is of a model of %" PRIu32 " entries and %" PRIu64
@@ -194,42 +193,41 @@ static enum status check_facts(const char *path, const struct manifest *manifest
 }
 
 static enum status check_momentum(const char *path, const struct manifest *manifest,
-                                  const struct checkpoint_part *part, struct error *error)
+                                  const struct checkpoint_values *values, struct error *error)
 {
-    if (manifest->momentum == (part->momentum != NULL))
+    if (manifest->momentum == (values->momentum != NULL))
         return STATUS_OK;
     return error_set(error, STATUS_INVALID, "%s: it was saved %s momentum, and the job's optimizer has %s",
                      path, manifest->momentum ? "with" : "without", manifest->momentum ? "none" : "it");
 }
 
-enum status checkpoint_load(const char *path, const struct checkpoint_part *part, struct error *error)
+enum status checkpoint_load(const char *path, const struct checkpoint_values *values, struct error *error)
 {
     struct params_file *model = NULL, *optimizer = NULL;
-    struct params_range range, trained = PARAMS_RANGE_TRAINED;
+    const struct params_range range = own_range(values);
+    struct params_range trained = PARAMS_RANGE_TRAINED;
     struct manifest manifest;
     enum status status = manifest_read(&manifest, path, error);
     if (status == STATUS_OK)
-        status = own_range(&range, part, error);
+        status = open_file(&model, path, CHECKPOINT_MODEL, values, &PARAMS_RANGE_ALL, error);
     if (status == STATUS_OK)
-        status = open_file(&model, path, CHECKPOINT_MODEL, part, &PARAMS_RANGE_ALL, error);
+        status = check_facts(path, &manifest, values, error);
     if (status == STATUS_OK)
-        status = check_facts(path, &manifest, part, error);
-    if (status == STATUS_OK)
-        status = check_momentum(path, &manifest, part, error);
-    if (part->momentum == NULL)
+        status = check_momentum(path, &manifest, values, error);
+    if (values->momentum == NULL)
         trained = (struct params_range){0};
     if (status == STATUS_OK)
-        status = open_file(&optimizer, path, CHECKPOINT_OPTIMIZER, part, &trained, error);
+        status = open_file(&optimizer, path, CHECKPOINT_OPTIMIZER, values, &trained, error);
     if (status == STATUS_OK)
         status = params_file_load(model, NULL, &range, error);
-    if (status == STATUS_OK && part->momentum != NULL)
-        status = params_file_load(optimizer, part->momentum, &range, error);
+    if (status == STATUS_OK && values->momentum != NULL)
+        status = params_file_load(optimizer, values->momentum, &range, error);
     params_file_close(model);
     params_file_close(optimizer);
     return status;
 }
 
-/* A checkpoint's model after its hash was compared; another file as it is. */
+/* The path of the model's file: in a checkpoint's folder, after its hash was compared; else `path` itself. */
 static enum status model_path(char file[CHECKPOINT_PATH_BYTES], const char *path, struct error *error)
 {
     struct manifest manifest;
@@ -247,25 +245,24 @@ static enum status model_path(char file[CHECKPOINT_PATH_BYTES], const char *path
     return status;
 }
 
-enum status checkpoint_load_model(const char *path, const struct checkpoint_part *part, struct error *error)
+enum status checkpoint_load_model(const char *path, const struct checkpoint_values *values,
+                                  struct error *error)
 {
     char file[CHECKPOINT_PATH_BYTES];
     struct params_file *model = NULL;
-    struct params_range range;
+    const struct params_range range = own_range(values);
     enum status status = model_path(file, path, error);
     if (status == STATUS_OK)
-        status = own_range(&range, part, error);
-    if (status == STATUS_OK)
-        status = params_file_open(&model, part->params, file, &PARAMS_RANGE_ALL, true, error);
+        status = params_file_open(&model, values->params, file, &PARAMS_RANGE_ALL, true, error);
     if (status == STATUS_OK)
         status = params_file_load(model, NULL, &range, error);
     params_file_close(model);
     return status;
 }
 
-/* ---- what a model-parallel job has besides ---- */
+/* ---- a model-parallel job's further files ---- */
 
-/* The whole of a file of `bytes`, malloc'ed, with a zero behind it. */
+/* Reads a file of `bytes`, malloc'ed, with a zero appended. */
 static enum status read_text(char **text, const char *path, uint64_t bytes, struct error *error)
 {
     uint64_t there;

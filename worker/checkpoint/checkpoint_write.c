@@ -1,10 +1,9 @@
-/* Writes a checkpoint's files; see checkpoint.h. On the checkpoint thread of a pserver, or of a
- * model-parallel job's lead trainer.
+/* Writes a checkpoint's files. The saver's background thread.
  *
- * The files of the whole model are put together entry by entry, from server 0's memory and from the other
- * servers' parts, so that neither needs room for a second model, and hashed on the way: what the manifest
- * vouches for is what was meant to be written, not what a disk gives back. Parts are synced as well: a page
- * that a disk refused would be read back as zeros. */
+ * The model's files are assembled entry by entry, from server 0's memory and the other servers' shard files,
+ * so that no process needs room for a second model. They are hashed as they are written: the manifest vouches
+ * for the bytes meant, not for the bytes that a disk returns. Shards are synced too: a page that a disk
+ * refused would be read back as zeros. */
 #include "worker/checkpoint/checkpoint_internal.h"
 
 #include "kernels/base/file.h"
@@ -19,52 +18,40 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What the two files of a checkpoint hold of a range of the model. */
-static struct params_saving saving_of(const struct checkpoint_part *part, int file,
+/* The contents of one of a checkpoint's two files, for a range of the model. */
+static struct params_saving saving_of(const struct checkpoint_values *values, int file,
                                       const struct params_range *range)
 {
-    struct params_saving saving = {.params = part->params, .contents = *range};
+    struct params_saving saving = {.params = values->params, .contents = *range};
     if (file == CHECKPOINT_OPTIMIZER) {
-        saving.parallel = part->momentum;
+        saving.parallel = values->momentum;
         saving.contents.others = false;
-        if (part->momentum == NULL)
+        if (values->momentum == NULL)
             saving.contents = (struct params_range){0};
     }
     return saving;
 }
 
-static enum status part_path(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update,
-                             uint32_t server, int file, struct error *error)
+static enum status shard_path(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update,
+                              uint32_t server, int file, struct error *error)
 {
     char folder[CHECKPOINT_PATH_BYTES];
     enum status status = checkpoint_folder(folder, run_dir, update, true, error);
     if (status != STATUS_OK)
         return status;
-    return checkpoint_path(path, error, "%s/part-%" PRIu32 ".%s", folder, server,
+    return checkpoint_path(path, error, "%s/shard-%" PRIu32 ".%s", folder, server,
                            checkpoint_file_names[file]);
 }
 
-/* What of the model another server than 0 owns. */
-static enum status range_of(struct params_range *range, const struct checkpoint_part *part, uint32_t server,
-                            struct error *error)
-{
-    struct shard shard;
-    enum status status = shard_of(&shard, part->params, server, part->servers, error);
-    if (status == STATUS_OK)
-        *range = (struct params_range){.first = shard.entry_first, .end = shard.entry_end};
-    return status;
-}
-
-enum status checkpoint_write_part(const char *run_dir, uint64_t update, const struct checkpoint_part *part,
-                                  struct error *error)
+enum status checkpoint_write_shard(const char *run_dir, uint64_t update,
+                                   const struct checkpoint_values *values, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
-    struct params_range range;
-    assert(part->server > 0 && part->server < part->servers);
-    enum status status = range_of(&range, part, part->server, error);
+    enum status status = STATUS_OK;
+    assert(values->server > 0 && values->server < values->servers);
     for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++) {
-        const struct params_saving saving = saving_of(part, file, &range);
-        status = part_path(path, run_dir, update, part->server, file, error);
+        const struct params_saving saving = saving_of(values, file, &values->shards[values->server]);
+        status = shard_path(path, run_dir, update, values->server, file, error);
         if (status == STATUS_OK)
             status = params_file_save(path, &saving, error);
     }
@@ -85,34 +72,31 @@ static void hash_bytes(void *observer, const void *bytes, size_t count)
     hashing->bytes += count;
 }
 
-/* The same file of all other servers, open. */
-struct parts {
+/* The same file of all other servers' shards, open. */
+struct shard_files {
     struct params_file *files[JOB_SERVERS_MAX];
     size_t count;
 };
 
-static enum status open_parts(struct parts *parts, const char *run_dir, uint64_t update,
-                              const struct checkpoint_part *part, int file, struct error *error)
+static enum status open_shards(struct shard_files *shards, const char *run_dir, uint64_t update,
+                               const struct checkpoint_values *values, int file, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status = STATUS_OK;
-    parts->count = 0;
-    for (uint32_t server = 1; server < part->servers && status == STATUS_OK; server++) {
-        struct params_range range;
-        status = range_of(&range, part, server, error);
-        if (status == STATUS_OK)
-            status = part_path(path, run_dir, update, server, file, error);
+    shards->count = 0;
+    for (uint32_t server = 1; server < values->servers && status == STATUS_OK; server++) {
+        const struct params_saving theirs = saving_of(values, file, &values->shards[server]);
+        status = shard_path(path, run_dir, update, server, file, error);
         if (status != STATUS_OK)
             break;
-        const struct params_saving theirs = saving_of(part, file, &range);
-        status =
-            params_file_open(&parts->files[parts->count], part->params, path, &theirs.contents, false, error);
-        parts->count += status == STATUS_OK;
+        status = params_file_open(&shards->files[shards->count], values->params, path, &theirs.contents,
+                                  false, error);
+        shards->count += status == STATUS_OK;
     }
     return status;
 }
 
-/* Writes one file and notes what it is. */
+/* Writes one file and records its size and hash for the manifest. */
 static enum status save_hashed(const char *path, struct params_saving saving, struct manifest_file *facts,
                                struct error *error)
 {
@@ -126,40 +110,40 @@ static enum status save_hashed(const char *path, struct params_saving saving, st
     return status;
 }
 
-static enum status write_file(const char *run_dir, uint64_t update, const struct checkpoint_part *part,
+static enum status write_file(const char *run_dir, uint64_t update, const struct checkpoint_values *values,
                               int file, struct manifest_file *facts, struct error *error)
 {
     char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
-    struct params_saving saving = saving_of(part, file, &PARAMS_RANGE_ALL);
-    struct parts parts;
-    enum status status = open_parts(&parts, run_dir, update, part, file, error);
-    saving.parts = parts.files;
-    saving.part_count = parts.count;
+    struct params_saving saving = saving_of(values, file, &PARAMS_RANGE_ALL);
+    struct shard_files shards;
+    enum status status = open_shards(&shards, run_dir, update, values, file, error);
+    saving.parts = shards.files;
+    saving.part_count = shards.count;
     if (status == STATUS_OK)
         status = checkpoint_folder(folder, run_dir, update, true, error);
     if (status == STATUS_OK)
         status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[file]);
     if (status == STATUS_OK)
         status = save_hashed(path, saving, facts, error);
-    for (size_t i = 0; i < parts.count; i++)
-        params_file_close(parts.files[i]);
+    for (size_t i = 0; i < shards.count; i++)
+        params_file_close(shards.files[i]);
     return status;
 }
 
-static enum status remove_parts(const char *run_dir, uint64_t update, uint32_t servers, struct error *error)
+static enum status remove_shards(const char *run_dir, uint64_t update, uint32_t servers, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status = STATUS_OK;
     for (uint32_t server = 1; server < servers; server++)
         for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++) {
-            status = part_path(path, run_dir, update, server, file, error);
+            status = shard_path(path, run_dir, update, server, file, error);
             if (status == STATUS_OK && unlink(path) != 0)
                 status = error_set_errno(error, errno, "%s: cannot be removed", path);
         }
     return status;
 }
 
-/* ---- what only some have ---- */
+/* ---- a model-parallel job's further files ---- */
 
 static enum status write_text(const char *path, const char *text, size_t bytes, struct error *error)
 {
@@ -220,47 +204,41 @@ static enum status write_manifest(const char *run_dir, const struct manifest *ma
     return status == STATUS_OK ? file_sync_folder(folder, error) : status;
 }
 
-/* What cannot stand in a manifest. */
+/* A manifest holds finite numbers alone. */
 static enum status check_counters(const struct checkpoint_counters *counters, bool extra, struct error *error)
 {
     const struct {
         const char *name;
         double value;
-        bool told;
-    } values[] = {{"the epoch's loss", counters->epoch_loss, true},
+        bool used;
+    } checks[] = {{"the epoch's loss", counters->epoch_loss, true},
                   {"the loss since the last line", counters->line_loss, extra},
                   {"the learning rate", counters->lr, extra},
                   {"the lowest loss", counters->best_loss, extra && counters->best_loss != (double)INFINITY}};
-    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
-        if (values[i].told && !isfinite(values[i].value))
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
+        if (checks[i].used && !isfinite(checks[i].value))
             return error_set(error, STATUS_INVALID, "checkpoint %08" PRIu64 ": %s is %g", counters->update,
-                             values[i].name, values[i].value);
+                             checks[i].name, checks[i].value);
     return STATUS_OK;
 }
 
-enum status checkpoint_write_extra(const char *run_dir, const struct checkpoint_counters *counters,
-                                   const struct checkpoint_part *part, const struct checkpoint_extra *extra,
-                                   struct error *error)
+enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
+                             const struct checkpoint_values *values, const struct checkpoint_extra *extra,
+                             struct error *error)
 {
     struct manifest manifest = {
-        .counters = *counters, .momentum = part->momentum != NULL, .extra = extra != NULL};
-    assert(part->server == 0 && part->servers >= 1 && part->servers <= JOB_SERVERS_MAX);
+        .counters = *counters, .momentum = values->momentum != NULL, .extra = extra != NULL};
+    assert(values->server == 0 && values->servers <= JOB_SERVERS_MAX);
     assert(counters->trainers >= 1 && counters->trainers <= JOB_TRAINERS_MAX);
     enum status status = check_counters(counters, manifest.extra, error);
-    checkpoint_model_facts(part->params, &manifest.entries, &manifest.elements);
+    checkpoint_model_facts(values->params, &manifest.entries, &manifest.elements);
     for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++)
-        status = write_file(run_dir, counters->update, part, file, &manifest.files[file], error);
+        status = write_file(run_dir, counters->update, values, file, &manifest.files[file], error);
     if (status == STATUS_OK)
-        status = remove_parts(run_dir, counters->update, part->servers, error);
+        status = remove_shards(run_dir, counters->update, values->servers, error);
     if (extra != NULL)
         manifest.text = extra->text;
     if (status == STATUS_OK && extra != NULL)
         status = write_extra(run_dir, counters->update, extra, &manifest, error);
     return status == STATUS_OK ? write_manifest(run_dir, &manifest, error) : status;
-}
-
-enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
-                             const struct checkpoint_part *part, struct error *error)
-{
-    return checkpoint_write_extra(run_dir, counters, part, NULL, error);
 }

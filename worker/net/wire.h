@@ -47,7 +47,7 @@ enum wire_method {
     METHOD_PUSH_CHUNK = 5,  /* trainer -> pserver: a piece of a contribution, where memory is not shared */
     METHOD_PUSH_PULL = 6,   /* trainer -> pserver: a gradient in, the next model out */
     METHOD_EVALUATE = 7,    /* pserver 0 -> trainer */
-    METHOD_SAVE_PART = 8,   /* pserver 0 -> pserver: its part of a checkpoint */
+    METHOD_SAVE_SHARD = 8,  /* pserver 0 -> pserver: its shard of a checkpoint */
     METHOD_REMOTE = 9,   /* any -> any, this and the next five: worker/reference/rref.h; create an object */
     METHOD_SHARE = 10,   /* here is a reference for you */
     METHOD_CLAIM = 11,   /* taker -> owner: count me as a user, before the giver lets go */

@@ -83,8 +83,8 @@ static enum status open_model(struct language *l, const char *checkpoint, struct
     struct whole whole = {0};
     enum status status = whole_open(&whole, &l->rnn, false, error);
     if (status == STATUS_OK) {
-        const struct checkpoint_part part = {.params = whole.params, .servers = 1};
-        status = checkpoint_load_model(checkpoint, &part, error);
+        const struct checkpoint_values values = {.params = whole.params};
+        status = checkpoint_load_model(checkpoint, &values, error);
     }
     if (status == STATUS_OK)
         status = open_parts(l, &whole, error);

@@ -42,7 +42,7 @@ static enum status finish(struct parallel_trainer *t, struct error *error)
                                                                                      : CONTROL_END_STOPPED,
                                               .updates = t->iteration};
     const bool leads = parallel_trainer_leads(t);
-    enum status status = leads ? parallel_save_wait(t, error) : STATUS_OK;
+    enum status status = leads ? parallel_checkpoint_wait(t, error) : STATUS_OK;
     if (status == STATUS_OK && leads)
         status = parallel_peer_dismiss(t, error);
     if (status != STATUS_OK)
@@ -76,7 +76,7 @@ static void give_up(struct parallel_trainer *t)
 
 static enum status advance(struct parallel_trainer *t, struct error *error)
 {
-    enum status status = parallel_save_advance(t, error);
+    enum status status = parallel_checkpoint_advance(t, error);
     if (status != STATUS_OK && status != STATUS_AGAIN)
         return status;
     if (t->over)
@@ -88,7 +88,7 @@ static enum status advance(struct parallel_trainer *t, struct error *error)
     status = parallel_trainer_step(t, error);
     if (status == STATUS_OK)
         status = parallel_trainer_line(t, error);
-    return status == STATUS_OK ? parallel_save_begin(t, error) : status;
+    return status == STATUS_OK ? parallel_checkpoint_begin(t, error) : status;
 }
 
 enum status parallel_trainer_run(struct worker *worker, struct error *error)
@@ -110,7 +110,7 @@ enum status parallel_trainer_run(struct worker *worker, struct error *error)
             give_up(&trainer);
         if (ending)
             status = STATUS_OK;
-        if (status != STATUS_OK || (worker->leave && !background_busy(&trainer.saver.thread)))
+        if (status != STATUS_OK || (worker->leave && !checkpoint_saver_busy(&trainer.saver)))
             break;
         status = advance(&trainer, error);
     }

@@ -4,7 +4,8 @@
  *     parallel_trainer_open.c   the data, the parts, the optimizer, and how trainers find each other
  *     parallel_trainer_step.c   one iteration; a forward alone
  *     parallel_trainer_epoch.c  the end of an epoch; records
- *     parallel_trainer_save.c   checkpoints: writing, and going on from one
+ *     parallel_checkpoint.c     when a checkpoint is taken, and the values for it
+ *     parallel_resume.c         going on from a checkpoint; first values from a file
  *     parallel_trainer_peer.c   what trainers ask of each other
  *
  * One thread, beside the math library's, and in the lead one more while a checkpoint is written.
@@ -25,34 +26,23 @@
 #ifndef WORKER_PARALLEL_PARALLEL_TRAINER_H
 #define WORKER_PARALLEL_PARALLEL_TRAINER_H
 
-#include "worker/background.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/checkpoint_saver.h"
 #include "worker/parallel/held_out.h"
 #include "worker/parallel/parallel.h"
 #include "worker/parallel/parts.h"
 #include "worker/parallel/plateau.h"
 #include "worker/parallel/whole.h"
 
-enum parallel_saving { SAVING_NONE, SAVING_WRITING, SAVING_LOGGING, SAVING_PUBLISHING };
-
-/* The lead's; of the others only those that go on from a checkpoint have something here, its state and its
- * text. What the thread works on is its own while it runs. */
-struct parallel_saver {
-    enum parallel_saving state;
-    bool begun;           /* there is a folder that is not published */
-    uint64_t saved;       /* the newest iteration that was saved, or begun with */
-    uint64_t line;        /* the line that must be in the logs before it is published */
-    struct monotime last; /* when the newest one was begun */
-    const char *run_dir;
-    uint32_t keep;
-    struct checkpoint_counters counters;
+/* The buffers that checkpoints are written from and read into. The lead has all of them; of the other
+ * trainers one that resumes has the states and the text. The saver's thread reads them while it writes. */
+struct parallel_values {
     struct whole whole;
     struct backend *backend; /* of `hidden` */
     struct params *hidden;   /* every trainer's h and c */
     char *vocabulary;        /* NULL: synthetic data */
     size_t vocabulary_bytes;
     struct checkpoint_text text;
-    struct background thread;
+    struct checkpoint_extra extra; /* of the checkpoint that is being taken: names the above */
 };
 
 struct parallel_trainer {
@@ -85,7 +75,8 @@ struct parallel_trainer {
     uint64_t begun;                          /* the iteration with which this process began */
     uint64_t lines[2];                       /* the last line that was reported, and the one before */
     struct monotime line_begin, epoch_begin; /* what lies between two epochs is part of neither */
-    struct parallel_saver saver;
+    struct parallel_values values;
+    struct checkpoint_saver saver; /* the lead's */
 
     /* ---- parallel_trainer_peer.c ---- */
     struct rref *peers[JOB_TRAINERS_MAX]; /* the lead's references to trainer i */
@@ -143,24 +134,34 @@ enum status parallel_trainer_line(struct parallel_trainer *t, struct error *erro
  * if they are in step. */
 enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error);
 
-/* ---- parallel_trainer_save.c ---- */
+/* ---- parallel_resume.c ---- */
 
-/* What a trainer keeps for checkpoints. The lead has the whole model, and also reads the values that the job
- * begins with, a checkpoint's or a file's, and with _load puts them where they belong. _resume settles every
- * trainer's counters and state. No call but _load's. */
-enum status parallel_save_open(struct parallel_trainer *t, struct error *error);
-enum status parallel_save_resume(struct parallel_trainer *t, struct error *error);
-enum status parallel_save_load(struct parallel_trainer *t, struct error *error);
-void parallel_save_close(struct parallel_trainer *t);
+/* The buffers. The lead reads into them the values that the job begins with, if a checkpoint or a file has
+ * them. */
+enum status parallel_values_open(struct parallel_trainer *t, struct error *error);
+void parallel_values_close(struct parallel_trainer *t);
 
-/* Fetches all values if a checkpoint is due, and begins to write it. */
-enum status parallel_save_begin(struct parallel_trainer *t, struct error *error);
+/* In a run that resumes: this trainer's counters and hidden state from the checkpoint. STATUS_INVALID: the
+ * checkpoint is of another number of trainers, or of another text. */
+enum status parallel_resume(struct parallel_trainer *t, struct error *error);
 
-/* Goes on with what is being saved. STATUS_AGAIN while it is not over. */
-enum status parallel_save_advance(struct parallel_trainer *t, struct error *error);
+/* The lead's: sends the values that were read to their owners. Waits. */
+enum status parallel_values_send(struct parallel_trainer *t, struct error *error);
 
-/* Turns until nothing is being saved. */
-enum status parallel_save_wait(struct parallel_trainer *t, struct error *error);
+/* ---- parallel_checkpoint.c ---- */
+
+/* After parallel_resume; checkpoint_saver_close is the end. */
+enum status parallel_checkpoint_open(struct parallel_trainer *t, struct error *error);
+
+/* If a checkpoint is due: gathers all values and begins to write them. Waits, also for the checkpoint before.
+ */
+enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *error);
+
+/* Goes on with the running checkpoint. STATUS_AGAIN while there is one. */
+enum status parallel_checkpoint_advance(struct parallel_trainer *t, struct error *error);
+
+/* Turns until no checkpoint is being taken. */
+enum status parallel_checkpoint_wait(struct parallel_trainer *t, struct error *error);
 
 /* ---- parallel_trainer_peer.c ---- */
 

@@ -80,9 +80,11 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     if (status == STATUS_OK)
         status = open_tape(t, error);
     if (status == STATUS_OK)
-        status = parallel_save_open(t, error);
-    if (status == STATUS_OK && worker->self.resume[0] != '\0')
-        status = parallel_save_resume(t, error);
+        status = parallel_values_open(t, error);
+    if (status == STATUS_OK)
+        status = parallel_resume(t, error);
+    if (status == STATUS_OK)
+        status = parallel_checkpoint_open(t, error);
     t->begun = t->iteration;
     t->epoch_open = parallel_data_ends_epoch(&t->data, t->iteration);
     t->last = t->iteration >= t->data.updates;
@@ -181,7 +183,7 @@ static enum status make_all(struct parallel_trainer *t, struct error *error)
     if (status == STATUS_OK)
         status = make_optimizer(t, error);
     if (status == STATUS_OK)
-        status = parallel_save_load(t, error);
+        status = parallel_values_send(t, error);
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++)
         status = share_with(t, i, error);
     return status;
@@ -233,7 +235,8 @@ void parallel_trainer_part(struct parallel_trainer *t)
 
 void parallel_trainer_close(struct parallel_trainer *t, const char *why)
 {
-    parallel_save_close(t);
+    checkpoint_saver_close(&t->saver);
+    parallel_values_close(t);
     tape_free(t->tape);
     parallel_close(&t->base, why);
     backend_close(t->backend);

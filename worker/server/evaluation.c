@@ -62,7 +62,7 @@ static enum status run_parts(struct evaluation *sums, const struct job *job, str
 static enum status load_and_run(struct evaluation *sums, const char *checkpoint, const struct job *job,
                                 struct params *params, struct tape *tape, struct error *error)
 {
-    const struct checkpoint_part whole = {.params = params, .server = 0, .servers = 1};
+    const struct checkpoint_values whole = {.params = params};
     struct classifier *classifier;
     enum status status = classifier_new(&classifier, job, params, error);
     if (status != STATUS_OK)

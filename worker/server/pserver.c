@@ -20,7 +20,7 @@ static enum status update(struct pserver *p, struct error *error)
 {
     uint32_t slot;
     p->member_count = round_members(p->round, p->members);
-    if (p->member_count == 0 || !round_free_slot(p->round, &slot) || pserver_save_holds(p) ||
+    if (p->member_count == 0 || !round_free_slot(p->round, &slot) || pserver_checkpoint_holds(p) ||
         !logs_follow(p)) {
         p->member_count = 0;
         return STATUS_AGAIN;
@@ -59,36 +59,36 @@ static void obey_drain(struct pserver *p)
 
 /* ---- the phases ---- */
 
-/* A server above 0 writes its part beside its rounds: updates know what must stay as it is. */
-static enum status save_part(struct pserver *p, struct error *error)
+/* A server above 0 writes its shard beside its rounds. */
+static enum status save_shard(struct pserver *p, struct error *error)
 {
-    enum status status = pserver_save_advance(p, error);
+    enum status status = pserver_checkpoint_advance(p, error);
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }
 
 static enum status after_gathering(struct pserver *p, struct error *error)
 {
-    enum status status = p->number == 0 ? pserver_epoch_advance(p, error) : save_part(p, error);
+    enum status status = p->number == 0 ? pserver_epoch_advance(p, error) : save_shard(p, error);
     if (status != STATUS_OK)
         return status;
     if (p->number == 0 && round_version(p->round) >= p->last_version) {
         p->end = round_version(p->round) >= p->schedule.updates ? CONTROL_END_FINISHED : CONTROL_END_STOPPED;
-        p->phase = pserver_save_due(p) ? PSERVER_SAVING : PSERVER_CLOSING;
-        return p->phase == PSERVER_SAVING ? pserver_save_begin(p, error) : STATUS_OK;
+        p->phase = pserver_checkpoint_due(p) ? PSERVER_SAVING : PSERVER_CLOSING;
+        return p->phase == PSERVER_SAVING ? pserver_checkpoint_begin(p, error) : STATUS_OK;
     }
     status = update(p, error);
     if (status != STATUS_OK)
         return status;
-    if (pserver_save_due(p)) {
+    if (pserver_checkpoint_due(p)) {
         p->phase = PSERVER_SAVING;
-        return pserver_save_begin(p, error);
+        return pserver_checkpoint_begin(p, error);
     }
     return complete(p, error);
 }
 
 static enum status after_saving(struct pserver *p, struct error *error)
 {
-    enum status status = pserver_save_advance(p, error);
+    enum status status = pserver_checkpoint_advance(p, error);
     if (status != STATUS_OK)
         return status;
     p->phase = PSERVER_GATHERING;
@@ -150,7 +150,7 @@ enum status pserver_run(struct worker *worker, struct error *error)
     enum status status = pserver_open(&pserver, worker, error);
     if (status == STATUS_OK && !worker->leave)
         worker_report(CONTROL_READY, NULL, 0);
-    while (status == STATUS_OK && (!worker->leave || pserver_save_busy(&pserver))) {
+    while (status == STATUS_OK && (!worker->leave || checkpoint_saver_busy(&pserver.saver))) {
         status = pserver_advance(&pserver, error);
         if (status != STATUS_OK)
             break;

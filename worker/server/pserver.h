@@ -5,10 +5,10 @@
  *     pserver_calls.c   the trainers' calls, and their answers
  *     pserver_update.c  a full round becomes the next version
  *     pserver_epoch.c   evaluations by the trainers; the ends of epochs
- *     pserver_save.c    checkpoints, and the thread that writes them
+ *     pserver_checkpoint.c  when a checkpoint is taken, and the other servers' shards of it
  *
  * The process has one thread, which owns the sockets and everything here, and while a checkpoint is written
- * a second one, which has the saver alone (struct pserver_saver) and reads the version that is saved.
+ * a second one (worker/checkpoint/checkpoint_saver.h), which reads the version that is saved.
  *
  * A round goes: contributions come in; when they make a round, one pass over them and over the server's own
  * range writes the next version into a free slot; the supervisor is told; a checkpoint that is due is
@@ -18,8 +18,7 @@
 #ifndef WORKER_SERVER_PSERVER_H
 #define WORKER_SERVER_PSERVER_H
 
-#include "worker/background.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/checkpoint_saver.h"
 #include "worker/net/rpc.h"
 #include "worker/net/segment.h"
 #include "worker/server/evaluation.h"
@@ -69,34 +68,6 @@ struct pserver_epoch {
     } * parts; /* (trainers) */
 };
 
-enum pserver_save {
-    SAVE_IDLE,
-    SAVE_WAITING,    /* above server 0: for the version that is to be saved */
-    SAVE_BEGINNING,  /* the thread makes the folder */
-    SAVE_PARTS,      /* the other servers write */
-    SAVE_WRITING,    /* the thread writes */
-    SAVE_LOGGING,    /* the update's line is on its way into the log */
-    SAVE_PUBLISHING, /* the thread renames the folder */
-};
-
-struct pserver_saver {
-    enum pserver_save state;
-    bool begun;                  /* there is a folder that is not published */
-    uint64_t version;            /* that is being saved */
-    uint64_t saved;              /* the newest one that was, or with which the job began */
-    struct monotime last;        /* when that was */
-    struct rpc_request *request; /* above server 0: SAVE_PART, until it is answered */
-    struct future *parts[JOB_SERVERS_MAX];
-
-    /* Belongs to the thread while there is one. */
-    const char *run_dir;
-    uint32_t keep;
-    struct checkpoint_part part;
-    struct checkpoint_counters counters;
-
-    struct background thread;
-};
-
 struct pserver {
     struct worker *worker;
     const struct job *job;
@@ -111,7 +82,8 @@ struct pserver {
     struct params *params;      /* names, layouts, counters; placed on a version to begin, load or save it */
     struct gradients *momentum; /* likewise; NULL: the optimizer has none */
     struct shard shard;
-    size_t parameters, elements; /* P, P + B */
+    struct params_range shards[JOB_SERVERS_MAX]; /* (servers) for checkpoints */
+    size_t parameters, elements;                 /* P, P + B */
     size_t image_bytes;
     uint64_t fingerprint;
     struct segment segment; /* the slots; inline: mapped for this process alone */
@@ -128,8 +100,12 @@ struct pserver {
     const void **gradients; /* (trainers) of one update */
 
     struct pserver_epoch epoch;
-    struct pserver_saver saver;
     uint64_t evaluation_samples; /* of the held-out data */
+
+    /* ---- checkpoints ---- */
+    struct checkpoint_saver saver;
+    struct future *shard_calls[JOB_SERVERS_MAX]; /* server 0: SAVE_SHARD to each of the others */
+    struct rpc_request *shard_request;           /* above server 0: SAVE_SHARD, until it is answered */
 
     /* ---- for the records ---- */
     uint64_t begin_version; /* with which this process began: in the logs already */
@@ -192,28 +168,24 @@ enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error 
 enum status pserver_epoch_advance(struct pserver *p, struct error *error);
 void pserver_epoch_release(struct pserver *p);
 
-/* ---- pserver_save.c ---- */
+/* ---- pserver_checkpoint.c ---- */
 
-rpc_handler pserver_save_part;
+rpc_handler pserver_save_shard;
 
-/* Server 0: whether the newest version is to be saved before its members are answered. */
-bool pserver_save_due(const struct pserver *p);
+/* This server's values, as they are placed now. */
+struct checkpoint_values pserver_checkpoint_values(const struct pserver *p);
 
-/* Server 0: begins to save the newest version. */
-enum status pserver_save_begin(struct pserver *p, struct error *error);
+/* Server 0: whether the newest version is to be saved before its members are answered; begins to save it. */
+bool pserver_checkpoint_due(const struct pserver *p);
+enum status pserver_checkpoint_begin(struct pserver *p, struct error *error);
 
-/* Goes on with what is being saved. STATUS_AGAIN while it is not over, STATUS_OK when nothing (more) is to be
- * saved. After a failure the unfinished folder is gone and the older checkpoints are what they were. */
-enum status pserver_save_advance(struct pserver *p, struct error *error);
+/* Goes on, as checkpoint_saver_advance. A server above 0 reports a failure to server 0 alone. */
+enum status pserver_checkpoint_advance(struct pserver *p, struct error *error);
 
-/* Whether the version before the newest may not be overwritten, or the newest must stay the newest. */
-bool pserver_save_holds(const struct pserver *p);
+/* Whether a version is being written, so that no update may be made. */
+bool pserver_checkpoint_holds(const struct pserver *p);
 
-/* Whether the thread is at work: closing would wait for it. */
-bool pserver_save_busy(const struct pserver *p);
-
-/* Opens and closes what the thread needs. Closing waits for it, and removes what it has not finished. */
-enum status pserver_save_open(struct pserver *p, struct error *error);
-void pserver_save_close(struct pserver *p);
+enum status pserver_checkpoint_open(struct pserver *p, struct error *error);
+void pserver_checkpoint_close(struct pserver *p);
 
 #endif

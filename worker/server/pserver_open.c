@@ -20,7 +20,7 @@ static const struct rpc_method methods[] = {
      .tensors = {{.dtype = WIRE_F32, .rank = 1}},
      .handler = pserver_push_chunk},
     {.method = METHOD_PUSH_PULL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_push_pull},
-    {.method = METHOD_SAVE_PART, .callers = WIRE_ROLE_PSERVER, .handler = pserver_save_part},
+    {.method = METHOD_SAVE_SHARD, .callers = WIRE_ROLE_PSERVER, .handler = pserver_save_shard},
 };
 
 static void joined(void *context, uint16_t worker)
@@ -95,7 +95,8 @@ static enum status open_params(struct pserver *p, struct error *error)
     p->parameters = params_elements(p->params);
     p->elements = image_elements(p->params);
     p->image_bytes = image_bytes(p->params);
-    return shard_of(&p->shard, p->params, p->number, p->servers, error);
+    status = shard_ranges(p->shards, p->params, p->servers, error);
+    return status == STATUS_OK ? shard_of(&p->shard, p->params, p->number, p->servers, error) : status;
 }
 
 static enum status open_slots(struct pserver *p, uint32_t slots, struct error *error)
@@ -177,13 +178,12 @@ static enum status draw(struct pserver *p, struct error *error)
 static enum status fill_first(struct pserver *p, struct error *error)
 {
     const char *resume = p->worker->self.resume;
-    const struct checkpoint_part part = {
-        .params = p->params, .momentum = p->momentum, .server = p->number, .servers = p->servers};
+    const struct checkpoint_values values = pserver_checkpoint_values(p);
     pserver_place(p, p->begin_version);
     if (resume[0] != '\0')
-        return checkpoint_load(resume, &part, error);
+        return checkpoint_load(resume, &values, error);
     if (p->job->init.has_path)
-        return checkpoint_load_model(p->job->init.path, &part, error);
+        return checkpoint_load_model(p->job->init.path, &values, error);
     return draw(p, error);
 }
 
@@ -290,8 +290,8 @@ static enum status dial(struct pserver *p, struct error *error)
 enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error)
 {
     static enum status (*const steps[])(struct pserver *, struct error *) = {
-        open_lists, open_params, open_velocity, open_inboxes,      open_round,
-        fill_first, serve,       dial,          pserver_save_open,
+        open_lists, open_params, open_velocity,           open_inboxes, open_round, fill_first,
+        serve,      dial,        pserver_checkpoint_open,
     };
     p->worker = worker;
     p->job = &worker->job;
@@ -314,7 +314,7 @@ enum status pserver_open(struct pserver *p, struct worker *worker, struct error 
 void pserver_close(struct pserver *p)
 {
     enum { LINGER_MS = 200 };
-    pserver_save_close(p);
+    pserver_checkpoint_close(p);
     pserver_epoch_release(p);
     rpc_free(p->rpc, "the job is over", LINGER_MS);
     p->worker->rpc = NULL;

@@ -77,6 +77,19 @@ enum status shard_of(struct shard *shard, struct params *params, uint32_t server
     return STATUS_OK;
 }
 
+enum status shard_ranges(struct params_range ranges[], struct params *params, uint32_t servers,
+                         struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t server = 0; server < servers && status == STATUS_OK; server++) {
+        struct shard shard;
+        status = shard_of(&shard, params, server, servers, error);
+        if (status == STATUS_OK)
+            ranges[server] = (struct params_range){shard.entry_first, shard.entry_end, server == 0};
+    }
+    return status;
+}
+
 size_t image_elements(struct params *params)
 {
     return params_elements(params) + params_buffer_elements(params);

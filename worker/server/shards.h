@@ -32,7 +32,7 @@
 #ifndef WORKER_SERVER_SHARDS_H
 #define WORKER_SERVER_SHARDS_H
 
-#include "kernels/params/params.h"
+#include "kernels/params/params_file.h"
 #include "worker/job/job.h"
 
 /* METHOD_GET_MODEL, trainer to any pserver. Request args: version, first element, count, fingerprint. With
@@ -73,9 +73,9 @@ enum pull_flag {
 enum evaluate_arg { EVALUATE_VERSION, EVALUATE_OFFSET, EVALUATE_PART, EVALUATE_PARTS };
 enum evaluated_arg { EVALUATED_LOSS, EVALUATED_CORRECT, EVALUATED_SAMPLES };
 
-/* METHOD_SAVE_PART, pserver 0 to the other pservers, at a round's boundary: write your part of the checkpoint
- * of `version` (worker/checkpoint/checkpoint.h), once you have that version. Reply: nothing. */
-enum save_part_arg { SAVE_VERSION };
+/* METHOD_SAVE_SHARD, pserver 0 to the other pservers, at a round's boundary: write your shard of the
+ * checkpoint of `version` (worker/checkpoint/checkpoint.h), once you have that version. Reply: nothing. */
+enum save_shard_arg { SAVE_VERSION };
 
 enum {
     PARAMETER_SERVER_CHUNK_ELEMENTS_MAX = 1 << 17, /* 512 KiB: half of the largest payload */
@@ -96,6 +96,11 @@ struct shard {
 /* `params` is laid out (params_lay_out). STATUS_INVALID when there are fewer trained entries than servers. */
 enum status shard_of(struct shard *shard, struct params *params, uint32_t server, uint32_t servers,
                      struct error *error);
+
+/* The entries of every server, (servers), for the files of checkpoints; server 0 has the buffers and
+ * counters, too. Errors as shard_of. */
+enum status shard_ranges(struct params_range ranges[], struct params *params, uint32_t servers,
+                         struct error *error);
 
 /* Whether the image's entries lie as the CPU backend's forward wants them; otherwise all are canonical. */
 static inline bool image_reordered(const struct job *job)

@@ -1,5 +1,5 @@
-/* What the tests of checkpoints begin with: a small model on the CPU backend, owned in parts by one or
- * several servers, with values that are functions of (seed, entry, element); and a run's folder. */
+/* What the tests of checkpoints begin with: a small model on the CPU backend, cut among one or several
+ * servers, with values that are functions of (seed, entry, element); and a run's folder. */
 #ifndef TEST_WORKER_CHECKPOINT_CHECKPOINT_FIXTURE_H
 #define TEST_WORKER_CHECKPOINT_CHECKPOINT_FIXTURE_H
 
@@ -8,6 +8,7 @@
 #include "test/process.h"
 #include "test/workplace.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/server/shards.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -63,8 +64,9 @@ static inline void checkpoint_close(void)
 /* ---- one server ---- */
 
 struct member {
-    struct checkpoint_part part; /* what the functions under test are given */
+    struct checkpoint_values values; /* what the functions under test are given */
     struct shard shard;
+    struct params_range shards[SERVERS_MAX];
     void *slab, *buffers, *momentum; /* NULL where params_build took the memory */
 };
 
@@ -90,14 +92,14 @@ static inline void run_forward(struct params *params)
 
 static inline void member_place(struct member *member)
 {
-    struct params *params = member->part.params;
+    struct params *params = member->values.params;
     const struct shard *shard = &member->shard;
     params_displace(params);
     params_place(params, shard->entry_first, shard->entry_end, member->slab);
-    if (member->part.server == 0)
+    if (member->values.server == 0)
         params_place_buffers(params, member->buffers);
-    if (member->part.momentum != NULL)
-        gradients_place(member->part.momentum, member->momentum);
+    if (member->values.momentum != NULL)
+        gradients_place(member->values.momentum, member->momentum);
 }
 
 /* A server's view: its own entries alone have a place. Blocked: in the layouts that a forward wants. */
@@ -113,26 +115,28 @@ static inline void member_open(struct member *member, uint32_t server, uint32_t 
         CK_OK(params_add(params, model_entries[i].name, model_entries[i].kind, model_entries[i].shape, zero,
                          &parameter, error));
     CK_OK(params_lay_out(params, error));
-    *member = (struct member){.part = {.params = params, .server = server, .servers = servers}};
+    *member = (struct member){.values = {.params = params, .server = server, .servers = servers}};
     member->slab = slab_new(params_elements(params));
     member->buffers = slab_new(params_buffer_elements(params));
     member->momentum = slab_new(params_elements(params));
     if (with_momentum)
-        CK_OK(gradients_new_unplaced(&member->part.momentum, params, error));
+        CK_OK(gradients_new_unplaced(&member->values.momentum, params, error));
     if (blocked) {
         params_place(params, 0, MODEL_ENTRIES, member->slab);
         run_forward(params);
         params_adopt(params);
     }
     CK_OK(shard_of(&member->shard, params, server, servers, error));
+    CK_OK(shard_ranges(member->shards, params, servers, error));
+    member->values.shards = member->shards;
     member_place(member);
     ck_assert_int_eq(params_at(params, 0)->tensor.layout != NULL, blocked);
 }
 
 static inline void member_close(struct member *member)
 {
-    gradients_free(member->part.momentum);
-    params_free(member->part.params);
+    gradients_free(member->values.momentum);
+    params_free(member->values.params);
     free(member->slab);
     free(member->buffers);
     free(member->momentum);
@@ -141,7 +145,7 @@ static inline void member_close(struct member *member)
 static inline bool member_owns(const struct member *member, const struct parameter *parameter)
 {
     if (parameter->kind != PARAMETER_TRAINED)
-        return member->part.server == 0;
+        return member->values.server == 0;
     return parameter->index >= member->shard.entry_first && parameter->index < member->shard.entry_end;
 }
 
@@ -167,11 +171,11 @@ static inline int64_t model_tracked(uint64_t seed)
 
 static inline void member_write(struct member *member, uint64_t seed)
 {
-    struct checkpoint_part *part = &member->part;
+    struct checkpoint_values *values_of = &member->values;
     float values[MODEL_ELEMENTS_MAX];
     bool fresh;
     for (uint32_t i = 0; i < MODEL_ENTRIES; i++) {
-        struct parameter *parameter = params_at(part->params, i);
+        struct parameter *parameter = params_at(values_of->params, i);
         if (!member_owns(member, parameter))
             continue;
         if (parameter->kind == PARAMETER_COUNTER) {
@@ -179,10 +183,10 @@ static inline void member_write(struct member *member, uint64_t seed)
             continue;
         }
         model_values(values, seed, i, false);
-        CK_OK(params_write(part->params, parameter, DTYPE_F32, values, &checkpoint_error));
+        CK_OK(params_write(values_of->params, parameter, DTYPE_F32, values, &checkpoint_error));
         model_values(values, seed, i, true);
-        if (parameter->kind == PARAMETER_TRAINED && part->momentum != NULL)
-            CK_OK(backend_upload(checkpoint_backend, gradients_take(part->momentum, parameter, &fresh),
+        if (parameter->kind == PARAMETER_TRAINED && values_of->momentum != NULL)
+            CK_OK(backend_upload(checkpoint_backend, gradients_take(values_of->momentum, parameter, &fresh),
                                  DTYPE_F32, values, &checkpoint_error));
     }
 }
@@ -198,22 +202,22 @@ static inline void expect_values(const float *got, uint64_t seed, uint32_t entry
 /* Holds what the server owns to the seed, bit for bit. */
 static inline void member_expect(struct member *member, uint64_t seed, uint64_t momentum_seed)
 {
-    struct checkpoint_part *part = &member->part;
+    struct checkpoint_values *values_of = &member->values;
     float values[MODEL_ELEMENTS_MAX];
     bool fresh;
     for (uint32_t i = 0; i < MODEL_ENTRIES; i++) {
-        struct parameter *parameter = params_at(part->params, i);
+        struct parameter *parameter = params_at(values_of->params, i);
         if (!member_owns(member, parameter))
             continue;
         if (parameter->kind == PARAMETER_COUNTER) {
             ck_assert_int_eq(parameter->counter, model_tracked(seed));
             continue;
         }
-        CK_OK(params_read(part->params, parameter, DTYPE_F32, values, &checkpoint_error));
+        CK_OK(params_read(values_of->params, parameter, DTYPE_F32, values, &checkpoint_error));
         expect_values(values, seed, i, false);
-        if (parameter->kind != PARAMETER_TRAINED || part->momentum == NULL)
+        if (parameter->kind != PARAMETER_TRAINED || values_of->momentum == NULL)
             continue;
-        CK_OK(backend_download(checkpoint_backend, gradients_take(part->momentum, parameter, &fresh),
+        CK_OK(backend_download(checkpoint_backend, gradients_take(values_of->momentum, parameter, &fresh),
                                DTYPE_F32, values, &checkpoint_error));
         expect_values(values, momentum_seed, i, true);
     }
@@ -251,8 +255,9 @@ static inline enum status checkpoint_prepare(uint64_t update, uint64_t seed, uin
         member_open(&member, server, servers, blocked, momentum);
         member_write(&member, seed);
         status = server == 0
-                     ? checkpoint_write(workplace.run_dir, &counters, &member.part, &checkpoint_error)
-                     : checkpoint_write_part(workplace.run_dir, update, &member.part, &checkpoint_error);
+                     ? checkpoint_write(workplace.run_dir, &counters, &member.values, NULL,
+                                        &checkpoint_error)
+                     : checkpoint_write_shard(workplace.run_dir, update, &member.values, &checkpoint_error);
         member_close(&member);
     }
     return status;

@@ -53,7 +53,7 @@ static void expect_loads(const char *path, uint64_t seed, uint32_t servers, bool
         struct member member;
         member_open(&member, server, servers, blocked, true);
         member_write(&member, seed + 1);
-        CK_OK(checkpoint_load(path, &member.part, &checkpoint_error));
+        CK_OK(checkpoint_load(path, &member.values, &checkpoint_error));
         member_expect(&member, seed, seed);
         member_close(&member);
     }
@@ -120,13 +120,13 @@ START_TEST(an_optimizer_without_momentum_saves_none)
     member_open(&without, 0, 1, false, false);
     member_write(&with, 2);
     member_write(&without, 2);
-    expect_failure(checkpoint_load(checkpoint_at("00000007"), &with.part, &checkpoint_error), STATUS_INVALID,
-                   "it was saved without momentum, and the job's optimizer has it");
-    expect_failure(checkpoint_load(checkpoint_at("00000008"), &without.part, &checkpoint_error),
+    expect_failure(checkpoint_load(checkpoint_at("00000007"), &with.values, &checkpoint_error),
+                   STATUS_INVALID, "it was saved without momentum, and the job's optimizer has it");
+    expect_failure(checkpoint_load(checkpoint_at("00000008"), &without.values, &checkpoint_error),
                    STATUS_INVALID, "it was saved with momentum, and the job's optimizer has none");
     member_expect(&with, 2, 2);
     member_expect(&without, 2, 2);
-    CK_OK(checkpoint_load(checkpoint_at("00000007"), &without.part, &checkpoint_error));
+    CK_OK(checkpoint_load(checkpoint_at("00000007"), &without.values, &checkpoint_error));
     member_expect(&without, 1, 1);
     member_close(&with);
     member_close(&without);
@@ -144,7 +144,7 @@ START_TEST(counters_come_back_to_the_bit)
             saved.steps[j] = UINT64_MAX / (j + 1);
         saved.epoch_loss = losses[i];
         CK_OK(checkpoint_begin(workplace.run_dir, saved.update, &checkpoint_error));
-        CK_OK(checkpoint_write(workplace.run_dir, &saved, &member.part, &checkpoint_error));
+        CK_OK(checkpoint_write(workplace.run_dir, &saved, &member.values, NULL, &checkpoint_error));
         CK_OK(checkpoint_publish(workplace.run_dir, saved.update, 9, &checkpoint_error));
         char name[32];
         snprintf(name, sizeof name, "%" PRIu64, saved.update);
@@ -156,7 +156,7 @@ START_TEST(counters_come_back_to_the_bit)
     }
     struct checkpoint_counters endless = counters_of(1);
     endless.epoch_loss = INFINITY;
-    expect_failure(checkpoint_write(workplace.run_dir, &endless, &member.part, &checkpoint_error),
+    expect_failure(checkpoint_write(workplace.run_dir, &endless, &member.values, NULL, &checkpoint_error),
                    STATUS_INVALID, "the epoch's loss is inf");
     member_close(&member);
 }
@@ -204,17 +204,17 @@ START_TEST(any_file_of_the_model_can_be_begun_from)
         member_write(&member, 2);
         for (uint64_t seed = 3; seed < 5; seed++) {
             write_weights(path, seed, seed == 3 ? SAFETENSORS_F32 : SAFETENSORS_F64, true);
-            CK_OK(checkpoint_load_model(path, &member.part, &checkpoint_error));
+            CK_OK(checkpoint_load_model(path, &member.values, &checkpoint_error));
             member_expect(&member, seed, 2);
         }
         write_weights(path, 5, SAFETENSORS_F32, false);
-        CK_OK(checkpoint_load_model(path, &member.part, &checkpoint_error));
-        struct parameter *tracked = params_at(member.part.params, MODEL_TRACKED);
+        CK_OK(checkpoint_load_model(path, &member.values, &checkpoint_error));
+        struct parameter *tracked = params_at(member.values.params, MODEL_TRACKED);
         ck_assert_int_eq(tracked->counter, server == 0 ? 0 : tracked->counter);
         tracked->counter = model_tracked(5);
         member_expect(&member, 5, 2);
         checkpoint_make(7, 6, 3);
-        CK_OK(checkpoint_load_model(checkpoint_at("00000007"), &member.part, &checkpoint_error));
+        CK_OK(checkpoint_load_model(checkpoint_at("00000007"), &member.values, &checkpoint_error));
         member_expect(&member, 6, 2);
         member_close(&member);
     }
@@ -229,11 +229,11 @@ START_TEST(a_model_that_does_not_fit_changes_nothing)
     member_open(&member, 0, 1, false, true);
     member_write(&member, 2);
     write_weights(path, 3, SAFETENSORS_OTHER, true);
-    expect_failure(checkpoint_load_model(path, &member.part, &checkpoint_error), STATUS_INVALID,
+    expect_failure(checkpoint_load_model(path, &member.values, &checkpoint_error), STATUS_INVALID,
                    "conv.weight holds BF16, expected F32 or F64");
-    expect_failure(checkpoint_load_model(workplace.run_dir, &member.part, &checkpoint_error),
+    expect_failure(checkpoint_load_model(workplace.run_dir, &member.values, &checkpoint_error),
                    STATUS_NOT_FOUND, "run/manifest.json");
-    expect_failure(checkpoint_load_model("nowhere", &member.part, &checkpoint_error), STATUS_NOT_FOUND,
+    expect_failure(checkpoint_load_model("nowhere", &member.values, &checkpoint_error), STATUS_NOT_FOUND,
                    "nowhere");
     struct params *params = NULL;
     CK_OK(params_new(&params, checkpoint_backend, &checkpoint_error));
@@ -241,7 +241,7 @@ START_TEST(a_model_that_does_not_fit_changes_nothing)
     CK_OK(params_add(params, "conv.weight", PARAMETER_TRAINED, SHAPE1(3), (struct init){INIT_CONSTANT, 1},
                      &parameter, &checkpoint_error));
     CK_OK(params_build(params, 1, &checkpoint_error));
-    const struct checkpoint_part other = {.params = params, .servers = 1};
+    const struct checkpoint_values other = {.params = params};
     checkpoint_make(7, 6, 3);
     expect_failure(checkpoint_load(checkpoint_at("00000007"), &other, &checkpoint_error), STATUS_INVALID,
                    "00000007/model.safetensors does not fit the model: conv.weight is 32x32x3x3, expected 3");

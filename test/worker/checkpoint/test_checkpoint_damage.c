@@ -24,7 +24,7 @@ static void expect_passed_over(enum status status, const char *words)
     expect_newest(SOUND, "00000001");
     ck_assert_msg(strncmp(told, "00000002: ", 10) == 0 && strstr(told, words) != NULL, "told: %s", told);
     member_open(&member, 0, 1, false, true);
-    CK_OK(checkpoint_load(checkpoint_at("00000001"), &member.part, &checkpoint_error));
+    CK_OK(checkpoint_load(checkpoint_at("00000001"), &member.values, &checkpoint_error));
     member_expect(&member, SOUND, SOUND);
     member_close(&member);
 }
@@ -208,20 +208,20 @@ START_TEST(a_damaged_one_that_is_loaded_changes_nothing)
     char copy[192];
     snprintf(copy, sizeof copy, "%s", path);
     change_manifest();
-    expect_failure(checkpoint_load(copy, &member.part, &checkpoint_error), STATUS_CORRUPT,
+    expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_CORRUPT,
                    "its manifest is of a model of 10 entries and ");
-    CK_OK(checkpoint_load_model(copy, &member.part, &checkpoint_error));
+    CK_OK(checkpoint_load_model(copy, &member.values, &checkpoint_error));
     member_expect(&member, DAMAGED, 3);
     member_write(&member, 3);
     ck_assert_int_eq(truncate(damaged_file(names[1]), 5000), 0);
-    expect_failure(checkpoint_load(copy, &member.part, &checkpoint_error), STATUS_CORRUPT, "");
+    expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_CORRUPT, "");
     flip(damaged_file(names[0]), size_of(damaged_file(names[0])) - 1, 3);
-    expect_failure(checkpoint_load_model(copy, &member.part, &checkpoint_error), STATUS_CORRUPT,
+    expect_failure(checkpoint_load_model(copy, &member.values, &checkpoint_error), STATUS_CORRUPT,
                    "model.safetensors: its SHA-256 is not the manifest's");
     ck_assert_int_eq(unlink(damaged_file(names[0])), 0);
-    expect_failure(checkpoint_load(copy, &member.part, &checkpoint_error), STATUS_NOT_FOUND, names[0]);
+    expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_NOT_FOUND, names[0]);
     ck_assert_int_eq(unlink(damaged_file(names[2])), 0);
-    expect_failure(checkpoint_load(copy, &member.part, &checkpoint_error), STATUS_NOT_FOUND, names[2]);
+    expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_NOT_FOUND, names[2]);
     expect_failure(checkpoint_counters_read(copy, &(struct checkpoint_counters){0}, &checkpoint_error),
                    STATUS_NOT_FOUND, names[2]);
     member_expect(&member, 3, 3);

@@ -42,7 +42,7 @@ static enum status write_checkpoint(const struct checkpoint_counters *counters,
     member_write(&member, 40);
     enum status status = checkpoint_begin(workplace.run_dir, counters->update, &checkpoint_error);
     if (status == STATUS_OK)
-        status = checkpoint_write_extra(workplace.run_dir, counters, &member.part, extra, &checkpoint_error);
+        status = checkpoint_write(workplace.run_dir, counters, &member.values, extra, &checkpoint_error);
     if (status == STATUS_OK)
         status = checkpoint_publish(workplace.run_dir, counters->update, 3, &checkpoint_error);
     member_close(&member);

@@ -108,7 +108,7 @@ static void expect_harmless(bool published, bool abandon)
     checkpoint_abandon(workplace.run_dir, FAILING);
 }
 
-static const char *const files[] = {"part-1.model.safetensors", "part-1.optimizer.safetensors",
+static const char *const files[] = {"shard-1.model.safetensors", "shard-1.optimizer.safetensors",
                                     "model.safetensors", "optimizer.safetensors", "manifest.json"};
 
 static void expect_named(int file)
@@ -211,7 +211,7 @@ START_TEST(a_folder_that_cannot_be_written)
     ck_assert_int_eq(chmod(checkpoint_at("00000002.tmp"), 0555), 0);
     member_open(&member, 0, 1, false, true);
     as_nobody(true);
-    expect_failure(checkpoint_write(workplace.run_dir, &counters, &member.part, &checkpoint_error),
+    expect_failure(checkpoint_write(workplace.run_dir, &counters, &member.values, NULL, &checkpoint_error),
                    STATUS_PERMISSION, "/00000002.tmp/model.safetensors");
     as_nobody(false);
     member_close(&member);
@@ -237,9 +237,9 @@ START_TEST(no_run_directory_or_no_room_for_its_name)
 }
 END_TEST
 
-/* ---- parts ---- */
+/* ---- shards ---- */
 
-static enum status write_with_part(uint32_t server, uint32_t servers)
+static enum status write_with_shard(uint32_t server, uint32_t servers)
 {
     const struct checkpoint_counters counters = counters_of(FAILING);
     struct member first, other;
@@ -247,22 +247,23 @@ static enum status write_with_part(uint32_t server, uint32_t servers)
     CK_OK(checkpoint_begin(workplace.run_dir, FAILING, &checkpoint_error));
     if (server > 0) {
         member_open(&other, server, servers, false, true);
-        CK_OK(checkpoint_write_part(workplace.run_dir, FAILING, &other.part, &checkpoint_error));
+        CK_OK(checkpoint_write_shard(workplace.run_dir, FAILING, &other.values, &checkpoint_error));
         member_close(&other);
     }
-    enum status status = checkpoint_write(workplace.run_dir, &counters, &first.part, &checkpoint_error);
+    enum status status =
+        checkpoint_write(workplace.run_dir, &counters, &first.values, NULL, &checkpoint_error);
     member_close(&first);
     return status;
 }
 
-START_TEST(parts_that_are_missing_or_of_another_cut)
+START_TEST(shards_that_are_missing_or_of_another_cut)
 {
-    expect_failure(write_with_part(0, 0), STATUS_NOT_FOUND, "/00000002.tmp/part-1.model.safetensors");
+    expect_failure(write_with_shard(0, 0), STATUS_NOT_FOUND, "/00000002.tmp/shard-1.model.safetensors");
     expect_harmless(false, true);
-    expect_failure(write_with_part(1, 3), STATUS_INVALID,
-                   "part-1.model.safetensors does not fit the model: bn.bias is missing, expected 32");
+    expect_failure(write_with_shard(1, 3), STATUS_INVALID,
+                   "shard-1.model.safetensors does not fit the model: bn.bias is missing, expected 32");
     expect_harmless(false, true);
-    ck_assert_int_eq(write_with_part(1, 2), STATUS_OK);
+    ck_assert_int_eq(write_with_shard(1, 2), STATUS_OK);
     expect_harmless(false, true);
 }
 END_TEST
@@ -277,7 +278,7 @@ int main(void)
     tcase_add_test(failures, a_file_that_grows_beyond_its_limit);
     tcase_add_test(failures, a_folder_that_cannot_be_written);
     tcase_add_test(failures, no_run_directory_or_no_room_for_its_name);
-    tcase_add_test(failures, parts_that_are_missing_or_of_another_cut);
+    tcase_add_test(failures, shards_that_are_missing_or_of_another_cut);
     suite_add_tcase(suite, failures);
     return suite_run(suite);
 }

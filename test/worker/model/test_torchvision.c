@@ -6,6 +6,7 @@
 #include "test/workplace.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/model/resnet.h"
+#include "worker/server/shards.h"
 
 #include <check.h>
 #include <math.h>
@@ -83,14 +84,16 @@ static void evaluate(double logits[LOGITS])
 static void write_checkpoint(void)
 {
     const struct checkpoint_counters counters = {.update = BATCHES, .trainers = 1};
-    const struct checkpoint_part first = {.params = params, .server = 0, .servers = 2};
-    const struct checkpoint_part second = {.params = params, .server = 1, .servers = 2};
+    struct params_range shards[2];
+    const struct checkpoint_values first = {.params = params, .shards = shards, .servers = 2};
+    const struct checkpoint_values second = {.params = params, .shards = shards, .server = 1, .servers = 2};
     struct error error = {0};
+    training_ok(shard_ranges(shards, params, 2, &error), &error);
     training_ok(params_reorder(params, &error), &error);
     ck_assert_ptr_nonnull(params_find(params, "layer1.0.conv2.weight")->tensor.layout);
     training_ok(checkpoint_begin(folder, BATCHES, &error), &error);
-    training_ok(checkpoint_write_part(folder, BATCHES, &second, &error), &error);
-    training_ok(checkpoint_write(folder, &counters, &first, &error), &error);
+    training_ok(checkpoint_write_shard(folder, BATCHES, &second, &error), &error);
+    training_ok(checkpoint_write(folder, &counters, &first, NULL, &error), &error);
     training_ok(checkpoint_publish(folder, BATCHES, 1, &error), &error);
     char written[160];
     snprintf(written, sizeof written, "%.63s/checkpoints/00000003/model.safetensors", folder);
@@ -123,7 +126,7 @@ static void compare_theirs(void)
     double logits[LOGITS], expected, largest = 0, worst = 0;
     struct error error = {0};
     open_model(50, CLASSES, WIDTH, 4);
-    const struct checkpoint_part part = {.params = params, .servers = 1};
+    const struct checkpoint_values part = {.params = params};
     training_ok(checkpoint_load_model(in_folder("theirs.safetensors"), &part, &error), &error);
     ck_assert_int_eq(params_find(params, "layer4.2.bn3.num_batches_tracked")->counter, THEIR_BATCHES);
     evaluate(logits);

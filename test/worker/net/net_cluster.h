@@ -79,7 +79,7 @@ static inline void on_member_left(void *context, uint16_t worker, enum status wh
 
 static const struct rpc_method cluster_server_methods[] = {
     {.method = METHOD_GET_MODEL, .callers = WIRE_ROLE_TRAINER, .handler = on_call},
-    {.method = METHOD_SAVE_PART, .callers = WIRE_ROLE_PSERVER, .handler = on_call}};
+    {.method = METHOD_SAVE_SHARD, .callers = WIRE_ROLE_PSERVER, .handler = on_call}};
 static const struct rpc_method cluster_client_methods[] = {
     {.method = METHOD_EVALUATE, .callers = WIRE_ROLE_PSERVER, .handler = on_call}};
 

@@ -48,7 +48,7 @@ START_TEST(test_calls_both_ways)
         for (unsigned to = 0; to < MEMBERS; to++) {
             if (to == from)
                 continue;
-            enum wire_method method = to < SERVERS ? METHOD_SAVE_PART : METHOD_EVALUATE;
+            enum wire_method method = to < SERVERS ? METHOD_SAVE_SHARD : METHOD_EVALUATE;
             cluster_expect(&cluster, call(server, to, method, 100u * from + to), to, 100u * from + to);
             ck_assert_uint_eq(cluster.members[to].last_source, from);
         }
@@ -63,14 +63,14 @@ START_TEST(test_roles_of_the_roster)
     struct cluster cluster;
     cluster_start(&cluster, CLIENTS);
     struct member *client = &cluster.members[SERVERS];
-    cluster_expect_failure(&cluster, call(client, 1, METHOD_SAVE_PART, 0), STATUS_PEER_DIED, "not permitted");
+    cluster_expect_failure(&cluster, call(client, 1, METHOD_SAVE_SHARD, 0), STATUS_PEER_DIED, "not permitted");
     cluster_expect_failure(&cluster, call(&cluster.members[2], 1, METHOD_GET_MODEL, 0), STATUS_PEER_DIED,
                            "not permitted");
     ck_assert_uint_eq(cluster.members[1].left, 1u << SERVERS | 1u << 2);
     ck_assert_int_eq(cluster.members[1].left_why, STATUS_INVALID);
     cluster_expect(&cluster, call(client, 0, METHOD_GET_MODEL, 5), 0, 5);
     cluster_expect(&cluster, call(client, 2, METHOD_GET_MODEL, 6), 2, 6);
-    cluster_expect(&cluster, call(&cluster.members[2], 0, METHOD_SAVE_PART, 7), 0, 7);
+    cluster_expect(&cluster, call(&cluster.members[2], 0, METHOD_SAVE_SHARD, 7), 0, 7);
     cluster_expect(&cluster, call(&cluster.members[SERVERS + 1], 1, METHOD_GET_MODEL, 8), 1, 8);
     cluster_free(&cluster);
 }
@@ -141,7 +141,7 @@ START_TEST(test_answers_wait_for_their_socket)
         if (status == STATUS_BUSY)
             rpc_turn(++refused % 16 == 0 ? cluster.members[0].rpc : dialing->rpc, net_in_ms(1));
     }
-    cluster_expect(&cluster, call(&cluster.members[1], 2, METHOD_SAVE_PART, 3), 2, 3);
+    cluster_expect(&cluster, call(&cluster.members[1], 2, METHOD_SAVE_SHARD, 3), 2, 3);
     for (unsigned i = 0; i < CALLS; i++) {
         ck_assert_int_eq(cluster_await(&cluster, futures[i]), STATUS_OK);
         ck_assert_uint_eq(future_value(futures[i])->args[1], i);

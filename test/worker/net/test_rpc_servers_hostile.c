@@ -39,7 +39,7 @@ START_TEST(test_hello_refused)
     }
     ck_assert_uint_eq(cluster.members[1].left, 0);
     cluster_expect(&cluster, call(&cluster.members[SERVERS], 1, METHOD_GET_MODEL, 3), 1, 3);
-    cluster_expect(&cluster, call(&cluster.members[0], 1, METHOD_SAVE_PART, 4), 1, 4);
+    cluster_expect(&cluster, call(&cluster.members[0], 1, METHOD_SAVE_SHARD, 4), 1, 4);
     cluster_free(&cluster);
 }
 END_TEST

@@ -45,7 +45,7 @@ static void close_job(void)
 static void load(struct whole *into, uint32_t update)
 {
     char name[64], path[192];
-    const struct checkpoint_part part = {.params = into->params, .momentum = into->momentum, .servers = 1};
+    const struct checkpoint_values part = {.params = into->params, .momentum = into->momentum};
     snprintf(name, sizeof name, "checkpoints/%08u", update);
     training_ok(checkpoint_load(place(path, "run", name), &part, &error), &error);
 }

@@ -38,7 +38,7 @@ static void expect_plain_model(const char *path, int64_t batches)
     params_place(own, 0, params_count(own), image);
     params_place_buffers(own, image + ps.parameters);
     gradients_place(gradients, momentum);
-    const struct checkpoint_part part = {.params = own, .momentum = gradients, .servers = 1};
+    const struct checkpoint_values part = {.params = own, .momentum = gradients};
     PS_OK(checkpoint_load(path, &part, &ps.error));
     ck_assert_int_eq(memcmp(image, ps.model, ps.elements * sizeof *image), 0);
     ck_assert_int_eq(memcmp(momentum, ps.velocity, ps.parameters * sizeof *momentum), 0);

@@ -24,12 +24,12 @@ static void open_trainer(uint32_t number, const char *resume)
     trainer = (struct parallel_trainer){
         .base.worker = &worker, .job = &worker.job, .number = number, .trainers = 2};
     ck_assert_int_eq(parallel_data_open(&trainer.data, &worker.job, NULL, &error), STATUS_OK);
-    ck_assert_msg(parallel_save_open(&trainer, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_msg(parallel_values_open(&trainer, &error) == STATUS_OK, "%s", error.text);
 }
 
 static void close_trainer(void)
 {
-    parallel_save_close(&trainer);
+    parallel_values_close(&trainer);
     parallel_data_close(&trainer.data);
 }
 
@@ -37,28 +37,28 @@ static void close_trainer(void)
 START_TEST(only_the_lead_keeps_a_model)
 {
     open_trainer(1, "");
-    ck_assert_ptr_null(trainer.saver.whole.params);
-    ck_assert_ptr_null(trainer.saver.whole.momentum);
-    ck_assert_ptr_null(trainer.saver.hidden);
+    ck_assert_ptr_null(trainer.values.whole.params);
+    ck_assert_ptr_null(trainer.values.whole.momentum);
+    ck_assert_ptr_null(trainer.values.hidden);
     close_trainer();
 }
 END_TEST
 
-/* There it finds its own part of the states. */
+/* It reads its own state there. */
 START_TEST(who_goes_on_keeps_the_state_alone)
 {
     open_trainer(1, "/nowhere");
-    ck_assert_ptr_null(trainer.saver.whole.params);
-    ck_assert_ptr_nonnull(trainer.saver.hidden);
-    ck_assert_uint_eq(params_count(trainer.saver.hidden), 4);
+    ck_assert_ptr_null(trainer.values.whole.params);
+    ck_assert_ptr_nonnull(trainer.values.hidden);
+    ck_assert_uint_eq(params_count(trainer.values.hidden), 4);
     close_trainer();
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("parallel_save");
-    TCase *all = tcase_create("save");
+    Suite *suite = suite_create("parallel_resume");
+    TCase *all = tcase_create("resume");
     tcase_add_test(all, only_the_lead_keeps_a_model);
     tcase_add_test(all, who_goes_on_keeps_the_state_alone);
     suite_add_tcase(suite, all);

@@ -1,0 +1,153 @@
+/* The state machine of a checkpoint; the header has its picture. The loop's thread, but for the three
+ * functions under "the thread": the background thread runs one of them at a time, and owns `saving`
+ * meanwhile. */
+#include "worker/checkpoint/checkpoint_saver.h"
+
+#include <assert.h>
+
+/* ---- the thread ---- */
+
+static enum status make_folder(void *arg, struct error *error)
+{
+    const struct checkpoint_saver *saver = arg;
+    return checkpoint_begin(saver->config.run_dir, saver->saving.counters.update, error);
+}
+
+static enum status write_files(void *arg, struct error *error)
+{
+    const struct checkpoint_saver *saver = arg;
+    const struct checkpoint_saving *saving = &saver->saving;
+    const char *run_dir = saver->config.run_dir;
+    if (!saver->config.publishes)
+        return checkpoint_write_shard(run_dir, saving->counters.update, &saving->values, error);
+    return checkpoint_write(run_dir, &saving->counters, &saving->values, saving->extra, error);
+}
+
+static enum status publish_folder(void *arg, struct error *error)
+{
+    const struct checkpoint_saver *saver = arg;
+    return checkpoint_publish(saver->config.run_dir, saver->saving.counters.update,
+                              saver->config.job->checkpoint.keep, error);
+}
+
+/* ---- opening and closing ---- */
+
+enum status checkpoint_saver_open(struct checkpoint_saver *saver,
+                                  const struct checkpoint_saver_config *config, struct error *error)
+{
+    *saver = (struct checkpoint_saver){.config = *config, .saved = config->saved, .last = monotime_now()};
+    enum status status = config->publishes ? checkpoint_probe(config->run_dir, error) : STATUS_OK;
+    return status == STATUS_OK ? background_open(&saver->thread, config->rpc, error) : status;
+}
+
+static void remove_unfinished(struct checkpoint_saver *saver)
+{
+    if (saver->folder)
+        checkpoint_abandon(saver->config.run_dir, saver->saving.counters.update);
+    saver->folder = false;
+    saver->state = CHECKPOINT_IDLE;
+}
+
+void checkpoint_saver_close(struct checkpoint_saver *saver)
+{
+    background_close(&saver->thread);
+    remove_unfinished(saver);
+}
+
+bool checkpoint_saver_busy(const struct checkpoint_saver *saver)
+{
+    return background_busy(&saver->thread);
+}
+
+/* ---- from state to state ---- */
+
+bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update, bool last)
+{
+    const struct job *job = saver->config.job;
+    if (!saver->config.publishes || update == saver->saved)
+        return false;
+    if (last || (job->checkpoint.has_every && update % job->checkpoint.every == 0))
+        return true;
+    return job->checkpoint.has_every_s && saver->state == CHECKPOINT_IDLE &&
+           (double)monotime_us_between(saver->last, monotime_now()) >= job->checkpoint.every_s * 1e6;
+}
+
+static enum status run_on_thread(struct checkpoint_saver *saver, enum checkpoint_saver_state state,
+                                 enum status (*work)(void *, struct error *), struct error *error)
+{
+    saver->state = state;
+    return background_start(&saver->thread, work, saver, "the thread that writes a checkpoint", error);
+}
+
+enum status checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpoint_saving *saving,
+                                   struct error *error)
+{
+    assert(saver->state == CHECKPOINT_IDLE);
+    saver->saving = *saving;
+    saver->folder = saver->config.publishes;
+    if (saver->config.publishes)
+        return run_on_thread(saver, CHECKPOINT_MAKING, make_folder, error);
+    saver->state = CHECKPOINT_GATHERING;
+    return STATUS_OK;
+}
+
+static enum status after_making(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+{
+    (void)logged;
+    const enum status status = background_end(&saver->thread, error);
+    if (status == STATUS_OK)
+        saver->state = CHECKPOINT_GATHERING;
+    return status;
+}
+
+static enum status after_gathering(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+{
+    (void)logged;
+    const struct checkpoint_saver_config *config = &saver->config;
+    const enum status status = config->gather != NULL ? config->gather(config->context, error) : STATUS_OK;
+    return status == STATUS_OK ? run_on_thread(saver, CHECKPOINT_WRITING, write_files, error) : status;
+}
+
+static enum status after_writing(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+{
+    (void)logged;
+    const enum status status = background_end(&saver->thread, error);
+    if (status == STATUS_OK)
+        saver->state = saver->config.publishes ? CHECKPOINT_LOGGING : CHECKPOINT_IDLE;
+    return status;
+}
+
+static enum status after_logging(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+{
+    if (logged < saver->saving.line)
+        return STATUS_AGAIN;
+    return run_on_thread(saver, CHECKPOINT_PUBLISHING, publish_folder, error);
+}
+
+static enum status after_publishing(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+{
+    (void)logged;
+    const enum status status = background_end(&saver->thread, error);
+    if (status != STATUS_OK)
+        return status;
+    saver->folder = false;
+    saver->saved = saver->saving.counters.update;
+    saver->last = monotime_now();
+    saver->state = CHECKPOINT_IDLE;
+    return STATUS_OK;
+}
+
+enum status checkpoint_saver_advance(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+{
+    static enum status (*const after[])(struct checkpoint_saver *, uint64_t, struct error *) = {
+        [CHECKPOINT_MAKING] = after_making,         [CHECKPOINT_GATHERING] = after_gathering,
+        [CHECKPOINT_WRITING] = after_writing,       [CHECKPOINT_LOGGING] = after_logging,
+        [CHECKPOINT_PUBLISHING] = after_publishing,
+    };
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && saver->state != CHECKPOINT_IDLE)
+        status = after[saver->state](saver, logged, error);
+    if (status != STATUS_OK && status != STATUS_AGAIN)
+        remove_unfinished(saver);
+    return status;
+}

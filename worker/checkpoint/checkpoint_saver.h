@@ -1,0 +1,94 @@
+/* Takes checkpoints beside a running loop: one state machine for every job kind, and for every server of a
+ * job.
+ *
+ * In the process that publishes (the only server, server 0, a model-parallel job's lead):
+ *
+ *     IDLE -> MAKING -> GATHERING -> WRITING -> LOGGING -> PUBLISHING -> IDLE
+ *
+ *     MAKING      thread   checkpoint_begin makes N.tmp
+ *     GATHERING   loop     config.gather, until it no longer answers STATUS_AGAIN
+ *     WRITING     thread   checkpoint_write
+ *     LOGGING     loop     until the supervisor has acknowledged the line of the log
+ *     PUBLISHING  thread   checkpoint_publish
+ *
+ * In another server, which only writes its shard into N.tmp:
+ *
+ *     IDLE -> GATHERING -> WRITING -> IDLE          WRITING: checkpoint_write_shard
+ *
+ * A job kind says when (checkpoint_saver_due at a boundary of its own), what (struct checkpoint_saving), and
+ * calls checkpoint_saver_advance in every turn of its loop. A process may have several savers with different
+ * run_dirs. The struct is embedded; its members are for this module alone, but for those marked `read`. */
+#ifndef WORKER_CHECKPOINT_CHECKPOINT_SAVER_H
+#define WORKER_CHECKPOINT_CHECKPOINT_SAVER_H
+
+#include "kernels/base/monotime.h"
+#include "worker/background.h"
+#include "worker/checkpoint/checkpoint.h"
+
+struct rpc;
+
+struct checkpoint_saver_config {
+    const char *run_dir;   /* outlives the saver */
+    const struct job *job; /* its group `checkpoint`: every, every_s, keep */
+    struct rpc *rpc;       /* whose turns end when the thread is done */
+    bool publishes;        /* false: writes a shard alone */
+    uint64_t saved;        /* the update with which the run begins */
+
+    /* Collects what other processes hold, or waits for values that are not here yet. STATUS_AGAIN: call again
+     * after the next turn. NULL: everything is at hand at checkpoint_saver_begin. */
+    enum status (*gather)(void *context, struct error *error);
+    void *context;
+};
+
+/* One checkpoint. */
+struct checkpoint_saving {
+    struct checkpoint_counters counters; /* counters.update names it */
+    struct checkpoint_values values;     /* must stay unchanged while the saver is WRITING */
+    const struct checkpoint_extra *extra;
+    uint64_t line; /* the log's line that must be acknowledged before it is published; 0: none */
+};
+
+enum checkpoint_saver_state {
+    CHECKPOINT_IDLE,
+    CHECKPOINT_MAKING,
+    CHECKPOINT_GATHERING,
+    CHECKPOINT_WRITING,
+    CHECKPOINT_LOGGING,
+    CHECKPOINT_PUBLISHING,
+};
+
+struct checkpoint_saver {
+    struct checkpoint_saver_config config;
+    enum checkpoint_saver_state state; /* read */
+    bool folder;                       /* N.tmp may exist */
+    uint64_t saved;                    /* the newest update that was published, or began the run */
+    struct monotime last;              /* of that */
+    struct checkpoint_saving saving;   /* read; the thread's from MAKING on */
+    struct background thread;
+};
+
+/* A publishing saver makes sure that RUN/checkpoints can be written to (checkpoint_probe), so that an
+ * unusable folder ends the run at its start. Afterwards, and after a failure, checkpoint_saver_close. */
+enum status checkpoint_saver_open(struct checkpoint_saver *saver,
+                                  const struct checkpoint_saver_config *config, struct error *error);
+
+/* Waits for the thread and removes an unfinished folder. A saver that is all zero is no saver. */
+void checkpoint_saver_close(struct checkpoint_saver *saver);
+
+/* Whether the job wants `update` saved: it is the run's last one; a multiple of checkpoint.every; or the
+ * newest checkpoint is checkpoint.every_s old, and no other is being taken. Never twice. */
+bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update, bool last);
+
+/* Begins a checkpoint; the saver must be idle. */
+enum status checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpoint_saving *saving,
+                                   struct error *error);
+
+/* Goes on. `logged`: the newest line that the supervisor has acknowledged. STATUS_AGAIN while the checkpoint
+ * is being taken, STATUS_OK when the saver is idle. After a failure the saver is idle, the unfinished folder
+ * is removed, and the older checkpoints are unchanged. */
+enum status checkpoint_saver_advance(struct checkpoint_saver *saver, uint64_t logged, struct error *error);
+
+/* Whether the thread is at work: closing would wait for it. */
+bool checkpoint_saver_busy(const struct checkpoint_saver *saver);
+
+#endif

@@ -1,0 +1,204 @@
+/* The values that a job begins with, from a checkpoint or an /init file, and the buffers that checkpoints are
+ * written from. The trainer's thread.
+ *
+ * Every trainer takes its progress and its hidden state from the checkpoint. The lead also reads the whole
+ * model's values, and sends them to the workers that own them. */
+#include "worker/parallel/parallel_trainer.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening ---- */
+
+/* The state: an entry for h and one for c of every trainer. */
+static enum status open_state(struct parallel_trainer *t, struct error *error)
+{
+    const struct rnn_config *rnn = &t->data.rnn;
+    const struct shape shape = SHAPE3(rnn->layers, t->job->trainers.batch, rnn->hidden);
+    const struct init zero = {INIT_CONSTANT, 0};
+    const struct backend_settings settings = {.threads = 1};
+    enum status status = backend_load(&t->values.backend, "onednn", &settings, error);
+    if (status == STATUS_OK)
+        status = params_new(&t->values.hidden, t->values.backend, error);
+    for (uint32_t i = 0; i < 2 * t->trainers && status == STATUS_OK; i++) {
+        struct parameter *entry;
+        char name[32];
+        snprintf(name, sizeof name, "trainer%u.%s", i / 2, i % 2 == 0 ? "h" : "c");
+        status = params_add(t->values.hidden, name, PARAMETER_BUFFER, shape, zero, &entry, error);
+    }
+    return status == STATUS_OK ? params_build(t->values.hidden, 0, error) : status;
+}
+
+static enum status open_text(struct parallel_trainer *t, struct error *error)
+{
+    struct parallel_values *values = &t->values;
+    const struct corpus *corpus = &t->data.corpus;
+    if (!t->data.text)
+        return STATUS_OK;
+    values->text.tokens = corpus->training.count + corpus->held_out.count;
+    memcpy(values->text.sha256, corpus->sha256, sizeof values->text.sha256);
+    values->vocabulary = vocabulary_format(t->data.corpus.vocabulary, &values->vocabulary_bytes);
+    if (values->vocabulary == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the vocabulary's text");
+    return STATUS_OK;
+}
+
+static bool resumes(const struct parallel_trainer *t)
+{
+    return t->base.worker->self.resume[0] != '\0';
+}
+
+static bool has_values(const struct parallel_trainer *t)
+{
+    return resumes(t) || t->job->init.has_path;
+}
+
+/* Reads the file that the job begins with, if any: before other workers are met, so that a file that does not
+ * fit fails here. */
+static enum status load_values(struct parallel_trainer *t, struct error *error)
+{
+    const struct whole *whole = &t->values.whole;
+    const struct checkpoint_values values = {.params = whole->params, .momentum = whole->momentum};
+    if (!has_values(t))
+        return STATUS_OK;
+    return resumes(t) ? checkpoint_load(t->base.worker->self.resume, &values, error)
+                      : checkpoint_load_model(t->job->init.path, &values, error);
+}
+
+static enum status open_whole(struct parallel_trainer *t, struct error *error)
+{
+    enum status status = whole_open(&t->values.whole, &t->data.rnn, t->job->optimizer.momentum > 0, error);
+    return status == STATUS_OK ? load_values(t, error) : status;
+}
+
+enum status parallel_values_open(struct parallel_trainer *t, struct error *error)
+{
+    const bool leads = parallel_trainer_leads(t);
+    enum status status = leads ? open_whole(t, error) : STATUS_OK;
+    if (!leads && !resumes(t))
+        return status;
+    if (status == STATUS_OK)
+        status = open_state(t, error);
+    return status == STATUS_OK ? open_text(t, error) : status;
+}
+
+void parallel_values_close(struct parallel_trainer *t)
+{
+    struct parallel_values *values = &t->values;
+    params_free(values->hidden);
+    backend_close(values->backend);
+    whole_close(&values->whole);
+    free(values->vocabulary);
+}
+
+/* ---- going on from a checkpoint ---- */
+
+/* The words' numbers are the model's rows: another vocabulary is another model. */
+static enum status check_vocabulary(struct parallel_trainer *t, const char *path, struct error *error)
+{
+    struct parallel_values *values = &t->values;
+    char *text;
+    size_t bytes;
+    enum status status = checkpoint_vocabulary(path, &text, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    const bool same =
+        (text == NULL) == (values->vocabulary == NULL) &&
+        (text == NULL || (bytes == values->vocabulary_bytes && memcmp(text, values->vocabulary, bytes) == 0));
+    free(text);
+    if (same)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "%.200s was made with other words than those of %.200s: expected the text with which "
+                     "the run began",
+                     path, t->data.text ? t->job->data.path : "synthetic data");
+}
+
+/* The same words in another order, or other ones held out, are another run. */
+static enum status check_text(struct parallel_trainer *t, const char *path, struct error *error)
+{
+    const struct checkpoint_text *text = &t->values.text;
+    struct checkpoint_text expected;
+    enum status status = checkpoint_text_read(path, &expected, error);
+    if (status != STATUS_OK || expected.tokens == 0)
+        return status;
+    if (text->tokens != expected.tokens)
+        return error_set(error, STATUS_INVALID,
+                         "%.200s holds %" PRIu64 " words and line ends: expected the %" PRIu64
+                         " of the text that %.200s was made with",
+                         t->job->data.path, text->tokens, expected.tokens, path);
+    if (memcmp(text->sha256, expected.sha256, sizeof text->sha256) == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "%.200s holds other words, or in another order: expected the text that %.200s was made "
+                     "with",
+                     t->job->data.path, path);
+}
+
+static enum status load_state(struct parallel_trainer *t, const char *path, struct error *error)
+{
+    struct params *state = t->values.hidden;
+    enum status status = checkpoint_load_state(path, state, error);
+    if (status == STATUS_OK)
+        status = params_read(state, params_at(state, 2 * t->number), DTYPE_F32, t->h, error);
+    if (status == STATUS_OK)
+        status = params_read(state, params_at(state, 2 * t->number + 1), DTYPE_F32, t->c, error);
+    return status;
+}
+
+enum status parallel_resume(struct parallel_trainer *t, struct error *error)
+{
+    const char *path = t->base.worker->self.resume;
+    struct checkpoint_counters counters;
+    if (!resumes(t))
+        return STATUS_OK;
+    enum status status = checkpoint_counters_read(path, &counters, error);
+    if (status != STATUS_OK)
+        return status;
+    if (counters.trainers != t->trainers)
+        return error_set(error, STATUS_INVALID, "%.300s is of a job with %u trainers: expected %u", path,
+                         counters.trainers, t->trainers);
+    t->iteration = counters.steps[t->number];
+    t->epoch_loss = counters.epoch_loss;
+    t->line_loss = counters.line_loss;
+    t->plateau = (struct plateau){.lr = counters.lr, .best_loss = counters.best_loss};
+    t->lines[0] = t->lines[1] = 0;
+    status = check_vocabulary(t, path, error);
+    if (status == STATUS_OK)
+        status = check_text(t, path, error);
+    return status == STATUS_OK ? load_state(t, path, error) : status;
+}
+
+/* ---- values to their owners ---- */
+
+static enum status send_values(struct parallel_trainer *t, bool momentum, struct error *error)
+{
+    struct whole *whole = &t->values.whole;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < t->parameter_count && status == STATUS_OK; i++) {
+        const size_t count = whole_count(whole, i);
+        status = whole_read(whole, i, momentum, error);
+        if (status == STATUS_OK && momentum)
+            status =
+                dist_optimizer_moment_set(t->optimizer, i, DIST_MOMENT_FIRST, whole->values, count, error);
+        else if (status == STATUS_OK)
+            status = dist_parameter_set(t->base.dist, t->parameters[i], whole->values, count, error);
+    }
+    return status;
+}
+
+enum status parallel_values_send(struct parallel_trainer *t, struct error *error)
+{
+    assert(t->parameter_count == params_count(t->values.whole.params));
+    if (!has_values(t))
+        return STATUS_OK;
+    enum status status = send_values(t, false, error);
+    if (status != STATUS_OK || !resumes(t))
+        return status;
+    if (t->values.whole.momentum != NULL)
+        status = send_values(t, true, error);
+    return status == STATUS_OK ? dist_optimizer_steps_set(t->optimizer, t->iteration, error) : status;
+}

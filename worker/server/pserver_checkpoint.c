@@ -1,0 +1,162 @@
+/* What a parameter server brings to a checkpoint (worker/checkpoint/checkpoint_saver.h): server 0 begins one
+ * at a round's boundary and has the other servers write their shards; each of those waits for the version to
+ * save. The loop's thread.
+ *
+ * The version that is being saved stays as it is: server 0 makes no update meanwhile, and a server that
+ * writes its shard makes none either (pserver_checkpoint_holds). */
+#include "worker/server/pserver.h"
+
+/* ---- server 0 ---- */
+
+bool pserver_checkpoint_due(const struct pserver *p)
+{
+    const uint64_t version = round_version(p->round);
+    return checkpoint_saver_due(&p->saver, version, version >= p->last_version);
+}
+
+struct checkpoint_values pserver_checkpoint_values(const struct pserver *p)
+{
+    return (struct checkpoint_values){.params = p->params,
+                                      .momentum = p->momentum,
+                                      .shards = p->shards,
+                                      .server = p->number,
+                                      .servers = p->servers};
+}
+
+enum status pserver_checkpoint_begin(struct pserver *p, struct error *error)
+{
+    const uint64_t version = round_version(p->round);
+    struct checkpoint_saving saving = {.counters = {.update = version,
+                                                    .trainers = p->trainers,
+                                                    .late = p->late_before + round_late(p->round),
+                                                    .epoch_loss = p->epoch.loss_sum},
+                                       .values = pserver_checkpoint_values(p),
+                                       .line = version};
+    for (uint32_t i = 0; i < p->trainers; i++)
+        saving.counters.steps[i] = round_step(p->round, i);
+    pserver_place(p, version);
+    return checkpoint_saver_begin(&p->saver, &saving, error);
+}
+
+static void release_shard_calls(struct pserver *p)
+{
+    for (uint32_t i = 0; i < JOB_SERVERS_MAX; i++) {
+        future_release(p->shard_calls[i]);
+        p->shard_calls[i] = NULL;
+    }
+}
+
+/* Has the other servers write their shards: asks each once, then waits for all. */
+static enum status gather_shards(struct pserver *p, struct error *error)
+{
+    const uint64_t version = p->saver.saving.counters.update;
+    const struct rpc_message message = {.args = {[SAVE_VERSION] = version}};
+    enum status status = STATUS_OK;
+    for (uint32_t i = 1; i < p->servers && status == STATUS_OK; i++)
+        if (p->shard_calls[i] == NULL)
+            status = rpc_call_async(p->rpc, (uint16_t)i, METHOD_SAVE_SHARD, &message, MONOTIME_NEVER,
+                                    &p->shard_calls[i], error);
+    for (uint32_t i = 1; i < p->servers && status == STATUS_OK; i++)
+        status = future_done(p->shard_calls[i]) ? STATUS_OK : STATUS_AGAIN;
+    for (uint32_t i = 1; i < p->servers && status == STATUS_OK; i++) {
+        status = future_status(p->shard_calls[i]);
+        if (status != STATUS_OK)
+            error_set(error, status, "pserver %u, checkpoint %llu: %s", i, (unsigned long long)version,
+                      future_text(p->shard_calls[i]));
+    }
+    if (status != STATUS_AGAIN)
+        release_shard_calls(p);
+    return status;
+}
+
+/* ---- the other servers ---- */
+
+/* The version to save is this server's newest; or the one before, where trainers went on while server 0
+ * stopped: it still lies in its slot, and its velocity in its buffer; or it comes with the running round. */
+void pserver_save_shard(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct pserver *p = context;
+    const struct checkpoint_saving *running = &p->saver.saving;
+    const uint64_t version = message->args[SAVE_VERSION], newest = round_version(p->round);
+    uint32_t slot;
+    if (rpc_request_source(request) != 0 || p->number == 0) {
+        rpc_reject(request, "pserver %u asks for a shard of a checkpoint: expected pserver 0 to",
+                   rpc_request_source(request));
+    } else if (p->shard_request != NULL) {
+        rpc_fail(request, STATUS_BUSY, "version %llu is being saved",
+                 (unsigned long long)running->counters.update);
+    } else if (version == 0 || (version != newest + 1 && !round_slot_of(p->round, version, &slot))) {
+        rpc_fail(request, STATUS_NOT_FOUND, "version %llu is not here: the newest is %llu",
+                 (unsigned long long)version, (unsigned long long)newest);
+    } else {
+        const struct checkpoint_saving saving = {.counters.update = version,
+                                                 .values = pserver_checkpoint_values(p)};
+        p->shard_request = request;
+        checkpoint_saver_begin(&p->saver, &saving, NULL);
+    }
+}
+
+/* Waits for the version to save, then places the params on it. */
+static enum status gather_version(struct pserver *p)
+{
+    const uint64_t version = p->saver.saving.counters.update;
+    uint32_t slot;
+    if (!round_slot_of(p->round, version, &slot))
+        return STATUS_AGAIN;
+    pserver_place(p, version);
+    return STATUS_OK;
+}
+
+/* Answers server 0, which decides what a failure means. */
+static enum status answer_shard(struct pserver *p, enum status status, const char *why)
+{
+    struct rpc_request *request = p->shard_request;
+    if (status == STATUS_AGAIN || request == NULL)
+        return status;
+    p->shard_request = NULL;
+    if (status == STATUS_OK)
+        rpc_reply(request, NULL);
+    else
+        rpc_fail(request, status, "%s", why);
+    return STATUS_OK;
+}
+
+/* ---- both ---- */
+
+static enum status pserver_gather(void *context, struct error *error)
+{
+    struct pserver *p = context;
+    return p->number == 0 ? gather_shards(p, error) : gather_version(p);
+}
+
+enum status pserver_checkpoint_advance(struct pserver *p, struct error *error)
+{
+    struct error why = {0};
+    const enum status status = checkpoint_saver_advance(&p->saver, p->worker->logged, &why);
+    if (p->number > 0)
+        return answer_shard(p, status, why.text);
+    return status == STATUS_OK || status == STATUS_AGAIN ? status : error_set(error, status, "%s", why.text);
+}
+
+bool pserver_checkpoint_holds(const struct pserver *p)
+{
+    return p->saver.state == CHECKPOINT_WRITING;
+}
+
+enum status pserver_checkpoint_open(struct pserver *p, struct error *error)
+{
+    const struct checkpoint_saver_config config = {.run_dir = p->worker->self.run_dir,
+                                                   .job = p->job,
+                                                   .rpc = p->rpc,
+                                                   .publishes = p->number == 0,
+                                                   .saved = p->begin_version,
+                                                   .gather = pserver_gather,
+                                                   .context = p};
+    return checkpoint_saver_open(&p->saver, &config, error);
+}
+
+void pserver_checkpoint_close(struct pserver *p)
+{
+    checkpoint_saver_close(&p->saver);
+    release_shard_calls(p);
+}
