@@ -194,12 +194,21 @@ void child_kill(struct child *child)
     child->state = CHILD_KILLED;
 }
 
-bool child_reap(struct child *child, char *text, size_t bytes)
+bool child_reap(const struct child *child, bool wait, char *text, size_t bytes)
 {
     int status;
-    if (child->state == CHILD_GONE || waitpid(child->pid, &status, WNOHANG) != child->pid)
+    pid_t ended;
+    if (child->state == CHILD_GONE)
         return false;
-    if (WIFSIGNALED(status))
+    do
+        ended = waitpid(child->pid, &status, wait ? 0 : WNOHANG);
+    while (ended < 0 && errno == EINTR);
+    if (ended == 0)
+        return false;
+    if (ended < 0) /* ECHILD: another reaped it */
+        snprintf(text, bytes, "%s (process %ld) is gone: how it ended is not known", child->name,
+                 (long)child->pid);
+    else if (WIFSIGNALED(status))
         snprintf(text, bytes, "%s (process %ld) was killed by signal %d (%s)%s", child->name,
                  (long)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)),
                  WCOREDUMP(status) ? ", core dumped" : "");

@@ -24,7 +24,8 @@ struct child {
     enum child_state state;
     pid_t pid;
     int fd;         /* our end of its control line */
-    bool deaf;      /* its end is closed */
+    unsigned heard; /* messages handled in this turn of the supervisor's loop */
+    bool hung_up;   /* its end of the line is closed */
     bool connected; /* CONNECT is sent */
     bool opened;    /* it has said READY */
     struct monotime last_beat;
@@ -55,8 +56,8 @@ void child_order(struct child *child, enum control_kind kind, const void *body, 
 
 void child_kill(struct child *child);
 
-/* Reaps the child if it has ended: true, and its end told into `text`: "observer 3 (process 4711) was
- * killed by signal 9 (Killed)". */
-bool child_reap(struct child *child, char *text, size_t bytes);
+/* Reaps the child if it has exited; with `wait`, blocks until then. True: `text` says how, as in "observer 3
+ * (process 4711) was killed by signal 9 (Killed)". */
+bool child_reap(const struct child *child, bool wait, char *text, size_t bytes);
 
 #endif

@@ -1,4 +1,5 @@
 /* The command line: argv in, exit code out. */
+#include "daemon/descriptor_limit.h"
 #include "daemon/job_files.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
@@ -265,7 +266,10 @@ static enum status run_job(const struct arguments *arguments, struct job *job, s
     struct rundir dir;
     struct resume_point resume;
     struct runlog *log = NULL;
-    enum status status = open_run(arguments, job, &dir, &resume, error);
+    enum status status = descriptor_limit_raise(job, error);
+    if (status != STATUS_OK)
+        return status;
+    status = open_run(arguments, job, &dir, &resume, error);
     if (status != STATUS_OK)
         return status;
     status = runlog_open(&log, dir.fd, dir.path, job, error);

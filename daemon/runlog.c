@@ -88,7 +88,7 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
     return STATUS_OK;
 }
 
-void runlog_tell_holdings(struct runlog *log, const struct control_status *holdings, uint32_t workers)
+void runlog_show_holdings(struct runlog *log, const struct control_status *holdings, uint32_t workers)
 {
     log->holdings = (struct line_holdings){.of = holdings, .workers = workers};
 }

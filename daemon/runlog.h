@@ -23,7 +23,7 @@ void runlog_close(struct runlog *log);
 
 /* Whose holdings (references, contexts) a model-parallel job's lines tell: `workers` of them by number, kept
  * by reference and read whenever such a line is written. Before: none. */
-void runlog_tell_holdings(struct runlog *log, const struct control_status *holdings, uint32_t workers);
+void runlog_show_holdings(struct runlog *log, const struct control_status *holdings, uint32_t workers);
 
 /* Takes the progress line away before something else is written to the terminal; the next record draws it.
  */

@@ -1,7 +1,5 @@
-/* The supervisor's loop. Supervisor process; its only thread; no lock.
- *
- * The loop: wait for signals, control lines and deadlines; take in what came; act on it through the table
- * (supervise_table.c); see to what is due. */
+/* The supervisor's loop: wait for signals, messages and deadlines, and act on each. Supervisor process; its
+ * only thread; no lock. */
 #include "daemon/supervise.h"
 
 #include "daemon/service.h"
@@ -11,163 +9,102 @@
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
-/* ---- taking in ---- */
+/* ---- messages and exits ---- */
 
-static void read_line(struct supervisor *s, struct child *child);
+/* A turn of the loop handles at most so many messages of one worker: a flood must not keep the others, the
+ * signals, the deadlines and the service manager's watchdog waiting. */
+enum {
+    MESSAGES_PER_TURN = 64,
+    LINE_MESSAGES_MAX = 4096, /* more than a socket's buffer holds */
+};
 
-/* What an epoch's line tells of the others they have said before the lead said that the epoch has ended. */
+static bool read_message(struct supervisor *s, struct child *child);
+
+static void read_messages(struct supervisor *s, struct child *child)
+{
+    while (child->heard < MESSAGES_PER_TURN && read_message(s, child))
+        child->heard++;
+}
+
+/* An epoch's line shows what the other workers reported before the lead said that the epoch has ended. */
 static void read_others(struct supervisor *s, const struct child *lead)
 {
     for (unsigned i = 0; i < s->count; i++)
         if (&s->children[i] != lead)
-            read_line(s, &s->children[i]);
+            read_messages(s, &s->children[i]);
 }
 
-static void read_line(struct supervisor *s, struct child *child)
+/* Handles the worker's next message. False: none is waiting. */
+static bool read_message(struct supervisor *s, struct child *child)
 {
     struct control_message message;
-    while (child->state != CHILD_GONE) {
-        enum status status = control_receive(child->fd, false, &message);
-        if (status == STATUS_PEER_DIED)
-            child->deaf = true; /* of its death, the reaper tells */
-        if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
-            return;
-        if (status == STATUS_OK && message.kind == CONTROL_EPOCH && child == &s->children[s->roster.lead])
-            read_others(s, child);
-        struct happening what = {.message = &message};
-        supervise_react(s, child, status == STATUS_OK ? supervise_event_of(message.kind) : EVENTS, &what);
-    }
+    if (child->state == CHILD_GONE)
+        return false;
+    enum status status = control_receive(child->fd, false, &message);
+    if (status == STATUS_PEER_DIED)
+        child->hung_up = true; /* its exit is the reaper's to handle */
+    if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
+        return false;
+    struct event event = {.kind = status == STATUS_OK ? supervise_event_of(message.kind) : EVENT_INVALID,
+                          .message = &message};
+    if (status == STATUS_OK && message.kind == CONTROL_EPOCH && child == &s->children[s->roster.lead])
+        read_others(s, child);
+    supervise_handle(s, child, &event);
+    return true;
 }
 
-static void reap_children(struct supervisor *s)
+/* Of each worker that has exited: all that its line still holds, then the exit. */
+static void reap_children(struct supervisor *s, bool wait)
 {
     char text[160];
     for (unsigned i = 0; i < s->count; i++) {
         struct child *child = &s->children[i];
-        if (!child_reap(child, text, sizeof text))
+        if (!child_reap(child, wait, text, sizeof text))
             continue;
-        read_line(s, child); /* its last words */
-        struct happening what = {.text = text};
-        supervise_react(s, child, EVENT_EXITED, &what);
+        for (unsigned last = 0; last < LINE_MESSAGES_MAX && read_message(s, child); last++)
+            ;
+        supervise_handle(s, child, &(struct event){.kind = EVENT_EXITED, .exit_text = text});
     }
 }
 
-/* The first asks for an orderly end, the second for a quick one, the third for an end. */
-static void stop(struct supervisor *s)
-{
-    s->stops++;
-    runlog_clear_progress(s->config->log);
-    if (s->stops == 1) {
-        log_info("stopping: the running round is finished first; a second signal hurries");
-        service_notify("STOPPING=1\nSTATUS=finishing the round");
-        child_order(&s->children[s->roster.lead], CONTROL_DRAIN, NULL, 0);
-    } else if (s->stops == 2) {
-        log_info("hurrying: the running round is given up");
-        supervise_hurry(s);
-    } else {
-        s->kill_at = monotime_now();
-    }
-}
+/* ---- deadlines ---- */
 
-static void log_lines(char *text)
-{
-    char *rest;
-    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest))
-        log_error("%s", line);
-}
-
-/* Reads the job file again. Only `log` may change while a job runs; anything else waits for the next start.
- * Of a model-parallel job even that, for its lines are means that the workers make. */
-static void reload(struct supervisor *s)
-{
-    const struct supervise_config *config = s->config;
-    struct job job;
-    struct job_problems problems = {0};
-    runlog_clear_progress(config->log);
-    if (job_read_file(&job, config->job_path, config->overrides, config->override_count, &problems) !=
-        STATUS_OK) {
-        log_lines(problems.text);
-        log_error("%s is not read again, nothing is changed", config->job_path);
-    } else {
-        size_t bytes;
-        resume_keep(&job, config->job);
-        const bool live = config->job->kind != JOB_MODEL_PARALLEL;
-        if (live)
-            config->job->log = job.log;
-        char *wanted = job_format(&job, &bytes), *have = job_format(config->job, &bytes);
-        bool same = wanted != NULL && have != NULL && strcmp(wanted, have) == 0;
-        log_info("%s is read again: %s%s", config->job_path,
-                 live ? "/log is in force" : "nothing changes now",
-                 same   ? ""
-                 : live ? "; its other changes wait for the next start"
-                        : "; its changes wait for the next start");
-        free(wanted);
-        free(have);
-    }
-    job_problems_fini(&problems);
-}
-
-static void reopen(struct supervisor *s)
-{
-    struct error error;
-    if (runlog_reopen(s->config->log, &error) != STATUS_OK)
-        log_error("%s; the lines go on into the old files", error.text);
-}
-
-static void read_signals(struct supervisor *s)
-{
-    struct signalfd_siginfo info;
-    while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        switch (info.ssi_signo) {
-        case SIGCHLD:
-            reap_children(s);
-            break;
-        case SIGINT:
-        case SIGTERM:
-            stop(s);
-            break;
-        case SIGHUP:
-            reload(s);
-            break;
-        case SIGUSR1:
-            reopen(s);
-            break;
-        }
-    }
-}
-
-/* ---- what is due ---- */
-
-/* When this loop itself was away (suspended with its workers, or waiting for a disk), their silence says
- * nothing: it could not hear them. Their time begins anew. */
-static void forgive_own_absence(struct supervisor *s, struct monotime now)
+/* While this process itself was stopped or waited for a disk, it could not hear its workers: their silence
+ * counts from now on. */
+static void excuse_own_absence(struct supervisor *s, struct monotime now)
 {
     uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
-    if (monotime_us_between(s->awake, now) > hang_us / 4)
+    if (monotime_us_between(s->wake_due, now) > hang_us / 4)
         for (unsigned i = 0; i < s->count; i++)
             s->children[i].last_beat = now;
 }
 
-/* Kills who has been silent too long or was told to hurry too long ago; returns the next such time. */
+/* How long a worker may be silent. One that starts has libraries to load and a server to find, perhaps among
+ * a thousand others. */
+static uint64_t silence_us_max(const struct supervisor *s, const struct child *child)
+{
+    enum { START_US = 30000000 };
+    uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
+    return child->state == CHILD_STARTING ? hang_us + START_US : hang_us;
+}
+
+/* Kills the workers whose time is over; returns the next time at which something is due. */
 static struct monotime check_deadlines(struct supervisor *s)
 {
     struct monotime now = monotime_now(), next = service_watchdog(now);
-    forgive_own_absence(s, now);
+    excuse_own_absence(s, now);
     for (unsigned i = 0; i < s->count; i++) {
         struct child *child = &s->children[i];
         if (child->state == CHILD_GONE || child->state == CHILD_KILLED)
             continue;
-        struct monotime due = monotime_add_us(child->last_beat, supervise_patience_us(s, child));
+        struct monotime due = monotime_add_us(child->last_beat, silence_us_max(s, child));
         if (!monotime_before(now, due))
-            supervise_react(s, child, EVENT_SILENT, &(struct happening){0});
+            supervise_handle(s, child, &(struct event){.kind = EVENT_SILENT});
         else
             next = monotime_earliest(next, due);
         if (!monotime_before(now, s->kill_at)) {
@@ -178,7 +115,9 @@ static struct monotime check_deadlines(struct supervisor *s)
     return monotime_earliest(next, monotime_before(now, s->kill_at) ? s->kill_at : MONOTIME_NEVER);
 }
 
-static bool any_left(const struct supervisor *s)
+/* ---- the loop ---- */
+
+static bool any_lives(const struct supervisor *s)
 {
     for (unsigned i = 0; i < s->count; i++)
         if (s->children[i].state != CHILD_GONE)
@@ -186,51 +125,41 @@ static bool any_left(const struct supervisor *s)
     return false;
 }
 
+/* The loop cannot go on when it cannot wait. */
+static void end_without_poll(struct supervisor *s, int errnum)
+{
+    char why[160];
+    snprintf(why, sizeof why, "cannot wait for %u workers: %s", s->count, strerror(errnum));
+    supervise_fail(s, STATUS_INTERNAL, why);
+    for (unsigned i = 0; i < s->count; i++)
+        child_kill(&s->children[i]);
+    reap_children(s, true);
+}
+
 static void wait_and_read(struct supervisor *s, struct monotime until)
 {
     s->waits[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
     for (unsigned i = 0; i < s->count; i++) {
-        bool listening = s->children[i].state != CHILD_GONE && !s->children[i].deaf;
-        s->waits[i + 1] = (struct pollfd){.fd = listening ? s->children[i].fd : -1, .events = POLLIN};
+        struct child *child = &s->children[i];
+        bool listening = child->state != CHILD_GONE && !child->hung_up;
+        s->waits[i + 1] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
+        child->heard = 0;
     }
     int ready = poll(s->waits, s->count + 1, monotime_poll_ms(monotime_now(), until));
-    s->awake = monotime_earliest(until, monotime_now());
+    int errnum = errno;
+    s->wake_due = monotime_earliest(until, monotime_now());
+    if (ready < 0 && errnum != EINTR)
+        end_without_poll(s, errnum);
     if (ready <= 0)
         return;
     for (unsigned i = 0; i < s->count; i++)
         if (s->waits[i + 1].revents != 0)
-            read_line(s, &s->children[i]);
-    if (s->waits[0].revents & POLLIN)
-        read_signals(s);
+            read_messages(s, &s->children[i]);
+    if ((s->waits[0].revents & POLLIN) && supervise_obey_signals(s))
+        reap_children(s, false);
 }
 
-/* ---- opening ---- */
-
-static enum status take_signals(struct supervisor *s, struct error *error)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGUSR1);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN);
-    s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return s->signal_fd >= 0 ? STATUS_OK
-                             : error_set_errno(error, errno, "cannot make a descriptor for signals");
-}
-
-/* Each worker costs us a descriptor, and ZeroMQ aborts a server that runs out of them. */
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
+/* ---- the job's start and end ---- */
 
 static enum status open_memory(struct supervisor *s, struct error *error)
 {
@@ -242,7 +171,7 @@ static enum status open_memory(struct supervisor *s, struct error *error)
     s->job_text = job_format(s->config->job, &s->job_bytes);
     if (s->children == NULL || s->holdings == NULL || s->waits == NULL || s->job_text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u workers", s->count);
-    runlog_tell_holdings(s->config->log, s->holdings, s->count);
+    runlog_show_holdings(s->config->log, s->holdings, s->count);
     for (unsigned i = 0; i < s->count; i++)
         s->children[i].state = CHILD_GONE;
     return STATUS_OK;
@@ -271,7 +200,7 @@ static void supervisor_close(struct supervisor *s)
     if (s->signal_fd >= 0)
         close(s->signal_fd);
     child_segments_close(&s->segments);
-    runlog_tell_holdings(s->config->log, NULL, 0);
+    runlog_show_holdings(s->config->log, NULL, 0);
     free(s->children);
     free(s->holdings);
     free(s->waits);
@@ -294,10 +223,9 @@ enum status supervise(const struct supervise_config *config, struct error *error
 {
     struct supervisor s = {
         .config = config, .signal_fd = -1, .kill_at = MONOTIME_NEVER, .result = {.end = CONTROL_END_STOPPED}};
-    raise_descriptor_limit();
     enum status status = open_memory(&s, error);
     if (status == STATUS_OK)
-        status = take_signals(&s, error);
+        status = supervise_take_signals(&s, error);
     if (status == STATUS_OK)
         status = config->resume != NULL ? runlog_resume(config->log, config->resume->update, error)
                                         : runlog_start(config->log, error);
@@ -305,12 +233,12 @@ enum status supervise(const struct supervise_config *config, struct error *error
         supervisor_close(&s);
         return status;
     }
-    s.awake = monotime_now();
+    s.wake_due = monotime_now();
     if (spawn_all(&s, error) != STATUS_OK)
         supervise_fail(&s, error->status, error->text);
-    while (any_left(&s)) {
+    while (any_lives(&s)) {
         struct monotime next = check_deadlines(&s);
-        if (any_left(&s))
+        if (any_lives(&s))
             wait_and_read(&s, next);
     }
     status = write_end(&s, error);

@@ -1,5 +1,11 @@
-/* What the supervisor's two files share: supervise.c has the loop, supervise_table.c what it does when a
- * worker says or does something. Supervisor process; its only thread; no lock. */
+/* What the supervisor's files share. Supervisor process; its only thread; no lock.
+ *
+ *     supervise.c          the loop: wait, read, deadlines; the job's start
+ *     supervise_signals.c  what the process does on SIGTERM, SIGHUP and the others
+ *     supervise_table.c    what it does on a worker's message: one table, [state of the worker][event]
+ *     supervise_exit.c     what a worker's exit means, and which workers are told of it
+ *     supervise_end.c      how a job ends: who leaves when, and what a failure sets off
+ */
 #ifndef DAEMON_SUPERVISE_INTERNAL_H
 #define DAEMON_SUPERVISE_INTERNAL_H
 
@@ -13,54 +19,72 @@ struct supervisor {
     const struct supervise_config *config;
     struct roster roster;
     struct child *children;          /* (count) by worker number: the servers, then their clients */
-    struct control_status *holdings; /* (count) what each of them held when it last said so */
-    unsigned count, ready;
+    struct control_status *holdings; /* (count) the newest CONTROL_STATUS of each worker */
+    unsigned count;                  /* workers of the job */
+    unsigned ready;                  /* workers that have said READY */
     struct child_segments segments;
-    struct pollfd *waits; /* signals, then one for each child */
+    struct pollfd *waits; /* (1 + count) signals, then each child's control line */
     int signal_fd;
     unsigned stops; /* SIGINT and SIGTERM so far */
-    bool leaving;
+    bool closing;   /* the workers are told to leave, each when its turn has come */
     struct control_finished result;
-    struct monotime kill_at; /* workers that are left then are killed */
-    struct monotime awake;   /* when this loop should have gone on at the latest */
-    struct error outcome;    /* the first failure */
-    bool follows;            /* it is of a worker that ended because another did, whose end is not seen yet */
-    char *job_text;
+    struct monotime kill_at;   /* workers that still live at this time are killed */
+    struct monotime wake_due;  /* the latest time at which the last wait should have ended */
+    struct error outcome;      /* the job's failure; STATUS_OK: none so far */
+    bool outcome_is_follow_on; /* the outcome's worker failed because a peer did; that peer may be reaped yet
+                                */
+    char *job_text;            /* the resolved job, for START */
     size_t job_bytes;
 };
 
-enum event {
+enum event_kind {
     EVENT_READY,
     EVENT_BEAT,
-    EVENT_RECORD, /* an episode, update or epoch for the logs */
-    EVENT_STATUS, /* what it holds of references and contexts */
-    EVENT_FINISHED,
-    EVENT_FAILED,
-    EVENT_SILENT,
-    EVENT_EXITED,
-    EVENTS
+    EVENT_RECORD,   /* an episode, update or epoch for the logs */
+    EVENT_STATUS,   /* which references and contexts the worker holds */
+    EVENT_FINISHED, /* the lead's job is over */
+    EVENT_FAILED,   /* the reason why the worker will exit */
+    EVENT_SILENT,   /* no beat for too long */
+    EVENT_EXITED,   /* reaped */
+    EVENT_INVALID,  /* a message that no worker may send */
+    EVENT_KINDS
 };
 
-/* One event: the message it came with, or for EVENT_EXITED the end's description. */
-struct happening {
-    const struct control_message *message;
-    const char *text;
+struct event {
+    enum event_kind kind;
+    const struct control_message *message; /* of events that are messages; else NULL */
+    const char *exit_text; /* of EVENT_EXITED: "observer 3 (process 4711) exited with code 1" */
 };
 
-/* What a control message is to the table; EVENTS for one that a worker may not send. */
-enum event supervise_event_of(uint32_t kind);
+/* supervise_signals.c: opens the descriptor by which signals arrive. STATUS_IO. */
+enum status supervise_take_signals(struct supervisor *s, struct error *error);
 
-/* Acts on one event through the table. What the table has no entry for costs the worker its life. */
-void supervise_react(struct supervisor *s, struct child *child, enum event event,
-                     const struct happening *what);
+/* Obeys all signals that have arrived. True: SIGCHLD was among them, and children wait to be reaped. */
+bool supervise_obey_signals(struct supervisor *s);
 
-/* Ends the job because of `why`; only the first failure is the outcome. */
+/* supervise_table.c: the event that a control message is to the table. */
+enum event_kind supervise_event_of(uint32_t message_kind);
+
+/* Acts on one event of a worker. A worker whose state permits no such event is killed, and the job fails. */
+void supervise_handle(struct supervisor *s, struct child *child, const struct event *event);
+
+/* supervise_exit.c: the table's three reactions to a worker's exit. Asked: it was told to leave. Unasked: it
+ * was not, which fails the job. Killed: the supervisor killed it, and the job has failed already. */
+void supervise_exit_asked(struct supervisor *s, struct child *child, const struct event *event);
+void supervise_exit_unasked(struct supervisor *s, struct child *child, const struct event *event);
+void supervise_exit_killed(struct supervisor *s, struct child *child, const struct event *event);
+
+/* supervise_end.c: fails the job, with the sentence `why`, and hurries it. The first failure is the outcome;
+ * later ones are only logged. */
 void supervise_fail(struct supervisor *s, enum status status, const char *why);
 
-/* Tells everyone to give up what is pending, and gives them GRACE_US for it. */
+/* Has every worker give up its pending calls. Those that live GRACE_US later are killed. */
 void supervise_hurry(struct supervisor *s);
 
-/* How long a child may be silent. */
-uint64_t supervise_patience_us(const struct supervisor *s, const struct child *child);
+/* Begins the orderly end: from now on each worker is told to leave as soon as its turn has come. */
+void supervise_close(struct supervisor *s);
+
+/* Tells those workers to leave whose turn has come; called whenever a worker is gone. */
+void supervise_leave_next(struct supervisor *s);
 
 #endif

@@ -1,75 +1,16 @@
-/* What the supervisor does when a worker says or does something, and how a job ends: one table,
- * [state of the worker][event]. Supervisor process; its only thread; no lock.
- *
- * Restarting a dead worker has its place in the table's `exited` column: today every unasked end goes to
- * `died`, which ends the job. */
-#include "daemon/supervise_internal.h"
-
+/* What the supervisor does on each event of a worker: one table, [state of the worker][event], at the end of
+ * this file. The reactions to exits are in supervise_exit.c. Supervisor process; its only thread; no lock. */
 #include "daemon/service.h"
-#include "kernels/base/log.h"
+#include "daemon/supervise_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
-enum { GRACE_US = 2000000 }; /* for workers that were told to hurry */
+typedef void reaction(struct supervisor *s, struct child *child, const struct event *event);
 
-/* ---- the job's end ---- */
-
-static void leave(struct child *child)
+enum event_kind supervise_event_of(uint32_t message_kind)
 {
-    if (child->state != CHILD_STARTING && child->state != CHILD_READY)
-        return;
-    child_order(child, CONTROL_EXIT, NULL, 0);
-    child->state = CHILD_LEAVING;
-}
-
-/* Whoever dials another leaves before it, so that its BYE is heard: the clients, then the servers from the
- * highest number down. */
-static void leave_next(struct supervisor *s)
-{
-    bool clients = false;
-    if (!s->leaving)
-        return;
-    for (unsigned i = s->roster.servers; i < s->count; i++) {
-        leave(&s->children[i]);
-        clients |= s->children[i].state != CHILD_GONE;
-    }
-    unsigned server = clients ? 0 : s->roster.servers;
-    while (server > 0 && s->children[server - 1].state == CHILD_GONE)
-        server--;
-    if (server > 0)
-        leave(&s->children[server - 1]);
-}
-
-static void close_job(struct supervisor *s)
-{
-    s->leaving = true;
-    leave_next(s);
-}
-
-void supervise_hurry(struct supervisor *s)
-{
-    for (unsigned i = 0; i < s->count; i++)
-        child_order(&s->children[i], CONTROL_HURRY, NULL, 0);
-    s->kill_at = monotime_earliest(s->kill_at, monotime_add_us(monotime_now(), GRACE_US));
-}
-
-void supervise_fail(struct supervisor *s, enum status status, const char *why)
-{
-    if (s->outcome.status == STATUS_OK)
-        error_set(&s->outcome, status, "%s", why);
-    else
-        log_error("%s", why);
-    supervise_hurry(s);
-    close_job(s);
-}
-
-/* ---- events ---- */
-
-enum event supervise_event_of(uint32_t kind)
-{
-    switch (kind) {
+    switch (message_kind) {
     case CONTROL_READY:
         return EVENT_READY;
     case CONTROL_BEAT:
@@ -85,45 +26,58 @@ enum event supervise_event_of(uint32_t kind)
     case CONTROL_FAILED:
         return EVENT_FAILED;
     default:
-        return EVENTS;
+        return EVENT_INVALID;
     }
 }
 
-typedef void reaction(struct supervisor *s, struct child *child, const struct happening *what);
+/* ---- reactions ---- */
 
-static void out_of_turn(struct supervisor *s, struct child *child, const struct happening *what)
+static void expel_child(struct supervisor *s, struct child *child, const struct event *event)
 {
+    static const char *const states[CHILD_STATES] = {
+        [CHILD_STARTING] = "starting", [CHILD_READY] = "running", [CHILD_LEAVING] = "leaving"};
     char why[160];
-    snprintf(why, sizeof why, "%s (process %ld) said something out of turn (message %u in state %d): killed",
-             child->name, (long)child->pid, what->message != NULL ? what->message->kind : 0, child->state);
+    snprintf(why, sizeof why,
+             "%s (process %ld) sent a message that is not permitted (kind %u, while %s): killed", child->name,
+             (long)child->pid, event->message->kind, states[child->state]);
     child_kill(child);
     supervise_fail(s, STATUS_INTERNAL, why);
 }
 
-/* It was asked to leave just before. */
-static void opened(struct supervisor *s, struct child *child, const struct happening *what)
+static void kill_silent(struct supervisor *s, struct child *child, const struct event *event)
 {
-    (void)s;
-    (void)what;
-    child->opened = true;
+    char why[128];
+    (void)event;
+    snprintf(why, sizeof why, "%s (process %ld) has not beaten for %g s: killed", child->name,
+             (long)child->pid, s->config->job->supervise.hang_s);
+    child_kill(child);
+    supervise_fail(s, STATUS_INTERNAL, why);
 }
 
-static void ignored(struct supervisor *s, struct child *child, const struct happening *what)
+static void ignore_event(struct supervisor *s, struct child *child, const struct event *event)
 {
     (void)s;
     (void)child;
-    (void)what;
+    (void)event;
 }
 
-static void beaten(struct supervisor *s, struct child *child, const struct happening *what)
+static void note_beat(struct supervisor *s, struct child *child, const struct event *event)
 {
     (void)s;
-    (void)what;
+    (void)event;
     child->last_beat = monotime_now();
 }
 
-/* A worker may dial once every server below it is bound: a client all of them, a server the lower ones. */
-static void connect_ready(struct supervisor *s)
+/* READY from a worker that was told to leave just before. */
+static void note_opened(struct supervisor *s, struct child *child, const struct event *event)
+{
+    (void)s;
+    (void)event;
+    child->opened = true;
+}
+
+/* A worker may dial when every server below it is bound: a client all servers, a server the lower ones. */
+static void let_workers_dial(struct supervisor *s)
 {
     unsigned bound = 0;
     while (bound < s->roster.servers && s->children[bound].state != CHILD_STARTING)
@@ -138,18 +92,17 @@ static void connect_ready(struct supervisor *s)
     }
 }
 
-static void now_ready(struct supervisor *s, struct child *child, const struct happening *what)
+static void mark_ready(struct supervisor *s, struct child *child, const struct event *event)
 {
-    (void)what;
+    (void)event;
     child->opened = true;
     child->state = CHILD_READY;
     if (child->start.worker < s->roster.servers)
-        connect_ready(s);
+        let_workers_dial(s);
     if (++s->ready == s->count)
         service_notify("READY=1\nSTATUS=training with %u workers", s->count);
 }
 
-/* Each of the three: into the logs, and told to the service manager. */
 static enum status log_episode(struct supervisor *s, const struct control_episode *r, struct error *error)
 {
     service_notify("STATUS=episode %" PRIu64 ", running reward %.2f", r->episode, r->running_reward);
@@ -168,16 +121,17 @@ static enum status log_epoch(struct supervisor *s, const struct control_epoch *r
     return runlog_epoch(s->config->log, r, error);
 }
 
-/* The lead tells of progress. What its next step waits for is acknowledged once it is in the logs. */
-static void recorded(struct supervisor *s, struct child *child, const struct happening *what)
+/* An episode and an update are acknowledged once their lines are in the logs: the lead's next step waits for
+ * it. */
+static void log_record(struct supervisor *s, struct child *child, const struct event *event)
 {
-    const struct control_message *message = what->message;
+    const struct control_message *message = event->message;
     struct control_logged logged = {0};
     struct error error;
     enum status status;
     if (child != &s->children[s->roster.lead] ||
         (message->kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)) {
-        out_of_turn(s, child, what);
+        expel_child(s, child, event);
         return;
     }
     if (message->kind == CONTROL_EPISODE) {
@@ -195,155 +149,50 @@ static void recorded(struct supervisor *s, struct child *child, const struct hap
         child_order(child, CONTROL_LOGGED, &logged, sizeof logged);
 }
 
-static void told_holdings(struct supervisor *s, struct child *child, const struct happening *what)
+static void note_holdings(struct supervisor *s, struct child *child, const struct event *event)
 {
-    s->holdings[child->start.worker] = what->message->body.status;
+    s->holdings[child->start.worker] = event->message->body.status;
 }
 
-static void job_over(struct supervisor *s, struct child *child, const struct happening *what)
+static void finish_job(struct supervisor *s, struct child *child, const struct event *event)
 {
     if (child != &s->children[s->roster.lead]) {
-        out_of_turn(s, child, what);
+        expel_child(s, child, event);
         return;
     }
-    s->result = what->message->body.finished;
+    s->result = event->message->body.finished;
     if (s->result.end > CONTROL_END_STOPPED)
         s->result.end = CONTROL_END_STOPPED;
     service_notify("STOPPING=1");
-    close_job(s);
+    supervise_close(s);
 }
 
-static void failed(struct supervisor *s, struct child *child, const struct happening *what)
+static void note_last_words(struct supervisor *s, struct child *child, const struct event *event)
 {
     (void)s;
-    child->last_words = what->message->body.failed;
+    child->last_words = event->message->body.failed;
     child->last_words.text[ERROR_TEXT_BYTES - 1] = '\0';
 }
 
-/* A worker that starts has libraries to load and a server to find, perhaps among a thousand others. */
-uint64_t supervise_patience_us(const struct supervisor *s, const struct child *child)
-{
-    enum { START_US = 30000000 };
-    uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
-    return child->state == CHILD_STARTING ? hang_us + START_US : hang_us;
-}
-
-static void silent(struct supervisor *s, struct child *child, const struct happening *what)
-{
-    char why[128];
-    (void)what;
-    snprintf(why, sizeof why, "%s (process %ld) has not beaten for %g s: killed", child->name,
-             (long)child->pid, s->config->job->supervise.hang_s);
-    child_kill(child);
-    supervise_fail(s, STATUS_INTERNAL, why);
-}
-
-static void gone(struct supervisor *s, struct child *child, const struct happening *what)
-{
-    (void)what;
-    child->state = CHILD_GONE;
-    close(child->fd);
-    child->fd = -1;
-    leave_next(s);
-}
-
-/* Whoever dies holds nothing any more. */
-static void killed(struct supervisor *s, struct child *child, const struct happening *what)
-{
-    s->holdings[child->start.worker] = (struct control_status){0};
-    gone(s, child, what);
-}
-
-/* A worker's own status is told by its exit code only where it is the machine's or the data's fault, or the
- * job's: one that has not opened yet has met nobody else who could have asked for what cannot be. */
-static enum status status_of_death(const struct child *child)
-{
-    switch (child->last_words.status) {
-    case STATUS_INVALID:
-        return child->opened ? STATUS_INTERNAL : STATUS_INVALID;
-    case STATUS_UNAVAILABLE:
-    case STATUS_IO:
-    case STATUS_CORRUPT:
-    case STATUS_NOT_FOUND:
-    case STATUS_PERMISSION:
-        return child->last_words.status;
-    default:
-        return STATUS_INTERNAL;
-    }
-}
-
-/* A worker that fails says goodbye to its peers before it ends, and these may be reaped before it. */
-static bool ended_because_of_another(const struct child *child)
-{
-    return child->last_words.status == STATUS_PEER_DIED || child->last_words.status == STATUS_SHUTDOWN;
-}
-
-/* Ends the job because of this worker's end, with `status`. Whose end is the cause of others' takes their
- * place. */
-static void blame(struct supervisor *s, const struct child *child, enum status status, const char *why)
-{
-    bool follows = ended_because_of_another(child);
-    if (s->outcome.status == STATUS_OK) {
-        s->follows = follows;
-    } else if (s->follows && !follows) {
-        log_error("%s", s->outcome.text);
-        s->outcome.status = STATUS_OK;
-        s->follows = false;
-    }
-    supervise_fail(s, status, why);
-}
-
-static void tell_end(const struct child *child, const struct happening *what, char why[ERROR_TEXT_BYTES])
-{
-    if (child->last_words.status != STATUS_OK)
-        snprintf(why, ERROR_TEXT_BYTES, "%s: %.300s", what->text, child->last_words.text);
-    else
-        snprintf(why, ERROR_TEXT_BYTES, "%s", what->text);
-}
-
-/* A death is told to the servers, whose sockets do not report it. */
-static void died(struct supervisor *s, struct child *child, const struct happening *what)
-{
-    char why[ERROR_TEXT_BYTES];
-    struct control_died news = {.worker = child->start.worker};
-    const enum status status = status_of_death(child);
-    tell_end(child, what, why);
-    snprintf(news.text, sizeof news.text, "%.190s", what->text);
-    killed(s, child, what);
-    for (unsigned i = 0; i < s->roster.servers; i++)
-        child_order(&s->children[i], CONTROL_DIED, &news, sizeof news);
-    blame(s, child, status, why);
-}
-
-/* It was asked to leave, but ended otherwise. */
-static void left(struct supervisor *s, struct child *child, const struct happening *what)
-{
-    char why[ERROR_TEXT_BYTES];
-    tell_end(child, what, why);
-    gone(s, child, what);
-    if (child->last_words.status == STATUS_OK)
-        return;
-    if (s->follows && !ended_because_of_another(child))
-        blame(s, child, status_of_death(child), why);
-    else
-        log_warning("%s", why);
-}
+/* ---- the table ---- */
 
 /* clang-format off */
-static reaction *const reactions[CHILD_STATES][EVENTS] = {
-    /*                   READY      BEAT     RECORD    STATUS         FINISHED  FAILED   SILENT   EXITED */
-    [CHILD_STARTING] = { now_ready, beaten,  NULL,     NULL,          NULL,     failed,  silent,  died },
-    [CHILD_READY]    = { NULL,      beaten,  recorded, told_holdings, job_over, failed,  silent,  died },
-    [CHILD_LEAVING]  = { opened,    beaten,  ignored,  told_holdings, ignored,  failed,  silent,  left },
-    [CHILD_KILLED]   = { ignored,   ignored, ignored,  ignored,       ignored,  ignored, ignored, killed },
+static reaction *const reactions[EVENT_KINDS][CHILD_STATES] = {
+    /*                    starting                ready                   leaving               killed */
+    [EVENT_READY]    = { mark_ready,             expel_child,            note_opened,          ignore_event },
+    [EVENT_BEAT]     = { note_beat,              note_beat,              note_beat,            ignore_event },
+    [EVENT_RECORD]   = { expel_child,            log_record,             ignore_event,         ignore_event },
+    [EVENT_STATUS]   = { expel_child,            note_holdings,          note_holdings,        ignore_event },
+    [EVENT_FINISHED] = { expel_child,            finish_job,             ignore_event,         ignore_event },
+    [EVENT_FAILED]   = { note_last_words,        note_last_words,        note_last_words,      ignore_event },
+    [EVENT_SILENT]   = { kill_silent,            kill_silent,            kill_silent,          ignore_event },
+    [EVENT_EXITED]   = { supervise_exit_unasked, supervise_exit_unasked, supervise_exit_asked, supervise_exit_killed },
+    [EVENT_INVALID]  = { expel_child,            expel_child,            expel_child,          ignore_event },
 };
 /* clang-format on */
 
-void supervise_react(struct supervisor *s, struct child *child, enum event event,
-                     const struct happening *what)
+void supervise_handle(struct supervisor *s, struct child *child, const struct event *event)
 {
-    if (child->state == CHILD_GONE)
-        return;
-    reaction *answer = event < EVENTS ? reactions[child->state][event] : NULL;
-    (answer != NULL ? answer : out_of_turn)(s, child, what);
+    if (child->state != CHILD_GONE)
+        reactions[event->kind][child->state](s, child, event);
 }

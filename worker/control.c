@@ -43,6 +43,8 @@ enum status control_receive(int fd, bool wait, struct control_message *message)
         return errno == EAGAIN || errno == EINTR ? STATUS_AGAIN : STATUS_PEER_DIED;
     if (received == 0)
         return STATUS_PEER_DIED;
+    if ((size_t)received < sizeof message->kind)
+        message->kind = 0;
     if ((size_t)received < sizeof message->kind || (packet.msg_flags & MSG_TRUNC) || message->kind == 0 ||
         message->kind >= CONTROL_KINDS)
         return STATUS_INVALID;

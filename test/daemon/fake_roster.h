@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -143,11 +144,27 @@ static inline void tell_holdings(void)
         say(CONTROL_STATUS, &status, sizeof status);
 }
 
+/* An operator asks for an end while the line is full of records, all of which the supervisor finds at once.
+ */
+enum { FLOOD = 150 };
+static inline void flood(void)
+{
+    const pid_t supervisor = getppid();
+    kill(supervisor, SIGSTOP);
+    for (uint64_t number = 1; number <= FLOOD; number++)
+        say(CONTROL_EPISODE, &(struct control_episode){.episode = number}, sizeof(struct control_episode));
+    kill(supervisor, SIGTERM);
+    kill(supervisor, SIGCONT);
+}
+
 /* An operator asks for an end. */
 static inline void stop(void)
 {
     struct control_finished finished = {.end = CONTROL_END_STOPPED};
-    kill(getppid(), SIGTERM);
+    if (plays("flood"))
+        flood();
+    else
+        kill(getppid(), SIGTERM);
     await(CONTROL_DRAIN);
     say(CONTROL_FINISHED, &finished, sizeof finished);
 }
@@ -189,6 +206,15 @@ static inline void tell_when_asked(void)
     tell("told");
 }
 
+/* Lets the supervisor have too few descriptors to poll for its workers. */
+static inline void break_poll(void)
+{
+    struct rlimit limit;
+    prlimit(getppid(), RLIMIT_NOFILE, NULL, &limit);
+    limit.rlim_cur = WORKERS;
+    prlimit(getppid(), RLIMIT_NOFILE, &limit, NULL);
+}
+
 /* The lead's part, once all are there. */
 static inline void train(void)
 {
@@ -216,7 +242,9 @@ static inline void tell_holdings_and_be_ready(void)
 static inline void lead_the_job(void)
 {
     await_word(": there\n", WORKERS);
-    if (plays("drain"))
+    if (plays("no poll"))
+        break_poll();
+    if (plays("drain") || plays("flood"))
         stop();
     else if (strncmp(fake.script, "status", 6) != 0)
         train();

@@ -404,6 +404,30 @@ START_TEST(a_full_disk_ends_the_job_and_tears_no_line)
 }
 END_TEST
 
+/* Runs a job of 30 observers in a shell that has set a limit on open files. */
+static int run_with_open_files(struct process *process, const char *limit)
+{
+    char command[512];
+    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":30},"
+                        "\"rollout\":{\"steps\":2},\"stop\":{\"episodes\":1}}");
+    snprintf(command, sizeof command, "ulimit %s; exec '%s' run '%s' --run-dir '%s'", limit, daemon_path(),
+             workplace.job_path, workplace.run_dir);
+    const char *argv[] = {"/bin/sh", "-c", command, NULL};
+    return process_run(process, workplace.folder, argv, NULL, 60);
+}
+
+/* Before anything is made or forked; a soft limit alone is raised. */
+START_TEST(a_job_that_needs_more_descriptors_than_it_may_have_is_refused)
+{
+    struct process process;
+    ck_assert_int_eq(run_with_open_files(&process, "-n 30"), 78);
+    expect_text(process_err(&process), "a job of 31 workers needs 63 open files in a process, and the hard "
+                                       "limit (ulimit -Hn) is 30: expected ");
+    ck_assert(!run_has("."));
+    ck_assert_int_eq(run_with_open_files(&process, "-S -n 30"), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("run");
@@ -428,6 +452,7 @@ int main(void)
     tcase_add_test(jobs, a_start_that_fails_leaves_the_earlier_run_alone);
     tcase_add_test(jobs, closed_descriptors_are_not_mistaken_for_logs);
     tcase_add_test(jobs, a_full_disk_ends_the_job_and_tears_no_line);
+    tcase_add_test(jobs, a_job_that_needs_more_descriptors_than_it_may_have_is_refused);
     suite_add_tcase(suite, jobs);
     TCase *user = tcase_create("user"); /* test/scripts/test_scripts.sh runs this case by its name */
     tcase_add_checked_fixture(user, workplace_open, workplace_close);

@@ -28,7 +28,7 @@ static void open_language(void)
 static void start(void)
 {
     open_log();
-    runlog_tell_holdings(runlog, holdings, WORKERS);
+    runlog_show_holdings(runlog, holdings, WORKERS);
 }
 
 /* Losses whose exponentials every libm rounds alike. */
@@ -131,7 +131,7 @@ START_TEST(no_number_is_too_large_for_a_line)
                                         .timing = {.epoch_s = DBL_MAX, .evaluation_s = DBL_MAX}};
     memset(many, 0xFF, sizeof many);
     open_log();
-    runlog_tell_holdings(runlog, many, JOB_SERVERS_MAX + JOB_TRAINERS_MAX);
+    runlog_show_holdings(runlog, many, JOB_SERVERS_MAX + JOB_TRAINERS_MAX);
     ck_assert_int_eq(runlog_update(runlog, &update, &error), STATUS_OK);
     ck_assert_int_eq(runlog_epoch(runlog, &epoch, &error), STATUS_OK);
     finish("finished");

@@ -150,6 +150,16 @@ START_TEST(a_suspended_job_goes_on)
 }
 END_TEST
 
+/* What a parent has ignored is inherited: without SIGCHLD nobody would ever be reaped. */
+START_TEST(an_inherited_ignored_sigchld_changes_nothing)
+{
+    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"stop\":{\"episodes\":1}}");
+    const char *argv[] = {"/usr/bin/env", "--ignore-signal=CHLD", daemon_path(), "run", workplace.job_path,
+                          "--run-dir",    workplace.run_dir,      NULL};
+    ck_assert_int_eq(process_run(&daemon_process, workplace.folder, argv, NULL, 60), 0);
+}
+END_TEST
+
 /* Kills one worker and expects the job to end with words that name it. */
 static void kill_and_expect(const char *arguments, int signal, const char *wanted)
 {
@@ -333,6 +343,7 @@ int main(void)
     tcase_add_test(ends, a_second_signal_hurries);
     tcase_add_loop_test(ends, a_hurried_start_is_no_failure, 0, 12);
     tcase_add_test(ends, a_suspended_job_goes_on);
+    tcase_add_test(ends, an_inherited_ignored_sigchld_changes_nothing);
     tcase_add_test(ends, a_killed_observer_ends_the_job);
     tcase_add_test(ends, a_killed_agent_ends_the_job);
     tcase_add_test(ends, a_silent_observer_is_killed);

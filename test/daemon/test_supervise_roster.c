@@ -66,6 +66,15 @@ static unsigned occupy_descriptors(int fds[SEGMENT_FD_FIRST + WORKERS])
     return count;
 }
 
+/* After a script that lowered it. */
+static void restore_descriptor_limit(void)
+{
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
 /* Runs the workers through a script, to its end. */
 static enum status play(const char *script, const struct resume_point *resume)
 {
@@ -82,6 +91,7 @@ static enum status play(const char *script, const struct resume_point *resume)
     while (occupied > 0)
         close(fds[--occupied]);
     status = supervise(&config, &error);
+    restore_descriptor_limit();
     runlog_close(runlog);
     rundir_close(&dir);
     free(story);
@@ -267,10 +277,27 @@ START_TEST(only_server_0_speaks_for_the_job)
                  {"too many losses", "pserver 0 (process "}};
     ck_assert_int_eq(play(liars[_i].script, NULL), STATUS_INTERNAL);
     ck_assert_msg(strncmp(error.text, liars[_i].who, strlen(liars[_i].who)) == 0, "%s", error.text);
-    ck_assert_ptr_nonnull(strstr(error.text, "said something out of turn"));
+    ck_assert_ptr_nonnull(strstr(error.text, "sent a message that is not permitted"));
     char *json = file_read(workplace.jsonl);
     ck_assert_uint_eq(text_count(json, "{\"update\":"), 0);
     free(json);
+}
+END_TEST
+
+/* The lead is told to drain before all of its records are handled: on one line the answers come in that
+ * order. */
+START_TEST(a_flood_of_messages_delays_no_signal)
+{
+    expect_good("flood", NULL);
+    expect_order("pserver 0: logged 1\n", "pserver 0: drain\n");
+    expect_order("pserver 0: drain\n", "pserver 0: logged 150\n");
+}
+END_TEST
+
+START_TEST(a_loop_that_cannot_wait_ends_the_job)
+{
+    ck_assert_int_eq(play("no poll", NULL), STATUS_INTERNAL);
+    ck_assert_str_eq(error.text, "cannot wait for 5 workers: Invalid argument");
 }
 END_TEST
 
@@ -321,7 +348,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "worker") == 0)
         act(argc, argv);
-    Suite *suite = suite_create("supervise_cast");
+    Suite *suite = suite_create("supervise_roster");
     TCase *roster = tcase_create("roster");
     tcase_add_checked_fixture(roster, open_place, close_place);
     tcase_set_timeout(roster, 60);
@@ -335,6 +362,8 @@ int main(int argc, char **argv)
     tcase_add_loop_test(roster, what_a_worker_cannot_open_is_a_bad_job, 0, 2);
     tcase_add_loop_test(roster, the_cause_is_told_and_not_who_followed, 0, 4);
     tcase_add_loop_test(roster, only_server_0_speaks_for_the_job, 0, 3);
+    tcase_add_test(roster, a_flood_of_messages_delays_no_signal);
+    tcase_add_test(roster, a_loop_that_cannot_wait_ends_the_job);
     suite_add_tcase(suite, roster);
     TCase *parallel = tcase_create("model-parallel");
     tcase_add_checked_fixture(parallel, open_parallel_place, close_place);

@@ -1,0 +1,55 @@
+/* How a job ends: the order in which workers leave, and what a failure sets off. Supervisor process; its only
+ * thread; no lock. */
+#include "daemon/supervise_internal.h"
+#include "kernels/base/log.h"
+
+enum { GRACE_US = 2000000 };
+
+static void order_exit(struct child *child)
+{
+    if (child->state != CHILD_STARTING && child->state != CHILD_READY)
+        return;
+    child_order(child, CONTROL_EXIT, NULL, 0);
+    child->state = CHILD_LEAVING;
+}
+
+/* A worker that dials others leaves before they do, so that they hear its BYE: first the clients, then the
+ * servers from the highest number down. */
+void supervise_leave_next(struct supervisor *s)
+{
+    bool clients_live = false;
+    if (!s->closing)
+        return;
+    for (unsigned i = s->roster.servers; i < s->count; i++) {
+        order_exit(&s->children[i]);
+        clients_live |= s->children[i].state != CHILD_GONE;
+    }
+    unsigned server = clients_live ? 0 : s->roster.servers;
+    while (server > 0 && s->children[server - 1].state == CHILD_GONE)
+        server--;
+    if (server > 0)
+        order_exit(&s->children[server - 1]);
+}
+
+void supervise_close(struct supervisor *s)
+{
+    s->closing = true;
+    supervise_leave_next(s);
+}
+
+void supervise_hurry(struct supervisor *s)
+{
+    for (unsigned i = 0; i < s->count; i++)
+        child_order(&s->children[i], CONTROL_HURRY, NULL, 0);
+    s->kill_at = monotime_earliest(s->kill_at, monotime_add_us(monotime_now(), GRACE_US));
+}
+
+void supervise_fail(struct supervisor *s, enum status status, const char *why)
+{
+    if (s->outcome.status == STATUS_OK)
+        error_set(&s->outcome, status, "%s", why);
+    else
+        log_error("%s", why);
+    supervise_hurry(s);
+    supervise_close(s);
+}
