@@ -42,7 +42,7 @@ static void fuzz_vocabulary(const char *text, size_t bytes)
 {
     struct vocabulary *vocabulary;
     struct error error = {0};
-    enum status status = vocabulary_parse(&vocabulary, text, bytes, &error);
+    enum status status = vocabulary_parse(&vocabulary, "vocabulary.txt", text, bytes, &error);
     if (status == STATUS_OK) {
         size_t bytes_again;
         char *again = vocabulary_format(vocabulary, &bytes_again);
@@ -71,7 +71,7 @@ static void write_text(const char *text, size_t bytes)
     close(fd);
 }
 
-static void check_part(const struct corpus_part *part, uint32_t words)
+static void check_part(const struct corpus_split *part, uint32_t words)
 {
     const uint64_t batches = corpus_batches(part, COLUMNS, STEPS);
     int32_t tokens[COLUMNS * STEPS], targets[COLUMNS * STEPS];

@@ -1,20 +1,10 @@
-/* Reading a text; see the header. Every trainer of a language model's job runs it, once and on its one
- * thread, and so does a command's process that checks a job or evaluates a model.
+/* Reads a text; see the header. Each trainer of a language model's job runs this once, on its one thread; the
+ * commands that check a job or evaluate a model run it too.
  *
- * ---- The rule of words ----
- * A line ends with a newline. White space parts it into runs. Of a run, the punctuation at its two ends comes
- * off, one character at a time; each such character is a token of its own, and what stays between them is a
- * word, whatever is in it: apostrophes, hyphens, full stops. So "LORD," is "LORD" and ",", "'Tis" is "'" and
- * "Tis", "fool's" and "forty-two" and "3.14" are one word each, and "--" is "-" twice. Case is kept. Where a
- * run, or what is left of it when punctuation came off its beginning, begins with "<unk>" or "<eos>", these
- * are the tokens of that name. Which character is which: word_rule.h. A byte order mark at the file's
- * beginning is left out. Control characters are refused: no text has them, and a terminal that shows the
- * words obeys them.
- *
- * The file is read in pieces; what is kept is four bytes a token, eight a line, and each distinct word once.
- * A run must lie in a piece as a whole, so that one of more than RUN_BYTES_MAX bytes is refused even where it
- * is all punctuation. Words are numbered as they come; when the vocabulary is known, these numbers give way
- * to its own. */
+ * The file is read in pieces. The reader keeps four bytes per token, eight per line, and each distinct word
+ * once. A run of characters without white space must fit into half a piece, so a longer run is refused even
+ * where it is all punctuation. Words are numbered as they come; once the vocabulary is known, its numbers
+ * replace these. */
 #include "worker/data/corpus.h"
 
 #include "kernels/base/file.h"
@@ -41,37 +31,6 @@ enum {
 
 static const char byte_order_mark[] = "\xEF\xBB\xBF";
 
-/* ---- characters ---- */
-
-static bool is_space(uint32_t code)
-{
-    return (code >= 0x9 && code <= 0xD) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
-           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
-           code == 0x205F || code == 0x3000;
-}
-
-static bool is_punctuation(uint32_t code)
-{
-    static const uint32_t ranges[][2] = {
-        {0x21, 0x2F},     {0x3A, 0x40},     {0x5B, 0x60},     {0x7B, 0x7E},     {0xA1, 0xA1},
-        {0xA7, 0xA7},     {0xAB, 0xAB},     {0xB6, 0xB7},     {0xBB, 0xBB},     {0xBF, 0xBF},
-        {0x2010, 0x2027}, {0x2030, 0x205E}, {0x3001, 0x3003}, {0x3008, 0x3011},
-    };
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
-        if (code >= ranges[i][0] && code <= ranges[i][1])
-            return true;
-    return false;
-}
-
-enum word_character word_character_kind(uint32_t code)
-{
-    if (is_space(code))
-        return WORD_SPACE;
-    if (code < 0x20 || (code >= 0x7F && code <= 0x9F))
-        return WORD_CONTROL;
-    return is_punctuation(code) ? WORD_PUNCTUATION : WORD_LETTER;
-}
-
 /* ---- a text on its way in ---- */
 
 struct reading {
@@ -81,31 +40,31 @@ struct reading {
     uint64_t offset;     /* of the file, where the next piece begins */
     uint64_t line;       /* from 1 */
     uint64_t line_begin; /* where it begins in the file */
-    char *piece;         /* of which [at, filled) is still to be looked at */
+    char *piece;         /* [at, filled) is not read yet */
     size_t at, filled;
-    bool ended; /* nothing of the file comes behind the piece */
+    bool ended; /* the file ends with this piece */
 
     struct words words; /* "<unk>" and "<eos>" first, as in a vocabulary */
     int32_t *tokens;
     size_t count, room;
-    size_t *line_ends; /* how many tokens there are up to the end of each line */
+    size_t *line_ends; /* the number of tokens up to the end of each line */
     size_t lines, line_room;
 };
 
-static enum status no_memory(const struct reading *reading, struct error *error)
+static enum status reading_no_memory(const struct reading *reading, struct error *error)
 {
     return error_set(error, STATUS_NO_MEMORY, "%.*s: no memory for its words", SHOWN_PATH_BYTES,
                      reading->path);
 }
 
-/* The byte's place in its line, from 1. */
+/* The column of a byte in its line, from 1. */
 static unsigned long long column_of(const struct reading *reading, size_t at)
 {
     return reading->offset - reading->filled + at - reading->line_begin + 1;
 }
 
-/* So many bytes lie ahead that a run and a character behind it do, or else the file ends in the piece. */
-static enum status fill(struct reading *reading, struct error *error)
+/* Reads on until a whole run and the character behind it lie ahead, or the file ends in the piece. */
+static enum status reading_refill(struct reading *reading, struct error *error)
 {
     const size_t left = reading->filled - reading->at;
     if (reading->ended || left >= RUN_BYTES_MAX + CHARACTER_BYTES_MAX)
@@ -124,8 +83,8 @@ static enum status fill(struct reading *reading, struct error *error)
     return STATUS_OK;
 }
 
-static enum status look(const struct reading *reading, size_t at, enum word_character *kind, size_t *size,
-                        struct error *error)
+static enum status reading_classify(const struct reading *reading, size_t at, enum word_character *kind,
+                                    size_t *size, struct error *error)
 {
     const char *bytes = reading->piece + at;
     *size = text_character(bytes, reading->filled - at);
@@ -138,13 +97,13 @@ static enum status look(const struct reading *reading, size_t at, enum word_char
                      column_of(reading, at));
 }
 
-static enum status add_number(struct reading *reading, uint32_t number, struct error *error)
+static enum status reading_add_number(struct reading *reading, uint32_t number, struct error *error)
 {
     if (reading->count == reading->room) {
         const size_t room = 2 * reading->room + PIECE_BYTES;
         int32_t *tokens = reallocarray(reading->tokens, room, sizeof *tokens);
         if (tokens == NULL)
-            return no_memory(reading, error);
+            return reading_no_memory(reading, error);
         reading->tokens = tokens;
         reading->room = room;
     }
@@ -152,7 +111,8 @@ static enum status add_number(struct reading *reading, uint32_t number, struct e
     return STATUS_OK;
 }
 
-static enum status add_word(struct reading *reading, const char *word, size_t bytes, struct error *error)
+static enum status reading_add_word(struct reading *reading, const char *word, size_t bytes,
+                                    struct error *error)
 {
     char shown[SHOWN_WORD_BYTES];
     uint32_t number;
@@ -163,11 +123,11 @@ static enum status add_word(struct reading *reading, const char *word, size_t by
                          VOCABULARY_WORD_BYTES_MAX, shown);
     }
     if (!words_add(&reading->words, word, bytes, &number))
-        return no_memory(reading, error);
-    return add_number(reading, number, error);
+        return reading_no_memory(reading, error);
+    return reading_add_number(reading, number, error);
 }
 
-static enum status end_line(struct reading *reading, struct error *error)
+static enum status reading_end_line(struct reading *reading, struct error *error)
 {
     const size_t before = reading->lines == 0 ? 0 : reading->line_ends[reading->lines - 1];
     if (reading->count == before)
@@ -176,11 +136,11 @@ static enum status end_line(struct reading *reading, struct error *error)
         const size_t room = 2 * reading->line_room + 1024;
         size_t *ends = reallocarray(reading->line_ends, room, sizeof *ends);
         if (ends == NULL)
-            return no_memory(reading, error);
+            return reading_no_memory(reading, error);
         reading->line_ends = ends;
         reading->line_room = room;
     }
-    enum status status = add_number(reading, VOCABULARY_END_OF_LINE, error);
+    enum status status = reading_add_number(reading, VOCABULARY_END_OF_LINE, error);
     if (status == STATUS_OK)
         reading->line_ends[reading->lines++] = reading->count;
     return status;
@@ -188,7 +148,7 @@ static enum status end_line(struct reading *reading, struct error *error)
 
 /* ---- runs ---- */
 
-/* The number that the words' own names stand for at the beginning of a run; WORDS_NONE: they do not. */
+/* The number of "<unk>" or "<eos>" where a run begins with one of them; else WORDS_NONE. */
 static uint32_t name_at(const struct words *words, const char *run, size_t bytes)
 {
     for (uint32_t number = VOCABULARY_UNKNOWN; number <= VOCABULARY_END_OF_LINE; number++) {
@@ -199,16 +159,16 @@ static uint32_t name_at(const struct words *words, const char *run, size_t bytes
     return WORDS_NONE;
 }
 
-/* Bytes of the punctuation character at `at`; 0 where something else stands. */
+/* The size in bytes of the punctuation character at `at`; 0 where another character stands. */
 static size_t punctuation_at(const char *at, size_t bytes)
 {
     const size_t size = text_character(at, bytes);
     return word_character_kind(text_code_point(at, size)) == WORD_PUNCTUATION ? size : 0;
 }
 
-/* Takes names and punctuation off the run's beginning; *bytes: how much that was. */
-static enum status take_beginning(struct reading *reading, const char *run, size_t length, size_t *bytes,
-                                  struct error *error)
+/* Takes token names and punctuation off the beginning of a run; *bytes is how much was taken. */
+static enum status reading_take_beginning(struct reading *reading, const char *run, size_t length,
+                                          size_t *bytes, struct error *error)
 {
     enum status status = STATUS_OK;
     *bytes = 0;
@@ -219,17 +179,19 @@ static enum status take_beginning(struct reading *reading, const char *run, size
             name != WORDS_NONE ? words_bytes(&reading->words, name) : punctuation_at(rest, length - *bytes);
         if (size == 0)
             break;
-        status = name != WORDS_NONE ? add_number(reading, name, error) : add_word(reading, rest, size, error);
+        status = name != WORDS_NONE ? reading_add_number(reading, name, error)
+                                    : reading_add_word(reading, rest, size, error);
         *bytes += size;
     }
     return status;
 }
 
-/* A run's tokens. All its characters are well-formed. */
-static enum status split(struct reading *reading, const char *run, size_t length, struct error *error)
+/* Appends the tokens of a run, whose characters are all well-formed. */
+static enum status reading_split_run(struct reading *reading, const char *run, size_t length,
+                                     struct error *error)
 {
     size_t begin;
-    enum status status = take_beginning(reading, run, length, &begin, error);
+    enum status status = reading_take_beginning(reading, run, length, &begin, error);
     size_t end = begin;
     for (size_t at = begin; at < length;) {
         const size_t size = text_character(run + at, length - at);
@@ -238,21 +200,21 @@ static enum status split(struct reading *reading, const char *run, size_t length
         at += size;
     }
     if (status == STATUS_OK && end > begin)
-        status = add_word(reading, run + begin, end - begin, error);
+        status = reading_add_word(reading, run + begin, end - begin, error);
     while (status == STATUS_OK && end < length) {
         const size_t size = text_character(run + end, length - end);
-        status = add_word(reading, run + end, size, error);
+        status = reading_add_word(reading, run + end, size, error);
         end += size;
     }
     return status;
 }
 
-/* One white space character, or one run. */
-static enum status read_run(struct reading *reading, struct error *error)
+/* Takes one white space character, or one run. */
+static enum status reading_take_run(struct reading *reading, struct error *error)
 {
     enum word_character kind;
     size_t size, length = 0;
-    enum status status = look(reading, reading->at, &kind, &size, error);
+    enum status status = reading_classify(reading, reading->at, &kind, &size, error);
     if (status == STATUS_OK && kind == WORD_SPACE) {
         reading->at += size;
         return STATUS_OK;
@@ -267,39 +229,39 @@ static enum status read_run(struct reading *reading, struct error *error)
                 VOCABULARY_WORD_BYTES_MAX);
         if (reading->at + length == reading->filled)
             break;
-        status = look(reading, reading->at + length, &kind, &size, error);
+        status = reading_classify(reading, reading->at + length, &kind, &size, error);
     }
     if (status == STATUS_OK)
-        status = split(reading, reading->piece + reading->at, length, error);
+        status = reading_split_run(reading, reading->piece + reading->at, length, error);
     reading->at += length;
     return status;
 }
 
-static void skip_newline(struct reading *reading)
+static void reading_skip_newline(struct reading *reading)
 {
     reading->at++;
     reading->line++;
     reading->line_begin = reading->offset - reading->filled + reading->at;
 }
 
-static enum status read_all(struct reading *reading, struct error *error)
+static enum status reading_take_all(struct reading *reading, struct error *error)
 {
-    enum status status = fill(reading, error);
+    enum status status = reading_refill(reading, error);
     const size_t mark_bytes = sizeof byte_order_mark - 1;
     if (reading->filled >= mark_bytes && memcmp(reading->piece, byte_order_mark, mark_bytes) == 0)
         reading->at = mark_bytes;
     while (status == STATUS_OK && reading->at < reading->filled) {
         if (reading->piece[reading->at] == '\n') {
-            status = end_line(reading, error);
-            skip_newline(reading);
+            status = reading_end_line(reading, error);
+            reading_skip_newline(reading);
         } else {
-            status = read_run(reading, error);
+            status = reading_take_run(reading, error);
         }
         if (status == STATUS_OK)
-            status = fill(reading, error);
+            status = reading_refill(reading, error);
     }
     if (status == STATUS_OK)
-        status = end_line(reading, error);
+        status = reading_end_line(reading, error);
     if (status == STATUS_OK && reading->lines == 0)
         status = error_set(error, STATUS_INVALID, "%.*s: no words", SHOWN_PATH_BYTES, reading->path);
     return status;
@@ -307,7 +269,7 @@ static enum status read_all(struct reading *reading, struct error *error)
 
 /* ---- the file ---- */
 
-/* The one text that a job of ours names. */
+/* Adds the command that writes the text where the missing file is the one that the shipped job names. */
 static enum status open_text(struct reading *reading, struct error *error)
 {
     static const char shipped[] = "build/data/kjv.txt";
@@ -332,7 +294,7 @@ static enum status reading_open(struct reading *reading, const struct corpus_con
     reading->piece = malloc(PIECE_BYTES);
     if (reading->piece == NULL || !words_add(&reading->words, "<unk>", 5, &number) ||
         !words_add(&reading->words, "<eos>", 5, &number))
-        return no_memory(reading, error);
+        return reading_no_memory(reading, error);
     return open_text(reading, error);
 }
 
@@ -348,7 +310,7 @@ static void reading_close(struct reading *reading)
 
 /* ---- the corpus ---- */
 
-/* How many tokens are in the lines that are not held out: at least one line's. */
+/* The number of tokens in the lines that are not held out: at least those of one line. */
 static size_t training_count(const struct reading *reading, double held_out)
 {
     const double lines = floor(held_out * (double)reading->lines);
@@ -362,7 +324,7 @@ static enum status build_vocabulary(struct vocabulary **out, const struct readin
     struct error reason;
     uint64_t *counts = calloc(reading->words.count, sizeof *counts);
     if (counts == NULL)
-        return no_memory(reading, error);
+        return reading_no_memory(reading, error);
     for (size_t i = 0; i < count; i++)
         counts[reading->tokens[i]]++;
     enum status status = vocabulary_build(out, &reading->words, counts, minimum_count, &reason);
@@ -380,19 +342,19 @@ static enum status copy_vocabulary(struct vocabulary **out, const struct vocabul
     char *text = vocabulary_format(vocabulary, &bytes);
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a vocabulary");
-    enum status status = vocabulary_parse(out, text, bytes, error);
+    enum status status = vocabulary_parse(out, "the vocabulary", text, bytes, error);
     free(text);
     return status;
 }
 
-/* Each token's number becomes the vocabulary's. */
-static enum status number_anew(struct reading *reading, const struct vocabulary *vocabulary,
-                               struct error *error)
+/* Replaces each token's number by the vocabulary's. */
+static enum status renumber_tokens(struct reading *reading, const struct vocabulary *vocabulary,
+                                   struct error *error)
 {
     const struct words *words = &reading->words;
     uint32_t *numbers = calloc(words->count, sizeof *numbers);
     if (numbers == NULL)
-        return no_memory(reading, error);
+        return reading_no_memory(reading, error);
     for (uint32_t i = 0; i < words->count; i++)
         numbers[i] = vocabulary_find(vocabulary, words_at(words, i), words_bytes(words, i));
     for (size_t i = 0; i < reading->count; i++)
@@ -401,10 +363,10 @@ static enum status number_anew(struct reading *reading, const struct vocabulary 
     return STATUS_OK;
 }
 
-static enum status measure(struct corpus *corpus, struct error *error)
+static enum status corpus_measure(struct corpus *corpus, struct error *error)
 {
     const uint32_t size = vocabulary_size(corpus->vocabulary);
-    const struct corpus_part *part = corpus->held_out.count > 0 ? &corpus->held_out : &corpus->training;
+    const struct corpus_split *part = corpus->held_out.count > 0 ? &corpus->held_out : &corpus->training;
     double loss = 0, total = (double)corpus->training.count + size;
     uint64_t *counts = calloc(size, sizeof *counts);
     if (counts == NULL)
@@ -421,8 +383,8 @@ static enum status measure(struct corpus *corpus, struct error *error)
 _Static_assert(CORPUS_HASH_BYTES == crypto_hash_sha256_BYTES, "the hash fits");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are hashed as they lie in memory");
 
-/* The held-out part lies behind the other in the same memory. */
-static void identify(struct corpus *corpus, const struct corpus_config *config)
+/* The held-out tokens lie behind the training tokens in the same memory. */
+static void corpus_hash(struct corpus *corpus, const struct corpus_config *config)
 {
     const uint64_t training = corpus->training.count;
     const size_t bytes = (corpus->training.count + corpus->held_out.count) * sizeof *corpus->training.tokens;
@@ -444,21 +406,21 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
     *corpus = (struct corpus){0};
     enum status status = reading_open(&reading, config, error);
     if (status == STATUS_OK)
-        status = read_all(&reading, error);
+        status = reading_take_all(&reading, error);
     const size_t training = status == STATUS_OK ? training_count(&reading, config->held_out) : 0;
     if (status == STATUS_OK)
         status = config->vocabulary != NULL ? copy_vocabulary(&corpus->vocabulary, config->vocabulary, error)
                                             : build_vocabulary(&corpus->vocabulary, &reading, training,
                                                                config->minimum_count, error);
     if (status == STATUS_OK)
-        status = number_anew(&reading, corpus->vocabulary, error);
+        status = renumber_tokens(&reading, corpus->vocabulary, error);
     if (status == STATUS_OK) {
-        corpus->training = (struct corpus_part){.tokens = reading.tokens, .count = training};
+        corpus->training = (struct corpus_split){.tokens = reading.tokens, .count = training};
         corpus->held_out =
-            (struct corpus_part){.tokens = reading.tokens + training, .count = reading.count - training};
+            (struct corpus_split){.tokens = reading.tokens + training, .count = reading.count - training};
         reading.tokens = NULL;
-        identify(corpus, config);
-        status = measure(corpus, error);
+        corpus_hash(corpus, config);
+        status = corpus_measure(corpus, error);
     }
     reading_close(&reading);
     if (status != STATUS_OK)
@@ -466,7 +428,7 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
     return status;
 }
 
-/* Both parts' tokens are one piece of memory. */
+/* Both splits share one allocation. */
 void corpus_fini(struct corpus *corpus)
 {
     vocabulary_free(corpus->vocabulary);

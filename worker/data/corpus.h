@@ -1,16 +1,17 @@
-/* A text as a language model reads it: numbers of words, in two parts, and the batches cut from them.
+/* A corpus: a text as a language model reads it. Word numbers, split into a training and a held-out part, and
+ * the batches cut from them.
  *
- * The text is UTF-8, a file of any size. A line is its words and "<eos>"; lines without a word are left out.
- * Words: see corpus.c's opening comment, which gives the rule. The last part of the lines (`held_out` of
- * them, rounded down) is kept for evaluation; the vocabulary is built from the rest alone.
+ * The text is a UTF-8 file of any size. A line becomes its words and "<eos>"; lines without a word are left
+ * out. word_rule.h says what a word is. The last lines (the fraction `held_out` of them, rounded down) are
+ * kept for evaluation; the vocabulary is built from the other lines alone.
  *
- * ---- Batches (as PyTorch's word_language_model cuts them) ----
- * A part of n tokens is cut into `columns` pieces of n / columns, which lie beside each other (what is left
- * over is left out). Batch k of `steps` holds rows [k steps, k steps + s) of some columns as input, the rows
- * one further as targets; s is `steps`, or less for the last batch (at least 1). Trainer t of several has the
- * columns [t batch, (t + 1) batch).
+ * ---- Batches (cut as PyTorch's word_language_model cuts them) ----
+ * A split of n tokens is cut into `columns` runs of n / columns tokens, which lie beside each other; the rest
+ * is left out. Batch k of `steps` rows holds rows [k steps, k steps + s) of some columns as input and the
+ * rows one further as targets; s is `steps`, or less for the last batch (at least 1). Of several trainers,
+ * trainer t has the columns [t batch, (t + 1) batch).
  *
- * corpus_read blocks on the file; everything else is pure. */
+ * corpus_read blocks on the file. All other functions are pure. */
 #ifndef WORKER_DATA_CORPUS_H
 #define WORKER_DATA_CORPUS_H
 
@@ -18,14 +19,14 @@
 
 struct corpus_config {
     const char *path;
-    uint32_t minimum_count;              /* a word of the training part that is rarer is <unk>; >= 1 */
+    uint32_t minimum_count;              /* >= 1; a word that the training part has less often is <unk> */
     double held_out;                     /* 0 <= x < 1 */
-    const struct vocabulary *vocabulary; /* to go by (a checkpoint's); NULL: build one */
-    void (*progress)(void *context); /* optional: called every 256 KiB, some ten milliseconds, of reading */
+    const struct vocabulary *vocabulary; /* a checkpoint's; NULL: build one from the text */
+    void (*progress)(void *context);     /* optional: called after every 256 KiB read, about 10 ms */
     void *progress_context;
 };
 
-struct corpus_part {
+struct corpus_split {
     int32_t *tokens;
     size_t count;
 };
@@ -34,12 +35,12 @@ enum { CORPUS_HASH_BYTES = 32 };
 
 struct corpus {
     struct vocabulary *vocabulary; /* the corpus's own */
-    struct corpus_part training, held_out;
-    /* SHA-256 of the training part's count (uint64) and of all tokens (int32), little-endian: with the same
-     * vocabulary, texts that give the same batches have the same one. */
+    struct corpus_split training, held_out;
+    /* SHA-256 of the training part's count (uint64) and of all tokens (int32), little-endian. With the same
+     * vocabulary, two texts have the same hash exactly when they give the same batches. */
     uint8_t sha256[CORPUS_HASH_BYTES];
-    /* Of held_out (training, when that is empty) by the training part's frequencies, with one more of each
-     * word: what a model without context reaches. */
+    /* The perplexity of a model without context on held_out (on training where held_out is empty): each word
+     * has its frequency in the training part, counted one higher. */
     double unigram_perplexity;
 };
 
@@ -49,33 +50,32 @@ struct corpus {
 enum status corpus_read(struct corpus *corpus, const struct corpus_config *config, struct error *error);
 void corpus_fini(struct corpus *corpus);
 
-/* How many batches of `steps` a part gives in `columns` columns; 0: it is too short for one. */
-uint64_t corpus_batches(const struct corpus_part *part, uint32_t columns, uint32_t steps);
+/* The number of batches of `steps` rows in `columns` columns; 0: the split is too short for one. */
+uint64_t corpus_batches(const struct corpus_split *part, uint32_t columns, uint32_t steps);
 
-/* Batch `index`: fills tokens and targets, (s, batch) each, for the columns [first, first + batch); returns
- * s. */
-uint32_t corpus_batch(const struct corpus_part *part, uint32_t columns, uint32_t first, uint32_t batch,
+/* Writes batch `index` into tokens and targets, (s, batch) each, for the columns [first, first + batch).
+ * Returns s. */
+uint32_t corpus_batch(const struct corpus_split *part, uint32_t columns, uint32_t first, uint32_t batch,
                       uint32_t steps, uint64_t index, int32_t *tokens, int32_t *targets);
 
-/* ---- The tutorial's random data, which no file holds ---- */
+/* ---- The tutorial's random data ---- */
 
-/* What a draw is for; part of what keys it, so never renumbered. */
+/* The purpose of a draw. Part of its key, hence never renumbered. */
 enum corpus_draw { CORPUS_TOKENS = 0, CORPUS_TARGETS = 1, CORPUS_HIDDEN = 2, CORPUS_CELL = 3 };
 
 enum { CORPUS_UPDATE_BITS_MAX = 54 };
 
-/* Tokens or targets of update `update` (from 0, below 2^54) of trainer `trainer`: `count` numbers uniform in
- * [0, below). Tokens are (steps, batch) in [0, vocabulary). Targets are the classes' (worker/job:
- * /loss/classes): (steps, batch) in [0, vocabulary) for the tokens' dimension, (steps, vocabulary) in [0,
- * batch) for the batch's. Value i is rng_below of words 2 (i mod 2) and 2 (i mod 2) + 1 of the block of
- * stream RNG_DATA with number draw << 22 | update >> 32, word 1 = i / 2, word 2 = the update's lower 32 bits,
- * word 3 = the trainer. */
+/* Draws the tokens or targets of update `update` (from 0, below 2^54) of trainer `trainer`: `count` numbers
+ * uniform in [0, below). Tokens are (steps, batch) in [0, vocabulary). The shape of targets follows
+ * /loss/classes: "tokens" (steps, batch) in [0, vocabulary), "batch" (steps, vocabulary) in [0, batch). Value
+ * i is rng_below of words 2 (i mod 2) and 2 (i mod 2) + 1 of the block of stream RNG_DATA with number draw <<
+ * 22 | update >> 32, word 1 = i / 2, word 2 = the update's lower 32 bits, word 3 = the trainer. */
 void corpus_random(uint64_t seed, uint32_t trainer, uint64_t update, enum corpus_draw draw, int32_t *values,
                    size_t count, uint32_t below);
 
-/* The hidden state, or the cells, that a trainer's first update begins with: (layers, batch, hidden), `count`
- * numbers normal(0, 1), as the tutorial has them. Value i is rng_normal of the block with number draw << 22,
- * word 1 = i, word 2 = 0, word 3 = the trainer, rounded to float32. */
+/* Draws the hidden state or the cells before a trainer's first update: (layers, batch, hidden), `count`
+ * numbers normal(0, 1), as in the tutorial. Value i is rng_normal of the block with number draw << 22, word 1
+ * = i, word 2 = 0, word 3 = the trainer, rounded to float32. */
 void corpus_random_state(uint64_t seed, uint32_t trainer, enum corpus_draw draw, float *values, size_t count);
 
 #endif

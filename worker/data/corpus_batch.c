@@ -1,5 +1,5 @@
-/* Batches out of a corpus, and the tutorial's random ones; see corpus.h. Pure functions, which a trainer
- * calls at each update. */
+/* Cuts batches out of a corpus, and draws the tutorial's random ones; see corpus.h. Pure functions, which a
+ * trainer calls at each update. */
 #include "kernels/base/rng.h"
 #include "worker/data/corpus.h"
 
@@ -7,20 +7,20 @@
 
 enum { DRAW_SHIFT = 22 };
 
-static uint64_t rows_of(const struct corpus_part *part, uint32_t columns)
+static uint64_t rows_of(const struct corpus_split *part, uint32_t columns)
 {
     assert(columns > 0);
     return part->count / columns;
 }
 
-uint64_t corpus_batches(const struct corpus_part *part, uint32_t columns, uint32_t steps)
+uint64_t corpus_batches(const struct corpus_split *part, uint32_t columns, uint32_t steps)
 {
     const uint64_t rows = rows_of(part, columns);
     assert(steps > 0);
     return rows < 2 ? 0 : (rows - 2) / steps + 1;
 }
 
-uint32_t corpus_batch(const struct corpus_part *part, uint32_t columns, uint32_t first, uint32_t batch,
+uint32_t corpus_batch(const struct corpus_split *part, uint32_t columns, uint32_t first, uint32_t batch,
                       uint32_t steps, uint64_t index, int32_t *tokens, int32_t *targets)
 {
     const uint64_t rows = rows_of(part, columns), begin = index * steps, left = rows - 1 - begin;

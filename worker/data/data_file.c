@@ -1,4 +1,4 @@
-/* Sequential reading of plain and packed files, by whoever opens a dataset.
+/* Sequential reading of plain and packed files, on the thread that opens a dataset.
  *
  * zlib's own gzread is not used: it takes bytes that are not gzip for contents, and overlooks garbage behind
  * the end. A gzip file may be several members, one behind the other (RFC 1952, 2.2). */
@@ -26,7 +26,7 @@ struct data_file {
 
 /* ---- opening ---- */
 
-static enum status begin_inflating(struct data_file *file, struct error *error)
+static enum status data_file_begin_inflating(struct data_file *file, struct error *error)
 {
     if (inflateInit2(&file->stream, GZIP_WINDOW_BITS) != Z_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory to inflate %.300s", file->path);
@@ -34,7 +34,7 @@ static enum status begin_inflating(struct data_file *file, struct error *error)
     return STATUS_OK;
 }
 
-static enum status open_path(struct data_file *file, struct error *error)
+static enum status data_file_open_path(struct data_file *file, struct error *error)
 {
     struct stat about;
     file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not hold us up
@@ -45,7 +45,7 @@ static enum status open_path(struct data_file *file, struct error *error)
     if (!S_ISREG(about.st_mode))
         return error_set(error, STATUS_INVALID, "%.300s: expected a regular file", file->path);
     file->size = (uint64_t)about.st_size;
-    return file->packed ? begin_inflating(file, error) : STATUS_OK;
+    return file->packed ? data_file_begin_inflating(file, error) : STATUS_OK;
 }
 
 enum status data_file_open(struct data_file **out, const char *folder, const char *name, bool packed,
@@ -56,11 +56,11 @@ enum status data_file_open(struct data_file **out, const char *folder, const cha
         return error_set(error, STATUS_NO_MEMORY, "no memory to read %.300s/%.60s", folder, name);
     file->fd = -1;
     snprintf(file->path, sizeof file->path, "%s/%s", folder, name);
-    enum status status = open_path(file, error);
+    enum status status = data_file_open_path(file, error);
     if (status == STATUS_NOT_FOUND && packed) {
         file->packed = true;
         snprintf(file->path, sizeof file->path, "%s/%s.gz", folder, name);
-        status = open_path(file, error);
+        status = data_file_open_path(file, error);
         if (status == STATUS_NOT_FOUND)
             error_set(error, status, "%.300s/%.60s: no such file, nor one with .gz behind its name", folder,
                       name);
@@ -98,7 +98,7 @@ enum status data_file_expect(const struct data_file *file, uint64_t bytes, struc
 {
     if (file->packed && bytes / DATA_PACKING_MAX > file->size)
         return error_set(error, STATUS_CORRUPT,
-                         "%.300s: its header speaks of %llu bytes, which its %llu packed ones cannot hold",
+                         "%.300s: the header announces %llu bytes, more than %llu packed bytes can hold",
                          file->path, (unsigned long long)bytes, (unsigned long long)file->size);
     if (!file->packed && bytes != file->size)
         return error_set(error, STATUS_CORRUPT, "%.300s: %s at offset %llu, expected its end at offset %llu",
@@ -110,38 +110,39 @@ enum status data_file_expect(const struct data_file *file, uint64_t bytes, struc
 
 /* ---- reading ---- */
 
-static const char *contents(const struct data_file *file)
+static const char *data_file_unit(const struct data_file *file)
 {
     return file->packed ? "inflated offset" : "offset";
 }
 
-static enum status ends_early(const struct data_file *file, uint64_t wanted, struct error *error)
+static enum status data_file_ends_early(const struct data_file *file, uint64_t wanted, struct error *error)
 {
     return error_set(error, STATUS_CORRUPT, "%.300s: ends at %s %llu, expected %llu more bytes", file->path,
-                     contents(file), (unsigned long long)file->at, (unsigned long long)wanted);
+                     data_file_unit(file), (unsigned long long)file->at, (unsigned long long)wanted);
 }
 
-/* Up to `bytes` bytes of what is on the disk; *got is 0 at the end only. */
-static enum status read_disk(struct data_file *file, void *to, size_t bytes, size_t *got, struct error *error)
+/* Reads up to `bytes` bytes from the disk; *got is 0 only at the end of the file. */
+static enum status data_file_read_disk(struct data_file *file, void *to, size_t bytes, size_t *got,
+                                       struct error *error)
 {
     ssize_t n;
     do
         n = read(file->fd, to, bytes < PASS_BYTES_MAX ? bytes : PASS_BYTES_MAX);
     while (n < 0 && errno == EINTR);
     if (n < 0)
-        return error_set_errno(error, errno, "reading %.300s at %s %llu", file->path, contents(file),
+        return error_set_errno(error, errno, "reading %.300s at %s %llu", file->path, data_file_unit(file),
                                (unsigned long long)file->at);
     *got = (size_t)n;
     return STATUS_OK;
 }
 
-/* Sees to it that there is packed input, unless the disk has no more. */
-static enum status refill(struct data_file *file, struct error *error)
+/* Reads packed input from the disk when none is left; at the end of the file none is left afterwards. */
+static enum status data_file_refill(struct data_file *file, struct error *error)
 {
     if (file->stream.avail_in > 0)
         return STATUS_OK;
     size_t got = 0;
-    enum status status = read_disk(file, file->input, sizeof file->input, &got, error);
+    enum status status = data_file_read_disk(file, file->input, sizeof file->input, &got, error);
     if (status != STATUS_OK)
         return status;
     file->stream.next_in = file->input;
@@ -149,17 +150,17 @@ static enum status refill(struct data_file *file, struct error *error)
     return STATUS_OK;
 }
 
-/* Up to `bytes` bytes of the contents; *got is 0 at their end only, which is a member's end without anything
- * behind it. */
-static enum status read_packed(struct data_file *file, void *to, size_t bytes, size_t *got,
-                               struct error *error)
+/* Inflates up to `bytes` bytes of contents; *got is 0 only at their end: the end of a gzip member that
+ * nothing follows. */
+static enum status data_file_read_packed(struct data_file *file, void *to, size_t bytes, size_t *got,
+                                         struct error *error)
 {
     z_stream *stream = &file->stream;
     const uInt room = (uInt)(bytes < PASS_BYTES_MAX ? bytes : PASS_BYTES_MAX);
     stream->next_out = to;
     stream->avail_out = room;
     while (stream->avail_out == room) {
-        enum status status = refill(file, error);
+        enum status status = data_file_refill(file, error);
         if (status != STATUS_OK)
             return status;
         if (stream->avail_in == 0 && file->member_ended)
@@ -181,10 +182,11 @@ static enum status read_packed(struct data_file *file, void *to, size_t bytes, s
     return STATUS_OK;
 }
 
-static enum status read_some(struct data_file *file, void *to, size_t bytes, size_t *got, struct error *error)
+static enum status data_file_read_some(struct data_file *file, void *to, size_t bytes, size_t *got,
+                                       struct error *error)
 {
-    enum status status =
-        file->packed ? read_packed(file, to, bytes, got, error) : read_disk(file, to, bytes, got, error);
+    enum status status = file->packed ? data_file_read_packed(file, to, bytes, got, error)
+                                      : data_file_read_disk(file, to, bytes, got, error);
     if (status == STATUS_OK)
         file->at += *got;
     return status;
@@ -193,11 +195,11 @@ static enum status read_some(struct data_file *file, void *to, size_t bytes, siz
 enum status data_file_read(struct data_file *file, void *to, size_t bytes, struct error *error)
 {
     for (size_t done = 0, got = 0; done < bytes; done += got) {
-        enum status status = read_some(file, (uint8_t *)to + done, bytes - done, &got, error);
+        enum status status = data_file_read_some(file, (uint8_t *)to + done, bytes - done, &got, error);
         if (status != STATUS_OK)
             return status;
         if (got == 0)
-            return ends_early(file, bytes - done, error);
+            return data_file_ends_early(file, bytes - done, error);
     }
     return STATUS_OK;
 }
@@ -207,9 +209,9 @@ enum status data_file_end(struct data_file *file, struct error *error)
     const uint64_t end = file->at;
     uint8_t byte;
     size_t got = 0;
-    enum status status = read_some(file, &byte, 1, &got, error);
+    enum status status = data_file_read_some(file, &byte, 1, &got, error);
     if (status == STATUS_OK && got > 0)
         return error_set(error, STATUS_CORRUPT, "%.300s: goes on at %s %llu, where it should end", file->path,
-                         contents(file), (unsigned long long)end);
+                         data_file_unit(file), (unsigned long long)end);
     return status;
 }

@@ -1,25 +1,25 @@
-/* Which reader a job's data is for, and what all of them share: the limit. */
+/* Chooses the reader of a job's data, and applies /data/limit, which all readers share. */
 #include "worker/data/dataset.h"
 
-#include "worker/data/reader.h"
+#include "worker/data/dataset_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 struct dataset {
-    const struct data_reader *reader;
+    const struct dataset_reader *reader;
     void *state;
     uint64_t count;
 };
 
-static const struct data_reader *const readers[] = {
-    [JOB_DATA_SYNTHETIC] = &data_synthetic,
-    [JOB_DATA_IDX] = &data_idx,
-    [JOB_DATA_CIFAR] = &data_cifar,
-    [JOB_DATA_FOLDER] = &data_folder,
+static const struct dataset_reader *const readers[] = {
+    [JOB_DATA_SYNTHETIC] = &dataset_synthetic,
+    [JOB_DATA_IDX] = &dataset_idx,
+    [JOB_DATA_CIFAR] = &dataset_cifar,
+    [JOB_DATA_FOLDER] = &dataset_folder,
 };
 
-static const struct data_reader *reader_of(const struct job *job)
+static const struct dataset_reader *reader_of(const struct job *job)
 {
     assert(job->data.kind >= 0 && (size_t)job->data.kind < sizeof readers / sizeof *readers);
     return readers[job->data.kind];
@@ -32,7 +32,7 @@ static uint64_t limited(uint64_t count, const struct job *job)
 
 enum status dataset_probe(struct dataset_info *info, const struct job *job, struct error *error)
 {
-    uint64_t counts[READER_SPLITS] = {0};
+    uint64_t counts[DATASET_SPLITS] = {0};
     enum status status = reader_of(job)->probe(counts, job, error);
     if (status == STATUS_OK)
         *info = (struct dataset_info){.train = limited(counts[DATASET_TRAIN], job),

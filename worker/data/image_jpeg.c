@@ -5,6 +5,7 @@
 #include "worker/data/image.h"
 
 #include <setjmp.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #include <jpeglib.h>
@@ -19,15 +20,15 @@ struct reading {
     char text[JMSG_LENGTH_MAX];
 };
 
-__attribute__((noreturn)) static void fail(j_common_ptr jpeg)
+__attribute__((noreturn)) static void jpeg_fail(j_common_ptr jpeg)
 {
     struct reading *reading = jpeg->client_data;
     jpeg->err->format_message(jpeg, reading->text);
     longjmp(reading->escape, 1);
 }
 
-/* A warning (level -1) that means that pixels are guesses is an error; the rest is nobody's business. */
-static void hear(j_common_ptr jpeg, int level)
+/* A warning (level -1) about guessed pixels is an error; all other warnings are ignored. */
+static void jpeg_hear(j_common_ptr jpeg, int level)
 {
     if (level >= 0)
         return;
@@ -37,13 +38,14 @@ static void hear(j_common_ptr jpeg, int level)
     case JWRN_HUFF_BAD_CODE:
     case JWRN_JPEG_EOF:
     case JWRN_MUST_RESYNC:
-        fail(jpeg);
+        jpeg_fail(jpeg);
     default:
         break;
     }
 }
 
-/* Called while scans are read: a small file can have very many, each a pass over the whole image. */
+/* Called while scans are read. Each scan is a pass over the whole image, and a small file can hold very many.
+ */
 static void count_scans(j_common_ptr jpeg)
 {
     struct reading *reading = jpeg->client_data;
@@ -76,8 +78,8 @@ static void read_rows(struct jpeg_decompress_struct *jpeg, struct image *image)
     }
 }
 
-static enum status decode(struct reading *reading, struct image *image, const uint8_t *bytes, size_t count,
-                          struct error *error)
+static enum status jpeg_decode(struct reading *reading, struct image *image, const uint8_t *bytes,
+                               size_t count, struct error *error)
 {
     struct jpeg_decompress_struct *jpeg = &reading->jpeg;
     jpeg->progress = &reading->progress;
@@ -102,11 +104,11 @@ enum status image_decode_jpeg(struct image *image, const uint8_t *bytes, size_t 
     enum status status;
     reading.jpeg.err = jpeg_std_error(&reading.manager);
     reading.jpeg.client_data = &reading;
-    reading.manager.error_exit = fail;
-    reading.manager.emit_message = hear;
+    reading.manager.error_exit = jpeg_fail;
+    reading.manager.emit_message = jpeg_hear;
     if (setjmp(reading.escape) == 0) {
         jpeg_create_decompress(&reading.jpeg);
-        status = decode(&reading, image, bytes, count, error);
+        status = jpeg_decode(&reading, image, bytes, count, error);
     } else {
         status = error_set(error,
                            reading.manager.msg_code == JERR_OUT_OF_MEMORY ? STATUS_NO_MEMORY : STATUS_CORRUPT,

@@ -21,20 +21,20 @@ struct reading {
     char text[REASON_BYTES];
 };
 
-__attribute__((noreturn)) static void fail(png_structp png, png_const_charp text)
+__attribute__((noreturn)) static void png_fail(png_structp png, png_const_charp text)
 {
     struct reading *reading = png_get_error_ptr(png);
     snprintf(reading->text, sizeof reading->text, "%s", text);
     longjmp(reading->escape, 1);
 }
 
-static void ignore(png_structp png, png_const_charp text)
+static void png_ignore(png_structp png, png_const_charp text)
 {
     (void)png;
     (void)text;
 }
 
-static void take(png_structp png, png_bytep to, png_size_t count)
+static void png_take_bytes(png_structp png, png_bytep to, png_size_t count)
 {
     struct reading *reading = png_get_io_ptr(png);
     if (count > reading->left)
@@ -44,7 +44,7 @@ static void take(png_structp png, png_bytep to, png_size_t count)
     reading->left -= count;
 }
 
-/* 8-bit gray or RGB, whatever it is. Returns its channels. */
+/* Asks for 8-bit gray or RGB, whatever the file holds. Returns the number of channels. */
 static uint32_t ask_for_bytes(const struct reading *reading)
 {
     const int color = png_get_color_type(reading->png, reading->info);
@@ -57,7 +57,7 @@ static uint32_t ask_for_bytes(const struct reading *reading)
     return (color & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1;
 }
 
-static enum status decode(const struct reading *reading, struct image *image, struct error *error)
+static enum status png_decode(const struct reading *reading, struct image *image, struct error *error)
 {
     png_structp png = reading->png;
     png_read_info(png, reading->info);
@@ -78,13 +78,13 @@ static enum status decode(const struct reading *reading, struct image *image, st
     return STATUS_OK;
 }
 
-static enum status prepare(struct reading *reading, struct error *error)
+static enum status png_prepare(struct reading *reading, struct error *error)
 {
-    reading->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, reading, fail, ignore);
+    reading->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, reading, png_fail, png_ignore);
     reading->info = reading->png == NULL ? NULL : png_create_info_struct(reading->png);
     if (reading->info == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory to decode an image");
-    png_set_read_fn(reading->png, reading, take);
+    png_set_read_fn(reading->png, reading, png_take_bytes);
     return STATUS_OK;
 }
 
@@ -93,9 +93,9 @@ enum status image_decode_png(struct image *image, const uint8_t *bytes, size_t c
     struct reading reading = {.bytes = bytes, .left = count};
     enum status status;
     if (setjmp(reading.escape) == 0) {
-        status = prepare(&reading, error);
+        status = png_prepare(&reading, error);
         if (status == STATUS_OK)
-            status = decode(&reading, image, error);
+            status = png_decode(&reading, image, error);
     } else {
         status = error_set(error, STATUS_CORRUPT, "%s", reading.text);
     }

@@ -1,4 +1,4 @@
-/* Reading folders; whoever opens a dataset of image folders runs it. */
+/* Reads folders, on the thread that opens a dataset of image folders. */
 #include "worker/data/listing.h"
 
 #include <dirent.h>
@@ -15,7 +15,7 @@ void listing_fini(struct listing *listing)
     *listing = (struct listing){0};
 }
 
-static bool make_room(struct listing *listing, size_t bytes)
+static bool listing_make_room(struct listing *listing, size_t bytes)
 {
     if (listing->used + bytes > listing->room) {
         size_t room = 2 * listing->room + bytes;
@@ -36,10 +36,10 @@ static bool make_room(struct listing *listing, size_t bytes)
     return true;
 }
 
-static enum status append(struct listing *listing, const char *name, struct error *error)
+static enum status listing_add_name(struct listing *listing, const char *name, struct error *error)
 {
     const size_t bytes = strlen(name) + 1;
-    if (!make_room(listing, bytes))
+    if (!listing_make_room(listing, bytes))
         return error_set(error, STATUS_NO_MEMORY, "no memory for a list of files");
     memcpy(listing->text + listing->used, name, bytes);
     listing->at[listing->count++] = listing->used;
@@ -59,7 +59,7 @@ static bool has_image_ending(const char *name)
     return false;
 }
 
-/* What cannot be looked at is no folder; as an image it will be named when it is read. */
+/* An entry that cannot be examined counts as no folder; reading it as an image will name it. */
 static bool is_folder(DIR *folder, const struct dirent *entry)
 {
     struct stat about;
@@ -95,7 +95,7 @@ static enum status append_wanted(struct listing *listing, DIR *folder, const cha
             return STATUS_OK;
         if (!wanted(folder, entry, kind))
             continue;
-        enum status status = append(listing, entry->d_name, error);
+        enum status status = listing_add_name(listing, entry->d_name, error);
         if (status != STATUS_OK)
             return status;
     }

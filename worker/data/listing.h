@@ -1,5 +1,5 @@
-/* Names in folders, sorted by their bytes, so that they have one order on every machine and in every locale.
- * Names that begin with a dot are never listed. Blocks on the disk; any thread, one at a time per listing. */
+/* Names of files in folders, sorted by their bytes: one order on every machine and in every locale. Names
+ * that begin with a dot are never listed. Blocks on the disk; any thread, one at a time per listing. */
 #ifndef WORKER_DATA_LISTING_H
 #define WORKER_DATA_LISTING_H
 
@@ -23,9 +23,9 @@ static inline const char *listing_name(const struct listing *listing, size_t i)
 
 enum listing_kind { LISTING_FOLDERS, LISTING_IMAGES };
 
-/* Appends, sorted among themselves, the folders in `path`, or what is not a folder and whose name ends with
- * .jpg, .jpeg or .png in whatever case. A symbolic link counts as what it leads to. STATUS_NOT_FOUND: no such
- * folder; STATUS_NO_MEMORY; otherwise what the system says. */
+/* Appends the folders in `path` (LISTING_FOLDERS), or the entries that are no folders and end with .jpg,
+ * .jpeg or .png in any letter case (LISTING_IMAGES), sorted among themselves. A symbolic link counts as its
+ * target. STATUS_NOT_FOUND: no such folder. STATUS_NO_MEMORY. Otherwise the status of the system's error. */
 enum status listing_append(struct listing *listing, const char *path, enum listing_kind kind,
                            struct error *error);
 

@@ -26,7 +26,7 @@ struct slot {
 struct loader {
     const struct job *job;
     enum dataset_split split;
-    uint32_t part, parts, batch;
+    uint32_t share, shares, batch;
     struct dataset *dataset;
     struct transform *transform;
     const struct normal_lanes *normal; /* synthetic */
@@ -35,7 +35,7 @@ struct loader {
     uint64_t epoch;
     bool quiet;
     uint8_t *bad;           /* one for each sample that could not be decoded */
-    uint64_t position, end; /* evaluation: what is left of the part */
+    uint64_t position, end; /* evaluation: the samples left of the share */
     _Atomic uint64_t skipped;
     struct slot slots[SLOTS];
 
@@ -44,15 +44,15 @@ struct loader {
     pthread_t thread;
     bool started;
     atomic_bool stop;
-    uint64_t made, taken; /* batches; `taken` counts those that the caller got, the last of which it holds */
-    uint64_t step;        /* of the batch that is made next */
+    uint64_t made, taken; /* batches; the caller holds the last one taken */
+    uint64_t step;        /* of the next batch to make */
     enum status status;
     struct error error;
 };
 
 /* ---- one sample ---- */
 
-/* So many samples in a row that cannot be decoded are no accident any more. */
+/* The number of undecodable samples in a row that ends the loader. */
 static uint64_t bad_in_a_row_max(const struct loader *loader)
 {
     const uint64_t count = dataset_count(loader->dataset);
@@ -60,8 +60,9 @@ static uint64_t bad_in_a_row_max(const struct loader *loader)
     return most < count ? most : count;
 }
 
-/* STATUS_CORRUPT: this sample is not to be had. It is named the first time only, if at all. */
-static enum status read_sample(struct loader *loader, uint32_t sample, int32_t *label, struct error *error)
+/* STATUS_CORRUPT: this sample cannot be decoded. The log names it the first time, unless `quiet`. */
+static enum status loader_read_sample(struct loader *loader, uint32_t sample, int32_t *label,
+                                      struct error *error)
 {
     if (loader->bad[sample] != 0)
         return STATUS_CORRUPT;
@@ -75,7 +76,7 @@ static enum status read_sample(struct loader *loader, uint32_t sample, int32_t *
     return status;
 }
 
-static enum status give_up(const struct loader *loader, uint64_t tried, struct error *error)
+static enum status loader_give_up(const struct loader *loader, uint64_t tried, struct error *error)
 {
     return error_set(error, STATUS_CORRUPT, "%.300s: %llu samples in a row cannot be decoded",
                      loader->job->data.path, (unsigned long long)tried);
@@ -83,30 +84,30 @@ static enum status give_up(const struct loader *loader, uint64_t tried, struct e
 
 /* ---- one batch ---- */
 
-static enum status fill_synthetic(struct loader *loader, struct slot *slot, struct error *error)
+static enum status loader_fill_synthetic(struct loader *loader, struct slot *slot, struct error *error)
 {
     (void)error;
     synthetic_images(loader->normal, slot->images, loader->batch * transform_elements(loader->transform),
-                     loader->job->seed, loader->step, loader->part);
+                     loader->job->seed, loader->step, loader->share);
     slot->batch.samples = loader->batch;
     return STATUS_OK;
 }
 
 /* The sample at `place` of the epoch's order, or the next one that can be decoded. */
-static enum status read_place(struct loader *loader, uint32_t place, uint32_t *sample, int32_t *label,
-                              struct error *error)
+static enum status loader_read_place(struct loader *loader, uint32_t place, uint32_t *sample, int32_t *label,
+                                     struct error *error)
 {
     const uint64_t count = dataset_count(loader->dataset), most = bad_in_a_row_max(loader);
     for (uint64_t i = 0; i < most; i++) {
         *sample = loader->order[(place + i) % count];
-        enum status status = read_sample(loader, *sample, label, error);
+        enum status status = loader_read_sample(loader, *sample, label, error);
         if (status != STATUS_CORRUPT)
             return status;
     }
-    return give_up(loader, most, error);
+    return loader_give_up(loader, most, error);
 }
 
-static void turn_to_epoch(struct loader *loader, uint64_t epoch)
+static void loader_turn_to_epoch(struct loader *loader, uint64_t epoch)
 {
     if (loader->epoch == epoch)
         return;
@@ -114,15 +115,15 @@ static void turn_to_epoch(struct loader *loader, uint64_t epoch)
     loader->epoch = epoch;
 }
 
-static enum status fill_training(struct loader *loader, struct slot *slot, struct error *error)
+static enum status loader_fill_training(struct loader *loader, struct slot *slot, struct error *error)
 {
     const struct job *job = loader->job;
-    const struct sampling_place at = sampling_place(loader->step, loader->part, loader->parts, loader->batch,
-                                                    (uint32_t)dataset_count(loader->dataset));
-    turn_to_epoch(loader, at.epoch);
+    const struct sampling_place at = sampling_place(loader->step, loader->share, loader->shares,
+                                                    loader->batch, (uint32_t)dataset_count(loader->dataset));
+    loader_turn_to_epoch(loader, at.epoch);
     for (uint32_t i = 0; i < loader->batch && !atomic_load(&loader->stop); i++) {
         uint32_t sample = 0;
-        enum status status = read_place(loader, at.first + i, &sample, &slot->labels[i], error);
+        enum status status = loader_read_place(loader, at.first + i, &sample, &slot->labels[i], error);
         if (status != STATUS_OK)
             return status;
         const struct sampling_view view =
@@ -136,14 +137,15 @@ static enum status fill_training(struct loader *loader, struct slot *slot, struc
     return STATUS_OK;
 }
 
-static enum status fill_evaluation(struct loader *loader, struct slot *slot, struct error *error)
+static enum status loader_fill_evaluation(struct loader *loader, struct slot *slot, struct error *error)
 {
     const struct sampling_view whole = {0};
     uint64_t bad = 0;
     uint32_t *filled = &slot->batch.samples;
     *filled = 0;
     while (loader->position < loader->end && *filled < loader->batch && !atomic_load(&loader->stop)) {
-        enum status status = read_sample(loader, (uint32_t)loader->position++, &slot->labels[*filled], error);
+        enum status status =
+            loader_read_sample(loader, (uint32_t)loader->position++, &slot->labels[*filled], error);
         if (status == STATUS_OK)
             status = transform_apply(loader->transform, &loader->image, &whole,
                                      slot->images + *filled * transform_elements(loader->transform), error);
@@ -152,26 +154,26 @@ static enum status fill_evaluation(struct loader *loader, struct slot *slot, str
         *filled += status == STATUS_OK;
         bad = status == STATUS_OK ? 0 : bad + 1;
         if (bad == bad_in_a_row_max(loader))
-            return give_up(loader, bad, error);
+            return loader_give_up(loader, bad, error);
     }
     return *filled > 0 ? STATUS_OK
-                       : error_set(error, STATUS_NOT_FOUND, "part %u of %u has no more samples", loader->part,
-                                   loader->parts);
+                       : error_set(error, STATUS_NOT_FOUND, "share %u of %u has no more samples",
+                                   loader->share, loader->shares);
 }
 
-static enum status fill(struct loader *loader, struct slot *slot, struct error *error)
+static enum status loader_fill_batch(struct loader *loader, struct slot *slot, struct error *error)
 {
     slot->batch.step = loader->step;
     if (loader->split == DATASET_EVALUATION)
-        return fill_evaluation(loader, slot, error);
-    return loader->job->data.kind == JOB_DATA_SYNTHETIC ? fill_synthetic(loader, slot, error)
-                                                        : fill_training(loader, slot, error);
+        return loader_fill_evaluation(loader, slot, error);
+    return loader->job->data.kind == JOB_DATA_SYNTHETIC ? loader_fill_synthetic(loader, slot, error)
+                                                        : loader_fill_training(loader, slot, error);
 }
 
 /* ---- the thread ---- */
 
-/* False when the loader is to end. */
-static bool wait_for_room(struct loader *loader)
+/* Waits for a free slot. False: the loader is being freed. */
+static bool loader_wait_for_room(struct loader *loader)
 {
     pthread_mutex_lock(&loader->lock);
     // The batch that the caller holds is the last of those taken: it still fills a slot.
@@ -185,9 +187,9 @@ static void *loader_thread(void *arg)
 {
     struct loader *loader = arg;
     enum status status = STATUS_OK;
-    while (status == STATUS_OK && wait_for_room(loader)) {
+    while (status == STATUS_OK && loader_wait_for_room(loader)) {
         struct error error = {0};
-        status = fill(loader, &loader->slots[loader->made % SLOTS], &error);
+        status = loader_fill_batch(loader, &loader->slots[loader->made % SLOTS], &error);
         loader->step++;
         pthread_mutex_lock(&loader->lock);
         loader->made += status == STATUS_OK;
@@ -199,8 +201,8 @@ static void *loader_thread(void *arg)
     return NULL;
 }
 
-/* No signal is the thread's: they are for the loop that reads them as a descriptor. */
-static enum status start_thread(struct loader *loader, struct error *error)
+/* The thread blocks all signals: the worker's loop reads them from a descriptor. */
+static enum status loader_start_thread(struct loader *loader, struct error *error)
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -215,7 +217,7 @@ static enum status start_thread(struct loader *loader, struct error *error)
 
 /* ---- opening and closing ---- */
 
-static void init_lock(struct loader *loader)
+static void loader_init_lock(struct loader *loader)
 {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -226,7 +228,7 @@ static void init_lock(struct loader *loader)
     pthread_condattr_destroy(&attributes);
 }
 
-static enum status allocate(struct loader *loader, struct error *error)
+static enum status loader_allocate(struct loader *loader, struct error *error)
 {
     const size_t elements = transform_elements(loader->transform);
     const uint64_t count = dataset_count(loader->dataset);
@@ -247,60 +249,60 @@ static enum status allocate(struct loader *loader, struct error *error)
     return STATUS_OK;
 }
 
-/* What the thread begins with. */
-static enum status begin(struct loader *loader, struct error *error)
+/* Sets what the first batch depends on. */
+static enum status loader_set_start(struct loader *loader, struct error *error)
 {
     const struct job *job = loader->job;
     const uint64_t count = dataset_count(loader->dataset);
     if (loader->split == DATASET_EVALUATION) {
-        loader->position = count * loader->part / loader->parts;
-        loader->end = count * (loader->part + 1) / loader->parts;
+        loader->position = count * loader->share / loader->shares;
+        loader->end = count * (loader->share + 1) / loader->shares;
         return STATUS_OK;
     }
     if (job->data.kind == JOB_DATA_SYNTHETIC) {
         for (int i = 0; i < SLOTS; i++)
-            synthetic_labels(loader->slots[i].labels, loader->batch, job->seed, loader->part,
+            synthetic_labels(loader->slots[i].labels, loader->batch, job->seed, loader->share,
                              job->model.classes);
         return normal_choose(&loader->normal, error);
     }
-    if (sampling_epoch_steps((uint32_t)count, loader->parts, loader->batch) == 0)
+    if (sampling_epoch_steps((uint32_t)count, loader->shares, loader->batch) == 0)
         return error_set(error, STATUS_INVALID,
                          "%.300s: %llu training samples are fewer than %u trainers take at once (%u each)",
-                         job->data.path, (unsigned long long)count, loader->parts, loader->batch);
+                         job->data.path, (unsigned long long)count, loader->shares, loader->batch);
     loader->epoch = UINT64_MAX;
     return STATUS_OK;
 }
 
-static enum status prepare(struct loader *loader, struct error *error)
+static enum status loader_prepare(struct loader *loader, struct error *error)
 {
     const uint32_t crop = loader->split == DATASET_TRAIN ? loader->job->data.crop : 0;
     enum status status = dataset_open(&loader->dataset, loader->job, loader->split, error);
     if (status == STATUS_OK)
         status = transform_new(&loader->transform, loader->job, crop, error);
     if (status == STATUS_OK)
-        status = allocate(loader, error);
+        status = loader_allocate(loader, error);
     if (status == STATUS_OK)
-        status = begin(loader, error);
-    return status == STATUS_OK ? start_thread(loader, error) : status;
+        status = loader_set_start(loader, error);
+    return status == STATUS_OK ? loader_start_thread(loader, error) : status;
 }
 
 enum status loader_new(struct loader **out, const struct loader_config *config, struct error *error)
 {
-    assert(config->part < config->parts);
+    assert(config->share < config->shares);
     assert(config->split == DATASET_TRAIN || config->first_step == 0);
     struct loader *loader = calloc(1, sizeof *loader);
     if (loader == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a loader");
     loader->job = config->job;
     loader->split = config->split;
-    loader->part = config->part;
-    loader->parts = config->parts;
+    loader->share = config->share;
+    loader->shares = config->shares;
     loader->quiet = config->quiet;
     loader->batch =
         config->split == DATASET_TRAIN ? config->job->trainers.batch : config->job->evaluation.batch;
     loader->step = config->first_step;
-    init_lock(loader);
-    enum status status = prepare(loader, error);
+    loader_init_lock(loader);
+    enum status status = loader_prepare(loader, error);
     if (status != STATUS_OK) {
         loader_free(loader);
         return status;
@@ -309,7 +311,7 @@ enum status loader_new(struct loader **out, const struct loader_config *config, 
     return STATUS_OK;
 }
 
-static void stop_thread(struct loader *loader)
+static void loader_stop_thread(struct loader *loader)
 {
     pthread_mutex_lock(&loader->lock);
     atomic_store(&loader->stop, true);
@@ -323,7 +325,7 @@ void loader_free(struct loader *loader)
     if (loader == NULL)
         return;
     if (loader->started)
-        stop_thread(loader);
+        loader_stop_thread(loader);
     pthread_mutex_destroy(&loader->lock);
     pthread_cond_destroy(&loader->filled);
     pthread_cond_destroy(&loader->emptied);
@@ -341,8 +343,8 @@ void loader_free(struct loader *loader)
 
 /* ---- taking ---- */
 
-/* Waits, with the lock held, for a signal of the thread. False when the time is up. */
-static bool wait_filled(struct loader *loader, struct monotime until)
+/* Waits, with the lock held, for a signal from the thread. False: `until` has passed. */
+static bool loader_wait_filled(struct loader *loader, struct monotime until)
 {
     if (monotime_is_never(until))
         return pthread_cond_wait(&loader->filled, &loader->lock) == 0;
@@ -358,7 +360,7 @@ enum status loader_next(struct loader *loader, struct monotime until, const stru
     bool in_time = true;
     pthread_mutex_lock(&loader->lock);
     while (loader->made == loader->taken && loader->status == STATUS_OK && in_time)
-        in_time = wait_filled(loader, until);
+        in_time = loader_wait_filled(loader, until);
     if (loader->made > loader->taken) {
         *batch = &loader->slots[loader->taken++ % SLOTS].batch;
         pthread_cond_signal(&loader->emptied);

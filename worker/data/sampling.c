@@ -1,4 +1,4 @@
-/* The order of samples and what chance does to them; any thread. */
+/* The permutation of an epoch and the random views; pure functions, in the loader's thread. */
 #include "worker/data/sampling.h"
 
 #include "kernels/base/rng.h"
@@ -22,18 +22,18 @@ void sampling_shuffle(uint32_t *order, uint32_t count, uint64_t seed, uint64_t e
     }
 }
 
-uint32_t sampling_epoch_steps(uint32_t count, uint32_t parts, uint32_t batch)
+uint32_t sampling_epoch_steps(uint32_t count, uint32_t trainers, uint32_t batch)
 {
-    return (uint32_t)(count / ((uint64_t)parts * batch));
+    return (uint32_t)(count / ((uint64_t)trainers * batch));
 }
 
-struct sampling_place sampling_place(uint64_t step, uint32_t part, uint32_t parts, uint32_t batch,
+struct sampling_place sampling_place(uint64_t step, uint32_t trainer, uint32_t trainers, uint32_t batch,
                                      uint32_t count)
 {
-    const uint32_t steps = sampling_epoch_steps(count, parts, batch);
-    assert(steps > 0 && part < parts);
+    const uint32_t steps = sampling_epoch_steps(count, trainers, batch);
+    assert(steps > 0 && trainer < trainers);
     const uint32_t place = (uint32_t)(step % steps);
-    return (struct sampling_place){.epoch = step / steps, .first = (place * parts + part) * batch};
+    return (struct sampling_place){.epoch = step / steps, .first = (place * trainers + trainer) * batch};
 }
 
 struct sampling_view sampling_view(uint64_t seed, uint32_t sample, uint64_t epoch, uint32_t crop, bool flip)

@@ -1,4 +1,5 @@
-/* Which sample, mirrored and cropped how: the loader's formulas (loader.h) as pure functions. */
+/* Which sample stands where in an epoch, and how chance crops and mirrors it: the loader's formulas
+ * (loader.h) as pure functions. */
 #ifndef WORKER_DATA_SAMPLING_H
 #define WORKER_DATA_SAMPLING_H
 
@@ -16,22 +17,22 @@ struct sampling_place {
     uint32_t first;
 };
 
-/* Steps of an epoch: floor(count / (parts * batch)). */
-uint32_t sampling_epoch_steps(uint32_t count, uint32_t parts, uint32_t batch);
+/* Steps of an epoch: floor(count / (trainers * batch)). */
+uint32_t sampling_epoch_steps(uint32_t count, uint32_t trainers, uint32_t batch);
 
-/* An epoch has at least one step (asserted). */
-struct sampling_place sampling_place(uint64_t step, uint32_t part, uint32_t parts, uint32_t batch,
+/* The place of trainer `trainer` at `step`. Asserts that an epoch has at least one step. */
+struct sampling_place sampling_place(uint64_t step, uint32_t trainer, uint32_t trainers, uint32_t batch,
                                      uint32_t count);
 
-/* What chance does to an image: cut out beginning at (y, x) of the image with its margin, then mirror. */
+/* A random view of an image: a crop that begins at (y, x) of the image with its margin, then a mirror. */
 struct sampling_view {
     uint32_t y, x; /* in [0, 2 * crop] */
     bool mirror;
 };
 
 /* From block 0 of stream RNG_AUGMENT with word 1 = the sample, word 2 = the epoch's lower and word 3 its
- * upper 32 bits. Its words: 0: below 2^31 leaves the image as it is, above mirrors it (if `flip`); 1 and 2:
- * y and x, as the upper half of their 64-bit product with 2 crop + 1; 3: not used. */
+ * upper 32 bits. Word 0 mirrors the image if it is 2^31 or more and `flip` is set. Words 1 and 2 give y and
+ * x: the upper half of their 64-bit product with 2 crop + 1. Word 3 is not used. */
 struct sampling_view sampling_view(uint64_t seed, uint32_t sample, uint64_t epoch, uint32_t crop, bool flip);
 
 #endif

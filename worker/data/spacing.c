@@ -1,4 +1,4 @@
-/* Marks by their tokens, each one character in UTF-8; see the header. `coalesced generate` runs it. */
+/* The closing and the opening marks, each one character in UTF-8. Used by `coalesced generate`. */
 #include "worker/data/spacing.h"
 
 #include <stddef.h>

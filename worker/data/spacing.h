@@ -1,14 +1,14 @@
-/* How a line of tokens is written for people: corpus.c took the punctuation off the words, this puts it back.
- * Pure. */
+/* Where spaces stand when tokens are written as a line for people: the reverse of word_rule.h, which took the
+ * punctuation off the words. Pure. */
 #ifndef WORKER_DATA_SPACING_H
 #define WORKER_DATA_SPACING_H
 
 #include <stdbool.h>
 
-/* Whether a space stands between two tokens of a line, `before` NULL at its begin: none before a mark that
- * closes (full stop, comma, colon, a bracket's or a quotation's end), none behind one that opens. Marks that
- * do both, as the straight double quote and the hyphen, stand by themselves; a straight single quote closes,
- * as in "the fathers' house". */
+/* Whether a space stands between two tokens of a line; `before` is NULL at the beginning of the line. No
+ * space stands before a closing mark (full stop, comma, colon, closing bracket or quotation mark) nor behind
+ * an opening one. Marks that do both, such as the straight double quote and the hyphen, have spaces around
+ * them; a straight single quote closes, as in "the fathers' house". */
 bool spacing_between(const char *before, const char *token);
 
 #endif

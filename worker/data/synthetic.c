@@ -1,4 +1,4 @@
-/* Random images and labels, in a trainer's loader thread. */
+/* Draws the tutorial's images and labels, in a trainer's loader thread. */
 #include "worker/data/synthetic.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
-/* Images into a model's form, in the loader's thread.
+/* Transforms images, in the loader's thread.
  *
- * The fitted image lies as planes of floats in [0, 255] in `frame`; cutting, mirroring and normalizing are
- * one pass from there into the batch. */
+ * The fitted image lies in `frame` as planes of floats in [0, 255]; one pass from there into the batch crops,
+ * mirrors and normalizes. */
 #include "worker/data/transform.h"
 
 #include "worker/data/image.h"
@@ -33,7 +33,7 @@ struct transform {
     float *frame;     /* (image channels, size, size) */
 };
 
-static enum status make_room(struct room *room, size_t count, struct error *error)
+static enum status transform_make_room(struct room *room, size_t count, struct error *error)
 {
     if (count <= room->capacity)
         return STATUS_OK;
@@ -123,7 +123,7 @@ static struct span span_of(uint32_t length, uint32_t size)
     return (struct span){.count = size, .from = (length - size) / 2};
 }
 
-static void pad(const struct transform *transform, const struct image *image)
+static void transform_pad(const struct transform *transform, const struct image *image)
 {
     const uint32_t size = transform->size, channels = image->channels;
     const struct span down = span_of(image->height, size), across = span_of(image->width, size);
@@ -140,7 +140,7 @@ static void pad(const struct transform *transform, const struct image *image)
 
 /* ---- resize ---- */
 
-static void weigh(struct axis *axis, uint32_t i, double scale, double support)
+static void axis_weigh(struct axis *axis, uint32_t i, double scale, double support)
 {
     const double center = scale * (i + 0.5);
     const double first = floor(center - support + 0.5), last = floor(center + support + 0.5);
@@ -156,20 +156,20 @@ static void weigh(struct axis *axis, uint32_t i, double scale, double support)
     axis->count[i] = end - begin;
 }
 
-static enum status prepare_axis(struct axis *axis, uint32_t from, uint32_t to, struct error *error)
+static enum status axis_prepare(struct axis *axis, uint32_t from, uint32_t to, struct error *error)
 {
     if (axis->from == from)
         return STATUS_OK;
     const double scale = (double)from / to, support = fmax(1, scale);
     const size_t stride = 2 * (size_t)support + 3;
     axis->from = 0;
-    enum status status = make_room(&axis->weights, stride * to, error);
+    enum status status = transform_make_room(&axis->weights, stride * to, error);
     if (status != STATUS_OK)
         return status;
     axis->from = from;
     axis->stride = stride;
     for (uint32_t i = 0; i < to; i++)
-        weigh(axis, i, scale, support);
+        axis_weigh(axis, i, scale, support);
     return STATUS_OK;
 }
 
@@ -199,14 +199,15 @@ static void resize_down(const struct axis *axis, const float *rows, uint32_t siz
         }
 }
 
-static enum status resize(struct transform *transform, const struct image *image, struct error *error)
+static enum status transform_resize(struct transform *transform, const struct image *image,
+                                    struct error *error)
 {
     const uint32_t size = transform->size, channels = image->channels;
-    enum status status = prepare_axis(&transform->across, image->width, size, error);
+    enum status status = axis_prepare(&transform->across, image->width, size, error);
     if (status == STATUS_OK)
-        status = prepare_axis(&transform->down, image->height, size, error);
+        status = axis_prepare(&transform->down, image->height, size, error);
     if (status == STATUS_OK)
-        status = make_room(&transform->rows, (size_t)image->height * size, error);
+        status = transform_make_room(&transform->rows, (size_t)image->height * size, error);
     if (status != STATUS_OK)
         return status;
     for (uint32_t c = 0; c < channels; c++) {
@@ -256,9 +257,9 @@ enum status transform_apply(struct transform *transform, const struct image *ima
 {
     const size_t plane = (size_t)transform->size * transform->size;
     if (transform->fit == JOB_FIT_PAD) {
-        pad(transform, image);
+        transform_pad(transform, image);
     } else {
-        enum status status = resize(transform, image, error);
+        enum status status = transform_resize(transform, image, error);
         if (status != STATUS_OK)
             return status;
     }

@@ -1,6 +1,6 @@
-/* From an image as it was decoded to what a model sees: fitted to size, in the model's channels, cropped,
- * mirrored, normalized. One thread at a time per transform; the steady state allocates nothing, which is from
- * the largest image on. */
+/* Transforms a decoded image into what a model sees: fitted to size, in the model's channels, cropped,
+ * mirrored, normalized. One thread at a time per transform. Allocates only for an image larger than all
+ * before it. */
 #ifndef WORKER_DATA_TRANSFORM_H
 #define WORKER_DATA_TRANSFORM_H
 
@@ -9,12 +9,12 @@
 
 struct transform;
 
-/* For the job's /data/size, fit, channels, mean and std. `crop`: the margin that views are cut out of.
- * STATUS_NO_MEMORY. */
+/* Takes /data/size, fit, channels, mean and std from the job. `crop` is the width of the margin that views
+ * may reach into. STATUS_NO_MEMORY. */
 enum status transform_new(struct transform **out, const struct job *job, uint32_t crop, struct error *error);
 void transform_free(struct transform *transform);
 
-/* Floats of an image that comes out: channels * size * size. */
+/* The floats of one transformed image: channels * size * size. */
 size_t transform_elements(const struct transform *transform);
 
 /* In float32, in this order:

@@ -1,5 +1,4 @@
-/* The words that a language model knows; see the header. A trainer that reads a text, and whoever reads a
- * checkpoint, runs it. */
+/* Builds, writes and reads vocabularies; see the header. */
 #include "worker/data/vocabulary.h"
 
 #include "kernels/base/text.h"
@@ -18,9 +17,14 @@ static const char *const first_words[] = {
     [VOCABULARY_END_OF_LINE] = "<eos>",
 };
 
-enum { FIRST_WORDS = sizeof first_words / sizeof *first_words, SHOWN_BYTES = 128, SHOWN_CHARACTERS = 30 };
+enum {
+    FIRST_WORDS = sizeof first_words / sizeof *first_words,
+    SHOWN_BYTES = 128,
+    SHOWN_CHARACTERS = 30,
+    SHOWN_FILE_BYTES = 200
+};
 
-static enum status no_memory(struct error *error)
+static enum status vocabulary_no_memory(struct error *error)
 {
     return error_set(error, STATUS_NO_MEMORY, "no memory for a vocabulary");
 }
@@ -66,15 +70,16 @@ static int by_count(const void *a, const void *b)
     return strcmp(one->word, other->word);
 }
 
-static enum status add_all(struct words *to, const struct counted *list, size_t count, struct error *error)
+static enum status vocabulary_add_sorted(struct words *to, const struct counted *list, size_t count,
+                                         struct error *error)
 {
     uint32_t number;
     for (uint32_t i = 0; i < FIRST_WORDS; i++)
         if (!words_add(to, first_words[i], strlen(first_words[i]), &number))
-            return no_memory(error);
+            return vocabulary_no_memory(error);
     for (size_t i = 0; i < count; i++)
         if (!words_add(to, list[i].word, list[i].bytes, &number))
-            return no_memory(error);
+            return vocabulary_no_memory(error);
     return STATUS_OK;
 }
 
@@ -85,7 +90,7 @@ enum status vocabulary_build(struct vocabulary **out, const struct words *words,
     size_t count = 0;
     struct counted *list = calloc(words->count, sizeof *list);
     struct vocabulary *vocabulary = calloc(1, sizeof *vocabulary);
-    enum status status = list == NULL || vocabulary == NULL ? no_memory(error) : STATUS_OK;
+    enum status status = list == NULL || vocabulary == NULL ? vocabulary_no_memory(error) : STATUS_OK;
     for (uint32_t i = FIRST_WORDS; status == STATUS_OK && i < words->count; i++)
         if (counts[i] >= minimum_count)
             list[count++] = (struct counted){counts[i], words_at(words, i), words_bytes(words, i)};
@@ -95,7 +100,7 @@ enum status vocabulary_build(struct vocabulary **out, const struct words *words,
                            count, (unsigned long long)minimum_count, VOCABULARY_WORDS_MAX - FIRST_WORDS);
     if (status == STATUS_OK) {
         qsort(list, count, sizeof *list, by_count);
-        status = add_all(&vocabulary->words, list, count, error);
+        status = vocabulary_add_sorted(&vocabulary->words, list, count, error);
     }
     free(list);
     if (status == STATUS_OK)
@@ -120,7 +125,7 @@ char *vocabulary_format(const struct vocabulary *vocabulary, size_t *bytes)
     return text;
 }
 
-static enum status check_word(const char *word, size_t bytes, uint32_t line, struct error *error)
+static enum status vocabulary_check_word(const char *word, size_t bytes, uint32_t line, struct error *error)
 {
     if (bytes == 0)
         return error_set(error, STATUS_CORRUPT, "line %u: empty, expected a word", line);
@@ -143,12 +148,12 @@ static enum status check_word(const char *word, size_t bytes, uint32_t line, str
 }
 
 /* The word of line `line`, from 1. */
-static enum status parse_word(struct words *words, const char *word, size_t bytes, uint32_t line,
-                              struct error *error)
+static enum status vocabulary_parse_word(struct words *words, const char *word, size_t bytes, uint32_t line,
+                                         struct error *error)
 {
     char shown[SHOWN_BYTES];
     uint32_t number;
-    enum status status = check_word(word, bytes, line, error);
+    enum status status = vocabulary_check_word(word, bytes, line, error);
     if (status != STATUS_OK)
         return status;
     if (line > VOCABULARY_WORDS_MAX)
@@ -160,14 +165,15 @@ static enum status parse_word(struct words *words, const char *word, size_t byte
         return error_set(error, STATUS_CORRUPT, "line %u: expected \"%s\", got \"%s\"", line,
                          first_words[line - 1], shown);
     if (!words_add(words, word, bytes, &number))
-        return no_memory(error);
+        return vocabulary_no_memory(error);
     if (number + 1 != line)
         return error_set(error, STATUS_CORRUPT, "line %u: \"%s\" stands in line %u already", line, shown,
                          number + 1);
     return STATUS_OK;
 }
 
-static enum status parse_lines(struct words *words, const char *text, size_t bytes, struct error *error)
+static enum status vocabulary_parse_lines(struct words *words, const char *text, size_t bytes,
+                                          struct error *error)
 {
     enum status status = STATUS_OK;
     uint32_t line = 0;
@@ -177,7 +183,7 @@ static enum status parse_lines(struct words *words, const char *text, size_t byt
         if (end == NULL)
             return error_set(error, STATUS_CORRUPT, "line %u: cut off, expected a newline", line);
         const size_t length = (size_t)(end - (text + at));
-        status = parse_word(words, text + at, length, line, error);
+        status = vocabulary_parse_word(words, text + at, length, line, error);
         at += length + 1;
     }
     if (status == STATUS_OK && line < FIRST_WORDS)
@@ -186,16 +192,19 @@ static enum status parse_lines(struct words *words, const char *text, size_t byt
     return status;
 }
 
-enum status vocabulary_parse(struct vocabulary **out, const char *text, size_t bytes, struct error *error)
+enum status vocabulary_parse(struct vocabulary **out, const char *file, const char *text, size_t bytes,
+                             struct error *error)
 {
     *out = NULL;
+    struct error reason;
     struct vocabulary *vocabulary = calloc(1, sizeof *vocabulary);
     if (vocabulary == NULL)
-        return no_memory(error);
-    enum status status = parse_lines(&vocabulary->words, text, bytes, error);
-    if (status == STATUS_OK)
+        return vocabulary_no_memory(error);
+    enum status status = vocabulary_parse_lines(&vocabulary->words, text, bytes, &reason);
+    if (status == STATUS_OK) {
         *out = vocabulary;
-    else
-        vocabulary_free(vocabulary);
-    return status;
+        return status;
+    }
+    vocabulary_free(vocabulary);
+    return error_set(error, status, "%.*s: %.*s", SHOWN_FILE_BYTES, file, ERROR_TEXT_BYTES / 2, reason.text);
 }

@@ -1,8 +1,8 @@
-/* A vocabulary: the words that a language model knows, by number.
+/* A vocabulary: the words that a language model knows, and their numbers.
  *
- * Number 0 is "<unk>", which stands for every word it does not know; 1 is "<eos>", the end of a line; the
- * others follow by falling count, words of equal count in the order of their bytes. As text it is one word a
- * line, in the order of the numbers: what a checkpoint keeps. Pure; immutable once made; any thread. */
+ * Number 0 is "<unk>", for every word outside the vocabulary; 1 is "<eos>", the end of a line; the others
+ * follow by falling count, words of equal count in byte order. The text form, which a checkpoint keeps, is
+ * one word a line in the order of the numbers. Pure; immutable once made; any thread. */
 #ifndef WORKER_DATA_VOCABULARY_H
 #define WORKER_DATA_VOCABULARY_H
 
@@ -22,16 +22,18 @@ enum {
 
 struct words;
 
-/* Of the distinct words `words` (worker/data/words.h), "<unk>" and "<eos>" being the first two, word i of
- * which was seen counts[i] times: those seen at least `minimum_count` times. STATUS_INVALID: more than
- * VOCABULARY_WORDS_MAX of them. */
+/* Makes a vocabulary of the words in `words` (words.h; the first two are "<unk>" and "<eos>") that were
+ * counted at least `minimum_count` times; counts[i] is the count of word i. STATUS_INVALID: more than
+ * VOCABULARY_WORDS_MAX words. */
 enum status vocabulary_build(struct vocabulary **out, const struct words *words, const uint64_t *counts,
                              uint64_t minimum_count, struct error *error);
 
-/* Reads the text form back; every line ends with a newline. STATUS_CORRUPT names the line: not UTF-8, empty,
- * too long, white space or a control character in it, twice, one too many, cut off, or not beginning with
- * "<unk>" and "<eos>". */
-enum status vocabulary_parse(struct vocabulary **out, const char *text, size_t bytes, struct error *error);
+/* Reads the text form; every line ends with a newline. STATUS_CORRUPT: the text does not begin with "<unk>"
+ * and
+ * "<eos>", or a line is not UTF-8, empty, too long, cut off, repeated, one too many, or contains white space
+ * or a control character. The message begins with "FILE: line N: "; `file` serves that alone. */
+enum status vocabulary_parse(struct vocabulary **out, const char *file, const char *text, size_t bytes,
+                             struct error *error);
 void vocabulary_free(struct vocabulary *vocabulary);
 
 /* The text form: malloc'ed, not terminated; NULL: no memory. */
@@ -39,10 +41,10 @@ char *vocabulary_format(const struct vocabulary *vocabulary, size_t *bytes);
 
 uint32_t vocabulary_size(const struct vocabulary *vocabulary);
 
-/* The word of a number below the size; terminated, valid as long as the vocabulary. */
+/* The word with a number below the size: zero-terminated, valid as long as the vocabulary. */
 const char *vocabulary_word(const struct vocabulary *vocabulary, uint32_t number);
 
-/* The number of a word of `bytes` bytes; VOCABULARY_UNKNOWN where it has none. */
+/* The number of a word of `bytes` bytes; VOCABULARY_UNKNOWN where the vocabulary does not have the word. */
 uint32_t vocabulary_find(const struct vocabulary *vocabulary, const char *word, size_t bytes);
 
 #endif

@@ -1,20 +1,30 @@
-/* Which characters are what in a text's words; corpus.c's opening comment gives the rule. Pure. */
+/* The rule of words: how a line of text becomes tokens. Pure.
+ *
+ * A line ends with a newline. White space divides the line into runs. Punctuation at the two ends of a run
+ * comes off, one character at a time, and each such character is a token of its own. The rest of the run is
+ * one word, whatever it contains: apostrophes, hyphens, full stops. Examples: "LORD," is "LORD" and ",";
+ * "'Tis" is "'" and "Tis"; "fool's", "forty-two" and "3.14" are one word each; "--" is "-" twice. Letter case
+ * is kept.
+ *
+ * Where a run begins with "<unk>" or "<eos>", also after punctuation came off its beginning, these are the
+ * tokens of that name. A byte order mark at the beginning of the file is left out. Control characters are
+ * refused: text has none, and a terminal that shows the words would obey them. */
 #ifndef WORKER_DATA_WORD_RULE_H
 #define WORKER_DATA_WORD_RULE_H
 
 #include <stdint.h>
 
 enum word_character {
-    WORD_LETTER, /* all that is none of the others */
+    WORD_LETTER, /* every other character */
     WORD_SPACE,
     WORD_PUNCTUATION,
-    WORD_CONTROL, /* no text has them */
+    WORD_CONTROL,
 };
 
-/* `code` is a code point. White space: the 25 characters that have the property White_Space (The Unicode
- * Standard, PropList.txt). Punctuation: the 32 of ASCII, those of U+00A1..00BF that are no letters, numbers
- * or signs of their own, U+2010..2027 and 2030..205E, and the ideographic ones U+3001..3003 and 3008..3011.
- * Control: U+0000..001F, 007F and 0080..009F but white space. */
+/* The kind of code point `code`. White space: the 25 characters that have the property White_Space (The
+ * Unicode Standard, PropList.txt). Punctuation: the 32 of ASCII, those of U+00A1..00BF that are no letters,
+ * numbers or signs of their own, U+2010..2027 and 2030..205E, and the ideographic ones U+3001..3003 and
+ * 3008..3011. Control: U+0000..001F, 007F and 0080..009F, white space excepted. */
 enum word_character word_character_kind(uint32_t code);
 
 #endif

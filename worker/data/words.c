@@ -1,7 +1,7 @@
-/* The table of distinct words; see the header. Whoever reads a text or a vocabulary runs it.
+/* The table of distinct words; see the header.
  *
- * Numbers depend on the order of coming alone, never on the hash, so that everything made of them is the same
- * on every machine. The hash is FNV-1a, 64 bits (Fowler, Noll and Vo; RFC 9923). */
+ * Numbers depend on the order of arrival alone, never on the hash, so they are the same on every machine. The
+ * hash is FNV-1a, 64 bits (Fowler, Noll and Vo; RFC 9923). */
 #include "worker/data/words.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ void words_fini(struct words *words)
     *words = (struct words){0};
 }
 
-static uint64_t hash(const char *word, size_t bytes)
+static uint64_t word_hash(const char *word, size_t bytes)
 {
     uint64_t value = 0xCBF29CE484222325;
     for (size_t i = 0; i < bytes; i++)
@@ -36,10 +36,10 @@ size_t words_bytes(const struct words *words, uint32_t number)
     return end - 1 - words->begins[number];
 }
 
-/* Where the word's number stands, or where it would. There are slots, and one at least is free. */
-static uint32_t *slot_of(const struct words *words, const char *word, size_t bytes)
+/* The slot of a word, or the free slot where its number would go. At least one slot is free. */
+static uint32_t *words_slot(const struct words *words, const char *word, size_t bytes)
 {
-    uint32_t at = (uint32_t)hash(word, bytes) & (words->slot_count - 1);
+    uint32_t at = (uint32_t)word_hash(word, bytes) & (words->slot_count - 1);
     for (;; at = (at + 1) & (words->slot_count - 1)) {
         const uint32_t number = words->slots[at];
         if (number == WORDS_NONE ||
@@ -50,11 +50,11 @@ static uint32_t *slot_of(const struct words *words, const char *word, size_t byt
 
 uint32_t words_find(const struct words *words, const char *word, size_t bytes)
 {
-    return words->slot_count == 0 ? WORDS_NONE : *slot_of(words, word, bytes);
+    return words->slot_count == 0 ? WORDS_NONE : *words_slot(words, word, bytes);
 }
 
-/* Slots for one word more. */
-static bool make_slots(struct words *words)
+/* Makes room for one more slot. */
+static bool words_make_slots(struct words *words)
 {
     if (words->count < words->slot_count / 2)
         return true;
@@ -67,11 +67,11 @@ static bool make_slots(struct words *words)
     words->slots = slots;
     words->slot_count = slot_count;
     for (uint32_t i = 0; i < words->count; i++)
-        *slot_of(words, words_at(words, i), words_bytes(words, i)) = i;
+        *words_slot(words, words_at(words, i), words_bytes(words, i)) = i;
     return true;
 }
 
-static bool make_room(struct words *words, size_t bytes)
+static bool words_make_room(struct words *words, size_t bytes)
 {
     if (words->text_room - words->text_bytes < bytes) {
         const size_t room = 2 * words->text_room + bytes;
@@ -89,7 +89,7 @@ static bool make_room(struct words *words, size_t bytes)
         words->begins = begins;
         words->room = room;
     }
-    return make_slots(words);
+    return words_make_slots(words);
 }
 
 bool words_add(struct words *words, const char *word, size_t bytes, uint32_t *number)
@@ -97,9 +97,9 @@ bool words_add(struct words *words, const char *word, size_t bytes, uint32_t *nu
     *number = words_find(words, word, bytes);
     if (*number != WORDS_NONE)
         return true;
-    if (words->count == WORDS_MAX || !make_room(words, bytes + 1))
+    if (words->count == WORDS_MAX || !words_make_room(words, bytes + 1))
         return false;
-    *slot_of(words, word, bytes) = words->count;
+    *words_slot(words, word, bytes) = words->count;
     words->begins[words->count] = words->text_bytes;
     memcpy(words->text + words->text_bytes, word, bytes);
     words->text[words->text_bytes + bytes] = '\0';

@@ -11,7 +11,9 @@
 #include "worker/parallel/whole.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,7 +34,7 @@ struct language {
 
 static enum status open_vocabulary(struct language *l, const char *checkpoint, struct error *error)
 {
-    char *text;
+    char *text, file[PATH_MAX];
     size_t bytes;
     enum status status = checkpoint_vocabulary(checkpoint, &text, &bytes, error);
     if (status != STATUS_OK)
@@ -40,7 +42,8 @@ static enum status open_vocabulary(struct language *l, const char *checkpoint, s
     if (text == NULL)
         return error_set(error, STATUS_INVALID,
                          "%.300s has no vocabulary: expected a model that was trained on a text", checkpoint);
-    status = vocabulary_parse(&l->vocabulary, text, bytes, error);
+    snprintf(file, sizeof file, "%s/vocabulary.txt", checkpoint);
+    status = vocabulary_parse(&l->vocabulary, file, text, bytes, error);
     free(text);
     if (status == STATUS_OK)
         l->rnn = parallel_rnn(l->job, vocabulary_size(l->vocabulary));

@@ -18,7 +18,7 @@ enum status evaluation_run_part(struct evaluation *sums, const struct job *job, 
                                 void (*progress)(void *arg), void *arg, struct error *error)
 {
     const struct loader_config config = {
-        .job = job, .split = DATASET_EVALUATION, .part = part, .parts = parts, .quiet = again};
+        .job = job, .split = DATASET_EVALUATION, .share = part, .shares = parts, .quiet = again};
     const struct batch *batch;
     struct loader *loader;
     *sums = (struct evaluation){0};

@@ -329,8 +329,8 @@ static enum status trainer_open(struct trainer *t, struct worker *worker, struct
         return status;
     const struct loader_config config = {.job = t->job,
                                          .split = DATASET_TRAIN,
-                                         .part = t->number,
-                                         .parts = t->job->trainers.count,
+                                         .share = t->number,
+                                         .shares = t->job->trainers.count,
                                          .first_step = t->at.step};
     return loader_new(&t->loader, &config, error);
 }

@@ -151,7 +151,7 @@ static inline struct loader *data_loader(enum dataset_split split, uint32_t part
     struct error error = {0};
     struct loader *loader = NULL;
     const struct loader_config config = {
-        .job = &data.job, .split = split, .part = part, .parts = parts, .first_step = first_step};
+        .job = &data.job, .split = split, .share = part, .shares = parts, .first_step = first_step};
     ck_assert_msg(loader_new(&loader, &config, &error) == STATUS_OK, "%s", error.text);
     return loader;
 }

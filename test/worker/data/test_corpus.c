@@ -54,7 +54,7 @@ static void read_ok(const char *text, double held_out, uint32_t minimum_count)
 }
 
 /* The part's words with a bar between them. */
-static void expect_words(const struct corpus_part *part, const char *expected)
+static void expect_words(const struct corpus_split *part, const char *expected)
 {
     char words[1024];
     size_t bytes = 0;
@@ -191,7 +191,8 @@ START_TEST(a_checkpoints_vocabulary_is_gone_by)
     static const char text[] = "<unk>\n<eos>\nz\nb\n";
     struct vocabulary *vocabulary;
     struct error error = {0};
-    ck_assert_int_eq(vocabulary_parse(&vocabulary, text, sizeof text - 1, &error), STATUS_OK);
+    ck_assert_int_eq(vocabulary_parse(&vocabulary, "vocabulary.txt", text, sizeof text - 1, &error),
+                     STATUS_OK);
     write_bytes("a b\nz", 5);
     ck_assert_int_eq(read_with(0.5, 100, vocabulary, &error), STATUS_OK);
     vocabulary_free(vocabulary);
@@ -311,19 +312,19 @@ END_TEST
 /* ---- batches ---- */
 
 /* 0, 1, 2 and so on. */
-static struct corpus_part counting(size_t count)
+static struct corpus_split counting(size_t count)
 {
     static int32_t numbers[64];
     ck_assert_uint_le(count, 64);
     for (int32_t i = 0; i < 64; i++)
         numbers[i] = i;
-    return (struct corpus_part){.tokens = numbers, .count = count};
+    return (struct corpus_split){.tokens = numbers, .count = count};
 }
 
 START_TEST(columns_lie_beside_each_other)
 {
     static const int32_t first[] = {6, 12, 7, 13, 8, 14}, second[] = {9, 15, 10, 16};
-    const struct corpus_part part = counting(20); // 3 columns of 6; 18 and 19 are left over
+    const struct corpus_split part = counting(20); // 3 columns of 6; 18 and 19 are left over
     int32_t tokens[6], targets[6];
     ck_assert_uint_eq(corpus_batches(&part, 3, 3), 2);
     ck_assert_uint_eq(corpus_batch(&part, 3, 1, 2, 3, 0, tokens, targets), 3);
@@ -348,7 +349,7 @@ START_TEST(a_parts_batches_are_counted)
     } cases[] = {{0, 1, 1, 0}, {1, 1, 5, 0},  {2, 1, 5, 1},  {6, 1, 5, 1},   {7, 1, 5, 2},   {5, 3, 5, 0},
                  {6, 3, 5, 1}, {11, 1, 5, 2}, {12, 1, 5, 3}, {20, 20, 1, 0}, {63, 2, 10, 3}, {64, 2, 31, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct corpus_part part = counting(cases[i].count);
+        const struct corpus_split part = counting(cases[i].count);
         ck_assert_uint_eq(corpus_batches(&part, cases[i].columns, cases[i].steps), cases[i].batches);
     }
 }

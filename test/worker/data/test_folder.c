@@ -256,7 +256,7 @@ END_TEST
 /* One that goes over the same samples once more. */
 START_TEST(a_quiet_loader_counts_what_it_skips)
 {
-    const struct loader_config config = {.job = &data.job, .split = DATASET_TRAIN, .parts = 1, .quiet = true};
+    const struct loader_config config = {.job = &data.job, .split = DATASET_TRAIN, .shares = 1, .quiet = true};
     struct loader *loader;
     write_class("train/bird", 6, 0);
     write_class("train/cat", 5, 1);

@@ -316,7 +316,7 @@ START_TEST(a_packed_header_that_promises_too_much_is_refused)
     idx_word(files[0].bytes + 4, 0x7fffffff);
     unlink(data_path(names[0]));
     data_write_packed("train-images-idx3-ubyte.gz", files[0].bytes, files[0].count);
-    expect_refusal(STATUS_CORRUPT, "train-images-idx3-ubyte.gz", "speaks of 34359738368 bytes");
+    expect_refusal(STATUS_CORRUPT, "train-images-idx3-ubyte.gz", "announces 34359738368 bytes");
 }
 END_TEST
 

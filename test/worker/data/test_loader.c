@@ -262,7 +262,7 @@ static int load(const char *folder, const char *kind, const char *steps)
     data_set_job(folder);
     data.job.data.kind = atoi(kind);
     data.job.data.fit = JOB_FIT_RESIZE;
-    const struct loader_config config = {.job = &data.job, .parts = 1};
+    const struct loader_config config = {.job = &data.job, .shares = 1};
     enum status status = loader_new(&loader, &config, &error);
     for (int i = atoi(steps); i > 0 && status == STATUS_OK; i--)
         status = loader_next(loader, MONOTIME_NEVER, &batch, &error);
@@ -319,7 +319,7 @@ START_TEST(fewer_samples_than_a_step_takes_are_refused)
 {
     struct error error = {0};
     struct loader *loader = NULL;
-    const struct loader_config config = {.job = &data.job, .parts = 3};
+    const struct loader_config config = {.job = &data.job, .shares = 3};
     idx_write(11, 4);
     ck_assert_int_eq(loader_new(&loader, &config, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(

@@ -169,7 +169,7 @@ START_TEST(text_is_read_back)
 {
     static const char text[] = "<unk>\n<eos>\nthe\n,\nfool's\n\xE6\xBC\xA2\n";
     struct error error = {0};
-    ck_assert_int_eq(vocabulary_parse(&vocabulary, text, sizeof text - 1, &error), STATUS_OK);
+    ck_assert_int_eq(vocabulary_parse(&vocabulary, "fruit.txt", text, sizeof text - 1, &error), STATUS_OK);
     ck_assert_uint_eq(vocabulary_size(vocabulary), 6);
     ck_assert_str_eq(vocabulary_word(vocabulary, 4), "fool's");
     ck_assert_uint_eq(vocabulary_find(vocabulary, "\xE6\xBC\xA2", 3), 5);
@@ -200,13 +200,16 @@ static const struct bad {
     {"<unk>\n<eos>\n" BYTES_255 "z\n", "line 3: a word of 256 bytes, expected at most 255"},
 };
 
-START_TEST(bad_text_is_refused_with_its_line)
+START_TEST(bad_text_is_refused_with_its_file_and_line)
 {
     struct error error = {0};
-    const enum status status = vocabulary_parse(&vocabulary, bad[_i].text, strlen(bad[_i].text), &error);
+    const enum status status =
+        vocabulary_parse(&vocabulary, "fruit.txt", bad[_i].text, strlen(bad[_i].text), &error);
     ck_assert_int_eq(status, STATUS_CORRUPT);
     ck_assert_ptr_null(vocabulary);
-    ck_assert_str_eq(error.text, bad[_i].words);
+    char expected[ERROR_TEXT_BYTES];
+    snprintf(expected, sizeof expected, "fruit.txt: %s", bad[_i].words);
+    ck_assert_str_eq(error.text, expected);
 }
 END_TEST
 
@@ -214,8 +217,9 @@ START_TEST(a_zero_byte_is_refused)
 {
     static const char text[] = "<unk>\n<eos>\na\0b\n";
     struct error error = {0};
-    ck_assert_int_eq(vocabulary_parse(&vocabulary, text, sizeof text - 1, &error), STATUS_CORRUPT);
-    ck_assert_str_eq(error.text, "line 3: a control character in a word (byte 0x00 at column 2)");
+    ck_assert_int_eq(vocabulary_parse(&vocabulary, "fruit.txt", text, sizeof text - 1, &error),
+                     STATUS_CORRUPT);
+    ck_assert_str_eq(error.text, "fruit.txt: line 3: a control character in a word (byte 0x00 at column 2)");
 }
 END_TEST
 
@@ -223,7 +227,7 @@ START_TEST(the_longest_word_is_taken)
 {
     static const char text[] = "<unk>\n<eos>\n" BYTES_255 "\n";
     struct error error = {0};
-    ck_assert_int_eq(vocabulary_parse(&vocabulary, text, sizeof text - 1, &error), STATUS_OK);
+    ck_assert_int_eq(vocabulary_parse(&vocabulary, "fruit.txt", text, sizeof text - 1, &error), STATUS_OK);
     ck_assert_uint_eq(strlen(vocabulary_word(vocabulary, 2)), VOCABULARY_WORD_BYTES_MAX);
 }
 END_TEST
@@ -240,7 +244,7 @@ int main(void)
     tcase_add_test(text, rare_words_are_left_out);
     tcase_add_test(text, too_many_words_are_refused);
     tcase_add_test(text, text_is_read_back);
-    tcase_add_loop_test(text, bad_text_is_refused_with_its_line, 0, (int)(sizeof bad / sizeof *bad));
+    tcase_add_loop_test(text, bad_text_is_refused_with_its_file_and_line, 0, (int)(sizeof bad / sizeof *bad));
     tcase_add_test(text, a_zero_byte_is_refused);
     tcase_add_test(text, the_longest_word_is_taken);
     suite_add_tcase(suite, text);

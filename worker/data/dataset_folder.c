@@ -1,10 +1,10 @@
-/* Class-named folders of JPEG and PNG files. The names are listed once; a file is read and decoded each time
- * it is asked for, in the loader's thread. */
+/* Folders of JPEG and PNG files, named after their classes. The names are listed once; the loader's thread
+ * reads and decodes a file each time that the file is asked for. */
 #include "kernels/base/text.h"
 #include "worker/data/data_file.h"
+#include "worker/data/dataset_internal.h"
 #include "worker/data/image.h"
 #include "worker/data/listing.h"
-#include "worker/data/reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 enum {
     FILE_BYTES_MAX = 256 << 20, /* of a compressed image */
     SPLIT_PATH_BYTES = JOB_PATH_BYTES + 8,
-    SHOWN_BYTES = 320, /* of a path in a message, and how many characters */
+    SHOWN_BYTES = 320, /* of a path in a message */
     SHOWN_CHARACTERS = 70
 };
 
@@ -31,7 +31,7 @@ struct folder {
     size_t capacity;
 };
 
-/* The end of a path from a stranger's disk, fit to print. */
+/* The end of a path, made fit to print. */
 static const char *show(char text[SHOWN_BYTES], const char *path)
 {
     const size_t length = strlen(path), most = 3 * SHOWN_CHARACTERS;
@@ -47,8 +47,8 @@ static void class_path(char path[DATA_PATH_BYTES], const struct folder *folder, 
     snprintf(path, DATA_PATH_BYTES, "%s/%.255s", folder->path, listing_name(&folder->classes, class));
 }
 
-static enum status list_classes(struct folder *folder, const struct job *job, enum dataset_split split,
-                                struct error *error)
+static enum status folder_list_classes(struct folder *folder, const struct job *job, enum dataset_split split,
+                                       struct error *error)
 {
     char shown[SHOWN_BYTES];
     snprintf(folder->path, sizeof folder->path, "%s/%s", job->data.path, split_names[split]);
@@ -64,7 +64,7 @@ static enum status list_classes(struct folder *folder, const struct job *job, en
     return STATUS_OK;
 }
 
-static enum status list_files(struct folder *folder, struct error *error)
+static enum status folder_list_files(struct folder *folder, struct error *error)
 {
     char path[DATA_PATH_BYTES], shown[SHOWN_BYTES];
     const size_t classes = folder->classes.count;
@@ -81,19 +81,19 @@ static enum status list_files(struct folder *folder, struct error *error)
             return error_set(error, STATUS_INVALID, "%s: a class folder without a .jpg, .jpeg or .png file",
                              show(shown, path));
     }
-    if (folder->files.count > READER_SAMPLES_MAX)
+    if (folder->files.count > DATASET_SAMPLES_MAX)
         return error_set(error, STATUS_INVALID, "%s: expected at most %d images, found %zu",
-                         show(shown, folder->path), READER_SAMPLES_MAX, folder->files.count);
+                         show(shown, folder->path), DATASET_SAMPLES_MAX, folder->files.count);
     return STATUS_OK;
 }
 
-/* A label is a class's place in the list, so both splits must have the same list. */
+/* A label is the index of its class in the list, so both splits must have the same list. */
 static enum status check_same_classes(const struct folder *folder, const struct job *job, struct error *error)
 {
     struct folder train = {0};
     char shown[2][SHOWN_BYTES];
     const struct listing *ours = &folder->classes, *theirs = &train.classes;
-    enum status status = list_classes(&train, job, DATASET_TRAIN, error);
+    enum status status = folder_list_classes(&train, job, DATASET_TRAIN, error);
     for (size_t i = 0; status == STATUS_OK && (i < ours->count || i < theirs->count); i++) {
         const char *left = i < ours->count ? listing_name(ours, i) : "nothing";
         const char *right = i < theirs->count ? listing_name(theirs, i) : "nothing";
@@ -107,7 +107,7 @@ static enum status check_same_classes(const struct folder *folder, const struct 
     return status;
 }
 
-static void close_split(void *state)
+static void folder_close_split(void *state)
 {
     struct folder *folder = state;
     if (folder == NULL)
@@ -119,22 +119,22 @@ static void close_split(void *state)
     free(folder);
 }
 
-static enum status open_split(void **state, uint64_t *count, const struct job *job, enum dataset_split split,
-                              struct error *error)
+static enum status folder_open_split(void **state, uint64_t *count, const struct job *job,
+                                     enum dataset_split split, struct error *error)
 {
     struct folder *folder = calloc(1, sizeof *folder);
     if (folder == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a dataset");
-    enum status status = list_classes(folder, job, split, error);
+    enum status status = folder_list_classes(folder, job, split, error);
     if (status == STATUS_NOT_FOUND && split != DATASET_TRAIN)
         status = error_set(error, STATUS_INVALID, "%.300s/%s: no such folder: nothing to evaluate on",
                            job->data.path, split_names[split]);
     if (status == STATUS_OK && split != DATASET_TRAIN)
         status = check_same_classes(folder, job, error);
     if (status == STATUS_OK)
-        status = list_files(folder, error);
+        status = folder_list_files(folder, error);
     if (status != STATUS_OK) {
-        close_split(folder);
+        folder_close_split(folder);
         return status;
     }
     *count = folder->files.count;
@@ -142,17 +142,17 @@ static enum status open_split(void **state, uint64_t *count, const struct job *j
     return STATUS_OK;
 }
 
-static enum status probe(uint64_t counts[READER_SPLITS], const struct job *job, struct error *error)
+static enum status folder_probe(uint64_t counts[DATASET_SPLITS], const struct job *job, struct error *error)
 {
-    for (int split = 0; split < READER_SPLITS; split++) {
+    for (int split = 0; split < DATASET_SPLITS; split++) {
         void *state = NULL;
         char path[DATA_PATH_BYTES];
         snprintf(path, sizeof path, "%s/%s", job->data.path, split_names[split]);
         counts[split] = 0;
         if (split == DATASET_EVALUATION && access(path, F_OK) != 0)
             return STATUS_OK; // the one thing that may be absent
-        enum status status = open_split(&state, &counts[split], job, split, error);
-        close_split(state);
+        enum status status = folder_open_split(&state, &counts[split], job, split, error);
+        folder_close_split(state);
         if (status != STATUS_OK)
             return status;
     }
@@ -174,8 +174,8 @@ static int32_t label_of(const struct folder *folder, size_t index)
     return (int32_t)low;
 }
 
-/* One file that is gone, closed to us or no file must not end a job that has thousands; a disk that does not
- * answer must. */
+/* Whether the error concerns this file alone. Then the file is skipped, as a job may have thousands; other
+ * errors, such as those of a failing disk, end the job. */
 static bool is_the_file(int errnum)
 {
     return errnum == ENOENT || errnum == EACCES || errnum == EPERM || errnum == ELOOP || errnum == ENOTDIR ||
@@ -190,7 +190,7 @@ static enum status system_refuses(int errnum, const char *path, struct error *er
     return error_set(error, STATUS_CORRUPT, "%.100s", strerrordesc_np(errnum));
 }
 
-static enum status make_room(struct folder *folder, size_t bytes, struct error *error)
+static enum status folder_make_room(struct folder *folder, size_t bytes, struct error *error)
 {
     if (bytes <= folder->capacity)
         return STATUS_OK;
@@ -211,7 +211,7 @@ static enum status read_open_file(struct folder *folder, int fd, const char *pat
     if (!S_ISREG(about.st_mode) || about.st_size > FILE_BYTES_MAX)
         return error_set(error, STATUS_CORRUPT, "expected a regular file of at most %d bytes",
                          FILE_BYTES_MAX);
-    enum status status = make_room(folder, (size_t)about.st_size, error);
+    enum status status = folder_make_room(folder, (size_t)about.st_size, error);
     if (status != STATUS_OK)
         return status;
     for (*bytes = 0; *bytes < (size_t)about.st_size;) {
@@ -226,7 +226,8 @@ static enum status read_open_file(struct folder *folder, int fd, const char *pat
     return STATUS_OK;
 }
 
-static enum status read_file(struct folder *folder, const char *path, size_t *bytes, struct error *error)
+static enum status folder_read_file(struct folder *folder, const char *path, size_t *bytes,
+                                    struct error *error)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not hold us up
     if (fd < 0)
@@ -236,8 +237,8 @@ static enum status read_file(struct folder *folder, const char *path, size_t *by
     return status;
 }
 
-static enum status read_sample(void *state, uint64_t index, struct image *image, int32_t *label,
-                               struct error *error)
+static enum status folder_read_sample(void *state, uint64_t index, struct image *image, int32_t *label,
+                                      struct error *error)
 {
     struct folder *folder = state;
     char path[DATA_PATH_BYTES], shown[SHOWN_BYTES];
@@ -247,7 +248,7 @@ static enum status read_sample(void *state, uint64_t index, struct image *image,
     class_path(path, folder, (size_t)*label);
     used = strlen(path);
     snprintf(path + used, sizeof path - used, "/%s", listing_name(&folder->files, index));
-    enum status status = read_file(folder, path, &bytes, &reason);
+    enum status status = folder_read_file(folder, path, &bytes, &reason);
     if (status == STATUS_OK)
         status = image_decode(image, folder->bytes, bytes, &reason);
     if (status == STATUS_CORRUPT)
@@ -257,5 +258,7 @@ static enum status read_sample(void *state, uint64_t index, struct image *image,
     return STATUS_OK;
 }
 
-const struct data_reader data_folder = {
-    .probe = probe, .open = open_split, .read = read_sample, .close = close_split};
+const struct dataset_reader dataset_folder = {.probe = folder_probe,
+                                              .open = folder_open_split,
+                                              .read = folder_read_sample,
+                                              .close = folder_close_split};

@@ -1,20 +1,20 @@
 /* CIFAR's binary files: records of one label (CIFAR-100: a coarse one, then the fine one) and 32 x 32 pixels
- * of red, then green, then blue. Read whole, once, by the process that opens the dataset. */
+ * of red, then green, then blue. The process that opens the dataset reads them whole, once. */
 #include "worker/data/data_file.h"
+#include "worker/data/dataset_internal.h"
 #include "worker/data/image.h"
-#include "worker/data/reader.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { SIDE = 32, PLANE = SIDE * SIDE, PIXELS = READER_CHANNELS * PLANE, FILES_MAX = 5 };
+enum { SIDE = 32, PLANE = SIDE * SIDE, PIXELS = DATASET_CHANNELS * PLANE, FILES_MAX = 5 };
 
-/* One of the two datasets: its files by split, ended by NULL, and the bytes of label before an image, the
- * last of which counts. */
+/* One of the two datasets: its files by split, ended by NULL, and the number of label bytes before an image,
+ * of which the last is the label. */
 struct variant {
-    const char *files[READER_SPLITS][FILES_MAX + 1];
+    const char *files[DATASET_SPLITS][FILES_MAX + 1];
     uint32_t label_bytes;
 };
 
@@ -48,8 +48,8 @@ static enum status variant_of(const struct variant **variant, const char *folder
 }
 
 /* Opens a file, whose size must be a whole number of records. */
-static enum status open_file(struct data_file **file, uint64_t *records, const char *folder, const char *name,
-                             uint32_t label_bytes, struct error *error)
+static enum status cifar_open_file(struct data_file **file, uint64_t *records, const char *folder,
+                                   const char *name, uint32_t label_bytes, struct error *error)
 {
     const uint64_t record = PIXELS + label_bytes;
     enum status status = data_file_open(file, folder, name, false, error);
@@ -66,35 +66,35 @@ static enum status open_file(struct data_file **file, uint64_t *records, const c
     return STATUS_CORRUPT;
 }
 
-static enum status count_split(uint64_t *count, const struct variant *variant, const char *folder,
-                               enum dataset_split split, struct error *error)
+static enum status cifar_count_split(uint64_t *count, const struct variant *variant, const char *folder,
+                                     enum dataset_split split, struct error *error)
 {
     *count = 0;
     for (const char *const *name = variant->files[split]; *name != NULL; name++) {
         struct data_file *file;
         uint64_t records;
-        enum status status = open_file(&file, &records, folder, *name, variant->label_bytes, error);
+        enum status status = cifar_open_file(&file, &records, folder, *name, variant->label_bytes, error);
         if (status != STATUS_OK)
             return status;
         data_file_close(file);
         *count += records;
     }
-    if (*count > READER_SAMPLES_MAX)
+    if (*count > DATASET_SAMPLES_MAX)
         return error_set(error, STATUS_CORRUPT, "%.300s: expected at most %d samples, got %llu", folder,
-                         READER_SAMPLES_MAX, (unsigned long long)*count);
+                         DATASET_SAMPLES_MAX, (unsigned long long)*count);
     return STATUS_OK;
 }
 
-static enum status probe(uint64_t counts[READER_SPLITS], const struct job *job, struct error *error)
+static enum status cifar_probe(uint64_t counts[DATASET_SPLITS], const struct job *job, struct error *error)
 {
     const struct variant *variant;
     enum status status = variant_of(&variant, job->data.path, error);
-    for (int split = 0; split < READER_SPLITS && status == STATUS_OK; split++)
-        status = count_split(&counts[split], variant, job->data.path, split, error);
+    for (int split = 0; split < DATASET_SPLITS && status == STATUS_OK; split++)
+        status = cifar_count_split(&counts[split], variant, job->data.path, split, error);
     return status;
 }
 
-static void close_split(void *state)
+static void cifar_close_split(void *state)
 {
     struct cifar *cifar = state;
     if (cifar != NULL)
@@ -102,8 +102,8 @@ static void close_split(void *state)
     free(cifar);
 }
 
-static enum status check_labels(const struct data_file *file, const uint8_t *bytes, uint64_t records,
-                                uint32_t label_bytes, uint32_t classes, struct error *error)
+static enum status cifar_check_labels(const struct data_file *file, const uint8_t *bytes, uint64_t records,
+                                      uint32_t label_bytes, uint32_t classes, struct error *error)
 {
     for (uint64_t i = 0; i < records; i++) {
         const uint64_t at = i * (PIXELS + label_bytes) + label_bytes - 1;
@@ -115,15 +115,15 @@ static enum status check_labels(const struct data_file *file, const uint8_t *byt
     return STATUS_OK;
 }
 
-/* One file's records to the end of those that are there already; `count` is all that there is room for. */
-static enum status read_file(struct cifar *cifar, uint64_t *filled, uint64_t count, const struct job *job,
-                             const char *name, struct error *error)
+/* Appends the records of one file to those already read; there is room for `count` records in all. */
+static enum status cifar_read_file(struct cifar *cifar, uint64_t *filled, uint64_t count,
+                                   const struct job *job, const char *name, struct error *error)
 {
     const uint64_t record = PIXELS + cifar->label_bytes;
     uint8_t *to = cifar->records + *filled * record;
     struct data_file *file;
     uint64_t records;
-    enum status status = open_file(&file, &records, job->data.path, name, cifar->label_bytes, error);
+    enum status status = cifar_open_file(&file, &records, job->data.path, name, cifar->label_bytes, error);
     if (status != STATUS_OK)
         return status;
     if (records > count - *filled)
@@ -133,14 +133,14 @@ static enum status read_file(struct cifar *cifar, uint64_t *filled, uint64_t cou
     if (status == STATUS_OK)
         status = data_file_end(file, error);
     if (status == STATUS_OK)
-        status = check_labels(file, to, records, cifar->label_bytes, job->model.classes, error);
+        status = cifar_check_labels(file, to, records, cifar->label_bytes, job->model.classes, error);
     data_file_close(file);
     *filled += records;
     return status;
 }
 
-static enum status read_files(struct cifar *cifar, const struct variant *variant, uint64_t *count,
-                              const struct job *job, enum dataset_split split, struct error *error)
+static enum status cifar_read_files(struct cifar *cifar, const struct variant *variant, uint64_t *count,
+                                    const struct job *job, enum dataset_split split, struct error *error)
 {
     const uint64_t bytes = *count * (PIXELS + variant->label_bytes);
     assert(*count > 0);
@@ -152,46 +152,46 @@ static enum status read_files(struct cifar *cifar, const struct variant *variant
     uint64_t filled = 0;
     enum status status = STATUS_OK;
     for (const char *const *name = variant->files[split]; *name != NULL && status == STATUS_OK; name++)
-        status = read_file(cifar, &filled, *count, job, *name, error);
+        status = cifar_read_file(cifar, &filled, *count, job, *name, error);
     *count = filled;
     return status;
 }
 
-static enum status open_split(void **state, uint64_t *count, const struct job *job, enum dataset_split split,
-                              struct error *error)
+static enum status cifar_open_split(void **state, uint64_t *count, const struct job *job,
+                                    enum dataset_split split, struct error *error)
 {
     const struct variant *variant;
     enum status status = variant_of(&variant, job->data.path, error);
     if (status == STATUS_OK)
-        status = count_split(count, variant, job->data.path, split, error);
+        status = cifar_count_split(count, variant, job->data.path, split, error);
     if (status != STATUS_OK)
         return status;
     struct cifar *cifar = calloc(1, sizeof *cifar);
     if (cifar == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a dataset");
-    status = read_files(cifar, variant, count, job, split, error);
+    status = cifar_read_files(cifar, variant, count, job, split, error);
     if (status == STATUS_OK)
         *state = cifar;
     else
-        close_split(cifar);
+        cifar_close_split(cifar);
     return status;
 }
 
-static enum status read_sample(void *state, uint64_t index, struct image *image, int32_t *label,
-                               struct error *error)
+static enum status cifar_read_sample(void *state, uint64_t index, struct image *image, int32_t *label,
+                                     struct error *error)
 {
     const struct cifar *cifar = state;
     const uint8_t *record = cifar->records + index * (PIXELS + cifar->label_bytes);
     const uint8_t *planes = record + cifar->label_bytes;
-    enum status status = image_reshape(image, SIDE, SIDE, READER_CHANNELS, error);
+    enum status status = image_reshape(image, SIDE, SIDE, DATASET_CHANNELS, error);
     if (status != STATUS_OK)
         return status;
     for (uint32_t i = 0; i < PLANE; i++)
-        for (uint32_t c = 0; c < READER_CHANNELS; c++)
-            image->pixels[READER_CHANNELS * i + c] = planes[c * PLANE + i];
+        for (uint32_t c = 0; c < DATASET_CHANNELS; c++)
+            image->pixels[DATASET_CHANNELS * i + c] = planes[c * PLANE + i];
     *label = record[cifar->label_bytes - 1];
     return STATUS_OK;
 }
 
-const struct data_reader data_cifar = {
-    .probe = probe, .open = open_split, .read = read_sample, .close = close_split};
+const struct dataset_reader dataset_cifar = {
+    .probe = cifar_probe, .open = cifar_open_split, .read = cifar_read_sample, .close = cifar_close_split};

@@ -1,13 +1,13 @@
-/* The MNIST family's files: a header of big-endian words, then bytes. Read whole, once, by the process that
- * opens the dataset. */
+/* The MNIST family's files: a header of big-endian words, then bytes. The process that opens the dataset
+ * reads them whole, once. */
 #include "worker/data/data_file.h"
+#include "worker/data/dataset_internal.h"
 #include "worker/data/image.h"
-#include "worker/data/reader.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The magic number says: unsigned bytes, and how many dimensions. */
+/* Magic numbers: unsigned bytes, in three dimensions or one. */
 enum {
     IMAGES_MAGIC = 0x00000803,
     LABELS_MAGIC = 0x00000801,
@@ -18,7 +18,7 @@ enum {
 static const char *const image_files[] = {"train-images-idx3-ubyte", "t10k-images-idx3-ubyte"};
 static const char *const label_files[] = {"train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"};
 
-/* Both files of a split, behind their headers. */
+/* The two files of a split, read up to the end of their headers. */
 struct pair {
     struct data_file *images, *labels;
     uint32_t count, height, width;
@@ -36,9 +36,9 @@ static uint32_t word(const uint8_t *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* Debian's package is the one folder of such files that a job of ours names. */
-static enum status open_file(struct data_file **file, const char *folder, const char *name,
-                             struct error *error)
+/* Adds the name of the Debian package where the missing folder is the one that the shipped job names. */
+static enum status idx_open_file(struct data_file **file, const char *folder, const char *name,
+                                 struct error *error)
 {
     static const char debian[] = "/usr/share/datasets/fashion-mnist";
     struct error reason;
@@ -63,9 +63,9 @@ static enum status read_header(struct data_file *file, uint32_t magic, uint8_t *
         return error_set(error, STATUS_CORRUPT, "%.300s: offset 0: expected the magic number %08x, got %08x",
                          data_file_path(file), magic, word(header));
     *count = word(header + 4);
-    if (*count == 0 || *count > READER_SAMPLES_MAX)
+    if (*count == 0 || *count > DATASET_SAMPLES_MAX)
         return error_set(error, STATUS_CORRUPT, "%.300s: offset 4: expected 1..%d samples, got %u",
-                         data_file_path(file), READER_SAMPLES_MAX, *count);
+                         data_file_path(file), DATASET_SAMPLES_MAX, *count);
     return STATUS_OK;
 }
 
@@ -105,14 +105,14 @@ static void pair_close(struct pair *pair)
     data_file_close(pair->labels);
 }
 
-/* To be closed in either case. */
+/* The caller closes the pair, after a failure too. */
 static enum status pair_open(struct pair *pair, const struct job *job, enum dataset_split split,
                              struct error *error)
 {
     *pair = (struct pair){0};
-    enum status status = open_file(&pair->images, job->data.path, image_files[split], error);
+    enum status status = idx_open_file(&pair->images, job->data.path, image_files[split], error);
     if (status == STATUS_OK)
-        status = open_file(&pair->labels, job->data.path, label_files[split], error);
+        status = idx_open_file(&pair->labels, job->data.path, label_files[split], error);
     if (status == STATUS_OK)
         status = read_images_header(pair, error);
     if (status == STATUS_OK)
@@ -120,10 +120,10 @@ static enum status pair_open(struct pair *pair, const struct job *job, enum data
     return status;
 }
 
-static enum status probe(uint64_t counts[READER_SPLITS], const struct job *job, struct error *error)
+static enum status idx_probe(uint64_t counts[DATASET_SPLITS], const struct job *job, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (int split = 0; split < READER_SPLITS && status == STATUS_OK; split++) {
+    for (int split = 0; split < DATASET_SPLITS && status == STATUS_OK; split++) {
         struct pair pair;
         status = pair_open(&pair, job, split, error);
         counts[split] = pair.count;
@@ -134,7 +134,7 @@ static enum status probe(uint64_t counts[READER_SPLITS], const struct job *job, 
 
 /* ---- contents ---- */
 
-static void close_split(void *state)
+static void idx_close_split(void *state)
 {
     struct idx *idx = state;
     if (idx == NULL)
@@ -154,8 +154,8 @@ static enum status read_whole(struct data_file *file, uint8_t **to, size_t bytes
     return status == STATUS_OK ? data_file_end(file, error) : status;
 }
 
-static enum status check_labels(const struct data_file *file, const uint8_t *labels, uint32_t count,
-                                uint32_t classes, struct error *error)
+static enum status idx_check_labels(const struct data_file *file, const uint8_t *labels, uint32_t count,
+                                    uint32_t classes, struct error *error)
 {
     for (uint32_t i = 0; i < count; i++)
         if (labels[i] >= classes)
@@ -165,8 +165,8 @@ static enum status check_labels(const struct data_file *file, const uint8_t *lab
     return STATUS_OK;
 }
 
-static enum status open_split(void **state, uint64_t *count, const struct job *job, enum dataset_split split,
-                              struct error *error)
+static enum status idx_open_split(void **state, uint64_t *count, const struct job *job,
+                                  enum dataset_split split, struct error *error)
 {
     struct pair pair;
     struct idx *idx = calloc(1, sizeof *idx);
@@ -176,7 +176,7 @@ static enum status open_split(void **state, uint64_t *count, const struct job *j
     if (status == STATUS_OK)
         status = read_whole(pair.labels, &idx->labels, pair.count, error);
     if (status == STATUS_OK)
-        status = check_labels(pair.labels, idx->labels, pair.count, job->model.classes, error);
+        status = idx_check_labels(pair.labels, idx->labels, pair.count, job->model.classes, error);
     if (status == STATUS_OK)
         status = read_whole(pair.images, &idx->pixels, (size_t)pair.count * pair.height * pair.width, error);
     if (status == STATUS_OK) {
@@ -185,14 +185,14 @@ static enum status open_split(void **state, uint64_t *count, const struct job *j
         *state = idx;
         *count = pair.count;
     } else {
-        close_split(idx);
+        idx_close_split(idx);
     }
     pair_close(&pair);
     return status;
 }
 
-static enum status read_sample(void *state, uint64_t index, struct image *image, int32_t *label,
-                               struct error *error)
+static enum status idx_read_sample(void *state, uint64_t index, struct image *image, int32_t *label,
+                                   struct error *error)
 {
     const struct idx *idx = state;
     const size_t pixels = (size_t)idx->height * idx->width;
@@ -204,5 +204,5 @@ static enum status read_sample(void *state, uint64_t index, struct image *image,
     return STATUS_OK;
 }
 
-const struct data_reader data_idx = {
-    .probe = probe, .open = open_split, .read = read_sample, .close = close_split};
+const struct dataset_reader dataset_idx = {
+    .probe = idx_probe, .open = idx_open_split, .read = idx_read_sample, .close = idx_close_split};
