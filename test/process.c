@@ -63,10 +63,9 @@ static bool as_nobody(const struct process_options *options)
     return options != NULL && options->unprivileged && geteuid() == 0;
 }
 
-/* The checkout may lie below a folder that only root can enter, so nobody starts a copy of the program. */
-static void program_copy(const char *program, const char *copy)
+static void file_copy(const char *original, const char *copy)
 {
-    const int from = open(program, O_RDONLY | O_CLOEXEC);
+    const int from = open(original, O_RDONLY | O_CLOEXEC);
     const int to = open(copy, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
     ssize_t sent;
     ck_assert_int_ge(from, 0);
@@ -77,6 +76,19 @@ static void program_copy(const char *program, const char *copy)
     } while (sent > 0);
     close(from);
     ck_assert_int_eq(close(to), 0);
+}
+
+/* The checkout may lie below a folder that only root can enter, so nobody starts a copy of the program, which
+ * finds a copy of the CPU's plug-in beside it. */
+static void program_copy(const char *program, const char *folder, const char *copy)
+{
+    char plugin[512], plugin_copy[192];
+    const char *name = strrchr(program, '/');
+    file_copy(program, copy);
+    snprintf(plugin, sizeof plugin, "%.*s/libcoalesced-onednn.so", (int)(name - program), program);
+    snprintf(plugin_copy, sizeof plugin_copy, "%s/libcoalesced-onednn.so", folder);
+    if (access(plugin, R_OK) == 0)
+        file_copy(plugin, plugin_copy);
 }
 
 static _Noreturn void become(const struct process *process, const char *program, const char *const *argv,
@@ -118,7 +130,7 @@ void process_start(struct process *process, const char *folder, const char *cons
     started++;
     if (as_nobody(options)) {
         snprintf(copy, sizeof copy, "%s/program-%u", folder, started);
-        program_copy(program, copy);
+        program_copy(program, folder, copy);
         program = copy;
     }
     snprintf(process->out_path, sizeof process->out_path, "%s/out-%u", folder, started);
