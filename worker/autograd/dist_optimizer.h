@@ -32,6 +32,12 @@
  * max_norm / (norm + 1e-6) where that is below 1: PyTorch's clip_grad_norm_. As there, the context's own
  * gradients may be scaled by it.
  *
+ * ---- Reading values for a checkpoint ----
+ * dist_parameter_get and dist_optimizer_moment_get read the newest values of one parameter. Values of several
+ * parameters belong to one version only if no participant's step is on its way meanwhile: with `async`, a step
+ * may have been taken on one owner and not yet on the next. So the participants pause first, each after its
+ * dist_optimizer_step has returned (parallel_peer_state does so); the optimizer itself holds nothing back.
+ *
  * ---- Failures ----
  * A NaN or an infinity in a gradient is STATUS_INTERNAL that names the parameter. With clipping it is found
  * before anything is changed anywhere; without, nothing is changed on that owner, but other owners may have

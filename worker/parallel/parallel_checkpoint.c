@@ -70,11 +70,13 @@ enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *
         .values = {.params = values->whole.params, .momentum = values->whole.momentum},
         .extra = &values->extra,
         .line = t->lines[0]};
-    status = fetch_values(t, false, error);
+    status = fetch_states(t, saving.counters.steps, error); // first: with `async` it pauses the others
+    if (status == STATUS_OK)
+        status = fetch_values(t, false, error);
     if (status == STATUS_OK && values->whole.momentum != NULL)
         status = fetch_values(t, true, error);
     if (status == STATUS_OK)
-        status = fetch_states(t, saving.counters.steps, error);
+        status = parallel_peer_resume(t, error);
     return status == STATUS_OK ? checkpoint_saver_begin(&t->saver, &saving, error) : status;
 }
 

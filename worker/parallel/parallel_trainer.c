@@ -81,6 +81,8 @@ static enum status advance(struct parallel_trainer *t, struct error *error)
         return status;
     if (t->over)
         return parallel_turn(&t->base, MONOTIME_NEVER, error);
+    if (t->is_paused)
+        return parallel_trainer_wait(t, error);
     if (t->epoch_open)
         return parallel_trainer_epoch(t, error);
     if (t->last)

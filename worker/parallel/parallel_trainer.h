@@ -64,6 +64,8 @@ struct parallel_trainer {
     uint64_t iteration; /* done */
     bool last;          /* no more iterations after the one that is done */
     bool epoch_open;    /* an epoch has ended and is not dealt with yet */
+    bool in_iteration;  /* a step may be on its way to the optimizer */
+    bool is_paused;     /* no iteration begins until the lead has read the values of a checkpoint */
     bool over;          /* everything is given back; waits for the order to leave */
     struct plateau plateau;
     double epoch_loss, line_loss; /* sums over the iterations of the running epoch, and since the last line */
@@ -171,10 +173,15 @@ extern const struct rref_class parallel_trainer_class;
 /* The lead waits until all others are there; the others make themselves known to it. */
 enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error);
 
-/* The lead's. The state of trainer `number` after `iteration` iterations ((layers, batch, hidden) each; with
- * `async` after any), and how many they were. */
+/* The lead's. The state of trainer `number` after `iteration` iterations ((layers, batch, hidden) each), and
+ * how many they were. With `all` they are as many as the lead's. With `async` the trainer answers between two
+ * iterations, and pauses there until parallel_peer_resume: once every trainer has answered, no step is on its
+ * way to any owner, and the parameters, the momentum and the states do not change. */
 enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, float *h, float *c,
                                 uint64_t *iteration, struct error *error);
+
+/* The lead's. All others begin their next iterations. */
+enum status parallel_peer_resume(struct parallel_trainer *t, struct error *error);
 
 /* Has everybody, the lead included, tell the supervisor what is held at the end of epoch `epoch`; with
  * `async` at this moment. */

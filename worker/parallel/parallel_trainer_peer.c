@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum peer_function { PEER_STATE, PEER_RATE, PEER_LEAVE, PEER_FUNCTIONS };
+enum peer_function { PEER_STATE, PEER_RESUME, PEER_RATE, PEER_LEAVE, PEER_FUNCTIONS };
 
 /* Words of a question: args[0] and args[1] belong to rref. */
 enum { ASKED_ITERATION = 2, RATE_EPOCH = 2, RATE_LR = 3 };
@@ -28,6 +28,7 @@ static void answer_state(struct parallel_trainer *t)
                                       .data = {t->h, t->c}};
     rpc_reply(t->asked_state, &value);
     t->asked_state = NULL;
+    t->is_paused = !in_step(t);
 }
 
 void parallel_peer_answer(struct parallel_trainer *t)
@@ -52,8 +53,16 @@ static void handle_state(void *object, struct rpc_request *request, const struct
         return;
     }
     t->asked_state = request;
-    t->asked_iteration = in_step(t) ? message->args[ASKED_ITERATION] : 0;
+    t->asked_iteration = in_step(t) ? message->args[ASKED_ITERATION] : t->iteration + t->in_iteration;
     parallel_peer_answer(t);
+}
+
+static void handle_resume(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct parallel_trainer *t = object;
+    (void)message;
+    t->is_paused = false;
+    rpc_reply(request, NULL);
 }
 
 void parallel_peer_asked_holdings(struct parallel *parallel, uint64_t epoch, struct rpc_request *request)
@@ -90,7 +99,11 @@ static void handle_leave(void *object, struct rpc_request *request, const struct
 }
 
 static rref_function *const functions[PEER_FUNCTIONS] = {
-    [PEER_STATE] = handle_state, [PEER_RATE] = handle_rate, [PEER_LEAVE] = handle_leave};
+    [PEER_STATE] = handle_state,
+    [PEER_RESUME] = handle_resume,
+    [PEER_RATE] = handle_rate,
+    [PEER_LEAVE] = handle_leave,
+};
 
 /* It is the trainer itself, which outlives it. */
 static void destroy(void *object)
@@ -232,6 +245,12 @@ enum status parallel_peer_rate(struct parallel_trainer *t, uint64_t epoch, struc
     struct rpc_message message = {.args = {[RATE_EPOCH] = epoch}};
     memcpy(&message.args[RATE_LR], &t->plateau.lr, sizeof t->plateau.lr);
     return tell_all(t, PEER_RATE, &message, error);
+}
+
+enum status parallel_peer_resume(struct parallel_trainer *t, struct error *error)
+{
+    const struct rpc_message nothing = {0};
+    return in_step(t) ? STATUS_OK : tell_all(t, PEER_RESUME, &nothing, error);
 }
 
 enum status parallel_peer_dismiss(struct parallel_trainer *t, struct error *error)

@@ -90,6 +90,7 @@ enum status parallel_trainer_step(struct parallel_trainer *t, struct error *erro
                                    .c = t->c,
                                    .h_out = t->h_next,
                                    .c_out = t->c_next};
+    t->in_iteration = true;
     batch.steps = parallel_data_batch(&t->data, t->number, t->iteration, t->tokens, t->targets);
     enum status status = dist_context_new(&context, t->base.dist, TAPE_TRAIN, t->tape, NULL, &why);
     if (status == STATUS_OK) {
@@ -100,6 +101,7 @@ enum status parallel_trainer_step(struct parallel_trainer *t, struct error *erro
         return error_set(error, status, "trainer %u, iteration %llu: %s", t->base.worker->self.worker,
                          (unsigned long long)t->iteration + 1, why.text);
     commit_state(t);
+    t->in_iteration = false;
     t->iteration++;
     t->epoch_loss += loss;
     t->line_loss += loss;
