@@ -1,14 +1,26 @@
 #!/usr/bin/env bash
-# Holds the scripts that judge and install against what they must not be fooled by: scripts/check against
-# programs that hide a failure, scripts/deps against machines that lack packages. dpkg-query, apt-get, sudo
-# and scripts/venv are small stand-ins in a folder of their own, so that nothing here touches the machine's
-# packages.
+# Tests scripts/: scripts/check with programs that hide a failure, scripts/deps on machines that lack packages, and what
+# scripts/run, data, bench and gpu-check do before they start a program. dpkg-query, apt-get, sudo, make and other tools
+# are small stand-ins in a folder of their own, so that no test changes the machine's packages.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 # shellcheck source=test/shell.bash
 source "$here/../shell.bash"
 scripts=$here/../../scripts
+
+# ---- --help ----
+
+help_of() {
+    local said
+    said=$("$scripts/$1" --help 2>&1 </dev/null) || { printf '%s\n' "$said" && return 1; }
+    printf '%s\n' "$said"
+    [[ $said == *"scripts/$1"* && $said != *"set -"* ]]
+}
+
+for script in run test bench data deps lint sweep gpu-check; do
+    check "scripts/$script --help prints its usage and exits 0" help_of "$script"
+done
 
 # ---- scripts/check ----
 
@@ -19,7 +31,7 @@ program() {
     chmod +x "$scratch/programs/$1"
 }
 
-# judged EXIT SUM NAME...: scripts/check of the programs must exit so, and close with that sum.
+# judged EXIT SUM NAME...: scripts/check of the programs must exit with EXIT, and its last line must be SUM.
 judged() {
     local want_code=$1 want_sum=$2 code=0 said
     shift 2
@@ -69,7 +81,7 @@ sleep 5 &
 echo "100%: Checks: 1, Failures: 0, Errors: 0"
 BODY
 
-# Takes the place of its own result, as a full disk would: what scripts/check keeps lies in TMPDIR.
+# Has scripts/check fail to write the program's result, as on a full disk: its files are in TMPDIR.
 program leaves_no_result <<'BODY'
 (cd "$TMPDIR"/tmp.* && mkdir 0.new)
 echo "100%: Checks: 3, Failures: 0, Errors: 0"
@@ -79,7 +91,7 @@ hang() {
     limit_s=1 judged 1 "3 passed, 1 failed, 0 skipped" hangs
 }
 
-# A check that turned for ever would be ended here.
+# The timeout ends a scripts/check that waits for ever.
 result_lost() {
     local said code=0
     mkdir "$scratch/kept"
@@ -96,27 +108,27 @@ tally() {
     [[ $(cat "$file") == "6 2 1" ]]
 }
 
-check "what passes is summed" judged 0 "3 passed, 0 failed, 0 skipped" good
+check "passed checks are summed" judged 0 "3 passed, 0 failed, 0 skipped" good
 check "each summary of a program counts" judged 0 "7 passed, 0 failed, 0 skipped" two_runners
 check "failures and errors count" judged 1 "3 passed, 2 failed, 0 skipped" broken
-check "they count when the program exits 0" judged 1 "3 passed, 2 failed, 0 skipped" broken_but_content
-check "the next program runs all the same" judged 1 "6 passed, 2 failed, 0 skipped" broken good
+check "failures count when the program exits 0" judged 1 "3 passed, 2 failed, 0 skipped" broken_but_content
+check "a failure does not stop the next program" judged 1 "6 passed, 2 failed, 0 skipped" broken good
 check "no summary is a failure" judged 1 "3 passed, 1 failed, 0 skipped" good silent
 check "no check is a failure" judged 1 "3 passed, 1 failed, 0 skipped" good empty
 check "a crash after the summary is a failure" judged 1 "3 passed, 1 failed, 0 skipped" dies_after_summary
-check "a hang ends, and is a failure" hang
-check "a result that cannot be kept is a failure" result_lost
+check "a hang is ended and is a failure" hang
+check "a result that cannot be written is a failure" result_lost
 check "a skip is counted" judged 0 "3 passed, 0 failed, 1 skipped" skips good
-check "skips alone are no success" judged 1 "0 passed, 0 failed, 1 skipped" skips
+check "only skips is a failure" judged 1 "0 passed, 0 failed, 1 skipped" skips
 check "a skip without a reason is a failure" judged 1 "3 passed, 1 failed, 0 skipped" skips_without_a_word good
-check "a program that is not there is a failure" judged 1 "3 passed, 1 failed, 0 skipped" nowhere good
-check "a child that stays behind holds nothing up" judged 0 "1 passed, 0 failed, 0 skipped" leaves_a_child
-check "the sum is left in a file" tally
+check "a missing program is a failure" judged 1 "3 passed, 1 failed, 0 skipped" nowhere good
+check "a child left behind delays nothing" judged 0 "1 passed, 0 failed, 0 skipped" leaves_a_child
+check "the sum is appended to CHECK_TALLY" tally
 
 # ---- scripts/deps ----
 
-# A machine whose installed packages are the lines of $scratch/installed; apt-get adds to them, and notes how
-# it was called. With no_sudo set, sudo refuses, as it does where a password would be asked for.
+# A machine whose installed packages are the lines of $scratch/installed. Its apt-get adds to them and records its
+# arguments. With NO_SUDO set, sudo fails, as it does where it would ask for a password.
 machine() {
     local installed=("$@")
     rm -rf "$scratch/machine" "$scratch/installed" "$scratch/apt" "$scratch/venv"
@@ -162,8 +174,8 @@ TOOL
     chmod -R a+rwx "$scratch"
 }
 
-# Runs scripts/deps on the machine as a user without privileges, whoever runs the test. It is a copy, because
-# such a user may not be let into the folder of this checkout.
+# Runs scripts/deps on that machine as a user without privileges. The script is a copy, because that user may not be
+# able to enter the folder of this checkout.
 deps() {
     local as=()
     if [[ $EUID -eq 0 ]]; then
@@ -176,7 +188,7 @@ build=(gcc make libc6-dev libzmq3-dev libcjson-dev libsodium-dev librandom123-de
     libpng-dev zlib1g-dev)
 python=(python3 python3-torch python3-torchvision python3-venv)
 
-# says EXIT WORDS GROUP...: deps must exit so, and say something that the pattern WORDS matches.
+# says EXIT WORDS GROUP...: deps must exit with EXIT, and the pattern WORDS must match its output.
 says() {
     local want_code=$1 want=$2 code=0 said
     shift 2
@@ -246,19 +258,19 @@ no_such_group() {
     machine && says 64 "*no such group: tset (*" test tset && apt_was_not_called
 }
 
-check "a complete machine is left alone" complete
-check "what is missing is installed, without a question" installs_what_is_missing
+check "nothing is installed on a complete machine" complete
+check "missing packages are installed without a question" installs_what_is_missing
 check "a second call installs nothing" second_call
 check "without root and sudo the packages are named" without_rights
-check "an update that fails is not the end" update_fails
-check "an installation that fails is told" install_fails
-check "groups add up" groups_add_up
-check "the data is a group of its own" data_alone
-check "so is the text" text_alone
-check "python's group has what Debian lacks too" with_pypi
-check "a failure to get it is the end" without_pypi
-check "the other groups have none of it" pypi_only_for_python
-check "a group that does not exist" no_such_group
+check "a failed apt-get update is no failure" update_fails
+check "a failed installation is reported" install_fails
+check "several groups are installed together" groups_add_up
+check "data is a group of its own" data_alone
+check "so is bible" text_alone
+check "python installs from PyPI what Debian lacks" with_pypi
+check "and fails when PyPI cannot be reached" without_pypi
+check "no other group uses PyPI" pypi_only_for_python
+check "an unknown group" no_such_group
 
 # ---- scripts/venv ----
 
@@ -280,7 +292,7 @@ usage_of_run() {
 
 check "scripts/run without a job" usage_of_run
 
-# A checkout in which nothing is to be built, whose scripts/deps and daemon say how they were called.
+# A checkout in which nothing is to be built, whose scripts/deps, scripts/data and daemon print their arguments.
 checkout() {
     rm -rf "$scratch/checkout"
     mkdir -p "$scratch/checkout/scripts" "$scratch/checkout/build/release" "$scratch/checkout/tools"
@@ -303,7 +315,7 @@ TOOL
     chmod +x "$scratch/checkout"/{scripts/deps,scripts/data,tools/make,build/release/coalesced}
 }
 
-# runs GROUPS ARGUMENT...: scripts/run of the arguments wants those groups of packages, then becomes the daemon.
+# runs GROUPS ARGUMENT...: scripts/run with the arguments must ask for those groups of packages and start the daemon.
 runs() {
     local want=$1 said
     shift
@@ -346,7 +358,7 @@ data_cannot_be_had() {
     [[ $code -eq 69 && $said == "deps build data" ]]
 }
 
-# runs_on_text WORDS ARGUMENT...: scripts/run says WORDS of the text, then hands the checkout's to the daemon.
+# runs_on_text WORDS ARGUMENT...: scripts/run must call scripts/data as WORDS says, and pass the text's path on.
 runs_on_text() {
     local words=$1 said file=$scratch/checkout/build/data/kjv.txt
     shift
@@ -386,16 +398,16 @@ text_cannot_be_had() {
 
 check "scripts/run installs no data that the job does not name" without_data
 check "scripts/run installs the package whose folder the job names" with_data
-check "not if the command line names another folder" data_from_elsewhere
-check "the command line can name it too" data_by_command
-check "the job need not come first" data_in_any_order
-check "a job that is not there is the daemon's to tell" job_that_is_not_there
-check "data that cannot be had is the end" data_cannot_be_had
-check "scripts/run writes the text that the job names, and says where it lies" text_by_job
+check "scripts/run installs none when --set names another folder" data_from_elsewhere
+check "--set can name that folder too" data_by_command
+check "the job need not be the first argument" data_in_any_order
+check "a missing job is left to the daemon" job_that_is_not_there
+check "data that cannot be installed fails" data_cannot_be_had
+check "scripts/run writes the text that the job names, and passes its path" text_by_job
 check "the text is written once" text_is_there
-check "the command line can name it too" text_by_command
-check "not if the command line names another text" text_from_elsewhere
-check "a text that cannot be had is the end" text_cannot_be_had
+check "--set can name the text too" text_by_command
+check "scripts/run writes no text when --set names another" text_from_elsewhere
+check "a text that cannot be written fails" text_cannot_be_had
 
 # ---- scripts/data ----
 
@@ -451,16 +463,16 @@ data_usage() {
 }
 
 check "scripts/data writes the verses without their references" data_kjv
-check "to a file of the caller's choice" data_elsewhere
+check "scripts/data writes to a named file" data_elsewhere
 check "an incomplete text leaves no file" data_incomplete
-check "a place that cannot be written" data_no_place
-check "a package that cannot be had" data_without_package
+check "scripts/data to a place that cannot be written" data_no_place
+check "scripts/data without its package" data_without_package
 check "scripts/data's usage" data_usage
 
 # ---- scripts/bench ----
 
-# bench EXIT WORDS ARGUMENT...: scripts/bench in a checkout where nothing is built must exit so, and print something that
-# the pattern WORDS matches. Its `make` prints its arguments, builds a daemon, and exits with MAKE_CODE.
+# bench EXIT WORDS ARGUMENT...: scripts/bench in a checkout where nothing is built must exit with EXIT, and the pattern
+# WORDS must match its output. Its `make` prints its arguments, builds a daemon, and exits with MAKE_CODE.
 bench() {
     local want_code=$1 want=$2 code=0 said
     shift 2
@@ -485,12 +497,12 @@ bench_without_build() {
 }
 
 check "scripts/bench builds what it runs" bench 0 "deps bench*make *all benches*machine *coalesced 0, *" steps
-check "a failed build is the end" bench_without_build
+check "scripts/bench fails when the build does" bench_without_build
 check "scripts/bench's usage" bench 64 "usage: scripts/bench *" nonsense
 
-# ---- where this user's checkout may lie, and what Python may lack ----
+# ---- a checkout below a private folder; Python without packages ----
 
-# The tests that change user, with the daemon below a folder that only this user can enter.
+# Tests that change user, with the daemon below a folder that only this user can enter.
 below_private_folder() {
     local private=$scratch/private
     mkdir -m 700 "$private" && cp "$BUILD/coalesced" "$private/coalesced" && cd "$private" &&
@@ -498,7 +510,7 @@ below_private_folder() {
         "$BUILD/test/test_checkpoint_failures"
 }
 
-# A virtual environment whose Python finds no package: what scripts/venv leaves when PyPI cannot be reached.
+# build/python-venv with a Python that finds no package, as scripts/venv leaves it when PyPI cannot be reached.
 python_without_packages() {
     local bare=$scratch/bare said
     mkdir -p "$bare/build/python-venv/bin"
@@ -514,7 +526,7 @@ if [[ -n ${BUILD:-} && $EUID -eq 0 ]]; then
     check "tests that change user work below a private folder" below_private_folder
 fi
 if [[ -n ${BUILD:-} && -x /usr/bin/python3 ]]; then
-    check "a test that wants a package of PyPI is skipped without it" python_without_packages
+    check "a test that needs a package of PyPI is skipped without it" python_without_packages
 fi
 
 # ---- scripts/gpu-check ----
@@ -529,5 +541,30 @@ no_gpu() {
     [[ $code -eq 77 && $said == 'scripts/gpu-check: no GPU here: nvidia-smi says "it found no driver"' ]]
 }
 check "gpu-check without a GPU says so" no_gpu
+
+# A machine with a GPU, whose `make` prints where gcc and the loader look, and fails.
+gpu_libraries() {
+    local libs=$scratch/libs code=0 said
+    checkout
+    cp "$scripts/gpu-check" "$scratch/checkout/scripts/gpu-check"
+    touch "$scratch/checkout/build/release/libcoalesced-cuda.so"
+    printf '#!/bin/sh\necho "GPU, 1"\n' >"$scratch/checkout/tools/nvidia-smi"
+    cat >"$scratch/checkout/tools/make" <<'TOOL'
+#!/bin/sh
+case "$*" in
+    *print-cudnn*) echo /usr/lib/libcudnn.so.9 ;;
+    *) echo "headers $CPATH" && ls "${LD_LIBRARY_PATH%%:*}" && exit 2 ;;
+esac
+TOOL
+    chmod +x "$scratch/checkout/tools"/*
+    mkdir -p "$libs/include/x86_64-linux-gnu" "$libs/lib/x86_64-linux-gnu"
+    touch "$libs/include/jpeglib.h" "$libs/include/x86_64-linux-gnu/jconfig.h"
+    touch "$libs/lib/x86_64-linux-gnu/"{libjpeg.so.62,libc.so.6,libstdc++.so.6,libzmq.a}
+    said=$(env -u CPATH -u LD_LIBRARY_PATH PATH="$scratch/checkout/tools:$PATH" LIBS="$libs" \
+        "$scratch/checkout/scripts/gpu-check" 2>&1) || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 1 && $said == *"headers $libs/include:$libs/include/x86_64-linux-gnu"$'\n'"libjpeg.so"$'\n'"libjpeg.so.62"$'\n'"libzmq.a"$'\n'* ]]
+}
+check "gpu-check finds the headers and libraries of LIBS, and no C library" gpu_libraries
 
 finish
