@@ -55,9 +55,7 @@
  * OP_DROPOUT           x, rows? (R, 3) int32 -> y as x
  *                      x keep / (1 - p), 0 <= p < 1; see "Draws".
  *
- * OP_SOFTMAX           x -> y as x, over the last dimension (rank >= 1)
- *
- * OP_LOG_SOFTMAX       the same, its logarithm
+ * OP_LOG_SOFTMAX       x -> y as x, over the last dimension (rank >= 1)
  *
  * OP_EMBEDDING         indices (any shape of rank 1..3) int32, weight (vocabulary, width)
  *                      -> y (that shape, width)
@@ -77,9 +75,6 @@
  *                      Mean of -log softmax over dimension 1 at the target. An index out of range as in
  *                      OP_EMBEDDING.
  *
- * OP_SAMPLE            probabilities (rows, classes), rows (rows, 3) int32 -> actions (rows) int32
- *                      The smallest a with u < P(0) + … + P(a), else the last; no backward. See "Draws".
- *
  * OP_LOG_PROBABILITY   log-probabilities (rows, classes), actions (rows) int32 -> y (rows)
  *                      The picked ones. An index out of range as in OP_EMBEDDING.
  *
@@ -88,13 +83,13 @@
  *                      coefficient. A mean has scale 1 / elements.
  *
  * ---- Draws ----
- * Masks and actions are functions of (seed, three words, element), by kernels/base/rng.h, so that every
+ * Masks are functions of (seed, three words, element), by kernels/base/rng.h, so that every
  * backend draws the same bits. With `rows` (R, 3), whose R divides the elements of x, row r's words are
  * rows[r] = (environment, step, episode) and j counts elements within the row; without, the words are
  * attributes.draw.word = (trainer, iteration, module) and j counts all of x's elements in canonical order.
  * Element j is kept when its 16 bits are >= round(65536 p). With g = j / 128 and v = (j % 128) / 16 they are
  * half v % 2 (0: low) of word v / 2 of block 16 g + j % 16 of stream RNG_DROPOUT (as in kernels/policy/mlp.h;
- * at most 2^27 elements). OP_SAMPLE's u is rng_uniform_float of word 0 of block 0 of stream RNG_ACTION. */
+ * at most 2^27 elements). */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 
@@ -114,13 +109,11 @@ enum op {
     OP_ADD,
     OP_RESHAPE,
     OP_DROPOUT,
-    OP_SOFTMAX,
     OP_LOG_SOFTMAX,
     OP_EMBEDDING,
     OP_LSTM_LAYER,
     OP_MSE,
     OP_CROSS_ENTROPY,
-    OP_SAMPLE,
     OP_LOG_PROBABILITY,
     OP_SUM,
     OP_COUNT
@@ -147,7 +140,7 @@ struct op_attributes {
     uint32_t stride[2];  /* conv2d, pools: 1..OP_WINDOW_MAX */
     uint32_t padding[2]; /* conv2d, pools: on both sides, 0..OP_WINDOW_MAX */
     double dropout;      /* dropout: p */
-    struct draw draw;    /* dropout, sample (the seed alone) */
+    struct draw draw;    /* dropout */
     double scale;        /* sum */
     struct shape shape;  /* reshape */
 };
@@ -186,11 +179,14 @@ struct op_rule {
     const char *output[OP_OUTPUTS_MAX];
     uint32_t optional;  /* bit i: input i may be absent */
     uint32_t integers;  /* bit i: input i is int32, all others have the backend's dtype */
-    uint32_t gradient;  /* bit i: input i can have a gradient; 0: no backward */
+    uint32_t gradient;  /* bit i: input i can have a gradient; at least one can */
     uint32_t reads_in;  /* bit i: the backward reads input i's data ... */
     uint32_t reads_out; /* ... and output i's; the tape may release the others before it */
 };
 const struct op_rule *op_rule(enum op op);
+
+/* The outputs that the operation has under these attributes: a batch norm has 1 outside of training. */
+uint32_t op_outputs(enum op op, const struct op_attributes *attributes);
 
 struct backend;
 
@@ -333,7 +329,7 @@ enum status backend_load_device(struct backend **out, enum device device,
 void backend_close(struct backend *backend); /* NULL is nothing */
 
 /* A plug-in exports this one symbol; NULL when it was built against another BACKEND_ABI. */
-enum { BACKEND_ABI = 2 };
+enum { BACKEND_ABI = 3 };
 typedef const struct backend_ops *backend_plugin(uint32_t abi);
 #define BACKEND_PLUGIN_SYMBOL "coalesced_backend"
 

@@ -120,20 +120,20 @@ static enum status check_op(const struct op_call *call, struct error *error)
 enum status op_check_forward(const struct backend *backend, struct op_call *call, struct error *error)
 {
     struct shape shape[OP_OUTPUTS_MAX];
-    uint32_t outputs = 0;
     enum status status = check_op(call, error);
     if (status == STATUS_OK)
         status = check_inputs(backend, call, UINT32_MAX, error);
     if (status == STATUS_OK)
-        status = op_shapes(call, shape, &outputs, error);
+        status = op_shapes(call, shape, error);
     if (status != STATUS_OK)
         return status;
     const struct op_rule *rule = op_rule(call->op);
-    enum dtype dtype = call->op == OP_SAMPLE ? DTYPE_I32 : backend->ops->dtype;
+    const uint32_t outputs = op_outputs(call->op, &call->attributes);
     for (uint32_t i = 0; i < outputs && status == STATUS_OK; i++) {
         if (call->out[i] == NULL)
             return error_set(error, STATUS_INVALID, "%s: there is no %s", rule->name, rule->output[i]);
-        status = prepare_target(rule->name, rule->output[i], call->out[i], &shape[i], dtype, error);
+        status =
+            prepare_target(rule->name, rule->output[i], call->out[i], &shape[i], backend->ops->dtype, error);
     }
     return status;
 }
@@ -191,9 +191,8 @@ enum status op_check_backward(const struct backend *backend, struct op_call *cal
     if (status != STATUS_OK)
         return status;
     const struct op_rule *rule = op_rule(call->op);
-    if (rule->gradient == 0 || (call->op == OP_BATCH_NORM && !call->attributes.training))
-        return error_set(error, STATUS_INVALID, "%s has no backward%s", rule->name,
-                         rule->gradient == 0 ? "" : " outside of training");
+    if (call->op == OP_BATCH_NORM && !call->attributes.training)
+        return error_set(error, STATUS_INVALID, "%s has no backward outside of training", rule->name);
     if (!call->keep)
         return error_set(error, STATUS_INVALID, "%s: its forward kept nothing for a backward", rule->name);
     status = check_inputs(backend, call, rule->reads_in, error);

@@ -21,9 +21,8 @@ enum status tensor_check(const char *what, const char *role, const struct tensor
                          struct error *error);
 
 /* The shapes of call->out, from the attributes and the shapes of call->in, which tensor_check has passed and
- * which have the right dtype; the number of outputs in *outputs. */
-enum status op_shapes(const struct op_call *call, struct shape out[OP_OUTPUTS_MAX], uint32_t *outputs,
-                      struct error *error);
+ * which have the right dtype. */
+enum status op_shapes(const struct op_call *call, struct shape out[OP_OUTPUTS_MAX], struct error *error);
 
 /* All that op_forward promises to check; sets the outputs' shapes and dtypes. */
 enum status op_check_forward(const struct backend *backend, struct op_call *call, struct error *error);

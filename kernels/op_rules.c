@@ -68,13 +68,6 @@ static const struct op_rule rules[OP_COUNT] = {
                     .gradient = 1,
                     .reads_in = 1 << 1,
                     .integers = 1 << 1},
-    [OP_SOFTMAX] = {.name = "softmax",
-                    .inputs = 1,
-                    .outputs = 1,
-                    .input = {"x"},
-                    .output = {"y"},
-                    .gradient = 1,
-                    .reads_out = 1},
     [OP_LOG_SOFTMAX] = {.name = "log-softmax",
                         .inputs = 1,
                         .outputs = 1,
@@ -114,12 +107,6 @@ static const struct op_rule rules[OP_COUNT] = {
                           .gradient = 1,
                           .reads_in = 3,
                           .integers = 1 << 1},
-    [OP_SAMPLE] = {.name = "sample",
-                   .inputs = 2,
-                   .outputs = 1,
-                   .input = {"probabilities", "rows"},
-                   .output = {"actions"},
-                   .integers = 1 << 1},
     [OP_LOG_PROBABILITY] = {.name = "log-probability",
                             .inputs = 2,
                             .outputs = 1,
@@ -142,4 +129,9 @@ const struct op_rule *op_rule(enum op op)
 {
     assert((unsigned)op < OP_COUNT);
     return &rules[op];
+}
+
+uint32_t op_outputs(enum op op, const struct op_attributes *attributes)
+{
+    return op == OP_BATCH_NORM && !attributes->training ? 1 : op_rule(op)->outputs;
 }

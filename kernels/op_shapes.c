@@ -233,7 +233,7 @@ static enum status dropout(const struct op_call *call, struct shape out[], struc
     return STATUS_OK;
 }
 
-static enum status softmax(const struct op_call *call, struct shape out[], struct error *error)
+static enum status log_softmax(const struct op_call *call, struct shape out[], struct error *error)
 {
     out[0] = call->in[0]->shape;
     return out[0].rank >= 1 ? STATUS_OK : expect(call, 0, SHAPE1(0), 0, error);
@@ -323,15 +323,6 @@ static enum status cross_entropy(const struct op_call *call, struct shape out[],
     return expect(call, 1, target, 0, error);
 }
 
-static enum status sample(const struct op_call *call, struct shape out[], struct error *error)
-{
-    enum status status = expect(call, 0, SHAPE2(0, 0), 0, error);
-    if (status != STATUS_OK)
-        return status;
-    out[0] = SHAPE1(call->in[0]->shape.size[0]);
-    return expect(call, 1, SHAPE2(out[0].size[0], 3), 0, error);
-}
-
 static enum status log_probability(const struct op_call *call, struct shape out[], struct error *error)
 {
     enum status status = expect(call, 0, SHAPE2(0, 0), 0, error);
@@ -353,20 +344,16 @@ static shapes_of *const functions[OP_COUNT] = {
     [OP_ADD] = add,
     [OP_RESHAPE] = reshape,
     [OP_DROPOUT] = dropout,
-    [OP_SOFTMAX] = softmax,
-    [OP_LOG_SOFTMAX] = softmax,
+    [OP_LOG_SOFTMAX] = log_softmax,
     [OP_EMBEDDING] = embedding,
     [OP_LSTM_LAYER] = lstm,
     [OP_MSE] = paired,
     [OP_CROSS_ENTROPY] = cross_entropy,
-    [OP_SAMPLE] = sample,
     [OP_LOG_PROBABILITY] = log_probability,
     [OP_SUM] = paired,
 };
 
-enum status op_shapes(const struct op_call *call, struct shape out[OP_OUTPUTS_MAX], uint32_t *outputs,
-                      struct error *error)
+enum status op_shapes(const struct op_call *call, struct shape out[OP_OUTPUTS_MAX], struct error *error)
 {
-    *outputs = call->op == OP_BATCH_NORM && !call->attributes.training ? 1 : op_rule(call->op)->outputs;
     return functions[call->op](call, out, error);
 }

@@ -64,7 +64,7 @@ struct plan_key {
     uint32_t kind;
     uint32_t size[15]; /* unused ones are 0 */
 };
-enum plan_kind { PLAN_CONVOLUTION = 1, PLAN_BATCH_NORM, PLAN_POOL, PLAN_LSTM, PLAN_SOFTMAX, PLAN_FLAT };
+enum plan_kind { PLAN_CONVOLUTION = 1, PLAN_BATCH_NORM, PLAN_POOL, PLAN_LSTM, PLAN_LOG_SOFTMAX, PLAN_FLAT };
 
 struct plan {
     struct plan_key key;
@@ -194,7 +194,7 @@ typedef enum status cuda_operation(struct backend *backend, struct op_call *call
 
 cuda_operation cuda_linear, cuda_linear_backward, cuda_conv2d, cuda_conv2d_backward;        /* cuda_conv.cu */
 cuda_operation cuda_batch_norm, cuda_batch_norm_backward, cuda_relu, cuda_relu_op_backward; /* cuda_norm.cu */
-cuda_operation cuda_add, cuda_add_backward, cuda_softmax, cuda_softmax_backward;            /* cuda_norm.cu */
+cuda_operation cuda_add, cuda_add_backward, cuda_log_softmax, cuda_log_softmax_backward;    /* cuda_norm.cu */
 cuda_operation cuda_max_pool, cuda_max_pool_backward, cuda_avg_pool,
     cuda_avg_pool_backward;                   /* cuda_pool.cu */
 cuda_operation cuda_lstm, cuda_lstm_backward; /* cuda_lstm.cu */
@@ -202,9 +202,9 @@ cuda_operation cuda_reshape, cuda_reshape_backward, cuda_dropout,
     cuda_dropout_backward;                              /* cuda_elements.cu */
 cuda_operation cuda_embedding, cuda_embedding_backward; /* cuda_elements.cu */
 cuda_operation cuda_mse, cuda_mse_backward, cuda_cross_entropy,
-    cuda_cross_entropy_backward;                                                 /* cuda_loss.cu */
-cuda_operation cuda_sample, cuda_log_probability, cuda_log_probability_backward; /* cuda_loss.cu */
-cuda_operation cuda_sum_op, cuda_sum_op_backward;                                /* cuda_loss.cu */
+    cuda_cross_entropy_backward;                                    /* cuda_loss.cu */
+cuda_operation cuda_log_probability, cuda_log_probability_backward; /* cuda_loss.cu */
+cuda_operation cuda_sum_op, cuda_sum_op_backward;                   /* cuda_loss.cu */
 
 void cuda_memory_slots(struct backend_ops *ops);
 void cuda_policy_slots(struct backend_ops *ops);

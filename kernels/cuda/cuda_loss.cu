@@ -152,26 +152,6 @@ enum status cuda_cross_entropy_backward(struct backend *backend, struct op_call 
 
 /* ---- actions ---- */
 
-static __global__ void sample_kernel(size_t count, uint64_t seed, const int32_t *rows,
-                                     const float *probabilities, uint32_t classes, int32_t *actions)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        actions[i] = (int32_t)element_sample(seed, rows + 3 * i, probabilities + i * classes, classes);
-}
-
-enum status cuda_sample(struct backend *backend, struct op_call *call, struct error *error)
-{
-    const struct tensor *probabilities = call->in[0];
-    const size_t count = probabilities->shape.size[0];
-    TRY(cuda_output(call, call->out[0], error));
-    sample_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, call->attributes.draw.seed, cuda_ints(call->in[1]), cuda_floats(probabilities),
-        probabilities->shape.size[1], cuda_ints(call->out[0]));
-    LAUNCH_TRY(probabilities, "sample");
-    return STATUS_OK;
-}
-
 static __global__ void log_probability_kernel(size_t count, const float *x, const int32_t *actions,
                                               uint32_t classes, float *y)
 {

@@ -1,4 +1,4 @@
-/* Batch norm, ReLU, add and softmax. */
+/* Batch norm, ReLU, add and log-softmax. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <cstdlib>
@@ -243,42 +243,37 @@ enum status cuda_batch_norm_backward(struct backend *backend, struct op_call *ca
     return STATUS_OK;
 }
 
-/* ---- softmax and its logarithm ---- */
+/* ---- log-softmax ---- */
 
 /* (rows, classes, 1, 1): the classes are cuDNN's channels. */
-static enum status softmax_plan_of(struct cuda *cuda, const struct tensor *x, struct tensor_plan **out,
-                                   struct error *error)
+static enum status log_softmax_plan_of(struct cuda *cuda, const struct tensor *x, struct tensor_plan **out,
+                                       struct error *error)
 {
     const uint32_t classes = x->shape.size[x->shape.rank - 1];
     const uint32_t size[4] = {(uint32_t)(cuda_elements(x) / classes), classes, 1, 1};
-    return tensor_plan_of(cuda, PLAN_SOFTMAX, size, x, out, error);
+    return tensor_plan_of(cuda, PLAN_LOG_SOFTMAX, size, x, out, error);
 }
 
-static cudnnSoftmaxAlgorithm_t softmax_algorithm(const struct op_call *call)
-{
-    return call->op == OP_LOG_SOFTMAX ? CUDNN_SOFTMAX_LOG : CUDNN_SOFTMAX_ACCURATE;
-}
-
-enum status cuda_softmax(struct backend *backend, struct op_call *call, struct error *error)
+enum status cuda_log_softmax(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
     const struct tensor *x = call->in[0];
     struct tensor_plan *plan;
     TRY(cuda_output(call, call->out[0], error));
-    TRY(softmax_plan_of(cuda, x, &plan, error));
-    CUDNN_TRY(x, cudnnSoftmaxForward, cuda->cudnn, softmax_algorithm(call), CUDNN_SOFTMAX_MODE_CHANNEL, &ONE,
+    TRY(log_softmax_plan_of(cuda, x, &plan, error));
+    CUDNN_TRY(x, cudnnSoftmaxForward, cuda->cudnn, CUDNN_SOFTMAX_LOG, CUDNN_SOFTMAX_MODE_CHANNEL, &ONE,
               plan->x, x->data, &ZERO, plan->x, call->out[0]->data);
     return STATUS_OK;
 }
 
-enum status cuda_softmax_backward(struct backend *backend, struct op_call *call, struct error *error)
+enum status cuda_log_softmax_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
     const struct tensor *y = call->out[0];
     struct tensor_plan *plan;
     TRY(cuda_output(call, call->din[0], error));
-    TRY(softmax_plan_of(cuda, y, &plan, error));
-    CUDNN_TRY(y, cudnnSoftmaxBackward, cuda->cudnn, softmax_algorithm(call), CUDNN_SOFTMAX_MODE_CHANNEL, &ONE,
+    TRY(log_softmax_plan_of(cuda, y, &plan, error));
+    CUDNN_TRY(y, cudnnSoftmaxBackward, cuda->cudnn, CUDNN_SOFTMAX_LOG, CUDNN_SOFTMAX_MODE_CHANNEL, &ONE,
               plan->x, y->data, plan->x, call->dout[0]->data, &ZERO, plan->x, call->din[0]->data);
     return STATUS_OK;
 }

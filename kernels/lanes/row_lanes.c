@@ -114,37 +114,12 @@ static void exp_scaled(float *dx, const float *x, size_t count, float greatest, 
         store_some(dx + i, count - i, lanes_exp(load_some(x + i, count - i, 0) - most) * by);
 }
 
-static void softmax(float *y, const float *x, size_t count)
-{
-    struct sum sum = {0};
-    const vf most = lanes_set(greatest_of(x, count));
-    for (size_t i = 0; i < count; i += LANES_WIDTH) {
-        vf e = lanes_exp(load_some(x + i, count - i, -INFINITY) - most);
-        sum_add(&sum, i, e);
-        store_some(y + i, count - i, e);
-    }
-    const vf total = lanes_set((float)sum_total(&sum));
-    for (size_t i = 0; i < count; i += LANES_WIDTH)
-        store_some(y + i, count - i, load_some(y + i, count - i, 0) / total);
-}
-
 static void log_softmax(float *y, const float *x, size_t count)
 {
     float greatest;
     const vf log_total = lanes_set((float)log(exp_sum(x, count, &greatest))), most = lanes_set(greatest);
     for (size_t i = 0; i < count; i += LANES_WIDTH)
         store_some(y + i, count - i, (load_some(x + i, count - i, 0) - most) - log_total);
-}
-
-static void softmax_backward(float *dx, const float *y, const float *dy, size_t count)
-{
-    struct sum sum = {0};
-    for (size_t i = 0; i < count; i += LANES_WIDTH)
-        sum_add(&sum, i, load_some(y + i, count - i, 0) * load_some(dy + i, count - i, 0));
-    const vf mean = lanes_set((float)sum_total(&sum));
-    for (size_t i = 0; i < count; i += LANES_WIDTH)
-        store_some(dx + i, count - i,
-                   load_some(y + i, count - i, 0) * (load_some(dy + i, count - i, 0) - mean));
 }
 
 static void log_softmax_backward(float *dx, const float *y, const float *dy, size_t count)
@@ -241,9 +216,7 @@ static void lstm_backward(const struct row_lstm *row)
 const struct row_lanes LANES_NAME(row_lanes) = {
     .draw = draw,
     .keep = keep,
-    .softmax = softmax,
     .log_softmax = log_softmax,
-    .softmax_backward = softmax_backward,
     .log_softmax_backward = log_softmax_backward,
     .exp_sum = exp_sum,
     .exp_scaled = exp_scaled,

@@ -34,11 +34,9 @@ struct row_lanes {
     /* y = kept ? scale x : 0, of up to 128 units. */
     void (*keep)(float *y, const float *x, const uint64_t kept[2], float scale, size_t count);
 
-    /* y = softmax of x, or its logarithm. */
-    void (*softmax)(float *y, const float *x, size_t count);
+    /* y = log-softmax of x. */
     void (*log_softmax)(float *y, const float *x, size_t count);
     /* dx, by y and dy. */
-    void (*softmax_backward)(float *dx, const float *y, const float *dy, size_t count);
     void (*log_softmax_backward)(float *dx, const float *y, const float *dy, size_t count);
     /* The row's greatest value, and the sum of exp(x - greatest). */
     double (*exp_sum)(const float *x, size_t count, float *greatest);

@@ -194,9 +194,8 @@ onednn_op onednn_relu_forward, onednn_relu_backward;                       /* el
 onednn_op onednn_add_forward, onednn_add_backward;                         /* element.c */
 onednn_op onednn_reshape_forward, onednn_reshape_backward;                 /* element.c */
 onednn_op onednn_dropout_forward, onednn_dropout_backward;                 /* element.c */
-onednn_op onednn_softmax_forward, onednn_softmax_backward;                 /* rows.c */
+onednn_op onednn_log_softmax_forward, onednn_log_softmax_backward;         /* rows.c */
 onednn_op onednn_embedding_forward, onednn_embedding_backward;             /* rows.c */
-onednn_op onednn_sample_forward;                                           /* rows.c */
 onednn_op onednn_log_probability_forward, onednn_log_probability_backward; /* rows.c */
 onednn_op onednn_mse_forward, onednn_mse_backward;                         /* loss.c */
 onednn_op onednn_cross_entropy_forward, onednn_cross_entropy_backward;     /* loss.c */

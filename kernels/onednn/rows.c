@@ -1,4 +1,4 @@
-/* Softmax and what goes by rows beside it: log-probabilities, sampling, embeddings. */
+/* Operations that go by rows: log-softmax, log-probabilities, embeddings. */
 #include "kernels/onednn/onednn.h"
 
 #include "kernels/op_check.h"
@@ -16,47 +16,43 @@ static size_t last_size(const struct tensor *tensor)
     return tensor->shape.size[tensor->shape.rank - 1];
 }
 
-/* ---- softmax and its logarithm ---- */
+/* ---- log-softmax ---- */
 
-typedef void row_forward(float *y, const float *x, size_t count);
-typedef void row_backward(float *dx, const float *y, const float *dy, size_t count);
-
-static enum status softmax_body(struct backend *backend, struct op_call *call, struct error *error)
+static enum status log_softmax_body(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;
     const struct row_lanes *lanes = onednn_of(backend)->row;
-    row_forward *forward = call->op == OP_SOFTMAX ? lanes->softmax : lanes->log_softmax;
     const size_t width = last_size(call->in[0]), rows = shape_elements(&call->in[0]->shape) / width;
     const float *x = floats(call->in[0]);
     float *y = floats(call->out[0]);
 #pragma omp parallel for schedule(static) if (rows * width > LOOP_PIECE)
     for (size_t row = 0; row < rows; row++)
-        forward(y + row * width, x + row * width, width);
+        lanes->log_softmax(y + row * width, x + row * width, width);
     return STATUS_OK;
 }
 
-static enum status softmax_backward_body(struct backend *backend, struct op_call *call, struct error *error)
+static enum status log_softmax_backward_body(struct backend *backend, struct op_call *call,
+                                             struct error *error)
 {
     (void)error;
     const struct row_lanes *lanes = onednn_of(backend)->row;
-    row_backward *backward = call->op == OP_SOFTMAX ? lanes->softmax_backward : lanes->log_softmax_backward;
     const size_t width = last_size(call->out[0]), rows = shape_elements(&call->out[0]->shape) / width;
     const float *y = floats(call->out[0]), *dy = floats(call->dout[0]);
     float *dx = floats(call->din[0]);
 #pragma omp parallel for schedule(static) if (rows * width > LOOP_PIECE)
     for (size_t row = 0; row < rows; row++)
-        backward(dx + row * width, y + row * width, dy + row * width, width);
+        lanes->log_softmax_backward(dx + row * width, y + row * width, dy + row * width, width);
     return STATUS_OK;
 }
 
-enum status onednn_softmax_forward(struct backend *backend, struct op_call *call, struct error *error)
+enum status onednn_log_softmax_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return loop_run(backend, call, PASS_FORWARD, NULL, NULL, softmax_body, error);
+    return loop_run(backend, call, PASS_FORWARD, NULL, NULL, log_softmax_body, error);
 }
 
-enum status onednn_softmax_backward(struct backend *backend, struct op_call *call, struct error *error)
+enum status onednn_log_softmax_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, softmax_backward_body, error);
+    return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, log_softmax_backward_body, error);
 }
 
 /* ---- log-probability of what was picked ---- */
@@ -98,39 +94,6 @@ enum status onednn_log_probability_backward(struct backend *backend, struct op_c
                                             struct error *error)
 {
     return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, log_probability_backward_body, error);
-}
-
-/* ---- sampling ---- */
-
-static enum status sample_body(struct backend *backend, struct op_call *call, struct error *error)
-{
-    (void)backend;
-    (void)error;
-    const size_t width = last_size(call->in[0]), rows = call->in[0]->shape.size[0];
-    const int32_t(*words)[3] = call->in[1]->data;
-    const float *p = floats(call->in[0]);
-    int32_t *actions = call->out[0]->data;
-    for (size_t row = 0; row < rows; row++) {
-        const struct rng_key key = {call->attributes.draw.seed, (uint32_t)words[row][0],
-                                    (uint32_t)words[row][1], (uint32_t)words[row][2]};
-        uint32_t drawn[4];
-        rng_block(&key, RNG_ACTION, 0, drawn);
-        const float u = rng_uniform_float(drawn[0]);
-        float below = 0;
-        size_t action = 0;
-        for (; action + 1 < width; action++) {
-            below += p[row * width + action];
-            if (u < below)
-                break;
-        }
-        actions[row] = (int32_t)action;
-    }
-    return STATUS_OK;
-}
-
-enum status onednn_sample_forward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return loop_run(backend, call, PASS_FORWARD, NULL, NULL, sample_body, error);
 }
 
 /* ---- embedding ---- */

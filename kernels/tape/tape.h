@@ -115,8 +115,6 @@ struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct v
                                  struct batch_statistics *statistics);
 struct variable *tape_max_pool(struct tape *tape, struct variable *x, uint32_t kernel, uint32_t stride,
                                uint32_t padding);
-struct variable *tape_avg_pool(struct tape *tape, struct variable *x, uint32_t kernel, uint32_t stride,
-                               uint32_t padding);
 /* The mean over height and width: (n, c, h, w) -> (n, c), as AdaptiveAvgPool2d(1) and flatten. */
 struct variable *tape_global_avg_pool(struct tape *tape, struct variable *x);
 struct variable *tape_relu(struct tape *tape, struct variable *x);
@@ -125,7 +123,6 @@ struct variable *tape_reshape(struct tape *tape, struct variable *x, struct shap
 /* p = 0, or TAPE_INFER: x itself. `rows` (NULL, or int32 (R, 3)): see "Draws" in kernels.h. */
 struct variable *tape_dropout(struct tape *tape, struct variable *x, double p, const struct draw *draw,
                               struct variable *rows);
-struct variable *tape_softmax(struct tape *tape, struct variable *x);
 struct variable *tape_log_softmax(struct tape *tape, struct variable *x);
 struct variable *tape_embedding(struct tape *tape, struct variable *indices, struct variable *weight);
 struct lstm_parameters {
@@ -144,7 +141,6 @@ struct variable *tape_cross_entropy(struct tape *tape, struct variable *logits, 
 struct variable *tape_log_probability(struct tape *tape, struct variable *log_probabilities,
                                       struct variable *actions);
 struct variable *tape_sum(struct tape *tape, struct variable *x, struct variable *coefficient, double scale);
-struct variable *tape_mean(struct tape *tape, struct variable *x);
 
 /* Any operation by its number: what the functions above are made of, and what a table-driven test calls. `in`
  * has op_rule's inputs, `out` takes its outputs (those that exist). */

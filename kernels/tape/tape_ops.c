@@ -12,12 +12,6 @@ static struct variable *apply(struct tape *tape, enum op op, const struct op_att
     return out[0];
 }
 
-/* "Every later call that is given NULL does nothing": after a failure there is nothing to look into. */
-static bool ready(const struct tape *tape, const struct variable *variable)
-{
-    return tape->error.status == STATUS_OK && variable != NULL;
-}
-
 struct variable *tape_linear(struct tape *tape, struct variable *x, struct variable *weight,
                              struct variable *bias, bool relu)
 {
@@ -49,29 +43,17 @@ struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct v
 
 /* ---- pools ---- */
 
-static struct variable *pool(struct tape *tape, enum op op, struct variable *x, uint32_t kernel,
-                             uint32_t stride, uint32_t padding)
-{
-    const struct op_attributes attributes = {
-        .kernel = {kernel, kernel}, .stride = {stride, stride}, .padding = {padding, padding}};
-    return apply(tape, op, &attributes, (struct variable *[]){x});
-}
-
 struct variable *tape_max_pool(struct tape *tape, struct variable *x, uint32_t kernel, uint32_t stride,
                                uint32_t padding)
 {
-    return pool(tape, OP_MAX_POOL, x, kernel, stride, padding);
-}
-
-struct variable *tape_avg_pool(struct tape *tape, struct variable *x, uint32_t kernel, uint32_t stride,
-                               uint32_t padding)
-{
-    return pool(tape, OP_AVG_POOL, x, kernel, stride, padding);
+    const struct op_attributes attributes = {
+        .kernel = {kernel, kernel}, .stride = {stride, stride}, .padding = {padding, padding}};
+    return apply(tape, OP_MAX_POOL, &attributes, (struct variable *[]){x});
 }
 
 struct variable *tape_global_avg_pool(struct tape *tape, struct variable *x)
 {
-    if (!ready(tape, x))
+    if (tape->error.status != STATUS_OK || x == NULL)
         return NULL;
     const struct shape *shape = &x->tensor->shape;
     char text[SHAPE_TEXT_BYTES];
@@ -111,11 +93,6 @@ struct variable *tape_dropout(struct tape *tape, struct variable *x, double p, c
         return x;
     const struct op_attributes attributes = {.dropout = p, .draw = *draw};
     return apply(tape, OP_DROPOUT, &attributes, (struct variable *[]){x, rows});
-}
-
-struct variable *tape_softmax(struct tape *tape, struct variable *x)
-{
-    return apply(tape, OP_SOFTMAX, &(struct op_attributes){0}, (struct variable *[]){x});
 }
 
 struct variable *tape_log_softmax(struct tape *tape, struct variable *x)
@@ -183,11 +160,4 @@ struct variable *tape_sum(struct tape *tape, struct variable *x, struct variable
 {
     const struct op_attributes attributes = {.scale = scale};
     return apply(tape, OP_SUM, &attributes, (struct variable *[]){x, coefficient});
-}
-
-struct variable *tape_mean(struct tape *tape, struct variable *x)
-{
-    if (!ready(tape, x))
-        return NULL;
-    return tape_sum(tape, x, NULL, 1 / (double)shape_elements(&x->tensor->shape));
 }

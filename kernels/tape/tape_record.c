@@ -104,12 +104,6 @@ static void connect(struct tape *tape, struct node *node, uint32_t gradient)
         node->out[i]->needs_gradient = node->needs_gradient;
 }
 
-/* The outputs that the operation has under these attributes. */
-static uint32_t count_outputs(const struct op_rule *rule, enum op op, const struct op_attributes *attributes)
-{
-    return op == OP_BATCH_NORM && !attributes->training ? 1 : rule->outputs;
-}
-
 static enum status run_forward(struct tape *tape, struct node *node)
 {
     struct op_call *call = &node->call;
@@ -130,7 +124,7 @@ enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes
                        struct variable *const in[], struct variable *out[])
 {
     const struct op_rule *rule = op_rule(op);
-    const uint32_t outputs = count_outputs(rule, op, attributes);
+    const uint32_t outputs = op_outputs(op, attributes);
     memset(out, 0, outputs * sizeof out[0]);
     enum status status = check_recordable(tape, rule->name, in, rule->inputs);
     if (status != STATUS_OK)

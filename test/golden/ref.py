@@ -16,8 +16,7 @@ bits as a number in [-1, 1)), one state per case that begins with the case's num
     din I VALUE...                    the gradient that arrives at input I
     end
 
-A floating input is the number itself, a variance its absolute value plus 0.5, a probability its absolute value
-times 0.4 (so that some rows add up to less than 1, some to more); an integer is
+A floating input is the number itself, a variance its absolute value plus 0.5; an integer is
 floor((number + 1) / 2 * LIMIT). Philox4x32-10 is written out here once more, from "Parallel random numbers: as
 easy as 1, 2, 3" (Salmon et al., SC11), so that draws have a second source.
 """
@@ -27,9 +26,9 @@ import torch
 import torch.nn.functional as F
 from philox import philox
 
-OPS = ("linear conv2d batch_norm max_pool avg_pool relu add reshape dropout softmax log_softmax embedding "
-       "lstm mse cross_entropy sample log_probability sum").split()
-DROPOUT, ACTION = 3, 4
+OPS = ("linear conv2d batch_norm max_pool avg_pool relu add reshape dropout log_softmax embedding "
+       "lstm mse cross_entropy log_probability sum").split()
+DROPOUT = 3
 
 
 def numbers(state):
@@ -52,15 +51,6 @@ def mask(x, rows, a):
     count = x.numel() // len(rows)
     bits = [keep(a["seed"], row, j, a["p"]) for row in rows for j in range(count)]
     return torch.tensor(bits, dtype=torch.float64).reshape(x.shape)
-
-
-def sample(probabilities, rows, a):
-    actions = []
-    for p, row in zip(probabilities.tolist(), rows.tolist()):
-        u = (philox(a["seed"], ACTION, 0, row)[0] >> 8) / 2**24
-        sums = [sum(p[:k + 1]) for k in range(len(p))]
-        actions.append(next((k for k, s in enumerate(sums) if u < s), len(p) - 1))
-    return torch.tensor(actions)
 
 
 def relu_if(y, a):
@@ -96,13 +86,11 @@ def compute(op, a, t):
         "add": lambda: [relu_if(t[0] + t[1], a)],
         "reshape": lambda: [t[0].reshape(a["shape"])],
         "dropout": lambda: [t[0] * mask(t[0], t[1], a) / (1 - a["p"])],
-        "softmax": lambda: [F.softmax(t[0], -1)],
         "log_softmax": lambda: [F.log_softmax(t[0], -1)],
         "embedding": lambda: [F.embedding(*t)],
         "lstm": lambda: lstm(a, *t),
         "mse": lambda: [F.mse_loss(*t)],
         "cross_entropy": lambda: [F.cross_entropy(*t)],
-        "sample": lambda: [sample(t[0].detach(), t[1], a)],
         "log_probability": lambda: [t[0].gather(1, t[1][:, None])[:, 0]],
         "sum": lambda: [a["scale"] * (t[0] if t[1] is None else t[0] * t[1]).sum()],
     }[op]()
@@ -139,9 +127,8 @@ CASES = [
     C("reshape", (2, 3, 4), shape=(6, 4)),
     C("dropout", (7, 43), None, p=0.4, draw=(2, 5, 77), seed=2**40 + 3),
     C("dropout", (6, 200), I(1000, 3, 3), p=0.6, seed=99),
-    C("softmax", (3, 5)),
-    C("softmax", (2, 2, 7)),
     C("log_softmax", (3, 5)),
+    C("log_softmax", (2, 2, 7)),
     C("embedding", I(4, 3, 2), (4, 5)),
     C("embedding", I(3, 7), (3, 1)),
     C("lstm", (4, 3, 5), (3, 2), (3, 2), (8, 5), (8, 2), (8,), (8,), dout=(0, 1, 2)),
@@ -151,7 +138,6 @@ CASES = [
     C("mse", (3, 4), (3, 4)),
     C("cross_entropy", (5, 3), I(3, 5)),
     C("cross_entropy", (5, 3, 10), I(3, 5, 10)),
-    C("sample", (40, 5), I(100, 40, 3), seed=12345, dout=()),
     C("log_probability", (4, 3), I(3, 4)),
     C("sum", (3, 4), None, scale=0.25),
     C("sum", (2, 5), (2, 5), scale=-2.0),
@@ -170,8 +156,6 @@ def draw_input(op, i, spec, draw):
         tensor = torch.tensor(values, dtype=torch.float64)
         if op == "batch_norm" and i == 4:
             tensor = tensor.abs() + 0.5
-        if op == "sample":
-            tensor = tensor.abs() * 0.4
     return tensor.reshape(sizes), " ".join(map(str, (len(sizes), *sizes, limit)))
 
 

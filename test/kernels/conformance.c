@@ -132,39 +132,11 @@ struct row {
     char text[OP_CASE_TEXT_BYTES];
 };
 
-/* A sum of probabilities that is rounded may fall on the other side of the draw; nothing else may. */
-static void compare_samples(struct row *row, const struct values *expected, const struct values *got)
-{
-    const struct op_problem *problem = &row->problem;
-    const size_t classes = problem->in[0].shape.size[1];
-    if (values_deviation(expected, got, NULL) == (double)INFINITY)
-        conformance_complain(row->pair, "%s: not the actions' shape", row->text);
-    for (size_t r = 0; r < expected->count && r < got->count; r++) {
-        const int32_t *words = problem->in[1].whole + 3 * r;
-        const struct rng_key key = {problem->op_case->attributes.draw.seed, (uint32_t)words[0],
-                                    (uint32_t)words[1], (uint32_t)words[2]};
-        uint32_t block[4];
-        double border = 0;
-        rng_block(&key, RNG_ACTION, 0, block);
-        const double draw = (double)rng_uniform_float(block[0]);
-        const int32_t a = expected->whole[r], b = got->whole[r], low = a < b ? a : b, high = a < b ? b : a;
-        for (int32_t action = 0; action < high && action < (int32_t)classes; action++) {
-            border += problem->in[0].real[r * classes + (size_t)action];
-            if (action >= low && fabs(border - draw) > 1e-6)
-                conformance_complain(row->pair, "%s: row %zu draws %d, not %d", row->text, r, b, a);
-        }
-    }
-}
-
 static void compare_answers(struct row *row, const char *how, const struct op_answer *expected,
                             const struct op_answer *got)
 {
     const struct op_rule *rule = op_rule(row->problem.op_case->op);
     char what[WHAT_BYTES];
-    if (row->problem.op_case->op == OP_SAMPLE) {
-        compare_samples(row, &expected->out[0], &got->out[0]);
-        return;
-    }
     for (uint32_t i = 0; i < rule->outputs; i++) {
         snprintf(what, sizeof what, "%s: %s%s", row->text, rule->output[i], how);
         conformance_compare(row->pair, what, &expected->out[i], &got->out[i], expected->out_bound);

@@ -57,9 +57,6 @@ enum { NO_H0 = 2, NO_C0 = 4, NO_STATE = 6, NO_BIAS = 96 };
            SHAPE1(4 * (hidden))}
 #define BINARY(op_, use_, name_, first, second)                                                              \
     .op = (op_), .use = (use_), .name = (name_), .in = {first, second}
-#define SAMPLE(use_, name_, rows, classes)                                                                   \
-    .op = OP_SAMPLE, .use = (use_), .name = (name_), .attributes = {.draw = {.seed = 543}},                  \
-    .in = {SHAPE2(rows, classes), SHAPE2(rows, 3)}
 #define SUM(use_, name_, scale_, coefficient, shape_)                                                        \
     .op = OP_SUM, .use = (use_), .name = (name_), .attributes = {.scale = (scale_)},                         \
     .absent = (coefficient) ? 0 : 2, .in = {shape_, shape_}
@@ -220,13 +217,6 @@ const struct op_case op_cases[] = {
     {DROPOUT_ROWS(CD, "over a group of 128", 0.6, SHAPE2(7, 131), 7)},
     {DROPOUT_ROWS(CD, "rows of two dimensions", 0.3, SHAPE3(4, 5, 17), 4)},
     {DROPOUT_ROWS(CT, "policy", 0.6, SHAPE2(1024, 128), 1024)},
-    {UNARY(OP_SOFTMAX, CD, "", SHAPE1(1))},
-    {UNARY(OP_SOFTMAX, CD, "", SHAPE1(7))},
-    {UNARY(OP_SOFTMAX, CD, "", SHAPE2(13, 3))},
-    {UNARY(OP_SOFTMAX, CD, "", SHAPE3(5, 3, 33))},
-    {UNARY(OP_SOFTMAX, CD, "", SHAPE4(2, 3, 4, 17))},
-    {UNARY(OP_SOFTMAX, CD, "", SHAPE2(7, 1031))},
-    {UNARY(OP_SOFTMAX, CT, "policy", SHAPE2(1024, 2))},
     {UNARY(OP_LOG_SOFTMAX, CD, "", SHAPE1(1))},
     {UNARY(OP_LOG_SOFTMAX, CD, "", SHAPE1(7))},
     {UNARY(OP_LOG_SOFTMAX, CD, "", SHAPE2(13, 3))},
@@ -269,12 +259,6 @@ const struct op_case op_cases[] = {
     {BINARY(OP_CROSS_ENTROPY, CD, "", SHAPE3(2, 33, 65), SHAPE2(2, 65))},
     {BINARY(OP_CROSS_ENTROPY, CD, "", SHAPE2(13, 1031), SHAPE1(13))},
     {BINARY(OP_CROSS_ENTROPY, T, "rnn", SHAPE2(700, 10000), SHAPE1(700))},
-    {SAMPLE(C, "", 1, 1)},
-    {SAMPLE(C, "", 7, 3)},
-    {SAMPLE(C, "policy", 1024, 2)},
-    {SAMPLE(C, "", 313, 17)},
-    {SAMPLE(C, "", 65, 131)},
-    {SAMPLE(T, "policy", 1024, 2)},
     {BINARY(OP_LOG_PROBABILITY, CD, "", SHAPE2(1, 1), SHAPE1(1))},
     {BINARY(OP_LOG_PROBABILITY, CD, "", SHAPE2(13, 3), SHAPE1(13))},
     {BINARY(OP_LOG_PROBABILITY, CT, "policy", SHAPE2(1024, 2), SHAPE1(1024))},

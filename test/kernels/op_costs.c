@@ -20,7 +20,6 @@ static double function_units(enum op op)
     switch (op) {
     case OP_LSTM_LAYER:
         return 32;
-    case OP_SOFTMAX:
     case OP_LOG_SOFTMAX:
     case OP_CROSS_ENTROPY:
         return 16;
@@ -60,7 +59,6 @@ static double terms_forward(const struct op_call *call)
         return per_channel(in[0]);
     case OP_AVG_POOL:
         return (double)call->attributes.kernel[0] * call->attributes.kernel[1];
-    case OP_SOFTMAX:
     case OP_LOG_SOFTMAX:
         return last_size(in[0]);
     case OP_LSTM_LAYER: // each step's sums, carried on by the state
@@ -88,7 +86,6 @@ static double terms_backward(const struct op_call *call, uint32_t i)
     case OP_MAX_POOL:
     case OP_AVG_POOL:
         return (double)call->attributes.kernel[0] * call->attributes.kernel[1];
-    case OP_SOFTMAX:
     case OP_LOG_SOFTMAX:
         return last_size(in[0]);
     case OP_EMBEDDING:
@@ -105,7 +102,7 @@ static double terms_backward(const struct op_call *call, uint32_t i)
 /* Values that are only moved, or picked. */
 static bool copies(enum op op, bool backward)
 {
-    const bool both = op == OP_RELU || op == OP_RESHAPE || op == OP_LOG_PROBABILITY || op == OP_SAMPLE;
+    const bool both = op == OP_RELU || op == OP_RESHAPE || op == OP_LOG_PROBABILITY;
     return both || (!backward && (op == OP_MAX_POOL || op == OP_EMBEDDING));
 }
 

@@ -96,18 +96,6 @@ static void fill_variance(struct values *values, uint64_t state)
         values->real[i] = 1 + 0.5 * (double)mlp_problem_number(&state);
 }
 
-static void fill_probabilities(struct values *values, uint64_t state)
-{
-    const size_t classes = values->shape.size[1];
-    for (size_t row = 0; row < values->shape.size[0]; row++) {
-        double *p = values->real + row * classes, sum = 0;
-        for (size_t a = 0; a < classes; a++)
-            sum += p[a] = 1.0625 + (double)mlp_problem_number(&state);
-        for (size_t a = 0; a < classes; a++)
-            p[a] = (double)(float)(p[a] / sum);
-    }
-}
-
 static void fill_indices(struct values *values, uint64_t state, uint32_t range)
 {
     for (size_t i = 0; i < values->count; i++)
@@ -151,10 +139,6 @@ static void fill_real(const struct op_case *op_case, uint32_t i, struct values *
         else
             fill_spread(values);
         return;
-    case OP_SAMPLE:
-        fill_probabilities(values, state);
-        return;
-    case OP_SOFTMAX:
     case OP_LOG_SOFTMAX:
     case OP_CROSS_ENTROPY:
     case OP_LOG_PROBABILITY:

@@ -196,13 +196,13 @@ static void find_shapes(struct op_problem *problem)
 {
     struct op_stage stage;
     struct error error = {0};
-    uint32_t outputs = 0;
+    const uint32_t outputs = op_outputs(problem->op_case->op, &problem->op_case->attributes);
     op_stage_init(&stage, problem->op_case, NULL);
     for (uint32_t i = 0; i < OP_INPUTS_MAX; i++)
         stage.in[i].shape = problem->in[i].shape;
-    must(op_shapes(&stage.call, problem->out_shape, &outputs, &error), &error);
+    must(op_shapes(&stage.call, problem->out_shape, &error), &error);
     for (uint32_t i = 0; i < outputs; i++)
-        problem->out_dtype[i] = problem->op_case->op == OP_SAMPLE ? DTYPE_I32 : DTYPE_F64;
+        problem->out_dtype[i] = DTYPE_F64;
 }
 
 void op_problem_init(struct op_problem *problem, const struct op_case *op_case, struct backend *ref)

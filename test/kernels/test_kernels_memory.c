@@ -22,13 +22,11 @@ static const struct {
     {OP_ADD, "3 3", {.relu = true}},
     {OP_RESHAPE, "3x4", {.shape = {2, {2, 6}}}},
     {OP_DROPOUT, "3x4", {.dropout = 0.5}},
-    {OP_SOFTMAX, "3x4", {0}},
     {OP_LOG_SOFTMAX, "3x4", {0}},
     {OP_EMBEDDING, "i3 4x5", {0}},
     {OP_LSTM_LAYER, "2x3x4 3x2 3x2 8x4 8x2 8 8", {0}},
     {OP_MSE, "3 3", {0}},
     {OP_CROSS_ENTROPY, "3x4 i3", {0}},
-    {OP_SAMPLE, "3x4 i3x3", {0}},
     {OP_LOG_PROBABILITY, "3x4 i3", {0}},
     {OP_SUM, "3", {.scale = 1}},
 };

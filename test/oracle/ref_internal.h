@@ -16,13 +16,11 @@ ref_function ref_relu_forward, ref_relu_backward;
 ref_function ref_add_forward, ref_add_backward;
 ref_function ref_reshape_forward, ref_reshape_backward;
 ref_function ref_dropout_forward, ref_dropout_backward;
-ref_function ref_softmax_forward, ref_softmax_backward;
 ref_function ref_log_softmax_forward, ref_log_softmax_backward;
 ref_function ref_embedding_forward, ref_embedding_backward;
 ref_function ref_lstm_forward, ref_lstm_backward;
 ref_function ref_mse_forward, ref_mse_backward;
 ref_function ref_cross_entropy_forward, ref_cross_entropy_backward;
-ref_function ref_sample_forward;
 ref_function ref_log_probability_forward, ref_log_probability_backward;
 ref_function ref_sum_forward, ref_sum_backward;
 

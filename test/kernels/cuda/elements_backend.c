@@ -132,20 +132,6 @@ static enum status dropout_backward(struct backend *backend, struct op_call *cal
     return status;
 }
 
-static enum status sample(struct backend *backend, struct op_call *call, struct error *error)
-{
-    (void)backend;
-    enum status status = give(call, call->out[0], error);
-    const uint32_t classes = call->in[0]->shape.size[1];
-    const float *probabilities = call->in[0]->data;
-    const int32_t *rows = call->in[1]->data;
-    int32_t *actions = call->out[0]->data;
-    for (size_t i = 0; status == STATUS_OK && i < count_of(call->out[0]); i++)
-        actions[i] = (int32_t)element_sample(call->attributes.draw.seed, rows + 3 * i,
-                                             probabilities + i * classes, classes);
-    return status;
-}
-
 static enum status log_probability(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)backend;
@@ -404,7 +390,6 @@ const struct backend_ops elements_ops = {
     .fill = fill,
     .forward = {[OP_RELU] = relu,
                 [OP_DROPOUT] = dropout,
-                [OP_SAMPLE] = sample,
                 [OP_LOG_PROBABILITY] = log_probability,
                 [OP_MAX_POOL] = max_pool,
                 [OP_SUM] = sum,

@@ -96,7 +96,7 @@ static void record(struct dist_context *context, struct tape *tape, unsigned roo
     for (unsigned i = 0; i < count; i++)
         if (i == count - 1 || mix(seed, 200 + i) % 3 != 0)
             sum = sum == NULL ? there[i] : tape_add(tape, sum, there[i], false);
-    *loss = tape_mean(tape, sum);
+    *loss = tape_sum(tape, sum, NULL, 0.125);
 }
 
 static void compute(struct outcome *outcome, unsigned root, uint64_t seed, uint32_t rows)

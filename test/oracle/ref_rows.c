@@ -1,4 +1,4 @@
-/* The oracle's softmaxes over rows, and what is drawn and picked from them. */
+/* The oracle's log-softmax over rows, and the log-probabilities picked from it. */
 #include "kernels/op_check.h"
 #include "test/oracle/ref_internal.h"
 
@@ -55,69 +55,6 @@ enum status ref_log_softmax_backward(struct backend *backend, struct op_call *ca
             total += dy[row + j];
         for (size_t j = 0; j < width; j++)
             dx[row + j] = dy[row + j] - exp(y[row + j]) * total;
-    }
-    return STATUS_OK;
-}
-
-enum status ref_softmax_forward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    enum status status = ref_log_softmax_forward(backend, call, error);
-    if (status != STATUS_OK)
-        return status;
-    double *y = call->out[0]->data;
-    for (size_t i = 0; i < ref_count(call->out[0]); i++)
-        y[i] = exp(y[i]);
-    return STATUS_OK;
-}
-
-/* dx = y (dy - sum y dy) */
-enum status ref_softmax_backward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    (void)backend;
-    const size_t width = width_of(call->out[0]), count = ref_count(call->out[0]);
-    const double *y = call->out[0]->data, *dy = call->dout[0]->data;
-    enum status status = ref_make_gradients(call, error);
-    if (status != STATUS_OK || call->din[0] == NULL)
-        return status;
-    double *dx = call->din[0]->data;
-    for (size_t row = 0; row < count; row += width) {
-        double total = 0;
-        for (size_t j = 0; j < width; j++)
-            total += y[row + j] * dy[row + j];
-        for (size_t j = 0; j < width; j++)
-            dx[row + j] = y[row + j] * (dy[row + j] - total);
-    }
-    return STATUS_OK;
-}
-
-/* The smallest class with u < P(0) + … + P(class), else the last. */
-static int32_t pick(const double *probabilities, size_t classes, double u)
-{
-    double cumulated = 0;
-    for (size_t j = 0; j + 1 < classes; j++) {
-        cumulated += probabilities[j];
-        if (u < cumulated)
-            return (int32_t)j;
-    }
-    return (int32_t)(classes - 1);
-}
-
-enum status ref_sample_forward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    (void)backend;
-    const size_t rows = call->in[0]->shape.size[0], classes = call->in[0]->shape.size[1];
-    const double *probabilities = call->in[0]->data;
-    const int32_t *words = call->in[1]->data;
-    enum status status = ref_make(call, call->out[0], error);
-    if (status != STATUS_OK)
-        return status;
-    int32_t *action = call->out[0]->data;
-    for (size_t r = 0; r < rows; r++) {
-        const struct rng_key key = {call->attributes.draw.seed, (uint32_t)words[3 * r],
-                                    (uint32_t)words[3 * r + 1], (uint32_t)words[3 * r + 2]};
-        uint32_t drawn[4];
-        rng_block(&key, RNG_ACTION, 0, drawn);
-        action[r] = pick(probabilities + r * classes, classes, (double)rng_uniform_float(drawn[0]));
     }
     return STATUS_OK;
 }
