@@ -172,16 +172,6 @@ enum status backend_accumulate(struct backend *backend, struct arena *arena, str
     return status;
 }
 
-enum status backend_lerp(struct backend *backend, struct tensor *to, const struct tensor *from, double weight,
-                         struct error *error)
-{
-    enum status status = check_pair(backend, "lerp", "statistic", to, "new value", from, false, error);
-    if (status != STATUS_OK)
-        return status;
-    assert(to->layout == NULL && from->layout == NULL);
-    return backend->ops->lerp(backend, to, from, weight, error);
-}
-
 enum status backend_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error)
 {
     enum status status = check_floating(backend, "scale", "tensor", tensor, error);

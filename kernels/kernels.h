@@ -29,8 +29,8 @@
  *                      -> y as x, batch mean (c), batch variance (c)
  *                      y = (x - mean) / sqrt(variance + epsilon) * weight + bias; with attributes.relu,
  *                      max(0, that). Training: mean and biased variance are the batch's own; the second and
- *                      third output are the mean and the *unbiased* variance, for backend_lerp to move the
- *                      running ones with, which are not read. One value per channel is STATUS_INVALID.
+ *                      third output are the mean and the *unbiased* variance, to move the running ones
+ *                      with, which are not read. One value per channel is STATUS_INVALID.
  *                      Otherwise: the running ones are used and must be there; outputs 2 and 3 are absent
  *                      and so is a backward.
  *
@@ -255,8 +255,6 @@ struct backend_ops {
     enum status (*fill)(struct backend *backend, struct tensor *tensor, double value, struct error *error);
     enum status (*accumulate)(struct backend *backend, struct arena *arena, struct tensor *to,
                               const struct tensor *from, struct error *error);
-    enum status (*lerp)(struct backend *backend, struct tensor *to, const struct tensor *from, double weight,
-                        struct error *error);
     enum status (*scale)(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
     enum status (*square_sum)(struct backend *backend, const struct tensor *tensor, double *sum,
                               struct error *error);
@@ -272,14 +270,9 @@ struct backend_ops {
     /* Optional: one update of a parameter server. */
     enum status (*sgd_round)(struct backend *backend, struct sgd_round *round, struct error *error);
 
-    /* Optional, with relayout: a number that tells layouts (not NULL) apart, the same in every process on
-     * equal machines. */
+    /* Optional: NULL where a parameter has no other layout than the canonical one. A number that tells
+     * layouts (not NULL) apart, the same in every process on equal machines. */
     uint64_t (*layout_hash)(const void *layout);
-
-    /* Optional: permutes `tensor` in place from its layout to `layout`, which another of its tensors'
-     * `wanted` named and which has the same number of bytes. `arena` gives scratch. */
-    enum status (*relayout)(struct backend *backend, struct arena *arena, struct tensor *tensor,
-                            const void *layout, struct error *error);
 
     /* Optional: the policy's whole act as one launch (kernels/policy/mlp.h says what it computes). A CPU
      * backend has none: there kernels/policy/mlp.c itself is it. `slab` is the policy's params_slab
@@ -352,11 +345,6 @@ enum status backend_fill(struct backend *backend, struct tensor *tensor, double 
 /* to += from; layouts may differ. */
 enum status backend_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
                                const struct tensor *from, struct error *error);
-
-/* to = (1 - weight) to + weight from; both canonical. Moves running statistics (weight: PyTorch's momentum).
- */
-enum status backend_lerp(struct backend *backend, struct tensor *to, const struct tensor *from, double weight,
-                         struct error *error);
 
 enum status backend_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
 

@@ -48,7 +48,7 @@ struct tensor {
     enum dtype dtype;
     const void *layout; /* NULL: canonical; else the backend's token */
     const void *wanted; /* set by a forward on a parameter that it had to repack: the layout which would
-                           have spared that; see params_reorder */
+                           have spared that; see params_adopt */
     void *data;         /* NULL where an output is to be allocated by the backend */
     size_t bytes;       /* of the memory at `data` */
     const char *name;   /* for messages: "layer1.0.conv1.weight", "input"; may be NULL; not owned */

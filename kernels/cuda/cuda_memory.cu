@@ -128,35 +128,22 @@ static enum status cuda_fill(struct backend *backend, struct tensor *tensor, dou
     return STATUS_OK;
 }
 
-/* to = keep to + move from */
-static __global__ void lerp_kernel(size_t count, float *to, const float *from, float keep, float move)
+static __global__ void accumulate_kernel(size_t count, float *to, const float *from)
 {
     const size_t i = cuda_thread();
     if (i < count)
-        to[i] = element_lerp(to[i], from[i], keep, move);
-}
-
-static enum status combine(struct backend *backend, struct tensor *to, const struct tensor *from, double keep,
-                           double move, struct error *error)
-{
-    const size_t count = cuda_elements(to);
-    lerp_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, cuda_floats(to), cuda_floats(from), (float)keep, (float)move);
-    LAUNCH_TRY(to, "lerp");
-    return STATUS_OK;
+        to[i] += from[i];
 }
 
 static enum status cuda_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
                                    const struct tensor *from, struct error *error)
 {
     (void)arena;
-    return combine(backend, to, from, 1, 1, error);
-}
-
-static enum status cuda_lerp(struct backend *backend, struct tensor *to, const struct tensor *from,
-                             double weight, struct error *error)
-{
-    return combine(backend, to, from, 1 - weight, weight, error);
+    const size_t count = cuda_elements(to);
+    accumulate_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(count, cuda_floats(to),
+                                                                                    cuda_floats(from));
+    LAUNCH_TRY(to, "accumulate");
+    return STATUS_OK;
 }
 
 static __global__ void scale_kernel(size_t count, float *to, float factor)
@@ -351,7 +338,6 @@ void cuda_memory_slots(struct backend_ops *ops)
     ops->download = cuda_download;
     ops->fill = cuda_fill;
     ops->accumulate = cuda_accumulate;
-    ops->lerp = cuda_lerp;
     ops->scale = cuda_scale;
     ops->square_sum = cuda_square_sum;
     ops->first_not_finite = cuda_first_not_finite;

@@ -47,11 +47,6 @@ ELEMENT float element_bias(float x, const float *bias, size_t i, uint32_t channe
     return relu ? element_relu(y) : y;
 }
 
-ELEMENT float element_lerp(float to, float from, float keep, float move)
-{
-    return keep * to + move * from;
-}
-
 /* ---- draws (kernels.h, "Draws") ---- */
 
 /* kernels/base/rng.h's rng_block, where a GPU can call it. word: (environment, step, episode). */

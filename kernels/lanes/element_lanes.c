@@ -41,13 +41,6 @@ static void accumulate(float *to, const float *from, size_t count)
         to[i] += from[i];
 }
 
-static void lerp(float *to, const float *from, float weight, size_t count)
-{
-    const float keep = 1 - weight;
-    for (size_t i = 0; i < count; i++)
-        to[i] = keep * to[i] + weight * from[i];
-}
-
 static void fill(float *x, float value, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -185,7 +178,6 @@ const struct element_lanes LANES_NAME(element_lanes) = {
     .relu = relu,
     .mask = mask,
     .accumulate = accumulate,
-    .lerp = lerp,
     .fill = fill,
     .scale = scale,
     .multiply = multiply,

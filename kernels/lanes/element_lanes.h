@@ -23,8 +23,6 @@ struct element_lanes {
     void (*relu)(float *y, const float *x, size_t count);                     /* max(0, x); a NaN stays */
     void (*mask)(float *dx, const float *y, const float *dy, size_t count);   /* dy where y > 0, else 0 */
     void (*accumulate)(float *to, const float *from, size_t count);
-    void (*lerp)(float *to, const float *from, float weight,
-                 size_t count); /* (1 - weight) to + weight from */
     void (*fill)(float *x, float value, size_t count);
     void (*scale)(float *x, float factor, size_t count);
     void (*multiply)(float *y, const float *x, float factor, size_t count); /* y = factor x */

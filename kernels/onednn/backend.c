@@ -159,7 +159,6 @@ static const struct backend_ops onednn_ops = {
     .download = onednn_download,
     .fill = onednn_fill,
     .accumulate = onednn_accumulate,
-    .lerp = onednn_lerp,
     .scale = onednn_scale,
     .square_sum = onednn_square_sum,
     .first_not_finite = onednn_first_not_finite,
@@ -167,7 +166,6 @@ static const struct backend_ops onednn_ops = {
     .adam = onednn_adam,
     .sgd_round = onednn_sgd_round,
     .layout_hash = onednn_layout_hash,
-    .relayout = onednn_relayout,
 };
 
 __attribute__((visibility("default"))) backend_plugin coalesced_backend;

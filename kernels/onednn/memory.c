@@ -129,14 +129,6 @@ enum status onednn_accumulate(struct backend *backend, struct arena *arena, stru
     return STATUS_OK;
 }
 
-enum status onednn_lerp(struct backend *backend, struct tensor *to, const struct tensor *from, double weight,
-                        struct error *error)
-{
-    (void)error;
-    onednn_of(backend)->element->lerp(to->data, from->data, (float)weight, tensor_elements(to));
-    return STATUS_OK;
-}
-
 enum status onednn_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error)
 {
     (void)error;
@@ -245,21 +237,4 @@ enum status onednn_sgd_round(struct backend *backend, struct sgd_round *round, s
     }
     round->not_finite = strange;
     return STATUS_OK;
-}
-
-/* ---- layouts ---- */
-
-enum status onednn_relayout(struct backend *backend, struct arena *arena, struct tensor *tensor,
-                            const void *layout, struct error *error)
-{
-    (void)arena;
-    struct onednn *onednn = onednn_of(backend);
-    struct tensor before = *tensor;
-    enum status status = scratch_reserve(&onednn->copies, tensor->bytes, error);
-    if (status != STATUS_OK)
-        return status;
-    before.data = onednn->copies.data;
-    memcpy(before.data, tensor->data, tensor->bytes);
-    tensor->layout = layout;
-    return onednn_reorder(backend, tensor, &before, error);
 }

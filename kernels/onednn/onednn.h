@@ -211,8 +211,6 @@ enum status onednn_download(struct backend *backend, const struct tensor *from, 
 enum status onednn_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error);
 enum status onednn_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
                               const struct tensor *from, struct error *error);
-enum status onednn_lerp(struct backend *backend, struct tensor *to, const struct tensor *from, double weight,
-                        struct error *error);
 enum status onednn_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
 enum status onednn_square_sum(struct backend *backend, const struct tensor *tensor, double *sum,
                               struct error *error);
@@ -225,7 +223,5 @@ enum status onednn_adam(struct backend *backend, const struct adam_settings *set
                         struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
                         struct tensor *second, struct error *error);
 enum status onednn_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error);
-enum status onednn_relayout(struct backend *backend, struct arena *arena, struct tensor *tensor,
-                            const void *layout, struct error *error);
 
 #endif

@@ -209,20 +209,7 @@ enum status gradients_check(struct gradients *gradients, struct error *error)
     return status;
 }
 
-/* ---- settling ---- */
-
-enum status gradients_reorder(struct params *params, const struct parameter *parameter, const void *layout,
-                              struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (struct gradients *each = params->parallels; each != NULL && status == STATUS_OK; each = each->next) {
-        struct tensor *entry = &each->entries[parameter->index];
-        status = params->backend->ops->relayout(params->backend, params->scratch, entry, layout, error);
-        if (status == STATUS_OK)
-            entry->layout = layout;
-    }
-    return status;
-}
+/* ---- layouts ---- */
 
 void gradients_adopt(struct params *params, const struct parameter *parameter, const void *layout)
 {

@@ -33,8 +33,8 @@ enum status optimizer_lr_set(struct optimizer *optimizer, double lr, struct erro
 
 /* ---- state: what a run that goes on elsewhere has to have ---- */
 
-/* Steps taken; a kind's first step may differ from the others, and Adam's corrections follow the count. */
-uint64_t optimizer_steps(const struct optimizer *optimizer);
+/* The number of steps taken so far: a kind's first step may differ from the others, and Adam's corrections
+ * follow the count. */
 void optimizer_steps_set(struct optimizer *optimizer, uint64_t steps);
 
 /* 0: SGD's momentum, or Adam's first moment; 1: Adam's second. To be read and written as gradients are

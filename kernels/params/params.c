@@ -230,11 +230,6 @@ const struct tensor *params_slab(const struct params *params)
     return &params->slab;
 }
 
-const struct tensor *params_buffers(const struct params *params)
-{
-    return &params->buffers;
-}
-
 /* ---- reading and writing ---- */
 
 static enum status check_counter_dtype(const struct parameter *parameter, enum dtype dtype,
@@ -269,37 +264,5 @@ enum status params_write(struct params *params, struct parameter *parameter, enu
                          value);
     if (status == STATUS_OK)
         parameter->counter = (int64_t)value;
-    return status;
-}
-
-/* ---- settling ---- */
-
-static enum status settle(struct params *params, struct parameter *parameter, struct error *error)
-{
-    const void *wanted = parameter->tensor.wanted;
-    enum status status =
-        params->backend->ops->relayout(params->backend, params->scratch, &parameter->tensor, wanted, error);
-    if (status == STATUS_OK)
-        status = gradients_reorder(params, parameter, wanted, error);
-    if (status == STATUS_OK)
-        parameter->tensor.layout = wanted;
-    parameter->tensor.wanted = NULL;
-    return status;
-}
-
-enum status params_reorder(struct params *params, struct error *error)
-{
-    assert(params->built); // what lies in somebody else's memory is not ours to move
-    if (params->backend->ops->relayout == NULL)
-        return STATUS_OK;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
-        struct parameter *parameter = params->entries[i];
-        const struct tensor *tensor = &parameter->tensor;
-        if (parameter->kind == PARAMETER_TRAINED && tensor->wanted != NULL &&
-            tensor->wanted != tensor->layout)
-            status = settle(params, parameter, error);
-    }
-    arena_reset(params->scratch);
     return status;
 }

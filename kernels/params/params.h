@@ -7,9 +7,9 @@
  * Every entry begins at a multiple of 64 bytes; what lies between two entries is zero and stays zero under
  * every optimizer.
  *
- * The slabs lie in the backend's memory, in its dtype. An entry begins in canonical layout; params_reorder
- * may permute a trained one into the layout that the backend's forward asked for, together with every
- * gradient and moment that belongs to it. params_read, params_write and the files are canonical always.
+ * The slabs lie in the backend's memory, in its dtype. An entry begins in canonical layout; params_adopt
+ * gives a trained one the layout that the backend's forward asked for, together with every gradient and
+ * moment that belongs to it. params_read, params_write and the files are canonical always.
  *
  * Belongs to one thread at a time. Nothing but params_new, _add, _build, _begin, gradients_new, its unplaced
  * twin and the file functions allocates. */
@@ -96,7 +96,7 @@ enum status params_begin(struct params *params, uint64_t seed, uint32_t first, u
 
 /* Gives every trained entry that wants it (tensor.wanted, left by a forward) that layout, with all gradients,
  * without moving a byte: for entries that hold nothing yet. The forward must be one that records for these
- * gradients: inference may want other layouts. Does nothing on a backend without relayout. */
+ * gradients: inference may want other layouts. Does nothing on a backend without layouts. */
 void params_adopt(struct params *params);
 
 /* A number that two params share when they have the same entries in the same order and layouts, and hence at
@@ -111,22 +111,15 @@ struct parameter *params_at(struct params *params, uint32_t index);
 struct parameter *params_find(struct params *params, const char *name); /* NULL: none */
 struct backend *params_backend(const struct params *params);
 
-/* The trained slab, and the buffers', as one flat tensor of rank 1. Of params in somebody else's memory it
- * has data only while the last params_place placed every trained entry (params_place_buffers always does). */
+/* The trained slab as one flat tensor of rank 1. Of params in somebody else's memory it has data only while
+ * the last params_place placed every trained entry. */
 const struct tensor *params_slab(const struct params *params);
-const struct tensor *params_buffers(const struct params *params);
 
 /* One entry's values, canonical. A counter takes and gives DTYPE_F64 or goes by its field. */
 enum status params_read(struct params *params, const struct parameter *parameter, enum dtype dtype,
                         void *values, struct error *error);
 enum status params_write(struct params *params, struct parameter *parameter, enum dtype dtype,
                          const void *values, struct error *error);
-
-/* Brings every trained entry that wants it (tensor.wanted, left by a forward) into that layout, with all
- * gradients and companions that belong to these params. Cheap when there is nothing to do. Between two steps.
- * Does nothing on a backend without relayout. After a failure some have moved and some have not: the params
- * cannot be used any more. Not for params in somebody else's memory: others read them where they lie. */
-enum status params_reorder(struct params *params, struct error *error);
 
 /* ---- gradients, and whatever else is parallel to the trained slab (moments) ---- */
 
@@ -182,17 +175,5 @@ enum status gradients_square_sum(struct gradients *gradients, const struct param
 enum status gradients_check(struct gradients *gradients, struct error *error);
 enum status gradients_check_entry(struct gradients *gradients, const struct parameter *parameter,
                                   struct error *error);
-
-/* ---- files (kernels/params/safetensors.h) ---- */
-
-/* Every entry under its name: floating ones as F32 (F64 on a double backend), counters as I64 of shape [].
- * Written beside `path` and renamed over it; fsync of both. A PyTorch model of the same names loads it
- * strictly. */
-enum status params_save(struct params *params, const char *path, struct error *error);
-
-/* Every entry must be there with its shape, and nothing else: otherwise STATUS_INVALID that names the first
- * few at fault with both shapes, and nothing was changed. STATUS_CORRUPT: no sound safetensors file.
- * STATUS_NOT_FOUND, STATUS_IO. */
-enum status params_load(struct params *params, const char *path, struct error *error);
 
 #endif

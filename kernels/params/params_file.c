@@ -122,16 +122,10 @@ enum status params_file_save(const char *path, const struct params_saving *savin
     const struct safetensors_stream stream = {
         .fill = save_entry, .written = saving->written, .context = &saved, .observer = saving->observer};
     if (status == STATUS_OK)
-        status = safetensors_write_stream(path, saved.entries, saved.count, &stream, error);
+        status = safetensors_write(path, saved.entries, saved.count, &stream, error);
     free(saved.entries);
     free(saved.parameters);
     return status;
-}
-
-enum status params_save(struct params *params, const char *path, struct error *error)
-{
-    const struct params_saving saving = {.params = params, .contents = PARAMS_RANGE_ALL};
-    return params_file_save(path, &saving, error);
 }
 
 /* ---- what does not fit ---- */
@@ -322,15 +316,5 @@ enum status params_file_load(const struct params_file *file, struct gradients *p
             status = load_entry(file, parallel, parameter, scratch, error);
     }
     free(scratch);
-    return status;
-}
-
-enum status params_load(struct params *params, const char *path, struct error *error)
-{
-    struct params_file *file;
-    enum status status = params_file_open(&file, params, path, &PARAMS_RANGE_ALL, false, error);
-    if (status == STATUS_OK)
-        status = params_file_load(file, NULL, &PARAMS_RANGE_ALL, error);
-    params_file_close(file);
     return status;
 }

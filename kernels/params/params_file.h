@@ -1,10 +1,9 @@
 /* A model, or a part of one, in safetensors files (kernels/params/safetensors.h).
  *
- * params_save and params_load of kernels/params/params.h are the simple forms. These serve whoever owns a
- * part of the model's entries (a parameter server among several), has more than one file to compare before
- * anything may change, or puts a file together out of several parts. Files are canonical, whatever the
- * layouts; values pass through room for the largest entry. Blocks on files; belongs to the thread that holds
- * the params. */
+ * A process may own a part of the model's entries (a parameter server among several), has to compare several
+ * files before anything may change, or puts one file together out of several. Files are canonical, whatever
+ * the layouts; values pass through room for the largest entry. Blocks on files; belongs to the thread that
+ * holds the params. */
 #ifndef KERNELS_PARAMS_PARAMS_FILE_H
 #define KERNELS_PARAMS_PARAMS_FILE_H
 

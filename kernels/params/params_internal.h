@@ -15,7 +15,7 @@ struct params {
     bool built;                  // laid out, and the slabs' memory is the params' own
     struct tensor slab, buffers; // data NULL: not placed as a whole
     uint32_t first;              // the first trained entry's number in the model of which these are a part
-    struct arena *scratch;       // for settling; empty between two calls
+    struct arena *scratch;       // for gradients_add; empty between two calls
     struct gradients *parallels; // every gradients of these params
 };
 
@@ -40,10 +40,6 @@ struct tensor params_unplaced(const struct parameter *parameter);
 
 /* Where `parameter`'s part of a slab with memory lies. */
 void *params_address(const struct tensor *slab, const struct parameter *parameter);
-
-/* Brings `parameter`'s part of every parallel slab into `layout`. */
-enum status gradients_reorder(struct params *params, const struct parameter *parameter, const void *layout,
-                              struct error *error);
 
 /* Says that `parameter`'s part of every parallel slab lies in `layout`. */
 void gradients_adopt(struct params *params, const struct parameter *parameter, const void *layout);

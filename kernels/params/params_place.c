@@ -184,7 +184,7 @@ enum status params_build(struct params *params, uint64_t seed, struct error *err
 
 void params_adopt(struct params *params)
 {
-    if (params->backend->ops->relayout == NULL)
+    if (params->backend->ops->layout_hash == NULL)
         return;
     for (uint32_t i = 0; i < params->count; i++) {
         struct parameter *parameter = params->entries[i];

@@ -26,8 +26,8 @@ enum { SHOWN_CHARACTERS = 40 };
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are handed out as they lie in the file");
 
 struct safetensors {
-    int fd;     /* -1: from memory */
-    char *path; /* NULL: from memory */
+    int fd;
+    char *path;
     cJSON *header;
     struct safetensors_entry *entries; /* in order of their offsets */
     size_t count;
@@ -37,7 +37,6 @@ struct safetensors {
 /* One file while it is read. */
 struct reading {
     const char *name;
-    const char *memory;   /* the whole file, or NULL */
     uint64_t data_offset; /* where the data begin: behind the header */
     uint64_t data_bytes;
     struct error *error;
@@ -181,8 +180,6 @@ static enum status read_offsets(const struct reading *reading, struct safetensor
                           offset[1] - offset[0], bytes);
     entry->offset = reading->data_offset + offset[0];
     entry->bytes = (size_t)bytes;
-    if (reading->memory != NULL)
-        entry->data = reading->memory + entry->offset;
     return STATUS_OK;
 }
 
@@ -341,22 +338,18 @@ static enum status read_header(const struct reading *reading, struct safetensors
     return read_entries(reading, file);
 }
 
-/* The header's bytes from memory or from `fd`, with a zero behind them. */
+/* The header's bytes, with a zero behind them. */
 static enum status take_header(const struct reading *reading, int fd, char *text)
 {
     const size_t length = (size_t)reading->data_offset - SAFETENSORS_LENGTH_BYTES;
     text[length] = '\0';
-    if (reading->memory != NULL) {
-        memcpy(text, reading->memory + SAFETENSORS_LENGTH_BYTES, length);
-        return STATUS_OK;
-    }
     ssize_t n = file_read_at(fd, text, length, SAFETENSORS_LENGTH_BYTES);
     if (n < 0)
         return error_set_errno(reading->error, errno, "%s: cannot be read", reading->name);
     return (size_t)n == length ? STATUS_OK : corrupt(reading, "it was cut short while it was read");
 }
 
-/* The whole of a file whose frame was read; takes over neither memory nor `fd` unless it succeeds. */
+/* The whole of a file whose frame was read; takes `fd` over if it succeeds. */
 static enum status read_file(struct safetensors **out, const struct reading *reading, int fd)
 {
     struct safetensors *file = calloc(1, sizeof *file);
@@ -376,15 +369,6 @@ static enum status read_file(struct safetensors **out, const struct reading *rea
     file->fd = fd;
     *out = file;
     return STATUS_OK;
-}
-
-enum status safetensors_parse(struct safetensors **out, const char *name, const void *bytes, size_t count,
-                              struct error *error)
-{
-    struct reading reading = {.name = name, .memory = bytes, .error = error};
-    *out = NULL;
-    enum status status = read_frame(&reading, bytes, count);
-    return status == STATUS_OK ? read_file(out, &reading, -1) : status;
 }
 
 static enum status open_at(struct safetensors **out, int fd, uint64_t count, const char *path,
@@ -438,10 +422,6 @@ enum status safetensors_read(const struct safetensors *file, const struct safete
     char shown[SAFETENSORS_SHOWN_BYTES];
     if (entry->bytes == 0)
         return STATUS_OK;
-    if (entry->data != NULL) {
-        memcpy(values, entry->data, entry->bytes);
-        return STATUS_OK;
-    }
     ssize_t n = file_read_at(file->fd, values, entry->bytes, entry->offset);
     if (n < 0)
         return error_set_errno(error, errno, "%s: cannot be read", file->path);

@@ -37,10 +37,8 @@ struct safetensors_entry {
     char dtype_text[12];
     uint32_t rank;
     uint64_t size[SAFETENSORS_RANK_MAX];
-    const void
-        *data; /* little-endian values, row-major; not aligned. Of an open file NULL: safetensors_read */
-    size_t bytes;
-    uint64_t offset; /* of the values, from the file's first byte; the reader's */
+    size_t bytes;    /* of the values: little-endian, row-major */
+    uint64_t offset; /* of the values, from the file's first byte; set by the reader */
 };
 
 struct safetensors; /* an open file; entries in order of their offsets */
@@ -49,9 +47,6 @@ struct safetensors; /* an open file; entries in order of their offsets */
  * STATUS_IO, STATUS_CORRUPT, STATUS_NO_MEMORY. */
 enum status safetensors_open(struct safetensors **out, const char *path, struct error *error);
 
-/* The same from memory, which must outlive the object. `name` stands for the path in messages. */
-enum status safetensors_parse(struct safetensors **out, const char *name, const void *bytes, size_t count,
-                              struct error *error);
 void safetensors_close(struct safetensors *file);
 
 size_t safetensors_count(const struct safetensors *file);
@@ -64,16 +59,7 @@ const struct safetensors_entry *safetensors_find(const struct safetensors *file,
 enum status safetensors_read(const struct safetensors *file, const struct safetensors_entry *entry,
                              void *values, struct error *error);
 
-/* Writes entries (name, dtype, rank, size, data, bytes; a dtype OTHER goes by its dtype_text) in the order
- * given, header padded with spaces to a multiple of 8. Into `path`.tmp, fsync, rename, fsync of the folder:
- * after a failure the old file stands, except that if the last step fails the new one does, and may not
- * survive a loss of power. Equal entries give equal bytes, and what is written here is read here.
- * STATUS_INVALID: a duplicate or reserved name, one that is not UTF-8, bytes that do not fit the shape;
- * STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
-enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
-                              struct error *error);
-
-/* The same with values that need not lie in memory all at once; the entries' `data` is not read. */
+/* Where the values come from when a file is written. They need not lie in memory all at once. */
 struct safetensors_stream {
     /* Entry `index`'s values to `values`, which has room for them; asked once each, in order. */
     enum status (*fill)(void *context, size_t index, void *values, struct error *error);
@@ -82,7 +68,14 @@ struct safetensors_stream {
     void (*written)(void *observer, const void *bytes, size_t count);
     void *observer;
 };
-enum status safetensors_write_stream(const char *path, const struct safetensors_entry *entries, size_t count,
-                                     const struct safetensors_stream *stream, struct error *error);
+
+/* Writes entries (name, dtype, rank, size, bytes; a dtype OTHER goes by its dtype_text) in the order given,
+ * header padded with spaces to a multiple of 8. Into `path`.tmp, fsync, rename, fsync of the folder: after a
+ * failure the old file stands, except that if the last step fails the new one does, and may not survive a
+ * loss of power. Equal entries give equal bytes, and what is written here is read here. STATUS_INVALID: a
+ * duplicate or reserved name, one that is not UTF-8, bytes that do not fit the shape; STATUS_NOT_FOUND,
+ * STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY; an error of `fill`. */
+enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
+                              const struct safetensors_stream *stream, struct error *error);
 
 #endif

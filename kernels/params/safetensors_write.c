@@ -219,8 +219,8 @@ static enum status check_header(const struct writing *writing, struct error *err
     return error_set(error, STATUS_INVALID, "%s: its header would hold %s", writing->path, fault);
 }
 
-enum status safetensors_write_stream(const char *path, const struct safetensors_entry *entries, size_t count,
-                                     const struct safetensors_stream *stream, struct error *error)
+enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
+                              const struct safetensors_stream *stream, struct error *error)
 {
     struct writing writing = {.path = path, .entries = entries, .count = count, .stream = stream};
     size_t largest = 0;
@@ -242,21 +242,4 @@ enum status safetensors_write_stream(const char *path, const struct safetensors_
     free(header);
     free(writing.values);
     return status;
-}
-
-static enum status fill_from_memory(void *context, size_t index, void *values, struct error *error)
-{
-    const struct safetensors_entry *entries = context;
-    (void)error;
-    if (entries[index].bytes > 0)
-        memcpy(values, entries[index].data, entries[index].bytes);
-    return STATUS_OK;
-}
-
-enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
-                              struct error *error)
-{
-    const struct safetensors_stream stream = {.fill = fill_from_memory,
-                                              .context = (void *)(uintptr_t)entries};
-    return safetensors_write_stream(path, entries, count, &stream, error);
 }

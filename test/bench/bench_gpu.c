@@ -91,6 +91,7 @@ struct training_step {
     struct optimizer *optimizer;
     struct resnet *resnet;
     struct values images, labels;
+    float *statistics;
 };
 
 static void step_open(struct training_step *step)
@@ -103,6 +104,9 @@ static void step_open(struct training_step *step)
     must(gradients_new(&step->gradients, step->params, &error));
     must(optimizer_new(&step->optimizer, &sgd, step->params, &error));
     must(tape_new(&step->tape, gpu, &error));
+    step->statistics = calloc(params_buffer_elements(step->params), sizeof *step->statistics);
+    if (step->statistics == NULL)
+        exit(EXIT_FAILURE);
     step->images = values_drawn(SHAPE4(BATCH, 3, SIDE, SIDE), 1);
     step->labels = values_new(SHAPE2(BATCH, CLASSES), DTYPE_F64);
     for (size_t i = 0; i < BATCH; i++)
@@ -118,6 +122,7 @@ static void step_close(struct training_step *step)
     params_free(step->params);
     values_free(&step->images);
     values_free(&step->labels);
+    free(step->statistics);
 }
 
 static double step_run(struct training_step *step)
@@ -130,7 +135,7 @@ static double step_run(struct training_step *step)
     struct variable *out = tape_mse(tape, resnet_forward(step->resnet, tape, images, true), labels);
     tape_loss(tape, out, &loss);
     tape_backward(tape, out);
-    must(resnet_move_statistics(step->resnet, tape, &error));
+    must(resnet_read_statistics(step->resnet, tape, step->statistics, &error));
     must(optimizer_step(step->optimizer, step->gradients, &error));
     must(params_read(step->params, params_find(step->params, "fc.bias"), DTYPE_F64, moved, &error));
     must(tape_finish(tape, &error));

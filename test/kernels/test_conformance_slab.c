@@ -1,5 +1,5 @@
 /* What a backend does beside the operations, against ref or by itself: numbers up and down, fill, accumulate,
- * lerp, scale, sums of squares, the search for what is not finite, and the optimizers; on canonical memory of
+ * scale, sums of squares, the search for what is not finite, and the optimizers; on canonical memory of
  * every awkward length, and on a tensor in a layout of the backend's own, whose padding must not count.
  *
  * All are single operations on each element, two or three roundings of 2^-24: the bound is 8 of them, and 16
@@ -143,15 +143,6 @@ static void check_not_finite(struct conformance *pair, uint32_t length)
     values_free(&values);
 }
 
-static void check_lerp(struct conformance *pair, uint32_t length)
-{
-    struct error error = {0};
-    struct twin to = twin_drawn(pair, length, 6), from = twin_drawn(pair, length, 7);
-    must(backend_lerp(pair->ref, &to.ref, &from.ref, 0.1, &error), &error);
-    must(backend_lerp(pair->backend, &to.mine, &from.mine, 0.1, &error), &error);
-    compare(pair, "lerp", &to, few);
-}
-
 static void check_sgd(struct conformance *pair, uint32_t length, double momentum)
 {
     const struct sgd_settings settings = {.lr = 0.5, .momentum = momentum};
@@ -238,7 +229,6 @@ START_TEST(flat_memory_agrees_with_ref)
         check_accumulate(&pair, "accumulate", &a, &b);
         check_scale_and_fill(&pair, &a);
         check_not_finite(&pair, length);
-        check_lerp(&pair, length);
         check_sgd(&pair, length, 0);
         check_sgd(&pair, length, 0.9);
         check_adam(&pair, length);

@@ -126,7 +126,6 @@ const struct backend_ops ref_ops = {
     .download = ref_download,
     .fill = ref_fill,
     .accumulate = ref_accumulate,
-    .lerp = ref_lerp,
     .scale = ref_scale,
     .square_sum = ref_square_sum,
     .first_not_finite = ref_first_not_finite,

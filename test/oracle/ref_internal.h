@@ -32,8 +32,6 @@ enum status ref_download(struct backend *backend, const struct tensor *from, enu
 enum status ref_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error);
 enum status ref_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
                            const struct tensor *from, struct error *error);
-enum status ref_lerp(struct backend *backend, struct tensor *to, const struct tensor *from, double weight,
-                     struct error *error);
 enum status ref_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
 enum status ref_square_sum(struct backend *backend, const struct tensor *tensor, double *sum,
                            struct error *error);

@@ -63,19 +63,6 @@ enum status ref_accumulate(struct backend *backend, struct arena *arena, struct 
     return STATUS_OK;
 }
 
-enum status ref_lerp(struct backend *backend, struct tensor *to, const struct tensor *from, double weight,
-                     struct error *error)
-{
-    (void)backend;
-    (void)error;
-    double *value = to->data;
-    const double *target = from->data;
-    const size_t count = ref_count(to);
-    for (size_t i = 0; i < count; i++)
-        value[i] = (1 - weight) * value[i] + weight * target[i];
-    return STATUS_OK;
-}
-
 enum status ref_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error)
 {
     (void)backend;

@@ -37,7 +37,6 @@ const struct backend_ops *coalesced_backend(uint32_t abi)
     ops = *cpu;
     ops.name = "aloof";
     ops.host = false;
-    ops.relayout = NULL;
     ops.layout_hash = NULL;
     ops.sgd_round = NULL;
     return &ops;

@@ -121,7 +121,7 @@ static enum status forward_on_zeros(struct classifier *classifier, struct tape *
 enum status classifier_reorder(struct classifier *classifier, struct tape *tape, struct error *error)
 {
     struct params *params = classifier->params;
-    if (params_backend(params)->ops->relayout == NULL)
+    if (params_backend(params)->ops->layout_hash == NULL)
         return STATUS_OK;
     const size_t model = model_bytes(params); // a multiple of 64
     const size_t images = (size_t)classifier->batch * classifier->channels * classifier->size *

@@ -13,13 +13,13 @@
 enum { STAGES = 4, BLOCK_LAYERS_MAX = 3, BLOCKS_MAX = 16, NAME_BYTES = 96 };
 enum { WIDTH_MAX = 1 << 16 }; // so that the last stage's outputs, 32 times as many, do not overflow
 
-static const double EPSILON = 1e-5, MOMENTUM = 0.1;
+static const double EPSILON = 1e-5;
 
 struct layer {
     uint32_t stride, padding;
-    struct parameter *convolution; // (outputs, inputs, kernel, kernel)
-    struct parameter *weight, *bias, *running_mean, *running_variance, *batches_tracked; // (outputs) each
-    struct batch_statistics statistics; // of the last training forward; NULL: none that was not moved yet
+    struct parameter *convolution;                                     // (outputs, inputs, kernel, kernel)
+    struct parameter *weight, *bias, *running_mean, *running_variance; // (outputs) each
+    struct batch_statistics statistics; // of the last training forward; NULL: none that was not read yet
 };
 
 struct block {
@@ -72,7 +72,7 @@ static void add_layer(struct builder *builder, struct layer *layer, const char *
     layer->bias = add(builder, norm, "bias", PARAMETER_TRAINED, channels, ZERO);
     layer->running_mean = add(builder, norm, "running_mean", PARAMETER_BUFFER, channels, ZERO);
     layer->running_variance = add(builder, norm, "running_var", PARAMETER_BUFFER, channels, ONE);
-    layer->batches_tracked = add(builder, norm, "num_batches_tracked", PARAMETER_COUNTER, SHAPE0(), ZERO);
+    add(builder, norm, "num_batches_tracked", PARAMETER_COUNTER, SHAPE0(), ZERO);
 }
 
 /* Layer `number` (from 1 on) of the block whose name is `prefix`. */
@@ -229,83 +229,42 @@ struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct
 
 /* ---- running statistics ---- */
 
-/* What is done with a layer's statistics: `of_batch` is complete; `context` is the caller's. */
-typedef enum status use_statistics(struct layer *layer, const struct batch_statistics *of_batch,
-                                   struct backend *backend, void *context, struct error *error);
-
-struct statistics_walk {
-    struct backend *backend;
-    use_statistics *use;
-    void *context;
-};
-
-/* The layer's statistics are used up by it. */
-static enum status use_layer(const struct statistics_walk *walk, struct layer *layer, struct error *error)
+/* Uses up the layer's statistics. */
+static enum status read_layer(struct layer *layer, struct backend *backend, float *statistics,
+                              struct error *error)
 {
     const struct batch_statistics of_batch = layer->statistics;
     layer->statistics = (struct batch_statistics){0};
     if (of_batch.mean == NULL)
         return error_set(error, STATUS_INVALID, "%s: no training forward has left statistics to move it by",
                          layer->running_mean->name);
-    return walk->use(layer, &of_batch, walk->backend, walk->context, error);
+    enum status status = backend_download(backend, variable_tensor(of_batch.mean), DTYPE_F32,
+                                          statistics + layer->running_mean->offset, error);
+    if (status == STATUS_OK)
+        status = backend_download(backend, variable_tensor(of_batch.variance), DTYPE_F32,
+                                  statistics + layer->running_variance->offset, error);
+    return status;
 }
 
-static enum status use_block(const struct statistics_walk *walk, struct block *block, struct error *error)
+static enum status read_block(struct block *block, struct backend *backend, float *statistics,
+                              struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < block->layers && status == STATUS_OK; i++)
-        status = use_layer(walk, &block->layer[i], error);
+        status = read_layer(&block->layer[i], backend, statistics, error);
     if (status == STATUS_OK && block->has_downsample)
-        status = use_layer(walk, &block->downsample, error);
-    return status;
-}
-
-static enum status use_all(struct resnet *resnet, struct tape *tape, use_statistics *use, void *context,
-                           struct error *error)
-{
-    const struct statistics_walk walk = {tape_backend(tape), use, context};
-    enum status status = tape_status(tape, error);
-    if (status == STATUS_OK)
-        status = use_layer(&walk, &resnet->stem, error);
-    for (uint32_t i = 0; i < resnet->blocks && status == STATUS_OK; i++)
-        status = use_block(&walk, &resnet->block[i], error);
-    return status;
-}
-
-static enum status move_layer(struct layer *layer, const struct batch_statistics *of_batch,
-                              struct backend *backend, void *context, struct error *error)
-{
-    (void)context;
-    enum status status =
-        backend_lerp(backend, &layer->running_mean->tensor, variable_tensor(of_batch->mean), MOMENTUM, error);
-    if (status == STATUS_OK)
-        status = backend_lerp(backend, &layer->running_variance->tensor, variable_tensor(of_batch->variance),
-                              MOMENTUM, error);
-    if (status == STATUS_OK)
-        layer->batches_tracked->counter++;
-    return status;
-}
-
-enum status resnet_move_statistics(struct resnet *resnet, struct tape *tape, struct error *error)
-{
-    return use_all(resnet, tape, move_layer, NULL, error);
-}
-
-/* `context`: where element 0 of the buffers' slab stands, float32. */
-static enum status read_layer(struct layer *layer, const struct batch_statistics *of_batch,
-                              struct backend *backend, void *context, struct error *error)
-{
-    float *statistics = context;
-    enum status status = backend_download(backend, variable_tensor(of_batch->mean), DTYPE_F32,
-                                          statistics + layer->running_mean->offset, error);
-    if (status == STATUS_OK)
-        status = backend_download(backend, variable_tensor(of_batch->variance), DTYPE_F32,
-                                  statistics + layer->running_variance->offset, error);
+        status = read_layer(&block->downsample, backend, statistics, error);
     return status;
 }
 
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error)
 {
-    return use_all(resnet, tape, read_layer, statistics, error);
+    struct backend *backend = tape_backend(tape);
+    enum status status = tape_status(tape, error);
+    if (status == STATUS_OK)
+        status = read_layer(&resnet->stem, backend, statistics, error);
+    for (uint32_t i = 0; i < resnet->blocks && status == STATUS_OK; i++)
+        status = read_block(&resnet->block[i], backend, statistics, error);
+    return status;
 }

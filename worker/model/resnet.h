@@ -25,19 +25,15 @@ enum status resnet_new(struct resnet **out, const struct resnet_config *config, 
 void resnet_free(struct resnet *resnet);
 
 /* images (n, channels, h, w) -> logits (n, classes); h and w of at least 1. Training normalizes with the
- * batch's own statistics, and remembers them as variables of the tape until resnet_move_statistics or the
+ * batch's own statistics, and remembers them as variables of the tape until resnet_read_statistics or the
  * next forward. */
 struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct variable *images,
                                 bool training);
 
-/* Moves the running statistics towards those of the last training forward (momentum 0.1, unbiased variance)
- * and counts it in num_batches_tracked; after the walk, before tape_finish. */
-enum status resnet_move_statistics(struct resnet *resnet, struct tape *tape, struct error *error);
-
 /* The batch's means and unbiased variances of the last training forward to `statistics` (host, float32), each
  * where its running one stands in the buffers' slab (params_buffer_elements of them; what lies between is
- * left alone); after the walk, before tape_finish. Like resnet_move_statistics, and instead of it, once per
- * forward. */
+ * left alone); after the walk, before tape_finish, once per forward: a second reading is STATUS_INVALID. The
+ * running ones are moved by the parameter server. */
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error);
 

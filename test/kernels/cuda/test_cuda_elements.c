@@ -290,7 +290,6 @@ START_TEST(bias_goes_by_channel_and_a_nan_stays)
     ck_assert(element_bias(5, NULL, 2, 3, 2, true) == 5);
     ck_assert(isnan(element_bias(NAN, bias, 0, 3, 2, true)));
     ck_assert(element_relu_backward(0, 1) == 0);
-    ck_assert(element_lerp(2, 10, 0.75f, 0.25f) == 4);
 }
 END_TEST
 

@@ -15,7 +15,6 @@ static void open_optimizer(const struct optimizer_settings *settings)
     second = fixture_add("second", SHAPE1(1));
     fixture_build(0);
     CK_OK(optimizer_new(&optimizer, settings, fixture.params, &fixture.error));
-    ck_assert_uint_eq(optimizer_steps(optimizer), 0);
 }
 
 static void close_optimizer(void)
@@ -53,7 +52,6 @@ START_TEST(plain_sgd_goes_against_the_gradient)
     step_with((double[]){2, -4});
     step_with((double[]){1, 0});
     expect_parameters((double[]){-1.5, 2}, 7);
-    ck_assert_uint_eq(optimizer_steps(optimizer), 2);
     close_optimizer();
 }
 END_TEST
@@ -87,7 +85,6 @@ START_TEST(adam_is_adams_update)
         CK_OK(params_read(fixture.params, first, DTYPE_F64, got, &fixture.error));
         for (int i = 0; i < 2; i++)
             ck_assert_double_eq_tol(got[i], (double)parameters[i], 1e-6);
-        ck_assert_uint_eq(optimizer_steps(optimizer), step);
     }
     ck_assert_double_gt(fabs((double)parameters[0] - 0.5), 0.005);
     close_optimizer();
@@ -110,14 +107,15 @@ START_TEST(each_step_may_have_its_own_lr)
 END_TEST
 
 /* One entry of each moment into the same entry of another optimizer's. */
-static void carry_over(struct optimizer *from, struct optimizer *to, const struct parameter *parameter)
+static void carry_over(struct optimizer *from, struct optimizer *to, const struct parameter *parameter,
+                       uint64_t steps)
 {
     for (uint32_t i = 0; i < 2; i++) {
         double values[2];
         CK_OK(gradients_read(optimizer_moment(from, i), parameter, DTYPE_F64, values, &fixture.error));
         CK_OK(gradients_write(optimizer_moment(to, i), parameter, DTYPE_F64, values, &fixture.error));
     }
-    optimizer_steps_set(to, optimizer_steps(from));
+    optimizer_steps_set(to, steps);
 }
 
 START_TEST(one_that_is_given_anothers_state_goes_on_like_it)
@@ -129,7 +127,7 @@ START_TEST(one_that_is_given_anothers_state_goes_on_like_it)
     step_with((double[]){1, -2});
     step_with((double[]){0.5, 3});
     CK_OK(optimizer_new(&other, &settings, fixture.params, &fixture.error));
-    carry_over(optimizer, other, first);
+    carry_over(optimizer, other, first, 2);
     CK_OK(params_read(fixture.params, first, DTYPE_F64, halfway, &fixture.error));
     step_with((double[]){0.25, 0.125});
     CK_OK(params_read(fixture.params, first, DTYPE_F64, expected, &fixture.error));
@@ -137,7 +135,6 @@ START_TEST(one_that_is_given_anothers_state_goes_on_like_it)
     CK_OK(optimizer_step(other, fixture.gradients, &fixture.error));
     CK_OK(params_read(fixture.params, first, DTYPE_F64, got, &fixture.error));
     fixture_expect(got, expected, 2, "first");
-    ck_assert_uint_eq(optimizer_steps(other), 3);
     ck_assert_ptr_null(optimizer_moment(other, 2));
     optimizer_free(other);
     close_optimizer();

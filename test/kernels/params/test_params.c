@@ -1,6 +1,7 @@
 /* Parameters: names, layout of the slabs, draws word by word and as distributions, files' ways in and out,
- * gradients beside them, and settling into another layout with all that is parallel. */
+ * and gradients beside them. */
 #include "kernels/base/rng.h"
+#include "kernels/params/params_internal.h"
 #include "test/kernels/tape/tape_fixture.h"
 #include "test/workplace.h"
 
@@ -93,7 +94,7 @@ START_TEST(slabs_are_laid_out_in_order_with_zeros_between)
     struct parameter *variance =
         add("variance", PARAMETER_BUFFER, SHAPE1(1), (struct init){INIT_CONSTANT, 4});
     fixture_build(0);
-    const struct tensor *slab = params_slab(fixture.params), *buffers = params_buffers(fixture.params);
+    const struct tensor *slab = params_slab(fixture.params), *buffers = &fixture.params->buffers;
     ck_assert_uint_eq(a->offset, 0);
     ck_assert_uint_eq(b->offset, 16);
     ck_assert_uint_eq(mean->offset, 0);
@@ -261,129 +262,6 @@ START_TEST(gradients_know_what_was_written)
 }
 END_TEST
 
-/* ---- settling: a backend whose other layout is the elements backwards ---- */
-
-static const char backwards;
-static int relayouts, fail_at;
-
-static void turn_round(double *values, size_t count)
-{
-    for (size_t i = 0; i < count / 2; i++) {
-        double kept = values[i];
-        values[i] = values[count - 1 - i];
-        values[count - 1 - i] = kept;
-    }
-}
-
-static enum status turning_upload(struct backend *backend, struct tensor *to, enum dtype dtype,
-                                  const void *from, struct error *error)
-{
-    enum status status = ref_ops.upload(backend, to, dtype, from, error);
-    if (to->layout == &backwards)
-        turn_round(to->data, shape_elements(&to->shape));
-    return status;
-}
-
-static enum status turning_download(struct backend *backend, const struct tensor *from, enum dtype dtype,
-                                    void *to, struct error *error)
-{
-    enum status status = ref_ops.download(backend, from, dtype, to, error);
-    if (from->layout == &backwards)
-        turn_round(to, shape_elements(&from->shape));
-    return status;
-}
-
-static enum status turn(struct backend *backend, struct arena *arena, struct tensor *tensor,
-                        const void *layout, struct error *error)
-{
-    (void)backend;
-    ck_assert_ptr_eq(layout, &backwards);
-    ck_assert_ptr_null(tensor->layout);
-    ck_assert_ptr_nonnull(arena_take(arena, 100));
-    if (++relayouts == fail_at)
-        return error_set(error, STATUS_NO_MEMORY, "no scratch");
-    turn_round(tensor->data, shape_elements(&tensor->shape));
-    return STATUS_OK;
-}
-
-static struct backend_ops turning;
-
-static void open_turning(void)
-{
-    turning = ref_ops;
-    turning.upload = turning_upload;
-    turning.download = turning_download;
-    turning.relayout = turn;
-    relayouts = 0;
-    fail_at = 0;
-    fixture_open_with(&turning);
-}
-
-START_TEST(settling_takes_gradients_and_moments_along)
-{
-    const struct optimizer_settings settings = {OPTIMIZER_SGD, .sgd = {.lr = 0.5, .momentum = 0.5}};
-    static const double start[] = {1, 2, 3, 4}, gradient[] = {8, 4, 2, 1};
-    double stayed[4] = {0}, turned[4] = {0};
-    for (int settle = 0; settle < 2; settle++) {
-        bool fresh;
-        struct optimizer *optimizer = NULL;
-        open_turning();
-        struct parameter *w = add("w", PARAMETER_TRAINED, SHAPE2(2, 2), zero);
-        struct parameter *other = add("other", PARAMETER_TRAINED, SHAPE1(3), (struct init){INIT_UNIFORM, 1});
-        fixture_build(0);
-        fixture_write(w, start);
-        CK_OK(optimizer_new(&optimizer, &settings, fixture.params, &fixture.error));
-        for (int step = 0; step < 3; step++) {
-            gradients_begin(fixture.gradients);
-            struct tensor *part = gradients_take(fixture.gradients, w, &fresh);
-            CK_OK(backend_upload(fixture.backend, part, DTYPE_F64, gradient, &fixture.error));
-            CK_OK(optimizer_step(optimizer, fixture.gradients, &fixture.error));
-            fixture_expect_gradient(w, gradient);
-            if (settle == 1 && step == 0)
-                w->tensor.wanted = &backwards;
-            CK_OK(params_reorder(fixture.params, &fixture.error));
-            fixture_expect_gradient(w, gradient);
-        }
-        ck_assert_int_eq(relayouts, settle == 1 ? 3 : 0); // parameter, gradient, momentum; and once only
-        ck_assert_ptr_eq(w->tensor.layout, settle == 1 ? &backwards : NULL);
-        ck_assert_ptr_null(other->tensor.layout);
-        CK_OK(params_read(fixture.params, w, DTYPE_F64, settle == 1 ? turned : stayed, &fixture.error));
-        if (settle == 1)
-            ck_assert(((double *)w->tensor.data)[0] == turned[3]);
-        optimizer_free(optimizer);
-        fixture_close();
-    }
-    ck_assert_mem_eq(stayed, turned, sizeof stayed);
-    ck_assert(stayed[0] != start[0] && stayed[3] != start[3]);
-}
-END_TEST
-
-START_TEST(settling_that_fails_is_told)
-{
-    struct error error = {0};
-    open_turning();
-    struct parameter *w = add("w", PARAMETER_TRAINED, SHAPE1(4), zero);
-    fixture_build(0);
-    w->tensor.wanted = &backwards;
-    fail_at = _i + 1;
-    ck_assert_int_eq(params_reorder(fixture.params, &error), STATUS_NO_MEMORY);
-    ck_assert_str_eq(error.text, "no scratch");
-    fixture_close();
-}
-END_TEST
-
-START_TEST(a_backend_without_other_layouts_never_settles)
-{
-    fixture_open();
-    struct parameter *w = add("w", PARAMETER_TRAINED, SHAPE1(4), zero);
-    fixture_build(0);
-    w->tensor.wanted = &backwards;
-    CK_OK(params_reorder(fixture.params, &fixture.error));
-    ck_assert_ptr_null(w->tensor.layout);
-    fixture_close();
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("params");
@@ -402,10 +280,5 @@ int main(void)
     TCase *beside = tcase_create("gradients");
     tcase_add_test(beside, gradients_know_what_was_written);
     suite_add_tcase(suite, beside);
-    TCase *settling = tcase_create("settling");
-    tcase_add_test(settling, settling_takes_gradients_and_moments_along);
-    tcase_add_loop_test(settling, settling_that_fails_is_told, 0, 2);
-    tcase_add_test(settling, a_backend_without_other_layouts_never_settles);
-    suite_add_tcase(suite, settling);
     return suite_run(suite);
 }

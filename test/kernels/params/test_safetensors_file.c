@@ -1,6 +1,6 @@
 /* safetensors files: what is written is read, files of Python's library are read and ours by it, and a file
  * that cannot be written leaves the old one. */
-#include "kernels/params/safetensors.h"
+#include "test/kernels/params/safetensors_memory.h"
 #include "test/process.h"
 #include "test/workplace.h"
 
@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 static char path[128], new_path[132];
+static const void *const four = "1234"; // bytes
 
 static void folder_open(void)
 {
@@ -88,7 +89,6 @@ static void expect_values(const struct safetensors *file, const struct safetenso
 {
     char values[64];
     struct error error = {0};
-    ck_assert_ptr_null(entry->data);
     ck_assert_uint_le(entry->bytes, sizeof values);
     ck_assert_msg(safetensors_read(file, entry, values, &error) == STATUS_OK, "%s", error.text);
     ck_assert_int_eq(memcmp(values, expected, entry->bytes), 0);
@@ -110,16 +110,16 @@ static void expect_golden(const struct safetensors *file)
     }
 }
 
-/* The golden tensors as entries, in the table's order; `values` holds them. */
-static void golden_entries(struct safetensors_entry *entries, char (*values)[64])
+/* The golden tensors as entries, in the table's order; `values` holds them, and `memory` points there. */
+static void golden_entries(struct safetensors_entry *entries, char (*values)[64], const void **memory)
 {
     memset(entries, 0, GOLDEN_COUNT * sizeof *entries);
     for (size_t i = 0; i < GOLDEN_COUNT; i++) {
         golden_values(values[i], i);
+        memory[i] = values[i];
         entries[i] = (struct safetensors_entry){.name = golden[i].name,
                                                 .dtype = golden[i].dtype,
                                                 .rank = golden[i].rank,
-                                                .data = values[i],
                                                 .bytes = golden[i].bytes};
         memcpy(entries[i].size, golden[i].size, sizeof golden[i].size);
     }
@@ -147,9 +147,11 @@ static void write_golden(void)
 {
     struct safetensors_entry entries[GOLDEN_COUNT];
     char values[GOLDEN_COUNT][64];
+    const void *memory[GOLDEN_COUNT];
     struct error error = {0};
-    golden_entries(entries, values);
-    ck_assert_msg(safetensors_write(path, entries, GOLDEN_COUNT, &error) == STATUS_OK, "%s", error.text);
+    golden_entries(entries, values, memory);
+    ck_assert_msg(safetensors_memory_write(path, entries, memory, GOLDEN_COUNT, &error) == STATUS_OK, "%s",
+                  error.text);
     ck_assert_int_ne(access(new_path, F_OK), 0);
 }
 
@@ -198,6 +200,7 @@ END_TEST
 
 struct streaming {
     const struct safetensors_entry *entries;
+    const void **memory;
     size_t asked, fail_at;
     char *seen; /* what `written` was told, from its begin */
     size_t seen_bytes;
@@ -209,7 +212,7 @@ static enum status stream_fill(void *context, size_t index, void *values, struct
     ck_assert_uint_eq(index, streaming->asked++);
     if (index == streaming->fail_at)
         return error_set(error, STATUS_INTERNAL, "the source failed");
-    memcpy(values, streaming->entries[index].data, streaming->entries[index].bytes);
+    memcpy(values, streaming->memory[index], streaming->entries[index].bytes);
     return STATUS_OK;
 }
 
@@ -223,20 +226,20 @@ static void stream_written(void *observer, const void *bytes, size_t count)
 
 static enum status write_streaming(struct streaming *streaming, size_t fail_at, struct error *error)
 {
-    struct safetensors_entry entries[GOLDEN_COUNT], without[GOLDEN_COUNT];
+    struct safetensors_entry entries[GOLDEN_COUNT];
+    const void *memory[GOLDEN_COUNT];
     char values[GOLDEN_COUNT][64];
-    golden_entries(entries, values);
-    memcpy(without, entries, sizeof without);
-    for (size_t i = 0; i < GOLDEN_COUNT; i++)
-        without[i].data = NULL;
-    *streaming = (struct streaming){.entries = entries, .fail_at = fail_at, .seen = malloc(4096)};
+    golden_entries(entries, values, memory);
+    *streaming =
+        (struct streaming){.entries = entries, .memory = memory, .fail_at = fail_at, .seen = malloc(4096)};
     const struct safetensors_stream stream = {stream_fill, streaming, stream_written, streaming};
-    enum status status = safetensors_write_stream(path, without, GOLDEN_COUNT, &stream, error);
+    enum status status = safetensors_write(path, entries, GOLDEN_COUNT, &stream, error);
     streaming->entries = NULL;
+    streaming->memory = NULL;
     return status;
 }
 
-START_TEST(a_stream_writes_the_same_file)
+START_TEST(the_observer_sees_the_file)
 {
     struct streaming streaming;
     struct error error = {0};
@@ -273,19 +276,14 @@ END_TEST
 START_TEST(other_dtypes_and_no_tensors_are_written)
 {
     struct error error = {0};
-    struct safetensors_entry entry = {.name = "half",
-                                      .dtype = SAFETENSORS_OTHER,
-                                      .dtype_text = "BF16",
-                                      .rank = 1,
-                                      .size = {2},
-                                      .data = "1234",
-                                      .bytes = 4};
-    ck_assert_int_eq(safetensors_write(path, &entry, 1, &error), STATUS_OK);
+    struct safetensors_entry entry = {
+        .name = "half", .dtype = SAFETENSORS_OTHER, .dtype_text = "BF16", .rank = 1, .size = {2}, .bytes = 4};
+    ck_assert_int_eq(safetensors_memory_write(path, &entry, &four, 1, &error), STATUS_OK);
     struct safetensors *file = open_file(path);
     ck_assert_str_eq(safetensors_at(file, 0)->dtype_text, "BF16");
     expect_values(file, safetensors_at(file, 0), "1234");
     safetensors_close(file);
-    ck_assert_int_eq(safetensors_write(path, NULL, 0, &error), STATUS_OK);
+    ck_assert_int_eq(safetensors_memory_write(path, NULL, NULL, 0, &error), STATUS_OK);
     file = open_file(path);
     ck_assert_uint_eq(safetensors_count(file), 0);
     safetensors_close(file);
@@ -318,13 +316,11 @@ START_TEST(what_no_file_may_hold_is_not_written)
         struct safetensors_entry entry;
         const char *words;
     } bad[] = {
-        {{.name = "__metadata__", .dtype = SAFETENSORS_F32, .data = "1234", .bytes = 4}, "keeps this name"},
-        {{.name = "\xFF", .dtype = SAFETENSORS_F32, .data = "1234", .bytes = 4},
+        {{.name = "__metadata__", .dtype = SAFETENSORS_F32, .bytes = 4}, "keeps this name"},
+        {{.name = "\xFF", .dtype = SAFETENSORS_F32, .bytes = 4},
          "tensor \"\\xff\" cannot be written: its name is not UTF-8"},
-        {{.name = "a", .dtype = SAFETENSORS_F64, .data = "1234", .bytes = 4},
-         "do not give its number of bytes"},
-        {{.name = "a", .rank = 2, .size = {1, 2}, .data = "1234", .bytes = 4},
-         "do not give its number of bytes"},
+        {{.name = "a", .dtype = SAFETENSORS_F64, .bytes = 4}, "do not give its number of bytes"},
+        {{.name = "a", .rank = 2, .size = {1, 2}, .bytes = 4}, "do not give its number of bytes"},
         {{.name = "a", .rank = 2, .size = {1ULL << 32, 1ULL << 32}}, "do not give its number of bytes"},
         {{.name = "a", .rank = SAFETENSORS_RANK_MAX + 1, .bytes = 4}, "too many dimensions"},
         {{.name = "a", .dtype = SAFETENSORS_OTHER, .dtype_text = "F31"}, "no such dtype"},
@@ -333,13 +329,14 @@ START_TEST(what_no_file_may_hold_is_not_written)
     struct error error = {0};
     write_golden();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        ck_assert_int_eq(safetensors_write(path, &bad[i].entry, 1, &error), STATUS_INVALID);
+        ck_assert_int_eq(safetensors_memory_write(path, &bad[i].entry, &four, 1, &error), STATUS_INVALID);
         ck_assert_msg(strstr(error.text, bad[i].words) != NULL, "\"%s\" does not say \"%s\"", error.text,
                       bad[i].words);
     }
     struct safetensors_entry twice[3] = {
         {.name = "b", .size = {0}, .rank = 1}, {.name = "a", .rank = 1}, {.name = "b", .rank = 1}};
-    ck_assert_int_eq(safetensors_write(path, twice, 3, &error), STATUS_INVALID);
+    ck_assert_int_eq(safetensors_memory_write(path, twice, (const void *[]){four, four, four}, 3, &error),
+                     STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "tensor \"b\" cannot be written twice"));
     struct safetensors *file = open_file(path);
     expect_golden(file);
@@ -352,12 +349,11 @@ START_TEST(a_failure_leaves_the_old_file)
     struct safetensors_entry entry = {.name = "large", .rank = 1, .size = {1 << 18}, .bytes = 1 << 20};
     struct error error = {0};
     struct rlimit limit = {.rlim_cur = 1 << 16, .rlim_max = RLIM_INFINITY};
-    void *values = calloc(1, entry.bytes);
-    entry.data = values;
+    const void *values = calloc(1, entry.bytes);
     write_golden();
     signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    ck_assert_int_eq(safetensors_write(path, &entry, 1, &error), STATUS_IO);
+    ck_assert_int_eq(safetensors_memory_write(path, &entry, &values, 1, &error), STATUS_IO);
     limit.rlim_cur = RLIM_INFINITY;
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     ck_assert_ptr_nonnull(strstr(error.text, new_path));
@@ -367,9 +363,10 @@ START_TEST(a_failure_leaves_the_old_file)
     safetensors_close(file);
     char nowhere[160];
     snprintf(nowhere, sizeof nowhere, "%s/weights", path);
-    ck_assert_int_eq(safetensors_write(nowhere, &entry, 1, &error), STATUS_NOT_FOUND);
-    ck_assert_int_eq(safetensors_write(workplace.folder, &entry, 1, &error), STATUS_IO); /* a folder */
-    free(values);
+    ck_assert_int_eq(safetensors_memory_write(nowhere, &entry, &values, 1, &error), STATUS_NOT_FOUND);
+    ck_assert_int_eq(safetensors_memory_write(workplace.folder, &entry, &values, 1, &error),
+                     STATUS_IO); /* a folder */
+    free((void *)(uintptr_t)values);
 }
 END_TEST
 
@@ -382,7 +379,7 @@ int main(void)
     tcase_add_test(files, files_of_python_are_read);
     tcase_add_test(files, what_is_written_is_read);
     tcase_add_test(files, a_file_cut_while_it_is_open_is_told);
-    tcase_add_test(files, a_stream_writes_the_same_file);
+    tcase_add_test(files, the_observer_sees_the_file);
     tcase_add_test(files, a_stream_that_fails_leaves_nothing);
     tcase_add_test(files, other_dtypes_and_no_tensors_are_written);
     tcase_add_test(files, python_reads_ours);

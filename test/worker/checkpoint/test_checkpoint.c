@@ -3,6 +3,7 @@
 #include "test/worker/checkpoint/checkpoint_fixture.h"
 
 #include "kernels/params/safetensors.h"
+#include "test/kernels/params/safetensors_memory.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -170,12 +171,14 @@ static void write_weights(const char *path, uint64_t seed, enum safetensors_dtyp
     static double values[MODEL_ENTRIES][MODEL_ELEMENTS_MAX];
     float floats[MODEL_ELEMENTS_MAX];
     struct safetensors_entry entries[MODEL_ENTRIES] = {0};
+    const void *memory[MODEL_ENTRIES];
     size_t count = 0;
     for (uint32_t i = MODEL_ENTRIES; i-- > 0;) {
         const struct shape *shape = &model_entries[i].shape;
         struct safetensors_entry *entry = &entries[count++];
-        *entry = (struct safetensors_entry){
-            .name = model_entries[i].name, .dtype = dtype, .dtype_text = "BF16", .data = values[i]};
+        *entry =
+            (struct safetensors_entry){.name = model_entries[i].name, .dtype = dtype, .dtype_text = "BF16"};
+        memory[count - 1] = values[i];
         const size_t elements = model_values(floats, seed, i, false);
         memcpy(values[i], floats, elements * sizeof *floats);
         for (size_t j = 0; dtype == SAFETENSORS_F64 && j < elements; j++)
@@ -191,7 +194,7 @@ static void write_weights(const char *path, uint64_t seed, enum safetensors_dtyp
             count -= !tracked;
         }
     }
-    CK_OK(safetensors_write(path, entries, count, &checkpoint_error));
+    CK_OK(safetensors_memory_write(path, entries, memory, count, &checkpoint_error));
 }
 
 START_TEST(any_file_of_the_model_can_be_begun_from)

@@ -1,8 +1,12 @@
 /* A ResNet's weights as files: to torchvision's model and back (test/golden/torchvision_files.py is the other
  * end), and into models that they do not fit. Ours is a checkpoint's. */
 #include "kernels/params/safetensors.h"
+#include "test/kernels/params/model_file.h"
+#include "test/kernels/params/reorder.h"
+#include "test/kernels/params/safetensors_memory.h"
 #include "test/process.h"
 #include "test/training.h"
+#include "test/worker/model/resnet_statistics.h"
 #include "test/workplace.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/model/resnet.h"
@@ -89,7 +93,7 @@ static void write_checkpoint(void)
     const struct checkpoint_values second = {.params = params, .shards = shards, .server = 1, .servers = 2};
     struct error error = {0};
     training_ok(shard_ranges(shards, params, 2, &error), &error);
-    training_ok(params_reorder(params, &error), &error);
+    reorder_params(params, NULL, 0);
     ck_assert_ptr_nonnull(params_find(params, "layer1.0.conv2.weight")->tensor.layout);
     training_ok(checkpoint_begin(folder, BATCHES, &error), &error);
     training_ok(checkpoint_write_shard(folder, BATCHES, &second, &error), &error);
@@ -108,7 +112,7 @@ static void write_ours(void)
     open_model(50, CLASSES, WIDTH, 3);
     for (uint64_t batch = 1; batch <= BATCHES; batch++) {
         forward(TAPE_TRAIN, true, batch);
-        training_ok(resnet_move_statistics(resnet, tape, &error), &error);
+        training_ok(resnet_statistics_move(resnet, tape, params, &error), &error);
         training_ok(tape_finish(tape, &error), &error);
     }
     evaluate(logits);
@@ -193,7 +197,7 @@ static void refused(const char *name, const char *const expected[2])
     struct error error = {0};
     double before = 0, after = 0;
     training_ok(backend_square_sum(backend, params_slab(params), &before, &error), &error);
-    ck_assert_int_eq(params_load(params, in_folder(name), &error), STATUS_INVALID);
+    ck_assert_int_eq(model_file_load(params, in_folder(name), &error), STATUS_INVALID);
     for (int i = 0; i < 2; i++)
         ck_assert_msg(strstr(error.text, expected[i]) != NULL, "\"%s\" does not say \"%s\"", error.text,
                       expected[i]);
@@ -205,7 +209,7 @@ static void save(const char *name, uint32_t depth, uint32_t classes)
 {
     struct error error = {0};
     open_model(depth, classes, NARROW, 1);
-    training_ok(params_save(params, in_folder(name), &error), &error);
+    training_ok(model_file_save(params, in_folder(name), &error), &error);
     close_model();
 }
 
@@ -214,20 +218,23 @@ static void rewrite(const char *from, const char *to, const char *left_out)
 {
     static const float value = 1;
     struct safetensors_entry entries[ENTRIES_MAX];
+    const void *values[ENTRIES_MAX];
     struct safetensors *file = NULL;
     struct error error = {0};
-    struct stat stat_of;
     size_t count = 0;
     char *bytes = file_read(in_folder(from));
-    ck_assert_int_eq(stat(path, &stat_of), 0);
-    training_ok(safetensors_parse(&file, path, bytes, (size_t)stat_of.st_size, &error), &error);
-    for (size_t i = 0; i < safetensors_count(file); i++)
-        if (left_out == NULL || strcmp(safetensors_at(file, i)->name, left_out) != 0)
-            entries[count++] = *safetensors_at(file, i);
-    if (left_out == NULL)
-        entries[count++] = (struct safetensors_entry){
-            .name = "fc2.bias", .rank = 1, .size = {1}, .data = &value, .bytes = sizeof value};
-    training_ok(safetensors_write(in_folder(to), entries, count, &error), &error);
+    training_ok(safetensors_open(&file, path, &error), &error);
+    for (size_t i = 0; i < safetensors_count(file); i++) {
+        entries[count] = *safetensors_at(file, i);
+        values[count] = bytes + entries[count].offset;
+        count += left_out == NULL || strcmp(entries[count].name, left_out) != 0;
+    }
+    if (left_out == NULL) {
+        values[count] = &value;
+        entries[count++] =
+            (struct safetensors_entry){.name = "fc2.bias", .rank = 1, .size = {1}, .bytes = sizeof value};
+    }
+    training_ok(safetensors_memory_write(in_folder(to), entries, values, count, &error), &error);
     safetensors_close(file);
     free(bytes);
 }

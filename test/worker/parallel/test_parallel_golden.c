@@ -3,6 +3,7 @@
  *
  * Every update makes a checkpoint. With a momentum of 1e-30 what it keeps of the optimizer is the update's
  * gradient itself: what is left of the one before vanishes in float32. */
+#include "test/kernels/params/model_file.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/training.h"
 #include "test/worker/server/server_fixture.h"
@@ -75,7 +76,7 @@ static uint64_t write_init(const char *path)
             before.values[k] = mlp_problem_number(&state) * scale;
         training_ok(whole_write(&before, i, false, &error), &error);
     }
-    training_ok(params_save(before.params, path, &error), &error);
+    training_ok(model_file_save(before.params, path, &error), &error);
     return state;
 }
 

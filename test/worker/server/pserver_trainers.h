@@ -7,6 +7,7 @@
 #ifndef TEST_WORKER_SERVER_PSERVER_TRAINERS_H
 #define TEST_WORKER_SERVER_PSERVER_TRAINERS_H
 
+#include "kernels/params/params_internal.h"
 #include "test/worker/server/pserver_stage.h"
 
 /* ---- gradients out of numbers ---- */
@@ -70,8 +71,7 @@ static inline void ps_begin_model(void)
     PS_OK(classifier_new(&classifier, &ps.job, own, &ps.error));
     PS_OK(params_build(own, ps.job.seed, &ps.error));
     memcpy(ps.model, params_slab(own)->data, ps.parameters * sizeof *ps.model);
-    memcpy(ps.model + ps.parameters, params_buffers(own)->data,
-           (ps.elements - ps.parameters) * sizeof *ps.model);
+    memcpy(ps.model + ps.parameters, own->buffers.data, (ps.elements - ps.parameters) * sizeof *ps.model);
     classifier_free(classifier);
     params_free(own);
 }

@@ -1,4 +1,5 @@
 /* Evaluation: its parts make the whole, and the command finds in a file what the trainers found in memory. */
+#include "test/kernels/params/model_file.h"
 #include "test/worker/data/data_fixture.h"
 #include "test/workplace.h"
 #include "worker/device.h"
@@ -95,7 +96,7 @@ START_TEST(the_command_finds_what_the_trainers_found)
 {
     struct evaluation expected = {0}, sums = {.samples = 9};
     struct job job = data.job;
-    ok(params_save(params, data_path("model.safetensors"), &error));
+    ok(model_file_save(params, data_path("model.safetensors"), &error));
     for (uint32_t part = 0; part < TRAINERS; part++) {
         const struct evaluation of_part = run_part(part, TRAINERS);
         expected.loss_sum += of_part.loss_sum;
@@ -107,7 +108,7 @@ START_TEST(the_command_finds_what_the_trainers_found)
     ck_assert(sums.loss_sum == expected.loss_sum);
     ok(params_write(params, params_find(params, "fc.bias"), DTYPE_F32,
                     (const float[10]){3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, &error));
-    ok(params_save(params, data_path("model.safetensors"), &error));
+    ok(model_file_save(params, data_path("model.safetensors"), &error));
     ok(evaluation_run(&sums, data_path("model.safetensors"), &job, &error));
     ck_assert(sums.loss_sum != expected.loss_sum); // it is the file's model that is looked at
 }
@@ -124,7 +125,7 @@ static void refuse(enum status expected, const char *path, const char *words)
 START_TEST(what_cannot_be_evaluated_is_told)
 {
     refuse(STATUS_NOT_FOUND, data_path("none.safetensors"), "none.safetensors");
-    ok(params_save(params, data_path("model.safetensors"), &error));
+    ok(model_file_save(params, data_path("model.safetensors"), &error));
     data.job.model.width = 16;
     refuse(STATUS_INVALID, data_path("model.safetensors"), "conv1.weight");
     data.job.model.width = 8;
@@ -137,7 +138,7 @@ END_TEST
 /* So few of them that no part has enough bad ones in a row to give up. */
 START_TEST(held_out_images_of_which_none_can_be_decoded_are_told)
 {
-    ok(params_save(params, data_path("model.safetensors"), &error));
+    ok(model_file_save(params, data_path("model.safetensors"), &error));
     data_make_folder("train");
     data_make_folder("train/one");
     data_make_folder("test");

@@ -1,6 +1,7 @@
 /* The daemon's parameter server held to PyTorch: three rounds of two trainers, from the same weights on the
  * same images (test/golden/parameter_server.py), judged by what the run leaves behind: the log's losses, and
  * the checkpoints' parameters and running statistics. */
+#include "test/kernels/params/model_file.h"
 #include "test/process.h"
 #include "test/training.h"
 #include "test/workplace.h"
@@ -97,7 +98,7 @@ static void open_run(void)
     training_draw(&training, &state, scale);
     workplace_open();
     snprintf(path, sizeof path, "%s/init.safetensors", workplace.folder);
-    training_ok(params_save(training.params[0], path, &error), &error);
+    training_ok(model_file_save(training.params[0], path, &error), &error);
     write_data(&state);
     write_job();
     golden = golden_open("parameter_server", state, false);
@@ -181,7 +182,7 @@ static void check_checkpoints(void)
     for (uint32_t step = 1; step <= STEPS; step++) {
         char path[192];
         snprintf(path, sizeof path, "%s/checkpoints/%08u/model.safetensors", workplace.run_dir, step);
-        training_ok(params_load(training.params[0], path, &error), &error);
+        training_ok(model_file_load(training.params[0], path, &error), &error);
         for (uint32_t i = 0; i < training.count; i++)
             check_update(step, i);
     }
