@@ -4,14 +4,10 @@
 
 #include <assert.h>
 #include <dlfcn.h>
-#include <elf.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum status backend_open(struct backend **out, const struct backend_ops *ops,
@@ -84,39 +80,6 @@ static enum status find_plugin(const struct folders *folders, const char *name, 
     return STATUS_NOT_FOUND;
 }
 
-/* dlopen maps a file that ends too early and is killed for it, and waits for a pipe's writer. So: a regular
- * file of this machine's kind, none of whose segments lies beyond its end. */
-static const char *plugin_fault(int fd)
-{
-    Elf64_Ehdr header;
-    Elf64_Phdr segment;
-    struct stat stat;
-    if (fstat(fd, &stat) != 0 || !S_ISREG(stat.st_mode))
-        return "no regular file";
-    if (pread(fd, &header, sizeof header, 0) != sizeof header ||
-        memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
-        header.e_phentsize != sizeof segment)
-        return "no shared library";
-    for (uint16_t i = 0; i < header.e_phnum; i++) {
-        const uint64_t at = header.e_phoff + (uint64_t)i * sizeof segment;
-        if (at > INT64_MAX || pread(fd, &segment, sizeof segment, (off_t)at) != sizeof segment ||
-            segment.p_offset > (uint64_t)stat.st_size ||
-            segment.p_filesz > (uint64_t)stat.st_size - segment.p_offset)
-            return "it is cut short";
-    }
-    return NULL;
-}
-
-static enum status check_plugin(const char *path, struct error *error)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return error_set(error, STATUS_UNAVAILABLE, "%s: %s", path, strerror(errno));
-    const char *fault = plugin_fault(fd);
-    close(fd);
-    return fault == NULL ? STATUS_OK : error_set(error, STATUS_UNAVAILABLE, "%s: %s", path, fault);
-}
-
 static enum status load_table(const struct backend_ops **out, const char *path, struct error *error)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -148,9 +111,7 @@ enum status backend_load(struct backend **out, const char *name, const struct ba
         return error_set(error, STATUS_UNAVAILABLE, "there is no libcoalesced-%s.so in %s%s", name,
                          folders.path[0], folders.count > 1 ? ", above it or in ../lib/coalesced" : "");
     const struct backend_ops *ops = NULL;
-    status = check_plugin(path, error);
-    if (status == STATUS_OK)
-        status = load_table(&ops, path, error);
+    status = load_table(&ops, path, error);
     return status == STATUS_OK ? backend_open(out, ops, settings, error) : status;
 }
 

@@ -173,36 +173,7 @@ START_TEST(a_file_that_is_no_library)
     ck_assert_ptr_nonnull(file);
     ck_assert_int_ge(fputs("no library", file), 0);
     ck_assert_int_eq(fclose(file), 0);
-    load_fails("onednn", &one_thread, path, "");
-}
-END_TEST
-
-/* As a copy that was broken off leaves it. dlopen would map what is not there and be killed. */
-START_TEST(a_plugin_that_is_cut_short)
-{
-    char from[PATH_MAX + 64], to[128];
-    snprintf(from, sizeof from, "%s/preload/plugin_tiny.so", program_dir);
-    snprintf(to, sizeof to, "%s/libcoalesced-onednn.so", folder);
-    const char *const copy[] = {"/bin/cp", from, to, NULL};
-    struct process process;
-    struct stat stat_whole;
-    ck_assert_int_eq(process_run(&process, folder, copy, NULL, 60), 0);
-    ck_assert_int_eq(stat(to, &stat_whole), 0);
-    const off_t lengths[] = {0, 63, 64, 500, 4096, 8192};
-    for (size_t i = sizeof lengths / sizeof *lengths; i-- > 0;) {
-        ck_assert_int_lt(lengths[i], stat_whole.st_size);
-        ck_assert_int_eq(truncate(to, lengths[i]), 0);
-        load_fails("onednn", &one_thread, to, lengths[i] < 64 ? "no shared library" : "cut short");
-    }
-}
-END_TEST
-
-START_TEST(a_pipe_is_not_waited_for)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/libcoalesced-onednn.so", folder);
-    ck_assert_int_eq(mkfifo(path, 0600), 0);
-    load_fails("onednn", &one_thread, path, "no regular file");
+    load_fails("onednn", &one_thread, path, "file too short");
 }
 END_TEST
 
@@ -278,8 +249,6 @@ int main(int argc, char **argv)
     tcase_add_test(loading, a_plugin_of_another_version);
     tcase_add_test(loading, a_library_that_is_no_plugin);
     tcase_add_test(loading, a_file_that_is_no_library);
-    tcase_add_test(loading, a_plugin_that_is_cut_short);
-    tcase_add_test(loading, a_pipe_is_not_waited_for);
     tcase_add_test(loading, a_plugin_that_finds_no_device);
     tcase_add_loop_test(loading, a_device_is_what_was_asked_for, 0, 8);
     tcase_add_test(loading, a_gpu_that_is_not_there_is_said);
