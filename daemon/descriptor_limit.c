@@ -27,8 +27,9 @@ enum status descriptor_limit_raise(const struct job *job, struct error *error)
                          "-Hn) is %llu: expected a higher limit, or fewer workers",
                          roster_workers(&roster), (unsigned long long)needed,
                          (unsigned long long)limit.rlim_max);
+    const rlim_t soft = limit.rlim_cur;
     limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+    if (soft < limit.rlim_max && setrlimit(RLIMIT_NOFILE, &limit) != 0 && soft < needed)
         return error_set_errno(error, errno, "cannot raise the limit on open files to %llu",
                                (unsigned long long)limit.rlim_max);
     return STATUS_OK;

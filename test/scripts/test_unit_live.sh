@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Runs the installed unit under a real systemd (test/scripts/systemd.bash): start, status, reload, stop, restarts and
+# watchdog, as the unit's own comments promise them.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+# shellcheck source=test/scripts/systemd.bash
+source "$here/systemd.bash"
+
+[[ -z ${SAN:-} ]] || skip "a sanitizer wants system calls that the unit refuses"
+
+readonly ENDLESS='{"kind": "reinforce", "name": "cartpole", "device": "cpu", "observers": {"count": 2},
+ "stop": {"episodes": 1000000000}, "log": {"every": 1000}}'
+
+# The job files as each check wants them; the watchdog's patience is shorter than the unit's.
+tree=$scratch/tree
+env -u MAKEFLAGS -u MAKELEVEL make -s -C "$here/../.." install SAN= PREFIX=/usr/local DESTDIR="$tree"
+mkdir -p "$tree/etc/coalesced" "$tree/etc/systemd/system/coalesced@hung.service.d"
+printf '%s\n' "$ENDLESS" | tee "$tree/etc/coalesced/"{cartpole,killed,hung}.json >/dev/null
+printf '{"kind": "reinforce", "observers": {"count": 0}}\n' >"$tree/etc/coalesced/bad.json"
+cp "$here/../../config/rnn.json" "$tree/etc/coalesced/rnn.json"
+printf '[Service]\nWatchdogSec=1\n' >"$tree/etc/systemd/system/coalesced@hung.service.d/watchdog.conf"
+
+systemd_boot "$tree"
+
+# property INSTANCE NAME: a property's value.
+property() {
+    systemd_run systemctl show --value -p "$2" "coalesced@$1"
+}
+
+# has INSTANCE NAME VALUE: the property has the value, or shows what it has instead.
+has() {
+    local value
+    value=$(property "$1" "$2")
+    [[ $value == "$3" ]] || { printf '%s is %s, expected %s\n' "$2" "$value" "$3" && return 1; }
+}
+
+# said INSTANCE TEXT: the instance has written this to the journal.
+said() {
+    systemd_run journalctl -q --no-pager -o cat -u "coalesced@$1" | grep -qF -- "$2"
+}
+
+# systemd_said INSTANCE TEXT: systemd itself has written this about the instance.
+systemd_said() {
+    systemd_run journalctl -q --no-pager -o cat UNIT="coalesced@$1.service" | grep -qF -- "$2"
+}
+
+start() {
+    systemd_run systemctl start "coalesced@$1" || { systemd_run journalctl -q --no-pager -u "coalesced@$1" && return 1; }
+}
+
+status_tells_of_episodes() {
+    [[ $(property cartpole StatusText) == 'episode '*', running reward '* ]]
+}
+
+reload() {
+    systemd_run sh -c "cat >/etc/coalesced/cartpole.json" <<<"$1" && systemd_run systemctl reload coalesced@cartpole &&
+        until_true 20 said cartpole "$2" && has cartpole ActiveState active
+}
+
+stop() {
+    systemd_run systemctl stop coalesced@cartpole && has cartpole ActiveState inactive && has cartpole Result success &&
+        grep -q '"event":"stopped"' "$systemd_root/var/lib/private/coalesced/cartpole/cartpole/episodes.jsonl"
+}
+
+# is_back INSTANCE PID: another process than this one is ready.
+is_back() {
+    [[ $(property "$1" ActiveState) == active && $(property "$1" MainPID) != "$2" ]]
+}
+
+# comes_back INSTANCE SIGNAL [supervisor|worker]: after the signal the unit is started again.
+comes_back() {
+    local before target
+    before=$(property "$1" MainPID)
+    target=$before
+    if [[ $3 == worker ]]; then
+        target=$(systemd_run pgrep -P "$before" | tail -n 1)
+    fi
+    [[ $target -gt 1 ]] && systemd_run kill "-$2" "$target" && until_true 60 is_back "$1" "$before"
+}
+
+stays_down() {
+    ! systemd_run systemctl start coalesced@bad && has bad ExecMainStatus 78 && has bad SubState failed &&
+        has bad NRestarts 0 && said bad '/observers/count: expected an integer in 1..1024, got 0'
+}
+
+finishes() {
+    start "$1" && until_true 60 has "$1" ActiveState inactive && has "$1" Result success
+}
+
+check "a CartPole job starts and is ready" start cartpole
+check "its status line tells of episodes" until_true 20 status_tells_of_episodes
+check "a good job file is read again" reload "${ENDLESS/1000\}/500\}}" '/log is in force'
+check "a bad one changes nothing" reload '{"kind": "reinforce", "observers": {"count": 0}}' 'nothing is changed'
+check "it stops in good order" stop
+check "a model-parallel job, whose kernels are written at run time, runs to its end" finishes rnn
+check "a bad job is not started again" stays_down
+check "a job to be killed starts" start killed
+check "after a killed supervisor it is started again" comes_back killed KILL supervisor
+check "after a killed worker too" comes_back killed KILL worker
+check "both were restarts" has killed NRestarts 2
+check "a job to be hung starts" start hung
+check "after a watchdog's timeout it is started again" comes_back hung STOP supervisor
+check "that was the watchdog" systemd_said hung 'Watchdog timeout'
+finish
