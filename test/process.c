@@ -105,7 +105,6 @@ static _Noreturn void become(const struct process *process, const char *program,
             _exit(120);
         if (options->file_bytes_max > 0) {
             struct rlimit limit = {options->file_bytes_max, options->file_bytes_max};
-            signal(SIGXFSZ, SIG_IGN);
             setrlimit(RLIMIT_FSIZE, &limit);
         }
         if (options->fifo != NULL && dup2(open(options->fifo, O_RDWR), STDOUT_FILENO) < 0)

@@ -16,7 +16,7 @@ struct process {
 struct process_options {
     const char *const *environment; /* "NAME=value", ended by NULL; added to the test's own. "NAME" removes */
     const char *directory;          /* to start in */
-    unsigned file_bytes_max;        /* RLIMIT_FSIZE, with SIGXFSZ ignored; 0: no limit */
+    unsigned file_bytes_max;        /* RLIMIT_FSIZE; 0: no limit */
     bool unprivileged; /* as the user nobody when the test is root: a copy of argv[0] in `folder` */
     const char *fifo;  /* stdout goes there instead, and nobody reads it */
     bool closed;       /* 0, 1 and 2 are closed */

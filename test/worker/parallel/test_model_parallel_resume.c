@@ -242,6 +242,12 @@ START_TEST(a_run_gets_an_earlier_end)
 }
 END_TEST
 
+START_TEST(an_unusable_folder_is_found_at_the_start)
+{
+    expect_unusable_checkpoints_at_the_start();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("model_parallel_resume");
@@ -258,6 +264,7 @@ int main(void)
     tcase_add_test(runs, other_lines_are_refused);
     tcase_add_test(runs, a_finished_run_gets_a_later_end);
     tcase_add_test(runs, a_run_gets_an_earlier_end);
+    tcase_add_test(runs, an_unusable_folder_is_found_at_the_start);
     suite_add_tcase(suite, runs);
     return suite_run(suite);
 }

@@ -261,6 +261,12 @@ START_TEST(a_fresh_start_moves_the_checkpoints)
 }
 END_TEST
 
+START_TEST(an_unusable_folder_is_found_at_the_start)
+{
+    expect_unusable_checkpoints_at_the_start();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("parameter_server_resume");
@@ -281,6 +287,7 @@ int main(void)
     tcase_add_test(resumed, another_job_is_refused);
     tcase_add_test(resumed, where_no_run_is_none_is_resumed);
     tcase_add_test(resumed, a_fresh_start_moves_the_checkpoints);
+    tcase_add_test(resumed, an_unusable_folder_is_found_at_the_start);
     suite_add_tcase(suite, resumed);
     return suite_run(suite);
 }
