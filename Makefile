@@ -69,7 +69,7 @@ CUDA_ABSENT = $(if $(SAN),a sanitizer does not see into it,$(if $(NVCC),no cuDNN
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all check bench benches bench-kernels fuzz lint format install clean help schema print-cudnn
+.PHONY: all check bench benches bench-kernels fuzz lint format install clean help documents print-cudnn
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -86,7 +86,7 @@ help:
 	@echo 'make fuzz       fuzz targets, FUZZ_SECONDS=300 each'
 	@echo 'make lint       clang-format, clang-tidy, cppcheck, shellcheck'
 	@echo 'make format     rewrite the sources as clang-format wants them'
-	@echo 'make schema     config/job.schema.json from the job table'
+	@echo 'make documents  config/job.schema.json and the manual from the job table'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR='
 
 $(BUILD)/%.o: %.c Makefile
@@ -168,7 +168,7 @@ bench-kernels: $(PLUGINS) $(BUILD)/test/bench_kernels $(BUILD)/test/bench_mlp
 	@$(BUILD)/test/bench_kernels
 	@$(BUILD)/test/bench_mlp policy
 
-schema: $(BUILD)/coalesced
+documents: $(BUILD)/coalesced
 	$(BUILD)/coalesced schema > config/job.schema.json
 
 # ---- fuzzing: one program of clang's libFuzzer per target ----

@@ -124,7 +124,7 @@ static void report_flaw(void *context, uint32_t line, uint32_t column, const cha
 __attribute__((format(printf, 3, 4))) static enum status fault(const struct reading *reading, uint32_t index,
                                                                const char *format, ...)
 {
-    const struct json_span *place = &reading->document.scan.nodes[index].value;
+    const struct json_span *place = &reading->document.nodes[index].value;
     char pointer[JSON_POINTER_BYTES], text[JSON_SHOWN_BYTES + 128];
     va_list list;
     va_start(list, format);
@@ -147,12 +147,12 @@ static enum status unexpected(const struct reading *reading, uint32_t index, con
 static enum status find_members(const struct reading *reading, uint32_t object, const char *const *keys,
                                 size_t required, size_t count, uint32_t *nodes)
 {
-    const struct json_node *all = reading->document.scan.nodes;
+    const struct json_node *all = reading->document.nodes;
     if (all[object].type != JSON_OBJECT)
         return unexpected(reading, object, "an object");
     for (uint32_t i = object + 1; i < all[object].end; i = all[i].end) {
         size_t key = 0;
-        while (key < count && strcmp(keys[key], reading->document.items[i]->string) != 0)
+        while (key < count && strcmp(keys[key], reading->document.nodes[i].name) != 0)
             key++;
         if (key == count)
             return fault(reading, i, "unknown key");
@@ -168,7 +168,7 @@ static enum status find_members(const struct reading *reading, uint32_t object, 
 static enum status read_integer(const struct reading *reading, uint32_t index, uint64_t min, uint64_t max,
                                 uint64_t *value)
 {
-    const struct json_node *node = &reading->document.scan.nodes[index];
+    const struct json_node *node = &reading->document.nodes[index];
     const char *text = reading->document.text + node->value.offset;
     bool good = node->type == JSON_NUMBER && node->value.length <= DIGITS_MAX;
     *value = 0;
@@ -186,16 +186,16 @@ static enum status read_integer(const struct reading *reading, uint32_t index, u
 
 static enum status read_number(const struct reading *reading, uint32_t index, double *value)
 {
-    if (reading->document.scan.nodes[index].type != JSON_NUMBER)
+    if (reading->document.nodes[index].type != JSON_NUMBER)
         return unexpected(reading, index, "a number");
-    *value = reading->document.items[index]->valuedouble;
+    *value = reading->document.nodes[index].number;
     return STATUS_OK;
 }
 
 /* A loss that may not be there yet: null is INFINITY. */
 static enum status read_best(const struct reading *reading, uint32_t index, double *value)
 {
-    const enum json_type type = reading->document.scan.nodes[index].type;
+    const enum json_type type = reading->document.nodes[index].type;
     *value = INFINITY;
     if (type != JSON_NULL && type != JSON_NUMBER)
         return unexpected(reading, index, "null or a number");
@@ -204,7 +204,7 @@ static enum status read_best(const struct reading *reading, uint32_t index, doub
 
 static enum status read_bool(const struct reading *reading, uint32_t index, bool *value)
 {
-    const enum json_type type = reading->document.scan.nodes[index].type;
+    const enum json_type type = reading->document.nodes[index].type;
     if (type != JSON_TRUE && type != JSON_FALSE)
         return unexpected(reading, index, "true or false");
     *value = type == JSON_TRUE;
@@ -214,7 +214,7 @@ static enum status read_bool(const struct reading *reading, uint32_t index, bool
 static enum status read_steps(const struct reading *reading, uint32_t index,
                               struct checkpoint_counters *counters)
 {
-    const struct json_node *nodes = reading->document.scan.nodes;
+    const struct json_node *nodes = reading->document.nodes;
     enum status status = STATUS_OK;
     if (nodes[index].type != JSON_ARRAY)
         return unexpected(reading, index, "an array");
@@ -232,8 +232,8 @@ static enum status read_steps(const struct reading *reading, uint32_t index,
 static enum status read_sum(const struct reading *reading, uint32_t index,
                             uint8_t sum[crypto_hash_sha256_BYTES])
 {
-    const enum json_type type = reading->document.scan.nodes[index].type;
-    const char *hex = type == JSON_STRING ? reading->document.items[index]->valuestring : "";
+    const enum json_type type = reading->document.nodes[index].type;
+    const char *hex = type == JSON_STRING ? reading->document.nodes[index].string : "";
     if (strlen(hex) != HEX_BYTES - 1 || strspn(hex, "0123456789abcdef") != HEX_BYTES - 1 ||
         sodium_hex2bin(sum, crypto_hash_sha256_BYTES, hex, HEX_BYTES - 1, NULL, NULL, NULL) != 0)
         return unexpected(reading, index, "64 digits of 0-9 and a-f");

@@ -12,12 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-void job_problems_fini(struct job_problems *problems)
-{
-    free(problems->text);
-    *problems = (struct job_problems){0};
-}
-
 /* ---- from text ---- */
 
 enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
@@ -140,7 +134,7 @@ static uint32_t count_processors(void)
 }
 
 /* What is null becomes `threads`, within the bounds of the key `pointer`. */
-static void settle_threads(bool *has, uint32_t *count, uint32_t threads, const char *pointer)
+static void default_threads(bool *has, uint32_t *count, uint32_t threads, const char *pointer)
 {
     const uint32_t most = (uint32_t)job_key_at(JOB_KINDS_ALL, pointer)->max;
     if (*has)
@@ -154,10 +148,10 @@ void job_resolve(struct job *job)
     if (job->kind == JOB_REINFORCE)
         return;
     const uint32_t processors = count_processors();
-    settle_threads(&job->trainers.has_threads, &job->trainers.threads, processors / job->trainers.count,
-                   "/trainers/threads");
-    for (int part = 0; part < JOB_LAYERS && job->kind == JOB_MODEL_PARALLEL; part++)
-        settle_threads(&job->threads[part].has, &job->threads[part].count, processors, "/threads/lstm");
+    default_threads(&job->trainers.has_threads, &job->trainers.threads, processors / job->trainers.count,
+                    "/trainers/threads");
+    for (int layer = 0; layer < JOB_LAYERS && job->kind == JOB_MODEL_PARALLEL; layer++)
+        default_threads(&job->threads[layer].has, &job->threads[layer].count, processors, "/threads/lstm");
 }
 
 static uint64_t product(uint64_t a, uint64_t b)

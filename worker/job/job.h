@@ -33,7 +33,6 @@ enum job_fit { JOB_FIT_PAD, JOB_FIT_RESIZE };
 enum {
     JOB_NAME_BYTES = 64,            /* with the terminating zero */
     JOB_TEXT_BYTES_MAX = 1 << 20,   /* a longer job file is refused unread */
-    JOB_DEPTH_MAX = 32,             /* nesting of a job file */
     JOB_ROLLOUT_ROWS_MAX = 1 << 24, /* environments * rollout.steps: what an agent keeps of an episode */
     JOB_ENVIRONMENTS_MAX = 16384,   /* observers.count * observers.environments */
     JOB_TRAINERS_MAX = 256,

@@ -1,16 +1,15 @@
 /* Where each key of the job stands: in the file, in an override, or nowhere. Reports what is not JSON, and
  * keys that are none. Runs in whatever process reads a job, on the caller's thread. */
 #include "kernels/base/text.h"
+#include "worker/job/did_you_mean.h"
 #include "worker/job/job_reading.h"
 
 #include <stdarg.h>
 #include <string.h>
 #include <strings.h>
 
-enum { SUGGESTIONS_MAX = 3, SUGGESTION_BYTES = 160 };
-
-void job_complain(struct job_reading *reading, uint32_t document, struct json_span span, const char *pointer,
-                  const char *format, ...)
+void job_report(struct job_reading *reading, uint32_t document, struct json_span span, const char *pointer,
+                const char *format, ...)
 {
     char text[PROBLEM_TEXT_BYTES - JSON_POINTER_BYTES - 4];
     va_list arguments;
@@ -27,49 +26,6 @@ void job_complain(struct job_reading *reading, uint32_t document, struct json_sp
     problem_list_add(&reading->problems, place, "%s%s%s", named ? pointer : "", named ? ": " : "", text);
 }
 
-/* ---- keys that are none ---- */
-
-bool job_is_near(const char *word, const char *name)
-{
-    size_t distance = text_distance(word, name);
-    size_t word_bytes = strlen(word), name_bytes = strlen(name);
-    size_t longer = word_bytes > name_bytes ? word_bytes : name_bytes;
-    return distance == 0 || (distance == 1 && longer >= 2) || (distance == 2 && longer >= 5);
-}
-
-/* The key beside which `name` stands that is most like it, or NULL. */
-static const struct job_key *nearest_sibling(const struct job_reading *reading, const struct job_key *parent,
-                                             const char *name)
-{
-    const struct job_key *best = NULL;
-    for (size_t i = 0; i < job_key_count; i++) {
-        const struct job_key *key = &job_keys[i];
-        if ((key->kinds & reading->kinds) != 0 && job_key_is_member(key, parent) &&
-            job_is_near(name, job_key_name(key)) &&
-            (best == NULL ||
-             text_distance(name, job_key_name(key)) < text_distance(name, job_key_name(best))))
-            best = key;
-    }
-    return best;
-}
-
-/* Names the keys of other objects that are called `name`. */
-static void suggest_elsewhere(const struct job_reading *reading, char text[SUGGESTION_BYTES],
-                              const char *name)
-{
-    size_t length = 0, count = 0;
-    for (size_t i = 0; i < job_key_count && count < SUGGESTIONS_MAX; i++) {
-        const struct job_key *key = &job_keys[i];
-        if (job_key_at(reading->kinds, key->pointer) != key || text_distance(name, job_key_name(key)) != 0)
-            continue;
-        length += (size_t)snprintf(text + length, SUGGESTION_BYTES - length, "%s%s",
-                                   count == 0 ? "; did you mean " : " or ", key->pointer);
-        count++;
-    }
-    if (count > 0)
-        snprintf(text + length, SUGGESTION_BYTES - length, "?");
-}
-
 /* Where no kind is known, every key of any kind is one. */
 static bool report_other_kind(struct job_reading *reading, uint32_t document, struct json_span span,
                               const struct job_key *parent, const char *name)
@@ -77,13 +33,13 @@ static bool report_other_kind(struct job_reading *reading, uint32_t document, st
     const struct job_key *key = job_key_member(JOB_KINDS_ALL, parent, name);
     if (key == NULL)
         return false;
-    char kinds[SUGGESTION_BYTES] = "";
+    char kinds[128] = "";
     size_t length = 0;
     for (unsigned left = job_key_kinds(key); left != 0; left &= left - 1)
         length += (size_t)snprintf(kinds + length, sizeof kinds - length, "%s\"%s\"",
                                    length == 0 ? "" : " or ", job_kind_name(ffs((int)left) - 1));
-    job_complain(reading, document, span, key->pointer, "is a key of the kind %s, this job is a \"%s\"",
-                 kinds, job_kind_name(ffs((int)reading->kinds) - 1));
+    job_report(reading, document, span, key->pointer, "is a key of the kind %s, this job is a \"%s\"", kinds,
+               job_kind_name(ffs((int)reading->kinds) - 1));
     return true;
 }
 
@@ -92,17 +48,11 @@ static void report_unknown(struct job_reading *reading, uint32_t document, struc
 {
     if (report_other_kind(reading, document, span, parent, name))
         return;
-    char pointer[JSON_POINTER_BYTES], suggestion[SUGGESTION_BYTES] = "";
+    char pointer[JSON_POINTER_BYTES], question[DID_YOU_MEAN_BYTES];
     snprintf(pointer, sizeof pointer, "%s", parent == NULL ? "" : parent->pointer);
     json_pointer_add(pointer, name);
-    const struct job_key *sibling = nearest_sibling(reading, parent, name);
-    if (job_key_planned(pointer))
-        snprintf(suggestion, sizeof suggestion, "; it is not a key of this version");
-    else if (sibling != NULL)
-        snprintf(suggestion, sizeof suggestion, "; did you mean \"%s\"?", job_key_name(sibling));
-    else
-        suggest_elsewhere(reading, suggestion, name);
-    job_complain(reading, document, span, pointer, "unknown key%s", suggestion);
+    did_you_mean_key(question, reading->kinds, parent, name);
+    job_report(reading, document, span, pointer, "unknown key%s", question);
 }
 
 /* ---- the file ---- */
@@ -120,7 +70,7 @@ static void collect_value(struct job_reading *reading, uint32_t document, uint32
     for (size_t i = 0; i < job_key_count; i++)
         if (job_key_is_member(&job_keys[i], key))
             reading->found[i] = (struct job_found){0};
-    if (reading->documents[document].scan.nodes[node].type == JSON_OBJECT)
+    if (reading->documents[document].nodes[node].type == JSON_OBJECT)
         collect_members(reading, document, node, key);
 }
 
@@ -129,9 +79,9 @@ static void collect_members(struct job_reading *reading, uint32_t document, uint
                             const struct job_key *parent)
 {
     const struct json_document *of = &reading->documents[document];
-    const struct json_node *nodes = of->scan.nodes;
+    const struct json_node *nodes = of->nodes;
     for (uint32_t i = object + 1; i < nodes[object].end; i = nodes[i].end) {
-        const char *name = of->items[i]->string;
+        const char *name = nodes[i].name;
         if (nodes[i].duplicate || nodes[i].key_flawed || job_key_ignored(name))
             continue;
         const struct job_key *key = job_key_member(reading->kinds, parent, name);
@@ -151,14 +101,14 @@ static void report_flaw(void *context, uint32_t line, uint32_t column, const cha
 static void collect_file(struct job_reading *reading)
 {
     const struct json_document *file = &reading->documents[0];
-    if (file->root == NULL)
+    if (file->count == 0)
         return;
-    if (file->scan.nodes[0].type == JSON_OBJECT) {
+    if (file->nodes[0].type == JSON_OBJECT) {
         collect_members(reading, 0, 0, NULL);
-    } else if (!file->scan.nodes[0].flawed) {
+    } else if (!file->nodes[0].flawed) {
         char got[JSON_SHOWN_BYTES];
         json_document_show(got, file, 0);
-        job_complain(reading, 0, file->scan.nodes[0].value, "", "expected an object, got %s", got);
+        job_report(reading, 0, file->nodes[0].value, "", "expected an object, got %s", got);
     }
 }
 
@@ -239,7 +189,7 @@ static enum status read_override(struct job_reading *reading, uint32_t document,
     enum status status = json_document_parse(value, text, strlen(text), note_flaw, &override);
     if (status != STATUS_OK || !override.flawed)
         return status;
-    enum json_type type = value->root == NULL ? JSON_STRING : value->scan.nodes[0].type;
+    enum json_type type = value->count == 0 ? JSON_STRING : value->nodes[0].type;
     json_document_fini(value);
     if (type == JSON_OBJECT || type == JSON_ARRAY)
         return json_document_parse(value, text, strlen(text), report_override_flaw, &override);
@@ -252,8 +202,8 @@ static enum status collect_override(struct job_reading *reading, uint32_t index)
     const char *override = reading->overrides[index];
     const char *equals = strchr(override, '=');
     if (override[0] != '/' || equals == NULL || strlen(override) > JOB_TEXT_BYTES_MAX) {
-        job_complain(reading, document, (struct json_span){0}, "",
-                     "expected /pointer=value, at most %d bytes", JOB_TEXT_BYTES_MAX);
+        job_report(reading, document, (struct json_span){0}, "", "expected /pointer=value, at most %d bytes",
+                   JOB_TEXT_BYTES_MAX);
         return STATUS_OK;
     }
     bool element;
@@ -279,12 +229,11 @@ static bool says_kind(const char *override)
 static void collect_file_kind(struct job_reading *reading, const struct job_key *kind)
 {
     const struct json_document *file = &reading->documents[0];
-    if (file->root == NULL || file->scan.nodes[0].type != JSON_OBJECT)
+    if (file->count == 0 || file->nodes[0].type != JSON_OBJECT)
         return;
-    const struct json_node *nodes = file->scan.nodes;
+    const struct json_node *nodes = file->nodes;
     for (uint32_t i = 1; i < nodes[0].end; i = nodes[i].end)
-        if (!nodes[i].duplicate && !nodes[i].key_flawed &&
-            strcmp(file->items[i]->string, job_key_name(kind)) == 0)
+        if (!nodes[i].duplicate && !nodes[i].key_flawed && strcmp(nodes[i].name, job_key_name(kind)) == 0)
             collect_value(reading, 0, i, kind);
 }
 
@@ -293,11 +242,10 @@ static void settle_kind(struct job_reading *reading, const struct job_key *key)
 {
     const struct job_found *found = &reading->found[key - job_keys];
     const struct json_document *of = &reading->documents[found->document];
-    if (!found->present || of->scan.nodes[found->node].type != JSON_STRING ||
-        of->scan.nodes[found->node].flawed)
+    if (!found->present || of->nodes[found->node].type != JSON_STRING || of->nodes[found->node].flawed)
         return;
     for (int kind = 0; key->names[kind] != NULL; kind++)
-        if (strcmp(of->items[found->node]->valuestring, key->names[kind]) == 0)
+        if (strcmp(of->nodes[found->node].string, key->names[kind]) == 0)
             reading->kinds = JOB_KINDS_OF(kind);
 }
 

@@ -87,6 +87,12 @@ enum status problem_list_write(const struct problem_list *list, const char *orig
     return STATUS_OK;
 }
 
+void job_problems_fini(struct job_problems *problems)
+{
+    free(problems->text);
+    *problems = (struct job_problems){0};
+}
+
 void problem_list_fini(struct problem_list *list)
 {
     free(list->problems);

@@ -1,6 +1,5 @@
-/* One reading of a job: what job_collect.c gathers, job_check.c and job_rules.c judge. Only job.c and
- * these use it.
- */
+/* One reading of a job: job_collect.c gathers, job_check.c and job_check_rules.c judge, in this order. Only
+ * job.c and these files include this header. */
 #ifndef WORKER_JOB_JOB_READING_H
 #define WORKER_JOB_JOB_READING_H
 
@@ -8,10 +7,10 @@
 #include "worker/job/job_table.h"
 #include "worker/job/json_document.h"
 
-/* Where the value of one table line comes from. */
+/* Where the value of one table row comes from. */
 struct job_found {
     bool present; /* false: the default stands */
-    bool element; /* of a key with an array of one: the node is that one, not the array */
+    bool element; /* of a key with an array of one: the node is the element, not the array */
     bool wrong;   /* reported; what follows from this value is not judged */
     uint32_t document, node;
 };
@@ -27,25 +26,22 @@ struct job_reading {
 };
 
 /* Reads the file's text and every override, and notes where each key's value is. The kind comes first,
- * wherever it is said, for it decides what a key is. Reports what is not JSON and what is no key of this
+ * wherever it stands, for it decides what a key is. Reports what is not JSON and what is no key of this
  * kind; of a job without a kind, what is a key of none. Errors: STATUS_NO_MEMORY. */
 enum status job_collect(struct job_reading *reading, const char *text, size_t length);
 
-/* Judges every value found (without a kind, those of keys that all kinds have), stores the good ones into
- * *reading->job over the defaults, and checks the rules that bind several keys. `origin` gives the default
- * name. */
+/* Judges every value found (without a kind, those of keys that all kinds have), and stores the good ones into
+ * *reading->job over the defaults. Then requires and judges what is not one value: required keys, the default
+ * name out of `origin`, and the rules between keys. */
 void job_check(struct job_reading *reading, const char *origin);
 
-/* The rules that bind several keys of the job's kind; without a kind there are none. Also settles a default
- * that depends on another key. Called by job_check. */
+/* Settles the defaults that depend on another key, and judges the rules between keys of the job's kind. A
+ * rule is silent where the value of one of its keys is wrong. Called by job_check. */
 void job_check_rules(struct job_reading *reading);
 
-/* Adds a problem at `span` of a document, about `pointer`. In an override's line the pointer is left out
- * when the override itself names it. */
-void job_complain(struct job_reading *reading, uint32_t document, struct json_span span, const char *pointer,
-                  const char *format, ...) __attribute__((format(printf, 5, 6)));
-
-/* Whether somebody who wrote `word` may have meant `name`: one slip of the pen, or two in a longer word. */
-bool job_is_near(const char *word, const char *name);
+/* Adds a problem about `pointer` at `span` of a document. In an override's line the pointer is left out when
+ * the override itself names it. */
+void job_report(struct job_reading *reading, uint32_t document, struct json_span span, const char *pointer,
+                const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 #endif

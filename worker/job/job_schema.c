@@ -1,42 +1,13 @@
-/* The JSON schema (draft 2020-12) of job files, out of the table. What an editor underlines with it is what
- * the daemon refuses, but for rules on products of numbers, on a round's number of trainers and on the server
- * of a part, which no schema can say, and for the bytes of a path and which they are. The first keyword that
- * applies is the kind, which picks one of the descriptions: an editor then names the key at fault, where
- * alternatives would only say that none fits. Runs in the supervisor's program, at the developer's wish. */
+/* The JSON schema (draft 2020-12) of job files, out of the table: an editor underlines with it whatever the
+ * check refuses, but for limits on products, rules that compare two keys, and the bytes of a path. The first
+ * keyword that applies is the kind, which picks one of the descriptions: an editor then names the key at
+ * fault, where alternatives would only say that none fits. Runs in the command's process. */
 #include "worker/job/job.h"
 
 #include "worker/job/job_table.h"
 
 #include <float.h>
 #include <string.h>
-
-/* Of a parameter-server: what ends after epochs alone needs data that has some. */
-static const char epochs_rule[] =
-    "\"if\": {\"properties\": {\"data\": {\"properties\": {\"kind\": {\"const\": \"synthetic\"}}}, "
-    "\"stop\": {\"properties\": {\"epochs\": {\"type\": \"integer\"}}, \"required\": [\"epochs\"]}}, "
-    "\"required\": [\"stop\"]},\n"
-    "      \"then\": {\"properties\": {\"stop\": {\"properties\": {\"updates\": {\"type\": \"integer\"}}, "
-    "\"required\": [\"updates\"]}}}";
-
-/* Of a model-parallel: what a text brings itself, what is of one trainer only, what a plateau is one of. */
-static const char parallel_rules[] =
-    "\"allOf\": [\n"
-    "        {\"if\": {\"properties\": {\"data\": {\"properties\": {\"kind\": {\"const\": \"text\"}}, "
-    "\"required\": [\"kind\"]}}, \"required\": [\"data\"]},\n"
-    "          \"then\": {\"properties\": {\"model\": {\"properties\": {\"tokens\": {\"type\": \"null\"}}}, "
-    "\"loss\": {\"properties\": {\"classes\": {\"const\": \"tokens\"}}}}},\n"
-    "          \"else\": {\"properties\": {\"model\": {\"properties\": {\"tokens\": {\"type\": "
-    "\"integer\"}}}, "
-    "\"optimizer\": {\"properties\": {\"schedule\": {\"const\": \"constant\"}}}}}},\n"
-    "        {\"if\": {\"properties\": {\"trainers\": {\"properties\": {\"count\": {\"minimum\": 2}}, "
-    "\"required\": [\"count\"]}}, \"required\": [\"trainers\"]},\n"
-    "          \"then\": {\"properties\": {\"placement\": {\"properties\": {\"embedding\": {\"pattern\": "
-    "\"^server\"}, \"lstm\": {\"pattern\": \"^server\"}, \"decoder\": {\"pattern\": \"^server\"}}, "
-    "\"required\": [\"lstm\"]}}, \"required\": [\"placement\"]}},\n"
-    "        {\"if\": {\"properties\": {\"optimizer\": {\"properties\": {\"schedule\": {\"const\": "
-    "\"plateau\"}}, \"required\": [\"schedule\"]}}, \"required\": [\"optimizer\"]},\n"
-    "          \"then\": {\"properties\": {\"evaluation\": {\"properties\": {\"every\": {\"type\": "
-    "\"integer\"}}}, \"data\": {\"properties\": {\"held_out\": {\"exclusiveMinimum\": 0}}}}}}\n      ]";
 
 static void write_type_name(FILE *stream, const struct job_key *key, const char *type)
 {
@@ -87,49 +58,26 @@ static void write_type(FILE *stream, const struct job_key *key)
         break;
     case JOB_ENUM:
     case JOB_CHOICE:
-    case JOB_ENVIRONMENT:
         write_names(stream, key);
-        break;
-    case JOB_NAME:
-        fprintf(stream, "\"type\": \"string\", \"pattern\": \"^[A-Za-z0-9_][A-Za-z0-9._-]{0,%d}$\"",
-                JOB_NAME_BYTES - 2);
         break;
     case JOB_PATH:
         write_type_name(stream, key, "string");
         fprintf(stream, ", \"minLength\": %.0f, \"maxLength\": %.0f", key->min, key->max);
         break;
+    case JOB_NAME:
     case JOB_ROUND:
-        fputs("\"type\": \"string\", \"pattern\": \"^(all|first ([1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-6])"
-              "|async ([0-9]|[1-5][0-9]|6[0-4]))$\"",
-              stream);
-        break;
     case JOB_PLACE:
-        fputs("\"type\": \"string\", \"pattern\": \"^(trainer|server ([0-9]|1[0-5]))$\"", stream);
+        fprintf(stream, "\"type\": \"string\", \"pattern\": \"%s\"", job_type_pattern(key->type));
         break;
     case JOB_OBJECT:
         break;
     }
 }
 
-static void write_default(FILE *stream, const struct job_key *key)
+static void write_key_default(FILE *stream, const struct job_key *key)
 {
-    char number[32];
-    job_number_show(number, key->default_number);
-    if (key->required || key->type == JOB_NAME)
-        return;
-    fputs(", \"default\": ", stream);
-    if (key->null_by_default)
-        fputs("null", stream);
-    else if (key->type == JOB_BOOLEAN)
-        fputs(key->default_number != 0 ? "true" : "false", stream);
-    else if (key->type == JOB_PLACE)
-        fputs(key->default_number != 0 ? "\"server 0\"" : "\"trainer\"", stream);
-    else if (key->names != NULL)
-        job_write_string(stream, key->names[(size_t)key->default_number]);
-    else if (key->type == JOB_PATH)
-        fputs("\"\"", stream);
-    else
-        fprintf(stream, key->list_of_one || key->type == JOB_CHANNELS ? "[%s]" : "%s", number);
+    if (key->by_default != NULL)
+        fprintf(stream, ", \"default\": %s", key->by_default);
 }
 
 /* What stands around a key's own type when it is in an array. */
@@ -149,17 +97,112 @@ static void write_array(FILE *stream, const struct job_key *key)
 static void write_key(FILE *stream, const struct job_key *key, int kind)
 {
     fprintf(stream, "\"%s\": {\"description\": ", job_key_name(key));
-    job_write_string(stream, key->description);
+    job_write_string(stream, key->text);
     fputs(", ", stream);
-    if (strcmp(key->pointer, "/kind") == 0)
+    if (key->offset == offsetof(struct job, kind))
         fprintf(stream, "\"const\": \"%s\"", job_kind_name(kind));
     else if (key->list_of_one || key->type == JOB_CHANNELS)
         write_array(stream, key);
     else
         write_type(stream, key);
-    write_default(stream, key);
+    write_key_default(stream, key);
     fputc('}', stream);
 }
+
+/* ---- rules between keys ---- */
+
+/* What the condition asks of the key's own value. */
+static void write_condition_value(FILE *stream, const struct job_key *key,
+                                  const struct job_condition *condition)
+{
+    const bool numbered = key->type == JOB_ROUND || key->type == JOB_PLACE;
+    switch (condition->test) {
+    case JOB_IS:
+        fprintf(stream, numbered ? "{\"pattern\": \"^%s\"}" : "{\"const\": \"%s\"}", condition->name);
+        break;
+    case JOB_IS_NOT:
+        fprintf(stream, "{\"not\": {\"const\": \"%s\"}}", condition->name);
+        break;
+    case JOB_IS_NULL:
+        fputs("{\"type\": \"null\"}", stream);
+        break;
+    case JOB_IS_SET:
+        fputs(key->type == JOB_PATH ? "{\"minLength\": 1}" : "{\"not\": {\"type\": \"null\"}}", stream);
+        break;
+    case JOB_AT_LEAST:
+        fprintf(stream, "{\"minimum\": %g}", condition->number);
+        break;
+    case JOB_AT_MOST:
+        fprintf(stream, key->type == JOB_CHANNELS ? "{\"maxItems\": %g}" : "{\"maximum\": %g}",
+                condition->number);
+        break;
+    case JOB_ALWAYS:
+    case JOB_AT_MOST_KEY:
+    case JOB_BELOW_KEY:
+        break;
+    }
+}
+
+/* Whether the condition holds where its key is absent, and all of `given` hold. */
+static bool default_satisfies(int kind, const struct job_condition *condition,
+                              const struct job_condition given[2])
+{
+    struct job job;
+    const struct job_key *key = job_key_at(JOB_KINDS_OF(kind), condition->pointer);
+    const struct job_condition *where = &key->null_where;
+    job_defaults(&job, JOB_KINDS_OF(kind));
+    for (size_t i = 0; given != NULL && where->test != JOB_ALWAYS && i < 2 && given[i].test != JOB_ALWAYS;
+         i++)
+        if (given[i].test == where->test && strcmp(given[i].pointer, where->pointer) == 0 &&
+            (where->name == NULL || strcmp(given[i].name, where->name) == 0))
+            job_value_make_null(&job, key);
+    return job_condition_holds(&job, JOB_KINDS_OF(kind), condition);
+}
+
+/* The condition as a schema of the whole job. A key that may be absent, with its default, is not required. */
+static void write_condition(FILE *stream, int kind, const struct job_condition *condition,
+                            const struct job_condition given[2])
+{
+    const struct job_key *key = job_key_at(JOB_KINDS_OF(kind), condition->pointer);
+    const char *name = job_key_name(key);
+    const int length = (int)(name - key->pointer) - 2;
+    const bool required = !default_satisfies(kind, condition, given);
+    fprintf(stream, "{\"properties\": {\"%.*s\": {\"properties\": {\"%s\": ", length, key->pointer + 1, name);
+    write_condition_value(stream, key, condition);
+    fputc('}', stream);
+    if (required)
+        fprintf(stream, ", \"required\": [\"%s\"]", name);
+    fputs("}}", stream);
+    if (required)
+        fprintf(stream, ", \"required\": [\"%.*s\"]", length, key->pointer + 1);
+    fputc('}', stream);
+}
+
+static void write_rules(FILE *stream, int kind)
+{
+    const char *separator = "      \"allOf\": [\n";
+    for (size_t i = 0; i < job_rule_count; i++) {
+        const struct job_rule *rule = &job_rules[i];
+        if ((rule->kinds & JOB_KINDS_OF(kind)) == 0 || rule->then.test == JOB_AT_MOST_KEY ||
+            rule->then.test == JOB_BELOW_KEY)
+            continue;
+        const bool two = rule->when[1].test != JOB_ALWAYS;
+        fprintf(stream, "%s        {\"if\": %s", separator, two ? "{\"allOf\": [" : "");
+        write_condition(stream, kind, &rule->when[0], NULL);
+        if (two) {
+            fputs(", ", stream);
+            write_condition(stream, kind, &rule->when[1], NULL);
+            fputs("]}", stream);
+        }
+        fputs(",\n          \"then\": ", stream);
+        write_condition(stream, kind, &rule->then, rule->when);
+        fputc('}', stream);
+        separator = ",\n";
+    }
+    fputs("\n      ],\n", stream);
+}
+
+/* ---- groups, kinds, the whole ---- */
 
 /* What a group and a job have in common: the keys that are allowed. */
 static void write_closed(FILE *stream, const char *indent)
@@ -171,11 +214,9 @@ static void write_closed(FILE *stream, const char *indent)
 static void write_group(FILE *stream, const struct job_key *group, int kind)
 {
     fprintf(stream, "\"%s\": {\n          \"description\": ", job_key_name(group));
-    job_write_string(stream, group->description);
+    job_write_string(stream, group->text);
     fputs(",\n", stream);
     write_closed(stream, "          ");
-    if (group->schema_rule != NULL)
-        fprintf(stream, "          %s,\n", group->schema_rule);
     fputs("          \"properties\": {", stream);
     const char *separator = "\n            ";
     for (size_t i = 0; i < job_key_count; i++)
@@ -186,29 +227,14 @@ static void write_group(FILE *stream, const struct job_key *group, int kind)
         }
     fputs("\n          }\n        }", stream);
 }
-static void write_required(FILE *stream, int kind)
-{
-    const char *separator = "";
-    fputs("\"required\": [", stream);
-    for (size_t i = 0; i < job_key_count; i++)
-        if (job_keys[i].required && (job_keys[i].kinds & JOB_KINDS_OF(kind)) != 0) {
-            fprintf(stream, "%s\"%s\"", separator, job_key_name(&job_keys[i]));
-            separator = ", ";
-        }
-    fputs("],\n", stream);
-}
 
 /* All keys of a kind. */
 static void write_kind(FILE *stream, int kind)
 {
     fprintf(stream, "    \"%s\": {\n", job_kind_name(kind));
     write_closed(stream, "      ");
-    fputs("      ", stream);
-    write_required(stream, kind);
-    if (kind == JOB_PARAMETER_SERVER)
-        fprintf(stream, "      %s,\n", epochs_rule);
-    if (kind == JOB_MODEL_PARALLEL)
-        fprintf(stream, "      %s,\n", parallel_rules);
+    fputs("      \"required\": [\"kind\"],\n", stream);
+    write_rules(stream, kind);
     fputs("      \"properties\": {", stream);
     const char *separator = "\n        ";
     for (size_t i = 0; i < job_key_count; i++) {
@@ -230,7 +256,7 @@ int job_write_schema(FILE *stream)
     fputs("{\n"
           "  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n"
           "  \"title\": \"a job of coalesced\",\n"
-          "  \"$comment\": \"generated from the daemon's own table; `make schema` writes it anew\",\n"
+          "  \"$comment\": \"generated from the daemon's own table; `make documents` writes it\",\n"
           "  \"type\": \"object\",\n  \"required\": [\"kind\"],\n  \"properties\": {\"kind\": {\"enum\": [",
           stream);
     for (int i = 0; kind->names[i] != NULL; i++)

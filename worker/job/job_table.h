@@ -1,8 +1,7 @@
-/* The one table of a job file's keys.
+/* The one table of a job file's keys, and of the rules between keys.
  *
- * Parsing, checking, defaults, writing a job back, the JSON schema and the suggestions for misspelt keys are
- * all driven by it: a new key is a line here and a member of struct job. A line says which kinds of job have
- * the key; a pointer that means another thing, or has another default, in another kind has a line for each.
+ * Three readers use it: the check (job_check.c, job_rule.c), the JSON schema (job_schema.c) and the manual
+ * (job_manual.c). A new key is a row here and a member of struct job; a new rule between keys is a row, too.
  * Constant data and pure functions; any thread. */
 #ifndef WORKER_JOB_JOB_TABLE_H
 #define WORKER_JOB_JOB_TABLE_H
@@ -10,26 +9,23 @@
 #include "worker/job/job.h"
 
 enum job_type {
-    JOB_OBJECT,      /* a group of keys; its members follow it */
-    JOB_INTEGER,     /* uint32_t or uint64_t by `bytes` */
-    JOB_NUMBER,      /* double */
-    JOB_BOOLEAN,     /* bool */
-    JOB_ENUM,        /* int: the index of a name */
-    JOB_CHOICE,      /* char[JOB_NAME_BYTES]: one of the names */
-    JOB_ENVIRONMENT, /* char[JOB_NAME_BYTES]: a name that environment_find knows; the names are for people */
-    JOB_NAME,        /* char[JOB_NAME_BYTES]: a name that is safe as a file's, job_name_valid */
-    JOB_PATH,        /* char[JOB_PATH_BYTES]: min..max bytes of text that can be shown as it is */
-    JOB_ROUND,       /* struct job_round_rule; the names are those of enum job_round */
-    JOB_PLACE,       /* struct job_place */
-    JOB_CHANNELS,    /* struct job_channels: an array of 1 or 3 numbers */
+    JOB_OBJECT,   /* a group of keys; its members follow it */
+    JOB_INTEGER,  /* uint32_t or uint64_t by `bytes` */
+    JOB_NUMBER,   /* double */
+    JOB_BOOLEAN,  /* bool */
+    JOB_ENUM,     /* int: the index of a name */
+    JOB_CHOICE,   /* char[]: one of the names */
+    JOB_NAME,     /* char[]: a name that is safe as a file's, see job_name_valid */
+    JOB_PATH,     /* char[]: min..max bytes of text that can be shown as it is */
+    JOB_ROUND,    /* struct job_round_rule; the names are those of enum job_round */
+    JOB_PLACE,    /* struct job_place; names[0] is the trainer, names[1] a server */
+    JOB_CHANNELS, /* struct job_channels: an array of 1 or 3 numbers */
 };
 
 enum {
     JOB_KEYS_MAX = 192,
-    JOB_EXPECTED_BYTES = 200,
-    JOB_STALENESS_MAX = 64, /* S of "async S" */
-    JOB_ROUND_BYTES = 16,   /* of a round's rule as text */
-    JOB_PLACE_BYTES = 16,   /* of a part's place as text */
+    JOB_WORDS_BYTES = 200, /* of a value in words, and of what a value must be */
+    JOB_FACTORS_MAX = 4,
 };
 
 /* Sets of kinds: one bit for each of enum job_kind. */
@@ -37,28 +33,72 @@ enum {
 #define JOB_KINDS_ALL                                                                                        \
     (JOB_KINDS_OF(JOB_REINFORCE) | JOB_KINDS_OF(JOB_PARAMETER_SERVER) | JOB_KINDS_OF(JOB_MODEL_PARALLEL))
 
+enum job_test {
+    JOB_ALWAYS, /* there is no condition */
+    JOB_IS,     /* the name `name`, or the number `number` */
+    JOB_IS_NOT, /* any name but `name` */
+    JOB_IS_NULL,
+    JOB_IS_SET,      /* not null; of a path: not empty */
+    JOB_AT_LEAST,    /* the number `number` */
+    JOB_AT_MOST,     /* likewise */
+    JOB_AT_MOST_KEY, /* the value of the key `name` */
+    JOB_BELOW_KEY,   /* likewise */
+};
+
+/* A test of one key's value. The number of a round is its K or S, of a place its server's, of channels how
+ * many there are. */
+struct job_condition {
+    const char *pointer;
+    enum job_test test;
+    const char *name;
+    double number;
+};
+
 struct job_key {
     const char *pointer; /* JSON pointer; the members of "/a" begin with "/a/" */
-    unsigned kinds;      /* the kinds that have the key; no two lines of one pointer share a kind */
+    unsigned kinds;      /* the kinds that have the key; no two rows of one pointer share a kind */
     enum job_type type;
     size_t offset, bytes;     /* of the value in struct job */
     double min, max;          /* of numbers, exact, since integers stay below 2^53; of a path's bytes */
     bool min_open, max_open;  /* JOB_NUMBER, JOB_CHANNELS: the bound itself is not allowed */
     bool bounds_only;         /* JOB_INTEGER: min or max, nothing in between */
-    bool required;            /* has no default */
     bool list_of_one;         /* stands in an array of exactly one */
     bool nullable;            /* null is allowed, and makes the bool at `offset_present` false */
-    bool null_by_default;     /* nullable only */
     size_t offset_present;    /* nullable only */
-    const char *const *names; /* JOB_ENUM, JOB_CHOICE, JOB_ENVIRONMENT, JOB_ROUND, JOB_PLACE: ends with NULL;
-                                 "": a number of the enum that this key does not know */
-    double default_number;    /* JOB_BOOLEAN: 0 or 1; where there are names: the index of one */
-    const char *description;
-    const char *schema_rule; /* JOB_OBJECT: more members for its schema, as JSON text, or NULL */
+    const char *const *names; /* of JOB_ENUM, JOB_CHOICE, JOB_ROUND, JOB_PLACE: ends with NULL; "" is a number
+                                 of the enum that this key does not know */
+    const char *by_default;   /* as JSON; NULL: the key is required, or is the job's name */
+    struct job_condition null_where; /* nullable only: where the default is null instead */
+    const char *unit;                /* of a number, or NULL */
+    const char *text;                /* what the key means: one or more sentences for every reader */
 };
 
 extern const struct job_key job_keys[];
 extern const size_t job_key_count; /* at most JOB_KEYS_MAX */
+
+/* Where all of `when` hold, `then` must hold, or else the job is wrong. */
+struct job_rule {
+    unsigned kinds;
+    struct job_condition when[2], then;
+    const char *why; /* a sentence without its full stop, or NULL */
+};
+
+extern const struct job_rule job_rules[];
+extern const size_t job_rule_count;
+
+/* Where `when` holds, the product of the factors is at most `most`. */
+struct job_limit {
+    unsigned kinds;
+    const char *factors[JOB_FACTORS_MAX]; /* keys; ends with NULL unless full */
+    double most;
+    const char *of; /* what the product is a number of */
+    struct job_condition when;
+};
+
+extern const struct job_limit job_limits[];
+extern const size_t job_limit_count;
+
+/* ---- keys: job_key.c ---- */
 
 /* The key at `pointer` in any of `kinds`, or NULL. */
 const struct job_key *job_key_at(unsigned kinds, const char *pointer);
@@ -72,48 +112,67 @@ const struct job_key *job_key_member(unsigned kinds, const struct job_key *paren
 /* The last part of the key's pointer. */
 const char *job_key_name(const struct job_key *key);
 
-/* Whether a key is allowed everywhere and means nothing to us: "$schema", and what begins with _. */
+/* Whether a key is allowed everywhere and ignored: "$schema", and every name that begins with _. */
 bool job_key_ignored(const char *name);
 
-/* The kinds that have a key at that key's pointer, be it this line or another. */
+/* The kinds that have a key at that key's pointer, in this row or another. */
 unsigned job_key_kinds(const struct job_key *key);
-
-/* Whether `pointer` names a key that later versions of this program are meant to have. */
-bool job_key_planned(const char *pointer);
 
 /* The name of a kind of job. */
 const char *job_kind_name(int kind);
 
+/* ---- values: job_value.c ---- */
+
+struct json_node;
+
+/* Stores a value at `at` in the form of the key's type (of JOB_CHANNELS: one element's double). False, with
+ * nothing stored: the value does not fit the key. */
+bool job_value_store(void *at, const struct job_key *key, const struct json_node *value);
+
+/* Fills *job with the defaults of all keys that all of `kinds` have; members of other kinds become zero, and
+ * `name` is left empty. Defaults that depend on another key are not settled: see null_where. */
+void job_defaults(struct job *job, unsigned kinds);
+
+/* Whether the key's value is null; and makes it so. */
+bool job_value_is_null(const struct job *job, const struct job_key *key);
+void job_value_make_null(struct job *job, const struct job_key *key);
+
+/* The number that the key's value stands for (see struct job_condition), or 0. */
+double job_value_number(const struct job *job, const struct job_key *key);
+
+/* The name that the key's value is or begins with, or "". */
+const char *job_value_name(const struct job *job, const struct job_key *key);
+
+/* Writes the key's value as JSON; doubles as %.17g, or with the fewest digits that read back (brief). */
+void job_value_write(FILE *stream, const struct job *job, const struct job_key *key, bool brief);
+
+/* Writes what a value must be: "an integer in 1..1024", "one of \"auto\", \"cpu\", \"gpu\""; of one element,
+ * where the key stands in an array. */
+void job_value_expected(char text[JOB_WORDS_BYTES], const struct job_key *key);
+void job_value_expected_element(char text[JOB_WORDS_BYTES], const struct job_key *key);
+
+/* The regular expression of a type's strings, POSIX extended and ECMA's at once; NULL: the type has none. */
+const char *job_type_pattern(enum job_type type);
+
 /* Whether `name` is 1..63 of A-Z a-z 0-9 . _ - and begins with neither . nor -. */
 bool job_name_valid(const char *name);
-
-/* Whether `text` has min..max bytes, all of them well-formed UTF-8 that text_show (kernels/base/text.h) would
- * leave alone: nothing in a path may move a cursor or hide. */
-bool job_path_valid(const char *text, double min, double max);
-
-/* Reads "all", "first K" or "async S", K and S in decimal without leading zeros. False: it is none of them.
- */
-bool job_round_parse(struct job_round_rule *round, const char *text);
-void job_round_show(char text[JOB_ROUND_BYTES], const struct job_round_rule *round);
-
-/* Reads "trainer" or "server K", K in decimal without leading zeros. False: it is neither. */
-bool job_place_parse(struct job_place *place, const char *text);
-void job_place_show(char text[JOB_PLACE_BYTES], const struct job_place *place);
-
-/* Writes what a value must be: "an integer in 1..1024", "one of \"auto\", \"cpu\", \"gpu\"". */
-void job_key_expected(char text[JOB_EXPECTED_BYTES], const struct job_key *key);
-
-/* The same of one element, where the key stands in an array. */
-void job_key_expected_element(char text[JOB_EXPECTED_BYTES], const struct job_key *key);
-
-/* Fills *job with every default of the keys that all of `kinds` have; members of other kinds become zero, and
- * `name` is left empty. */
-void job_defaults(struct job *job, unsigned kinds);
 
 /* Writes `text`, which holds no control character, as a JSON string. */
 void job_write_string(FILE *stream, const char *text);
 
 /* Writes a number with as few digits as read back to the same double. */
 void job_number_show(char text[32], double value);
+
+/* ---- rules: job_rule.c ---- */
+
+/* Whether the condition holds for the job, whose kind is the one of `kinds`. */
+bool job_condition_holds(const struct job *job, unsigned kinds, const struct job_condition *condition);
+
+/* Writes what the condition's key must be: "null", "\"all\"", "at most /trainers/count". */
+void job_condition_expected(char text[JOB_WORDS_BYTES], unsigned kinds,
+                            const struct job_condition *condition);
+
+/* Writes the condition as a clause: "/data/kind is \"text\"". */
+void job_condition_clause(char text[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition);
 
 #endif

@@ -1,4 +1,4 @@
-/* The tokens of JSON text; see the header. Runs where json_scan.c runs. */
+/* The tokens of JSON text; see the header. Runs in whatever process reads a job, on the caller's thread. */
 #include "worker/job/json_token.h"
 
 #include "kernels/base/text.h"
@@ -35,16 +35,6 @@ void json_cursor_step(struct json_cursor *cursor)
     cursor->column++;
 }
 
-void json_cursor_blank(struct json_cursor *cursor, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        size_t begin = cursor->at;
-        json_cursor_step(cursor);
-        if (cursor->text[begin] != '\n')
-            memset(cursor->text + begin, ' ', cursor->at - begin);
-    }
-}
-
 static void report_flaw(struct json_cursor *cursor, const char *text)
 {
     cursor->report(cursor->context, cursor->line, cursor->column, text);
@@ -52,13 +42,11 @@ static void report_flaw(struct json_cursor *cursor, const char *text)
 
 /* ---- strings ---- */
 
-/* Reports a flaw at the cursor and overwrites it, `bytes` long and `characters` wide. */
-static void flaw_in_string(struct json_cursor *cursor, size_t bytes, uint32_t characters, const char *text)
+/* Moves over `bytes` bytes of one line that are `bytes` columns wide. */
+static void cursor_skip(struct json_cursor *cursor, size_t bytes)
 {
-    report_flaw(cursor, text);
-    memset(cursor->text + cursor->at, '?', bytes);
     cursor->at += bytes;
-    cursor->column += characters;
+    cursor->column += (uint32_t)bytes;
 }
 
 /* The number of the \uXXXX `ahead` bytes on, or -1 if none stands there. */
@@ -81,35 +69,63 @@ static bool surrogate(long code, long first)
     return code >= first && code < first + 0x400;
 }
 
-/* Over an escape. Returns whether it was good. */
-static bool scan_escape(struct json_cursor *cursor)
+/* Appends the character `code` in UTF-8. */
+static void string_add_code(char **out, long code)
 {
+    static const struct {
+        long max;
+        int lead, bytes;
+    } forms[] = {{0x7F, 0, 1}, {0x7FF, 0xC0, 2}, {0xFFFF, 0xE0, 3}, {0x10FFFF, 0xF0, 4}};
+    size_t form = 0;
+    while (code > forms[form].max)
+        form++;
+    int shift = 6 * (forms[form].bytes - 1);
+    *(*out)++ = (char)(forms[form].lead | (int)(code >> shift));
+    while (shift > 0) {
+        shift -= 6;
+        *(*out)++ = (char)(0x80 | ((code >> shift) & 0x3F));
+    }
+}
+
+/* Reports a flaw of `bytes` bytes at the cursor, and moves over it. */
+static bool string_flaw(struct json_cursor *cursor, char **out, size_t bytes, const char *text)
+{
+    report_flaw(cursor, text);
+    cursor_skip(cursor, bytes);
+    *(*out)++ = '?';
+    return false;
+}
+
+/* Reads one escape. Returns whether it was good. */
+static bool read_escape(struct json_cursor *cursor, char **out)
+{
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
     int c = json_cursor_peek(cursor, 1);
-    if (c >= 0 && c != 0 && strchr("\"\\/bfnrt", c) != NULL) {
-        cursor->at += 2;
-        cursor->column += 2;
+    const char *letter = c > 0 ? strchr(letters, c) : NULL;
+    if (letter != NULL) {
+        *(*out)++ = meanings[letter - letters];
+        cursor_skip(cursor, 2);
         return true;
     }
-    char text[96];
-    long code = unicode_escape(cursor, 0);
-    if (code < 0) {
-        flaw_in_string(cursor, 1, 1,
-                       "a bad escape in a string: behind \\ stands one of \" \\ / b f n r t uXXXX");
-        return false;
+    long code = unicode_escape(cursor, 0), low = unicode_escape(cursor, 6);
+    if (code < 0)
+        return string_flaw(cursor, out, 1,
+                           "a bad escape in a string: behind \\ stands one of \" \\ / b f n r t uXXXX");
+    if (code == 0)
+        return string_flaw(cursor, out, 6, "\\u0000 in a string: no text here may hold a zero");
+    if (surrogate(code, 0xD800) && surrogate(low, 0xDC00)) {
+        string_add_code(out, 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00));
+        cursor_skip(cursor, 12);
+        return true;
     }
-    if (code == 0) {
-        flaw_in_string(cursor, 6, 6, "\\u0000 in a string: no text here may hold a zero");
-        return false;
-    }
-    bool pair = surrogate(code, 0xD800) && surrogate(unicode_escape(cursor, 6), 0xDC00);
-    if (!pair && code >= 0xD800 && code <= 0xDFFF) {
+    if (code >= 0xD800 && code <= 0xDFFF) {
+        char text[96];
         snprintf(text, sizeof text, "\\u%04lx in a string is half of a surrogate pair, and stands alone",
                  (unsigned long)code);
-        flaw_in_string(cursor, 6, 6, text);
-        return false;
+        return string_flaw(cursor, out, 6, text);
     }
-    cursor->at += pair ? 12 : 6;
-    cursor->column += pair ? 12 : 6;
+    string_add_code(out, code);
+    cursor_skip(cursor, 6);
     return true;
 }
 
@@ -119,8 +135,8 @@ static bool stray_byte(const struct json_cursor *cursor, size_t at)
     return at < cursor->length && text_character(cursor->text + at, cursor->length - at) == 0;
 }
 
-/* Over a control character, or the bytes up to the next character: one problem, however long it was. */
-static void scan_stray(struct json_cursor *cursor, int c)
+/* Moves over a control character, or over all bytes up to the next character, which are one flaw. */
+static void skip_stray(struct json_cursor *cursor, char **out, int c)
 {
     char text[96];
     size_t bytes = 1;
@@ -131,10 +147,10 @@ static void scan_stray(struct json_cursor *cursor, int c)
         while (stray_byte(cursor, cursor->at + bytes))
             bytes++;
     }
-    flaw_in_string(cursor, bytes, (uint32_t)bytes, text);
+    string_flaw(cursor, out, bytes, text);
 }
 
-bool json_token_string(struct json_cursor *cursor, bool *flawed)
+bool json_token_string(struct json_cursor *cursor, char **out, bool *flawed)
 {
     struct json_span begin = json_cursor_here(cursor);
     *flawed = false;
@@ -147,16 +163,21 @@ bool json_token_string(struct json_cursor *cursor, bool *flawed)
             return false;
         }
         if (c == '\\') {
-            *flawed |= !scan_escape(cursor);
+            *flawed |= !read_escape(cursor, out);
         } else if (c < 0x20 || stray_byte(cursor, cursor->at)) {
-            scan_stray(cursor, c);
+            skip_stray(cursor, out, c);
             *flawed = true;
         } else {
+            size_t begins = cursor->at;
             json_cursor_step(cursor);
             if (c == '"')
-                return true;
+                break;
+            memcpy(*out, cursor->text + begins, cursor->at - begins);
+            *out += cursor->at - begins;
         }
     }
+    *(*out)++ = '\0';
+    return true;
 }
 
 /* ---- numbers and words ---- */
@@ -239,14 +260,6 @@ static bool number_integral(const struct number *number, const char *text)
     return zeros == number->whole_digits || number->exponent >= -(long)zeros;
 }
 
-static bool number_finite(const char *text, size_t length)
-{
-    char copy[JSON_NUMBER_BYTES_MAX + 1];
-    memcpy(copy, text, length);
-    copy[length] = '\0';
-    return isfinite(strtod(copy, NULL));
-}
-
 /* What is wrong with `word`, which is no JSON. */
 static void explain_word(char *text, size_t size, const char *word, size_t length)
 {
@@ -274,35 +287,32 @@ static bool word_is(const char *word, size_t length, const char *name)
     return strlen(name) == length && memcmp(word, name, length) == 0;
 }
 
-void json_token_word(struct json_cursor *cursor, struct json_node *node)
+struct json_word json_token_word(struct json_cursor *cursor)
 {
-    char *word = cursor->text + cursor->at;
+    const char *word = cursor->text + cursor->at;
     size_t length = 0;
     while (word_character(json_cursor_peek(cursor, length)))
         length++;
-    char text[160] = "";
+    char text[160] = "", copy[JSON_NUMBER_BYTES_MAX + 1] = "";
+    struct json_word result = {.type = word_is(word, length, "null")    ? JSON_NULL
+                                       : word_is(word, length, "true")  ? JSON_TRUE
+                                       : word_is(word, length, "false") ? JSON_FALSE
+                                                                        : JSON_NUMBER};
     struct number number;
-    node->type = word_is(word, length, "null")    ? JSON_NULL
-                 : word_is(word, length, "true")  ? JSON_TRUE
-                 : word_is(word, length, "false") ? JSON_FALSE
-                                                  : JSON_NUMBER;
-    if (node->type == JSON_NUMBER) {
-        if (!parse_number(&number, word, length))
-            explain_word(text, sizeof text, word, length);
-        else if (length > JSON_NUMBER_BYTES_MAX)
-            snprintf(text, sizeof text, "a number of more than %d characters", JSON_NUMBER_BYTES_MAX);
-        else if (!number_finite(word, length))
-            snprintf(text, sizeof text, "%.*s is too large for a 64-bit floating point number", (int)length,
-                     word);
-        else
-            node->integral = number_integral(&number, word);
+    if (result.type == JSON_NUMBER && !parse_number(&number, word, length)) {
+        explain_word(text, sizeof text, word, length);
+    } else if (result.type == JSON_NUMBER && length > JSON_NUMBER_BYTES_MAX) {
+        snprintf(text, sizeof text, "a number of more than %d characters", JSON_NUMBER_BYTES_MAX);
+    } else if (result.type == JSON_NUMBER) {
+        memcpy(copy, word, length);
+        result.number = strtod(copy, NULL);
+        result.integral = number_integral(&number, word);
+        if (!isfinite(result.number))
+            snprintf(text, sizeof text, "%s is too large for a 64-bit floating point number", copy);
     }
-    if (text[0] != '\0') {
-        node->flawed = true;
+    result.flawed = text[0] != '\0';
+    if (result.flawed)
         report_flaw(cursor, text);
-        memset(word, ' ', length);
-        word[0] = '0';
-    }
-    cursor->at += length;
-    cursor->column += (uint32_t)length;
+    cursor_skip(cursor, length);
+    return result;
 }

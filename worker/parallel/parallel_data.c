@@ -1,7 +1,7 @@
 /* Batches by number, so that a resumed run goes on as if it had never stopped. */
 #include "worker/parallel/parallel_data.h"
 
-#include "worker/job/job_messages.h"
+#include "worker/job/job_message_limits.h"
 
 #include <string.h>
 

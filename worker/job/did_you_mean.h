@@ -1,0 +1,18 @@
+/* "did you mean …?": the key or the value that a misspelt one may stand for. Pure; any thread. */
+#ifndef WORKER_JOB_DID_YOU_MEAN_H
+#define WORKER_JOB_DID_YOU_MEAN_H
+
+#include "worker/job/job_table.h"
+
+enum { DID_YOU_MEAN_BYTES = 160 };
+
+/* Writes "; did you mean \"count\"?" with the member of `parent` (NULL: of the job) that is most like `name`,
+ * or else with keys elsewhere that are called `name`: "; did you mean /observers/count?". "" if there is
+ * none. */
+void did_you_mean_key(char question[DID_YOU_MEAN_BYTES], unsigned kinds, const struct job_key *parent,
+                      const char *name);
+
+/* The same of the string `got`, which is none of the key's names. */
+void did_you_mean_value(char question[DID_YOU_MEAN_BYTES], const struct job_key *key, const char *got);
+
+#endif
