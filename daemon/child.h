@@ -26,6 +26,7 @@ struct child {
     int fd;         /* our end of its control line */
     unsigned heard; /* messages handled in this turn of the supervisor's loop */
     bool hung_up;   /* its end of the line is closed */
+    bool bound;     /* BOUND has come */
     bool connected; /* CONNECT is sent */
     bool opened;    /* it has said READY */
     struct monotime last_beat;

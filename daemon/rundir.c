@@ -171,18 +171,18 @@ static enum status socket_folder(char *folder, size_t bytes, struct error *error
     return private_folder(folder, error);
 }
 
-static void socket_path(char path[CONTROL_ADDRESS_BYTES], const char *address, unsigned server)
+static void socket_path(char path[CONTROL_ADDRESS_BYTES], const char *address, unsigned worker)
 {
-    snprintf(path, CONTROL_ADDRESS_BYTES, "%s.%u", address + strlen("ipc://"), server);
+    snprintf(path, CONTROL_ADDRESS_BYTES, "%s.%u", address + strlen("ipc://"), worker);
 }
 
 /* The lock is ours, so a socket of this name is a leftover; anything else of this name is not ours to touch.
  */
-static enum status clear_leftover(const char *address, unsigned server, struct error *error)
+static enum status clear_leftover(const char *address, unsigned worker, struct error *error)
 {
     char path[CONTROL_ADDRESS_BYTES];
     struct stat info;
-    socket_path(path, address, server);
+    socket_path(path, address, worker);
     if (lstat(path, &info) != 0)
         return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "cannot look at %s", path);
     if (!S_ISSOCK(info.st_mode))
@@ -192,12 +192,12 @@ static enum status clear_leftover(const char *address, unsigned server, struct e
     return STATUS_OK;
 }
 
-/* An earlier run may have had more servers than this one will: all that it can have left is cleared. */
+/* An earlier run may have had more listeners than this one will: all that it can have left is cleared. */
 static enum status clear_leftovers(const char *address, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (unsigned server = 0; server < JOB_SERVERS_MAX && status == STATUS_OK; server++)
-        status = clear_leftover(address, server, error);
+    for (unsigned worker = 0; worker < ROSTER_LISTENERS_MAX && status == STATUS_OK; worker++)
+        status = clear_leftover(address, worker, error);
     return status;
 }
 
@@ -217,7 +217,7 @@ static enum status choose_address(struct rundir *dir, const struct job *job, str
     sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
     char address[sizeof dir->address];
     snprintf(address, sizeof address, "ipc://%s/%s.sock", folder, hex);
-    socket_path(longest, address, roster_of(job).servers - 1);
+    socket_path(longest, address, roster_of(job).listeners - 1);
     if (strlen(longest) >= sizeof folder)
         return error_set(error, STATUS_INVALID,
                          "a socket in %s would have a path of %zu bytes: expected at most %zu", folder,
@@ -323,8 +323,8 @@ void rundir_close(struct rundir *dir)
 {
     char path[CONTROL_ADDRESS_BYTES];
     if (dir->address[0] != '\0' && still_ours(dir))
-        for (unsigned server = 0; server < JOB_SERVERS_MAX; server++) {
-            socket_path(path, dir->address, server);
+        for (unsigned worker = 0; worker < ROSTER_LISTENERS_MAX; worker++) {
+            socket_path(path, dir->address, worker);
             unlink(path);
         }
     if (dir->fd >= 0)

@@ -13,22 +13,22 @@ static void order_exit(struct child *child)
     child->state = CHILD_LEAVING;
 }
 
-/* A worker that dials others leaves before they do, so that they hear its BYE: first the clients, then the
- * servers from the highest number down. */
+/* A worker that dials others leaves before they do, so that they hear its BYE: first the workers that nobody
+ * dials, then the listeners from the highest number down. */
 void supervise_leave_next(struct supervisor *s)
 {
-    bool clients_live = false;
+    bool others_live = false;
     if (!s->closing)
         return;
-    for (unsigned i = s->roster.servers; i < s->count; i++) {
+    for (unsigned i = s->roster.listeners; i < s->count; i++) {
         order_exit(&s->children[i]);
-        clients_live |= s->children[i].state != CHILD_GONE;
+        others_live |= s->children[i].state != CHILD_GONE;
     }
-    unsigned server = clients_live ? 0 : s->roster.servers;
-    while (server > 0 && s->children[server - 1].state == CHILD_GONE)
-        server--;
-    if (server > 0)
-        order_exit(&s->children[server - 1]);
+    unsigned listener = others_live ? 0 : s->roster.listeners;
+    while (listener > 0 && s->children[listener - 1].state == CHILD_GONE)
+        listener--;
+    if (listener > 0)
+        order_exit(&s->children[listener - 1]);
 }
 
 void supervise_close(struct supervisor *s)

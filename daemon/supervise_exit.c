@@ -72,12 +72,12 @@ static void describe_exit(const struct child *child, const struct event *event, 
         snprintf(why, ERROR_TEXT_BYTES, "%s", event->exit_text);
 }
 
-/* A ZeroMQ socket does not report that its peer is gone. */
-static void tell_servers(struct supervisor *s, const struct child *child, const struct event *event)
+/* Tells the workers that the dead one dialed: a bound ZeroMQ socket does not report that a peer is gone. */
+static void tell_dialed_workers(struct supervisor *s, const struct child *child, const struct event *event)
 {
     struct control_died died = {.worker = child->start.worker};
     snprintf(died.text, sizeof died.text, "%.190s", event->exit_text);
-    for (unsigned i = 0; i < s->roster.servers; i++)
+    for (unsigned i = 0; i < roster_dialed(&s->roster, child->start.worker); i++)
         child_order(&s->children[i], CONTROL_DIED, &died, sizeof died);
 }
 
@@ -86,7 +86,7 @@ void supervise_exit_unasked(struct supervisor *s, struct child *child, const str
     char why[ERROR_TEXT_BYTES];
     describe_exit(child, event, why);
     supervise_exit_killed(s, child, event);
-    tell_servers(s, child, event);
+    tell_dialed_workers(s, child, event);
     fail_because_of(s, child, status_of_exit(child), why);
 }
 

@@ -38,6 +38,7 @@ struct supervisor {
 };
 
 enum event_kind {
+    EVENT_BOUND,
     EVENT_READY,
     EVENT_BEAT,
     EVENT_RECORD,   /* an episode, update or epoch for the logs */

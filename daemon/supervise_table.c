@@ -11,6 +11,8 @@ typedef void reaction(struct supervisor *s, struct child *child, const struct ev
 enum event_kind supervise_event_of(uint32_t message_kind)
 {
     switch (message_kind) {
+    case CONTROL_BOUND:
+        return EVENT_BOUND;
     case CONTROL_READY:
         return EVENT_READY;
     case CONTROL_BEAT:
@@ -76,19 +78,20 @@ static void note_opened(struct supervisor *s, struct child *child, const struct 
     child->opened = true;
 }
 
-/* A worker may dial when every server below it is bound: a client all servers, a server the lower ones. */
-static void let_workers_dial(struct supervisor *s)
+/* A worker may dial when every worker that it dials is bound. */
+static void mark_bound(struct supervisor *s, struct child *child, const struct event *event)
 {
     unsigned bound = 0;
-    while (bound < s->roster.servers && s->children[bound].state != CHILD_STARTING)
+    (void)event;
+    child->bound = true;
+    while (bound < s->roster.listeners && s->children[bound].bound)
         bound++;
     for (unsigned i = 1; i < s->count; i++) {
-        struct child *child = &s->children[i];
-        unsigned below = i < s->roster.servers ? i : s->roster.servers;
-        if (child->connected || below > bound)
+        struct child *other = &s->children[i];
+        if (other->connected || roster_dialed(&s->roster, (uint16_t)i) > bound)
             continue;
-        child->connected = true;
-        child_order(child, CONTROL_CONNECT, NULL, 0);
+        other->connected = true;
+        child_order(other, CONTROL_CONNECT, NULL, 0);
     }
 }
 
@@ -97,8 +100,6 @@ static void mark_ready(struct supervisor *s, struct child *child, const struct e
     (void)event;
     child->opened = true;
     child->state = CHILD_READY;
-    if (child->start.worker < s->roster.servers)
-        let_workers_dial(s);
     if (++s->ready == s->count)
         service_notify("READY=1\nSTATUS=training with %u workers", s->count);
 }
@@ -179,6 +180,7 @@ static void note_last_words(struct supervisor *s, struct child *child, const str
 /* clang-format off */
 static reaction *const reactions[EVENT_KINDS][CHILD_STATES] = {
     /*                    starting                ready                   leaving               killed */
+    [EVENT_BOUND]    = { mark_bound,             expel_child,            ignore_event,         ignore_event },
     [EVENT_READY]    = { mark_ready,             expel_child,            note_opened,          ignore_event },
     [EVENT_BEAT]     = { note_beat,              note_beat,              note_beat,            ignore_event },
     [EVENT_RECORD]   = { expel_child,            log_record,             ignore_event,         ignore_event },

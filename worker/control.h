@@ -25,14 +25,15 @@ enum {
 enum control_kind {
     /* supervisor to worker */
     CONTROL_START = 1, /* struct control_start, then the resolved job's JSON */
-    CONTROL_CONNECT,   /* the endpoints of the servers below this worker can be joined now */
+    CONTROL_CONNECT,   /* every worker that this one dials is bound */
     CONTROL_DIED,      /* struct control_died: another worker is gone */
     CONTROL_LOGGED,    /* struct control_logged: that episode's or update's lines are in the logs */
     CONTROL_DRAIN,     /* to the lead (roster.h): finish the round, then say FINISHED */
     CONTROL_HURRY,     /* complete everything pending with STATUS_SHUTDOWN, then as DRAIN */
     CONTROL_EXIT,      /* say BYE and exit */
     /* worker to supervisor */
-    CONTROL_READY,    /* a server is bound; a client has been welcomed */
+    CONTROL_BOUND,    /* a worker that others dial: its address can be dialed, and will soon be answered */
+    CONTROL_READY,    /* this worker has its sessions and all it needs */
     CONTROL_BEAT,     /* still turning */
     CONTROL_EPISODE,  /* struct control_episode: a record for the logs; answered by LOGGED */
     CONTROL_UPDATE,   /* struct control_update: the same of an update */
@@ -47,7 +48,7 @@ struct control_start {
     uint16_t worker; /* this worker's number: servers from 0, then clients (worker/roster.h) */
     uint8_t role;    /* enum wire_role */
     uint32_t incarnation, generation;
-    char address[CONTROL_ADDRESS_BYTES]; /* server N binds this with ".N" behind it (worker_address) */
+    char address[CONTROL_ADDRESS_BYTES]; /* worker N binds this with ".N" behind it */
     char run_dir[CONTROL_PATH_BYTES];    /* absolute; checkpoints go to its folder of that name */
     char resume[CONTROL_PATH_BYTES];     /* the checkpoint to go on from; "": a fresh start */
 };

@@ -7,17 +7,21 @@
 
 struct roster roster_of(const struct job *job)
 {
-    if (job->kind != JOB_REINFORCE)
-        return (struct roster){.servers = job->server.count,
-                               .clients = job->trainers.count,
-                               .server_role = WIRE_ROLE_PSERVER,
-                               .client_role = WIRE_ROLE_TRAINER,
-                               .segments = job->transport == JOB_TRANSPORT_SHARED,
-                               .lead = job->kind == JOB_MODEL_PARALLEL ? (uint16_t)job->server.count : 0};
-    return (struct roster){.servers = 1,
-                           .clients = job->observers.count,
-                           .server_role = WIRE_ROLE_AGENT,
-                           .client_role = WIRE_ROLE_OBSERVER};
+    const bool is_parallel = job->kind == JOB_MODEL_PARALLEL;
+    const uint32_t servers = job->server.count, clients = job->trainers.count;
+    if (job->kind == JOB_REINFORCE)
+        return (struct roster){.servers = 1,
+                               .clients = job->observers.count,
+                               .listeners = 1,
+                               .server_role = WIRE_ROLE_AGENT,
+                               .client_role = WIRE_ROLE_OBSERVER};
+    return (struct roster){.servers = servers,
+                           .clients = clients,
+                           .listeners = is_parallel ? servers + clients - 1 : servers,
+                           .server_role = WIRE_ROLE_PSERVER,
+                           .client_role = WIRE_ROLE_TRAINER,
+                           .segments = job->transport == JOB_TRANSPORT_SHARED,
+                           .lead = is_parallel ? (uint16_t)servers : 0};
 }
 
 void roster_roles(const struct roster *roster, uint8_t roles[ROSTER_WORKERS_MAX])

@@ -4,6 +4,7 @@
 #include "kernels/base/log.h"
 #include "worker/job/job_table.h"
 #include "worker/net/rpc.h"
+#include "worker/roster.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -12,6 +13,8 @@
 #include <sys/prctl.h>
 #include <sysexits.h>
 #include <unistd.h>
+
+_Static_assert((int)RPC_DIALED_MAX >= (int)ROSTER_LISTENERS_MAX, "a worker can dial all that listen");
 
 static const struct role roles[] = {
     {"agent", WIRE_ROLE_AGENT},
@@ -61,12 +64,6 @@ const struct role *role_by_name(const char *name)
 static _Noreturn void orphaned(void)
 {
     _exit(EX_UNAVAILABLE);
-}
-
-void worker_address(const struct worker *worker, uint16_t server, char address[CONTROL_ADDRESS_BYTES])
-{
-    snprintf(address, CONTROL_ADDRESS_BYTES, "%.*s.%u", CONTROL_ADDRESS_BYTES - 7, worker->self.address,
-             server);
 }
 
 /* A report must arrive, so a supervisor that is busy is waited for. */
@@ -175,6 +172,58 @@ static enum status read_job(struct worker *worker, const char *text, size_t byte
         error_set(error, status, "%.300s", problems.text != NULL ? problems.text : "no memory for the job");
     job_problems_fini(&problems);
     return status;
+}
+
+/* ---- sessions ---- */
+
+static void address_of(const struct worker *worker, uint16_t number, char address[CONTROL_ADDRESS_BYTES])
+{
+    snprintf(address, CONTROL_ADDRESS_BYTES, "%.*s.%u", CONTROL_ADDRESS_BYTES - 7, worker->self.address,
+             number);
+}
+
+/* The job's text travels from worker 0 to all others. */
+enum status worker_open_rpc(const struct worker *worker, const struct rpc_config *config, struct rpc **out,
+                            struct error *error)
+{
+    const struct roster roster = roster_of(&worker->job);
+    const bool listens = worker->self.worker < roster.listeners;
+    uint8_t role_of_worker[ROSTER_WORKERS_MAX];
+    char address[CONTROL_ADDRESS_BYTES];
+    struct rpc_config whole = *config;
+    roster_roles(&roster, role_of_worker);
+    whole.worker = worker->self.worker;
+    whole.role = worker->self.role;
+    whole.incarnation = whole.peer_incarnation_max = worker->self.incarnation;
+    whole.generation = worker->self.generation;
+    whole.roster = role_of_worker;
+    whole.workers = roster_workers(&roster);
+    if (worker->self.worker == 0) {
+        whole.welcome = worker->job_text;
+        whole.welcome_bytes = worker->job_bytes;
+    }
+    address_of(worker, worker->self.worker, address);
+    return rpc_open(out, &whole, listens ? address : NULL, error);
+}
+
+enum status worker_connect(struct worker *worker, struct rpc *rpc, struct error *error)
+{
+    const struct roster roster = roster_of(&worker->job);
+    const uint32_t count = roster_dialed(&roster, worker->self.worker);
+    char texts[RPC_DIALED_MAX][CONTROL_ADDRESS_BYTES];
+    struct rpc_address addresses[RPC_DIALED_MAX];
+    if (worker->self.worker < roster.listeners)
+        worker_report(CONTROL_BOUND, NULL, 0);
+    while (count > 0 && !worker->connect && !worker->leave)
+        worker_wait_order(worker);
+    if (worker->leave)
+        return STATUS_OK;
+    for (uint16_t i = 0; i < count; i++) {
+        address_of(worker, i, texts[i]);
+        addresses[i] = (struct rpc_address){.worker = i, .address = texts[i]};
+    }
+    const uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
+    return rpc_dial(rpc, addresses, count, monotime_add_us(monotime_now(), patience_us), error);
 }
 
 enum status worker_read_welcome(struct worker *worker, const struct rpc *rpc, struct error *error)

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 struct rpc;
+struct rpc_config;
 
 struct worker {
     struct control_start self;
@@ -54,11 +55,23 @@ role_run *role_run_of(uint8_t wire, int job_kind);
 /* Runs the worker whose control line stands at CONTROL_FD; `role` is what its command line says. */
 int worker_main(const struct role *role);
 
-/* The endpoint of the job's server `server`: the start's address and ".N" behind it. */
-void worker_address(const struct worker *worker, uint16_t server, char address[CONTROL_ADDRESS_BYTES]);
+/* ---- sessions ----
+ * A role opens its rpc, and connects it once it has nothing left to do that takes long: from then on it
+ * turns, so that the workers that dial it are answered. */
 
-/* Takes the job out of a client's WELCOME: it is the one that counts, for workers of this host and of others
- * alike. STATUS_INVALID: there is no sound job in it. */
+/* Opens the role's rpc: binds this worker's address where the roster has others dial it. `config`: the
+ * methods, limits and callbacks of the role; the rest (identity, roster, the job to welcome others with) is
+ * filled in here. Errors as rpc_open. */
+enum status worker_open_rpc(const struct worker *worker, const struct rpc_config *config, struct rpc **out,
+                            struct error *error);
+
+/* Reports BOUND where others dial this worker, waits for CONNECT, and dials every worker that the roster
+ * says. Blocks for at most /supervise/hang_s after CONNECT. STATUS_OK with worker->leave set: the order to
+ * leave came first, and nothing was dialed. Errors as rpc_dial. */
+enum status worker_connect(struct worker *worker, struct rpc *rpc, struct error *error);
+
+/* Takes the job out of WELCOME: that job counts, for workers of this host and of others alike.
+ * STATUS_INVALID: there is no sound job in it. */
 enum status worker_read_welcome(struct worker *worker, const struct rpc *rpc, struct error *error);
 
 /* Reads every order that has come and acts on it: remembers it, tells the rpc of deaths and hurry. When

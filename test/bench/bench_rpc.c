@@ -9,6 +9,7 @@
  * calls a second of all clients together, microseconds a round with the least and the most, microseconds of
  * processor time a call over all processes, and the median and quartiles of the runs' ratios. The parent has
  * no ZeroMQ; it starts the clients with one byte each. */
+#include "test/worker/net/net_connect.h"
 #include "worker/net/rpc.h"
 
 #include <assert.h>
@@ -144,7 +145,7 @@ static void our_server(const struct bench_case *bench, const char *address, int 
                                 .context = &gathering};
     struct rpc *rpc;
     struct error error = {0};
-    if (rpc_serve(&rpc, &config, address, &error) != STATUS_OK)
+    if (rpc_open(&rpc, &config, address, &error) != STATUS_OK)
         die(error.text);
     rpc_watch(rpc, parent_fd, nothing_to_read, NULL);
     for (;;)
@@ -160,10 +161,11 @@ static struct rpc *our_join(uint16_t worker, const char *address, int parent_fd)
                                 .pending_max = 64,
                                 .incoming_max = 64,
                                 .rows_max = 64};
-    struct rpc_server server = {0, address};
+    struct rpc_address server = {0, address};
     struct rpc *rpc;
     struct error error = {0};
-    if (rpc_join(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 10000000), &error) != STATUS_OK)
+    if (net_connect(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 10000000), &error) !=
+        STATUS_OK)
         die(error.text);
     rpc_watch(rpc, parent_fd, nothing_to_read, NULL);
     return rpc;

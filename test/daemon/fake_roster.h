@@ -230,6 +230,13 @@ static inline void train(void)
     say(CONTROL_FINISHED, &finished, sizeof finished);
 }
 
+/* A worker that others dial. */
+static inline void be_bound(void)
+{
+    tell("bound");
+    say(CONTROL_BOUND, NULL, 0);
+}
+
 /* What it holds has been said when the common file says so. */
 static inline void tell_holdings_and_be_ready(void)
 {
@@ -255,6 +262,7 @@ static inline void act_server(void)
 {
     if (fake.self.worker == 0 || (fake.self.worker == 1 && plays("late")))
         sleep_ms(200);
+    be_bound();
     tell_holdings_and_be_ready();
     if (fake.self.worker == 1 && strstr(fake.script, "later") != NULL)
         last_words(STATUS_PEER_DIED);
@@ -275,6 +283,8 @@ static inline void act_server(void)
 
 static inline void act_trainer(void)
 {
+    if (lead() != 0 && fake.self.worker < WORKERS - 1)
+        be_bound();
     await(strstr(fake.script, " later") != NULL ? CONTROL_HURRY : CONTROL_CONNECT);
     if (fake.self.worker == WORKERS - 1)
         sleep_ms(100); /* the last one in everybody's eyes */

@@ -120,15 +120,15 @@ static void expect_order(const char *first, const char *second)
 START_TEST(a_worker_dials_when_those_below_are_bound)
 {
     expect_good(_i == 0 ? "" : "late", NULL);
-    expect_order("pserver 0: ready\n", "pserver 1: connect\n");
+    expect_order("pserver 0: bound\n", "pserver 1: connect\n");
     for (unsigned below = 0; below < 2; below++) {
         char line[32];
-        snprintf(line, sizeof line, "pserver %u: ready\n", below);
+        snprintf(line, sizeof line, "pserver %u: bound\n", below);
         expect_order(line, "pserver 2: connect\n");
         expect_order(line, "trainer 3: connect\n");
         expect_order(line, "trainer 4: connect\n");
     }
-    expect_order("pserver 2: ready\n", "trainer 3: connect\n");
+    expect_order("pserver 2: bound\n", "trainer 3: connect\n");
     ck_assert_uint_eq(text_count(story, "connect\n"), WORKERS - 1);
     ck_assert_ptr_null(strstr(story, "pserver 0: connect"));
 }

@@ -40,17 +40,15 @@ static inline void peer_open_rpc(const char *name, struct segment *outbox)
                                 .rows_max = 4,
                                 .outbox = outbox};
     snprintf(address, sizeof address, "ipc:///tmp/fuzz-%s-%d", name, (int)getpid());
-    require(rpc_serve(&rpc, &config, address, &error) == STATUS_OK);
+    require(rpc_open(&rpc, &config, address, &error) == STATUS_OK);
     unlink(address + strlen("ipc://"));
 }
 
 static inline struct rpc_session *peer_open_session(void)
 {
     struct rpc_session *session = &rpc->sessions[PEER];
-    session_begin(session, PEER, roster[PEER], ++incarnation);
-    session->socket = &rpc->sockets[0];
-    session->peer = CONNECTION;
-    peers_add(rpc, session);
+    const struct wire_header greeting = {.source = PEER, .role = roster[PEER], .incarnation = ++incarnation};
+    session_open(rpc, session, &rpc->sockets[0], &greeting, CONNECTION);
     request_id = 1;
     return session;
 }

@@ -79,26 +79,16 @@ static enum status check_words(const struct local *local, struct error *error)
     return STATUS_OK;
 }
 
-/* A participant that is gone will not ask for a step, and nobody will tell of its end once more: in a round
- * of all it would be waited for. */
+/* A participant that is gone will not ask for a step, and a round of all would wait for it. */
 static enum status check_participants(const struct local *local, struct error *error)
 {
+    uint32_t incarnation;
     for (uint32_t i = 0; i < local->participant_count && local->words[NEW_ASYNC] == 0; i++)
-        if (rpc_is_gone(local->owner->rpc, local->participants[i].worker, NULL))
+        if (!rpc_reaches(local->owner->rpc, local->participants[i].worker, &incarnation))
             return error_set(error, STATUS_PEER_DIED,
                              "worker %u, which is to take part in every step, is gone",
                              local->participants[i].worker);
     return STATUS_OK;
-}
-
-/* A round of all has to hear of a participant's end, whether or not it has ever asked for a step. */
-static enum status meet_participants(const struct local *local, struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < local->participant_count && local->words[NEW_ASYNC] == 0; i++)
-        if (status == STATUS_OK)
-            status = rpc_meet(local->owner->rpc, local->participants[i].worker, error);
-    return status;
 }
 
 /* All memory but the optimizers', and what the message says, as far as it can be read without looking
@@ -235,8 +225,6 @@ static enum status local_make(struct local **out, struct dist_owner *owner, uint
         memcpy(&number, (const char *)message->data[1] + i * sizeof number, sizeof number);
         status = add_member(local, i, source, number, error);
     }
-    if (status == STATUS_OK)
-        status = meet_participants(local, error);
     if (status != STATUS_OK) {
         local_destroy(local);
         return status;

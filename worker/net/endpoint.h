@@ -14,7 +14,7 @@
 
 struct endpoint;
 
-enum { ENDPOINT_FRAME_WORDS = 8, ENDPOINT_WATCH_MAX = 4, ENDPOINT_SET_MAX = 17 };
+enum { ENDPOINT_FRAME_WORDS = 8, ENDPOINT_WATCH_MAX = 4, ENDPOINT_SET_MAX = 273 };
 
 /* One received or outgoing message. `header` and `payload` point into the frames. */
 struct endpoint_message {

@@ -69,7 +69,7 @@ void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context)
     rpc->listeners[rpc->listener_count++] = (struct rpc_listener){left, context};
 }
 
-void rpc_release(struct rpc *rpc, int linger_ms)
+static void release(struct rpc *rpc, int linger_ms)
 {
     futures_free(rpc);
     calls_free(rpc);
@@ -90,35 +90,6 @@ static void *copy_of(const void *bytes, size_t count)
     return copy;
 }
 
-enum status rpc_new(struct rpc **out, const struct rpc_config *config, bool is_server, struct error *error)
-{
-    enum status status = check_config(config, error);
-    if (status != STATUS_OK)
-        return status;
-    struct rpc *rpc = calloc(1, sizeof *rpc);
-    if (rpc == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
-    rpc->config = *config;
-    rpc->roster = copy_of(config->roster, config->workers);
-    rpc->config.roster = rpc->roster;
-    rpc->is_server = is_server;
-    answers_serve_echo(rpc);
-    rpc_add_methods(rpc, config->methods, config->method_count, config->context);
-    if (is_server && config->welcome_bytes > 0) {
-        rpc->welcome = copy_of(config->welcome, config->welcome_bytes);
-        rpc->welcome_bytes = config->welcome_bytes;
-    }
-    if (rpc->roster == NULL || (rpc->welcome_bytes > 0 && rpc->welcome == NULL) ||
-        sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK || calls_new(rpc) != STATUS_OK ||
-        requests_new(rpc) != STATUS_OK) {
-        rpc_release(rpc, 0);
-        return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
-    }
-    self_open(rpc);
-    *out = rpc;
-    return STATUS_OK;
-}
-
 void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed)
 {
     struct rpc_socket *socket = &rpc->sockets[rpc->socket_count];
@@ -128,20 +99,56 @@ void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_sessi
         dialed->socket = socket;
 }
 
-enum status rpc_serve(struct rpc **out, const struct rpc_config *config, const char *address,
-                      struct error *error)
+static enum status open_bound(struct rpc *rpc, const char *address, struct error *error)
 {
-    struct rpc *rpc;
     struct endpoint *endpoint;
-    enum status status = rpc_new(&rpc, config, true, error);
+    if (address == NULL)
+        return STATUS_OK;
+    enum status status = endpoint_bind(&endpoint, address, error);
+    if (status == STATUS_OK)
+        rpc_add_socket(rpc, endpoint, NULL);
+    return status;
+}
+
+static enum status open_memory(struct rpc *rpc, struct error *error)
+{
+    const struct rpc_config *config = &rpc->config;
+    rpc->roster = copy_of(config->roster, config->workers);
+    bool has_all = rpc->roster != NULL;
+    rpc->config.roster = rpc->roster;
+    if (config->welcome_bytes > 0) {
+        rpc->welcome = calloc(1, config->welcome_bytes + 1);
+        rpc->welcome_bytes = config->welcome_bytes;
+        has_all = has_all && rpc->welcome != NULL;
+        if (rpc->welcome != NULL)
+            memcpy(rpc->welcome, config->welcome, config->welcome_bytes);
+    }
+    if (!has_all || sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK ||
+        calls_new(rpc) != STATUS_OK || requests_new(rpc) != STATUS_OK)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
+    return STATUS_OK;
+}
+
+enum status rpc_open(struct rpc **out, const struct rpc_config *config, const char *address,
+                     struct error *error)
+{
+    enum status status = check_config(config, error);
     if (status != STATUS_OK)
         return status;
-    status = endpoint_bind(&endpoint, address, error);
+    struct rpc *rpc = calloc(1, sizeof *rpc);
+    if (rpc == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
+    rpc->config = *config;
+    answers_serve_echo(rpc);
+    rpc_add_methods(rpc, config->methods, config->method_count, config->context);
+    status = open_memory(rpc, error);
+    if (status == STATUS_OK)
+        status = open_bound(rpc, address, error);
     if (status != STATUS_OK) {
-        rpc_release(rpc, 0);
+        release(rpc, 0);
         return status;
     }
-    rpc_add_socket(rpc, endpoint, NULL);
+    self_open(rpc);
     *out = rpc;
     return STATUS_OK;
 }
@@ -151,9 +158,9 @@ bool rpc_take_one(struct rpc *rpc, struct rpc_socket *socket)
     struct endpoint_message message;
     enum status status = endpoint_receive(socket->endpoint, &message);
     if (status == STATUS_OK)
-        session_receive(rpc, socket, &message);
+        receive_message(rpc, socket, &message);
     else if (status == STATUS_INVALID)
-        session_receive_malformed(rpc, socket, message.peer);
+        receive_malformed(rpc, socket, message.peer);
     else if (status != STATUS_AGAIN)
         rpc->has_failed = true;
     return status == STATUS_OK || status == STATUS_INVALID;
@@ -187,7 +194,7 @@ bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation)
         return false;
     const struct rpc_session *session = &rpc->sessions[worker];
     *incarnation = session->is_live ? session->incarnation : 0;
-    return session->is_live || forward_may_begin(rpc, worker);
+    return session->is_live;
 }
 
 bool rpc_is_gone(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation)
@@ -231,12 +238,12 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms)
     rpc->listener_count = 0;
     flush_until(rpc, deadline);
     calls_complete(rpc, NULL, STATUS_SHUTDOWN, why);
-    for (size_t i = rpc->config.workers; i-- > 0;) /* clients before the server that passes on messages */
+    for (size_t i = 0; i < rpc->config.workers; i++)
         session_end(rpc, &rpc->sessions[i], STATUS_SHUTDOWN, STATUS_SHUTDOWN, why);
     futures_tell(rpc);
     flush_until(rpc, deadline);
     uint64_t left_us = monotime_us_between(monotime_now(), deadline);
-    rpc_release(rpc, (int)(left_us / 1000));
+    release(rpc, (int)(left_us / 1000));
 }
 
 /* ---- the turn ---- */
@@ -313,8 +320,8 @@ static void run_beats(struct rpc *rpc)
     rpc->callbacks--;
 }
 
-/* One who learned in this turn that a server is gone does not wait; in later turns it does, for its watches
- * and its beat go on. */
+/* A turn that has learned of the end of a dialed session does not wait. Later turns do: the other sessions,
+ * the watches and the beats go on. */
 static enum status turn(struct rpc *rpc, struct monotime until, const struct future *awaited)
 {
     unsigned gone_before = rpc->gone_count;
@@ -335,7 +342,7 @@ static enum status turn(struct rpc *rpc, struct monotime until, const struct fut
     rpc->in_turn = false;
     if (rpc->has_failed)
         return STATUS_IO;
-    return rpc->is_server || rpc->gone_count == 0 ? STATUS_OK : STATUS_PEER_DIED;
+    return rpc->gone_count == 0 ? STATUS_OK : STATUS_PEER_DIED;
 }
 
 enum status rpc_turn(struct rpc *rpc, struct monotime until)

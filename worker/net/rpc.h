@@ -1,21 +1,21 @@
-/* Remote calls: futures, deadlines, dispatch, sessions.
+/* Remote calls: sessions, calls, answers, futures.
  *
- * A `struct rpc` is one worker's end of the job's conversation. A server's has a ROUTER, on which workers of
- * higher numbers say HELLO; a client's has a DEALER to each of the job's servers, and a server may have some
- * to the servers below it. One rpc_turn serves all of them. Once HELLO is answered the two ends of a session
- * are alike: either may call the other, any number of calls at a time, and a handler may complete its request
- * whenever it likes.
+ * A `struct rpc` is one worker's end of the job's conversation. A worker that others dial binds a ROUTER; it
+ * dials each worker of a lower number that it needs through a DEALER of its own. One rpc_turn serves all of
+ * these sockets. Once HELLO is answered the two ends of a session are alike: either may call the other, any
+ * number of calls at a time, and a handler may complete its request whenever it likes. No message travels
+ * through a third worker.
  *
  *   - A request completes exactly once: value, error, timeout, or its peer's death.
  *   - Nothing is resent. A request that comes twice takes effect once; a reply that comes twice, late or
  *     to nobody is dropped and counted.
- *   - A bad message costs its sender the session: it is told BYE and ignored from then on; it never costs
- *     the receiver anything.
+ *   - A bad message costs its sender the session: the sender is told BYE and ignored from then on. A bad
+ *     message never costs the receiver anything.
  *
  * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call,
- * rpc_join, rpc_dial and rpc_free block. Callbacks (handlers, `then`, watches) run inside rpc_turn with no
- * lock held; they must not call rpc_turn or rpc_call (asserted). All memory is taken in rpc_serve, rpc_join
- * and rpc_dial, but for the texts of failures, what libzmq takes for its frames, and bodies in pieces. */
+ * rpc_wait, rpc_dial and rpc_free block. Callbacks (handlers, `then`, watches, beats) run inside rpc_turn
+ * with no lock held; they must not call rpc_turn, rpc_call or rpc_wait (asserted). All memory is taken in
+ * rpc_open and rpc_dial, except for the texts of failures, libzmq's frames, and bodies in pieces. */
 #ifndef WORKER_NET_RPC_H
 #define WORKER_NET_RPC_H
 
@@ -73,10 +73,10 @@ struct rpc_method {
     rpc_handler *handler;
 };
 
-enum { RPC_SERVERS_MAX = 16 }; /* that one worker may dial */
+enum { RPC_DIALED_MAX = 272 }; /* workers that one worker dials */
 
-/* A server to dial: its worker number, and where it listens. */
-struct rpc_server {
+/* A worker to dial, and the address that it binds. */
+struct rpc_address {
     uint16_t worker;
     const char *address;
 };
@@ -87,41 +87,38 @@ struct rpc_config {
     uint32_t incarnation, generation;
     const uint8_t *roster;         /* the role of every worker of the job, by number; copied */
     uint32_t workers;              /* how many; worker/roster.h has the order of their numbers */
-    uint32_t peer_incarnation_max; /* a server takes no HELLO with a higher one: nobody has given it out */
+    uint32_t peer_incarnation_max; /* HELLO with a higher one is refused: nobody has given it out */
     uint32_t pending_max;          /* calls of ours at a time; one more is STATUS_BUSY */
     uint32_t incoming_max; /* calls of theirs at a time, over all peers; one more is answered STATUS_BUSY */
     uint32_t rows_max;     /* see struct rpc_tensor_rule */
     const struct rpc_method *methods; /* static; METHOD_ECHO is served by rpc itself */
     size_t method_count;
     void *context;                                  /* for handlers and the two below */
-    void (*joined)(void *context, uint16_t worker); /* one who said HELLO to us; may be NULL */
+    void (*joined)(void *context, uint16_t worker); /* `worker` has said HELLO to this one; may be NULL */
     /* May be NULL. `why`: STATUS_INVALID, it sent a bad message; STATUS_PEER_DIED, anything else. */
     void (*left)(void *context, uint16_t worker, enum status why, const char *text);
-    const char *welcome; /* server: WELCOME's payload, the job's JSON; copied */
+    /* WELCOME's payload, the job's JSON; copied. 0 bytes: the job is the one that the first dialed worker's
+     * WELCOME brings, and others are welcomed with it. */
+    const char *welcome;
     size_t welcome_bytes;
     struct segment *outbox; /* this worker's own, mapped; NULL: nothing is lent. Outlives the rpc */
 };
 
-/* Binds a ROUTER on `address` ("ipc://…": the path must not exist; "tcp://…" only loopback). Whoever has a
- * higher number in the roster may say HELLO to it.
- * Errors: STATUS_BUSY (taken), STATUS_INVALID (address), STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
-enum status rpc_serve(struct rpc **out, const struct rpc_config *config, const char *address,
-                      struct error *error);
+/* `address`: where workers of higher numbers may dial this one ("ipc://…": the path must not exist;
+ * "tcp://…": loopback only); NULL: nobody dials it. Errors: STATUS_BUSY (taken), STATUS_INVALID (address),
+ * STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
+enum status rpc_open(struct rpc **out, const struct rpc_config *config, const char *address,
+                     struct error *error);
 
-/* A client of 1 to RPC_SERVERS_MAX servers, all of lower numbers than its own, no two alike: connects a
- * DEALER to each, says HELLO to all, and waits until every WELCOME has come or `deadline`. No handler runs
- * before it returns. Errors, which name the server: STATUS_TIMEOUT; STATUS_PERMISSION with the server's
- * reason when it said BYE; as rpc_serve. The others are then told BYE, for at most a tenth of a second. */
-enum status rpc_join(struct rpc **out, const struct rpc_config *config, const struct rpc_server *servers,
-                     size_t count, struct monotime deadline, struct error *error);
-
-/* A server's own sessions with servers of lower numbers, once, right after rpc_serve: as rpc_join; what comes
- * over the bound socket waits meanwhile. After an error only rpc_free is left. `count` may be 0. */
-enum status rpc_dial(struct rpc *rpc, const struct rpc_server *servers, size_t count,
+/* Dials 0 to RPC_DIALED_MAX workers, all of lower numbers than this one's, no two alike: connects a DEALER to
+ * each, says HELLO to all, and blocks until every WELCOME has come or `deadline`. Once, right after rpc_open.
+ * No handler runs meanwhile; what comes over the bound socket waits. Errors name the worker: STATUS_TIMEOUT;
+ * STATUS_PERMISSION with the reason in its BYE; as rpc_open. After an error only rpc_free is left. */
+enum status rpc_dial(struct rpc *rpc, const struct rpc_address *addresses, size_t count,
                      struct monotime deadline, struct error *error);
 
-/* A layer's own methods, with its own context for their handlers, after rpc_serve, rpc_join and rpc_dial and
- * before the first turn. `methods` is static; a method that is served already is our own mistake (asserted).
+/* A layer's own methods, with its own context for their handlers, after rpc_open and before the first
+ * turn. `methods` is static; a method that is served already is our own mistake (asserted).
  */
 void rpc_add_methods(struct rpc *rpc, const struct rpc_method *methods, size_t count, void *context);
 
@@ -130,31 +127,23 @@ void rpc_add_methods(struct rpc *rpc, const struct rpc_method *methods, size_t c
 typedef void rpc_left(void *context, uint16_t worker, enum status why, const char *text);
 void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context);
 
-/* Workers may call each other whether or not they have a session of their own: clients through the lowest
- * server, which passes the messages on. Two clients have a session from the first message on; one that has
- * not joined yet is waited for; `left` tells of the end of such a session too, once, and after it that
- * incarnation of the other can be called no more. Calls to oneself are served too, in the next turn, as if
- * they had come from outside; a method that is not permitted is STATUS_PERMISSION there. */
+/* Calls to oneself are served too, in the next turn, as if they had come from outside; a method that is not
+ * permitted is STATUS_PERMISSION there. */
 
 /* This worker's own number and incarnation; how many workers the job has. */
 uint16_t rpc_worker(const struct rpc *rpc);
 uint32_t rpc_incarnation(const struct rpc *rpc);
 uint32_t rpc_workers(const struct rpc *rpc);
 
-/* Whether `worker` can be called now (or is this one), and which incarnation of it that would reach; 0: of
- * another client that has not been heard of yet, any. */
+/* Whether there is a session with `worker` (or it is this one). *incarnation: the peer's; untouched when
+ * there is none. */
 bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation);
 
 /* Whether `worker` was here and is gone: there was a session with it, there is none now. *incarnation (or
- * NULL): which one it was that is gone; untouched otherwise. */
+ * NULL): the one that is gone; untouched otherwise. */
 bool rpc_is_gone(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation);
 
-/* Has `left` tell of the end of `worker`, when it comes, also when the two never call each other: another
- * client that has had nothing to do with this one is sent something, once, whose answer nobody waits for.
- * Errors: STATUS_BUSY, as rpc_call_async. */
-enum status rpc_meet(struct rpc *rpc, uint16_t worker, struct error *error);
-
-/* A client's WELCOME payload, of the first server it joined: the job's JSON, zero-terminated, valid as long
+/* The job's JSON, of the configuration or the first dialed worker's WELCOME: zero-terminated, valid as long
  * as the rpc. */
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes);
 
@@ -167,10 +156,9 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms);
 
 /* One turn: waits until something can be done or `until` has come (a past time: does not wait), then runs
  * the watches that are ready, handles every message that has arrived (a bounded number a turn), expires
- * what is due, and sends what was held back. Returns STATUS_OK, or STATUS_PEER_DIED on a client when any
- * of its servers is gone (a server learns that of those it dialed from `left` alone), or STATUS_IO when a
- * socket itself failed (then nothing more will work). The turn that learns of a server's end does not wait;
- * later ones do, for the other servers, their watches and their beat. */
+ * what is due, and sends what was held back. STATUS_PEER_DIED: a session that this worker dialed has ended;
+ * everything else goes on. STATUS_IO: a socket itself failed, and nothing more will work. The turn in which a
+ * dialed session ends does not wait; later turns do. */
 enum status rpc_turn(struct rpc *rpc, struct monotime until);
 
 /* Lets rpc_turn wait on `fd` too and call `ready` when it can be read. At most 4: then STATUS_BUSY. */

@@ -193,8 +193,6 @@ enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method me
                            struct error *error)
 {
     struct rpc_session *session = session_of(rpc, worker);
-    if (session == NULL)
-        session = forward_begin(rpc, worker);
     if (session == NULL || rpc->is_closing)
         return error_set(error, STATUS_NOT_FOUND, "worker %u has no session", worker);
     struct future *call = rpc->pending < rpc->config.pending_max ? future_new(rpc, FUTURE_CALL) : NULL;
@@ -223,24 +221,6 @@ enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method me
         heap_rise(rpc, rpc->heap_count++, call);
     *out = call;
     return STATUS_OK;
-}
-
-/* One who was sent nothing, and has not called either, is no concern of ours to the lowest server, which
- * tells of its end (rpc_forward.c). */
-enum status rpc_meet(struct rpc *rpc, uint16_t worker, struct error *error)
-{
-    const struct rpc_session *session = session_of(rpc, worker);
-    struct future *future;
-    bool is_unmet = session == NULL
-                        ? forward_may_begin(rpc, worker)
-                        : session->is_forwarded && session->incarnation == 0 && session->next_request == 1;
-    if (!is_unmet)
-        return STATUS_OK;
-    enum status status =
-        rpc_call_async(rpc, worker, METHOD_ECHO, &(struct rpc_message){0}, MONOTIME_NEVER, &future, error);
-    if (status == STATUS_OK)
-        future_release(future);
-    return status;
 }
 
 enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method method,

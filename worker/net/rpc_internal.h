@@ -1,18 +1,18 @@
 /* What the files of the rpc share; for them only. Everything here is run by the thread that owns the rpc.
  *
- *   rpc.c          opening, closing, the turn
- *   rpc_join.c     HELLO to servers, until all have answered
- *   rpc_session.c  who is at the other end: HELLO, WELCOME, BYE, what is checked of every message
- *   rpc_peers.c    which connection of the bound socket is whose
- *   rpc_rules.c    the checks that need no state
- *   rpc_call.c     our calls of others: pending table, deadlines, replies
- *   rpc_answer.c   others' calls of us: dispatch, replies
- *   rpc_self.c     calls to oneself
- *   rpc_forward.c  calls between clients, by way of the lowest server
- *   rpc_body.c     bodies that come in pieces
- *   rpc_send.c     messages on their way out, and what cannot leave yet
- *   rpc_queue.c    the pool of requests, and the queues they stand in
- *   future.c       futures and what is made of them
+ *   rpc.c            opening, closing, the turn
+ *   rpc_hello.c      HELLO and WELCOME, both ends; strangers
+ *   rpc_session.c    a session's life: open, lost, ended with BYE
+ *   rpc_peers.c      the bound socket's connections: whose session, whom to ignore
+ *   rpc_receive.c    the checks of every message that arrives
+ *   rpc_rules.c      the checks that need no connection
+ *   rpc_call.c       calls that this worker makes: pending table, deadlines, replies
+ *   rpc_answer.c     calls that this worker answers: dispatch, replies
+ *   rpc_self.c       calls to oneself
+ *   rpc_body.c       bodies that come in pieces
+ *   rpc_send.c       messages on their way out, and those that cannot leave yet
+ *   rpc_queue.c      the pool of requests, and the queues they stand in
+ *   future.c         futures and what is made of them
  *
  * All objects come from pools that are taken at the start. Objects that end are unlinked first, and
  * callbacks run last, so that a callback may do whatever the header allows. */
@@ -32,8 +32,6 @@ enum {
         WIRE_QUEUE_MAX * WIRE_PAYLOAD_BYTES_MAX, /* of one session's held replies: a second queue */
     DRAIN_MAX = 256,                             /* messages of one socket handled in one turn */
     GLANCE_TURNS = 32,                           /* busy turns between two looks at the watches */
-    PASSING_MAX = 640,                   /* messages of one worker for others that wait: one body, and some */
-    PASSING_TOTAL_MAX = 2 * PASSING_MAX, /* of all workers; and of answers that were asked for */
     LISTENERS_MAX = 4,
     SELF_TAIL_BYTES = WIRE_TENSORS_MAX * sizeof(const void *), /* see rpc_self.c */
     NO_PLACE = -1,
@@ -112,14 +110,6 @@ struct future {
     struct rpc_message value;
 };
 
-/* What a message that waits to leave is. */
-enum held_as {
-    HELD_REQUEST,
-    HELD_ANSWER,
-    HELD_PASSING,  /* from one client to another */
-    HELD_RETURNING /* the same, an answer that the other has asked for, or a piece of one */
-};
-
 struct held_count {
     uint32_t messages;
     size_t bytes; /* of their payloads */
@@ -129,7 +119,7 @@ struct held_count {
 struct rpc_request {
     struct rpc *rpc;
     struct endpoint *way;        /* a farewell: through which socket */
-    uint8_t held_as;             /* enum held_as */
+    bool is_answer;              /* of a message that waits: a reply; else a request */
     struct rpc_session *session; /* NULL: its peer is gone */
     struct rpc_request *previous, *next;
     uint64_t id;
@@ -161,19 +151,13 @@ struct rpc_session {
     bool is_lost;        /* found dead while sending, or see the next; the next turn ends it */
     bool leaves_answers; /* why it is lost: see answers_make_room */
     bool is_self;
-    bool is_forwarded; /* a client's with a client: by way of the lowest server. incarnation 0: not known */
     uint32_t peer, incarnation;
-    uint32_t first_incarnation; /* the lowest server's: with which it was here first */
     uint64_t next_request;
     struct request_queue open, held;
-    struct held_count requests_held;  /* by us, for those whose link this is */
-    size_t leaving_bytes;             /* of the bodies among what is held there */
-    struct held_count answers_held;   /* by us, for this worker */
-    struct held_count passing_held;   /* by us, from this worker for other clients */
-    struct held_count returning_held; /* the same, of answers that the others asked it for */
-    uint16_t refused_destination;     /* whose request's pieces found no room, and which it was */
-    uint64_t refused_request;
-    size_t body_bytes; /* of its bodies here: see rpc_body.c */
+    struct held_count requests_held; /* ours that wait to leave */
+    struct held_count answers_held;  /* the same */
+    size_t leaving_bytes;            /* of the bodies among both */
+    size_t body_bytes;               /* of its bodies here: see rpc_body.c */
     struct arriving_body arriving;
     struct segment segment; /* what it lends; mapped when that is first needed, and kept */
     uint64_t window_top;    /* the highest request id seen */
@@ -183,12 +167,6 @@ struct rpc_session {
 struct peer_slot {
     uint32_t peer;
     uint32_t session; /* its index + 1; 0: empty */
-};
-
-/* What the lowest server knows of one client's messages to another: see rpc_forward.c. */
-struct forward_pair {
-    uint32_t meant; /* the incarnation, where they name none */
-    uint32_t asked; /* requests that were passed on, and not answered yet */
 };
 
 /* The bound socket, whose connections are told apart by their routing ids, or one dialed to a server. */
@@ -222,11 +200,11 @@ struct rpc_listener {
 struct rpc {
     struct rpc_config config;
     uint8_t *roster;
-    struct rpc_socket sockets[1 + RPC_SERVERS_MAX];  /* a server's first is the bound one */
-    struct endpoint *endpoints[1 + RPC_SERVERS_MAX]; /* theirs, in the same order */
+    struct rpc_socket sockets[1 + RPC_DIALED_MAX];  /* the bound one comes first, where there is one */
+    struct endpoint *endpoints[1 + RPC_DIALED_MAX]; /* theirs, in the same order */
     size_t socket_count;
-    unsigned gone_count; /* sessions with dialed servers that have ended */
-    bool is_server, is_closing, in_turn, has_failed;
+    unsigned gone_count; /* sessions that this worker dialed and that have ended */
+    bool is_closing, in_turn, has_failed;
     unsigned callbacks; /* depth of callbacks running */
     unsigned busy_turns;
     struct rpc_counters counters;
@@ -238,7 +216,6 @@ struct rpc {
     size_t listener_count;
 
     struct rpc_session *sessions; /* (config.workers) */
-    struct forward_pair *pairs;   /* (config.workers, config.workers), the lowest server's: by source */
     unsigned lost_count;
     struct peer_slot *peers; /* open addressing, a power of two of slots, at most half full */
     uint32_t peers_mask;
@@ -257,9 +234,9 @@ struct rpc {
     uint32_t heap_count;
 
     struct rpc_request *requests, *free_requests;
-    uint32_t incoming;   /* calls of theirs that are open */
-    uint32_t held_total; /* messages that wait for those who are here */
-    uint32_t held_as[HELD_RETURNING + 1];
+    uint32_t incoming;      /* calls of theirs that are open */
+    uint32_t held_total;    /* messages that wait to leave, farewells included */
+    uint32_t requests_held; /* requests among them */
     struct request_queue farewells;
     struct request_queue local; /* sent to oneself, not taken up yet */
 
@@ -284,10 +261,6 @@ void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_sessi
 /* Takes one message that has arrived there. False: there is none, or the socket has failed. */
 bool rpc_take_one(struct rpc *rpc, struct rpc_socket *socket);
 
-/* An rpc without sockets, and the end of any. */
-enum status rpc_new(struct rpc **out, const struct rpc_config *config, bool is_server, struct error *error);
-void rpc_release(struct rpc *rpc, int linger_ms);
-
 /* ---- rpc_peers.c ---- */
 
 enum status peers_new(struct rpc *rpc);
@@ -304,38 +277,47 @@ enum status sessions_new(struct rpc *rpc);
 void sessions_free(struct rpc *rpc);
 struct rpc_session *session_of(struct rpc *rpc, uint16_t worker); /* live, or NULL */
 
-/* The session whose connection a session's messages go through: its own, or that with the lowest server. */
-static inline struct rpc_session *session_link(struct rpc *rpc, struct rpc_session *session)
-{
-    return session->is_forwarded ? &rpc->sessions[0] : session;
-}
+/* Makes a session live after HELLO or WELCOME, with nothing sent or seen in it yet. `peer`: the bound
+ * socket's name for the connection; 0: a dialed one. */
+void session_open(struct rpc *rpc, struct rpc_session *session, struct rpc_socket *socket,
+                  const struct wire_header *greeting, uint32_t peer);
 
-/* Makes a session live, with nothing sent or seen in it yet. */
-void session_begin(struct rpc_session *session, uint16_t worker, uint8_t role, uint32_t incarnation);
-
-/* As session_end, without BYE: the peer knows, or cannot be told. */
+/* Ends a session: BYE, the peer's open requests detached, the calls of it completed with `call_status`,
+ * `left` told. Nothing happens to one that has ended, nor to the session with oneself. */
+void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, enum status call_status,
+                 const char *text);
+/* The same without BYE: the peer knows, or cannot be told. */
 void session_end_quietly(struct rpc *rpc, struct rpc_session *session, enum status why, const char *text);
+/* The same because of a bad message, which is counted. */
+void session_end_bad(struct rpc *rpc, struct rpc_session *session, const char *text);
 
-/* One message came: judges it, and acts. Takes it over. */
-void session_receive(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
-void session_receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer);
-
-/* `addressee`: the header's. */
 void session_say_bye(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer, uint16_t destination,
-                     uint32_t addressee, const char *text);
+                     const char *text);
 
-/* HELLO is said there, and no WELCOME has come yet. */
-bool session_is_awaited(const struct rpc_socket *socket);
-
-/* A send found the peer gone; it is ended in the next turn, outside of the caller's work. */
+/* A send found the peer gone: the next turn ends the session, outside of the caller's work. */
 void session_lose(struct rpc *rpc, struct rpc_session *session);
-/* The same of one that leaves its answers untaken, and of that session alone where it is forwarded. */
+/* The same because the peer leaves its answers untaken. */
 void session_lose_slow(struct rpc *rpc, struct rpc_session *session);
 void sessions_reap(struct rpc *rpc);
 
-/* Ends a session: BYE, its calls of us detached, our calls of it completed with `call_status`, `left`. */
-void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, enum status call_status,
-                 const char *text);
+/* ---- rpc_hello.c ---- */
+
+/* HELLO is said through this socket, and no WELCOME has come yet. */
+bool hello_is_awaited(const struct rpc_socket *socket);
+
+/* Each takes the message over: the first answer to HELLO; a message on a connection without a session. */
+void hello_receive_answer(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
+void hello_receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
+
+/* A greeting within a session: repeated, or out of place. */
+void hello_receive_again(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header);
+
+/* ---- rpc_receive.c ---- */
+
+/* A message has come: checks it, and hands it to the file that acts. Takes it over. */
+void receive_message(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
+/* One that has not two frames within the limits has come; there is nothing of it left. */
+void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer);
 
 /* ---- rpc_rules.c ---- */
 
@@ -396,27 +378,6 @@ void bodies_drop(struct rpc_session *session); /* what is being put together */
 void body_free(struct rpc_body *body);
 void arrival_drop(struct rpc_arrival *arrival);
 
-/* ---- rpc_forward.c ---- */
-
-/* A client: the session with another client that a call of ours begins; NULL: none can. */
-bool forward_may_begin(const struct rpc *rpc, uint16_t worker);
-struct rpc_session *forward_begin(struct rpc *rpc, uint16_t worker);
-/* A client: whose session a message is of that came by way of the lowest server. NULL: nobody's, it is to be
- * dropped; *fault: what the server did wrong. */
-struct rpc_session *forward_find(struct rpc *rpc, const struct wire_header *header, const char **fault);
-/* A client: the session with the lowest server has ended. */
-void forward_end_all(struct rpc *rpc);
-/* The lowest server: what it knows of whom clients mean; and that an incarnation has joined, before the
- * session with it begins. For others they do nothing. */
-enum status forward_new(struct rpc *rpc);
-void forward_free(struct rpc *rpc);
-void forward_note_joined(struct rpc *rpc, struct rpc_session *session, uint32_t incarnation);
-/* A server: passes on a message for another worker, and takes it over. What the sender did wrong, or NULL. */
-const char *forward_pass(struct rpc *rpc, struct rpc_session *from, const struct wire_header *header,
-                         struct endpoint_message *message);
-/* A server: tells the clients that had to do with it that a client's session has ended. */
-void forward_tell_end(struct rpc *rpc, struct rpc_session *gone, const char *text);
-
 /* ---- rpc_self.c ---- */
 
 void self_open(struct rpc *rpc); /* the session with oneself, which never ends */
@@ -437,15 +398,7 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
                  const char *text);
 /* Keeps a BYE until it can leave. False: no room, it is the caller's to release. */
 bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message);
-/* Says something to a client on another's behalf, in order behind what it was sent before. */
-void send_notice(struct rpc *rpc, struct rpc_session *session, struct wire_header *header, const char *text);
-/* Passes on a message as it came, and takes it over on STATUS_OK; it waits, as HELD_PASSING or
- * HELD_RETURNING, if it must. STATUS_BUSY: no room; else `to` is gone. */
-enum status send_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source, enum held_as as,
-                         struct endpoint_message *message);
 void send_drop_held(struct rpc *rpc, struct rpc_session *session);
-/* Gives back what waits for `to` as HELD_PASSING from worker `source`. */
-void send_drop_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source);
 void send_flush(struct rpc *rpc);
 void send_free_leaving(struct rpc_request *request);
 

@@ -9,9 +9,7 @@
 /* Calls to oneself are of two kinds at once: pending, and incoming. */
 static size_t requests_count(const struct rpc *rpc)
 {
-    bool passes = rpc->is_server && rpc->config.worker == 0;
-    return (passes ? 2 * PASSING_TOTAL_MAX : 0) + 2 * (size_t)rpc->config.incoming_max +
-           rpc->config.pending_max + REPLIES_HELD_MIN + FAREWELLS_MAX;
+    return 2 * (size_t)rpc->config.incoming_max + rpc->config.pending_max + REPLIES_HELD_MIN + FAREWELLS_MAX;
 }
 
 enum status requests_new(struct rpc *rpc)

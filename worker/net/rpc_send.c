@@ -109,16 +109,14 @@ static enum status build(const struct rpc *rpc, const struct rpc_session *sessio
                          struct error *error)
 {
     uint8_t encoded[WIRE_HEADER_BYTES];
-    header->addressee = session->is_forwarded ? session->incarnation : 0;
     if (text != NULL)
         header->payload_bytes = (uint32_t)strlen(text);
     else if (fill_header(rpc, session, header, value, error) != STATUS_OK)
         return STATUS_INVALID;
     wire_encode(header, encoded);
     size_t tail_bytes = session->is_self ? SELF_TAIL_BYTES : 0;
-    uint32_t peer = session->is_forwarded ? 0 : session->peer; /* a client has one server at each socket */
     enum status status =
-        endpoint_prepare(out, peer, encoded, sizeof encoded, header->payload_bytes + tail_bytes);
+        endpoint_prepare(out, session->peer, encoded, sizeof encoded, header->payload_bytes + tail_bytes);
     if (status != STATUS_OK)
         return status;
     if (text != NULL)
@@ -132,12 +130,11 @@ static enum status build(const struct rpc *rpc, const struct rpc_session *sessio
 
 /* Whether what is sent now may go at once. STATUS_AGAIN: it has to wait behind something; STATUS_NOT_FOUND:
  * the session is lost, and what went before in it may be. */
-static enum status way_out(struct rpc *rpc, struct rpc_session *session)
+static enum status way_out(const struct rpc_session *session)
 {
-    const struct rpc_session *link = session_link(rpc, session);
-    if (session->is_lost || link->is_lost)
+    if (session->is_lost)
         return STATUS_NOT_FOUND;
-    return session->is_self || link->held.count > 0 || !link->is_live ? STATUS_AGAIN : STATUS_OK;
+    return session->is_self || session->held.count > 0 ? STATUS_AGAIN : STATUS_OK;
 }
 
 /* ---- pieces ---- */
@@ -156,7 +153,6 @@ static struct wire_header piece_header(const struct rpc *rpc, const struct wire_
 {
     struct wire_header piece;
     rpc_header(rpc, &piece, WIRE_PIECE, header->destination);
-    piece.addressee = header->addressee;
     piece.request = header->request;
     piece.body_bytes = header->body_bytes;
     piece.args[PIECE_KIND] = header->kind;
@@ -168,18 +164,17 @@ static struct wire_header piece_header(const struct rpc *rpc, const struct wire_
 static enum status send_pieces(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
                                const struct rpc_message *value, struct leaving_body **out)
 {
-    struct rpc_session *link = session_link(rpc, session);
     struct wire_header piece = piece_header(rpc, header);
     uint64_t *offset = &piece.args[PIECE_OFFSET];
-    enum status status = way_out(rpc, session);
+    enum status status = way_out(session);
     *out = NULL;
     while (status == STATUS_OK && *offset < header->body_bytes) {
         struct endpoint_message message;
-        status = build_piece(link->peer, &piece, &message);
+        status = build_piece(session->peer, &piece, &message);
         if (status != STATUS_OK)
             return status;
         gather(header, value, *offset, piece.payload_bytes, message.payload);
-        status = endpoint_send(link->socket->endpoint, &message);
+        status = endpoint_send(session->socket->endpoint, &message);
         if (status != STATUS_OK)
             endpoint_release(&message);
         else
@@ -201,20 +196,20 @@ static enum status send_pieces(struct rpc *rpc, struct rpc_session *session, con
 }
 
 /* The same with what was kept. STATUS_AGAIN: there is more. */
-static enum status send_leaving(struct rpc *rpc, struct rpc_session *link, struct leaving_body *leaving)
+static enum status send_leaving(struct rpc *rpc, struct rpc_session *session, struct leaving_body *leaving)
 {
     uint64_t *offset = &leaving->header.args[PIECE_OFFSET];
     while (*offset < leaving->header.body_bytes) {
         enum status status = STATUS_OK;
         if (!leaving->has_piece) {
-            status = build_piece(link->peer, &leaving->header, &leaving->piece);
+            status = build_piece(session->peer, &leaving->header, &leaving->piece);
             if (status != STATUS_OK)
                 return status;
             memcpy(leaving->piece.payload, leaving->bytes + (*offset - leaving->first),
                    leaving->header.payload_bytes);
             leaving->has_piece = true;
         }
-        status = endpoint_send(link->socket->endpoint, &leaving->piece);
+        status = endpoint_send(session->socket->endpoint, &leaving->piece);
         if (status != STATUS_OK)
             return status;
         rpc->counters.sent++;
@@ -234,73 +229,57 @@ void send_free_leaving(struct rpc_request *request)
 
 /* ---- sending ---- */
 
-/* What waits is counted where its bound is: requests and bodies with the link, answers with the one who
- * asked, and what is passed on with the one who sent it. */
-static struct held_count *counted_in(struct rpc *rpc, const struct rpc_request *held)
-{
-    switch ((enum held_as)held->held_as) {
-    case HELD_REQUEST:
-        return &session_link(rpc, held->session)->requests_held;
-    case HELD_ANSWER:
-        return &held->session->answers_held;
-    case HELD_PASSING:
-        return &rpc->sessions[held->source].passing_held;
-    case HELD_RETURNING:
-        break;
-    }
-    return &rpc->sessions[held->source].returning_held;
-}
-
+/* Requests and answers have bounds of their own. */
 static void count_held(struct rpc *rpc, const struct rpc_request *held, bool is_added)
 {
-    struct rpc_session *link = session_link(rpc, held->session);
-    struct held_count *count = counted_in(rpc, held);
-    size_t bytes = held->frames.payload_bytes;
-    size_t body_bytes = held->leaving != NULL ? held->leaving->header.body_bytes : 0;
+    struct rpc_session *session = held->session;
+    struct held_count *count = held->is_answer ? &session->answers_held : &session->requests_held;
+    const size_t bytes = held->frames.payload_bytes;
+    const size_t body_bytes = held->leaving != NULL ? held->leaving->header.body_bytes : 0;
+    const uint32_t requests = !held->is_answer;
     if (is_added) {
         count->messages++;
         count->bytes += bytes;
-        link->leaving_bytes += body_bytes;
-        rpc->held_as[held->held_as]++;
-        rpc->held_total += link->is_live;
+        session->leaving_bytes += body_bytes;
+        rpc->requests_held += requests;
+        rpc->held_total++;
     } else {
         count->messages--;
         count->bytes -= bytes;
-        link->leaving_bytes -= body_bytes;
-        rpc->held_as[held->held_as]--;
-        rpc->held_total -= link->is_live;
+        session->leaving_bytes -= body_bytes;
+        rpc->requests_held -= requests;
+        rpc->held_total--;
     }
 }
 
 /* Keeps a message until there is room; to oneself, until the next turn. */
-static void hold(struct rpc *rpc, struct rpc_session *session, struct rpc_request *holder, enum held_as as)
+static void hold(struct rpc *rpc, struct rpc_session *session, struct rpc_request *holder, bool is_answer)
 {
     if (session->is_self) {
         self_post(rpc, holder);
         return;
     }
-    holder->held_as = (uint8_t)as;
+    holder->is_answer = is_answer;
     holder->session = session;
-    queue_push(&session_link(rpc, session)->held, holder);
+    queue_push(&session->held, holder);
     count_held(rpc, holder, true);
 }
 
 /* STATUS_AGAIN: it is to be held. */
 static enum status try_send(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out)
 {
-    enum status status = way_out(rpc, session);
+    enum status status = way_out(session);
     if (status != STATUS_OK)
         return status;
-    status = endpoint_send(session_link(rpc, session)->socket->endpoint, out);
+    status = endpoint_send(session->socket->endpoint, out);
     rpc->counters.sent += status == STATUS_OK;
     return status;
 }
 
-static bool has_room(const struct rpc *rpc, const struct rpc_session *link, uint32_t body_bytes)
+static bool has_room(const struct rpc *rpc, const struct rpc_session *session, uint32_t body_bytes)
 {
-    return rpc->held_as[HELD_REQUEST] < rpc->config.pending_max &&
-           link->requests_held.bytes < HELD_BYTES_MAX &&
-           body_bytes <= RPC_BODY_BYTES_MAX - link->leaving_bytes;
+    return rpc->requests_held < rpc->config.pending_max && session->requests_held.bytes < HELD_BYTES_MAX &&
+           body_bytes <= RPC_BODY_BYTES_MAX - session->leaving_bytes;
 }
 
 static const struct rpc_message no_value;
@@ -315,7 +294,7 @@ static enum status send_built(struct rpc *rpc, struct rpc_session *session, cons
     enum status status = header->body_bytes != 0 ? STATUS_AGAIN : try_send(rpc, session, out);
     if (status != STATUS_AGAIN)
         return status;
-    if (has_room(rpc, session_link(rpc, session), header->body_bytes))
+    if (has_room(rpc, session, header->body_bytes))
         holder = request_take(rpc, out);
     if (holder == NULL)
         return STATUS_BUSY;
@@ -327,7 +306,7 @@ static enum status send_built(struct rpc *rpc, struct rpc_session *session, cons
         status = STATUS_AGAIN;
     if (status == STATUS_AGAIN) {
         holder->leaving = leaving;
-        hold(rpc, session, holder, HELD_REQUEST);
+        hold(rpc, session, holder, false);
         return STATUS_OK;
     }
     if (status != STATUS_OK)
@@ -394,7 +373,7 @@ static enum status begin_answer(struct rpc_request *request, struct wire_header 
                              rpc->config.worker, limit.text);
     if (status != STATUS_OK || header->body_bytes == 0)
         return status;
-    if (header->body_bytes <= RPC_BODY_BYTES_MAX - session_link(rpc, session)->leaving_bytes) {
+    if (header->body_bytes <= RPC_BODY_BYTES_MAX - session->leaving_bytes) {
         status = send_pieces(rpc, session, header, value, leaving);
         if (status != STATUS_OK)
             endpoint_release(out);
@@ -425,7 +404,7 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
         if (status == STATUS_AGAIN) {
             endpoint_move(&request->frames, &out);
             request->leaving = leaving;
-            hold(rpc, session, request, HELD_ANSWER);
+            hold(rpc, session, request, true);
             return;
         }
         if (status != STATUS_OK)
@@ -434,52 +413,6 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
     if (status != STATUS_OK)
         session_lose(rpc, session);
     request_give_back(rpc, request);
-}
-
-/* ---- for others: what the lowest server says and passes on ---- */
-
-void send_notice(struct rpc *rpc, struct rpc_session *session, struct wire_header *header, const char *text)
-{
-    struct endpoint_message out;
-    enum status status = build(rpc, session, header, &no_value, text, &out, NULL);
-    if (status != STATUS_OK) {
-        session_lose(rpc, session);
-        return;
-    }
-    status = try_send(rpc, session, &out);
-    struct rpc_request *holder = status == STATUS_AGAIN ? request_take(rpc, &out) : NULL;
-    if (holder != NULL) {
-        hold(rpc, session, holder, HELD_ANSWER);
-    } else if (status != STATUS_OK) {
-        endpoint_release(&out);
-        session_lose(rpc, session);
-    }
-}
-
-/* Answers that were asked for have only the bound of all: the one who asked for too many is found there. */
-static bool has_passing_room(const struct rpc *rpc, const struct rpc_session *from, enum held_as as,
-                             size_t payload_bytes)
-{
-    const struct held_count *held = as == HELD_RETURNING ? &from->returning_held : &from->passing_held;
-    return rpc->held_as[as] < PASSING_TOTAL_MAX && payload_bytes <= RPC_BODY_BYTES_MAX - held->bytes &&
-           (as == HELD_RETURNING || held->messages < PASSING_MAX);
-}
-
-enum status send_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source, enum held_as as,
-                         struct endpoint_message *message)
-{
-    message->peer = to->peer;
-    enum status status = try_send(rpc, to, message);
-    if (status != STATUS_AGAIN)
-        return status;
-    struct rpc_request *holder = NULL;
-    if (has_passing_room(rpc, &rpc->sessions[source], as, message->payload_bytes))
-        holder = request_take(rpc, message);
-    if (holder == NULL)
-        return STATUS_BUSY;
-    holder->source = source;
-    hold(rpc, to, holder, as);
-    return STATUS_OK;
 }
 
 /* ---- what waits ---- */
@@ -499,26 +432,10 @@ static void drop(struct rpc *rpc, struct request_queue *queue, struct rpc_reques
     request_give_back(rpc, request);
 }
 
-/* With a link goes all that waits there. */
 void send_drop_held(struct rpc *rpc, struct rpc_session *session)
 {
-    struct rpc_session *link = session_link(rpc, session);
-    struct rpc_request *next;
-    for (struct rpc_request *request = link->held.first; request != NULL; request = next) {
-        next = request->next;
-        if (session == link || request->session == session)
-            drop(rpc, &link->held, request);
-    }
-}
-
-void send_drop_passing(struct rpc *rpc, struct rpc_session *to, uint16_t source)
-{
-    struct rpc_request *next;
-    for (struct rpc_request *request = to->held.first; request != NULL; request = next) {
-        next = request->next;
-        if (request->held_as == HELD_PASSING && request->source == source)
-            drop(rpc, &to->held, request);
-    }
+    while (session->held.first != NULL)
+        drop(rpc, &session->held, session->held.first);
 }
 
 bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message)
@@ -532,28 +449,27 @@ bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_m
     return true;
 }
 
-static enum status send_held(struct rpc *rpc, struct rpc_session *link, struct rpc_request *request)
+static enum status send_held(struct rpc *rpc, struct rpc_session *session, struct rpc_request *request)
 {
     enum status status = STATUS_OK;
     if (request->leaving != NULL)
-        status = send_leaving(rpc, link, request->leaving);
-    request->frames.peer = link->peer; /* whoever was not here yet had none */
+        status = send_leaving(rpc, session, request->leaving);
     if (status == STATUS_OK)
-        status = endpoint_send(link->socket->endpoint, &request->frames);
+        status = endpoint_send(session->socket->endpoint, &request->frames);
     rpc->counters.sent += status == STATUS_OK;
     return status;
 }
 
-/* Sends what waits at one link, until there is nothing or the peer takes no more. */
-static enum status flush_link(struct rpc *rpc, struct rpc_session *link)
+/* Sends what waits in one session, until there is nothing or the peer takes no more. */
+static enum status flush_session(struct rpc *rpc, struct rpc_session *session)
 {
     enum status status = STATUS_OK;
-    while (link->held.first != NULL && status == STATUS_OK) {
-        struct rpc_request *request = link->held.first;
-        status = send_held(rpc, link, request);
+    while (session->held.first != NULL && status == STATUS_OK) {
+        struct rpc_request *request = session->held.first;
+        status = send_held(rpc, session, request);
         if (status == STATUS_AGAIN)
             return status;
-        unhold(rpc, &link->held, request);
+        unhold(rpc, &session->held, request);
         if (status != STATUS_OK)
             endpoint_release(&request->frames);
         request_give_back(rpc, request);
@@ -586,9 +502,8 @@ void send_flush(struct rpc *rpc)
         return;
     for (size_t i = 0; i < rpc->config.workers; i++) {
         struct rpc_session *session = &rpc->sessions[i];
-        enum status status = session->is_live && !session->is_forwarded && !session->is_lost
-                                 ? flush_link(rpc, session)
-                                 : STATUS_OK;
+        enum status status =
+            session->held.count > 0 && !session->is_lost ? flush_session(rpc, session) : STATUS_OK;
         if (status != STATUS_OK && status != STATUS_AGAIN)
             session_lose(rpc, session);
     }

@@ -30,8 +30,6 @@ enum offset {
     AT_BODY_BYTES = 84,
     AT_TENSORS = 88,
     AT_PLACES = 168,
-    AT_ADDRESSEE = 200,
-    AT_RESERVED = 204,
 };
 
 /* One tensor descriptor's bytes. */
@@ -46,8 +44,7 @@ enum tensor_offset {
 _Static_assert(AT_CONTEXT == AT_ARGS + 8 * WIRE_ARGS, "args end where the context begins");
 _Static_assert(AT_PLACES == AT_TENSORS + TENSOR_BYTES * WIRE_TENSORS_MAX, "tensors fill their place");
 _Static_assert(TENSOR_BYTES == TENSOR_DIMS + 4 * WIRE_RANK_MAX, "dims fill their place");
-_Static_assert(AT_ADDRESSEE == AT_PLACES + 8 * WIRE_TENSORS_MAX, "places fill theirs");
-_Static_assert(AT_RESERVED + 4 == WIRE_HEADER_BYTES, "the header's length is for ever");
+_Static_assert(WIRE_HEADER_BYTES == AT_PLACES + 8 * WIRE_TENSORS_MAX, "the header ends with the places");
 _Static_assert((WIRE_HEADER_BYTES + WIRE_PAYLOAD_BYTES_MAX) * WIRE_QUEUE_MAX <= 64000000, "64 MB per peer");
 _Static_assert(STATUS_COUNT <= UINT8_MAX && (unsigned)METHOD_COUNT <= UINT16_MAX, "they fit their fields");
 
@@ -82,14 +79,6 @@ static uint32_t get_u32(const uint8_t *at)
 static uint64_t get_u64(const uint8_t *at)
 {
     return (uint64_t)get_u32(at) | (uint64_t)get_u32(at + 4) << 32;
-}
-
-static bool all_zero(const uint8_t *bytes, size_t count)
-{
-    uint8_t any = 0;
-    for (size_t i = 0; i < count; i++)
-        any |= bytes[i];
-    return any == 0;
 }
 
 size_t wire_dtype_bytes(enum wire_dtype dtype)
@@ -198,9 +187,6 @@ static enum status check_kind(const struct wire_header *header, struct error *er
     unsigned role = header->role;
     if (has_role ? role == 0 || (role & (role - 1)) != 0 : role != 0)
         return error_set(error, STATUS_INVALID, "role %u in a message of kind %u", role, kind);
-    if (has_role && header->addressee != 0)
-        return error_set(error, STATUS_INVALID, "addressee %u in a message of kind %u", header->addressee,
-                         kind);
     if ((is_call || is_piece) != (header->request != 0))
         return error_set(error, STATUS_INVALID, "request id %llu in a message of kind %u",
                          (unsigned long long)header->request, kind);
@@ -289,7 +275,6 @@ void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYT
     put_u64(bytes + AT_CONTEXT, header->context);
     put_u32(bytes + AT_PAYLOAD_BYTES, header->payload_bytes);
     put_u32(bytes + AT_BODY_BYTES, header->body_bytes);
-    put_u32(bytes + AT_ADDRESSEE, header->addressee);
     for (unsigned i = 0; i < header->tensor_count; i++) {
         uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
         at[TENSOR_DTYPE] = header->tensors[i].dtype;
@@ -318,7 +303,6 @@ static void read_fields(struct wire_header *header, const uint8_t *bytes)
     header->context = get_u64(bytes + AT_CONTEXT);
     header->payload_bytes = get_u32(bytes + AT_PAYLOAD_BYTES);
     header->body_bytes = get_u32(bytes + AT_BODY_BYTES);
-    header->addressee = get_u32(bytes + AT_ADDRESSEE);
     for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++) {
         const uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
         header->tensors[i].dtype = at[TENSOR_DTYPE];
@@ -331,10 +315,10 @@ static void read_fields(struct wire_header *header, const uint8_t *bytes)
 
 static bool reserved_is_zero(const uint8_t *bytes)
 {
-    bool zero = all_zero(bytes + AT_RESERVED, WIRE_HEADER_BYTES - AT_RESERVED);
+    uint16_t any = 0;
     for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++)
-        zero &= get_u16(bytes + AT_TENSORS + TENSOR_BYTES * i + TENSOR_RESERVED) == 0;
-    return zero;
+        any |= get_u16(bytes + AT_TENSORS + TENSOR_BYTES * i + TENSOR_RESERVED);
+    return any == 0;
 }
 
 enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length, size_t payload_bytes,

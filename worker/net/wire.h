@@ -16,11 +16,11 @@
 
 enum {
     WIRE_MAGIC = 0x4c414f43, /* "COAL" as bytes */
-    WIRE_VERSION = 2,
+    WIRE_VERSION = 3,
     WIRE_ARGS = 4,
     WIRE_TENSORS_MAX = 4,
     WIRE_RANK_MAX = 4,
-    WIRE_HEADER_BYTES = 208,
+    WIRE_HEADER_BYTES = 200,
     WIRE_PAYLOAD_BYTES_MAX = 1 << 20,
     WIRE_BODY_BYTES_MAX = 512 << 20, /* of a message's tensors that travel, and of each that does not */
     WIRE_PLACE_ALIGNMENT = 64,
@@ -86,7 +86,7 @@ enum wire_piece_args { PIECE_OFFSET, PIECE_KIND /* WIRE_REQUEST or WIRE_REPLY: o
 /* What a kind does not use is zero, in memory as on the wire: only requests and replies have a method, a
  * context and tensors; they and pieces have a request id, args and body_bytes; a reply that failed has no
  * args, context or tensors; only requests have left_us; only replies have a status; only HELLO and WELCOME
- * have a role, and they have no addressee. */
+ * have a role. */
 struct wire_header {
     uint8_t kind;
     uint8_t status; /* a reply's enum status; never STATUS_AGAIN */
@@ -105,7 +105,6 @@ struct wire_header {
     uint64_t places[WIRE_TENSORS_MAX]; /* 0: it travels; else 1 + its offset in the source's segment */
     uint32_t payload_bytes;            /* the second frame's length */
     uint32_t body_bytes; /* all that travels, when it came ahead in pieces and the payload is empty; else 0 */
-    uint32_t addressee;  /* between clients: the destination's incarnation; 0: not known to the source */
 };
 
 /* Checks all that can be wrong with a header in memory, in wire_decode's order from `kind` on. */

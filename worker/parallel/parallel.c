@@ -36,13 +36,12 @@ size_t parallel_segment_bytes(const struct job *job)
     return (size_t)(bytes < high ? bytes : high);
 }
 
-static void limits(struct rpc_config *config, const struct roster *roster)
+static struct rpc_config limits(const struct roster *roster)
 {
     enum { CALLS = 192 }; /* of the lead at its start: for each parameter a few */
-    config->workers = roster_workers(roster);
-    config->pending_max = CALLS + 8 * config->workers;
-    config->incoming_max = CALLS + 16 * config->workers;
-    config->rows_max = 1;
+    return (struct rpc_config){.pending_max = CALLS + 8 * roster_workers(roster),
+                               .incoming_max = CALLS + 16 * roster_workers(roster),
+                               .rows_max = 1};
 }
 
 /* ---- telling ---- */
@@ -149,85 +148,37 @@ static enum status open_layers(struct parallel *p, struct error *error)
     return status == STATUS_OK ? worker_attach(p->worker, p->rpc) : status;
 }
 
-static struct rpc_config configuration(struct parallel *p, struct worker *worker, uint8_t roles[])
+/* The sessions with all others. From then on no worker of the job has to wait for another to come. */
+static enum status meet_all(struct parallel *p, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < roster_workers(&p->roster) && status == STATUS_OK && !p->worker->leave; i++) {
+        uint32_t incarnation;
+        while (!rpc_reaches(p->rpc, (uint16_t)i, &incarnation) && status == STATUS_OK && !p->worker->leave)
+            status = rpc_is_gone(p->rpc, (uint16_t)i, NULL)
+                         ? error_set(error, STATUS_PEER_DIED, "worker %u is gone", i)
+                         : parallel_turn(p, MONOTIME_NEVER, error);
+    }
+    return status;
+}
+
+enum status parallel_open(struct parallel *p, struct worker *worker, struct error *error)
 {
     p->worker = worker;
     p->job = &worker->job;
     p->roster = roster_of(p->job);
-    roster_roles(&p->roster, roles);
-    struct rpc_config config = {.worker = worker->self.worker,
-                                .role = worker->self.role,
-                                .incarnation = worker->self.incarnation,
-                                .generation = worker->self.generation,
-                                .roster = roles};
-    limits(&config, &p->roster);
-    return config;
-}
-
-static struct monotime patience(const struct parallel *p)
-{
-    return monotime_add_us(monotime_now(), (uint64_t)(p->job->supervise.hang_s * 1e6));
-}
-
-/* The servers below `count`, with their addresses. */
-static void list_servers(const struct worker *worker, uint32_t count, struct rpc_server servers[],
-                         char addresses[][CONTROL_ADDRESS_BYTES])
-{
-    for (uint32_t server = 0; server < count; server++) {
-        worker_address(worker, (uint16_t)server, addresses[server]);
-        servers[server] = (struct rpc_server){.worker = (uint16_t)server, .address = addresses[server]};
-    }
-}
-
-/* A server reaches those below it over sessions that it dials. */
-static enum status dial(struct parallel *p, struct error *error)
-{
-    struct worker *worker = p->worker;
-    char addresses[JOB_SERVERS_MAX][CONTROL_ADDRESS_BYTES];
-    struct rpc_server servers[JOB_SERVERS_MAX];
-    const uint16_t number = worker->self.worker;
-    while (number > 0 && !worker->connect && !worker->leave)
-        worker_wait_order(worker);
-    if (number == 0 || worker->leave)
-        return STATUS_OK;
-    list_servers(worker, number, servers, addresses);
-    return rpc_dial(p->rpc, servers, number, patience(p), error);
-}
-
-enum status parallel_serve(struct parallel *p, struct worker *worker, struct error *error)
-{
-    uint8_t roles[ROSTER_WORKERS_MAX];
-    char address[CONTROL_ADDRESS_BYTES];
-    struct rpc_config config = configuration(p, worker, roles);
+    struct rpc_config config = limits(&p->roster);
     enum status status = open_outbox(p, error);
-    if (status != STATUS_OK)
-        return status;
-    config.peer_incarnation_max = worker->self.incarnation;
-    config.welcome = worker->job_text;
-    config.welcome_bytes = worker->job_bytes;
     config.outbox = p->outbox.data != NULL ? &p->outbox : NULL;
-    worker_address(worker, worker->self.worker, address);
-    status = rpc_serve(&p->rpc, &config, address, error);
     if (status == STATUS_OK)
-        status = dial(p, error);
-    return status == STATUS_OK ? open_layers(p, error) : status;
-}
-
-enum status parallel_join(struct parallel *p, struct worker *worker, struct error *error)
-{
-    uint8_t roles[ROSTER_WORKERS_MAX];
-    char addresses[JOB_SERVERS_MAX][CONTROL_ADDRESS_BYTES];
-    struct rpc_server servers[JOB_SERVERS_MAX];
-    struct rpc_config config = configuration(p, worker, roles);
-    enum status status = open_outbox(p, error);
-    if (status != STATUS_OK)
-        return status;
-    config.outbox = p->outbox.data != NULL ? &p->outbox : NULL;
-    list_servers(worker, p->roster.servers, servers, addresses);
-    status = rpc_join(&p->rpc, &config, servers, p->roster.servers, patience(p), error);
+        status = worker_open_rpc(worker, &config, &p->rpc, error);
     if (status == STATUS_OK)
+        status = worker_connect(worker, p->rpc, error);
+    if (status == STATUS_OK && !worker->leave)
         status = worker_read_welcome(worker, p->rpc, error);
-    return status == STATUS_OK ? open_layers(p, error) : status;
+    if (status == STATUS_OK && !worker->leave)
+        status = open_layers(p, error);
+    return status == STATUS_OK && !worker->leave ? meet_all(p, error) : status;
 }
 
 void parallel_close(struct parallel *p, const char *why)
@@ -247,7 +198,7 @@ enum status parallel_turn(struct parallel *p, struct monotime until, struct erro
 {
     const enum status status = rpc_turn(p->rpc, until);
     if (status == STATUS_PEER_DIED)
-        return error_set(error, status, "a server is gone");
+        return error_set(error, status, "a worker of the job is gone");
     return status == STATUS_OK ? status : error_set(error, status, "the socket failed");
 }
 

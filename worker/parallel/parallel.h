@@ -29,16 +29,16 @@ struct parallel {
     void (*asked_holdings)(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
 };
 
-/* A server's and a client's socket and outbox, and what stands on them. Block as rpc_serve, rpc_dial and
- * rpc_join do; a server above 0 waits for CONTROL_CONNECT, too. The job is WELCOME's afterwards. After a
- * failure only parallel_close is left; the same where the order to leave has come first. */
-enum status parallel_serve(struct parallel *parallel, struct worker *worker, struct error *error);
-enum status parallel_join(struct parallel *parallel, struct worker *worker, struct error *error);
+/* Opens the outbox, the rpc and all that stands on it, and returns once there is a session with every other
+ * worker of the job. Blocks meanwhile as worker_connect does; requests of others are served. The job is
+ * WELCOME's afterwards. After a failure only parallel_close is left; the same where the order to leave has
+ * come first (worker->leave). */
+enum status parallel_open(struct parallel *parallel, struct worker *worker, struct error *error);
 
 /* Says BYE with `why` and gives everything back. */
 void parallel_close(struct parallel *parallel, const char *why);
 
-/* One turn at the role's top level. STATUS_PEER_DIED: a server is gone. */
+/* One turn at the role's top level. STATUS_PEER_DIED: a worker that this one dialed is gone. */
 enum status parallel_turn(struct parallel *parallel, struct monotime until, struct error *error);
 
 /* Releases a call after its status and its sentence have been taken. */

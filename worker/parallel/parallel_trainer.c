@@ -96,12 +96,8 @@ static enum status advance(struct parallel_trainer *t, struct error *error)
 enum status parallel_trainer_run(struct worker *worker, struct error *error)
 {
     static struct parallel_trainer trainer; /* too much for a stack; one to a process */
-    while (!worker->connect && !worker->leave)
-        worker_wait_order(worker);
-    if (!worker->connect)
-        return STATUS_OK;
     enum status status = parallel_trainer_open(&trainer, worker, error);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK && !worker->leave) {
         worker_report(CONTROL_READY, NULL, 0);
         status = parallel_trainer_meet(&trainer, error);
     }
@@ -117,7 +113,7 @@ enum status parallel_trainer_run(struct worker *worker, struct error *error)
         status = advance(&trainer, error);
     }
     if (worker->leave && status == STATUS_PEER_DIED)
-        status = STATUS_OK; /* the servers were told so too */
+        status = STATUS_OK; /* the others were told so too */
     if (status == STATUS_OK && trainer.base.dist != NULL)
         parallel_report(&trainer.base);
     parallel_trainer_close(&trainer, status == STATUS_OK ? WORKER_FINISHED : error->text);

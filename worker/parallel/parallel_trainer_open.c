@@ -67,11 +67,11 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     t->job = &worker->job;
     t->base.taken = taken;
     t->base.asked_holdings = parallel_peer_asked_holdings;
-    enum status status = parallel_join(&t->base, worker, error);
-    if (status != STATUS_OK)
-        return status;
-    t->number = (uint32_t)worker->self.worker - t->base.roster.servers;
+    t->number = (uint32_t)worker->self.worker - t->job->server.count;
     t->trainers = t->job->trainers.count;
+    enum status status = parallel_open(&t->base, worker, error);
+    if (status != STATUS_OK || worker->leave)
+        return status;
     t->plateau = (struct plateau){.lr = t->job->optimizer.lr, .best_loss = INFINITY};
     const struct parallel_reading reading = {.progress = parallel_progress, .progress_context = worker};
     status = parallel_data_open(&t->data, t->job, &reading, error);

@@ -131,34 +131,11 @@ enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, str
 
 /* ---- meeting ---- */
 
-/* Until the lead has joined nobody can reach it. */
-static enum status find_lead(struct parallel_trainer *t, struct error *error)
-{
-    enum { AGAIN_US = 5000 };
-    const struct rpc_message nothing = {0};
-    for (;;) {
-        struct future *call;
-        enum status status =
-            rpc_call(t->base.rpc, t->base.roster.lead, METHOD_ECHO, &nothing, MONOTIME_NEVER, &call, error);
-        if (status == STATUS_OK)
-            future_release(call);
-        if (status != STATUS_NOT_FOUND)
-            return status;
-        const struct monotime until = monotime_add_us(monotime_now(), AGAIN_US);
-        while (status != STATUS_SHUTDOWN && monotime_before(monotime_now(), until))
-            status = parallel_trainer_ending(t) ? STATUS_SHUTDOWN : parallel_turn(&t->base, until, error);
-        if (status != STATUS_OK && status != STATUS_NOT_FOUND)
-            return status;
-    }
-}
-
 static enum status introduce(struct parallel_trainer *t, struct error *error)
 {
     struct rref *self;
     struct future *shared;
-    enum status status = find_lead(t, error);
-    if (status == STATUS_OK)
-        status = rref_own(t->base.rrefs, &parallel_trainer_class, t, &self, error);
+    enum status status = rref_own(t->base.rrefs, &parallel_trainer_class, t, &self, error);
     if (status != STATUS_OK)
         return status;
     status = rref_share(self, t->base.roster.lead, t->number, &shared, error);

@@ -9,7 +9,6 @@
 #include "kernels/policy/mlp.h"
 #include "worker/device.h"
 #include "worker/model/policy.h"
-#include "worker/roster.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -120,29 +119,15 @@ static enum status open_coalescer(struct agent *agent, struct error *error)
 static enum status open_rpc(struct agent *agent, struct error *error)
 {
     struct worker *worker = agent->worker;
-    struct roster roster = roster_of(&worker->job);
-    uint8_t roles[ROSTER_WORKERS_MAX];
-    roster_roles(&roster, roles);
-    struct rpc_config config = {.worker = worker->self.worker,
-                                .role = WIRE_ROLE_AGENT,
-                                .incarnation = worker->self.incarnation,
-                                .generation = worker->self.generation,
-                                .roster = roles,
-                                .workers = roster_workers(&roster),
-                                .peer_incarnation_max = worker->self.incarnation,
-                                .pending_max = worker->job.observers.count,
-                                .incoming_max = 2 * worker->job.observers.count + 16,
-                                .rows_max = agent->per_observer,
-                                .methods = methods,
-                                .method_count = sizeof methods / sizeof methods[0],
-                                .context = agent,
-                                .joined = observer_joined,
-                                .left = observer_left,
-                                .welcome = worker->job_text,
-                                .welcome_bytes = worker->job_bytes};
-    char address[CONTROL_ADDRESS_BYTES];
-    worker_address(worker, worker->self.worker, address);
-    return rpc_serve(&agent->rpc, &config, address, error);
+    const struct rpc_config config = {.pending_max = worker->job.observers.count,
+                                      .incoming_max = 2 * worker->job.observers.count + 16,
+                                      .rows_max = agent->per_observer,
+                                      .methods = methods,
+                                      .method_count = sizeof methods / sizeof methods[0],
+                                      .context = agent,
+                                      .joined = observer_joined,
+                                      .left = observer_left};
+    return worker_open_rpc(worker, &config, &agent->rpc, error);
 }
 
 static enum status agent_open(struct agent *agent, struct worker *worker, struct error *error)
@@ -398,6 +383,8 @@ enum status agent_run(struct worker *worker, struct error *error)
 {
     struct agent agent = {0};
     enum status status = agent_open(&agent, worker, error);
+    if (status == STATUS_OK)
+        status = worker_connect(worker, agent.rpc, error);
     if (status == STATUS_OK)
         worker_report(CONTROL_READY, NULL, 0);
     while (status == STATUS_OK && !worker->leave) {

@@ -4,7 +4,6 @@
  * the episode with blocking calls, as the tutorial's observer does, and answers the request at the end. */
 #include "worker/environment/environment.h"
 #include "worker/net/rpc.h"
-#include "worker/roster.h"
 #include "worker/worker.h"
 
 #include <stdlib.h>
@@ -78,27 +77,14 @@ static enum status open_environments(struct observer *o, struct error *error)
 
 static enum status join(struct observer *o, struct error *error)
 {
-    struct worker *worker = o->worker;
-    struct roster roster = roster_of(&worker->job);
-    uint8_t roles[ROSTER_WORKERS_MAX];
-    roster_roles(&roster, roles);
-    struct rpc_config config = {.worker = worker->self.worker,
-                                .role = WIRE_ROLE_OBSERVER,
-                                .incarnation = worker->self.incarnation,
-                                .generation = worker->self.generation,
-                                .roster = roles,
-                                .workers = roster_workers(&roster),
-                                .pending_max = 4,
-                                .incoming_max = 4,
-                                .rows_max = worker->job.observers.environments,
-                                .methods = methods,
-                                .method_count = sizeof methods / sizeof methods[0],
-                                .context = o};
-    uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
-    char address[CONTROL_ADDRESS_BYTES];
-    worker_address(worker, 0, address);
-    struct rpc_server agent = {0, address};
-    return rpc_join(&o->rpc, &config, &agent, 1, monotime_add_us(monotime_now(), patience_us), error);
+    const struct rpc_config config = {.pending_max = 4,
+                                      .incoming_max = 4,
+                                      .rows_max = o->worker->job.observers.environments,
+                                      .methods = methods,
+                                      .method_count = sizeof methods / sizeof methods[0],
+                                      .context = o};
+    enum status status = worker_open_rpc(o->worker, &config, &o->rpc, error);
+    return status == STATUS_OK ? worker_connect(o->worker, o->rpc, error) : status;
 }
 
 static enum status observer_open(struct observer *o, struct worker *worker, struct error *error)

@@ -155,6 +155,8 @@ enum status pserver_run(struct worker *worker, struct error *error)
         if (status != STATUS_OK)
             break;
         status = rpc_turn(pserver.rpc, MONOTIME_NEVER);
+        if (status == STATUS_PEER_DIED)
+            status = STATUS_OK; /* another pserver's end is the supervisor's to act on */
         if (status != STATUS_OK)
             error_set(error, status, "the socket of pserver %u failed", pserver.number);
     }

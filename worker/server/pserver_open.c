@@ -4,8 +4,6 @@
  * element has one index everywhere, and only the server's own range is ever written and so gets pages. */
 #include "worker/server/pserver.h"
 
-#include "worker/roster.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <sched.h>
@@ -242,47 +240,21 @@ static uint32_t update_threads(const struct pserver *p)
 
 static enum status serve(struct pserver *p, struct error *error)
 {
-    struct worker *worker = p->worker;
-    const struct roster roster = roster_of(p->job);
-    uint8_t roles[ROSTER_WORKERS_MAX];
-    char address[CONTROL_ADDRESS_BYTES];
-    roster_roles(&roster, roles);
-    const struct rpc_config config = {.worker = worker->self.worker,
-                                      .role = WIRE_ROLE_PSERVER,
-                                      .incarnation = worker->self.incarnation,
-                                      .generation = worker->self.generation,
-                                      .roster = roles,
-                                      .workers = roster_workers(&roster),
-                                      .peer_incarnation_max = worker->self.incarnation,
-                                      .pending_max = roster_workers(&roster),
-                                      .incoming_max = 2 * roster_workers(&roster) + 16,
+    const uint32_t workers = p->servers + p->trainers;
+    const struct rpc_config config = {.pending_max = workers,
+                                      .incoming_max = 2 * workers + 16,
                                       .rows_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
                                       .context = p,
                                       .joined = joined,
-                                      .left = pserver_left,
-                                      .welcome = worker->job_text,
-                                      .welcome_bytes = worker->job_bytes};
-    worker_address(worker, worker->self.worker, address);
-    return rpc_serve(&p->rpc, &config, address, error);
+                                      .left = pserver_left};
+    return worker_open_rpc(p->worker, &config, &p->rpc, error);
 }
 
-/* Server 0 calls the others over their sessions with it, for which they dial it. */
 static enum status dial(struct pserver *p, struct error *error)
 {
-    struct worker *worker = p->worker;
-    char address[CONTROL_ADDRESS_BYTES];
-    const struct rpc_server first = {.worker = 0, .address = address};
-    uint64_t patience_us = (uint64_t)(p->job->supervise.hang_s * 1e6);
-    if (p->number == 0)
-        return STATUS_OK;
-    while (!worker->connect && !worker->leave)
-        worker_wait_order(worker);
-    if (worker->leave)
-        return STATUS_OK;
-    worker_address(worker, 0, address);
-    return rpc_dial(p->rpc, &first, 1, monotime_add_us(monotime_now(), patience_us), error);
+    return worker_connect(p->worker, p->rpc, error);
 }
 
 /* ---- all of it ---- */

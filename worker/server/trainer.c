@@ -6,7 +6,6 @@
  * death is the same. */
 #include "worker/server/trainer.h"
 
-#include "worker/roster.h"
 #include "worker/server/evaluation.h"
 
 #include <stdlib.h>
@@ -285,32 +284,17 @@ static enum status advance(struct trainer *t, struct error *error)
 static enum status open_rpc(struct trainer *t, struct error *error)
 {
     struct worker *worker = t->worker;
-    const struct roster roster = roster_of(&worker->job);
-    uint8_t roles[ROSTER_WORKERS_MAX];
-    char addresses[JOB_SERVERS_MAX][CONTROL_ADDRESS_BYTES];
-    struct rpc_server servers[JOB_SERVERS_MAX];
-    roster_roles(&roster, roles);
-    t->servers = roster.servers;
-    t->number = worker->self.worker - roster.servers;
-    for (uint16_t server = 0; server < roster.servers; server++) {
-        worker_address(worker, server, addresses[server]);
-        servers[server] = (struct rpc_server){.worker = server, .address = addresses[server]};
-    }
-    const struct rpc_config config = {.worker = worker->self.worker,
-                                      .role = WIRE_ROLE_TRAINER,
-                                      .incarnation = worker->self.incarnation,
-                                      .generation = worker->self.generation,
-                                      .roster = roles,
-                                      .workers = roster_workers(&roster),
-                                      .pending_max = roster.servers * TRAINER_IN_FLIGHT,
+    t->servers = worker->job.server.count;
+    t->number = worker->self.worker - t->servers;
+    const struct rpc_config config = {.pending_max = t->servers * TRAINER_IN_FLIGHT,
                                       .incoming_max = 4,
                                       .rows_max = 1,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
                                       .context = t};
-    const uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
-    enum status status = rpc_join(&t->rpc, &config, servers, roster.servers,
-                                  monotime_add_us(monotime_now(), patience_us), error);
+    enum status status = worker_open_rpc(worker, &config, &t->rpc, error);
+    if (status == STATUS_OK)
+        status = worker_connect(worker, t->rpc, error);
     if (status == STATUS_OK)
         status = worker_attach(worker, t->rpc);
     return status == STATUS_OK ? worker_read_welcome(worker, t->rpc, error) : status;

@@ -291,17 +291,12 @@ static inline void stage_close_empty(void)
 }
 
 /* Worker `worker` is gone, and the first `told` of the others are told. */
-static inline void stage_kill_telling(unsigned worker, unsigned told)
-{
-    side_close(worker);
-    for (unsigned i = 0; i < told; i++)
-        if (stage.cluster.members[i].rpc != NULL)
-            rpc_peer_died(stage.cluster.members[i].rpc, (uint16_t)worker, "it was killed");
-}
-
 static inline void stage_kill(unsigned worker)
 {
-    stage_kill_telling(worker, MEMBERS);
+    side_close(worker);
+    for (unsigned i = 0; i < MEMBERS; i++)
+        if (stage.cluster.members[i].rpc != NULL)
+            rpc_peer_died(stage.cluster.members[i].rpc, (uint16_t)worker, "it was killed");
 }
 
 /* ---- models ---- */

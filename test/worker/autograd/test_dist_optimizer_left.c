@@ -62,23 +62,17 @@ static void close_all(void)
 
 /* ---- participants ---- */
 
-/* The owner is a client, of which the other client has known nothing: nobody but the servers is told of its
- * end. */
-static void die_unheard(bool before)
+START_TEST(an_owner_hears_of_the_end_of_one_that_has_never_spoken_to_it)
 {
     static const uint16_t participants[] = {FAR, OTHER_TRAINER};
     stage_open();
     model_make(&model, FAR, (unsigned[]){TRAINER}, 1, 0);
-    if (before)
-        stage_kill_telling(OTHER_TRAINER, SERVERS);
     make_optimizer(false, participants, 2);
     share_with(FAR, locals);
     struct dist_context *context = model_backward(&model, 1, 1);
     struct future *future = ask_for_step(locals[0], context);
-    if (!before) {
-        await_waiting(TRAINER, 1);
-        stage_kill_telling(OTHER_TRAINER, SERVERS);
-    }
+    await_waiting(TRAINER, 1);
+    stage_kill(OTHER_TRAINER);
     expect_gone(future, STATUS_PEER_DIED, "worker 4");
     expect_gone(ask_for_step(locals[0], context), STATUS_PEER_DIED,
                 "worker 4, which takes part in every step, is gone");
@@ -86,16 +80,22 @@ static void die_unheard(bool before)
     rref_release(locals[0]);
     close_all();
 }
-
-START_TEST(an_owner_hears_of_the_end_of_one_that_has_never_spoken_to_it)
-{
-    die_unheard(false);
-}
 END_TEST
 
-START_TEST(and_of_one_that_had_ended_before)
+START_TEST(a_participant_that_has_ended_before_is_refused)
 {
-    die_unheard(true);
+    static const uint16_t participants[] = {FAR, OTHER_TRAINER};
+    const struct dist_optimizer_config config = {
+        .settings = {OPTIMIZER_SGD, .sgd = {.lr = 1}}, .participants = participants, .participant_count = 2};
+    stage_open();
+    model_make(&model, FAR, (unsigned[]){TRAINER}, 1, 0);
+    stage_kill(OTHER_TRAINER);
+    ck_assert_int_eq(dist_optimizer_new(&optimizer, dist_of(&model), &config, model.parameters,
+                                        model.parameter_count, &stage.error),
+                     STATUS_PEER_DIED);
+    ck_assert_ptr_nonnull(strstr(stage.error.text, "worker 4, which is to take part in every step, is gone"));
+    model_release(&model);
+    stage_close_empty();
 }
 END_TEST
 
@@ -335,7 +335,7 @@ int main(void)
     TCase *left = tcase_create("left");
     tcase_set_timeout(left, 60);
     tcase_add_test(left, an_owner_hears_of_the_end_of_one_that_has_never_spoken_to_it);
-    tcase_add_test(left, and_of_one_that_had_ended_before);
+    tcase_add_test(left, a_participant_that_has_ended_before_is_refused);
     tcase_add_test(left, who_gives_its_optimizer_up_is_waited_for_no_more);
     tcase_add_test(left, an_owner_that_gives_its_own_up_is_waited_for_no_more);
     tcase_add_test(left, a_step_finds_no_reader_in_a_context_that_its_root_has_ended);

@@ -1,6 +1,5 @@
 /* Distributed autograd (worker/autograd/dist.h) where there is no room: in queues for what ends a context, in
- * a message for what is dropped, in the outbox; and between workers that have no connection. And that whoever
- * has called others is awaited. */
+ * a message for what is dropped, and in the outbox. And that a worker that has called others is awaited. */
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"
 #include "worker/autograd/dist_internal.h"
@@ -107,56 +106,6 @@ START_TEST(an_end_is_taken_however_many_calls_are_open)
     for (unsigned i = 0; i < count; i++)
         future_release(futures[i]);
     dist_kill(PEER);
-    dist_expect_nothing_left();
-    tape_free(tape);
-    dist_end();
-}
-END_TEST
-
-/* Calls of server 0 to `worker`, which is not turned: more than the queues on their way there take. */
-static unsigned fill_way(unsigned worker, struct future *futures[FULL_MAX])
-{
-    enum { CALLS = 250 };
-    static const uint8_t bytes[64 << 10];
-    struct rpc *server = stage.cluster.members[0].rpc;
-    const struct rpc_message message = {
-        .tensor_count = 1, .tensors = {{WIRE_U8, 1, {sizeof bytes}}}, .data = {bytes}};
-    for (unsigned i = 0; i < CALLS; i++)
-        CK_DIST(rpc_call_async(server, (uint16_t)worker, METHOD_ECHO, &message, MONOTIME_NEVER, &futures[i],
-                               &stage.error));
-    ck_assert_uint_gt(server->sessions[worker].held.count, 0);
-    return CALLS;
-}
-
-/* Between clients the end finds no room at server 0, which answers that in the callee's name. It is not asked
- * again and again without a pause. */
-START_TEST(an_end_refused_on_its_way_is_told_later)
-{
-    enum { FIRST = SERVERS, SECOND = SERVERS + 1 };
-    struct future *futures[FULL_MAX];
-    dist_start(&ref_ops, false, MEMBERS);
-    dist_object(SECOND, "knot", 0);
-    begin(FIRST);
-    call_one(FIRST, 0, KNOT_MAP, 0, rows(ROWS));
-    stage.stalls[SECOND] = true;
-    const unsigned count = fill_way(SECOND, futures);
-    struct held_count *passing = &stage.cluster.members[0].rpc->sessions[FIRST].passing_held;
-    const struct rpc_counters *counters = &stage.cluster.members[FIRST].rpc->counters;
-    const uint64_t before = counters->received;
-    passing->messages += PASSING_MAX;
-    dist_context_free(context);
-    UNTIL(counters->received != before, dist_wait());
-    ck_assert_uint_gt(counters->received, before); // it was refused
-    const struct monotime since = monotime_now();
-    const uint64_t sent = counters->sent;
-    for (unsigned i = 0; i < 200; i++)
-        dist_wait();
-    ck_assert_uint_gt(stage.cluster.members[0].rpc->sessions[SECOND].held.count, 0);
-    ck_assert_uint_le(counters->sent - sent, 2 + monotime_us_between(since, monotime_now()) / 1000);
-    passing->messages -= PASSING_MAX;
-    stage.stalls[SECOND] = false;
-    for (unsigned i = 0; i < count; i++)
-        future_release(futures[i]);
     dist_expect_nothing_left();
     tape_free(tape);
     dist_end();
@@ -428,7 +377,6 @@ int main(void)
     tcase_add_test(room, an_end_without_room_is_told_later);
     tcase_add_test(room, an_end_without_a_future_wakes_the_next_turn);
     tcase_add_test(room, an_end_is_taken_however_many_calls_are_open);
-    tcase_add_test(room, an_end_refused_on_its_way_is_told_later);
     tcase_add_test(room, an_end_is_not_told_whom_no_call_has_left_for);
     tcase_add_test(room, ends_that_wait_have_a_bound);
     tcase_add_loop_test(room, many_calls_without_a_part_are_dropped, 0, 2);

@@ -1,6 +1,7 @@
-/* Three servers that call each other and two clients of all three, in one process, for the tests of several
- * sessions at a time. Everything runs on the test's thread; only while a join or a dial blocks, another
- * thread turns the servers that are up. For test programs, which each use what they need. */
+/* Three servers and two clients that all call each other, in one process, for the tests of several sessions
+ * at a time: each member but the last binds, and dials all members of lower numbers that are up. Everything
+ * runs on the test's thread; only while a join or a dial blocks, another thread turns the members that are
+ * up. For test programs, which each use what they need. */
 #ifndef TEST_WORKER_NET_NET_CLUSTER_H
 #define TEST_WORKER_NET_NET_CLUSTER_H
 
@@ -27,9 +28,10 @@ struct member {
 };
 
 struct cluster {
-    char folder[64], addresses[SERVERS][96];
+    char folder[64], addresses[MEMBERS][96];
     struct member members[MEMBERS];
     pthread_t thread;
+    unsigned turned; /* by that thread: the members below this one */
     atomic_bool stop;
 };
 
@@ -103,27 +105,29 @@ static inline struct rpc_config cluster_config(struct member *member)
         .joined = on_member_joined,
         .left = on_member_left,
         .welcome = member->worker == 0 ? "{\"server\":0}" : "{\"server\":1}",
-        .welcome_bytes = strlen("{\"server\":0}"),
+        .welcome_bytes = is_server ? strlen("{\"server\":0}") : 0,
     };
 }
 
-static inline struct rpc_server cluster_server(const struct cluster *cluster, uint16_t worker)
+static inline struct rpc_address cluster_address(const struct cluster *cluster, uint16_t worker)
 {
-    return (struct rpc_server){worker, cluster->addresses[worker]};
+    return (struct rpc_address){worker, cluster->addresses[worker]};
 }
 
 static inline void *cluster_turner(void *arg)
 {
     struct cluster *cluster = arg;
     while (!atomic_load(&cluster->stop))
-        for (unsigned i = 0; i < SERVERS; i++)
+        for (unsigned i = 0; i < cluster->turned; i++)
             if (cluster->members[i].rpc != NULL)
                 rpc_turn(cluster->members[i].rpc, net_in_ms(1));
     return NULL;
 }
 
-static inline void cluster_turner_start(struct cluster *cluster)
+/* Turns the first `count` members on another thread. */
+static inline void cluster_turner_start(struct cluster *cluster, unsigned count)
 {
+    cluster->turned = count;
     atomic_init(&cluster->stop, false);
     ck_assert_int_eq(pthread_create(&cluster->thread, NULL, cluster_turner, cluster), 0);
 }
@@ -139,48 +143,48 @@ static inline void cluster_make_addresses(struct cluster *cluster)
     memset(cluster, 0, sizeof *cluster);
     snprintf(cluster->folder, sizeof cluster->folder, "/tmp/net-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(cluster->folder));
-    for (unsigned i = 0; i < SERVERS; i++)
+    for (unsigned i = 0; i < MEMBERS; i++)
         snprintf(cluster->addresses[i], sizeof cluster->addresses[i], "ipc://%s/%u", cluster->folder, i);
     for (unsigned i = 0; i < MEMBERS; i++)
         cluster->members[i].worker = (uint16_t)i;
 }
 
-/* Binds server `worker`, which dials those below it. */
+static inline enum status cluster_try_join(struct cluster *cluster, const struct rpc_config *config,
+                                           struct rpc **out, struct monotime deadline, struct error *error)
+{
+    struct rpc_address below[MEMBERS];
+    size_t count = 0;
+    const char *address = config->worker < MEMBERS - 1 ? cluster->addresses[config->worker] : NULL;
+    for (uint16_t i = 0; i < config->worker; i++)
+        if (i < SERVERS || cluster->members[i].rpc != NULL)
+            below[count++] = cluster_address(cluster, i);
+    struct rpc *rpc;
+    enum status status = rpc_open(&rpc, config, address, error);
+    if (status != STATUS_OK)
+        return status;
+    cluster_turner_start(cluster, config->worker);
+    status = rpc_dial(rpc, below, count, deadline, error);
+    cluster_turner_stop(cluster);
+    if (status != STATUS_OK)
+        rpc_free(rpc, "it could not join all of its peers", 100);
+    else
+        *out = rpc;
+    return status;
+}
+
 static inline void cluster_serve(struct cluster *cluster, uint16_t worker, const struct rpc_config *config)
 {
-    struct rpc *rpc;
-    struct rpc_server below[SERVERS];
     struct error error = {0};
-    enum status status = rpc_serve(&rpc, config, cluster->addresses[worker], &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.text);
-    for (unsigned i = 0; i < worker; i++)
-        below[i] = cluster_server(cluster, i);
-    cluster_turner_start(cluster);
-    status = rpc_dial(rpc, below, worker, net_in_ms(5000), &error);
-    cluster_turner_stop(cluster);
+    struct rpc *rpc;
+    enum status status = cluster_try_join(cluster, config, &rpc, net_in_ms(5000), &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     cluster->members[worker].rpc = rpc;
 }
 
-static inline enum status cluster_try_join(struct cluster *cluster, const struct rpc_config *config,
-                                           struct rpc **out, struct monotime deadline, struct error *error)
-{
-    struct rpc_server all[SERVERS];
-    for (unsigned i = 0; i < SERVERS; i++)
-        all[i] = cluster_server(cluster, i);
-    cluster_turner_start(cluster);
-    enum status status = rpc_join(out, config, all, SERVERS, deadline, error);
-    cluster_turner_stop(cluster);
-    return status;
-}
-
 static inline void cluster_join(struct cluster *cluster, uint16_t worker)
 {
-    struct error error = {0};
     struct rpc_config config = cluster_config(&cluster->members[worker]);
-    enum status status =
-        cluster_try_join(cluster, &config, &cluster->members[worker].rpc, net_in_ms(5000), &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    cluster_serve(cluster, worker, &config);
 }
 
 static inline void cluster_start(struct cluster *cluster, unsigned clients)

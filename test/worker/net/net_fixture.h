@@ -5,6 +5,7 @@
 #define TEST_WORKER_NET_NET_FIXTURE_H
 
 #include "test/until.h"
+#include "test/worker/net/net_connect.h"
 #include "worker/net/rpc.h"
 
 #include <check.h>
@@ -81,7 +82,7 @@ static inline void net_serve(struct net *net, const struct rpc_config *config)
     struct error error = {0};
     memset(net, 0, sizeof *net);
     net_make_address(net);
-    enum status status = rpc_serve(&net->server, config, net->address, &error);
+    enum status status = rpc_open(&net->server, config, net->address, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
@@ -118,8 +119,8 @@ static inline enum status net_try_join(struct net *net, const struct rpc_config 
 {
     struct net_turner turner;
     net_turner_start(&turner, net->server);
-    struct rpc_server server = {0, net->address};
-    enum status status = rpc_join(out, config, &server, 1, net_in_ms(5000), error);
+    struct rpc_address server = {0, net->address};
+    enum status status = net_connect(out, config, &server, 1, net_in_ms(5000), error);
     net_turner_stop(&turner);
     return status;
 }

@@ -13,7 +13,7 @@ START_TEST(test_hello_refused)
     struct wire_header headers[] = {hello(0, 1), hello(NET_CLIENTS_MAX + 1, 1),    hello(2, 1), hello(2, 1),
                                     hello(2, 1), hello(2, NET_INCARNATION_MAX + 1)};
     static const char *const says[] = {"no such worker", "no such worker", "role",
-                                       "generation",     "another server", "nobody has started"};
+                                       "generation",     "another worker", "nobody has started"};
     headers[2].role = WIRE_ROLE_AGENT;
     headers[3].generation = 7;
     headers[4].destination = 3;
@@ -113,9 +113,9 @@ struct joining {
 static void *join_thread(void *arg)
 {
     struct joining *joining = arg;
-    struct rpc_server server = {0, joining->address};
+    struct rpc_address server = {0, joining->address};
     joining->status =
-        rpc_join(&joining->rpc, &joining->config, &server, 1, net_in_ms(10000), &joining->error);
+        net_connect(&joining->rpc, &joining->config, &server, 1, net_in_ms(10000), &joining->error);
     return NULL;
 }
 
@@ -204,8 +204,8 @@ START_TEST(test_join_with_nobody)
     struct error error = {0};
     net_make_address(&net);
     struct rpc_config config = net_client_config(1, NULL, 0, NULL);
-    struct rpc_server server = {0, net.address};
-    ck_assert_int_eq(rpc_join(&rpc, &config, &server, 1, net_in_ms(60), &error), STATUS_TIMEOUT);
+    struct rpc_address server = {0, net.address};
+    ck_assert_int_eq(net_connect(&rpc, &config, &server, 1, net_in_ms(60), &error), STATUS_TIMEOUT);
     ck_assert_ptr_nonnull(strstr(error.text, net.address));
     ck_assert_ptr_null(rpc);
     rmdir(net.folder);

@@ -4,7 +4,7 @@
 #include "test/workplace.h"
 #include "worker/job/job.h"
 
-_Static_assert((int)RPC_SERVERS_MAX >= (int)JOB_SERVERS_MAX, "a trainer can join every server of a job");
+_Static_assert((int)RPC_DIALED_MAX >= (int)JOB_SERVERS_MAX, "a trainer can dial every server of a job");
 
 /* ---- calls ---- */
 
@@ -42,7 +42,7 @@ START_TEST(test_calls_both_ways)
     struct cluster cluster;
     cluster_start(&cluster, CLIENTS);
     for (unsigned i = 0; i < MEMBERS; i++)
-        ck_assert_uint_eq(cluster.members[i].joined, i == 0 ? 0x1e : i == 1 ? 0x1c : i == 2 ? 0x18 : 0);
+        ck_assert_uint_eq(cluster.members[i].joined, 0x1f & ~((2u << i) - 1));
     for (unsigned from = 0; from < SERVERS; from++) {
         struct member *server = &cluster.members[from];
         for (unsigned to = 0; to < MEMBERS; to++) {
@@ -84,7 +84,7 @@ START_TEST(test_waiting_call_serves_the_others)
     struct member *client = &cluster.members[SERVERS];
     struct future *asked = call(&cluster.members[2], SERVERS, METHOD_EVALUATE, 9), *value;
     struct error error = {0};
-    cluster_turner_start(&cluster);
+    cluster_turner_start(&cluster, SERVERS);
     for (unsigned i = 0; i < 10000 && client->calls == 0; i++) {
         enum status status = rpc_call(client->rpc, 0, METHOD_GET_MODEL, &(struct rpc_message){.args = {0, i}},
                                       MONOTIME_NEVER, &value, &error);
@@ -195,7 +195,7 @@ START_TEST(test_a_server_says_bye)
         ck_assert_str_eq(cluster.members[i].left_text[1], "the checkpoint failed");
         ck_assert_int_eq(cluster.members[i].left_why, STATUS_PEER_DIED);
         ck_assert_int_eq(rpc_turn(cluster.members[i].rpc, net_in_ms(0)),
-                         i < SERVERS ? STATUS_OK : STATUS_PEER_DIED);
+                         i < 1 ? STATUS_OK : STATUS_PEER_DIED);
     }
     cluster_free(&cluster);
 }
@@ -212,8 +212,8 @@ START_TEST(test_bye_to_all)
         ck_assert_str_eq(cluster.members[i].left_text[SERVERS], "trained enough");
         ck_assert_str_eq(cluster.members[i].left_text[2], "served enough");
     }
-    cluster_await_left(&cluster, SERVERS + 1, 1u << 2);
-    ck_assert_uint_eq(cluster.members[SERVERS + 1].left, 1u << 2);
+    cluster_await_left(&cluster, SERVERS + 1, 1u << SERVERS | 1u << 2);
+    ck_assert_uint_eq(cluster.members[SERVERS + 1].left, 1u << SERVERS | 1u << 2);
     cluster_free(&cluster);
 }
 END_TEST
@@ -279,13 +279,13 @@ static void expect_no_join(struct cluster *cluster, struct rpc_config *config, s
     struct rpc *rpc = NULL;
     struct error error = {0};
     char server[128];
-    snprintf(server, sizeof server, "server 1 (%s): %s", cluster->addresses[1], text);
+    snprintf(server, sizeof server, "worker 1 (%s): %s", cluster->addresses[1], text);
     ck_assert_int_eq(cluster_try_join(cluster, config, &rpc, deadline, &error), expected);
     ck_assert_msg(strstr(error.text, server) != NULL, "\"%s\" does not say \"%s\"", error.text, server);
     ck_assert_ptr_null(rpc);
     for (unsigned i = 0; i < SERVERS; i += 2) {
         cluster_await_left(cluster, i, 1u << SERVERS);
-        ck_assert_str_eq(cluster->members[i].left_text[SERVERS], "it could not join all of its servers");
+        ck_assert_str_eq(cluster->members[i].left_text[SERVERS], "it could not join all of its peers");
     }
 }
 
@@ -297,7 +297,7 @@ START_TEST(test_one_server_refuses)
     struct rpc_config config = cluster_config(&cluster.members[1]);
     config.peer_incarnation_max = 0;
     struct error error = {0};
-    ck_assert_int_eq(rpc_serve(&cluster.members[1].rpc, &config, cluster.addresses[1], &error), STATUS_OK);
+    ck_assert_int_eq(rpc_open(&cluster.members[1].rpc, &config, cluster.addresses[1], &error), STATUS_OK);
     config = cluster_config(&cluster.members[SERVERS]);
     expect_no_join(&cluster, &config, net_in_ms(5000), STATUS_PERMISSION, "nobody has started");
     cluster_free(&cluster);
@@ -322,17 +322,17 @@ START_TEST(test_addresses_crossed)
 {
     struct cluster cluster;
     cluster_start(&cluster, 0);
-    struct rpc_server crossed[] = {{1, cluster.addresses[2]}};
+    struct rpc_address crossed[] = {{1, cluster.addresses[2]}};
     struct rpc_config config = cluster_config(&cluster.members[SERVERS]);
     struct rpc *rpc = NULL;
     struct error error = {0};
-    cluster_turner_start(&cluster);
-    ck_assert_int_eq(rpc_join(&rpc, &config, crossed, 1, net_in_ms(5000), &error), STATUS_PERMISSION);
+    cluster_turner_start(&cluster, SERVERS);
+    ck_assert_int_eq(net_connect(&rpc, &config, crossed, 1, net_in_ms(5000), &error), STATUS_PERMISSION);
     cluster_turner_stop(&cluster);
-    ck_assert_ptr_nonnull(strstr(error.text, "this is another server of the job"));
+    ck_assert_ptr_nonnull(strstr(error.text, "this is another worker of the job"));
     crossed[0].address = "ipc://here";
-    ck_assert_int_eq(rpc_join(&rpc, &config, crossed, 1, net_in_ms(5000), &error), STATUS_INVALID);
-    ck_assert_str_eq(error.text, "server 1: ipc://here: expected ipc:// and an absolute path");
+    ck_assert_int_eq(net_connect(&rpc, &config, crossed, 1, net_in_ms(5000), &error), STATUS_INVALID);
+    ck_assert_str_eq(error.text, "worker 1: ipc://here: expected ipc:// and an absolute path");
     cluster_free(&cluster);
 }
 END_TEST
@@ -348,12 +348,12 @@ START_TEST(test_dial_refused)
     struct rpc *rpc;
     struct error error = {0};
     config = cluster_config(&cluster.members[1]);
-    ck_assert_int_eq(rpc_serve(&rpc, &config, cluster.addresses[1], &error), STATUS_OK);
-    struct rpc_server below = cluster_server(&cluster, 0);
-    cluster_turner_start(&cluster);
+    ck_assert_int_eq(rpc_open(&rpc, &config, cluster.addresses[1], &error), STATUS_OK);
+    struct rpc_address below = cluster_address(&cluster, 0);
+    cluster_turner_start(&cluster, SERVERS);
     ck_assert_int_eq(rpc_dial(rpc, &below, 1, net_in_ms(5000), &error), STATUS_PERMISSION);
     cluster_turner_stop(&cluster);
-    ck_assert_ptr_nonnull(strstr(error.text, "server 0 ("));
+    ck_assert_ptr_nonnull(strstr(error.text, "worker 0 ("));
     ck_assert_ptr_nonnull(strstr(error.text, "the job has another generation"));
     rpc_free(rpc, "it could not dial", 0);
     cluster_free(&cluster);

@@ -78,7 +78,6 @@ static void expect_equal(const struct wire_header *a, const struct wire_header *
     ck_assert_uint_eq(a->context, b->context);
     ck_assert_mem_eq(a->places, b->places, sizeof a->places);
     ck_assert_uint_eq(a->body_bytes, b->body_bytes);
-    ck_assert_uint_eq(a->addressee, b->addressee);
 }
 
 static void expect_round_trip(const struct wire_header *header)
@@ -95,7 +94,7 @@ static void expect_round_trip(const struct wire_header *header)
 
 START_TEST(test_round_trips)
 {
-    struct wire_header headers[16] = {hello(), request(), failed_reply()};
+    struct wire_header headers[14] = {hello(), request(), failed_reply()};
     headers[3] =
         (struct wire_header){.kind = WIRE_WELCOME, .role = WIRE_ROLE_AGENT, .payload_bytes = 1 << 20};
     headers[4] = (struct wire_header){.kind = WIRE_BYE, .payload_bytes = WIRE_ERROR_TEXT_MAX};
@@ -122,10 +121,7 @@ START_TEST(test_round_trips)
     headers[11] = lending();
     headers[12] = piece();
     headers[13] = pieced();
-    headers[14] = (struct wire_header){.kind = WIRE_BYE, .addressee = 0x31323334};
-    headers[15] = piece();
-    headers[15].addressee = UINT32_MAX;
-    for (unsigned i = 0; i < 16; i++)
+    for (unsigned i = 0; i < 14; i++)
         expect_round_trip(&headers[i]);
 }
 END_TEST
@@ -134,7 +130,7 @@ END_TEST
 START_TEST(test_golden_bytes)
 {
     static const uint8_t golden[WIRE_HEADER_BYTES] = {
-        0x43, 0x4f, 0x41, 0x4c, 2,    0,    3,    0,    3, 0, 0, 2, 0x02, 0x01, 0x04, 0x03, /* magic ..
+        0x43, 0x4f, 0x41, 0x4c, 3,    0,    3,    0,    3, 0, 0, 2, 0x02, 0x01, 0x04, 0x03, /* magic ..
                                                                                                destination */
         0x08, 0x07, 0x06, 0x05, 0x0c, 0x0b, 0x0a, 0x09, /* incarnation, generation */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, /* request */
@@ -155,16 +151,12 @@ START_TEST(test_golden_bytes)
     ck_assert_mem_eq(bytes, golden, sizeof bytes);
     ck_assert_int_eq(wire_decode(&back, golden, sizeof golden, 67, NULL), STATUS_OK);
     expect_equal(&header, &back);
-    header.addressee = 0x31323334;
-    wire_encode(&header, bytes);
-    ck_assert_mem_eq(bytes, golden, 200);
-    ck_assert_mem_eq(bytes + 200, ((const uint8_t[8]){0x34, 0x33, 0x32, 0x31}), 8);
 }
 END_TEST
 
 START_TEST(test_protocol_example)
 {
-    static const uint8_t golden[WIRE_HEADER_BYTES] = {0x43, 0x4f, 0x41, 0x4c, 2, 0, 1, 0, 0, 0, 2, 0,
+    static const uint8_t golden[WIRE_HEADER_BYTES] = {0x43, 0x4f, 0x41, 0x4c, 3, 0, 1, 0, 0, 0, 2, 0,
                                                       1,    0,    0,    0,    3, 0, 0, 0, 2, 0, 0, 0};
     uint8_t bytes[WIRE_HEADER_BYTES];
     struct wire_header header = hello();
@@ -219,8 +211,6 @@ static const struct broken_byte broken_bytes[] = {
     {hello, 10, 3, "role"},
     {request, 10, 2, "role"},
     {bye, 10, 1, "role"},
-    {hello, 200, 1, "addressee"},
-    {hello, 203, 1, "addressee"},
     {hello, 24, 1, "request id"},
     {bye, 31, 1, "request id"},
     {hello, 32, 1, "time left"},
@@ -245,8 +235,6 @@ static const struct broken_byte broken_bytes[] = {
     {hello, 168, 1, "beyond the count"},
     {lending, 168, 0, "no multiple of 64"},
     {lending, 176, 0, "the tensors need"},
-    {request, 204, 1, "reserved"},
-    {request, 207, 1, "reserved"},
     {piece, 8, 1, "method"},
     {piece, 7, 2, "status"},
     {piece, 32, 1, "time left"},

@@ -1,5 +1,6 @@
 /* The role `pserver` of a model-parallel job, the real process, against trainers that are this test: who may
  * ask what it holds, and that its supervisor has been told when the answer comes. */
+#include "test/worker/net/net_connect.h"
 #include "test/worker/server/bare_worker.h"
 #include "test/workplace.h"
 #include "worker/net/rpc.h"
@@ -19,7 +20,7 @@ static void join(uint16_t number)
 {
     static const uint8_t roster[WORKERS] = {WIRE_ROLE_PSERVER, WIRE_ROLE_TRAINER, WIRE_ROLE_TRAINER};
     char address[CONTROL_ADDRESS_BYTES + 8];
-    const struct rpc_server to = {.worker = 0, .address = address};
+    const struct rpc_address to = {.worker = 0, .address = address};
     const struct rpc_config config = {.worker = number,
                                       .role = WIRE_ROLE_TRAINER,
                                       .incarnation = 1,
@@ -31,7 +32,7 @@ static void join(uint16_t number)
                                       .rows_max = 1};
     bare_worker_address(&server, address);
     enum status status =
-        rpc_join(&trainers[number], &config, &to, 1, monotime_add_us(monotime_now(), 60000000), &error);
+        net_connect(&trainers[number], &config, &to, 1, monotime_add_us(monotime_now(), 60000000), &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
@@ -42,9 +43,10 @@ static void open_server(void)
     snprintf(server.start.address, sizeof server.start.address, "ipc://%s/s", workplace.folder);
     snprintf(server.start.run_dir, sizeof server.start.run_dir, "%s", workplace.run_dir);
     bare_worker_start(&server, "pserver", TWO_TRAINERS);
-    bare_worker_expect(&server, CONTROL_READY);
+    bare_worker_expect(&server, CONTROL_BOUND);
     join(LEAD);
     join(OTHER);
+    bare_worker_expect(&server, CONTROL_READY);
 }
 
 static void close_server(void)

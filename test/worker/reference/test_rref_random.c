@@ -13,7 +13,7 @@
 enum { STEPS = 12000, CALM_EVERY = 1500, POOL = 4 };
 
 static unsigned shared, checked;
-static char folder[64], doors[SERVERS][96], addresses[SERVERS][96];
+static char folder[64], doors[WORKERS - 1][96], addresses[WORKERS - 1][96];
 static struct reorder reorder;
 static uint64_t dice_state;
 
@@ -30,8 +30,8 @@ static unsigned roll(unsigned sides)
     return (unsigned)(dice() % sides);
 }
 
-/* Either clients speak with each other too, by way of server 0, and whoever dies stays dead; or they have
- * successors, and speak with servers. */
+/* Either clients speak with each other too, and a dead one stays dead; or the dead have successors, and
+ * clients speak with servers alone. */
 static bool clients_speak;
 
 static bool may_speak(unsigned a, unsigned b)
@@ -112,19 +112,17 @@ static void arise(struct person *person)
     struct error error = {0};
     pthread_t thread;
     struct rpc_config config = config_of(person);
-    struct rpc_server servers[SERVERS];
-    enum status status = STATUS_OK;
-    for (unsigned i = 0; i < SERVERS; i++)
-        servers[i] = (struct rpc_server){(uint16_t)i, doors[i]};
-    if (person->worker < SERVERS)
-        status = rpc_serve(&rpc, &config, addresses[person->worker], &error);
+    struct rpc_address below[WORKERS];
+    size_t count = 0;
+    for (uint16_t i = 0; i < person->worker; i++)
+        if (may_speak(i, person->worker) && people[i].rpc != NULL)
+            below[count++] = (struct rpc_address){i, doors[i]};
+    const char *address = person->worker < WORKERS - 1 ? addresses[person->worker] : NULL;
+    enum status status = rpc_open(&rpc, &config, address, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     atomic_store(&stop, false);
     ck_assert_int_eq(pthread_create(&thread, NULL, turn_others, person), 0);
-    if (person->worker < SERVERS)
-        status = rpc_dial(rpc, servers, person->worker, net_in_ms(20000), &error);
-    else
-        status = rpc_join(&rpc, &config, servers, SERVERS, net_in_ms(20000), &error);
+    status = rpc_dial(rpc, below, count, net_in_ms(20000), &error);
     atomic_store(&stop, true);
     pthread_join(thread, NULL);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
@@ -287,7 +285,13 @@ static void act(struct person *person)
     }
 }
 
-/* Somebody dies, a server is told of a death, or the dead one's successor comes. */
+static void tell_death(unsigned to, uint16_t dead)
+{
+    if (people[to].rpc != NULL)
+        rpc_peer_died(people[to].rpc, dead, "it was seen dying");
+}
+
+/* Somebody dies, somebody is told of a death, or the dead one's successor comes. */
 static void fate(void)
 {
     struct person *person = &people[SERVERS + roll(WORKERS - SERVERS)];
@@ -297,7 +301,7 @@ static void fate(void)
     else if (person->rpc == NULL && !clients_speak && roll(2) == 0)
         arise(person);
     else if (person->rpc == NULL)
-        rpc_peer_died(people[roll(SERVERS)].rpc, person->worker, "it was seen dying");
+        tell_death(roll(WORKERS), person->worker);
 }
 
 /* ---- calm ---- */
@@ -363,8 +367,8 @@ static void calm_down(void)
     for (unsigned w = 0; w < WORKERS; w++) {
         if (people[w].rpc == NULL && !clients_speak)
             arise(&people[w]);
-        for (unsigned s = 0; people[w].rpc == NULL && s < SERVERS; s++)
-            rpc_peer_died(people[s].rpc, (uint16_t)w, "it was seen dying");
+        for (unsigned i = 0; people[w].rpc == NULL && i < WORKERS; i++)
+            tell_death(i, (uint16_t)w);
         while (people[w].kept_count > 0)
             answer_one(&people[w]);
     }
@@ -403,7 +407,7 @@ static void open_world(uint64_t seed)
     snprintf(folder, sizeof folder, "/tmp/rref-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     reorder_open(&reorder);
-    for (unsigned i = 0; i < SERVERS; i++) {
+    for (unsigned i = 0; i < WORKERS - 1; i++) {
         snprintf(addresses[i], sizeof addresses[i], "ipc://%s/%u", folder, i);
         snprintf(doors[i], sizeof doors[i], "ipc://%s/door%u", folder, i);
         reorder_add(&reorder, doors[i], addresses[i]);
@@ -421,7 +425,7 @@ static void close_world(void)
         rpc_free(people[w].rpc, "the test is over", 0);
     }
     reorder_close(&reorder);
-    for (unsigned i = 0; i < SERVERS; i++) {
+    for (unsigned i = 0; i < WORKERS - 1; i++) {
         unlink(doors[i] + strlen("ipc://"));
         unlink(addresses[i] + strlen("ipc://"));
     }

@@ -1,5 +1,6 @@
 /* The agent against an observer that this test plays itself: what it answers, what it refuses, what it
  * reports. The agent is the real binary; the test stands in for its supervisor and its only observer. */
+#include "test/worker/net/net_connect.h"
 #include "test/worker/server/bare_worker.h"
 #include "test/workplace.h"
 #include "worker/net/rpc.h"
@@ -55,7 +56,7 @@ static void join(void)
     static const uint8_t roster[] = {WIRE_ROLE_AGENT, WIRE_ROLE_OBSERVER};
     char address[CONTROL_ADDRESS_BYTES + 8];
     bare_worker_address(&agent, address);
-    struct rpc_server server = {0, address};
+    struct rpc_address server = {0, address};
     struct rpc_config config = {.worker = 1,
                                 .role = WIRE_ROLE_OBSERVER,
                                 .incarnation = 1,
@@ -68,9 +69,10 @@ static void join(void)
                                 .methods = methods,
                                 .method_count = 1};
     struct error error;
+    bare_worker_expect(&agent, CONTROL_BOUND);
     bare_worker_expect(&agent, CONTROL_READY);
     enum status status =
-        rpc_join(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 20000000), &error);
+        net_connect(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 20000000), &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 

@@ -45,7 +45,8 @@ static inline void page_serve(unsigned servers, unsigned trainers, const char *m
         snprintf(start->run_dir, sizeof start->run_dir, "%s/run", page.folder);
         mkdir(start->run_dir, 0700);
         bare_worker_start(&page.servers[i], "pserver", job);
-        if (i > 0) /* it dials server 0 */
+        bare_worker_expect(&page.servers[i], CONTROL_BOUND);
+        if (i > 0) /* it dials the servers below */
             bare_worker_order(&page.servers[i], CONTROL_CONNECT);
         bare_worker_expect(&page.servers[i], CONTROL_READY);
         bare_worker_address(&page.servers[i], page.addresses[i]);

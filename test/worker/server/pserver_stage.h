@@ -122,6 +122,8 @@ static inline void ps_acknowledge(uint64_t update)
 static inline void ps_take_report(uint32_t server, const struct control_message *message)
 {
     switch (message->kind) {
+    case CONTROL_BOUND:
+        break;
     case CONTROL_READY:
         ps.ready[server] = true;
         break;

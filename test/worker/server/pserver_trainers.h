@@ -8,6 +8,7 @@
 #define TEST_WORKER_SERVER_PSERVER_TRAINERS_H
 
 #include "kernels/params/params_internal.h"
+#include "test/worker/net/net_connect.h"
 #include "test/worker/server/pserver_stage.h"
 
 /* ---- gradients out of numbers ---- */
@@ -125,11 +126,11 @@ static inline void ps_join(uint32_t trainer)
     const struct roster roster = roster_of(&ps.job);
     uint8_t roles[ROSTER_WORKERS_MAX];
     char addresses[PS_SERVERS_MAX][CONTROL_ADDRESS_BYTES];
-    struct rpc_server servers[PS_SERVERS_MAX];
+    struct rpc_address servers[PS_SERVERS_MAX];
     roster_roles(&roster, roles);
     for (uint32_t i = 0; i < ps.servers; i++) {
         snprintf(addresses[i], sizeof addresses[i], "ipc://%s/s.%u", ps.folder, i);
-        servers[i] = (struct rpc_server){.worker = (uint16_t)i, .address = addresses[i]};
+        servers[i] = (struct rpc_address){.worker = (uint16_t)i, .address = addresses[i]};
     }
     const struct rpc_config config = {.worker = (uint16_t)(ps.servers + trainer),
                                       .role = WIRE_ROLE_TRAINER,
@@ -145,8 +146,8 @@ static inline void ps_join(uint32_t trainer)
                                       .context = t};
     rpc_free(t->rpc, "a successor comes", 0);
     t->rpc = NULL;
-    PS_OK(rpc_join(&t->rpc, &config, servers, ps.servers, monotime_add_us(monotime_now(), 60000000),
-                   &ps.error));
+    PS_OK(net_connect(&t->rpc, &config, servers, ps.servers, monotime_add_us(monotime_now(), 60000000),
+                      &ps.error));
 }
 
 /* Whether server 0 and this trainer have a session. */

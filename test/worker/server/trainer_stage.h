@@ -294,7 +294,7 @@ static inline void serve(uint32_t number)
                                       .context = &stage.server[number],
                                       .welcome = stage.text,
                                       .welcome_bytes = strlen(stage.text)};
-    ok(rpc_serve(&stage.server[number].rpc, &config, address, &error));
+    ok(rpc_open(&stage.server[number].rpc, &config, address, &error));
 }
 
 static inline void open_slots(uint32_t number)

@@ -1,0 +1,256 @@
+/* HELLO and WELCOME, both ends: dialing the workers of lower numbers until all have answered, and answering
+ * the workers of higher numbers. Thread: the owner of the rpc.
+ *
+ * A worker that has welcomed this one may call at once. While rpc_dial waits for others nothing more is taken
+ * from that worker: what it sent waits in its socket for the first turn.
+ *
+ * A connection of the bound socket that has no session is a stranger. A stranger may say HELLO. Anything
+ * else, or a HELLO that is refused, is answered with one BYE, and the connection is ignored for a while. */
+#include "worker/net/rpc_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HELLO_EVERY_US = 250000 };
+
+/* ---- dialing ---- */
+
+static uint16_t worker_at(const struct rpc *rpc, const struct rpc_socket *socket)
+{
+    return (uint16_t)(socket->dialed - rpc->sessions);
+}
+
+bool hello_is_awaited(const struct rpc_socket *socket)
+{
+    return socket->dialed != NULL && !socket->dialed->was_live;
+}
+
+static void hello_say(struct rpc *rpc, const struct rpc_socket *socket)
+{
+    struct wire_header header;
+    rpc_header(rpc, &header, WIRE_HELLO, worker_at(rpc, socket));
+    header.role = rpc->config.role;
+    rpc_send_text(rpc, socket->endpoint, &header, 0, NULL, 0, false);
+}
+
+static enum status connect_all(struct rpc *rpc, const struct rpc_address *addresses, size_t count,
+                               struct error *error)
+{
+    assert(count <= RPC_DIALED_MAX);
+    for (size_t i = 0; i < count; i++) {
+        uint16_t worker = addresses[i].worker;
+        struct endpoint *endpoint, *beside = rpc->socket_count > 0 ? rpc->endpoints[0] : NULL;
+        struct error reason;
+        assert(worker < rpc->config.worker && rpc->sessions[worker].socket == NULL);
+        enum status status = endpoint_connect(&endpoint, beside, addresses[i].address, &reason);
+        if (status != STATUS_OK)
+            return error_set(error, status, "worker %u: %s", worker, reason.text);
+        rpc_add_socket(rpc, endpoint, &rpc->sessions[worker]);
+    }
+    return STATUS_OK;
+}
+
+/* The sockets from `first` on that await an answer still, in `addresses`' order. */
+static size_t find_awaited(struct rpc *rpc, size_t first, size_t *places, struct endpoint **endpoints)
+{
+    size_t count = 0;
+    for (size_t i = first; i < rpc->socket_count; i++) {
+        if (!hello_is_awaited(&rpc->sockets[i]))
+            continue;
+        places[count] = i;
+        endpoints[count++] = rpc->endpoints[i];
+    }
+    return count;
+}
+
+/* HELLO is repeated, for a server may come up after us: it is the one message that may be. */
+static enum status await_all(struct rpc *rpc, const struct rpc_address *addresses, size_t first,
+                             struct monotime deadline, struct error *error)
+{
+    struct monotime next_hello = {0};
+    struct endpoint *endpoints[RPC_DIALED_MAX];
+    size_t places[RPC_DIALED_MAX], count;
+    while ((count = find_awaited(rpc, first, places, endpoints)) > 0) {
+        struct monotime now = monotime_now();
+        const struct rpc_address *address = &addresses[places[0] - first];
+        bool took_any = false, readable;
+        if (!monotime_before(now, deadline))
+            return error_set(error, STATUS_TIMEOUT, "worker %u (%s): no answer to HELLO", address->worker,
+                             address->address);
+        for (size_t i = 0; i < count && !monotime_before(now, next_hello); i++)
+            hello_say(rpc, &rpc->sockets[places[i]]);
+        if (!monotime_before(now, next_hello))
+            next_hello = monotime_add_us(now, HELLO_EVERY_US);
+        for (size_t i = 0; i < count; i++) {
+            address = &addresses[places[i] - first];
+            took_any |= rpc_take_one(rpc, &rpc->sockets[places[i]]);
+            if (rpc->join_error.status != STATUS_OK)
+                return error_set(error, rpc->join_error.status, "worker %u (%s): %s", address->worker,
+                                 address->address, rpc->join_error.text);
+        }
+        if (!took_any && endpoint_wait_any(endpoints, count, NULL, 0, false,
+                                           monotime_earliest(deadline, next_hello), &readable) != STATUS_OK)
+            rpc->has_failed = true;
+        if (rpc->has_failed)
+            return error_set(error, STATUS_IO, "worker %u (%s): the socket failed", address->worker,
+                             address->address);
+    }
+    return STATUS_OK;
+}
+
+/* A worker that has had HELLO is told BYE, also when its WELCOME is still under way. */
+static void withdraw(struct rpc *rpc)
+{
+    for (size_t i = 0; i < rpc->socket_count; i++)
+        if (hello_is_awaited(&rpc->sockets[i]))
+            session_say_bye(rpc, &rpc->sockets[i], 0, worker_at(rpc, &rpc->sockets[i]),
+                            "it could not join all of its peers");
+}
+
+enum status rpc_dial(struct rpc *rpc, const struct rpc_address *addresses, size_t count,
+                     struct monotime deadline, struct error *error)
+{
+    size_t first = rpc->socket_count;
+    assert(rpc->callbacks == 0 && !rpc->in_turn && first <= 1 &&
+           (first == 0 || rpc->sockets[0].dialed == NULL));
+    if (count == 0)
+        return STATUS_OK;
+    enum status status = connect_all(rpc, addresses, count, error);
+    if (status == STATUS_OK)
+        status = await_all(rpc, addresses, first, deadline, error);
+    if (status != STATUS_OK)
+        withdraw(rpc);
+    return status;
+}
+
+/* The job is the one that the first dialed worker names, unless the configuration brought it. */
+static enum status keep_welcome(struct rpc *rpc, const struct rpc_socket *socket,
+                                const struct endpoint_message *message)
+{
+    const struct rpc_socket *first = &rpc->sockets[rpc->sockets[0].dialed == NULL ? 1 : 0];
+    if (rpc->config.welcome_bytes > 0 || socket != first)
+        return STATUS_OK;
+    rpc->welcome = malloc(message->payload_bytes + 1);
+    if (rpc->welcome == NULL)
+        return error_set(&rpc->join_error, STATUS_NO_MEMORY, "no memory for its WELCOME");
+    memcpy(rpc->welcome, message->payload, message->payload_bytes);
+    rpc->welcome[message->payload_bytes] = '\0';
+    rpc->welcome_bytes = message->payload_bytes;
+    return STATUS_OK;
+}
+
+/* The answer to HELLO: WELCOME, or BYE with a reason. */
+void hello_receive_answer(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)
+{
+    struct wire_header header;
+    struct error *error = &rpc->join_error;
+    const uint16_t worker = worker_at(rpc, socket);
+    if (wire_decode(&header, message->header, message->header_bytes, message->payload_bytes, error) !=
+        STATUS_OK) {
+        rpc->counters.bad++;
+    } else if (header.kind == WIRE_BYE) {
+        char text[WIRE_ERROR_TEXT_MAX + 1];
+        rules_copy_text(text, sizeof text, message->payload, message->payload_bytes);
+        error_set(error, STATUS_PERMISSION, "%s", text);
+    } else if (header.kind == WIRE_WELCOME && header.generation == rpc->config.generation &&
+               header.source == worker && header.destination == rpc->config.worker &&
+               header.role == rpc->roster[worker]) {
+        if (keep_welcome(rpc, socket, message) == STATUS_OK)
+            session_open(rpc, socket->dialed, socket, &header, 0);
+    } else {
+        rpc->counters.stale++;
+    }
+    endpoint_release(message);
+}
+
+/* ---- answering ---- */
+
+static void hello_welcome(struct rpc *rpc, const struct rpc_session *session)
+{
+    struct wire_header header;
+    rpc_header(rpc, &header, WIRE_WELCOME, session->worker);
+    header.role = rpc->config.role;
+    rpc_send_text(rpc, session->socket->endpoint, &header, session->peer, rpc->welcome, rpc->welcome_bytes,
+                  false);
+}
+
+/* Why a HELLO is refused, or NULL. */
+static const char *hello_fault(const struct rpc *rpc, const struct wire_header *header)
+{
+    if (header->generation != rpc->config.generation)
+        return "the job has another generation";
+    if (header->source >= rpc->config.workers || header->source == rpc->config.worker)
+        return "no such worker in this job";
+    if (header->source < rpc->config.worker)
+        return "this worker dials that one, which has a lower number";
+    if (header->role != rpc->roster[header->source])
+        return "not the role of that worker in this job";
+    if (header->destination != rpc->config.worker)
+        return "this is another worker of the job";
+    if (header->incarnation > rpc->config.peer_incarnation_max)
+        return "nobody has started this incarnation of the worker";
+    const struct rpc_session *session = &rpc->sessions[header->source];
+    if (session->was_live && header->incarnation <= session->incarnation)
+        return session->is_live ? "this incarnation of the worker is here already"
+                                : "this incarnation of the worker has ended";
+    return NULL;
+}
+
+static void hello_receive(struct rpc *rpc, struct rpc_socket *socket, const struct wire_header *header,
+                          uint32_t peer)
+{
+    const char *reason = hello_fault(rpc, header);
+    if (reason != NULL) {
+        rpc->counters.strangers++;
+        rpc->counters.stale += header->generation != rpc->config.generation;
+        peers_ignore(rpc, peer);
+        session_say_bye(rpc, socket, peer, header->source, reason);
+        return;
+    }
+    struct rpc_session *session = &rpc->sessions[header->source];
+    if (session->is_live)
+        session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, "replaced by a later incarnation");
+    session_open(rpc, session, socket, header, peer);
+    hello_welcome(rpc, session);
+    if (rpc->config.joined != NULL) {
+        rpc->callbacks++;
+        rpc->config.joined(rpc->config.context, session->worker);
+        rpc->callbacks--;
+    }
+}
+
+void hello_receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)
+{
+    struct wire_header header;
+    struct error error;
+    uint32_t peer = message->peer;
+    bool is_known = socket->dialed != NULL || peers_is_ignored(rpc, peer);
+    enum status status = is_known ? STATUS_OK
+                                  : wire_decode(&header, message->header, message->header_bytes,
+                                                message->payload_bytes, &error);
+    endpoint_release(message);
+    if (!is_known && status == STATUS_OK && header.kind == WIRE_HELLO) {
+        hello_receive(rpc, socket, &header, peer);
+        return;
+    }
+    rpc->counters.strangers++;
+    if (is_known)
+        return;
+    peers_ignore(rpc, peer);
+    if (status != STATUS_OK)
+        session_say_bye(rpc, socket, peer, 0, error.text);
+    else if (header.kind != WIRE_BYE)
+        session_say_bye(rpc, socket, peer, header.source, "expected HELLO first");
+}
+
+/* HELLO may be repeated, and so may its answer; from the wrong end they are bad. */
+void hello_receive_again(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header)
+{
+    bool is_ours_to_welcome = session->socket->dialed == NULL;
+    enum wire_kind expected = is_ours_to_welcome ? WIRE_HELLO : WIRE_WELCOME;
+    if (header->kind != expected || header->role != session->role)
+        session_end_bad(rpc, session, "a greeting out of place");
+    else if (is_ours_to_welcome)
+        hello_welcome(rpc, session);
+}
