@@ -344,6 +344,27 @@ START_TEST(what_workers_hold_is_told_of_epochs_and_of_the_end)
 }
 END_TEST
 
+/* Every worker but the last is dialed by those above it, and outlives them. */
+START_TEST(in_a_model_parallel_job_all_dial_all)
+{
+    static const char *const names[WORKERS] = {"pserver 0", "pserver 1", "pserver 2", "trainer 3",
+                                               "trainer 4"};
+    expect_good("", NULL);
+    for (unsigned worker = 1; worker < WORKERS; worker++) {
+        char connect[32], line[32];
+        snprintf(connect, sizeof connect, "%s: connect\n", names[worker]);
+        for (unsigned below = 0; below < worker; below++) {
+            snprintf(line, sizeof line, "%s: bound\n", names[below]);
+            expect_order(line, connect);
+        }
+        snprintf(connect, sizeof connect, "%s: exit\n", names[worker]);
+        snprintf(line, sizeof line, "%s: exit\n", names[worker - 1]);
+        expect_order(connect, line);
+    }
+    ck_assert_ptr_null(strstr(story, "trainer 4: bound"));
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "worker") == 0)
@@ -368,6 +389,7 @@ int main(int argc, char **argv)
     TCase *parallel = tcase_create("model-parallel");
     tcase_add_checked_fixture(parallel, open_parallel_place, close_place);
     tcase_set_timeout(parallel, 60);
+    tcase_add_test(parallel, in_a_model_parallel_job_all_dial_all);
     tcase_add_test(parallel, the_first_trainer_leads);
     tcase_add_test(parallel, nobody_else_leads);
     tcase_add_test(parallel, what_workers_hold_is_told_of_epochs_and_of_the_end);
