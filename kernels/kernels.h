@@ -96,7 +96,7 @@
 #include "kernels/adam.h"
 #include "kernels/base/arena.h"
 #include "kernels/base/status.h"
-#include "kernels/policy/mlp.h"
+#include "kernels/policy/mlp_batch.h"
 #include "kernels/tensor.h"
 
 enum op {

@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +39,7 @@ static enum status check_bound(const char *what, uint32_t value, uint32_t max, s
     return error_set(error, STATUS_INVALID, "policy: expected 1..%u %s, got %u", max, what, value);
 }
 
-static enum status check_shape(const struct mlp_shape *shape, double dropout, struct error *error)
+enum status mlp_check_shape(const struct mlp_shape *shape, double dropout, struct error *error)
 {
     enum status status = check_bound("inputs", shape->inputs, MLP_INPUTS_MAX, error);
     if (status == STATUS_OK)
@@ -53,10 +52,20 @@ static enum status check_shape(const struct mlp_shape *shape, double dropout, st
     return status;
 }
 
+static struct dropout_mask mask_of(const struct mlp_shape *shape, double dropout)
+{
+    const uint32_t words = mlp_mask_words(shape);
+    const uint64_t dropped = (uint64_t)lrint(dropout * 65536); // of 65536
+    return (struct dropout_mask){.words = words,
+                                 .draw_bound = dropped > 0 ? (uint32_t)((dropped << 16) - 1) : 0,
+                                 .last_word = (uint16_t)(0xffffu >> (words * MLP_LANES - shape->hidden)),
+                                 .draws = dropped > 0};
+}
+
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error)
 {
     enum isa isa = ISA_BASELINE;
-    enum status status = check_shape(shape, dropout, error);
+    enum status status = mlp_check_shape(shape, dropout, error);
     if (status == STATUS_OK)
         status = isa_choose(&isa, error);
     if (status != STATUS_OK)
@@ -68,9 +77,7 @@ enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double drop
     struct mlp_packed *packed = &mlp->packed;
     packed->shape = *shape;
     packed->blocks = mlp_mask_words(shape);
-    packed->last_mask = (uint16_t)(0xffffu >> (packed->blocks * MLP_LANES - shape->hidden));
-    packed->draws = lrint(dropout * 65536) > 0;
-    packed->draw_bound = packed->draws ? (uint32_t)(((uint64_t)lrint(dropout * 65536) << 16) - 1) : 0;
+    packed->mask = mask_of(shape, dropout);
     packed->scale = (float)(1 / (1 - dropout));
     size_t bytes = packed->blocks * mlp_packed_stride(shape) * sizeof(float);
     packed->weights = aligned_alloc(64, bytes);
@@ -112,17 +119,6 @@ void mlp_act(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed
              const uint32_t *environment, const uint32_t *step, float *probabilities)
 {
     mlp->lanes->act(&mlp->packed, batch, seed, episode, environment, step, probabilities);
-}
-
-void mlp_draw(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
-              const uint32_t *environment, const uint32_t *step)
-{
-    mlp->lanes->draw(&mlp->packed, batch, seed, episode, environment, step);
-}
-
-void mlp_recompute(const struct mlp *mlp, const struct mlp_batch *batch, float *probabilities)
-{
-    mlp->lanes->recompute(&mlp->packed, batch, probabilities);
 }
 
 double mlp_gradient(const struct mlp *mlp, const struct mlp_batch *batch, const float *coefficient,

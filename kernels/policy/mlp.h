@@ -21,61 +21,28 @@
 #ifndef KERNELS_POLICY_MLP_H
 #define KERNELS_POLICY_MLP_H
 
-#include "kernels/base/rng.h"
 #include "kernels/base/status.h"
-
-#include <stddef.h>
-
-enum {
-    MLP_INPUTS_MAX = 16,
-    MLP_HIDDEN_MAX = 1024,
-    MLP_ACTIONS_MAX = 16,
-    MLP_CHUNK_ROWS = 256, /* rows that mlp_gradient sums in one go; see there */
-};
-
-struct mlp_shape {
-    uint32_t inputs, hidden, actions;
-};
+#include "kernels/policy/mlp_batch.h"
 
 /* Floats in the parameter slab. */
 size_t mlp_parameter_count(const struct mlp_shape *shape);
 
-/* uint16_t words in one row's mask: hidden / 16, rounded up. */
-static inline uint32_t mlp_mask_words(const struct mlp_shape *shape)
-{
-    return (shape->hidden + 15) / 16;
-}
-
 struct mlp; /* weights packed for the lanes; read-only between two mlp_load, so any thread may compute */
 
-/* Errors: STATUS_INVALID names the bound that `shape` or `dropout` (0 <= p < 1) breaks; those of
- * mlp_check_isa; STATUS_NO_MEMORY. */
+/* STATUS_INVALID names the bound that `shape` or `dropout` (0 <= p < 1) breaks. */
+enum status mlp_check_shape(const struct mlp_shape *shape, double dropout, struct error *error);
+
+/* Errors: those of mlp_check_shape and mlp_check_isa; STATUS_NO_MEMORY. */
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error);
 void mlp_free(struct mlp *mlp);
 
 /* Takes over the slab's present values. Not while another thread computes. Allocates nothing. */
 void mlp_load(struct mlp *mlp, const float *parameters);
 
-/* A batch: row i of it is row `row[i]` of the arrays below, which the caller owns. */
-struct mlp_batch {
-    uint32_t count;
-    const uint32_t *row;       /* (count) index into the arrays */
-    const float *observations; /* (rows, inputs) */
-    uint16_t *masks;           /* (rows, mask words): written by mlp_act, read by the others */
-    uint8_t *actions;          /* (rows): written by mlp_act, read by mlp_gradient */
-};
-
 /* Draws masks, runs the forward, samples. Row i's draws are keyed by (seed, environment[i], step[i],
  * episode). probabilities: (count, actions) or NULL. */
 void mlp_act(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
              const uint32_t *environment, const uint32_t *step, float *probabilities);
-
-/* Only mlp_act's first part: the masks. Needs no observations. */
-void mlp_draw(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
-              const uint32_t *environment, const uint32_t *step);
-
-/* The forward again, from the kept masks: the same bits as mlp_act gave. probabilities: (count, actions). */
-void mlp_recompute(const struct mlp *mlp, const struct mlp_batch *batch, float *probabilities);
 
 /* Adds to `gradient` (slab order) that of L = sum_i -coefficient[i] * log P(actions[row[i]]) over at most
  * MLP_CHUNK_ROWS rows (asserted), and returns L. The chunk is summed by itself, rows ascending, and added

@@ -34,44 +34,6 @@ static uint32_t tile_rows(const struct mlp_batch *batch, uint32_t first)
     return left < LANES_WIDTH ? left : LANES_WIDTH;
 }
 
-/* ---- draws ---- */
-
-/* One row's keep bits (kernels/policy/mlp.h says which bits of which block). */
-LANES_INLINE void draw_row(const struct mlp_packed *packed, uint64_t seed, uint32_t episode,
-                           uint32_t environment, uint32_t step, uint16_t *mask)
-{
-    const vu bound = lanes_set_u32(packed->draw_bound);
-    const struct rng_key key = {seed, environment, step, episode};
-    for (uint32_t group = 0; group * 8 < packed->blocks; group++) {
-        uint32_t bits[8];
-        lanes_draw_group(bits, &key, group, bound);
-        for (uint32_t v = 0; v < 8 && group * 8 + v < packed->blocks; v++)
-            mask[group * 8 + v] = (uint16_t)bits[v];
-    }
-    mask[packed->blocks - 1] &= packed->last_mask;
-}
-
-static void draw_rows(const struct mlp_packed *packed, const struct mlp_batch *batch, uint32_t first,
-                      uint32_t rows, uint64_t seed, uint32_t episode, const uint32_t *environment,
-                      const uint32_t *step)
-{
-    for (uint32_t i = first; i < first + rows; i++) {
-        uint16_t *mask = batch->masks + (size_t)batch->row[i] * packed->blocks;
-        if (packed->draws) {
-            draw_row(packed, seed, episode, environment[i], step[i], mask);
-            continue;
-        }
-        memset(mask, 0xff, packed->blocks * sizeof *mask);
-        mask[packed->blocks - 1] = packed->last_mask;
-    }
-}
-
-static void draw(const struct mlp_packed *packed, const struct mlp_batch *batch, uint64_t seed,
-                 uint32_t episode, const uint32_t *environment, const uint32_t *step)
-{
-    draw_rows(packed, batch, 0, batch->count, seed, episode, environment, step);
-}
-
 /* ---- forward ---- */
 
 /* relu(k (W1 x + b1)) of one part of one block, its keep bits the low ones of `mask`. */
@@ -184,7 +146,7 @@ LANES_INLINE void act_body(const struct mlp_packed *packed, const struct mlp_bat
     struct tile tile;
     for (uint32_t first = 0; first < batch->count; first += LANES_WIDTH) {
         uint32_t rows = tile_rows(batch, first);
-        draw_rows(packed, batch, first, rows, seed, episode, environment, step);
+        LANES_NAME(dropout_mask_draw)(&packed->mask, batch, first, rows, seed, episode, environment, step);
         forward_tile(packed, batch, first, rows, &tile, inputs, actions, false);
         sample_tile(batch, first, rows, seed, episode, environment, step, &tile, actions);
         if (probabilities != NULL)
@@ -196,24 +158,6 @@ static void act(const struct mlp_packed *packed, const struct mlp_batch *batch, 
                 uint32_t episode, const uint32_t *environment, const uint32_t *step, float *probabilities)
 {
     LANES_FOR_SHAPE(packed, act_body, batch, seed, episode, environment, step, probabilities);
-}
-
-/* ---- recompute ---- */
-
-LANES_INLINE void recompute_body(const struct mlp_packed *packed, const struct mlp_batch *batch,
-                                 float *probabilities, uint32_t inputs, uint32_t actions)
-{
-    struct tile tile;
-    for (uint32_t first = 0; first < batch->count; first += LANES_WIDTH) {
-        uint32_t rows = tile_rows(batch, first);
-        forward_tile(packed, batch, first, rows, &tile, inputs, actions, false);
-        copy_probabilities(&tile, first, rows, actions, probabilities);
-    }
-}
-
-static void recompute(const struct mlp_packed *packed, const struct mlp_batch *batch, float *probabilities)
-{
-    LANES_FOR_SHAPE(packed, recompute_body, batch, probabilities);
 }
 
 /* ---- gradient ---- */
@@ -355,9 +299,7 @@ static void fma_16(const float a[MLP_LANES], const float b[MLP_LANES], const flo
 const struct mlp_lanes LANES_NAME(mlp_lanes) = {
     .name = LANES_TEXT_EXPANDED(LANES_ISA),
     .act = act,
-    .recompute = recompute,
     .gradient = gradient,
-    .draw = draw,
     .exp = exp_16,
     .log = log_16,
     .fma = fma_16,

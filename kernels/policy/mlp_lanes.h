@@ -5,9 +5,8 @@
 #ifndef KERNELS_POLICY_MLP_LANES_H
 #define KERNELS_POLICY_MLP_LANES_H
 
-#include "kernels/policy/mlp.h"
-
-#include <stdbool.h>
+#include "kernels/policy/dropout_mask_lanes.h"
+#include "kernels/policy/mlp_batch.h"
 
 enum { MLP_LANES = 16 };
 
@@ -16,10 +15,8 @@ enum { MLP_LANES = 16 };
  * in one piece, so that a row walks through memory once. Units beyond `hidden` are zeros. */
 struct mlp_packed {
     struct mlp_shape shape;
-    uint32_t blocks;           // of 16 units
-    uint32_t draw_bound;       // a 32-bit word with the unit's 16 bits on top is above it: kept
-    uint16_t last_mask;        // the bits of the last block that are units
-    bool draws;                // false: the dropout is 0, every unit is kept and none drawn
+    uint32_t blocks; // of 16 units
+    struct dropout_mask mask;
     float scale;               // 1 / (1 - p)
     float b2[MLP_ACTIONS_MAX]; // zeros beyond `actions`
     float *weights;            // (blocks, 1 + inputs + actions, 16), 64-byte aligned
@@ -35,12 +32,8 @@ struct mlp_lanes {
     const char *name;
     void (*act)(const struct mlp_packed *packed, const struct mlp_batch *batch, uint64_t seed,
                 uint32_t episode, const uint32_t *environment, const uint32_t *step, float *probabilities);
-    void (*recompute)(const struct mlp_packed *packed, const struct mlp_batch *batch, float *probabilities);
     double (*gradient)(const struct mlp_packed *packed, const struct mlp_batch *batch,
                        const float *coefficient, float *gradient);
-    /* act's first part alone: the masks of all rows. */
-    void (*draw)(const struct mlp_packed *packed, const struct mlp_batch *batch, uint64_t seed,
-                 uint32_t episode, const uint32_t *environment, const uint32_t *step);
     /* 16 values at a time, as the kernels compute them. */
     void (*exp)(const float x[MLP_LANES], float y[MLP_LANES]);
     void (*log)(const float x[MLP_LANES], float y[MLP_LANES]);

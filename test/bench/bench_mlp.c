@@ -1,11 +1,11 @@
 /* The policy's kernels beside oneDNN's primitives on one thread, in turn: nanoseconds per row.
  *
- * CartPole's shape. `forward` is what recomputes kept masks: oneDNN gets its dropout factors ready made, ours
- * reads bits. `gradient` is forward and backward. Of each row of the table the rounds go ours, theirs, ours,
- * theirs, so that a noisy moment strikes both; the figures are the median and, in brackets, the tenth and the
- * ninetieth percentile of the rounds. The clock is the thread's own CPU time, which a busy machine stretches
- * least. oneDNN takes the processor's best instructions and so stands beside ours on its best set only.
- * Times are told, never judged.
+ * CartPole's shape. `act` draws the masks, runs the forward and samples; of that oneDNN does the forward
+ * alone, with its dropout factors ready made. `gradient` is forward and backward. Of each row of the table
+ * the rounds go ours, theirs, ours, theirs, so that a noisy moment strikes both; the figures are the median
+ * and, in brackets, the tenth and the ninetieth percentile of the rounds. The clock is the thread's own CPU
+ * time, which a busy machine stretches least. oneDNN takes the processor's best instructions and so stands
+ * beside ours on its best set only. Times are told, never judged.
  *
  *     bench_mlp [policy]        with an argument: only what the policy's budget is about, for bench_kernels
  */
@@ -33,20 +33,9 @@ struct bench {
 
 typedef void work(struct bench *bench);
 
-static void ours_draw(struct bench *bench)
-{
-    const struct mlp_problem *p = &bench->problem;
-    mlp_draw(bench->mlp, &p->batch, p->seed, p->episode, p->environment, p->step);
-}
-
 static void ours_act(struct bench *bench)
 {
     mlp_problem_act(&bench->problem, bench->mlp);
-}
-
-static void ours_forward(struct bench *bench)
-{
-    mlp_recompute(bench->mlp, &bench->problem.batch, bench->problem.probabilities);
 }
 
 static void ours_gradient(struct bench *bench)
@@ -186,11 +175,11 @@ static double sgemm_ns(void)
 
 /* Times of the rounds, sorted: nanoseconds per row, and of one product. */
 struct shares {
-    double sgemm[ROUNDS], forward[ROUNDS], gradient[ROUNDS];
+    double sgemm[ROUNDS], gradient[ROUNDS];
 };
 
-/* A large product's rate, and the share of it that our passes over `rows` rows reach. FLOP of a row: two for
- * each weight forward, and backward two for W1's gradient and four for W2's and the units'. */
+/* A large product's rate, and the share of it that the gradient of `rows` rows reaches. FLOP of a row: two
+ * for each weight forward, and backward two for W1's gradient and four for W2's and the units'. */
 static void print_share_of_sgemm(uint32_t rows)
 {
     struct bench bench;
@@ -198,22 +187,19 @@ static void print_share_of_sgemm(uint32_t rows)
     open_bench(&bench, rows, NULL);
     for (int round = 0; round < ROUNDS; round++) {
         ns.sgemm[round] = sgemm_ns();
-        ns.forward[round] = time_ns(ours_forward, &bench, 16384 / rows) / rows;
         ns.gradient[round] = time_ns(ours_gradient, &bench, 16384 / rows) / rows;
     }
     qsort(ns.sgemm, ROUNDS, sizeof *ns.sgemm, compare_doubles);
-    qsort(ns.forward, ROUNDS, sizeof *ns.forward, compare_doubles);
     qsort(ns.gradient, ROUNDS, sizeof *ns.gradient, compare_doubles);
     double w1 = shape.inputs * shape.hidden, w2 = shape.hidden * shape.actions;
     double peak = 2.0 * SGEMM_N * SGEMM_N * SGEMM_N / ns.sgemm[ROUNDS / 2];
-    double forward = 2 * (w1 + w2) / ns.forward[ROUNDS / 2];
     double gradient = (4 * w1 + 6 * w2) / ns.gradient[ROUNDS / 2];
-    printf("%5u rows, GFLOP/s: sgemm %.0f, %s forward %.0f (%.0f %%), gradient %.0f (%.0f %%)\n", rows, peak,
-           mlp_isa(bench.mlp), forward, 100 * forward / peak, gradient, 100 * gradient / peak);
+    printf("%5u rows, GFLOP/s: sgemm %.0f, %s gradient %.0f (%.0f %%)\n", rows, peak, mlp_isa(bench.mlp),
+           gradient, 100 * gradient / peak);
     close_bench(&bench);
 }
 
-/* A small batch from observations to actions, and the masks by themselves. */
+/* Small batches from observations to actions. */
 static void print_policy(void)
 {
     static const uint32_t rows[] = {1, 10, 64, 1024};
@@ -223,8 +209,6 @@ static void print_policy(void)
         struct bench bench;
         open_bench(&bench, rows[r], NULL);
         compare("act", &bench, ours_act, NULL);
-        compare("mask", &bench, ours_draw, NULL);
-        compare("forward", &bench, ours_forward, NULL);
         close_bench(&bench);
     }
     print_share_of_sgemm(1024);
@@ -233,13 +217,11 @@ static void print_policy(void)
 /* All rows of the table for one instruction set, beside oneDNN if it is the best. */
 static void bench_isa(const char *isa, bool is_best)
 {
-    static const uint32_t forward_rows[] = {1, 10, 64, 1024, 16384}, gradient_rows[] = {500, 5000};
+    static const uint32_t act_rows[] = {1, 10, 64, 1024, 16384}, gradient_rows[] = {500, 5000};
     struct bench bench;
-    for (size_t r = 0; r < sizeof forward_rows / sizeof *forward_rows; r++) {
-        open_bench(&bench, forward_rows[r], isa);
-        compare("draw", &bench, ours_draw, NULL);
-        compare("act", &bench, ours_act, NULL);
-        compare("forward", &bench, ours_forward, is_best ? onednn_forward : NULL);
+    for (size_t r = 0; r < sizeof act_rows / sizeof *act_rows; r++) {
+        open_bench(&bench, act_rows[r], isa);
+        compare("act", &bench, ours_act, is_best ? onednn_forward : NULL);
         close_bench(&bench);
     }
     for (size_t r = 0; r < sizeof gradient_rows / sizeof *gradient_rows; r++) {

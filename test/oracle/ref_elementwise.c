@@ -1,4 +1,5 @@
 /* The oracle's operations that take each element by itself: relu, add, reshape, dropout. */
+#include "kernels/base/rng.h"
 #include "test/oracle/ref_internal.h"
 
 #include <math.h>

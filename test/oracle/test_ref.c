@@ -1,5 +1,6 @@
 /* The oracle against PyTorch in float64 (test/golden/ref.txt, by ref.py beside it), and by hand where
  * PyTorch has no say: ties, zeros, indices, memory. */
+#include "kernels/base/rng.h"
 #include "test/kernels/op_fixture.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/workplace.h"

@@ -47,7 +47,7 @@ START_TEST(masks_are_the_oracles_bit_for_bit)
         return;
     const uint32_t words = mlp_mask_words(&problem.shape);
     memset(problem.batch.masks, 0xa5, (size_t)problem.rows * words * sizeof(uint16_t));
-    mlp_draw(mlp, &problem.batch, problem.seed, problem.episode, problem.environment, problem.step);
+    mlp_problem_act(&problem, mlp);
     for (uint32_t i = 0; i < problem.rows; i++) {
         uint16_t expected[MLP_HIDDEN_MAX / 16];
         struct rng_key key = key_of(i);
@@ -86,22 +86,6 @@ START_TEST(probabilities_and_actions_are_the_oracles)
             near_border++;
     }
     ck_assert_uint_le(near_border, 1);
-    close_case();
-}
-END_TEST
-
-START_TEST(recompute_gives_the_bits_that_acted)
-{
-    if (!open_case(_i))
-        return;
-    const size_t bytes = (size_t)problem.rows * problem.shape.actions * sizeof(float);
-    mlp_problem_act(&problem, mlp);
-    float *again = malloc(bytes);
-    ck_assert_ptr_nonnull(again);
-    memset(again, 0xff, bytes);
-    mlp_recompute(mlp, &problem.batch, again);
-    ck_assert_mem_eq(again, problem.probabilities, bytes);
-    free(again);
     close_case();
 }
 END_TEST
@@ -197,7 +181,7 @@ START_TEST(units_are_kept_as_often_as_asked)
     struct mlp_shape shape = {1, HIDDEN, 1};
     mlp_problem_init(&problem, shape, 0.6, ROWS, 8);
     mlp = mlp_problem_load(&problem, NULL);
-    mlp_draw(mlp, &problem.batch, problem.seed, problem.episode, problem.environment, problem.step);
+    mlp_problem_act(&problem, mlp);
     unsigned kept[HIDDEN] = {0}, both = 0;
     for (uint32_t i = 0; i < ROWS; i++) {
         const uint16_t *mask = problem.batch.masks + (size_t)i * (HIDDEN / 16);
@@ -375,7 +359,6 @@ int main(void)
     tcase_set_timeout(forward, 60);
     tcase_add_loop_test(forward, masks_are_the_oracles_bit_for_bit, 0, CASES * MLP_ISAS);
     tcase_add_loop_test(forward, probabilities_and_actions_are_the_oracles, 0, CASES * MLP_ISAS);
-    tcase_add_loop_test(forward, recompute_gives_the_bits_that_acted, 0, CASES * MLP_ISAS);
     tcase_add_loop_test(forward, a_row_does_not_know_its_batch, 0, CASES * MLP_ISAS);
     tcase_add_loop_test(forward, instruction_sets_agree_bit_for_bit, 0, CASES);
     tcase_add_loop_test(forward, a_nan_is_not_hidden, 0, MLP_ISAS);

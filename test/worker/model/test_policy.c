@@ -1,7 +1,9 @@
 /* The policy: how it begins, that it acts with its own seed, its learning against PyTorch
  * (test/golden/policy.txt, by policy.py beside it), and the network as operations against the fused kernel.
  * Parameters and optimizer are the oracle's here. */
+#include "kernels/base/rng.h"
 #include "test/kernels/policy/mlp_problem.h"
+#include "test/oracle/mlp_ref.h"
 #include "test/oracle/ref.h"
 #include "test/workplace.h"
 #include "worker/model/policy.h"
@@ -263,6 +265,20 @@ static void golden_compare(const char *name, const float *got, size_t count)
     ck_assert_msg(worst <= bound, "%s: off by %.3g, allowed %.3g", name, worst, bound);
 }
 
+/* Of the file's masks, which no draw gives, by the oracle that test_mlp.c holds mlp_act to. */
+static void oracle_probabilities(void)
+{
+    const uint32_t words = mlp_mask_words(&problem.shape), inputs = problem.shape.inputs;
+    for (uint32_t r = 0; r < problem.rows; r++) {
+        double probabilities[MLP_ACTIONS_MAX];
+        mlp_ref_forward(&problem.shape, problem.dropout, problem.exact,
+                        problem.batch.observations + (size_t)r * inputs,
+                        problem.batch.masks + (size_t)r * words, probabilities, NULL);
+        for (uint32_t a = 0; a < problem.shape.actions; a++)
+            problem.probabilities[r * problem.shape.actions + a] = (float)probabilities[a];
+    }
+}
+
 START_TEST(learning_is_pytorchs)
 {
     int cases = 0;
@@ -273,7 +289,7 @@ START_TEST(learning_is_pytorchs)
         struct policy *policy = open_policy(&config);
         replace_all(policy, problem.parameters);
         struct mlp *mlp = mlp_problem_load(&problem, NULL);
-        mlp_recompute(mlp, &problem.batch, problem.probabilities);
+        oracle_probabilities();
         golden_compare("probabilities", problem.probabilities, (size_t)problem.rows * problem.shape.actions);
         double loss;
         float *moved = calloc(problem.count, sizeof *moved);
