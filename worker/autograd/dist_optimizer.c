@@ -3,7 +3,7 @@
  *
  * Parameters are known by their index in the list that the optimizer was made of. Each owner's part of the
  * list stands in ascending order, one owner after the other in `indices`. */
-#include "worker/autograd/dist_optimizer_internal.h"
+#include "worker/autograd/optimizer_internal.h"
 
 #include <assert.h>
 #include <math.h>
@@ -387,47 +387,38 @@ static enum status find_part(const struct dist_optimizer *optimizer, uint32_t in
                      optimizer->total);
 }
 
-/* Calls the owner of parameter `index` about a moment, with `values` or without. */
-static enum status call_about_moment(struct dist_optimizer *optimizer, uint32_t index,
-                                     enum dist_moment moment, uint32_t function, struct rpc_message *message,
-                                     struct future **out, uint16_t *owner, struct error *error)
+enum status dist_optimizer_moment_get(struct dist_optimizer *optimizer, uint32_t index,
+                                      enum dist_moment moment, float *values, size_t count,
+                                      struct error *error)
 {
     const struct part *part = NULL;
     uint32_t position = 0;
     enum status status = find_part(optimizer, index, &part, &position, error);
     if (status != STATUS_OK)
         return status;
-    message->args[2] = position;
-    message->args[3] = moment;
-    *owner = rref_owner(part->local);
-    return object_call(optimizer->dist, part->local, function, message, out, error);
-}
-
-enum status dist_optimizer_moment_get(struct dist_optimizer *optimizer, uint32_t index,
-                                      enum dist_moment moment, float *values, size_t count,
-                                      struct error *error)
-{
-    struct rpc_message message = {0};
-    struct future *future;
-    uint16_t owner = 0;
-    enum status status =
-        call_about_moment(optimizer, index, moment, LOCAL_MOMENT_GET, &message, &future, &owner, error);
-    return status == STATUS_OK ? values_out(optimizer->dist, owner, future, values, count, error) : status;
+    const struct local *here = rref_local(part->local);
+    if (here != NULL)
+        return local_moment_get(here, position, moment, values, count, error);
+    const struct rpc_message message = {.args = {0, 0, position, moment}};
+    return object_values(optimizer->dist, part->local, LOCAL_MOMENT_GET, &message, values, count, error);
 }
 
 enum status dist_optimizer_moment_set(struct dist_optimizer *optimizer, uint32_t index,
                                       enum dist_moment moment, const float *values, size_t count,
                                       struct error *error)
 {
-    struct rpc_message message = {0};
+    const struct part *part = NULL;
+    uint32_t position = 0;
     struct future *future;
-    uint16_t owner = 0;
     if (count == 0 || count > SHAPE_ELEMENTS_MAX)
         return error_set(error, STATUS_INVALID, "expected 1..%d values of a moment, got %zu",
                          SHAPE_ELEMENTS_MAX, count);
+    enum status status = find_part(optimizer, index, &part, &position, error);
+    if (status != STATUS_OK)
+        return status;
+    struct rpc_message message = {.args = {0, 0, position, moment}};
     message_add(&message, WIRE_F32, values, (uint32_t)count);
-    enum status status =
-        call_about_moment(optimizer, index, moment, LOCAL_MOMENT_SET, &message, &future, &owner, error);
+    status = object_call(optimizer->dist, part->local, LOCAL_MOMENT_SET, &message, &future, error);
     if (status == STATUS_OK)
         future_release(future);
     return status;

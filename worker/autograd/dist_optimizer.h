@@ -34,9 +34,10 @@
  *
  * ---- Reading values for a checkpoint ----
  * dist_parameter_get and dist_optimizer_moment_get read the newest values of one parameter. Values of several
- * parameters belong to one version only if no participant's step is on its way meanwhile: with `async`, a step
- * may have been taken on one owner and not yet on the next. So the participants pause first, each after its
- * dist_optimizer_step has returned (parallel_peer_state does so); the optimizer itself holds nothing back.
+ * parameters belong to one version only if no participant's step is on its way meanwhile: with `async`, a
+ * step may have been taken on one owner and not yet on the next. So the participants pause first, each after
+ * its dist_optimizer_step has returned (parallel_peer_state does so); the optimizer itself holds nothing
+ * back.
  *
  * ---- Failures ----
  * A NaN or an infinity in a gradient is STATUS_INTERNAL that names the parameter. With clipping it is found
@@ -70,7 +71,7 @@ enum {
 enum status dist_owner_new(struct dist_owner **out, struct dist *dist, struct error *error);
 void dist_owner_free(struct dist_owner *owner);
 
-/* "parameter" (rref_to_here: its values, canonical float32, flat); "optimizer". */
+/* The rows "parameter" and "optimizer". */
 extern const struct rref_class dist_parameter_class, dist_optimizer_class;
 
 /* ---- parameters ---- */

@@ -8,7 +8,7 @@
 #define TEST_WORKER_AUTOGRAD_OPTIMIZER_STAGE_H
 
 #include "test/worker/net/net_cluster.h"
-#include "worker/autograd/dist_optimizer_internal.h"
+#include "worker/autograd/optimizer_internal.h"
 
 #include <math.h>
 
@@ -71,13 +71,14 @@ static inline void part_destroy(void *object)
     stage.parts--;
 }
 
-/* args: 1 the part's number, 2 how many versions it has (0: one). */
+/* args: 1 the part's number, 2 how many versions it has (0: one), 3 rows of its weight (0: WIDTH). */
 static inline enum status part_create(void *context, uint16_t creator, const struct rpc_message *arguments,
                                       void **object, struct error *error)
 {
     struct part *part = calloc(1, sizeof *part);
     const unsigned number = (unsigned)arguments->args[1];
     const uint32_t slots = (uint32_t)arguments->args[2];
+    const uint32_t rows = arguments->args[3] == 0 ? WIDTH : (uint32_t)arguments->args[3];
     const struct init init = {INIT_UNIFORM, 0.5};
     char name[32];
     (void)creator;
@@ -85,7 +86,7 @@ static inline enum status part_create(void *context, uint16_t creator, const str
     STAGE_OK(params_new(&part->params, stage.backend, error));
     snprintf(name, sizeof name, "part%u.weight", number);
     STAGE_OK(
-        params_add(part->params, name, PARAMETER_TRAINED, SHAPE2(WIDTH, WIDTH), init, &part->weight, error));
+        params_add(part->params, name, PARAMETER_TRAINED, SHAPE2(rows, WIDTH), init, &part->weight, error));
     snprintf(name, sizeof name, "part%u.bias", number);
     STAGE_OK(params_add(part->params, name, PARAMETER_TRAINED, SHAPE1(WIDTH), init, &part->bias, error));
     if (slots == 0) {

@@ -3,6 +3,8 @@
 #include "test/worker/autograd/optimizer_stage.h"
 #include "test/workplace.h"
 
+#include <malloc.h>
+
 enum { STEPS = 4 };
 
 static const uint16_t one_participant[] = {TRAINER};
@@ -355,6 +357,47 @@ START_TEST(a_run_goes_on_elsewhere_with_its_state)
 }
 END_TEST
 
+/* ---- memory ---- */
+
+static size_t bytes_in_use(void)
+{
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+/* A checkpoint asks for all values and moments: no owner keeps a copy of them until the job's end. */
+START_TEST(values_that_were_asked_for_leave_no_copy_at_their_owner)
+{
+    enum { LARGE_ROWS = 1 << 18, LARGE = LARGE_ROWS * WIDTH };
+    const size_t copy = LARGE * sizeof(float);
+    const unsigned owner = _i == 0 ? 1 : TRAINER; /* another worker, or the one that asks */
+    struct model model = {.worker = TRAINER, .count = 1};
+    const struct rpc_message arguments = {.args = {0, 0, 0, LARGE_ROWS}};
+    float *values = malloc(copy);
+    stage_open();
+    STAGE_OK(rpc_remote(stage.sides[TRAINER].rrefs, (uint16_t)owner, "part", &arguments, &model.parts[0],
+                        &stage.error));
+    await_ready(model.parts[0]);
+    find_parameters(&model);
+    struct dist_optimizer *optimizer = make_optimizer(&model, OPTIMIZER_SGD);
+    STAGE_OK(
+        dist_optimizer_moment_get(optimizer, 1, DIST_MOMENT_FIRST, values, WIDTH, &stage.error)); // warm up
+    const size_t before = bytes_in_use();
+    STAGE_OK(dist_parameter_get(dist_of(&model), model.parameters[0], values, LARGE, &stage.error));
+    STAGE_OK(dist_optimizer_moment_get(optimizer, 0, DIST_MOMENT_FIRST, values, LARGE, &stage.error));
+    STAGE_OK(dist_optimizer_moment_set(optimizer, 0, DIST_MOMENT_FIRST, values, LARGE, &stage.error));
+    STAGE_OK(dist_parameter_gradient(dist_of(&model), model.parameters[0], 77, values, LARGE, &stage.error));
+    stage_turns(4);
+    const size_t after = bytes_in_use();
+    ck_assert_msg(after < before + copy, "%zu bytes were in use, then %zu; a copy has %zu", before, after,
+                  copy);
+    dist_optimizer_free(optimizer);
+    model_release(&model);
+    free(values);
+    stage_close_empty();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("dist_optimizer");
@@ -370,6 +413,7 @@ int main(void)
     tcase_add_test(steps, a_gradient_that_is_not_finite_changes_nothing);
     tcase_add_test(steps, with_clipping_one_owners_nan_stops_all);
     tcase_add_test(steps, a_run_goes_on_elsewhere_with_its_state);
+    tcase_add_loop_test(steps, values_that_were_asked_for_leave_no_copy_at_their_owner, 0, 2);
     suite_add_tcase(suite, steps);
     return suite_run(suite);
 }

@@ -402,7 +402,7 @@ START_TEST(calls_of_functions_that_do_not_fit)
     local = stage.sides[TRAINER].taken[0];
     parameter = model.parameters[0];
     struct rpc_message message = {.context = context};
-    expect_hostile(parameter, PARAMETER_FUNCTIONS, &message, "function 4");
+    expect_hostile(parameter, PARAMETER_FUNCTIONS, &message, "function 5");
     expect_hostile(parameter, PARAMETER_SET, &message, "part0.weight has 16 values, got 0");
     expect_hostile(local, LOCAL_FUNCTIONS, &message, "function 6");
     expect_hostile(local, LOCAL_STEP, &message, "a step has 4 words");

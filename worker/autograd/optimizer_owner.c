@@ -1,8 +1,8 @@
 /* An optimizer's part on an owner: an object of class "optimizer", made, looked at and ended. Its rounds are
- * dist_optimizer_round.c's, its arithmetic dist_optimizer_apply.c's. A role's thread runs it, in handlers.
+ * optimizer_round.c's, its arithmetic optimizer_step.c's. A role's thread runs it, in handlers.
  *
  * Everything in the message it is made of comes from another worker, and is checked here. */
-#include "worker/autograd/dist_optimizer_internal.h"
+#include "worker/autograd/optimizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -255,7 +255,7 @@ void local_new(struct owned_parameter *first, struct rpc_request *request, const
     }
     reply.args[0] = rref_grant(rref, request);
     rref_release(rref);
-    local->is_given = true;
+    local->is_granted = true;
     rpc_reply(request, &reply);
 }
 
@@ -271,11 +271,10 @@ static void answer_info(void *object, struct rpc_request *request, const struct 
     rpc_reply(request, &reply);
 }
 
-/* The moment that args[2] and args[3] name, and its parameter. */
-static enum status find_moment(struct local *local, const struct rpc_message *message,
-                               struct local_entry **member, struct gradients **moment, struct error *error)
+static enum status find_moment(const struct local *local, uint64_t position, uint64_t which,
+                               const struct local_entry **member, struct gradients **moment,
+                               struct error *error)
 {
-    const uint64_t position = message->args[2], which = message->args[3];
     if (position >= local->count)
         return error_set(error, STATUS_INVALID, "number %llu of %u parameters", (unsigned long long)position,
                          local->count);
@@ -288,43 +287,53 @@ static enum status find_moment(struct local *local, const struct rpc_message *me
     return STATUS_OK;
 }
 
+enum status local_moment_get(const struct local *local, uint64_t position, uint64_t which, float *values,
+                             size_t count, struct error *error)
+{
+    const struct local_entry *member = NULL;
+    struct gradients *moment = NULL;
+    enum status status = find_moment(local, position, which, &member, &moment, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct parameter *parameter = member->object->entry->parameter;
+    const size_t elements = owned_parameter_elements(member->object);
+    if (count != elements)
+        return error_set(error, STATUS_INVALID, "a moment of parameter %s has %zu values, got %zu",
+                         parameter->name, elements, count);
+    return gradients_read(moment, parameter, DTYPE_F32, values, error);
+}
+
 static void answer_moment_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    struct error error = {0};
-    struct local_entry *member = NULL;
+    const uint64_t position = message->args[2], which = message->args[3];
+    const struct local_entry *member = NULL;
     struct gradients *moment = NULL;
-    enum status status = find_moment(object, message, &member, &moment, &error);
+    struct error error = {0};
+    float *values;
+    enum status status = find_moment(object, position, which, &member, &moment, &error);
     if (status != STATUS_OK) {
         rpc_fail(request, status, "%s", error.text);
         return;
     }
-    const enum owned_values kind = message->args[3] == DIST_MOMENT_FIRST ? VALUES_FIRST : VALUES_SECOND;
-    float *values;
-    status = owned_parameter_room(member->object, kind, &values, &error);
+    status = owned_parameter_values(member->object, &values, &error);
     if (status == STATUS_OK)
         status = gradients_read(moment, member->object->entry->parameter, DTYPE_F32, values, &error);
-    if (status == STATUS_OK)
-        owned_parameter_reply(member->object, kind, request);
-    else
-        rpc_fail(request, status, "%s", error.text);
+    owned_parameter_reply(member->object, request, values, status, &error);
 }
 
 static void answer_moment_set(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    struct error error = {0};
-    struct local_entry *member = NULL;
+    const struct local_entry *member = NULL;
     struct gradients *moment = NULL;
-    enum status status = find_moment(object, message, &member, &moment, &error);
-    const enum owned_values kind = message->args[3] == DIST_MOMENT_FIRST ? VALUES_FIRST : VALUES_SECOND;
+    struct error error = {0};
+    float *values = NULL;
+    enum status status = find_moment(object, message->args[2], message->args[3], &member, &moment, &error);
     if (status == STATUS_OK)
-        status = owned_parameter_take(member->object, kind, message, &error);
+        status = owned_parameter_take(member->object, message, &values, &error);
     if (status == STATUS_OK)
-        status = gradients_write(moment, member->object->entry->parameter, DTYPE_F32,
-                                 member->object->values[kind], &error);
-    if (status == STATUS_OK)
-        rpc_reply(request, &(struct rpc_message){0});
-    else
-        rpc_fail(request, status, "%s", error.text);
+        status = gradients_write(moment, member->object->entry->parameter, DTYPE_F32, values, &error);
+    free(values);
+    request_finish(request, status, &error);
 }
 
 static void answer_steps_set(void *object, struct rpc_request *request, const struct rpc_message *message)
@@ -339,7 +348,7 @@ static void answer_steps_set(void *object, struct rpc_request *request, const st
 static void local_released(void *object, uint16_t worker)
 {
     struct local *local = object;
-    if (local->is_given)
+    if (local->is_granted)
         local_worker_left(local, worker, STATUS_SHUTDOWN);
 }
 

@@ -4,7 +4,7 @@
  * `all`: the requests of a round are kept until every participant has one, then the norm or the step is taken
  * once and all are answered alike, whatever order they came in. `async`: each is a round of its own. Requests
  * are answered last, when the next round may begin. */
-#include "worker/autograd/dist_optimizer_internal.h"
+#include "worker/autograd/optimizer_internal.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,0 +1,170 @@
+/* A worker that has parameters: it finds those of an object (METHOD_PARAMETERS), answers for objects of class
+ * "parameter", and hears of departures. A role's thread runs this, in handlers that answer at once. */
+#include "worker/autograd/optimizer_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void answer_parameters(void *context, struct rpc_request *request, const struct rpc_message *message);
+
+static const struct rpc_method methods[] = {
+    {.method = METHOD_PARAMETERS, .callers = UINT8_MAX, .handler = answer_parameters},
+};
+
+/* ---- the owner ---- */
+
+static void owner_worker_left(void *context, uint16_t worker, enum status why, const char *text)
+{
+    struct dist_owner *owner = context;
+    (void)why, (void)text;
+    for (struct local *local = owner->locals; local != NULL; local = local->next)
+        local_worker_left(local, worker, STATUS_PEER_DIED);
+}
+
+enum status dist_owner_new(struct dist_owner **out, struct dist *dist, struct error *error)
+{
+    struct dist_owner *owner = calloc(1, sizeof *owner);
+    if (owner == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an owner of parameters");
+    *owner = (struct dist_owner){.dist = dist, .rpc = dist_rpc(dist), .rrefs = dist_rrefs(dist)};
+    rpc_add_methods(owner->rpc, methods, sizeof methods / sizeof methods[0], owner);
+    rpc_on_left(owner->rpc, owner_worker_left, owner);
+    *out = owner;
+    return STATUS_OK;
+}
+
+void dist_owner_free(struct dist_owner *owner)
+{
+    assert(owner == NULL || (owner->owned == NULL && owner->locals == NULL));
+    free(owner);
+}
+
+/* ---- references to parameters ---- */
+
+static void parameter_destroy(void *object)
+{
+    struct owned_parameter *parameter = object;
+    owned_release(parameter->owned);
+    free(parameter);
+}
+
+/* One more object for parameter `index`. */
+static enum status own_parameter(struct owned *owned, uint32_t index, struct rref **out, struct error *error)
+{
+    struct owned_parameter *parameter = calloc(1, sizeof *parameter);
+    if (parameter == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a reference to a parameter");
+    parameter->owned = owned;
+    parameter->entry = &owned->entries[index];
+    owned->users++;
+    enum status status = rref_own(owned->owner->rrefs, &dist_parameter_class, parameter, out, error);
+    if (status != STATUS_OK)
+        parameter_destroy(parameter);
+    return status;
+}
+
+/* All of them are made before the first is granted: a grant cannot be taken back. */
+static void answer_parameters(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct error error = {0};
+    struct owned *owned = NULL;
+    struct rref *rrefs[DIST_PARAMETERS_MAX];
+    uint64_t numbers[DIST_PARAMETERS_MAX];
+    uint32_t made = 0;
+    enum status status = owned_use(&owned, context, rpc_request_source(request), message->args[0], &error);
+    if (status != STATUS_OK) {
+        rpc_fail(request, status, "%s", error.text);
+        return;
+    }
+    while (made < owned->count && status == STATUS_OK) {
+        status = own_parameter(owned, made, &rrefs[made], &error);
+        made += status == STATUS_OK;
+    }
+    for (uint32_t i = 0; i < made; i++) {
+        if (status == STATUS_OK)
+            numbers[i] = rref_grant(rrefs[i], request);
+        rref_release(rrefs[i]); // the last user, if it was not granted
+    }
+    struct rpc_message reply = {0};
+    if (status == STATUS_OK) {
+        message_add(&reply, WIRE_U64, numbers, made);
+        rpc_reply(request, &reply);
+    } else {
+        rpc_fail(request, status, "%s", error.text);
+    }
+    owned_release(owned);
+}
+
+/* ---- functions of class "parameter" ---- */
+
+static void answer_info(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    const struct owned_parameter *parameter = object;
+    const char *name = parameter->entry->parameter->name;
+    const struct shape *shape = &parameter->entry->parameter->tensor.shape;
+    struct rpc_message reply = {0};
+    (void)message;
+    const size_t length = strnlen(name, DIST_NAME_BYTES - 1);
+    message_add(&reply, WIRE_U8, name, (uint32_t)length);
+    if (shape->rank > 0)
+        message_add(&reply, WIRE_U32, shape->size, shape->rank);
+    rpc_reply(request, &reply);
+}
+
+static void answer_get(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    const struct owned_parameter *parameter = object;
+    struct error error = {0};
+    float *values;
+    (void)message;
+    enum status status = owned_parameter_values(parameter, &values, &error);
+    if (status == STATUS_OK)
+        status = owned_parameter_get(parameter, values, owned_parameter_elements(parameter), &error);
+    owned_parameter_reply(parameter, request, values, status, &error);
+}
+
+static void answer_set(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    const struct owned_parameter *parameter = object;
+    struct error error = {0};
+    float *values;
+    dist_end_older(parameter->owned->owner->dist, rpc_request_source(request), message->args[OLDEST]);
+    enum status status = owned_parameter_take(parameter, message, &values, &error);
+    if (status == STATUS_OK)
+        status = owned_parameter_set(parameter, values, owned_parameter_elements(parameter), &error);
+    free(values);
+    request_finish(request, status, &error);
+}
+
+static void answer_gradient(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    const struct owned_parameter *parameter = object;
+    struct error error = {0};
+    float *values;
+    enum status status = owned_parameter_values(parameter, &values, &error);
+    if (status == STATUS_OK)
+        status = owned_parameter_gradient(parameter, message->context, values,
+                                          owned_parameter_elements(parameter), &error);
+    owned_parameter_reply(parameter, request, values, status, &error);
+}
+
+static void answer_optimizer(void *object, struct rpc_request *request, const struct rpc_message *message)
+{
+    local_new(object, request, message);
+}
+
+static rref_function *const functions[PARAMETER_FUNCTIONS] = {
+    [PARAMETER_INFO] = answer_info,
+    [PARAMETER_GET] = answer_get,
+    [PARAMETER_SET] = answer_set,
+    [PARAMETER_GRADIENT] = answer_gradient,
+    [PARAMETER_OPTIMIZER] = answer_optimizer,
+};
+
+const struct rref_class dist_parameter_class = {
+    .name = "parameter",
+    .destroy = parameter_destroy,
+    .functions = functions,
+    .function_count = PARAMETER_FUNCTIONS,
+};

@@ -1,0 +1,82 @@
+/* The optimizer's messages: flat tensors, doubles as words, answers. Both ends use these. */
+#include "worker/autograd/optimizer_internal.h"
+
+#include <string.h>
+
+void message_add(struct rpc_message *message, enum wire_dtype dtype, const void *data, uint32_t count)
+{
+    const uint8_t index = message->tensor_count++;
+    message->tensors[index] = (struct wire_tensor){.dtype = (uint8_t)dtype, .rank = 1, .dims = {count}};
+    message->data[index] = data;
+}
+
+uint32_t message_flat(const struct rpc_message *message, uint32_t index, enum wire_dtype dtype)
+{
+    const struct wire_tensor *tensor = &message->tensors[index];
+    return index < message->tensor_count && tensor->dtype == dtype && tensor->rank == 1 ? tensor->dims[0] : 0;
+}
+
+uint64_t word_of_double(double value)
+{
+    uint64_t word;
+    memcpy(&word, &value, sizeof word);
+    return word;
+}
+
+double double_of_word(uint64_t word)
+{
+    double value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+void request_finish(struct rpc_request *request, enum status status, const struct error *error)
+{
+    if (status == STATUS_OK)
+        rpc_reply(request, &(struct rpc_message){0});
+    else
+        rpc_fail(request, status, "%s", error->text);
+}
+
+/* ---- calls that wait ---- */
+
+enum status object_call(struct dist *dist, struct rref *rref, uint32_t function,
+                        const struct rpc_message *message, struct future **out, struct error *error)
+{
+    struct future *future;
+    enum status status = rref_call(rref, function, message, MONOTIME_NEVER, &future, error);
+    if (status != STATUS_OK)
+        return status;
+    status = rpc_wait(dist_rpc(dist), future, error);
+    if (status != STATUS_OK)
+        future_release(future);
+    else
+        *out = future;
+    return status;
+}
+
+enum status object_malformed(struct dist *dist, uint16_t owner, struct error *error)
+{
+    rpc_reject_worker(dist_rpc(dist), owner, "an answer about parameters of another form than agreed");
+    return error_set(error, STATUS_INVALID, "worker %u answers about parameters in another form than agreed",
+                     owner);
+}
+
+enum status object_values(struct dist *dist, struct rref *rref, uint32_t function,
+                          const struct rpc_message *message, float *values, size_t count, struct error *error)
+{
+    struct future *future;
+    enum status status = object_call(dist, rref, function, message, &future, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct rpc_message *value = future_value(future);
+    const uint32_t got = message_flat(value, 0, WIRE_F32);
+    if (got == 0)
+        status = object_malformed(dist, rref_owner(rref), error);
+    else if (got != count)
+        status = error_set(error, STATUS_INVALID, "the parameter has %u values, room for %zu", got, count);
+    else
+        memcpy(values, value->data[0], count * sizeof *values);
+    future_release(future);
+    return status;
+}
