@@ -18,7 +18,7 @@ struct process_options {
     const char *directory;          /* to start in */
     unsigned file_bytes_max;        /* RLIMIT_FSIZE; 0: no limit */
     bool unprivileged; /* as the user nobody when the test is root: a copy of argv[0] in `folder` */
-    const char *fifo;  /* stdout goes there instead, and nobody reads it */
+    const char *fifo;  /* stdout goes to this fifo or device instead, and nobody reads it */
     bool closed;       /* 0, 1 and 2 are closed */
     bool own_group;    /* in a process group of its own */
 };

@@ -230,6 +230,7 @@ START_TEST(usage_errors_exit_64)
                                            {"run", "a.json", "b.json"},
                                            {"run", "a.json", "--sett", "x"},
                                            {"run", "a.json", "--set"},
+                                           {"run", "a.json", "--words", "3"},
                                            {"check", "a.json", "--run-dir", "x"},
                                            {"worker", "--role", "pilot", "--index", "0"},
                                            {NULL}};
@@ -275,6 +276,20 @@ START_TEST(help_and_version_go_to_stdout)
     expect_text(process_out(&process), "coalesced run JOB.json");
     ck_assert_int_eq(process_run(&process, workplace.folder, version, NULL, 10), 0);
     expect_text(process_out(&process), "coalesced 0.");
+}
+END_TEST
+
+START_TEST(output_that_is_lost_is_an_error_with_words)
+{
+    static const char *const lines[][2] = {{"--help"}, {"--version"}, {"schema"}, {"run", "--help"}};
+    const struct process_options full = {.fifo = "/dev/full"};
+    struct process process;
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        const char *argv[] = {daemon_path(), lines[i][0], lines[i][1], NULL};
+        ck_assert_int_eq(process_run(&process, workplace.folder, argv, &full, 10), 74);
+        expect_text(process_err(&process),
+                    "coalesced: cannot write to standard output: No space left on device\n");
+    }
 }
 END_TEST
 
@@ -446,6 +461,7 @@ int main(void)
     tcase_add_test(jobs, usage_errors_exit_64);
     tcase_add_test(jobs, the_instruction_set_is_judged_before_a_worker_starts);
     tcase_add_test(jobs, help_and_version_go_to_stdout);
+    tcase_add_test(jobs, output_that_is_lost_is_an_error_with_words);
     tcase_add_test(jobs, a_directory_in_use_names_its_holder);
     tcase_add_test(jobs, a_foreign_socket_folder_is_refused);
     tcase_add_test(jobs, a_reader_who_stops_reading_stops_nothing);

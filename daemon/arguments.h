@@ -1,0 +1,37 @@
+/* What stands behind a command on the command line: options, a checkpoint, a job file. */
+#ifndef DAEMON_ARGUMENTS_H
+#define DAEMON_ARGUMENTS_H
+
+#include "worker/parallel/language.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What a command takes beside --help; or'ed. */
+enum accepts {
+    ACCEPTS_JOB = 1,        /* a job file, --set */
+    ACCEPTS_RUN = 2,        /* --run-dir, --resume */
+    ACCEPTS_CHECKPOINT = 4, /* in front of the job, if there is one */
+    ACCEPTS_TEXT = 8,       /* --words, --seed, --temperature */
+};
+
+struct arguments {
+    bool help; /* --help was among them: nothing else was read */
+    const char *job_path;
+    const char *checkpoint;
+    struct language_generate text;
+    const char *run_dir; /* NULL: not given */
+    bool resume;
+    const char **overrides; /* the values of --set, in order */
+    size_t override_count;
+};
+
+/* Reads argv, of which argv[0] is the command. 0, or the exit code of a usage error, whose message is
+ * printed. In either case arguments_fini follows. The strings are argv's. */
+int arguments_read(struct arguments *arguments, int argc, char **argv, unsigned accepts);
+void arguments_fini(struct arguments *arguments);
+
+/* Prints "coalesced: WHATWHICH; see coalesced --help" and returns EX_USAGE. */
+int usage_error(const char *what, const char *which);
+
+#endif

@@ -1,0 +1,220 @@
+/* run, check, evaluate and generate. The command's process, its only thread; after the fork of `run`, the
+ * supervisor's. */
+#include "daemon/commands.h"
+
+#include "daemon/arguments.h"
+#include "daemon/descriptor_limit.h"
+#include "daemon/job_files.h"
+#include "daemon/rundir.h"
+#include "daemon/runlog.h"
+#include "daemon/service.h"
+#include "daemon/supervise.h"
+#include "kernels/base/log.h"
+#include "kernels/policy/mlp.h"
+#include "worker/server/evaluation.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <sysexits.h>
+
+/* ---- in front of the work ---- */
+
+/* Prints what went wrong, if anything did; the exit code. */
+static int report_status(enum status status, const struct error *error)
+{
+    if (status != STATUS_OK)
+        log_error("%s", error->text);
+    return status_exit_code(status);
+}
+
+/* Reads the job and checks the files that it names, but not a text that is evaluated: that is read once, in
+ * the checkpoint's words. 0, or the exit code. */
+static int read_job(const struct arguments *arguments, struct job *job)
+{
+    struct job_problems problems = {0};
+    struct error error;
+    enum status status =
+        job_read_file(job, arguments->job_path, arguments->overrides, arguments->override_count, &problems);
+    if (problems.text != NULL)
+        fwrite(problems.text, 1, problems.bytes, stderr);
+    else if (status != STATUS_OK)
+        fprintf(stderr, "coalesced: %s: %s\n", arguments->job_path, status_name(status));
+    job_problems_fini(&problems);
+    if (status != STATUS_OK)
+        return status_exit_code(status);
+    if (arguments->checkpoint != NULL && job->kind == JOB_MODEL_PARALLEL)
+        return 0;
+    return report_status(job_files_check(job, &error), &error);
+}
+
+/* A wrong COALESCED_ISA is a mistake of the command, found before a worker stumbles over it. 0, or the exit
+ * code. */
+static int check_environment(void)
+{
+    struct error error;
+    enum status status = mlp_check_isa(&error);
+    if (status == STATUS_OK)
+        return 0;
+    fprintf(stderr, "coalesced: %s\n", error.text);
+    return status == STATUS_INVALID ? EX_USAGE : status_exit_code(status);
+}
+
+static int check_kind(const struct arguments *arguments, const struct job *job)
+{
+    if (job->kind != JOB_REINFORCE)
+        return 0;
+    if (arguments->resume)
+        return usage_error("--resume: a job of kind reinforce has no checkpoints to go on from: ",
+                           arguments->job_path);
+    if (arguments->checkpoint != NULL)
+        return usage_error("a job of kind reinforce has no held-out data to evaluate on: ",
+                           arguments->job_path);
+    return 0;
+}
+
+/* Reads the arguments and the job among them. 0, COMMAND_HELP, or the exit code of an error that is printed.
+ */
+static int prepare_command(int argc, char **argv, unsigned accepts, struct arguments *arguments,
+                           struct job *job)
+{
+    log_name("");
+    int code = arguments_read(arguments, argc, argv, accepts);
+    if (code == 0 && arguments->help)
+        return COMMAND_HELP;
+    if (code == 0)
+        code = check_environment();
+    if (code != 0 || arguments->job_path == NULL)
+        return code;
+    code = read_job(arguments, job);
+    return code == 0 ? check_kind(arguments, job) : code;
+}
+
+/* ---- run ---- */
+
+static enum status open_run(const struct arguments *arguments, struct job *job, struct rundir *dir,
+                            struct resume_point *resume, struct error *error)
+{
+    enum status status = descriptor_limit_raise(job, error);
+    if (status != STATUS_OK)
+        return status;
+    if (!arguments->resume)
+        return rundir_open(dir, arguments->run_dir, job, error);
+    status = rundir_resume(dir, arguments->run_dir, job, error);
+    if (status != STATUS_OK)
+        return status;
+    status = resume_find(resume, dir->real, error);
+    if (status != STATUS_OK)
+        rundir_close(dir);
+    return status;
+}
+
+static enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    struct rundir dir;
+    struct resume_point resume;
+    struct runlog *log = NULL;
+    enum status status = open_run(arguments, job, &dir, &resume, error);
+    if (status != STATUS_OK)
+        return status;
+    status = runlog_open(&log, dir.fd, dir.path, job, error);
+    if (status == STATUS_OK) {
+        struct supervise_config config = {.job = job,
+                                          .dir = &dir,
+                                          .log = log,
+                                          .resume = arguments->resume ? &resume : NULL,
+                                          .job_path = arguments->job_path,
+                                          .overrides = arguments->overrides,
+                                          .override_count = arguments->override_count};
+        status = supervise(&config, error);
+    }
+    runlog_close(log);
+    rundir_close(&dir);
+    return status;
+}
+
+int command_run(int argc, char **argv)
+{
+    struct arguments arguments;
+    struct job job;
+    struct error error = {0};
+    service_init();
+    int code = prepare_command(argc, argv, ACCEPTS_JOB | ACCEPTS_RUN, &arguments, &job);
+    if (code == 0)
+        code = report_status(run_job(&arguments, &job, &error), &error);
+    arguments_fini(&arguments);
+    return code;
+}
+
+/* ---- check ---- */
+
+int command_check(int argc, char **argv)
+{
+    struct arguments arguments;
+    struct job job;
+    int code = prepare_command(argc, argv, ACCEPTS_JOB, &arguments, &job);
+    arguments_fini(&arguments);
+    return code;
+}
+
+/* ---- evaluate and generate ---- */
+
+static enum status evaluate_images(const struct arguments *arguments, const struct job *job,
+                                   struct error *error)
+{
+    struct evaluation sums;
+    enum status status = evaluation_run(&sums, arguments->checkpoint, job, error);
+    if (status != STATUS_OK)
+        return status;
+    double samples = (double)sums.samples;
+    printf("Accuracy: %.2f %% (%" PRIu64 " of %" PRIu64 ")\tLoss: %.4f\n",
+           100 * (double)sums.correct / samples, sums.correct, sums.samples, sums.loss_sum / samples);
+    return STATUS_OK;
+}
+
+static enum status evaluate_text(const struct arguments *arguments, const struct job *job,
+                                 struct error *error)
+{
+    uint64_t tokens = 0;
+    double loss = 0;
+    enum status status = job_files_check_folder(arguments->checkpoint, error);
+    if (status == STATUS_OK)
+        status = language_evaluate(job, arguments->checkpoint, &loss, &tokens, error);
+    if (status == STATUS_OK)
+        printf("Perplexity: %.2f (%" PRIu64 " tokens)\tLoss: %.4f\n", exp(loss), tokens, loss);
+    return status;
+}
+
+int command_evaluate(int argc, char **argv)
+{
+    struct arguments arguments;
+    struct job job;
+    struct error error = {0};
+    int code = prepare_command(argc, argv, ACCEPTS_JOB | ACCEPTS_CHECKPOINT, &arguments, &job);
+    if (code == 0) {
+        job_resolve(&job);
+        code = report_status(job.kind == JOB_MODEL_PARALLEL ? evaluate_text(&arguments, &job, &error)
+                                                            : evaluate_images(&arguments, &job, &error),
+                             &error);
+    }
+    arguments_fini(&arguments);
+    return code;
+}
+
+int command_generate(int argc, char **argv)
+{
+    struct arguments arguments;
+    struct job job;
+    struct error error = {0};
+    int code = prepare_command(argc, argv, ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, &arguments, &job);
+    if (code == 0) {
+        enum status status = job_files_of_checkpoint(&job, arguments.checkpoint, &error);
+        if (status == STATUS_OK) {
+            job_resolve(&job);
+            status = language_generate(&job, arguments.checkpoint, &arguments.text, stdout, &error);
+        }
+        code = report_status(status, &error);
+    }
+    arguments_fini(&arguments);
+    return code;
+}
