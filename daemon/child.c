@@ -18,11 +18,11 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-/* Workers ignore what a terminal or service manager sends to the whole group: they obey the control line. A file
- * that grows beyond RLIMIT_FSIZE is EFBIG to its writer, a failure like a full disk. */
+/* Workers obey the control line alone: they ignore the signals that a terminal or service manager sends to
+ * the whole group. */
 static void set_signals(void)
 {
-    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGQUIT, SIGXFSZ};
+    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGQUIT};
     sigset_t none;
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         signal(ignored[i], SIG_IGN);

@@ -20,7 +20,6 @@ enum status supervise_take_signals(struct supervisor *s, struct error *error)
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would never come, and waitpid would know no child */
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); // a log beyond RLIMIT_FSIZE is EFBIG
     s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return s->signal_fd >= 0 ? STATUS_OK
                              : error_set_errno(error, errno, "cannot make a descriptor for signals");

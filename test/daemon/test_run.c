@@ -399,6 +399,18 @@ START_TEST(closed_descriptors_are_not_mistaken_for_logs)
 }
 END_TEST
 
+/* Long before there is a supervisor. */
+START_TEST(a_job_file_that_cannot_be_written_ends_the_start)
+{
+    struct process process;
+    workplace_write_job(SMALL_JOB);
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
+    struct process_options small = {.file_bytes_max = 400};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, &small, 60), 74);
+    expect_text(process_err(&process), "job.json: there was room for 400 of ");
+}
+END_TEST
+
 /* Files may have 1500 bytes: the logs hit that in the middle of a line. What stays is whole lines. */
 START_TEST(a_full_disk_ends_the_job_and_tears_no_line)
 {
@@ -467,6 +479,7 @@ int main(void)
     tcase_add_test(jobs, a_reader_who_stops_reading_stops_nothing);
     tcase_add_test(jobs, a_start_that_fails_leaves_the_earlier_run_alone);
     tcase_add_test(jobs, closed_descriptors_are_not_mistaken_for_logs);
+    tcase_add_test(jobs, a_job_file_that_cannot_be_written_ends_the_start);
     tcase_add_test(jobs, a_full_disk_ends_the_job_and_tears_no_line);
     tcase_add_test(jobs, a_job_that_needs_more_descriptors_than_it_may_have_is_refused);
     suite_add_tcase(suite, jobs);

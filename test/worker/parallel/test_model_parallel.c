@@ -115,6 +115,19 @@ static const char *last_checkpoint(char path[192])
     return place(path, "run", name);
 }
 
+/* Evaluates to a device that is full. */
+static void expect_lost_evaluation(const char *checkpoint, const char *const *sets)
+{
+    const char *argv[4 + 2 * SETS_MAX + 1] = {daemon_path(), "evaluate", checkpoint, workplace.job_path};
+    const struct process_options full = {.fifo = "/dev/full"};
+    for (int argc = 4; *sets != NULL; sets++) {
+        argv[argc++] = "--set";
+        argv[argc++] = *sets;
+    }
+    process_start(&daemon_process, workplace.folder, argv, &full);
+    expect_said(server_end(74), "cannot write to standard output: No space left on device");
+}
+
 /* What a run found out of the held-out lines, its checkpoint's model finds out again. */
 START_TEST(epochs_are_evaluated_and_so_are_checkpoints)
 {
@@ -139,6 +152,7 @@ START_TEST(epochs_are_evaluated_and_so_are_checkpoints)
              (double)loss);
     char *said = evaluate(last_checkpoint(path), sets, 0);
     ck_assert_str_eq(said, wanted);
+    expect_lost_evaluation(path, sets);
     free(said);
     free(text);
     free(json);
