@@ -1,4 +1,4 @@
-/* The records of PyTorch's training runs, read whole and held to. Linked into the tests that ask for it. */
+/* Reads the record of a training run and compares with it. */
 #include "test/golden.h"
 
 #include "test/kernels/policy/mlp_problem.h"
@@ -95,7 +95,8 @@ void golden_close(struct golden *golden)
     free(golden);
 }
 
-static struct record *find(struct golden *golden, uint32_t step, enum golden_kind kind, const char *name)
+static struct record *record_find(struct golden *golden, uint32_t step, enum golden_kind kind,
+                                  const char *name)
 {
     for (size_t i = 0; i < golden->count; i++) {
         struct record *record = &golden->records[i];
@@ -117,7 +118,7 @@ static double bound_of(const struct golden *golden, const struct record *record)
     return fmax(5 * record->deviation, 1e-6 * largest) + (record->kind == GOLDEN_GRADIENT ? 1e-7 : 0);
 }
 
-static void hold(struct golden *golden, struct record *record, const double *got)
+static void record_compare(struct golden *golden, struct record *record, const double *got)
 {
     const double bound = bound_of(golden, record);
     record->seen = true;
@@ -134,7 +135,8 @@ static void hold(struct golden *golden, struct record *record, const double *got
 }
 
 /* The norm, and the dot product with the direction. */
-static void hold_vector(struct golden *golden, struct record *record, const double *values, size_t count)
+static void record_compare_vector(struct golden *golden, struct record *record, const double *values,
+                                  size_t count)
 {
     double squares = 0, dot = 0;
     uint64_t state = golden->direction;
@@ -142,34 +144,35 @@ static void hold_vector(struct golden *golden, struct record *record, const doub
         squares += values[i] * values[i];
         dot += values[i] * (double)mlp_problem_number(&state);
     }
-    hold(golden, record, (const double[VECTOR_VALUES]){sqrt(squares), dot});
+    record_compare(golden, record, (const double[VECTOR_VALUES]){sqrt(squares), dot});
 }
 
-static void hold_sample(struct golden *golden, struct record *record, const double *values, size_t count)
+static void record_compare_sample(struct golden *golden, struct record *record, const double *values,
+                                  size_t count)
 {
     double sample[SAMPLE];
     ck_assert_uint_eq(record->count, SAMPLE);
     for (size_t i = 0; i < SAMPLE; i++)
         sample[i] = values[i * (count / SAMPLE)];
-    hold(golden, record, sample);
+    record_compare(golden, record, sample);
 }
 
 void golden_check(struct golden *golden, uint32_t step, enum golden_kind kind, const char *name,
                   const double *values, size_t count)
 {
-    char part[NAME_BYTES + 8];
-    struct record *record = find(golden, step, kind, name);
+    char sample_name[NAME_BYTES + 8];
+    struct record *record = record_find(golden, step, kind, name);
     ck_assert_msg(record != NULL, "no record of step %u, %s of %s", step, kind_names[kind], name);
-    snprintf(part, sizeof part, "%s.sample", name);
-    struct record *sample = find(golden, step, kind, part);
+    snprintf(sample_name, sizeof sample_name, "%s.sample", name);
+    struct record *sample = record_find(golden, step, kind, sample_name);
     if (kind == GOLDEN_OUTPUT && sample != NULL) {
-        hold_vector(golden, record, values, count);
-        hold_sample(golden, sample, values, count);
+        record_compare_vector(golden, record, values, count);
+        record_compare_sample(golden, sample, values, count);
     } else if (kind == GOLDEN_OUTPUT || kind == GOLDEN_LOSS) {
         ck_assert_msg(record->count == count, "%s has %zu values, got %zu", name, record->count, count);
-        hold(golden, record, values);
+        record_compare(golden, record, values);
     } else {
-        hold_vector(golden, record, values, count);
+        record_compare_vector(golden, record, values, count);
     }
 }
 
@@ -189,6 +192,6 @@ void golden_assert_all(const struct golden *golden)
         sum += golden_violations(golden, 0, (enum golden_kind)kind);
     ck_assert_msg(sum == 0, "%u numbers are out of bounds; the first is %s", sum, golden->first);
     for (size_t i = 0; i < golden->count; i++)
-        ck_assert_msg(golden->records[i].seen, "step %u, %s of %s was never asked for",
+        ck_assert_msg(golden->records[i].seen, "step %u, %s of %s was never compared",
                       golden->records[i].step, kind_names[golden->records[i].kind], golden->records[i].name);
 }

@@ -1,11 +1,9 @@
-/* Records of PyTorch's training runs (test/golden/problem.py makes them and says what they hold), and what a
- * run of ours is held to.
+/* Compares a training run with the record of PyTorch's (made and described by test/golden/problem.py).
  *
- * The bound for each number is five times the deviation that stands beside it, at least 1e-6 of the record's
- * largest value, and 1e-7 more for gradients. For a run in double it is 1e-8 of the record's largest value:
- * the records hold ten digits. What is out of bounds is counted by kind and not asserted, so that a test can
- * also show what a wrong run breaks. Anything wrong with the file itself, or a record asked for that is not
- * in it, fails the running check. */
+ * A number's bound is five times the deviation in its record, at least 1e-6 of the record's largest value,
+ * and 1e-7 more for gradients. For a run in double the bound is 1e-8 of the record's largest value: the
+ * records have ten digits. Numbers out of bounds are counted by kind, not asserted, so that a test can also
+ * show which kinds a wrong run violates. A malformed file and a missing record fail the running check. */
 #ifndef TEST_GOLDEN_H
 #define TEST_GOLDEN_H
 
@@ -24,19 +22,19 @@ enum golden_kind {
 
 struct golden;
 
-/* Reads test/golden/NAME.txt, for one run. `state`: where the generator stands after the problem's data,
- * which must be where the file says it is. `exact`: the run computes in double. */
+/* Reads test/golden/NAME.txt for one run. `state` is the generator's state after the problem's data; it must
+ * equal the file's. `exact`: the run computes in double. */
 struct golden *golden_open(const char *name, uint64_t state, bool exact);
 void golden_close(struct golden *golden);
 
-/* Holds a tensor (canonical, `count` values) to its record, or records. Steps count from 1. */
+/* Compares a tensor (canonical, `count` values) with its record or records. Steps count from 1. */
 void golden_check(struct golden *golden, uint32_t step, enum golden_kind kind, const char *name,
                   const double *values, size_t count);
 
-/* Numbers out of bounds, of one step (0: of all) and kind. */
+/* The count of numbers out of bounds, of one step (0: all steps) and kind. */
 uint32_t golden_violations(const struct golden *golden, uint32_t step, enum golden_kind kind);
 
-/* Fails the running check if anything is out of bounds, or if a record was not asked for. */
+/* Fails the running check if a number is out of bounds, or if a record was never compared. */
 void golden_assert_all(const struct golden *golden);
 
 #endif

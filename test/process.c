@@ -1,4 +1,4 @@
-/* Programs under test: their start, their end, their words. */
+/* Starts programs under test, waits for them, reads their output. */
 #include "test/process.h"
 
 #include "kernels/base/monotime.h"
@@ -225,7 +225,7 @@ bool file_wait_for(const char *path, const char *text, unsigned limit_s)
     }
 }
 
-/* The parent's pid out of /proc/PID/stat: the second field behind the name's closing parenthesis. */
+/* The parent's pid in /proc/PID/stat: the second field after the name's closing parenthesis. */
 static pid_t parent_of(const char *stat)
 {
     const char *name_end = strrchr(stat, ')');

@@ -1,5 +1,5 @@
-# What every shell test sources: checks by name, a scratch folder, and the summary line of Check, by which
-# scripts/check counts shell tests and Check's programs alike.
+# Sourced by every shell test: named checks, a scratch folder, and a summary line in the form of the library Check, which
+# scripts/check counts.
 #
 #   check NAME COMMAND [ARG]...   runs the command in a subshell; any exit code but 0 is a failure. Its
 #                                 output is shown only then.
@@ -7,8 +7,7 @@
 #   finish                        prints the summary and exits: 0 when all checks passed, else 1
 #   $scratch                      an empty folder that is removed when the test ends
 #
-# A command that is a function runs where `set -e` has no effect, as in any condition: let its parts be
-# joined by && or let it return early.
+# A function given to check runs where `set -e` has no effect, as in any condition: join its commands with &&.
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

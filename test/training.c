@@ -1,4 +1,4 @@
-/* Models in training. Linked into the golden tests. */
+/* Trains a model and compares it with a record. */
 #include "test/training.h"
 
 #include "test/kernels/params/reorder.h"
@@ -16,15 +16,15 @@ void training_ok(enum status status, const struct error *error)
     ck_assert_msg(status == STATUS_OK, "%s: %s", status_name(status), error->text);
 }
 
-static void *room(size_t count, size_t size)
+static void *training_memory(size_t count, size_t size)
 {
     void *memory = calloc(count, size);
     ck_assert_ptr_nonnull(memory);
     return memory;
 }
 
-/* A CPU plug-in must be there: only a device may be missing. Two math threads sleep while they wait for each
- * other: on a busy machine, where they would spin against other tests, that takes half as long. */
+/* Only a GPU may be missing, never the CPU plug-in. The two math threads sleep while they wait for each
+ * other: on a busy machine spinning takes twice as long. */
 struct backend *training_backend(int number)
 {
     static const char *const names[TRAINING_BACKENDS] = {"onednn", "cuda", "ref"};
@@ -48,35 +48,36 @@ struct backend *training_backend(int number)
 
 /* ---- begin and end ---- */
 
-void training_init(struct training *training, struct backend *backend, uint32_t parts)
+void training_init(struct training *training, struct backend *backend, uint32_t count)
 {
     struct error error = {0};
-    ck_assert_uint_le(parts, TRAINING_PARTS_MAX);
-    *training = (struct training){.backend = backend, .parts = parts};
-    for (uint32_t part = 0; part < parts; part++)
-        training_ok(params_new(&training->params[part], backend, &error), &error);
+    ck_assert_uint_le(count, TRAINING_PARAMS_MAX);
+    *training = (struct training){.backend = backend, .params_count = count};
+    for (uint32_t i = 0; i < count; i++)
+        training_ok(params_new(&training->params[i], backend, &error), &error);
 }
 
 void training_build(struct training *training, const struct optimizer_settings *settings)
 {
     struct error error = {0};
-    for (uint32_t part = 0; part < training->parts; part++) {
-        struct params *params = training->params[part];
+    for (uint32_t i = 0; i < training->params_count; i++) {
+        struct params *params = training->params[i];
         training_ok(params_build(params, 1, &error), &error);
-        training_ok(gradients_new(&training->gradients[part], params, &error), &error);
-        training_ok(optimizer_new(&training->optimizer[part], settings, params, &error), &error);
+        training_ok(gradients_new(&training->gradients[i], params, &error), &error);
+        training_ok(optimizer_new(&training->optimizer[i], settings, params, &error), &error);
     }
 }
 
-void training_take(struct training *training, uint32_t part, uint32_t first, uint32_t end)
+void training_take(struct training *training, uint32_t which, uint32_t first, uint32_t end)
 {
-    struct params *params = training->params[part];
+    struct params *params = training->params[which];
     for (uint32_t i = first; i < end && i < params_count(params); i++) {
         struct parameter *parameter = params_at(params, i);
         if (parameter->kind != PARAMETER_TRAINED)
             continue;
         ck_assert_uint_lt(training->count, TRAINING_PARAMETERS_MAX);
-        training->before[training->count] = room(shape_elements(&parameter->tensor.shape), sizeof(double));
+        training->before[training->count] =
+            training_memory(shape_elements(&parameter->tensor.shape), sizeof(double));
         training->parameter[training->count++] = parameter;
     }
 }
@@ -85,10 +86,10 @@ void training_fini(struct training *training)
 {
     for (uint32_t i = 0; i < training->count; i++)
         free(training->before[i]);
-    for (uint32_t part = 0; part < training->parts; part++) {
-        optimizer_free(training->optimizer[part]);
-        gradients_free(training->gradients[part]);
-        params_free(training->params[part]);
+    for (uint32_t i = 0; i < training->params_count; i++) {
+        optimizer_free(training->optimizer[i]);
+        gradients_free(training->gradients[i]);
+        params_free(training->params[i]);
     }
 }
 
@@ -113,7 +114,7 @@ float training_resnet_scale(const struct parameter *parameter, const char *last,
 
 float *training_numbers(uint64_t *state, size_t count, float scale)
 {
-    float *values = room(count, sizeof *values);
+    float *values = training_memory(count, sizeof *values);
     for (size_t i = 0; i < count; i++)
         values[i] = mlp_problem_number(state) * scale;
     return values;
@@ -121,7 +122,7 @@ float *training_numbers(uint64_t *state, size_t count, float scale)
 
 int32_t *training_indices(uint64_t *state, size_t count, uint32_t limit)
 {
-    int32_t *values = room(count, sizeof *values);
+    int32_t *values = training_memory(count, sizeof *values);
     for (size_t i = 0; i < count; i++)
         values[i] = (int32_t)(((double)mlp_problem_number(state) + 1) / 2 * limit);
     return values;
@@ -137,7 +138,7 @@ void training_draw(struct training *training, uint64_t *state, training_scale *s
         const float factor = scale(parameter, &constant);
         float *values;
         if (constant) {
-            values = room(count, sizeof *values);
+            values = training_memory(count, sizeof *values);
             for (size_t k = 0; k < count; k++)
                 values[k] = factor;
         } else {
@@ -150,22 +151,22 @@ void training_draw(struct training *training, uint64_t *state, training_scale *s
 
 /* ---- against the record ---- */
 
-static uint32_t part_of(const struct training *training, const struct parameter *parameter)
+static uint32_t params_of(const struct training *training, const struct parameter *parameter)
 {
-    uint32_t part = 0;
-    while (training->params[part] != parameter->params)
-        part++;
-    return part;
+    uint32_t i = 0;
+    while (training->params[i] != parameter->params)
+        i++;
+    return i;
 }
 
-/* The gradients; and the values are kept, for the change to be seen. */
-static void look_before(struct training *training, struct golden *golden, uint32_t step)
+/* Compares the gradients, and keeps the parameters' values for compare_changes. */
+static void compare_gradients(struct training *training, struct golden *golden, uint32_t step)
 {
     struct error error = {0};
     for (uint32_t i = 0; i < training->count; i++) {
         const struct parameter *parameter = training->parameter[i];
         const size_t count = shape_elements(&parameter->tensor.shape);
-        struct gradients *gradients = training->gradients[part_of(training, parameter)];
+        struct gradients *gradients = training->gradients[params_of(training, parameter)];
         training_ok(gradients_read(gradients, parameter, DTYPE_F64, training->before[i], &error), &error);
         golden_check(golden, step, GOLDEN_GRADIENT, parameter->name, training->before[i], count);
         training_ok(params_read(parameter->params, parameter, DTYPE_F64, training->before[i], &error),
@@ -173,13 +174,13 @@ static void look_before(struct training *training, struct golden *golden, uint32
     }
 }
 
-static void look_after(struct training *training, struct golden *golden, uint32_t step)
+static void compare_changes(struct training *training, struct golden *golden, uint32_t step)
 {
     struct error error = {0};
     for (uint32_t i = 0; i < training->count; i++) {
         const struct parameter *parameter = training->parameter[i];
         const size_t count = shape_elements(&parameter->tensor.shape);
-        double *change = room(count, sizeof *change);
+        double *change = training_memory(count, sizeof *change);
         training_ok(params_read(parameter->params, parameter, DTYPE_F64, change, &error), &error);
         for (size_t k = 0; k < count; k++)
             change[k] -= training->before[i][k];
@@ -191,16 +192,16 @@ static void look_after(struct training *training, struct golden *golden, uint32_
 void training_step(struct training *training, struct golden *golden, uint32_t step, bool update)
 {
     struct error error = {0};
-    look_before(training, golden, step);
-    for (uint32_t part = 0; part < training->parts; part++) {
+    compare_gradients(training, golden, step);
+    for (uint32_t i = 0; i < training->params_count; i++) {
         if (update)
-            training_ok(optimizer_step(training->optimizer[part], training->gradients[part], &error), &error);
-        struct gradients *const parallels[] = {training->gradients[part],
-                                               optimizer_moment(training->optimizer[part], 0),
-                                               optimizer_moment(training->optimizer[part], 1)};
-        reorder_params(training->params[part], parallels, 3);
+            training_ok(optimizer_step(training->optimizer[i], training->gradients[i], &error), &error);
+        struct gradients *const parallels[] = {training->gradients[i],
+                                               optimizer_moment(training->optimizer[i], 0),
+                                               optimizer_moment(training->optimizer[i], 1)};
+        reorder_params(training->params[i], parallels, 3);
     }
-    look_after(training, golden, step);
+    compare_changes(training, golden, step);
 }
 
 void training_expect_unmoved(const struct training *training, const struct golden *golden, uint32_t steps)
@@ -223,7 +224,7 @@ void training_statistics(struct training *training, struct golden *golden, uint3
         if (parameter->kind != PARAMETER_BUFFER)
             continue;
         const size_t count = shape_elements(&parameter->tensor.shape);
-        double *values = room(count, sizeof *values);
+        double *values = training_memory(count, sizeof *values);
         training_ok(params_read(params, parameter, DTYPE_F64, values, &error), &error);
         golden_check(golden, step, GOLDEN_STATISTIC, parameter->name, values, count);
         free(values);
@@ -236,7 +237,7 @@ void training_output(struct tape *tape, struct golden *golden, uint32_t step, co
     struct error error = {0};
     training_ok(tape_status(tape, &error), &error);
     const size_t count = shape_elements(&variable_tensor(output)->shape);
-    double *values = room(count, sizeof *values);
+    double *values = training_memory(count, sizeof *values);
     training_ok(tape_read(tape, output, DTYPE_F64, values), &error);
     golden_check(golden, step, GOLDEN_OUTPUT, name, values, count);
     free(values);

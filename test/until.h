@@ -1,5 +1,5 @@
-/* Waiting in a test: until something is so, however long that takes on a loaded machine. A wait that counts
- * its turns fails where messages are slower than turns; this one ends a hang, and measures nothing. */
+/* Waits for a condition in a test, for a minute at most: long enough for a loaded machine. (A wait of a fixed
+ * number of turns fails where messages are slower than turns.) */
 #ifndef TEST_UNTIL_H
 #define TEST_UNTIL_H
 
@@ -7,7 +7,7 @@
 
 #include <check.h>
 
-/* Runs `step` again and again until `condition`, which is asked first. A minute without it fails the test. */
+/* Repeats `step` until `condition` holds; `condition` is evaluated first. Fails the test after a minute. */
 #define UNTIL(condition, step)                                                                               \
     do {                                                                                                     \
         const struct monotime until_limit = monotime_add_us(monotime_now(), 60000000);                       \

@@ -1,4 +1,4 @@
-/* Numbers of a tensor: made, moved, compared. Linked into the tests of the operations. */
+/* Makes, moves and compares a tensor's numbers. */
 #include "test/values.h"
 
 #include "test/kernels/policy/mlp_problem.h"

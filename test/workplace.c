@@ -1,4 +1,4 @@
-/* The folder of one daemon under test. */
+/* A test's folder with a job file and a run directory. */
 #include "test/workplace.h"
 
 #include "test/process.h"

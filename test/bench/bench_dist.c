@@ -1,5 +1,5 @@
-/* How long one call within a context takes, forward and backward, of an object that has next to nothing to
- * compute: on another thread's worker, over its socket, and on the caller's own. */
+/* The time of one call within an autograd context, forward and backward, of an object that computes next to
+ * nothing: on another worker (a thread of this process, over its socket), and on the caller itself. */
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"
 
@@ -33,7 +33,7 @@ START_TEST(measure)
     dist_object(OWNER, "knot", 0);
     dist_object(CALLER, "knot", 1);
     struct tape *tape = dist_tape(CALLER);
-    stage.stalls[OWNER] = stage.stalls[CALLER] = true; // each turns for itself
+    stage.stalls[OWNER] = stage.stalls[CALLER] = true; // each thread turns its own worker
     net_turner_start(&turner, stage.cluster.members[OWNER].rpc);
     printf("context, call, backward, end: %.0f us on another worker", step_us(tape, 0));
     printf(", %.0f us on its own (1x%d linear, %d steps)\n", step_us(tape, 1), WIDTH, STEPS);
@@ -45,7 +45,7 @@ START_TEST(measure)
 }
 END_TEST
 
-/* The fixture's checks want a test around them. */
+/* A Check suite, because the fixture's checks need a running test. */
 int main(void)
 {
     dist_reserve_descriptors();

@@ -1,12 +1,11 @@
-/* What the GPU backend reaches: the policy's launch over batches of many sizes, and a training step of
- * ResNet-50.
+/* Times the GPU backend: the policy's launch over batches of many sizes, and a training step of ResNet-50.
  *
- *     bench_gpu          exits 77 with a line where there is no GPU
+ *     bench_gpu          exits 77, with a line, without a GPU
  *
  * A launch is timed end to end: rows into the pinned slab, one graph launch with both copies, the wait, masks
  * and actions out. A step is images and labels up, forward, the loss down, backward, SGD, and one parameter
- * down, which waits for all of it. Lines are for programs (scripts/gpu-check makes a table of them): the
- * median, and the tenth and the ninetieth percentile of the rounds. Nothing is judged. */
+ * down, which waits for all before it. Output is for programs (scripts/gpu-check): the median, the tenth and
+ * the ninetieth percentile of the rounds. No time fails. */
 #include "kernels/params/optim.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/values.h"
@@ -65,7 +64,7 @@ static void bench_rows(struct policy_rows *rows, struct mlp_problem *problem, ui
 static void bench_policy(void)
 {
     static const uint32_t counts[] = {1, 10, 64, 1024, ROWS_MAX};
-    static const struct mlp_shape shape = {4, 128, 2}; // whose tensors need no padding but at the end
+    static const struct mlp_shape shape = {4, 128, 2}; // its tensors need padding only at the end
     struct mlp_problem problem;
     struct policy_rows *rows = NULL;
     struct arena *arena = NULL;

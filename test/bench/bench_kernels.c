@@ -1,15 +1,14 @@
-/* The table of test/kernels/op_cases.c in performance mode: what rate each operation reaches at the models'
- * shapes, forward and backward, beside what the machine can do.
+/* The rate of each operation in test/kernels/op_cases.c at the models' shapes, forward and backward, as a
+ * percentage of the machine's rate.
  *
- *     bench_kernels [PLUGIN [THREADS]]        onednn, on all processors
+ *     bench_kernels [PLUGIN [THREADS]]        (default: onednn, all processors)
  *
- * Operations that multiply are held against a large sgemm of the same library on the same threads, the
- * others, by the bytes that they must move, against a memcpy on all threads that no cache holds (both
- * directions counted); what fits a cache can exceed it. Everything is as in a model's step: activations
- * arrive in the layout that a convolution leaves, weights in the one that the forward wanted, memory is
- * planned, images have no gradient. Rounds go through the whole table in turn, so that a noisy moment strikes
- * all alike; told are the median and, in brackets, the tenth and the ninetieth percentile of the time.
- * Nothing is judged. */
+ * The machine's rate is, for operations that multiply, a large sgemm of the same library on the same threads;
+ * for the others, by the bytes that they must move, a memcpy on all threads larger than any cache (both
+ * directions counted), which an operation that fits a cache can exceed. Tensors are as in a model's step:
+ * activations in the layout that a convolution leaves, weights in the layout that the forward wanted, memory
+ * planned, no gradient of images. Each round runs the whole table, so that a disturbance affects all rows
+ * alike. Printed are the median and, in brackets, the tenth and the ninetieth percentile. No time fails. */
 #include "test/baseline/mlp_onednn.h"
 #include "test/kernels/op_run.h"
 #include "test/values.h"
@@ -64,7 +63,7 @@ static double now_ns(void)
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-/* ---- a row made ready ---- */
+/* ---- preparing a row ---- */
 
 static void upload(struct bench *bench, struct values values, struct tensor *to)
 {
@@ -73,7 +72,7 @@ static void upload(struct bench *bench, struct values values, struct tensor *to)
     values_free(&values);
 }
 
-/* An activation as the convolution before leaves it. */
+/* An activation in the layout that the preceding convolution leaves. */
 static void activation(struct bench *bench, struct shape shape, struct tensor *to)
 {
     const uint32_t *size = shape.size, few = 8;
@@ -151,7 +150,7 @@ static void ready_backward(struct bench *bench)
 
 /* ---- time ---- */
 
-/* The GPU's queue runs dry when a result has arrived. */
+/* Waits for the GPU's queue by downloading a result. */
 static void wait_for_backend(struct bench *bench)
 {
     struct error error = {0};
@@ -184,7 +183,7 @@ static void calibrate(struct bench *bench, work *run, struct pass *pass)
     pass->times = once > SPELL_NS ? 1 : (unsigned)(SPELL_NS / once) + 1;
 }
 
-/* All rounds' forwards leave one for the backwards behind them. */
+/* The rounds' last forward remains for the backwards. */
 static void after_forwards(struct bench *bench)
 {
     bench->before_backward = arena_mark(bench->step);
@@ -241,7 +240,7 @@ static void bench_round(struct bench *bench, int round)
         bench->backward.ns[round] = time_ns(bench, run_backward, bench->backward.times);
 }
 
-/* ---- what the machine can do ---- */
+/* ---- the machine's rates ---- */
 
 static struct peaks {
     float *a, *b, *c; // (SGEMM_N, SGEMM_N)
@@ -277,7 +276,7 @@ static void peaks_open(void)
     peaks.c = values_memory(count, sizeof *peaks.c);
     peaks.from = values_memory(COPY_BYTES, 1);
     peaks.to = values_memory(COPY_BYTES, 1);
-    memset(peaks.from, 1, COPY_BYTES); // pages of its own, not the one page of zeros
+    memset(peaks.from, 1, COPY_BYTES); // real pages, not the shared page of zeros
     for (size_t i = 0; i < count; i++)
         peaks.a[i] = peaks.b[i] = (float)(i % 7);
     copy_all();

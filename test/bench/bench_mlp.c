@@ -1,14 +1,12 @@
-/* The policy's kernels beside oneDNN's primitives on one thread, in turn: nanoseconds per row.
+/* The policy's kernels beside oneDNN's primitives on one thread, at CartPole's shape: nanoseconds per row.
  *
- * CartPole's shape. `act` draws the masks, runs the forward and samples; of that oneDNN does the forward
- * alone, with its dropout factors ready made. `gradient` is forward and backward. Of each row of the table
- * the rounds go ours, theirs, ours, theirs, so that a noisy moment strikes both; the figures are the median
- * and, in brackets, the tenth and the ninetieth percentile of the rounds. The clock is the thread's own CPU
- * time, which a busy machine stretches least. oneDNN takes the processor's best instructions and so stands
- * beside ours on its best set only. Times are told, never judged.
+ *     bench_mlp [policy]        policy: only the rows of the policy's budget (make bench-kernels)
  *
- *     bench_mlp [policy]        with an argument: only what the policy's budget is about, for bench_kernels
- */
+ * `act` draws the masks, runs the forward and samples; oneDNN runs the forward alone, with its masks given as
+ * factors. `gradient` is forward and backward. Rounds of ours and of oneDNN alternate, so that a disturbance
+ * affects both. Figures are the median and, in brackets, the tenth and the ninetieth percentile. The clock is
+ * the thread's CPU time, which a busy machine changes least. oneDNN uses the processor's best instruction
+ * set, so it is compared with ours on that set only. No time fails. */
 #include "test/baseline/mlp_onednn.h"
 #include "test/kernels/policy/mlp_problem.h"
 
@@ -80,7 +78,7 @@ static double time_ns(work *run, struct bench *bench, unsigned times)
     return (cpu_ns() - begin) / times;
 }
 
-/* So many calls that a round takes about ROUND_NS. */
+/* The number of calls for a round of about ROUND_NS. */
 static unsigned calibrate(work *run, struct bench *bench)
 {
     time_ns(run, bench, 2);
@@ -102,7 +100,7 @@ static double print_spread(double ns[ROUNDS], double divisor)
     return ns[ROUNDS / 2];
 }
 
-/* One row of the table: `ours` and, if there is one, `theirs`, in turn. */
+/* One row of the table: alternates `ours` with `theirs`, unless that is NULL. */
 static void compare(const char *name, struct bench *bench, work *ours, work *theirs)
 {
     double ours_ns[ROUNDS], theirs_ns[ROUNDS] = {0};
@@ -162,7 +160,7 @@ static bool has_isa(const char *isa)
     return has;
 }
 
-/* One product of two large matrices: what a core can do. */
+/* One product of two large matrices: the core's rate. */
 static double sgemm_ns(void)
 {
     static float a[SGEMM_N * SGEMM_N], b[SGEMM_N * SGEMM_N], c[SGEMM_N * SGEMM_N];
@@ -214,7 +212,7 @@ static void print_policy(void)
     print_share_of_sgemm(1024);
 }
 
-/* All rows of the table for one instruction set, beside oneDNN if it is the best. */
+/* All rows of the table for one instruction set, with oneDNN if it is the processor's best set. */
 static void bench_isa(const char *isa, bool is_best)
 {
     static const uint32_t act_rows[] = {1, 10, 64, 1024, 16384}, gradient_rows[] = {500, 5000};

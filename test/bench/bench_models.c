@@ -1,12 +1,11 @@
-/* Training steps of the models on the CPU backend: ResNet-50 beside the bare chain of the library's
- * primitives and beside the machine's sgemm, the language model at its two sizes, and where the time goes.
+/* Times training steps of the models on the CPU backend: ResNet-50 beside a bare chain of oneDNN's primitives
+ * and the machine's sgemm, the language model at two sizes, and the time per operation.
  *
- *   bench_models [resnet|lstm|profile|memory] [--threads N] [--rounds N]       (none: all of them)
+ *   bench_models [resnet|lstm|profile|memory] [--threads N] [--rounds N]       (default: all)
  *
- * What is compared runs in turns, so that a noisy moment strikes all; figures are the median and, in
- * brackets, the fastest and the slowest round. The work of a step is that of scripts/peer/resnet50.py and
- * lstm.py. `memory` trains for some steps in a process of its own and tells its peak. Times are told, never
- * judged. */
+ * Programs that are compared alternate, so that a disturbance affects all. Figures are the median and, in
+ * brackets, the fastest and the slowest round. A step does the work of scripts/peer/resnet50.py and lstm.py.
+ * `memory` trains for some steps in a process of its own and prints its peak. No time fails. */
 #include "kernels/base/monotime.h"
 #include "kernels/params/optim.h"
 #include "test/baseline/mlp_onednn.h"
@@ -147,7 +146,7 @@ static void resnet_close(struct resnet_bench *bench)
     free(bench);
 }
 
-/* ---- what it stands beside ---- */
+/* ---- the baselines ---- */
 
 static void bare_step(void *context)
 {
@@ -318,9 +317,9 @@ static void bench_lstm(void)
     }
 }
 
-/* ---- where the time goes ---- */
+/* ---- time per operation ---- */
 
-/* The backend's own table under one that keeps time. */
+/* The backend's table of operations, and one over it that measures time. */
 static struct {
     const struct backend_ops *real;
     struct backend_ops timed;

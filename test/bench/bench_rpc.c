@@ -1,14 +1,15 @@
-/* What the rpc costs over bare ZeroMQ: the same exchange, the same frames, the same number of processes.
+/* The cost of the RPC layer over bare ZeroMQ: the same exchange, the same frames, the same number of
+ * processes.
  *
- * A server and its clients, each a process of its own, over ipc. Every message is two frames of the rpc's
- * sizes: a header and 16 bytes (four floats). Clients are in lockstep: a call, its answer, the next call.
+ * A server and its clients, a process each, over ipc. A message has two frames of the RPC layer's sizes: a
+ * header and 16 bytes (four floats). A client calls, waits for the answer, and calls again.
  *   each     the server answers every call at once
- *   barrier  the server answers when it has a call of every client
- * The bare side uses blocking receives and does nothing with the bytes; ours is METHOD_ECHO and METHOD_STEP
- * through rpc_call, with a watch as a role has it. The two take turns. Printed are medians of REPEATS runs:
- * calls a second of all clients together, microseconds a round with the least and the most, microseconds of
- * processor time a call over all processes, and the median and quartiles of the runs' ratios. The parent has
- * no ZeroMQ; it starts the clients with one byte each. */
+ *   barrier  the server answers when it has a call from every client
+ * Bare ZeroMQ uses blocking receives and ignores the bytes; ours is METHOD_ECHO and METHOD_STEP through
+ * rpc_call, with a watch as a role has it. Runs of the two alternate. Printed are medians of REPEATS runs:
+ * calls per second of all clients, µs per round with minimum and maximum, µs of processor time per call over
+ * all processes, and the median and quartiles of the runs' ratios. The parent process has no ZeroMQ; it
+ * starts each client with one byte. */
 #include "test/worker/net/net_connect.h"
 #include "worker/net/rpc.h"
 
@@ -124,7 +125,7 @@ static void nothing_to_read(void *arg)
     exit(EXIT_SUCCESS);
 }
 
-/* One agent, and observers: nothing depends on how many they are. */
+/* One agent and its observers; their number does not matter. */
 static const uint8_t roster[] = {WIRE_ROLE_AGENT,    WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER,
                                  WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER,
                                  WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER,
@@ -189,7 +190,7 @@ struct process {
     int to, from;
 };
 
-/* A client says when it is ready and when it is done; the byte between them starts it. */
+/* A client writes a byte when it is ready and one when it is done, and starts when it reads one between. */
 static void run_client(enum side side, const struct bench_case *bench, const char *address, uint16_t worker,
                        int in, int out)
 {
@@ -245,7 +246,7 @@ static void await_all(const struct process *clients, unsigned count)
         expect(read(clients[i].from, &byte, 1) == 1, "a client ended");
 }
 
-/* Returns the processor time that it used, in seconds, its start included. */
+/* Returns the process's processor time in seconds, its start included. */
 static double stop(const struct process *process)
 {
     struct rusage used;

@@ -1,12 +1,11 @@
 /* A parameter server's update of ResNet-50 (backend_sgd_round) beside plain copies of as many bytes on as
- * many threads: memcpy, and a copy whose stores go past the caches, as the update's do.
+ * many threads: memcpy, and a copy whose stores bypass the caches, as the update's do.
  *
  *     bench_update [ROUNDS]
  *
- * The bytes of an update are those that it cannot do without: every contribution, parameter and velocity read
- * once, the new parameters and velocity written once. A copy of as many reads the half of them and writes the
- * half. What is compared runs in turns; figures are the median and, in brackets, the fastest and the slowest
- * round. Times are told, never judged. */
+ * The bytes of an update are the fewest possible: every contribution, parameter and velocity read once, the
+ * new parameters and velocity written once. A copy reads half as many bytes and writes half. The three
+ * alternate; figures are the median and, in brackets, the fastest and the slowest round. No time fails. */
 #include "test/bench/times.h"
 #include "worker/model/resnet.h"
 
@@ -15,7 +14,7 @@
 #include <string.h>
 
 enum { CONTRIBUTIONS = 5, ROUNDS = 15, THREADS_MAX = 2, PIECE = 16384, CLASSES = 30 };
-enum { SLABS = CONTRIBUTIONS + 4 }; /* contributions, parameters, velocity, and what becomes of these two */
+enum { SLABS = CONTRIBUTIONS + 4 }; /* contributions, parameters, velocity, and the new two */
 
 static void must(enum status status, const struct error *error)
 {
@@ -34,7 +33,7 @@ struct bench {
     void (*copy)(float *to, const float *from, size_t count);
 };
 
-/* How many elements the trained slab of the tutorial's model has. */
+/* The number of elements in the trained slab of the tutorial's model. */
 static size_t model_elements(struct backend *backend)
 {
     const struct resnet_config config = {.depth = 50, .channels = 3, .classes = CLASSES, .width = 64};
@@ -106,7 +105,7 @@ struct share {
     uint32_t number;
 };
 
-/* A thread's share of SLABS / 2 slabs, each from another one: half of an update's bytes, read and written. */
+/* Copies one thread's share of SLABS / 2 slabs: reads half of an update's bytes and writes as many. */
 static void *copy_share(void *context)
 {
     const struct share *share = context;
@@ -137,7 +136,7 @@ static void copy(void *context)
         pthread_join(thread[i], NULL);
 }
 
-/* ---- in turns ---- */
+/* ---- rounds ---- */
 
 static void compare(struct bench *bench, uint32_t rounds)
 {

@@ -1,5 +1,5 @@
-/* Times of what a benchmark runs in turns: gathered round by round, told as the median and, in brackets, the
- * fastest and the slowest. */
+/* Times of functions that a benchmark runs alternately, round by round; printed as the median and, in
+ * brackets, the fastest and the slowest round. */
 #ifndef TEST_BENCH_TIMES_H
 #define TEST_BENCH_TIMES_H
 
@@ -40,7 +40,7 @@ static inline double times_median(struct times *times)
     return times->ms[times->count / 2];
 }
 
-/* Begins a line; returns the median. */
+/* Prints a line without its end; returns the median. */
 static inline double times_print(const char *name, struct times *times)
 {
     const double median = times_median(times);

@@ -1,21 +1,21 @@
-/* A library to preload that counts the allocations which a program's own code makes.
+/* A library to preload that counts the allocations of a program's own code.
  *
  *   COUNT_ALLOCATIONS_FILE=counts LD_PRELOAD=build/release/test/preload/count_allocations.so coalesced run …
  *
- * Each process appends one line to the file when it exits: its command line, its pid, and how many calls of
- * malloc, calloc, realloc, reallocarray, aligned_alloc, memalign, posix_memalign, strdup and strndup were
- * made from the program's own text. Two runs of different length with equal counts show that a steady state
- * allocates nothing. A call is the program's own when its return address lies in an executable segment of
- * the main program, so what libzmq, oneDNN or the C library allocate for themselves does not count, and what
- * our archives allocate does, since they are linked into the program.
+ * Each process appends one line to the file when it exits: its command line, its pid, and the number of calls
+ * of malloc, calloc, realloc, reallocarray, aligned_alloc, memalign, posix_memalign, strdup and strndup from
+ * the program's own code. Two runs of different length with equal counts show that a steady state allocates
+ * nothing. A call is the program's own when its return address lies in an executable segment of the main
+ * program. Allocations of libzmq, oneDNN and the C library do not count; those of our archives do, since the
+ * program links them statically.
  *
  * Calls may come from any thread, so the counter is atomic; everything else is written once, before main.
- * A process that ends by a signal writes no line, nor does one between fork and exec, whose count is not its
- * own. A file that cannot be written is told on stderr, for a missing line must not read as zero.
+ * A process that a signal ends writes no line, nor does one between fork and exec, whose count is its
+ * parent's. A file that cannot be written is reported on stderr, since a missing line must not count as zero.
  *
- * Not for programs under the address or thread sanitizer: they bring allocators of their own, which must be
- * the first to be loaded. The C library's own allocator is reached by the names it exports for libraries
- * that stand in front of it, so no call has to look a function up, which would itself allocate. */
+ * Not for programs under the address or thread sanitizer, whose allocators must be loaded first. The C
+ * library's allocator is called by the names that it exports for such libraries (__libc_malloc), because a
+ * lookup of a function would itself allocate. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -43,8 +43,8 @@ static struct {
     uintptr_t begin, end;
 } segments[SEGMENTS_MAX];
 static size_t segment_count;
-static char title[TITLE_BYTES_MAX]; /* the command line, its arguments parted by blanks */
-static char file[PATH_MAX];         /* empty: nothing is to be written */
+static char title[TITLE_BYTES_MAX]; /* the command line, its arguments separated by blanks */
+static char file[PATH_MAX];         /* empty: write nothing */
 static bool child_before_exec;
 static uint64_t calls;
 
@@ -58,7 +58,7 @@ static inline void count_call(const void *from)
     }
 }
 
-/* The main program comes first; its executable segments are noted and the walk ends. */
+/* Records the executable segments of the main program, which comes first, and ends the walk. */
 static int note_segments(struct dl_phdr_info *info, size_t bytes, void *context)
 {
     (void)bytes;
@@ -97,7 +97,7 @@ static void forget_parent(void)
     child_before_exec = true;
 }
 
-/* The environment is read at once, because a program may change it later. */
+/* Reads the environment at start, because the program may change it later. */
 __attribute__((constructor)) static void count_allocations_begin(void)
 {
     const char *name = getenv("COUNT_ALLOCATIONS_FILE");
@@ -109,7 +109,7 @@ __attribute__((constructor)) static void count_allocations_begin(void)
     pthread_atfork(NULL, NULL, forget_parent);
 }
 
-/* One write, so that the lines of processes that end together do not mix. */
+/* One write, so that lines of processes that end at the same time do not mix. */
 __attribute__((destructor)) static void count_allocations_end(void)
 {
     static bool written;
@@ -128,7 +128,7 @@ __attribute__((destructor)) static void count_allocations_end(void)
     }
 }
 
-/* _exit runs no destructors, but a process that ends so has counted all the same. */
+/* Writes the line before _exit too, which runs no destructors. */
 void _exit(int status)
 {
     count_allocations_end();

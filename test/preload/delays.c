@@ -1,14 +1,14 @@
-/* A library to preload that makes messages late.
+/* A library to preload that delays messages.
  *
  *   DELAYS_MS=20 LD_PRELOAD=build/release/test/preload/delays.so build/release/test/test_rpc
  *
- * libzmq's threads sleep in epoll_wait and speak to each other's sockets by send and recv. One wakeup of
- * eight, and one send or recv of 24, takes up to DELAYS_MS milliseconds longer; so messages, acknowledgments
- * and ends of connections come in orders that an idle machine hardly ever shows and a loaded one does. A test
- * that holds only because something comes soon fails under it.
+ * libzmq's threads sleep in epoll_wait and use each other's sockets with send and recv. One wakeup in eight,
+ * and one send or recv in 24, takes up to DELAYS_MS milliseconds longer. Messages, acknowledgments and ends
+ * of connections then arrive in orders that a loaded machine shows and an idle one hardly ever. A test that
+ * passes only because a message arrives soon fails.
  *
- * Each thread draws its delays from a generator of its own, seeded by its id and the time it began: no two
- * runs are the same. Without DELAYS_MS, or with nonsense in it, nothing is delayed. */
+ * Each thread has a generator of its own, seeded by its id and start time: no two runs are the same. Without
+ * a number in DELAYS_MS nothing is delayed. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdint.h>
@@ -45,7 +45,7 @@ static uint32_t draw(void)
     return (uint32_t)(state >> 20);
 }
 
-/* One call of `calls` sleeps. */
+/* Sleeps in one of `calls` calls. */
 static void delay(uint32_t calls)
 {
     const int saved = errno;

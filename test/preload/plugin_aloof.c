@@ -1,6 +1,6 @@
-/* A device with a memory of its own, played by the CPU's backend that lies beside this plug-in: the same
- * arithmetic, but nobody may look into its memory, and it knows no layouts. For tests of what reads and
- * writes parameters on a device, on machines that have none. */
+/* A fake device with memory of its own, for tests of code that reads and writes parameters on a device. It
+ * computes with the CPU backend that lies beside this plug-in, but its memory cannot be read directly, and it
+ * has no layouts. */
 #include "kernels/kernels.h"
 
 #include <dlfcn.h>

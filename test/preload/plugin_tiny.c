@@ -1,5 +1,5 @@
-/* A plug-in that computes nothing, for test/kernels/test_backend.c: it opens with one thread or more, and
- * otherwise finds no device. Its text is the path that it was loaded by. */
+/* A plug-in without operations, for test/kernels/test_backend.c. It opens with one thread or more, and
+ * otherwise reports that there is no device. Its description is the path that it was loaded from. */
 #include "kernels/kernels.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs this build below a scratch folder, as a packager does, and looks at what came to lie there.
+# Installs this build below a scratch folder, as a packager does, and checks the installed files.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")

@@ -236,18 +236,18 @@ static void split_step(struct tape *ends, struct tape *other, uint32_t step)
 
 static void golden_train(bool update)
 {
-    struct tape *tape[TRAINING_PARTS_MAX] = {NULL};
+    struct tape *tape[TRAINING_PARAMS_MAX] = {NULL};
     struct error error = {0};
-    for (uint32_t part = 0; part < training.parts; part++)
+    for (uint32_t part = 0; part < training.params_count; part++)
         training_ok(tape_new(&tape[part], training.backend, &error), &error);
     for (uint32_t step = 1; step <= STEPS; step++) {
-        if (training.parts == 1)
+        if (training.params_count == 1)
             whole_step(tape[0], step);
         else
             split_step(tape[0], tape[1], step);
         training_step(&training, golden, step, update);
     }
-    for (uint32_t part = 0; part < training.parts; part++)
+    for (uint32_t part = 0; part < training.params_count; part++)
         tape_free(tape[part]);
 }
 
