@@ -1,9 +1,9 @@
 /* The CPU backend's table, opening and closing, and the plug-in's one symbol. */
 #include "kernels/onednn/onednn.h"
 
+#include "kernels/base/processors.h"
 #include "kernels/lanes/isa.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,13 +18,6 @@ void onednn_use_threads(const struct onednn *onednn)
 {
     if (omp_get_max_threads != NULL && omp_get_max_threads() != onednn->threads)
         omp_set_num_threads(onednn->threads);
-}
-
-int onednn_processors(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 static enum status open_library(struct onednn *onednn, struct error *error)
@@ -93,7 +86,7 @@ static enum status onednn_open(struct backend *backend, const struct backend_set
     onednn->element = element[isa];
     onednn->row = row[isa];
     onednn->update = update[isa];
-    onednn->threads = settings->threads != 0 ? (int)settings->threads : onednn_processors();
+    onednn->threads = settings->threads != 0 ? (int)settings->threads : (int)processors_count();
     onednn_use_threads(onednn);
     status = open_library(onednn, error);
     if (status != STATUS_OK) {

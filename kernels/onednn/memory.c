@@ -1,4 +1,5 @@
 /* What is not an operation: moving values in and out, filling, adding, looking, and the optimizers. */
+#include "kernels/base/processors.h"
 #include "kernels/onednn/onednn.h"
 
 #include <math.h>
@@ -226,7 +227,7 @@ enum status onednn_sgd_round(struct backend *backend, struct sgd_round *round, s
                                      .velocity = round->velocity,
                                      .parameters_out = round->parameters_out,
                                      .velocity_out = round->velocity_out};
-    const int threads = round->threads != 0 ? (int)round->threads : onednn_processors();
+    const int threads = round->threads != 0 ? (int)round->threads : (int)processors_count();
     const size_t pieces = loop_pieces(round->count);
     uint32_t strange = UINT32_MAX;
     (void)threads; // in a build without OpenMP

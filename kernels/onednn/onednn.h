@@ -57,9 +57,6 @@ static inline struct onednn *onednn_of(const struct backend *backend)
 /* Makes the calling thread's parallel regions, the library's too, as wide as the backend was opened. */
 void onednn_use_threads(const struct onednn *onednn); /* backend.c */
 
-/* How many this process may run on. */
-int onednn_processors(void); /* backend.c */
-
 /* ---- layout.c ---- */
 
 /* Turns a failure of the library into one of ours; `shape` may be NULL. */

@@ -2,11 +2,11 @@
  * is handed the resolved text; always on the caller's thread. */
 #include "worker/job/job.h"
 
+#include "kernels/base/processors.h"
 #include "worker/job/job_reading.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -115,24 +115,6 @@ enum status job_read_file(struct job *job, const char *path, const char *const *
 
 /* ---- what depends on the machine ---- */
 
-/* Processors that this process may run on. The set of a machine with more than 1024 needs a larger buffer. */
-static uint32_t count_processors(void)
-{
-    uint32_t processors = 1;
-    for (size_t most = CPU_SETSIZE; most <= 64 * CPU_SETSIZE; most *= 2) {
-        cpu_set_t *set = CPU_ALLOC(most);
-        if (set == NULL)
-            return 1;
-        int failed = sched_getaffinity(0, CPU_ALLOC_SIZE(most), set);
-        if (failed == 0)
-            processors = (uint32_t)CPU_COUNT_S(CPU_ALLOC_SIZE(most), set);
-        CPU_FREE(set);
-        if (failed == 0 || errno != EINVAL)
-            break;
-    }
-    return processors;
-}
-
 /* What is null becomes `threads`, within the bounds of the key `pointer`. */
 static void default_threads(bool *has, uint32_t *count, uint32_t threads, const char *pointer)
 {
@@ -147,7 +129,7 @@ void job_resolve(struct job *job)
 {
     if (job->kind == JOB_REINFORCE)
         return;
-    const uint32_t processors = count_processors();
+    const uint32_t processors = processors_count();
     default_threads(&job->trainers.has_threads, &job->trainers.threads, processors / job->trainers.count,
                     "/trainers/threads");
     for (int layer = 0; layer < JOB_LAYERS && job->kind == JOB_MODEL_PARALLEL; layer++)

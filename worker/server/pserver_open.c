@@ -4,9 +4,10 @@
  * element has one index everywhere, and only the server's own range is ever written and so gets pages. */
 #include "worker/server/pserver.h"
 
+#include "kernels/base/processors.h"
+
 #include <assert.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -229,8 +230,7 @@ static enum status open_round(struct pserver *p, struct error *error)
  * same time; under the other rules most trainers compute meanwhile. */
 static uint32_t update_threads(const struct pserver *p)
 {
-    cpu_set_t set;
-    uint32_t processors = sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+    const uint32_t processors = processors_count();
     if (p->job->server.round.rule != JOB_ROUND_ALL || processors < p->servers)
         return 1;
     return processors / p->servers;
@@ -283,12 +283,12 @@ enum status pserver_open(struct pserver *p, struct worker *worker, struct error 
     return worker_attach(worker, p->rpc);
 }
 
-void pserver_close(struct pserver *p)
+void pserver_close(struct pserver *p, const char *why)
 {
     enum { LINGER_MS = 200 };
     pserver_checkpoint_close(p);
     pserver_epoch_release(p);
-    rpc_free(p->rpc, "the job is over", LINGER_MS);
+    rpc_free(p->rpc, why, LINGER_MS);
     p->worker->rpc = NULL;
     for (uint32_t i = 0; p->seats != NULL && i < p->trainers; i++) {
         segment_detach(&p->seats[i].outbox);
