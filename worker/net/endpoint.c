@@ -418,9 +418,15 @@ void endpoint_release(struct endpoint_message *message)
 
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from)
 {
-    *to = *from;
+    for (unsigned i = 0; i < 2; i++) {
+        zmq_msg_init(frame(to, i));
+        zmq_msg_move(frame(to, i), frame(from, i));
+    }
+    to->peer = from->peer;
     to->header = zmq_msg_data(frame(to, 0));
+    to->header_bytes = from->header_bytes;
     to->payload = zmq_msg_data(frame(to, 1));
+    to->payload_bytes = from->payload_bytes;
 }
 
 /* ---- waiting ---- */

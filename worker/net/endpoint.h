@@ -57,8 +57,8 @@ enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *me
 enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
 void endpoint_release(struct endpoint_message *message);
 
-/* Moves a message into `to`, which holds none; `from` must not be released. Never copy the struct: ZeroMQ
- * keeps a small frame's bytes inside it, and `header` and `payload` point there. */
+/* Moves a message into `to`, which holds none; `from` holds none afterwards, and must not be released. Never
+ * copy the struct: ZeroMQ keeps a small frame's bytes inside it, and `header` and `payload` point there. */
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from);
 
 /* A descriptor that a wait is for beside the endpoint. */

@@ -150,8 +150,7 @@ static struct rpc_request *open_request(struct rpc *rpc, struct rpc_session *ses
                                         struct rpc_arrival *arrival)
 {
     struct rpc_request *request = request_take(rpc, arrival->frames);
-    if (request == NULL)
-        return NULL;
+    assert(request != NULL); /* see requests_count */
     request->session = session;
     request->id = arrival->header.request;
     request->method = arrival->header.method;
@@ -213,11 +212,7 @@ void answers_receive_request(struct rpc *rpc, struct rpc_session *session, struc
         refuse(rpc, session, arrival, &error);
         return;
     }
-    struct rpc_request *request = open_request(rpc, session, arrival);
-    if (request == NULL)
-        arrival_drop(arrival);
-    else
-        serve(rpc, request, arrival);
+    serve(rpc, open_request(rpc, session, arrival), arrival);
 }
 
 uint16_t rpc_request_source(const struct rpc_request *request)

@@ -6,7 +6,10 @@
 
 #include <stdlib.h>
 
-/* Calls to oneself are of two kinds at once: pending, and incoming. */
+/* Open requests are at most incoming_max and the one being refused. Requests on their way out are at most
+ * pending_max; those to oneself may stand open or answered besides, which is incoming_max once more. So when
+ * the pool is used up at least REPLIES_HELD_MIN answers wait for peers, and answers_make_room finds a peer to
+ * lose: a request that arrives always finds an object. */
 static size_t requests_count(const struct rpc *rpc)
 {
     return 2 * (size_t)rpc->config.incoming_max + rpc->config.pending_max + REPLIES_HELD_MIN + FAREWELLS_MAX;

@@ -276,9 +276,12 @@ static enum status try_send(struct rpc *rpc, struct rpc_session *session, struct
     return status;
 }
 
+/* Requests whose calls have been completed meanwhile still wait, also those to oneself: so all are counted.
+ */
 static bool has_room(const struct rpc *rpc, const struct rpc_session *session, uint32_t body_bytes)
 {
-    return rpc->requests_held < rpc->config.pending_max && session->requests_held.bytes < HELD_BYTES_MAX &&
+    return rpc->requests_held + rpc->local.count < rpc->config.pending_max &&
+           session->requests_held.bytes < HELD_BYTES_MAX &&
            body_bytes <= RPC_BODY_BYTES_MAX - session->leaving_bytes;
 }
 

@@ -160,6 +160,6 @@ enum status pserver_run(struct worker *worker, struct error *error)
         if (status != STATUS_OK)
             error_set(error, status, "the socket of pserver %u failed", pserver.number);
     }
-    pserver_close(&pserver);
+    pserver_close(&pserver, status == STATUS_OK ? WORKER_FINISHED : error->text);
     return status;
 }

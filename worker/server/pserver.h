@@ -125,9 +125,9 @@ static inline float *pserver_image(const struct pserver *p, uint32_t slot)
 
 /* All that is needed before the first turn: the model at its first version, sockets, sessions with the
  * servers below. Waits for CONTROL_CONNECT above server 0. After a failure too, pserver_close gives
- * everything back. */
+ * everything back; `why` is said to the peers. */
 enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error);
-void pserver_close(struct pserver *p);
+void pserver_close(struct pserver *p, const char *why);
 
 /* Places the params, and the momentum, on a version that still lies in a slot. */
 void pserver_place(struct pserver *p, uint64_t version);

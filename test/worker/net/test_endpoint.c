@@ -1,5 +1,5 @@
-/* Sockets and pairs: addresses that are refused, files that are cleaned up, messages of two frames and of
- * other numbers, full queues, waits, and the hand-off between two threads. Each test is a process. */
+/* Sockets: addresses that are refused, files that are cleaned up, messages of two frames and of other
+ * numbers, full queues, moves and waits. Each test is a process. */
 #include "worker/net/endpoint.h"
 
 #include "test/until.h"
@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zmq.h>
 
 struct place {
     char folder[64], path[160], address[192];
@@ -374,6 +375,26 @@ START_TEST(test_wait_any)
 }
 END_TEST
 
+/* Small frames lie in the struct itself, large ones behind a pointer: neither is left where it was. */
+START_TEST(test_a_moved_message_leaves_nothing_behind)
+{
+    static const size_t sizes[] = {3, 1000};
+    struct endpoint_message from, to;
+    const uint8_t header[4] = {1, 2, 3, 4};
+    ck_assert_int_eq(endpoint_prepare(&from, 7, header, sizeof header, sizes[_i]), STATUS_OK);
+    memset(from.payload, 'x', sizes[_i]);
+    endpoint_move(&to, &from);
+    for (unsigned i = 0; i < 2; i++)
+        ck_assert_uint_eq(zmq_msg_size((zmq_msg_t *)from.frames[i]), 0);
+    ck_assert_uint_eq(to.peer, 7);
+    ck_assert_uint_eq(to.header_bytes, sizeof header);
+    ck_assert_mem_eq(to.header, header, sizeof header);
+    ck_assert_uint_eq(to.payload_bytes, sizes[_i]);
+    ck_assert_uint_eq(to.payload[sizes[_i] - 1], 'x');
+    endpoint_release(&to);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("endpoint");
@@ -390,6 +411,7 @@ int main(void)
     tcase_add_test(tcase, test_payload_over_the_limit);
     tcase_add_test(tcase, test_wait);
     tcase_add_test(tcase, test_wait_any);
+    tcase_add_loop_test(tcase, test_a_moved_message_leaves_nothing_behind, 0, 2);
     tcase_set_timeout(tcase, 60);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

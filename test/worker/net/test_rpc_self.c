@@ -301,6 +301,30 @@ START_TEST(test_the_end_completes_them)
 }
 END_TEST
 
+/* Calls to oneself that are cancelled still wait for their turn. However many there are, a peer's request
+ * finds an object, and is answered. */
+START_TEST(test_cancelled_calls_leave_room_for_a_peers)
+{
+    enum { ROUNDS = 40 };
+    struct net net;
+    struct error error = {0};
+    struct future *call = NULL;
+    struct rpc_config config = net_server_config(NULL, 0, NULL);
+    net_serve(&net, &config);
+    config = net_client_config(1, NULL, 0, NULL);
+    struct rpc *client = net_join(&net, &config);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        while (rpc_call_async(net.server, 0, METHOD_ECHO, NULL, MONOTIME_NEVER, &call, &error) == STATUS_OK)
+            future_release(call);
+        rpc_cancel_all(net.server, STATUS_SHUTDOWN, "not needed any more");
+    }
+    ck_assert_int_eq(rpc_call_async(client, 0, METHOD_ECHO, NULL, MONOTIME_NEVER, &call, &error), STATUS_OK);
+    ck_assert_int_eq(net_await(&net, call), STATUS_OK);
+    future_release(call);
+    net_free(&net);
+}
+END_TEST
+
 /* ---- listeners ---- */
 
 static unsigned order;
@@ -349,6 +373,7 @@ int main(void)
     tcase_add_test(tcase, test_nested);
     tcase_add_test(tcase, test_no_memory_for_an_answer);
     tcase_add_test(tcase, test_the_end_completes_them);
+    tcase_add_test(tcase, test_cancelled_calls_leave_room_for_a_peers);
     tcase_add_test(tcase, test_listeners);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

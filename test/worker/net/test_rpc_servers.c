@@ -63,7 +63,8 @@ START_TEST(test_roles_of_the_roster)
     struct cluster cluster;
     cluster_start(&cluster, CLIENTS);
     struct member *client = &cluster.members[SERVERS];
-    cluster_expect_failure(&cluster, call(client, 1, METHOD_SAVE_SHARD, 0), STATUS_PEER_DIED, "not permitted");
+    cluster_expect_failure(&cluster, call(client, 1, METHOD_SAVE_SHARD, 0), STATUS_PEER_DIED,
+                           "not permitted");
     cluster_expect_failure(&cluster, call(&cluster.members[2], 1, METHOD_GET_MODEL, 0), STATUS_PEER_DIED,
                            "not permitted");
     ck_assert_uint_eq(cluster.members[1].left, 1u << SERVERS | 1u << 2);
