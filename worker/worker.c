@@ -163,13 +163,15 @@ enum status worker_attach(struct worker *worker, struct rpc *rpc)
     return rpc_watch(rpc, CONTROL_FD, read_orders, worker);
 }
 
+/* The supervisor has checked this text: what the worker cannot read is no fault of the job file. */
 static enum status read_job(struct worker *worker, const char *text, size_t bytes, const char *origin,
                             struct error *error)
 {
     struct job_problems problems = {0};
     enum status status = job_parse(&worker->job, text, bytes, origin, NULL, 0, &problems);
     if (status != STATUS_OK)
-        error_set(error, status, "%.300s", problems.text != NULL ? problems.text : "no memory for the job");
+        status = error_set(error, status == STATUS_INVALID ? STATUS_INTERNAL : status, "%.300s",
+                           problems.text != NULL ? problems.text : "no memory for the job");
     job_problems_fini(&problems);
     return status;
 }
@@ -223,7 +225,12 @@ enum status worker_connect(struct worker *worker, struct rpc *rpc, struct error 
         addresses[i] = (struct rpc_address){.worker = i, .address = texts[i]};
     }
     const uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
-    return rpc_dial(rpc, addresses, count, monotime_add_us(monotime_now(), patience_us), error);
+    enum status status = rpc_dial(rpc, addresses, count, monotime_add_us(monotime_now(), patience_us), error);
+    /* A peer that refuses HELLO or answers it wrongly is at odds with this worker: neither the job file nor a
+     * file's permission is at fault. */
+    if (status == STATUS_PERMISSION || status == STATUS_INVALID)
+        status = error->status = STATUS_INTERNAL;
+    return status;
 }
 
 enum status worker_read_welcome(struct worker *worker, const struct rpc *rpc, struct error *error)
@@ -242,11 +249,11 @@ static enum status read_start(struct worker *worker, const struct role *role, st
         status = control_receive(CONTROL_FD, true, &message);
     while (status == STATUS_AGAIN);
     if (status != STATUS_OK || message.kind != CONTROL_START)
-        return error_set(error, STATUS_INVALID, "expected START from the supervisor on descriptor %d",
+        return error_set(error, STATUS_INTERNAL, "expected START from the supervisor on descriptor %d",
                          CONTROL_FD);
     worker->self = message.body.start;
     if (worker->self.role != role->wire)
-        return error_set(error, STATUS_INVALID, "started as %s, told to be role %u", role->name,
+        return error_set(error, STATUS_INTERNAL, "started as %s, told to be role %u", role->name,
                          worker->self.role);
     worker->job_bytes = message.body_bytes - sizeof message.body.start;
     worker->job_text = message.body.bytes + sizeof message.body.start;
@@ -257,7 +264,7 @@ static enum status run_role(const struct role *role, struct worker *worker, stru
 {
     role_run *run = role_run_of(role->wire, worker->job.kind);
     if (run == NULL)
-        return error_set(error, STATUS_INVALID, "a job of kind %s has no part for the role %s",
+        return error_set(error, STATUS_INTERNAL, "a job of kind %s has no part for the role %s",
                          job_kind_name(worker->job.kind), role->name);
     return run(worker, error);
 }
