@@ -28,8 +28,8 @@ static int report_status(enum status status, const struct error *error)
     return status_exit_code(status);
 }
 
-/* Reads the job and checks the files that it names, but not a text that is evaluated: that is read once, in
- * the checkpoint's words. 0, or the exit code. */
+/* Reads the job, and checks the files that a run of it needs; an evaluation checks what it needs by itself.
+ * 0, or the exit code. */
 static int read_job(const struct arguments *arguments, struct job *job)
 {
     struct job_problems problems = {0};
@@ -43,7 +43,7 @@ static int read_job(const struct arguments *arguments, struct job *job)
     job_problems_fini(&problems);
     if (status != STATUS_OK)
         return status_exit_code(status);
-    if (arguments->checkpoint != NULL && job->kind == JOB_MODEL_PARALLEL)
+    if (arguments->checkpoint != NULL)
         return 0;
     return report_status(job_files_check(job, &error), &error);
 }

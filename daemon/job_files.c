@@ -43,7 +43,9 @@ static enum status check_images(const struct job *job, struct error *error)
 static enum status check_text(const struct job *job, struct error *error)
 {
     struct parallel_data data;
-    const enum status status = parallel_data_open(&data, job, NULL, error);
+    enum status status = parallel_data_open(&data, job, NULL, error);
+    if (status == STATUS_OK)
+        status = parallel_data_check(&data, error);
     parallel_data_close(&data);
     return status;
 }

@@ -1,8 +1,8 @@
 /* The loader's thread and what it hands over.
  *
  * The thread fills a ring of three batches in order: one is with the caller, two are ahead. `lock` guards
- * `made`, `held`, `status` and `error`; a batch's contents belong to the thread until it is counted in
- * `made`, and to the caller until its next call. Everything else is the thread's alone once it runs. */
+ * `made`, `taken`, `ended`, `status` and `error`; a batch's contents belong to the thread until it is counted
+ * in `made`, and to the caller until its next call. Everything else is the thread's alone once it runs. */
 #include "worker/data/loader.h"
 
 #include "kernels/base/log.h"
@@ -33,7 +33,6 @@ struct loader {
     struct image image;
     uint32_t *order; /* training: the permutation of epoch `epoch` */
     uint64_t epoch;
-    bool quiet;
     uint8_t *bad;           /* one for each sample that could not be decoded */
     uint64_t position, end; /* evaluation: the samples left of the share */
     _Atomic uint64_t skipped;
@@ -46,6 +45,7 @@ struct loader {
     atomic_bool stop;
     uint64_t made, taken; /* batches; the caller holds the last one taken */
     uint64_t step;        /* of the next batch to make */
+    bool ended;           /* no batch follows `made`; `status` says why */
     enum status status;
     struct error error;
 };
@@ -60,7 +60,7 @@ static uint64_t bad_in_a_row_max(const struct loader *loader)
     return most < count ? most : count;
 }
 
-/* STATUS_CORRUPT: this sample cannot be decoded. The log names it the first time, unless `quiet`. */
+/* STATUS_CORRUPT: this sample cannot be decoded. The log names it the first time. */
 static enum status loader_read_sample(struct loader *loader, uint32_t sample, int32_t *label,
                                       struct error *error)
 {
@@ -71,8 +71,7 @@ static enum status loader_read_sample(struct loader *loader, uint32_t sample, in
         return status;
     loader->bad[sample] = 1;
     const uint64_t skipped = atomic_fetch_add_explicit(&loader->skipped, 1, memory_order_relaxed) + 1;
-    if (!loader->quiet)
-        log_warning("%s: skipped, %llu so far", error->text, (unsigned long long)skipped);
+    log_warning("%s: skipped, %llu so far", error->text, (unsigned long long)skipped);
     return status;
 }
 
@@ -156,9 +155,7 @@ static enum status loader_fill_evaluation(struct loader *loader, struct slot *sl
         if (bad == bad_in_a_row_max(loader))
             return loader_give_up(loader, bad, error);
     }
-    return *filled > 0 ? STATUS_OK
-                       : error_set(error, STATUS_NOT_FOUND, "share %u of %u has no more samples",
-                                   loader->share, loader->shares);
+    return STATUS_OK;
 }
 
 static enum status loader_fill_batch(struct loader *loader, struct slot *slot, struct error *error)
@@ -170,52 +167,7 @@ static enum status loader_fill_batch(struct loader *loader, struct slot *slot, s
                                                         : loader_fill_training(loader, slot, error);
 }
 
-/* ---- the thread ---- */
-
-/* Waits for a free slot. False: the loader is being freed. */
-static bool loader_wait_for_room(struct loader *loader)
-{
-    pthread_mutex_lock(&loader->lock);
-    // The batch that the caller holds is the last of those taken: it still fills a slot.
-    while (!atomic_load(&loader->stop) && loader->made + 1 >= loader->taken + SLOTS)
-        pthread_cond_wait(&loader->emptied, &loader->lock);
-    pthread_mutex_unlock(&loader->lock);
-    return !atomic_load(&loader->stop);
-}
-
-static void *loader_thread(void *arg)
-{
-    struct loader *loader = arg;
-    enum status status = STATUS_OK;
-    while (status == STATUS_OK && loader_wait_for_room(loader)) {
-        struct error error = {0};
-        status = loader_fill_batch(loader, &loader->slots[loader->made % SLOTS], &error);
-        loader->step++;
-        pthread_mutex_lock(&loader->lock);
-        loader->made += status == STATUS_OK;
-        loader->status = status;
-        loader->error = error;
-        pthread_cond_signal(&loader->filled);
-        pthread_mutex_unlock(&loader->lock);
-    }
-    return NULL;
-}
-
-/* The thread blocks all signals: the worker's loop reads them from a descriptor. */
-static enum status loader_start_thread(struct loader *loader, struct error *error)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&loader->thread, NULL, loader_thread, loader);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed != 0)
-        return error_set_errno(error, failed, "cannot start the loader's thread");
-    loader->started = true;
-    return STATUS_OK;
-}
-
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 static void loader_init_lock(struct loader *loader)
 {
@@ -273,18 +225,77 @@ static enum status loader_set_start(struct loader *loader, struct error *error)
     return STATUS_OK;
 }
 
+/* Opens the data the first time. */
 static enum status loader_prepare(struct loader *loader, struct error *error)
 {
     const uint32_t crop = loader->split == DATASET_TRAIN ? loader->job->data.crop : 0;
+    if (loader->dataset != NULL)
+        return loader_set_start(loader, error);
     enum status status = dataset_open(&loader->dataset, loader->job, loader->split, error);
     if (status == STATUS_OK)
         status = transform_new(&loader->transform, loader->job, crop, error);
     if (status == STATUS_OK)
         status = loader_allocate(loader, error);
-    if (status == STATUS_OK)
-        status = loader_set_start(loader, error);
-    return status == STATUS_OK ? loader_start_thread(loader, error) : status;
+    return status == STATUS_OK ? loader_set_start(loader, error) : status;
 }
+
+/* ---- the thread ---- */
+
+/* Waits for a free slot. False: the loader is being freed. */
+static bool loader_wait_for_room(struct loader *loader)
+{
+    pthread_mutex_lock(&loader->lock);
+    // The batch that the caller holds is the last of those taken: it still fills a slot.
+    while (!atomic_load(&loader->stop) && loader->made + 1 >= loader->taken + SLOTS)
+        pthread_cond_wait(&loader->emptied, &loader->lock);
+    pthread_mutex_unlock(&loader->lock);
+    return !atomic_load(&loader->stop);
+}
+
+/* Hands over the next batch; or, without one, the end of the share or a failure. */
+static void loader_hand_over(struct loader *loader, bool batch, enum status status, const struct error *error)
+{
+    pthread_mutex_lock(&loader->lock);
+    loader->made += batch;
+    loader->ended = !batch;
+    loader->status = status;
+    loader->error = *error;
+    pthread_cond_signal(&loader->filled);
+    pthread_mutex_unlock(&loader->lock);
+}
+
+static void *loader_thread(void *arg)
+{
+    struct loader *loader = arg;
+    struct error error = {0};
+    enum status status = loader->split == DATASET_EVALUATION ? loader_prepare(loader, &error) : STATUS_OK;
+    if (status != STATUS_OK)
+        loader_hand_over(loader, false, status, &error);
+    for (bool more = true; status == STATUS_OK && more && loader_wait_for_room(loader);) {
+        struct slot *slot = &loader->slots[loader->made % SLOTS];
+        status = loader_fill_batch(loader, slot, &error);
+        loader->step++;
+        more = status == STATUS_OK && slot->batch.samples > 0;
+        loader_hand_over(loader, more, status, &error);
+    }
+    return NULL;
+}
+
+/* The thread blocks all signals: the worker's loop reads them from a descriptor. */
+static enum status loader_start_thread(struct loader *loader, struct error *error)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&loader->thread, NULL, loader_thread, loader);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed != 0)
+        return error_set_errno(error, failed, "cannot start the loader's thread");
+    loader->started = true;
+    return STATUS_OK;
+}
+
+/* ---- starting and ending ---- */
 
 enum status loader_new(struct loader **out, const struct loader_config *config, struct error *error)
 {
@@ -297,12 +308,13 @@ enum status loader_new(struct loader **out, const struct loader_config *config, 
     loader->split = config->split;
     loader->share = config->share;
     loader->shares = config->shares;
-    loader->quiet = config->quiet;
     loader->batch =
         config->split == DATASET_TRAIN ? config->job->trainers.batch : config->job->evaluation.batch;
     loader->step = config->first_step;
     loader_init_lock(loader);
-    enum status status = loader_prepare(loader, error);
+    enum status status = config->split == DATASET_TRAIN ? loader_prepare(loader, error) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = loader_start_thread(loader, error);
     if (status != STATUS_OK) {
         loader_free(loader);
         return status;
@@ -318,6 +330,19 @@ static void loader_stop_thread(struct loader *loader)
     pthread_cond_signal(&loader->emptied);
     pthread_mutex_unlock(&loader->lock);
     pthread_join(loader->thread, NULL);
+    loader->started = false;
+}
+
+enum status loader_restart(struct loader *loader, uint32_t share, struct error *error)
+{
+    assert(loader->split == DATASET_EVALUATION && share < loader->shares);
+    loader_stop_thread(loader);
+    atomic_store(&loader->stop, false);
+    loader->share = share;
+    loader->made = loader->taken = loader->step = 0;
+    loader->ended = false;
+    loader->status = STATUS_OK;
+    return loader_start_thread(loader, error);
 }
 
 void loader_free(struct loader *loader)
@@ -359,14 +384,16 @@ enum status loader_next(struct loader *loader, struct monotime until, const stru
     enum status status = STATUS_AGAIN;
     bool in_time = true;
     pthread_mutex_lock(&loader->lock);
-    while (loader->made == loader->taken && loader->status == STATUS_OK && in_time)
+    while (loader->made == loader->taken && !loader->ended && in_time)
         in_time = loader_wait_filled(loader, until);
     if (loader->made > loader->taken) {
         *batch = &loader->slots[loader->taken++ % SLOTS].batch;
         pthread_cond_signal(&loader->emptied);
         status = STATUS_OK;
-    } else if (loader->status != STATUS_OK) {
-        status = error_set(error, loader->status, "%s", loader->error.text);
+    } else if (loader->ended) {
+        *batch = NULL;
+        status = loader->status == STATUS_OK ? STATUS_OK
+                                             : error_set(error, loader->status, "%s", loader->error.text);
     }
     pthread_mutex_unlock(&loader->lock);
     return status;

@@ -38,7 +38,7 @@ enum { LOADER_BAD_MIN = 16 };
 
 struct batch {
     uint64_t step;
-    uint32_t samples;
+    uint32_t samples;      /* 0: an evaluation share has no more */
     const float *images;   /* (samples, channels, size, size) */
     const int32_t *labels; /* (samples) */
 };
@@ -48,19 +48,26 @@ struct loader_config {
     enum dataset_split split;
     uint32_t share, shares; /* training: trainer and trainers; evaluation: which share of how many */
     uint64_t first_step;    /* of the first batch; evaluation: 0 */
-    bool quiet;             /* do not name undecodable samples: an earlier loader did */
 };
 
-/* Opens the dataset and starts the thread, which has all signals blocked. Errors as dataset_open;
- * STATUS_INVALID: fewer training samples than the trainers take in one step; STATUS_NO_MEMORY. */
+/* Starts the thread, which has all signals blocked. Training: opens the dataset first; errors as
+ * dataset_open, and STATUS_INVALID: fewer training samples than the trainers take in one step. Evaluation:
+ * does not block on files; the thread opens the dataset, and loader_next reports its errors.
+ * STATUS_NO_MEMORY. */
 enum status loader_new(struct loader **out, const struct loader_config *config, struct error *error);
+
+/* Evaluation: the batches of share `share` come next, from its first sample on. The dataset stays open, and
+ * an undecodable sample is not tried, counted or named again. Waits at most for the sample that is being
+ * decoded (for the dataset, where it is still being opened). After a failure only loader_free is left. */
+enum status loader_restart(struct loader *loader, uint32_t share, struct error *error);
 
 /* Ends the thread. Waits at most for the sample that is being decoded. */
 void loader_free(struct loader *loader);
 
 /* Gives the next batch, valid until the next call. Blocks until `until`; then STATUS_AGAIN: call again.
- * STATUS_NOT_FOUND: the evaluation share has no more samples. An error of the thread comes after the batches
- * before it were taken, and with every call from then on: STATUS_IO, STATUS_NO_MEMORY, STATUS_CORRUPT. */
+ * STATUS_OK with *batch NULL: the evaluation share has no more samples. An error of the thread comes after
+ * the batches before it were taken, and with every call from then on: STATUS_IO, STATUS_NO_MEMORY,
+ * STATUS_CORRUPT; evaluation: those of dataset_open. */
 enum status loader_next(struct loader *loader, struct monotime until, const struct batch **batch,
                         struct error *error);
 

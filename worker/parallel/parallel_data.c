@@ -10,7 +10,7 @@ static uint32_t columns_of(const struct job *job)
     return job->trainers.count * job->trainers.batch;
 }
 
-/* What the text makes of the job's rules: its vocabulary is known only now. */
+/* The largest messages depend on the text's vocabulary, which is known only now. */
 static enum status check_messages(const struct parallel_data *data, struct error *error)
 {
     struct job_message messages[JOB_MESSAGES_MAX];
@@ -25,7 +25,7 @@ static enum status check_messages(const struct parallel_data *data, struct error
     return STATUS_OK;
 }
 
-/* Whoever asks for evaluations is to get them; what is held out is floor(lines * held_out), perhaps none. */
+/* A job that asks for evaluations must have a batch to evaluate: floor(lines * held_out) lines may be none. */
 static enum status check_held_out(const struct parallel_data *data, struct error *error)
 {
     const struct job *job = data->job;
@@ -57,16 +57,7 @@ static enum status open_text(struct parallel_data *data, const struct parallel_r
     data->epoch_updates = corpus_batches(&data->corpus.training, columns_of(job), job->sequence.steps);
     data->held_out_batches =
         corpus_batches(&data->corpus.held_out, job->evaluation.batch, job->sequence.steps);
-    status = check_messages(data, error);
-    if (status != STATUS_OK)
-        return status;
-    if (data->epoch_updates == 0)
-        return error_set(error, STATUS_INVALID,
-                         "%.300s: %zu words and line ends to train on are too few for %u trainers with %u "
-                         "columns each",
-                         job->data.path, data->corpus.training.count, job->trainers.count,
-                         job->trainers.batch);
-    return check_held_out(data, error);
+    return STATUS_OK;
 }
 
 struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens)
@@ -86,6 +77,23 @@ enum status parallel_data_open(struct parallel_data *data, const struct job *job
     enum status status = job->data.kind == JOB_DATA_TEXT ? open_text(data, reading, error) : STATUS_OK;
     data->updates = job_updates(job, data->epoch_updates);
     return status;
+}
+
+enum status parallel_data_check(const struct parallel_data *data, struct error *error)
+{
+    const struct job *job = data->job;
+    if (!data->text)
+        return STATUS_OK;
+    const enum status status = check_messages(data, error);
+    if (status != STATUS_OK)
+        return status;
+    if (data->epoch_updates == 0)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s: %zu words and line ends to train on are too few for %u trainers with %u "
+                         "columns each",
+                         job->data.path, data->corpus.training.count, job->trainers.count,
+                         job->trainers.batch);
+    return check_held_out(data, error);
 }
 
 void parallel_data_close(struct parallel_data *data)

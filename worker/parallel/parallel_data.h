@@ -27,11 +27,15 @@ struct parallel_reading {
     void *progress_context;
 };
 
-/* `reading` NULL: all its members are. Errors as corpus_read. STATUS_INVALID: a text that is too short for
- * one iteration, or for an evaluation that the job asks for; a vocabulary with which a message becomes too
- * large (worker/job/job_messages.h). Afterwards, and after a failure, parallel_data_close. */
+/* `reading` NULL: all its members are. Errors as corpus_read. Afterwards, and after a failure,
+ * parallel_data_close. */
 enum status parallel_data_open(struct parallel_data *data, const struct job *job,
                                const struct parallel_reading *reading, struct error *error);
+
+/* Checks that the job can train on the data; an evaluation alone does not need it. STATUS_INVALID: a text that is
+ * too short for one iteration, or for an evaluation that the job asks for; a vocabulary with which a message
+ * becomes too large (worker/job/job_messages.h). */
+enum status parallel_data_check(const struct parallel_data *data, struct error *error);
 
 /* The model's configuration where its vocabulary has `tokens` words. */
 struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens);

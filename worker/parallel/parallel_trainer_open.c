@@ -76,6 +76,8 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     const struct parallel_reading reading = {.progress = parallel_progress, .progress_context = worker};
     status = parallel_data_open(&t->data, t->job, &reading, error);
     if (status == STATUS_OK)
+        status = parallel_data_check(&t->data, error);
+    if (status == STATUS_OK)
         status = open_memory(t, error);
     if (status == STATUS_OK)
         status = open_tape(t, error);

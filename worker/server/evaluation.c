@@ -1,7 +1,7 @@
-/* Evaluation in parts: the loop over a part's batches, and the command that runs all parts by itself.
+/* Evaluation by shares: the loop over a share's batches, and the command that runs all shares.
  *
- * The command takes the trainers' batch, math threads and layouts, so that its figures are the log's bit for
- * bit where the same kind of machine computes them. One thread, its caller's. */
+ * The command uses the trainers' batch, math threads and layouts, so that its figures are the log's bit for
+ * bit on the same kind of machine. */
 #include "worker/server/evaluation.h"
 
 #include "worker/checkpoint/checkpoint.h"
@@ -13,65 +13,80 @@ static struct monotime soon(void)
     return monotime_add_us(monotime_now(), WAIT_US);
 }
 
-enum status evaluation_run_part(struct evaluation *sums, const struct job *job, struct classifier *classifier,
-                                struct tape *tape, uint32_t part, uint32_t parts, bool again,
-                                void (*progress)(void *arg), void *arg, struct error *error)
+static enum status evaluator_begin_share(struct evaluator *evaluator, uint32_t share, struct error *error)
 {
-    const struct loader_config config = {
-        .job = job, .split = DATASET_EVALUATION, .share = part, .shares = parts, .quiet = again};
+    const struct loader_config config = {.job = evaluator->job,
+                                         .split = DATASET_EVALUATION,
+                                         .share = share,
+                                         .shares = evaluator->job->trainers.count};
+    if (evaluator->held_out == NULL)
+        return loader_new(&evaluator->held_out, &config, error);
+    return loader_restart(evaluator->held_out, share, error);
+}
+
+enum status evaluator_run(struct evaluator *evaluator, uint32_t share, struct evaluation *sums,
+                          struct error *error)
+{
     const struct batch *batch;
-    struct loader *loader;
     *sums = (struct evaluation){0};
-    enum status status = loader_new(&loader, &config, error);
-    if (status != STATUS_OK)
-        return status;
+    enum status status = evaluator_begin_share(evaluator, share, error);
     while (status == STATUS_OK || status == STATUS_AGAIN) {
-        if (progress != NULL)
-            progress(arg);
-        status = loader_next(loader, soon(), &batch, error);
+        if (evaluator->progress != NULL)
+            evaluator->progress(evaluator->progress_context);
+        status = loader_next(evaluator->held_out, soon(), &batch, error);
+        if (status == STATUS_OK && batch == NULL) // the share has no more samples
+            return STATUS_OK;
         if (status != STATUS_OK)
             continue;
-        status = classifier_evaluate(classifier, tape, batch, &sums->loss_sum, &sums->correct, error);
+        status = classifier_evaluate(evaluator->classifier, evaluator->tape, batch, &sums->loss_sum,
+                                     &sums->correct, error);
         sums->samples += batch->samples;
     }
-    loader_free(loader);
-    return status == STATUS_NOT_FOUND ? STATUS_OK : status; // no more batches is how it ends
+    evaluator_close(evaluator);
+    return status;
+}
+
+void evaluator_close(struct evaluator *evaluator)
+{
+    loader_free(evaluator->held_out);
+    evaluator->held_out = NULL;
 }
 
 /* ---- the command ---- */
 
-static enum status run_parts(struct evaluation *sums, const struct job *job, struct classifier *classifier,
-                             struct tape *tape, struct error *error)
+static enum status run_shares(struct evaluation *sums, struct evaluator *evaluator, struct error *error)
 {
-    const uint32_t parts = job->trainers.count;
     enum status status = STATUS_OK;
     *sums = (struct evaluation){0};
-    for (uint32_t part = 0; part < parts && status == STATUS_OK; part++) {
-        struct evaluation of_part;
-        status = evaluation_run_part(&of_part, job, classifier, tape, part, parts, false, NULL, NULL, error);
-        sums->loss_sum += of_part.loss_sum;
-        sums->correct += of_part.correct;
-        sums->samples += of_part.samples;
+    for (uint32_t share = 0; share < evaluator->job->trainers.count && status == STATUS_OK; share++) {
+        struct evaluation of_share;
+        status = evaluator_run(evaluator, share, &of_share, error);
+        sums->loss_sum += of_share.loss_sum;
+        sums->correct += of_share.correct;
+        sums->samples += of_share.samples;
     }
     if (status == STATUS_OK && sums->samples == 0)
         status = error_set(error, STATUS_CORRUPT, "%.300s: none of the held-out samples can be decoded",
-                           job->data.path);
+                           evaluator->job->data.path);
     return status;
 }
 
 static enum status load_and_run(struct evaluation *sums, const char *checkpoint, const struct job *job,
                                 struct params *params, struct tape *tape, struct error *error)
 {
-    const struct checkpoint_values whole = {.params = params};
+    const struct checkpoint_values values = {.params = params};
+    struct evaluator evaluator = {.job = job, .tape = tape};
     struct classifier *classifier;
     enum status status = classifier_new(&classifier, job, params, error);
     if (status != STATUS_OK)
         return status;
+    evaluator.classifier = classifier;
     status = classifier_build(classifier, tape, error);
     if (status == STATUS_OK)
-        status = checkpoint_load_model(checkpoint, &whole, error);
+        status = checkpoint_load_model(checkpoint, &values, error);
     if (status == STATUS_OK)
-        status = run_parts(sums, job, classifier, tape, error);
+        status = run_shares(sums, &evaluator, error);
+    evaluator_close(&evaluator);
     classifier_free(classifier);
     return status;
 }

@@ -1,11 +1,13 @@
-/* Evaluation on held-out data, in parts: by the trainers of a running job, and by `coalesced evaluate`.
+/* Evaluation on held-out data: by the trainers of a running job, and by `coalesced evaluate`.
  *
- * A job's data falls into as many parts as it has trainers. Each part's sums run in the order of its samples,
- * and the whole is the sum of the parts in order, so that who computed a part changes nothing. */
+ * A job's held-out data has as many shares as the job has trainers. A share's sums run in the order of its
+ * samples, and the whole is the sum of the shares in order, so the result does not depend on which process
+ * computed a share. One thread, beside the loader's. */
 #ifndef WORKER_SERVER_EVALUATION_H
 #define WORKER_SERVER_EVALUATION_H
 
 #include "kernels/tape/tape.h"
+#include "worker/data/loader.h"
 #include "worker/job/job.h"
 #include "worker/model/classifier.h"
 
@@ -14,15 +16,25 @@ struct evaluation {
     uint64_t correct, samples;
 };
 
-/* Runs one part; with `again`, one that has been run before, and whose samples that cannot be decoded have
- * been named. `progress` (may be NULL) is called at least between batches and while waiting for data. */
-enum status evaluation_run_part(struct evaluation *sums, const struct job *job, struct classifier *classifier,
-                                struct tape *tape, uint32_t part, uint32_t parts, bool again,
-                                void (*progress)(void *arg), void *arg, struct error *error);
+/* A model on its tape, and the held-out data. */
+struct evaluator {
+    const struct job *job;
+    struct classifier *classifier;
+    struct tape *tape;
+    void (*progress)(
+        void *context);      /* called between batches and while waiting for data, at least every 50 ms; */
+    void *progress_context;  /* NULL: not called */
+    struct loader *held_out; /* NULL before the first share; stays open for the next */
+};
 
-/* The command `coalesced evaluate`: loads the model of `checkpoint` (a checkpoint folder or a safetensors
- * file), opens the job's device, runs all parts. STATUS_INVALID: the job has no held-out data;
- * STATUS_CORRUPT: none of it can be decoded. */
+/* Runs one of the job's shares. Errors of loader_next and classifier_evaluate. */
+enum status evaluator_run(struct evaluator *evaluator, uint32_t share, struct evaluation *sums,
+                          struct error *error);
+void evaluator_close(struct evaluator *evaluator);
+
+/* The command `coalesced evaluate`: loads the model of `checkpoint` (a checkpoint's folder or a safetensors
+ * file), opens the job's device, runs all shares. The number of training samples does not matter.
+ * STATUS_INVALID: the job has no held-out data; STATUS_CORRUPT: none of it can be decoded. */
 enum status evaluation_run(struct evaluation *sums, const char *checkpoint, const struct job *job,
                            struct error *error);
 

@@ -33,8 +33,8 @@ enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error 
     const struct rpc_message message = {
         .args = {[EVALUATE_VERSION] = version,
                  [EVALUATE_OFFSET] = shared ? slot * p->image_bytes : PARAMETER_SERVER_NOWHERE,
-                 [EVALUATE_PART] = trainer,
-                 [EVALUATE_PARTS] = p->trainers}};
+                 [EVALUATE_SHARE] = trainer,
+                 [EVALUATE_SHARES] = p->trainers}};
     enum status status = rpc_call_async(p->rpc, p->seats[trainer].worker, METHOD_EVALUATE, &message,
                                         MONOTIME_NEVER, &part->call, error);
     return status == STATUS_NOT_FOUND || status == STATUS_BUSY ? STATUS_OK : status;

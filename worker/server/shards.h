@@ -64,13 +64,13 @@ enum pull_flag {
     PULL_LAST = 2, /* the job's last update is made: push no more */
 };
 
-/* METHOD_EVALUATE, pserver 0 to every trainer: part `part` of `parts` of the held-out data, on `version`,
+/* METHOD_EVALUATE, pserver 0 to every trainer: share `share` of `shares` of the held-out data, on `version`,
  * whose slot is at `offset` (NOWHERE: to be pulled). It is sent before the reply which gives the trainer that
  * version, and comes to it first; but who got the version by GET_MODEL while it was being saved, or had no
  * room for the question, may get it while its next PUSH_PULL waits, and that is answered only after it. Every
  * server writes a version into the same slot, but the others may come to it later than server 0: their own
  * replies say when. Reply args: sum of the losses (the bits of a double), correct, samples. */
-enum evaluate_arg { EVALUATE_VERSION, EVALUATE_OFFSET, EVALUATE_PART, EVALUATE_PARTS };
+enum evaluate_arg { EVALUATE_VERSION, EVALUATE_OFFSET, EVALUATE_SHARE, EVALUATE_SHARES };
 enum evaluated_arg { EVALUATED_LOSS, EVALUATED_CORRECT, EVALUATED_SAMPLES };
 
 /* METHOD_SAVE_SHARD, pserver 0 to the other pservers, at a round's boundary: write your shard of the

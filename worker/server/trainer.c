@@ -6,18 +6,16 @@
  * death is the same. */
 #include "worker/server/trainer.h"
 
-#include "worker/server/evaluation.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 static void remember_evaluate(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct trainer *t = context;
-    const uint64_t part = message->args[EVALUATE_PART], parts = message->args[EVALUATE_PARTS];
-    if (parts != t->job->trainers.count || part >= parts)
-        rpc_reject(request, "part %llu of %llu to evaluate: the job has %u trainers",
-                   (unsigned long long)part, (unsigned long long)parts, t->job->trainers.count);
+    const uint64_t share = message->args[EVALUATE_SHARE], shares = message->args[EVALUATE_SHARES];
+    if (shares != t->job->trainers.count || share >= shares)
+        rpc_reject(request, "share %llu of %llu to evaluate: the job has %u trainers",
+                   (unsigned long long)share, (unsigned long long)shares, t->job->trainers.count);
     else if (t->worker->hurry || t->worker->leave)
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
     else if (t->evaluate != NULL)
@@ -74,12 +72,8 @@ static enum status run_evaluation(struct trainer *t, const uint64_t *args, struc
                                               .offset = {args[EVALUATE_OFFSET]}};
         status = trainer_model_take(t, &asked, error);
     }
-    if (status == STATUS_OK)
-        status =
-            evaluation_run_part(sums, t->job, t->net.classifier, t->net.tape, (uint32_t)args[EVALUATE_PART],
-                                (uint32_t)args[EVALUATE_PARTS], t->evaluated, evaluation_progress, t, error);
-    t->evaluated = t->evaluated || status == STATUS_OK;
-    return status;
+    return status == STATUS_OK ? evaluator_run(&t->evaluator, (uint32_t)args[EVALUATE_SHARE], sums, error)
+                               : status;
 }
 
 /* Answers the request. The params may be on another version afterwards. */
@@ -311,6 +305,11 @@ static enum status trainer_open(struct trainer *t, struct worker *worker, struct
         status = get_model(t, error);
     if (status != STATUS_OK)
         return status;
+    t->evaluator = (struct evaluator){.job = t->job,
+                                      .classifier = t->net.classifier,
+                                      .tape = t->net.tape,
+                                      .progress = evaluation_progress,
+                                      .progress_context = t};
     const struct loader_config config = {.job = t->job,
                                          .split = DATASET_TRAIN,
                                          .share = t->number,
@@ -333,6 +332,7 @@ static void trainer_close(struct trainer *t, const char *why)
     rpc_free(t->rpc, why, LINGER_MS);
     t->worker->rpc = NULL;
     loader_free(t->loader);
+    evaluator_close(&t->evaluator);
     trainer_model_close(t);
 }
 

@@ -18,6 +18,7 @@
 #include "worker/model/classifier.h"
 #include "worker/net/rpc.h"
 #include "worker/net/segment.h"
+#include "worker/server/evaluation.h"
 #include "worker/server/shards.h"
 #include "worker/worker.h"
 
@@ -46,10 +47,10 @@ struct trainer {
     struct rpc *rpc;
     uint32_t servers, number;     /* of the job's; which of its trainers this is, from 0 */
     bool over;                    /* no more steps: the job has made its last update, or is ending */
-    bool evaluated;               /* its part of the held-out data has been gone through once */
     struct rpc_request *evaluate; /* METHOD_EVALUATE, until it is answered */
 
     struct trainer_version at; /* what was given last */
+    struct evaluator evaluator;
     struct loader *loader;
     const struct batch *batch; /* of at.step; NULL: not there yet */
 

@@ -68,7 +68,7 @@ START_TEST(a_loader_that_begins_later_continues_the_same_order)
 }
 END_TEST
 
-START_TEST(evaluation_parts_are_the_samples_in_order)
+START_TEST(evaluation_shares_are_the_samples_in_order)
 {
     enum { SAMPLES = 17, PARTS = 3 };
     uint32_t next = 0;
@@ -76,16 +76,11 @@ START_TEST(evaluation_parts_are_the_samples_in_order)
     for (uint32_t part = 0; part < PARTS; part++) {
         struct loader *loader = data_loader(DATASET_EVALUATION, part, PARTS, 0);
         const struct batch *batch = NULL;
-        struct error error;
-        enum status status;
-        for (uint64_t step = 0; (status = loader_next(loader, MONOTIME_NEVER, &batch, &error)) == STATUS_OK;
-             step++) {
+        for (uint64_t step = 0; (batch = data_next(loader)) != NULL; step++) {
             ck_assert_uint_eq(batch->step, step);
             for (uint32_t i = 0; i < batch->samples; i++, next++)
                 ck_assert_uint_eq(sample_of(batch->images + (size_t)16 * i), next);
         }
-        ck_assert_int_eq(status, STATUS_NOT_FOUND);
-        ck_assert_int_eq(loader_next(loader, MONOTIME_NEVER, &batch, &error), STATUS_NOT_FOUND);
         ck_assert_uint_eq(next, SAMPLES * (part + 1) / PARTS);
         loader_free(loader);
     }
@@ -356,7 +351,7 @@ int main(int argc, char **argv)
     tcase_add_checked_fixture(order, data_open, data_close);
     tcase_add_test(order, trainers_share_an_epoch_as_one_with_their_batches_joined_would_see_it);
     tcase_add_test(order, a_loader_that_begins_later_continues_the_same_order);
-    tcase_add_test(order, evaluation_parts_are_the_samples_in_order);
+    tcase_add_test(order, evaluation_shares_are_the_samples_in_order);
     tcase_add_test(order, synthetic_batches_are_draws_of_their_place);
     tcase_add_test(order, synthetic_images_differ_by_step_trainer_and_seed);
     tcase_add_test(order, permutations_hold_each_index_once_and_differ_by_epoch_and_seed);

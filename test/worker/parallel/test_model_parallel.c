@@ -154,6 +154,11 @@ START_TEST(epochs_are_evaluated_and_so_are_checkpoints)
     ck_assert_str_eq(said, wanted);
     expect_lost_evaluation(path, sets);
     free(said);
+    sets[6] = "/trainers/batch=1000"; /* too few words to train on do not matter */
+    sets[7] = NULL;
+    said = evaluate(path, sets, 0);
+    ck_assert_str_eq(said, wanted);
+    free(said);
     free(text);
     free(json);
 }

@@ -163,11 +163,12 @@ START_TEST(what_is_held_out_is_weighted_by_its_targets)
 }
 END_TEST
 
-START_TEST(a_text_that_is_too_short_is_refused)
+START_TEST(a_text_that_is_too_short_to_train_on_is_refused)
 {
     open_text(",\"model\":{\"tokens\":null}");
     job.trainers.batch = 100;
-    ck_assert_int_eq(parallel_data_open(&data, &job, NULL, &error), STATUS_INVALID);
+    ck_assert_int_eq(parallel_data_open(&data, &job, NULL, &error), STATUS_OK);
+    ck_assert_int_eq(parallel_data_check(&data, &error), STATUS_INVALID);
     ck_assert_msg(strstr(error.text, "too few for 2 trainers with 100 columns each") != NULL, "%s",
                   error.text);
     parallel_data_close(&data);
@@ -184,7 +185,7 @@ int main(void)
     tcase_add_test(all, trainers_begin_with_states_of_their_own);
     tcase_add_test(all, a_text_is_cut_into_everybodys_columns);
     tcase_add_test(all, what_is_held_out_is_weighted_by_its_targets);
-    tcase_add_test(all, a_text_that_is_too_short_is_refused);
+    tcase_add_test(all, a_text_that_is_too_short_to_train_on_is_refused);
     suite_add_tcase(suite, all);
     return suite_run(suite);
 }

@@ -82,6 +82,23 @@ START_TEST(epochs_are_evaluated_and_so_are_checkpoints)
 }
 END_TEST
 
+/* They are not trained on. */
+START_TEST(a_checkpoint_is_evaluated_with_few_training_samples)
+{
+    const char *sets[SETS_MAX];
+    char path[192];
+    data_sets(sets);
+    server_run(workplace.run_dir, sets, false);
+    char *expected = evaluate(place(path, "run", "checkpoints/00000004"), sets, 0);
+    sets[4] = "/trainers/batch=1000";
+    sets[5] = NULL;
+    char *said = evaluate(path, sets, 0);
+    ck_assert_str_eq(said, expected);
+    free(said);
+    free(expected);
+}
+END_TEST
+
 START_TEST(a_model_may_begin_with_another_jobs_weights)
 {
     char init[224], dir[192], path[192];
@@ -279,6 +296,7 @@ int main(void)
     tcase_add_test(runs, a_job_trains_logs_and_saves);
     tcase_add_test(runs, the_same_numbers_however_it_is_run);
     tcase_add_test(runs, epochs_are_evaluated_and_so_are_checkpoints);
+    tcase_add_test(runs, a_checkpoint_is_evaluated_with_few_training_samples);
     tcase_add_test(runs, a_model_may_begin_with_another_jobs_weights);
     tcase_add_test(runs, evaluations_that_cannot_be_are_told);
     tcase_add_loop_test(runs, missing_files_are_told_first, 0, 3);

@@ -63,8 +63,8 @@ static void expect_question(uint32_t trainer, uint64_t version)
     snprintf(before, sizeof before, "after %llu", (unsigned long long)version - 1);
     ck_assert_str_eq(ps.trainer[trainer].evaluated, before);
     ck_assert_uint_eq(args[EVALUATE_VERSION], version);
-    ck_assert_uint_eq(args[EVALUATE_PART], trainer);
-    ck_assert_uint_eq(args[EVALUATE_PARTS], 2);
+    ck_assert_uint_eq(args[EVALUATE_SHARE], trainer);
+    ck_assert_uint_eq(args[EVALUATE_SHARES], 2);
     ck_assert(ps_shared() ? args[EVALUATE_OFFSET] % ps.bytes == 0
                           : args[EVALUATE_OFFSET] == PARAMETER_SERVER_NOWHERE);
 }

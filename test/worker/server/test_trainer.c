@@ -85,20 +85,20 @@ END_TEST
 
 /* ---- evaluation ---- */
 
-static struct future *ask_to_evaluate(uint64_t version, uint32_t part)
+static struct future *ask_to_evaluate(uint64_t version, uint32_t share)
 {
     const struct rpc_message model = model_message(version, 0, 0);
     const struct rpc_message call = {.args = {[EVALUATE_VERSION] = version,
                                               [EVALUATE_OFFSET] = model.args[MODEL_OFFSET],
-                                              [EVALUATE_PART] = part,
-                                              [EVALUATE_PARTS] = TRAINERS}};
+                                              [EVALUATE_SHARE] = share,
+                                              [EVALUATE_SHARES] = TRAINERS}};
     struct future *future = NULL;
     ok(rpc_call_async(stage.server[0].rpc, (uint16_t)(stage.servers + NUMBER), METHOD_EVALUATE, &call,
                       MONOTIME_NEVER, &future, &error));
     return future;
 }
 
-static void expect_evaluation(struct future *future, uint64_t version, uint32_t part)
+static void expect_evaluation(struct future *future, uint64_t version, uint32_t share)
 {
     struct twin *twin = &stage.twin;
     struct evaluation sums;
@@ -106,11 +106,12 @@ static void expect_evaluation(struct future *future, uint64_t version, uint32_t 
     TURN_UNTIL(future_done(future));
     ck_assert_msg(future_status(future) == STATUS_OK, "%s", future_text(future));
     ok(params_begin(twin->params, version, 0, params_count(twin->params), &error));
-    ok(evaluation_run_part(&sums, &data.job, twin->classifier, twin->tape, part, TRAINERS, false, NULL, NULL,
-                           &error));
+    struct evaluator evaluator = {.job = &data.job, .classifier = twin->classifier, .tape = twin->tape};
+    ok(evaluator_run(&evaluator, share, &sums, &error));
+    evaluator_close(&evaluator);
     const uint64_t *args = future_value(future)->args;
     memcpy(&loss, &args[EVALUATED_LOSS], sizeof loss);
-    ck_assert_uint_eq(args[EVALUATED_SAMPLES], part == 0 ? 3 : 4); // of seven
+    ck_assert_uint_eq(args[EVALUATED_SAMPLES], share == 0 ? 3 : 4); // of seven
     ck_assert_uint_eq(args[EVALUATED_SAMPLES], sums.samples);
     ck_assert_uint_eq(args[EVALUATED_CORRECT], sums.correct);
     ck_assert(loss > 0 && loss == sums.loss_sum);
