@@ -1,11 +1,11 @@
-# Builds coalesced. `make` the daemon, `make check` the tests, `make help` the rest.
+# Builds coalesced. `make` builds the daemon, `make check` runs the tests, `make help` lists all targets.
 #
-# SAN=address|undefined|thread builds and checks everything again under that sanitizer, in a folder of its own.
-# SAN=address includes undefined; SAN=undefined alone is faster.
+# SAN=address|undefined|thread builds and tests under that sanitizer, in a build folder of its own. SAN=address includes
+# undefined; SAN=undefined alone is faster.
 #
-# A new source file needs no line here. Every .c of kernels/, worker/ and daemon/ is built. Below test/, at any
-# depth, test_*.c is a test program, test_*.sh a test, and any other .c a helper that tests link; bench/bench_*.c
-# is a benchmark, fuzz/fuzz_*.c a fuzz target, preload/*.c a library that a test loads.
+# A new source file needs no line here. Every .c file of kernels/, worker/ and daemon/ is built. In test/, at any depth,
+# test_*.c is a test program, test_*.sh a shell test, and any other .c file a helper that tests link; bench/bench_*.c is
+# a benchmark, fuzz/fuzz_*.c a fuzz target, preload/*.c a library that a test loads.
 
 VERSION := 0.1.0
 PREFIX ?= /usr/local
@@ -49,23 +49,23 @@ PRELOADS := $(patsubst %.c,$(BUILD)/%.so,$(wildcard test/preload/*.c))
 BENCH_PROGRAMS := $(wildcard test/bench/bench_*.c)
 BENCHES := $(addprefix $(BUILD)/test/,$(basename $(notdir $(BENCH_PROGRAMS))))
 
-# Half of what a sanitizer's build takes went into optimizing test programs.
+# -O1 for test programs halves the time of a sanitizer's build.
 ifneq ($(SAN),)
 $(call objects,$(TEST_PROGRAMS)): CFLAGS += -O1
 endif
 
 LANE_OBJECTS := $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(LANES)))
-# The sanitizers do not see into OpenMP's threads: the thread sanitizer's build runs our own loops serially.
+# The thread sanitizer does not see how OpenMP orders its threads, so its build runs our loops on one thread.
 OPENMP := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
-# The GPU plug-in needs nvcc and cuDNN. CUDNN_DIR: the folder with cuDNN's include/ and lib/, where that is neither
-# the toolkit's nor /usr (a Python package's nvidia/cudnn, say). The sanitizers' builds go without: they see
-# nothing of what runs on a GPU.
+# The GPU plug-in needs nvcc and cuDNN. CUDNN_DIR is the folder with cuDNN's include/ and lib/ when it is neither the
+# toolkit's nor /usr, such as a Python package's nvidia/cudnn. Sanitizers do not see code on a GPU, so their builds have
+# no GPU plug-in.
 NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(lastword $(NVCC)) 2>/dev/null)))
 CUDNN_DIR ?= $(patsubst %/include/cudnn.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h)))
 CUDNN_SO := $(if $(CUDNN_DIR),$(firstword $(wildcard $(addprefix $(CUDNN_DIR)/,$(addsuffix /libcudnn.so.9,lib lib64 lib/x86_64-linux-gnu)))))
 CUDA_SO := $(if $(and $(NVCC),$(CUDNN_SO),$(if $(SAN),,yes)),$(BUILD)/libcoalesced-cuda.so)
-CUDA_ABSENT = $(if $(SAN),a sanitizer does not see into it,$(if $(NVCC),no cuDNN 9 (CUDNN_DIR),no CUDA toolkit (nvcc)))
+CUDA_ABSENT = $(if $(SAN),sanitizers do not see code on a GPU,$(if $(NVCC),no cuDNN 9 (CUDNN_DIR),no CUDA toolkit (nvcc)))
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
@@ -79,15 +79,17 @@ ifeq ($(CUDA_SO),)
 endif
 
 help:
-	@echo 'make            the daemon, $(BUILD)/coalesced'
-	@echo 'make check      every test (SAN=address|undefined|thread: under a sanitizer; address: under undefined too)'
-	@echo 'make bench      benchmarks beside their baselines'
-	@echo 'make bench-kernels  the rate of every operation at the models'\'' shapes, and the policy'\''s'
-	@echo 'make fuzz       fuzz targets, FUZZ_SECONDS=300 each'
-	@echo 'make lint       clang-format, clang-tidy, cppcheck, shellcheck'
-	@echo 'make format     rewrite the sources as clang-format wants them'
-	@echo 'make documents  config/job.schema.json and the manual from the job table'
-	@echo 'make install    PREFIX=$(PREFIX) DESTDIR='
+	@echo 'make               the daemon, $(BUILD)/coalesced, and its plug-ins'
+	@echo 'make check         every test; SAN=address|undefined|thread: under that sanitizer (address includes undefined)'
+	@echo 'make bench         benchmarks beside their baselines (scripts/bench)'
+	@echo 'make benches       builds the benchmark programs'
+	@echo 'make bench-kernels the rate of every operation at the models'\'' shapes, and of the policy'
+	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS=300'
+	@echo 'make lint          clang-format, clang-tidy, cppcheck, shellcheck, scripts/arrows'
+	@echo 'make format        clang-format, in place'
+	@echo 'make documents     config/job.schema.json and the manual from the job table'
+	@echo 'make clean         removes build/'
+	@echo 'make install       PREFIX=$(PREFIX) DESTDIR='
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -116,13 +118,13 @@ $(BUILD)/%.a:
 $(BUILD)/coalesced: $(BUILD)/daemon/main.o $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# A plug-in carries what it needs of libkernels.a itself and shows one symbol.
+# A plug-in contains the objects of libkernels.a that it uses, and exports one symbol.
 $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) $(OPENMP) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -ldnnl -lm -lpthread
 
-# Native code for compute capability 8.0 (A100) and 9.0 (H100, H200), which is what this runs on, and PTX of 9.0, which
-# the driver translates for what comes after. -fmad=false: what promises the bits of the CPU (draws, Adam, sums)
-# may not be contracted; what computes the most is cuDNN's. CUDA's runtime is linked in, cuDNN is not.
+# Native code for compute capability 8.0 (A100) and 9.0 (H100, H200), and PTX of 9.0, which the driver translates for
+# later GPUs. -fmad=false: draws, Adam and sums promise the bits of the CPU, so their operations must not be contracted;
+# cuDNN does most of the arithmetic. CUDA's runtime is linked statically, cuDNN is not.
 NVCC_WARNINGS := -Werror=all-warnings -Xcompiler=-Wall,-Wextra
 NVCCFLAGS := -std=c++17 -O2 -fmad=false $(NVCC_WARNINGS) -Xcompiler=-fPIC,-fvisibility=hidden \
              -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=[sm_90,compute_90]
@@ -134,13 +136,12 @@ $(BUILD)/libcoalesced-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(CUDA)) $(BUILD)/li
 	$(NVCC) -shared -cudart=static -Xlinker=--exclude-libs=ALL -Xlinker=--no-undefined \
 	    -Xlinker=-rpath=$(abspath $(dir $(CUDNN_SO))) -o $@ $^ -L$(dir $(CUDNN_SO)) -l:libcudnn.so.9
 
-# For scripts/gpu-check: nothing when there is none.
+# Prints the path of cuDNN, or an empty line, for scripts/gpu-check.
 print-cudnn:
 	@echo '$(CUDNN_SO)'
 
-# A test links its own object, and from the archives what it names and no more. The programs lie side by side in
-# $(BUILD)/test/, wherever their sources lie. Tests whose name says onednn, and three benchmarks, are the only
-# programs that link oneDNN.
+# A test program links its own object and, from the archives, the objects that it uses. All test programs lie in
+# $(BUILD)/test/, wherever their sources lie. Only test_*_onednn and three benchmarks link oneDNN.
 $(filter %_onednn,$(TESTS)) $(addprefix $(BUILD)/test/,bench_mlp bench_models bench_kernels): \
     EXTRA_LIBS := $(BUILD)/libbaseline.a $(BUILD)/libkernels.a -ldnnl $(OPENMP)
 define test_rule
@@ -150,7 +151,7 @@ $(BUILD)/test/$(basename $(notdir $(1))): $(call objects,$(1)) $(BUILD)/libtest.
 endef
 $(foreach source,$(TEST_PROGRAMS) $(BENCH_PROGRAMS),$(eval $(call test_rule,$(source))))
 
-# A library that a test preloads into the daemon, or loads. No sanitizer: the daemon under it has none either.
+# Libraries that tests preload or load; built without a sanitizer.
 $(BUILD)/test/test_backend $(BUILD)/test/test_loader $(BUILD)/test/test_trainer: | $(PRELOADS)
 $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 	@mkdir -p $(@D)
