@@ -3,10 +3,10 @@
 
     gpu_policy.py [--rounds N] [ROWS...]
 
-A launch is what coalesced's is, end to end: observations from pinned memory to the GPU, two layers with dropout
-between them, softmax, a sampled action for each row, the actions back in pinned memory, and the wait for them.
-Layers compute in plain float32 (TF32 is off). Tells "no CUDA" and exits 77 where PyTorch has no GPU. Each line
-is for programs: microseconds per launch, the median and the tenth and ninetieth percentile.
+A launch does the work of coalesced's, end to end: observations from pinned memory to the GPU, two layers with dropout
+between them, softmax, a sampled action for each row, the actions back in pinned memory, and the wait for them. Layers
+compute in plain float32 (TF32 is off). Prints "no CUDA" and exits 77 where PyTorch has no GPU. Each line is for
+programs: microseconds per launch, the median and the tenth and ninetieth percentile.
 """
 import argparse
 import sys
@@ -31,7 +31,7 @@ class Policy(torch.nn.Module):
 
 
 def act(policy, rows):
-    """Sampling by the inverse of the cumulated probabilities, which a graph can capture."""
+    """Samples by inverting the cumulative probabilities, which a CUDA graph can capture."""
     cumulated = policy(rows).cumsum(dim=1)
     drawn = torch.rand(rows.shape[0], 1, device=rows.device)
     return (drawn >= cumulated).sum(dim=1).clamp_(max=ACTIONS - 1).to(torch.uint8)

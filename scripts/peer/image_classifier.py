@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The peer: a job file of ours, trained by PyTorch in one process, to measure coalesced against.
+"""The peer: trains a job file of coalesced's with PyTorch in one process.
 
     image_classifier.py JOB.json [--seed N] [--threads N] [--layout contiguous|channels_last]
 
 Reads a parameter-server job on idx data (the MNIST family's files, gzipped or not) and trains the same model on
 the same data in the same settings: batches of trainers x batch samples, an epoch's remainder left out, batch
-norm over each trainer's batch by itself, its statistics averaged over them, the same loss, momentum and
-schedule of the learning rate, gray images spread over 3 channels and padded. Order and initial values are
-PyTorch's own draws.
+norm over each trainer's batch alone, its statistics averaged over the trainers, the same loss, momentum and
+learning-rate schedule, gray images spread over 3 channels and padded. The order of the samples and the initial
+values are PyTorch's own draws.
 
 The last line is for programs: test accuracy and loss after the last epoch, the seconds of training and
 evaluation without the start of Python, and the process's peak memory (VmHWM) in MiB.
@@ -34,7 +34,7 @@ def read_idx(folder, name, header):
 
 
 def read_split(job, split):
-    """All of a split as the model sees it: float32 (samples, channels, size, size), and labels."""
+    """A split as the model sees it: float32 (samples, channels, size, size), and labels."""
     data = job["data"]
     labels = torch.from_numpy(read_idx(data["path"], f"{split}-labels-idx1-ubyte", 8).astype(numpy.int64))
     pixels = read_idx(data["path"], f"{split}-images-idx3-ubyte", 16).reshape(len(labels), 1, 28, 28)
@@ -52,7 +52,7 @@ def statistics(model):
 
 
 def train_epoch(job, model, optimizer, scheduler, images, labels, loss_of):
-    """Batch norm's running statistics move towards the mean of the trainers', as the daemon's do."""
+    """Moves batch norm's running statistics towards the mean of the trainers', as the daemon does."""
     trainers, batch = job["trainers"]["count"], job["trainers"]["batch"]
     order = torch.randperm(len(labels))
     for first in range(0, len(labels) - trainers * batch + 1, trainers * batch):

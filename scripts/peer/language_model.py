@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""The peer: a job file of ours with a text, trained by PyTorch in one process, to measure coalesced against.
+"""The peer: trains a job file of coalesced's that has a text with PyTorch in one process.
 
     language_model.py JOB.json [--text FILE] [--seed N] [--epochs N] [--threads N] [--updates N]
 
 Reads a model-parallel job on text (config/rnn-text.json) and trains the same model on the same words in the same
-settings: the rule of words, the vocabulary and the batches of worker/data/corpus.h, dropout, the LSTM's state
-carried from batch to batch and begun anew with each epoch, the gradient's norm clipped, SGD, and a learning rate
-that falls when the held-out loss does not. Initial values and dropout are PyTorch's own draws. --text is read in
-place of the job's file; --updates ends an epoch early, to try it.
+settings: the words, the vocabulary and the batches of worker/data/corpus.h, dropout, the LSTM's state carried from
+batch to batch and reset with each epoch, a clipped gradient norm, SGD, and a learning rate that falls when the
+held-out loss does not. Initial values and dropout are PyTorch's own draws. --text names a text in place of the job's;
+--updates ends an epoch early, for a trial.
 
-After each epoch a line has the held-out perplexity. The last line is for programs: that perplexity of each epoch,
-that of the unigram model, the seconds of training and evaluation without the start of Python, and the process's
-peak memory (VmHWM) in MiB.
+A line per epoch has the held-out perplexity. The last line is for programs: the held-out perplexity of each epoch,
+the unigram model's, the seconds of training and evaluation without the start of Python, and the process's peak
+memory (VmHWM) in MiB.
 """
 import argparse
 import collections
@@ -33,7 +33,7 @@ BEGINNING, MARKS_AT_END = re.compile(f"{UNKNOWN}|{END_OF_LINE}|{MARK}"), re.comp
 
 
 def words_of(line):
-    """A line's tokens, without its end: the rule is in worker/data/corpus.c."""
+    """A line's tokens without its end, by the rule of worker/data/word_rule.h."""
     words = []
     for run in filter(None, SPACES.split(line)):
         at = 0
@@ -46,7 +46,7 @@ def words_of(line):
 
 
 def read_text(path, job):
-    """The vocabulary, and both parts as tensors of its numbers."""
+    """The vocabulary, and the training and held-out text as tensors of word numbers."""
     with open(path, encoding="utf-8-sig", newline="\n") as file:
         lines = [words + [END_OF_LINE] for words in map(words_of, file) if words]
     split = len(lines) - min(math.floor(job["data"]["held_out"] * len(lines)), len(lines) - 1)
@@ -64,7 +64,7 @@ def unigram_perplexity(size, training, held_out):
 
 
 def batches(part, columns, steps):
-    """Tokens and targets, (s, columns) each."""
+    """Tokens and targets, (steps, columns) each."""
     rows = len(part) // columns
     part = part[: rows * columns].view(columns, rows).t().contiguous()
     for begin in range(0, rows - 1, steps):
@@ -89,7 +89,7 @@ def train_epoch(job, model, optimizer, part, updates):
 
 
 def evaluate(job, model, part):
-    """The mean loss of a target."""
+    """The mean loss per target."""
     columns, total, count = job["evaluation"]["batch"], 0.0, 0
     state = model.eval().zero_state(columns)
     with torch.no_grad():

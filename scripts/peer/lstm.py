@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""The peer: training steps of the tutorial's language model in one process, to measure coalesced against.
+"""The peer: times training steps of the tutorial's language model in one process.
 
     lstm.py [--threads N] [--size tutorial|job] [--steps N] [--dropout P]
 
 Embedding, LSTM, decoder, cross entropy over the vocabulary, SGD, the LSTM's state carried from step to step.
 `tutorial`: 10 tokens, 2 wide, 3 hidden, 4 layers, 5 steps of 3 sequences. `job`: 10,000 tokens, 200 wide,
-200 hidden, 2 layers, 35 steps of 20. A training step is zero_grad, forward, backward and update; the first
-tenth is not counted.
+200 hidden, 2 layers, 35 steps of 20. A training step is zero_grad, forward, backward and update. The first tenth
+of the steps is not counted.
 
-Runs with any PyTorch. Debian's is only as fast as the BLAS that it finds: install libopenblas0-pthread. The
-last line is for programs: milliseconds of the median step, of the fastest and of the slowest one, and the
-process's peak memory (VmHWM).
+Runs with any PyTorch. Debian's is only as fast as its BLAS: install libopenblas0-pthread. The last line is for
+programs: milliseconds of the median, the fastest and the slowest step, and the process's peak memory (VmHWM).
 """
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""What the peer's training steps share: the peak of the process's memory, as the kernel counts it."""
+"""The peak of the process's memory, as the kernel counts it. Shared by the peer's programs."""
 
 
 def peak_mib():

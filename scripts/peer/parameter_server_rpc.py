@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""The peer: the batch-updating parameter server over torch.distributed.rpc, to measure coalesced against.
+"""The peer: the batch-updating parameter server over torch.distributed.rpc.
 
     parameter_server_rpc.py [--trainers N] [--rounds N] [--batch N] [--threads N]
 
-One process holds ResNet-50 (30 classes) and its SGD (lr 0.001, momentum 0.9). Every trainer, a process each,
-computes the gradient of the mean squared error on random images of 3x64x64 and sends it in one call, whose
-answer, the updated model, comes when all trainers' gradients are in. The arrangement of processes and calls is
-that of PyTorch's tutorial "Implementing Batch RPC Processing Using Asynchronous Executions", because it is the
-program that people run; the text is our own. Processes meet through a file instead of a fixed port.
+One process holds ResNet-50 (30 classes) and its SGD (lr 0.001, momentum 0.9). Each trainer, a process of its own,
+computes the gradient of the mean squared error on random images of 3x64x64 and sends it in one call. The answer, the
+updated model, comes when all trainers' gradients are in. Processes and calls are arranged as in PyTorch's tutorial
+"Implementing Batch RPC Processing Using Asynchronous Executions", because that is the program that people run; the
+code is our own. Processes meet through a file instead of a fixed port.
 
-The last line is for programs: samples per second over all rounds but the first three (in which memory is taken and
-libraries choose their algorithms), of the slowest and of the fastest of these rounds; the same of the whole job, start and end of the
-processes included; and the largest peak memory (VmHWM) of a trainer and that of the server, in MiB.
+The last line is for programs: samples per second over all rounds but the first three (in which memory is allocated
+and libraries choose their algorithms), of the slowest and of the fastest of these rounds, and of the whole job with
+start and end of the processes; and the largest peak memory (VmHWM) of a trainer and that of the server, in MiB.
 """
 import argparse
 import os
@@ -74,7 +74,7 @@ class Server:
 
 
 def train(server, rounds, batch):
-    """A trainer's whole work; answers its peak memory."""
+    """Runs one trainer; returns its peak memory."""
     model = server.rpc_sync().get_model()
     loss_of = torch.nn.MSELoss()
     labels = torch.nn.functional.one_hot(torch.randint(CLASSES, (batch,)), CLASSES).float()

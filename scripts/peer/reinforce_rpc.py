@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""The peer: CartPole by REINFORCE over torch.distributed.rpc, to measure coalesced against.
+"""The peer: CartPole by REINFORCE over torch.distributed.rpc.
 
 One agent and N observers, a process each. An observer owns an environment and asks the agent for every
 action; the agent owns the policy and learns after each episode. Three modes:
 
-    batch     N x 500 steps an episode; the agent answers all observers from one forward pass, when the last
-              state of a round is in
+    batch     N x 500 steps an episode; the agent answers all observers from one forward pass when the last
+              state of a round has arrived
     nobatch   the same, one forward pass for every request
     episode   episodes of their own length, one call for the action and one for the reward, discounted and
               normalized returns, until solved or --episodes are over (0: no limit)
 
-The arrangement of processes and calls is that of PyTorch's RPC tutorials ("Implementing Batch RPC Processing
-Using Asynchronous Executions", "Getting Started with Distributed RPC Framework"), because those are the
-programs that people run; the program is our own. Where it does less than they do (no copies to a GPU and back,
-no rows that one observer's log-probabilities share with another's returns), that is in the peer's favour. Its
-processes meet through a file instead of a fixed port, so that two jobs do not collide.
+Processes and calls are arranged as in PyTorch's RPC tutorials ("Implementing Batch RPC Processing Using
+Asynchronous Executions", "Getting Started with Distributed RPC Framework"), because those are the programs that
+people run; the code is our own. It does less than they do (no copies to a GPU and back, returns per observer),
+which is in the peer's favour. Processes meet through a file instead of a fixed port, so that two jobs do not
+collide.
 
 The last line is for programs: `peer mode=batch observers=10 ... env_steps_per_s=... job_s=...`. The steps per
 second are taken around the episodes, learning included; job_s is the time of the whole job with the start and
@@ -22,7 +22,7 @@ end of its processes, but without this first interpreter's own start. Prepare wi
 """
 import os
 
-# Before torch is imported, and for the spawned processes too: eleven thread pools would fight over the cores.
+# Set before torch is imported, and for the spawned processes: eleven thread pools would compete for the cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("GLOG_minloglevel", "1")  # Debian's build reports every shutdown
 
@@ -57,7 +57,7 @@ def parse_arguments():
 
 
 def discounted(rewards, gamma):
-    """The return of every step of one episode: its reward and gamma times the next step's return."""
+    """The return of each step of an episode: its reward plus gamma times the next step's return."""
     returns, following = torch.zeros(len(rewards)), 0.0
     for step in reversed(range(len(rewards))):
         following = rewards[step] + gamma * following
@@ -74,7 +74,7 @@ class Observer:
         self.environment.reset(seed=seed + number)  # seeds the draws of all later resets
 
     def run_steps(self, agent, ask):
-        """500 steps through as many episodes as they hold. Gives (500) returns and the first one's length."""
+        """Plays 500 steps over several episodes. Returns the (500) returns and the first episode's length."""
         returns, rewards, first_length = [], [], None
         state, _ = self.environment.reset()
         for step in range(EPISODE_STEPS):
@@ -99,7 +99,7 @@ class Observer:
 
 
 class Agent:
-    """The policy, and what it needs to learn. Calls arrive on the RPC layer's threads."""
+    """The policy and its learner. Calls arrive on the RPC layer's threads."""
 
     def __init__(self, observers, seed):
         torch.manual_seed(seed)
@@ -124,7 +124,7 @@ class Agent:
         self.log_probs = [[] for _ in self.observers]
         self.rewards = [[] for _ in self.observers]
 
-    # ---- what observers call ----
+    # ---- called by observers ----
 
     def choose(self, number, state):
         distribution = Categorical(self.policy(state.unsqueeze(0)))
@@ -142,7 +142,7 @@ class Agent:
     @staticmethod
     @rpc.functions.async_execution
     def choose_together(agent, number, state):
-        """A future of this observer's action; whoever completes the round computes it for all."""
+        """A future of this observer's action. The call that completes the round computes all actions."""
         self = agent.local_value()
         with self.lock:
             self.round_states[number] = state
@@ -158,7 +158,7 @@ class Agent:
                 full.set_result(actions)
         return mine
 
-    # ---- what the job calls ----
+    # ---- called by the job ----
 
     def learn(self, loss):
         self.optimizer.zero_grad()
@@ -194,7 +194,7 @@ class Agent:
 
 
 def lead(arguments, results):
-    """The agent's process: trains, then tells the parent how it went."""
+    """The agent's process: trains, then sends the result to the parent."""
     agent = Agent(arguments.observers, arguments.seed)
     threshold = gymnasium.spec("CartPole-v1").reward_threshold
     start_s, episode, solved = time.perf_counter(), 0, False

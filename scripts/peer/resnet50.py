@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The peer: training steps of torchvision's ResNet-50, to measure coalesced against.
+"""The peer: times training steps of torchvision's ResNet-50.
 
     resnet50.py [--threads N] [--layout contiguous|channels_last] [--steps N] [--batch N] [--device cpu|cuda]
 
@@ -7,11 +7,10 @@ The batch-updating parameter server's work for one trainer: images of 3x64x64, 3
 error against one-hot labels, SGD without momentum. A step is zero_grad, forward, backward and update. The
 first two are not counted.
 
-On a GPU, convolutions and products stay in plain float32 (TF32 is off), and a step ends when the GPU has.
+On a GPU, convolutions and products compute in plain float32 (TF32 is off), and a step ends when the GPU has finished.
 
-Runs with any PyTorch that has torchvision beside it, Debian's (/usr/bin/python3) and PyPI's alike. The last
-line is for programs: samples per second of the median step, of the slowest and of the fastest one, and the
-process's peak memory (VmHWM).
+Runs with any PyTorch that has torchvision, Debian's (/usr/bin/python3) or PyPI's. The last line is for programs:
+samples per second of the median, the slowest and the fastest step, and the process's peak memory (VmHWM).
 """
 import argparse
 import os

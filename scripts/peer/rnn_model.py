@@ -1,4 +1,4 @@
-"""What the peer's language models share: the sizes at which they are measured, and the model in one process."""
+"""The sizes of the peer's language models, and the model in one process."""
 import torch
 
 # tokens, embedding, hidden, layers, length of a sequence, sequences

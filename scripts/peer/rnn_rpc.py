@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""The peer: a language model over two workers of torch.distributed.rpc, to measure coalesced against.
+"""The peer: times a language model over two workers of torch.distributed.rpc.
 
     rnn_rpc.py [--size tutorial|job] [--threads N] [--steps N] [--dropout P]
 
 One process holds the embedding and the decoder, the other the LSTM; each step opens a context of distributed
-autograd, calls both remote parts, runs the distributed backward and steps a DistributedOptimizer (SGD) on all
-owners. The arrangement of processes and calls is that of PyTorch's tutorial "Getting Started with Distributed
-RPC Framework", because it is the program that people run; the text is our own. Processes meet through a file
-instead of a fixed port.
+autograd, calls both remote modules, runs the distributed backward and steps a DistributedOptimizer (SGD) on all
+owners. Processes and calls are arranged as in PyTorch's tutorial "Getting Started with Distributed RPC Framework",
+because that is the program that people run; the code is our own. Processes meet through a file instead of a fixed
+port.
 
 `tutorial`: 10 tokens, 2 wide, 3 hidden, 4 layers, 5 steps of 3 sequences, targets (5, 10) whose classes lie along
 dimension 1. `job`: 10,000 tokens, 200 wide, 200 hidden, 2 layers, 35 steps of 20, targets over the vocabulary.
-Tokens and targets are random, new ones at each step. The first tenth is not counted.
+Tokens and targets are random and new at each step. The first tenth of the steps is not counted.
 
 The last line is for programs: iterations per second over all counted steps, those of the slowest and of the
 fastest tenth of them, and each process's peak memory (VmHWM) in MiB.
@@ -70,7 +70,7 @@ def at_owner(function, part, *values):
 
 
 def batch_of(arguments):
-    """A step's tokens and targets, drawn afresh."""
+    """Draws a step's tokens and targets."""
     tokens, _, _, _, length, batch = SIZES[arguments.size]
     shape, below = ((length, tokens), batch) if arguments.size == "tutorial" else ((length, batch), tokens)
     return torch.randint(tokens, (length, batch)), torch.randint(below, shape)

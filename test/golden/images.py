@@ -4,14 +4,14 @@
 How to run it, from the repository's root, with Debian's python3-torchvision, which brings Pillow:
 /usr/bin/python3 test/golden/images.py
 
-Behind a line with the versions, a line is
+After a line with the versions, each line is
 
     NAME BOUND WIDTH HEIGHT CHANNELS FILE PIXELS
 
-with FILE and PIXELS (height, width, channels) in hexadecimal, and BOUND by how much a decoder may be off. The
-PNG files are written here, byte by byte, so that every color type, depth and interlacing is among them; their
-pixels are the ones they were made of, and where Pillow can read the kind, it has to agree. A JPEG's pixels
-are Pillow's; another version of the library behind it may round otherwise.
+FILE and PIXELS (height, width, channels) are hexadecimal; BOUND is the largest allowed difference of a pixel. This
+script writes the PNG files byte by byte, so that every color type, depth and interlacing occurs; their pixels are
+those that the file was made from, and Pillow must agree where it can read the kind. A JPEG's pixels are Pillow's;
+another version of its JPEG library may round differently.
 """
 
 import io

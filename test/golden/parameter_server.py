@@ -5,15 +5,15 @@ How to run it, from the repository's root, with Debian's python3-torchvision (a 
 
     /usr/bin/python3 test/golden/parameter_server.py
 
-problem.py says how the numbers come about and what the file holds; test/worker/server/test_parameter_server_golden.c reads it
-and lets the daemon do the same. One process stands for all: for each round, both trainers' gradients of the mean
-squared error (one-hot labels) are computed from the same weights, each with batch norm over its own batch of 20,
-and averaged; then SGD steps, lr 0.01, momentum 0.9. Running statistics move by 0.1 towards the mean of the two
-batches'. Three rounds of torchvision's ResNet-18 with 30 classes.
+problem.py explains the numbers and the file; test/worker/server/test_parameter_server_golden.c reads it and has the
+daemon train the same model. One process computes everything: in each round, both trainers' gradients of the mean
+squared error (one-hot labels), from the same weights and with batch norm over each trainer's own batch of 20; then
+their average, and a step of SGD with lr 0.01 and momentum 0.9. Running statistics move by 0.1 towards the mean of
+the two batches'. Three rounds of torchvision's ResNet-18 with 30 classes.
 
 The sequence begins at 18. Weights are drawn as in resnet.py, each block's last batch norm's being 0.1. Then come
-120 images as bytes (3, 32, 32) and their labels. A pixel is (byte / 255 - 0.5) / 0.25. Who gets which image in
-which round is the daemon's own shuffle of epoch 0 for seed 18: worker/data/loader.h.
+120 images as bytes (3, 32, 32) and their labels. A pixel is (byte / 255 - 0.5) / 0.25. Each trainer's images of a
+round follow the daemon's own shuffle of epoch 0 for seed 18 (worker/data/loader.h).
 """
 import torch
 import torchvision

@@ -1,4 +1,4 @@
-"""Philox4x32-10 as kernels/base/rng.h keys it, for the scripts that record what the C side must draw too."""
+"""Philox4x32-10 with the keys of kernels/base/rng.h, for scripts that need the draws of the C code."""
 
 
 def philox(seed, stream, block, row):

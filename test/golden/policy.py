@@ -4,8 +4,8 @@
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/policy.py
 
 Parameters, observations and coefficients are those of mlp_problem_init(shape, dropout, rows, seed) in
-test/kernels/policy/mlp_problem.c, row i being row i. From the same generator, begun again at seed + 1000, come first the keep
-bits (kept where the number is >= 0, row by row), then the actions ((number + 1) / 2 * actions, rounded down).
+test/kernels/policy/mlp_problem.c. The same generator, started again at seed + 1000, gives first the keep bits (kept
+where the number is >= 0, row by row), then the actions ((number + 1) / 2 * actions, rounded down).
 
     # a line of text: the versions
     case INPUTS HIDDEN ACTIONS DROPOUT ROWS SEED

@@ -1,27 +1,27 @@
-"""What the scripts of the models share: the numbers of a problem, and the record of a training run.
+"""The numbers of a problem, and the record of a training run. Shared by the scripts of the models.
 
-Numbers are those of the C side's generator (test/kernels/policy/mlp_problem.h): 64-bit state times Knuth's MMIX multiplier
-plus his increment, of which the top 24 bits count, as a float32 in [-1, 1). One sequence serves a problem:
-first the parameters in the order of the state_dict, then the data; then the direction begins.
+Numbers are those of test/kernels/policy/mlp_problem.h: the top 24 bits of a 64-bit state (times Knuth's MMIX
+multiplier plus his increment) as a float32 in [-1, 1). A problem uses one sequence: first the parameters in the order
+of the state_dict, then the data, then the direction.
 
 A record is a text file that test/golden.c reads:
 
     # a line of text: the versions
-    state NUMBER                                   where the sequence stands after the data
+    state NUMBER                                   the generator's state after the data
     STEP KIND NAME COUNT DEVIATION V0 V1 ...       from the float64 run; steps count from 1
 
 KIND is output, loss, gradient, update (a parameter after the step minus before) or statistic. Outputs and
-losses of at most 1,024 elements are stored whole. Of every other tensor two values are: its norm, and its
-dot product with the direction, whose element i is number i after `state`, whatever the tensor; a large
-output has besides, as NAME.sample, 256 values at equal distances.
+losses of at most 1,024 elements are stored whole. Every other tensor is stored as two values: its norm, and its dot
+product with the direction, whose element i is number i after `state` for every tensor. A large output also has 256
+values at equal distances, as NAME.sample.
 
-DEVIATION is how far PyTorch's own float32 runs were from the float64 one at most: the largest difference of
-an element where values are stored, else the norm of the difference, which bounds that of the norm and that
-of the dot product with a unit vector. It is the largest over several runs because one run tells little.
-Where a ReLU's input is nearly 0, or two candidates of a max pool are nearly equal, rounding decides which
-way the gradient goes: one such element moves gradients of the ResNets by 1e-3 to 5e-2, and each way to
-compute meets others. So the runs differ in how PyTorch computes (layout, library) and in the last bits of
-the input (times 1 + n 2^-23). All use one thread; a second one changes nothing but last digits.
+DEVIATION is the largest deviation of PyTorch's own float32 runs from the float64 run: of an element where values are
+stored, else the norm of the difference, which bounds the differences of the norm and of a dot product with a unit
+vector. It is the largest over several runs, because one run is not representative: where a ReLU's input is nearly 0,
+or two candidates of a max pool are nearly equal, rounding decides the path of the gradient. One such element changes
+gradients of the ResNets by 1e-3 to 5e-2, and each way of computing meets others. So the runs differ in how PyTorch
+computes (layout, library) and in the last bits of the input (times 1 + n 2^-23). All use one thread; a second one
+changes only last digits.
 """
 import numpy
 import torch

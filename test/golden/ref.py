@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Records every operation of kernels/kernels.h, as PyTorch computes it in float64, into test/golden/ref.txt,
-which test/oracle/test_ref.c holds the oracle (test/oracle) against.
+"""Records every operation of kernels/kernels.h, as PyTorch computes it in float64, into test/golden/ref.txt, with
+which test/oracle/test_ref.c compares the oracle (test/oracle).
 
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/ref.py
 
@@ -17,7 +17,7 @@ bits as a number in [-1, 1)), one state per case that begins with the case's num
     end
 
 A floating input is the number itself, a variance its absolute value plus 0.5; an integer is
-floor((number + 1) / 2 * LIMIT). Philox4x32-10 is written out here once more, from "Parallel random numbers: as
+floor((number + 1) / 2 * LIMIT). Philox4x32-10 is implemented here independently from "Parallel random numbers: as
 easy as 1, 2, 3" (Salmon et al., SC11), so that draws have a second source.
 """
 import math

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Records images resized by PyTorch into test/golden/resize.txt, which test_transform holds ours against.
+"""Records images resized by PyTorch into test/golden/resize.txt, which test/worker/data/test_transform.c reads.
 
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/resize.py
 
-Behind a line with the version, a block is a line `WIDTH HEIGHT CHANNELS SIZE` and then CHANNELS * SIZE lines of
+After a line with the version, a block is a line `WIDTH HEIGHT CHANNELS SIZE` and then CHANNELS * SIZE lines of
 SIZE numbers, (channels, size, size), in [0, 255]. The image has the byte (37 x + 101 y + 53 c + 7 x y) mod 256 at
 (y, x, c).
 """

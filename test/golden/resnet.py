@@ -5,12 +5,11 @@ How to run it, from the repository's root, with Debian's python3-torchvision (a 
 
     /usr/bin/python3 test/golden/resnet.py
 
-problem.py says how the numbers come about and what the files hold; test/worker/model/test_resnet.c reads them. Three steps
-of SGD with lr 0.01 on one batch of 20 images of 3x64x64, 30 classes. ResNet-18: cross entropy, momentum 0.9;
+problem.py explains the numbers and the files; test/worker/model/test_resnet.c reads them. Three steps of SGD with lr 0.01 on one batch of 20 images of 3x64x64, 30 classes. ResNet-18: cross entropy, momentum 0.9;
 ResNet-50: the mean squared error against one-hot labels, as in the tutorial, without momentum. The sequence
 begins at the depth. Weights of convolutions and of the classifier are numbers times sqrt(6 / fan_in), biases
-numbers times 0.1; batch norms' weights, which draw no number, are 1, but 0.1 for each block's last one, for
-without that ResNet-50 is chaotic in float32. Then come the images, and the labels as indices.
+numbers times 0.1. Batch norms' weights draw no number: they are 1, but 0.1 for each block's last one, without which
+ResNet-50 is chaotic in float32. Then come the images, and the labels as indices.
 """
 import torch
 import torchvision

@@ -5,10 +5,10 @@ How to run it, from the repository's root, with Debian's python3-torch:
 
     /usr/bin/python3 test/golden/rnn.py
 
-problem.py says how the numbers come about and what the files hold; test/worker/model/test_rnn.c reads them. Three steps of
-SGD with lr 1.0 and no dropout on one batch, whose targets are tokens of the vocabulary; each step begins in
-the state in which the one before ended. Small are the tutorial's sizes, large the job's. The sequence begins
-at 1 and 2. The encoder's weight is numbers as they are, all other parameters are numbers times
+problem.py explains the numbers and the files; test/worker/model/test_rnn.c reads them. Three steps of SGD with lr 1.0
+and no dropout on one batch, whose targets are tokens of the vocabulary; each step begins in the state that the
+previous one left. rnn_small has the tutorial's sizes, rnn_large the job's. Their sequences begin at 1 and 2. The
+encoder's weight is numbers as they are, all other parameters are numbers times
 sqrt(4 / hidden). Then come the first h and c, the tokens, and the targets.
 """
 import torch

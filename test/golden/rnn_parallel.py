@@ -5,20 +5,20 @@ How to run it, from the repository's root, with Debian's python3-torch:
 
     /usr/bin/python3 test/golden/rnn_parallel.py
 
-One process stands for all workers: where a part lies changes no number. problem.py says how parameters come
-about and what the files hold. Ten updates of SGD at the tutorial's sizes, without dropout; each begins in the
-state in which the one before ended. The sequence begins at 21; as in rnn.py the encoder's weight is numbers as
-they are, all other parameters are numbers times sqrt(4 / hidden). `state` stands behind them, for data and first
-state are the job's own synthetic ones, for seed 21 and trainer 0: worker/data/corpus.h, updates counted from 0.
+One process computes everything, since the placement of a layer changes no number. problem.py explains the numbers and
+the files. Ten updates of SGD at the tutorial's sizes, without dropout; each begins in the state that the previous one
+left. The sequence begins at 21; as in rnn.py the encoder's weight is numbers as they are, all other parameters are
+numbers times sqrt(4 / hidden). `state` comes after the parameters, because data and first state are the job's own
+synthetic ones, for seed 21 and trainer 0 (worker/data/corpus.h, updates counted from 0).
 
-    batch     targets (length, tokens) in 0 .. batch - 1, the classes along dimension 1, as the tutorial has
-              them; lr 0.05, at which losses move by less than 1e-4: only the forward is telling
-    tokens    targets (length, batch) in 0 .. tokens - 1; lr 1.0, at which they do move
-    data      what both learn from, as outputs: step n has the tokens of update n - 1, its targets as
-              "targets_batch" and "targets_tokens", and step 1 the first "hidden" and "cell"
+    batch     targets (length, tokens) in 0 .. batch - 1, the classes along dimension 1, as in the tutorial; lr 0.05,
+              at which losses change by less than 1e-4, so it tests the forward
+    tokens    targets (length, batch) in 0 .. tokens - 1; lr 1.0, at which losses do change
+    data      the data of both, as outputs: step n has the tokens of update n - 1, its targets as "targets_batch" and
+              "targets_tokens", and step 1 the first "hidden" and "cell"
 
-The first two have all losses, the first and the last gradients, and the last parameters as outputs; "tokens"
-has all updates too. In "batch" these would be hardly more than rounding.
+"batch" and "tokens" have all losses, the first and the last gradients, and the last parameters as outputs; "tokens"
+also has all updates, which in "batch" would be hardly more than rounding.
 """
 import math
 

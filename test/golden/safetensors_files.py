@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records two files of Python's safetensors, which test/kernels/params/test_safetensors_file.c reads, and reads ours.
+"""Writes two safetensors files for test/kernels/params/test_safetensors_file.c, and checks the files that it writes.
 
 How to run it, from the repository's root:
 

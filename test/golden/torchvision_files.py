@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The other end of test/worker/model/test_torchvision.c: a ResNet-50's weights to torchvision's and back.
+"""Exchanges a ResNet-50's weights with test/worker/model/test_torchvision.c, in both directions.
 
     torchvision_files.py FOLDER
 
-FOLDER holds ours.safetensors and ours.logits (text: what the model answers in evaluation). They are loaded
-with load_state_dict(strict=True) into torchvision's ResNet-50, whose logits must be the same to 1e-4 of the
-largest. Then another model is trained a little and written as theirs.safetensors and theirs.logits. The
-images on both sides are numbers of problem.py's sequence from state 99.
+FOLDER holds ours.safetensors and ours.logits (text: the model's outputs in evaluation). The weights are loaded with
+load_state_dict(strict=True) into torchvision's ResNet-50, whose logits must equal ours within 1e-4 of the largest.
+Then another model is trained for a few batches and written as theirs.safetensors and theirs.logits. The images on
+both sides are numbers of problem.py's sequence from state 99.
 
-Wants PyTorch and torchvision of Debian, and safetensors of PyPI: build/python-venv/bin/python has them, which
-`scripts/deps python` makes.
+Needs PyTorch and torchvision of Debian, and safetensors of PyPI. `scripts/deps python` installs them for
+build/python-venv/bin/python.
 
 Exit: 0 the same, 1 not, 77 not run, with a line that says why.
 """
@@ -23,7 +23,7 @@ try:
     import torchvision
     from safetensors.torch import load_file, save_file
 except ImportError as missing:
-    print(f"torchvision's end is not run: {missing} (scripts/deps python brings it)")
+    print(f"torchvision is not run: {missing} (scripts/deps python installs what it needs)")
     sys.exit(77)
 
 from problem import Numbers
