@@ -46,12 +46,13 @@ static void request_rows(struct request *request, uint8_t shape)
     request->payload_bytes += wire_tensor_bytes(tensor);
 }
 
-/* Of the peer's session: what an earlier one of it has ended stays ended. */
+/* Higher than any number of the peer's earlier session: contexts that its end has ended are not begun anew.
+ */
 static uint64_t context_number(uint8_t byte)
 {
     const uint64_t root = byte < 0xf0 ? PEER : byte & 7;
-    const uint64_t begun = root < WORKERS ? rpc->sessions[root].incarnation & INCARNATION_MASK : 1;
-    return byte == 0xff ? 0 : root << NUMBER_BITS | begun << INCARNATION_SHIFT | (1u + (byte & 7));
+    const uint64_t begun = root < WORKERS ? rpc->sessions[root].incarnation & 0xffff : 1;
+    return byte == 0xff ? 0 : root << NUMBER_BITS | begun << 32 | (1u + (byte & 7));
 }
 
 static void ask_forward(struct request *request, const uint8_t *bytes)
@@ -142,8 +143,6 @@ static void request_fill(struct request *request, const uint8_t *bytes, uint64_t
         request_rows(request, bytes[SHAPE]);
     } else if (header->method == METHOD_DROP) {
         ask_drop(request, bytes);
-    } else if (header->method == METHOD_END_CONTEXT) {
-        header->args[END_GIVES_UP] = bytes[NUMBER] & 1;
     } else if (header->method == METHOD_RELEASE) {
         header->args[1] = 1 + (bytes[NUMBER] & 1);
     } else if (header->method == METHOD_OBJECT) {

@@ -1,13 +1,10 @@
-/* The caller: a call's forward, which becomes a node of the caller's tape when it is answered.
+/* The caller: the forward of a call. Once answered, the call becomes a node of the caller's tape.
  *
- * A piece may have several calls under way, and which of them is answered first is chance. They are recorded,
- * and its code goes on with them, in the order in which they were made: an answer waits for those before it.
- * What is then on the tape, and the order of its walk, depend on the code alone. What is answered after the
- * piece itself can have no part in anything any more, and is dropped.
+ * Calls of one frame are recorded in the order in which they were made, whichever is answered first
+ * (dist_forward.c), so that the tape and its walk depend on the code alone.
  *
- * A call's record is held by its node, and by its future as long as an answer is to come: the later of the
- * two ends it. When its frame ends first, the record is an orphan, which only waits for its future to tell.
- */
+ * Two may refer to a call: its node, and its future while an answer is to come. When both are done the call
+ * is freed. A call whose frame has ended before its answer is an orphan: it only waits for its future. */
 #include "worker/autograd/dist_internal.h"
 
 #include <assert.h>
@@ -28,7 +25,7 @@ void frame_open(struct dist_frame *frame, struct dist_context *context, struct d
 
 static struct dist_call *call_new(struct dist_frame *frame)
 {
-    struct dist_call *call = dist_take((void **)&frame->dist->free_calls, sizeof *call);
+    struct dist_call *call = dist_pool_take((void **)&frame->dist->free_calls, sizeof *call);
     if (call == NULL)
         return NULL;
     call->dist = frame->dist;
@@ -42,8 +39,7 @@ static struct dist_call *call_new(struct dist_frame *frame)
     return call;
 }
 
-/* Out of its frame's list. */
-static void unlink_call(struct dist_call *call)
+static void call_unlink(struct dist_call *call)
 {
     if (call->previous != NULL)
         call->previous->next = call->next;
@@ -57,27 +53,32 @@ static void unlink_call(struct dist_call *call)
     call->frame = NULL;
 }
 
-static void release_blocks(struct dist_call *call)
+void call_release_outputs(struct dist_call *call)
 {
-    for (uint32_t i = 0; i < DIST_INPUTS_MAX; i++) {
-        arena_release(call->frame->staging, call->input_block[i]);
-        call->input_block[i] = NULL;
-    }
     for (uint32_t i = 0; i < DIST_OUTPUTS_MAX; i++) {
         arena_release(call->frame->staging, call->output_block[i]);
         call->output_block[i] = NULL;
     }
 }
 
-static void let_future_go(struct dist_call *call)
+static void call_release_blocks(struct dist_call *call)
+{
+    for (uint32_t i = 0; i < DIST_INPUTS_MAX; i++) {
+        arena_release(call->frame->staging, call->input_block[i]);
+        call->input_block[i] = NULL;
+    }
+    call_release_outputs(call);
+}
+
+static void call_release_future(struct dist_call *call)
 {
     if (call->future != NULL)
         future_release(call->future);
     call->future = NULL;
 }
 
-/* The forward is answered, or was never sent. After dist_free the references are no more. */
-static void let_object_go(struct dist_call *call)
+/* The forward is answered, or was never sent. After dist_free the references are gone. */
+static void call_release_object(struct dist_call *call)
 {
     if (!call->dist->is_closed)
         rref_release(call->object);
@@ -88,15 +89,21 @@ void call_forget(struct dist_call *call)
 {
     if (call->is_recorded || call->is_pending)
         return;
-    let_future_go(call);
-    let_object_go(call);
+    call_release_future(call);
+    call_release_object(call);
     if (call->frame != NULL)
-        unlink_call(call);
+        call_unlink(call);
     call->next = call->dist->free_calls;
     call->dist->free_calls = call;
 }
 
-/* The tape has let go of the node. */
+void call_cancel(struct dist_call *call)
+{
+    call_release_blocks(call);
+    call_forget(call);
+}
+
+/* The tape has released the node. */
 static void call_release(void *arg)
 {
     struct dist_call *call = arg;
@@ -105,34 +112,33 @@ static void call_release(void *arg)
         call_forget(call);
         return;
     }
-    release_blocks(call);
+    call_release_blocks(call);
     if (!call->is_kept || call->was_walked) {
         call_forget(call);
         return;
     }
     struct dist_context *context = call->frame->context;
-    unlink_call(call);
+    call_unlink(call);
     call->next = context->drops;
     context->drops = call;
 }
 
-/* The frame's memory is about to go: its blocks with it. */
-static void orphan(struct dist_call *call)
+/* The frame's memory is about to go, and the staged blocks with it. */
+static void call_orphan(struct dist_call *call)
 {
     memset(call->input_block, 0, sizeof call->input_block);
     memset(call->output_block, 0, sizeof call->output_block);
-    let_future_go(call);
-    unlink_call(call);
+    call_release_future(call);
+    call_unlink(call);
     call->dist->orphans++;
 }
 
-/* Its answer came too late to be recorded: what is kept for it has no part. */
-static void pass_by(struct dist_call *call)
+void call_pass_by(struct dist_call *call)
 {
     const struct rpc_message *answer = future_value(call->future);
     call->is_kept = answer != NULL && (answer->args[ANSWER_FLAGS] & ANSWER_KEPT);
-    let_object_go(call);
-    call->is_recorded = true; // so that letting go is the same in every case
+    call_release_object(call);
+    call->is_recorded = true; // so that its release is the same in every case
     call_release(call);
 }
 
@@ -143,9 +149,9 @@ void frame_close(struct dist_frame *frame, enum status status)
         dist_then *then = call->state == CALL_FORWARD ? call->then : NULL;
         void *arg = call->arg;
         if (call->is_pending)
-            orphan(call);
+            call_orphan(call);
         else if (call->state == CALL_FORWARD)
-            pass_by(call);
+            call_pass_by(call);
         if (then != NULL)
             then(arg, frame->piece, status, NULL, 0);
         call = next;
@@ -154,14 +160,14 @@ void frame_close(struct dist_frame *frame, enum status status)
 
 /* ---- requests ---- */
 
-/* Who has no session any more was there when the reference was made. */
-static enum status post(struct dist_call *call, enum wire_method method, const struct rpc_message *message,
-                        struct error *error)
+/* A worker without a session had one when the reference was made. */
+static enum status call_post(struct dist_call *call, enum wire_method method,
+                             const struct rpc_message *message, struct error *error)
 {
     enum status status = rpc_call_async(call->dist->config.rpc, call->worker, method, message, MONOTIME_NEVER,
                                         &call->future, error);
     if (status == STATUS_OK)
-        context_called(call->frame->context, call->worker);
+        end_becomes_due(call->frame->context, call->worker);
     if (status != STATUS_NOT_FOUND)
         return status;
     return error_set(error, STATUS_PEER_DIED, "worker %u is gone", call->worker);
@@ -170,7 +176,7 @@ static enum status post(struct dist_call *call, enum wire_method method, const s
 enum status call_send(struct dist_call *call, enum wire_method method, const struct rpc_message *message,
                       future_then_function *done, struct error *error)
 {
-    enum status status = post(call, method, message, error);
+    enum status status = call_post(call, method, message, error);
     if (status != STATUS_OK || done == NULL)
         return status;
     struct future *then;
@@ -181,7 +187,7 @@ enum status call_send(struct dist_call *call, enum wire_method method, const str
         return STATUS_OK;
     }
     call->is_pending = false;
-    let_future_go(call);
+    call_release_future(call);
     return error_set(error, status, "no future is left for a call of worker %u", call->worker);
 }
 
@@ -192,8 +198,7 @@ bool call_answered(struct dist_call *call)
     if (call->frame != NULL)
         return true;
     call_forget(call);
-    if (--dist->orphans == 0 && dist->is_closed)
-        dist_release(dist);
+    dist_pool_orphan_done(dist);
     return false;
 }
 
@@ -210,7 +215,7 @@ enum status call_failure(const struct dist_call *call, struct error *error)
 
 /* ---- forward: out ---- */
 
-static enum status check_call(struct dist_frame *frame, const struct rref *object, uint32_t number_count,
+static enum status call_check(struct dist_frame *frame, const struct rref *object, uint32_t number_count,
                               uint32_t in_count, struct error *error)
 {
     if (frame->context->error.status != STATUS_OK) {
@@ -229,8 +234,8 @@ static enum status check_call(struct dist_frame *frame, const struct rref *objec
                : error_set(error, STATUS_BUSY, "worker %u has not made the object yet", rref_owner(object));
 }
 
-static enum status put_inputs(struct dist_call *call, bool trains, struct forward_flags *flags,
-                              struct rpc_message *message, struct error *error)
+static enum status call_put_inputs(struct dist_call *call, bool trains, struct forward_flags *flags,
+                                   struct rpc_message *message, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < call->in_count && status == STATUS_OK; i++) {
@@ -240,7 +245,7 @@ static enum status put_inputs(struct dist_call *call, bool trains, struct forwar
         const struct tensor *tensor = variable_tensor(in);
         if (tensor->data == NULL)
             return error_set(error, STATUS_INVALID, "input %u was given back already", i);
-        status = travel_put(call->frame, tensor, true, message, &call->input_block[i], error);
+        status = message_put_tensor(call->frame, tensor, true, message, &call->input_block[i], error);
         flags->present |= 1u << i;
         if (tensor->shape.rank == 0)
             flags->scalars |= 1u << i;
@@ -250,10 +255,10 @@ static enum status put_inputs(struct dist_call *call, bool trains, struct forwar
     return status;
 }
 
-/* Fills the request. `numbers` go first. */
-static enum status build(struct dist_call *call, const struct rref *object, uint32_t function,
-                         const uint64_t *numbers, uint32_t number_count, struct rpc_message *message,
-                         struct error *error)
+/* The request. `numbers` go first. */
+static enum status call_build(struct dist_call *call, const struct rref *object, uint32_t function,
+                              const uint64_t *numbers, uint32_t number_count, struct rpc_message *message,
+                              struct error *error)
 {
     struct dist_frame *frame = call->frame;
     const bool trains = tape_records(frame->tape);
@@ -265,9 +270,9 @@ static enum status build(struct dist_call *call, const struct rref *object, uint
         message->tensors[0] = (struct wire_tensor){.dtype = WIRE_U64, .rank = 1, .dims = {number_count}};
         message->data[0] = numbers;
     }
-    enum status status = put_inputs(call, trains, &flags, message, error);
+    enum status status = call_put_inputs(call, trains, &flags, message, error);
     call->wanted = flags.wanted;
-    call->is_lent = travel_is_large(message);
+    call->is_lent = message_is_large(message);
     message->args[FORWARD_OBJECT] = rref_object(object);
     message->args[FORWARD_FUNCTION] = function;
     message->args[FORWARD_CALL] = call->id;
@@ -275,22 +280,12 @@ static enum status build(struct dist_call *call, const struct rref *object, uint
     return status;
 }
 
-struct asked {
-    struct rref *object;
-    uint32_t function;
-    const uint64_t *numbers;
-    uint32_t number_count;
-    struct variable *const *in;
-    uint32_t in_count;
-};
-
-/* Sends a call. On failure there is none. */
-static enum status start(struct dist_frame *frame, const struct asked *asked, dist_then *then, void *arg,
-                         future_then_function *done, struct dist_call **out, struct error *error)
+enum status call_start(struct dist_frame *frame, const struct dist_asked *asked, dist_then *then, void *arg,
+                       future_then_function *done, struct dist_call **out, struct error *error)
 {
     enum status status = tape_status(frame->tape, error);
     if (status == STATUS_OK)
-        status = check_call(frame, asked->object, asked->number_count, asked->in_count, error);
+        status = call_check(frame, asked->object, asked->number_count, asked->in_count, error);
     if (status != STATUS_OK)
         return status;
     struct dist_call *call = call_new(frame);
@@ -305,15 +300,14 @@ static enum status start(struct dist_frame *frame, const struct asked *asked, di
     if (asked->in_count > 0)
         memcpy(call->in, asked->in, asked->in_count * sizeof call->in[0]);
     struct rpc_message message;
-    status =
-        build(call, asked->object, asked->function, asked->numbers, asked->number_count, &message, error);
+    status = call_build(call, asked->object, asked->function, asked->numbers, asked->number_count, &message,
+                        error);
     if (status == STATUS_OK)
-        status = context_calls(frame->context, call->worker, error);
+        status = end_prepare(frame->context, call->worker, error);
     if (status == STATUS_OK)
         status = call_send(call, METHOD_FORWARD, &message, done, error);
     if (status != STATUS_OK) {
-        release_blocks(call);
-        call_forget(call);
+        call_cancel(call);
         return status;
     }
     frame->has_called = true;
@@ -323,13 +317,13 @@ static enum status start(struct dist_frame *frame, const struct asked *asked, di
 
 /* ---- forward: back ---- */
 
-static enum status check_answer(const struct dist_call *call, const struct rpc_message *answer,
-                                struct error *error)
+static enum status call_check_answer(const struct dist_call *call, const struct rpc_message *answer,
+                                     struct error *error)
 {
     bool sound = answer->tensor_count <= DIST_OUTPUTS_MAX && answer->args[ANSWER_FLAGS] <= 3 &&
                  answer->args[ANSWER_SCALARS] >> answer->tensor_count == 0;
     for (uint32_t i = 0; i < answer->tensor_count && sound; i++)
-        sound = travel_is_sound(&answer->tensors[i]) &&
+        sound = wire_tensor_is_sound(&answer->tensors[i]) &&
                 (!(answer->args[ANSWER_SCALARS] >> i & 1) ||
                  (answer->tensors[i].rank == 1 && answer->tensors[i].dims[0] == 1));
     return sound ? STATUS_OK
@@ -337,9 +331,8 @@ static enum status check_answer(const struct dist_call *call, const struct rpc_m
                              call->worker);
 }
 
-/* Records the answered call. It is the tape's from then on, or gone. */
-static enum status record(struct dist_frame *frame, struct dist_call *call,
-                          struct variable *out[DIST_OUTPUTS_MAX], uint32_t *out_count, struct error *error)
+enum status call_record(struct dist_frame *frame, struct dist_call *call,
+                        struct variable *out[DIST_OUTPUTS_MAX], uint32_t *out_count, struct error *error)
 {
     const struct rpc_message *answer = future_value(call->future);
     struct tape_node node = {.name = "call",
@@ -348,14 +341,15 @@ static enum status record(struct dist_frame *frame, struct dist_call *call,
                              .release = call_release,
                              .inputs = call->in_count};
     enum status status = call_failure(call, error);
-    let_object_go(call);
+    call_release_object(call);
     if (status == STATUS_OK)
-        status = check_answer(call, answer, error);
+        status = call_check_answer(call, answer, error);
     call->is_kept = status == STATUS_OK && (answer->args[ANSWER_FLAGS] & ANSWER_KEPT);
     for (uint32_t i = 0; status == STATUS_OK && i < answer->tensor_count; i++)
-        status = travel_take(frame, answer, i, answer->args[ANSWER_SCALARS] >> i & 1, &node.out[i], error);
+        status =
+            message_take_tensor(frame, answer, i, answer->args[ANSWER_SCALARS] >> i & 1, &node.out[i], error);
     frame->unrecorded = call->previous;
-    call->is_recorded = true; // so that letting go is the same in every case
+    call->is_recorded = true; // so that its release is the same in every case
     if (status != STATUS_OK) {
         call_release(call);
         return status;
@@ -365,114 +359,13 @@ static enum status record(struct dist_frame *frame, struct dist_call *call,
     *out_count = node.outputs = call->out_count = answer->tensor_count;
     memcpy(node.in, call->in, sizeof call->in);
     node.reaches_beyond = call->is_kept;
-    let_future_go(call); // what is not lent has been copied
+    call_release_future(call); // what is not lent has been copied
     if (tape_node(frame->tape, &node, out) != STATUS_OK)
         return tape_status(frame->tape, error);
     return STATUS_OK;
 }
 
-/* ---- the root's ---- */
-
-static enum status call_and_wait(struct dist_frame *frame, const struct asked *asked, struct variable *out[],
-                                 uint32_t out_count, struct error *error)
-{
-    struct variable *answered[DIST_OUTPUTS_MAX];
-    struct dist_call *call;
-    uint32_t count = 0;
-    enum status status = start(frame, asked, NULL, NULL, NULL, &call, error);
-    if (status != STATUS_OK)
-        return status;
-    struct error failure;
-    status = rpc_wait(frame->dist->config.rpc, call->future, &failure);
-    if (!future_done(call->future)) { // the rpc itself has failed
-        *error = failure;
-        release_blocks(call);
-        call_forget(call);
-        return status;
-    }
-    status = record(frame, call, answered, &count, error);
-    if (status == STATUS_OK && count != out_count)
-        status =
-            error_set(error, STATUS_INVALID, "worker %u has answered a call with %u outputs, expected %u",
-                      rref_owner(asked->object), count, out_count);
-    if (status == STATUS_OK && count > 0)
-        memcpy(out, answered, count * sizeof out[0]);
-    return status;
-}
-
-enum status dist_call(struct dist_context *context, struct rref *object, uint32_t function,
-                      const uint64_t *numbers, uint32_t number_count, struct variable *const in[],
-                      uint32_t in_count, struct variable *out[], uint32_t out_count)
-{
-    struct error error = {0};
-    const struct asked asked = {object, function, numbers, number_count, in, in_count};
-    enum status status = call_and_wait(&context->frame, &asked, out, out_count, &error);
-    if (status == STATUS_OK)
-        return STATUS_OK;
-    for (uint32_t i = 0; i < out_count; i++) // not before: `out` may be `in`
-        out[i] = NULL;
-    tape_fail(context->frame.tape, status, "%s", error.text);
-    return status;
-}
-
-/* ---- a piece's ---- */
-
-/* The piece's code goes on with an answered call. */
-static void go_on(struct dist_piece *piece, struct dist_call *call)
-{
-    struct variable *out[DIST_OUTPUTS_MAX];
-    struct error error = {0};
-    dist_then *then = call->then;
-    void *arg = call->arg;
-    uint32_t count = 0;
-    enum status status = STATUS_INVALID;
-    if (piece->state == PIECE_FORWARD) {
-        status = record(&piece->frame, call, out, &count, &error);
-        if (status != STATUS_OK)
-            tape_fail(piece->frame.tape, status, "%s", error.text);
-    } else {
-        pass_by(call);
-    }
-    piece_enter(piece);
-    then(arg, piece, status, status == STATUS_OK ? out : NULL, status == STATUS_OK ? count : 0);
-    piece_leave(piece);
-}
-
-/* With those that are answered, as long as none before them is not. A piece that was over before is in order
- * already. */
-static enum status on_answer(struct future *future, void *arg)
-{
-    struct dist_call *call = arg;
-    const enum status answered = future_status(future);
-    if (!call_answered(call))
-        return answered;
-    struct dist_frame *frame = call->frame;
-    struct dist_piece *piece = frame->piece;
-    const bool was_open = piece->state == PIECE_FORWARD;
-    while (frame->unrecorded != NULL && !frame->unrecorded->is_pending)
-        go_on(piece, frame->unrecorded);
-    if (was_open)
-        piece_settle(piece);
-    else if (piece->state == PIECE_OVER)
-        drops_send(frame->context);
-    return answered;
-}
-
-void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t function,
-                     const uint64_t *numbers, uint32_t number_count, struct variable *const in[],
-                     uint32_t in_count, dist_then *then, void *arg)
-{
-    struct error error = {0};
-    const struct asked asked = {object, function, numbers, number_count, in, in_count};
-    struct dist_call *call;
-    enum status status = start(&piece->frame, &asked, then, arg, on_answer, &call, &error);
-    if (status == STATUS_OK)
-        return;
-    tape_fail(piece->frame.tape, status, "%s", error.text);
-    then(arg, piece, status, NULL, 0);
-}
-
-/* ---- calls that had no part ---- */
+/* ---- calls that had no part in the loss ---- */
 
 void drops_forget(struct dist_context *context)
 {
@@ -484,8 +377,9 @@ void drops_forget(struct dist_context *context)
     }
 }
 
-/* One message for as many of one worker's as it can hold. What does not get through ends with the context. */
-static void send_some(struct dist_context *context)
+/* One DROP for as many calls of one worker as it can hold. A DROP that cannot be sent is not sent again: its
+ * pieces end with the context. */
+static void drops_send_some(struct dist_context *context)
 {
     const uint16_t worker = context->drops->worker;
     uint64_t ids[DROPS_MAX];
@@ -514,5 +408,5 @@ static void send_some(struct dist_context *context)
 void drops_send(struct dist_context *context)
 {
     while (context->drops != NULL)
-        send_some(context);
+        drops_send_some(context);
 }

@@ -1,23 +1,14 @@
-/* Contexts: whose they are, how they begin here, fail and end. dist.c says why none is left behind.
- *
- * Which contexts are over, and how, is known for the last few thousand of each root, so that a late message
- * is told so; one that is older only makes a record anew, which its sender will end. */
+/* Contexts on this worker: how they begin, fail and end. dist.c argues why none is left behind. */
 #include "worker/autograd/dist_internal.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static uint16_t root_of(uint64_t id)
 {
     return (uint16_t)(id >> NUMBER_BITS);
-}
-
-static uint64_t number_of(uint64_t id)
-{
-    return id & (((uint64_t)1 << NUMBER_BITS) - 1);
 }
 
 /* ---- sets of workers ---- */
@@ -46,62 +37,6 @@ static enum status workers_add(struct dist_workers *workers, uint16_t worker, st
     return STATUS_OK;
 }
 
-static void workers_remove(struct dist_workers *workers, uint16_t worker)
-{
-    for (uint32_t i = 0; i < workers->count; i++)
-        if (workers->at[i] == worker)
-            workers->at[i--] = workers->at[--workers->count];
-}
-
-/* ---- what is known of roots ---- */
-
-static struct dist_root *find_root(const struct dist *dist, uint16_t worker)
-{
-    struct dist_root *root = dist->roots;
-    while (root != NULL && root->worker != worker)
-        root = root->next;
-    return root;
-}
-
-static struct dist_root *make_root(struct dist *dist, uint16_t worker)
-{
-    struct dist_root *root = find_root(dist, worker);
-    if (root != NULL)
-        return root;
-    root = calloc(1, sizeof *root);
-    if (root == NULL)
-        return NULL;
-    root->worker = worker;
-    root->next = dist->roots;
-    dist->roots = root;
-    return root;
-}
-
-static void note_past(struct dist *dist, uint64_t id, enum dist_past past)
-{
-    struct dist_root *root = make_root(dist, root_of(id));
-    const uint64_t number = number_of(id);
-    if (root == NULL || number + PAST_WINDOW <= root->top)
-        return;
-    if (number >= root->top + PAST_WINDOW)
-        memset(root->past, PAST_UNKNOWN, sizeof root->past);
-    else
-        for (uint64_t i = root->top + 1; i <= number; i++)
-            root->past[i % PAST_WINDOW] = PAST_UNKNOWN;
-    if (number > root->top)
-        root->top = number;
-    root->past[number % PAST_WINDOW] = (uint8_t)past;
-}
-
-static enum dist_past past_of(const struct dist *dist, uint64_t id)
-{
-    const struct dist_root *root = find_root(dist, root_of(id));
-    const uint64_t number = number_of(id);
-    if (root == NULL || number > root->top || number + PAST_WINDOW <= root->top)
-        return PAST_UNKNOWN;
-    return (enum dist_past)root->past[number % PAST_WINDOW];
-}
-
 /* ---- beginning ---- */
 
 struct dist_context *context_find(const struct dist *dist, uint64_t id)
@@ -112,8 +47,7 @@ struct dist_context *context_find(const struct dist *dist, uint64_t id)
     return context;
 }
 
-static enum status make_context(struct dist *dist, uint64_t id, struct dist_context **out,
-                                struct error *error)
+enum status context_new(struct dist *dist, uint64_t id, struct dist_context **out, struct error *error)
 {
     if (dist->context_count >= dist->config.contexts_max)
         return error_set(error, STATUS_BUSY, "worker %u has %u contexts, as many as it may",
@@ -142,36 +76,28 @@ static enum status make_context(struct dist *dist, uint64_t id, struct dist_cont
     return STATUS_OK;
 }
 
-/* Of a root that died all contexts are over. Those of its successor have another incarnation in their ids,
- * and may be heard of by others first: before it calls itself, and even before the news of that death. */
-static bool root_is_gone(const struct dist *dist, uint64_t id)
+/* Why a call cannot begin context `id` here. */
+static enum status context_check_over(const struct dist *dist, uint64_t id, struct error *error)
 {
-    uint32_t incarnation;
-    return rpc_is_gone(dist->config.rpc, root_of(id), &incarnation) &&
-           (incarnation & INCARNATION_MASK) == number_of(id) >> INCARNATION_SHIFT;
-}
-
-static enum status check_past(const struct dist *dist, uint64_t id, struct error *error)
-{
-    const enum dist_past past = past_of(dist, id);
-    if (root_of(id) >= rpc_workers(dist->config.rpc))
-        return error_set(error, STATUS_INVALID, "context %" PRIx64 " of worker %u, of %u", id, root_of(id),
+    const uint16_t root = root_of(id);
+    if (root >= rpc_workers(dist->config.rpc))
+        return error_set(error, STATUS_INVALID, "context %" PRIx64 " of worker %u, of %u", id, root,
                          rpc_workers(dist->config.rpc));
-    if (root_is_gone(dist, id))
-        return error_set(error, STATUS_PEER_DIED, "worker %u, the root of context %" PRIx64 ", is gone",
-                         root_of(id), id);
-    if (past == PAST_GIVEN_UP)
-        return error_set(error, STATUS_PEER_DIED,
-                         "worker %u has given context %" PRIx64 " up, for a worker that took part is gone",
-                         rpc_worker(dist->config.rpc), id);
-    if (past == PAST_ENDED || root_of(id) == rpc_worker(dist->config.rpc))
+    if (rpc_is_gone(dist->config.rpc, root, NULL))
+        return error_set(error, STATUS_PEER_DIED, "worker %u, the root of context %" PRIx64 ", is gone", root,
+                         id);
+    if (id < dist->roots[root].over || root == rpc_worker(dist->config.rpc))
         return error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " has ended", id);
+    if (id <= dist->roots[root].lost)
+        return error_set(error, STATUS_PEER_DIED,
+                         "worker %u has ended context %" PRIx64 ", for another worker is gone",
+                         rpc_worker(dist->config.rpc), id);
     return STATUS_OK;
 }
 
 enum status context_absent(const struct dist *dist, uint64_t id, struct error *error)
 {
-    enum status status = check_past(dist, id, error);
+    enum status status = context_check_over(dist, id, error);
     return status != STATUS_OK ? status
                                : error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " is not here", id);
 }
@@ -181,9 +107,9 @@ enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struc
 {
     struct dist_context *context = context_find(dist, id);
     if (context == NULL) {
-        enum status status = check_past(dist, id, error);
+        enum status status = context_check_over(dist, id, error);
         if (status == STATUS_OK)
-            status = make_context(dist, id, &context, error);
+            status = context_new(dist, id, &context, error);
         if (status != STATUS_OK)
             return status;
     }
@@ -200,14 +126,14 @@ enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struc
 
 /* ---- failing and ending ---- */
 
-void context_fail(struct dist_context *context, enum status status, const char *text)
+static void context_fail(struct dist_context *context, enum status status, const char *text)
 {
     if (context->error.status == STATUS_OK)
         error_set(&context->error, status, "%s", text);
 }
 
 /* Pieces go newest first, so that the rooms are taken again in the same order. */
-static void end_pieces(struct dist_context *context, enum status status, const char *text)
+static void context_end_pieces(struct dist_context *context, enum status status, const char *text)
 {
     if (context->is_root) {
         frame_close(&context->frame, status);
@@ -217,22 +143,21 @@ static void end_pieces(struct dist_context *context, enum status status, const c
         piece_end(context->pieces, status, text);
 }
 
-static void finish(struct dist_context *context, enum dist_past past, enum status status, const char *text)
+static void context_finish(struct dist_context *context, enum status status, const char *text)
 {
     struct dist *dist = context->dist;
     context_fail(context, status, text);
-    end_pieces(context, status, text);
+    context_end_pieces(context, status, text);
     drops_forget(context);
-    parts_release(context);
+    uses_release(context);
     if (context->staging != NULL)
         arena_reset(context->staging);
-    note_past(dist, context->id, past);
     struct dist_context **link = &dist->contexts;
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
     dist->context_count--;
-    context_tell_ends(context, past == PAST_GIVEN_UP);
+    ends_send(context, status == STATUS_PEER_DIED);
     context->next = dist->free_contexts;
     dist->free_contexts = context;
 }
@@ -241,24 +166,23 @@ void context_end(struct dist_context *context)
 {
     char text[64];
     snprintf(text, sizeof text, "context %" PRIx64 " has ended", context->id);
-    finish(context, PAST_ENDED, STATUS_NOT_FOUND, text);
+    context_finish(context, STATUS_NOT_FOUND, text);
 }
 
-void context_give_up(struct dist_context *context, const char *text)
+void context_lose(struct dist_context *context, const char *text)
 {
+    struct dist_root *root = &context->dist->roots[root_of(context->id)];
     assert(!context->is_root);
-    finish(context, PAST_GIVEN_UP, STATUS_PEER_DIED, text);
+    if (context->id > root->lost)
+        root->lost = context->id;
+    context_finish(context, STATUS_PEER_DIED, text);
 }
 
-/* `worker` calls nothing any more in this context: it is gone, or gave it up. So does who is not the root,
- * whoever else calls; a root's own record stays until it is freed. */
-static void lose_caller(struct dist_context *context, uint16_t worker, const char *text)
+/* ---- deaths ---- */
+
+/* The root's own record stays until it is freed. */
+static void context_fail_root(struct dist_context *context, uint16_t worker, const char *text)
 {
-    if (!context->is_root) {
-        context_give_up(context, text);
-        return;
-    }
-    workers_remove(&context->callers, worker);
     context_fail(context, STATUS_PEER_DIED, text);
     for (struct dist_piece *piece = context->pieces; piece != NULL;) {
         struct dist_piece *next = piece->next;
@@ -269,104 +193,83 @@ static void lose_caller(struct dist_context *context, uint16_t worker, const cha
     drops_send(context);
 }
 
+/* A death ends the job's generation, so no context is worth the question whether the dead worker had a part
+ * in it. */
+void dist_on_left(void *arg, uint16_t worker, enum status why, const char *reason)
+{
+    struct dist *dist = arg;
+    char text[64];
+    (void)why;
+    (void)reason;
+    snprintf(text, sizeof text, "worker %u is gone", worker);
+    for (struct dist_context *context = dist->contexts; context != NULL;) {
+        struct dist_context *next = context->next;
+        if (context->is_root)
+            context_fail_root(context, worker, text);
+        else
+            context_lose(context, text);
+        context = next;
+    }
+}
+
+/* ---- END_CONTEXT ---- */
+
 void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_message *message)
 {
     struct dist *dist = arg;
     struct dist_context *context = context_find(dist, message->context);
     const uint16_t source = rpc_request_source(request);
-    const bool gives_up = message->args[END_GIVES_UP] != 0;
-    if (context != NULL && context->is_root && source != rpc_worker(dist->config.rpc) && !gives_up) {
+    const bool is_lost = message->args[END_LOST] != 0;
+    const char *text = "a worker that was called in this context is gone";
+    if (context != NULL && context->is_root && !is_lost) {
         rpc_reject(request, "worker %u ends context %" PRIx64 ", whose root it is not", source,
                    message->context);
         return;
     }
-    if (context == NULL && source == root_of(message->context))
-        note_past(dist, message->context, PAST_ENDED);
     if (context != NULL && (source == root_of(context->id) || workers_have(&context->callers, source))) {
-        if (gives_up)
-            lose_caller(context, source, "a worker between the root and this one is gone");
-        else
+        if (!is_lost)
             context_end(context);
+        else if (context->is_root)
+            context_fail_root(context, source, text);
+        else
+            context_lose(context, text);
     }
     rpc_reply(request, NULL);
 }
 
-/* Of one who was called, what he had computed is lost, so no backward can be right any more. */
-static void lose_worker(struct dist_context *context, uint16_t worker)
-{
-    char text[64];
-    snprintf(text, sizeof text, "worker %u is gone", worker);
-    if (root_is_gone(context->dist, context->id))
-        context_give_up(context, text);
-    else if (workers_have(&context->callers, worker))
-        lose_caller(context, worker, text);
-    else if (context_has_called(context, worker))
-        context_fail(context, STATUS_PEER_DIED, text);
-}
+/* ---- for the optimizer ---- */
 
-void dist_on_left(void *arg, uint16_t worker, enum status why, const char *text)
+enum status dist_gradients(struct dist *dist, uint64_t context, void *object, struct gradients **out,
+                           struct error *error)
 {
-    struct dist *dist = arg;
-    (void)why;
-    (void)text;
-    for (struct dist_context *context = dist->contexts; context != NULL;) {
-        struct dist_context *next = context->next;
-        lose_worker(context, worker);
-        context = next;
-    }
-}
-
-/* ---- the root ---- */
-
-/* Where what travels is staged: the tape's own memory, or the context's where that is a device's. */
-static enum status root_staging(struct dist_context *context, struct tape *tape, struct arena **out,
-                                struct error *error)
-{
-    *out = tape_arena(tape);
-    if (tape_backend(tape)->ops->host)
-        return STATUS_OK;
-    const struct arena_source source = dist_arena_source(context->dist);
-    enum status status = context->staging != NULL ? STATUS_OK : arena_new(&context->staging, &source, error);
-    *out = context->staging;
-    return status;
-}
-
-enum status dist_context_new(struct dist_context **out, struct dist *dist, enum tape_mode mode,
-                             struct tape *tape, struct gradients *gradients, struct error *error)
-{
-    struct dist_context *context;
-    struct arena *staging;
-    enum status status = make_context(dist, dist->next_context, &context, error);
-    if (status != STATUS_OK)
-        return status;
-    dist->next_context++;
-    status = root_staging(context, tape, &staging, error);
-    if (status != STATUS_OK) {
-        context_end(context);
-        return status;
-    }
-    context->is_root = true;
-    tape_begin(tape, mode, gradients);
-    frame_open(&context->frame, context, NULL, tape, staging, 1);
-    *out = context;
+    const struct dist_context *found = context_find(dist, context);
+    if (found == NULL)
+        return context_absent(dist, context, error);
+    *out = NULL;
+    for (const struct dist_use *use = found->uses; use != NULL; use = use->next)
+        if (use->object->object == object && use->slab != NULL)
+            *out = use->slab->gradients;
     return STATUS_OK;
 }
 
-void dist_context_free(struct dist_context *context)
+uint32_t dist_readers(const struct dist *dist, uint64_t context, const void *object)
 {
-    if (context != NULL)
-        context_end(context);
+    uint32_t readers = 0;
+    for (const struct dist_context *at = dist->contexts; at != NULL; at = at->next) {
+        if (at->id == context)
+            continue;
+        bool reads = false;
+        for (const struct dist_piece *piece = at->pieces; piece != NULL; piece = piece->next)
+            reads = reads || (piece->use->object->object == object && piece->state != PIECE_OVER);
+        readers += reads;
+    }
+    return readers;
 }
-
-uint64_t dist_context_id(const struct dist_context *context)
-{
-    return context->id;
-}
-
-/* ---- for the optimizer ---- */
 
 void dist_end_older(struct dist *dist, uint16_t root, uint64_t context)
 {
+    if (context > dist->roots[root].over)
+        dist->roots[root].over = context;
     for (struct dist_context *at = dist->contexts; at != NULL;) {
         struct dist_context *next = at->next;
         if (root_of(at->id) == root && at->id < context && !at->is_root)

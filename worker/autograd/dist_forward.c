@@ -1,7 +1,7 @@
-/* The callee's forward, as the class's code sees it: what it is given, and what it completes the piece with.
+/* The callee's forward as the class's code sees it: its inputs, its calls, and how it completes the piece.
  *
- * The code may still look at its tape after it has answered, so what an answer leaves over is put in order
- * only when the code has returned (piece_settle). */
+ * The code may still look at its tape after it has answered, so the piece is tidied only when the code has
+ * returned (piece_finish_forward). */
 #include "worker/autograd/dist_internal.h"
 
 #include <stdarg.h>
@@ -33,23 +33,9 @@ uint32_t dist_piece_inputs(const struct dist_piece *piece)
     return piece->flags.inputs;
 }
 
-/* ---- around the code ---- */
-
-void piece_enter(struct dist_piece *piece)
-{
-    if (piece->has_version)
-        dist_versions_place(piece->part->object->versions, piece->version);
-}
-
-void piece_leave(struct dist_piece *piece)
-{
-    if (piece->has_version)
-        dist_versions_place_newest(piece->part->object->versions);
-}
-
 /* ---- completing ---- */
 
-static void fail(struct dist_piece *piece, enum status status, const char *text)
+static void piece_fail(struct dist_piece *piece, enum status status, const char *text)
 {
     struct rpc_request *request = piece->request;
     if (piece->state != PIECE_FORWARD)
@@ -58,7 +44,7 @@ static void fail(struct dist_piece *piece, enum status status, const char *text)
     piece->request = NULL;
     if (request != NULL)
         rpc_fail(request, status, "worker %u: %s: %s", rpc_worker(piece->frame.dist->config.rpc),
-                 piece->part->object->class->name, text);
+                 piece->use->object->class->name, text);
 }
 
 void dist_fail(struct dist_piece *piece, enum status status, const char *format, ...)
@@ -68,13 +54,13 @@ void dist_fail(struct dist_piece *piece, enum status status, const char *format,
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    fail(piece, status, text);
+    piece_fail(piece, status, text);
 }
 
 /* An output is answered with as it lies when the memory is the tape's own: it can then be kept until the
  * context ends. What is somebody else's (an input passed on, a parameter) may change before. */
-static enum status put_output(struct dist_piece *piece, struct variable *out, struct rpc_message *answer,
-                              struct error *error)
+static enum status piece_put_output(struct dist_piece *piece, struct variable *out,
+                                    struct rpc_message *answer, struct error *error)
 {
     struct dist_frame *frame = &piece->frame;
     const struct tensor *tensor = variable_tensor(out);
@@ -82,7 +68,7 @@ static enum status put_output(struct dist_piece *piece, struct variable *out, st
     void *block;
     if (tensor->data == NULL)
         return error_set(error, STATUS_INVALID, "output %u was given back already", index);
-    enum status status = travel_put(frame, tensor, tape_keep(out), answer, &block, error);
+    enum status status = message_put_tensor(frame, tensor, tape_keep(out), answer, &block, error);
     if (status != STATUS_OK)
         return status;
     if (tensor->shape.rank == 0)
@@ -104,19 +90,77 @@ void dist_return(struct dist_piece *piece, struct variable *const out[], uint32_
         status =
             error_set(&error, STATUS_INVALID, "%u outputs, expected at most %d", out_count, DIST_OUTPUTS_MAX);
     for (uint32_t i = 0; i < out_count && status == STATUS_OK; i++)
-        status = out[i] != NULL ? put_output(piece, out[i], &answer, &error)
+        status = out[i] != NULL ? piece_put_output(piece, out[i], &answer, &error)
                                 : error_set(&error, STATUS_INVALID, "output %u is not there", i);
     if (status != STATUS_OK) {
-        fail(piece, status, error.text);
+        piece_fail(piece, status, error.text);
         return;
     }
     if (piece->frame.has_called)
         answer.args[ANSWER_FLAGS] |= ANSWER_CALLED;
     piece->out_count = out_count;
-    piece->lends = travel_is_large(&answer);
+    piece->lends = message_is_large(&answer);
     piece->state = answer.args[ANSWER_FLAGS] & ANSWER_KEPT ? PIECE_KEPT : PIECE_OVER;
     struct rpc_request *request = piece->request;
     piece->request = NULL;
     if (request != NULL)
         rpc_reply(request, &answer);
+}
+
+/* ---- calls of the piece ---- */
+
+/* Records an answered call and continues the piece's code. An answer to a call of a completed piece has no
+ * part in anything. */
+static void piece_continue(struct dist_piece *piece, struct dist_call *call)
+{
+    struct variable *out[DIST_OUTPUTS_MAX];
+    struct error error = {0};
+    dist_then *then = call->then;
+    void *arg = call->arg;
+    uint32_t count = 0;
+    enum status status = STATUS_INVALID;
+    if (piece->state == PIECE_FORWARD) {
+        status = call_record(&piece->frame, call, out, &count, &error);
+        if (status != STATUS_OK)
+            tape_fail(piece->frame.tape, status, "%s", error.text);
+    } else {
+        call_pass_by(call);
+    }
+    piece_enter(piece);
+    then(arg, piece, status, status == STATUS_OK ? out : NULL, status == STATUS_OK ? count : 0);
+    piece_leave(piece);
+}
+
+/* An answer waits for those of earlier calls, so that calls are recorded in the order in which they were
+ * made. */
+static enum status piece_call_answered(struct future *future, void *arg)
+{
+    struct dist_call *call = arg;
+    const enum status answered = future_status(future);
+    if (!call_answered(call))
+        return answered;
+    struct dist_frame *frame = call->frame;
+    struct dist_piece *piece = frame->piece;
+    const bool was_open = piece->state == PIECE_FORWARD;
+    while (frame->unrecorded != NULL && !frame->unrecorded->is_pending)
+        piece_continue(piece, frame->unrecorded);
+    if (was_open)
+        piece_finish_forward(piece);
+    else if (piece->state == PIECE_OVER)
+        drops_send(frame->context);
+    return answered;
+}
+
+void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t function,
+                     const uint64_t *numbers, uint32_t number_count, struct variable *const in[],
+                     uint32_t in_count, dist_then *then, void *arg)
+{
+    struct error error = {0};
+    const struct dist_asked asked = {object, function, numbers, number_count, in, in_count};
+    struct dist_call *call;
+    enum status status = call_start(&piece->frame, &asked, then, arg, piece_call_answered, &call, &error);
+    if (status == STATUS_OK)
+        return;
+    tape_fail(piece->frame.tape, status, "%s", error.text);
+    then(arg, piece, status, NULL, 0);
 }

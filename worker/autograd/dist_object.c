@@ -1,5 +1,5 @@
-/* What is kept for an object that is called within contexts: rooms to compute in, gradients, versions. They
- * are pooled, so that equal steps allocate nothing, and go when the object does. */
+/* What is kept for an object that is called within contexts: rooms to compute in, slabs of gradients. Both
+ * are pooled, so that equal steps allocate nothing, and are freed with the object. */
 #include "worker/autograd/dist_internal.h"
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 
 /* ---- objects ---- */
 
-static enum status make_object(struct dist *dist, void *object, const struct rref_class *class,
+static enum status object_make(struct dist *dist, void *object, const struct rref_class *class,
                                struct dist_object **out, struct error *error)
 {
     struct dist_object *made = calloc(1, sizeof *made);
@@ -26,7 +26,7 @@ static enum status make_object(struct dist *dist, void *object, const struct rre
     return STATUS_OK;
 }
 
-static enum status find_object(struct dist *dist, void *object, const struct rref_class *class,
+static enum status object_find(struct dist *dist, void *object, const struct rref_class *class,
                                struct dist_object **out, struct error *error)
 {
     if (class->extension == NULL)
@@ -36,7 +36,7 @@ static enum status find_object(struct dist *dist, void *object, const struct rre
             *out = at;
             return STATUS_OK;
         }
-    return make_object(dist, object, class, out, error);
+    return object_make(dist, object, class, out, error);
 }
 
 static void room_free(struct dist_room *room)
@@ -75,12 +75,12 @@ void dist_on_destroy(void *arg, void *object)
     }
 }
 
-/* ---- parts in contexts ---- */
+/* ---- a context's uses ---- */
 
-/* Who has no part yet keeps the object's use for it; of those after that, rref_object_use only tells whether
- * the caller may. */
-enum status part_take(struct dist_context *context, uint16_t caller, uint64_t number, struct dist_part **out,
-                      struct error *error)
+/* The first call in a context takes a use of the object (rref_object_use); later calls share it, and only
+ * have it checked that their caller holds a reference. */
+enum status use_take(struct dist_context *context, uint16_t caller, uint64_t number, struct dist_use **out,
+                     struct error *error)
 {
     struct dist *dist = context->dist;
     struct rrefs *rrefs = dist->config.rrefs;
@@ -89,34 +89,34 @@ enum status part_take(struct dist_context *context, uint16_t caller, uint64_t nu
     enum status status = rref_object_use(rrefs, caller, number, &object, &class, error);
     if (status != STATUS_OK)
         return status;
-    for (struct dist_part *part = context->parts; part != NULL; part = part->next)
-        if (part->number == number) {
+    for (struct dist_use *use = context->uses; use != NULL; use = use->next)
+        if (use->number == number) {
             rref_object_done(rrefs, number);
-            *out = part;
+            *out = use;
             return STATUS_OK;
         }
     struct dist_object *found = NULL;
-    struct dist_part *part = NULL;
-    status = find_object(dist, object, class, &found, error);
-    if (status == STATUS_OK && (part = dist_take((void **)&dist->free_parts, sizeof *part)) == NULL)
+    struct dist_use *use = NULL;
+    status = object_find(dist, object, class, &found, error);
+    if (status == STATUS_OK && (use = dist_pool_take((void **)&dist->free_uses, sizeof *use)) == NULL)
         status = error_set(error, STATUS_NO_MEMORY, "no memory to call %s", class->name);
     if (status != STATUS_OK) {
         rref_object_done(rrefs, number);
         return status;
     }
-    *part = (struct dist_part){.next = context->parts, .number = number, .object = found};
-    context->parts = part;
-    *out = part;
+    *use = (struct dist_use){.next = context->uses, .number = number, .object = found};
+    context->uses = use;
+    *out = use;
     return STATUS_OK;
 }
 
-enum status part_gradients(struct dist_part *part, struct gradients **out, struct error *error)
+enum status use_gradients(struct dist_use *use, struct gradients **out, struct error *error)
 {
-    struct dist_object *object = part->object;
+    struct dist_object *object = use->object;
     *out = NULL;
     if (object->params == NULL)
         return STATUS_OK;
-    if (part->slab == NULL) {
+    if (use->slab == NULL) {
         struct dist_slab *slab = object->slabs;
         if (slab != NULL) {
             object->slabs = slab->next;
@@ -131,25 +131,24 @@ enum status part_gradients(struct dist_part *part, struct gradients **out, struc
             }
         }
         gradients_begin(slab->gradients);
-        part->slab = slab;
+        use->slab = slab;
     }
-    *out = part->slab->gradients;
+    *out = use->slab->gradients;
     return STATUS_OK;
 }
 
-/* The object may be destroyed by this, and what is kept for it then goes too. */
-void parts_release(struct dist_context *context)
+void uses_release(struct dist_context *context)
 {
-    while (context->parts != NULL) {
-        struct dist_part *part = context->parts;
-        const uint64_t number = part->number;
-        context->parts = part->next;
-        if (part->slab != NULL) {
-            part->slab->next = part->object->slabs;
-            part->object->slabs = part->slab;
+    while (context->uses != NULL) {
+        struct dist_use *use = context->uses;
+        const uint64_t number = use->number;
+        context->uses = use->next;
+        if (use->slab != NULL) {
+            use->slab->next = use->object->slabs;
+            use->object->slabs = use->slab;
         }
-        part->next = context->dist->free_parts;
-        context->dist->free_parts = part;
+        use->next = context->dist->free_uses;
+        context->dist->free_uses = use;
         rref_object_done(context->dist->config.rrefs, number);
     }
 }
@@ -167,7 +166,7 @@ enum status room_take(struct dist *dist, struct dist_object *object, struct dist
     struct dist_room *room = calloc(1, sizeof *room);
     if (room == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory to compute %s", object->class->name);
-    const struct arena_source lent = dist_arena_source(dist);
+    const struct arena_source lent = memory_source(&dist->memory);
     const bool host = object->backend->ops->host;
     enum status status =
         tape_new_in(&room->tape, object->backend, host ? &lent : &object->backend->source, error);
@@ -183,7 +182,6 @@ enum status room_take(struct dist *dist, struct dist_object *object, struct dist
     return STATUS_OK;
 }
 
-/* Ends the step that was computed there. */
 void room_release(struct dist_object *object, struct dist_room *room)
 {
     tape_finish(room->tape, NULL);
@@ -191,33 +189,4 @@ void room_release(struct dist_object *object, struct dist_room *room)
         arena_reset(room->own);
     room->next = object->rooms;
     object->rooms = room;
-}
-
-/* ---- for the optimizer ---- */
-
-enum status dist_gradients(struct dist *dist, uint64_t context, void *object, struct gradients **out,
-                           struct error *error)
-{
-    const struct dist_context *found = context_find(dist, context);
-    if (found == NULL)
-        return context_absent(dist, context, error);
-    *out = NULL;
-    for (const struct dist_part *part = found->parts; part != NULL; part = part->next)
-        if (part->object->object == object && part->slab != NULL)
-            *out = part->slab->gradients;
-    return STATUS_OK;
-}
-
-uint32_t dist_readers(const struct dist *dist, uint64_t context, const void *object)
-{
-    uint32_t readers = 0;
-    for (const struct dist_context *at = dist->contexts; at != NULL; at = at->next) {
-        if (at->id == context)
-            continue;
-        bool reads = false;
-        for (const struct dist_piece *piece = at->pieces; piece != NULL; piece = piece->next)
-            reads = reads || (piece->part->object->object == object && piece->state != PIECE_OVER);
-        readers += reads;
-    }
-    return readers;
 }

@@ -146,18 +146,6 @@ static inline void dist_start(const struct backend_ops *ops, bool shared, unsign
     dist_start_with(ops, shared, workers, 4096);
 }
 
-/* A client that was killed is here again, without references. */
-static inline void dist_client_again(unsigned worker, uint32_t incarnation)
-{
-    struct rpc_config config = dist_rpc_config(worker);
-    config.incarnation = incarnation;
-    backend_close(stage.sides[worker].backend);
-    memset(stage.sides[worker].object, 0, sizeof stage.sides[worker].object);
-    CK_DIST(cluster_try_join(&stage.cluster, &config, &stage.cluster.members[worker].rpc, net_in_ms(5000),
-                             &stage.error));
-    dist_side_start(worker);
-}
-
 static inline void dist_turns(unsigned turns)
 {
     for (unsigned i = 0; i < turns; i++)

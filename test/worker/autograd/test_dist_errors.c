@@ -273,8 +273,12 @@ START_TEST(a_wrong_request_is_told_so)
     const struct rpc_message over = {.context = good.context};
     expect_raw(METHOD_END_CONTEXT, &over, STATUS_OK, "");
     expect_raw(METHOD_END_CONTEXT, &over, STATUS_OK, "");
+    expect_raw(METHOD_BACKWARD, &back, STATUS_NOT_FOUND, "is not here");
+    expect_raw(METHOD_FORWARD, &good, STATUS_OK,
+               ""); // a call that comes late: its caller's end comes behind it
+    expect_raw(METHOD_END_CONTEXT, &over, STATUS_OK, "");
+    dist_end_older(stage.sides[OWNER].dist, PEER, good.context + 1);
     expect_raw(METHOD_FORWARD, &good, STATUS_NOT_FOUND, "has ended");
-    expect_raw(METHOD_BACKWARD, &back, STATUS_NOT_FOUND, "has ended");
     end();
 }
 END_TEST

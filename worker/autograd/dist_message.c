@@ -36,13 +36,13 @@ static enum dtype host_dtype(const struct wire_tensor *wire)
     return wire->dtype == WIRE_U32 ? DTYPE_I32 : DTYPE_F32;
 }
 
-bool travel_is_sound(const struct wire_tensor *tensor)
+bool wire_tensor_is_sound(const struct wire_tensor *tensor)
 {
     const struct shape shape = shape_of(tensor, false);
     return (tensor->dtype == WIRE_F32 || tensor->dtype == WIRE_U32) && shape_elements(&shape) > 0;
 }
 
-bool travel_is_large(const struct rpc_message *message)
+bool message_is_large(const struct rpc_message *message)
 {
     for (uint32_t i = 0; i < message->tensor_count; i++)
         if (wire_tensor_bytes(&message->tensors[i]) >= RPC_LEND_BYTES)
@@ -52,8 +52,8 @@ bool travel_is_large(const struct rpc_message *message)
 
 /* ---- out of a tape ---- */
 
-enum status travel_put(struct dist_frame *frame, const struct tensor *tensor, bool in_place,
-                       struct rpc_message *message, void **block, struct error *error)
+enum status message_put_tensor(struct dist_frame *frame, const struct tensor *tensor, bool in_place,
+                               struct rpc_message *message, void **block, struct error *error)
 {
     struct backend *backend = tape_backend(frame->tape);
     const uint32_t index = message->tensor_count;
@@ -118,8 +118,8 @@ static bool is_taken_in_place(const struct rpc_message *message, uint32_t index,
            message->tensors[index].dtype == WIRE_F32 && is_aligned(message->data[index], ARENA_ALIGNMENT);
 }
 
-enum status travel_take(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
-                        bool is_scalar, struct tensor *out, struct error *error)
+enum status message_take_tensor(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
+                                bool is_scalar, struct tensor *out, struct error *error)
 {
     const struct wire_tensor *wire = &message->tensors[index];
     const struct backend_ops *ops = tape_backend(frame->tape)->ops;
@@ -136,8 +136,8 @@ enum status travel_take(struct dist_frame *frame, const struct rpc_message *mess
     return status == STATUS_OK ? upload(frame, wire, data, out, error) : status;
 }
 
-enum status travel_copy(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
-                        struct tensor *to, struct error *error)
+enum status message_copy_tensor(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
+                                struct tensor *to, struct error *error)
 {
     const struct wire_tensor *wire = &message->tensors[index];
     const struct shape shape = shape_of(wire, to->shape.rank == 0 && wire->rank == 1 && wire->dims[0] == 1);
@@ -173,7 +173,7 @@ static bool tensors_match(const struct rpc_message *message, const struct forwar
         if (!(flags->present >> i & 1))
             continue;
         const struct wire_tensor *tensor = &message->tensors[at];
-        if (at++ >= message->tensor_count || !travel_is_sound(tensor))
+        if (at++ >= message->tensor_count || !wire_tensor_is_sound(tensor))
             return false;
         if ((flags->scalars >> i & 1) && (tensor->rank != 1 || tensor->dims[0] != 1))
             return false;
