@@ -1,7 +1,22 @@
-/* From a job's /device to a backend. Any worker; blocks while the plug-in is loaded. */
+/* From a job's /device to a backend: which plug-in is loaded, and the line that says so. */
 #include "worker/device.h"
 
 #include "kernels/base/log.h"
+
+enum status device_open_gpu(struct backend **out, const struct job *job, struct error *error)
+{
+    const struct backend_settings settings = {.threads = 1};
+    const bool must = job->device == JOB_DEVICE_GPU;
+    struct error why = {0};
+    *out = NULL;
+    if (job->device == JOB_DEVICE_CPU)
+        return STATUS_OK;
+    enum status status = backend_load_device(out, DEVICE_GPU, &settings, NULL, must ? error : &why);
+    if (must)
+        return status;
+    log_info("device: %s%s", status == STATUS_OK ? (*out)->text : "the CPU; ", why.text);
+    return STATUS_OK;
+}
 
 enum status device_open(struct backend **out, const struct job *job, uint32_t threads, bool tell,
                         struct error *error)

@@ -1,4 +1,5 @@
-/* The backend on which a job computes. */
+/* The backend on which a job computes. Any worker, at its start: both functions block while a plug-in is
+ * loaded. */
 #ifndef WORKER_DEVICE_H
 #define WORKER_DEVICE_H
 
@@ -10,5 +11,10 @@
  * Errors as backend_load_device. */
 enum status device_open(struct backend **out, const struct job *job, uint32_t threads, bool tell,
                         struct error *error);
+
+/* The same for a role that needs no backend on the CPU: *out is NULL there, and no plug-in is loaded. Where
+ * the job leaves the choice, a line in the log names the device. STATUS_UNAVAILABLE: the job demands a GPU,
+ * and none can be used. */
+enum status device_open_gpu(struct backend **out, const struct job *job, struct error *error);
 
 #endif

@@ -14,6 +14,14 @@ void rng_block(const struct rng_key *key, enum rng_stream stream, uint32_t block
         words[i] = drawn.v[i];
 }
 
+float rng_initial_uniform(uint64_t seed, uint32_t parameter, uint32_t element, double bound)
+{
+    const struct rng_key key = {.seed = seed, .environment = element, .episode = parameter};
+    uint32_t words[4];
+    rng_block(&key, RNG_INIT, 0, words);
+    return (float)(bound * (2 * (double)rng_uniform_float(words[0]) - 1));
+}
+
 double rng_normal(const uint32_t words[4], double deviation)
 {
     const double two_pi = 6.283185307179586476925;

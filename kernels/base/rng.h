@@ -54,6 +54,10 @@ static inline uint64_t rng_below(uint32_t high, uint32_t low, uint64_t bound)
     return (uint64_t)((unsigned __int128)((uint64_t)high << 32 | low) * bound >> 64);
 }
 
+/* Element `element` of the first values of trained parameter number `parameter`: uniform in ±bound, from word
+ * 0 of block 0 of RNG_INIT. */
+float rng_initial_uniform(uint64_t seed, uint32_t parameter, uint32_t element, double bound);
+
 /* A draw of normal(0, deviation), from four words: with u of words 0 and 1 and v of words 2 and 3,
  * deviation sqrt(-2 ln(1 - u)) cos(2 pi v), in double (Box and Muller, Annals of Mathematical Statistics 29,
  * 1958). Where there are many to be drawn at once: kernels/lanes/normal.h. */

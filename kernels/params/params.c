@@ -127,12 +127,8 @@ void params_count_from(struct params *params, uint32_t first)
 
 static void draw_uniform(float *values, uint32_t count, struct rng_key key, double bound)
 {
-    for (uint32_t element = 0; element < count; element++) {
-        uint32_t words[4];
-        key.environment = element;
-        rng_block(&key, RNG_INIT, 0, words);
-        values[element] = (float)(bound * (2 * (double)rng_uniform_float(words[0]) - 1));
-    }
+    for (uint32_t element = 0; element < count; element++)
+        values[element] = rng_initial_uniform(key.seed, key.episode, element, bound);
 }
 
 static void draw_normal(float *values, uint32_t count, struct rng_key key, double deviation)

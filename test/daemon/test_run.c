@@ -213,8 +213,7 @@ END_TEST
 START_TEST(auto_takes_the_cpu_then_and_says_so)
 {
     char *err = run_on_device("auto", 0);
-    ck_assert_msg(strstr(err, "device: oneDNN ") != NULL && strstr(err, "; no GPU can be used: ") != NULL,
-                  "%s", err);
+    ck_assert_msg(strstr(err, "device: the CPU; no GPU can be used: ") != NULL, "%s", err);
     ck_assert_uint_eq(text_count(err, "]: device: "), 1);
     free(err);
     err = run_on_device("cpu", 0);

@@ -2,7 +2,6 @@
  * each set of gradients, a second time) and its bits. Linked into the conformance tests. */
 #include "test/kernels/conformance.h"
 
-#include "kernels/base/rng.h"
 #include "test/oracle/ref.h"
 
 #include <check.h>

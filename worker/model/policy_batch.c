@@ -1,10 +1,10 @@
-/* Gathers a rollout for the tape. The learner thread's. */
+/* Gathers a rollout for the tape. The agent's thread. */
 #include "worker/model/policy_batch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A tensor of hidden units has at most 2^30 elements then: what more there is goes into pieces of its own. */
+/* Keeps a tensor of hidden units at 2^30 elements at the most. */
 enum { PIECE_ROWS = 1 << 20 };
 
 struct policy_batch {
@@ -60,8 +60,8 @@ void policy_batch_free(struct policy_batch *rows)
 }
 
 /* Copies `count` of the batch's rows from `first` on, then zeros up to `filled`. */
-static void gather(struct policy_batch *rows, const struct mlp_batch *batch, const float *coefficient,
-                   uint32_t episode, uint32_t first, uint32_t count, uint32_t filled)
+static void gather_rows(struct policy_batch *rows, const struct mlp_batch *batch, const float *coefficient,
+                        uint32_t episode, uint32_t first, uint32_t count, uint32_t filled)
 {
     const uint32_t inputs = rows->inputs, rest = filled - count;
     for (uint32_t i = 0; i < count; i++) {
@@ -80,8 +80,8 @@ static void gather(struct policy_batch *rows, const struct mlp_batch *batch, con
     memset(rows->actions + count, 0, rest * sizeof *rows->actions);
 }
 
-static struct variable *piece(struct policy_batch *rows, const struct policy_network *network,
-                              struct tape *tape, uint32_t filled)
+static struct variable *record_piece(struct policy_batch *rows, const struct policy_network *network,
+                                     struct tape *tape, uint32_t filled)
 {
     struct variable *observations =
         tape_input(tape, SHAPE2(filled, rows->inputs), DTYPE_F32, "observations", rows->observations);
@@ -89,7 +89,7 @@ static struct variable *piece(struct policy_batch *rows, const struct policy_net
     struct variable *actions = tape_input(tape, SHAPE1(filled), DTYPE_I32, "actions", rows->actions);
     struct variable *returns = tape_input(tape, SHAPE1(filled), DTYPE_F32, "returns", rows->coefficient);
     struct variable *log_probabilities =
-        policy_forward(network, tape, observations, words, rows->dropout, rows->seed);
+        policy_network_forward(network, tape, observations, words, rows->dropout, rows->seed);
     return tape_sum(tape, tape_log_probability(tape, log_probabilities, actions), returns, -1);
 }
 
@@ -103,9 +103,9 @@ struct variable *policy_batch_loss(struct policy_batch *rows, const struct polic
     do {
         const uint32_t count = all - first < rows->rows_max ? all - first : rows->rows_max;
         const uint32_t filled = filled_up(count);
-        gather(rows, batch, coefficient, episode, first, count, filled);
-        struct variable *part = piece(rows, network, tape, filled);
-        loss = first == 0 ? part : tape_add(tape, loss, part, false);
+        gather_rows(rows, batch, coefficient, episode, first, count, filled);
+        struct variable *piece = record_piece(rows, network, tape, filled);
+        loss = first == 0 ? piece : tape_add(tape, loss, piece, false);
         first += count;
     } while (first < all);
     return loss;

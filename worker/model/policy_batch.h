@@ -1,16 +1,17 @@
-/* A rollout's rows as tensors on the tape: how the policy learns where the host cannot reach into the device.
+/* A rollout's rows as tensors on the tape: how the policy learns on a GPU.
  *
- * Rows are gathered in the batch's order into host memory that is taken once, and go up as the tape's inputs.
- * Nothing of what acting left behind is needed but observations and actions: masks are drawn again from the
- * rows' keys. To keep the device from planning for every number of rows that an episode may have, a batch is
- * filled up to the next power of two, of at least MLP_CHUNK_ROWS, with rows of zeros whose coefficient is 0:
- * they add exactly nothing to loss and gradient. A very large rollout goes up in pieces.
+ * Rows are gathered in the batch's order into host memory that is taken once, and are uploaded as the tape's
+ * inputs. Of a row only the observation and the action are uploaded: the masks are drawn again from the rows'
+ * keys. A batch is filled up to the next power of two, of at least MLP_CHUNK_ROWS, so that the device need
+ * not plan for every number of rows that an episode may have. The filling is rows of zeros with coefficient
+ * 0, which add exactly nothing to loss and gradient. A rollout of more than 2^20 rows is uploaded in pieces.
  *
  * One thread at a time. */
 #ifndef WORKER_MODEL_POLICY_BATCH_H
 #define WORKER_MODEL_POLICY_BATCH_H
 
 #include "worker/model/policy.h"
+#include "worker/model/policy_network.h"
 
 struct policy_batch;
 

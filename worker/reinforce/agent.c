@@ -145,7 +145,7 @@ static enum status agent_open(struct agent *agent, struct worker *worker, struct
         .scale = job->loss.reduction == JOB_REDUCTION_SUM ? 1.0 : 1.0 / agent->environments};
     enum status status = open_memory(agent, error);
     if (status == STATUS_OK)
-        status = device_open(&agent->backend, &worker->job, 1, true, error); // the policy is small
+        status = device_open_gpu(&agent->backend, &worker->job, error);
     if (status == STATUS_OK)
         status = open_policy(agent, error);
     if (status == STATUS_OK)

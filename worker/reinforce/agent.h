@@ -37,7 +37,7 @@ struct agent {
     uint32_t environments; /* of the whole job */
     uint32_t per_observer;
     struct rpc *rpc;
-    struct backend *backend; /* the policy's */
+    struct backend *backend; /* the policy's; NULL: it computes on the CPU */
     struct policy *policy;
     struct coalescer *coalescer;
     struct rollout *rollout;

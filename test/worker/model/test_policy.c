@@ -1,12 +1,11 @@
-/* The policy: how it begins, that it acts with its own seed, its learning against PyTorch
- * (test/golden/policy.txt, by policy.py beside it), and the network as operations against the fused kernel.
- * Parameters and optimizer are the oracle's here. */
+/* The policy on the CPU: how it begins, that it acts with its own seed, and its learning against PyTorch
+ * (test/golden/policy.txt, by policy.py beside it). */
 #include "kernels/base/rng.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/mlp_ref.h"
-#include "test/oracle/ref.h"
 #include "test/workplace.h"
 #include "worker/model/policy.h"
+#include "worker/model/policy_parameters.h"
 
 #include <check.h>
 #include <math.h>
@@ -21,60 +20,29 @@ static const struct policy_config cartpole = {
     .seed = 543,
     .adam = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}};
 
-static struct backend *backend;
-
-static void open_backend(void)
-{
-    const struct backend_settings settings = {.threads = 1};
-    ck_assert_int_eq(backend_open(&backend, &ref_ops, &settings, NULL), STATUS_OK);
-}
-
-static void close_backend(void)
-{
-    backend_close(backend);
-}
-
 static struct policy *open_policy(const struct policy_config *config)
 {
     struct policy *policy = NULL;
     struct error error = {0};
-    ck_assert_msg(policy_new(&policy, config, backend, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_msg(policy_new(&policy, config, NULL, &error) == STATUS_OK, "%s", error.text);
     return policy;
 }
 
-/* All parameters as floats, one behind the other; as many as there are. */
-static size_t read_all(struct policy *policy, float *to)
+static void read_all(struct policy *policy, float *to)
 {
-    size_t count = 0;
-    for (uint32_t i = 0; i < params_count(policy_params(policy)); i++) {
-        struct parameter *parameter = params_at(policy_params(policy), i);
-        ck_assert_int_eq(params_read(policy_params(policy), parameter, DTYPE_F32, to + count, NULL),
-                         STATUS_OK);
-        count += shape_elements(&parameter->tensor.shape);
-    }
-    return count;
-}
-
-static void write_all(struct params *params, const float *from)
-{
-    for (uint32_t i = 0; i < params_count(params); i++) {
-        struct parameter *parameter = params_at(params, i);
-        ck_assert_int_eq(params_write(params, parameter, DTYPE_F32, from, NULL), STATUS_OK);
-        from += shape_elements(&parameter->tensor.shape);
-    }
+    ck_assert_int_eq(policy_read(policy, to, NULL), STATUS_OK);
 }
 
 static void replace_all(struct policy *policy, const float *from)
 {
-    write_all(policy_params(policy), from);
-    ck_assert_int_eq(policy_take_over(policy, NULL), STATUS_OK);
+    ck_assert_int_eq(policy_write(policy, from, NULL), STATUS_OK);
 }
 
 static void expect_all(struct policy *policy, const float *expected, size_t count)
 {
     float got[1000];
-    ck_assert_uint_le(mlp_parameter_count(&cartpole.shape), 1000);
-    ck_assert_uint_eq(read_all(policy, got), count);
+    ck_assert_uint_le(count, 1000);
+    read_all(policy, got);
     ck_assert_mem_eq(got, expected, count * sizeof(float));
 }
 
@@ -89,15 +57,12 @@ START_TEST(parameters_are_named_and_shaped_as_in_pytorch)
                     {"affine1.bias", {1, {128}}},
                     {"affine2.weight", {2, {2, 128}}},
                     {"affine2.bias", {1, {2}}}};
-    struct policy *policy = open_policy(&cartpole);
-    ck_assert_uint_eq(params_count(policy_params(policy)), 4);
+    struct policy_parameter parameters[POLICY_PARAMETERS];
+    policy_parameters(parameters, &cartpole.shape);
     for (uint32_t i = 0; i < 4; i++) {
-        const struct parameter *parameter = params_at(policy_params(policy), i);
-        ck_assert_str_eq(parameter->name, expected[i].name);
-        ck_assert(shape_equal(&parameter->tensor.shape, &expected[i].shape));
-        ck_assert_int_eq(parameter->kind, PARAMETER_TRAINED);
+        ck_assert_str_eq(parameters[i].name, expected[i].name);
+        ck_assert(shape_equal(&parameters[i].shape, &expected[i].shape));
     }
-    policy_free(policy);
 }
 END_TEST
 
@@ -105,13 +70,13 @@ END_TEST
 START_TEST(parameters_begin_as_a_linear_layer_does)
 {
     struct policy *policy = open_policy(&cartpole);
-    float values[512];
-    for (uint32_t i = 0; i < 4; i++) {
-        const struct parameter *parameter = params_at(policy_params(policy), i);
-        const size_t count = shape_elements(&parameter->tensor.shape);
+    static const size_t counts[] = {512, 128, 256, 2};
+    float all[898], *values = all;
+    read_all(policy, all);
+    for (uint32_t i = 0; i < 4; values += counts[i++]) {
+        const size_t count = counts[i];
         double bound = i < 2 ? 0.5 : 1 / sqrt(128), low = 0, high = 0, sum = 0, squares = 0;
         double n = (double)count;
-        ck_assert_int_eq(params_read(policy_params(policy), parameter, DTYPE_F32, values, NULL), STATUS_OK);
         for (size_t e = 0; e < count; e++) {
             double value = (double)values[e];
             low = fmin(low, value);
@@ -143,7 +108,8 @@ START_TEST(parameters_are_drawn_by_position)
     struct rng_key key = {.seed = 543, .environment = 77, .episode = 2};
     uint32_t words[4];
     rng_block(&key, RNG_INIT, 0, words);
-    ck_assert_uint_eq(read_all(policy, values), 898);
+    ck_assert_uint_eq(mlp_parameter_count(&cartpole.shape), 898);
+    read_all(policy, values);
     double expected = (2 * (double)rng_uniform_float(words[0]) - 1) / sqrt(128);
     ck_assert_float_eq_tol(values[640 + 77], (float)expected, 1e-9f);
     expect_all(again, values, 898);
@@ -164,11 +130,11 @@ START_TEST(what_cannot_be_is_refused)
     struct error error = {0};
     struct policy_config config = cartpole;
     config.shape.hidden = 5000;
-    ck_assert_int_eq(policy_new(&none, &config, backend, &error), STATUS_INVALID);
+    ck_assert_int_eq(policy_new(&none, &config, NULL, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "hidden units, got 5000"));
     config = cartpole;
     config.adam.lr = NAN;
-    ck_assert_int_eq(policy_new(&none, &config, backend, &error), STATUS_INVALID);
+    ck_assert_int_eq(policy_new(&none, &config, NULL, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "lr"));
     ck_assert_ptr_null(none);
 }
@@ -210,7 +176,6 @@ static struct mlp_problem problem;
 
 static void golden_open(void)
 {
-    open_backend();
     golden = fopen("test/golden/policy.txt", "r");
     ck_assert_msg(golden != NULL, "test/golden/policy.txt: cannot be opened");
     ck_assert_int_ne(fscanf(golden, "#%*[^\n]\n"), EOF);
@@ -219,7 +184,6 @@ static void golden_open(void)
 static void golden_close(void)
 {
     fclose(golden);
-    close_backend();
 }
 
 /* The next case's problem, with the file's masks and actions. False at the file's end. */
@@ -422,112 +386,10 @@ START_TEST(what_is_not_finite_changes_nothing)
 }
 END_TEST
 
-/* ---- the network as operations ---- */
-
-static struct tape *tape;
-static struct params *params;
-static struct gradients *gradients;
-static struct policy_network network;
-
-static void open_network(void)
-{
-    ck_assert_int_eq(params_new(&params, backend, NULL), STATUS_OK);
-    ck_assert_int_eq(policy_register(&network, &problem.shape, params, NULL), STATUS_OK);
-    ck_assert_int_eq(params_build(params, 1, NULL), STATUS_OK);
-    ck_assert_int_eq(gradients_new(&gradients, params, NULL), STATUS_OK);
-    ck_assert_int_eq(tape_new(&tape, backend, NULL), STATUS_OK);
-    write_all(params, problem.parameters);
-}
-
-static void close_network(void)
-{
-    tape_free(tape);
-    gradients_free(gradients);
-    params_free(params);
-}
-
-/* The problem's rows in the batch's order, as inputs of the tape. */
-static struct variable *forward_rows(struct variable **actions, struct variable **coefficients)
-{
-    const uint32_t rows = problem.rows, inputs = problem.shape.inputs;
-    float *observations = calloc((size_t)rows * inputs, sizeof *observations);
-    int32_t *keys = calloc((size_t)rows * 3, sizeof *keys), *taken = calloc(rows, sizeof *taken);
-    for (uint32_t i = 0; i < rows; i++) {
-        const uint32_t row = problem.row[i];
-        memcpy(observations + (size_t)i * inputs, problem.batch.observations + (size_t)row * inputs,
-               inputs * sizeof *observations);
-        keys[3 * i] = (int32_t)problem.environment[i];
-        keys[3 * i + 1] = (int32_t)problem.step[i];
-        keys[3 * i + 2] = (int32_t)problem.episode;
-        taken[i] = problem.batch.actions[row];
-    }
-    struct variable *x = tape_input(tape, SHAPE2(rows, inputs), DTYPE_F32, "observations", observations);
-    struct variable *by = tape_input(tape, SHAPE2(rows, 3), DTYPE_I32, "rows", keys);
-    *actions = tape_input(tape, SHAPE1(rows), DTYPE_I32, "actions", taken);
-    *coefficients = tape_input(tape, SHAPE1(rows), DTYPE_F32, "coefficients", problem.coefficient);
-    free(observations);
-    free(keys);
-    free(taken);
-    return policy_forward(&network, tape, x, by, problem.dropout, problem.seed);
-}
-
-static void expect_gradients(void)
-{
-    const float *expected = problem.gradient;
-    for (uint32_t p = 0; p < params_count(params); p++) {
-        const struct parameter *parameter = params_at(params, p);
-        const size_t count = shape_elements(&parameter->tensor.shape);
-        double got[4096], largest = 0;
-        ck_assert_uint_le(count, 4096);
-        ck_assert_int_eq(gradients_read(gradients, parameter, DTYPE_F64, got, NULL), STATUS_OK);
-        for (size_t e = 0; e < count; e++)
-            largest = fmax(largest, fabs(got[e]));
-        ck_assert_double_gt(largest, 0);
-        for (size_t e = 0; e < count; e++)
-            ck_assert_msg(fabs(got[e] - (double)expected[e]) <= 1e-5 * largest, "%s[%zu]: %.9g, fused %.9g",
-                          parameter->name, e, got[e], (double)expected[e]);
-        expected += count;
-    }
-}
-
-/* Rows, masks, log-probabilities and the whole gradient of the fused kernel, from the operations. */
-START_TEST(operations_give_what_the_fused_kernel_gives)
-{
-    static const struct mlp_shape shapes[] = {{4, 128, 2}, {3, 37, 5}, {1, 200, 1}};
-    mlp_problem_init(&problem, shapes[_i], _i == 2 ? 0 : 0.6, 70, 21);
-    struct mlp *mlp = mlp_problem_load(&problem, NULL);
-    mlp_problem_act(&problem, mlp);
-    const double loss = mlp_problem_learn(&problem, mlp);
-    open_network();
-    for (int step = 0; step < 2; step++) {
-        struct variable *actions, *coefficients;
-        double values[70 * 5], value = 0;
-        tape_begin(tape, TAPE_TRAIN, gradients);
-        struct variable *log_probabilities = forward_rows(&actions, &coefficients);
-        ck_assert_int_eq(tape_read(tape, log_probabilities, DTYPE_F64, values), STATUS_OK);
-        for (size_t i = 0; i < (size_t)problem.rows * problem.shape.actions; i++)
-            ck_assert_double_eq_tol(exp(values[i]), (double)problem.probabilities[i], 1e-6);
-        struct variable *picked = tape_log_probability(tape, log_probabilities, actions);
-        struct variable *sum = tape_sum(tape, picked, coefficients, -1);
-        ck_assert_int_eq(tape_loss(tape, sum, &value), STATUS_OK);
-        ck_assert_double_eq_tol(value, loss, 1e-5 * fabs(loss) + 1e-6);
-        if (problem.shape.actions > 1) {
-            ck_assert_int_eq(tape_backward(tape, sum), STATUS_OK);
-            expect_gradients();
-        }
-        ck_assert_int_eq(tape_finish(tape, NULL), STATUS_OK);
-    }
-    close_network();
-    mlp_free(mlp);
-    mlp_problem_fini(&problem);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("policy");
     TCase *begin = tcase_create("begin");
-    tcase_add_checked_fixture(begin, open_backend, close_backend);
     tcase_add_test(begin, parameters_are_named_and_shaped_as_in_pytorch);
     tcase_add_test(begin, parameters_begin_as_a_linear_layer_does);
     tcase_add_test(begin, parameters_are_drawn_by_position);
@@ -539,13 +401,8 @@ int main(void)
     tcase_add_test(pytorch, learning_is_pytorchs);
     suite_add_tcase(suite, pytorch);
     TCase *learning = tcase_create("learning");
-    tcase_add_checked_fixture(learning, open_backend, close_backend);
     tcase_add_loop_test(learning, progress_is_told_per_chunk_and_the_loss_falls, 0, 4);
     tcase_add_loop_test(learning, what_is_not_finite_changes_nothing, 0, sizeof breaks / sizeof *breaks);
     suite_add_tcase(suite, learning);
-    TCase *operations = tcase_create("operations");
-    tcase_add_checked_fixture(operations, open_backend, close_backend);
-    tcase_add_loop_test(operations, operations_give_what_the_fused_kernel_gives, 0, 3);
-    suite_add_tcase(suite, operations);
     return suite_run(suite);
 }

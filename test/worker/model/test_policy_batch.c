@@ -51,7 +51,7 @@ static void open_model(uint32_t rows_max)
     const double *exact = problem.exact;
     must(backend_open(&backend, &ref_ops, &(struct backend_settings){0}, &error));
     must(params_new(&params, backend, &error));
-    must(policy_register(&network, &problem.shape, params, &error));
+    must(policy_network_register(&network, &problem.shape, params, &error));
     must(params_build(params, 1, &error));
     for (uint32_t i = 0; i < PARAMETERS; i++) {
         must(params_write(params, params_at(params, i), DTYPE_F64, exact, &error));

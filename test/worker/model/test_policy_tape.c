@@ -3,7 +3,7 @@
 #include "kernels/base/rng.h"
 #include "test/training.h"
 #include "test/workplace.h"
-#include "worker/model/policy.h"
+#include "worker/model/policy_network.h"
 
 #include <check.h>
 #include <math.h>
@@ -39,7 +39,7 @@ static bool golden_run_open(int number)
     struct error error = {0};
     uint64_t state = SEED;
     training_init(&training, backend, 1);
-    training_ok(policy_register(&network, &shape, training.params[0], &error), &error);
+    training_ok(policy_network_register(&network, &shape, training.params[0], &error), &error);
     training_build(&training, &adam);
     training_take(&training, 0, 0, UINT32_MAX);
     training_draw(&training, &state, scale);
@@ -92,7 +92,8 @@ static void golden_step(uint32_t step, bool update)
     tape_begin(tape, TAPE_TRAIN, training.gradients[0]);
     check_masks(step);
     struct variable *x = tape_input(tape, SHAPE2(ROWS, INPUTS), DTYPE_F32, "observations", observations);
-    struct variable *log_probabilities = policy_forward(&network, tape, x, keys(), DROPOUT, DRAW_SEED);
+    struct variable *log_probabilities =
+        policy_network_forward(&network, tape, x, keys(), DROPOUT, DRAW_SEED);
     struct variable *picked = tape_log_probability(
         tape, log_probabilities, tape_input(tape, SHAPE1(ROWS), DTYPE_I32, "actions", actions));
     struct variable *loss =

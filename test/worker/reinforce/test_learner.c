@@ -1,6 +1,5 @@
 /* The learner: one rollout in, one step of the policy out; and what it says of a rollout that cannot be
  * learned from. */
-#include "test/oracle/ref.h"
 #include "test/workplace.h"
 #include "worker/model/policy.h"
 #include "worker/reinforce/learner.h"
@@ -11,7 +10,6 @@
 
 enum { ENVIRONMENTS = 2, STEPS = 300, PARAMETERS = 898 };
 
-static struct backend *backend;
 static struct policy *policy;
 static struct rollout *rollout;
 
@@ -37,12 +35,10 @@ static void fill_rollout(const struct mlp_shape *shape)
 
 static void setup(void)
 {
-    const struct backend_settings settings = {.threads = 1};
     const struct policy_config config = {
         .shape = {4, 128, 2}, .dropout = 0.6, .seed = 3, .adam = ADAM_DEFAULTS};
     struct error error = {0};
-    ck_assert_int_eq(backend_open(&backend, &ref_ops, &settings, &error), STATUS_OK);
-    ck_assert_int_eq(policy_new(&policy, &config, backend, &error), STATUS_OK);
+    ck_assert_int_eq(policy_new(&policy, &config, NULL, &error), STATUS_OK);
     fill_rollout(&config.shape);
 }
 
@@ -50,17 +46,11 @@ static void teardown(void)
 {
     rollout_free(rollout);
     policy_free(policy);
-    backend_close(backend);
 }
 
 static void read_parameters(float *to)
 {
-    struct params *params = policy_params(policy);
-    for (uint32_t i = 0; i < params_count(params); i++) {
-        const struct parameter *parameter = params_at(params, i);
-        ck_assert_int_eq(params_read(params, parameter, DTYPE_F32, to, NULL), STATUS_OK);
-        to += shape_elements(&parameter->tensor.shape);
-    }
+    ck_assert_int_eq(policy_read(policy, to, NULL), STATUS_OK);
 }
 
 static void count_progress(void *context)
