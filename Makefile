@@ -171,6 +171,8 @@ bench-kernels: $(PLUGINS) $(BUILD)/test/bench_kernels $(BUILD)/test/bench_mlp
 
 documents: $(BUILD)/coalesced
 	$(BUILD)/coalesced schema > config/job.schema.json
+	$(BUILD)/coalesced schema markdown > config/JOBS.md
+	$(BUILD)/coalesced schema man > config/coalesced-job.5
 
 # ---- fuzzing: one program of clang's libFuzzer per target ----
 FUZZ_SECONDS ?= 300
@@ -215,6 +217,9 @@ install: $(BUILD)/coalesced $(PLUGINS)
 	install -m 644 config/*.json $(DESTDIR)$(PREFIX)/share/coalesced/
 	sed 's|@PREFIX@|$(PREFIX)|g' scripts/coalesced@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
+	install -D -m 644 scripts/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
+	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
+	install -D -m 644 scripts/coalesced.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/coalesced
 
 clean:
 	rm -rf build

@@ -235,7 +235,15 @@ uint64_t job_updates(const struct job *job, uint64_t epoch_updates);
  * when memory ran out. */
 char *job_format(const struct job *job, size_t *bytes);
 
-/* Writes the JSON schema (draft 2020-12) of job files, generated from the table. 0, or EOF on error. */
+/* Documents that are generated from the table. 0, or EOF on error. */
+
+/* The JSON schema (draft 2020-12) of job files. */
 int job_write_schema(FILE *stream);
+
+/* The manual of job files: a page in mdoc(7), or Markdown. */
+int job_write_manual(FILE *stream, bool page);
+
+/* The keys for completions: one line for each pointer, followed by the names that its value may be. */
+int job_write_pointers(FILE *stream);
 
 #endif

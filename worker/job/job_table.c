@@ -360,7 +360,7 @@ _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_M
 
 /* ---- rules between keys ---- */
 
-#define NEVER_ENDS "the job would never end"
+#define NEVER_ENDS "without a limit the job never ends"
 #define PLATEAU "a plateau is found in the held-out loss"
 #define BATCH_NORM "the last stage has 1 * 1 pixels, and its batch norm would see one value per channel"
 

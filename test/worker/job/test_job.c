@@ -119,7 +119,7 @@ START_TEST(override_problems)
         {"/policy/hidden=64", "expected an array of exactly one element, an integer in 1..1024, got 64"},
         {"/policy/hidden=[0]", "/policy/hidden/0: expected an integer in 1..1024, got 0"},
         {"/stop/episodes=null", "/stop/running_reward: expected a number where /stop/episodes is null, got "
-                                "null: the job would never end"},
+                                "null: without a limit the job never ends"},
         {"/device=gup", "expected one of \"auto\", \"cpu\", \"gpu\", got \"gup\"; did you mean \"gpu\"?"},
         {"/_anything/at/all=4", NULL},
         {"/observers/_x=4", NULL},
@@ -214,8 +214,8 @@ START_TEST(override_problems_of_a_model_parallel)
          "expected an integer in 1..1048576 where /data/kind is \"synthetic\", got null"},
         {"/stop/updates=3", NULL},
         {"/stop={\"epochs\":null}", "/stop/epochs: expected an integer in 1..1000000 where /stop/updates is "
-                                    "null, got null: the job would "
-                                    "never end"},
+                                    "null, got null: without a limit the "
+                                    "job never ends"},
         {"/server/rond=all", "unknown key; did you mean \"round\"?"},
         {"/model/width=3", "is a key of the kind \"parameter-server\", this job is a \"model-parallel\""},
     };

@@ -1,0 +1,66 @@
+# bash completion for coalesced: commands, options, job files, checkpoints, and the pointers of --set, which the
+# program itself knows.
+
+_coalesced_set() {
+    local current=$1 equals=$2 pointer
+    if [[ -z $equals ]]; then
+        mapfile -t COMPREPLY < <(compgen -S = -W "$("${COMP_WORDS[0]}" schema pointers 2>/dev/null | cut -d ' ' -f 1)" \
+            -- "$current")
+        compopt -o nospace 2>/dev/null
+    else
+        pointer=$3
+        mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" schema pointers 2>/dev/null |
+            sed -n "s|^$pointer ||p")" -- "$current")
+    fi
+}
+
+_coalesced() {
+    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
+    COMPREPLY=()
+    if ((COMP_CWORD == 1)); then
+        mapfile -t COMPREPLY < <(compgen -W 'run check evaluate generate schema --help --version' -- "$current")
+        return
+    fi
+    # readline splits words at "=": --set /device = au
+    if [[ $current == '=' && ${COMP_WORDS[COMP_CWORD - 2]} == --set ]]; then
+        _coalesced_set '' = "$previous"
+        return
+    elif [[ $previous == '=' && ${COMP_WORDS[COMP_CWORD - 3]} == --set ]]; then
+        _coalesced_set "$current" = "${COMP_WORDS[COMP_CWORD - 2]}"
+        return
+    fi
+    case $previous in
+        --set)
+            _coalesced_set "$current" ''
+            return
+            ;;
+        --run-dir)
+            compopt -o dirnames 2>/dev/null
+            return
+            ;;
+        --words | --seed | --temperature)
+            return
+            ;;
+    esac
+    local options=
+    case $command in
+        run) options='--set --run-dir --resume --help' ;;
+        check | evaluate) options='--set --help' ;;
+        generate) options='--words --seed --temperature --help' ;;
+        schema) options='markdown man pointers' ;;
+    esac
+    if [[ $current == -* || $command == schema ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+        return
+    fi
+    # Job files end in .json; a checkpoint is a folder, or a safetensors file.
+    compopt -o filenames 2>/dev/null
+    if [[ $command == generate ]]; then
+        mapfile -t COMPREPLY < <(compgen -d -- "$current")
+    elif [[ $command == evaluate ]]; then
+        mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.@(json|safetensors)' -- "$current")
+    else
+        mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.json' -- "$current")
+    fi
+}
+complete -F _coalesced coalesced
