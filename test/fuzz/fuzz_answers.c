@@ -126,14 +126,6 @@ static void act_remote(const uint8_t *bytes)
         rpc_turn(rpc, (struct monotime){1});
 }
 
-static void act_fetch(struct rref *ref, const uint8_t *bytes)
-{
-    struct future *future;
-    struct error error = {0};
-    if (is_well(rref_to_here(ref, &future, &error), &error))
-        wait_or_keep(future, bytes[ACT_LATER] == 0);
-}
-
 static void act_share(struct rref *ref, const uint8_t *bytes)
 {
     struct future *future;
@@ -359,9 +351,6 @@ static void act_state(struct dist_optimizer *optimizer, const uint8_t *bytes)
 static void act_on_ref(struct rref *ref, const uint8_t *bytes)
 {
     switch (bytes[ACT_WHAT] % 16) {
-    case 1:
-        act_fetch(ref, bytes);
-        break;
     case 2:
         act_share(ref, bytes);
         break;

@@ -125,7 +125,7 @@ static void ask_drop(struct request *request, const uint8_t *bytes)
 static void request_fill(struct request *request, const uint8_t *bytes, uint64_t newest)
 {
     static const uint16_t methods[] = {METHOD_REMOTE, METHOD_FORWARD,     METHOD_FORWARD, METHOD_BACKWARD,
-                                       METHOD_DROP,   METHOD_END_CONTEXT, METHOD_RELEASE, METHOD_FETCH,
+                                       METHOD_DROP,   METHOD_END_CONTEXT, METHOD_RELEASE, METHOD_OBJECT,
                                        METHOD_OBJECT, METHOD_OBJECT,      METHOD_OBJECT,  METHOD_PARAMETERS};
     struct wire_header *header = &request->header;
     header->method = methods[bytes[KIND] % (sizeof methods / sizeof methods[0])];

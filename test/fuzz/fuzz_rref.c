@@ -1,4 +1,4 @@
-/* References against a worker that says anything: the requests REMOTE, SHARE, CLAIM, RELEASE, FETCH and
+/* References against a worker that says anything: the requests REMOTE, SHARE, CLAIM, RELEASE and
  * OBJECT with any arguments and tensors, in any order, from a worker that the rpc knows and that nothing
  * leaves to (its connection is made up, so that no input needs a socket). Its session may be over in the
  * middle, for that is what lies cost. When it has ended, nothing may be left: neither an object, nor a use,
@@ -43,14 +43,6 @@ static void thing_destroy(void *object)
     free(object);
 }
 
-static enum status thing_value(void *object, struct rpc_message *value, struct error *error)
-{
-    struct thing *thing = object;
-    (void)error;
-    *value = (struct rpc_message){.tensor_count = 1, .tensors = {{WIRE_U64, 1, {1}}}, .data = {&thing->sum}};
-    return STATUS_OK;
-}
-
 static void thing_add(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     struct thing *thing = object;
@@ -70,7 +62,6 @@ static rref_function *const functions[] = {thing_add, thing_keep};
 static const struct rref_class thing_class = {.name = "t",
                                               .create = thing_create,
                                               .destroy = thing_destroy,
-                                              .value = thing_value,
                                               .functions = functions,
                                               .function_count = 2};
 static const struct rref_class bare_class = {.name = "u", .create = thing_create, .destroy = thing_destroy};

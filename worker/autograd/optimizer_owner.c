@@ -192,7 +192,7 @@ static enum status add_member(struct local *local, uint32_t i, uint16_t source, 
     if (class != &dist_parameter_class) {
         rref_object_done(local->owner->rrefs, number);
         return error_set(error, STATUS_INVALID, "object %llu is of class %s, expected a parameter",
-                         rref_short(number), class->name);
+                         (unsigned long long)number, class->name);
     }
     struct local_entry *member = &local->members[i];
     member->object = object;

@@ -19,7 +19,7 @@ static enum status owned_new(struct owned **out, struct dist_owner *owner, uint6
     if (count == 0 || count > DIST_PARAMETERS_MAX)
         return error_set(error, STATUS_INVALID,
                          "object %llu of class %s has %u trained parameters, expected 1..%d",
-                         rref_short(number), class->name, count, DIST_PARAMETERS_MAX);
+                         (unsigned long long)number, class->name, count, DIST_PARAMETERS_MAX);
     struct owned *owned = calloc(1, sizeof *owned + count * sizeof owned->entries[0]);
     if (owned == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u parameters", count);
@@ -99,7 +99,7 @@ enum status owned_may_change(const struct owned *owned, const struct participant
         return STATUS_OK;
     return error_set(error, STATUS_BUSY,
                      "%u contexts have still to walk what they read of object %llu (%s, …)", readers,
-                     rref_short(owned->number), owned->entries[0].parameter->name);
+                     (unsigned long long)owned->number, owned->entries[0].parameter->name);
 }
 
 /* ---- values ---- */

@@ -52,8 +52,7 @@ enum wire_method {
     METHOD_SHARE = 10,   /* here is a reference for you */
     METHOD_CLAIM = 11,   /* taker -> owner: count me as a user, before the giver lets go */
     METHOD_RELEASE = 12, /* user -> owner: so many uses less */
-    METHOD_FETCH = 13,   /* user -> owner: the object's value */
-    METHOD_OBJECT = 14,  /* user -> owner: call a function of the object */
+    METHOD_OBJECT = 14,  /* 13 is not used; user -> owner: call a function of the object */
     METHOD_FORWARD =
         15, /* any -> any, this and the next three: worker/autograd/dist.h; call within a context */
     METHOD_BACKWARD = 16, /* output gradients in, input gradients out */

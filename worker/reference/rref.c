@@ -57,64 +57,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- tables ---- */
-
-enum status rref_table_new(struct rref_table *table, uint64_t count)
-{
-    uint64_t buckets = 4;
-    while (buckets < count)
-        buckets *= 2;
-    table->mask = buckets - 1;
-    table->buckets = calloc(buckets, sizeof *table->buckets);
-    return table->buckets == NULL ? STATUS_NO_MEMORY : STATUS_OK;
-}
-
-void rref_table_free(struct rref_table *table)
-{
-    free(table->buckets);
-}
-
-static struct rref_link **bucket_of(const struct rref_table *table, uint16_t owner, uint64_t number)
-{
-    uint64_t mixed = (number ^ (uint64_t)owner << 48) * UINT64_C(0x9e3779b97f4a7c15);
-    return &table->buckets[mixed >> 32 & table->mask];
-}
-
-struct rref_link *rref_table_find(const struct rref_table *table, uint16_t owner, uint64_t number)
-{
-    struct rref_link *link = *bucket_of(table, owner, number);
-    while (link != NULL && (link->number != number || link->owner != owner))
-        link = link->next;
-    return link;
-}
-
-void rref_table_add(struct rref_table *table, struct rref_link *link)
-{
-    struct rref_link **bucket = bucket_of(table, link->owner, link->number);
-    link->next = *bucket;
-    *bucket = link;
-}
-
-void rref_table_remove(struct rref_table *table, struct rref_link *link)
-{
-    struct rref_link **at = bucket_of(table, link->owner, link->number);
-    while (*at != link)
-        at = &(*at)->next;
-    *at = link->next;
-}
-
 /* ---- opening and closing ---- */
 
 static const struct rpc_method methods[] = {
     {.method = METHOD_REMOTE, .callers = UINT8_MAX, .any_tensors = true, .handler = owner_on_remote},
     {.method = METHOD_SHARE, .callers = UINT8_MAX, .handler = share_on_share},
     {.method = METHOD_CLAIM, .callers = UINT8_MAX, .handler = owner_on_claim},
-    {.method = METHOD_RELEASE, .callers = UINT8_MAX, .handler = owner_on_release},
-    {.method = METHOD_FETCH, .callers = UINT8_MAX, .handler = owner_on_fetch},
+    {.method = METHOD_RELEASE, .callers = UINT8_MAX, .at_once = true, .handler = owner_on_release},
     {.method = METHOD_OBJECT, .callers = UINT8_MAX, .any_tensors = true, .handler = owner_on_object},
 };
 
-static void on_left(void *context, uint16_t worker, enum status why, const char *text)
+static void rrefs_on_left(void *context, uint16_t worker, enum status why, const char *text)
 {
     struct rrefs *rrefs = context;
     (void)why;
@@ -125,20 +78,13 @@ static void on_left(void *context, uint16_t worker, enum status why, const char 
     user_left(rrefs, worker);
 }
 
-static struct monotime on_turn(void *arg)
+static struct monotime rrefs_on_turn(void *arg)
 {
     struct rrefs *rrefs = arg;
     if (rrefs->is_closed)
         return MONOTIME_NEVER;
     owner_turn(rrefs);
     return user_turn(rrefs);
-}
-
-static void release_memory(struct rrefs *rrefs)
-{
-    owner_free(rrefs);
-    user_free(rrefs);
-    free(rrefs);
 }
 
 static void check_classes(const struct rrefs_config *config)
@@ -162,13 +108,13 @@ enum status rrefs_new(struct rrefs **out, const struct rrefs_config *config, str
     rrefs->self = rpc_worker(config->rpc);
     rrefs->workers = rpc_workers(config->rpc);
     if (owner_new(rrefs) != STATUS_OK || user_new(rrefs) != STATUS_OK) {
-        release_memory(rrefs);
+        rrefs_free_memory(rrefs);
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u objects and %u references",
                          config->objects_max, config->references_max);
     }
     rpc_add_methods(rrefs->rpc, methods, sizeof methods / sizeof methods[0], rrefs);
-    rpc_on_left(rrefs->rpc, on_left, rrefs);
-    rpc_on_turn(rrefs->rpc, on_turn, rrefs);
+    rpc_on_left(rrefs->rpc, rrefs_on_left, rrefs);
+    rpc_on_turn(rrefs->rpc, rrefs_on_turn, rrefs);
     *out = rrefs;
     return STATUS_OK;
 }
@@ -179,52 +125,12 @@ void rrefs_free(struct rrefs *rrefs)
     if (rrefs == NULL)
         return;
     rrefs->is_closed = true;
-    rrefs_launched(rrefs);
+    rrefs_call_begins(rrefs);
     owner_close(rrefs);
-    rrefs_landed(rrefs);
+    rrefs_call_ends(rrefs);
 }
 
-void rrefs_launched(struct rrefs *rrefs)
-{
-    rrefs->pending++;
-}
-
-bool rrefs_landed(struct rrefs *rrefs)
-{
-    assert(rrefs->pending > 0);
-    rrefs->pending--;
-    bool is_open = !rrefs->is_closed;
-    if (!is_open && rrefs->pending == 0)
-        release_memory(rrefs);
-    return is_open;
-}
-
-/* ---- for all ---- */
-
-const struct rref_class *rrefs_class(const struct rrefs *rrefs, const char *name, size_t bytes)
-{
-    for (size_t i = 0; i < rrefs->config.class_count; i++) {
-        const struct rref_class *class = rrefs->config.classes[i];
-        if (strlen(class->name) == bytes && memcmp(class->name, name, bytes) == 0)
-            return class;
-    }
-    return NULL;
-}
-
-enum status rrefs_check_owner(const struct rrefs *rrefs, uint16_t owner, uint64_t number, struct error *error)
-{
-    uint32_t incarnation;
-    if (rpc_reaches(rrefs->rpc, owner, &incarnation) &&
-        (incarnation == 0 || (uint64_t)incarnation << RREF_COUNTER_BITS == number - rref_short(number)))
-        return STATUS_OK;
-    return error_set(error, STATUS_PEER_DIED, "worker %u, which had object %llu, is gone", owner,
-                     rref_short(number));
-}
-
-unsigned long long rref_short(uint64_t number)
-{
-    return number & ((UINT64_C(1) << RREF_COUNTER_BITS) - 1);
-}
+/* ---- counting ---- */
 
 void rrefs_counts(const struct rrefs *rrefs, struct rref_counts *counts)
 {

@@ -35,10 +35,6 @@ struct rref_class {
     enum status (*create)(void *context, uint16_t creator, const struct rpc_message *arguments, void **object,
                           struct error *error);
     void (*destroy)(void *object);
-    /* The object's value, for rref_to_here; NULL: it has none that could travel. The data stays as it is
-     * until the next turn; what is lent (rpc.h) as long as the one who fetched it reads it, which the class
-     * and its users agree on. */
-    enum status (*value)(void *object, struct rpc_message *value, struct error *error);
     /* May be NULL. `worker` has given back its last use of the object, maybe the last of all. Its death is
      * not told so (rpc_on_left). */
     void (*released)(void *object, uint16_t worker);
@@ -102,14 +98,8 @@ uint64_t rref_object(const struct rref *rref); /* the owner's number for it, uni
 const struct rref_class *
 rref_class_of(const struct rref *rref); /* as this worker's table names it; NULL: not known */
 
-/* "object 7" in a text: the number without its upper bits, which are the owner's incarnation. */
-unsigned long long rref_short(uint64_t number);
-
 /* The object itself where it is this worker's, else NULL. */
 void *rref_local(const struct rref *rref);
-
-/* Fetches the value: the future's. */
-enum status rref_to_here(struct rref *rref, struct future **out, struct error *error);
 
 /* Calls function `function` of the object. Of `message`, args[2], args[3], context and tensors travel; NULL:
  * nothing does. A failure of the object itself: STATUS_NOT_FOUND (freed), STATUS_INVALID (no such function;

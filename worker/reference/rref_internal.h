@@ -14,8 +14,6 @@
 
 #include "worker/reference/rref.h"
 
-enum { RREF_COUNTER_BITS = 40 };
-
 /* ---- tables: what is found by (owner, number) ---- */
 
 struct rref_link { /* the first member of what stands in a table */
@@ -103,31 +101,28 @@ struct rrefs {
 
     struct rref_block *ref_blocks;
     struct rref *free_refs;
-    uint32_t ref_live;        /* neither free nor being released */
-    uint32_t ref_releasing;   /* being released */
-    struct rref *unsent;      /* RELEASEs that could not leave, or were refused */
-    struct monotime retry_at; /* after a refusal none of them sooner */
+    uint32_t ref_live;      /* neither free nor being released */
+    uint32_t ref_releasing; /* being released */
+    struct rref *unsent;    /* RELEASEs that could not leave */
     struct rref_table refs_table;
 };
 
-/* ---- rref.c ---- */
-
-/* Says that a call will end in a callback of ours; the callback begins with rrefs_landed. */
-void rrefs_launched(struct rrefs *rrefs);
-
-/* False: the rrefs are closed, and perhaps freed by this. */
-bool rrefs_landed(struct rrefs *rrefs);
-
 const struct rref_class *rrefs_class(const struct rrefs *rrefs, const char *name, size_t bytes);
 
-/* STATUS_PEER_DIED: `owner` is not, or no longer, the incarnation whose object `number` is. */
+/* STATUS_PEER_DIED: the worker with object `number` is gone. */
 enum status rrefs_check_owner(const struct rrefs *rrefs, uint16_t owner, uint64_t number,
                               struct error *error);
+
+void rrefs_free_memory(struct rrefs *rrefs);
+
+/* A call of ours will end in a callback with this memory; the callback begins with rrefs_call_ends. False:
+ * the rrefs are closed, and perhaps freed by this. */
+void rrefs_call_begins(struct rrefs *rrefs);
+bool rrefs_call_ends(struct rrefs *rrefs);
 
 /* ---- rref_owner.c ---- */
 
 enum status owner_new(struct rrefs *rrefs);
-void owner_free(struct rrefs *rrefs);
 void owner_close(struct rrefs *rrefs); /* destroys all objects */
 void owner_turn(struct rrefs *rrefs);  /* destroys what nobody uses */
 void owner_left(struct rrefs *rrefs, uint16_t worker);
@@ -143,12 +138,11 @@ void owner_uncount(struct rrefs *rrefs, uint64_t number, uint16_t worker, uint64
 enum status owner_find(const struct rrefs *rrefs, uint16_t worker, uint64_t number, struct rref_object **out,
                        struct error *error);
 
-rpc_handler owner_on_remote, owner_on_claim, owner_on_release, owner_on_fetch, owner_on_object;
+rpc_handler owner_on_remote, owner_on_claim, owner_on_release, owner_on_object;
 
 /* ---- rref_user.c ---- */
 
 enum status user_new(struct rrefs *rrefs);
-void user_free(struct rrefs *rrefs);
 struct monotime user_turn(struct rrefs *rrefs); /* sends what could not leave; when to come again */
 void user_left(struct rrefs *rrefs, uint16_t worker);
 
@@ -161,7 +155,7 @@ void user_give_back(struct rref *ref);
  * there is another of the object. Returns the entry that has the handle. */
 struct rref *user_hold(struct rref *ref, uint64_t number, const struct rref_class *class);
 
-/* Sends a message while which `ref` must not end; `then` begins with rrefs_landed and one flight less. */
+/* Sends a message while which `ref` must not end; `then` begins with rrefs_call_ends and one flight less. */
 enum status user_send(struct rref *ref, uint16_t worker, enum wire_method method,
                       const struct rpc_message *message, struct monotime deadline, future_then_function *then,
                       struct future **out, struct error *error);

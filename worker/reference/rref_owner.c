@@ -15,7 +15,6 @@ enum status owner_new(struct rrefs *rrefs)
 {
     uint32_t count = rrefs->config.objects_max;
     rrefs->doomed_end = &rrefs->doomed_first;
-    rrefs->last_number = (uint64_t)rpc_incarnation(rrefs->rpc) << RREF_COUNTER_BITS;
     rrefs->objects = calloc(count, sizeof *rrefs->objects);
     rrefs->uses = calloc((size_t)count * rrefs->workers, sizeof *rrefs->uses);
     rrefs->users_of = calloc(rrefs->workers, sizeof *rrefs->users_of);
@@ -29,7 +28,7 @@ enum status owner_new(struct rrefs *rrefs)
 }
 
 /* What goes along with an object (references it holds) may doom others: they go in the same way. */
-static void destroy_doomed(struct rrefs *rrefs)
+static void owner_destroy_doomed(struct rrefs *rrefs)
 {
     while (rrefs->doomed_first != NULL) {
         struct rref_object *object = rrefs->doomed_first;
@@ -57,7 +56,7 @@ void rrefs_on_destroy(struct rrefs *rrefs, void (*destroyed)(void *context, void
             rrefs->listeners[i--] = rrefs->listeners[--rrefs->listener_count];
 }
 
-static void doom(struct rrefs *rrefs, struct rref_object *object)
+static void owner_doom(struct rrefs *rrefs, struct rref_object *object)
 {
     rref_table_remove(&rrefs->object_table, &object->link);
     object->is_alive = false;
@@ -66,7 +65,7 @@ static void doom(struct rrefs *rrefs, struct rref_object *object)
     rrefs->doomed_end = &object->next;
 }
 
-static struct rref_object *newest(const struct rrefs *rrefs)
+static struct rref_object *owner_newest(const struct rrefs *rrefs)
 {
     struct rref_object *found = NULL;
     for (uint32_t i = 0; i < rrefs->config.objects_max; i++) {
@@ -80,45 +79,37 @@ static struct rref_object *newest(const struct rrefs *rrefs)
 /* What keeps another object was made after it, and goes before it. */
 void owner_close(struct rrefs *rrefs)
 {
-    destroy_doomed(rrefs);
-    for (struct rref_object *object; (object = newest(rrefs)) != NULL;) {
-        doom(rrefs, object);
-        destroy_doomed(rrefs);
+    owner_destroy_doomed(rrefs);
+    for (struct rref_object *object; (object = owner_newest(rrefs)) != NULL;) {
+        owner_doom(rrefs, object);
+        owner_destroy_doomed(rrefs);
     }
-}
-
-void owner_free(struct rrefs *rrefs)
-{
-    rref_table_free(&rrefs->object_table);
-    free(rrefs->objects);
-    free(rrefs->uses);
-    free(rrefs->users_of);
 }
 
 void owner_turn(struct rrefs *rrefs)
 {
-    destroy_doomed(rrefs);
+    owner_destroy_doomed(rrefs);
 }
 
 /* ---- counting ---- */
 
-static struct rref_object *find(const struct rrefs *rrefs, uint64_t number)
+static struct rref_object *owner_find_object(const struct rrefs *rrefs, uint64_t number)
 {
     return (struct rref_object *)rref_table_find(&rrefs->object_table, rrefs->self, number);
 }
 
-static uint64_t *uses_of(const struct rrefs *rrefs, const struct rref_object *object, uint16_t worker)
+static uint64_t *owner_uses_of(const struct rrefs *rrefs, const struct rref_object *object, uint16_t worker)
 {
     return &rrefs->uses[(size_t)(object - rrefs->objects) * rrefs->workers + worker];
 }
 
-static void doom_if_unused(struct rrefs *rrefs, struct rref_object *object)
+static void owner_doom_if_unused(struct rrefs *rrefs, struct rref_object *object)
 {
     if (object->uses == 0 && object->keeps == 0)
-        doom(rrefs, object);
+        owner_doom(rrefs, object);
 }
 
-static enum status check_place(const struct rrefs *rrefs, struct error *error)
+static enum status owner_check_place(const struct rrefs *rrefs, struct error *error)
 {
     if (rrefs->free_objects != NULL)
         return STATUS_OK;
@@ -129,7 +120,7 @@ static enum status check_place(const struct rrefs *rrefs, struct error *error)
 enum status owner_add(struct rrefs *rrefs, const struct rref_class *class, void *object, uint64_t *number,
                       struct error *error)
 {
-    enum status status = check_place(rrefs, error);
+    enum status status = owner_check_place(rrefs, error);
     if (status != STATUS_OK)
         return status;
     struct rref_object *place = rrefs->free_objects;
@@ -144,9 +135,9 @@ enum status owner_add(struct rrefs *rrefs, const struct rref_class *class, void 
     return STATUS_OK;
 }
 
-static void count_use(struct rrefs *rrefs, struct rref_object *object, uint16_t worker)
+static void owner_count_use(struct rrefs *rrefs, struct rref_object *object, uint16_t worker)
 {
-    uint64_t *uses = uses_of(rrefs, object, worker);
+    uint64_t *uses = owner_uses_of(rrefs, object, worker);
     object->uses++;
     if ((*uses)++ == 0)
         rrefs->users_of[worker]++;
@@ -154,43 +145,44 @@ static void count_use(struct rrefs *rrefs, struct rref_object *object, uint16_t 
 
 void owner_count(struct rrefs *rrefs, uint64_t number, uint16_t worker)
 {
-    count_use(rrefs, find(rrefs, number), worker);
+    owner_count_use(rrefs, owner_find_object(rrefs, number), worker);
 }
 
-static void uncount(struct rrefs *rrefs, struct rref_object *object, uint16_t worker, uint64_t uses)
+static void owner_uncount_uses(struct rrefs *rrefs, struct rref_object *object, uint16_t worker,
+                               uint64_t uses)
 {
-    uint64_t *held = uses_of(rrefs, object, worker);
+    uint64_t *held = owner_uses_of(rrefs, object, worker);
     assert(uses > 0 && uses <= *held);
     *held -= uses;
     object->uses -= uses;
     if (*held == 0)
         rrefs->users_of[worker]--;
-    doom_if_unused(rrefs, object);
+    owner_doom_if_unused(rrefs, object);
 }
 
 /* `worker` wants them no more. Its class, which is told, may complete calls on the object. */
-static void give_back(struct rrefs *rrefs, struct rref_object *object, uint16_t worker, uint64_t uses)
+static void owner_take_back(struct rrefs *rrefs, struct rref_object *object, uint16_t worker, uint64_t uses)
 {
     object->keeps++;
-    uncount(rrefs, object, worker, uses);
-    if (object->class->released != NULL && *uses_of(rrefs, object, worker) == 0)
+    owner_uncount_uses(rrefs, object, worker, uses);
+    if (object->class->released != NULL && *owner_uses_of(rrefs, object, worker) == 0)
         object->class->released(object->object, worker);
     object->keeps--;
-    doom_if_unused(rrefs, object);
+    owner_doom_if_unused(rrefs, object);
 }
 
 void owner_uncount(struct rrefs *rrefs, uint64_t number, uint16_t worker, uint64_t uses)
 {
-    give_back(rrefs, find(rrefs, number), worker, uses);
+    owner_take_back(rrefs, owner_find_object(rrefs, number), worker, uses);
 }
 
 void owner_left(struct rrefs *rrefs, uint16_t worker)
 {
     for (uint32_t i = 0; i < rrefs->config.objects_max && rrefs->users_of[worker] > 0; i++) {
         struct rref_object *object = &rrefs->objects[i];
-        uint64_t uses = object->is_alive ? *uses_of(rrefs, object, worker) : 0;
+        uint64_t uses = object->is_alive ? *owner_uses_of(rrefs, object, worker) : 0;
         if (uses > 0)
-            uncount(rrefs, object, worker, uses);
+            owner_uncount_uses(rrefs, object, worker, uses);
     }
 }
 
@@ -205,23 +197,22 @@ uint64_t rref_grant(struct rref *rref, const struct rpc_request *request)
 
 /* ---- finding ---- */
 
-/* Numbers of an earlier incarnation's objects are lower than any of ours. */
-static enum status no_object(const struct rrefs *rrefs, uint64_t number, struct error *error)
+static enum status owner_no_object(const struct rrefs *rrefs, uint64_t number, struct error *error)
 {
-    bool was_freed = rref_short(number) > 0 && number <= rrefs->last_number;
-    return error_set(error, STATUS_NOT_FOUND, "object %llu of worker %u %s", rref_short(number), rrefs->self,
-                     was_freed ? "was freed" : "does not exist");
+    bool was_freed = number > 0 && number <= rrefs->last_number;
+    return error_set(error, STATUS_NOT_FOUND, "object %llu of worker %u %s", (unsigned long long)number,
+                     rrefs->self, was_freed ? "was freed" : "does not exist");
 }
 
 enum status owner_find(const struct rrefs *rrefs, uint16_t worker, uint64_t number, struct rref_object **out,
                        struct error *error)
 {
-    struct rref_object *object = find(rrefs, number);
+    struct rref_object *object = owner_find_object(rrefs, number);
     if (object == NULL)
-        return no_object(rrefs, number, error);
-    if (*uses_of(rrefs, object, worker) == 0)
+        return owner_no_object(rrefs, number, error);
+    if (*owner_uses_of(rrefs, object, worker) == 0)
         return error_set(error, STATUS_PERMISSION, "worker %u holds no reference to object %llu of worker %u",
-                         worker, rref_short(number), rrefs->self);
+                         worker, (unsigned long long)number, rrefs->self);
     *out = object;
     return STATUS_OK;
 }
@@ -243,16 +234,16 @@ void rref_object_done(struct rrefs *rrefs, uint64_t number)
 {
     if (rrefs->is_closed)
         return;
-    struct rref_object *object = find(rrefs, number);
+    struct rref_object *object = owner_find_object(rrefs, number);
     assert(object != NULL && object->keeps > 0);
     object->keeps--;
-    doom_if_unused(rrefs, object);
+    owner_doom_if_unused(rrefs, object);
 }
 
 /* ---- what others ask ---- */
 
-static void fail_unknown_class(const struct rrefs *rrefs, struct rpc_request *request,
-                               const struct wire_tensor *name, const void *bytes)
+static void owner_fail_unknown_class(const struct rrefs *rrefs, struct rpc_request *request,
+                                     const struct wire_tensor *name, const void *bytes)
 {
     char known[WIRE_ERROR_TEXT_MAX] = "";
     size_t length = 0;
@@ -264,11 +255,12 @@ static void fail_unknown_class(const struct rrefs *rrefs, struct rpc_request *re
              (int)name->dims[0], (const char *)bytes, known[0] == '\0' ? "none" : known);
 }
 
-static enum status create(struct rrefs *rrefs, const struct rref_class *class, struct rpc_request *request,
-                          const struct rpc_message *message, uint64_t *number, struct error *error)
+static enum status owner_create(struct rrefs *rrefs, const struct rref_class *class,
+                                struct rpc_request *request, const struct rpc_message *message,
+                                uint64_t *number, struct error *error)
 {
     void *object;
-    enum status status = check_place(rrefs, error);
+    enum status status = owner_check_place(rrefs, error);
     if (status == STATUS_OK)
         status = class->create(rrefs->config.context, rpc_request_source(request), message, &object, error);
     if (status != STATUS_OK)
@@ -279,8 +271,7 @@ static enum status create(struct rrefs *rrefs, const struct rref_class *class, s
     return status;
 }
 
-/* args[0]: the incarnation that was asked, or 0. Between clients it may be that another one is there by now,
- * whose answer nobody waits for. A caller whose session ended meanwhile is not counted; then nobody is. */
+/* A caller whose session ended meanwhile is not counted, and then the object has no user. */
 void owner_on_remote(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct rrefs *rrefs = context;
@@ -292,16 +283,12 @@ void owner_on_remote(void *context, struct rpc_request *request, const struct rp
         rpc_reject(request, "a constructor's name is a tensor of 1 to %d bytes", RREF_NAME_BYTES);
         return;
     }
-    if (message->args[0] != 0 && message->args[0] != rpc_incarnation(rrefs->rpc)) {
-        rpc_fail(request, STATUS_PEER_DIED, "worker %u, which was asked for an object, is gone", rrefs->self);
-        return;
-    }
     const struct rref_class *class = rrefs_class(rrefs, message->data[0], name->dims[0]);
     if (class == NULL || class->create == NULL) {
-        fail_unknown_class(rrefs, request, name, message->data[0]);
+        owner_fail_unknown_class(rrefs, request, name, message->data[0]);
         return;
     }
-    enum status status = create(rrefs, class, request, message, &number, &error);
+    enum status status = owner_create(rrefs, class, request, message, &number, &error);
     if (status != STATUS_OK) {
         rpc_fail(request, status, "%s", error.text);
         return;
@@ -309,7 +296,7 @@ void owner_on_remote(void *context, struct rpc_request *request, const struct rp
     if (rpc_request_is_live(request))
         owner_count(rrefs, number, rpc_request_source(request));
     else
-        doom_if_unused(rrefs, find(rrefs, number));
+        owner_doom_if_unused(rrefs, owner_find_object(rrefs, number));
     rpc_reply(request, &(struct rpc_message){.args = {number}});
 }
 
@@ -329,58 +316,33 @@ void owner_on_claim(void *context, struct rpc_request *request, const struct rpc
         rpc_fail(request, status, "%s", error.text);
         return;
     }
-    count_use(rrefs, object, rpc_request_source(request));
+    owner_count_use(rrefs, object, rpc_request_source(request));
     const char *name = object->class->name;
     rpc_reply(request, &(struct rpc_message){.tensor_count = 1,
                                              .tensors = {{WIRE_U8, 1, {(uint32_t)strlen(name)}}},
                                              .data = {name}});
 }
 
-/* args: object, uses. One of another incarnation's is late, and nobody's fault. */
+/* args: object, uses. */
 void owner_on_release(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct rrefs *rrefs = context;
-    struct error error = {0};
     uint16_t worker = rpc_request_source(request);
     uint64_t number = message->args[0], uses = message->args[1];
-    struct rref_object *object = find(rrefs, number);
-    if (number >> RREF_COUNTER_BITS != rrefs->last_number >> RREF_COUNTER_BITS) {
-        enum status status = no_object(rrefs, number, &error);
-        rpc_fail(request, status, "%s", error.text);
-        return;
-    }
-    uint64_t held = object == NULL ? 0 : *uses_of(rrefs, object, worker);
+    struct rref_object *object = owner_find_object(rrefs, number);
+    uint64_t held = object == NULL ? 0 : *owner_uses_of(rrefs, object, worker);
     if (uses == 0 || uses > held) {
         rpc_reject(request, "%llu uses of object %llu given back, of %llu", (unsigned long long)uses,
-                   rref_short(number), (unsigned long long)held);
+                   (unsigned long long)number, (unsigned long long)held);
         return;
     }
-    give_back(rrefs, object, worker, uses);
+    owner_take_back(rrefs, object, worker, uses);
     rpc_reply(request, NULL);
 }
 
-/* args: object. */
-void owner_on_fetch(void *context, struct rpc_request *request, const struct rpc_message *message)
+static void owner_on_answered(void *context, uint64_t number)
 {
-    struct rrefs *rrefs = context;
-    struct rref_object *object;
-    struct error error = {0};
-    struct rpc_message value = {0};
-    enum status status = owner_find(rrefs, rpc_request_source(request), message->args[0], &object, &error);
-    if (status == STATUS_OK && object->class->value == NULL)
-        status = error_set(&error, STATUS_INVALID, "object %llu of class %s has no value to fetch",
-                           rref_short(message->args[0]), object->class->name);
-    if (status == STATUS_OK)
-        status = object->class->value(object->object, &value, &error);
-    if (status == STATUS_OK)
-        rpc_reply(request, &value);
-    else
-        rpc_fail(request, status, "%s", error.text);
-}
-
-static void on_answered(void *context, uint64_t number)
-{
-    if (rrefs_landed(context))
+    if (rrefs_call_ends(context))
         rref_object_done(context, number);
 }
 
@@ -397,8 +359,8 @@ void owner_on_object(void *context, struct rpc_request *request, const struct rp
         rpc_fail(request, status, "%s", error.text);
         return;
     }
-    rrefs_launched(rrefs);
-    rpc_on_answer(request, on_answered, rrefs, number);
+    rrefs_call_begins(rrefs);
+    rpc_on_answer(request, owner_on_answered, rrefs, number);
     if (function < class->function_count)
         class->functions[function](object, request, message);
     else

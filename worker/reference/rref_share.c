@@ -12,7 +12,7 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
 }
 
 /* The owner has counted this worker. `taken` may do with the reference as it likes. */
-static void hold(struct rref *ref, const struct rref_class *class)
+static void share_hold(struct rref *ref, const struct rref_class *class)
 {
     struct rrefs *rrefs = ref->rrefs;
     struct rpc_request *request = ref->request;
@@ -22,7 +22,7 @@ static void hold(struct rref *ref, const struct rref_class *class)
     rpc_reply(request, NULL);
 }
 
-static void refuse(struct rref *ref, enum status status, const char *text)
+static void share_refuse(struct rref *ref, enum status status, const char *text)
 {
     struct rpc_request *request = ref->request;
     user_give_back(ref);
@@ -30,7 +30,7 @@ static void refuse(struct rref *ref, enum status status, const char *text)
 }
 
 /* The answer to CLAIM: the class's name. */
-static enum status on_claimed(struct future *future, void *arg)
+static enum status share_on_claimed(struct future *future, void *arg)
 {
     struct rref *ref = arg;
     struct rrefs *rrefs = ref->rrefs;
@@ -38,37 +38,38 @@ static enum status on_claimed(struct future *future, void *arg)
     enum status status = future_status(future);
     uint16_t owner = ref->link.owner;
     struct error error;
-    if (!rrefs_landed(rrefs))
+    if (!rrefs_call_ends(rrefs))
         return status;
     ref->flights--;
     if (value == NULL && rrefs_check_owner(rrefs, owner, ref->link.number, &error) != STATUS_OK) {
-        refuse(ref, STATUS_PEER_DIED, error.text);
+        share_refuse(ref, STATUS_PEER_DIED, error.text);
     } else if (value == NULL) {
-        refuse(ref, status, future_text(future));
+        share_refuse(ref, status, future_text(future));
     } else if (ref->is_gone) {
-        refuse(ref, STATUS_PEER_DIED, "the object's owner is gone");
+        share_refuse(ref, STATUS_PEER_DIED, "the object's owner is gone");
     } else if (value->tensor_count != 1 || value->tensors[0].dtype != WIRE_U8 ||
                value->tensors[0].rank != 1 || value->tensors[0].dims[0] > RREF_NAME_BYTES) {
-        refuse(ref, STATUS_INVALID, "the object's owner answered without its class");
+        share_refuse(ref, STATUS_INVALID, "the object's owner answered without its class");
         rpc_reject_worker(rrefs->rpc, owner, "an object's class is a tensor of 1 to %d bytes",
                           RREF_NAME_BYTES);
     } else {
-        hold(ref, rrefs_class(rrefs, value->data[0], value->tensors[0].dims[0]));
+        share_hold(ref, rrefs_class(rrefs, value->data[0], value->tensors[0].dims[0]));
     }
     return status;
 }
 
-static enum status claim(struct rref *ref, uint16_t giver, struct error *error)
+static enum status share_claim(struct rref *ref, uint16_t giver, struct error *error)
 {
     struct rpc_message message = {.args = {ref->link.number, giver}};
     enum status status = rrefs_check_owner(ref->rrefs, ref->link.owner, ref->link.number, error);
     if (status != STATUS_OK)
         return status;
-    return user_send(ref, ref->link.owner, METHOD_CLAIM, &message, MONOTIME_NEVER, on_claimed, NULL, error);
+    return user_send(ref, ref->link.owner, METHOD_CLAIM, &message, MONOTIME_NEVER, share_on_claimed, NULL,
+                     error);
 }
 
 /* This worker's own object comes back to it: it counts itself. */
-static enum status claim_own(struct rref *ref, uint16_t giver, struct error *error)
+static enum status share_claim_own(struct rref *ref, uint16_t giver, struct error *error)
 {
     struct rrefs *rrefs = ref->rrefs;
     struct rref_object *object;
@@ -76,7 +77,7 @@ static enum status claim_own(struct rref *ref, uint16_t giver, struct error *err
     if (status != STATUS_OK)
         return status;
     owner_count(rrefs, ref->link.number, rrefs->self);
-    hold(ref, object->class);
+    share_hold(ref, object->class);
     return STATUS_OK;
 }
 
@@ -105,7 +106,7 @@ void share_on_share(void *context, struct rpc_request *request, const struct rpc
     ref->link.number = message->args[0];
     ref->request = request;
     ref->tag = message->args[2];
-    status = owner == rrefs->self ? claim_own(ref, giver, &error) : claim(ref, giver, &error);
+    status = owner == rrefs->self ? share_claim_own(ref, giver, &error) : share_claim(ref, giver, &error);
     if (status != STATUS_OK)
-        refuse(ref, status, error.text);
+        share_refuse(ref, status, error.text);
 }

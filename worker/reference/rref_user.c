@@ -10,7 +10,7 @@ enum { RETRY_US = 1000 };
 
 /* ---- the pool ---- */
 
-static bool add_entries(struct rrefs *rrefs, size_t count)
+static bool user_add_entries(struct rrefs *rrefs, size_t count)
 {
     struct rref_block *block = calloc(1, sizeof *block + count * sizeof block->refs[0]);
     if (block == NULL)
@@ -30,24 +30,12 @@ static bool add_entries(struct rrefs *rrefs, size_t count)
 enum status user_new(struct rrefs *rrefs)
 {
     const size_t count = 2 * (size_t)rrefs->config.references_max;
-    if (!add_entries(rrefs, count))
+    if (!user_add_entries(rrefs, count))
         return STATUS_NO_MEMORY;
     return rref_table_new(&rrefs->refs_table, count);
 }
 
-void user_free(struct rrefs *rrefs)
-{
-    while (rrefs->ref_blocks != NULL) {
-        struct rref_block *block = rrefs->ref_blocks;
-        rrefs->ref_blocks = block->next;
-        for (size_t i = 0; i < block->count; i++)
-            free(block->refs[i].text);
-        free(block);
-    }
-    rref_table_free(&rrefs->refs_table);
-}
-
-static struct rref *take_any(struct rrefs *rrefs, enum rref_state state, uint16_t owner)
+static struct rref *user_take_any(struct rrefs *rrefs, enum rref_state state, uint16_t owner)
 {
     struct rref *ref = rrefs->free_refs;
     if (ref == NULL)
@@ -58,7 +46,7 @@ static struct rref *take_any(struct rrefs *rrefs, enum rref_state state, uint16_
     return ref;
 }
 
-static enum status too_many(const struct rrefs *rrefs, struct error *error)
+static enum status user_too_many(const struct rrefs *rrefs, struct error *error)
 {
     return error_set(error, STATUS_BUSY, "worker %u holds %u references, at most %u", rrefs->self,
                      rrefs->ref_live, rrefs->config.references_max);
@@ -69,8 +57,8 @@ enum status user_take(struct rrefs *rrefs, enum rref_state state, uint16_t owner
 {
     *out = NULL;
     if (rrefs->ref_live >= rrefs->config.references_max)
-        return too_many(rrefs, error);
-    *out = take_any(rrefs, state, owner);
+        return user_too_many(rrefs, error);
+    *out = user_take_any(rrefs, state, owner);
     if (*out == NULL)
         return error_set(error, STATUS_BUSY,
                          "worker %u has no room for a reference: %u are on their way back to their owners",
@@ -94,9 +82,9 @@ void user_give_back(struct rref *ref)
 
 /* ---- the end of an entry ---- */
 
-static enum status on_released(struct future *future, void *arg);
+static enum status user_on_released(struct future *future, void *arg);
 
-static void wait_for_turn(struct rref *ref)
+static void user_wait_for_turn(struct rref *ref)
 {
     ref->next = ref->rrefs->unsent;
     ref->rrefs->unsent = ref;
@@ -104,40 +92,24 @@ static void wait_for_turn(struct rref *ref)
 }
 
 /* What cannot leave now is tried again every turn; without a session the owner has dropped our uses. */
-static void send_release(struct rref *ref)
+static void user_send_release(struct rref *ref)
 {
     struct rrefs *rrefs = ref->rrefs;
     struct rpc_message message = {.args = {ref->link.number, ref->uses}};
     enum status status = rpc_call_then(rrefs->rpc, ref->link.owner, METHOD_RELEASE, &message, MONOTIME_NEVER,
-                                       on_released, ref, NULL, NULL);
+                                       user_on_released, ref, NULL, NULL);
     if (status == STATUS_OK)
-        rrefs_launched(rrefs);
+        rrefs_call_begins(rrefs);
     else if (status == STATUS_BUSY || status == STATUS_NO_MEMORY)
-        wait_for_turn(ref);
+        user_wait_for_turn(ref);
     else
         user_give_back(ref);
 }
 
-/* Again when a while has passed: at once it would be refused at once. */
-static void refused(struct rref *ref)
-{
-    struct rrefs *rrefs = ref->rrefs;
-    const struct monotime now = monotime_now();
-    if (!monotime_before(now, rrefs->retry_at))
-        rrefs->retry_at = monotime_add_us(now, RETRY_US);
-    wait_for_turn(ref);
-}
-
-/* The owner answered. When the rpc did in its place, for too many calls were open there, it knows of
- * nothing. */
-static enum status on_released(struct future *future, void *arg)
+static enum status user_on_released(struct future *future, void *arg)
 {
     struct rref *ref = arg;
-    if (!rrefs_landed(ref->rrefs))
-        return future_status(future);
-    if (future_status(future) == STATUS_BUSY && !ref->is_gone)
-        refused(ref);
-    else
+    if (rrefs_call_ends(ref->rrefs))
         user_give_back(ref);
     return future_status(future);
 }
@@ -145,24 +117,19 @@ static enum status on_released(struct future *future, void *arg)
 struct monotime user_turn(struct rrefs *rrefs)
 {
     struct rref *ref = rrefs->unsent;
-    if (ref == NULL)
-        return MONOTIME_NEVER;
-    const struct monotime now = monotime_now();
-    if (monotime_before(now, rrefs->retry_at))
-        return rrefs->retry_at;
     rrefs->unsent = NULL;
     while (ref != NULL) {
         struct rref *next = ref->next;
         if (ref->is_gone)
             user_give_back(ref);
         else
-            send_release(ref);
+            user_send_release(ref);
         ref = next;
     }
-    return rrefs->unsent == NULL ? MONOTIME_NEVER : monotime_add_us(now, RETRY_US);
+    return rrefs->unsent == NULL ? MONOTIME_NEVER : monotime_add_us(monotime_now(), RETRY_US);
 }
 
-static void end_entry(struct rref *ref)
+static void user_end_entry(struct rref *ref)
 {
     struct rrefs *rrefs = ref->rrefs;
     rref_table_remove(&rrefs->refs_table, &ref->link);
@@ -174,20 +141,20 @@ static void end_entry(struct rref *ref)
     ref->state = RREF_RELEASING;
     rrefs->ref_live--;
     rrefs->ref_releasing++;
-    send_release(ref);
+    user_send_release(ref);
 }
 
-static void end_if_unused(struct rref *ref)
+static void user_end_if_unused(struct rref *ref)
 {
     if (ref->handles > 0 || ref->flights > 0)
         return;
     if (ref->state == RREF_HELD && !ref->is_gone)
-        end_entry(ref);
+        user_end_entry(ref);
     else
         user_give_back(ref);
 }
 
-static void owner_is_gone(struct rref *ref)
+static void user_mark_gone(struct rref *ref)
 {
     if (ref->state == RREF_HELD)
         rref_table_remove(&ref->rrefs->refs_table, &ref->link);
@@ -200,7 +167,7 @@ void user_left(struct rrefs *rrefs, uint16_t worker)
         for (size_t i = 0; i < block->count; i++) {
             struct rref *ref = &block->refs[i];
             if (ref->state != RREF_FREE && ref->link.owner == worker && !ref->is_gone)
-                owner_is_gone(ref);
+                user_mark_gone(ref);
         }
 }
 
@@ -214,26 +181,26 @@ enum status user_send(struct rref *ref, uint16_t worker, enum wire_method method
         rpc_call_then(ref->rrefs->rpc, worker, method, message, deadline, then, ref, out, error);
     if (status == STATUS_NOT_FOUND && worker == ref->link.owner && method != METHOD_REMOTE)
         status = error_set(error, STATUS_PEER_DIED, "worker %u, which has object %llu, is gone", worker,
-                           rref_short(ref->link.number));
+                           (unsigned long long)ref->link.number);
     if (status != STATUS_OK)
         return status;
-    rrefs_launched(ref->rrefs);
+    rrefs_call_begins(ref->rrefs);
     ref->flights++;
     return STATUS_OK;
 }
 
-static void land(struct rref *ref)
+static void user_flight_ends(struct rref *ref)
 {
     assert(ref->flights > 0);
     ref->flights--;
-    end_if_unused(ref);
+    user_end_if_unused(ref);
 }
 
-static enum status on_answer(struct future *future, void *arg)
+static enum status user_on_answer(struct future *future, void *arg)
 {
     struct rref *ref = arg;
-    if (rrefs_landed(ref->rrefs))
-        land(ref);
+    if (rrefs_call_ends(ref->rrefs))
+        user_flight_ends(ref);
     return future_status(future);
 }
 
@@ -246,14 +213,14 @@ enum status user_ask(struct rref *ref, uint16_t worker, enum wire_method method,
         status = error_set(error, STATUS_BUSY, "the reference to an object of worker %u is not ready",
                            ref->link.owner);
     if (status == STATUS_OK)
-        status = user_send(ref, worker, method, message, deadline, on_answer, out, error);
+        status = user_send(ref, worker, method, message, deadline, user_on_answer, out, error);
     return status;
 }
 
 /* ---- making ---- */
 
 /* The owner has counted us for `number` once more. */
-static void enter(struct rref *ref, uint64_t number)
+static void user_enter(struct rref *ref, uint64_t number)
 {
     if (ref->uses++ > 0)
         return;
@@ -269,14 +236,14 @@ struct rref *user_hold(struct rref *ref, uint64_t number, const struct rref_clas
         held = ref;
     else
         user_give_back(ref);
-    enter(held, number);
+    user_enter(held, number);
     if (held->class == NULL)
         held->class = class;
     held->handles++;
     return held;
 }
 
-static void fail(struct rref *ref, enum status status, const char *text)
+static void user_fail(struct rref *ref, enum status status, const char *text)
 {
     ref->state = RREF_FAILED;
     ref->status = status;
@@ -284,30 +251,32 @@ static void fail(struct rref *ref, enum status status, const char *text)
 }
 
 /* The answer to REMOTE. Its number is new, or the owner is none. */
-static enum status on_made(struct future *future, void *arg)
+static enum status user_on_made(struct future *future, void *arg)
 {
     struct rref *ref = arg;
     struct rrefs *rrefs = ref->rrefs;
     const struct rpc_message *value = future_value(future);
     uint16_t owner = ref->link.owner;
-    if (!rrefs_landed(rrefs))
+    if (!rrefs_call_ends(rrefs))
         return future_status(future);
     if (value == NULL) {
-        fail(ref, future_status(future), future_text(future));
+        user_fail(ref, future_status(future), future_text(future));
     } else if (ref->is_gone) {
-        fail(ref, STATUS_PEER_DIED, "its owner is gone");
+        user_fail(ref, STATUS_PEER_DIED, "its owner is gone");
     } else if (rref_table_find(&rrefs->refs_table, owner, value->args[0]) != NULL) {
-        fail(ref, STATUS_INVALID, "its owner answered with another object's number");
-        rpc_reject_worker(rrefs->rpc, owner, "object %llu was made twice", rref_short(value->args[0]));
+        user_fail(ref, STATUS_INVALID, "its owner answered with another object's number");
+        rpc_reject_worker(rrefs->rpc, owner, "object %llu was made twice",
+                          (unsigned long long)value->args[0]);
     } else {
-        enter(ref, value->args[0]);
+        user_enter(ref, value->args[0]);
     }
-    land(ref);
+    user_flight_ends(ref);
     return future_status(future);
 }
 
 /* The constructor's message with the class's name in the first place. */
-static void name_class(struct rpc_message *message, const char *name, const struct rpc_message *arguments)
+static void user_name_class(struct rpc_message *message, const char *name,
+                            const struct rpc_message *arguments)
 {
     if (arguments != NULL)
         *message = *arguments;
@@ -323,17 +292,14 @@ enum status rpc_remote(struct rrefs *rrefs, uint16_t worker, const char *name,
 {
     struct rref *ref;
     struct rpc_message message = {0};
-    uint32_t incarnation = 0;
     if (name[0] == '\0' || strlen(name) > RREF_NAME_BYTES)
         return error_set(error, STATUS_INVALID, "a constructor's name has 1 to %d bytes", RREF_NAME_BYTES);
-    name_class(&message, name, arguments);
-    if (rpc_reaches(rrefs->rpc, worker, &incarnation))
-        message.args[0] = incarnation;
+    user_name_class(&message, name, arguments);
     enum status status = user_take(rrefs, RREF_MAKING, worker, &ref, error);
     if (status != STATUS_OK)
         return status;
     ref->class = rrefs_class(rrefs, name, strlen(name));
-    status = user_send(ref, worker, METHOD_REMOTE, &message, MONOTIME_NEVER, on_made, NULL, error);
+    status = user_send(ref, worker, METHOD_REMOTE, &message, MONOTIME_NEVER, user_on_made, NULL, error);
     if (status != STATUS_OK) {
         user_give_back(ref);
         return status;
@@ -363,22 +329,23 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
 
 /* An entry for a grant, which has been counted: whether it is kept or given back, it needs one, and how many
  * come at a time is for the callers to say. */
-static struct rref *take_for_grant(struct rrefs *rrefs, uint16_t owner)
+static struct rref *user_take_for_grant(struct rrefs *rrefs, uint16_t owner)
 {
-    if (rrefs->free_refs == NULL && !add_entries(rrefs, rrefs->config.references_max))
+    if (rrefs->free_refs == NULL && !user_add_entries(rrefs, rrefs->config.references_max))
         return NULL;
-    return take_any(rrefs, RREF_HELD, owner);
+    return user_take_any(rrefs, RREF_HELD, owner);
 }
 
 /* A grant without an entry: this worker uncounts its own at once, another owner with the session. */
-static enum status forgo(struct rrefs *rrefs, uint16_t owner, uint64_t object, struct error *error)
+static enum status user_refuse_grant(struct rrefs *rrefs, uint16_t owner, uint64_t object,
+                                     struct error *error)
 {
     if (owner == rrefs->self)
         owner_uncount(rrefs, object, owner, 1);
     else
         rpc_peer_died(rrefs->rpc, owner, "no memory to give a reference back");
     return error_set(error, STATUS_NO_MEMORY, "no memory for a reference to object %llu of worker %u",
-                     rref_short(object), owner);
+                     (unsigned long long)object, owner);
 }
 
 /* Beyond references_max the use goes back to the owner at once. */
@@ -391,16 +358,16 @@ enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, co
         return status;
     const struct rref_class *class =
         class_name == NULL ? NULL : rrefs_class(rrefs, class_name, strlen(class_name));
-    struct rref *ref = take_for_grant(rrefs, owner);
+    struct rref *ref = user_take_for_grant(rrefs, owner);
     if (ref == NULL)
-        return forgo(rrefs, owner, object, error);
+        return user_refuse_grant(rrefs, owner, object, error);
     ref = user_hold(ref, object, class);
     if (rrefs->ref_live <= rrefs->config.references_max) {
         *out = ref;
         return STATUS_OK;
     }
     rref_release(ref);
-    return too_many(rrefs, error);
+    return user_too_many(rrefs, error);
 }
 
 /* ---- handles ---- */
@@ -413,7 +380,7 @@ enum status rref_ready(const struct rref *rref, struct error *error)
         return error_set(error, rref->status, "%s", rref->text == NULL ? "" : rref->text);
     if (rref->is_gone)
         return error_set(error, STATUS_PEER_DIED, "worker %u, which had object %llu, is gone",
-                         rref->link.owner, rref_short(rref->link.number));
+                         rref->link.owner, (unsigned long long)rref->link.number);
     return STATUS_OK;
 }
 
@@ -430,7 +397,7 @@ void rref_release(struct rref *rref)
         return;
     assert(rref->handles > 0);
     rref->handles--;
-    end_if_unused(rref);
+    user_end_if_unused(rref);
 }
 
 /* ---- using ---- */
@@ -458,12 +425,6 @@ void *rref_local(const struct rref *rref)
         owner_find(rrefs, rrefs->self, rref->link.number, &object, NULL) != STATUS_OK)
         return NULL;
     return object->object;
-}
-
-enum status rref_to_here(struct rref *rref, struct future **out, struct error *error)
-{
-    struct rpc_message message = {.args = {rref->link.number}};
-    return user_ask(rref, rref->link.owner, METHOD_FETCH, &message, MONOTIME_NEVER, out, error);
 }
 
 enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_message *message,

@@ -165,7 +165,7 @@ START_TEST(objects_without_parameters_and_what_is_no_parameter)
     await_ready(hollow);
     char words[96]; // an object is named by its owner's counter alone
     snprintf(words, sizeof words, "object %llu of class hollow has 0 trained parameters",
-             rref_short(rref_object(hollow)));
+             (unsigned long long)rref_object(hollow));
     STAGE_FAILS(dist_parameters(dist_of(&model), hollow, some, &count, &stage.error), STATUS_INVALID, words);
     STAGE_FAILS(dist_parameter_get(dist_of(&model), hollow, values, 1, &stage.error), STATUS_INVALID,
                 "expected a reference to a parameter of worker 0");
@@ -355,7 +355,7 @@ START_TEST(descriptions_that_are_none)
     bad.numbers[1] = rref_object(model.parts[0]);
     char words[64];
     snprintf(words, sizeof words, "object %llu is of class part, expected a parameter",
-             rref_short(bad.numbers[1]));
+             (unsigned long long)bad.numbers[1]);
     refuse(&bad, words);
     expect_works();
     close_model();

@@ -327,7 +327,7 @@ START_TEST(nothing_moves_under_a_context_that_has_still_to_walk)
     model_read(&models[0], values);
     char words[96];
     snprintf(words, sizeof words, "1 contexts have still to walk what they read of object %llu (part0.weight",
-             rref_short(rref_object(models[0].parts[0])));
+             (unsigned long long)rref_object(models[0].parts[0]));
     STAGE_FAILS(dist_parameter_set(dist_of(&models[0]), models[0].parameters[0], values, elements_of(0),
                                    &stage.error),
                 STATUS_BUSY, words);

@@ -77,16 +77,6 @@ static inline void cell_destroy(void *object)
     free(cell);
 }
 
-static inline enum status cell_value(void *object, struct rpc_message *value, struct error *error)
-{
-    struct cell *cell = object;
-    if (cell->sum == UINT64_MAX)
-        return error_set(error, STATUS_CORRUPT, "cell %llu is full", (unsigned long long)cell->number);
-    *value = (struct rpc_message){
-        .args = {cell->number}, .tensor_count = 1, .tensors = {{WIRE_U64, 1, {1}}}, .data = {&cell->sum}};
-    return STATUS_OK;
-}
-
 static inline void cell_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     struct cell *cell = object;
@@ -129,13 +119,11 @@ static rref_function *const cell_functions[] = {cell_get, cell_add, cell_keep, c
 static const struct rref_class cell_class = {.name = "cell",
                                              .create = cell_create,
                                              .destroy = cell_destroy,
-                                             .value = cell_value,
                                              .functions = cell_functions,
                                              .function_count = CELL_FUNCTIONS};
 static const struct rref_class mute_class = {.name = "mute", .create = cell_create, .destroy = cell_destroy};
 static const struct rref_class private_class = {.name = "private",
                                                 .destroy = cell_destroy,
-                                                .value = cell_value,
                                                 .functions = cell_functions,
                                                 .function_count = CELL_FUNCTIONS};
 static const struct rref_class *const cell_classes[] = {&cell_class, &mute_class, &private_class};

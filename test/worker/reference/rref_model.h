@@ -8,7 +8,7 @@
 
 enum {
     WORKERS = 5,
-    SERVERS = 2,   /* they stay; the others die and have successors */
+    SERVERS = 2,   /* they stay; the others die */
     HOLDINGS = 24, /* of one worker */
     ASKED = 32,    /* calls and shares of one worker on their way */
     KEPT = 64,
@@ -33,7 +33,7 @@ struct holding {
     uint64_t item;
 };
 
-enum asking { ASK_NOTHING, ASK_CALL, ASK_FETCH, ASK_MAKE, ASK_SHARE };
+enum asking { ASK_NOTHING, ASK_CALL, ASK_MAKE, ASK_SHARE };
 
 struct asked {
     enum asking what;
@@ -120,13 +120,6 @@ static inline void item_destroy(void *object)
                       all_hold(number));
 }
 
-static inline enum status item_value(void *object, struct rpc_message *value, struct error *error)
-{
-    (void)error;
-    *value = (struct rpc_message){.args = {(uint64_t)((struct item *)object - items)}};
-    return STATUS_OK;
-}
-
 static inline void item_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     (void)message;
@@ -176,7 +169,6 @@ static rref_function *const item_functions[] = {item_get, item_keep, item_make};
 static const struct rref_class item_class = {.name = "item",
                                              .create = item_create,
                                              .destroy = item_destroy,
-                                             .value = item_value,
                                              .functions = item_functions,
                                              .function_count = 3};
 static const struct rref_class *const classes[] = {&item_class};

@@ -1,4 +1,4 @@
-/* References when workers die: owners, users, givers and takers, at every moment; and their successors. */
+/* References when workers die: owners, users, givers and takers, at every moment. */
 #include "test/worker/reference/rref_fixture.h"
 #include "test/workplace.h"
 
@@ -9,7 +9,6 @@ static void expect_gone(struct rref *rref)
     ck_assert_int_eq(rref_ready(rref, &error), STATUS_PEER_DIED);
     ck_assert_ptr_nonnull(strstr(error.text, "is gone"));
     ck_assert_int_eq(rref_call(rref, 0, NULL, MONOTIME_NEVER, &future, &error), STATUS_PEER_DIED);
-    ck_assert_int_eq(rref_to_here(rref, &future, &error), STATUS_PEER_DIED);
     ck_assert_int_eq(rref_share(rref, 1, 0, &future, &error), STATUS_PEER_DIED);
 }
 
@@ -91,7 +90,7 @@ START_TEST(test_user_dies)
 }
 END_TEST
 
-/* A number in an answer that is older than its owner's death is nobody's, also when there is a successor. */
+/* A number in an answer that is older than its owner's death refers to nothing. */
 START_TEST(test_owner_dies_before_its_grant_is_accepted)
 {
     rref_start(0);
@@ -108,15 +107,9 @@ START_TEST(test_owner_dies_before_its_grant_is_accepted)
     rref_kill(2);
     ck_assert(!rpc_reaches(cluster.members[0].rpc, 2, &incarnation));
     ck_assert(!rpc_reaches(cluster.members[0].rpc, MEMBERS, &incarnation));
-    for (unsigned i = 0; i < 2; i++) {
-        ck_assert_int_eq(rref_accept(sides[0].rrefs, 2, object, "private", &made, &error), STATUS_PEER_DIED);
-        ck_assert_str_eq(error.text, "worker 2, which had object 2, is gone");
-        ck_assert_ptr_null(made);
-        if (i == 0)
-            rref_serve(2, 5);
-    }
-    ck_assert(rpc_reaches(cluster.members[0].rpc, 2, &incarnation));
-    ck_assert_uint_eq(incarnation, 5);
+    ck_assert_int_eq(rref_accept(sides[0].rrefs, 2, object, "private", &made, &error), STATUS_PEER_DIED);
+    ck_assert_str_eq(error.text, "worker 2, which had object 2, is gone");
+    ck_assert_ptr_null(made);
     rref_release(maker);
     rref_end();
 }
@@ -174,50 +167,13 @@ START_TEST(test_death_in_a_share)
 }
 END_TEST
 
-/* ---- successors ---- */
-
-/* It counts anew; what was its predecessor's stays gone, and is not mistaken for one of its own. */
-START_TEST(test_successor)
-{
-    rref_start(0);
-    struct error error = {0};
-    struct rref *old = cell_make_on(0, 2, 20), *of_two = cell_make_on(2, 0, 21);
-    struct rref *kept = cell_give(of_two, 1);
-    uint64_t number = rref_object(old);
-    rref_kill(2);
-    rref_turns(5);
-    ck_assert_uint_eq(rrefs_of_peer(sides[0].rrefs, 2), 0);
-    rref_serve(2, 2);
-    struct rref *new = cell_make_on(0, 2, 22);
-    ck_assert_uint_ne(rref_object(new), number);
-    expect_gone(old);
-    cell_expect(new, 22);
-    struct future *future;
-    struct rpc_message message = {.args = {number, 2, 0}};
-    ck_assert_int_eq(
-        rpc_call_async(cluster.members[0].rpc, 1, METHOD_SHARE, &message, MONOTIME_NEVER, &future, &error),
-        STATUS_OK);
-    cluster_expect_failure(&cluster, future, STATUS_PEER_DIED, "worker 2, which had object 1, is gone");
-    cluster_expect_failure(&cluster,
-                           call_with(&cluster.members[0], 2, METHOD_OBJECT, number, 0, MONOTIME_NEVER),
-                           STATUS_NOT_FOUND, "object 1 of worker 2 was freed");
-    struct rref *again = cell_give(kept, 2);
-    cell_expect(again, 21);
-    rref_release(kept);
-    rref_release(again);
-    rref_release(old);
-    rref_release(new);
-    rref_end();
-}
-END_TEST
-
 /* ---- an owner that lies ---- */
 
 static void answer_seven(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     (void)context;
     (void)message;
-    rpc_reply(request, &(struct rpc_message){.args = {UINT64_C(1) << 40 | 7}});
+    rpc_reply(request, &(struct rpc_message){.args = {7}});
 }
 
 static const struct rpc_method liar_methods[] = {
@@ -266,7 +222,6 @@ int main(void)
     tcase_add_test(tcase, test_user_dies);
     tcase_add_test(tcase, test_owner_dies_before_its_grant_is_accepted);
     tcase_add_loop_test(tcase, test_death_in_a_share, 0, 9);
-    tcase_add_test(tcase, test_successor);
     tcase_add_test(tcase, test_owner_that_lies);
     tcase_set_timeout(tcase, 60);
     suite_add_tcase(suite, tcase);
