@@ -1,4 +1,6 @@
-/* One worker process as the supervisor holds it: fork, exec, its control line, its end. */
+/* One worker process as the supervisor sees it: fork, exec, control line, exit. Supervisor process; its only
+ * thread, so that fork is safe at any time. Includes worker/control.h and worker.h; the supervise_*.c files
+ * include it. */
 #ifndef DAEMON_CHILD_H
 #define DAEMON_CHILD_H
 
@@ -37,24 +39,26 @@ struct child {
 /* The workers' segments (worker/net/segment.h): one memfd each, empty. */
 struct child_segments {
     unsigned count; /* 0: the job has none */
-    int *fds;       /* (count) by worker number; none of them where a worker will look for its own */
+    int *fds;       /* (count) by worker number; all above the numbers at which workers look for segments */
 };
 
-/* Makes the memfds. They are kept for workers that start later, and closed with _close. STATUS_IO,
- * STATUS_NO_MEMORY. */
+/* Makes the memfds, for workers that start now or later. STATUS_IO, STATUS_NO_MEMORY. */
 enum status child_segments_open(struct child_segments *segments, unsigned count, struct error *error);
 void child_segments_close(struct child_segments *segments);
 
-/* Forks and executes this binary with the role, and sends it START with the job's text; every segment stands
- * where worker/net/segment.h says. The child dies with the calling thread (PR_SET_PDEATHSIG), which must be
- * the process's first. STATUS_IO, STATUS_BUSY. */
+/* Forks, executes this binary as a worker of the role, and sends START with the job's text. The worker finds
+ * each segment at the descriptor that worker/net/segment.h names. It dies with the calling thread
+ * (PR_SET_PDEATHSIG), which must be the process's first. STATUS_IO, STATUS_BUSY; STATUS_INVALID: the job's
+ * text is too long. */
 enum status child_spawn(struct child *child, const struct role *role, const struct control_start *start,
                         const char *job_text, size_t job_bytes, const struct child_segments *segments,
                         struct error *error);
 
-/* Sends an order. A line that is full or closed is left to the beats and to the reaper to find out. */
+/* Sends an order. To a line that is full it is lost, with a warning, and to a closed one without: the
+ * worker's missing beats or its exit will show. */
 void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes);
 
+/* Sends SIGKILL; the child is reaped later. */
 void child_kill(struct child *child);
 
 /* Reaps the child if it has exited; with `wait`, blocks until then. True: `text` says how, as in "observer 3

@@ -6,12 +6,14 @@
 #include <errno.h>
 #include <sys/resource.h>
 
-/* What any one process of the job needs at most: a control line or connection for each worker, where there
- * are segments one of them for each worker, and some for its own files and libraries (seen: 15). */
+/* The most that any one process of the job needs: a control line or connection for each worker, a socket for
+ * each worker that it dials, a segment of each worker where there are segments, and some for its own files
+ * and libraries (seen: 15). */
 static rlim_t descriptors_needed(const struct roster *roster)
 {
     enum { OWN = 32 };
-    return OWN + (rlim_t)roster_workers(roster) * (roster->segments ? 2 : 1);
+    const rlim_t workers = roster_workers(roster);
+    return OWN + workers + roster->listeners + (roster->segments ? workers : 0);
 }
 
 enum status descriptor_limit_raise(const struct job *job, struct error *error)

@@ -1,4 +1,4 @@
-/* The files that jobs name. The command's process, before anything is forked. */
+/* Opens the files that jobs name. The command's process, before it forks. */
 #include "daemon/job_files.h"
 
 #include "kernels/base/log.h"
@@ -16,11 +16,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- a job's ---- */
+/* ---- files of a job ---- */
 
-/* The key has a default, and a folder may do without held-out images: no error. Of synthetic data, which has
- * none at all, there is nothing to say. */
-static void warn_of_nothing(const struct job *job, const struct dataset_info *info)
+/* No error, for /evaluation/every has a default. Synthetic data has no held-out part to miss. */
+static void warn_of_no_held_out_images(const struct job *job, const struct dataset_info *info)
 {
     if (job->evaluation.has_every && info->evaluation == 0 && job->data.kind == JOB_DATA_FOLDER)
         log_warning("%.300s has no folder test: nothing is evaluated, though /evaluation/every is %" PRIu64
@@ -36,7 +35,7 @@ static enum status check_images(const struct job *job, struct error *error)
     if (status == STATUS_OK)
         status = schedule_of(&schedule, job, &info, error);
     if (status == STATUS_OK)
-        warn_of_nothing(job, &info);
+        warn_of_no_held_out_images(job, &info);
     return status;
 }
 
@@ -65,7 +64,7 @@ enum status job_files_check(const struct job *job, struct error *error)
     return status;
 }
 
-/* ---- a run's and a checkpoint's ---- */
+/* ---- the job of a run or checkpoint ---- */
 
 enum status job_files_check_folder(const char *checkpoint, struct error *error)
 {
@@ -97,8 +96,8 @@ enum status job_files_of_run(struct job *job, const char *path, struct error *er
     return status;
 }
 
-/* Cuts the last part off an absolute path without links; of "/" nothing is left. */
-static void cut_part(char *path)
+/* Makes an absolute path without links its parent's; "/" becomes "". */
+static void cut_last_name(char *path)
 {
     char *slash = strrchr(path, '/');
     if (slash != NULL)
@@ -114,8 +113,8 @@ enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, str
     char *real = realpath(checkpoint, NULL);
     if (real == NULL)
         return error_set_errno(error, errno, "%.300s", checkpoint);
-    cut_part(real);
-    cut_part(real);
+    cut_last_name(real);
+    cut_last_name(real);
     const int length = snprintf(path, sizeof path, "%s/job.json", real);
     free(real);
     if ((size_t)length >= sizeof path)

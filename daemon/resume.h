@@ -1,9 +1,8 @@
-/* --resume: whether a job is the one that a run directory began with, and where it goes on.
+/* --resume: whether a job is the one that a run directory was made for, and the checkpoint from which it goes
+ * on.
  *
- * What a run has computed stands for one job; only when it stops, what it logs, when it saves and how it is
- * watched may change on the way; of a model-parallel job not what it logs, for its lines are means over so
- * many updates. What depended on the machine when the run began (/trainers/threads, /threads) is kept, unless
- * the job file says it itself. The supervisor's process, before it forks; blocks on files. */
+ * Supervisor process, before it forks; blocks on files. Includes worker/job and worker/checkpoint; rundir.c,
+ * supervise_signals.c and commands.c include this. */
 #ifndef DAEMON_RESUME_H
 #define DAEMON_RESUME_H
 
@@ -11,20 +10,23 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/job/job.h"
 
-/* Takes over from the job that a run began with what its file leaves to the machine. */
+/* Copies from `began`, the job as the run began with it, what the file of `job` leaves to the machine: the
+ * numbers of threads. The sums of gradients depend on them. */
 void resume_keep(struct job *job, const struct job *began);
 
-/* Compares `job` with the job file of the run, `path`, after resume_keep. STATUS_NOT_FOUND: there
- * is no such file; STATUS_CORRUPT: it is no job file; STATUS_INVALID names the keys that differ. */
+/* Compares `job`, after resume_keep, with the run's job file `path`. They may differ in /stop, /log,
+ * /checkpoint and /supervise alone, and in a model-parallel job not in /log: its lines are means over so many
+ * updates. STATUS_NOT_FOUND: there is no such file. STATUS_CORRUPT: it is no job file. STATUS_INVALID names
+ * the keys that differ. */
 enum status resume_adopt(const char *path, struct job *job, struct error *error);
 
 struct resume_point {
-    char checkpoint[CHECKPOINT_PATH_BYTES]; /* "": the run goes on from its beginning */
-    uint64_t update;                        /* the last that is in it */
+    char checkpoint[CHECKPOINT_PATH_BYTES]; /* its folder; "": the run starts again from its beginning */
+    uint64_t update;                        /* the last update in it */
 };
 
-/* Finds the newest sound checkpoint of the run in `run_dir`, with a warning for each newer one that is
- * damaged; none at all is told, and no error. STATUS_IO, STATUS_NO_MEMORY. */
+/* Finds the newest sound checkpoint of the run in `run_dir`, and logs it; warns of each newer one that is
+ * damaged. Not to find any is no error. STATUS_IO, STATUS_PERMISSION, STATUS_NO_MEMORY. */
 enum status resume_find(struct resume_point *point, const char *run_dir, struct error *error);
 
 #endif

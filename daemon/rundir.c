@@ -23,7 +23,7 @@ enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 enum { SOCKET_PATH_BYTES = sizeof((struct sockaddr_un *)0)->sun_path };
 _Static_assert(sizeof((struct rundir *)0)->real >= PATH_MAX, "realpath writes that much");
 
-/* What cannot be made is no missing input: it is I/O, unless it is a matter of permission. */
+/* ENOENT where a file is to be made is no missing input: it is I/O. */
 static enum status output_error(struct error *error, int errnum, const char *what, const char *path)
 {
     enum status status = error_set_errno(error, errnum, "cannot %s %s", what, path);
@@ -35,19 +35,19 @@ static enum status output_error(struct error *error, int errnum, const char *wha
 /* mkdir -p; an existing directory is fine. */
 static enum status make_directories(const char *path, struct error *error)
 {
-    char part[4096];
+    char parent[4096];
     size_t length = strlen(path);
-    if (length >= sizeof part)
+    if (length >= sizeof parent)
         return error_set(error, STATUS_INVALID, "%.200s…: a path of %zu bytes: expected fewer than %zu", path,
-                         length, sizeof part);
-    memcpy(part, path, length + 1);
+                         length, sizeof parent);
+    memcpy(parent, path, length + 1);
     for (size_t i = 1; i <= length; i++) {
-        if (part[i] != '/' && part[i] != '\0')
+        if (parent[i] != '/' && parent[i] != '\0')
             continue;
-        part[i] = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return output_error(error, errno, "make the directory", part);
-        part[i] = path[i];
+        parent[i] = '\0';
+        if (mkdir(parent, 0777) != 0 && errno != EEXIST)
+            return output_error(error, errno, "make the directory", parent);
+        parent[i] = path[i];
     }
     return STATUS_OK;
 }
@@ -88,7 +88,7 @@ static enum status make_previous(struct rundir *dir, char name[32], struct error
     return error_set(error, STATUS_IO, "%s has a million previous runs", dir->path);
 }
 
-static bool has(const struct rundir *dir, const char *name)
+static bool rundir_has(const struct rundir *dir, const char *name)
 {
     struct stat info;
     return fstatat(dir->fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
@@ -96,25 +96,23 @@ static bool has(const struct rundir *dir, const char *name)
 
 static enum status move_earlier_run(struct rundir *dir, struct error *error)
 {
-    char previous[32] = "", target[64];
-    if (!has(dir, "episodes.jsonl") && !has(dir, "episodes.log") && !has(dir, "checkpoints"))
-        return STATUS_OK; /* a start that failed leaves nothing worth keeping */
-    for (unsigned i = 0; i < RUN_FILES; i++) {
-        if (!has(dir, run_files[i]))
+    char previous[32], target[64];
+    if (!rundir_has(dir, "episodes.jsonl") && !rundir_has(dir, "episodes.log") &&
+        !rundir_has(dir, "checkpoints"))
+        return STATUS_OK; /* at most a job.json, of a start that failed */
+    enum status status = make_previous(dir, previous, error);
+    for (unsigned i = 0; i < RUN_FILES && status == STATUS_OK; i++) {
+        if (!rundir_has(dir, run_files[i]))
             continue;
-        if (previous[0] == '\0') {
-            enum status status = make_previous(dir, previous, error);
-            if (status != STATUS_OK)
-                return status;
-        }
         snprintf(target, sizeof target, "%s/%s", previous, run_files[i]);
         if (renameat(dir->fd, run_files[i], dir->fd, target) != 0)
-            return error_set_errno(error, errno, "cannot move %s/%s to %s", dir->path, run_files[i], target);
+            status =
+                error_set_errno(error, errno, "cannot move %s/%s to %s", dir->path, run_files[i], target);
     }
-    return STATUS_OK;
+    return status;
 }
 
-/* Written beside its place and renamed, so that a run keeps its job whatever happens on the way. */
+/* Writes a file beside job.json and renames it: the run has the old job or the new one, whatever happens. */
 static enum status write_job(struct rundir *dir, const struct job *job, struct error *error)
 {
     size_t bytes;
@@ -139,8 +137,8 @@ static enum status write_job(struct rundir *dir, const struct job *job, struct e
     return status;
 }
 
-/* The folder must be ours alone: whoever can write there could take the endpoint's place. */
-static enum status private_folder(const char *path, struct error *error)
+/* Another user who could write there could take an endpoint's place. */
+static enum status make_private_folder(const char *path, struct error *error)
 {
     struct stat info;
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
@@ -154,7 +152,7 @@ static enum status private_folder(const char *path, struct error *error)
     return STATUS_OK;
 }
 
-static enum status socket_folder(char *folder, size_t bytes, struct error *error)
+static enum status make_socket_folder(char *folder, size_t bytes, struct error *error)
 {
     const char *runtime = getenv("RUNTIME_DIRECTORY"), *session = getenv("XDG_RUNTIME_DIR");
     struct stat info; /* after su, the session's folder may be gone */
@@ -168,7 +166,7 @@ static enum status socket_folder(char *folder, size_t bytes, struct error *error
     if (length < 0 || (size_t)length >= bytes)
         return error_set(error, STATUS_INVALID,
                          "the socket folder's path is too long: expected fewer than %zu bytes", bytes);
-    return private_folder(folder, error);
+    return make_private_folder(folder, error);
 }
 
 static void socket_path(char path[CONTROL_ADDRESS_BYTES], const char *address, unsigned worker)
@@ -176,7 +174,7 @@ static void socket_path(char path[CONTROL_ADDRESS_BYTES], const char *address, u
     snprintf(path, CONTROL_ADDRESS_BYTES, "%s.%u", address + strlen("ipc://"), worker);
 }
 
-/* The lock is ours, so a socket of this name is a leftover; anything else of this name is not ours to touch.
+/* This run holds the lock, so a socket of this name is an earlier run's. Any other file is not ours to touch.
  */
 static enum status clear_leftover(const char *address, unsigned worker, struct error *error)
 {
@@ -192,7 +190,7 @@ static enum status clear_leftover(const char *address, unsigned worker, struct e
     return STATUS_OK;
 }
 
-/* An earlier run may have had more listeners than this one will: all that it can have left is cleared. */
+/* An earlier run may have had more listeners than this one. */
 static enum status clear_leftovers(const char *address, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -206,7 +204,7 @@ static enum status choose_address(struct rundir *dir, const struct job *job, str
     char folder[SOCKET_PATH_BYTES], longest[CONTROL_ADDRESS_BYTES];
     unsigned char hash[16];
     char hex[2 * sizeof hash + 1];
-    enum status status = socket_folder(folder, sizeof folder, error);
+    enum status status = make_socket_folder(folder, sizeof folder, error);
     if (status != STATUS_OK)
         return status;
     if (realpath(dir->path, dir->real) == NULL)
@@ -223,7 +221,7 @@ static enum status choose_address(struct rundir *dir, const struct job *job, str
                          "a socket in %s would have a path of %zu bytes: expected at most %zu", folder,
                          strlen(longest), sizeof folder - 1);
     status = clear_leftovers(address, error);
-    if (status == STATUS_OK) /* only now is what stands there ours to remove */
+    if (status == STATUS_OK) /* from now on rundir_close removes sockets of that name */
         memcpy(dir->address, address, sizeof address);
     return status;
 }
@@ -251,30 +249,7 @@ static enum status open_directory(struct rundir *dir, struct error *error)
     return dir->fd >= 0 ? STATUS_OK : output_error(error, errno, "open the run directory", dir->path);
 }
 
-enum status rundir_open(struct rundir *dir, const char *path, struct job *job, struct error *error)
-{
-    *dir = (struct rundir){.fd = -1, .lock_fd = -1};
-    enum status status = choose_path(dir, path, job, error);
-    if (status == STATUS_OK)
-        status = make_directories(dir->path, error);
-    if (status == STATUS_OK)
-        status = open_directory(dir, error);
-    if (status == STATUS_OK)
-        status = take_lock(dir, error);
-    if (status == STATUS_OK)
-        status = choose_address(dir, job, error);
-    if (status == STATUS_OK)
-        status = move_earlier_run(dir, error);
-    if (status == STATUS_OK) {
-        job_resolve(job);
-        status = write_job(dir, job, error);
-    }
-    if (status != STATUS_OK)
-        rundir_close(dir);
-    return status;
-}
-
-/* A run that can go on is one that has its job. */
+/* A directory has a run to resume if it has a job. */
 static enum status find_run(struct rundir *dir, char *job_path, size_t bytes, struct error *error)
 {
     struct stat info;
@@ -286,21 +261,25 @@ static enum status find_run(struct rundir *dir, char *job_path, size_t bytes, st
     return STATUS_OK;
 }
 
-enum status rundir_resume(struct rundir *dir, const char *path, struct job *job, struct error *error)
+static enum status open_or_resume(struct rundir *dir, const char *path, struct job *job, bool resume,
+                                  struct error *error)
 {
     char job_path[sizeof dir->path];
     *dir = (struct rundir){.fd = -1, .lock_fd = -1};
     enum status status = choose_path(dir, path, job, error);
     if (status == STATUS_OK)
-        status = find_run(dir, job_path, sizeof job_path, error);
+        status =
+            resume ? find_run(dir, job_path, sizeof job_path, error) : make_directories(dir->path, error);
     if (status == STATUS_OK)
         status = open_directory(dir, error);
     if (status == STATUS_OK)
         status = take_lock(dir, error);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && resume)
         status = resume_adopt(job_path, job, error);
     if (status == STATUS_OK)
         status = choose_address(dir, job, error);
+    if (status == STATUS_OK && !resume)
+        status = move_earlier_run(dir, error);
     if (status == STATUS_OK) {
         job_resolve(job);
         status = write_job(dir, job, error);
@@ -310,8 +289,19 @@ enum status rundir_resume(struct rundir *dir, const char *path, struct job *job,
     return status;
 }
 
-/* When the directory was removed and made anew, another run may hold the new lock, and the socket's name. */
-static bool still_ours(const struct rundir *dir)
+enum status rundir_open(struct rundir *dir, const char *path, struct job *job, struct error *error)
+{
+    return open_or_resume(dir, path, job, false, error);
+}
+
+enum status rundir_resume(struct rundir *dir, const char *path, struct job *job, struct error *error)
+{
+    return open_or_resume(dir, path, job, true, error);
+}
+
+/* Where the directory was removed and made again, another run may hold the new lock and use the sockets'
+ * names. */
+static bool lock_is_in_place(const struct rundir *dir)
 {
     struct stat held, there;
     char path[sizeof dir->path + sizeof "/lock"];
@@ -322,7 +312,7 @@ static bool still_ours(const struct rundir *dir)
 void rundir_close(struct rundir *dir)
 {
     char path[CONTROL_ADDRESS_BYTES];
-    if (dir->address[0] != '\0' && still_ours(dir))
+    if (dir->address[0] != '\0' && lock_is_in_place(dir))
         for (unsigned worker = 0; worker < ROSTER_LISTENERS_MAX; worker++) {
             socket_path(path, dir->address, worker);
             unlink(path);

@@ -1,18 +1,18 @@
-/* The service manager's side: systemd's notification protocol (sd_notify(3)), written out because it is a
- * datagram with a few words and spares us a library. Without NOTIFY_SOCKET all of it does nothing. */
+/* systemd's notification protocol (sd_notify(3)): datagrams of a few words. Without NOTIFY_SOCKET nothing
+ * here does anything. Supervisor process; its only thread; never blocks. */
 #ifndef DAEMON_SERVICE_H
 #define DAEMON_SERVICE_H
 
 #include "kernels/base/monotime.h"
 
-/* Reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, and removes them so that no worker inherits them. */
+/* Reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, and removes them from the environment of the workers.
+ */
 void service_init(void);
 
-/* Sends e.g. "READY=1" or "STATUS=episode 12"; several assignments are separated by newlines. Never blocks.
- */
+/* Sends assignments, separated by newlines: "READY=1", "STATUS=episode 12". */
 void service_notify(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Pets the watchdog when due; returns when to call again (MONOTIME_NEVER when there is none). */
+/* Sends WATCHDOG=1 when it is due; returns when the next one is (MONOTIME_NEVER: there is no watchdog). */
 struct monotime service_watchdog(struct monotime now);
 
 #endif

@@ -1,11 +1,16 @@
 /* The supervisor: forks the workers, watches them, writes the logs, obeys signals.
  *
- * One thread; no ZeroMQ, no math library, so that fork is safe at any time. It decides nothing about
- * training: the lead (worker/roster.h) says what happened and when the job is over. What it does when a
- * worker says or does something is one table, [state of the worker][event], in supervise_table.c.
+ * The room: daemon/ is the service around one job: the command line (main, arguments, commands), the run
+ * directory (rundir, resume, job_files), the logs (runlog_*), the workers' supervisor (supervise_*, child,
+ * descriptor_limit) and the service manager (service). It may include the frame of worker/, its job, data,
+ * checkpoint, server and parallel rooms, and kernels/base; scripts/rooms has the list. Nothing includes it.
+ *
+ * One thread; no ZeroMQ, no math library, so that fork is safe at any time. The supervisor decides nothing
+ * about training: the lead (worker/roster.h) reports what happened and when the job is over. Its files, and
+ * what each decides, are listed in supervise_internal.h.
  *
  * The end, in order: the lead finishes its round and says FINISHED; the clients leave; the servers leave,
- * from the highest number down; the logs close. A worker that dies unasked ends the job. */
+ * from the highest number down; the logs close. A worker that exits unasked ends the job. */
 #ifndef DAEMON_SUPERVISE_H
 #define DAEMON_SUPERVISE_H
 
@@ -16,18 +21,19 @@
 #include "worker/job/job.h"
 
 struct supervise_config {
-    struct job *job; /* `log` may change when the job file is read again */
+    struct job *job; /* /log may change when the job file is read again */
     struct rundir *dir;
     struct runlog *log;
     const struct resume_point *resume; /* NULL: a fresh start */
-    const char *job_path;              /* for SIGHUP */
+    const char *job_path;              /* read again on SIGHUP */
     const char *const *overrides;
     size_t override_count;
 };
 
-/* Runs the job to its end. STATUS_OK: finished, solved, or stopped by a signal. Otherwise *error is the
- * first thing that went wrong, naming the worker. No worker is left behind. Blocks until then. Takes over
- * SIGCHLD, SIGINT, SIGTERM, SIGHUP and SIGUSR1 of the process. */
+/* Runs the job to its end, and blocks until then. STATUS_OK: finished, solved, or stopped by a signal.
+ * Otherwise *error is the first failure, and names the worker. No worker is left behind. From the call on,
+ * the process takes SIGCHLD, SIGINT, SIGTERM, SIGHUP and SIGUSR1 through a descriptor, and ignores SIGPIPE.
+ */
 enum status supervise(const struct supervise_config *config, struct error *error);
 
 #endif

@@ -179,17 +179,17 @@ static void note_last_words(struct supervisor *s, struct child *child, const str
 
 /* clang-format off */
 static reaction *const reactions[EVENT_KINDS][CHILD_STATES] = {
-    /*                    starting                ready                   leaving               killed */
-    [EVENT_BOUND]    = { mark_bound,             expel_child,            ignore_event,         ignore_event },
-    [EVENT_READY]    = { mark_ready,             expel_child,            note_opened,          ignore_event },
-    [EVENT_BEAT]     = { note_beat,              note_beat,              note_beat,            ignore_event },
-    [EVENT_RECORD]   = { expel_child,            log_record,             ignore_event,         ignore_event },
-    [EVENT_STATUS]   = { expel_child,            note_holdings,          note_holdings,        ignore_event },
-    [EVENT_FINISHED] = { expel_child,            finish_job,             ignore_event,         ignore_event },
-    [EVENT_FAILED]   = { note_last_words,        note_last_words,        note_last_words,      ignore_event },
-    [EVENT_SILENT]   = { kill_silent,            kill_silent,            kill_silent,          ignore_event },
-    [EVENT_EXITED]   = { supervise_exit_unasked, supervise_exit_unasked, supervise_exit_asked, supervise_exit_killed },
-    [EVENT_INVALID]  = { expel_child,            expel_child,            expel_child,          ignore_event },
+    /*                  starting                ready                   leaving               killed */
+    [EVENT_BOUND]    = {mark_bound,             expel_child,            ignore_event,         ignore_event},
+    [EVENT_READY]    = {mark_ready,             expel_child,            note_opened,          ignore_event},
+    [EVENT_BEAT]     = {note_beat,              note_beat,              note_beat,            ignore_event},
+    [EVENT_RECORD]   = {expel_child,            log_record,             ignore_event,         ignore_event},
+    [EVENT_STATUS]   = {expel_child,            note_holdings,          note_holdings,        ignore_event},
+    [EVENT_FINISHED] = {expel_child,            finish_job,             ignore_event,         ignore_event},
+    [EVENT_FAILED]   = {note_last_words,        note_last_words,        note_last_words,      ignore_event},
+    [EVENT_SILENT]   = {kill_silent,            kill_silent,            kill_silent,          ignore_event},
+    [EVENT_EXITED]   = {supervise_exit_unasked, supervise_exit_unasked, supervise_exit_asked, supervise_exit_killed},
+    [EVENT_INVALID]  = {expel_child,            expel_child,            expel_child,          ignore_event},
 };
 /* clang-format on */
 

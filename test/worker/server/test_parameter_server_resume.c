@@ -121,8 +121,8 @@ END_TEST
 /* Who lost the newest checkpoint begins at the one before; who lost all begins anew. */
 START_TEST(damaged_checkpoints_are_reported_and_left_out)
 {
-    static const char *const words[] = {"is damaged and left out: ", "is damaged and left out: ",
-                                        "has no sound checkpoint: the run begins anew"};
+    static const char *const words[] = {"is damaged and skipped: ", "is damaged and skipped: ",
+                                        "has no sound checkpoint: the run starts again"};
     char path[192], command[224];
     unsigned last = kill_a_run(NULL);
     if (_i == 0)
