@@ -1,4 +1,4 @@
-/* Lines into two files and onto stdout. Supervisor process; its only thread. */
+/* Writes lines to two files and stdout. Supervisor process; its only thread. */
 #include "daemon/runlog.h"
 
 #include "daemon/runlog_lines.h"
@@ -22,10 +22,11 @@ struct runlog {
     const char *path;
     const struct job *job;
     int log_fd, jsonl_fd;
-    bool terminal, silent; /* stdout is a terminal; stdout is gone */
-    bool progress;         /* a progress line stands on the terminal */
+    bool terminal; /* stdout is a terminal */
+    bool silent;   /* stdout is gone */
+    bool progress; /* a progress line stands on the terminal */
     struct monotime progress_due, begin;
-    struct replay *replay; /* of a resumed run; NULL: nothing was there */
+    struct replay *replay; /* of a resumed run; else NULL */
     uint64_t count;        /* the newest episode or update */
     double running_reward; /* after the last episode */
     struct line_holdings holdings;
@@ -100,9 +101,9 @@ enum status runlog_reopen(struct runlog *log, struct error *error)
 
 /* ---- stdout ---- */
 
-/* A reader who has stopped reading (a pager, ctrl-S) must not stop the job: lines that would wait are left
- * out here. A pipe or terminal that is ready takes a line of this size without waiting. */
-static void show(struct runlog *log, const char *text, size_t bytes)
+/* A reader that has stopped reading (a pager, ctrl-S) must not stop the job: a line that would block is not
+ * shown. A pipe or terminal that is ready takes a line of this size at once. */
+static void show_text(struct runlog *log, const char *text, size_t bytes)
 {
     struct pollfd ready = {.fd = STDOUT_FILENO, .events = POLLOUT};
     if (log->silent || poll(&ready, 1, 0) != 1)
@@ -123,11 +124,11 @@ static const char clear_line[] = "\r\033[K";
 void runlog_clear_progress(struct runlog *log)
 {
     if (log->progress)
-        show(log, clear_line, sizeof clear_line - 1);
+        show_text(log, clear_line, sizeof clear_line - 1);
     log->progress = false;
 }
 
-/* At most ten times a second: a fast job must not spend itself on its terminal. */
+/* At most ten times a second: drawing must not slow a fast job. */
 static bool progress_is_due(struct runlog *log)
 {
     enum { REDRAW_US = 100000 };
@@ -143,7 +144,7 @@ static void draw_progress(struct runlog *log, const struct line *line)
     char text[sizeof clear_line + LINE_BYTES];
     int length = snprintf(text, sizeof text, "%s%s", clear_line, line->text);
     log->progress = true;
-    show(log, text, (size_t)length);
+    show_text(log, text, (size_t)length);
 }
 
 void runlog_close(struct runlog *log)
@@ -159,9 +160,9 @@ void runlog_close(struct runlog *log)
 
 /* ---- files ---- */
 
-/* One line, whole or not at all. */
-static enum status append(struct runlog *log, int fd, const char *name, const char *line, size_t bytes,
-                          struct error *error)
+/* Writes one line, whole or not at all. */
+static enum status append_line(struct runlog *log, int fd, const char *name, const char *line, size_t bytes,
+                               struct error *error)
 {
     struct stat before;
     if (fstat(fd, &before) != 0)
@@ -182,18 +183,18 @@ static enum status append(struct runlog *log, int fd, const char *name, const ch
 
 static enum status append_json(struct runlog *log, const struct line *line, struct error *error)
 {
-    return append(log, log->jsonl_fd, "episodes.jsonl", line->text, line->length, error);
+    return append_line(log, log->jsonl_fd, "episodes.jsonl", line->text, line->length, error);
 }
 
 static enum status append_text(struct runlog *log, const struct line *line, struct error *error)
 {
     runlog_clear_progress(log);
-    show(log, line->text, line->length);
-    return append(log, log->log_fd, "episodes.log", line->text, line->length, error);
+    show_text(log, line->text, line->length);
+    return append_line(log, log->log_fd, "episodes.log", line->text, line->length, error);
 }
 
-/* One record's two lines, `text` for every so many alone (else NULL). What a resumed run's logs have already
- * is compared and not written again; episodes.jsonl has it first. */
+/* Writes a record's two lines, episodes.jsonl's first; `text` is NULL where /log/every skips the record. A
+ * line that a resumed run finds in its logs is compared instead. */
 static enum status append_record(struct runlog *log, const struct line *json, const struct line *text,
                                  struct error *error)
 {
@@ -264,7 +265,7 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
 
 /* ---- records ---- */
 
-static bool is_for_people(const struct runlog *log, uint64_t number)
+static bool is_for_text(const struct runlog *log, uint64_t number)
 {
     return number % log->job->log.every == 0;
 }
@@ -274,7 +275,7 @@ enum status runlog_episode(struct runlog *log, const struct control_episode *rec
     struct line json, text;
     line_episode_json(&json, record);
     line_episode_text(&text, record);
-    enum status status = append_record(log, &json, is_for_people(log, record->episode) ? &text : NULL, error);
+    enum status status = append_record(log, &json, is_for_text(log, record->episode) ? &text : NULL, error);
     log->count = record->episode;
     log->running_reward = record->running_reward;
     if (progress_is_due(log)) {
@@ -284,7 +285,7 @@ enum status runlog_episode(struct runlog *log, const struct control_episode *rec
     return status;
 }
 
-/* How the two kinds of job with updates tell of them. */
+/* The lines of an update, in the two kinds of job that have updates. */
 struct update_lines {
     void (*json)(struct line *line, const struct control_update *record);
     void (*text)(struct line *line, const struct control_update *record);
@@ -301,8 +302,8 @@ enum status runlog_update(struct runlog *log, const struct control_update *recor
     struct line json, text;
     lines->json(&json, record);
     lines->text(&text, record);
-    const bool for_people = language || is_for_people(log, record->update);
-    enum status status = append_record(log, &json, for_people ? &text : NULL, error);
+    const bool in_text = language || is_for_text(log, record->update);
+    enum status status = append_record(log, &json, in_text ? &text : NULL, error);
     log->count = record->update;
     if (progress_is_due(log)) {
         lines->progress(&text, record);

@@ -1,11 +1,13 @@
-/* The run's logs: episodes.log for people, episodes.jsonl for programs, and the same lines on stdout.
+/* The run's logs: episodes.log for people, episodes.jsonl for programs, and the lines of episodes.log on
+ * stdout.
  *
- * The supervisor is the one writer. A line is one write(2) on an O_APPEND descriptor; a write that fails
- * halfway (a full disk) is cut back, so that no torn line stays. episodes.jsonl has every episode, update and
- * epoch; episodes.log and stdout have every `every`th episode or update. All that may differ between two runs
- * of one seed stands in the member `timing`. On a terminal a progress line is redrawn below the lines. Blocks
- * on the disk only: lines that stdout cannot take at once are not shown there. A model-parallel job's workers
- * report only every `every`th update, with the mean of those between: both logs have just these. */
+ * The supervisor is the only writer. A line is one write(2) on an O_APPEND descriptor; where it does not fit
+ * (a full disk), the part that was written is cut off again. episodes.jsonl has every episode, update and
+ * epoch; episodes.log and stdout have every `every`th episode or update (/log/every). A model-parallel job's
+ * workers report only every `every`th update, with the mean of those between, so both files have just these.
+ * Whatever may differ between two runs of one seed is in the member `timing`. On a terminal a progress line
+ * is drawn below the lines. Blocks on the disk alone: a line that stdout cannot take at once is not shown
+ * there. Included by the supervisor and commands.c; includes worker/control.h for the records. */
 #ifndef DAEMON_RUNLOG_H
 #define DAEMON_RUNLOG_H
 
@@ -21,21 +23,22 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
 /* Clears the progress line and closes; NULL is allowed. */
 void runlog_close(struct runlog *log);
 
-/* Whose holdings (references, contexts) a model-parallel job's lines tell: `workers` of them by number, kept
- * by reference and read whenever such a line is written. Before: none. */
+/* The references and contexts that a model-parallel job's lines show: of `workers` workers by number, read
+ * whenever such a line is written. The array is kept by reference; at first there is none. */
 void runlog_show_holdings(struct runlog *log, const struct control_status *holdings, uint32_t workers);
 
-/* Takes the progress line away before something else is written to the terminal; the next record draws it.
+/* Clears the progress line before something else is written to the terminal; the next record draws it again.
  */
 void runlog_clear_progress(struct runlog *log);
 
-/* Opens the files anew under their names, for rotation by rename: no line is lost or split. */
+/* Opens the files again by their names, for rotation by rename: no line is lost or split. After an error the
+ * old files are kept. */
 enum status runlog_reopen(struct runlog *log, struct error *error);
 
-/* The start's line, or that of a resume after update `update` (daemon/runlog_replay.h), which reads the logs
- * first; the lines of an episode, update or epoch; and the end's. STATUS_IO names the file; nothing torn
- * stays. STATUS_INTERNAL: a resumed run computed other numbers than it had before; STATUS_INVALID: because
- * /stop changed (daemon/runlog_replay.h). */
+/* One line each: of a start; of a resume after update `update`, which reads the logs first
+ * (daemon/runlog_replay.h); of an episode, update or epoch; of the end. STATUS_IO names the file. Of a
+ * resumed run: STATUS_INTERNAL, it computed other numbers than before; STATUS_INVALID, because /stop changed.
+ */
 enum status runlog_start(struct runlog *log, struct error *error);
 enum status runlog_resume(struct runlog *log, uint64_t update, struct error *error);
 enum status runlog_episode(struct runlog *log, const struct control_episode *record, struct error *error);
