@@ -1,4 +1,4 @@
-/* Reading a run's own logs back. Supervisor process; its only thread. */
+/* Reads a run's logs back and compares. Supervisor process; its only thread. */
 #include "daemon/runlog_replay.h"
 
 #include "kernels/base/log.h"
@@ -13,28 +13,27 @@
 
 enum { LINE_KINDS = LINE_EPOCH + 1 };
 
-/* A log that is read line by line. */
 struct reader {
     FILE *file;
-    char *text; /* the line read last */
+    char *text; /* the line that was read last */
     size_t capacity;
 };
 
-/* What a log tells as a whole. */
-struct facts {
+/* One log as a whole. */
+struct summary {
     uint64_t last[LINE_KINDS]; /* the highest number of each kind */
-    struct line_key epoch;     /* of an epoch's line, the one that came last */
-    bool evaluated;            /* of episodes.jsonl: that line tells of an evaluation */
-    uint32_t epoch_lines;      /* so many such lines at the end are of that epoch */
+    struct line_key epoch;     /* the epoch's line that came last */
+    bool evaluated;            /* episodes.jsonl: that line has an evaluation */
+    uint32_t epoch_lines;      /* so many lines of that epoch came last in a row */
 };
 
 struct replay {
     bool compares;
-    bool linear; /* the learning rate hangs on the job's end */
-    struct facts of_json, of_text;
+    bool linear; /* the learning rate depends on /stop */
+    struct summary of_json, of_text;
     struct reader json;
-    bool reaches_back;    /* it has older lines than some that was computed again */
-    struct line_key next; /* of the line in json.text; LINE_OTHER: the file is at its end */
+    bool reaches_back;    /* the file has lines older than the first line that was computed again */
+    struct line_key next; /* of the line in json.text; LINE_OTHER at the file's end */
 };
 
 /* ---- lines ---- */
@@ -66,7 +65,7 @@ static ssize_t reader_next(struct reader *reader)
     return getline(&reader->text, &reader->capacity, reader->file);
 }
 
-/* Its writer was killed, or the machine stopped, within a line. */
+/* The writer was killed, or the machine stopped, in the middle of a line. */
 static enum status cut_torn_line(struct reader *reader, off_t whole, const char *path, const char *name,
                                  struct error *error)
 {
@@ -76,27 +75,27 @@ static enum status cut_torn_line(struct reader *reader, off_t whole, const char 
     return STATUS_OK;
 }
 
-static void learn(struct facts *facts, struct line_key key, const char *text)
+static void summary_add(struct summary *summary, struct line_key key, const char *text)
 {
     size_t bytes;
-    if (key.number > facts->last[key.kind])
-        facts->last[key.kind] = key.number;
+    if (key.number > summary->last[key.kind])
+        summary->last[key.kind] = key.number;
     if (key.kind != LINE_EPOCH)
         return;
-    facts->epoch_lines = key.epoch == facts->epoch.epoch ? facts->epoch_lines + 1 : 1;
-    facts->epoch = key;
-    facts->evaluated = line_evaluated(text, &bytes);
+    summary->epoch_lines = key.epoch == summary->epoch.epoch ? summary->epoch_lines + 1 : 1;
+    summary->epoch = key;
+    summary->evaluated = line_evaluated(text, &bytes);
 }
 
-static enum status scan(struct reader *reader, struct line_key (*key_of)(const char *), struct facts *facts,
-                        const char *path, const char *name, struct error *error)
+static enum status read_all(struct reader *reader, struct line_key (*key_of)(const char *),
+                            struct summary *summary, const char *path, const char *name, struct error *error)
 {
     ssize_t length;
     off_t whole = 0;
     while ((length = reader_next(reader)) > 0) {
         if (reader->text[length - 1] != '\n')
             return cut_torn_line(reader, whole, path, name, error);
-        learn(facts, key_of(reader->text), reader->text);
+        summary_add(summary, key_of(reader->text), reader->text);
         whole += length;
     }
     return ferror(reader->file) ? error_set_errno(error, errno, "cannot read %s/%s", path, name) : STATUS_OK;
@@ -104,13 +103,13 @@ static enum status scan(struct reader *reader, struct line_key (*key_of)(const c
 
 /* ---- the two files ---- */
 
-static enum status scan_text(struct replay *replay, int dir_fd, const char *path, struct error *error)
+static enum status open_text(struct replay *replay, int dir_fd, const char *path, struct error *error)
 {
     static const char name[] = "episodes.log";
     struct reader text = {0};
     enum status status = reader_open(&text, dir_fd, path, name, error);
     if (status == STATUS_OK)
-        status = scan(&text, line_key_of_text, &replay->of_text, path, name, error);
+        status = read_all(&text, line_key_of_text, &replay->of_text, path, name, error);
     reader_close(&text);
     return status;
 }
@@ -122,12 +121,12 @@ static void next_record(struct replay *replay)
         replay->next = line_key_of_json(replay->json.text);
 }
 
-static enum status scan_json(struct replay *replay, int dir_fd, const char *path, struct error *error)
+static enum status open_json(struct replay *replay, int dir_fd, const char *path, struct error *error)
 {
     static const char name[] = "episodes.jsonl";
     enum status status = reader_open(&replay->json, dir_fd, path, name, error);
     if (status == STATUS_OK)
-        status = scan(&replay->json, line_key_of_json, &replay->of_json, path, name, error);
+        status = read_all(&replay->json, line_key_of_json, &replay->of_json, path, name, error);
     if (status != STATUS_OK)
         return status;
     rewind(replay->json.file);
@@ -143,9 +142,9 @@ enum status replay_open(struct replay **out, int dir_fd, const char *path, const
         return error_set(error, STATUS_NO_MEMORY, "no memory to read the logs");
     replay->linear = job->optimizer.schedule == JOB_SCHEDULE_LINEAR;
     replay->compares = job->server.round.rule == JOB_ROUND_ALL;
-    enum status status = scan_text(replay, dir_fd, path, error);
+    enum status status = open_text(replay, dir_fd, path, error);
     if (status == STATUS_OK)
-        status = scan_json(replay, dir_fd, path, error);
+        status = open_json(replay, dir_fd, path, error);
     if (status != STATUS_OK) {
         replay_close(replay);
         return status;
@@ -167,35 +166,36 @@ uint64_t replay_last_update(const struct replay *replay)
     return replay->of_json.last[LINE_UPDATE];
 }
 
-/* Both logs tell of the same epochs in the same order, but for what a kill between the two left out. */
+/* Both logs have the same epochs in the same order, unless a kill between the two writes lost one of
+ * episodes.log. */
 static bool lost_last_epoch(const struct replay *replay)
 {
-    const struct facts *json = &replay->of_json, *text = &replay->of_text;
+    const struct summary *json = &replay->of_json, *text = &replay->of_text;
     return json->epoch.epoch != text->epoch.epoch || json->epoch_lines > text->epoch_lines;
 }
 
 bool replay_has_text(const struct replay *replay, const struct line *json, const struct line *text)
 {
-    const struct facts *facts = &replay->of_json;
+    const struct summary *summary = &replay->of_json;
     const struct line_key key = line_key_of_json(json->text), text_key = line_key_of_text(text->text);
     size_t bytes;
     if (text_key.number > replay->of_text.last[text_key.kind])
         return false;
-    const bool came_last = key.kind == LINE_EPOCH && key.number == facts->epoch.number &&
-                           line_evaluated(json->text, &bytes) == facts->evaluated;
+    const bool came_last = key.kind == LINE_EPOCH && key.number == summary->epoch.number &&
+                           line_evaluated(json->text, &bytes) == summary->evaluated;
     return !came_last || !lost_last_epoch(replay);
 }
 
 /* ---- comparing ---- */
 
-/* The file's order: by update, an epoch's line behind its last update's. */
-static bool before(struct line_key a, struct line_key b)
+/* The file's order: by update, an epoch's line after its last update's. */
+static bool key_before(struct line_key a, struct line_key b)
 {
     return a.number != b.number ? a.number < b.number : a.kind < b.kind;
 }
 
-/* Where the member in which both texts part begins. */
-static size_t parting(const char *a, const char *b)
+/* Where the first member begins in which the texts differ. */
+static size_t differing_member(const char *a, const char *b)
 {
     size_t at = 0, member = 0;
     for (; a[at] == b[at] && a[at] != '\0'; at++)
@@ -204,51 +204,51 @@ static size_t parting(const char *a, const char *b)
     return member;
 }
 
-/* What must be the same: all but `timing`. */
-static size_t before_timing(const char *text)
+/* The length of a line without `timing`. */
+static size_t bytes_to_compare(const char *text)
 {
     const char *timing = strstr(text, LINE_TIMING);
     return timing != NULL ? (size_t)(timing - text) : strcspn(text, "\n");
 }
 
-static bool same(const char *a, const char *b)
+static bool lines_agree(const char *a, const char *b)
 {
     size_t a_bytes, b_bytes;
     if (line_evaluated(a, &a_bytes) == line_evaluated(b, &b_bytes)) {
-        a_bytes = before_timing(a);
-        b_bytes = before_timing(b);
+        a_bytes = bytes_to_compare(a);
+        b_bytes = bytes_to_compare(b);
     }
     return a_bytes == b_bytes && memcmp(a, b, a_bytes) == 0;
 }
 
-/* So much of each as fits a sentence. */
+/* As much of a line as fits a sentence. */
 static int excerpt_bytes(const char *text)
 {
     enum { EXCERPT_BYTES = 160 };
-    const size_t bytes = before_timing(text);
+    const size_t bytes = bytes_to_compare(text);
     return (int)(bytes < EXCERPT_BYTES ? bytes : EXCERPT_BYTES);
 }
 
-/* The first line behind the checkpoint already has another rate: nothing else has changed by then. */
-static enum status tell_other_end(const struct replay *replay, const char *now, const char *was,
-                                  uint64_t update, struct error *error)
+/* The first line after the checkpoint already has another rate, before anything else can differ. */
+static enum status fail_other_stop(const struct replay *replay, const char *now, const char *was,
+                                   uint64_t update, struct error *error)
 {
     const size_t name = strlen(LINE_LR);
     return error_set(error, STATUS_INVALID,
                      "update %" PRIu64
                      ", computed again, has another learning rate than in the log: it is now %.*s, it was "
-                     "%.*s; where the schedule is \"linear\" it hangs on the job's end: expected the former "
+                     "%.*s; with the schedule \"linear\" the rate depends on /stop: expected the former "
                      "/stop until a checkpoint is as far as the log, at update %" PRIu64,
                      update, (int)strcspn(now + name, ","), now + name, (int)strcspn(was + name, ","),
                      was + name, replay_last_update(replay));
 }
 
-static enum status tell_difference(const struct replay *replay, const struct line *line, struct error *error)
+static enum status fail_difference(const struct replay *replay, const struct line *line, struct error *error)
 {
     const char *now = line->text, *there = replay->json.text;
-    const size_t at = parting(there, now);
+    const size_t at = differing_member(there, now);
     if (replay->linear && strncmp(now + at, LINE_LR, strlen(LINE_LR)) == 0)
-        return tell_other_end(replay, now + at, there + at, line_key_of_json(now).number, error);
+        return fail_other_stop(replay, now + at, there + at, line_key_of_json(now).number, error);
     return error_set(error, STATUS_INTERNAL,
                      "update %" PRIu64
                      ", computed again, is not what the log says: it is now %.*s, it was %.*s",
@@ -262,40 +262,40 @@ static bool adds_evaluation(const char *now, const char *there)
     return line_evaluated(now, &bytes) && !line_evaluated(there, &bytes);
 }
 
-static bool is_next(const struct replay *replay, struct line_key key)
+static bool next_is(const struct replay *replay, struct line_key key)
 {
     return replay->next.kind == key.kind && replay->next.number == key.number;
 }
 
-/* Goes on to a line of this update or epoch, wherever it stands. */
-static void find_further(struct replay *replay, struct line_key key)
+/* Goes on to the next line of this update or epoch. */
+static void find_line(struct replay *replay, struct line_key key)
 {
-    while (replay->next.kind != LINE_OTHER && !is_next(replay, key))
+    while (replay->next.kind != LINE_OTHER && !next_is(replay, key))
         next_record(replay);
 }
 
-/* A run that adds an evaluation, or an epoch where the log has none, ends with it. Whether one has done so
- * before, the rest of the file says, where nothing more is to be compared. */
+/* An epoch's line may have been added out of order, at the end of an earlier run that evaluated it or cut it
+ * short: it is looked for in the rest of the file, where nothing more is to be compared. */
 enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error)
 {
     const struct line_key key = line_key_of_json(line->text);
     *known = key.number <= replay->of_json.last[key.kind];
     if (!*known)
         return STATUS_OK;
-    for (; replay->next.kind != LINE_OTHER && before(replay->next, key); next_record(replay))
+    for (; replay->next.kind != LINE_OTHER && key_before(replay->next, key); next_record(replay))
         replay->reaches_back = true;
     if (key.kind == LINE_EPOCH && replay->reaches_back) {
-        find_further(replay, key);
-        *known = is_next(replay, key);
+        find_line(replay, key);
+        *known = next_is(replay, key);
     }
-    while (is_next(replay, key)) {
-        if (replay->compares && !same(replay->json.text, line->text))
-            return tell_difference(replay, line, error);
+    while (next_is(replay, key)) {
+        if (replay->compares && !lines_agree(replay->json.text, line->text))
+            return fail_difference(replay, line, error);
         *known = !adds_evaluation(line->text, replay->json.text);
         if (*known)
             return STATUS_OK;
         next_record(replay);
-        find_further(replay, key);
+        find_line(replay, key);
     }
     return STATUS_OK;
 }

@@ -1,14 +1,16 @@
-/* What a resumed run finds in its logs: which updates and epochs they tell of already, and in what words.
+/* The lines that a resumed run finds in its own logs.
  *
- * A resumed run computes again what came after its checkpoint. Where the job is reproducible (/server/round
- * is "all"), it must compute the same; a line that is there already is compared, without `timing`, and not
- * written twice. Under the other rules the order of arrival has its say, and the line that is there stands.
+ * A resumed run computes the updates after its checkpoint again. Where the job is reproducible (/server/round
+ * is "all") they must come out the same: a line that is in the log is compared, without `timing`, and not
+ * written twice. Under the other rules the order of arrival changes the numbers, and the line in the log
+ * stands.
  *
- * A job's last epoch is evaluated whether or not its turn has come, so that a run which goes on with another
- * end evaluates other epochs. What only one of two lines of an epoch tells of an evaluation is not compared.
- * The log keeps the evaluation, which is true of the model at that update: a line that has one stands, and
- * one that has none is followed, once, by the line that has. An epoch that an earlier end cuts short in the
- * midst of what is logged is told once, too. The supervisor's only thread; blocks on the disk. */
+ * Epochs: a job evaluates its last epoch even where /evaluation/every would skip it, so a run that goes on
+ * with another /stop evaluates other epochs. An evaluation that only one of two lines has is not compared.
+ * The log keeps every evaluation: a line with one stands, and a line without one is followed, once, by the
+ * line that has it. An epoch that an earlier end cut short in the middle of what is logged has one line, too.
+ *
+ * The supervisor's only thread; blocks on the disk. */
 #ifndef DAEMON_RUNLOG_REPLAY_H
 #define DAEMON_RUNLOG_REPLAY_H
 
@@ -19,24 +21,25 @@
 
 struct replay;
 
-/* Reads episodes.log and episodes.jsonl of the directory `dir_fd` (named `path` in messages) once. A last
- * line that its writer did not finish is cut off the file, with a warning. STATUS_IO names the file. */
+/* Reads episodes.log and episodes.jsonl of the directory `dir_fd` (named `path` in messages). A last line
+ * without its end, of a writer that was killed, is cut off the file with a warning. STATUS_IO names the file.
+ */
 enum status replay_open(struct replay **out, int dir_fd, const char *path, const struct job *job,
                         struct error *error);
 void replay_close(struct replay *replay); /* NULL is allowed */
 
-/* The last update that episodes.jsonl tells of; 0: none. */
+/* The last update in episodes.jsonl; 0: none. */
 uint64_t replay_last_update(const struct replay *replay);
 
-/* Compares a line for episodes.jsonl with the one that is there; lines come in the order of the file. *known:
- * it is there, and not to be written; one that was moved away with an older file is taken to be.
- * STATUS_INTERNAL: they differ; the text names the update and holds where the two part. STATUS_INVALID: in
- * the learning rate, because the job's end is another and the schedule linear. */
+/* Compares a line for episodes.jsonl with the line of the same update or epoch in it; called in the file's
+ * order. *known: the line need not be written, because it is there, or because a later one is (the file's
+ * beginning may have been moved away). STATUS_INTERNAL: the two differ; the text names the update and shows
+ * both from the first difference on. STATUS_INVALID: they differ in the learning rate, because /stop changed
+ * and the schedule is linear. */
 enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error);
 
-/* Whether episodes.log has the line `text`, whose like `json` episodes.jsonl has. Of an epoch that it tells
- * of in some other line it is taken to have this one, too, unless this one came last: then a kill may have
- * come between the two files. */
+/* Whether episodes.log has the line `text`; episodes.jsonl has its like, `json`. Both files have the same
+ * epochs, but for the last line: a kill may have come between the two writes. */
 bool replay_has_text(const struct replay *replay, const struct line *json, const struct line *text);
 
 #endif

@@ -429,7 +429,7 @@ START_TEST(another_end_of_a_linear_schedule_is_told_as_such)
         ck_assert_str_eq(
             error.text,
             "update 4, computed again, has another learning rate than in the log: it is now 0.25, it "
-            "was 0.125; where the schedule is \"linear\" it hangs on the job's end: expected the "
+            "was 0.125; with the schedule \"linear\" the rate depends on /stop: expected the "
             "former /stop until a checkpoint is as far as the log, at update 5");
 }
 END_TEST
