@@ -1,10 +1,10 @@
-/* CartPole over many environments at once; runs in an observer's one thread.
+/* CartPole over many environments at once.
  *
  * States lie value by value (all x, then all x_dot, …). A step gathers LANES environments into arrays of
- * constant length, computes, and scatters: the constant trip count is what lets the compiler use vectors,
- * and since every environment goes through the same operations whatever stands beside it, its bits depend
- * neither on how many there are nor on where it stands. A short last block repeats its first environment
- * in the lanes that are left over; what they compute is not stored. */
+ * constant length, computes, and scatters. The constant length lets the compiler use vectors. Every
+ * environment goes through the same operations, so its bits depend neither on its place nor on the number of
+ * others. A short last block fills the remaining lanes with its first environment and does not store their
+ * results. */
 #include "worker/environment/cartpole.h"
 
 enum { LANES = 8 };

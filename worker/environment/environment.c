@@ -1,8 +1,7 @@
-/* What all environments share: names, counting steps, truncation, who has ended. Runs in an observer's
- * one thread.
+/* What all kinds of environments share: names, step counts, truncation, the end of an episode.
  *
- * The physics of one kind is three functions over a slab of doubles, one row per state value, one column
- * per environment; this file owns the slab and does not know what its rows mean. */
+ * The physics of one kind is three functions over a slab of doubles, one row per state value, one column per
+ * environment. This file owns the slab and does not know the meaning of its rows. */
 #include "worker/environment/environment.h"
 
 #include "kernels/base/rng.h"

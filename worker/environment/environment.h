@@ -1,9 +1,10 @@
-/* Environments: the worlds that observers step. Pure: no I/O, no clock, no messages.
+/* Environments: the worlds that observers step. Pure: no I/O, no clock, no messages. The room includes
+ * kernels/base alone; worker/job includes it for the names, worker/reinforce to step.
  *
- * A `struct environments` is K environments of one kind that one observer owns. Environment i of it has
- * the job-wide number `first + i`, which keys its draws (kernels/base/rng.h), so that a trajectory depends
- * on the job's seed, the environment's number, the episode and the actions, and on nothing else.
- * One thread at a time may use one object. */
+ * A `struct environments` is K environments of one kind that one observer owns. Its environment i has the
+ * job-wide number `first + i`, which keys its draws (kernels/base/rng.h): a trajectory depends on the job's
+ * seed, the environment's number, the episode and the actions, and on nothing else. One thread at a time may
+ * use one object. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_H
 #define WORKER_ENVIRONMENT_ENVIRONMENT_H
 
@@ -11,14 +12,14 @@
 
 #include <stdint.h>
 
-/* What one step ended with: neither, one, or both. */
+/* How one step ended: neither, one, or both. */
 enum environment_flag { ENVIRONMENT_TERMINATED = 1, ENVIRONMENT_TRUNCATED = 2, ENVIRONMENT_FLAGS = 3 };
 
 struct environment_spec {
     const char *name;          /* as in Gymnasium's registry: "CartPole-v1" */
     uint32_t observation_size; /* floats in one observation */
     uint32_t action_count;     /* actions are 0 .. action_count - 1 */
-    uint32_t steps_max;        /* an episode is truncated after so many steps */
+    uint32_t steps_max;        /* an episode is truncated after this many steps */
 };
 
 /* Every environment's name, ended by NULL. */
@@ -29,8 +30,8 @@ const struct environment_spec *environment_find(const char *name);
 
 struct environments;
 
-/* Makes `count` environments numbered from `first`, none of them reset yet. Allocates all that they will
- * ever need. Errors: STATUS_INVALID (count 0), STATUS_NO_MEMORY. Release with environments_free. */
+/* Makes `count` environments numbered from `first`, none of them reset yet. Allocates all the memory that
+ * they will ever need. Errors: STATUS_INVALID (count 0), STATUS_NO_MEMORY. Release with environments_free. */
 enum status environments_new(struct environments **out, const struct environment_spec *spec, uint64_t seed,
                              uint32_t first, uint32_t count, struct error *error);
 void environments_free(struct environments *environments);
@@ -44,7 +45,8 @@ void environments_reset(struct environments *environments, uint32_t index, uint3
 void environments_step(struct environments *environments, uint32_t n, const uint32_t *indices,
                        const uint8_t *actions, float *rewards, uint8_t *flags);
 
-/* Writes what the `n` environments `indices` show now. observations: (n, observation_size) float32. */
+/* Writes the present observations of the `n` environments `indices`. observations: (n, observation_size)
+ * float32. */
 void environments_observe(const struct environments *environments, uint32_t n, const uint32_t *indices,
                           float *observations);
 

@@ -1,5 +1,16 @@
-/* What the agent's two files share: agent.c runs the job, agent_step.c answers the observers' steps. One
- * thread. */
+/* The room of the job kind `reinforce`: one agent, which acts and learns, and its observers, which step the
+ * environments.
+ *
+ *     request   an observer's step request: rows of (environment, observation, reward, flags)     observer.c
+ *     row       checked and copied from the frame into the rollout                          agent_step.c
+ *     launch    when the coalescer finds a batch due, one pass of the policy over its rows  coalescer.c
+ *     reply     the actions, to every request of the batch                                  agent_step.c
+ *     rollout   every row of the episode, with its reward                                   rollout.c
+ *     learner   returns, forward again, backward, Adam; then the next episode               learner.c
+ *
+ * This header is what agent.c (the loop), agent_open.c and agent_step.c share. Each worker is one thread. The
+ * room may include the frame (worker/), job, net, environment and model (scripts/rooms); nothing includes it.
+ */
 #ifndef WORKER_REINFORCE_AGENT_H
 #define WORKER_REINFORCE_AGENT_H
 
@@ -10,25 +21,25 @@
 #include "worker/reinforce/rollout.h"
 #include "worker/worker.h"
 
-/* Where the agent is in an episode. */
+/* The phases of an episode, in order. */
 enum agent_phase {
     AGENT_GATHERING, /* not every observer has said HELLO */
     AGENT_PLAYING,   /* run_episode is out at every observer; steps come in */
     AGENT_LEARNING,  /* every row is in; the policy learns from them */
-    AGENT_REPORTING, /* the episode's record goes out once its predecessor is in the logs */
-    AGENT_CLOSING,   /* the last record is on its way into the logs */
-    AGENT_OVER,      /* FINISHED is said; waits for the order to leave */
+    AGENT_REPORTING, /* waits until the predecessor's record is in the logs, then reports this one's */
+    AGENT_CLOSING,   /* waits until the last record is in the logs */
+    AGENT_OVER,      /* FINISHED is reported; waits for the order to leave */
 };
 
-/* One observer as the agent sees it, in the present episode. */
+/* One observer in the running episode. */
 struct agent_seat {
     struct agent *agent;
-    uint16_t worker;       /* its number; its environments are those of seat `worker` - 1 */
-    uint32_t first;        /* its first environment */
-    uint32_t next_step;    /* the step that its next request must be for */
-    bool waiting;          /* a request of its is in the coalescer's line */
-    struct future *called; /* run_episode itself, and what agent_step made of its answer */
-    struct future *returned;
+    uint16_t worker;         /* its number; its environments are those of seat `worker` - 1 */
+    uint32_t first;          /* its first environment */
+    uint32_t next_step;      /* the step that its next request must be for */
+    bool waiting;            /* its request is in the coalescer's line */
+    struct future *called;   /* run_episode */
+    struct future *returned; /* `called`, checked by agent_returned */
 };
 
 struct agent {
@@ -56,22 +67,32 @@ struct agent {
     uint8_t *alive;             /* (environments) */
     struct monotime serve_next; /* while learning: when the loop is served again */
     struct learner_result learned;
-    struct error launch_error; /* of the launch that failed; STATUS_OK: none has */
+    struct error launch_error; /* of the first launch that failed; STATUS_OK: none did */
     struct {
         uint32_t *row, *environment, *step; /* (environments) of one launch */
         uint8_t *actions;                   /* (environments) of one reply */
     } batch;
 };
 
+/* ---- agent_open.c ---- */
+
+/* Opens all of it, up to the bound socket. agent_close also follows a failure. */
+enum status agent_open(struct agent *agent, struct worker *worker, struct error *error);
+void agent_close(struct agent *agent);
+
+/* Answers a waiting request with SHUTDOWN; for coalescer_clear. */
+void agent_drop_request(void *context, void *request);
+
 /* ---- agent_step.c ---- */
 
-/* METHOD_STEP's handler: checks an observer's rows, takes them into the rollout, puts the request in line. */
+/* METHOD_STEP's handler: checks an observer's rows, stores them in the rollout, puts the request in line. */
 rpc_handler agent_step;
 
 /* The coalescer's launch: one pass of the policy over the batch, then every request's reply. */
 coalescer_launch agent_launch;
 
-/* Takes an observer's answer to run_episode: its environments' last rewards. For future_then; arg: seat. */
+/* Stores the last rewards, which an observer's answer to run_episode carries. For future_then; arg: the seat.
+ * STATUS_INVALID: the answer does not match the observer's steps. */
 future_then_function agent_returned;
 
 #endif

@@ -1,15 +1,11 @@
-/* The inference path: from an observer's step request to its reply. Thread A of the agent process.
+/* The inference path: from an observer's step request to its reply.
  *
- * A request is checked completely before anything of it is used, so that a bad one costs its sender the
- * session and changes nothing here. Then its rows go straight from the frame into the rollout, where the
- * policy acts on them and the learner will find them. */
+ * A request is checked completely before any of it is used: a bad one costs its sender the session and
+ * changes nothing here. Then its rows are copied from the frame into the rollout, once; the policy acts on
+ * them there, and the learner reads them there. */
 #include "worker/reinforce/agent.h"
 
-#include "kernels/policy/mlp.h"
-#include "worker/model/policy.h"
-
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { TENSOR_ENVIRONMENT, TENSOR_OBSERVATION, TENSOR_REWARD, TENSOR_FLAGS };
@@ -42,53 +38,57 @@ static bool all_finite(const void *data, size_t count)
     return true;
 }
 
-/* Says into `why` what is wrong with the request as a whole; false when nothing is. */
-static bool bad_request(const struct agent_seat *seat, const struct rpc_message *m, char *why, size_t bytes)
+/* Holds the request as a whole to the episode and to the observer's earlier steps. */
+static enum status check_request(const struct agent_seat *seat, const struct rpc_message *m,
+                                 struct error *error)
 {
     const struct agent *agent = seat->agent;
     uint64_t episode = m->args[0], step = m->args[1];
     if (agent->phase != AGENT_PLAYING || episode != agent->episode)
-        return snprintf(why, bytes, "step of episode %llu: expected the running episode, %llu",
-                        (unsigned long long)episode, (unsigned long long)agent->episode) > 0;
+        return error_set(error, STATUS_INVALID, "step of episode %llu: expected the running episode, %llu",
+                         (unsigned long long)episode, (unsigned long long)agent->episode);
     if (seat->waiting)
-        return snprintf(why, bytes, "step %llu while step %u is not answered", (unsigned long long)step,
-                        seat->next_step - 1) > 0;
+        return error_set(error, STATUS_INVALID, "step %llu while step %u is not answered",
+                         (unsigned long long)step, seat->next_step - 1);
     if (step != seat->next_step || step >= agent->rollout->steps_max)
-        return snprintf(why, bytes, "step %llu: expected %u, below %u", (unsigned long long)step,
-                        seat->next_step, agent->rollout->steps_max) > 0;
-    return false;
+        return error_set(error, STATUS_INVALID, "step %llu: expected %u, below %u", (unsigned long long)step,
+                         seat->next_step, agent->rollout->steps_max);
+    return STATUS_OK;
 }
 
-/* The same for its rows: whose they are, their order, their numbers. */
-static bool bad_rows(const struct agent_seat *seat, const struct rpc_message *m, char *why, size_t bytes)
+/* Holds the rows to the observer's environments: ascending, alive, finite. */
+static enum status check_rows(const struct agent_seat *seat, const struct rpc_message *m, struct error *error)
 {
     const struct agent *agent = seat->agent;
-    bool steps = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS;
-    uint32_t rows = m->tensors[TENSOR_ENVIRONMENT].dims[0], least = seat->first;
-    uint8_t flags_allowed = m->args[1] > 0 && steps ? ENVIRONMENT_FLAGS : 0;
+    const bool steps = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS;
+    const uint32_t rows = m->tensors[TENSOR_ENVIRONMENT].dims[0], end = seat->first + agent->per_observer;
+    const uint8_t flags_allowed = m->args[1] > 0 && steps ? ENVIRONMENT_FLAGS : 0;
+    uint32_t least = seat->first;
     if (steps && rows != agent->per_observer)
-        return snprintf(why, bytes, "%u rows: expected one for each of %u environments", rows,
-                        agent->per_observer) > 0;
+        return error_set(error, STATUS_INVALID, "%u rows: expected one for each of %u environments", rows,
+                         agent->per_observer);
     for (uint32_t i = 0; i < rows; i++) {
-        uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
-        if (environment < least || environment >= seat->first + agent->per_observer)
-            return snprintf(why, bytes, "row %u is of environment %u: expected an ascending one of %u..%u", i,
-                            environment, least, seat->first + agent->per_observer - 1) > 0;
+        const uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
+        const uint8_t flags = u8_at(m->data[TENSOR_FLAGS], i);
+        if (environment < least || environment >= end)
+            return error_set(error, STATUS_INVALID,
+                             "row %u is of environment %u: expected an ascending one of %u..%u", i,
+                             environment, least, end - 1);
         if (!agent->alive[environment])
-            return snprintf(why, bytes, "row %u is of environment %u, whose episode is over", i,
-                            environment) > 0;
-        if ((u8_at(m->data[TENSOR_FLAGS], i) & ~flags_allowed) != 0)
-            return snprintf(why, bytes, "row %u has flags %u: expected a subset of %u", i,
-                            u8_at(m->data[TENSOR_FLAGS], i), flags_allowed) > 0;
+            return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
+                             environment);
+        if ((flags & ~flags_allowed) != 0)
+            return error_set(error, STATUS_INVALID, "row %u has flags %u: expected a subset of %u", i, flags,
+                             flags_allowed);
         least = environment + 1;
     }
     if (!all_finite(m->data[TENSOR_OBSERVATION], (size_t)rows * agent->spec->observation_size) ||
         !all_finite(m->data[TENSOR_REWARD], rows))
-        return snprintf(why, bytes, "an observation or reward that is not finite") > 0;
-    return false;
+        return error_set(error, STATUS_INVALID, "an observation or reward that is not finite");
+    return STATUS_OK;
 }
 
-/* An environment of this observer that has no row any more has ended its episode. */
+/* An environment of this observer that sends no row any more has ended its episode. */
 static void retire_absent(struct agent_seat *seat, const struct rpc_message *m)
 {
     struct agent *agent = seat->agent;
@@ -106,8 +106,8 @@ static void retire_absent(struct agent_seat *seat, const struct rpc_message *m)
     coalescer_set_live(agent->coalescer, agent->live);
 }
 
-/* What the previous step earned, and what this one shows, into the rollout. */
-static void take_rows(struct agent_seat *seat, const struct rpc_message *m)
+/* Writes what the previous step earned and what this step shows into the rollout. */
+static void store_rows(struct agent_seat *seat, const struct rpc_message *m)
 {
     struct rollout *rollout = seat->agent->rollout;
     size_t observation_bytes = rollout->observation_size * sizeof(float);
@@ -130,13 +130,13 @@ void agent_step(void *context, struct rpc_request *request, const struct rpc_mes
 {
     struct agent *agent = context;
     struct agent_seat *seat = &agent->seats[rpc_request_source(request) - 1];
-    char why[160];
+    struct error why;
     if (agent->worker->hurry) {
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
         return;
     }
-    if (bad_request(seat, message, why, sizeof why) || bad_rows(seat, message, why, sizeof why)) {
-        rpc_reject(request, "%s", why);
+    if (check_request(seat, message, &why) != STATUS_OK || check_rows(seat, message, &why) != STATUS_OK) {
+        rpc_reject(request, "%s", why.text);
         return;
     }
     uint32_t rows = message->tensors[TENSOR_ENVIRONMENT].dims[0];
@@ -144,14 +144,14 @@ void agent_step(void *context, struct rpc_request *request, const struct rpc_mes
         rpc_fail(request, STATUS_BUSY, "more requests than environments");
         return;
     }
-    take_rows(seat, message);
+    store_rows(seat, message);
     retire_absent(seat, message);
     seat->waiting = true;
     seat->next_step++;
 }
 
-/* Names the rows of one request, from `begin` on in the batch's arrays. */
-static void name_rows(struct agent *agent, const struct rpc_message *m, uint32_t begin)
+/* Fills the batch's arrays from `begin` on with the rows of one request. */
+static void gather_rows(struct agent *agent, const struct rpc_message *m, uint32_t begin)
 {
     uint32_t step = (uint32_t)m->args[1];
     for (uint32_t i = 0; i < m->tensors[TENSOR_ENVIRONMENT].dims[0]; i++) {
@@ -179,7 +179,7 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
     struct rollout *rollout = agent->rollout;
     uint32_t begin = 0;
     for (size_t i = 0; i < count; begin += slots[i++].rows)
-        name_rows(agent, rpc_request_message(slots[i].request), begin);
+        gather_rows(agent, rpc_request_message(slots[i].request), begin);
     struct mlp_batch batch = {.count = rows,
                               .row = agent->batch.row,
                               .observations = rollout->observations,
@@ -196,7 +196,8 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
         reply_actions(agent, slots[i].request, begin, slots[i].rows);
 }
 
-static bool bad_return(const struct agent_seat *seat, const struct rpc_message *m)
+/* Whether an observer's answer to run_episode has another form than its steps announced. */
+static bool is_bad_return(const struct agent_seat *seat, const struct rpc_message *m)
 {
     static const uint8_t dtypes[] = {
         [RETURN_REWARD] = WIRE_F32, [RETURN_FLAGS] = WIRE_U8, [RETURN_LENGTH] = WIRE_U32};
@@ -227,7 +228,7 @@ enum status agent_returned(struct future *future, void *arg)
     if (future_status(future) != STATUS_OK)
         return future_status(future);
     const struct rpc_message *m = future_value(future);
-    if (seat->waiting || bad_return(seat, m))
+    if (seat->waiting || is_bad_return(seat, m))
         return STATUS_INVALID;
     for (uint32_t i = 0; i < agent->per_observer; i++) {
         uint32_t environment = seat->first + i;

@@ -1,7 +1,7 @@
-/* The waiting line of an agent's coalescer thread.
+/* The waiting line of an agent.
  *
- * Requests stand in one array in order of arrival. A launch takes a prefix, and what is left moves to the
- * front: batches are usually the whole line, so the move is usually of nothing. */
+ * Requests stand in one array in order of arrival. A launch takes a prefix, and the rest moves to the front.
+ * A batch is usually the whole line, so that usually nothing moves. */
 #include "worker/reinforce/coalescer.h"
 
 #include <stdbool.h>
@@ -66,7 +66,7 @@ struct monotime coalescer_due(const struct coalescer *c)
 }
 
 /* How many requests, from the oldest on, make the next batch, and their rows. */
-static size_t next_batch(const struct coalescer *c, uint32_t *rows)
+static size_t measure_batch(const struct coalescer *c, uint32_t *rows)
 {
     size_t count = 1;
     *rows = c->line[0].rows;
@@ -81,10 +81,10 @@ static size_t next_batch(const struct coalescer *c, uint32_t *rows)
     return count;
 }
 
-static void launch(struct coalescer *c, struct monotime now)
+static void launch_batch(struct coalescer *c, struct monotime now)
 {
     uint32_t rows;
-    size_t count = next_batch(c, &rows);
+    size_t count = measure_batch(c, &rows);
     c->stats.launches++;
     c->stats.requests += count;
     c->stats.rows += rows;
@@ -104,7 +104,7 @@ void coalescer_run(struct coalescer *c, struct monotime now)
         struct monotime due = coalescer_due(c);
         if (monotime_is_never(due) || monotime_before(now, due))
             return;
-        launch(c, now);
+        launch_batch(c, now);
     }
 }
 

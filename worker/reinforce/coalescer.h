@@ -1,7 +1,7 @@
-/* The coalescer: gathers requests that are waiting into one launch.
+/* The coalescer: gathers waiting requests into one launch.
  *
- * It holds requests in order of arrival, knows when a batch is due, and calls one function with the batch.
- * No sockets, no kernels, no clock of its own: times come in as arguments. One thread.
+ * It keeps requests in order of arrival, knows when a batch is due, and calls one function with the batch. It
+ * has no sockets, no kernels and no clock: times are arguments. One thread.
  *
  *   off      every request is a batch of its own
  *   barrier  due when every live row has come; coalescer_set_live says how many live
@@ -21,14 +21,14 @@
 
 enum coalescer_mode { COALESCER_OFF, COALESCER_BARRIER, COALESCER_DYNAMIC };
 
-/* One waiting request: the caller's token and how many rows it brought. */
+/* One waiting request: the caller's token and its number of rows. */
 struct coalescer_slot {
     void *request;
     uint32_t rows;
     struct monotime arrived;
 };
 
-/* Computes one batch; the slots are the callee's to read until it returns. May not call the coalescer. */
+/* Computes one batch. The callee may read the slots until it returns, and may not call the coalescer. */
 typedef void coalescer_launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows);
 
 struct coalescer_config {
@@ -49,7 +49,7 @@ struct coalescer_stats {
 
 struct coalescer;
 
-/* Takes all memory that the coalescer will ever need. STATUS_NO_MEMORY. */
+/* Allocates all memory that the coalescer will ever need. STATUS_NO_MEMORY. */
 enum status coalescer_new(struct coalescer **out, const struct coalescer_config *config);
 void coalescer_free(struct coalescer *coalescer);
 
@@ -67,7 +67,7 @@ struct monotime coalescer_due(const struct coalescer *coalescer);
 /* Launches every batch that is due at `now`. */
 void coalescer_run(struct coalescer *coalescer, struct monotime now);
 
-/* Takes every waiting request out without a launch; calls `drop` on each. */
+/* Removes every waiting request without a launch, and calls `drop` on each. */
 void coalescer_clear(struct coalescer *coalescer, void (*drop)(void *context, void *request));
 
 const struct coalescer_stats *coalescer_stats(const struct coalescer *coalescer);

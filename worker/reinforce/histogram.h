@@ -1,7 +1,7 @@
-/* Waits, counted in buckets, for their percentiles: constant memory, no allocation, pure.
+/* Percentiles of waits, from counts in buckets: constant memory, no allocation, pure.
  *
- * Buckets are logarithmic with 16 per power of two, so that a percentile is told within 1/16 of its value
- * (HdrHistogram's scheme). Values from 0 to 2^32 - 1; larger ones count as the largest. */
+ * Buckets are logarithmic with 16 per power of two (HdrHistogram's scheme), so that a percentile is exact to
+ * 1/16 of its value. Values from 0 to 2^32 - 1; larger ones count as the largest. */
 #ifndef WORKER_REINFORCE_HISTOGRAM_H
 #define WORKER_REINFORCE_HISTOGRAM_H
 
@@ -14,7 +14,7 @@ struct histogram {
     uint32_t buckets[HISTOGRAM_BUCKETS];
 };
 
-/* Zero-initialize one to begin. */
+/* A histogram begins as zeros. */
 void histogram_add(struct histogram *histogram, uint64_t value);
 
 /* The least bucket value that `fraction` (0 < fraction <= 1) of all values do not exceed; 0 when empty. */

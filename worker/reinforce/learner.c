@@ -1,4 +1,4 @@
-/* The step from a rollout to the next parameters, timed. The agent's thread. */
+/* The step from a rollout to the next parameters, timed. */
 #include "worker/reinforce/learner.h"
 
 #include "kernels/base/monotime.h"

@@ -1,8 +1,8 @@
-/* Learning: a finished rollout becomes the policy's next parameters.
+/* The learner: turns a finished rollout into the policy's next parameters.
  *
- * It runs on the agent's one thread, at the top level of its loop. The agent launches nothing before the next
- * parameters are there, so a second thread would only wait in turn with the first; what must go on meanwhile
- * (sockets, orders, the beat) `progress` serves. */
+ * It runs on the agent's one thread, at the top level of the loop: the agent launches nothing before the next
+ * parameters are there, so a second thread could only take turns with the first. `progress` serves sockets,
+ * orders and the beat meanwhile. A learner that hangs therefore stops the beat, and the watchdog sees it. */
 #ifndef WORKER_REINFORCE_LEARNER_H
 #define WORKER_REINFORCE_LEARNER_H
 
@@ -10,7 +10,6 @@
 #include "worker/model/policy.h"
 #include "worker/reinforce/rollout.h"
 
-/* What learning from one rollout gave. */
 struct learner_result {
     double loss; /* under the old parameters */
     double seconds;

@@ -1,7 +1,7 @@
-/* The observer: steps its environments, asks the agent for every action. One thread, one DEALER.
+/* The observer: steps its environments and asks the agent for every action. One thread.
  *
- * run_episode's handler only remembers the request, for a handler never waits. The loop below then plays
- * the episode with blocking calls, as the tutorial's observer does, and answers the request at the end. */
+ * A handler never waits, so run_episode's handler only remembers the request. The loop then plays the episode
+ * with blocking calls, as the tutorial's observer does, and answers the request at the end. */
 #include "worker/environment/environment.h"
 #include "worker/net/rpc.h"
 #include "worker/worker.h"
@@ -14,15 +14,15 @@ struct observer {
     struct rpc *rpc;
     const struct environment_spec *spec;
     struct environments *environments;
-    uint32_t count, first;       /* environments; the first one's number in the job */
-    struct rpc_request *play;    /* run_episode, until it is answered */
+    uint32_t count, first;       /* environments, and the first one's number in the job */
+    struct rpc_request *episode; /* run_episode, until it is answered */
     uint32_t live;               /* environments whose episode goes on */
     uint32_t *indices, *numbers; /* (live) local; job-wide */
     float *observations;         /* (live, observation_size) */
-    float *rewards;              /* (live) of the step before */
+    float *rewards;              /* (live) of the previous step */
     uint8_t *flags, *actions;    /* (live) */
     struct {
-        float *rewards; /* (count) what run_episode's answer carries, by environment */
+        float *rewards; /* (count) by environment: run_episode's answer */
         uint8_t *flags;
         uint32_t *steps;
     } last;
@@ -32,10 +32,10 @@ static void run_episode(void *context, struct rpc_request *request, const struct
 {
     struct observer *observer = context;
     (void)message;
-    if (observer->play != NULL)
+    if (observer->episode != NULL)
         rpc_fail(request, STATUS_BUSY, "an episode is being played already");
     else
-        observer->play = request;
+        observer->episode = request;
 }
 
 static const struct rpc_method methods[] = {
@@ -75,7 +75,7 @@ static enum status open_environments(struct observer *o, struct error *error)
     return status == STATUS_OK ? open_memory(o, error) : status;
 }
 
-static enum status join(struct observer *o, struct error *error)
+static enum status join_agent(struct observer *o, struct error *error)
 {
     const struct rpc_config config = {.pending_max = 4,
                                       .incoming_max = 4,
@@ -90,7 +90,7 @@ static enum status join(struct observer *o, struct error *error)
 static enum status observer_open(struct observer *o, struct worker *worker, struct error *error)
 {
     o->worker = worker;
-    enum status status = join(o, error);
+    enum status status = join_agent(o, error);
     if (status == STATUS_OK)
         status = worker_attach(worker, o->rpc);
     if (status == STATUS_OK)
@@ -103,8 +103,8 @@ static enum status observer_open(struct observer *o, struct worker *worker, stru
 static void observer_close(struct observer *o, const char *why)
 {
     enum { LINGER_MS = 200 };
-    if (o->play != NULL)
-        rpc_fail(o->play, STATUS_SHUTDOWN, "%s", why);
+    if (o->episode != NULL)
+        rpc_fail(o->episode, STATUS_SHUTDOWN, "%s", why);
     rpc_free(o->rpc, why, LINGER_MS);
     o->worker->rpc = NULL;
     environments_free(o->environments);
@@ -121,7 +121,7 @@ static void observer_close(struct observer *o, const char *why)
 
 /* ---- one episode ---- */
 
-static void begin(struct observer *o, uint32_t episode)
+static void reset_all(struct observer *o, uint32_t episode)
 {
     o->live = o->count;
     for (uint32_t i = 0; i < o->count; i++) {
@@ -133,8 +133,8 @@ static void begin(struct observer *o, uint32_t episode)
     }
 }
 
-/* Sends what the live environments show and earned; takes the agent's actions. */
-static enum status ask(struct observer *o, uint32_t episode, uint32_t step, struct error *error)
+/* Sends the live environments' observations and rewards; receives the agent's actions. */
+static enum status ask_actions(struct observer *o, uint32_t episode, uint32_t step, struct error *error)
 {
     struct rpc_message rows = {
         .args = {episode, step},
@@ -164,8 +164,9 @@ static enum status ask(struct observer *o, uint32_t episode, uint32_t step, stru
     return status;
 }
 
-/* What a step ended: in `episode` mode the environment leaves; in `steps` mode it is reset. */
-static void settle(struct observer *o, bool until_done, uint32_t episode, uint32_t step)
+/* Deals with environments that the step ended: in `episode` mode they leave, in `steps` mode they are reset.
+ */
+static void handle_ended(struct observer *o, bool until_done, uint32_t episode, uint32_t step)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < o->live; i++) {
@@ -186,7 +187,7 @@ static void settle(struct observer *o, bool until_done, uint32_t episode, uint32
     o->live = kept;
 }
 
-static void answer(struct observer *o)
+static void answer_episode(struct observer *o)
 {
     struct rpc_message message = {
         .tensor_count = 3,
@@ -195,25 +196,25 @@ static void answer(struct observer *o)
                     {.dtype = WIRE_U32, .rank = 1, .dims = {o->count}}},
         .data = {o->last.rewards, o->last.flags, o->last.steps},
     };
-    struct rpc_request *request = o->play;
-    o->play = NULL;
+    struct rpc_request *request = o->episode;
+    o->episode = NULL;
     rpc_reply(request, &message);
 }
 
-static enum status play(struct observer *o, struct error *error)
+static enum status play_episode(struct observer *o, struct error *error)
 {
-    const struct rpc_message *call = rpc_request_message(o->play);
+    const struct rpc_message *call = rpc_request_message(o->episode);
     uint32_t episode = (uint32_t)call->args[0], steps = (uint32_t)call->args[1];
     bool until_done = steps == 0;
-    begin(o, episode);
+    reset_all(o, episode);
     for (uint32_t step = 0; o->live > 0 && (until_done || step < steps); step++) {
-        enum status status = ask(o, episode, step, error);
+        enum status status = ask_actions(o, episode, step, error);
         if (status != STATUS_OK)
             return status;
         environments_step(o->environments, o->live, o->indices, o->actions, o->rewards, o->flags);
-        settle(o, until_done, episode, step);
+        handle_ended(o, until_done, episode, step);
     }
-    answer(o);
+    answer_episode(o);
     return STATUS_OK;
 }
 
@@ -228,13 +229,13 @@ enum status observer_run(struct worker *worker, struct error *error)
     if (status == STATUS_OK)
         worker_report(CONTROL_READY, NULL, 0);
     while (status == STATUS_OK && !worker->leave) {
-        if (observer.play != NULL)
-            status = play(&observer, error);
+        if (observer.episode != NULL)
+            status = play_episode(&observer, error);
         else if ((status = rpc_turn(observer.rpc, MONOTIME_NEVER)) != STATUS_OK)
             error_set(error, status, "the agent is gone");
         if (status == STATUS_SHUTDOWN) { /* the order to leave is on its way, or here */
-            rpc_fail(observer.play, STATUS_SHUTDOWN, "the job is ending");
-            observer.play = NULL;
+            rpc_fail(observer.episode, STATUS_SHUTDOWN, "the job is ending");
+            observer.episode = NULL;
             status = STATUS_OK;
         }
     }

@@ -1,4 +1,4 @@
-/* The slab of one episode's rows and the arithmetic of its returns. One thread at a time. */
+/* The memory of one episode's rows, and the arithmetic of its returns. */
 #include "worker/reinforce/rollout.h"
 
 #include "worker/job/job.h"
@@ -99,7 +99,7 @@ double rollout_reward_mean(const struct rollout *r)
 }
 
 /* Writes the environment's discounted returns into coefficients[0 .. length), unscaled. */
-static void discount(const struct rollout *r, uint32_t environment, double gamma, float *coefficients)
+static void discount_rewards(const struct rollout *r, uint32_t environment, double gamma, float *coefficients)
 {
     double following = 0;
     for (uint32_t step = r->lengths[environment]; step-- > 0;) {
@@ -112,7 +112,7 @@ static void discount(const struct rollout *r, uint32_t environment, double gamma
 }
 
 /* The tutorial adds float32's epsilon to the deviation: np.finfo(np.float32).eps. */
-static void normalize(float *values, uint32_t count)
+static void normalize_returns(float *values, uint32_t count)
 {
     double sum = 0, squares = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -130,9 +130,9 @@ uint32_t rollout_coefficients(struct rollout *r, const struct rollout_returns *r
     uint32_t rows = 0;
     for (uint32_t e = 0; e < r->environments; e++) {
         float *mine = r->coefficients + rows;
-        discount(r, e, returns->gamma, mine);
+        discount_rewards(r, e, returns->gamma, mine);
         if (returns->normalize)
-            normalize(mine, r->lengths[e]);
+            normalize_returns(mine, r->lengths[e]);
         for (uint32_t step = 0; step < r->lengths[e]; step++) {
             mine[step] = (float)((double)mine[step] * returns->scale);
             r->order[rows + step] = rollout_row(r, step, e);

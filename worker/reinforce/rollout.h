@@ -1,13 +1,12 @@
-/* What one episode of the job left behind: every environment's states, actions, masks and rewards.
+/* The record of one episode of the job: every environment's observations, actions, masks and rewards.
  *
- * The step requests' rows land here straight from the wire, the policy acts on them here, and the learner
- * reads them here: a row is copied once. Row (step, environment) stands at step * environments +
- * environment, so that one launch touches one stretch of memory. Whoever holds the rollout (coalescer
- * thread or learner thread, by turns) owns all of it, and the parameters with it.
+ * A step request's rows are copied here from the wire, once: the policy acts on them here, and the learner
+ * reads them here. Row (step, environment) stands at step * environments + environment, so that one launch
+ * touches one stretch of memory.
  *
- * An environment's rows fall into segments: a segment ends with a row whose flags are not 0, or with the
+ * An environment's rows fall into segments. A segment ends with a row whose flags are not 0, or with the
  * environment's last row. In `episode` mode there is one segment; in `steps` mode a segment ends where the
- * environment was reset. Pure: no I/O, no clock. */
+ * environment was reset. Pure: no I/O, no clock. One thread. */
 #ifndef WORKER_REINFORCE_ROLLOUT_H
 #define WORKER_REINFORCE_ROLLOUT_H
 
@@ -26,11 +25,11 @@ struct rollout {
     uint8_t *flags;      /* (steps_max, environments): what the row's action ended */
     uint8_t *actions;    /* (steps_max, environments) */
     uint16_t *masks;     /* (steps_max, environments, mask_words): dropout's keep bits */
-    uint32_t *order;     /* (rows_max) the learner's: row indices by (environment, step) */
-    float *coefficients; /* (rows_max) the learner's: in the same order */
+    uint32_t *order;     /* (rows_max) row indices by (environment, step): rollout_coefficients fills it */
+    float *coefficients; /* (rows_max) in the same order */
 };
 
-/* Takes all memory. STATUS_INVALID when environments * steps_max is 0 or above JOB_ROLLOUT_ROWS_MAX
+/* Allocates all memory. STATUS_INVALID when environments * steps_max is 0 or above JOB_ROLLOUT_ROWS_MAX
  * (worker/job/job.h); STATUS_NO_MEMORY names the rows. */
 enum status rollout_new(struct rollout **out, uint32_t environments, uint32_t steps_max,
                         uint32_t observation_size, uint32_t mask_words, struct error *error);
