@@ -50,12 +50,12 @@ def read_text(path, job):
     with open(path, encoding="utf-8-sig", newline="\n") as file:
         lines = [words + [END_OF_LINE] for words in map(words_of, file) if words]
     split = len(lines) - min(math.floor(job["data"]["held_out"] * len(lines)), len(lines) - 1)
-    parts = [list(itertools.chain.from_iterable(part)) for part in (lines[:split], lines[split:])]
-    counts = collections.Counter(parts[0])
+    splits = [list(itertools.chain.from_iterable(split)) for split in (lines[:split], lines[split:])]
+    counts = collections.Counter(splits[0])
     kept = [word for word, count in counts.items() if count >= job["data"]["minimum_count"]]
     kept = sorted(set(kept) - {UNKNOWN, END_OF_LINE}, key=lambda word: (-counts[word], word.encode()))
     number = {word: i for i, word in enumerate([UNKNOWN, END_OF_LINE, *kept])}
-    return list(number), [torch.tensor([number.get(word, 0) for word in part]) for part in parts]
+    return list(number), [torch.tensor([number.get(word, 0) for word in split]) for split in splits]
 
 
 def unigram_perplexity(size, training, held_out):
@@ -63,24 +63,24 @@ def unigram_perplexity(size, training, held_out):
     return (-(counts / counts.sum()).log()[held_out].mean()).exp().item()
 
 
-def batches(part, columns, steps):
+def batches(split, columns, steps):
     """Tokens and targets, (steps, columns) each."""
-    rows = len(part) // columns
-    part = part[: rows * columns].view(columns, rows).t().contiguous()
+    rows = len(split) // columns
+    split = split[: rows * columns].view(columns, rows).t().contiguous()
     for begin in range(0, rows - 1, steps):
         end = min(begin + steps, rows - 1)
-        yield part[begin:end], part[begin + 1 : end + 1]
+        yield split[begin:end], split[begin + 1 : end + 1]
 
 
 def loss_of(logits, target):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
-def train_epoch(job, model, optimizer, part, updates):
+def train_epoch(job, model, optimizer, split, updates):
     columns = job["trainers"]["count"] * job["trainers"]["batch"]
     state = model.train().zero_state(columns)
     limit = job["optimizer"].get("max_norm") or math.inf
-    for data, target in itertools.islice(batches(part, columns, job["data"]["steps"]), updates):
+    for data, target in itertools.islice(batches(split, columns, job["data"]["steps"]), updates):
         optimizer.zero_grad()
         logits, state = model(data, tuple(half.detach() for half in state))
         loss_of(logits, target).backward()
@@ -88,12 +88,12 @@ def train_epoch(job, model, optimizer, part, updates):
         optimizer.step()
 
 
-def evaluate(job, model, part):
+def evaluate(job, model, split):
     """The mean loss per target."""
     columns, total, count = job["evaluation"]["batch"], 0.0, 0
     state = model.eval().zero_state(columns)
     with torch.no_grad():
-        for data, target in batches(part, columns, job["data"]["steps"]):
+        for data, target in batches(split, columns, job["data"]["steps"]):
             logits, state = model(data, state)
             total += loss_of(logits, target).item() * target.numel()
             count += target.numel()

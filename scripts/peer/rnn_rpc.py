@@ -57,16 +57,16 @@ class Decoder(torch.nn.Module):
         return self.decoder(self.drop(output))
 
 
-def apply(part, *values):
-    return part.local_value()(*values)
+def apply(module, *values):
+    return module.local_value()(*values)
 
 
-def references(part):
-    return [rpc.RRef(parameter) for parameter in part.local_value().parameters()]
+def references(module):
+    return [rpc.RRef(parameter) for parameter in module.local_value().parameters()]
 
 
-def at_owner(function, part, *values):
-    return rpc.rpc_sync(part.owner(), function, args=(part, *values))
+def at_owner(function, module, *values):
+    return rpc.rpc_sync(module.owner(), function, args=(module, *values))
 
 
 def batch_of(arguments):

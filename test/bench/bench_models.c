@@ -485,7 +485,7 @@ static uint32_t number(const char *text, uint32_t max)
 
 int main(int argc, char **argv)
 {
-    const char *part = "all";
+    const char *section = "all";
     cpu_set_t set;
     CPU_ZERO(&set);
     options.threads = sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
@@ -495,18 +495,18 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
             options.rounds = number(argv[++i], TIMES_MAX);
         else
-            part = argv[i];
+            section = argv[i];
     }
-    const bool all = strcmp(part, "all") == 0;
-    if (strncmp(part, "memory-", 7) == 0)
-        train_and_print_peak(part);
-    else if (all || strcmp(part, "memory") == 0)
+    const bool all = strcmp(section, "all") == 0;
+    if (strncmp(section, "memory-", 7) == 0)
+        train_and_print_peak(section);
+    else if (all || strcmp(section, "memory") == 0)
         bench_memory();
-    if (all || strcmp(part, "resnet") == 0)
+    if (all || strcmp(section, "resnet") == 0)
         bench_resnet();
-    if (all || strcmp(part, "lstm") == 0)
+    if (all || strcmp(section, "lstm") == 0)
         bench_lstm();
-    if (all || strcmp(part, "profile") == 0)
+    if (all || strcmp(section, "profile") == 0)
         bench_profile();
     return EXIT_SUCCESS;
 }
