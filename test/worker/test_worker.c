@@ -1,6 +1,6 @@
 /* A worker that cannot agree with its supervisor or a peer (worker/worker.h): it blames neither the job file
  * (78) nor a permission (77). */
-#include "test/worker/server/bare_worker.h"
+#include "test/worker/bare_worker.h"
 #include "test/workplace.h"
 
 static struct bare_worker agent, observer;

@@ -1,7 +1,7 @@
 /* The role `pserver` of a model-parallel job, the real process, against trainers that are this test: who may
  * ask what it holds, and that its supervisor has been told when the answer comes. */
+#include "test/worker/bare_worker.h"
 #include "test/worker/net/net_connect.h"
-#include "test/worker/server/bare_worker.h"
 #include "test/workplace.h"
 #include "worker/net/rpc.h"
 #include "worker/parallel/parallel.h"

@@ -1,11 +1,11 @@
 /* References under chance: workers create, share, copy, release, call and grant at random, messages
- * are delayed, reordered and repeated (test/worker/net/net_reorder.h), workers take their turns in any order
- * and die at any moment. A model knows who holds what. It is asked at each destruction (does anybody hold
- * it?) and, whenever all has calmed down, about everything: an object lives exactly when somebody holds it,
- * every worker counts what the model counts, and in the end all counts are zero everywhere. A call through a
- * reference that is held never finds the object gone. */
-#include "test/worker/net/net_reorder.h"
+ * are delayed, reordered and repeated (test/worker/reference/rref_reorder.h), workers take their turns in any
+ * order and die at any moment. A model knows who holds what. It is asked at each destruction (does anybody
+ * hold it?) and, whenever all has calmed down, about everything: an object lives exactly when somebody holds
+ * it, every worker counts what the model counts, and in the end all counts are zero everywhere. A call
+ * through a reference that is held never finds the object gone. */
 #include "test/worker/reference/rref_model.h"
+#include "test/worker/reference/rref_reorder.h"
 #include "test/workplace.h"
 
 /* A message is let through only when POOL others can overtake it; calm lets all through. */

@@ -3,7 +3,7 @@
 #ifndef TEST_WORKER_SERVER_PAGE_SERVERS_H
 #define TEST_WORKER_SERVER_PAGE_SERVERS_H
 
-#include "test/worker/server/bare_worker.h"
+#include "test/worker/bare_worker.h"
 #include "test/worker/server/page_trainer.h"
 
 #include <sys/stat.h>

@@ -1,9 +1,9 @@
-/* A network between workers that delays and reorders and repeats: a ROUTER in front of each server and a
- * DEALER behind it for every connection. What is taken in lies in one pool until it is told to deliver, one
- * at random or all; so the test, and no thread, decides what arrives when. It loses nothing, except what
- * comes from a worker that was cut off. For test programs, which each use what they need. */
-#ifndef TEST_WORKER_NET_NET_REORDER_H
-#define TEST_WORKER_NET_NET_REORDER_H
+/* A network between workers that delays, reorders and repeats messages: a ROUTER in front of each server, and
+ * a DEALER behind it for each connection. Received messages lie in one pool until the test has one at random,
+ * or all, delivered; so the test, and no thread, decides the order of arrival. No message is lost, except
+ * those of a worker that was cut off. */
+#ifndef TEST_WORKER_REFERENCE_RREF_REORDER_H
+#define TEST_WORKER_REFERENCE_RREF_REORDER_H
 
 #include "test/worker/net/net_fixture.h"
 
@@ -13,7 +13,7 @@ enum { REORDER_FRONTS = 4, REORDER_LANES = 512, REORDER_PARCELS = 8192 };
 
 struct reorder_lane {
     unsigned front;
-    uint16_t worker; /* who dialed */
+    uint16_t worker; /* the worker that dialed */
     uint8_t id[5];
     bool is_cut;
     void *back;
@@ -21,7 +21,7 @@ struct reorder_lane {
 
 struct reorder_parcel {
     unsigned lane;
-    bool is_down; /* towards who dialed */
+    bool is_down; /* towards the worker that dialed */
     size_t bytes[2];
     uint8_t *frames[2];
 };

@@ -1,7 +1,7 @@
-/* A worker process whose supervisor is the test: the real binary, its control line in the test's hands. For
- * test programs, which each use what they need. */
-#ifndef TEST_WORKER_SERVER_BARE_WORKER_H
-#define TEST_WORKER_SERVER_BARE_WORKER_H
+/* A worker process of the real program whose supervisor is the test: the test holds the other end of its
+ * control socket. Static inline functions; each test program uses some. */
+#ifndef TEST_WORKER_BARE_WORKER_H
+#define TEST_WORKER_BARE_WORKER_H
 
 #include "test/process.h"
 #include "worker/control.h"
