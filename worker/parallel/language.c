@@ -7,8 +7,8 @@
 #include "worker/data/spacing.h"
 #include "worker/device.h"
 #include "worker/parallel/held_out.h"
-#include "worker/parallel/parts.h"
-#include "worker/parallel/whole.h"
+#include "worker/parallel/layer.h"
+#include "worker/parallel/whole_model.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -23,7 +23,7 @@ struct language {
     const struct job *job;
     struct vocabulary *vocabulary;
     struct rnn_config rnn;
-    struct part *parts[JOB_LAYERS];
+    struct layer *layers[JOB_LAYERS];
     struct backend *backend; /* of the loss */
     struct tape *tapes[STAGES];
     float *between[JOB_LAYERS]; /* what each part answers with, of `rows` (steps times columns) */
@@ -51,9 +51,9 @@ static enum status open_vocabulary(struct language *l, const char *checkpoint, s
 }
 
 /* The values of a part out of the whole model's. */
-static enum status fill(struct part *part, struct whole *whole, struct error *error)
+static enum status fill(struct layer *part, struct whole *whole, struct error *error)
 {
-    struct params *params = part_params(part);
+    struct params *params = layer_params(part);
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
         struct parameter *parameter = params_at(params, i);
@@ -64,17 +64,17 @@ static enum status fill(struct part *part, struct whole *whole, struct error *er
     return status;
 }
 
-static enum status open_parts(struct language *l, struct whole *whole, struct error *error)
+static enum status open_layers(struct language *l, struct whole *whole, struct error *error)
 {
     enum status status = STATUS_OK;
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
-        const struct part_settings settings = {
+        const struct layer_settings settings = {
             .rnn = l->rnn, .seed = l->job->seed, .threads = l->job->threads[i].count};
-        status = part_new(&l->parts[i], i, &settings, l->job, error);
+        status = layer_new(&l->layers[i], i, &settings, l->job, error);
         if (status == STATUS_OK)
-            status = fill(l->parts[i], whole, error);
+            status = fill(l->layers[i], whole, error);
         if (status == STATUS_OK)
-            status = tape_new(&l->tapes[i], part_backend(l->parts[i]), error);
+            status = tape_new(&l->tapes[i], layer_backend(l->layers[i]), error);
     }
     if (status == STATUS_OK)
         status = device_open(&l->backend, l->job, l->job->trainers.threads, false, error);
@@ -90,7 +90,7 @@ static enum status open_model(struct language *l, const char *checkpoint, struct
         status = checkpoint_load_model(checkpoint, &values, error);
     }
     if (status == STATUS_OK)
-        status = open_parts(l, &whole, error);
+        status = open_layers(l, &whole, error);
     whole_close(&whole);
     return status;
 }
@@ -117,7 +117,7 @@ static void language_close(struct language *l)
     for (int i = 0; i < STAGES; i++)
         tape_free(l->tapes[i]);
     for (int i = 0; i < JOB_LAYERS; i++) {
-        part_free(l->parts[i]);
+        layer_free(l->layers[i]);
         free(l->between[i]);
     }
     backend_close(l->backend);
@@ -127,13 +127,13 @@ static void language_close(struct language *l)
 /* ---- forward ---- */
 
 /* One part on its own tape: its first output to l->between, the state, if it has one, to the batch's. */
-static enum status run_part(struct language *l, enum job_layer which, const struct parallel_batch *batch,
-                            struct variable *const in[], uint32_t in_count, struct error *error)
+static enum status run_layer(struct language *l, enum job_layer which, const struct parallel_batch *batch,
+                             struct variable *const in[], uint32_t in_count, struct error *error)
 {
-    static const uint64_t numbers[PART_NUMBERS] = {0, 0}; /* nothing is drawn */
+    static const uint64_t numbers[LAYER_NUMBERS] = {0, 0}; /* nothing is drawn */
     struct tape *tape = l->tapes[which];
-    struct variable *out[PART_VARIABLES_MAX] = {NULL};
-    const uint32_t outputs = part_forward(l->parts[which], tape, in, in_count, numbers, out);
+    struct variable *out[LAYER_VARIABLES_MAX] = {NULL};
+    const uint32_t outputs = layer_forward(l->layers[which], tape, in, in_count, numbers, out);
     if (tape_status(tape, NULL) == STATUS_OK)
         tape_read(tape, out[0], DTYPE_F32, l->between[which]);
     if (tape_status(tape, NULL) == STATUS_OK && outputs == 3) {
@@ -149,24 +149,24 @@ static enum status forward(struct language *l, const struct parallel_batch *batc
     const uint32_t steps = batch->steps, columns = batch->columns;
     const struct shape state = SHAPE3(l->rnn.layers, columns, l->rnn.hidden);
     struct tape *const *tapes = l->tapes;
-    struct variable *in[PART_VARIABLES_MAX];
+    struct variable *in[LAYER_VARIABLES_MAX];
     for (int i = 0; i < JOB_LAYERS; i++)
         tape_begin(tapes[i], TAPE_INFER, NULL);
     in[0] =
         tape_input(tapes[JOB_LAYER_EMBEDDING], SHAPE2(steps, columns), DTYPE_I32, "tokens", batch->tokens);
-    enum status status = run_part(l, JOB_LAYER_EMBEDDING, batch, in, 1, error);
+    enum status status = run_layer(l, JOB_LAYER_EMBEDDING, batch, in, 1, error);
     if (status != STATUS_OK)
         return status;
     in[0] = tape_input(tapes[JOB_LAYER_LSTM], SHAPE3(steps, columns, l->rnn.embedding), DTYPE_F32, "embedded",
                        l->between[JOB_LAYER_EMBEDDING]);
     in[1] = tape_input(tapes[JOB_LAYER_LSTM], state, DTYPE_F32, "h", batch->h);
     in[2] = tape_input(tapes[JOB_LAYER_LSTM], state, DTYPE_F32, "c", batch->c);
-    status = run_part(l, JOB_LAYER_LSTM, batch, in, 3, error);
+    status = run_layer(l, JOB_LAYER_LSTM, batch, in, 3, error);
     if (status != STATUS_OK)
         return status;
     in[0] = tape_input(tapes[JOB_LAYER_DECODER], SHAPE3(steps, columns, l->rnn.hidden), DTYPE_F32, "output",
                        l->between[JOB_LAYER_LSTM]);
-    return run_part(l, JOB_LAYER_DECODER, batch, in, 1, error);
+    return run_layer(l, JOB_LAYER_DECODER, batch, in, 1, error);
 }
 
 /* ---- evaluating ---- */

@@ -1,17 +1,5 @@
-/* The layers of a worker in a model-parallel job, opened bottom up and closed top down. */
+/* The frame of a worker in a model-parallel job, opened bottom up and closed top down. */
 #include "worker/parallel/parallel.h"
-
-#include "worker/parallel/parallel_trainer.h"
-#include "worker/parallel/parts.h"
-
-static const struct rref_class *const classes[] = {
-    &part_classes[JOB_LAYER_EMBEDDING],
-    &part_classes[JOB_LAYER_LSTM],
-    &part_classes[JOB_LAYER_DECODER],
-    &dist_parameter_class,
-    &dist_optimizer_class,
-    &parallel_trainer_class,
-};
 
 void parallel_progress(void *arg)
 {
@@ -119,14 +107,14 @@ static void taken(void *context, uint16_t from, uint64_t tag, struct rref *rref)
         rref_release(rref);
 }
 
-/* What stands on the rpc. */
-static enum status open_layers(struct parallel *p, struct error *error)
+/* Opens references and contexts on the rpc. */
+static enum status parallel_open_objects(struct parallel *p, struct error *error)
 {
     enum { OBJECTS_MAX = 160, REFERENCES_MAX = 512, PARTS = 4 };
     const uint32_t trainers = p->job->trainers.count;
     const struct rrefs_config references = {.rpc = p->rpc,
-                                            .classes = classes,
-                                            .class_count = sizeof classes / sizeof classes[0],
+                                            .classes = p->classes,
+                                            .class_count = p->class_count,
                                             .objects_max = OBJECTS_MAX,
                                             .references_max = REFERENCES_MAX + trainers,
                                             .context = p,
@@ -177,7 +165,7 @@ enum status parallel_open(struct parallel *p, struct worker *worker, struct erro
     if (status == STATUS_OK && !worker->leave)
         status = worker_read_welcome(worker, p->rpc, error);
     if (status == STATUS_OK && !worker->leave)
-        status = open_layers(p, error);
+        status = parallel_open_objects(p, error);
     return status == STATUS_OK && !worker->leave ? meet_all(p, error) : status;
 }
 

@@ -3,7 +3,7 @@
  *
  * ---- Who does what ----
  * Servers host objects and do nothing else (parallel_server.c). The first trainer, the lead, makes the
- * model's three parts (parts.h) where the job places them, and one optimizer of all their parameters, and
+ * model's three parts (layer.h) where the job places them, and one optimizer of all their parameters, and
  * shares both with the other trainers (parallel_trainer.h). */
 #ifndef WORKER_PARALLEL_PARALLEL_H
 #define WORKER_PARALLEL_PARALLEL_H
@@ -14,6 +14,10 @@
 #include "worker/worker.h"
 
 struct parallel {
+    /* Set before parallel_open: the table of classes (parallel_classes.h). */
+    const struct rref_class *const *classes;
+    size_t class_count;
+
     struct worker *worker;
     const struct job *job;
     struct roster roster;

@@ -89,7 +89,7 @@ enum status parallel_checkpoint_wait(struct parallel_trainer *t, struct error *e
 {
     enum status status = parallel_checkpoint_advance(t, error);
     while (status == STATUS_AGAIN) {
-        status = parallel_trainer_wait(t, error);
+        status = parallel_peer_wait(t, error);
         if (status == STATUS_OK)
             status = parallel_checkpoint_advance(t, error);
     }

@@ -25,7 +25,8 @@ static enum status check_messages(const struct parallel_data *data, struct error
     return STATUS_OK;
 }
 
-/* A job that asks for evaluations must have a batch to evaluate: floor(lines * held_out) lines may be none. */
+/* A job that asks for evaluations must have a batch to evaluate: floor(lines * held_out) lines may be none.
+ */
 static enum status check_held_out(const struct parallel_data *data, struct error *error)
 {
     const struct job *job = data->job;

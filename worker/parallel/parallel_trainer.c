@@ -2,35 +2,6 @@
  * between them; in the end everything is given back before anybody leaves. The process's first thread. */
 #include "worker/parallel/parallel_trainer.h"
 
-enum status parallel_trainer_wait(struct parallel_trainer *t, struct error *error)
-{
-    if (parallel_trainer_ending(t))
-        return error_set(error, STATUS_SHUTDOWN, "the job is ending");
-    const enum status status = parallel_turn(&t->base, MONOTIME_NEVER, error);
-    parallel_peer_answer(t);
-    return status;
-}
-
-static enum status echo(struct parallel_trainer *t, uint16_t worker, struct error *error)
-{
-    const struct rpc_message nothing = {0};
-    struct future *answer = NULL;
-    const enum status status =
-        rpc_call(t->base.rpc, worker, METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
-    future_release(answer);
-    return status;
-}
-
-enum status parallel_trainer_settle(struct parallel_trainer *t, uint32_t turns, struct error *error)
-{
-    const uint32_t end =
-        parallel_trainer_leads(t) ? roster_workers(&t->base.roster) : t->base.roster.lead + 1u;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
-        status = echo(t, (uint16_t)(i % end), error);
-    return status;
-}
-
 /* ---- the end ---- */
 
 /* Everybody has given everything back; the lead says so to the supervisor. An optimizer keeps parameters, and
@@ -47,10 +18,10 @@ static enum status finish(struct parallel_trainer *t, struct error *error)
         status = parallel_peer_dismiss(t, error);
     if (status != STATUS_OK)
         return status;
-    parallel_trainer_part(t);
-    status = parallel_trainer_settle(t, TURNS, error);
+    parallel_trainer_release(t);
+    status = parallel_peer_flush(t, TURNS, error);
     while (status == STATUS_OK && leads && t->base.worker->logged < t->lines[0])
-        status = parallel_trainer_wait(t, error);
+        status = parallel_peer_wait(t, error);
     if (status != STATUS_OK)
         return status;
     t->over = true;
@@ -65,7 +36,7 @@ static enum status finish(struct parallel_trainer *t, struct error *error)
 static void give_up(struct parallel_trainer *t)
 {
     const struct control_finished finished = {.end = CONTROL_END_STOPPED, .updates = t->iteration};
-    parallel_trainer_part(t);
+    parallel_trainer_release(t);
     t->over = true;
     parallel_peer_answer(t);
     if (parallel_trainer_leads(t) && !t->base.worker->leave)
@@ -82,7 +53,7 @@ static enum status advance(struct parallel_trainer *t, struct error *error)
     if (t->over)
         return parallel_turn(&t->base, MONOTIME_NEVER, error);
     if (t->is_paused)
-        return parallel_trainer_wait(t, error);
+        return parallel_peer_wait(t, error);
     if (t->epoch_open)
         return parallel_trainer_epoch(t, error);
     if (t->last)

@@ -6,7 +6,7 @@
  *     parallel_trainer_epoch.c  the end of an epoch; records
  *     parallel_checkpoint.c     when a checkpoint is taken, and the values for it
  *     parallel_resume.c         going on from a checkpoint; first values from a file
- *     parallel_trainer_peer.c   what trainers ask of each other
+ *     parallel_trainer_peers.c   what trainers ask of each other
  *
  * One thread, beside the math library's, and in the lead one more while a checkpoint is written.
  *
@@ -28,10 +28,10 @@
 
 #include "worker/checkpoint/checkpoint_saver.h"
 #include "worker/parallel/held_out.h"
+#include "worker/parallel/layer.h"
 #include "worker/parallel/parallel.h"
-#include "worker/parallel/parts.h"
 #include "worker/parallel/plateau.h"
-#include "worker/parallel/whole.h"
+#include "worker/parallel/whole_model.h"
 
 /* The buffers that checkpoints are written from and read into. The lead has all of them; of the other
  * trainers one that resumes has the states and the text. The saver's thread reads them while it writes. */
@@ -53,7 +53,7 @@ struct parallel_trainer {
 
     struct backend *backend; /* of the loss */
     struct tape *tape;
-    struct rref *parts[JOB_LAYERS];
+    struct rref *layers[JOB_LAYERS];
     struct dist_optimizer *optimizer;
     struct rref *parameters[DIST_PARAMETERS_MAX]; /* the lead's, in the whole model's order */
     uint32_t parameter_count;
@@ -80,11 +80,11 @@ struct parallel_trainer {
     struct parallel_values values;
     struct checkpoint_saver saver; /* the lead's */
 
-    /* ---- parallel_trainer_peer.c ---- */
+    /* ---- parallel_trainer_peers.c ---- */
     struct rref *peers[JOB_TRAINERS_MAX]; /* the lead's references to trainer i */
     uint32_t peer_count;
     uint64_t told_epoch;    /* others: up to which epoch the lead has told the rate */
-    uint64_t settled_epoch; /* others: at whose end nothing of theirs is on its way any more */
+    uint64_t flushed_epoch; /* others: at whose end nothing of theirs is on its way any more */
     struct rpc_request *asked_state, *asked_holdings, *asked_leave;
     uint64_t asked_iteration, asked_epoch;
 };
@@ -100,13 +100,6 @@ static inline bool parallel_trainer_ending(const struct parallel_trainer *t)
     return t->base.worker->leave || t->base.worker->hurry;
 }
 
-/* One turn while waiting for something. STATUS_SHUTDOWN: the job is ending. */
-enum status parallel_trainer_wait(struct parallel_trainer *t, struct error *error);
-
-/* What was sent before reaches every worker (from the lead; else every server and the lead) before this
- * returns, `turns` times over. */
-enum status parallel_trainer_settle(struct parallel_trainer *t, uint32_t turns, struct error *error);
-
 /* ---- parallel_trainer_open.c ---- */
 
 /* All that needs no other trainer; then CONTROL_READY may be said. */
@@ -116,7 +109,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
 enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *error);
 
 /* Gives every reference back; an error of a call on the way does not matter any more. */
-void parallel_trainer_part(struct parallel_trainer *t);
+void parallel_trainer_release(struct parallel_trainer *t);
 void parallel_trainer_close(struct parallel_trainer *t, const char *why);
 
 /* ---- parallel_trainer_step.c ---- */
@@ -165,9 +158,16 @@ enum status parallel_checkpoint_advance(struct parallel_trainer *t, struct error
 /* Turns until no checkpoint is being taken. */
 enum status parallel_checkpoint_wait(struct parallel_trainer *t, struct error *error);
 
-/* ---- parallel_trainer_peer.c ---- */
+/* ---- parallel_trainer_peers.c ---- */
 
-/* "trainer": what stands for a trainer with the lead. */
+/* One turn of the rpc, and answers to the lead's questions. STATUS_SHUTDOWN: the job is ending. */
+enum status parallel_peer_wait(struct parallel_trainer *t, struct error *error);
+
+/* Returns when the messages sent before have reached all workers (from the lead; otherwise all servers and
+ * the lead). Repeats that `turns` times. */
+enum status parallel_peer_flush(struct parallel_trainer *t, uint32_t turns, struct error *error);
+
+/* "trainer": the lead's handle on another trainer. */
 extern const struct rref_class parallel_trainer_class;
 
 /* The lead waits until all others are there; the others make themselves known to it. */

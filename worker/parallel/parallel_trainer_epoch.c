@@ -16,7 +16,7 @@ static enum status wait_for_logs(struct parallel_trainer *t, struct error *error
 {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && t->base.worker->logged < t->lines[1])
-        status = parallel_trainer_wait(t, error);
+        status = parallel_peer_wait(t, error);
     return status;
 }
 

@@ -3,6 +3,8 @@
 #include "worker/parallel/parallel_trainer.h"
 
 #include "worker/device.h"
+#include "worker/parallel/layer_object.h"
+#include "worker/parallel/parallel_classes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,7 +53,7 @@ static void taken(struct parallel *parallel, uint16_t from, uint64_t tag, struct
     if (parallel_trainer_leads(t) && from > parallel->roster.lead && tag == number && number < t->trainers)
         place = &t->peers[number];
     else if (from == parallel->roster.lead && tag < JOB_LAYERS)
-        place = &t->parts[tag];
+        place = &t->layers[tag];
     else if (from == parallel->roster.lead && tag == TAG_OPTIMIZER && t->local_count < DIST_PARAMETERS_MAX)
         place = &t->locals[t->local_count++];
     if (place == NULL || *place != NULL) {
@@ -65,6 +67,8 @@ static void taken(struct parallel *parallel, uint16_t from, uint64_t tag, struct
 enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *worker, struct error *error)
 {
     t->job = &worker->job;
+    t->base.classes = parallel_classes;
+    t->base.class_count = PARALLEL_CLASSES;
     t->base.taken = taken;
     t->base.asked_holdings = parallel_peer_asked_holdings;
     t->number = (uint32_t)worker->self.worker - t->job->server.count;
@@ -107,7 +111,7 @@ static enum status wait_ready(struct parallel_trainer *t, struct rref *rref, con
     struct error why = {0};
     enum status status;
     while ((status = rref_ready(rref, &why)) == STATUS_AGAIN) {
-        status = parallel_trainer_wait(t, error);
+        status = parallel_peer_wait(t, error);
         if (status != STATUS_OK)
             return status;
     }
@@ -116,35 +120,35 @@ static enum status wait_ready(struct parallel_trainer *t, struct rref *rref, con
     return error_set(error, status, "%s on worker %u: %s", what, rref_owner(rref), why.text);
 }
 
-static enum status make_parts(struct parallel_trainer *t, struct error *error)
+static enum status make_layers(struct parallel_trainer *t, struct error *error)
 {
     const bool async = t->job->server.round.rule == JOB_ROUND_ASYNC;
     enum status status = STATUS_OK;
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
-        uint64_t numbers[PART_ARGUMENTS];
-        const struct part_settings settings = {.rnn = t->data.rnn,
-                                               .seed = t->job->seed,
-                                               .threads = t->job->threads[i].count,
-                                               .versions = async ? t->trainers + 1 : 0};
-        const struct rpc_message arguments = part_arguments(&settings, numbers);
-        status =
-            rpc_remote(t->base.rrefs, place_of(t, i), part_classes[i].name, &arguments, &t->parts[i], error);
+        uint64_t numbers[LAYER_ARGUMENTS];
+        const struct layer_settings settings = {.rnn = t->data.rnn,
+                                                .seed = t->job->seed,
+                                                .threads = t->job->threads[i].count,
+                                                .versions = async ? t->trainers + 1 : 0};
+        const struct rpc_message arguments = layer_arguments(&settings, numbers);
+        status = rpc_remote(t->base.rrefs, place_of(t, i), layer_classes[i].name, &arguments, &t->layers[i],
+                            error);
     }
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++)
-        status = wait_ready(t, t->parts[i], part_classes[i].name, error);
+        status = wait_ready(t, t->layers[i], layer_classes[i].name, error);
     return status;
 }
 
 /* In the order of the parts, which is that of the whole model. */
 static enum status find_parameters(struct parallel_trainer *t, struct error *error)
 {
-    static struct rref *of_part[DIST_PARAMETERS_MAX]; /* too much for a stack */
+    static struct rref *of_layer[DIST_PARAMETERS_MAX]; /* too much for a stack */
     enum status status = STATUS_OK;
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
         uint32_t count = 0;
-        status = dist_parameters(t->base.dist, t->parts[i], of_part, &count, error);
+        status = dist_parameters(t->base.dist, t->layers[i], of_layer, &count, error);
         for (uint32_t j = 0; j < count && status == STATUS_OK; j++)
-            t->parameters[t->parameter_count++] = of_part[j];
+            t->parameters[t->parameter_count++] = of_layer[j];
     }
     return status;
 }
@@ -170,7 +174,7 @@ static enum status share_with(struct parallel_trainer *t, uint32_t number, struc
     enum status status = dist_optimizer_share(t->optimizer, worker, TAG_OPTIMIZER, error);
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
         struct future *shared;
-        status = rref_share(t->parts[i], worker, (uint64_t)i, &shared, error);
+        status = rref_share(t->layers[i], worker, (uint64_t)i, &shared, error);
         if (status == STATUS_OK)
             status = parallel_finish(&t->base, shared, error);
     }
@@ -179,7 +183,7 @@ static enum status share_with(struct parallel_trainer *t, uint32_t number, struc
 
 static enum status make_all(struct parallel_trainer *t, struct error *error)
 {
-    enum status status = make_parts(t, error);
+    enum status status = make_layers(t, error);
     if (status == STATUS_OK)
         status = find_parameters(t, error);
     if (status == STATUS_OK)
@@ -196,8 +200,8 @@ static enum status make_all(struct parallel_trainer *t, struct error *error)
 static enum status take_all(struct parallel_trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
-    while (status == STATUS_OK && t->parts[JOB_LAYERS - 1] == NULL)
-        status = parallel_trainer_wait(t, error);
+    while (status == STATUS_OK && t->layers[JOB_LAYERS - 1] == NULL)
+        status = parallel_peer_wait(t, error);
     if (status == STATUS_OK)
         status = dist_optimizer_join(&t->optimizer, t->base.dist, t->locals, t->local_count, error);
     for (; t->local_count > 0; t->local_count--)
@@ -217,7 +221,7 @@ enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *erro
 
 /* ---- the end ---- */
 
-void parallel_trainer_part(struct parallel_trainer *t)
+void parallel_trainer_release(struct parallel_trainer *t)
 {
     dist_optimizer_free(t->optimizer);
     t->optimizer = NULL;
@@ -226,8 +230,8 @@ void parallel_trainer_part(struct parallel_trainer *t)
     for (; t->parameter_count > 0; t->parameter_count--)
         rref_release(t->parameters[t->parameter_count - 1]);
     for (int i = 0; i < JOB_LAYERS; i++) {
-        rref_release(t->parts[i]);
-        t->parts[i] = NULL;
+        rref_release(t->layers[i]);
+        t->layers[i] = NULL;
     }
     for (uint32_t i = 0; i < t->trainers; i++) {
         rref_release(t->peers[i]);

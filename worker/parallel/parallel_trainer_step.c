@@ -7,17 +7,17 @@ static struct variable *forward(struct parallel_trainer *t, struct dist_context 
                                 const struct parallel_batch *batch, bool batch_classes)
 {
     const struct rnn_config *rnn = &t->data.rnn;
-    const uint64_t numbers[PART_NUMBERS] = {t->number, t->iteration};
+    const uint64_t numbers[LAYER_NUMBERS] = {t->number, t->iteration};
     const struct shape state = SHAPE3(rnn->layers, batch->columns, rnn->hidden);
     const uint32_t steps = batch->steps, rows = steps * batch->columns;
-    struct variable *tokens, *in[PART_VARIABLES_MAX] = {NULL}, *out[PART_VARIABLES_MAX] = {NULL};
+    struct variable *tokens, *in[LAYER_VARIABLES_MAX] = {NULL}, *out[LAYER_VARIABLES_MAX] = {NULL};
     struct variable *logits = NULL;
     tokens = tape_input(t->tape, SHAPE2(steps, batch->columns), DTYPE_I32, "tokens", batch->tokens);
-    dist_call(context, t->parts[JOB_LAYER_EMBEDDING], 0, numbers, PART_NUMBERS, &tokens, 1, &in[0], 1);
+    dist_call(context, t->layers[JOB_LAYER_EMBEDDING], 0, numbers, LAYER_NUMBERS, &tokens, 1, &in[0], 1);
     in[1] = tape_input(t->tape, state, DTYPE_F32, "h", batch->h);
     in[2] = tape_input(t->tape, state, DTYPE_F32, "c", batch->c);
-    dist_call(context, t->parts[JOB_LAYER_LSTM], 0, numbers, PART_NUMBERS, in, 3, out, 3);
-    dist_call(context, t->parts[JOB_LAYER_DECODER], 0, numbers, PART_NUMBERS, out, 1, &logits, 1);
+    dist_call(context, t->layers[JOB_LAYER_LSTM], 0, numbers, LAYER_NUMBERS, in, 3, out, 3);
+    dist_call(context, t->layers[JOB_LAYER_DECODER], 0, numbers, LAYER_NUMBERS, out, 1, &logits, 1);
     if (tape_status(t->tape, NULL) != STATUS_OK ||
         tape_read(t->tape, out[1], DTYPE_F32, batch->h_out) != STATUS_OK ||
         tape_read(t->tape, out[2], DTYPE_F32, batch->c_out) != STATUS_OK)

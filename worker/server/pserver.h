@@ -129,9 +129,6 @@ static inline float *pserver_image(const struct pserver *p, uint32_t slot)
 enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error);
 void pserver_close(struct pserver *p, const char *why);
 
-/* Places the params, and the momentum, on a version that still lies in a slot. */
-void pserver_place(struct pserver *p, uint64_t version);
-
 /* ---- pserver_calls.c ---- */
 
 rpc_handler pserver_get_model, pserver_push_chunk, pserver_push_pull;
@@ -171,6 +168,9 @@ void pserver_epoch_release(struct pserver *p);
 /* ---- pserver_checkpoint.c ---- */
 
 rpc_handler pserver_save_shard;
+
+/* Places the params and the momentum on a version that still lies in a slot. */
+void pserver_place(struct pserver *p, uint64_t version);
 
 /* This server's values, as they are placed now. */
 struct checkpoint_values pserver_checkpoint_values(const struct pserver *p);

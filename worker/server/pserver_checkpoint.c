@@ -6,12 +6,22 @@
  * writes its shard makes none either (pserver_checkpoint_holds). */
 #include "worker/server/pserver.h"
 
-/* ---- server 0 ---- */
+#include <assert.h>
 
-bool pserver_checkpoint_due(const struct pserver *p)
+/* ---- the values ---- */
+
+void pserver_place(struct pserver *p, uint64_t version)
 {
-    const uint64_t version = round_version(p->round);
-    return checkpoint_saver_due(&p->saver, version, version >= p->last_version);
+    uint32_t slot = 0;
+    bool lies = round_slot_of(p->round, version, &slot);
+    assert(lies);
+    (void)lies;
+    const float *image = pserver_image(p, slot);
+    params_place(p->params, p->shard.entry_first, p->shard.entry_end, image);
+    if (p->number == 0)
+        params_place_buffers(p->params, image + p->parameters);
+    if (p->momentum != NULL)
+        gradients_place(p->momentum, p->velocity[version % 2]);
 }
 
 struct checkpoint_values pserver_checkpoint_values(const struct pserver *p)
@@ -21,6 +31,14 @@ struct checkpoint_values pserver_checkpoint_values(const struct pserver *p)
                                       .shards = p->shards,
                                       .server = p->number,
                                       .servers = p->servers};
+}
+
+/* ---- server 0 ---- */
+
+bool pserver_checkpoint_due(const struct pserver *p)
+{
+    const uint64_t version = round_version(p->round);
+    return checkpoint_saver_due(&p->saver, version, version >= p->last_version);
 }
 
 enum status pserver_checkpoint_begin(struct pserver *p, struct error *error)

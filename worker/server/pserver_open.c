@@ -6,7 +6,6 @@
 
 #include "kernels/base/processors.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -145,20 +144,6 @@ static enum status open_inboxes(struct pserver *p, struct error *error)
 }
 
 /* ---- the first version ---- */
-
-void pserver_place(struct pserver *p, uint64_t version)
-{
-    uint32_t slot = 0;
-    bool lies = round_slot_of(p->round, version, &slot);
-    assert(lies);
-    (void)lies;
-    const float *image = pserver_image(p, slot);
-    params_place(p->params, p->shard.entry_first, p->shard.entry_end, image);
-    if (p->number == 0)
-        params_place_buffers(p->params, image + p->parameters);
-    if (p->momentum != NULL)
-        gradients_place(p->momentum, p->velocity[version % 2]);
-}
 
 /* Draws this server's entries; what is not trained belongs to server 0. */
 static enum status draw(struct pserver *p, struct error *error)

@@ -1,5 +1,6 @@
-/* What the files of the trainer share: trainer.c (the role: opening, steps, evaluations), trainer_model.c
- * (where the model and the gradient lie), trainer_chunks.c (what travels in messages). Private to them.
+/* What the files of the trainer share: trainer.c (the role: opening, steps, evaluations), trainer_wait.c
+ * (waiting), trainer_model.c (where the model and the gradient lie), trainer_chunks.c (chunks in messages).
+ * Private to them.
  *
  * One thread, with the math library's beside it while it computes. What is needed for a step is taken at the
  * start.
@@ -65,7 +66,7 @@ struct trainer {
     struct segment outbox, slots[JOB_SERVERS_MAX];
 };
 
-/* ---- trainer.c ---- */
+/* ---- trainer_wait.c ---- */
 
 /* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
 enum status trainer_turn(struct trainer *trainer, struct monotime until, struct error *error);

@@ -49,7 +49,7 @@ START_TEST(a_job_trains_logs_and_saves)
 END_TEST
 
 /* Logs, model and momentum are the same bits wherever the parts lie and however their tensors travel. */
-START_TEST(the_same_numbers_wherever_the_parts_lie)
+START_TEST(the_same_numbers_wherever_the_layers_lie)
 {
     static const char *const ways[][WAY_SETS] = {
         {"/log/every=1"},
@@ -69,7 +69,7 @@ START_TEST(the_same_numbers_wherever_the_parts_lie)
 END_TEST
 
 /* Trainers in step sum their gradients in order, so that a run can be had again. */
-START_TEST(several_trainers_share_the_parts)
+START_TEST(several_trainers_share_the_layers)
 {
     static const char *const all[] = {"/trainers/count=3", "/placement/lstm=server 0", NULL};
     static const char *const spread[] = {"/trainers/count=3", "/placement/lstm=server 1", "/server/count=2",
@@ -506,8 +506,8 @@ int main(void)
     tcase_add_checked_fixture(runs, language_open, workplace_close);
     tcase_set_timeout(runs, 170);
     tcase_add_test(runs, a_job_trains_logs_and_saves);
-    tcase_add_test(runs, the_same_numbers_wherever_the_parts_lie);
-    tcase_add_test(runs, several_trainers_share_the_parts);
+    tcase_add_test(runs, the_same_numbers_wherever_the_layers_lie);
+    tcase_add_test(runs, several_trainers_share_the_layers);
     tcase_add_test(runs, epochs_are_evaluated_and_so_are_checkpoints);
     tcase_add_test(runs, an_evaluation_goes_by_the_checkpoints_words);
     tcase_add_test(runs, an_evaluation_needs_a_text);

@@ -9,7 +9,7 @@
 #include "test/worker/server/server_fixture.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/parallel/parallel_data.h"
-#include "worker/parallel/whole.h"
+#include "worker/parallel/whole_model.h"
 
 #include <math.h>
 

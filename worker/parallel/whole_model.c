@@ -1,5 +1,5 @@
 /* The whole model as values. Whoever holds it runs it: the lead, or a command without a job. */
-#include "worker/parallel/whole.h"
+#include "worker/parallel/whole_model.h"
 
 #include <stdlib.h>
 

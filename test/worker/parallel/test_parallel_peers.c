@@ -159,7 +159,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("parallel_peer");
+    Suite *suite = suite_create("parallel_peers");
     TCase *all = tcase_create("pause");
     tcase_add_test(all, with_async_a_trainer_ends_its_iteration_and_pauses_until_resumed);
     tcase_add_test(all, with_async_a_trainer_between_two_iterations_answers_and_pauses_at_once);

@@ -35,7 +35,7 @@ void parallel_peer_answer(struct parallel_trainer *t)
 {
     if (t->asked_state != NULL && t->iteration >= t->asked_iteration)
         answer_state(t);
-    if (t->asked_holdings != NULL && t->settled_epoch >= t->asked_epoch) {
+    if (t->asked_holdings != NULL && t->flushed_epoch >= t->asked_epoch) {
         parallel_answer_holdings(&t->base, t->asked_holdings);
         t->asked_holdings = NULL;
     }
@@ -115,17 +115,48 @@ static void destroy(void *object)
 const struct rref_class parallel_trainer_class = {
     .name = "trainer", .destroy = destroy, .functions = functions, .function_count = PEER_FUNCTIONS};
 
+/* ---- waiting ---- */
+
+enum status parallel_peer_wait(struct parallel_trainer *t, struct error *error)
+{
+    if (parallel_trainer_ending(t))
+        return error_set(error, STATUS_SHUTDOWN, "the job is ending");
+    const enum status status = parallel_turn(&t->base, MONOTIME_NEVER, error);
+    parallel_peer_answer(t);
+    return status;
+}
+
+static enum status echo(struct parallel_trainer *t, uint16_t worker, struct error *error)
+{
+    const struct rpc_message nothing = {0};
+    struct future *answer = NULL;
+    const enum status status =
+        rpc_call(t->base.rpc, worker, METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
+    future_release(answer);
+    return status;
+}
+
+enum status parallel_peer_flush(struct parallel_trainer *t, uint32_t turns, struct error *error)
+{
+    const uint32_t end =
+        parallel_trainer_leads(t) ? roster_workers(&t->base.roster) : t->base.roster.lead + 1u;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
+        status = echo(t, (uint16_t)(i % end), error);
+    return status;
+}
+
 /* What this trainer has let go of reaches its owners before they are asked what they hold. The next step must
  * name the rate that the lead tells; behind the last one it tells it all the same. */
 enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, struct error *error)
 {
     if (!in_step(t))
         return STATUS_OK;
-    enum status status = parallel_trainer_settle(t, 1, error);
-    t->settled_epoch = epoch;
+    enum status status = parallel_peer_flush(t, 1, error);
+    t->flushed_epoch = epoch;
     parallel_peer_answer(t);
     while (status == STATUS_OK && t->told_epoch < epoch)
-        status = parallel_trainer_wait(t, error);
+        status = parallel_peer_wait(t, error);
     return status;
 }
 
@@ -151,7 +182,7 @@ enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error)
     if (!parallel_trainer_leads(t))
         return introduce(t, error);
     while (status == STATUS_OK && t->peer_count + 1 < t->trainers)
-        status = parallel_trainer_wait(t, error);
+        status = parallel_peer_wait(t, error);
     return status;
 }
 

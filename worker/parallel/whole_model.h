@@ -1,8 +1,8 @@
 /* The whole model's parameters, and the optimizer's momentum beside them, in one worker's host memory: what
  * checkpoints are written from and read into. The parts, wherever they lie, get their values from here and
  * give them back. Nothing computes with it. */
-#ifndef WORKER_PARALLEL_WHOLE_H
-#define WORKER_PARALLEL_WHOLE_H
+#ifndef WORKER_PARALLEL_WHOLE_MODEL_H
+#define WORKER_PARALLEL_WHOLE_MODEL_H
 
 #include "worker/model/rnn.h"
 

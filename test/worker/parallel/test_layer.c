@@ -1,7 +1,7 @@
-/* The parts by themselves: each computes what it computes within the whole model, bit for bit, and refuses
+/* The layers by themselves: each computes what it computes within the whole model, bit for bit, and refuses
  * what does not fit. */
 #include "test/workplace.h"
-#include "worker/parallel/parts.h"
+#include "worker/parallel/layer_object.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -11,9 +11,9 @@ enum { STEPS = 5, BATCH = 3, TOKENS = 10, WIDTH = 2, HIDDEN = 3, LAYERS = 4 };
 enum { STATE = LAYERS * BATCH * HIDDEN, LOGITS = STEPS * BATCH * TOKENS };
 
 static const struct job job = {.kind = JOB_MODEL_PARALLEL, .device = JOB_DEVICE_CPU};
-static const struct part_settings settings = {
+static const struct layer_settings settings = {
     .rnn = {TOKENS, WIDTH, HIDDEN, LAYERS, 0.5}, .seed = 7, .threads = 1};
-static const uint64_t numbers[PART_NUMBERS] = {1, 41};
+static const uint64_t numbers[LAYER_NUMBERS] = {1, 41};
 static struct error error;
 
 #define OK(call)                                                                                             \
@@ -90,79 +90,79 @@ static void run_whole(enum tape_mode mode, struct result *result)
     tape_free(tape);
 }
 
-/* ---- the parts, each on its own ---- */
+/* ---- the layers, each on its own ---- */
 
-static struct part *parts[JOB_LAYERS];
+static struct layer *layers[JOB_LAYERS];
 static struct tape *tapes[JOB_LAYERS];
 
-static void open_parts(void)
+static void open_layers(void)
 {
     for (int i = 0; i < JOB_LAYERS; i++) {
-        OK(part_new(&parts[i], i, &settings, &job, &error));
-        OK(tape_new(&tapes[i], part_backend(parts[i]), &error));
+        OK(layer_new(&layers[i], i, &settings, &job, &error));
+        OK(tape_new(&tapes[i], layer_backend(layers[i]), &error));
     }
 }
 
-static void close_parts(void)
+static void close_layers(void)
 {
     for (int i = 0; i < JOB_LAYERS; i++) {
         tape_free(tapes[i]);
-        part_free(parts[i]);
+        layer_free(layers[i]);
     }
 }
 
 /* Reads the `out_count` outputs into `values`, one after the other. */
-static void run_part(enum job_layer which, struct variable *const in[], uint32_t in_count,
-                     float *const values[], uint32_t out_count)
+static void run_layer(enum job_layer which, struct variable *const in[], uint32_t in_count,
+                      float *const values[], uint32_t out_count)
 {
-    struct variable *out[PART_VARIABLES_MAX] = {NULL};
-    ck_assert_uint_eq(part_forward(parts[which], tapes[which], in, in_count, numbers, out), out_count);
+    struct variable *out[LAYER_VARIABLES_MAX] = {NULL};
+    ck_assert_uint_eq(layer_forward(layers[which], tapes[which], in, in_count, numbers, out), out_count);
     for (uint32_t i = 0; i < out_count; i++)
         tape_read(tapes[which], out[i], DTYPE_F32, values[i]);
     OK(tape_finish(tapes[which], &error));
 }
 
-static void run_parts(enum tape_mode mode, struct result *result)
+static void run_layers(enum tape_mode mode, struct result *result)
 {
     static float embedded[STEPS * BATCH * WIDTH], output[STEPS * BATCH * HIDDEN];
-    struct variable *in[PART_VARIABLES_MAX];
+    struct variable *in[LAYER_VARIABLES_MAX];
     for (int i = 0; i < JOB_LAYERS; i++)
         tape_begin(tapes[i], mode, NULL);
     in[0] = tape_input(tapes[0], SHAPE2(STEPS, BATCH), DTYPE_I32, "tokens", tokens);
-    run_part(JOB_LAYER_EMBEDDING, in, 1, (float *[]){embedded}, 1);
+    run_layer(JOB_LAYER_EMBEDDING, in, 1, (float *[]){embedded}, 1);
     in[0] = tape_input(tapes[1], SHAPE3(STEPS, BATCH, WIDTH), DTYPE_F32, "embedded", embedded);
     in[1] = tape_input(tapes[1], SHAPE3(LAYERS, BATCH, HIDDEN), DTYPE_F32, "h", h);
     in[2] = tape_input(tapes[1], SHAPE3(LAYERS, BATCH, HIDDEN), DTYPE_F32, "c", c);
-    run_part(JOB_LAYER_LSTM, in, 3, (float *[]){output, result->h, result->c}, 3);
+    run_layer(JOB_LAYER_LSTM, in, 3, (float *[]){output, result->h, result->c}, 3);
     in[0] = tape_input(tapes[2], SHAPE3(STEPS, BATCH, HIDDEN), DTYPE_F32, "output", output);
-    run_part(JOB_LAYER_DECODER, in, 1, (float *[]){result->logits}, 1);
+    run_layer(JOB_LAYER_DECODER, in, 1, (float *[]){result->logits}, 1);
 }
 
-START_TEST(parts_compute_what_the_whole_does)
+START_TEST(layers_compute_what_the_whole_does)
 {
     static struct result whole, split;
     draw_inputs();
     open_whole();
-    open_parts();
+    open_layers();
     for (enum tape_mode mode = TAPE_TRAIN; mode <= TAPE_INFER; mode++) {
         run_whole(mode, &whole);
-        run_parts(mode, &split);
+        run_layers(mode, &split);
         ck_assert_mem_eq(whole.logits, split.logits, sizeof whole.logits);
         ck_assert_mem_eq(whole.h, split.h, sizeof whole.h);
         ck_assert_mem_eq(whole.c, split.c, sizeof whole.c);
     }
-    close_parts();
+    close_layers();
     close_whole();
 }
 END_TEST
 
-START_TEST(parts_begin_with_the_wholes_values)
+START_TEST(layers_begin_with_the_wholes_values)
 {
     uint32_t seen = 0;
     open_whole();
-    open_parts();
+    open_layers();
     for (int i = 0; i < JOB_LAYERS; i++) {
-        struct params *of = part_params(parts[i]);
+        struct params *of = layer_params(layers[i]);
         for (uint32_t j = 0; j < params_count(of); j++, seen++) {
             float a[64], b[64];
             ck_assert_str_eq(params_at(of, j)->name, params_at(params, seen)->name);
@@ -172,7 +172,7 @@ START_TEST(parts_begin_with_the_wholes_values)
         }
     }
     ck_assert_uint_eq(seen, params_count(params));
-    close_parts();
+    close_layers();
     close_whole();
 }
 END_TEST
@@ -182,8 +182,8 @@ END_TEST
 static void refused(enum job_layer which, struct variable *const in[], uint32_t in_count,
                     const char *expected)
 {
-    struct variable *out[PART_VARIABLES_MAX];
-    part_forward(parts[which], tapes[which], in, in_count, numbers, out);
+    struct variable *out[LAYER_VARIABLES_MAX];
+    layer_forward(layers[which], tapes[which], in, in_count, numbers, out);
     ck_assert_int_eq(tape_finish(tapes[which], &error), STATUS_INVALID);
     ck_assert_msg(strstr(error.text, expected) != NULL, "\"%s\" does not say \"%s\"", error.text, expected);
     tape_begin(tapes[which], TAPE_INFER, NULL);
@@ -191,10 +191,10 @@ static void refused(enum job_layer which, struct variable *const in[], uint32_t 
 
 START_TEST(what_does_not_fit_is_refused_by_name)
 {
-    struct variable *in[PART_VARIABLES_MAX] = {NULL};
+    struct variable *in[LAYER_VARIABLES_MAX] = {NULL};
     struct tape *tape;
     draw_inputs();
-    open_parts();
+    open_layers();
     for (int i = 0; i < JOB_LAYERS; i++)
         tape_begin(tapes[i], TAPE_INFER, NULL);
     refused(JOB_LAYER_EMBEDDING, in, 2, "embedding: expected 1 inputs, got 2");
@@ -216,22 +216,23 @@ START_TEST(what_does_not_fit_is_refused_by_name)
     refused(JOB_LAYER_LSTM, in, 3, "lstm: expected a state c");
     in[0] = tape_input(tapes[JOB_LAYER_DECODER], SHAPE2(4, HIDDEN), DTYPE_F32, "output", h);
     refused(JOB_LAYER_DECODER, in, 1, "decoder: expected an output (steps, batch, hidden) of rank 3");
-    close_parts();
+    close_layers();
 }
 END_TEST
 
 /* What a constructor is given by another worker. */
-START_TEST(what_no_part_can_be_made_of_is_refused)
+START_TEST(what_no_layer_can_be_made_of_is_refused)
 {
-    uint64_t of[PART_ARGUMENTS];
-    struct rpc_message message = part_arguments(&settings, of);
+    uint64_t of[LAYER_ARGUMENTS];
+    struct rpc_message message = layer_arguments(&settings, of);
     void *object;
-    message.tensors[1].dims[0] = PART_ARGUMENTS - 1;
-    ck_assert_int_eq(part_classes[JOB_LAYER_LSTM].create(NULL, 0, &message, &object, &error), STATUS_INVALID);
+    message.tensors[1].dims[0] = LAYER_ARGUMENTS - 1;
+    ck_assert_int_eq(layer_classes[JOB_LAYER_LSTM].create(NULL, 0, &message, &object, &error),
+                     STATUS_INVALID);
     ck_assert_msg(strstr(error.text, "lstm: expected 8 numbers") != NULL, "%s", error.text);
-    message = part_arguments(&settings, of);
+    message = layer_arguments(&settings, of);
     of[6] = 4096;
-    ck_assert_int_eq(part_classes[JOB_LAYER_DECODER].create(NULL, 0, &message, &object, &error),
+    ck_assert_int_eq(layer_classes[JOB_LAYER_DECODER].create(NULL, 0, &message, &object, &error),
                      STATUS_INVALID);
     ck_assert_msg(strstr(error.text, "decoder: expected 1..1024 threads, got 4096") != NULL, "%s",
                   error.text);
@@ -240,16 +241,16 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("parts");
+    Suite *suite = suite_create("layer");
     TCase *forward = tcase_create("forward");
     tcase_set_timeout(forward, 60);
-    tcase_add_test(forward, parts_compute_what_the_whole_does);
-    tcase_add_test(forward, parts_begin_with_the_wholes_values);
+    tcase_add_test(forward, layers_compute_what_the_whole_does);
+    tcase_add_test(forward, layers_begin_with_the_wholes_values);
     suite_add_tcase(suite, forward);
     TCase *refusals = tcase_create("refusals");
     tcase_set_timeout(refusals, 60);
     tcase_add_test(refusals, what_does_not_fit_is_refused_by_name);
-    tcase_add_test(refusals, what_no_part_can_be_made_of_is_refused);
+    tcase_add_test(refusals, what_no_layer_can_be_made_of_is_refused);
     suite_add_tcase(suite, refusals);
     return suite_run(suite);
 }

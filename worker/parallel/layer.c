@@ -1,0 +1,228 @@
+/* The three layers: how each is made, and its forward. */
+#include "worker/parallel/layer.h"
+
+#include "worker/autograd/dist_versions.h"
+#include "worker/device.h"
+
+#include <stdlib.h>
+
+struct layer {
+    enum job_layer which;
+    struct rnn_config rnn;
+    uint64_t seed;
+    struct backend *backend;
+    struct params *params;
+    struct dist_versions *versions; // NULL: one version
+    union {
+        struct rnn_encoder encoder;
+        struct rnn_lstm lstm;
+        struct rnn_decoder decoder;
+    } model;
+    float *stack; // (stack_count) h or c of all LSTM layers
+    size_t stack_count;
+};
+
+static const char *const names[JOB_LAYERS] = {
+    [JOB_LAYER_EMBEDDING] = "embedding", [JOB_LAYER_LSTM] = "lstm", [JOB_LAYER_DECODER] = "decoder"};
+
+/* ---- making ---- */
+
+/* Its parameters, and how many of the model's come before them. */
+static enum status register_part(struct layer *layer, struct error *error)
+{
+    const uint32_t before_decoder = 1 + 4 * layer->rnn.layers;
+    switch (layer->which) {
+    case JOB_LAYER_EMBEDDING:
+        return rnn_encoder_init(&layer->model.encoder, &layer->rnn, layer->params, error);
+    case JOB_LAYER_LSTM:
+        params_count_from(layer->params, 1);
+        return rnn_lstm_init(&layer->model.lstm, &layer->rnn, layer->params, error);
+    default:
+        params_count_from(layer->params, before_decoder);
+        return rnn_decoder_init(&layer->model.decoder, &layer->rnn, layer->params, error);
+    }
+}
+
+static enum status layer_build(struct layer *layer, const struct layer_settings *settings,
+                               struct error *error)
+{
+    if (settings->versions == 0)
+        return params_build(layer->params, settings->seed, error);
+    enum status status = params_lay_out(layer->params, error);
+    if (status == STATUS_OK)
+        status = dist_versions_new(&layer->versions, layer->params, settings->versions, error);
+    if (status == STATUS_OK)
+        status = params_begin(layer->params, settings->seed, 0, params_count(layer->params), error);
+    return status;
+}
+
+enum status layer_new(struct layer **out, enum job_layer which, const struct layer_settings *settings,
+                      const struct job *job, struct error *error)
+{
+    struct layer *layer = calloc(1, sizeof *layer);
+    if (layer == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a layer of the model");
+    layer->which = which;
+    layer->rnn = settings->rnn;
+    layer->seed = settings->seed;
+    enum status status = device_open(&layer->backend, job, settings->threads, false, error);
+    if (status == STATUS_OK)
+        status = params_new(&layer->params, layer->backend, error);
+    if (status == STATUS_OK)
+        status = register_part(layer, error);
+    if (status == STATUS_OK)
+        status = layer_build(layer, settings, error);
+    if (status == STATUS_OK)
+        *out = layer;
+    else
+        layer_free(layer);
+    return status;
+}
+
+void layer_free(struct layer *layer)
+{
+    if (layer == NULL)
+        return;
+    dist_versions_free(layer->versions);
+    params_free(layer->params);
+    backend_close(layer->backend);
+    free(layer->stack);
+    free(layer);
+}
+
+struct backend *layer_backend(struct layer *layer)
+{
+    return layer->backend;
+}
+
+struct params *layer_params(struct layer *layer)
+{
+    return layer->params;
+}
+
+/* ---- forward ---- */
+
+/* True: input `index` has this type and shape, where size 0 fits any. Otherwise the tape fails with a
+ * sentence. */
+static bool input_fits(const struct layer *layer, struct tape *tape, struct variable *const in[],
+                       uint32_t index, const char *what, enum dtype dtype, const struct shape *shape)
+{
+    char came[SHAPE_TEXT_BYTES], expected[SHAPE_TEXT_BYTES];
+    const struct tensor *tensor = in[index] != NULL ? variable_tensor(in[index]) : NULL;
+    const char *name = names[layer->which];
+    if (tensor == NULL) {
+        tape_fail(tape, STATUS_INVALID, "%s: expected %s as input %u, got none", name, what, index);
+        return false;
+    }
+    struct shape wanted = *shape;
+    for (uint32_t i = 0; i < shape->rank && i < tensor->shape.rank; i++)
+        if (wanted.size[i] == 0)
+            wanted.size[i] = tensor->shape.size[i];
+    if (tensor->dtype == dtype && tensor->layout == NULL && shape_equal(&tensor->shape, &wanted))
+        return true;
+    tape_fail(tape, STATUS_INVALID, "%s: expected %s of rank %u, %s, %s, got %s, %s", name, what, shape->rank,
+              shape_text(&wanted, expected), dtype_name(dtype), shape_text(&tensor->shape, came),
+              dtype_name(tensor->dtype));
+    return false;
+}
+
+static uint32_t embedding_forward(struct layer *layer, struct tape *tape, struct variable *const in[],
+                                  const struct draw *draw, struct variable *out[])
+{
+    if (!input_fits(layer, tape, in, 0, "tokens (steps, batch)", DTYPE_I32, &(struct shape){.rank = 2}))
+        return 0;
+    out[0] = rnn_encoder_forward(&layer->model.encoder, &layer->rnn, tape, in[0], draw);
+    return 1;
+}
+
+/* One LSTM layer's slice of a state (layers, batch, hidden). */
+static struct variable *state_of_lstm_layer(struct tape *tape, const struct variable *state, uint32_t index)
+{
+    struct tensor of = *variable_tensor(state);
+    of.bytes /= of.shape.size[0];
+    of.data = (char *)of.data + index * of.bytes;
+    of.shape = SHAPE2(of.shape.size[1], of.shape.size[2]);
+    return tape_constant(tape, &of);
+}
+
+/* Stacks one member (h or c, at `offset` in struct lstm_state) of the LSTM layers' states: (layers, batch,
+ * hidden). */
+static struct variable *stack_states(struct layer *layer, struct tape *tape, const struct lstm_state *state,
+                                     size_t offset, const char *name, uint32_t batch)
+{
+    const size_t each = (size_t)batch * layer->rnn.hidden, count = layer->rnn.layers * each;
+    if (count > layer->stack_count) {
+        float *larger = realloc(layer->stack, count * sizeof *larger);
+        if (larger == NULL)
+            return tape_fail(tape, STATUS_NO_MEMORY, "no memory for a state of %zu numbers", count);
+        layer->stack = larger;
+        layer->stack_count = count;
+    }
+    for (uint32_t i = 0; i < layer->rnn.layers; i++) {
+        const struct variable *of =
+            *(struct variable *const *)(const void *)((const char *)&state[i] + offset);
+        if (of == NULL || tape_read(tape, of, DTYPE_F32, layer->stack + i * each) != STATUS_OK)
+            return NULL;
+    }
+    return tape_input(tape, SHAPE3(layer->rnn.layers, batch, layer->rnn.hidden), DTYPE_F32, name,
+                      layer->stack);
+}
+
+static uint32_t lstm_forward(struct layer *layer, struct tape *tape, struct variable *const in[],
+                             const struct draw *draw, struct variable *out[])
+{
+    const struct rnn_config *rnn = &layer->rnn;
+    const enum dtype dtype = layer->backend->ops->dtype;
+    if (!input_fits(layer, tape, in, 0, "embedded tokens (steps, batch, embedding)", dtype,
+                    &SHAPE3(0, 0, rnn->embedding)))
+        return 0;
+    const uint32_t batch = variable_tensor(in[0])->shape.size[1];
+    const struct shape shape = SHAPE3(rnn->layers, batch, rnn->hidden);
+    struct lstm_state state[RNN_LAYERS_MAX];
+    if (!input_fits(layer, tape, in, 1, "a state h (layers, batch, hidden)", dtype, &shape) ||
+        !input_fits(layer, tape, in, 2, "a state c (layers, batch, hidden)", dtype, &shape))
+        return 0;
+    for (uint32_t i = 0; i < rnn->layers; i++) {
+        state[i].h = state_of_lstm_layer(tape, in[1], i);
+        state[i].c = state_of_lstm_layer(tape, in[2], i);
+    }
+    out[0] = rnn_lstm_forward(&layer->model.lstm, rnn, tape, in[0], state, draw);
+    out[1] = stack_states(layer, tape, state, offsetof(struct lstm_state, h), "h", batch);
+    out[2] = stack_states(layer, tape, state, offsetof(struct lstm_state, c), "c", batch);
+    return 3;
+}
+
+static uint32_t decoder_forward(struct layer *layer, struct tape *tape, struct variable *const in[],
+                                const struct draw *draw, struct variable *out[])
+{
+    if (!input_fits(layer, tape, in, 0, "an output (steps, batch, hidden)", layer->backend->ops->dtype,
+                    &SHAPE3(0, 0, layer->rnn.hidden)))
+        return 0;
+    out[0] = rnn_decoder_forward(&layer->model.decoder, &layer->rnn, tape, in[0], draw);
+    return 1;
+}
+
+uint32_t layer_forward(struct layer *layer, struct tape *tape, struct variable *const in[], uint32_t in_count,
+                       const uint64_t numbers[LAYER_NUMBERS], struct variable *out[LAYER_VARIABLES_MAX])
+{
+    static uint32_t (*const forwards[])(struct layer *, struct tape *, struct variable *const[],
+                                        const struct draw *, struct variable *[]) = {
+        [JOB_LAYER_EMBEDDING] = embedding_forward,
+        [JOB_LAYER_LSTM] = lstm_forward,
+        [JOB_LAYER_DECODER] = decoder_forward,
+    };
+    static const uint32_t takes[] = {
+        [JOB_LAYER_EMBEDDING] = 1, [JOB_LAYER_LSTM] = 3, [JOB_LAYER_DECODER] = 1};
+    const struct draw draw = {.seed = layer->seed, .word = {(uint32_t)numbers[0], (uint32_t)numbers[1], 0}};
+    if (in_count != takes[layer->which]) {
+        tape_fail(tape, STATUS_INVALID, "%s: expected %u inputs, got %u", names[layer->which],
+                  takes[layer->which], in_count);
+        return 0;
+    }
+    return forwards[layer->which](layer, tape, in, &draw, out);
+}
+
+struct dist_versions *layer_versions(struct layer *layer)
+{
+    return layer->versions;
+}
