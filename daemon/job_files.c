@@ -2,7 +2,7 @@
 #include "daemon/job_files.h"
 
 #include "kernels/base/log.h"
-#include "kernels/params/safetensors.h"
+#include "kernels/safetensors/safetensors.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/data/dataset.h"
 #include "worker/job/job_table.h"

@@ -1,7 +1,7 @@
 /* What is true of each operation on every backend, as one table. `reads_in` and `reads_out` are what some
  * backend's backward reads: the tape keeps memory for all of them alike. An operation that may have a ReLU
  * in it reads its output, which says where the ReLU was open. */
-#include "kernels/kernels.h"
+#include "kernels/op.h"
 
 #include <assert.h>
 

@@ -1,6 +1,6 @@
 /* What each operation asks of its inputs' shapes and of its attributes, and the shapes of its outputs. One
  * function per family; a table at the end. */
-#include "kernels/op_check.h"
+#include "kernels/op_shapes.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -12,6 +12,7 @@
 #ifndef KERNELS_TENSOR_H
 #define KERNELS_TENSOR_H
 
+#include "kernels/base/arena.h"
 #include "kernels/base/status.h"
 
 #include <stdbool.h>
@@ -65,5 +66,21 @@ const char *shape_text(const struct shape *shape, char text[SHAPE_TEXT_BYTES]);
 /* Bytes of one element. */
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype);
+
+/* Room for "weight \"layer1.0.conv1.weight\" of shape 64x64x3x3". */
+enum { TENSOR_TEXT_BYTES = 192 };
+
+/* How messages call a tensor: `role` is its name in the operation's rule. Returns `text`. */
+const char *tensor_text(const char *role, const struct tensor *tensor, char text[TENSOR_TEXT_BYTES]);
+
+/* A tensor that can be read: a shape without zeros that does not overflow, a known dtype, and, where `data`
+ * is wanted, memory that is large enough (as far as a canonical layout tells). `what` begins the message:
+ * the operation's name. */
+enum status tensor_check(const char *what, const char *role, const struct tensor *tensor, bool data,
+                         struct error *error);
+
+/* A new tensor in the arena, canonical, not initialized. `name` is kept, not copied. */
+enum status tensor_new(struct tensor *out, struct arena *arena, struct shape shape, enum dtype dtype,
+                       const char *name, struct error *error);
 
 #endif

@@ -1,6 +1,7 @@
 /* Trains a model and compares it with a record. */
 #include "test/training.h"
 
+#include "kernels/params/gradients.h"
 #include "test/kernels/params/reorder.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/ref.h"

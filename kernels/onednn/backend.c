@@ -7,19 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The library brings OpenMP with it. Weak, because a build without OpenMP of our own (under the thread
- * sanitizer) does not link it; then too the library's regions must be as wide as was asked. */
-extern void omp_set_num_threads(int threads) __attribute__((weak));
-extern int omp_get_max_threads(void) __attribute__((weak));
-extern int omp_pause_resource_all(int kind) __attribute__((weak));
-enum { OMP_PAUSE_HARD = 2 }; /* OpenMP 5.0's omp_pause_hard */
-
-void onednn_use_threads(const struct onednn *onednn)
-{
-    if (omp_get_max_threads != NULL && omp_get_max_threads() != onednn->threads)
-        omp_set_num_threads(onednn->threads);
-}
-
 static enum status open_library(struct onednn *onednn, struct error *error)
 {
     enum status status = onednn_check(dnnl_engine_create(&onednn->engine, dnnl_cpu, 0), "dnnl_engine_create",
@@ -105,8 +92,7 @@ static enum status onednn_open(struct backend *backend, const struct backend_set
 static void onednn_close(struct backend *backend)
 {
     onednn_free(onednn_of(backend));
-    if (omp_pause_resource_all != NULL)
-        omp_pause_resource_all(OMP_PAUSE_HARD); // no thread stays behind; another backend's come back by need
+    onednn_end_threads();
     backend->state = NULL;
 }
 

@@ -54,8 +54,13 @@ static inline struct onednn *onednn_of(const struct backend *backend)
     return backend->state;
 }
 
+/* ---- threads.c ---- */
+
 /* Makes the calling thread's parallel regions, the library's too, as wide as the backend was opened. */
-void onednn_use_threads(const struct onednn *onednn); /* backend.c */
+void onednn_use_threads(const struct onednn *onednn);
+
+/* Ends OpenMP's threads. They come back when another backend needs them. */
+void onednn_end_threads(void);
 
 /* ---- layout.c ---- */
 

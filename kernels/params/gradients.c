@@ -1,11 +1,23 @@
 /* Slabs parallel to a trained one: gradients, and the moments of optimizers. They know which entries the
  * present step has written, so that nothing is zeroed which a backward overwrites anyway. */
+#include "kernels/params/gradients.h"
+
 #include "kernels/params/params_internal.h"
+#include "kernels/params/slab.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* An entry parallel to `parameter`, in its present layout, before it has a place. */
+static struct tensor describe_entry(const struct parameter *parameter)
+{
+    struct tensor entry = parameter->tensor;
+    entry.data = NULL;
+    entry.wanted = NULL;
+    return entry;
+}
 
 enum status gradients_new_unplaced(struct gradients **out, struct params *params, struct error *error)
 {
@@ -16,7 +28,7 @@ enum status gradients_new_unplaced(struct gradients **out, struct params *params
     gradients->params = params;
     gradients->next = params->parallels;
     params->parallels = gradients;
-    gradients->slab = params_slab_of(params->backend, params_elements(params), "gradients");
+    gradients->slab = slab_describe(params->backend, params_elements(params), "gradients");
     gradients->entries = calloc((size_t)params->count + 1, sizeof *gradients->entries);
     gradients->written = calloc((size_t)params->count + 1, sizeof *gradients->written);
     if (gradients->entries == NULL || gradients->written == NULL) {
@@ -25,7 +37,7 @@ enum status gradients_new_unplaced(struct gradients **out, struct params *params
     }
     for (uint32_t i = 0; i < params->count; i++)
         if (params->entries[i]->kind == PARAMETER_TRAINED)
-            gradients->entries[i] = params_unplaced(params->entries[i]);
+            gradients->entries[i] = describe_entry(params->entries[i]);
     *out = gradients;
     return STATUS_OK;
 }
@@ -36,7 +48,7 @@ static void place_entries(struct gradients *gradients)
     const struct params *params = gradients->params;
     for (uint32_t i = 0; i < params->count; i++)
         if (params->entries[i]->kind == PARAMETER_TRAINED)
-            gradients->entries[i].data = params_address(&gradients->slab, params->entries[i]);
+            gradients->entries[i].data = slab_address(&gradients->slab, params->entries[i]->offset);
 }
 
 enum status gradients_new(struct gradients **out, struct params *params, struct error *error)
@@ -46,7 +58,7 @@ enum status gradients_new(struct gradients **out, struct params *params, struct 
     if (status != STATUS_OK)
         return status;
     gradients->owned = true;
-    status = params_slab_new(&gradients->slab, params->backend, error);
+    status = slab_new(&gradients->slab, params->backend, error);
     if (status != STATUS_OK) {
         gradients_free(gradients);
         return status;
@@ -59,7 +71,7 @@ enum status gradients_new(struct gradients **out, struct params *params, struct 
 void gradients_place(struct gradients *gradients, void *slab)
 {
     assert(!gradients->owned && gradients->params->backend->ops->host);
-    assert(slab != NULL && (uintptr_t)slab % ENTRY_ALIGNMENT_BYTES == 0);
+    assert(slab != NULL && (uintptr_t)slab % SLAB_ALIGNMENT_BYTES == 0);
     gradients->slab.data = slab;
     place_entries(gradients);
 }
@@ -74,7 +86,7 @@ void gradients_free(struct gradients *gradients)
         link = &(*link)->next;
     *link = gradients->next;
     if (gradients->owned)
-        params_slab_free(&gradients->slab, params->backend);
+        slab_free(&gradients->slab, params->backend);
     free(gradients->entries);
     free(gradients->written);
     free(gradients);
@@ -207,12 +219,4 @@ enum status gradients_check(struct gradients *gradients, struct error *error)
         if (params->entries[i]->kind == PARAMETER_TRAINED)
             status = gradients_check_entry(gradients, params->entries[i], error);
     return status;
-}
-
-/* ---- layouts ---- */
-
-void gradients_adopt(struct params *params, const struct parameter *parameter, const void *layout)
-{
-    for (struct gradients *each = params->parallels; each != NULL; each = each->next)
-        each->entries[parameter->index].layout = layout;
 }

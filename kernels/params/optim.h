@@ -6,7 +6,7 @@
 #ifndef KERNELS_PARAMS_OPTIM_H
 #define KERNELS_PARAMS_OPTIM_H
 
-#include "kernels/params/params.h"
+#include "kernels/params/gradients.h"
 
 enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM };
 

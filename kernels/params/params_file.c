@@ -6,7 +6,8 @@
 #include "kernels/params/params_file.h"
 
 #include "kernels/base/text.h"
-#include "kernels/params/safetensors.h"
+#include "kernels/params/gradients.h"
+#include "kernels/safetensors/safetensors.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* A model, or a part of one, in safetensors files (kernels/params/safetensors.h).
+/* A model, or a part of one, in safetensors files (kernels/safetensors/safetensors.h).
  *
  * A process may own a part of the model's entries (a parameter server among several), has to compare several
  * files before anything may change, or puts one file together out of several. Files are canonical, whatever
@@ -7,7 +7,7 @@
 #ifndef KERNELS_PARAMS_PARAMS_FILE_H
 #define KERNELS_PARAMS_PARAMS_FILE_H
 
-#include "kernels/params/params.h"
+#include "kernels/params/gradients.h"
 
 /* Some of a model's entries. */
 struct params_range {

@@ -5,8 +5,6 @@
 
 #include "kernels/params/params.h"
 
-enum { ENTRY_ALIGNMENT_BYTES = 64 };
-
 struct params {
     struct backend *backend;
     struct parameter **entries; // (capacity), `count` of them used; each stays where it is
@@ -27,21 +25,5 @@ struct gradients {
     struct tensor *entries; // (params->count) by parameter index, each in its parameter's layout
     bool *written;          // (params->count) since gradients_begin
 };
-
-/* A flat tensor of `elements` without memory. */
-struct tensor params_slab_of(const struct backend *backend, size_t elements, const char *name);
-
-/* Takes memory for a slab from the backend, zero. 0 elements: it stays without. */
-enum status params_slab_new(struct tensor *slab, struct backend *backend, struct error *error);
-void params_slab_free(struct tensor *slab, struct backend *backend);
-
-/* What an entry parallel to `parameter` is, in its present layout, before it has a place. */
-struct tensor params_unplaced(const struct parameter *parameter);
-
-/* Where `parameter`'s part of a slab with memory lies. */
-void *params_address(const struct tensor *slab, const struct parameter *parameter);
-
-/* Says that `parameter`'s part of every parallel slab lies in `layout`. */
-void gradients_adopt(struct params *params, const struct parameter *parameter, const void *layout);
 
 #endif

@@ -4,52 +4,9 @@
  * An entry's tensor is complete from params_lay_out on, but for its address. Placing sets addresses alone, so
  * that a trainer moves from one version of the model to the next by a pass over a few hundred pointers. */
 #include "kernels/params/params_internal.h"
-
-#include "kernels/base/fnv.h"
+#include "kernels/params/slab.h"
 
 #include <assert.h>
-#include <string.h>
-
-/* ---- slabs ---- */
-
-struct tensor params_slab_of(const struct backend *backend, size_t elements, const char *name)
-{
-    return (struct tensor){.shape = SHAPE1((uint32_t)elements),
-                           .dtype = backend->ops->dtype,
-                           .bytes = elements * dtype_bytes(backend->ops->dtype),
-                           .name = name};
-}
-
-enum status params_slab_new(struct tensor *slab, struct backend *backend, struct error *error)
-{
-    if (slab->bytes == 0)
-        return STATUS_OK;
-    slab->data = backend->source.take(backend->source.context, slab->bytes);
-    if (slab->data == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %s of %zu bytes on %s", slab->name,
-                         slab->bytes, backend->ops->name);
-    return backend_fill(backend, slab, 0, error);
-}
-
-void params_slab_free(struct tensor *slab, struct backend *backend)
-{
-    if (slab->data != NULL)
-        backend->source.give(backend->source.context, slab->data, slab->bytes);
-    slab->data = NULL;
-}
-
-struct tensor params_unplaced(const struct parameter *parameter)
-{
-    struct tensor part = parameter->tensor;
-    part.data = NULL;
-    part.wanted = NULL;
-    return part;
-}
-
-void *params_address(const struct tensor *slab, const struct parameter *parameter)
-{
-    return (char *)slab->data + parameter->offset * dtype_bytes(slab->dtype);
-}
 
 /* ---- laying out ---- */
 
@@ -57,7 +14,7 @@ void *params_address(const struct tensor *slab, const struct parameter *paramete
 static enum status lay_out(struct params *params, enum parameter_kind kind, size_t *elements,
                            struct error *error)
 {
-    const size_t unit = dtype_bytes(params->backend->ops->dtype), step = ENTRY_ALIGNMENT_BYTES / unit;
+    const size_t unit = dtype_bytes(params->backend->ops->dtype), step = SLAB_ALIGNMENT_BYTES / unit;
     *elements = 0;
     for (uint32_t i = 0; i < params->count; i++) {
         struct parameter *parameter = params->entries[i];
@@ -84,8 +41,8 @@ enum status params_lay_out(struct params *params, struct error *error)
         status = lay_out(params, PARAMETER_BUFFER, &buffers, error);
     if (status != STATUS_OK)
         return status;
-    params->slab = params_slab_of(params->backend, trained, "parameters");
-    params->buffers = params_slab_of(params->backend, buffers, "buffers");
+    params->slab = slab_describe(params->backend, trained, "parameters");
+    params->buffers = slab_describe(params->backend, buffers, "buffers");
     params->laid_out = true;
     return STATUS_OK;
 }
@@ -114,7 +71,7 @@ static uint32_t place(struct params *params, enum parameter_kind kind, uint32_t 
         struct parameter *parameter = params->entries[i];
         if (parameter->kind != kind)
             continue;
-        parameter->tensor.data = params_address(slab, parameter);
+        parameter->tensor.data = slab_address(slab, parameter->offset);
         placed++;
     }
     return placed;
@@ -133,7 +90,7 @@ static uint32_t count_kind(const struct params *params, enum parameter_kind kind
 static struct tensor slab_at(const struct params *params, const struct tensor *slab, const void *data)
 {
     assert(params->laid_out && !params->built && params->backend->ops->host);
-    assert(data != NULL && (uintptr_t)data % ENTRY_ALIGNMENT_BYTES == 0);
+    assert(data != NULL && (uintptr_t)data % SLAB_ALIGNMENT_BYTES == 0);
     struct tensor at = *slab;
     at.data = (void *)(uintptr_t)data;
     return at;
@@ -170,46 +127,12 @@ enum status params_build(struct params *params, uint64_t seed, struct error *err
     if (status != STATUS_OK)
         return status;
     params->built = true;
-    status = params_slab_new(&params->slab, params->backend, error);
+    status = slab_new(&params->slab, params->backend, error);
     if (status == STATUS_OK)
-        status = params_slab_new(&params->buffers, params->backend, error);
+        status = slab_new(&params->buffers, params->backend, error);
     if (status != STATUS_OK)
         return status;
     place(params, PARAMETER_TRAINED, 0, params->count, &params->slab);
     place(params, PARAMETER_BUFFER, 0, params->count, &params->buffers);
     return params_begin(params, seed, 0, params->count, error);
-}
-
-/* ---- layouts ---- */
-
-void params_adopt(struct params *params)
-{
-    if (params->backend->ops->layout_hash == NULL)
-        return;
-    for (uint32_t i = 0; i < params->count; i++) {
-        struct parameter *parameter = params->entries[i];
-        if (parameter->kind != PARAMETER_TRAINED || parameter->tensor.wanted == NULL)
-            continue;
-        parameter->tensor.layout = parameter->tensor.wanted;
-        parameter->tensor.wanted = NULL;
-        gradients_adopt(params, parameter, parameter->tensor.layout);
-    }
-}
-
-uint64_t params_fingerprint(const struct params *params)
-{
-    const struct backend_ops *ops = params->backend->ops;
-    uint64_t hash = FNV1A_BEGIN;
-    assert(params->laid_out);
-    for (uint32_t i = 0; i < params->count; i++) {
-        const struct parameter *parameter = params->entries[i];
-        const struct tensor *tensor = &parameter->tensor;
-        hash = fnv1a(hash, parameter->name, strlen(parameter->name) + 1);
-        hash = fnv1a_number(hash, parameter->kind, 4);
-        hash = fnv1a_number(hash, tensor->shape.rank, 4);
-        for (uint32_t d = 0; d < tensor->shape.rank; d++)
-            hash = fnv1a_number(hash, tensor->shape.size[d], 4);
-        hash = fnv1a_number(hash, tensor->layout == NULL ? 0 : ops->layout_hash(tensor->layout), 8);
-    }
-    return hash;
 }

@@ -1,5 +1,6 @@
 /* The tape's life: making, beginning, failing, ending; and its leaves. What the design is, says
  * kernels/tape/tape_internal.h. */
+#include "kernels/params/gradients.h"
 #include "kernels/tape/tape_internal.h"
 
 #include <stdarg.h>
@@ -29,6 +30,14 @@ enum status tape_new_in(struct tape **out, struct backend *backend, const struct
     tape->step = 1;
     *out = tape;
     return STATUS_OK;
+}
+
+void node_release(struct node *node)
+{
+    tape_node_release *release = node->release;
+    node->release = NULL;
+    if (release != NULL)
+        release(node->context);
 }
 
 /* Lets go of everything that the step holds. Nodes go in reverse order of recording, as the walk would. */

@@ -122,6 +122,9 @@ struct variable *tape_variable(struct tape *tape, enum source source, const char
 /* STATUS_OK when the variable may be used now: of this tape and step, its value there. Sticks otherwise. */
 enum status tape_check(struct tape *tape, const struct variable *variable, const char *by);
 
+/* Tells a node of a higher layer that it is let go; once. */
+void node_release(struct node *node);
+
 /* ---- tape_pool.c: blocks ---- */
 
 /* Finds out whose memory `data` is: of one of `held` (one owner more), or a new block of the arena.
@@ -129,11 +132,6 @@ enum status tape_check(struct tape *tape, const struct variable *variable, const
 enum status blocks_adopt(struct tape *tape, void *data, const struct held *held, uint32_t held_count,
                          struct block **out, struct error *error);
 void blocks_release(struct tape *tape, struct block *block); /* NULL is nothing */
-
-/* ---- tape_record.c ---- */
-
-/* Tells a node of a higher layer that it is let go; once. */
-void node_release(struct node *node);
 
 /* ---- tape_walk.c ---- */
 

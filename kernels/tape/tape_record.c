@@ -7,14 +7,6 @@
 #include <assert.h>
 #include <string.h>
 
-void node_release(struct node *node)
-{
-    tape_node_release *release = node->release;
-    node->release = NULL;
-    if (release != NULL)
-        release(node->context);
-}
-
 /* Before anything is recorded. `by` is the operation, for the message. */
 static enum status check_recordable(struct tape *tape, const char *by, struct variable *const in[],
                                     uint32_t inputs)

@@ -4,6 +4,7 @@
  * owner, into the arriving one where that is so of it, and into a new tensor otherwise. A parameter's first
  * gradient is computed straight into its part of the gradient slab. As the walk passes a node, everything
  * that no node before it reads goes back to the arena. */
+#include "kernels/params/gradients.h"
 #include "kernels/tape/tape_internal.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
  * and with an offset within the file; what is refused is refused as corrupt; and what is said of it is UTF-8
  * without control characters. */
 #include "kernels/base/text.h"
-#include "test/kernels/params/safetensors_memory.h"
+#include "test/kernels/safetensors/safetensors_memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* One row of the table, run. Linked into the tests and benchmarks that go by the table. */
 #include "test/kernels/op_run.h"
 
-#include "kernels/op_check.h"
+#include "kernels/op_shapes.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* The callee: the life of a piece. FORWARD makes it; it computes on a tape of its own, and waits for BACKWARD
  * or DROP. Its outputs lie in its room until the context ends if they are large enough to be lent. */
+#include "kernels/params/gradients.h"
 #include "worker/autograd/dist_internal.h"
 
 #include <inttypes.h>

@@ -2,6 +2,7 @@
  * optimizer_round.c's, its arithmetic optimizer_step.c's. A role's thread runs it, in handlers.
  *
  * Everything in the message it is made of comes from another worker, and is checked here. */
+#include "kernels/params/gradients.h"
 #include "worker/autograd/optimizer_internal.h"
 
 #include <stdlib.h>

@@ -5,6 +5,7 @@
  * optimizer's own; what is not the optimizer's stays zero there, and a gradient of zero does not move a
  * parameter without a past under any of our optimizers. Everything that can fail for a reason from outside
  * does so before the first parameter is changed. */
+#include "kernels/params/gradients.h"
 #include "worker/autograd/optimizer_internal.h"
 
 #include <math.h>

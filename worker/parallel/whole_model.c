@@ -1,6 +1,8 @@
 /* The whole model as values. Whoever holds it runs it: the lead, or a command without a job. */
 #include "worker/parallel/whole_model.h"
 
+#include "kernels/params/gradients.h"
+
 #include <stdlib.h>
 
 static enum status build(struct whole *whole, const struct rnn_config *rnn, struct error *error)

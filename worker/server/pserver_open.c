@@ -2,6 +2,7 @@
  *
  * The model's memory is taken sparsely: slots, velocity and inboxes are mapped as whole images, so that an
  * element has one index everywhere, and only the server's own range is ever written and so gets pages. */
+#include "kernels/params/gradients.h"
 #include "worker/server/pserver.h"
 
 #include "kernels/base/processors.h"

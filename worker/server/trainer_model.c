@@ -1,5 +1,6 @@
 /* Where a trainer's model and gradient lie; worker/server/trainer.h says which ways there are. The trainer's
  * one thread. Nothing here waits but for the arithmetic, and for messages where memory is not shared. */
+#include "kernels/params/gradients.h"
 #include "worker/server/trainer.h"
 
 #include "worker/device.h"

@@ -4,7 +4,7 @@
 #ifndef TEST_KERNELS_PARAMS_REORDER_H
 #define TEST_KERNELS_PARAMS_REORDER_H
 
-#include "kernels/params/params.h"
+#include "kernels/params/gradients.h"
 
 /* Gives every trained entry the layout that it wants and keeps its value, and the values of `parallels`
  * (gradients, moments; NULLs are passed over). Other gradients of these params are to be overwritten whole.

@@ -1,5 +1,6 @@
 /* Optimizers over a whole slab, on the oracle: the formulas by hand, Adam against adam_update, refused
  * settings. */
+#include "kernels/params/gradients.h"
 #include "test/kernels/tape/tape_fixture.h"
 #include "test/workplace.h"
 

@@ -1,6 +1,7 @@
 /* Parameters: names, layout of the slabs, draws word by word and as distributions, files' ways in and out,
  * and gradients beside them. */
 #include "kernels/base/rng.h"
+#include "kernels/params/gradients.h"
 #include "kernels/params/params_internal.h"
 #include "test/kernels/tape/tape_fixture.h"
 #include "test/workplace.h"

@@ -1,12 +1,13 @@
 /* Parameters in safetensors files: what was saved is loaded, on the oracle and on the CPU backend and from
  * one to the other; a file that does not fit changes nothing and is told why; a full disk leaves the old
  * file. */
+#include "kernels/params/gradients.h"
 #include "kernels/params/params_file.h"
-#include "kernels/params/safetensors.h"
+#include "kernels/safetensors/safetensors.h"
 #include "kernels/tape/tape.h"
 #include "test/kernels/params/model_file.h"
 #include "test/kernels/params/reorder.h"
-#include "test/kernels/params/safetensors_memory.h"
+#include "test/kernels/safetensors/safetensors_memory.h"
 #include "test/oracle/ref.h"
 #include "test/process.h"
 #include "test/workplace.h"

@@ -1,6 +1,7 @@
 /* Parameters in somebody else's memory: in two halves, in one slot after the other, in memory that cannot be
  * written; layouts that are adopted before there is anything to move; gradients where others read them; and
  * the fingerprint by which two processes see that they mean the same slab. */
+#include "kernels/params/gradients.h"
 #include "kernels/params/params_internal.h"
 #include "test/kernels/params/reorder.h"
 #include "test/kernels/tape/tape_fixture.h"

@@ -1,5 +1,6 @@
 /* Nodes of a higher layer on the tape: their gradients, walks that pause and resume, and that each node is
  * let go exactly once, however its step ends. */
+#include "kernels/params/gradients.h"
 #include "test/kernels/tape/tape_fixture.h"
 #include "test/workplace.h"
 

@@ -1,5 +1,6 @@
 /* What a piece's code may do with calls of its own (dist_call_async): two at a time, one that is answered
  * after the piece itself, one of an object of which it lets go at once, and a great many. */
+#include "kernels/params/gradients.h"
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"
 

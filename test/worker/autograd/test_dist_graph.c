@@ -1,5 +1,6 @@
 /* Random graphs of calls over three workers against the same graph on one: loss, gradients of all parameters
  * and of the root's inputs, bit for bit, whatever the placement, with shared memory and without. */
+#include "kernels/params/gradients.h"
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"
 

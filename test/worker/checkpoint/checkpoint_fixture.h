@@ -4,6 +4,7 @@
 #define TEST_WORKER_CHECKPOINT_CHECKPOINT_FIXTURE_H
 
 #include "kernels/base/rng.h"
+#include "kernels/params/gradients.h"
 #include "kernels/tape/tape.h"
 #include "test/process.h"
 #include "test/workplace.h"
@@ -255,8 +256,7 @@ static inline enum status checkpoint_prepare(uint64_t update, uint64_t seed, uin
         member_open(&member, server, servers, blocked, momentum);
         member_write(&member, seed);
         status = server == 0
-                     ? checkpoint_write(workplace.run_dir, &counters, &member.values, NULL,
-                                        &checkpoint_error)
+                     ? checkpoint_write(workplace.run_dir, &counters, &member.values, NULL, &checkpoint_error)
                      : checkpoint_write_shard(workplace.run_dir, update, &member.values, &checkpoint_error);
         member_close(&member);
     }

@@ -2,8 +2,8 @@
  * are the same bytes whoever wrote them, and what a run is given to begin with need not be a checkpoint. */
 #include "test/worker/checkpoint/checkpoint_fixture.h"
 
-#include "kernels/params/safetensors.h"
-#include "test/kernels/params/safetensors_memory.h"
+#include "kernels/safetensors/safetensors.h"
+#include "test/kernels/safetensors/safetensors_memory.h"
 
 #include <math.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
 /* The classifier: its losses and evaluation held to the same computed here, its layouts to those that a step
  * settles on, at no cost in memory. */
+#include "kernels/params/gradients.h"
 #include "kernels/params/params_internal.h"
 #include "test/kernels/params/reorder.h"
 #include "test/oracle/ref.h"

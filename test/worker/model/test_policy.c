@@ -1,6 +1,7 @@
 /* The policy on the CPU: how it begins, that it acts with its own seed, and its learning against PyTorch
  * (test/golden/policy.txt, by policy.py beside it). */
 #include "kernels/base/rng.h"
+#include "kernels/params/gradients.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/mlp_ref.h"
 #include "test/workplace.h"

@@ -1,5 +1,6 @@
 /* A rollout as tensors on the tape (worker/model/policy_batch.h), on the oracle's backend: loss and gradient
  * are those of test/oracle/mlp_ref.h, which reads the masks that acted, while these draw them again. */
+#include "kernels/params/gradients.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/mlp_ref.h"
 #include "test/oracle/ref.h"

@@ -1,9 +1,9 @@
 /* A ResNet's weights as files: to torchvision's model and back (test/golden/torchvision_files.py is the other
  * end), and into models that they do not fit. Ours is a checkpoint's. */
-#include "kernels/params/safetensors.h"
+#include "kernels/safetensors/safetensors.h"
 #include "test/kernels/params/model_file.h"
 #include "test/kernels/params/reorder.h"
-#include "test/kernels/params/safetensors_memory.h"
+#include "test/kernels/safetensors/safetensors_memory.h"
 #include "test/process.h"
 #include "test/training.h"
 #include "test/worker/model/resnet_statistics.h"

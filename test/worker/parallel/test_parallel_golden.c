@@ -3,6 +3,7 @@
  *
  * Every update makes a checkpoint. With a momentum of 1e-30 what it keeps of the optimizer is the update's
  * gradient itself: what is left of the one before vanishes in float32. */
+#include "kernels/params/gradients.h"
 #include "test/kernels/params/model_file.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/training.h"

@@ -5,6 +5,7 @@
 #ifndef TEST_WORKER_SERVER_PSERVER_STAGE_H
 #define TEST_WORKER_SERVER_PSERVER_STAGE_H
 
+#include "kernels/params/gradients.h"
 #include "test/process.h"
 #include "worker/control.h"
 #include "worker/model/classifier.h"

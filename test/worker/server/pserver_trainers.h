@@ -7,6 +7,7 @@
 #ifndef TEST_WORKER_SERVER_PSERVER_TRAINERS_H
 #define TEST_WORKER_SERVER_PSERVER_TRAINERS_H
 
+#include "kernels/params/gradients.h"
 #include "kernels/params/params_internal.h"
 #include "test/worker/net/net_connect.h"
 #include "test/worker/server/pserver_stage.h"

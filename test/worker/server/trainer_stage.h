@@ -6,6 +6,7 @@
 #ifndef TEST_WORKER_SERVER_TRAINER_STAGE_H
 #define TEST_WORKER_SERVER_TRAINER_STAGE_H
 
+#include "kernels/params/gradients.h"
 #include "test/worker/data/data_fixture.h"
 #include "worker/control.h"
 #include "worker/net/rpc.h"

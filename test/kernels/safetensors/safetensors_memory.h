@@ -1,8 +1,8 @@
 /* safetensors files from memory and to it: for tests that make a file up byte by byte. */
-#ifndef TEST_KERNELS_PARAMS_SAFETENSORS_MEMORY_H
-#define TEST_KERNELS_PARAMS_SAFETENSORS_MEMORY_H
+#ifndef TEST_KERNELS_SAFETENSORS_SAFETENSORS_MEMORY_H
+#define TEST_KERNELS_SAFETENSORS_SAFETENSORS_MEMORY_H
 
-#include "kernels/params/safetensors.h"
+#include "kernels/safetensors/safetensors.h"
 
 #include <stdbool.h>
 #include <stdio.h>

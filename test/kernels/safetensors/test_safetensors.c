@@ -1,6 +1,6 @@
 /* The reader of safetensors: sound headers are read, and every rule of the header comment refuses the bytes
  * that break it. What is written, and what happens to files, is test_safetensors_file's. */
-#include "test/kernels/params/safetensors_memory.h"
+#include "test/kernels/safetensors/safetensors_memory.h"
 #include "test/workplace.h"
 
 #include <check.h>

@@ -1,9 +1,9 @@
 /* What the reader (safetensors.c), its check of the header's text (safetensors_header.c) and the writer
  * (safetensors_write.c) share. Nobody else includes it. */
-#ifndef KERNELS_PARAMS_SAFETENSORS_INTERNAL_H
-#define KERNELS_PARAMS_SAFETENSORS_INTERNAL_H
+#ifndef KERNELS_SAFETENSORS_SAFETENSORS_INTERNAL_H
+#define KERNELS_SAFETENSORS_SAFETENSORS_INTERNAL_H
 
-#include "kernels/params/safetensors.h"
+#include "kernels/safetensors/safetensors.h"
 
 #include <stdbool.h>
 

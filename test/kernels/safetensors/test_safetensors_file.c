@@ -1,6 +1,6 @@
 /* safetensors files: what is written is read, files of Python's library are read and ours by it, and a file
  * that cannot be written leaves the old one. */
-#include "test/kernels/params/safetensors_memory.h"
+#include "test/kernels/safetensors/safetensors_memory.h"
 #include "test/process.h"
 #include "test/workplace.h"
 

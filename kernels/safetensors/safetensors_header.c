@@ -1,6 +1,6 @@
 /* The header's text, held against the grammar before cJSON reads it; see the internal header. A single pass
  * without recursion, so that no file can exhaust the stack or make cJSON allocate without bound. */
-#include "kernels/params/safetensors_internal.h"
+#include "kernels/safetensors/safetensors_internal.h"
 
 #include "kernels/base/text.h"
 

@@ -1,7 +1,7 @@
 /* Writes safetensors files; see the header. The header is put together in memory first, because its length
  * comes before it; the values pass through room for the largest entry. A reader sees the old file or the new
  * one: the new one gets its name only after the disk has it. */
-#include "kernels/params/safetensors_internal.h"
+#include "kernels/safetensors/safetensors_internal.h"
 
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"

@@ -1,0 +1,184 @@
+/* The operations of the network: what each computes, and one call of one operation.
+ *
+ * "rows" and the like are sizes that must agree; `?` marks a tensor that may be absent (NULL). Every
+ * floating tensor has the backend's dtype, indices are DTYPE_I32. Means of losses are over all their terms.
+ *
+ * OP_LINEAR            x (rows, inputs), weight (outputs, inputs), bias? (outputs) -> y (rows, outputs)
+ *                      y = x weight^T + bias; with attributes.relu, max(0, that).
+ *
+ * OP_CONV2D            x (n, c, h, w), weight (o, c, kh, kw), bias? (o) -> y (n, o, h', w')
+ *                      Cross-correlation with zero padding: h' = (h + 2 padding[0] - kh) / stride[0] + 1,
+ *                      rounded down; w' alike. With attributes.relu, max(0, that).
+ *
+ * OP_BATCH_NORM        x (n, c, h, w), weight (c), bias (c), running mean? (c), running variance? (c)
+ *                      -> y as x, batch mean (c), batch variance (c)
+ *                      y = (x - mean) / sqrt(variance + epsilon) * weight + bias; with attributes.relu,
+ *                      max(0, that). Training: mean and biased variance are the batch's own; the second and
+ *                      third output are the mean and the *unbiased* variance, to move the running ones
+ *                      with, which are not read. One value per channel is STATUS_INVALID.
+ *                      Otherwise: the running ones are used and must be there; outputs 2 and 3 are absent
+ *                      and so is a backward.
+ *
+ * OP_MAX_POOL          x (n, c, h, w) -> y (n, c, h', w')
+ *                      Padding counts as minus infinity and is at most half of the kernel. The gradient goes
+ *                      to the first maximum in row-major order.
+ *
+ * OP_AVG_POOL          x (n, c, h, w) -> y (n, c, h', w')
+ *                      The mean over the kernel; padding counts as zeros (PyTorch's count_include_pad).
+ *
+ * OP_RELU              x -> y as x
+ *                      The gradient at 0 is 0, everywhere in this file. A NaN stays a NaN, here and through
+ *                      every fused ReLU and max pool, so that a loss shows it (then other elements of that
+ *                      output may be NaN too; a batch norm that does not train may lose those of x, and
+ *                      a GPU those under a fused ReLU that its library offers no other way).
+ *
+ * OP_ADD               a, b as a -> y as a
+ *                      a + b; with attributes.relu, max(0, that).
+ *
+ * OP_RESHAPE           x -> y (attributes.shape, equally many elements), canonical order kept
+ *
+ * OP_DROPOUT           x, rows? (R, 3) int32 -> y as x
+ *                      x keep / (1 - p), 0 <= p < 1; see "Draws".
+ *
+ * OP_LOG_SOFTMAX       x -> y as x, over the last dimension (rank >= 1)
+ *
+ * OP_EMBEDDING         indices (any shape of rank 1..3) int32, weight (vocabulary, width)
+ *                      -> y (that shape, width)
+ *                      An index out of range is STATUS_INVALID that names it. (GPU: checked on upload by the
+ *                      caller; the kernel clamps and the result is then undefined.)
+ *
+ * OP_LSTM_LAYER        x (steps, batch, inputs), h0? (batch, hidden), c0? (batch, hidden),
+ *                      weight_ih (4 hidden, inputs), weight_hh (4 hidden, hidden), bias_ih? (4 hidden),
+ *                      bias_hh? (4 hidden; both or none)
+ *                      -> y (steps, batch, hidden), hn (batch, hidden), cn (batch, hidden)
+ *                      PyTorch's equations and gate order i, f, g, o. An absent h0 or c0 is zero.
+ *
+ * OP_MSE               x, target as x -> scalar
+ *                      Mean of (x - target)^2. No gradient for the target.
+ *
+ * OP_CROSS_ENTROPY     logits (n, classes) or (n, classes, m), target (n) or (n, m) int32 -> scalar
+ *                      Mean of -log softmax over dimension 1 at the target. An index out of range as in
+ *                      OP_EMBEDDING.
+ *
+ * OP_LOG_PROBABILITY   log-probabilities (rows, classes), actions (rows) int32 -> y (rows)
+ *                      The picked ones. An index out of range as in OP_EMBEDDING.
+ *
+ * OP_SUM               x, coefficient? as x -> scalar
+ *                      attributes.scale * sum of coefficient * x (absent: 1). No gradient for the
+ *                      coefficient. A mean has scale 1 / elements.
+ *
+ * ---- Draws ----
+ * Masks are functions of (seed, three words, element), by kernels/base/rng.h, so that every
+ * backend draws the same bits. With `rows` (R, 3), whose R divides the elements of x, row r's words are
+ * rows[r] = (environment, step, episode) and j counts elements within the row; without, the words are
+ * attributes.draw.word = (trainer, iteration, module) and j counts all of x's elements in canonical order.
+ * Element j is kept when its 16 bits are >= round(65536 p). With g = j / 128 and v = (j % 128) / 16 they are
+ * half v % 2 (0: low) of word v / 2 of block 16 g + j % 16 of stream RNG_DROPOUT (as in kernels/policy/mlp.h;
+ * at most 2^27 elements). */
+#ifndef KERNELS_OP_H
+#define KERNELS_OP_H
+
+#include "kernels/tensor.h"
+
+enum op {
+    OP_LINEAR,
+    OP_CONV2D,
+    OP_BATCH_NORM,
+    OP_MAX_POOL,
+    OP_AVG_POOL,
+    OP_RELU,
+    OP_ADD,
+    OP_RESHAPE,
+    OP_DROPOUT,
+    OP_LOG_SOFTMAX,
+    OP_EMBEDDING,
+    OP_LSTM_LAYER,
+    OP_MSE,
+    OP_CROSS_ENTROPY,
+    OP_LOG_PROBABILITY,
+    OP_SUM,
+    OP_COUNT
+};
+
+enum { OP_INPUTS_MAX = 7, OP_OUTPUTS_MAX = 3, OP_SAVED_MAX = 6 };
+
+/* The largest kernel, stride or padding of a convolution or pool, in either direction: a limit so that no
+ * backend's arithmetic on them overflows. */
+enum { OP_WINDOW_MAX = 32767 };
+
+/* The words of a draw that is not made row by row: (trainer, iteration, module). */
+struct draw {
+    uint64_t seed;
+    uint32_t word[3];
+};
+
+/* One operation's settings; each reads its own and ignores the rest. */
+struct op_attributes {
+    bool relu;           /* linear, conv2d, batch norm, add */
+    bool training;       /* batch norm */
+    double epsilon;      /* batch norm; > 0 */
+    uint32_t kernel[2];  /* pools: height, width, 1..OP_WINDOW_MAX */
+    uint32_t stride[2];  /* conv2d, pools: 1..OP_WINDOW_MAX */
+    uint32_t padding[2]; /* conv2d, pools: on both sides, 0..OP_WINDOW_MAX */
+    double dropout;      /* dropout: p */
+    struct draw draw;    /* dropout */
+    double scale;        /* sum */
+    struct shape shape;  /* reshape */
+};
+
+/* One call, forward or backward. The caller owns the struct and every struct tensor in it.
+ *
+ * Whatever an output is (out, a saved tensor, din), one rule holds: with `data` NULL the backend takes a
+ * block from `arena` and chooses the layout; otherwise it writes there, in the layout that stands in the
+ * struct. It may also answer with memory that is there already, the same `data` as an input (forward) or
+ * as a dout (backward), or one block for two din: reshape and add do. Outputs are overwritten, never added
+ * to. On failure nothing that the call took from the arena stays taken: op_forward and op_backward see to it,
+ * a backend's function just returns. What it takes for itself it releases where it succeeds. */
+struct op_call {
+    enum op op;
+    struct op_attributes attributes;
+    struct arena *arena;
+    struct tensor *in[OP_INPUTS_MAX];
+    struct tensor *out[OP_OUTPUTS_MAX];
+
+    /* What the backward will need beside in and out: private to the backend, filled by the forward, given
+     * back unchanged to the backward. `keep` false (inference): nothing is saved. */
+    bool keep;
+    struct tensor saved[OP_SAVED_MAX];
+
+    /* Backward: dout NULL is a zero gradient (at least one is there); din NULL is not wanted. A din has the
+     * shape and the dtype of its input; op_backward sets them. */
+    struct tensor *dout[OP_OUTPUTS_MAX];
+    struct tensor *din[OP_INPUTS_MAX];
+};
+
+/* What is true of an operation on every backend. */
+struct op_rule {
+    const char *name; /* "conv2d" */
+    uint32_t inputs, outputs;
+    const char *input[OP_INPUTS_MAX]; /* names for messages: "weight" */
+    const char *output[OP_OUTPUTS_MAX];
+    uint32_t optional;  /* bit i: input i may be absent */
+    uint32_t integers;  /* bit i: input i is int32, all others have the backend's dtype */
+    uint32_t gradient;  /* bit i: input i can have a gradient; at least one can */
+    uint32_t reads_in;  /* bit i: the backward reads input i's data ... */
+    uint32_t reads_out; /* ... and output i's; the tape may release the others before it */
+};
+const struct op_rule *op_rule(enum op op);
+
+/* The outputs that the operation has under these attributes: a batch norm has 1 outside of training. */
+uint32_t op_outputs(enum op op, const struct op_attributes *attributes);
+
+struct backend;
+
+/* Checks call->in and attributes, sets the outputs' shape and dtype, computes. STATUS_INVALID: shapes that
+ * do not fit, a zero size, a product beyond SHAPE_ELEMENTS_MAX, a wrong dtype, an absent input: the text
+ * names the operation, the tensor at fault, its shape, and the shape that was expected or the one that it
+ * has to fit. STATUS_NO_MEMORY; STATUS_INTERNAL with the library call that failed and the shape. */
+enum status op_forward(struct backend *backend, struct op_call *call, struct error *error);
+
+/* The gradients of call->in, by those of call->out. in, out, attributes and saved must be as op_forward
+ * left them; call->keep was true. Errors as op_forward, for the shapes of dout and of a din with data. */
+enum status op_backward(struct backend *backend, struct op_call *call, struct error *error);
+
+#endif
