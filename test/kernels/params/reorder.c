@@ -1,7 +1,6 @@
 /* Every value goes out in canonical order, the layouts are adopted, and every value comes back. */
 #include "test/kernels/params/reorder.h"
 
-
 #include <stdio.h>
 #include <stdlib.h>
 
