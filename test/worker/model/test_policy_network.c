@@ -1,4 +1,5 @@
 /* The policy's network as operations of the tape, on the oracle's backend, against the fused kernel. */
+#include "kernels/params/gradients.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/ref.h"
 #include "test/workplace.h"
