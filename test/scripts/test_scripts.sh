@@ -87,6 +87,15 @@ program leaves_no_result <<'BODY'
 echo "100%: Checks: 3, Failures: 0, Errors: 0"
 BODY
 
+program has_the_callers_descriptor <<'BODY'
+echo "100%: Checks: 1, Failures: 0, Errors: 0"
+[ ! -e /proc/$$/fd/5 ]
+BODY
+
+descriptors() {
+    judged 0 "1 passed, 0 failed, 0 skipped" has_the_callers_descriptor 5</dev/null
+}
+
 hang() {
     limit_s=1 judged 1 "3 passed, 1 failed, 0 skipped" hangs
 }
@@ -123,6 +132,7 @@ check "only skips is a failure" judged 1 "0 passed, 0 failed, 1 skipped" skips
 check "a skip without a reason is a failure" judged 1 "3 passed, 1 failed, 0 skipped" skips_without_a_word good
 check "a missing program is a failure" judged 1 "3 passed, 1 failed, 0 skipped" nowhere good
 check "a child left behind delays nothing" judged 0 "1 passed, 0 failed, 0 skipped" leaves_a_child
+check "a program gets no descriptor of the caller" descriptors
 check "the sum is appended to CHECK_TALLY" tally
 
 # ---- scripts/deps ----
