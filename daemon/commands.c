@@ -28,24 +28,43 @@ static int report_status(enum status status, const struct error *error)
     return status_exit_code(status);
 }
 
+/* Prints the job's problems. */
+static void print_problems(struct job_problems *problems)
+{
+    if (problems->text != NULL)
+        fwrite(problems->text, 1, problems->bytes, stderr);
+    job_problems_fini(problems);
+}
+
+/* Checks the files that the job names, and prints a fault with the place of its key. 0, or the exit code. */
+static int check_files(const struct arguments *arguments, const struct job *job)
+{
+    struct job_problems problems;
+    struct error error;
+    const char *pointer;
+    const enum status status = job_files_check(job, &pointer, &error);
+    if (status == STATUS_OK || pointer == NULL)
+        return report_status(status, &error);
+    const struct job_fault fault = {.pointer = pointer, .text = error.text};
+    job_explain_fault(arguments->job_path, arguments->overrides, arguments->override_count, &fault,
+                      &problems);
+    print_problems(&problems);
+    return status_exit_code(status);
+}
+
 /* Reads the job, and checks the files that a run of it needs; an evaluation checks what it needs by itself.
  * 0, or the exit code. */
 static int read_job(const struct arguments *arguments, struct job *job)
 {
     struct job_problems problems = {0};
-    struct error error;
     enum status status =
         job_read_file(job, arguments->job_path, arguments->overrides, arguments->override_count, &problems);
-    if (problems.text != NULL)
-        fwrite(problems.text, 1, problems.bytes, stderr);
-    else if (status != STATUS_OK)
+    if (status != STATUS_OK && problems.text == NULL)
         fprintf(stderr, "coalesced: %s: %s\n", arguments->job_path, status_name(status));
-    job_problems_fini(&problems);
+    print_problems(&problems);
     if (status != STATUS_OK)
         return status_exit_code(status);
-    if (arguments->checkpoint != NULL)
-        return 0;
-    return report_status(job_files_check(job, &error), &error);
+    return arguments->checkpoint != NULL ? 0 : check_files(arguments, job);
 }
 
 /* A wrong COALESCED_ISA is a mistake of the command, found before a worker stumbles over it. 0, or the exit

@@ -2,10 +2,10 @@
 #include "daemon/job_files.h"
 
 #include "kernels/base/log.h"
-#include "kernels/safetensors/safetensors.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/data/dataset.h"
 #include "worker/job/job_table.h"
+#include "worker/model/model_file.h"
 #include "worker/parallel/parallel_data.h"
 #include "worker/server/schedule.h"
 
@@ -27,41 +27,51 @@ static void warn_of_no_held_out_images(const struct job *job, const struct datas
                     job->data.path, job->evaluation.every);
 }
 
-static enum status check_images(const struct job *job, struct error *error)
+static enum status check_init(const struct job *job, const struct rnn_config *rnn, const char **pointer,
+                              struct error *error)
+{
+    if (!job->init.has_path)
+        return STATUS_OK;
+    const enum status status = model_file_check(job->init.path, job, rnn, error);
+    if (status != STATUS_OK)
+        *pointer = "/init";
+    return status;
+}
+
+static enum status check_images(const struct job *job, const char **pointer, struct error *error)
 {
     struct dataset_info info;
     struct schedule schedule;
     enum status status = dataset_probe(&info, job, error);
+    *pointer = status == STATUS_OK ? NULL : "/data/path";
     if (status == STATUS_OK)
         status = schedule_of(&schedule, job, &info, error);
     if (status == STATUS_OK)
         warn_of_no_held_out_images(job, &info);
-    return status;
+    return status == STATUS_OK ? check_init(job, NULL, pointer, error) : status;
 }
 
-static enum status check_text(const struct job *job, struct error *error)
+static enum status check_text(const struct job *job, const char **pointer, struct error *error)
 {
     struct parallel_data data;
     enum status status = parallel_data_open(&data, job, NULL, error);
+    *pointer = status == STATUS_OK ? NULL : "/data/path";
     if (status == STATUS_OK)
         status = parallel_data_check(&data, error);
+    if (status == STATUS_OK)
+        status = check_init(job, &data.rnn, pointer, error);
     parallel_data_close(&data);
     return status;
 }
 
-enum status job_files_check(const struct job *job, struct error *error)
+enum status job_files_check(const struct job *job, const char **pointer, struct error *error)
 {
-    struct safetensors *init = NULL;
-    enum status status = STATUS_OK;
+    *pointer = NULL;
     if (job->kind == JOB_PARAMETER_SERVER)
-        status = check_images(job, error);
-    else if (job->kind == JOB_MODEL_PARALLEL)
-        status = check_text(job, error);
-    if (status == STATUS_OK && job->init.has_path)
-        status = safetensors_open(&init, job->init.path, error);
-    if (init != NULL)
-        safetensors_close(init);
-    return status;
+        return check_images(job, pointer, error);
+    if (job->kind == JOB_MODEL_PARALLEL)
+        return check_text(job, pointer, error);
+    return STATUS_OK;
 }
 
 /* ---- the job of a run or checkpoint ---- */

@@ -257,9 +257,14 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
     if (finished->updates > log->count)
         log->count = finished->updates;
     enum status status = finish_line(log, why, error);
-    if (status != STATUS_OK || finished->end != CONTROL_END_SOLVED)
+    const bool solved = finished->end == CONTROL_END_SOLVED;
+    const bool limited = finished->end == CONTROL_END_FINISHED && log->job->stop.has_running_reward;
+    if (status != STATUS_OK || !(solved || limited))
         return status;
-    line_solved(&line, finished->running_reward);
+    if (solved)
+        line_solved(&line, finished->running_reward);
+    else
+        line_not_solved(&line, log->running_reward, log->count, log->job->stop.running_reward);
     return append_text(log, &line, error);
 }
 

@@ -117,6 +117,13 @@ void line_solved(struct line *line, double running_reward)
     line_begin(line, "Solved! Running reward is now %.2f!\n", running_reward);
 }
 
+void line_not_solved(struct line *line, double running_reward, uint64_t episodes, double wanted)
+{
+    line_begin(line,
+               "Not solved: the running reward is %.2f after %" PRIu64 " episodes, expected more than %.2f\n",
+               running_reward, episodes, wanted);
+}
+
 /* ---- episodes ---- */
 
 void line_episode_json(struct line *line, const struct control_episode *r)

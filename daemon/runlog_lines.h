@@ -61,6 +61,7 @@ void line_finish_episodes(struct line *line, const char *why, uint64_t episodes,
                           double job_s);
 void line_finish_updates(struct line *line, const char *why, uint64_t updates, double job_s);
 void line_solved(struct line *line, double running_reward);
+void line_not_solved(struct line *line, double running_reward, uint64_t episodes, double wanted);
 
 /* The progress line of a terminal, without a '\n'. */
 void line_episode_progress(struct line *line, const struct control_episode *r);

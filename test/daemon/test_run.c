@@ -139,6 +139,74 @@ START_TEST(a_solved_job_says_so)
 }
 END_TEST
 
+/* Of the shipped job's seeds, 134 collapses to episodes of 9 steps. */
+START_TEST(a_job_that_its_limit_ends_says_that_it_is_not_solved)
+{
+    struct process process;
+    char *job = file_read("config/cartpole.json");
+    workplace_write_job(job);
+    free(job);
+    const char *argv[] = {daemon_path(),        "run",   workplace.job_path, "--run-dir",
+                          workplace.run_dir,    "--set", "/seed=134",        "--set",
+                          "/stop/episodes=150", "--set", "/device=cpu",      NULL};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 60), 0);
+    char *out = process_out(&process);
+    ck_assert_ptr_nonnull(strstr(out, "\nNot solved: the running reward is "));
+    ck_assert_ptr_nonnull(strstr(out, " after 150 episodes, expected more than 475.00\n"));
+    expect_text(run_file("episodes.log"), "Not solved: ");
+    expect_text(run_file("episodes.jsonl"), "\"event\":\"finished\",\"episodes\":150,");
+    free(out);
+}
+END_TEST
+
+/* Writes a safetensors file with the one tensor "w" of one element. */
+static void write_other_model(const char *path)
+{
+    static const char header[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}    ";
+    const uint64_t length = sizeof header - 1;
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    fwrite(&length, sizeof length, 1, file);
+    fwrite(header, length, 1, file);
+    fwrite("\0\0\0\0", 4, 1, file);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* An /init of another model is found by `check`, with the place of the key. */
+START_TEST(an_init_that_does_not_fit_is_told_with_its_place)
+{
+    static const char *const kinds[] = {"parameter-server", "model-parallel"};
+    struct process process;
+    char path[128], job[512], wanted[384];
+    snprintf(path, sizeof path, "%s/other.safetensors", workplace.folder);
+    write_other_model(path);
+    snprintf(job, sizeof job, "{\"kind\": \"%s\",\n \"init\": \"%s\"}", kinds[_i], path);
+    workplace_write_job(job);
+    const char *argv[] = {daemon_path(), "check", workplace.job_path, NULL};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 60), 78);
+    snprintf(wanted, sizeof wanted, "%s:2:10: /init: %s does not fit the model: ", workplace.job_path, path);
+    char *err = process_err(&process);
+    ck_assert_msg(strncmp(err, wanted, strlen(wanted)) == 0, "%s", err);
+    ck_assert_msg(text_count(err, "\n") == 1, "%s", err);
+    free(err);
+    run_job(&process, 78);
+    ck_assert(!run_has("."));
+}
+END_TEST
+
+/* A batch norm that sees one value per channel cannot train. */
+START_TEST(a_batch_that_a_batch_norm_cannot_train_on_is_refused)
+{
+    struct process process;
+    workplace_write_job(
+        "{\"kind\":\"parameter-server\",\"data\":{\"size\":32},\n\"trainers\":{\"batch\":1}}");
+    const char *argv[] = {daemon_path(), "check", workplace.job_path, NULL};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 60), 78);
+    expect_text(process_err(&process),
+                "job.json:2:21: /trainers/batch: expected at least 2 where /data/size is 32, got 1");
+}
+END_TEST
+
 START_TEST(bad_job_files_are_told_with_their_places)
 {
     struct process process;
@@ -465,6 +533,9 @@ int main(void)
     tcase_add_test(jobs, the_name_chooses_the_directory);
     tcase_add_test(jobs, a_used_directory_keeps_its_earlier_runs);
     tcase_add_test(jobs, a_solved_job_says_so);
+    tcase_add_test(jobs, a_job_that_its_limit_ends_says_that_it_is_not_solved);
+    tcase_add_loop_test(jobs, an_init_that_does_not_fit_is_told_with_its_place, 0, 2);
+    tcase_add_test(jobs, a_batch_that_a_batch_norm_cannot_train_on_is_refused);
     tcase_add_test(jobs, bad_job_files_are_told_with_their_places);
     tcase_add_test(jobs, check_is_silent_about_good_files_and_loud_about_bad);
     tcase_add_test(jobs, a_gpu_that_is_not_there_exits_69_and_says_why);

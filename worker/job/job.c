@@ -14,8 +14,21 @@
 
 /* ---- from text ---- */
 
-enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
-                      const char *const *overrides, size_t override_count, struct job_problems *problems)
+/* Adds the one problem of a job that has been read before. */
+static void report_fault(struct job_reading *reading, const struct job_fault *fault)
+{
+    const struct job_found *found = &reading->found[job_key_at(reading->kinds, fault->pointer) - job_keys];
+    problem_list_fini(&reading->problems);
+    job_report(reading, found->document,
+               found->present ? reading->documents[found->document].nodes[found->node].value
+                              : (struct json_span){0},
+               fault->pointer, "%s", fault->text);
+}
+
+/* Reads a job and judges it; with `fault`, says where that is instead. */
+static enum status read_text(struct job *job, const char *text, size_t length, const char *origin,
+                             const char *const *overrides, size_t override_count,
+                             const struct job_fault *fault, struct job_problems *problems)
 {
     *problems = (struct job_problems){0};
     struct job result;
@@ -30,7 +43,9 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
                          "longer than a job file may be (%d bytes)", JOB_TEXT_BYTES_MAX);
     else if (status == STATUS_OK)
         status = job_collect(&reading, text, length);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && fault != NULL)
+        report_fault(&reading, fault);
+    else if (status == STATUS_OK)
         job_check(&reading, origin);
     if (status == STATUS_OK)
         status = problem_list_write(&reading.problems, origin, overrides, problems);
@@ -43,6 +58,12 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
     free(reading.documents);
     problem_list_fini(&reading.problems);
     return status;
+}
+
+enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
+                      const char *const *overrides, size_t override_count, struct job_problems *problems)
+{
+    return read_text(job, text, length, origin, overrides, override_count, NULL, problems);
 }
 
 /* ---- from a file ---- */
@@ -85,8 +106,9 @@ static enum status read_all(int descriptor, char *text, size_t *length, struct e
     }
 }
 
-enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
-                          size_t override_count, struct job_problems *problems)
+static enum status read_file(struct job *job, const char *path, const char *const *overrides,
+                             size_t override_count, const struct job_fault *fault,
+                             struct job_problems *problems)
 {
     *problems = (struct job_problems){0};
     struct error error = {0};
@@ -101,7 +123,7 @@ enum status job_read_file(struct job *job, const char *path, const char *const *
         close(descriptor);
     }
     if (status == STATUS_OK) {
-        status = job_parse(job, text, length, path, overrides, override_count, problems);
+        status = read_text(job, text, length, path, overrides, override_count, fault, problems);
     } else {
         struct problem_list list = {0};
         problem_list_add(&list, (struct problem_place){0}, "%s", error.text);
@@ -111,6 +133,19 @@ enum status job_read_file(struct job *job, const char *path, const char *const *
     }
     free(text);
     return status;
+}
+
+enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
+                          size_t override_count, struct job_problems *problems)
+{
+    return read_file(job, path, overrides, override_count, NULL, problems);
+}
+
+void job_explain_fault(const char *path, const char *const *overrides, size_t override_count,
+                       const struct job_fault *fault, struct job_problems *problems)
+{
+    struct job unused;
+    read_file(&unused, path, overrides, override_count, fault, problems);
 }
 
 /* ---- what depends on the machine ---- */

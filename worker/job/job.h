@@ -222,6 +222,18 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
 enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
                           size_t override_count, struct job_problems *problems);
 
+/* A fault of a key that was found after the job was read: in a file that the key names. */
+struct job_fault {
+    const char *pointer; /* a key of the job's kind */
+    const char *text;    /* a sentence, fit to show */
+};
+
+/* Reads the job's file again and fills *problems with the one fault, in the form of job_read_file's problems:
+ * with the place of the key, or with the override that set it. Without memory *problems is empty. The caller
+ * calls job_problems_fini. */
+void job_explain_fault(const char *path, const char *const *overrides, size_t override_count,
+                       const struct job_fault *fault, struct job_problems *problems);
+
 /* Settles what depends on the machine and is then kept: trainers.threads, and threads of a model's parts. Run
  * once, before job.json is written; what is set already stays. */
 void job_resolve(struct job *job);

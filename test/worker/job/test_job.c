@@ -438,7 +438,7 @@ START_TEST(config_of_the_tutorials)
     ck_assert(one.observers.count == 1 && one.rollout.mode == JOB_ROLLOUT_EPISODE);
     ck_assert(one.returns.gamma == 0.99 && one.returns.normalize && one.loss.reduction == JOB_REDUCTION_SUM);
     ck_assert(one.running_reward.of == JOB_OF_MIN && one.running_reward.weight == 0.05);
-    ck_assert(!one.stop.has_episodes && one.stop.has_running_reward && one.stop.running_reward == 475);
+    ck_assert(one.stop.episodes == 5000 && one.stop.has_running_reward && one.stop.running_reward == 475);
     ck_assert(one.log.every == 10 && one.seed == 1);
     struct job two = read_config("config/cartpole-batch.json");
     ck_assert_str_eq(two.name, "cartpole-batch");
