@@ -1,56 +1,46 @@
-/* References: opening, closing, what is done at a turn's end, and why an object lives exactly as long as
- * somebody uses it.
+/* References: opening, closing, the end of a turn, deaths. And the protocol:
  *
  * ---- The protocol ----
- * The owner of an object keeps, for each worker, how many uses that worker has of it. A use begins with a
- * *grant*, which the owner counts before it tells: the answer to REMOTE or to CLAIM, or a number within
- * another call's answer (rref_grant). A worker keeps one entry for all its handles of one object, with the
- * number of grants it has been told of. With the last handle gone and nothing on its way that was sent for
- * the entry, the entry ends with one RELEASE{object, its grants}; a grant told later begins a new one.
+ * The owner of an object counts, for each worker, that worker's uses of it. A use begins with a *grant*: the
+ * owner counts it before it tells of it, in the answer to REMOTE or CLAIM, or as a number in another call's
+ * answer (rref_grant). A worker has one *entry* for all its handles of one object; the entry holds the number
+ * of grants that the worker has been told of. When the last handle is released and every message sent for the
+ * entry is answered, the entry ends with one RELEASE{object, its grants}. A later grant begins a new entry.
  *
- * A reference is passed on so: the giver A sends SHARE to the taker C; C sends CLAIM, naming A, to the
- * owner B; B counts C, if A has a use, and answers; C has a handle now, and answers A's SHARE. While SHARE
- * is on its way A's entry does not end, whatever becomes of its handles.
+ * A reference is passed on in four messages. The giver A sends SHARE to the taker C. C sends CLAIM, naming A,
+ * to the owner B. B counts C, if A has a use, and answers C. Now C has a handle, and answers A. A's entry
+ * does not end before that answer, even when A has released its handles.
  *
  * ---- Why it is safe, in whatever order messages arrive ----
- * Let g be the grants that B has counted for C, and r the sum of the uses in C's RELEASEs that B has
- * handled. B's count for C is g - r.
+ * Let g be the grants that B has counted for C, and r the sum of the uses in C's RELEASEs that B has handled.
+ * B's count for C is g - r.
  *
- * 1. No count falls below zero. Each grant told to C enters one entry of C, and each entry one RELEASE. So
- *    every use in a RELEASE was granted, and counted, before that RELEASE was sent, hence before it came:
- *    r <= g always, whichever of C's RELEASEs and CLAIMs overtakes which. A RELEASE of more than there is
- *    can only be a lie, and costs its sender the session.
- * 2. Nobody who may use an object is uncounted. C may use it while it has a handle. A handle belongs to an
- *    entry with a grant that no RELEASE has given back, so g - r >= 1.
- * 3. What is on its way finds the object. A message that needs the object (CLAIM, FETCH, OBJECT) is sent for
- *    an entry that does not end before its answer: the sender's own, or, for CLAIM, the giver's, which waits
- *    for SHARE's answer, which waits for CLAIM's. A layer above keeps a handle for what it sends itself
- *    (FORWARD, PARAMETERS). By 2 the count of that worker is positive until then. In particular, at every
- *    moment until B has counted C, it has A counted: there is no gap between the two. (A call that ran into
- *    its deadline may come later; it then finds the object or a status.)
- * 4. What nobody uses is destroyed. Every grant is told exactly once: the calls that carry grants have no
- *    deadline, are answered once, and fail only with the session between B and C, in which case B drops all
- *    of C's uses (5). Two cases are left out: C cancels all its calls (rpc_cancel_all), and B has no memory
- *    for an answer to itself; what was granted so is told to nobody, and stays counted until the session
- *    ends, or B does. A worker cancels only on the way to its end. What was told is released once, also what
- *    C has no place for (rref_accept): a RELEASE that cannot leave is tried again every turn, and after a
- *    while one that the owner was too busy to handle, which the rpc answers in the handler's place. So when
- *    the last handle everywhere is gone and all has arrived, g = r for all workers.
- * 5. Deaths. When C's session with B ends, for whatever reason, B drops C's uses, and the rpc drops whatever
- *    C sent in it and B has not handled. A grant for a request whose session has ended is not counted
- *    (rpc_request_is_live), so nothing of an ended session is ever counted after its end: the uses of C's
- *    successor are its own. When A dies before C's CLAIM was handled, B may have dropped A's uses and refuses
- *    C's CLAIM (naming A, who has none): C fails the SHARE, `taken` is not called, no one believes to hold
- *    anything. When B dies, entries of its objects are marked, send nothing any more, and go with their
- *    handles. A successor of B never takes a message meant for B's objects for one of its own: the upper bits
- *    of an object's number are its owner's incarnation.
+ * 1. No count falls below zero. Each grant that C is told of enters one entry, and each entry sends one
+ * RELEASE. So every use in a RELEASE was counted before that RELEASE was sent: r <= g always. A RELEASE of
+ * more uses than there are is a lie, and costs its sender the session.
+ * 2. A worker with a handle is counted. The handle's entry has a grant that no RELEASE has given back: g - r
+ * >= 1.
+ * 3. A message on its way finds its object. CLAIM and OBJECT are sent for an entry that does not end before
+ * their answer: the sender's own, or, for CLAIM, the giver's, which waits for SHARE's answer, which waits for
+ * CLAIM's. A layer above keeps a handle for messages of its own (FORWARD, PARAMETERS). By 2 that worker's
+ * count is positive until then. In particular B has A counted until it has counted C. (A call that ran into
+ * its deadline may arrive later; it finds the object or a status.)
+ * 4. An object without users is destroyed. Every grant is told once: calls that carry grants have no
+ * deadline, are answered once, and fail only with the session between B and C, and then B drops all of C's
+ * uses (5). Two cases are left out: C cancels all its calls (rpc_cancel_all), which a worker does only on the
+ * way to its end; and B has no memory for an answer to itself. Such grants stay counted until the session
+ * ends, or B does. A grant that was told is released once, also when C has no room for it (rref_accept); a
+ * RELEASE that cannot be sent is tried again in later turns, and its owner serves it however many calls are
+ * open. So when the last handle anywhere is released and all messages have arrived, g = r for all workers.
+ * 5. Deaths. When C's session with B ends, B drops C's uses, and the rpc drops C's messages that B has not
+ * handled. A grant for a request whose session has ended is not counted (rpc_request_is_live). When A dies
+ * before B handles C's CLAIM, B may have dropped A's uses and refuses the CLAIM; C fails the SHARE, and
+ * `taken` is not called. When B dies, entries of its objects are marked, send nothing any more, and end with
+ * their handles. A dead worker has no successor among the workers that knew it: the job goes on under another
+ * generation, with new processes.
  *
- * Whatever a worker does to its own objects needs no message: its uses are counted like everyone's, and
- * REMOTE, CLAIM, SHARE, FETCH and OBJECT to oneself are calls to oneself; only RELEASE is done at once.
- *
- * An object is destroyed at the end of a turn, never inside of anything: code that answers a call on an
- * object, or releases the last handle of it, may go on using it until it returns. A call in progress
- * (rref_object_use) keeps it beyond the last use. */
+ * A worker's own objects need no other rules: its uses are counted like other workers', and REMOTE, CLAIM,
+ * SHARE and OBJECT to itself are calls to itself. Only RELEASE is done at once. */
 #include "worker/reference/rref_internal.h"
 
 #include <assert.h>
@@ -119,7 +109,7 @@ enum status rrefs_new(struct rrefs **out, const struct rrefs_config *config, str
     return STATUS_OK;
 }
 
-/* Calls that are still on their way end in rpc_free at the latest, and find the memory until then. */
+/* Pending calls end in rpc_free at the latest; the memory stays until then. */
 void rrefs_free(struct rrefs *rrefs)
 {
     if (rrefs == NULL)

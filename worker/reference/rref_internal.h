@@ -1,22 +1,22 @@
-/* What the files of the references share; for them only. Everything here is run by the thread that owns the
- * rpc.
+/* References' own header. Private to the files below and their tests. Each file calls those above it, never
+ * those below it:
  *
- *   rref.c         opening, closing, the tables, what is done at a turn's end, departures; the protocol's
- *                  argument
- *   rref_owner.c   objects that live here: REMOTE, CLAIM, RELEASE, FETCH, OBJECT, and who uses what
+ *   rref_table.c   tables by (owner, number), classes by name, memory
+ *   rref_owner.c   objects that live here, and their uses: REMOTE, CLAIM, RELEASE, OBJECT
  *   rref_user.c    references of this worker: making, using, copying, releasing
- *   rref_share.c   passing them on: SHARE, at both its ends
+ *   rref_share.c   passing references on: SHARE, at both ends
+ *   rref.c         opening, closing, the end of a turn, deaths; the protocol and why it is safe
  *
- * All memory is taken at the start, but for the texts of failures, and for entries when more is granted than
- * there are. */
+ * The thread that owns the rpc runs all of it. All memory is taken at the start, except for the texts of
+ * failures, and for entries when other workers grant more uses than there are entries. */
 #ifndef WORKER_REFERENCE_RREF_INTERNAL_H
 #define WORKER_REFERENCE_RREF_INTERNAL_H
 
 #include "worker/reference/rref.h"
 
-/* ---- tables: what is found by (owner, number) ---- */
+/* ---- tables by (owner, number) ---- */
 
-struct rref_link { /* the first member of what stands in a table */
+struct rref_link { /* the first member of a table's items */
     struct rref_link *next;
     uint64_t number;
     uint16_t owner;
@@ -33,12 +33,12 @@ struct rref_link *rref_table_find(const struct rref_table *table, uint16_t owner
 void rref_table_add(struct rref_table *table, struct rref_link *link);
 void rref_table_remove(struct rref_table *table, struct rref_link *link);
 
-/* ---- what there is ---- */
+/* ---- objects and references ---- */
 
 /* An object that lives here. */
 struct rref_object {
     struct rref_link link;
-    struct rref_object *next; /* free, or in the row of those to be destroyed */
+    struct rref_object *next; /* of the free ones, or of those to be destroyed */
     const struct rref_class *class;
     void *object;
     uint64_t uses;  /* of all workers; by worker: rrefs.uses */
@@ -48,23 +48,23 @@ struct rref_object {
 
 enum rref_state {
     RREF_FREE,
-    RREF_MAKING,    /* REMOTE is on its way */
-    RREF_CLAIMING,  /* CLAIM is on its way; nobody has a handle */
+    RREF_MAKING,    /* REMOTE is sent */
+    RREF_CLAIMING,  /* CLAIM is sent; no handle */
     RREF_HELD,      /* in the table, unless its owner is gone */
-    RREF_FAILED,    /* it could not be made */
-    RREF_RELEASING, /* RELEASE is on its way, or waits to be sent; nobody has a handle */
+    RREF_FAILED,    /* the object could not be made */
+    RREF_RELEASING, /* RELEASE is sent, or waits to be sent; no handle */
 };
 
-/* A use, or several, of one object by this worker: what its handles are handles of. */
+/* An entry: all uses of one object by this worker. */
 struct rref {
     struct rref_link link;
     struct rrefs *rrefs;
-    struct rref *next; /* free, or in the row of RELEASEs that could not leave */
+    struct rref *next; /* of the free ones, or of RELEASEs that could not be sent */
     uint8_t state;
-    bool is_gone; /* the owner is */
+    bool is_gone; /* the owner has died */
     uint32_t handles;
-    uint32_t flights; /* messages on their way, while which the owner must count us */
-    uint64_t uses;    /* how often the owner has counted us for it; in the table when positive */
+    uint32_t flights; /* messages that are not answered: the owner must count this worker until then */
+    uint64_t uses;    /* that the owner has told us of; in the table when positive */
     const struct rref_class *class;
     enum status status; /* RREF_FAILED: why, and in words */
     char *text;
@@ -84,10 +84,10 @@ struct rrefs {
     uint16_t self;
     uint32_t workers;
     bool is_closed;
-    uint32_t pending; /* calls whose end will call us: the rpc still knows of this memory */
+    uint32_t pending; /* calls of ours that will end in a callback with this memory */
 
     struct rref_object *objects, *free_objects;
-    struct rref_object *doomed_first, **doomed_end; /* without users, to be destroyed at the turn's end */
+    struct rref_object *doomed_first, **doomed_end; /* without uses; destroyed at the turn's end */
     struct rref_table object_table;
     uint64_t *uses;       /* (objects_max, workers) */
     uint32_t *users_of;   /* (workers): objects here that each uses */
@@ -103,7 +103,7 @@ struct rrefs {
     struct rref *free_refs;
     uint32_t ref_live;      /* neither free nor being released */
     uint32_t ref_releasing; /* being released */
-    struct rref *unsent;    /* RELEASEs that could not leave */
+    struct rref *unsent;    /* RELEASEs that could not be sent */
     struct rref_table refs_table;
 };
 
@@ -124,15 +124,15 @@ bool rrefs_call_ends(struct rrefs *rrefs);
 
 enum status owner_new(struct rrefs *rrefs);
 void owner_close(struct rrefs *rrefs); /* destroys all objects */
-void owner_turn(struct rrefs *rrefs);  /* destroys what nobody uses */
+void owner_turn(struct rrefs *rrefs);  /* destroys the objects without uses */
 void owner_left(struct rrefs *rrefs, uint16_t worker);
 
-/* Takes `object` over, without any use. STATUS_BUSY: objects_max. */
+/* A new object, without any use. STATUS_BUSY: objects_max. */
 enum status owner_add(struct rrefs *rrefs, const struct rref_class *class, void *object, uint64_t *number,
                       struct error *error);
-/* One use more by `worker`, of an object that is here. */
+/* One more use of an object that is here, by `worker`. */
 void owner_count(struct rrefs *rrefs, uint64_t number, uint16_t worker);
-/* Gives `uses` back, which `worker` has. */
+/* `worker` gives back `uses` of its uses. */
 void owner_uncount(struct rrefs *rrefs, uint64_t number, uint16_t worker, uint64_t uses);
 /* The object when `worker` uses it; errors as rref_object_use. */
 enum status owner_find(const struct rrefs *rrefs, uint16_t worker, uint64_t number, struct rref_object **out,
@@ -143,24 +143,26 @@ rpc_handler owner_on_remote, owner_on_claim, owner_on_release, owner_on_object;
 /* ---- rref_user.c ---- */
 
 enum status user_new(struct rrefs *rrefs);
-struct monotime user_turn(struct rrefs *rrefs); /* sends what could not leave; when to come again */
+struct monotime
+user_turn(struct rrefs *rrefs); /* sends RELEASEs that could not be sent; when to come again */
 void user_left(struct rrefs *rrefs, uint16_t worker);
 
-/* A free entry in `state`, with neither handle nor use. STATUS_BUSY: references_max. */
+/* An entry in `state`, without handles and uses. STATUS_BUSY: references_max. */
 enum status user_take(struct rrefs *rrefs, enum rref_state state, uint16_t owner, struct rref **out,
                       struct error *error);
 void user_give_back(struct rref *ref);
 
-/* Makes a handle of a use that the owner has counted. `ref`: an entry taken for it, which is given back when
- * there is another of the object. Returns the entry that has the handle. */
+/* A handle for a use that the owner has counted. `ref`: an entry taken for it; given back when the object has
+ * an entry already. Returns the entry with the handle. */
 struct rref *user_hold(struct rref *ref, uint64_t number, const struct rref_class *class);
 
-/* Sends a message while which `ref` must not end; `then` begins with rrefs_call_ends and one flight less. */
+/* Sends a message; `ref` does not end before the answer. `then` begins with rrefs_call_ends and one flight
+ * less. */
 enum status user_send(struct rref *ref, uint16_t worker, enum wire_method method,
                       const struct rpc_message *message, struct monotime deadline, future_then_function *then,
                       struct future **out, struct error *error);
 
-/* The same for a reference that is in use: checked first, and nothing but its end to wait for. */
+/* Checks that the reference is ready, and sends a message whose answer only the caller waits for. */
 enum status user_ask(struct rref *ref, uint16_t worker, enum wire_method method,
                      const struct rpc_message *message, struct monotime deadline, struct future **out,
                      struct error *error);

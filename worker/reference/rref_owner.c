@@ -1,7 +1,7 @@
-/* Objects that live here, who uses them, and what others ask of them: REMOTE, CLAIM, RELEASE, FETCH, OBJECT.
+/* Objects that live here, and their uses: REMOTE, CLAIM, RELEASE and OBJECT, received.
  *
- * An object is found in its table as long as somebody uses it or a call on it is in progress. With the last
- * of these it is doomed: out of the table, and destroyed when the turn ends. */
+ * An object stays in its table as long as it has a use or a call on it is in progress. After that it is
+ * doomed: out of the table, and destroyed when the turn ends. */
 #include "worker/reference/rref_internal.h"
 
 #include <assert.h>
@@ -27,7 +27,7 @@ enum status owner_new(struct rrefs *rrefs)
     return rref_table_new(&rrefs->object_table, count);
 }
 
-/* What goes along with an object (references it holds) may doom others: they go in the same way. */
+/* An object may hold the last references to others: those are doomed then, and destroyed in the same loop. */
 static void owner_destroy_doomed(struct rrefs *rrefs)
 {
     while (rrefs->doomed_first != NULL) {
@@ -76,7 +76,7 @@ static struct rref_object *owner_newest(const struct rrefs *rrefs)
     return found;
 }
 
-/* What keeps another object was made after it, and goes before it. */
+/* Newest first: an object that holds a reference to another was made after it. */
 void owner_close(struct rrefs *rrefs)
 {
     owner_destroy_doomed(rrefs);
@@ -160,7 +160,7 @@ static void owner_uncount_uses(struct rrefs *rrefs, struct rref_object *object, 
     owner_doom_if_unused(rrefs, object);
 }
 
-/* `worker` wants them no more. Its class, which is told, may complete calls on the object. */
+/* The class's `released` may complete calls on the object, so the object is kept meanwhile. */
 static void owner_take_back(struct rrefs *rrefs, struct rref_object *object, uint16_t worker, uint64_t uses)
 {
     object->keeps++;
@@ -240,7 +240,7 @@ void rref_object_done(struct rrefs *rrefs, uint64_t number)
     owner_doom_if_unused(rrefs, object);
 }
 
-/* ---- what others ask ---- */
+/* ---- handlers ---- */
 
 static void owner_fail_unknown_class(const struct rrefs *rrefs, struct rpc_request *request,
                                      const struct wire_tensor *name, const void *bytes)
@@ -266,7 +266,7 @@ static enum status owner_create(struct rrefs *rrefs, const struct rref_class *cl
     if (status != STATUS_OK)
         return status;
     status = owner_add(rrefs, class, object, number, error);
-    if (status != STATUS_OK) /* the constructor itself has made others */
+    if (status != STATUS_OK) /* the constructor has used up the room */
         class->destroy(object);
     return status;
 }
@@ -346,7 +346,7 @@ static void owner_on_answered(void *context, uint64_t number)
         rref_object_done(context, number);
 }
 
-/* args: object, function; the rest is the function's. */
+/* args: object, function; the others are the function's. */
 void owner_on_object(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct rrefs *rrefs = context;

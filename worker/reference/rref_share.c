@@ -1,5 +1,5 @@
-/* Passing a reference on: the giver's SHARE, the taker's CLAIM, and what follows it. The taker's SHARE stays
- * unanswered until the owner has counted it, and with it the giver's entry. */
+/* Passing a reference on: the giver's SHARE, and the taker's CLAIM to the owner. The taker answers SHARE when
+ * the owner has counted it, and until then the giver keeps its entry. */
 #include "worker/reference/rref_internal.h"
 
 #include <assert.h>
@@ -11,7 +11,7 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
     return user_ask(rref, worker, METHOD_SHARE, &message, MONOTIME_NEVER, out, error);
 }
 
-/* The owner has counted this worker. `taken` may do with the reference as it likes. */
+/* The owner has counted this worker. `taken` may release the reference. */
 static void share_hold(struct rref *ref, const struct rref_class *class)
 {
     struct rrefs *rrefs = ref->rrefs;
@@ -68,7 +68,7 @@ static enum status share_claim(struct rref *ref, uint16_t giver, struct error *e
                      error);
 }
 
-/* This worker's own object comes back to it: it counts itself. */
+/* The object is this worker's own. */
 static enum status share_claim_own(struct rref *ref, uint16_t giver, struct error *error)
 {
     struct rrefs *rrefs = ref->rrefs;

@@ -1,5 +1,5 @@
-/* References of this worker: making, using, copying, releasing. An entry is what rref.c's argument calls so:
- * all handles of one object, and what is on its way for it. */
+/* References of this worker: making, using, copying, releasing. One entry stands for all handles of one
+ * object (rref.c). */
 #include "worker/reference/rref_internal.h"
 
 #include <assert.h>
@@ -26,7 +26,7 @@ static bool user_add_entries(struct rrefs *rrefs, size_t count)
     return true;
 }
 
-/* As many again as may be held: those whose RELEASE is on its way. */
+/* references_max entries in use, and as many whose RELEASE is not answered. */
 enum status user_new(struct rrefs *rrefs)
 {
     const size_t count = 2 * (size_t)rrefs->config.references_max;
@@ -91,7 +91,8 @@ static void user_wait_for_turn(struct rref *ref)
     rpc_hurry(ref->rrefs->rpc, ref->rrefs);
 }
 
-/* What cannot leave now is tried again every turn; without a session the owner has dropped our uses. */
+/* A RELEASE that cannot be sent now is tried again every turn. Without a session the owner has dropped the
+ * uses. */
 static void user_send_release(struct rref *ref)
 {
     struct rrefs *rrefs = ref->rrefs;
@@ -171,7 +172,7 @@ void user_left(struct rrefs *rrefs, uint16_t worker)
         }
 }
 
-/* ---- what is on its way ---- */
+/* ---- messages ---- */
 
 enum status user_send(struct rref *ref, uint16_t worker, enum wire_method method,
                       const struct rpc_message *message, struct monotime deadline, future_then_function *then,
@@ -219,7 +220,7 @@ enum status user_ask(struct rref *ref, uint16_t worker, enum wire_method method,
 
 /* ---- making ---- */
 
-/* The owner has counted us for `number` once more. */
+/* One more grant of object `number`. */
 static void user_enter(struct rref *ref, uint64_t number)
 {
     if (ref->uses++ > 0)
@@ -250,7 +251,7 @@ static void user_fail(struct rref *ref, enum status status, const char *text)
     ref->text = strdup(text);
 }
 
-/* The answer to REMOTE. Its number is new, or the owner is none. */
+/* The answer to REMOTE. An owner that answers with a number in use loses its session. */
 static enum status user_on_made(struct future *future, void *arg)
 {
     struct rref *ref = arg;
@@ -274,7 +275,7 @@ static enum status user_on_made(struct future *future, void *arg)
     return future_status(future);
 }
 
-/* The constructor's message with the class's name in the first place. */
+/* The constructor's message, with the class's name as its first tensor. */
 static void user_name_class(struct rpc_message *message, const char *name,
                             const struct rpc_message *arguments)
 {
@@ -327,8 +328,7 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
     return STATUS_OK;
 }
 
-/* An entry for a grant, which has been counted: whether it is kept or given back, it needs one, and how many
- * come at a time is for the callers to say. */
+/* An entry for a grant, beyond references_max if need be: also a use that is given back needs one. */
 static struct rref *user_take_for_grant(struct rrefs *rrefs, uint16_t owner)
 {
     if (rrefs->free_refs == NULL && !user_add_entries(rrefs, rrefs->config.references_max))
@@ -336,7 +336,8 @@ static struct rref *user_take_for_grant(struct rrefs *rrefs, uint16_t owner)
     return user_take_any(rrefs, RREF_HELD, owner);
 }
 
-/* A grant without an entry: this worker uncounts its own at once, another owner with the session. */
+/* No memory for an entry: a use of our own object is given back at once; another owner drops it with the
+ * session. */
 static enum status user_refuse_grant(struct rrefs *rrefs, uint16_t owner, uint64_t object,
                                      struct error *error)
 {
@@ -348,7 +349,6 @@ static enum status user_refuse_grant(struct rrefs *rrefs, uint16_t owner, uint64
                      (unsigned long long)object, owner);
 }
 
-/* Beyond references_max the use goes back to the owner at once. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
                         struct rref **out, struct error *error)
 {
