@@ -1,5 +1,9 @@
 /* Distributed autograd: one loss, whose graph lies on several workers, and one backward pass through it.
  *
+ * This room may include worker/net, worker/reference and the rooms of kernels/. worker/parallel includes it.
+ * Start here; dist_internal.h lists the files of contexts, optimizer_internal.h those of the distributed
+ * optimizer (dist_optimizer.h), and dist.c argues why sums are equal and nothing is left behind.
+ *
  *     dist_context_new(&context, dist, TAPE_TRAIN, tape, &error);
  *     struct variable *x = …;                                 on the context's own tape
  *     dist_call(context, embedding, 0, numbers, 3, &tokens, 1, &x, 1);
@@ -8,36 +12,34 @@
  *     dist_optimizer_step(optimizer, context, …);             dist_optimizer.h
  *     dist_context_free(context);
  *
- * A call is one node on the caller's tape. The callee computes it on a tape of its own, a *piece*, kept per
- * (context, call); the node's backward is a second request, answered with the input gradients. A piece may
- * call on: a handler never waits, so it goes on when its calls are answered (dist_call_async), and answers
- * then.
+ * A call is one node on the caller's tape. The callee computes it on a tape of its own, a *piece*. The node's
+ * backward is a second request, which the callee answers with the input gradients. A piece may call other
+ * objects: a handler never waits, so the piece continues when its calls are answered (dist_call_async), and
+ * answers then.
  *
  * ---- Order ----
- * A root's tape is walked in reverse order of recording, and at a node whose gradient is still remote the
- * walk pauses. So at any time one thread of control runs through all workers, with one exception: a call
- * whose input gradients nobody wants (an embedding of indices), which has called nobody itself, and whose
- * tensors travel within the message, is not awaited at its node. It is gathered before the walk talks to
- * another worker, and at the end. Parameters' gradients are added up, on their owner, in the order of the
- * walk: the order in which one worker alone would have added them, hence the same bits.
+ * A root's tape is walked in reverse order of recording. At a node whose gradient comes from another worker
+ * the walk pauses, so that one thread of control runs through all workers. There is one exception: a call
+ * that asks for no input gradient (an embedding of indices), whose piece has called nobody, and whose tensors
+ * travel within the message, is not awaited at its node, but before the walk talks to another worker, and at
+ * the end. Gradients of parameters are added up on their owner in the order of the walk: the order in which
+ * one worker alone would have added them, hence the same bits.
  *
  * ---- Contexts ----
- * Ids are unique over workers and time: the worker's number in the upper 16 bits, a counter below. On other
- * workers a context begins with the first call that names it and ends when the root says so, or when one who
- * has called there is gone: from then on all that is asked there in that context fails with STATUS_PEER_DIED,
- * as it does with one who has called the one that is gone. It holds pieces, and gradients: one slab per
- * object with parameters. Several contexts run at once without touching each other. A failure anywhere (an
- * error, a death) ends the backward with that status, and the context is then of no use but to be freed;
- * freeing it frees it everywhere.
+ * A context's id is the root's worker number (upper 16 bits) and a counter. On other workers a context begins
+ * with the first call that names it, and ends when the root ends it or any worker dies. It holds pieces, and
+ * one slab of gradients per object with parameters. Several contexts run at once without touching each other.
+ * A failure (an error, a death) ends the backward with its status. Such a context can only be freed, which
+ * frees it everywhere.
  *
  * ---- Memory ----
- * Tapes take their memory from the worker's outbox where there is one (a source for their arenas), so that
- * floating tensors of 64 KiB and more are neither sent nor copied: the other end reads them where they lie;
- * int32 ones it copies. What a node was answered with stays until the context ends; what it was asked with
- * stays until its backward is answered, for the callee reads it once more, or the walk has passed it by.
+ * Tapes take their memory from the worker's outbox where there is one, so that floating tensors of 64 KiB and
+ * more are neither sent nor copied: the other worker reads them where they lie. int32 tensors are copied. The
+ * answer of a call stays until the context ends. Its inputs stay until its backward is answered, for the
+ * callee reads them once more, or until the walk has passed the node.
  *
- * Threads as rpc.h: all of one thread. Only dist_call, dist_backward and dist_context_free's callers at a
- * role's top level turn the rpc; what is marked "never waits" may be called by handlers. */
+ * Threads as rpc.h: all of one thread. dist_call and dist_backward turn the rpc, and are for a role's top
+ * level. Functions marked "never waits" may be called by handlers. */
 #ifndef WORKER_AUTOGRAD_DIST_H
 #define WORKER_AUTOGRAD_DIST_H
 
@@ -46,26 +48,26 @@
 
 struct dist;
 struct dist_versions;
-struct dist_context; /* of which this worker is the root */
-struct dist_piece;   /* a call of somebody's, being computed here */
+struct dist_context; /* a context whose root is this worker */
+struct dist_piece;   /* a call by some worker, computed here */
 
 enum {
-    DIST_DEPTH_MAX = 16,   /* calls within calls; one deeper is STATUS_INVALID */
-    DIST_INPUTS_MAX = 3,   /* variables into a call; with `numbers` they are a message's four tensors */
-    DIST_OUTPUTS_MAX = 3,  /* and out of it */
+    DIST_DEPTH_MAX = 16,   /* of nested calls; one deeper is STATUS_INVALID */
+    DIST_INPUTS_MAX = 3,   /* variables into a call; with `numbers`, a message's four tensors */
+    DIST_OUTPUTS_MAX = 3,  /* variables out of a call */
     DIST_NUMBERS_MAX = 16, /* plain numbers into a call: keys of draws and the like */
 };
 
-/* What an object must have to be called within a context: struct rref_class.extension. */
+/* How an object is called within a context: struct rref_class.extension. */
 struct dist_class {
-    /* Where it computes. Each object may have a backend of its own (its number of threads). */
+    /* The backend on which the object computes. Each may have its own (its number of threads). */
     struct backend *(*backend)(void *object);
-    /* NULL: it has no parameters. They belong to the object. */
+    /* The object's parameters, which stay its own. NULL: none. */
     struct params *(*params)(void *object);
-    /* NULL, or answers NULL: its parameters have one version. Otherwise a piece holds one when its forward
-     * begins, that of its context's other pieces of the object or the newest, and lets go of it when it is
-     * released; its forward, where it goes on after calls of its own, and its walk, at every resume, run with
-     * the params placed there (dist_versions.h). Between pieces they are placed on the newest one. */
+    /* NULL, or answers NULL: the parameters have one version. Otherwise a piece holds a version from the
+     * begin of its forward to its release: the one that its context's other pieces of the object hold, or the
+     * newest. The params are placed on that version (dist_versions.h) whenever the piece's forward or walk
+     * runs, and on the newest one otherwise. */
     struct dist_versions *(*versions)(void *object);
     /* Computes on the piece's tape, and completes the piece once with dist_return or dist_fail: before it
      * returns, or after calls of its own (dist_call_async). Never waits. */
@@ -76,49 +78,50 @@ struct dist_config {
     struct rpc *rpc;
     struct rrefs *rrefs;
     struct segment *outbox; /* NULL: tensors travel in messages */
-    uint32_t contexts_max; /* at a time, of all roots; one more is STATUS_BUSY. And ends that wait for room */
-    uint32_t pieces_max;   /* at a time, in all contexts */
-    /* Between operations of any piece (tape_on_progress). May be NULL. */
+    uint32_t contexts_max;  /* at a time, of all roots; also END_CONTEXTs that wait to be sent. One more is
+                               STATUS_BUSY */
+    uint32_t pieces_max;    /* at a time, in all contexts */
+    /* Called between operations of any piece (tape_on_progress). May be NULL. */
     tape_progress *progress;
     void *progress_context;
 };
 
 enum status dist_new(struct dist **out, const struct dist_config *config, struct error *error);
 
-/* Ends the worker's own contexts; in those of others this is its death. No turn of the rpc may follow; NULL
- * is allowed. */
+/* Ends this worker's own contexts. For contexts of other roots this is a death. No turn of the rpc may
+ * follow. NULL is allowed. */
 void dist_free(struct dist *dist);
 
-/* What it was made with. */
+/* The rpc and the rrefs of the configuration. */
 struct rpc *dist_rpc(const struct dist *dist);
 struct rrefs *dist_rrefs(const struct dist *dist);
 
-/* A source of memory for the arena of a tape whose tensors are to be lent (the root's too): the outbox, or
- * host memory where there is none. */
+/* Memory for the arena of a tape whose tensors are to be lent (the root's too): the outbox, or host memory
+ * where there is none. */
 struct arena_source dist_arena_source(struct dist *dist);
 
 /* ---- the root ---- */
 
 /* Begins a context and its step on `tape`, which takes its memory from dist_arena_source and records until
- * dist_context_free. mode: TAPE_INFER for a forward alone (calls keep nothing but what they answered).
+ * dist_context_free. mode: TAPE_INFER for a forward alone (pieces keep nothing but their answers).
  * `gradients`: for the root's own parameters, or NULL. */
 enum status dist_context_new(struct dist_context **out, struct dist *dist, enum tape_mode mode,
                              struct tape *tape, struct gradients *gradients, struct error *error);
 uint64_t dist_context_id(const struct dist_context *context);
 
 /* Calls `function` of the object and waits for its outputs, serving calls meanwhile. in: variables of the
- * context's tape, floating or int32; NULL where the callee takes none. *out: variables of the same tape, as
- * many as the callee answers with; another number than out_count is STATUS_INVALID. A failure sticks in the
- * tape, like an operation's, and out is NULL. */
+ * context's tape, floating or int32; NULL for an absent input. *out: out_count variables of the
+ * same tape; when the callee answers with another number, STATUS_INVALID. A failure sticks in the tape, like
+ * an operation's, and out is NULL. */
 enum status dist_call(struct dist_context *context, struct rref *object, uint32_t function,
                       const uint64_t *numbers, uint32_t number_count, struct variable *const in[],
                       uint32_t in_count, struct variable *out[], uint32_t out_count);
 
-/* Walks back from the scalar `loss` through all workers; when it returns, every owner has its parameters'
- * gradients of this context. Afterwards what calls had kept that had no part in the loss is released. */
+/* Walks back from the scalar `loss` through all workers. On return every owner has its parameters' gradients
+ * of this context, and pieces that had no part in the loss have been told to release what they keep. */
 enum status dist_backward(struct dist_context *context, struct variable *loss, struct error *error);
 
-/* Ends the tape's step and the context, here and everywhere; waits for nobody. */
+/* Ends the tape's step and the context, here and everywhere; never waits. */
 void dist_context_free(struct dist_context *context);
 
 /* ---- a piece: for struct dist_class.forward ---- */
@@ -126,7 +129,7 @@ void dist_context_free(struct dist_context *context);
 struct tape *dist_piece_tape(struct dist_piece *piece);
 uint32_t dist_piece_function(const struct dist_piece *piece);
 const uint64_t *dist_piece_numbers(const struct dist_piece *piece, uint32_t *count);
-/* NULL: the caller gave none there, or fewer. Shapes and types are the caller's: check them. */
+/* NULL: absent. The caller chooses shapes and types: check them. */
 struct variable *dist_piece_input(struct dist_piece *piece, uint32_t index);
 uint32_t dist_piece_inputs(const struct dist_piece *piece);
 
@@ -136,10 +139,10 @@ void dist_fail(struct dist_piece *piece, enum status status, const char *format,
     __attribute__((format(printf, 3, 4)));
 
 /* dist_call within a piece; never waits. `then` is called once, inside a turn, when the outputs are there or
- * the call has failed (status, which also sticks in the tape; out is then NULL). Several may be under way:
- * `then` of each waits for those before it, so that the tape is the same whichever is answered first. When
- * the piece has been completed before, the call has no part in it: STATUS_INVALID, which does not stick. The
- * handle may be released at once. */
+ * the call has failed (`status`, which also sticks in the tape; out is NULL then). Several calls may be under
+ * way: their `then`s are called in the order of the calls, so that the tape is the same whichever is answered
+ * first. When the piece has been completed before: STATUS_INVALID, which does not stick. The handle may be
+ * released at once. */
 typedef void dist_then(void *arg, struct dist_piece *piece, enum status status, struct variable *const out[],
                        uint32_t out_count);
 void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t function,
@@ -149,20 +152,20 @@ void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t fun
 /* ---- for the optimizer (dist_optimizer.h), on an owner ---- */
 
 /* The gradients that `context` holds for the object `object` here; NULL: none (they are zero). Valid until
- * the context ends. STATUS_NOT_FOUND: no such context here; then it has called nothing of this worker.
- * STATUS_PEER_DIED: it had, but a worker that took part is gone, and the gradients with it. */
+ * the context ends. STATUS_NOT_FOUND: the context is not here, so it has called nothing of this worker.
+ * STATUS_PEER_DIED: a death has ended the context here, and its gradients are lost. */
 enum status dist_gradients(struct dist *dist, uint64_t context, void *object, struct gradients **out,
                            struct error *error);
 
-/* How many contexts other than `context` have pieces of `object` that may still be walked: its parameters
- * must not be changed in place while there are any. */
+/* How many contexts other than `context` have pieces of `object` that may still be walked. While there are
+ * any, the object's parameters must not be changed in place. */
 uint32_t dist_readers(const struct dist *dist, uint64_t context, const void *object);
 
-/* Ends the contexts of worker `root` that are older than number `context`, as that worker itself says:
- * whoever was called in them by others may hear of their end later. Those whose root is this worker stay. */
+/* Worker `root` says that its contexts below `context` have ended: ends them here, and refuses later calls in
+ * them. END_CONTEXT says the same, but may come later where another worker made the call. */
 void dist_end_older(struct dist *dist, uint16_t root, uint64_t context);
 
-/* What it says: the number of its oldest context that has not ended, or of the next one. */
+/* This worker's own oldest context that has not ended, or the next one. */
 uint64_t dist_oldest(const struct dist *dist);
 
 struct dist_counts {
