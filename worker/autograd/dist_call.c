@@ -10,7 +10,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* ---- records ---- */
+/* ---- calls and frames ---- */
 
 void frame_open(struct dist_frame *frame, struct dist_context *context, struct dist_piece *piece,
                 struct tape *tape, struct arena *staging, uint32_t depth)
@@ -138,7 +138,7 @@ void call_pass_by(struct dist_call *call)
     const struct rpc_message *answer = future_value(call->future);
     call->is_kept = answer != NULL && (answer->args[ANSWER_FLAGS] & ANSWER_KEPT);
     call_release_object(call);
-    call->is_recorded = true; // so that its release is the same in every case
+    call->is_recorded = true; // its release is the same in every case
     call_release(call);
 }
 
@@ -213,7 +213,7 @@ enum status call_failure(const struct dist_call *call, struct error *error)
     return error_set(error, status, "%s", text);
 }
 
-/* ---- forward: out ---- */
+/* ---- FORWARD, sent ---- */
 
 static enum status call_check(struct dist_frame *frame, const struct rref *object, uint32_t number_count,
                               uint32_t in_count, struct error *error)
@@ -315,7 +315,7 @@ enum status call_start(struct dist_frame *frame, const struct dist_asked *asked,
     return STATUS_OK;
 }
 
-/* ---- forward: back ---- */
+/* ---- FORWARD, answered ---- */
 
 static enum status call_check_answer(const struct dist_call *call, const struct rpc_message *answer,
                                      struct error *error)
@@ -327,8 +327,8 @@ static enum status call_check_answer(const struct dist_call *call, const struct 
                 (!(answer->args[ANSWER_SCALARS] >> i & 1) ||
                  (answer->tensors[i].rank == 1 && answer->tensors[i].dims[0] == 1));
     return sound ? STATUS_OK
-                 : error_set(error, STATUS_INVALID, "worker %u has answered a call with something else",
-                             call->worker);
+                 : error_set(error, STATUS_INVALID,
+                             "worker %u has answered a call in another form than agreed", call->worker);
 }
 
 enum status call_record(struct dist_frame *frame, struct dist_call *call,
@@ -349,7 +349,7 @@ enum status call_record(struct dist_frame *frame, struct dist_call *call,
         status =
             message_take_tensor(frame, answer, i, answer->args[ANSWER_SCALARS] >> i & 1, &node.out[i], error);
     frame->unrecorded = call->previous;
-    call->is_recorded = true; // so that its release is the same in every case
+    call->is_recorded = true; // its release is the same in every case
     if (status != STATUS_OK) {
         call_release(call);
         return status;
@@ -359,7 +359,7 @@ enum status call_record(struct dist_frame *frame, struct dist_call *call,
     *out_count = node.outputs = call->out_count = answer->tensor_count;
     memcpy(node.in, call->in, sizeof call->in);
     node.reaches_beyond = call->is_kept;
-    call_release_future(call); // what is not lent has been copied
+    call_release_future(call); // tensors that are not lent have been copied
     if (tape_node(frame->tape, &node, out) != STATUS_OK)
         return tape_status(frame->tape, error);
     return STATUS_OK;

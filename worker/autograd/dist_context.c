@@ -53,7 +53,7 @@ enum status context_new(struct dist *dist, uint64_t id, struct dist_context **ou
         return error_set(error, STATUS_BUSY, "worker %u has %u contexts, as many as it may",
                          rpc_worker(dist->config.rpc), dist->context_count);
     if (dist->end_count >= dist->config.contexts_max)
-        return error_set(error, STATUS_BUSY, "worker %u has %u ends of contexts that cannot be told yet",
+        return error_set(error, STATUS_BUSY, "worker %u has %u END_CONTEXTs that cannot be sent yet",
                          rpc_worker(dist->config.rpc), dist->end_count);
     struct dist_context *context = dist->free_contexts;
     if (context != NULL) {
@@ -132,7 +132,7 @@ static void context_fail(struct dist_context *context, enum status status, const
         error_set(&context->error, status, "%s", text);
 }
 
-/* Pieces go newest first, so that the rooms are taken again in the same order. */
+/* Newest first, so that rooms are taken again in the same order. */
 static void context_end_pieces(struct dist_context *context, enum status status, const char *text)
 {
     if (context->is_root) {
@@ -180,7 +180,7 @@ void context_lose(struct dist_context *context, const char *text)
 
 /* ---- deaths ---- */
 
-/* The root's own record stays until it is freed. */
+/* A root's own record stays until it is freed. */
 static void context_fail_root(struct dist_context *context, uint16_t worker, const char *text)
 {
     context_fail(context, STATUS_PEER_DIED, text);
@@ -193,8 +193,8 @@ static void context_fail_root(struct dist_context *context, uint16_t worker, con
     drops_send(context);
 }
 
-/* A death ends the job's generation, so no context is worth the question whether the dead worker had a part
- * in it. */
+/* A death ends the job's generation, so every context fails, whether the dead worker had a part in it or not.
+ */
 void dist_on_left(void *arg, uint16_t worker, enum status why, const char *reason)
 {
     struct dist *dist = arg;

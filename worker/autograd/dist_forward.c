@@ -57,8 +57,8 @@ void dist_fail(struct dist_piece *piece, enum status status, const char *format,
     piece_fail(piece, status, text);
 }
 
-/* An output is answered with as it lies when the memory is the tape's own: it can then be kept until the
- * context ends. What is somebody else's (an input passed on, a parameter) may change before. */
+/* An output in the tape's own memory is sent as it lies, and kept until the context ends. Other memory (an
+ * input passed on, a parameter) may change before, so it is copied. */
 static enum status piece_put_output(struct dist_piece *piece, struct variable *out,
                                     struct rpc_message *answer, struct error *error)
 {
@@ -109,8 +109,7 @@ void dist_return(struct dist_piece *piece, struct variable *const out[], uint32_
 
 /* ---- calls of the piece ---- */
 
-/* Records an answered call and continues the piece's code. An answer to a call of a completed piece has no
- * part in anything. */
+/* Records an answered call, or drops it when the piece has been completed, and continues the piece's code. */
 static void piece_continue(struct dist_piece *piece, struct dist_call *call)
 {
     struct variable *out[DIST_OUTPUTS_MAX];

@@ -1,8 +1,9 @@
-/* Arenas in the outbox: a source whose chunks lie in this worker's segment, where others may read them.
+/* Arenas in the outbox: a source whose chunks lie in this worker's segment, where other workers can read
+ * them.
  *
- * The chunks are blocks of one more arena, which has the whole segment for its chunk: first fit, neighbours
+ * The chunks are blocks of one arena, the heap, whose only chunk is the whole segment: first fit, neighbours
  * merged. A large chunk that is given back leaves a hole in the memory file. When the outbox is full, chunks
- * come from the host's memory: what lies there is copied instead of lent. */
+ * come from host memory, and tensors there are copied instead of lent. */
 #include "worker/autograd/dist_internal.h"
 #include "worker/net/segment.h"
 
@@ -35,8 +36,8 @@ static void poison(void *context, void *block, size_t bytes)
     memset(block, 0xff, bytes);
 }
 
-/* An arena gets a chunk as large as its largest step once it is empty again: hence one block of everything.
- */
+/* An empty arena takes one chunk as large as its largest step so far. Taking and releasing one block of the
+ * segment's size makes that chunk the whole segment. */
 enum status memory_new(struct dist_memory *memory, struct segment *segment, struct error *error)
 {
     *memory = (struct dist_memory){.segment = segment};

@@ -1,11 +1,11 @@
-/* Tensors between tapes and messages: canonical, float32 or int32, in host memory. What lies so already is
- * neither copied nor converted. */
+/* Tensors in messages: canonical, float32 or int32, in host memory. A tensor that lies so already is neither
+ * copied nor converted. And FORWARD's flags. */
 #include "worker/autograd/dist_internal.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* A frame is at 4 bytes or not; what is computed on is at 64. */
+/* A received frame may lie at any address; tensors that are computed on lie at multiples of 64. */
 static bool is_aligned(const void *data, size_t alignment)
 {
     return (uintptr_t)data % alignment == 0;
@@ -50,7 +50,7 @@ bool message_is_large(const struct rpc_message *message)
     return false;
 }
 
-/* ---- out of a tape ---- */
+/* ---- from a tape into a message ---- */
 
 enum status message_put_tensor(struct dist_frame *frame, const struct tensor *tensor, bool in_place,
                                struct rpc_message *message, void **block, struct error *error)
@@ -79,9 +79,9 @@ enum status message_put_tensor(struct dist_frame *frame, const struct tensor *te
     return backend_download(backend, tensor, dtype, copy.data, error);
 }
 
-/* ---- into a tape ---- */
+/* ---- from a message into a tape ---- */
 
-/* The values go by way of a block where the frame's are not aligned to their size. */
+/* Values of a frame that are not aligned to their size are copied to an aligned block first. */
 static enum status upload(struct dist_frame *frame, const struct wire_tensor *wire, const void *data,
                           struct tensor *to, struct error *error)
 {
@@ -99,7 +99,7 @@ static enum status upload(struct dist_frame *frame, const struct wire_tensor *wi
     return status;
 }
 
-/* Lent memory is the other's: it is only read, which the type does not say. */
+/* Lent memory is only read; struct tensor has no const. */
 static void *readable(const void *data)
 {
     union {
@@ -109,8 +109,8 @@ static void *readable(const void *data)
     return pointer.taken;
 }
 
-/* Values may be computed on where they lie in another's memory, who can only make them wrong. Indices are
- * checked, and must then be the ones that were: they are copied always. */
+/* Floating values may be read in the lender's memory: a lender that changes them makes the result wrong, no
+ * more. Indices are checked once and must not change after that, so they are always copied. */
 static bool is_taken_in_place(const struct rpc_message *message, uint32_t index,
                               const struct backend_ops *ops)
 {
@@ -159,7 +159,7 @@ uint64_t flags_pack(const struct forward_flags *flags)
            (uint64_t)flags->numbers << 32;
 }
 
-/* Whether the tensors are the ones that the flags name. */
+/* Whether the message has exactly the tensors that the flags name. */
 static bool tensors_match(const struct rpc_message *message, const struct forward_flags *flags)
 {
     uint32_t at = 0;

@@ -1,8 +1,8 @@
-/* The distributed optimizer where it is called: references to the local ones, one for each owner, and rounds
- * of calls to all of them at once. A role's top level runs it; all but the smallest functions wait.
+/* The distributed optimizer where it is called: a reference to each owner's local optimizer, and calls to all
+ * of them at once. A role's top level runs this; most functions wait.
  *
- * Parameters are known by their index in the list that the optimizer was made of. Each owner's part of the
- * list stands in ascending order, one owner after the other in `indices`. */
+ * A parameter's index is its place in the list that the optimizer was made of. `indices` has each owner's
+ * parameters in ascending order, one owner after the other. */
 #include "worker/autograd/optimizer_internal.h"
 
 #include <assert.h>
@@ -10,19 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One owner. */
-struct part {
-    struct rref *local;    // NULL: not made yet
-    struct future *future; // of the round of calls
-    uint32_t first, count; // in `indices`
+/* One owner's share of the optimizer. */
+struct share {
+    struct rref *local;    /* NULL: not made yet */
+    struct future *future; /* of the round of calls */
+    uint32_t first, count; /* in `indices` */
 };
 
 struct dist_optimizer {
     struct dist *dist;
-    uint32_t part_count, total;
-    struct part parts[DIST_PARAMETERS_MAX];
-    uint32_t indices[DIST_PARAMETERS_MAX]; // (total)
-    double sums[DIST_PARAMETERS_MAX];      // (total) square sums, by index
+    uint32_t share_count, total;
+    struct share shares[DIST_PARAMETERS_MAX];
+    uint32_t indices[DIST_PARAMETERS_MAX]; /* (total) */
+    double sums[DIST_PARAMETERS_MAX];      /* (total) square sums, by index */
 };
 
 static enum status optimizer_alloc(struct dist_optimizer **out, struct dist *dist, struct error *error)
@@ -38,61 +38,63 @@ void dist_optimizer_free(struct dist_optimizer *optimizer)
 {
     if (optimizer == NULL)
         return;
-    for (uint32_t p = 0; p < optimizer->part_count; p++)
-        rref_release(optimizer->parts[p].local);
+    for (uint32_t p = 0; p < optimizer->share_count; p++)
+        rref_release(optimizer->shares[p].local);
     free(optimizer);
 }
 
 /* ---- calls to all owners ---- */
 
-static void release_futures(struct dist_optimizer *optimizer)
+static void optimizer_release_futures(struct dist_optimizer *optimizer)
 {
-    for (uint32_t p = 0; p < optimizer->part_count; p++) {
-        if (optimizer->parts[p].future != NULL)
-            future_release(optimizer->parts[p].future);
-        optimizer->parts[p].future = NULL;
+    for (uint32_t p = 0; p < optimizer->share_count; p++) {
+        if (optimizer->shares[p].future != NULL)
+            future_release(optimizer->shares[p].future);
+        optimizer->shares[p].future = NULL;
     }
 }
 
-/* Waits for all futures that there are. `status` is what happened before; the first failure is told, and then
- * no future is left. */
-static enum status wait_for_all(struct dist_optimizer *optimizer, enum status status, struct error *error)
+/* Waits for all futures. `status`: of what came before. After a failure, the first of which is returned, no
+ * future is left. */
+static enum status optimizer_wait_for_all(struct dist_optimizer *optimizer, enum status status,
+                                          struct error *error)
 {
-    for (uint32_t p = 0; p < optimizer->part_count; p++) {
-        struct future *future = optimizer->parts[p].future;
+    for (uint32_t p = 0; p < optimizer->share_count; p++) {
+        struct future *future = optimizer->shares[p].future;
         if (future == NULL)
             continue;
         enum status each = rpc_wait(dist_rpc(optimizer->dist), future, status == STATUS_OK ? error : NULL);
         status = status == STATUS_OK ? each : status;
     }
     if (status != STATUS_OK)
-        release_futures(optimizer);
+        optimizer_release_futures(optimizer);
     return status;
 }
 
-/* The same message to every owner, at once. On STATUS_OK every part has a future with a value. */
-static enum status call_all(struct dist_optimizer *optimizer, uint32_t function,
-                            const struct rpc_message *message, struct error *error)
+/* The same message to every owner, at once. On STATUS_OK every share has a future with a value. */
+static enum status optimizer_call_all(struct dist_optimizer *optimizer, uint32_t function,
+                                      const struct rpc_message *message, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t p = 0; p < optimizer->part_count && status == STATUS_OK; p++) {
-        struct part *part = &optimizer->parts[p];
-        status = rref_call(part->local, function, message, MONOTIME_NEVER, &part->future, error);
+    for (uint32_t p = 0; p < optimizer->share_count && status == STATUS_OK; p++) {
+        struct share *share = &optimizer->shares[p];
+        status = rref_call(share->local, function, message, MONOTIME_NEVER, &share->future, error);
     }
-    return wait_for_all(optimizer, status, error);
+    return optimizer_wait_for_all(optimizer, status, error);
 }
 
-static enum status malformed(struct dist_optimizer *optimizer, const struct part *part, struct error *error)
+static enum status optimizer_malformed(struct dist_optimizer *optimizer, const struct share *share,
+                                       struct error *error)
 {
-    const uint16_t owner = rref_owner(part->local);
-    release_futures(optimizer);
+    const uint16_t owner = rref_owner(share->local);
+    optimizer_release_futures(optimizer);
     return object_malformed(optimizer->dist, owner, error);
 }
 
 /* ---- making ---- */
 
-static enum status check_list(const struct dist_optimizer_config *config, struct rref *const parameters[],
-                              uint32_t count, struct error *error)
+static enum status optimizer_check_list(const struct dist_optimizer_config *config,
+                                        struct rref *const parameters[], uint32_t count, struct error *error)
 {
     if (count == 0 || count > DIST_PARAMETERS_MAX)
         return error_set(error, STATUS_INVALID, "an optimizer of %u parameters, expected 1..%d", count,
@@ -114,25 +116,27 @@ static enum status check_list(const struct dist_optimizer_config *config, struct
 }
 
 /* Owners in the order in which they first appear, each with its parameters in the order of the list. */
-static void sort_by_owner(struct dist_optimizer *optimizer, struct rref *const parameters[], uint32_t count)
+static void optimizer_sort_by_owner(struct dist_optimizer *optimizer, struct rref *const parameters[],
+                                    uint32_t count)
 {
     bool sorted[DIST_PARAMETERS_MAX] = {false};
     for (uint32_t i = 0; i < count; i++) {
         if (sorted[i])
             continue;
-        struct part *part = &optimizer->parts[optimizer->part_count++];
-        part->first = optimizer->total;
+        struct share *share = &optimizer->shares[optimizer->share_count++];
+        share->first = optimizer->total;
         for (uint32_t j = i; j < count; j++)
             if (rref_owner(parameters[j]) == rref_owner(parameters[i])) {
                 optimizer->indices[optimizer->total++] = j;
                 sorted[j] = true;
             }
-        part->count = optimizer->total - part->first;
+        share->count = optimizer->total - share->first;
     }
 }
 
-static void describe(const struct dist_optimizer *optimizer, const struct dist_optimizer_config *config,
-                     const struct rref *first, uint64_t words[NEW_WORDS])
+static void optimizer_describe(const struct dist_optimizer *optimizer,
+                               const struct dist_optimizer_config *config, const struct rref *first,
+                               uint64_t words[NEW_WORDS])
 {
     const struct optimizer_settings *settings = &config->settings;
     const bool adam = settings->kind == OPTIMIZER_ADAM;
@@ -143,52 +147,53 @@ static void describe(const struct dist_optimizer *optimizer, const struct dist_o
     words[NEW_BETA2] = word_of_double(settings->adam.beta2);
     words[NEW_EPSILON] = word_of_double(settings->adam.epsilon);
     words[NEW_ASYNC] = config->async;
-    words[NEW_OWNERS] = optimizer->part_count;
+    words[NEW_OWNERS] = optimizer->share_count;
     words[NEW_TOTAL] = optimizer->total;
     words[NEW_FIRST_OWNER] = rref_owner(first);
     words[NEW_FIRST_NUMBER] = rref_object(first);
 }
 
-static enum status ask_for_local(struct dist_optimizer *optimizer, uint32_t p, uint64_t words[NEW_WORDS],
-                                 const struct dist_optimizer_config *config, struct rref *const parameters[],
-                                 struct error *error)
+static enum status optimizer_ask_for_local(struct dist_optimizer *optimizer, uint32_t p,
+                                           uint64_t words[NEW_WORDS],
+                                           const struct dist_optimizer_config *config,
+                                           struct rref *const parameters[], struct error *error)
 {
-    struct part *part = &optimizer->parts[p];
-    const uint32_t *indices = &optimizer->indices[part->first];
+    struct share *share = &optimizer->shares[p];
+    const uint32_t *indices = &optimizer->indices[share->first];
     uint64_t numbers[DIST_PARAMETERS_MAX];
     uint32_t participants[DIST_PARTICIPANTS_MAX];
     struct rpc_message message = {0};
-    for (uint32_t i = 0; i < part->count; i++)
+    for (uint32_t i = 0; i < share->count; i++)
         numbers[i] = rref_object(parameters[indices[i]]);
     for (uint32_t i = 0; i < config->participant_count; i++)
         participants[i] = config->participants[i];
     words[NEW_POSITION] = p;
     message_add(&message, WIRE_U64, words, NEW_WORDS);
-    message_add(&message, WIRE_U64, numbers, part->count);
-    message_add(&message, WIRE_U32, indices, part->count);
+    message_add(&message, WIRE_U64, numbers, share->count);
+    message_add(&message, WIRE_U32, indices, share->count);
     message_add(&message, WIRE_U32, participants, config->participant_count);
-    return rref_call(parameters[indices[0]], PARAMETER_OPTIMIZER, &message, MONOTIME_NEVER, &part->future,
+    return rref_call(parameters[indices[0]], PARAMETER_OPTIMIZER, &message, MONOTIME_NEVER, &share->future,
                      error);
 }
 
-/* Takes the references that the owners have answered with, also when another owner has failed: dropping them
- * ends what was made. */
-static enum status accept_locals(struct dist_optimizer *optimizer, struct rref *const parameters[],
-                                 enum status status, struct error *error)
+/* Accepts all references in the owners' answers, also after a failure: releasing them ends the local
+ * optimizers. */
+static enum status optimizer_accept_locals(struct dist_optimizer *optimizer, struct rref *const parameters[],
+                                           enum status status, struct error *error)
 {
-    for (uint32_t p = 0; p < optimizer->part_count; p++) {
-        struct part *part = &optimizer->parts[p];
-        if (part->future == NULL)
+    for (uint32_t p = 0; p < optimizer->share_count; p++) {
+        struct share *share = &optimizer->shares[p];
+        if (share->future == NULL)
             continue;
         struct error *const tell = status == STATUS_OK ? error : NULL;
-        enum status each = rpc_wait(dist_rpc(optimizer->dist), part->future, tell);
+        enum status each = rpc_wait(dist_rpc(optimizer->dist), share->future, tell);
         if (each == STATUS_OK)
             each = rref_accept(
-                dist_rrefs(optimizer->dist), rref_owner(parameters[optimizer->indices[part->first]]),
-                future_value(part->future)->args[0], dist_optimizer_class.name, &part->local, tell);
+                dist_rrefs(optimizer->dist), rref_owner(parameters[optimizer->indices[share->first]]),
+                future_value(share->future)->args[0], dist_optimizer_class.name, &share->local, tell);
         status = status == STATUS_OK ? each : status;
     }
-    release_futures(optimizer);
+    optimizer_release_futures(optimizer);
     return status;
 }
 
@@ -198,16 +203,16 @@ enum status dist_optimizer_new(struct dist_optimizer **out, struct dist *dist,
 {
     struct dist_optimizer *optimizer = NULL;
     uint64_t words[NEW_WORDS];
-    enum status status = check_list(config, parameters, count, error);
+    enum status status = optimizer_check_list(config, parameters, count, error);
     if (status == STATUS_OK)
         status = optimizer_alloc(&optimizer, dist, error);
     if (status != STATUS_OK)
         return status;
-    sort_by_owner(optimizer, parameters, count);
-    describe(optimizer, config, parameters[0], words);
-    for (uint32_t p = 0; p < optimizer->part_count && status == STATUS_OK; p++)
-        status = ask_for_local(optimizer, p, words, config, parameters, error);
-    status = accept_locals(optimizer, parameters, status, error);
+    optimizer_sort_by_owner(optimizer, parameters, count);
+    optimizer_describe(optimizer, config, parameters[0], words);
+    for (uint32_t p = 0; p < optimizer->share_count && status == STATUS_OK; p++)
+        status = optimizer_ask_for_local(optimizer, p, words, config, parameters, error);
+    status = optimizer_accept_locals(optimizer, parameters, status, error);
     if (status != STATUS_OK) {
         dist_optimizer_free(optimizer);
         return status;
@@ -222,53 +227,53 @@ enum status dist_optimizer_share(struct dist_optimizer *optimizer, uint16_t work
                                  struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t p = 0; p < optimizer->part_count && status == STATUS_OK; p++)
-        status = rref_share(optimizer->parts[p].local, worker, tag, &optimizer->parts[p].future, error);
-    status = wait_for_all(optimizer, status, error);
-    release_futures(optimizer);
+    for (uint32_t p = 0; p < optimizer->share_count && status == STATUS_OK; p++)
+        status = rref_share(optimizer->shares[p].local, worker, tag, &optimizer->shares[p].future, error);
+    status = optimizer_wait_for_all(optimizer, status, error);
+    optimizer_release_futures(optimizer);
     return status;
 }
 
-/* The words of a part's answer; false: it has another form. */
-static bool read_words(const struct part *part, uint64_t words[NEW_WORDS])
+/* The words of a share's answer. False: it has another form. */
+static bool share_read_words(const struct share *share, uint64_t words[NEW_WORDS])
 {
-    const struct rpc_message *value = future_value(part->future);
+    const struct rpc_message *value = future_value(share->future);
     if (message_flat(value, 0, WIRE_U64) != NEW_WORDS || message_flat(value, 1, WIRE_U32) == 0)
         return false;
     memcpy(words, value->data[0], NEW_WORDS * sizeof words[0]);
     return words[NEW_TOTAL] <= DIST_PARAMETERS_MAX;
 }
 
-/* Brings the parts in their order, with their indices. False: they are not one optimizer's parts, each once.
- */
-static bool order_parts(struct dist_optimizer *optimizer)
+/* Sorts the shares, and reads their indices. False: they are not the shares of one optimizer, each once. */
+static bool optimizer_order_shares(struct dist_optimizer *optimizer)
 {
-    struct part sorted[DIST_PARAMETERS_MAX] = {{0}};
+    struct share sorted[DIST_PARAMETERS_MAX] = {{0}};
     bool taken[DIST_PARAMETERS_MAX] = {false};
     uint64_t all[NEW_WORDS] = {0}, words[NEW_WORDS];
-    for (uint32_t p = 0; p < optimizer->part_count; p++) {
-        if (!read_words(&optimizer->parts[p], words))
+    for (uint32_t p = 0; p < optimizer->share_count; p++) {
+        if (!share_read_words(&optimizer->shares[p], words))
             return false;
         const uint64_t position = words[NEW_POSITION];
         words[NEW_POSITION] = 0;
         if (p == 0)
             memcpy(all, words, sizeof all);
-        if (memcmp(all, words, sizeof all) != 0 || words[NEW_OWNERS] != optimizer->part_count ||
-            position >= optimizer->part_count || sorted[position].local != NULL)
+        if (memcmp(all, words, sizeof all) != 0 || words[NEW_OWNERS] != optimizer->share_count ||
+            position >= optimizer->share_count || sorted[position].local != NULL)
             return false;
-        sorted[position] = optimizer->parts[p];
+        sorted[position] = optimizer->shares[p];
     }
-    for (uint32_t p = 0; p < optimizer->part_count; p++) {
-        struct part *part = &sorted[p];
-        const struct rpc_message *value = future_value(part->future);
-        part->first = optimizer->total;
-        part->count = message_flat(value, 1, WIRE_U32);
-        if (part->count > all[NEW_TOTAL] - optimizer->total)
+    for (uint32_t p = 0; p < optimizer->share_count; p++) {
+        struct share *share = &sorted[p];
+        const struct rpc_message *value = future_value(share->future);
+        share->first = optimizer->total;
+        share->count = message_flat(value, 1, WIRE_U32);
+        if (share->count > all[NEW_TOTAL] - optimizer->total)
             return false;
-        memcpy(&optimizer->indices[part->first], value->data[1], part->count * sizeof optimizer->indices[0]);
-        optimizer->total += part->count;
+        memcpy(&optimizer->indices[share->first], value->data[1],
+               share->count * sizeof optimizer->indices[0]);
+        optimizer->total += share->count;
     }
-    memcpy(optimizer->parts, sorted, optimizer->part_count * sizeof sorted[0]);
+    memcpy(optimizer->shares, sorted, optimizer->share_count * sizeof sorted[0]);
     for (uint32_t i = 0; i < optimizer->total; i++) {
         const uint32_t index = optimizer->indices[i];
         if (index >= optimizer->total || taken[index])
@@ -292,12 +297,12 @@ enum status dist_optimizer_join(struct dist_optimizer **out, struct dist *dist, 
     if (status != STATUS_OK)
         return status;
     for (uint32_t i = 0; i < count; i++)
-        optimizer->parts[optimizer->part_count++].local = rref_copy(locals[i]);
-    status = call_all(optimizer, LOCAL_INFO, &(struct rpc_message){0}, error);
-    if (status == STATUS_OK && !order_parts(optimizer))
+        optimizer->shares[optimizer->share_count++].local = rref_copy(locals[i]);
+    status = optimizer_call_all(optimizer, LOCAL_INFO, &(struct rpc_message){0}, error);
+    if (status == STATUS_OK && !optimizer_order_shares(optimizer))
         status = error_set(error, STATUS_INVALID,
-                           "%u references to optimizers, which are not the parts of one, each once", count);
-    release_futures(optimizer);
+                           "%u references to optimizers, which are not the shares of one, each once", count);
+    optimizer_release_futures(optimizer);
     if (status != STATUS_OK) {
         dist_optimizer_free(optimizer);
         return status;
@@ -309,30 +314,30 @@ enum status dist_optimizer_join(struct dist_optimizer **out, struct dist *dist, 
 /* ---- a step ---- */
 
 /* All parameters' square sums into `sums`, by their index. */
-static enum status read_sums(struct dist_optimizer *optimizer, struct error *error)
+static enum status optimizer_read_sums(struct dist_optimizer *optimizer, struct error *error)
 {
-    for (uint32_t p = 0; p < optimizer->part_count; p++) {
-        const struct part *part = &optimizer->parts[p];
-        const struct rpc_message *value = future_value(part->future);
-        if (message_flat(value, 0, WIRE_U64) != part->count)
-            return malformed(optimizer, part, error);
-        for (uint32_t i = 0; i < part->count; i++)
-            memcpy(&optimizer->sums[optimizer->indices[part->first + i]],
+    for (uint32_t p = 0; p < optimizer->share_count; p++) {
+        const struct share *share = &optimizer->shares[p];
+        const struct rpc_message *value = future_value(share->future);
+        if (message_flat(value, 0, WIRE_U64) != share->count)
+            return optimizer_malformed(optimizer, share, error);
+        for (uint32_t i = 0; i < share->count; i++)
+            memcpy(&optimizer->sums[optimizer->indices[share->first + i]],
                    (const char *)value->data[0] + i * sizeof(double), sizeof(double));
     }
-    release_futures(optimizer);
+    optimizer_release_futures(optimizer);
     return STATUS_OK;
 }
 
-/* The norm of the gradient over all owners, and that all of it is finite. */
-static enum status take_norm(struct dist_optimizer *optimizer, const struct dist_context *context,
-                             double *norm, struct error *error)
+/* The norm of the gradient over all owners. STATUS_INTERNAL: it is not finite. */
+static enum status optimizer_take_norm(struct dist_optimizer *optimizer, const struct dist_context *context,
+                                       double *norm, struct error *error)
 {
     const struct rpc_message message = {.context = dist_context_id(context)};
     double sum = 0;
-    enum status status = call_all(optimizer, LOCAL_NORM, &message, error);
+    enum status status = optimizer_call_all(optimizer, LOCAL_NORM, &message, error);
     if (status == STATUS_OK)
-        status = read_sums(optimizer, error);
+        status = optimizer_read_sums(optimizer, error);
     for (uint32_t i = 0; i < optimizer->total && status == STATUS_OK; i++)
         sum += optimizer->sums[i];
     *norm = sqrt(sum);
@@ -350,7 +355,7 @@ enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_co
     if (!(step->lr > 0) || !isfinite(step->lr))
         return error_set(error, STATUS_INVALID, "expected a finite lr > 0, got %g", step->lr);
     if (step->max_norm > 0)
-        status = take_norm(optimizer, context, &step->norm, error);
+        status = optimizer_take_norm(optimizer, context, &step->norm, error);
     if (status != STATUS_OK)
         return status;
     const double norm = step->max_norm > 0 ? step->norm : 0;
@@ -361,25 +366,25 @@ enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_co
     struct rpc_message message = {.context = dist_context_id(context),
                                   .args = {[OLDEST] = dist_oldest(optimizer->dist)}};
     message_add(&message, WIRE_U64, words, STEP_WORDS);
-    status = call_all(optimizer, LOCAL_STEP, &message, error);
+    status = optimizer_call_all(optimizer, LOCAL_STEP, &message, error);
     if (status != STATUS_OK)
         return status;
-    for (uint32_t p = 0; p < optimizer->part_count; p++)
-        step->was_last = step->was_last || future_value(optimizer->parts[p].future)->args[0] != 0;
-    release_futures(optimizer);
+    for (uint32_t p = 0; p < optimizer->share_count; p++)
+        step->was_last = step->was_last || future_value(optimizer->shares[p].future)->args[0] != 0;
+    optimizer_release_futures(optimizer);
     return STATUS_OK;
 }
 
 /* ---- state ---- */
 
-/* Who has parameter `index`, and as which of its own. */
-static enum status find_part(const struct dist_optimizer *optimizer, uint32_t index, const struct part **out,
-                             uint32_t *position, struct error *error)
+/* The share with parameter `index`, and the parameter's position there. */
+static enum status optimizer_find_share(const struct dist_optimizer *optimizer, uint32_t index,
+                                        const struct share **out, uint32_t *position, struct error *error)
 {
-    for (uint32_t p = 0; p < optimizer->part_count; p++)
-        for (uint32_t i = 0; i < optimizer->parts[p].count; i++)
-            if (optimizer->indices[optimizer->parts[p].first + i] == index) {
-                *out = &optimizer->parts[p];
+    for (uint32_t p = 0; p < optimizer->share_count; p++)
+        for (uint32_t i = 0; i < optimizer->shares[p].count; i++)
+            if (optimizer->indices[optimizer->shares[p].first + i] == index) {
+                *out = &optimizer->shares[p];
                 *position = i;
                 return STATUS_OK;
             }
@@ -391,34 +396,34 @@ enum status dist_optimizer_moment_get(struct dist_optimizer *optimizer, uint32_t
                                       enum dist_moment moment, float *values, size_t count,
                                       struct error *error)
 {
-    const struct part *part = NULL;
+    const struct share *share = NULL;
     uint32_t position = 0;
-    enum status status = find_part(optimizer, index, &part, &position, error);
+    enum status status = optimizer_find_share(optimizer, index, &share, &position, error);
     if (status != STATUS_OK)
         return status;
-    const struct local *here = rref_local(part->local);
+    const struct local *here = rref_local(share->local);
     if (here != NULL)
         return local_moment_get(here, position, moment, values, count, error);
     const struct rpc_message message = {.args = {0, 0, position, moment}};
-    return object_values(optimizer->dist, part->local, LOCAL_MOMENT_GET, &message, values, count, error);
+    return object_values(optimizer->dist, share->local, LOCAL_MOMENT_GET, &message, values, count, error);
 }
 
 enum status dist_optimizer_moment_set(struct dist_optimizer *optimizer, uint32_t index,
                                       enum dist_moment moment, const float *values, size_t count,
                                       struct error *error)
 {
-    const struct part *part = NULL;
+    const struct share *share = NULL;
     uint32_t position = 0;
     struct future *future;
     if (count == 0 || count > SHAPE_ELEMENTS_MAX)
         return error_set(error, STATUS_INVALID, "expected 1..%d values of a moment, got %zu",
                          SHAPE_ELEMENTS_MAX, count);
-    enum status status = find_part(optimizer, index, &part, &position, error);
+    enum status status = optimizer_find_share(optimizer, index, &share, &position, error);
     if (status != STATUS_OK)
         return status;
     struct rpc_message message = {.args = {0, 0, position, moment}};
     message_add(&message, WIRE_F32, values, (uint32_t)count);
-    status = object_call(optimizer->dist, part->local, LOCAL_MOMENT_SET, &message, &future, error);
+    status = object_call(optimizer->dist, share->local, LOCAL_MOMENT_SET, &message, &future, error);
     if (status == STATUS_OK)
         future_release(future);
     return status;
@@ -427,7 +432,7 @@ enum status dist_optimizer_moment_set(struct dist_optimizer *optimizer, uint32_t
 enum status dist_optimizer_steps_set(struct dist_optimizer *optimizer, uint64_t steps, struct error *error)
 {
     enum status status =
-        call_all(optimizer, LOCAL_STEPS_SET, &(struct rpc_message){.args = {0, 0, steps}}, error);
-    release_futures(optimizer);
+        optimizer_call_all(optimizer, LOCAL_STEPS_SET, &(struct rpc_message){.args = {0, 0, steps}}, error);
+    optimizer_release_futures(optimizer);
     return status;
 }

@@ -1,36 +1,35 @@
-/* The distributed optimizer: references to parameters in, one local optimizer on each of their owners, one
- * step of all of them at once.
+/* The distributed optimizer: one optimizer of parameters on several workers, which all step at once.
  *
- *     dist_parameters(dist, embedding, parameters, …);        references to all that an object has
+ *     dist_parameters(dist, embedding, parameters, …);        references to all parameters of an object
  *     dist_optimizer_new(&optimizer, dist, &config, parameters, count, …);
  *     …
  *     dist_backward(context, loss, …);
  *     dist_optimizer_step(optimizer, context, &step, …);
  *
- * On each owner stands one object of class "optimizer" (optim.h's arithmetic, moments included), so that only
- * one step runs there at a time: an owner has one thread. Who shares parts shares their optimizer: the first
- * trainer makes it and shares it (dist_optimizer_share), like the parts themselves.
+ * Each owner of parameters has one *local optimizer*, an object of class "optimizer" with optim.h's
+ * arithmetic and moments. An owner has one thread, so only one step runs there at a time. Trainers that share
+ * a model share its optimizer: the first trainer makes it and shares it (dist_optimizer_share), like the
+ * objects themselves.
  *
  * ---- The round ----
- * `all`: a step waits on each owner until every participant has asked for it, each with a context of its own;
- * their gradients are added up in the order of the workers' numbers, and one step is taken with the lr and
- * max_norm that all of them must have named (another one: STATUS_INVALID for all, nothing is changed). A
- * participant's death fails the round, and all later ones, with STATUS_PEER_DIED; so it does with
- * STATUS_SHUTDOWN when one frees its optimizer, and with it the last reference that it has to the local one:
- * a participant that ends in good order is no reason for the others to fail. `async`: each step is taken when
- * it comes, and what other contexts are about to walk keeps the parameters that its forward read: objects
- * need versions for it (dist_versions.h), one more than there are participants.
+ * `all`: a step waits on each owner until every participant has asked for it, each with a context of its own.
+ * Their gradients are added up in the order of the workers' numbers, and one step is taken with the lr and
+ * max_norm that all of them must have named (different ones: STATUS_INVALID for all, and nothing changes).
+ * When a participant dies, the round fails with STATUS_PEER_DIED, and so do all later ones. When a
+ * participant frees its optimizer, they fail with STATUS_SHUTDOWN, which is not the others' fault. `async`:
+ * each step is taken when it comes. Contexts that have still to walk keep the parameters that their forward
+ * read: objects need versions for that (dist_versions.h), one more than there are participants.
  *
- * A parameter that a context has no gradient for, because its object had no part in the loss, has the
- * gradient zero: the step is taken all the same, and moves it by its momentum (as PyTorch's with gradients
- * that are zero, not None). Parameters of an object that were not given to the optimizer do not move.
+ * A parameter without a gradient in a context, because its object had no part in the loss, has the gradient
+ * zero: the step is taken all the same, and moves it by its momentum (as PyTorch's with gradients that are
+ * zero, not None). Parameters of an object that the optimizer was not given do not move.
  *
  * ---- Clipping ----
- * With max_norm > 0 a step is two rounds: the owners answer with the square sums of each parameter's gradient
- * (double; parameters in the order in which they were given to dist_optimizer_new, over all owners), the norm
- * is their sum's root, in that order whoever owns what, and the step multiplies every gradient by
- * max_norm / (norm + 1e-6) where that is below 1: PyTorch's clip_grad_norm_. As there, the context's own
- * gradients may be scaled by it.
+ * With max_norm > 0 a step is two rounds. The owners answer the first with the sum of squares of each
+ * parameter's gradient (double). The norm is the root of their sum, in the order of dist_optimizer_new's list
+ * whichever worker owns which parameter. The second round multiplies every gradient by max_norm / (norm +
+ * 1e-6) where that is below 1: PyTorch's clip_grad_norm_. As there, the context's own gradients may be scaled
+ * by it.
  *
  * ---- Reading values for a checkpoint ----
  * dist_parameter_get and dist_optimizer_moment_get read the newest values of one parameter. Values of several
@@ -40,12 +39,12 @@
  * back.
  *
  * ---- Failures ----
- * A NaN or an infinity in a gradient is STATUS_INTERNAL that names the parameter. With clipping it is found
- * before anything is changed anywhere; without, nothing is changed on that owner, but other owners may have
- * taken the step: the optimizer is then of no use but to be freed, as after any other failure of a step that
- * was not STATUS_INVALID; only with a single owner STATUS_BUSY leaves everything as it was. With `all` it
- * must be freed, for such a step may have reached some owners and not the others, where the other
- * participants wait for it: they are told by that, or by the worker's end.
+ * A NaN or an infinity in a gradient is STATUS_INTERNAL, and the text names the parameter. With clipping it
+ * is found before anything has changed anywhere. Without, nothing has changed on that owner, but other owners
+ * may have taken the step. After a failed step the optimizer can only be freed, with two exceptions:
+ * STATUS_INVALID, and STATUS_BUSY where there is a single owner, leave everything as it was. With `all` it
+ * must then be freed soon: the step may have reached some owners only, where the other participants wait for
+ * it until this one frees its optimizer or ends.
  *
  * Threads as rpc.h. Functions that wait turn the rpc: for a role's top level. Steps allocate nothing after
  * the first. */
@@ -60,14 +59,14 @@ struct dist_optimizer;
 
 enum {
     DIST_PARAMETERS_MAX = 256,   /* of an object, and of an optimizer */
-    DIST_PARTICIPANTS_MAX = 256, /* workers that step */
+    DIST_PARTICIPANTS_MAX = 256, /* workers that take part in its rounds */
     DIST_NAME_BYTES = 256,       /* of a parameter's name, with its zero; a longer one is cut */
 };
 
-/* ---- a worker that has objects ---- */
+/* ---- every worker ---- */
 
-/* What it needs for its parameters and optimizers to be found and stepped; before the first turn. Every
- * worker makes one. Its table of classes has the two rows below. Freed after the rrefs. STATUS_NO_MEMORY. */
+/* Serves parameters and local optimizers of this worker's objects. Every worker makes one, before its first
+ * turn; its table of classes has the two rows below. Freed after the rrefs. STATUS_NO_MEMORY. */
 enum status dist_owner_new(struct dist_owner **out, struct dist *dist, struct error *error);
 void dist_owner_free(struct dist_owner *owner);
 
@@ -76,9 +75,9 @@ extern const struct rref_class dist_parameter_class, dist_optimizer_class;
 
 /* ---- parameters ---- */
 
-/* References to all trained parameters of an object that has some, in its params' order: objects of class
- * "parameter" on its owner, each of which keeps the object. Waits. The caller releases them. STATUS_INVALID:
- * it has none, or more than DIST_PARAMETERS_MAX; STATUS_BUSY: the owner has no room for so many objects. */
+/* References to all trained parameters of an object, in its params' order: objects of class "parameter" on
+ * its owner, each of which keeps the object. Waits. The caller releases them. STATUS_INVALID: the object has
+ * none, or more than DIST_PARAMETERS_MAX; STATUS_BUSY: the owner has no room for so many objects. */
 enum status dist_parameters(struct dist *dist, struct rref *object, struct rref *out[DIST_PARAMETERS_MAX],
                             uint32_t *count, struct error *error);
 
@@ -91,14 +90,14 @@ enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struc
                                 struct error *error);
 
 /* Values in and out, canonical float32; `count` is shape_elements, another one STATUS_INVALID. Wait.
- * _set is STATUS_BUSY while a context has still to walk what it read of the object, unless a version is free.
+ * _set is STATUS_BUSY while a context has still to walk values of the object, unless a version is free.
  */
 enum status dist_parameter_get(struct dist *dist, struct rref *parameter, float *values, size_t count,
                                struct error *error);
 enum status dist_parameter_set(struct dist *dist, struct rref *parameter, const float *values, size_t count,
                                struct error *error);
 
-/* The gradient that context number `context` holds for it; zeros where it holds none. Waits. */
+/* The gradient of a parameter in context number `context`; zeros where there is none. Waits. */
 enum status dist_parameter_gradient(struct dist *dist, struct rref *parameter, uint64_t context,
                                     float *values, size_t count, struct error *error);
 
@@ -107,22 +106,21 @@ enum status dist_parameter_gradient(struct dist *dist, struct rref *parameter, u
 struct dist_optimizer_config {
     struct optimizer_settings settings; /* lr is each step's own; here any that is allowed */
     bool async;                         /* the round: false is `all` */
-    const uint16_t *participants;       /* workers that step, ascending; this one need not be among them */
+    const uint16_t *participants;       /* worker numbers, ascending; this one need not be among them */
     uint32_t participant_count;         /* 1 .. DIST_PARTICIPANTS_MAX */
 };
 
-/* One local optimizer on each owner, which keeps the parameters: the references may be released afterwards.
- * Waits. STATUS_INVALID: settings out of range, participants not ascending, no parameter or too many; or,
- * with its name, a parameter that is given twice or that another optimizer has. With `async` also one whose
- * object has too few versions (STATUS_UNAVAILABLE: none, as its backend's memory is not the host's).
- * STATUS_PEER_DIED: an owner; without `async` also a participant, which may be told by the first step
- * instead. STATUS_BUSY: an owner has too many calls under way to ask whether a participant is there. */
+/* Makes one local optimizer on each owner. It keeps the parameters: the references may be released
+ * afterwards. Waits. STATUS_INVALID: settings out of range, participants not ascending, no parameter or too
+ * many; or, with its name, a parameter that is given twice or has another optimizer. With `async` also one
+ * whose object has too few versions (STATUS_UNAVAILABLE: none, as its backend's memory is not the host's).
+ * STATUS_PEER_DIED: an owner or, without `async`, a participant is gone. */
 enum status dist_optimizer_new(struct dist_optimizer **out, struct dist *dist,
                                const struct dist_optimizer_config *config, struct rref *const parameters[],
                                uint32_t count, struct error *error);
 
-/* The local optimizers end with the last handle on any worker, and let go of their parameters; this does not
- * wait for it, and until then the parameters cannot have another optimizer. */
+/* Releases this worker's handles. A local optimizer ends with its last handle on any worker; until then its
+ * parameters cannot have another optimizer. Never waits. */
 void dist_optimizer_free(struct dist_optimizer *optimizer);
 
 /* Gives another worker the references to the local optimizers, one for each owner of parameters, all under
@@ -130,8 +128,8 @@ void dist_optimizer_free(struct dist_optimizer *optimizer);
 enum status dist_optimizer_share(struct dist_optimizer *optimizer, uint16_t worker, uint64_t tag,
                                  struct error *error);
 
-/* The other worker's own handle, of the references that its `taken` was given, in any order; they are copied.
- * Waits. STATUS_INVALID: they are not all local optimizers of one optimizer, each once. */
+/* On the other worker: a handle made of the references that its `taken` was given, in any order. They are
+ * copied. Waits. STATUS_INVALID: they are not all local optimizers of one optimizer, each once. */
 enum status dist_optimizer_join(struct dist_optimizer **out, struct dist *dist, struct rref *const locals[],
                                 uint32_t count, struct error *error);
 
@@ -140,17 +138,17 @@ enum status dist_optimizer_join(struct dist_optimizer **out, struct dist *dist, 
 struct dist_step {
     double lr;
     double max_norm; /* 0: no clipping */
-    bool last;       /* say to all who take part that this is to be the last step */
+    bool last;       /* tell all participants that this is the last step */
     /* Out. */
     double norm;   /* of the gradient before clipping; NaN without clipping */
-    bool was_last; /* somebody said so; with `async`, this worker */
+    bool was_last; /* a participant said last; with `async`, this worker did */
 };
 
-/* One step of every owner, in one concurrent round (two with clipping), by the gradients that `context` has
- * left there. Waits. STATUS_INVALID: lr or max_norm out of range, or not those of the others; this worker is
- * no participant. STATUS_BUSY: other contexts have still to walk what they read (`async`: and no version is
- * free), or no room for the request on its way; nothing is changed on that owner. STATUS_PEER_DIED: an owner,
- * or a participant. STATUS_SHUTDOWN: a participant has freed its optimizer, or the job is over. */
+/* One step on every owner, in one concurrent round (two with clipping), by the gradients of `context`. Waits.
+ * STATUS_INVALID: lr or max_norm out of range, or not those of the other participants; this worker is no
+ * participant. STATUS_BUSY: other contexts have still to walk the values that they read (`async`: and no
+ * version is free); nothing has changed on that owner. STATUS_PEER_DIED: an owner or a participant is gone.
+ * STATUS_SHUTDOWN: a participant has freed its optimizer, or the job is over. */
 enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_context *context,
                                 struct dist_step *step, struct error *error);
 

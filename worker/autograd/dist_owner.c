@@ -1,5 +1,5 @@
-/* A worker that has parameters: it finds those of an object (METHOD_PARAMETERS), answers for objects of class
- * "parameter", and hears of departures. A role's thread runs this, in handlers that answer at once. */
+/* A worker with parameters: METHOD_PARAMETERS, objects of class "parameter", deaths. A role's thread runs
+ * this, in handlers that answer at once. */
 #include "worker/autograd/optimizer_internal.h"
 
 #include <assert.h>
@@ -49,7 +49,7 @@ static void parameter_destroy(void *object)
     free(parameter);
 }
 
-/* One more object for parameter `index`. */
+/* A new object for parameter `index`. */
 static enum status own_parameter(struct owned *owned, uint32_t index, struct rref **out, struct error *error)
 {
     struct owned_parameter *parameter = calloc(1, sizeof *parameter);
@@ -64,7 +64,7 @@ static enum status own_parameter(struct owned *owned, uint32_t index, struct rre
     return status;
 }
 
-/* All of them are made before the first is granted: a grant cannot be taken back. */
+/* All objects are made before the first is granted: a grant cannot be taken back. */
 static void answer_parameters(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct error error = {0};
@@ -84,7 +84,7 @@ static void answer_parameters(void *context, struct rpc_request *request, const 
     for (uint32_t i = 0; i < made; i++) {
         if (status == STATUS_OK)
             numbers[i] = rref_grant(rrefs[i], request);
-        rref_release(rrefs[i]); // the last user, if it was not granted
+        rref_release(rrefs[i]); // ends it, if it was not granted
     }
     struct rpc_message reply = {0};
     if (status == STATUS_OK) {

@@ -1,5 +1,5 @@
-/* Versions of an object's parameters: slots, each with a number and a count of readers. The owner's thread
- * runs it. There are a handful of slots, so looking one up is a pass over all. */
+/* Versions of an object's parameters: slots, each with a number and a count of readers. There are a handful
+ * of slots, so finding one is a pass over all. The owner's thread runs this. */
 #include "worker/autograd/dist_versions.h"
 
 #include <assert.h>
@@ -106,7 +106,7 @@ uint64_t dist_versions_hold(struct dist_versions *versions)
     return slot->version;
 }
 
-/* Versions that are read are all different. */
+/* No two slots with readers have the same version. */
 static struct slot *slot_of(struct dist_versions *versions, uint64_t version)
 {
     uint32_t i = 0;
@@ -143,7 +143,7 @@ void dist_versions_place_newest(struct dist_versions *versions)
 
 /* ---- changing ---- */
 
-/* The slot for the next version; `count`: none is free. */
+/* The slot for the next version, or `count` when none is free. */
 static uint32_t next_slot(const struct dist_versions *versions)
 {
     if (versions->slots[versions->newest].readers == 0)

@@ -107,7 +107,7 @@ enum status call_backward(void *arg, struct tape *tape, bool first, const struct
     struct dist_frame *frame = call->frame;
     (void)tape;
     if (!call->is_kept)
-        return STATUS_OK; // nothing of it depends on what has a gradient
+        return STATUS_OK; // its outputs have no gradient
     if (first)
         call->state = CALL_TURN;
     if (call->state == CALL_TURN) {

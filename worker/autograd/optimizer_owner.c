@@ -1,7 +1,6 @@
-/* An optimizer's part on an owner: an object of class "optimizer", made, looked at and ended. Its rounds are
- * optimizer_round.c's, its arithmetic optimizer_step.c's. A role's thread runs it, in handlers.
- *
- * Everything in the message it is made of comes from another worker, and is checked here. */
+/* A local optimizer, as an object of class "optimizer": made, described and ended. Its rounds are in
+ * optimizer_round.c, its arithmetic in optimizer_step.c. A role's thread runs this, in handlers. The
+ * description comes from another worker, and is checked here. */
 #include "kernels/params/gradients.h"
 #include "worker/autograd/optimizer_internal.h"
 
@@ -38,7 +37,7 @@ static void local_destroy(void *object)
 
 /* ---- making ---- */
 
-static enum status check_message(const struct rpc_message *message, struct error *error)
+static enum status local_check_message(const struct rpc_message *message, struct error *error)
 {
     const uint32_t count = message_flat(message, 1, WIRE_U64),
                    participants = message_flat(message, 3, WIRE_U32);
@@ -54,7 +53,7 @@ static enum status check_message(const struct rpc_message *message, struct error
     return STATUS_OK;
 }
 
-static enum status check_words(const struct local *local, struct error *error)
+static enum status local_check_words(const struct local *local, struct error *error)
 {
     const uint64_t *words = local->words;
     if (words[NEW_KIND] > OPTIMIZER_ADAM || words[NEW_ASYNC] > 1 ||
@@ -81,7 +80,7 @@ static enum status check_words(const struct local *local, struct error *error)
 }
 
 /* A participant that is gone will not ask for a step, and a round of all would wait for it. */
-static enum status check_participants(const struct local *local, struct error *error)
+static enum status local_check_participants(const struct local *local, struct error *error)
 {
     uint32_t incarnation;
     for (uint32_t i = 0; i < local->participant_count && local->words[NEW_ASYNC] == 0; i++)
@@ -92,8 +91,7 @@ static enum status check_participants(const struct local *local, struct error *e
     return STATUS_OK;
 }
 
-/* All memory but the optimizers', and what the message says, as far as it can be read without looking
- * anything up. */
+/* The memory, except the optimizers'; and the words, indices and participants of the message. */
 static enum status local_alloc(struct local **out, struct dist_owner *owner,
                                const struct rpc_message *message, struct error *error)
 {
@@ -138,9 +136,10 @@ static struct optimizer_settings settings_of(const uint64_t words[NEW_WORDS])
                                                 .epsilon = double_of_word(words[NEW_EPSILON])}};
 }
 
-/* `async` may change parameters that others have still to walk: they need versions, one for each other
- * participant, the newest, and the next. */
-static enum status check_versions(const struct local *local, const struct owned *owned, struct error *error)
+/* `async` may change parameters that other contexts have still to walk. So they need versions: one for each
+ * participant, and the next one. */
+static enum status local_check_versions(const struct local *local, const struct owned *owned,
+                                        struct error *error)
 {
     const char *name = owned->entries[0].parameter->name;
     if (local->words[NEW_ASYNC] == 0)
@@ -159,15 +158,15 @@ static enum status check_versions(const struct local *local, const struct owned 
     return STATUS_OK;
 }
 
-static enum status find_group(struct local *local, struct owned *owned, struct group **out,
-                              struct error *error)
+static enum status local_find_group(struct local *local, struct owned *owned, struct group **out,
+                                    struct error *error)
 {
     for (uint32_t g = 0; g < local->group_count; g++)
         if (local->groups[g].owned == owned) {
             *out = &local->groups[g];
             return STATUS_OK;
         }
-    enum status status = check_versions(local, owned, error);
+    enum status status = local_check_versions(local, owned, error);
     if (status != STATUS_OK)
         return status;
     const struct optimizer_settings settings = settings_of(local->words);
@@ -181,9 +180,9 @@ static enum status find_group(struct local *local, struct owned *owned, struct g
     return STATUS_OK;
 }
 
-/* The object `number` becomes member i, if it is a parameter that no optimizer has. */
-static enum status add_member(struct local *local, uint32_t i, uint16_t source, uint64_t number,
-                              struct error *error)
+/* Makes object `number` member i. STATUS_INVALID: it is no parameter, or has an optimizer. */
+static enum status local_add_member(struct local *local, uint32_t i, uint16_t source, uint64_t number,
+                                    struct error *error)
 {
     void *object;
     const struct rref_class *class;
@@ -203,7 +202,7 @@ static enum status add_member(struct local *local, uint32_t i, uint16_t source, 
         return error_set(error, STATUS_INVALID, "parameter %s %s", member->object->entry->parameter->name,
                          holder == local ? "is given twice" : "has an optimizer already");
     member->object->entry->holder = local;
-    status = find_group(local, member->object->owned, &member->group, error);
+    status = local_find_group(local, member->object->owned, &member->group, error);
     if (status == STATUS_OK)
         member->group->members++;
     return status;
@@ -213,18 +212,18 @@ static enum status local_make(struct local **out, struct dist_owner *owner, uint
                               const struct rpc_message *message, struct error *error)
 {
     struct local *local = NULL;
-    enum status status = check_message(message, error);
+    enum status status = local_check_message(message, error);
     if (status == STATUS_OK)
         status = local_alloc(&local, owner, message, error);
     if (status != STATUS_OK)
         return status;
-    status = check_words(local, error);
+    status = local_check_words(local, error);
     if (status == STATUS_OK)
-        status = check_participants(local, error);
+        status = local_check_participants(local, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
         uint64_t number;
         memcpy(&number, (const char *)message->data[1] + i * sizeof number, sizeof number);
-        status = add_member(local, i, source, number, error);
+        status = local_add_member(local, i, source, number, error);
     }
     if (status != STATUS_OK) {
         local_destroy(local);
@@ -260,7 +259,7 @@ void local_new(struct owned_parameter *first, struct rpc_request *request, const
     rpc_reply(request, &reply);
 }
 
-/* ---- looking, and state ---- */
+/* ---- functions of class "optimizer" ---- */
 
 static void answer_info(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
@@ -272,9 +271,9 @@ static void answer_info(void *object, struct rpc_request *request, const struct 
     rpc_reply(request, &reply);
 }
 
-static enum status find_moment(const struct local *local, uint64_t position, uint64_t which,
-                               const struct local_entry **member, struct gradients **moment,
-                               struct error *error)
+static enum status local_find_moment(const struct local *local, uint64_t position, uint64_t which,
+                                     const struct local_entry **member, struct gradients **moment,
+                                     struct error *error)
 {
     if (position >= local->count)
         return error_set(error, STATUS_INVALID, "number %llu of %u parameters", (unsigned long long)position,
@@ -293,7 +292,7 @@ enum status local_moment_get(const struct local *local, uint64_t position, uint6
 {
     const struct local_entry *member = NULL;
     struct gradients *moment = NULL;
-    enum status status = find_moment(local, position, which, &member, &moment, error);
+    enum status status = local_find_moment(local, position, which, &member, &moment, error);
     if (status != STATUS_OK)
         return status;
     const struct parameter *parameter = member->object->entry->parameter;
@@ -311,7 +310,7 @@ static void answer_moment_get(void *object, struct rpc_request *request, const s
     struct gradients *moment = NULL;
     struct error error = {0};
     float *values;
-    enum status status = find_moment(object, position, which, &member, &moment, &error);
+    enum status status = local_find_moment(object, position, which, &member, &moment, &error);
     if (status != STATUS_OK) {
         rpc_fail(request, status, "%s", error.text);
         return;
@@ -328,7 +327,8 @@ static void answer_moment_set(void *object, struct rpc_request *request, const s
     struct gradients *moment = NULL;
     struct error error = {0};
     float *values = NULL;
-    enum status status = find_moment(object, message->args[2], message->args[3], &member, &moment, &error);
+    enum status status =
+        local_find_moment(object, message->args[2], message->args[3], &member, &moment, &error);
     if (status == STATUS_OK)
         status = owned_parameter_take(member->object, message, &values, &error);
     if (status == STATUS_OK)
@@ -345,7 +345,7 @@ static void answer_steps_set(void *object, struct rpc_request *request, const st
     rpc_reply(request, &(struct rpc_message){0});
 }
 
-/* Who has kept no reference asks for no step any more. */
+/* A participant without a reference asks for no step any more. */
 static void local_released(void *object, uint16_t worker)
 {
     struct local *local = object;

@@ -1,15 +1,14 @@
-/* Rounds of a local optimizer: who has asked, and when all are answered. A role's thread runs it, in
- * handlers.
+/* Rounds of a local optimizer. A role's thread runs this, in handlers.
  *
- * `all`: the requests of a round are kept until every participant has one, then the norm or the step is taken
- * once and all are answered alike, whatever order they came in. `async`: each is a round of its own. Requests
- * are answered last, when the next round may begin. */
+ * `all`: requests are kept until every participant has sent one. Then the norm or the step is taken once, and
+ * all requests get the same answer, whatever order they came in. `async`: each request is a round of its own.
+ * Requests are answered last, when the next round may begin. */
 #include "worker/autograd/optimizer_internal.h"
 
 #include <assert.h>
 #include <string.h>
 
-static struct participant *find_participant(struct local *local, uint16_t worker)
+static struct participant *round_find_participant(struct local *local, uint16_t worker)
 {
     for (uint32_t i = 0; i < local->participant_count; i++)
         if (local->participants[i].worker == worker)
@@ -19,8 +18,8 @@ static struct participant *find_participant(struct local *local, uint16_t worker
 
 /* ---- the end of a round ---- */
 
-/* Answers every participant of the round that has just ended: with `reply`, or with a failure. */
-static void end_round(struct local *local, struct participant *participants, uint32_t count,
+/* Answers every request of the round, with `reply` or a failure. */
+static void round_end(struct local *local, struct participant *participants, uint32_t count,
                       enum status status, const struct error *error, const struct rpc_message *reply)
 {
     local->round = ROUND_NONE;
@@ -37,12 +36,12 @@ static void end_round(struct local *local, struct participant *participants, uin
     }
 }
 
-static void fail_round(struct local *local, enum status status, const struct error *error)
+static void round_fail(struct local *local, enum status status, const struct error *error)
 {
-    end_round(local, local->participants, local->participant_count, status, error, NULL);
+    round_end(local, local->participants, local->participant_count, status, error, NULL);
 }
 
-static void finish_norm(struct local *local, struct participant *participants, uint32_t count)
+static void round_finish_norm(struct local *local, struct participant *participants, uint32_t count)
 {
     struct error error = {0};
     struct rpc_message reply = {0};
@@ -50,10 +49,10 @@ static void finish_norm(struct local *local, struct participant *participants, u
     for (uint32_t i = 0; i < count; i++)
         participants[i].normed = status == STATUS_OK ? participants[i].context : 0;
     message_add(&reply, WIRE_U64, local->sums, local->count);
-    end_round(local, participants, count, status, &error, &reply);
+    round_end(local, participants, count, status, &error, &reply);
 }
 
-static void finish_step(struct local *local, struct participant *participants, uint32_t count)
+static void round_finish_step(struct local *local, struct participant *participants, uint32_t count)
 {
     struct error error = {0};
     struct rpc_message reply = {0};
@@ -62,16 +61,16 @@ static void finish_step(struct local *local, struct participant *participants, u
         participants[i].normed = 0;
         reply.args[0] |= participants[i].words[STEP_LAST] != 0;
     }
-    end_round(local, participants, count, status, &error, &reply);
+    round_end(local, participants, count, status, &error, &reply);
 }
 
-/* ---- a contribution ---- */
+/* ---- a request ---- */
 
-/* Contexts' numbers have their root's in the upper 16 bits (dist.h): nobody steps by another's. */
-static enum status check_asker(struct local *local, struct participant **out, uint16_t source,
-                               const struct rpc_message *message, struct error *error)
+/* A participant steps by contexts whose root it is: the upper 16 bits of the id (dist.h). */
+static enum status round_check_sender(struct local *local, struct participant **out, uint16_t source,
+                                      const struct rpc_message *message, struct error *error)
 {
-    struct participant *participant = find_participant(local, source);
+    struct participant *participant = round_find_participant(local, source);
     if (participant == NULL)
         return error_set(error, STATUS_INVALID, "worker %u takes no part in this optimizer", source);
     if (message->context == 0 || message->context >> 48 != source)
@@ -88,8 +87,8 @@ static enum status check_asker(struct local *local, struct participant **out, ui
     return STATUS_OK;
 }
 
-static enum status check_words(struct participant *participant, enum round round,
-                               const struct rpc_message *message, struct error *error)
+static enum status round_check_words(struct participant *participant, enum round round,
+                                     const struct rpc_message *message, struct error *error)
 {
     memset(participant->words, 0, sizeof participant->words);
     if (round == ROUND_NORM)
@@ -100,10 +99,9 @@ static enum status check_words(struct participant *participant, enum round round
     return STATUS_OK;
 }
 
-/* The same kind of round, and with the same numbers, for all of its participants. `last` is each one's own.
- */
-static enum status check_agreement(const struct local *local, const struct participant *newest,
-                                   enum round round, struct error *error)
+/* All requests of a round ask for the same, with the same numbers; only `last` may differ. */
+static enum status round_check_agreement(const struct local *local, const struct participant *newest,
+                                         enum round round, struct error *error)
 {
     if (local->round != round)
         return error_set(error, STATUS_INVALID, "worker %u asks for a step %s clipping, others do not",
@@ -122,16 +120,17 @@ static enum status check_agreement(const struct local *local, const struct parti
     return STATUS_OK;
 }
 
-static void contribute(struct local *local, enum round round, struct rpc_request *request,
-                       const struct rpc_message *message)
+static void round_add_request(struct local *local, enum round round, struct rpc_request *request,
+                              const struct rpc_message *message)
 {
     void (*const finish)(struct local *, struct participant *, uint32_t) =
-        round == ROUND_NORM ? finish_norm : finish_step;
+        round == ROUND_NORM ? round_finish_norm : round_finish_step;
     struct error error = {0};
     struct participant *participant = NULL;
-    enum status status = check_asker(local, &participant, rpc_request_source(request), message, &error);
+    enum status status =
+        round_check_sender(local, &participant, rpc_request_source(request), message, &error);
     if (status == STATUS_OK)
-        status = check_words(participant, round, message, &error);
+        status = round_check_words(participant, round, message, &error);
     if (status != STATUS_OK) {
         rpc_fail(request, status, "%s", error.text);
         return;
@@ -147,28 +146,28 @@ static void contribute(struct local *local, enum round round, struct rpc_request
     }
     if (local->round == ROUND_NONE)
         local->round = round;
-    status = check_agreement(local, participant, round, &error);
+    status = round_check_agreement(local, participant, round, &error);
     if (status != STATUS_OK)
-        fail_round(local, status, &error);
+        round_fail(local, status, &error);
     else if (local->waiting == local->participant_count)
         finish(local, local->participants, local->participant_count);
 }
 
 void local_norm(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    contribute(object, ROUND_NORM, request, message);
+    round_add_request(object, ROUND_NORM, request, message);
 }
 
 void local_step(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    contribute(object, ROUND_STEP, request, message);
+    round_add_request(object, ROUND_STEP, request, message);
 }
 
-/* ---- departures ---- */
+/* ---- deaths ---- */
 
 void local_worker_left(struct local *local, uint16_t worker, enum status why)
 {
-    struct participant *participant = find_participant(local, worker);
+    struct participant *participant = round_find_participant(local, worker);
     if (participant == NULL || participant->gone != STATUS_OK)
         return;
     participant->gone = why;
@@ -177,5 +176,5 @@ void local_worker_left(struct local *local, uint16_t worker, enum status why)
         return;
     error_set(&error, why, "worker %u %s in the middle of a round", worker,
               why == STATUS_SHUTDOWN ? "left" : "died");
-    fail_round(local, why, &error);
+    round_fail(local, why, &error);
 }

@@ -1,10 +1,9 @@
-/* A local optimizer's arithmetic: gathers gradients, looks at them, takes the step. A role's thread runs it.
+/* A local optimizer's arithmetic: gathers gradients, takes the norm or the step. A role's thread runs it.
  *
- * With one participant that has given all parameters of an object nothing is copied: the context's own
- * gradients are used. Otherwise they are added up, in the order of the participants, in a slab of the
- * optimizer's own; what is not the optimizer's stays zero there, and a gradient of zero does not move a
- * parameter without a past under any of our optimizers. Everything that can fail for a reason from outside
- * does so before the first parameter is changed. */
+ * With one participant and all parameters of an object, the context's own gradients are used and nothing is
+ * copied. Otherwise gradients are added up, in the order of the participants, in a slab of the optimizer's
+ * own. The object's other parameters have zeros there, and a gradient of zero does not move a parameter
+ * without moments. All failures with a cause outside this file come before the first parameter changes. */
 #include "kernels/params/gradients.h"
 #include "worker/autograd/optimizer_internal.h"
 
@@ -12,9 +11,9 @@
 
 /* ---- gathering ---- */
 
-/* The gradients that a context has for the group's object; NULL: they are zero. */
-static enum status find_gradients(const struct group *group, uint64_t context, struct gradients **out,
-                                  struct error *error)
+/* A context's gradients for the group's object. NULL: they are zero. */
+static enum status group_find_gradients(const struct group *group, uint64_t context, struct gradients **out,
+                                        struct error *error)
 {
     *out = NULL;
     enum status status = dist_gradients(group->owned->owner->dist, context, group->owned->object, out, error);
@@ -25,24 +24,24 @@ static enum status find_gradients(const struct group *group, uint64_t context, s
     return status == STATUS_OK && *out != NULL ? gradients_complete(*out, error) : status;
 }
 
-/* Adds a context's gradients of our parameters to the group's sum. */
-static enum status add_context(struct local *local, struct group *group, uint64_t context,
-                               struct error *error)
+/* Adds a context's gradients of the optimizer's parameters to the group's sum. */
+static enum status group_add_context(struct local *local, struct group *group, uint64_t context,
+                                     struct error *error)
 {
     struct gradients *from = NULL;
-    enum status status = find_gradients(group, context, &from, error);
+    enum status status = group_find_gradients(group, context, &from, error);
     for (uint32_t i = 0; i < local->count && from != NULL && status == STATUS_OK; i++)
         if (local->members[i].group == group)
             status = gradients_add(group->sum, from, local->members[i].object->entry->parameter, error);
     return status;
 }
 
-static enum status gather(struct local *local, struct group *group, const struct participant *participants,
-                          uint32_t count, struct error *error)
+static enum status group_gather(struct local *local, struct group *group,
+                                const struct participant *participants, uint32_t count, struct error *error)
 {
     enum status status = STATUS_OK;
     if (count == 1 && group->members == group->owned->count) {
-        status = find_gradients(group, participants[0].context, &group->used, error);
+        status = group_find_gradients(group, participants[0].context, &group->used, error);
         if (status != STATUS_OK || group->used != NULL)
             return status;
     }
@@ -52,23 +51,23 @@ static enum status gather(struct local *local, struct group *group, const struct
         return status;
     gradients_begin(group->sum);
     for (uint32_t i = 0; i < count && status == STATUS_OK; i++)
-        status = add_context(local, group, participants[i].context, error);
+        status = group_add_context(local, group, participants[i].context, error);
     if (status == STATUS_OK)
         status = gradients_complete(group->sum, error);
     group->used = group->sum;
     return status;
 }
 
-static enum status gather_all(struct local *local, const struct participant *participants, uint32_t count,
-                              struct error *error)
+static enum status local_gather(struct local *local, const struct participant *participants, uint32_t count,
+                                struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
-        status = gather(local, &local->groups[g], participants, count, error);
+        status = group_gather(local, &local->groups[g], participants, count, error);
     return status;
 }
 
-static enum status check_finite(struct local *local, struct error *error)
+static enum status local_check_finite(struct local *local, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++)
@@ -79,13 +78,13 @@ static enum status check_finite(struct local *local, struct error *error)
 
 /* ---- the norm ---- */
 
-/* Squares of finite float32s do not overflow a double: a sum that is not finite has met a gradient that is
+/* Squares of finite float32s do not overflow a double, so a sum that is not finite has a gradient that is
  * not. */
 enum status local_take_norm(struct local *local, const struct participant *participants, uint32_t count,
                             struct error *error)
 {
     bool finite = true;
-    enum status status = gather_all(local, participants, count, error);
+    enum status status = local_gather(local, participants, count, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
         const struct local_entry *member = &local->members[i];
         double sum = 0;
@@ -93,13 +92,13 @@ enum status local_take_norm(struct local *local, const struct participant *parti
         local->sums[i] = word_of_double(sum);
         finite = finite && isfinite(sum);
     }
-    return status == STATUS_OK && !finite ? check_finite(local, error) : status;
+    return status == STATUS_OK && !finite ? local_check_finite(local, error) : status;
 }
 
 /* ---- the step ---- */
 
-static enum status check_numbers(const struct local *local, const struct participant *participants,
-                                 uint32_t count, struct error *error)
+static enum status local_check_numbers(const struct local *local, const struct participant *participants,
+                                       uint32_t count, struct error *error)
 {
     const uint64_t *words = participants[0].words;
     const double max_norm = double_of_word(words[STEP_MAX_NORM]), norm = double_of_word(words[STEP_NORM]);
@@ -118,8 +117,8 @@ static enum status check_numbers(const struct local *local, const struct partici
     return status;
 }
 
-static enum status check_readers(const struct local *local, const struct participant *participants,
-                                 uint32_t count, struct error *error)
+static enum status local_check_readers(const struct local *local, const struct participant *participants,
+                                       uint32_t count, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
@@ -127,7 +126,7 @@ static enum status check_readers(const struct local *local, const struct partici
     return status;
 }
 
-static enum status clip(struct group *group, double max_norm, double norm, struct error *error)
+static enum status group_clip(struct group *group, double max_norm, double norm, struct error *error)
 {
     const double factor = max_norm / (norm + 1e-6);
     if (max_norm == 0 || factor >= 1)
@@ -135,29 +134,30 @@ static enum status clip(struct group *group, double max_norm, double norm, struc
     return backend_scale(params_backend(group->owned->params), gradients_slab(group->used), factor, error);
 }
 
-static enum status step_group(struct group *group, const uint64_t words[STEP_WORDS], struct error *error)
+static enum status group_step(struct group *group, const uint64_t words[STEP_WORDS], struct error *error)
 {
     enum status status =
-        clip(group, double_of_word(words[STEP_MAX_NORM]), double_of_word(words[STEP_NORM]), error);
+        group_clip(group, double_of_word(words[STEP_MAX_NORM]), double_of_word(words[STEP_NORM]), error);
     if (status == STATUS_OK && group->owned->versions != NULL)
         status = dist_versions_advance(group->owned->versions, error);
     return status == STATUS_OK ? optimizer_step(group->optimizer, group->used, error) : status;
 }
 
-/* After a norm of the same contexts their gradients are known to be finite, and a sum of several is there. */
+/* After the norm of the same contexts, the gradients are known to be finite, and a sum of several is in
+ * `sum`. */
 enum status local_take_step(struct local *local, const struct participant *participants, uint32_t count,
                             struct error *error)
 {
     const uint64_t *words = participants[0].words;
     const bool clips = double_of_word(words[STEP_MAX_NORM]) > 0;
-    enum status status = check_numbers(local, participants, count, error);
+    enum status status = local_check_numbers(local, participants, count, error);
     if (status == STATUS_OK)
-        status = check_readers(local, participants, count, error);
+        status = local_check_readers(local, participants, count, error);
     if (status == STATUS_OK && !(clips && count > 1))
-        status = gather_all(local, participants, count, error);
+        status = local_gather(local, participants, count, error);
     if (status == STATUS_OK && !clips)
-        status = check_finite(local, error);
+        status = local_check_finite(local, error);
     for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
-        status = step_group(&local->groups[g], words, error);
+        status = group_step(&local->groups[g], words, error);
     return status;
 }

@@ -268,13 +268,13 @@ START_TEST(what_is_joined_is_one_optimizer_and_whole)
     struct dist *dist = side->dist;
     STAGE_FAILS(dist_optimizer_join(&joined, dist, got, 0, &stage.error), STATUS_INVALID, "got 0");
     STAGE_FAILS(dist_optimizer_join(&joined, dist, got, 1, &stage.error), STATUS_INVALID,
-                "not the parts of one");
+                "not the shares of one");
     STAGE_FAILS(dist_optimizer_join(&joined, dist, got, 4, &stage.error), STATUS_INVALID,
-                "not the parts of one");
+                "not the shares of one");
     STAGE_FAILS(dist_optimizer_join(&joined, dist, (struct rref *[]){got[0], got[0]}, 2, &stage.error),
                 STATUS_INVALID, "each once");
     STAGE_FAILS(dist_optimizer_join(&joined, dist, (struct rref *[]){got[0], got[3]}, 2, &stage.error),
-                STATUS_INVALID, "not the parts of one");
+                STATUS_INVALID, "not the shares of one");
     STAGE_FAILS(dist_optimizer_join(&joined, dist_of(&model), model.parameters, 2, &stage.error),
                 STATUS_INVALID, "references to optimizers");
     STAGE_OK(dist_optimizer_join(&joined, dist, (struct rref *[]){got[3], got[2]}, 2, &stage.error));
