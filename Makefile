@@ -87,7 +87,7 @@ help:
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS=300'
 	@echo 'make lint          clang-format, clang-tidy, cppcheck, shellcheck, scripts/arrows'
 	@echo 'make format        clang-format, in place'
-	@echo 'make documents     config/job.schema.json and the manual from the job table'
+	@echo 'make documents     config/job.schema.json, JOBS.md and coalesced-job.5 from the table of keys'
 	@echo 'make clean         removes build/'
 	@echo 'make install       PREFIX=$(PREFIX) DESTDIR='
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Holds test/preload/count_allocations.c against a small program whose allocations are known. The program is
-# compiled here, without a sanitizer in every build: the library is not for sanitized programs.
+# Tests test/preload/count_allocations.c with a small program whose allocations are known. The program is compiled here
+# without a sanitizer, in every build, because the library is not for sanitized programs.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Holds the README's command that compares two logs: nothing for two runs of a job, one of them resumed; something for
-# two seeds.
+# Runs the README's command that compares two logs. It must print nothing for two runs of a job, one of them resumed, and
+# something for two seeds.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -11,7 +11,7 @@ command -v jq >/dev/null || skip "jq is not installed"
 job=$here/../../config/rnn.json
 command=$(sed -n 's/^    \(diff <(jq .*\)/\1/p' "$here/../../README.md")
 
-# run FOLDER [OPTION]...: into a or b, of which the README speaks.
+# run FOLDER [OPTION]...: runs the job in FOLDER, a or b in the README's command.
 run() {
     "$COALESCED" run "$job" --set /device=cpu --set /checkpoint/every=1000 --run-dir "$scratch/$@"
 }
@@ -25,12 +25,12 @@ says_something() {
 }
 
 check "the README has one such command" test "$(wc -l <<<"$command")" = 1
-check "a run is whole" run a
-check "another stops halfway" run b --set /stop/epochs=5
-check "the command tells them apart" says_something
-check "that one goes on" run b --resume
-check "the log tells of the resume" grep -q '"event":"resume"' "$scratch/b/episodes.jsonl"
-check "the command says nothing" says_nothing
-check "a run has another seed" run b --set /seed=1
-check "the command tells them apart again" says_something
+check "a run ends" run a
+check "another run ends halfway" run b --set /stop/epochs=5
+check "the command prints a difference" says_something
+check "the second run resumes" run b --resume
+check "its log has the event of the resume" grep -q '"event":"resume"' "$scratch/b/episodes.jsonl"
+check "the command prints nothing" says_nothing
+check "a run with another seed ends" run b --set /seed=1
+check "the command prints a difference again" says_something
 finish
