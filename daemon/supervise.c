@@ -58,7 +58,7 @@ static bool read_message(struct supervisor *s, struct child *child)
     return true;
 }
 
-/* Of each worker that has exited: all that its line still holds, then the exit. */
+/* Handles each worker's exit, after the messages that its line still holds. */
 static void reap_children(struct supervisor *s, bool wait)
 {
     char text[160];

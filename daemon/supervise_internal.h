@@ -1,10 +1,10 @@
 /* What the supervisor's files share. Supervisor process; its only thread; no lock.
  *
  *     supervise.c          the loop: wait, read, deadlines; the job's start
- *     supervise_signals.c  what the process does on SIGTERM, SIGHUP and the others
- *     supervise_table.c    what it does on a worker's message: one table, [state of the worker][event]
+ *     supervise_signals.c  the reaction to each signal
+ *     supervise_table.c    the reaction to each event of a worker: one table, [event][state of the worker]
  *     supervise_exit.c     what a worker's exit means, and which workers are told of it
- *     supervise_end.c      how a job ends: who leaves when, and what a failure sets off
+ *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
  */
 #ifndef DAEMON_SUPERVISE_INTERNAL_H
 #define DAEMON_SUPERVISE_INTERNAL_H
@@ -31,8 +31,7 @@ struct supervisor {
     struct monotime kill_at;   /* workers that still live at this time are killed */
     struct monotime wake_due;  /* the latest time at which the last wait should have ended */
     struct error outcome;      /* the job's failure; STATUS_OK: none so far */
-    bool outcome_is_follow_on; /* the outcome's worker failed because a peer did; that peer may be reaped yet
-                                */
+    bool outcome_is_follow_on; /* its worker failed because a peer did, which may not be reaped yet */
     char *job_text;            /* the resolved job, for START */
     size_t job_bytes;
 };

@@ -1,4 +1,4 @@
-/* What the supervisor does on each event of a worker: one table, [state of the worker][event], at the end of
+/* The supervisor's reaction to each event of a worker: one table, [event][state of the worker], at the end of
  * this file. The reactions to exits are in supervise_exit.c. Supervisor process; its only thread; no lock. */
 #include "daemon/service.h"
 #include "daemon/supervise_internal.h"
