@@ -1,5 +1,5 @@
-/* What the tests of the episode logs share: a job, its run directory, an open log, and episodes of which
- * every byte is known. The fixture lets a check replace its own stdout. */
+/* The fixture of the tests of the logs: a job, its run directory, an open log, and episodes of which every
+ * byte is known. A check may replace its stdout. */
 #ifndef TEST_DAEMON_RUNLOG_FIXTURE_H
 #define TEST_DAEMON_RUNLOG_FIXTURE_H
 
@@ -72,7 +72,7 @@ static inline void close_log(void)
     runlog = NULL;
 }
 
-/* Numbers that every reader of binary fractions writes alike. */
+/* Numbers that are exact in binary. */
 static inline struct control_episode episode_of(uint64_t number)
 {
     return (struct control_episode){.episode = number,
@@ -103,7 +103,7 @@ static inline void log_episodes(uint64_t first, uint64_t last)
         log_episode(number);
 }
 
-/* What episode_of(number) reads like. */
+/* The line of episode_of(number) in episodes.log. */
 static inline void append_line(char *text, size_t bytes, uint64_t number)
 {
     size_t length = strlen(text);
@@ -111,7 +111,7 @@ static inline void append_line(char *text, size_t bytes, uint64_t number)
              (unsigned)number, (unsigned)number, 0.25 * (double)number);
 }
 
-/* Puts '#' for every number of a clock. Everything else, the other timings too, is what the record said. */
+/* Replaces each number of a clock by '#'. All else, the other timings too, comes from the record. */
 static inline void hide_clocks(char *text)
 {
     static const char *const clocks[] = {"\"unix_s\":", "\"job_s\":"};
@@ -133,7 +133,7 @@ static inline void expect_file(const char *path, const char *wanted)
     free(text);
 }
 
-/* episodes.log, and standard output (stdout_to_file), say this. */
+/* Expects this text in episodes.log and on stdout (stdout_to_file). */
 static inline void expect_text(const char *wanted)
 {
     char path[128];
@@ -142,7 +142,7 @@ static inline void expect_text(const char *wanted)
     expect_file(path, wanted);
 }
 
-/* The file holds these episodes, each once, in order, in whole lines, and nothing else. */
+/* Expects these episodes in the file, each once, in order, in whole lines, and nothing else. */
 static inline void expect_episodes(const char *path, unsigned first, unsigned last)
 {
     char *text = file_read(path), *at = text, wanted[48];

@@ -1,4 +1,4 @@
-/* How the end of a worker process is found and told (daemon/child.h). */
+/* How the exit of a worker process is found and described (daemon/child.h). */
 #include "daemon/child.h"
 #include "test/workplace.h"
 

@@ -1,4 +1,5 @@
-/* --resume (daemon/resume.h, daemon/rundir.h): which job may go on in a run directory, and from where. */
+/* --resume (daemon/resume.h, daemon/rundir.h): which job may go on in a run directory, and from which
+ * checkpoint. */
 #include "daemon/resume.h"
 #include "daemon/rundir.h"
 #include "test/process.h"
@@ -15,7 +16,7 @@ static struct job job;
 static struct rundir dir;
 static struct error error;
 
-static void parse(const char *overrides[], size_t count)
+static void parse_job(const char *overrides[], size_t count)
 {
     static const char text[] =
         "{\"kind\":\"parameter-server\",\"stop\":{\"updates\":4},\"server\":{\"count\":2}}";
@@ -39,7 +40,7 @@ static void write_file(const char *path, const char *text)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-/* A run that has been: its job, its logs, something in checkpoints/. */
+/* A run directory with a job, logs and an empty checkpoints/. */
 static void open_place(void)
 {
     workplace_open();
@@ -48,7 +49,7 @@ static void open_place(void)
     unsetenv("RUNTIME_DIRECTORY");
     unsetenv("STATE_DIRECTORY");
     error = (struct error){0};
-    parse(NULL, 0);
+    parse_job(NULL, 0);
     job.trainers.has_threads = true;
     job.trainers.threads = 3;
     ck_assert_int_eq(rundir_open(&dir, "run", &job, &error), STATUS_OK);
@@ -56,7 +57,7 @@ static void open_place(void)
     write_file("run/episodes.log", "log");
     write_file("run/episodes.jsonl", "jsonl");
     ck_assert_int_eq(mkdir("run/checkpoints", 0777), 0);
-    parse(NULL, 0);
+    parse_job(NULL, 0);
 }
 
 static void resume_run(void)
@@ -65,7 +66,7 @@ static void resume_run(void)
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
-static void refuse(enum status status, const char *words)
+static void expect_refused(enum status status, const char *words)
 {
     ck_assert_int_eq(rundir_resume(&dir, "run", &job, &error), status);
     ck_assert_int_eq(error.status, status);
@@ -88,7 +89,7 @@ START_TEST(nothing_is_moved)
 }
 END_TEST
 
-/* The sum of gradients depends on it, so the machine that resumes does not choose it anew. */
+/* The sum of gradients depends on the number of threads, so the resuming machine does not choose it again. */
 START_TEST(the_threads_of_the_run_are_kept)
 {
     resume_run();
@@ -98,20 +99,20 @@ START_TEST(the_threads_of_the_run_are_kept)
     free(text);
     rundir_close(&dir);
     const char *same[] = {"/trainers/threads=3"}, *other[] = {"/trainers/threads=4"};
-    parse(same, 1);
+    parse_job(same, 1);
     resume_run();
     rundir_close(&dir);
-    parse(other, 1);
-    refuse(STATUS_INVALID, "run/job.json is another job: /trainers/threads (was 3, now 4); ");
+    parse_job(other, 1);
+    expect_refused(STATUS_INVALID, "run/job.json is another job: /trainers/threads (was 3, now 4); ");
 }
 END_TEST
 
-/* And what is changed is the run's from then on. */
+/* The changed keys are in the run's job.json from then on. */
 START_TEST(what_says_nothing_about_the_numbers_may_change)
 {
     const char *overrides[] = {"/stop/updates=9",     "/stop/epochs=2",     "/log/every=3",
                                "/checkpoint/every=7", "/checkpoint/keep=1", "/supervise/hang_s=33"};
-    parse(overrides, sizeof overrides / sizeof overrides[0]);
+    parse_job(overrides, sizeof overrides / sizeof overrides[0]);
     resume_run();
     char *text = file_read("run/job.json");
     ck_assert_ptr_nonnull(strstr(text, "\"updates\": 9"));
@@ -136,8 +137,9 @@ START_TEST(every_other_key_is_the_runs)
         {"/init=model.safetensors", "/init (was null, now \"model.safetensors\")"},
     };
     char *before = file_read("run/job.json");
-    parse((const char *[]){keys[_i].override, "/server/count=1"}, strstr(keys[_i].words, "first 2") ? 2 : 1);
-    refuse(STATUS_INVALID, keys[_i].words);
+    parse_job((const char *[]){keys[_i].override, "/server/count=1"},
+              strstr(keys[_i].words, "first 2") ? 2 : 1);
+    expect_refused(STATUS_INVALID, keys[_i].words);
     char *after = file_read("run/job.json");
     ck_assert_str_eq(after, before);
     free(before);
@@ -148,21 +150,21 @@ END_TEST
 START_TEST(several_differences_are_told_at_once)
 {
     const char *overrides[] = {"/seed=9", "/model/classes=7", "/transport=inline"};
-    parse(overrides, 3);
-    refuse(STATUS_INVALID, "/seed (was 543, now 9)");
+    parse_job(overrides, 3);
+    expect_refused(STATUS_INVALID, "/seed (was 543, now 9)");
     ck_assert_ptr_nonnull(strstr(error.text, ", /transport (was \"shared\", now \"inline\")"));
     ck_assert_ptr_nonnull(strstr(error.text, ", /model/classes (was "));
 }
 END_TEST
 
-/* A long value, alone or among others: the sentence ends all the same. */
+/* With a long value, alone or among others, the sentence is still whole. */
 START_TEST(a_list_that_is_too_long_is_cut)
 {
     char path[1100] = "/init=";
     memset(path + strlen(path), 'p', 1000);
     const char *overrides[] = {path, "/seed=9", "/model/classes=7", "/model/width=7", "/data/size=16"};
-    parse(overrides, _i == 0 ? 1 : 5);
-    refuse(STATUS_INVALID, _i == 0 ? "/init (was null, now \"ppppp" : "/seed (was 543, now 9)");
+    parse_job(overrides, _i == 0 ? 1 : 5);
+    expect_refused(STATUS_INVALID, _i == 0 ? "/init (was null, now \"ppppp" : "/seed (was 543, now 9)");
     ck_assert_ptr_nonnull(strstr(error.text, "; a resumed run may change /stop, "));
 }
 END_TEST
@@ -170,7 +172,7 @@ END_TEST
 START_TEST(a_directory_without_a_run_is_refused)
 {
     ck_assert_int_eq(remove("run/job.json"), 0);
-    refuse(STATUS_NOT_FOUND, "there is no run to resume: cannot look at run/job.json");
+    expect_refused(STATUS_NOT_FOUND, "there is no run to resume: cannot look at run/job.json");
     ck_assert_int_eq(rundir_resume(&dir, "nowhere/at/all", &job, &error), STATUS_NOT_FOUND);
     ck_assert(!there("nowhere"));
 }
@@ -179,18 +181,19 @@ END_TEST
 START_TEST(a_run_whose_job_is_damaged_is_refused)
 {
     write_file("run/job.json", "{\"kind\": \"parameter-server\", \"stop\"");
-    refuse(STATUS_CORRUPT, "the job of the run cannot be read: run/job.json:1:");
+    expect_refused(STATUS_CORRUPT, "the job of the run cannot be read: run/job.json:1:");
 }
 END_TEST
 
 START_TEST(a_run_of_another_kind_is_refused)
 {
     write_file("run/job.json", "{\"kind\": \"reinforce\", \"name\": \"tiny\"}");
-    refuse(STATUS_INVALID, "/kind (was \"reinforce\", now \"parameter-server\")");
+    expect_refused(STATUS_INVALID, "/kind (was \"reinforce\", now \"parameter-server\")");
 }
 END_TEST
 
-/* The threads of its parts are the run's; its lines are means over /log/every, so that stays as well. */
+/* The threads of its layers are the run's. /log/every must stay, for its lines are means over so many
+ * updates. */
 START_TEST(a_model_parallel_run_keeps_its_lines_and_threads)
 {
     static const char text[] = "{\"kind\":\"model-parallel\",\"threads\":{\"lstm\":2}}";

@@ -1,4 +1,4 @@
-/* The daemon as its users meet it: jobs that end well, job files and directories that do not, logs. */
+/* The real daemon: jobs that end well, bad job files and directories, usage errors, logs. */
 #include "test/process.h"
 #include "test/workplace.h"
 
@@ -238,7 +238,7 @@ START_TEST(check_is_silent_about_good_files_and_loud_about_bad)
     ck_assert_str_ne(err, "");
     free(err);
     workplace_write_job(
-        "{\"kind\":\"reinforce\",\"device\":\"gpu\"}"); /* whether there is one, a run finds out */
+        "{\"kind\":\"reinforce\",\"device\":\"gpu\"}"); /* only a run finds out whether there is a GPU */
     ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 0);
     unlink(workplace.job_path);
     ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 66);
@@ -246,7 +246,7 @@ START_TEST(check_is_silent_about_good_files_and_loud_about_bad)
 }
 END_TEST
 
-/* No GPU, also where there is one. */
+/* Hides a GPU where there is one. */
 static const struct process_options without_gpu = {.environment =
                                                        (const char *const[]){"CUDA_VISIBLE_DEVICES=", NULL}};
 
@@ -312,7 +312,7 @@ START_TEST(usage_errors_exit_64)
 }
 END_TEST
 
-/* A wrong word is a mistake of the command; a right one that this processor cannot obey is the machine's. */
+/* An unknown word is a usage error; a set that this processor lacks is a device that is unavailable. */
 START_TEST(the_instruction_set_is_judged_before_a_worker_starts)
 {
     static const char *const unknown[] = {"COALESCED_ISA=sse9", NULL}, *const best[] = {
@@ -433,7 +433,7 @@ START_TEST(a_reader_who_stops_reading_stops_nothing)
 }
 END_TEST
 
-/* What cannot be opened is told before anything of the earlier run is moved. */
+/* A socket folder that cannot be made is reported before any file of the earlier run is moved. */
 START_TEST(a_start_that_fails_leaves_the_earlier_run_alone)
 {
     struct process process;
@@ -466,7 +466,7 @@ START_TEST(closed_descriptors_are_not_mistaken_for_logs)
 }
 END_TEST
 
-/* Long before there is a supervisor. */
+/* SIGXFSZ must be ignored before the supervisor takes its signals. */
 START_TEST(a_job_file_that_cannot_be_written_ends_the_start)
 {
     struct process process;
@@ -478,7 +478,7 @@ START_TEST(a_job_file_that_cannot_be_written_ends_the_start)
 }
 END_TEST
 
-/* Files may have 1500 bytes: the logs hit that in the middle of a line. What stays is whole lines. */
+/* Files may have 1500 bytes: a log reaches that in the middle of a line, and keeps whole lines only. */
 START_TEST(a_full_disk_ends_the_job_and_tears_no_line)
 {
     struct process process;
@@ -510,7 +510,7 @@ static int run_with_open_files(struct process *process, const char *limit)
     return process_run(process, workplace.folder, argv, NULL, 60);
 }
 
-/* Before anything is made or forked; a soft limit alone is raised. */
+/* The job is refused before any file is made. A soft limit alone is raised. */
 START_TEST(a_job_that_needs_more_descriptors_than_it_may_have_is_refused)
 {
     struct process process;

@@ -1,5 +1,5 @@
-/* Run directories and the folder of their sockets (daemon/rundir.h): who gets one, what it finds there, and
- * what of strangers it leaves alone. */
+/* Run directories and the folder of their sockets (daemon/rundir.h): locks, earlier runs, and files that are
+ * not ours to touch. */
 #include "daemon/rundir.h"
 #include "test/process.h"
 #include "test/workplace.h"
@@ -44,7 +44,7 @@ static void open_run(struct rundir *run, const char *path)
     ck_assert_msg(status == STATUS_OK, "cannot open %s: %s", path != NULL ? path : "NULL", error.text);
 }
 
-/* Expects a failure whose sentence holds `words`, and that it left nothing open. */
+/* Expects a failure whose message has `words`, and that nothing is left open. */
 static void refuse_run(const char *path, enum status status, const char *words)
 {
     ck_assert_int_eq(rundir_open(&dir, path, &job, &error), status);
@@ -53,7 +53,7 @@ static void refuse_run(const char *path, enum status status, const char *words)
     ck_assert(dir.fd == -1 && dir.lock_fd == -1 && dir.address[0] == '\0');
 }
 
-/* Where a server's socket will be. */
+/* The path of a worker's socket. */
 static const char *server_path(const struct rundir *run, unsigned server)
 {
     static char path[CONTROL_ADDRESS_BYTES + 8];
@@ -152,7 +152,7 @@ START_TEST(a_service_has_the_first_of_its_state_directories)
     ck_assert_str_eq(dir.path, wanted);
     ck_assert(there("state/tiny/job.json"));
     rundir_close(&dir);
-    open_run(&dir, "own"); /* but a path that was asked for is the path */
+    open_run(&dir, "own"); /* a path from the command line comes first */
     ck_assert_str_eq(dir.path, "own");
     rundir_close(&dir);
 }
@@ -203,7 +203,7 @@ START_TEST(each_earlier_run_moves_to_a_folder_of_its_own)
 }
 END_TEST
 
-/* Checkpoints belong to the run that made them, be it all that is left of it. */
+/* Checkpoints are moved with their run, even if nothing else is left of it. */
 START_TEST(checkpoints_move_with_their_run)
 {
     ck_assert_int_eq(mkdir("run", 0777), 0);
@@ -216,7 +216,7 @@ START_TEST(checkpoints_move_with_their_run)
 }
 END_TEST
 
-/* A name that is taken, by whatever, is not an earlier run's new place. */
+/* A previous-N that exists, as a file or folder, is not used. */
 START_TEST(what_stands_at_previous_n_is_left_alone)
 {
     ck_assert_int_eq(mkdir("run", 0777), 0);
@@ -250,7 +250,7 @@ START_TEST(a_directory_in_use_names_the_process)
     refuse_run("run", STATUS_BUSY, words); // the first refusal let go of nothing
     expect_file("run/episodes.log", "running\n");
     ck_assert(!there("run/previous-1"));
-    /* With its holder a lock is gone, however the holder ended. */
+    /* A lock ends with its holder, however that ended. */
     kill(holder, SIGKILL);
     ck_assert_int_eq(waitpid(holder, NULL, 0), holder);
     open_run(&dir, "run");
@@ -284,7 +284,7 @@ START_TEST(close_lets_another_open)
 }
 END_TEST
 
-/* It would be written to: whoever may place a link here could choose the file. */
+/* The lock is written to: a link in its place would let another user choose the file. */
 START_TEST(a_lock_that_is_a_link_is_refused)
 {
     ck_assert_int_eq(mkdir("run", 0777), 0);
@@ -296,7 +296,7 @@ START_TEST(a_lock_that_is_a_link_is_refused)
 }
 END_TEST
 
-/* ---- the socket's place ---- */
+/* ---- the folder of sockets ---- */
 
 START_TEST(the_address_belongs_to_the_real_path)
 {
@@ -325,7 +325,7 @@ START_TEST(the_address_is_in_the_folder_that_is_ours)
     struct stat info;
     snprintf(runtime, sizeof runtime, "%s/service:/proc/nowhere", workplace.folder);
     snprintf(wanted, sizeof wanted, "%s/%s", workplace.folder, _i == 0 ? "coalesced" : "service");
-    if (_i == 1) /* goes before the session's */
+    if (_i == 1) /* RUNTIME_DIRECTORY comes before XDG_RUNTIME_DIR */
         setenv("RUNTIME_DIRECTORY", runtime, 1);
     if (_i == 2) {
         unsetenv("XDG_RUNTIME_DIR");
@@ -359,7 +359,7 @@ START_TEST(the_longest_address_fits_and_the_next_is_refused)
         rundir_close(&dir);
         return;
     }
-    /* Either the socket's path is too long, or already the folder's. */
+    /* Either the socket's path is too long, or already that of the folder. */
     if (over[_i] <= SOCKET_NAME_BYTES)
         snprintf(words, sizeof words, "a path of %zu bytes: expected at most 107", 107 + over[_i]);
     else
@@ -371,7 +371,7 @@ START_TEST(the_longest_address_fits_and_the_next_is_refused)
 }
 END_TEST
 
-/* The longest is that of the last server. */
+/* The longest path is that of the worker with the highest number. */
 START_TEST(a_job_with_more_servers_needs_a_shorter_folder)
 {
     static const char text[] =
@@ -428,7 +428,7 @@ START_TEST(another_users_socket_folder_is_refused)
 }
 END_TEST
 
-/* ---- what stands in the socket's place ---- */
+/* ---- files with a socket's name ---- */
 
 static void find_socket_path(char path[CONTROL_ADDRESS_BYTES])
 {
@@ -460,7 +460,7 @@ START_TEST(close_removes_its_socket)
 }
 END_TEST
 
-/* Of an earlier run with more servers than this one has, or of this one's own. */
+/* Leftovers of an earlier run that had more servers, or as many. */
 START_TEST(every_servers_socket_is_removed)
 {
     char paths[JOB_SERVERS_MAX][CONTROL_ADDRESS_BYTES];
@@ -481,7 +481,7 @@ START_TEST(every_servers_socket_is_removed)
 }
 END_TEST
 
-/* The process that was refused has no socket there, whoever has one. */
+/* A process that was refused the lock removes no socket. */
 START_TEST(a_refused_open_leaves_the_holders_socket)
 {
     struct rundir second;
@@ -510,7 +510,7 @@ static void make_stranger(const char *path, int kind)
     }
 }
 
-/* A file, a directory, a link to a socket: each refused by name, and each still there afterwards. */
+/* A file, a directory and a link to a socket are refused by name, and not removed. */
 START_TEST(a_stranger_in_the_sockets_place_is_refused_and_left_alone)
 {
     char path[CONTROL_ADDRESS_BYTES], words[CONTROL_ADDRESS_BYTES + 32];

@@ -1,5 +1,5 @@
-/* The episode logs (daemon/runlog.h): what stands in the two files, byte for byte, and what becomes of them
- * when they are renamed and when a disk is full. test/daemon/test_runlog_stdout.c has what is shown. */
+/* The logs of a reinforce job (daemon/runlog.h): both files, byte for byte; renamed files and a full disk.
+ * test/daemon/test_runlog_stdout.c tests stdout. */
 #include "test/daemon/runlog_fixture.h"
 
 #include <math.h>
@@ -45,7 +45,7 @@ static void expect_job_json(const char *why)
     expect_file(workplace.jsonl, wanted);
 }
 
-/* A run that is solved says so in all three places; one that ends otherwise only in the last line's event. */
+/* A solved run says so in both files and on stdout; another end is only the event of the last line. */
 START_TEST(both_files_and_stdout_have_every_line)
 {
     static const enum control_end ends[] = {CONTROL_END_SOLVED, CONTROL_END_FINISHED, CONTROL_END_STOPPED};
@@ -62,7 +62,7 @@ START_TEST(both_files_and_stdout_have_every_line)
 }
 END_TEST
 
-/* Every second episode for people, every one for programs; a solved job says so in any case. */
+/* episodes.log has every second episode, episodes.jsonl each one; "Solved!" is always written. */
 START_TEST(every_thins_what_people_read)
 {
     char wanted[256] = "";
@@ -75,7 +75,7 @@ START_TEST(every_thins_what_people_read)
 }
 END_TEST
 
-/* One column per number, one word for what is none: JSON knows neither NaN nor infinity. */
+/* JSON has neither NaN nor infinity: they are null. */
 START_TEST(numbers_that_are_none_are_null)
 {
     struct control_episode record = episode_of(1);
@@ -95,7 +95,7 @@ START_TEST(numbers_that_are_none_are_null)
 }
 END_TEST
 
-/* A double is written so that reading it gives the same double. */
+/* A double that is read back is the same double. */
 START_TEST(numbers_keep_all_their_bits)
 {
     struct control_episode record = episode_of(1);
@@ -126,7 +126,7 @@ START_TEST(lines_go_behind_what_is_there)
     log_episode(1);
     append_line(wanted, sizeof wanted, 1);
     expect_file(workplace.log, wanted);
-    /* Emptied by someone: the next line is the first, and no hole is before it. */
+    /* After somebody empties the file the next line is its first, with no hole before it. */
     ck_assert_int_eq(truncate(workplace.log, 0), 0);
     log_episode(2);
     wanted[0] = '\0';
@@ -167,7 +167,7 @@ static unsigned open_descriptors(void)
     return count;
 }
 
-/* What cannot be opened anew is named, and the lines go on where they went. */
+/* A file that cannot be reopened is named, and the lines go on into the old one. */
 START_TEST(a_reopen_that_fails_keeps_the_old_files)
 {
     const char *taken = _i == 0 ? workplace.log : workplace.jsonl;
@@ -198,7 +198,7 @@ START_TEST(a_file_that_cannot_be_opened_is_named)
 }
 END_TEST
 
-/* No check may be between two of these: Check tells its parent of each in a file, which has the limit too. */
+/* No ck_assert may come between the two calls: Check writes each to a file, which has the limit too. */
 static bool limit_files(rlim_t bytes)
 {
     struct rlimit limit;
@@ -215,8 +215,8 @@ static off_t file_bytes(const char *path)
     return info.st_size;
 }
 
-/* Room for part of a line in one of the files (at least a byte, or none): the line is in no part there, and
- * with room again the next one is whole. */
+/* One of the files has room for some bytes of a line, or none: no byte of the line stays, and once there is
+ * room the next line is whole. */
 START_TEST(a_full_disk_is_an_error_and_leaves_whole_lines)
 {
     const char *full = _i < 2 ? workplace.jsonl : workplace.log;
@@ -224,7 +224,7 @@ START_TEST(a_full_disk_is_an_error_and_leaves_whole_lines)
     char padding[4096];
     signal(SIGXFSZ, SIG_IGN);
     take_stdout(open("/dev/null", O_WRONLY));
-    if (_i >= 2) { /* so that this file is the first to be full */
+    if (_i >= 2) { /* this file is full first */
         memset(padding, 'p', sizeof padding);
         padding[sizeof padding - 2] = '\n';
         padding[sizeof padding - 1] = '\0';
@@ -269,7 +269,7 @@ START_TEST(a_full_disk_fails_the_start_and_the_end_too)
 }
 END_TEST
 
-/* A worker with a damaged memory may report anything; each line is still whole, and JSON. */
+/* Whatever numbers a worker reports, each line is whole and JSON. */
 START_TEST(numbers_out_of_this_world_make_lines_all_the_same)
 {
     static const double values[] = {1e308, -1e308, NAN, INFINITY};

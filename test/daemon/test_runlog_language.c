@@ -1,5 +1,5 @@
-/* The logs of a model-parallel job (daemon/runlog.h): updates, epochs and the end, byte for byte; and that a
- * resumed run's lines are held to those that are there. */
+/* The logs of a model-parallel job (daemon/runlog.h): updates, epochs and the end, byte for byte; and the
+ * comparison of a resumed run's lines. */
 #include "test/daemon/runlog_fixture.h"
 
 #include <float.h>
@@ -9,7 +9,7 @@ enum { WORKERS = 3 };
 
 static struct control_status holdings[WORKERS];
 
-/* The fixture's job, of this kind. */
+/* Makes the fixture's job a model-parallel one. */
 static void open_language(void)
 {
     open_place();
@@ -51,7 +51,7 @@ static enum status log_epoch(uint64_t number, uint64_t evaluated, double held_ou
     return runlog_epoch(runlog, &record, &error);
 }
 
-static void finish(const char *why)
+static void finish_run(const char *why)
 {
     const struct control_finished finished = {.end = CONTROL_END_FINISHED, .updates = 311};
     ck_assert_int_eq(runlog_finish(runlog, why, &finished, &error), STATUS_OK);
@@ -69,7 +69,7 @@ START_TEST(every_line_that_comes_is_in_both_logs)
     holdings[2] = (struct control_status){.references = UINT32_MAX};
     ck_assert_int_eq(log_epoch(1, 50, 0), STATUS_OK);
     ck_assert_int_eq(log_epoch(2, 0, 9), STATUS_OK);
-    finish("failed");
+    finish_run("failed");
     snprintf(wanted, sizeof wanted,
              "{\"event\":\"start\",\"seed\":7,\"timing\":{\"unix_s\":#,\"pid\":%ld,\"version\":\"%s\","
              "\"servers\":1,\"trainers\":2,\"batch\":20,\"threads\":4,\"part_threads\":[1,2,3]}}\n"
@@ -102,7 +102,7 @@ START_TEST(every_line_that_comes_is_in_both_logs)
 }
 END_TEST
 
-/* What was read before a resume was read in a time that nobody knows any more. */
+/* Tokens that were read before a resume do not count in the rate: their time is not known. */
 START_TEST(a_rate_is_of_what_was_read_since_a_resume)
 {
     const struct control_update record = {
@@ -116,7 +116,7 @@ START_TEST(a_rate_is_of_what_was_read_since_a_resume)
 }
 END_TEST
 
-/* A loss beyond what exp can tell, and the largest that a line must hold. */
+/* A loss whose exponential is infinite, and the longest line. */
 START_TEST(no_number_is_too_large_for_a_line)
 {
     static struct control_status many[JOB_SERVERS_MAX + JOB_TRAINERS_MAX];
@@ -134,7 +134,7 @@ START_TEST(no_number_is_too_large_for_a_line)
     runlog_show_holdings(runlog, many, JOB_SERVERS_MAX + JOB_TRAINERS_MAX);
     ck_assert_int_eq(runlog_update(runlog, &update, &error), STATUS_OK);
     ck_assert_int_eq(runlog_epoch(runlog, &epoch, &error), STATUS_OK);
-    finish("finished");
+    finish_run("finished");
     char *json = file_read(workplace.jsonl);
     ck_assert_ptr_nonnull(strstr(json, "\"perplexity\":null,\"unigram_perplexity\":1.7976931348623157e+308,"
                                        "\"tokens\":18446744073709551615}"));
@@ -167,7 +167,7 @@ START_TEST(a_resumed_run_is_held_to_its_lines)
                                  "update 400, computed again, is not what the log says: it is now "
                                  "\"loss\":3.5,"));
     close_log();
-    job.server.round.rule = JOB_ROUND_ASYNC; /* where nothing has to come out again */
+    job.server.round.rule = JOB_ROUND_ASYNC; /* no number need be reproduced */
     start();
     ck_assert_int_eq(runlog_resume(runlog, 300, &error), STATUS_OK);
     ck_assert_int_eq(log_update(400, 7), STATUS_OK);

@@ -1,14 +1,14 @@
-/* The episode logs on stdout (daemon/runlog.h): a terminal, a pipe, and readers who stop or leave. */
+/* The lines on stdout (daemon/runlog.h): a terminal, a pipe, and readers that stop or leave. */
 #include "kernels/base/monotime.h"
 #include "test/daemon/runlog_fixture.h"
 
 #include <pty.h>
 #include <termios.h>
 
-/* Long enough for a loaded machine, there to end a write that waits. */
+/* Long enough for a loaded machine; ends a write that blocks. */
 enum { PATIENCE_S = 30, MANY = 4000 };
 
-/* The end to read. */
+/* The end from which the test reads. */
 static int stdout_to_pipe(void)
 {
     int ends[2];
@@ -18,7 +18,7 @@ static int stdout_to_pipe(void)
     return ends[0];
 }
 
-/* The terminal's other side; nothing that is written is changed on its way there. */
+/* The master side of a raw terminal. */
 static int stdout_to_terminal(void)
 {
     int screen, terminal;
@@ -30,7 +30,7 @@ static int stdout_to_terminal(void)
     return screen;
 }
 
-/* All that can be read now, malloc'ed. */
+/* Everything that can be read now, malloc'ed. */
 static char *drain(int fd)
 {
     enum { DRAIN_BYTES = 1 << 20 };
@@ -46,7 +46,7 @@ static char *drain(int fd)
 
 #define CLEAR "\r\033[K"
 
-/* Redraws are a tenth of a second apart at the least; a pause that is longer lets the next one happen. */
+/* Waits longer than the time between two redraws, a tenth of a second. */
 static void pause_for_redraw(void)
 {
     sleep_ms(120);
@@ -74,7 +74,7 @@ START_TEST(a_terminal_has_the_lines_and_a_progress_line)
 }
 END_TEST
 
-/* A resumed run shows no line again, but where it is. */
+/* A resumed run shows its progress, but no line again. */
 START_TEST(updates_have_a_progress_line_too)
 {
     const struct control_update update = {
@@ -117,7 +117,7 @@ START_TEST(a_language_models_progress_is_in_tokens)
 }
 END_TEST
 
-/* Ten times a second at most, by the clock that this test reads around it. */
+/* At most ten redraws a second, by the clock that this test reads before and after. */
 START_TEST(a_fast_job_redraws_seldom)
 {
     int screen = stdout_to_terminal();
@@ -154,7 +154,7 @@ START_TEST(a_pipe_has_the_lines_and_nothing_else)
 }
 END_TEST
 
-/* Lines that came through are whole, in order, and the first ones; how many is the system's affair. */
+/* Expects the first lines, whole and in order; how many were shown depends on the system's buffers. */
 static unsigned expect_first_lines(const char *seen)
 {
     unsigned number = 0;
@@ -167,7 +167,7 @@ static unsigned expect_first_lines(const char *seen)
     return number;
 }
 
-/* A pager that stands still. Were a line waited for, the alarm would end this check. */
+/* A pager that does not read. If a line were waited for, the alarm would end this check. */
 START_TEST(a_pipe_that_nobody_reads_stops_nobody)
 {
     int reader = stdout_to_pipe();
@@ -182,7 +182,7 @@ START_TEST(a_pipe_that_nobody_reads_stops_nobody)
     char *text = file_read(workplace.log);
     ck_assert_uint_eq(expect_first_lines(text), MANY);
     free(text);
-    /* Whoever reads again sees what comes from now on. */
+    /* A reader that goes on sees the lines from now on. */
     char wanted[128] = "";
     log_episode(MANY + 1);
     append_line(wanted, sizeof wanted, MANY + 1);
@@ -194,7 +194,7 @@ START_TEST(a_pipe_that_nobody_reads_stops_nobody)
 }
 END_TEST
 
-/* The same behind a terminal that nobody reads, and one that was stopped with ctrl-S. */
+/* The same with a terminal that nobody reads, and with one that was stopped by ctrl-S. */
 START_TEST(a_terminal_that_nobody_reads_stops_nobody)
 {
     char wanted[128] = "";
@@ -221,7 +221,7 @@ START_TEST(a_terminal_that_nobody_reads_stops_nobody)
 }
 END_TEST
 
-/* A reader who left costs one message, not one per line, and no line of the files. */
+/* A closed pipe costs one message, not one for each line, and no line of the files. */
 START_TEST(a_closed_pipe_costs_one_warning)
 {
     char path[128];

@@ -1,10 +1,10 @@
-/* The logs of a parameter server's job (daemon/runlog.h): updates and epochs, byte for byte; and what a
- * resumed run makes of the lines that it finds (daemon/runlog_replay.h). */
+/* The logs of a parameter-server job (daemon/runlog.h): updates and epochs, byte for byte; and how a resumed
+ * run treats the lines that it finds (daemon/runlog_replay.h). */
 #include "test/daemon/runlog_fixture.h"
 
 #include <math.h>
 
-/* The fixture's job, of the other kind. */
+/* Makes the fixture's job a parameter-server one. */
 static void open_updates(void)
 {
     open_place();
@@ -55,7 +55,7 @@ static void log_epoch(uint64_t number, uint64_t evaluated)
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
-/* Updates first to last, an epoch ending with every other one. */
+/* Logs the updates first to last; every other one ends an epoch. */
 static void log_updates(uint64_t first, uint64_t last)
 {
     for (uint64_t number = first; number <= last; number++) {
@@ -65,21 +65,21 @@ static void log_updates(uint64_t first, uint64_t last)
     }
 }
 
-static void finish(const char *why)
+static void finish_run(const char *why)
 {
     struct control_finished finished = {.end = CONTROL_END_FINISHED};
     ck_assert_int_eq(runlog_finish(runlog, why, &finished, &error), STATUS_OK);
     close_log();
 }
 
-static void resume(uint64_t update)
+static void resume_run(uint64_t update)
 {
     open_log();
     enum status status = runlog_resume(runlog, update, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
-/* Both logs hold what a run of `last` updates without a break would have written. */
+/* Expects both logs to be those of an uninterrupted run of `last` updates. */
 static void expect_as_if_never_stopped(uint64_t last)
 {
     char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
@@ -107,7 +107,7 @@ START_TEST(every_update_and_epoch_has_its_lines)
     log_update(4);
     log_epoch(1, 4);
     log_epoch(2, 0);
-    finish("finished");
+    finish_run("finished");
     snprintf(wanted, sizeof wanted,
              "{\"event\":\"start\",\"seed\":7,\"timing\":{\"unix_s\":#,\"pid\":%ld,\"version\":\"%s\","
              "\"servers\":2,\"trainers\":3,\"batch\":20,\"threads\":4}}\n"
@@ -128,7 +128,7 @@ START_TEST(every_update_and_epoch_has_its_lines)
 }
 END_TEST
 
-/* Updates are thinned for people, epochs are not. */
+/* episodes.log has every `every`th update, and every epoch. */
 START_TEST(every_thins_updates_alone)
 {
     job.log.every = 3;
@@ -145,7 +145,7 @@ START_TEST(every_thins_updates_alone)
 }
 END_TEST
 
-/* The widest line there can be, from a worker that may report anything. */
+/* The longest line that a worker's numbers can make. */
 START_TEST(the_longest_line_is_whole)
 {
     static const double values[] = {-1.7976931348623157e308, (double)NAN, -(double)INFINITY};
@@ -180,16 +180,16 @@ END_TEST
 
 /* ---- resumed runs ---- */
 
-/* The checkpoint is older than the log by none, by some, or by all of its updates. */
+/* The log is ahead of the checkpoint by no update, some, or all. */
 START_TEST(what_is_logged_is_not_logged_again)
 {
     open_log();
     ck_assert_int_eq(runlog_start(runlog, &error), STATUS_OK);
     log_updates(1, 5);
     close_log();
-    resume((uint64_t)_i);
+    resume_run((uint64_t)_i);
     log_updates((uint64_t)_i + 1, 8);
-    finish("finished");
+    finish_run("finished");
     char *json = file_read(workplace.jsonl), event[64];
     snprintf(event, sizeof event, "{\"event\":\"resume\",\"update\":%d,\"timing\":{\"unix_s\":", _i);
     ck_assert_uint_eq(text_count(json, event), 1);
@@ -205,20 +205,20 @@ START_TEST(a_run_may_be_resumed_again_and_again)
     open_log();
     log_updates(1, 4);
     close_log();
-    resume(2);
-    log_update(3); /* and is killed before it came to anything new */
+    resume_run(2);
+    log_update(3); /* and is killed before it computes a new update */
     close_log();
-    resume(2);
+    resume_run(2);
     log_updates(3, 6);
     close_log();
-    resume(0);
+    resume_run(0);
     log_updates(1, 7);
-    finish("stopped");
+    finish_run("stopped");
     expect_as_if_never_stopped(7);
 }
 END_TEST
 
-/* Each file may end in half a line: of an update, of an epoch, of an event. */
+/* Each file may end in half a line of an update, an epoch or an event. */
 START_TEST(a_torn_line_is_cut_and_written_anew)
 {
     static const char *const torn[] = {"{\"update\":6,\"loss\":0.16666", "{\"epoch\":3,\"update\":6,\"lo",
@@ -230,7 +230,7 @@ START_TEST(a_torn_line_is_cut_and_written_anew)
     close_log();
     text_append(workplace.jsonl, torn[_i]);
     text_append(workplace.log, _i == 1 ? "Epoch 3\tLoss" : "Update 6\tLoss: 0.1");
-    resume(4);
+    resume_run(4);
     char *json = file_read(workplace.jsonl);
     ck_assert_ptr_null(strstr(json, torn[_i]));
     ck_assert_ptr_nonnull(strstr(json, "}\n{\"event\":\"resume\""));
@@ -241,7 +241,7 @@ START_TEST(a_torn_line_is_cut_and_written_anew)
 }
 END_TEST
 
-/* The supervisor was killed between the two files' lines. */
+/* The supervisor was killed between its writes to the two files. */
 START_TEST(the_two_files_may_differ_by_a_line)
 {
     open_log();
@@ -250,14 +250,14 @@ START_TEST(the_two_files_may_differ_by_a_line)
     char *text = file_read(workplace.log);
     ck_assert_int_eq(truncate(workplace.log, (off_t)(strstr(text, "Update 5") - text)), 0);
     free(text);
-    resume(3);
+    resume_run(3);
     log_updates(4, 6);
     close_log();
     expect_as_if_never_stopped(6);
 }
 END_TEST
 
-/* The job's end cut an epoch short; with a later end it ends where epochs end. Each is told once. */
+/* The job's end cut an epoch short; in a run with a later end the epoch is whole. Each has its line, once. */
 START_TEST(an_epoch_that_was_cut_short_ends_again)
 {
     struct control_epoch cut = epoch_of(2, 4);
@@ -266,7 +266,7 @@ START_TEST(an_epoch_that_was_cut_short_ends_again)
     log_updates(1, 3);
     ck_assert_int_eq(runlog_epoch(runlog, &cut, &error), STATUS_OK);
     close_log();
-    resume(2);
+    resume_run(2);
     log_update(3);
     ck_assert_int_eq(runlog_epoch(runlog, &cut, &error), STATUS_OK);
     log_updates(4, 5);
@@ -282,7 +282,7 @@ START_TEST(an_epoch_that_was_cut_short_ends_again)
 }
 END_TEST
 
-/* Cuts the last line off the log for people, as if the supervisor had been killed between the two files. */
+/* Cuts the last line off episodes.log, as if the supervisor had been killed between the two writes. */
 static void lose_last_text(void)
 {
     char *text = file_read(workplace.log);
@@ -293,11 +293,11 @@ static void lose_last_text(void)
     free(text);
 }
 
-/* What a run that goes on from update 2 logs of epoch 2: its end, which an earlier end of the job cuts short,
- * or the epoch's own. */
+/* Logs the end of epoch 2 in a run that goes on from update 2: cut short by an earlier end of the job, or
+ * whole. */
 static void go_on_to_epoch(const struct control_epoch *epoch)
 {
-    resume(2);
+    resume_run(2);
     for (uint64_t number = 3; number <= epoch->update; number++)
         log_update(number);
     ck_assert_int_eq(runlog_epoch(runlog, epoch, &error), STATUS_OK);
@@ -311,9 +311,9 @@ static void expect_text_is(const char *wanted)
     free(text);
 }
 
-/* The second line of an epoch: behind the one of an end that cut it short; of an end that cuts it short in
- * the midst of the log; behind one without its evaluation, with another epoch between the two or not. Lost in
- * the log for people, it comes with the next resume, and once. */
+/* The second line of an epoch: after the line of an end that cut it short; of an end that cuts it short in
+ * the middle of the log; after a line without an evaluation, with another epoch between the two or not. If it
+ * was lost in episodes.log, the next resume writes it, once. */
 START_TEST(a_lost_second_line_of_an_epoch_is_written)
 {
     struct control_epoch whole = epoch_of(2, 4), cut = whole, bare = epoch_of(2, 0), next = epoch_of(3, 4);
@@ -332,7 +332,7 @@ START_TEST(a_lost_second_line_of_an_epoch_is_written)
     ck_assert_uint_eq(text_count(wanted, "Epoch 2\t"), 2);
     lose_last_text();
     char *lost = file_read(workplace.log);
-    go_on_to_epoch(firsts[_i]); /* whose own line is there */
+    go_on_to_epoch(firsts[_i]); /* the whole epoch's line is there */
     expect_text_is(lost);
     for (unsigned again = 0; again < 2; again++) {
         go_on_to_epoch(seconds[_i]);
@@ -343,8 +343,7 @@ START_TEST(a_lost_second_line_of_an_epoch_is_written)
 }
 END_TEST
 
-/* An earlier end than before cuts an epoch short in the midst of what is logged: it is told, and once only.
- */
+/* An earlier end than before cuts an epoch short in the middle of the log: it has its line, once. */
 START_TEST(an_earlier_end_cuts_an_epoch_short)
 {
     struct control_epoch cut = epoch_of(2, 4);
@@ -353,12 +352,12 @@ START_TEST(an_earlier_end_cuts_an_epoch_short)
     log_updates(1, 5);
     close_log();
     for (unsigned again = 0; again < 2; again++) {
-        resume(2);
+        resume_run(2);
         log_update(3);
         ck_assert_int_eq(runlog_epoch(runlog, &cut, &error), STATUS_OK);
         close_log();
     }
-    resume(2);
+    resume_run(2);
     log_updates(3, 6);
     close_log();
     char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
@@ -372,7 +371,7 @@ START_TEST(an_earlier_end_cuts_an_epoch_short)
 }
 END_TEST
 
-/* Every number that is no time counts, down to its last bit. */
+/* Every number outside of `timing` is compared, to its last bit. */
 START_TEST(other_numbers_than_before_are_an_error)
 {
     struct control_update record = update_of(5);
@@ -388,7 +387,7 @@ START_TEST(other_numbers_than_before_are_an_error)
     log_updates(1, 5);
     close_log();
     char *before = file_read(workplace.jsonl);
-    resume(3);
+    resume_run(3);
     log_update(4);
     record.loss = _i == 0 ? nextafter(nextafter(0.2, 1), 1) : record.loss;
     record.losses[2] = _i == 1 ? 0.125 : record.losses[2];
@@ -413,7 +412,7 @@ START_TEST(other_numbers_than_before_are_an_error)
 }
 END_TEST
 
-/* Another end of the job is another learning rate, where that falls to nothing by then: the job's fault. */
+/* With a linear schedule another end means another learning rate, which is the job file's fault. */
 START_TEST(another_end_of_a_linear_schedule_is_told_as_such)
 {
     struct control_update record = update_of(4);
@@ -421,7 +420,7 @@ START_TEST(another_end_of_a_linear_schedule_is_told_as_such)
     open_log();
     log_updates(1, 5);
     close_log();
-    resume(3);
+    resume_run(3);
     record.lr = _i == 0 ? 0.25 : record.lr;
     record.loss = _i == 1 ? 0.5 : record.loss;
     ck_assert_int_eq(runlog_update(runlog, &record, &error), _i == 0 ? STATUS_INVALID : STATUS_INTERNAL);
@@ -434,8 +433,8 @@ START_TEST(another_end_of_a_linear_schedule_is_told_as_such)
 }
 END_TEST
 
-/* A job's last epoch is evaluated in any case: the log keeps what one of its two ends evaluated, once, and
- * holds the rest of the line to what it was. */
+/* A job's last epoch is always evaluated: the log keeps the evaluation that one of two ends made, once, and
+ * the rest of the line is compared. */
 START_TEST(an_evaluation_may_be_missing_on_either_side)
 {
     struct control_epoch other = epoch_of(2, 4);
@@ -446,7 +445,7 @@ START_TEST(an_evaluation_may_be_missing_on_either_side)
     log_epoch(2, 0);
     close_log();
     for (unsigned again = 0; again < 2; again++) {
-        resume(0);
+        resume_run(0);
         log_update(1);
         log_update(2);
         log_epoch(1, 0);
@@ -464,13 +463,13 @@ START_TEST(an_evaluation_may_be_missing_on_either_side)
     free(text);
     other.loss = 0.5;
     other.evaluated = _i == 0 ? 0 : 4;
-    resume(4);
+    resume_run(4);
     ck_assert_int_eq(runlog_epoch(runlog, &other, &error), STATUS_INTERNAL);
     ck_assert_ptr_nonnull(strstr(error.text, ": it is now \"loss\":0.5,"));
 }
 END_TEST
 
-/* `first` and `async` let the order of arrival decide: what is logged stands. */
+/* With `first` and `async` the order of arrival changes the numbers: the line in the log stands. */
 START_TEST(rules_that_do_not_repeat_are_not_compared)
 {
     struct control_update record = update_of(3);
@@ -478,7 +477,7 @@ START_TEST(rules_that_do_not_repeat_are_not_compared)
     open_log();
     log_updates(1, 3);
     close_log();
-    resume(2);
+    resume_run(2);
     record.loss = 99;
     ck_assert_int_eq(runlog_update(runlog, &record, &error), STATUS_OK);
     log_updates(4, 5);
@@ -488,7 +487,7 @@ START_TEST(rules_that_do_not_repeat_are_not_compared)
 }
 END_TEST
 
-/* Rotation took the first lines away: what is left is still not written twice. */
+/* Rotation moved the first lines away: the others are still not written twice. */
 START_TEST(a_rotated_log_goes_on)
 {
     char old_json[160], old_text[160];
@@ -501,7 +500,7 @@ START_TEST(a_rotated_log_goes_on)
     ck_assert_int_eq(runlog_reopen(runlog, &error), STATUS_OK);
     log_updates(4, 5);
     close_log();
-    resume(1);
+    resume_run(1);
     log_updates(2, 6);
     close_log();
     char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
@@ -519,7 +518,7 @@ START_TEST(a_log_that_cannot_be_read_is_named)
     log_updates(1, 2);
     close_log();
     ck_assert_int_eq(remove(workplace.log), 0);
-    open_log(); /* makes it anew */
+    open_log(); /* makes the file again */
     ck_assert_int_eq(remove(workplace.jsonl), 0);
     ck_assert_int_eq(runlog_resume(runlog, 2, &error), STATUS_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(error.text, workplace.jsonl));

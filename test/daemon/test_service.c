@@ -1,6 +1,5 @@
-/* What the service manager hears and how often (daemon/service.h). Each check runs in a process of its own,
- * because service_init is called once in one: Check's fork mode gives that, and without it (CK_FORK=no) the
- * checks would see each other's state. */
+/* The datagrams to the service manager (daemon/service.h). service_init is called once in a process, so each
+ * check needs a process of its own: Check's fork mode, not CK_FORK=no. */
 #include "daemon/service.h"
 #include "test/process.h"
 #include "test/workplace.h"
@@ -88,7 +87,7 @@ START_TEST(an_abstract_name_is_told)
 }
 END_TEST
 
-/* As long as an address can be, 107 bytes, and longer: the latter are taken for no socket at all. */
+/* An address of 107 bytes, the most there can be, and longer ones, which are ignored. */
 START_TEST(a_name_is_used_up_to_its_longest)
 {
     static const size_t lengths[] = {107, 108, 120};
@@ -109,7 +108,7 @@ START_TEST(a_name_is_used_up_to_its_longest)
 }
 END_TEST
 
-/* The last of these is a path to the manager's socket, but a relative one. */
+/* The last of these is a relative path to the manager's socket. */
 START_TEST(no_socket_is_silence)
 {
     static const char *const names[] = {NULL, "", "/", "@", "notify"};
@@ -134,7 +133,7 @@ START_TEST(nothing_is_told_before_init)
 }
 END_TEST
 
-/* The manager went away or does not read: neither stops the daemon. Stopping would be the check's timeout. */
+/* A manager that is gone or does not read does not stop the daemon (the check would time out). */
 START_TEST(a_manager_that_is_gone_or_full_stops_nobody)
 {
     unsigned told = 0;
@@ -169,7 +168,7 @@ START_TEST(the_watchdog_is_pet_at_half_its_time)
     char pid[32];
     setenv("WATCHDOG_USEC", "3000000", 1);
     snprintf(pid, sizeof pid, "%ld", (long)getpid());
-    if (_i == 1) /* WATCHDOG_PID may be left out */
+    if (_i == 1) /* WATCHDOG_PID is optional */
         setenv("WATCHDOG_PID", pid, 1);
     service_init();
     ck_assert_uint_eq(service_watchdog(at_us(100000000)).ns, at_us(101500000).ns);
@@ -193,7 +192,7 @@ START_TEST(another_processes_watchdog_is_not_ours)
     setenv("WATCHDOG_PID", pids[_i], 1);
     service_init();
     ck_assert(monotime_is_never(service_watchdog(at_us(1))));
-    service_notify("READY=1"); /* the rest works on */
+    service_notify("READY=1"); /* all else works */
     ck_assert_str_eq(heard(), "READY=1");
     ck_assert_str_eq(heard(), "");
 }
@@ -215,13 +214,13 @@ START_TEST(workers_inherit_none_of_it)
 {
     setenv("WATCHDOG_USEC", "3000000", 1);
     setenv("WATCHDOG_PID", "1", 1);
-    if (_i == 1) /* nor what is left of a manager that has no socket */
+    if (_i == 1) /* nor the watchdog's variables where there is no socket */
         unsetenv("NOTIFY_SOCKET");
     service_init();
     ck_assert_ptr_null(getenv("NOTIFY_SOCKET"));
     ck_assert_ptr_null(getenv("WATCHDOG_USEC"));
     ck_assert_ptr_null(getenv("WATCHDOG_PID"));
-    service_notify("READY=1"); /* which needs the environment no more */
+    service_notify("READY=1"); /* the environment is not needed any more */
     ck_assert_str_eq(heard(), _i == 0 ? "READY=1" : "");
 }
 END_TEST

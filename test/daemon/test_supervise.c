@@ -1,5 +1,4 @@
-/* What becomes of a job when its workers die, hang, or it is told to stop; and what a service manager hears.
- */
+/* A job whose workers die or hang, or that gets signals; and what the service manager hears of it. */
 #include "kernels/base/monotime.h"
 #include "test/process.h"
 #include "test/workplace.h"
@@ -26,7 +25,7 @@ static struct process daemon_process;
     "\"stop\":{\"episodes\":1000000},\"supervise\":{\"hang_s\":2}}"
 
 /* Starts an endless job and waits until it trains. */
-static void start(const struct process_options *options)
+static void start_job(const struct process_options *options)
 {
     workplace_write_job(ENDLESS);
     const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
@@ -48,7 +47,7 @@ static void expect_said(const char *wanted)
     free(err);
 }
 
-/* No process of the job is left, and the log ends with whole lines, the last of them the end's. */
+/* Expects that no process of the job is left, and that the log's last line is whole and the end's. */
 static void expect_clean_end(const pid_t *pids, size_t count, const char *event)
 {
     char wanted[64];
@@ -66,7 +65,7 @@ static void expect_clean_end(const pid_t *pids, size_t count, const char *event)
 START_TEST(sigterm_finishes_the_round)
 {
     pid_t pids[PIDS_MAX];
-    start(NULL);
+    start_job(NULL);
     size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
     ck_assert_uint_eq(count, 4);
     kill(daemon_process.pid, SIGTERM);
@@ -79,7 +78,7 @@ END_TEST
 START_TEST(ctrl_c_reaches_everyone_and_only_the_supervisor_obeys)
 {
     pid_t pids[PIDS_MAX];
-    start(NULL);
+    start_job(NULL);
     size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
     for (size_t i = 0; i < count; i++)
         kill(pids[i], SIGINT);
@@ -93,7 +92,7 @@ START_TEST(a_second_signal_hurries)
 {
     pid_t pids[PIDS_MAX];
     workplace_write_job(ENDLESS);
-    /* A round that would take minutes: only giving it up ends the job in time. */
+    /* A round of minutes: the job ends in time only if the round is given up. */
     const char *argv[] = {daemon_path(),           "run",   workplace.job_path,           "--set",
                           "/rollout/steps=100000", "--set", "/observers/environments=16", "--run-dir",
                           workplace.run_dir,       NULL};
@@ -113,7 +112,7 @@ START_TEST(a_second_signal_hurries)
 }
 END_TEST
 
-/* Both signals at any moment of the start end the job well. */
+/* Both signals, at any moment of the start, end the job in good order. */
 START_TEST(a_hurried_start_is_no_failure)
 {
     workplace_write_job(ENDLESS);
@@ -130,11 +129,11 @@ START_TEST(a_hurried_start_is_no_failure)
 }
 END_TEST
 
-/* ctrl-Z stops everyone; who is continued after longer than hang_s has not been silent. */
+/* ctrl-Z stops all processes. A worker that is continued after more than hang_s does not count as silent. */
 START_TEST(a_suspended_job_goes_on)
 {
     const struct process_options group = {.own_group = true};
-    start(&group);
+    start_job(&group);
     kill(-daemon_process.pid, SIGSTOP);
     sleep_ms(3000);
     char *before = file_read(workplace.jsonl);
@@ -150,7 +149,7 @@ START_TEST(a_suspended_job_goes_on)
 }
 END_TEST
 
-/* What a parent has ignored is inherited: without SIGCHLD nobody would ever be reaped. */
+/* Ignored signals are inherited. Without SIGCHLD no worker would be reaped. */
 START_TEST(an_inherited_ignored_sigchld_changes_nothing)
 {
     workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"stop\":{\"episodes\":1}}");
@@ -160,11 +159,11 @@ START_TEST(an_inherited_ignored_sigchld_changes_nothing)
 }
 END_TEST
 
-/* Kills one worker and expects the job to end with words that name it. */
+/* Kills one worker and expects the job to fail with a message that names it. */
 static void kill_and_expect(const char *arguments, int signal, const char *wanted)
 {
     pid_t pids[PIDS_MAX];
-    start(NULL);
+    start_job(NULL);
     size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
     kill(worker_pid(arguments), signal);
     ck_assert_int_eq(process_wait(&daemon_process, 30), 70);
@@ -199,34 +198,33 @@ START_TEST(a_silent_agent_is_killed)
 }
 END_TEST
 
-/* As the subreaper this process is the orphans' next parent, whoever else on the way to init would like to
- * be, so that it can wait for each. */
+/* As the subreaper this process becomes the orphans' parent, and can wait for each. */
 START_TEST(nobody_outlives_a_killed_supervisor_by_a_second)
 {
     pid_t pids[PIDS_MAX];
     ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-    start(NULL);
+    start_job(NULL);
     size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
     ck_assert_uint_eq(count, 4);
     kill(daemon_process.pid, SIGKILL);
     ck_assert_int_eq(process_wait(&daemon_process, 10), 128 + SIGKILL);
     sleep_ms(1000);
     for (size_t i = 0; i < count; i++) {
-        pid_t ended = waitpid(pids[i], NULL, WNOHANG); /* 0: lives; -1 would say that it was not ours */
+        pid_t ended = waitpid(pids[i], NULL, WNOHANG); /* 0: it lives; -1: it is not our child */
         ck_assert_msg(ended == pids[i], "worker %d: waitpid says %d", (int)pids[i], (int)ended);
     }
-    /* Its socket is still there; the next start clears it and moves the logs aside. */
+    /* The socket is still there; the next start removes it and moves the logs. */
     workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"stop\":{\"episodes\":1}}");
     const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
     ck_assert_int_eq(process_run(&daemon_process, workplace.folder, argv, NULL, 60), 0);
 }
 END_TEST
 
-/* Every episode stands in exactly one of the two files, whole, in order. */
+/* Every episode is in exactly one of the two files, whole and in order. */
 START_TEST(rotation_loses_no_line)
 {
     char rotated[160];
-    start(NULL);
+    start_job(NULL);
     snprintf(rotated, sizeof rotated, "%s.1", workplace.jsonl);
     ck_assert_int_eq(rename(workplace.jsonl, rotated), 0);
     kill(daemon_process.pid, SIGUSR1);
@@ -254,7 +252,7 @@ END_TEST
 START_TEST(rotation_onto_a_fifo_keeps_the_old_files)
 {
     char moved[192];
-    start(NULL);
+    start_job(NULL);
     snprintf(moved, sizeof moved, "%.120s.1", workplace.log);
     ck_assert_int_eq(rename(workplace.log, moved), 0);
     ck_assert_int_eq(mkfifo(workplace.log, 0666), 0);
@@ -267,7 +265,7 @@ END_TEST
 
 START_TEST(sighup_reads_the_job_again)
 {
-    start(NULL);
+    start_job(NULL);
     workplace_write_job("{\"kind\":\"reinforce\",\"observers\":{\"count\":0}}");
     kill(daemon_process.pid, SIGHUP);
     ck_assert(file_wait_for(daemon_process.err_path, "nothing is changed", 20));
@@ -294,7 +292,7 @@ START_TEST(sighup_reads_the_job_again)
 }
 END_TEST
 
-/* Everything the service manager was told until nothing came for half a second. */
+/* Appends the datagrams to `heard` until none comes for half a second. */
 static void hear(int fd, char *heard, size_t bytes)
 {
     size_t length = strlen(heard);
@@ -319,7 +317,7 @@ START_TEST(a_service_manager_hears_of_start_life_and_end)
     ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
     struct process_options service = {
         .environment = (const char *[]){setting, "WATCHDOG_USEC=200000", "JOURNAL_STREAM=1:2", NULL}};
-    start(&service);
+    start_job(&service);
     kill(daemon_process.pid, SIGTERM);
     hear(fd, heard, sizeof heard);
     ck_assert_int_eq(process_wait(&daemon_process, 30), 0);

@@ -1,6 +1,6 @@
-/* The supervisor with any roster (daemon/supervise.h): in which order workers are let in and out, what they
- * are handed, and what their words cost. The workers here are this very program (test/daemon/fake_roster.h).
- */
+/* The supervisor with a roster of several servers (daemon/supervise.h): the order in which workers dial and
+ * leave, their descriptors, and how their messages and exits are treated. The workers are this program
+ * (test/daemon/fake_roster.h). */
 #include "daemon/supervise.h"
 #include "test/daemon/fake_roster.h"
 
@@ -29,7 +29,7 @@ static void open_place(void)
     error = (struct error){0};
 }
 
-/* The same workers, in a job that the first trainer leads. */
+/* The same workers in a model-parallel job, which the first trainer leads. */
 static void open_parallel_place(void)
 {
     static const char text[] =
@@ -48,7 +48,7 @@ static void close_place(void)
     workplace_close();
 }
 
-/* What Check has open is not the daemon's, and what the daemon shows is no check's result. */
+/* The workers must not inherit Check's descriptors, nor the daemon write into Check's output. */
 static void keep_descriptors(void)
 {
     ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
@@ -56,7 +56,8 @@ static void keep_descriptors(void)
         fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-/* Where the segments will stand in the workers, the supervisor may have nothing: then its own land there. */
+/* Opens the descriptors at which workers will find segments, so that the supervisor's own files get other
+ * numbers until they are closed. */
 static unsigned occupy_descriptors(int fds[SEGMENT_FD_FIRST + WORKERS])
 {
     unsigned count = 0;
@@ -75,7 +76,7 @@ static void restore_descriptor_limit(void)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-/* Runs the workers through a script, to its end. */
+/* Runs a job whose workers play the script. */
 static enum status play(const char *script, const struct resume_point *resume)
 {
     int fds[SEGMENT_FD_FIRST + WORKERS];
@@ -105,7 +106,7 @@ static void expect_good(const char *script, const struct resume_point *resume)
     ck_assert_msg(status == STATUS_OK, "%s; %s", error.text, story);
 }
 
-static const char *find(const char *line)
+static const char *find_line(const char *line)
 {
     const char *at = strstr(story, line);
     ck_assert_msg(at != NULL, "expected \"%s\" in: %s", line, story);
@@ -114,7 +115,8 @@ static const char *find(const char *line)
 
 static void expect_order(const char *first, const char *second)
 {
-    ck_assert_msg(find(first) < find(second), "expected \"%s\" before \"%s\" in: %s", first, second, story);
+    ck_assert_msg(find_line(first) < find_line(second), "expected \"%s\" before \"%s\" in: %s", first, second,
+                  story);
 }
 
 START_TEST(a_worker_dials_when_those_below_are_bound)
@@ -159,7 +161,7 @@ START_TEST(what_server_0_reports_is_logged_and_acknowledged)
 }
 END_TEST
 
-/* All of them have the same empty, unsealed memory files in the same places, and nothing else. */
+/* All workers have the same empty, unsealed memory files at the same descriptors, and nothing else. */
 START_TEST(every_worker_has_every_segment)
 {
     char line[256] = "";
@@ -169,7 +171,7 @@ START_TEST(every_worker_has_every_segment)
         ck_assert_uint_eq(text_count(story, ": holds 4:\n"), WORKERS);
         return;
     }
-    const char *holds = find("pserver 0: holds 9:") + strlen("pserver 0");
+    const char *holds = find_line("pserver 0: holds 9:") + strlen("pserver 0");
     snprintf(line, sizeof line, "%.*s", (int)(strchr(holds, '\n') + 1 - holds), holds);
     ck_assert_uint_eq(text_count(story, line), WORKERS);
     ck_assert_uint_eq(text_count(line, "/0/0"), WORKERS);
@@ -197,7 +199,7 @@ START_TEST(every_worker_is_told_where_the_run_is)
 }
 END_TEST
 
-/* The supervisor finds it out, and the updates of the log stay as they were. */
+/* The supervisor finds the difference, and the updates in the log stay. */
 START_TEST(a_resumed_run_that_computes_something_else_ends)
 {
     struct resume_point point = {0};
@@ -212,7 +214,7 @@ START_TEST(a_resumed_run_that_computes_something_else_ends)
 }
 END_TEST
 
-/* A worker's own status is the job's where it is the machine's or the data's fault; else it is ours. */
+/* A worker's status is the job's where it names the machine or the data; any other is internal. */
 START_TEST(a_death_is_told_to_all_servers_and_ends_the_job)
 {
     static const struct {
@@ -234,14 +236,15 @@ START_TEST(a_death_is_told_to_all_servers_and_ends_the_job)
     for (unsigned server = 0; server < SERVERS; server++) {
         char line[32];
         snprintf(line, sizeof line, "pserver %u: died 4\n", server);
-        find(line);
+        find_line(line);
     }
     ck_assert_uint_eq(text_count(story, "died"), SERVERS);
     ck_assert_uint_eq(text_count(story, "hurry\n"), WORKERS - 1);
 }
 END_TEST
 
-/* Before it has met anybody, what a worker refuses is the job; also when its end took others along first. */
+/* What a worker refuses before it is ready is the job file's fault, also if peers that failed with it are
+ * reaped first. */
 START_TEST(what_a_worker_cannot_open_is_a_bad_job)
 {
     char script[32];
@@ -251,7 +254,7 @@ START_TEST(what_a_worker_cannot_open_is_a_bad_job)
 }
 END_TEST
 
-/* A server that fails says goodbye first; its peers may end before it does, but they are not the reason. */
+/* A server that fails says BYE first; its peers may exit before it does, but are not the cause. */
 START_TEST(the_cause_is_told_and_not_who_followed)
 {
     static const struct {
@@ -311,7 +314,7 @@ START_TEST(the_first_trainer_leads)
     expect_order("trainer 3: exit\n", "pserver 2: exit\n");
     expect_order("pserver 1: exit\n", "pserver 0: exit\n");
     expect_good("drain", NULL);
-    find("trainer 3: drain\n");
+    find_line("trainer 3: drain\n");
     ck_assert_uint_eq(text_count(story, "drain\n"), 1);
     char *json = file_read(workplace.jsonl);
     ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"stopped\",\"updates\":0,"));
@@ -344,7 +347,7 @@ START_TEST(what_workers_hold_is_told_of_epochs_and_of_the_end)
 }
 END_TEST
 
-/* Every worker but the last is dialed by those above it, and outlives them. */
+/* Every worker but the last is dialed by the workers of higher numbers, and leaves after them. */
 START_TEST(in_a_model_parallel_job_all_dial_all)
 {
     static const char *const names[WORKERS] = {"pserver 0", "pserver 1", "pserver 2", "trainer 3",
@@ -368,7 +371,7 @@ END_TEST
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "worker") == 0)
-        act(argc, argv);
+        act_worker(argc, argv);
     Suite *suite = suite_create("supervise_roster");
     TCase *roster = tcase_create("roster");
     tcase_add_checked_fixture(roster, open_place, close_place);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lets systemd judge the installed unit: it must verify without a word, and its exposure must stay under 2.0.
-# Copies that are worse must be refused, or the judge would prove nothing.
+# systemd-analyze on the installed unit: verify must print nothing, and the exposure must stay under 2.0. Worse copies
+# must fail both. test_unit_live.sh runs the unit.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -8,31 +8,31 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 source "$here/../shell.bash"
 
 if ! command -v systemd-analyze >/dev/null; then
-    skip "systemd-analyze is not installed, so nothing can judge scripts/coalesced@.service"
+    skip "systemd-analyze is not installed (scripts/deps lint)"
 fi
-# The whole installation lies below the prefix, because verify wants the program that the unit starts.
+# Everything is installed below the prefix, because verify looks for the program that the unit starts.
 prefix=$scratch/usr
 unit=$prefix/lib/systemd/system/coalesced@.service
 env -u MAKEFLAGS -u MAKELEVEL make -s -C "$here/../.." install SAN="${SAN:-}" PREFIX="$prefix" DESTDIR=
 
-# verify exits 0 after a key that it does not know, so its silence is part of the verdict.
+# verify exits 0 also after an unknown key: it must be silent, too.
 verifies() {
     local said
     said=$(systemd-analyze verify "$1" 2>&1) && printf '%s\n' "$said" && [[ -z $said ]]
 }
 
-# The threshold counts in tenths.
+# The threshold is in tenths.
 is_safe() {
     systemd-analyze security --no-pager --offline=true --threshold=20 "$1"
 }
 
-# worse SED JUDGE: a copy of the unit, changed by the sed script, is refused by the judge.
+# worse SED JUDGE: a copy of the unit, changed by the sed script, fails the judge.
 worse() {
     local copy=$scratch/worse/coalesced@.service
     mkdir -p "$scratch/worse" && sed -E "$1" "$unit" >"$copy" && ! cmp -s "$unit" "$copy" && ! "$2" "$copy"
 }
 
-# What the unit's first comment says that a job with a GPU needs, as a drop-in would add it.
+# The unit with the settings that its first comment lists for a GPU, as a drop-in would add them.
 with_gpu() {
     local copy=$scratch/gpu/coalesced@.service settings
     settings=$(sed -nE 's/^#   a GPU +//p' "$unit" | sed 's/, */\n/g')
@@ -45,5 +45,5 @@ check "a misspelt key does not" worse 's/^WatchdogSec=/WatchdogSecs=/' verifies
 check "a program that is not there does not" worse 's|^ExecStart=|&/nowhere|' verifies
 check "the exposure is under 2.0" is_safe "$unit"
 check "with a GPU let in it is too" with_gpu
-check "without its fences it is not" worse '/^(Private|Protect|Restrict|SystemCall|Capability)/d' is_safe
+check "without its sandbox it is not" worse '/^(Private|Protect|Restrict|SystemCall|Capability)/d' is_safe
 finish
