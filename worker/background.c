@@ -1,28 +1,35 @@
-/* One piece of work at a time on another thread. Everything but `run` is the loop's thread's. */
+/* The thread, and the loop's side of it: a semaphore to wake the one, an eventfd to wake the other. */
 #include "worker/background.h"
 
 #include "worker/net/rpc.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdint.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-static void *run(void *arg)
+static void *background_thread(void *arg)
 {
     struct background *background = arg;
     const uint64_t one = 1;
-    background->status = background->work(background->arg, &background->error);
-    atomic_store_explicit(&background->done, true, memory_order_release);
-    while (write(background->event, &one, sizeof one) < 0 && errno == EINTR)
-        ;
-    return NULL;
+    for (;;) {
+        while (sem_wait(&background->given) != 0) // EINTR
+            ;
+        if (background->ends)
+            return NULL;
+        background->status = background->work(background->arg, &background->error);
+        atomic_store_explicit(&background->done, true, memory_order_release);
+        while (write(background->event, &one, sizeof one) < 0 && errno == EINTR)
+            ;
+    }
 }
 
-static void woken(void *arg)
+/* Only ends the turn: the owner asks background_end behind it. */
+static void background_woken(void *arg)
 {
-    struct background *background = arg; /* what follows is background_end's, behind the turn */
+    struct background *background = arg;
     uint64_t count;
     while (read(background->event, &count, sizeof count) < 0 && errno == EINTR)
         ;
@@ -33,32 +40,41 @@ enum status background_open(struct background *background, struct rpc *rpc, stru
     background->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (background->event < 0)
         return error_set_errno(error, errno, "cannot open an eventfd");
+    sem_init(&background->given, 0, 0);
+    int failed = pthread_create(&background->thread, NULL, background_thread, background);
+    if (failed != 0) {
+        close(background->event);
+        return error_set_errno(error, failed, "cannot start the thread that writes files");
+    }
     background->open = true;
-    return rpc_watch(rpc, background->event, woken, background);
+    if (rpc_watch(rpc, background->event, background_woken, background) != STATUS_OK)
+        return error_set(error, STATUS_BUSY, "the rpc can watch no further descriptor");
+    return STATUS_OK;
 }
 
 void background_close(struct background *background)
 {
-    if (background->running)
-        pthread_join(background->thread, NULL);
-    background->running = false;
-    if (background->open)
-        close(background->event);
-    background->open = false;
+    struct pollfd end = {.fd = background->event, .events = POLLIN};
+    if (!background->open)
+        return;
+    while (background_busy(background))
+        poll(&end, 1, -1);
+    background->ends = true;
+    sem_post(&background->given);
+    pthread_join(background->thread, NULL);
+    sem_destroy(&background->given);
+    close(background->event);
+    background->open = background->running = false;
 }
 
-enum status background_start(struct background *background, enum status (*work)(void *, struct error *),
-                             void *arg, const char *what, struct error *error)
+void background_start(struct background *background, background_work *work, void *arg)
 {
     assert(background->open && !background->running);
     background->work = work;
     background->arg = arg;
-    atomic_store_explicit(&background->done, false, memory_order_relaxed);
-    int failed = pthread_create(&background->thread, NULL, run, background);
-    if (failed != 0)
-        return error_set_errno(error, failed, "cannot start %s", what);
     background->running = true;
-    return STATUS_OK;
+    atomic_store_explicit(&background->done, false, memory_order_relaxed);
+    sem_post(&background->given);
 }
 
 enum status background_end(struct background *background, struct error *error)
@@ -66,7 +82,6 @@ enum status background_end(struct background *background, struct error *error)
     assert(background->running);
     if (!atomic_load_explicit(&background->done, memory_order_acquire))
         return STATUS_AGAIN;
-    pthread_join(background->thread, NULL);
     background->running = false;
     if (background->status != STATUS_OK)
         *error = background->error;

@@ -1,40 +1,47 @@
-/* Work that blocks (files) on a thread of its own, beside a loop that goes on turning.
+/* Work that blocks (on files) on a second thread, beside a loop that goes on turning: the one hand-off
+ * between threads of a worker.
  *
- * The thread lives for one piece of work and says by an eventfd, on which the rpc waits, that it is done.
- * What it is given belongs to it from background_start until background_end has answered. */
+ * The thread lives as long as its owner has it open, and runs one piece of work at a time. Everything that
+ * the work touches belongs to the thread from background_start until background_end has answered. An eventfd,
+ * on which the rpc waits, ends the loop's turn when a piece of work is done. All functions are the loop's. */
 #ifndef WORKER_BACKGROUND_H
 #define WORKER_BACKGROUND_H
 
 #include "kernels/base/status.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
 struct rpc;
 
+typedef enum status background_work(void *arg, struct error *error);
+
 struct background {
-    enum status (*work)(void *arg, struct error *error);
-    void *arg;
-    enum status status; /* the thread's until `done` */
-    struct error error;
     pthread_t thread;
-    bool open, running; /* running: the thread has not been joined */
-    atomic_bool done;   /* it has nothing more to do */
+    sem_t given; /* posted for each piece of work, and to end the thread */
     int event;
+    bool open, running; /* running: background_end has not answered yet */
+    bool ends;          /* the next post is the end */
+    background_work *work;
+    void *arg;
+    enum status status; /* of the work; the loop's once `done` */
+    struct error error;
+    atomic_bool done; /* released by the thread, acquired by the loop */
 };
 
-/* Registers with the rpc, whose turns end when a work is done. The struct must stay where it is. */
+/* Starts the thread and registers with the rpc, which outlives it. The struct must stay where it is.
+ * STATUS_IO, STATUS_BUSY (rpc_watch); background_close also follows a failure. */
 enum status background_open(struct background *background, struct rpc *rpc, struct error *error);
 
-/* Waits for the thread. A struct that was not opened (all zero) is nothing. */
+/* Waits for the work under way and ends the thread. A struct that is all zero is nothing. */
 void background_close(struct background *background);
 
-/* Begins `work`; none may be running. `what`: for the message ("the thread that writes checkpoint 12"). */
-enum status background_start(struct background *background, enum status (*work)(void *, struct error *),
-                             void *arg, const char *what, struct error *error);
+/* Hands `work` over; none may be running. Does not block. */
+void background_start(struct background *background, background_work *work, void *arg);
 
-/* What came of it; STATUS_AGAIN while the thread is at it. */
+/* The work's status and error; STATUS_AGAIN while it runs. Exactly once for each background_start. */
 enum status background_end(struct background *background, struct error *error);
 
 /* Whether the thread is at work: closing would wait for it. */

@@ -72,23 +72,22 @@ bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update,
            (double)monotime_us_between(saver->last, monotime_now()) >= job->checkpoint.every_s * 1e6;
 }
 
-static enum status run_on_thread(struct checkpoint_saver *saver, enum checkpoint_saver_state state,
-                                 enum status (*work)(void *, struct error *), struct error *error)
+static void run_on_thread(struct checkpoint_saver *saver, enum checkpoint_saver_state state,
+                          background_work *work)
 {
     saver->state = state;
-    return background_start(&saver->thread, work, saver, "the thread that writes a checkpoint", error);
+    background_start(&saver->thread, work, saver);
 }
 
-enum status checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpoint_saving *saving,
-                                   struct error *error)
+void checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpoint_saving *saving)
 {
     assert(saver->state == CHECKPOINT_IDLE);
     saver->saving = *saving;
     saver->folder = saver->config.publishes;
     if (saver->config.publishes)
-        return run_on_thread(saver, CHECKPOINT_MAKING, make_folder, error);
-    saver->state = CHECKPOINT_GATHERING;
-    return STATUS_OK;
+        run_on_thread(saver, CHECKPOINT_MAKING, make_folder);
+    else
+        saver->state = CHECKPOINT_GATHERING;
 }
 
 static enum status after_making(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
@@ -105,7 +104,9 @@ static enum status after_gathering(struct checkpoint_saver *saver, uint64_t logg
     (void)logged;
     const struct checkpoint_saver_config *config = &saver->config;
     const enum status status = config->gather != NULL ? config->gather(config->context, error) : STATUS_OK;
-    return status == STATUS_OK ? run_on_thread(saver, CHECKPOINT_WRITING, write_files, error) : status;
+    if (status == STATUS_OK)
+        run_on_thread(saver, CHECKPOINT_WRITING, write_files);
+    return status;
 }
 
 static enum status after_writing(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
@@ -119,9 +120,11 @@ static enum status after_writing(struct checkpoint_saver *saver, uint64_t logged
 
 static enum status after_logging(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
 {
+    (void)error;
     if (logged < saver->saving.line)
         return STATUS_AGAIN;
-    return run_on_thread(saver, CHECKPOINT_PUBLISHING, publish_folder, error);
+    run_on_thread(saver, CHECKPOINT_PUBLISHING, publish_folder);
+    return STATUS_OK;
 }
 
 static enum status after_publishing(struct checkpoint_saver *saver, uint64_t logged, struct error *error)

@@ -80,8 +80,7 @@ void checkpoint_saver_close(struct checkpoint_saver *saver);
 bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update, bool last);
 
 /* Begins a checkpoint; the saver must be idle. */
-enum status checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpoint_saving *saving,
-                                   struct error *error);
+void checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpoint_saving *saving);
 
 /* Goes on. `logged`: the newest line that the supervisor has acknowledged. STATUS_AGAIN while the checkpoint
  * is being taken, STATUS_OK when the saver is idle. After a failure the saver is idle, the unfinished folder

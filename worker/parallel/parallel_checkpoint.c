@@ -77,7 +77,9 @@ enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *
         status = fetch_values(t, true, error);
     if (status == STATUS_OK)
         status = parallel_peer_resume(t, error);
-    return status == STATUS_OK ? checkpoint_saver_begin(&t->saver, &saving, error) : status;
+    if (status == STATUS_OK)
+        checkpoint_saver_begin(&t->saver, &saving);
+    return status;
 }
 
 enum status parallel_checkpoint_advance(struct parallel_trainer *t, struct error *error)

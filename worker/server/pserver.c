@@ -74,14 +74,17 @@ static enum status after_gathering(struct pserver *p, struct error *error)
     if (p->number == 0 && round_version(p->round) >= p->last_version) {
         p->end = round_version(p->round) >= p->schedule.updates ? CONTROL_END_FINISHED : CONTROL_END_STOPPED;
         p->phase = pserver_checkpoint_due(p) ? PSERVER_SAVING : PSERVER_CLOSING;
-        return p->phase == PSERVER_SAVING ? pserver_checkpoint_begin(p, error) : STATUS_OK;
+        if (p->phase == PSERVER_SAVING)
+            pserver_checkpoint_begin(p);
+        return STATUS_OK;
     }
     status = update(p, error);
     if (status != STATUS_OK)
         return status;
     if (pserver_checkpoint_due(p)) {
         p->phase = PSERVER_SAVING;
-        return pserver_checkpoint_begin(p, error);
+        pserver_checkpoint_begin(p);
+        return STATUS_OK;
     }
     return complete(p, error);
 }

@@ -177,7 +177,7 @@ struct checkpoint_values pserver_checkpoint_values(const struct pserver *p);
 
 /* Server 0: whether the newest version is to be saved before its members are answered; begins to save it. */
 bool pserver_checkpoint_due(const struct pserver *p);
-enum status pserver_checkpoint_begin(struct pserver *p, struct error *error);
+void pserver_checkpoint_begin(struct pserver *p);
 
 /* Goes on, as checkpoint_saver_advance. A server above 0 reports a failure to server 0 alone. */
 enum status pserver_checkpoint_advance(struct pserver *p, struct error *error);

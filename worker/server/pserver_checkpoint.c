@@ -41,7 +41,7 @@ bool pserver_checkpoint_due(const struct pserver *p)
     return checkpoint_saver_due(&p->saver, version, version >= p->last_version);
 }
 
-enum status pserver_checkpoint_begin(struct pserver *p, struct error *error)
+void pserver_checkpoint_begin(struct pserver *p)
 {
     const uint64_t version = round_version(p->round);
     struct checkpoint_saving saving = {.counters = {.update = version,
@@ -53,7 +53,7 @@ enum status pserver_checkpoint_begin(struct pserver *p, struct error *error)
     for (uint32_t i = 0; i < p->trainers; i++)
         saving.counters.steps[i] = round_step(p->round, i);
     pserver_place(p, version);
-    return checkpoint_saver_begin(&p->saver, &saving, error);
+    checkpoint_saver_begin(&p->saver, &saving);
 }
 
 static void release_shard_calls(struct pserver *p)
@@ -110,7 +110,7 @@ void pserver_save_shard(void *context, struct rpc_request *request, const struct
         const struct checkpoint_saving saving = {.counters.update = version,
                                                  .values = pserver_checkpoint_values(p)};
         p->shard_request = request;
-        checkpoint_saver_begin(&p->saver, &saving, NULL);
+        checkpoint_saver_begin(&p->saver, &saving);
     }
 }
 
