@@ -18,7 +18,7 @@ enum status device_open_gpu(struct backend **out, const struct job *job, struct 
     return STATUS_OK;
 }
 
-enum status device_open(struct backend **out, const struct job *job, uint32_t threads, bool tell,
+enum status device_open(struct backend **out, const struct job *job, uint32_t threads, bool logs,
                         struct error *error)
 {
     static const enum device devices[] = {
@@ -27,7 +27,7 @@ enum status device_open(struct backend **out, const struct job *job, uint32_t th
     const enum device device = devices[job->device];
     struct error why = {0};
     enum status status = backend_load_device(out, device, &settings, &why, error);
-    if (status == STATUS_OK && device == DEVICE_AUTO && tell)
+    if (status == STATUS_OK && device == DEVICE_AUTO && logs)
         log_info("device: %s%s%s", (*out)->text, why.text[0] != '\0' ? "; " : "", why.text);
     return status;
 }

@@ -6,15 +6,14 @@
 #include "kernels/kernels.h"
 #include "worker/job/job.h"
 
-/* Opens what the job's /device names, with `threads` math threads. Where the job leaves the choice to us and
- * `tell` is true, a line in the log says what was taken: one of several equal workers is enough for that.
- * Errors as backend_load_device. */
-enum status device_open(struct backend **out, const struct job *job, uint32_t threads, bool tell,
+/* Opens the job's /device with `threads` math threads. If that is `auto` and `logs` is true, a line in the
+ * log names the device: of several equal workers, one logs. Errors as backend_load_device. */
+enum status device_open(struct backend **out, const struct job *job, uint32_t threads, bool logs,
                         struct error *error);
 
-/* The same for a role that needs no backend on the CPU: *out is NULL there, and no plug-in is loaded. Where
- * the job leaves the choice, a line in the log names the device. STATUS_UNAVAILABLE: the job demands a GPU,
- * and none can be used. */
+/* The same for a role that needs no backend on the CPU: *out is NULL there, and oneDNN is not loaded. With
+ * `auto` a line in the log names the device. STATUS_UNAVAILABLE: the job demands a GPU, and none can be used.
+ */
 enum status device_open_gpu(struct backend **out, const struct job *job, struct error *error);
 
 #endif

@@ -1,7 +1,5 @@
-/* The policy's rows: which instruction set computes them, and the weights in that set's order.
- *
- * An agent process makes one; its coalescer thread and its learner thread use it in turn. All that knows an
- * instruction set is in kernels/lanes/, built once for each, so that this file needs none of them. */
+/* Picks the instruction set and packs the weights in its order. The *_lanes.c files, which are compiled once
+ * for each set, do the rest. */
 #include "kernels/policy/mlp.h"
 
 #include "kernels/lanes/isa.h"

@@ -1,4 +1,8 @@
-/* The policy's rows: affine, dropout, ReLU, affine, softmax, sample; forward and backward, on the CPU.
+/* The policy's rows on the CPU: affine, dropout, ReLU, affine, softmax, sample; forward and backward.
+ *
+ * The room of the policy's kernels includes kernels/base and kernels/lanes. The agent's policy
+ * (worker/model/policy_cpu.c) computes with it; every backend includes mlp_batch.h for the shape and the
+ * batch.
  *
  * One fused pass per row instead of one library call per layer: at 4 -> 128 -> 2 a row is about 1.3 kFLOP,
  * less than the overhead of a single library primitive (`make bench` shows both). A row's result depends
@@ -7,7 +11,7 @@
  * in 16 lanes (unit j in lane j mod 16, in ascending j) that are then added in one fixed tree; fma is
  * explicit; exp and log are our own polynomials. test/oracle/mlp_ref.h is the oracle in double.
  *
- * Parameters lie in one slab in PyTorch's order and shapes:
+ * Parameters lie in one flat array, in PyTorch's order and shapes:
  *     affine1.weight (hidden, inputs)   affine1.bias (hidden)
  *     affine2.weight (actions, hidden)  affine2.bias (actions)
  *
@@ -24,10 +28,10 @@
 #include "kernels/base/status.h"
 #include "kernels/policy/mlp_batch.h"
 
-/* Floats in the parameter slab. */
+/* Floats in all parameters. */
 size_t mlp_parameter_count(const struct mlp_shape *shape);
 
-struct mlp; /* weights packed for the lanes; read-only between two mlp_load, so any thread may compute */
+struct mlp; /* the weights, packed for the lanes; only mlp_load changes them */
 
 /* STATUS_INVALID names the bound that `shape` or `dropout` (0 <= p < 1) breaks. */
 enum status mlp_check_shape(const struct mlp_shape *shape, double dropout, struct error *error);
@@ -36,7 +40,7 @@ enum status mlp_check_shape(const struct mlp_shape *shape, double dropout, struc
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error);
 void mlp_free(struct mlp *mlp);
 
-/* Takes over the slab's present values. Not while another thread computes. Allocates nothing. */
+/* Computes with these parameters from now on. Allocates nothing. */
 void mlp_load(struct mlp *mlp, const float *parameters);
 
 /* Draws masks, runs the forward, samples. Row i's draws are keyed by (seed, environment[i], step[i],
@@ -44,10 +48,11 @@ void mlp_load(struct mlp *mlp, const float *parameters);
 void mlp_act(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
              const uint32_t *environment, const uint32_t *step, float *probabilities);
 
-/* Adds to `gradient` (slab order) that of L = sum_i -coefficient[i] * log P(actions[row[i]]) over at most
- * MLP_CHUNK_ROWS rows (asserted), and returns L. The chunk is summed by itself, rows ascending, and added
- * to `gradient` at the end: calling this for consecutive chunks gives one order of summation.
- * log P is log-softmax in float32 (not Categorical's clamped log; they differ only where P < 1.2e-7). */
+/* Adds to `gradient`, which has the parameters' order, that of L = sum_i -coefficient[i] * log
+ * P(actions[row[i]]) over at most MLP_CHUNK_ROWS rows (asserted), and returns L. The chunk is summed by
+ * itself, rows ascending, and added to `gradient` at the end: calling this for consecutive chunks gives one
+ * order of summation. log P is log-softmax in float32 (not Categorical's clamped log; they differ only where
+ * P < 1.2e-7). */
 double mlp_gradient(const struct mlp *mlp, const struct mlp_batch *batch, const float *coefficient,
                     float *gradient);
 
@@ -55,8 +60,8 @@ double mlp_gradient(const struct mlp *mlp, const struct mlp_batch *batch, const 
  * mlp_new, lowers it (a test and debugging aid). */
 const char *mlp_isa(const struct mlp *mlp);
 
-/* What mlp_new says of COALESCED_ISA: STATUS_INVALID, no such name; STATUS_UNAVAILABLE, this processor has
- * no such instructions. For a process that wants to know before it starts those that compute. */
+/* Checks COALESCED_ISA, as mlp_new does, before a process forks the workers that compute. STATUS_INVALID:
+ * there is no such instruction set; STATUS_UNAVAILABLE: this processor does not have it. */
 enum status mlp_check_isa(struct error *error);
 
 #endif

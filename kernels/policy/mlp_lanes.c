@@ -1,15 +1,14 @@
 /* The policy's rows in 16 lanes: forward, sampling and backward, compiled once per instruction set.
  *
- * Called by the agent's coalescer thread (act) and its learner thread (gradient), never both at once; the
- * packed weights are only read. The hidden units of one row lie across the lanes; what has few numbers per
- * row (softmax, sampling) puts the rows across the lanes instead, as many as one register holds. Lanes
- * without a row hold zeros and are computed for nothing, which costs less than a second way to compute.
+ * The hidden units of one row lie across the lanes. Softmax and sampling have few numbers per row, so there
+ * the rows lie across the lanes, as many as one register holds. Lanes without a row hold zeros and are
+ * computed for nothing, which costs less than a second way to compute.
  *
- * Dropout's factor 1 / (1 - p) is the same for every kept unit, so it is applied to the two places where
- * the sum over units ends or begins, and not to each unit: z = b2 + scale * sum, and backward the other way.
+ * Dropout's factor 1 / (1 - p) is the same for every kept unit. It is applied once, where the sum over the
+ * units ends, and not to each unit: z = b2 + scale * sum; backward likewise, where the sum's gradient begins.
  *
- * Each body takes the shape as arguments. LANES_FOR_SHAPE calls it with the numbers of CartPole's policy
- * written out, for which the compiler keeps a row's sums in registers, or else with the packed ones. */
+ * Each body takes the shape as arguments. LANES_FOR_SHAPE calls it with CartPole's numbers as constants, so
+ * that the compiler keeps a row's sums in registers, or else with the packed shape. */
 #include "kernels/policy/mlp_lanes.h"
 
 #include "kernels/lanes/lanes.h"
@@ -21,7 +20,7 @@
          ? body(packed, __VA_ARGS__, 4, 2)                                                                   \
          : body(packed, __VA_ARGS__, (packed)->shape.inputs, (packed)->shape.actions))
 
-/* As many rows as one register has lanes, action by action, a row to a lane. */
+/* A row to a lane, action by action. */
 struct tile {
     float sum[MLP_ACTIONS_MAX][LANES_WIDTH];         // of W2 h, without scale and bias
     float probability[MLP_ACTIONS_MAX][LANES_WIDTH]; // softmax
@@ -36,8 +35,8 @@ static uint32_t tile_rows(const struct mlp_batch *batch, uint32_t first)
 
 /* ---- forward ---- */
 
-/* relu(k (W1 x + b1)) of one part of one block, its keep bits the low ones of `mask`. */
-LANES_INLINE vf hidden_part(const float *weights, const float *x, uint32_t mask, uint32_t inputs)
+/* relu(k (W1 x + b1)) of one register's units; their keep bits are the low ones of `mask`. */
+LANES_INLINE vf hidden_units(const float *weights, const float *x, uint32_t mask, uint32_t inputs)
 {
     vf a = lanes_load(weights);
 #pragma GCC unroll 16
@@ -56,11 +55,11 @@ LANES_INLINE void forward_row(const struct mlp_packed *packed, const float *x, c
     for (uint32_t v = 0; v < packed->blocks; v++, weights += stride) {
 #pragma GCC unroll 4
         for (uint32_t p = 0; p < LANES_PARTS; p++) {
-            const float *part = weights + p * LANES_WIDTH;
-            vf h = hidden_part(part, x, (uint32_t)mask[v] >> (p * LANES_WIDTH), inputs);
+            const float *units = weights + p * LANES_WIDTH;
+            vf h = hidden_units(units, x, (uint32_t)mask[v] >> (p * LANES_WIDTH), inputs);
 #pragma GCC unroll 2
             for (uint32_t a = 0; a < actions; a++)
-                sum[a][p] = lanes_fma(lanes_load(part + (1 + inputs + a) * LANES_COUNT), h, sum[a][p]);
+                sum[a][p] = lanes_fma(lanes_load(units + (1 + inputs + a) * LANES_COUNT), h, sum[a][p]);
         }
     }
     for (uint32_t a = 0; a < actions; a++)
@@ -115,8 +114,8 @@ static void copy_probabilities(const struct tile *tile, uint32_t first, uint32_t
 
 /* ---- act ---- */
 
-/* Each lane's first action whose cumulated probability is above the row's uniform: as the sums only grow,
- * that is the number of sums, the last left out, that are not above it. */
+/* Each lane's first action whose cumulated probability is above the row's uniform. The sums only grow, so
+ * that is the number of sums, without the last, that are not above it. */
 LANES_INLINE void sample_tile(const struct mlp_batch *batch, uint32_t first, uint32_t rows, uint64_t seed,
                               uint32_t episode, const uint32_t *environment, const uint32_t *step,
                               const struct tile *tile, uint32_t actions)
@@ -193,17 +192,17 @@ LANES_INLINE double pull_chunk(const struct mlp_packed *packed, const struct mlp
     return loss;
 }
 
-/* What one part of one block is owed by all rows of the chunk, rows ascending; laid out like the block's
- * weights. The units' values are computed again, which is cheaper than to fetch them from a store. */
-LANES_INLINE void backward_part(const float *weights, const struct mlp_batch *batch, uint32_t blocks,
-                                uint32_t block, uint32_t shift, const struct pulls *pulls, float *owed,
-                                uint32_t inputs, uint32_t actions)
+/* The gradient of one register's units, summed over the chunk's rows in ascending order; laid out like their
+ * weights. The units' values are computed again, which is cheaper than to store and fetch them. */
+LANES_INLINE void backward_units(const float *weights, const struct mlp_batch *batch, uint32_t blocks,
+                                 uint32_t block, uint32_t shift, const struct pulls *pulls, float *sums,
+                                 uint32_t inputs, uint32_t actions)
 {
     vf g1[MLP_INPUTS_MAX] = {}, bias = {}, g2[MLP_ACTIONS_MAX] = {};
     for (uint32_t r = 0; r < batch->count; r++) {
         size_t row = batch->row[r];
         const float *x = batch->observations + row * inputs;
-        vf h = hidden_part(weights, x, (uint32_t)batch->masks[row * blocks + block] >> shift, inputs);
+        vf h = hidden_units(weights, x, (uint32_t)batch->masks[row * blocks + block] >> shift, inputs);
         vf pull = {};
 #pragma GCC unroll 16
         for (uint32_t a = 0; a < actions; a++) {
@@ -217,17 +216,17 @@ LANES_INLINE void backward_part(const float *weights, const struct mlp_batch *ba
         for (uint32_t i = 0; i < inputs; i++)
             g1[i] = lanes_fma(pull, lanes_set(x[i]), g1[i]);
     }
-    lanes_store(owed, bias);
+    lanes_store(sums, bias);
 #pragma GCC unroll 16
     for (uint32_t i = 0; i < inputs; i++)
-        lanes_store(owed + (1 + i) * LANES_COUNT, g1[i]);
+        lanes_store(sums + (1 + i) * LANES_COUNT, g1[i]);
 #pragma GCC unroll 16
     for (uint32_t a = 0; a < actions; a++)
-        lanes_store(owed + (1 + inputs + a) * LANES_COUNT, g2[a]);
+        lanes_store(sums + (1 + inputs + a) * LANES_COUNT, g2[a]);
 }
 
-/* Adds one block's part to the slab, which has PyTorch's order. */
-LANES_INLINE void add_block(const float *owed, uint32_t block, uint32_t hidden, float *gradient,
+/* Adds one block's sums to `gradient`, which has PyTorch's order. */
+LANES_INLINE void add_block(const float *sums, uint32_t block, uint32_t hidden, float *gradient,
                             uint32_t inputs, uint32_t actions)
 {
     float *w1 = gradient, *b1 = w1 + (size_t)hidden * inputs, *w2 = b1 + hidden;
@@ -235,10 +234,10 @@ LANES_INLINE void add_block(const float *owed, uint32_t block, uint32_t hidden, 
     uint32_t units = hidden - begin < LANES_COUNT ? hidden - begin : LANES_COUNT;
     for (uint32_t u = 0; u < units; u++) {
         for (uint32_t i = 0; i < inputs; i++)
-            w1[(size_t)(begin + u) * inputs + i] += owed[(1 + i) * LANES_COUNT + u];
-        b1[begin + u] += owed[u];
+            w1[(size_t)(begin + u) * inputs + i] += sums[(1 + i) * LANES_COUNT + u];
+        b1[begin + u] += sums[u];
         for (uint32_t a = 0; a < actions; a++)
-            w2[(size_t)a * hidden + begin + u] += owed[(1 + inputs + a) * LANES_COUNT + u];
+            w2[(size_t)a * hidden + begin + u] += sums[(1 + inputs + a) * LANES_COUNT + u];
     }
 }
 
@@ -247,14 +246,14 @@ LANES_INLINE double gradient_body(const struct mlp_packed *packed, const struct 
                                   uint32_t actions)
 {
     struct pulls pulls;
-    float owed[(1 + MLP_INPUTS_MAX + MLP_ACTIONS_MAX) * LANES_COUNT];
+    float sums[(1 + MLP_INPUTS_MAX + MLP_ACTIONS_MAX) * LANES_COUNT];
     const uint32_t hidden = packed->shape.hidden, stride = (1 + inputs + actions) * LANES_COUNT;
     double loss = pull_chunk(packed, batch, coefficient, &pulls, inputs, actions);
     for (uint32_t v = 0; v < packed->blocks; v++) {
         for (uint32_t p = 0; p < LANES_PARTS; p++)
-            backward_part(packed->weights + v * stride + p * LANES_WIDTH, batch, packed->blocks, v,
-                          p * LANES_WIDTH, &pulls, owed + p * LANES_WIDTH, inputs, actions);
-        add_block(owed, v, hidden, gradient, inputs, actions);
+            backward_units(packed->weights + v * stride + p * LANES_WIDTH, batch, packed->blocks, v,
+                           p * LANES_WIDTH, &pulls, sums + p * LANES_WIDTH, inputs, actions);
+        add_block(sums, v, hidden, gradient, inputs, actions);
     }
     float *b2 = gradient + (size_t)hidden * (inputs + 1 + actions);
     for (uint32_t a = 0; a < actions; a++) {

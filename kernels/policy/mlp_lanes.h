@@ -1,7 +1,7 @@
-/* The policy's kernels as one instruction set has them; kernels/policy/mlp.c picks a table and packs the
+/* The policy's kernels, a table for each instruction set. kernels/policy/mlp.c picks one and packs the
  * weights.
  *
- * Everything here is private to kernels/policy/mlp.c and its tests: kernels/policy/mlp.h is the manual. */
+ * Private to kernels/policy/mlp.c and its tests; kernels/policy/mlp.h is the manual. */
 #ifndef KERNELS_POLICY_MLP_LANES_H
 #define KERNELS_POLICY_MLP_LANES_H
 
@@ -34,7 +34,7 @@ struct mlp_lanes {
                 uint32_t episode, const uint32_t *environment, const uint32_t *step, float *probabilities);
     double (*gradient)(const struct mlp_packed *packed, const struct mlp_batch *batch,
                        const float *coefficient, float *gradient);
-    /* 16 values at a time, as the kernels compute them. */
+    /* What the kernels compute exp, log and fma by, 16 values at a time; for the tests. */
     void (*exp)(const float x[MLP_LANES], float y[MLP_LANES]);
     void (*log)(const float x[MLP_LANES], float y[MLP_LANES]);
     void (*fma)(const float a[MLP_LANES], const float b[MLP_LANES], const float c[MLP_LANES],
