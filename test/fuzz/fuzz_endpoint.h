@@ -86,7 +86,6 @@ enum status __wrap_endpoint_wait_any(struct endpoint *const *endpoints, size_t e
 {
     (void)endpoints, (void)endpoint_count, (void)watches, (void)count, (void)sending;
     *readable = false;
-    rrefs->retry_at = dist->retry_at = (struct monotime){0};
     if (until.ns <= 1 || (input_left >= SAYINGS && input[0] >= 0x80))
         return STATUS_OK;
     require(!all_leave || idle_looks < 64);

@@ -1,6 +1,5 @@
-/* Whatever a client is passed on from others, in any order: whose session a message is of, and the bodies
- * that its pieces make. The input is a row of steps of eight bytes, each a message's header. What comes out
- * of a body must be what was put in, nobody's session may be a server's or one's own, and at the end no
+/* The bodies that pieces make, whatever several peers send in whatever order. The input is a row of steps of
+ * eight bytes, each a message's header. What comes out of a body must be what was put in, and at the end no
  * memory is held. */
 #include "worker/net/rpc_internal.h"
 
@@ -11,6 +10,7 @@ enum { WORKERS = 6, SELF = 3, STEP_BYTES = 8, PERIOD = 256 };
 
 static const uint8_t roster[WORKERS] = {WIRE_ROLE_PSERVER, WIRE_ROLE_PSERVER, WIRE_ROLE_TRAINER,
                                         WIRE_ROLE_TRAINER, WIRE_ROLE_TRAINER, WIRE_ROLE_TRAINER};
+static struct rpc_socket sockets[WORKERS]; /* without endpoints: nothing is sent */
 static uint8_t pattern[WIRE_PAYLOAD_BYTES_MAX + PERIOD];
 
 static void require(int holds)
@@ -30,8 +30,7 @@ static struct rpc *start(void)
                                              .pending_max = 4,
                                              .incoming_max = 4};
     struct rpc *rpc;
-    require(rpc_new(&rpc, &config, false, NULL) == STATUS_OK);
-    session_begin(&rpc->sessions[0], 0, WIRE_ROLE_PSERVER, 1);
+    require(rpc_open(&rpc, &config, NULL, NULL) == STATUS_OK);
     for (size_t i = 0; i < sizeof pattern; i++)
         pattern[i] = (uint8_t)i;
     return rpc;
@@ -85,15 +84,23 @@ static void check_body(const struct wire_header *header, const struct rpc_body *
     require(body->bytes[body->count - 1] == (uint8_t)(header->request + body->count - 1));
 }
 
+/* The session of a peer, which opens again once it has ended. */
+static struct rpc_session *session_with(struct rpc *rpc, const struct wire_header *header)
+{
+    struct rpc_session *session = &rpc->sessions[header->source];
+    const struct wire_header greeting = {
+        .source = header->source, .role = roster[header->source], .incarnation = header->incarnation};
+    sockets[header->source].dialed = session;
+    if (!session->is_live)
+        session_open(rpc, session, &sockets[header->source], &greeting, 0);
+    return session;
+}
+
 static void receive(struct rpc *rpc, const struct wire_header *header)
 {
-    const char *fault = NULL;
-    struct rpc_session *session = forward_find(rpc, header, &fault);
-    require(fault == NULL || session == NULL);
-    if (session == NULL)
+    if (header->source >= WORKERS || header->source == SELF)
         return;
-    require(session->is_live && session->is_forwarded && session->worker == header->source);
-    require(header->source >= 2 && header->source != SELF && header->source < WORKERS);
+    struct rpc_session *session = session_with(rpc, header);
     if (header->kind == WIRE_BYE) {
         session_end_quietly(rpc, session, STATUS_PEER_DIED, "bye");
         require(!session->is_live && session->body_bytes == 0);
@@ -101,7 +108,7 @@ static void receive(struct rpc *rpc, const struct wire_header *header)
         uint64_t at = (header->request + header->args[PIECE_OFFSET]) % PERIOD;
         if (bodies_receive_piece(session, header, pattern + at) != NULL)
             session_end_quietly(rpc, session, STATUS_INVALID, "a bad piece");
-    } else {
+    } else if (header->kind != WIRE_HELLO) {
         struct rpc_body body;
         enum status state;
         bodies_take(session, header, &body, &state);
@@ -124,9 +131,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (wire_check(&header, NULL) == STATUS_OK)
             receive(rpc, &header);
     }
-    forward_end_all(rpc);
-    for (unsigned i = 0; i < WORKERS; i++)
+    for (unsigned i = 0; i < WORKERS; i++) {
+        if (rpc->sessions[i].is_live && i != SELF)
+            session_end_quietly(rpc, &rpc->sessions[i], STATUS_PEER_DIED, "the end");
         require(rpc->sessions[i].body_bytes == 0);
-    rpc_release(rpc, 0);
+    }
+    rpc_free(rpc, "", 0);
     return 0;
 }
