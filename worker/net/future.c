@@ -123,7 +123,7 @@ void future_complete(struct future *future, enum status status, struct rpc_text 
     struct rpc *rpc = future->rpc;
     assert(!future->is_done && status != STATUS_AGAIN);
     if (future->kind == FUTURE_CALL)
-        calls_forget(rpc, future);
+        pending_remove(rpc, future);
     future->is_done = true;
     future->status = status;
     future->text = text;

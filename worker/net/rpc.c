@@ -12,34 +12,6 @@
 
 enum { FLUSH_EVERY_US = 1000 };
 
-void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination)
-{
-    memset(header, 0, sizeof *header);
-    header->kind = (uint8_t)kind;
-    header->source = rpc->config.worker;
-    header->destination = destination;
-    header->incarnation = rpc->config.incarnation;
-    header->generation = rpc->config.generation;
-}
-
-void rpc_send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
-                   const char *text, size_t bytes, bool hold)
-{
-    struct endpoint_message message;
-    uint8_t encoded[WIRE_HEADER_BYTES];
-    header->payload_bytes = (uint32_t)bytes;
-    wire_encode(header, encoded);
-    if (endpoint_prepare(&message, peer, encoded, sizeof encoded, bytes) != STATUS_OK)
-        return;
-    if (bytes > 0)
-        memcpy(message.payload, text, bytes);
-    enum status status = endpoint_send(way, &message);
-    if (status == STATUS_OK)
-        rpc->counters.sent++;
-    else if (status != STATUS_AGAIN || !hold || !send_hold_farewell(rpc, way, &message))
-        endpoint_release(&message);
-}
-
 /* ---- opening ---- */
 
 static enum status check_config(const struct rpc_config *config, struct error *error)
@@ -72,7 +44,7 @@ void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context)
 static void release(struct rpc *rpc, int linger_ms)
 {
     futures_free(rpc);
-    calls_free(rpc);
+    pending_free(rpc);
     requests_free(rpc);
     sessions_free(rpc);
     free(rpc->roster);
@@ -88,15 +60,6 @@ static void *copy_of(const void *bytes, size_t count)
     if (copy != NULL)
         memcpy(copy, bytes, count);
     return copy;
-}
-
-void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed)
-{
-    struct rpc_socket *socket = &rpc->sockets[rpc->socket_count];
-    *socket = (struct rpc_socket){endpoint, dialed};
-    rpc->endpoints[rpc->socket_count++] = endpoint;
-    if (dialed != NULL)
-        dialed->socket = socket;
 }
 
 static enum status open_bound(struct rpc *rpc, const char *address, struct error *error)
@@ -124,7 +87,7 @@ static enum status open_memory(struct rpc *rpc, struct error *error)
             memcpy(rpc->welcome, config->welcome, config->welcome_bytes);
     }
     if (!has_all || sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK ||
-        calls_new(rpc) != STATUS_OK || requests_new(rpc) != STATUS_OK)
+        pending_new(rpc) != STATUS_OK || requests_new(rpc) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
     return STATUS_OK;
 }
@@ -151,19 +114,6 @@ enum status rpc_open(struct rpc **out, const struct rpc_config *config, const ch
     self_open(rpc);
     *out = rpc;
     return STATUS_OK;
-}
-
-bool rpc_take_one(struct rpc *rpc, struct rpc_socket *socket)
-{
-    struct endpoint_message message;
-    enum status status = endpoint_receive(socket->endpoint, &message);
-    if (status == STATUS_OK)
-        receive_message(rpc, socket, &message);
-    else if (status == STATUS_INVALID)
-        receive_malformed(rpc, socket, message.peer);
-    else if (status != STATUS_AGAIN)
-        rpc->has_failed = true;
-    return status == STATUS_OK || status == STATUS_INVALID;
 }
 
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes)
@@ -277,7 +227,7 @@ static unsigned drain(struct rpc *rpc, const struct future *awaited)
 {
     unsigned count = self_drain(rpc, awaited);
     for (size_t i = 0; i < rpc->socket_count && (awaited == NULL || !awaited->is_done); i++) {
-        for (unsigned taken = 0; taken < DRAIN_MAX && rpc_take_one(rpc, &rpc->sockets[i]); taken++) {
+        for (unsigned taken = 0; taken < DRAIN_MAX && receive_one(rpc, &rpc->sockets[i]); taken++) {
             count++;
             if (awaited != NULL && awaited->is_done)
                 return count;
@@ -306,7 +256,7 @@ static void wait_and_watch(struct rpc *rpc, struct monotime until)
 
 static struct monotime wake_time(const struct rpc *rpc, struct monotime until)
 {
-    until = monotime_earliest(until, calls_next_deadline(rpc));
+    until = monotime_earliest(until, pending_next_deadline(rpc));
     for (size_t i = 0; i < rpc->beat_count; i++)
         until = monotime_earliest(until, rpc->beats[i].next);
     return until;

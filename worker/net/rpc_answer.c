@@ -24,27 +24,6 @@ void answers_detach(struct rpc *rpc, struct rpc_session *session)
     send_drop_held(rpc, session);
 }
 
-void answers_drop(struct rpc *rpc, struct rpc_session *session)
-{
-    send_drop_held(rpc, session);
-    session_lose_slow(rpc, session);
-}
-
-void answers_make_room(struct rpc *rpc)
-{
-    struct rpc_session *most = NULL;
-    uint32_t messages = 0;
-    for (size_t i = 0; i < rpc->config.workers; i++) {
-        struct rpc_session *session = &rpc->sessions[i];
-        if (!session->is_live || session->answers_held.messages <= messages)
-            continue;
-        most = session;
-        messages = session->answers_held.messages;
-    }
-    if (most != NULL)
-        answers_drop(rpc, most);
-}
-
 /* ---- answering ---- */
 
 /* Takes a request out of what is open. False: its peer is gone, and so is the request now. */
@@ -99,23 +78,6 @@ void rpc_fail(struct rpc_request *request, enum status status, const char *forma
     fail_with(request, status, text);
 }
 
-void rpc_reject(struct rpc_request *request, const char *format, ...)
-{
-    char text[WIRE_ERROR_TEXT_MAX + 1];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    struct rpc *rpc = request->rpc;
-    struct rpc_session *session = request->session;
-    fail_with(request, STATUS_INVALID, text);
-    if (session == NULL || session->is_self)
-        return;
-    rpc->counters.bad++;
-    session_end(rpc, session, STATUS_INVALID, STATUS_PEER_DIED, text);
-    futures_tell(rpc);
-}
-
 /* ---- dispatch ---- */
 
 static void echo(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -149,7 +111,7 @@ static enum status check_request(const struct rpc *rpc, const struct rpc_session
 static struct rpc_request *open_request(struct rpc *rpc, struct rpc_session *session,
                                         struct rpc_arrival *arrival)
 {
-    struct rpc_request *request = request_take(rpc, arrival->frames);
+    struct rpc_request *request = send_take_object(rpc, arrival->frames);
     assert(request != NULL); /* see requests_count */
     request->session = session;
     request->id = arrival->header.request;
@@ -162,19 +124,6 @@ static struct rpc_request *open_request(struct rpc *rpc, struct rpc_session *ses
     queue_push(&session->open, request);
     rpc->incoming++;
     return request;
-}
-
-/* What is refused of oneself has no session to cost. */
-static void refuse(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival,
-                   const struct error *error)
-{
-    if (session->is_self) {
-        fail_with(open_request(rpc, session, arrival), error->status, error->text);
-        return;
-    }
-    arrival_drop(arrival);
-    rpc->counters.bad++;
-    session_end(rpc, session, STATUS_INVALID, STATUS_PEER_DIED, error->text);
 }
 
 static void serve(struct rpc *rpc, struct rpc_request *request, const struct rpc_arrival *arrival)
@@ -194,25 +143,34 @@ static void serve(struct rpc *rpc, struct rpc_request *request, const struct rpc
     }
 }
 
-/* A bad request ends the session; a repeated one has no effect; one too many or too late is answered. */
-void answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival)
+/* A bad request of this worker to itself fails alone: there is no session to lose. */
+static enum status answer_bad_request(struct rpc *rpc, struct rpc_session *session,
+                                      struct rpc_arrival *arrival, const struct error *error)
 {
-    struct error error;
-    if (check_request(rpc, session, &arrival->header, &error) != STATUS_OK) {
-        refuse(rpc, session, arrival, &error);
-        return;
+    if (session->is_self) {
+        fail_with(open_request(rpc, session, arrival), error->status, error->text);
+        return STATUS_OK;
     }
-    if (!rules_note_request(session, arrival->header.request)) {
+    arrival_drop(arrival);
+    return STATUS_INVALID;
+}
+
+enum status answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival,
+                                    struct error *error)
+{
+    if (check_request(rpc, session, &arrival->header, error) != STATUS_OK)
+        return answer_bad_request(rpc, session, arrival, error);
+    if (!duplicates_note(session, arrival->header.request)) {
         rpc->counters.duplicates++;
         arrival_drop(arrival);
-        return;
+        return STATUS_OK;
     }
     if (arrival->body_state == STATUS_INVALID) {
-        error_set(&error, STATUS_INVALID, "a request whose body has not come");
-        refuse(rpc, session, arrival, &error);
-        return;
+        error_set(error, STATUS_INVALID, "a request whose body has not come");
+        return answer_bad_request(rpc, session, arrival, error);
     }
     serve(rpc, open_request(rpc, session, arrival), arrival);
+    return STATUS_OK;
 }
 
 uint16_t rpc_request_source(const struct rpc_request *request)

@@ -85,3 +85,11 @@ void arrival_drop(struct rpc_arrival *arrival)
     if (arrival->body.bytes != NULL)
         body_free(&arrival->body);
 }
+
+void leaving_free(struct rpc_request *request)
+{
+    if (request->leaving->has_piece)
+        endpoint_release(&request->leaving->piece);
+    free(request->leaving);
+    request->leaving = NULL;
+}

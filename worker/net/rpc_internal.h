@@ -1,18 +1,24 @@
 /* What the files of the rpc share; for them only. Everything here is run by the thread that owns the rpc.
  *
- *   rpc.c            opening, closing, the turn
- *   rpc_hello.c      HELLO and WELCOME, both ends; strangers
- *   rpc_session.c    a session's life: open, lost, ended with BYE
- *   rpc_peers.c      the bound socket's connections: whose session, whom to ignore
- *   rpc_receive.c    the checks of every message that arrives
- *   rpc_rules.c      the checks that need no connection
- *   rpc_call.c       calls that this worker makes: pending table, deadlines, replies
- *   rpc_answer.c     calls that this worker answers: dispatch, replies
- *   rpc_self.c       calls to oneself
- *   rpc_body.c       bodies that come in pieces
- *   rpc_send.c       messages on their way out, and those that cannot leave yet
- *   rpc_queue.c      the pool of requests, and the queues they stand in
- *   future.c         futures and what is made of them
+ *   rpc.c              opening, closing, the turn
+ *   rpc_dial.c         HELLO to the workers of lower numbers
+ *   rpc_self.c         calls to oneself, as they arrive
+ *   rpc_receive.c      the checks of every message that arrives
+ *   rpc_hello.c        HELLO and WELCOME as they arrive; strangers
+ *   rpc_session_end.c  the end of a session: BYE, death, a bad message
+ *   rpc_call.c         calls that this worker makes, and their replies
+ *   rpc_answer.c       calls that this worker answers: dispatch, replies
+ *   rpc_duplicates.c   the window that recognises a repeated request
+ *   future.c           futures and what is made of them
+ *   rpc_pending.c      pending calls, by id and by deadline
+ *   rpc_send.c         messages on their way out, and those that cannot leave yet
+ *   rpc_queue.c        the pool of requests, and the queues they stand in
+ *   rpc_session.c      the table of sessions
+ *   rpc_body.c         bodies that come and leave in pieces
+ *   rpc_peers.c        the bound socket's connections: whose session, whom to ignore
+ *   rpc_rules.c        the checks that need no connection
+ *
+ * A file calls only files below it in this list.
  *
  * All objects come from pools that are taken at the start. Objects that end are unlinked first, and
  * callbacks run last, so that a callback may do whatever the header allows. */
@@ -58,8 +64,14 @@ struct arriving_body {
     uint8_t kind;
 };
 
-/* The rest of a body of ours, the beginning of which has left. */
-struct leaving_body;
+/* The rest of a body that has begun to leave. */
+struct leaving_body {
+    struct wire_header header; /* of the next piece */
+    uint32_t first;            /* where `bytes` begin in the body */
+    bool has_piece;
+    struct endpoint_message piece; /* the next one, when it has been built */
+    uint8_t bytes[];
+};
 
 /* A request or reply that has come, with all that belongs to it. */
 struct rpc_arrival {
@@ -246,21 +258,6 @@ struct rpc {
     size_t beat_count;
 };
 
-/* ---- rpc.c ---- */
-
-/* Fills what every header of ours has in common. */
-void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination);
-
-/* Sends a message of text. One that cannot leave at once is dropped, or waits when `hold` is true. */
-void rpc_send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
-                   const char *text, size_t bytes, bool hold);
-
-/* Adds a socket. `dialed`: whose answer it awaits; NULL: the bound one. */
-void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed);
-
-/* Takes one message that has arrived there. False: there is none, or the socket has failed. */
-bool rpc_take_one(struct rpc *rpc, struct rpc_socket *socket);
-
 /* ---- rpc_peers.c ---- */
 
 enum status peers_new(struct rpc *rpc);
@@ -282,6 +279,12 @@ struct rpc_session *session_of(struct rpc *rpc, uint16_t worker); /* live, or NU
 void session_open(struct rpc *rpc, struct rpc_session *session, struct rpc_socket *socket,
                   const struct wire_header *greeting, uint32_t peer);
 
+/* A send found the peer gone: the next turn ends the session, outside of the caller's work. */
+void session_lose(struct rpc *rpc, struct rpc_session *session);
+/* The same because the peer leaves its answers untaken. */
+void session_lose_slow(struct rpc *rpc, struct rpc_session *session);
+/* ---- rpc_session_end.c ---- */
+
 /* Ends a session: BYE, the peer's open requests detached, the calls of it completed with `call_status`,
  * `left` told. Nothing happens to one that has ended, nor to the session with oneself. */
 void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, enum status call_status,
@@ -291,13 +294,11 @@ void session_end_quietly(struct rpc *rpc, struct rpc_session *session, enum stat
 /* The same because of a bad message, which is counted. */
 void session_end_bad(struct rpc *rpc, struct rpc_session *session, const char *text);
 
+/* Sends a BYE, which may wait for room; `peer` as in struct endpoint_message. */
 void session_say_bye(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer, uint16_t destination,
                      const char *text);
 
-/* A send found the peer gone: the next turn ends the session, outside of the caller's work. */
-void session_lose(struct rpc *rpc, struct rpc_session *session);
-/* The same because the peer leaves its answers untaken. */
-void session_lose_slow(struct rpc *rpc, struct rpc_session *session);
+/* Ends the sessions that are lost. */
 void sessions_reap(struct rpc *rpc);
 
 /* ---- rpc_hello.c ---- */
@@ -314,19 +315,25 @@ void hello_receive_again(struct rpc *rpc, struct rpc_session *session, const str
 
 /* ---- rpc_receive.c ---- */
 
-/* A message has come: checks it, and hands it to the file that acts. Takes it over. */
-void receive_message(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
-/* One that has not two frames within the limits has come; there is nothing of it left. */
-void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer);
+/* Takes one message that has arrived there, checks it, and hands it to the file that acts. False: there is
+ * none, or the socket has failed (rpc->has_failed). */
+bool receive_one(struct rpc *rpc, struct rpc_socket *socket);
+
+/* ---- rpc_dial.c ---- */
+
+/* Adds a socket. `dialed`: the session that it is for; NULL: the bound one. */
+void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed);
+
+/* ---- rpc_duplicates.c ---- */
+
+/* Notes a request id; false when it was seen before, or is too old to tell. */
+bool duplicates_note(struct rpc_session *session, uint64_t id);
 
 /* ---- rpc_rules.c ---- */
 
 /* Whether a request's tensors are what the method takes. */
 enum status rules_check_tensors(const struct rpc_method *method, uint32_t rows_max,
                                 const struct wire_header *header, struct error *error);
-
-/* Notes a request id; false when it was seen before, or is too old to tell. */
-bool rules_note_request(struct rpc_session *session, uint64_t id);
 
 /* Fills a message from a header, the payload it came with, and where what is lent lies. */
 void rules_open_message(struct rpc_message *message, const struct wire_header *header, const uint8_t *payload,
@@ -341,30 +348,35 @@ enum status rules_find_lent(const struct wire_header *header, const struct segme
 /* Copies text from a peer, bounded, with what is not printable replaced. */
 void rules_copy_text(char *out, size_t out_bytes, const uint8_t *text, size_t text_bytes);
 
+/* ---- rpc_pending.c ---- */
+
+enum status pending_new(struct rpc *rpc);
+void pending_free(struct rpc *rpc);
+void pending_add(struct rpc *rpc, struct future *call);
+void pending_remove(struct rpc *rpc, struct future *call);
+struct future *pending_find(const struct rpc *rpc, const struct rpc_session *session, uint64_t request);
+struct monotime pending_next_deadline(const struct rpc *rpc);
+
 /* ---- rpc_call.c ---- */
 
-enum status calls_new(struct rpc *rpc);
-void calls_free(struct rpc *rpc);
-void calls_receive_reply(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
-void calls_forget(struct rpc *rpc, struct future *call); /* out of the table and the heap */
-/* Ends the call of `session` with that id, when it is pending still. */
+/* A reply has come: completes its call, and takes it over. The fault that costs the sender the session, or
+ * NULL. */
+const char *calls_receive_reply(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
+/* Ends the call of `session` with that id, if it is pending still. */
 void calls_fail(struct rpc *rpc, const struct rpc_session *session, uint64_t request, enum status why,
                 const char *text);
-void calls_expire(struct rpc *rpc);
-struct monotime calls_next_deadline(const struct rpc *rpc);
-/* Completes the pending calls of `session`, of all when NULL. */
+void calls_expire(struct rpc *rpc); /* the calls whose deadline has passed */
+/* Completes the pending calls of `session`; NULL: all. */
 void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum status why, const char *text);
 
 /* ---- rpc_answer.c ---- */
 
 void answers_serve_echo(struct rpc *rpc);
-void answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
-void answers_detach(struct rpc *rpc, struct rpc_session *session); /* its peer is gone */
-/* What waits for a peer that takes nothing is given back, and the peer is lost. */
-void answers_drop(struct rpc *rpc, struct rpc_session *session);
-/* The pool is used up: what waits for the peer that leaves the most answers untaken is given back, and the
- * peer is lost. */
-void answers_make_room(struct rpc *rpc);
+/* A request has come: serves it, and takes it over. STATUS_INVALID: *error costs its sender the session. */
+enum status answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival,
+                                    struct error *error);
+/* The session ends: its open requests are answered into nothing, and nothing of it waits any more. */
+void answers_detach(struct rpc *rpc, struct rpc_session *session);
 
 /* ---- rpc_body.c ---- */
 
@@ -377,17 +389,26 @@ void bodies_take(struct rpc_session *session, const struct wire_header *header, 
 void bodies_drop(struct rpc_session *session); /* what is being put together */
 void body_free(struct rpc_body *body);
 void arrival_drop(struct rpc_arrival *arrival);
+void leaving_free(struct rpc_request *request); /* the body ahead of a message that waits */
 
 /* ---- rpc_self.c ---- */
 
 void self_open(struct rpc *rpc); /* the session with oneself, which never ends */
-void self_post(struct rpc *rpc, struct rpc_request *holder);
-/* A request that cannot be answered, for there is no memory: goes back as it came, and ends its call. */
-void self_return(struct rpc *rpc, struct rpc_request *request);
-/* Takes up what was sent to oneself, as drain does with a socket; how many. */
+/* Handles messages sent to oneself, until there are none or `awaited` is done; how many. */
 unsigned self_drain(struct rpc *rpc, const struct future *awaited);
 
 /* ---- rpc_send.c ---- */
+
+/* Fills the fields that every header of this worker has in common. */
+void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination);
+
+/* Sends a message of text. One that cannot leave at once is dropped, or waits when `hold` is true. */
+void send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
+               const char *text, size_t bytes, bool hold);
+
+/* An object out of the pool, with the frames moved into it. When none is left, the peer that leaves the most
+ * answers untaken is lost with all that waits for it. NULL: no peer leaves any. */
+struct rpc_request *send_take_object(struct rpc *rpc, struct endpoint_message *frames);
 
 /* Sends a request, or holds it until there is room. Errors as rpc_call_async. */
 enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wire_header *header,
@@ -396,19 +417,15 @@ enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wi
  * left. */
 void send_answer(struct rpc_request *request, struct wire_header *header, const struct rpc_message *value,
                  const char *text);
-/* Keeps a BYE until it can leave. False: no room, it is the caller's to release. */
-bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message);
 void send_drop_held(struct rpc *rpc, struct rpc_session *session);
 void send_flush(struct rpc *rpc);
-void send_free_leaving(struct rpc_request *request);
 
 /* ---- rpc_queue.c ---- */
 
 enum status requests_new(struct rpc *rpc);
 void requests_free(struct rpc *rpc);
 void request_tell_answered(struct rpc_request *request); /* rpc_on_answer's, once */
-/* An object out of the pool, with the frames moved into it; when none is left, the peer that leaves the most
- * answers untaken pays. NULL: nobody leaves any. */
+/* An object out of the pool, with the frames moved into it. NULL: none is left. */
 struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames);
 void request_give_back(struct rpc *rpc, struct rpc_request *request);
 void request_release(struct rpc_request *request); /* its frames, and its body */

@@ -51,8 +51,6 @@ void requests_free(struct rpc *rpc)
 
 struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames)
 {
-    if (rpc->free_requests == NULL)
-        answers_make_room(rpc);
     struct rpc_request *request = rpc->free_requests;
     if (request == NULL)
         return NULL;
@@ -72,7 +70,7 @@ void request_release(struct rpc_request *request)
     endpoint_release(&request->frames);
     body_free(&request->body);
     if (request->leaving != NULL)
-        send_free_leaving(request);
+        leaving_free(request);
 }
 
 void request_give_back(struct rpc *rpc, struct rpc_request *request)

@@ -57,9 +57,12 @@ static void receive_call(struct rpc *rpc, struct rpc_session *session, struct rp
         arrival_drop(arrival);
         session_end_bad(rpc, session, error.text);
     } else if (arrival->header.kind == WIRE_REQUEST) {
-        answers_receive_request(rpc, session, arrival);
+        if (answers_receive_request(rpc, session, arrival, &error) != STATUS_OK)
+            session_end_bad(rpc, session, error.text);
     } else {
-        calls_receive_reply(rpc, session, arrival);
+        const char *fault = calls_receive_reply(rpc, session, arrival);
+        if (fault != NULL)
+            session_end_bad(rpc, session, fault);
     }
 }
 
@@ -116,7 +119,7 @@ static void receive_in_session(struct rpc *rpc, struct rpc_session *session, str
         session_end_bad(rpc, session, fault);
 }
 
-void receive_message(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)
+static void receive_message(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)
 {
     rpc->counters.received++;
     struct rpc_session *session = find_session(rpc, socket, message->peer);
@@ -128,7 +131,7 @@ void receive_message(struct rpc *rpc, struct rpc_socket *socket, struct endpoint
         hello_receive_stranger(rpc, socket, message);
 }
 
-void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer)
+static void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer)
 {
     struct rpc_session *session = find_session(rpc, socket, peer);
     rpc->counters.received++;
@@ -144,4 +147,17 @@ void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer
             session_say_bye(rpc, socket, peer, 0, "a message that is not two frames within the limits");
         }
     }
+}
+
+bool receive_one(struct rpc *rpc, struct rpc_socket *socket)
+{
+    struct endpoint_message message;
+    enum status status = endpoint_receive(socket->endpoint, &message);
+    if (status == STATUS_OK)
+        receive_message(rpc, socket, &message);
+    else if (status == STATUS_INVALID)
+        receive_malformed(rpc, socket, message.peer);
+    else if (status != STATUS_AGAIN)
+        rpc->has_failed = true;
+    return status == STATUS_OK || status == STATUS_INVALID;
 }

@@ -20,18 +20,6 @@ void self_open(struct rpc *rpc)
     session->next_request = 1;
 }
 
-void self_post(struct rpc *rpc, struct rpc_request *holder)
-{
-    queue_push(&rpc->local, holder);
-    rpc->counters.sent++;
-}
-
-void self_return(struct rpc *rpc, struct rpc_request *request)
-{
-    request->is_returned = true;
-    queue_push(&rpc->local, request);
-}
-
 static void take_returned(struct rpc *rpc, struct rpc_session *session, struct rpc_request *request)
 {
     const uint64_t id = request->id;
@@ -60,10 +48,14 @@ static void take_one(struct rpc *rpc)
     (void)status;
     memcpy(arrival.lent, frames.payload + payload_bytes, sizeof arrival.lent);
     rpc->counters.received++;
+    struct error error;
+    const char *fault = NULL;
     if (arrival.header.kind == WIRE_REQUEST)
-        answers_receive_request(rpc, session, &arrival);
+        status = answers_receive_request(rpc, session, &arrival, &error);
     else
-        calls_receive_reply(rpc, session, &arrival);
+        fault = calls_receive_reply(rpc, session, &arrival);
+    assert(status == STATUS_OK && fault == NULL);
+    (void)fault;
 }
 
 unsigned self_drain(struct rpc *rpc, const struct future *awaited)

@@ -12,15 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct leaving_body {
-    struct wire_header header; /* of the next piece */
-    uint32_t first;            /* where `bytes` begin in the body */
-    bool has_piece;
-    struct endpoint_message piece; /* the next one, when it has been built */
-    uint8_t bytes[];
-};
-
 /* ---- building ---- */
+
+void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination)
+{
+    memset(header, 0, sizeof *header);
+    header->kind = (uint8_t)kind;
+    header->source = rpc->config.worker;
+    header->destination = destination;
+    header->incarnation = rpc->config.incarnation;
+    header->generation = rpc->config.generation;
+}
 
 /* Where a tensor lies in what this worker lends, as the wire says it. 0: it travels. */
 static uint64_t place_of(const struct rpc *rpc, const struct rpc_session *session, const void *data,
@@ -219,14 +221,6 @@ static enum status send_leaving(struct rpc *rpc, struct rpc_session *session, st
     return STATUS_OK;
 }
 
-void send_free_leaving(struct rpc_request *request)
-{
-    if (request->leaving->has_piece)
-        endpoint_release(&request->leaving->piece);
-    free(request->leaving);
-    request->leaving = NULL;
-}
-
 /* ---- sending ---- */
 
 /* Requests and answers have bounds of their own. */
@@ -252,17 +246,78 @@ static void count_held(struct rpc *rpc, const struct rpc_request *held, bool is_
     }
 }
 
+static void post_to_self(struct rpc *rpc, struct rpc_request *holder)
+{
+    queue_push(&rpc->local, holder);
+    rpc->counters.sent++;
+}
+
+/* A request whose answer cannot be built, for there is no memory: it goes back as it came, and its call
+ * fails. */
+static void return_to_self(struct rpc *rpc, struct rpc_request *request)
+{
+    request->is_returned = true;
+    queue_push(&rpc->local, request);
+}
+
 /* Keeps a message until there is room; to oneself, until the next turn. */
 static void hold(struct rpc *rpc, struct rpc_session *session, struct rpc_request *holder, bool is_answer)
 {
     if (session->is_self) {
-        self_post(rpc, holder);
+        post_to_self(rpc, holder);
         return;
     }
     holder->is_answer = is_answer;
     holder->session = session;
     queue_push(&session->held, holder);
     count_held(rpc, holder, true);
+}
+
+static void unhold(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
+{
+    count_held(rpc, request, false);
+    queue_remove(queue, request);
+    if (request->leaving != NULL)
+        leaving_free(request);
+}
+
+static void drop(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
+{
+    unhold(rpc, queue, request);
+    request_release(request);
+    request_give_back(rpc, request);
+}
+
+void send_drop_held(struct rpc *rpc, struct rpc_session *session)
+{
+    while (session->held.first != NULL)
+        drop(rpc, &session->held, session->held.first);
+}
+
+/* What waits for a peer that takes nothing is given back, and the peer is lost: the one that leaves the most
+ * answers untaken. */
+static void make_room(struct rpc *rpc)
+{
+    struct rpc_session *most = NULL;
+    uint32_t messages = 0;
+    for (size_t i = 0; i < rpc->config.workers; i++) {
+        struct rpc_session *session = &rpc->sessions[i];
+        if (!session->is_live || session->answers_held.messages <= messages)
+            continue;
+        most = session;
+        messages = session->answers_held.messages;
+    }
+    if (most == NULL)
+        return;
+    send_drop_held(rpc, most);
+    session_lose_slow(rpc, most);
+}
+
+struct rpc_request *send_take_object(struct rpc *rpc, struct endpoint_message *frames)
+{
+    if (rpc->free_requests == NULL)
+        make_room(rpc);
+    return request_take(rpc, frames);
 }
 
 /* STATUS_AGAIN: it is to be held. */
@@ -298,7 +353,7 @@ static enum status send_built(struct rpc *rpc, struct rpc_session *session, cons
     if (status != STATUS_AGAIN)
         return status;
     if (has_room(rpc, session, header->body_bytes))
-        holder = request_take(rpc, out);
+        holder = send_take_object(rpc, out);
     if (holder == NULL)
         return STATUS_BUSY;
     if (header->body_bytes != 0)
@@ -398,7 +453,7 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
     enum status status =
         begin_answer(request, header, value == NULL ? &no_value : value, text, &out, &leaving);
     if (status != STATUS_OK && session->is_self) {
-        self_return(rpc, request);
+        return_to_self(rpc, request);
         return;
     }
     request_release(request);
@@ -420,36 +475,34 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
 
 /* ---- what waits ---- */
 
-static void unhold(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
+static bool hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message)
 {
-    count_held(rpc, request, false);
-    queue_remove(queue, request);
-    if (request->leaving != NULL)
-        send_free_leaving(request);
-}
-
-static void drop(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
-{
-    unhold(rpc, queue, request);
-    request_release(request);
-    request_give_back(rpc, request);
-}
-
-void send_drop_held(struct rpc *rpc, struct rpc_session *session)
-{
-    while (session->held.first != NULL)
-        drop(rpc, &session->held, session->held.first);
-}
-
-bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message)
-{
-    struct rpc_request *request = rpc->farewells.count < FAREWELLS_MAX ? request_take(rpc, message) : NULL;
+    struct rpc_request *request =
+        rpc->farewells.count < FAREWELLS_MAX ? send_take_object(rpc, message) : NULL;
     if (request == NULL)
         return false;
     request->way = way;
     queue_push(&rpc->farewells, request);
     rpc->held_total++;
     return true;
+}
+
+void send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
+               const char *text, size_t bytes, bool hold)
+{
+    struct endpoint_message message;
+    uint8_t encoded[WIRE_HEADER_BYTES];
+    header->payload_bytes = (uint32_t)bytes;
+    wire_encode(header, encoded);
+    if (endpoint_prepare(&message, peer, encoded, sizeof encoded, bytes) != STATUS_OK)
+        return;
+    if (bytes > 0)
+        memcpy(message.payload, text, bytes);
+    enum status status = endpoint_send(way, &message);
+    if (status == STATUS_OK)
+        rpc->counters.sent++;
+    else if (status != STATUS_AGAIN || !hold || !hold_farewell(rpc, way, &message))
+        endpoint_release(&message);
 }
 
 static enum status send_held(struct rpc *rpc, struct rpc_session *session, struct rpc_request *request)

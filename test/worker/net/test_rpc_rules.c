@@ -26,7 +26,7 @@ START_TEST(test_window_against_a_model)
         uint64_t back = next_random(&state) % (next_random(&state) % 4 == 0 ? 2 * REPLAY_WINDOW : 40);
         uint64_t id = front > back ? front - back : 1;
         bool expected = !seen[id] && id + REPLAY_WINDOW > top;
-        ck_assert_msg(rules_note_request(session, id) == expected, "id %llu, highest %llu",
+        ck_assert_msg(duplicates_note(session, id) == expected, "id %llu, highest %llu",
                       (unsigned long long)id, (unsigned long long)top);
         seen[id] = true;
         top = id > top ? id : top;
@@ -45,15 +45,15 @@ START_TEST(test_window_leaps)
 {
     struct rpc_session *session = calloc(1, sizeof *session);
     for (uint64_t id = 1; id <= 2 * REPLAY_WINDOW; id++)
-        ck_assert(rules_note_request(session, id));
-    ck_assert(rules_note_request(session, 3 * REPLAY_WINDOW - 1));
+        ck_assert(duplicates_note(session, id));
+    ck_assert(duplicates_note(session, 3 * REPLAY_WINDOW - 1));
     for (uint64_t id = 2 * REPLAY_WINDOW + 1; id < 3 * REPLAY_WINDOW - 1; id++)
-        ck_assert(rules_note_request(session, id));
-    ck_assert(rules_note_request(session, UINT64_MAX));
-    ck_assert(!rules_note_request(session, UINT64_MAX));
-    ck_assert(rules_note_request(session, UINT64_MAX - REPLAY_WINDOW + 1));
-    ck_assert(!rules_note_request(session, UINT64_MAX - REPLAY_WINDOW));
-    ck_assert(!rules_note_request(session, 1));
+        ck_assert(duplicates_note(session, id));
+    ck_assert(duplicates_note(session, UINT64_MAX));
+    ck_assert(!duplicates_note(session, UINT64_MAX));
+    ck_assert(duplicates_note(session, UINT64_MAX - REPLAY_WINDOW + 1));
+    ck_assert(!duplicates_note(session, UINT64_MAX - REPLAY_WINDOW));
+    ck_assert(!duplicates_note(session, 1));
     free(session);
 }
 END_TEST
