@@ -171,8 +171,8 @@ bench-kernels: $(PLUGINS) $(BUILD)/test/bench_kernels $(BUILD)/test/bench_mlp
 
 documents: $(BUILD)/coalesced
 	$(BUILD)/coalesced schema > config/job.schema.json
-	$(BUILD)/coalesced schema markdown > config/JOBS.md
 	$(BUILD)/coalesced schema man > config/coalesced-job.5
+	mandoc -I os=coalesced -T markdown config/coalesced-job.5 > config/JOBS.md
 
 # ---- fuzzing: one program of clang's libFuzzer per target ----
 FUZZ_SECONDS ?= 300

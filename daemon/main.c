@@ -23,9 +23,9 @@ static const char usage[] =
     "      Print accuracy or perplexity, and loss, on held-out data.\n"
     "  coalesced generate CHECKPOINT [--words N] [--seed S] [--temperature T]\n"
     "      Print text that a language model writes.\n"
-    "  coalesced schema [markdown | man | pointers]\n"
-    "      Print the JSON schema of job files; or their manual, as Markdown or as a page of mdoc(7); or\n"
-    "      the pointers of their keys.\n"
+    "  coalesced schema [man | pointers]\n"
+    "      Print the JSON schema of job files; or their manual, a page of mdoc(7); or the pointers of\n"
+    "      their keys.\n"
     "  coalesced --help | --version\n"
     "\n"
     "  --set /POINTER=VALUE  override a key of the job; VALUE is JSON, else a string\n"
@@ -64,12 +64,12 @@ static int command_schema(int argc, char **argv)
         return usage_error("schema takes at most one argument: ", argv[2]);
     if (argc == 1)
         job_write_schema(stdout);
-    else if (strcmp(argv[1], "markdown") == 0 || strcmp(argv[1], "man") == 0)
-        job_write_manual(stdout, strcmp(argv[1], "man") == 0);
+    else if (strcmp(argv[1], "man") == 0)
+        job_write_manual(stdout);
     else if (strcmp(argv[1], "pointers") == 0)
         job_write_pointers(stdout);
     else
-        return usage_error("schema: expected markdown, man or pointers, got ", argv[1]);
+        return usage_error("schema: expected man or pointers, got ", argv[1]);
     return 0;
 }
 

@@ -47,7 +47,7 @@ _coalesced() {
         run) options='--set --run-dir --resume --help' ;;
         check | evaluate) options='--set --help' ;;
         generate) options='--words --seed --temperature --help' ;;
-        schema) options='markdown man pointers' ;;
+        schema) options='man pointers' ;;
     esac
     if [[ $current == -* || $command == schema ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")

@@ -252,8 +252,8 @@ char *job_format(const struct job *job, size_t *bytes);
 /* The JSON schema (draft 2020-12) of job files. */
 int job_write_schema(FILE *stream);
 
-/* The manual of job files: a page in mdoc(7), or Markdown. */
-int job_write_manual(FILE *stream, bool page);
+/* The manual of job files, a page in mdoc(7). */
+int job_write_manual(FILE *stream);
 
 /* The keys for completions: one line for each pointer, followed by the names that its value may be. */
 int job_write_pointers(FILE *stream);

@@ -1,5 +1,5 @@
-/* The manual of job files, out of the table: as Markdown (config/JOBS.md), and as the page coalesced-job(5)
- * in the language of mdoc(7). One walk over the table writes both. Runs in the command's process. */
+/* The page coalesced-job(5) out of the table, in the language of mdoc(7). Runs in the command's process.
+ * config/JOBS.md is the same page, translated by mandoc. */
 #include "worker/job/job.h"
 
 #include "worker/job/job_table.h"
@@ -9,12 +9,6 @@
 #include <string.h>
 
 enum { PAGE_WIDTH = 78, TEXT_BYTES = 4096 };
-
-struct manual {
-    FILE *stream;
-    bool page;  /* mdoc(7); else Markdown */
-    bool begun; /* the section has a paragraph */
-};
 
 static const char introduction[] =
     "A job file is one JSON object (RFC 8259) in UTF-8, read strictly: duplicate keys, comments, trailing "
@@ -33,10 +27,10 @@ static const char messages[] =
     "No message between two workers may carry more than 512 MiB. The check refuses sizes that would make the "
     "tensors of a call, or one parameter, larger, and names the keys.";
 
-/* ---- the two languages ---- */
+/* ---- running text ---- */
 
-/* Writes running text for mdoc: lines of at most PAGE_WIDTH bytes, and a new line for each sentence. */
-static void write_page_text(FILE *stream, const char *text)
+/* Writes running text: lines of at most PAGE_WIDTH bytes, and a new line for each sentence. */
+static void write_text(FILE *stream, const char *text)
 {
     size_t column = 0;
     while (*text != '\0') {
@@ -59,35 +53,6 @@ static void write_page_text(FILE *stream, const char *text)
         }
     }
     fputc('\n', stream);
-}
-
-/* Writes running text for Markdown: what it would take for markup is escaped. */
-static void write_markdown_text(FILE *stream, const char *text)
-{
-    for (; *text != '\0'; text++) {
-        if (strchr("<*|", *text) != NULL)
-            fputc('\\', stream);
-        fputc(*text, stream);
-    }
-}
-
-static void write_paragraph(struct manual *manual, const char *text)
-{
-    if (manual->page) {
-        fputs(manual->begun ? ".Pp\n" : "", manual->stream);
-        write_page_text(manual->stream, text);
-        manual->begun = true;
-    } else {
-        fputc('\n', manual->stream);
-        write_markdown_text(manual->stream, text);
-        fputc('\n', manual->stream);
-    }
-}
-
-static void write_heading(struct manual *manual, const char *text)
-{
-    manual->begun = false;
-    fprintf(manual->stream, manual->page ? ".Ss %s\n" : "\n## %s\n", text);
 }
 
 /* ---- one key ---- */
@@ -150,123 +115,84 @@ static void compose_meaning(char text[TEXT_BYTES], const struct job_key *key)
             text_add_limit(text, job_limits[i].kinds & key->kinds, &job_limits[i]);
 }
 
-static void compose_default(char text[TEXT_BYTES], const struct job_key *key)
+static void text_add_default(char text[TEXT_BYTES], const struct job_key *key)
 {
     char clause[JOB_WORDS_BYTES];
-    text[0] = '\0';
-    text_add(text, "%s",
+    text_add(text, ". Default: %s",
              key->by_default != NULL ? key->by_default
              : key->type == JOB_NAME ? "the file's name"
                                      : "none, the key is required");
-    if (key->null_where.test == JOB_ALWAYS)
-        return;
-    job_condition_clause(clause, key->kinds, &key->null_where);
-    text_add(text, "; null where %s", clause);
+    if (key->null_where.test != JOB_ALWAYS) {
+        job_condition_clause(clause, key->kinds, &key->null_where);
+        text_add(text, "; null where %s", clause);
+    }
+    text_add(text, ".");
 }
 
-static void write_page_key(FILE *stream, const struct job_key *key, const char *value, const char *by_default,
-                           const char *meaning)
+static void write_key(FILE *stream, const struct job_key *key)
 {
-    char type[2 * TEXT_BYTES];
-    snprintf(type, sizeof type, "Value: %s. Default: %s.", value, by_default);
+    char text[TEXT_BYTES] = "", expected[JOB_WORDS_BYTES];
     fprintf(stream, ".It Li %s\n", key->pointer);
     if (key->type != JOB_OBJECT) {
-        write_page_text(stream, type);
+        job_value_expected(expected, key);
+        text_add(text, "Value: %s", expected);
+        if (key->unit != NULL)
+            text_add(text, " (%s)", key->unit);
+        text_add_default(text, key);
+        write_text(stream, text);
         fputs(".br\n", stream);
     }
-    write_page_text(stream, meaning);
-}
-
-/* One row of a table; of a group of keys, whose value is its members, without value and default. */
-static void write_markdown_key(FILE *stream, const struct job_key *key, const char *value,
-                               const char *by_default, const char *meaning)
-{
-    const bool group = key->type == JOB_OBJECT;
-    fprintf(stream, group ? "| **`%s`** | " : "| `%s` | ", key->pointer);
-    write_markdown_text(stream, group ? "" : value);
-    fputs(" | ", stream);
-    write_markdown_text(stream, group ? "" : by_default);
-    fputs(" | ", stream);
-    write_markdown_text(stream, meaning);
-    fputs(" |\n", stream);
-}
-
-static void write_key(const struct manual *manual, const struct job_key *key)
-{
-    char value[TEXT_BYTES] = "", by_default[TEXT_BYTES], meaning[TEXT_BYTES], expected[JOB_WORDS_BYTES];
-    job_value_expected(expected, key);
-    text_add(value, "%s", expected);
-    if (key->unit != NULL)
-        text_add(value, " (%s)", key->unit);
-    compose_default(by_default, key);
-    compose_meaning(meaning, key);
-    (manual->page ? write_page_key : write_markdown_key)(manual->stream, key, value, by_default, meaning);
+    compose_meaning(text, key);
+    write_text(stream, text);
 }
 
 /* ---- the whole ---- */
 
+static const char page_begin[] =
+    ".\\\" Generated from the daemon's own table by `make documents`.\n"
+    ".Dd November 22, 2026\n.Dt COALESCED-JOB 5\n.Os\n.Sh NAME\n.Nm coalesced-job\n"
+    ".Nd job files of the training daemon coalesced\n.Sh DESCRIPTION\n";
+
+static const char page_end[] = ".Sh EXAMPLES\n"
+                               "CartPole with ten observers, whose requests are joined in batches:\n"
+                               ".Bd -literal -offset indent\n"
+                               "{\n"
+                               "  \"$schema\": \"/usr/local/share/coalesced/job.schema.json\",\n"
+                               "  \"kind\": \"reinforce\",\n"
+                               "  \"observers\": {\"count\": 10},\n"
+                               "  \"stop\": {\"episodes\": 1000, \"running_reward\": 475}\n"
+                               "}\n"
+                               ".Ed\n"
+                               ".Sh SEE ALSO\n.Xr coalesced 1\n";
+
 /* Writes the keys of all kinds, or the further keys of one kind. */
-static void write_keys(const struct manual *manual, unsigned kinds)
+static void write_keys(FILE *stream, unsigned kinds)
 {
-    fputs(manual->page ? ".Bl -tag -width Ds\n"
-                       : "\n| key | value | default | meaning |\n| --- | --- | --- | --- |\n",
-          manual->stream);
+    fputs(".Bl -tag -width Ds\n", stream);
     for (size_t i = 0; i < job_key_count; i++)
         if ((job_keys[i].kinds & kinds) == kinds &&
             (kinds == JOB_KINDS_ALL) == (job_keys[i].kinds == JOB_KINDS_ALL))
-            write_key(manual, &job_keys[i]);
-    if (manual->page)
-        fputs(".El\n", manual->stream);
+            write_key(stream, &job_keys[i]);
+    fputs(".El\n", stream);
 }
 
-static void write_begin(const struct manual *manual)
+int job_write_manual(FILE *stream)
 {
-    if (manual->page)
-        fputs(".\\\" Generated from the daemon's own table by `make documents`.\n"
-              ".Dd November 22, 2026\n.Dt COALESCED-JOB 5\n.Os\n.Sh NAME\n.Nm coalesced-job\n"
-              ".Nd job files of the training daemon coalesced\n.Sh DESCRIPTION\n",
-              manual->stream);
-    else
-        fputs("<!-- Generated from the daemon's own table by `make documents`. -->\n# The job file\n",
-              manual->stream);
-}
-
-static void write_end(const struct manual *manual)
-{
-    if (manual->page)
-        fputs(".Sh EXAMPLES\n"
-              "CartPole with ten observers, whose requests are joined in batches:\n"
-              ".Bd -literal -offset indent\n"
-              "{\n"
-              "  \"$schema\": \"/usr/local/share/coalesced/job.schema.json\",\n"
-              "  \"kind\": \"reinforce\",\n"
-              "  \"observers\": {\"count\": 10},\n"
-              "  \"stop\": {\"episodes\": 1000, \"running_reward\": 475}\n"
-              "}\n"
-              ".Ed\n"
-              ".Sh SEE ALSO\n.Xr coalesced 1\n",
-              manual->stream);
-}
-
-int job_write_manual(FILE *stream, bool page)
-{
-    struct manual manual = {.stream = stream, .page = page};
-    const struct job_key *kind = job_key_at(JOB_KINDS_ALL, "/kind");
-    write_begin(&manual);
-    write_paragraph(&manual, introduction);
-    write_paragraph(&manual, overrides);
-    write_paragraph(&manual, notation);
-    write_heading(&manual, "Keys of every kind");
-    write_keys(&manual, JOB_KINDS_ALL);
-    for (int i = 0; kind->names[i] != NULL; i++) {
-        char heading[JOB_NAME_BYTES];
-        snprintf(heading, sizeof heading, "Keys of the kind %s", kind->names[i]);
-        write_heading(&manual, heading);
-        if (i == JOB_MODEL_PARALLEL)
-            write_paragraph(&manual, messages);
-        write_keys(&manual, JOB_KINDS_OF(i));
+    fputs(page_begin, stream);
+    write_text(stream, introduction);
+    fputs(".Pp\n", stream);
+    write_text(stream, overrides);
+    fputs(".Pp\n", stream);
+    write_text(stream, notation);
+    fputs(".Ss Keys of every kind\n", stream);
+    write_keys(stream, JOB_KINDS_ALL);
+    for (int kind = JOB_REINFORCE; kind <= JOB_MODEL_PARALLEL; kind++) {
+        fprintf(stream, ".Ss Keys of the kind %s\n", job_kind_name(kind));
+        if (kind == JOB_MODEL_PARALLEL)
+            write_text(stream, messages);
+        write_keys(stream, JOB_KINDS_OF(kind));
     }
-    write_end(&manual);
+    fputs(page_end, stream);
     return fflush(stream) != 0 || ferror(stream) ? EOF : 0;
 }
 
