@@ -47,7 +47,8 @@ static inline void peer_open_rpc(const char *name, struct segment *outbox)
 static inline struct rpc_session *peer_open_session(void)
 {
     struct rpc_session *session = &rpc->sessions[PEER];
-    const struct wire_header greeting = {.source = PEER, .role = roster[PEER], .incarnation = ++incarnation};
+    incarnation++;
+    const struct wire_header greeting = {.source = PEER, .role = roster[PEER], .incarnation = incarnation};
     session_open(rpc, session, &rpc->sockets[0], &greeting, CONNECTION);
     request_id = 1;
     return session;

@@ -13,7 +13,7 @@ command=$(sed -n 's/^    \(diff <(jq .*\)/\1/p' "$here/../../README.md")
 
 # run FOLDER [OPTION]...: runs the job in FOLDER, a or b in the README's command.
 run() {
-    "$COALESCED" run "$job" --set /device=cpu --set /checkpoint/every=1000 --run-dir "$scratch/$@"
+    "$COALESCED" run "$job" --set /device=cpu --set /checkpoint/every=1000 --run-dir "$scratch/$1" "${@:2}"
 }
 
 says_nothing() {
