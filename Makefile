@@ -187,7 +187,7 @@ build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
     $(filter-out test/oracle/mlp_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
-    prepare send receive move release wait_any)
+    prepare send receive move release wait)
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(wildcard test/fuzz/*.h) Makefile
 	@mkdir -p $(@D)
 	$(CLANG) $(CPPFLAGS) -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \

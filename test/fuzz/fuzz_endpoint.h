@@ -7,9 +7,9 @@
 
 enum status __wrap_endpoint_send(struct endpoint *endpoint, struct endpoint_message *message);
 enum status __wrap_endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
-enum status __wrap_endpoint_wait_any(struct endpoint *const *endpoints, size_t endpoint_count,
-                                     struct endpoint_watch *watches, size_t count, bool sending,
-                                     struct monotime until, bool *readable);
+enum status __wrap_endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_count,
+                                 struct endpoint_watch *watches, size_t count, bool sending,
+                                 struct monotime until, bool *readable);
 
 enum status __wrap_endpoint_prepare(struct endpoint_message *message, uint32_t peer, const uint8_t *header,
                                     size_t header_bytes, size_t payload_bytes);
@@ -80,9 +80,9 @@ enum status __wrap_endpoint_receive(struct endpoint *endpoint, struct endpoint_m
 
 /* Nothing came. Who only looks goes on; who waits does so until it is clear that nothing will come; then the
  * peers leave, and after that nobody may wait for anything. */
-enum status __wrap_endpoint_wait_any(struct endpoint *const *endpoints, size_t endpoint_count,
-                                     struct endpoint_watch *watches, size_t count, bool sending,
-                                     struct monotime until, bool *readable)
+enum status __wrap_endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_count,
+                                 struct endpoint_watch *watches, size_t count, bool sending,
+                                 struct monotime until, bool *readable)
 {
     (void)endpoints, (void)endpoint_count, (void)watches, (void)count, (void)sending;
     *readable = false;

@@ -83,7 +83,7 @@ static enum status context_check_over(const struct dist *dist, uint64_t id, stru
     if (root >= rpc_workers(dist->config.rpc))
         return error_set(error, STATUS_INVALID, "context %" PRIx64 " of worker %u, of %u", id, root,
                          rpc_workers(dist->config.rpc));
-    if (rpc_is_gone(dist->config.rpc, root, NULL))
+    if (rpc_is_gone(dist->config.rpc, root))
         return error_set(error, STATUS_PEER_DIED, "worker %u, the root of context %" PRIx64 ", is gone", root,
                          id);
     if (id < dist->roots[root].over || root == rpc_worker(dist->config.rpc))

@@ -82,9 +82,8 @@ static enum status local_check_words(const struct local *local, struct error *er
 /* A participant that is gone will not ask for a step, and a round of all would wait for it. */
 static enum status local_check_participants(const struct local *local, struct error *error)
 {
-    uint32_t incarnation;
     for (uint32_t i = 0; i < local->participant_count && local->words[NEW_ASYNC] == 0; i++)
-        if (!rpc_reaches(local->owner->rpc, local->participants[i].worker, &incarnation))
+        if (!rpc_reaches(local->owner->rpc, local->participants[i].worker))
             return error_set(error, STATUS_PEER_DIED,
                              "worker %u, which is to take part in every step, is gone",
                              local->participants[i].worker);

@@ -515,9 +515,9 @@ static enum status spin(struct endpoint *const *endpoints, size_t count, struct 
     return status;
 }
 
-enum status endpoint_wait_any(struct endpoint *const *endpoints, size_t endpoint_count,
-                              struct endpoint_watch *watches, size_t count, bool sending,
-                              struct monotime until, bool *readable)
+enum status endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_count,
+                          struct endpoint_watch *watches, size_t count, bool sending, struct monotime until,
+                          bool *readable)
 {
     assert(endpoint_count >= 1 && endpoint_count <= ENDPOINT_SET_MAX && count <= ENDPOINT_WATCH_MAX);
     bool is_glance = until.ns == 0, is_settled;

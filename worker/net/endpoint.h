@@ -74,15 +74,8 @@ struct endpoint_watch {
  * messages come first, the watches are looked at only every 32nd time. EINTR is a spurious return, and
  * *readable may also be true for news that concern only ZeroMQ: the receives know. Call it after receives
  * that found nothing. */
-enum status endpoint_wait_any(struct endpoint *const *endpoints, size_t endpoint_count,
-                              struct endpoint_watch *watches, size_t count, bool sending,
-                              struct monotime until, bool *readable);
-
-/* The same for one. */
-static inline enum status endpoint_wait(struct endpoint *endpoint, struct endpoint_watch *watches,
-                                        size_t count, bool sending, struct monotime until, bool *readable)
-{
-    return endpoint_wait_any(&endpoint, 1, watches, count, sending, until, readable);
-}
+enum status endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_count,
+                          struct endpoint_watch *watches, size_t count, bool sending, struct monotime until,
+                          bool *readable);
 
 #endif

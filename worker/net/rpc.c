@@ -37,7 +37,7 @@ void rpc_add_methods(struct rpc *rpc, const struct rpc_method *methods, size_t c
 
 void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context)
 {
-    assert(rpc->listener_count < LISTENERS_MAX);
+    assert(rpc->listener_count < RPC_LEFT_MAX);
     rpc->listeners[rpc->listener_count++] = (struct rpc_listener){left, context};
 }
 
@@ -128,32 +128,19 @@ uint16_t rpc_worker(const struct rpc *rpc)
     return rpc->config.worker;
 }
 
-uint32_t rpc_incarnation(const struct rpc *rpc)
-{
-    return rpc->config.incarnation;
-}
-
 uint32_t rpc_workers(const struct rpc *rpc)
 {
     return rpc->config.workers;
 }
 
-bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation)
+bool rpc_reaches(const struct rpc *rpc, uint16_t worker)
 {
-    if (worker >= rpc->config.workers)
-        return false;
-    const struct rpc_session *session = &rpc->sessions[worker];
-    *incarnation = session->is_live ? session->incarnation : 0;
-    return session->is_live;
+    return worker < rpc->config.workers && rpc->sessions[worker].is_live;
 }
 
-bool rpc_is_gone(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation)
+bool rpc_is_gone(const struct rpc *rpc, uint16_t worker)
 {
-    if (worker >= rpc->config.workers || rpc->sessions[worker].is_live || !rpc->sessions[worker].was_live)
-        return false;
-    if (incarnation != NULL)
-        *incarnation = rpc->sessions[worker].incarnation;
-    return true;
+    return worker < rpc->config.workers && rpc->sessions[worker].was_live && !rpc->sessions[worker].is_live;
 }
 
 /* ---- closing ---- */
@@ -169,7 +156,7 @@ static void flush_until(struct rpc *rpc, struct monotime deadline)
         for (size_t i = 0; i < rpc->socket_count; i++)
             while (endpoint_receive(rpc->endpoints[i], &message) == STATUS_OK)
                 endpoint_release(&message);
-        if (endpoint_wait_any(rpc->endpoints, rpc->socket_count, NULL, 0, true, soon, &readable) != STATUS_OK)
+        if (endpoint_wait(rpc->endpoints, rpc->socket_count, NULL, 0, true, soon, &readable) != STATUS_OK)
             return;
         send_flush(rpc);
     }
@@ -244,8 +231,8 @@ static void wait_and_watch(struct rpc *rpc, struct monotime until)
     bool readable;
     for (size_t i = 0; i < count; i++)
         watches[i] = (struct endpoint_watch){.fd = rpc->watched[i].fd};
-    if (endpoint_wait_any(rpc->endpoints, rpc->socket_count, watches, count, rpc->held_total > 0, until,
-                          &readable) != STATUS_OK)
+    if (endpoint_wait(rpc->endpoints, rpc->socket_count, watches, count, rpc->held_total > 0, until,
+                      &readable) != STATUS_OK)
         rpc->has_failed = true;
     rpc->callbacks++;
     for (size_t i = 0; i < count; i++)

@@ -50,7 +50,6 @@ struct rpc_message {
  * the one who asked has no more use for it, which the two ends must agree on (a reply's). Everything else is
  * copied before the call returns. A body of more than WIRE_PAYLOAD_BYTES_MAX travels in pieces, and arrives
  * as one; RPC_BODY_BYTES_MAX is the most that one message may carry so. */
-enum { RPC_LEND_BYTES = 64 << 10, RPC_BODY_BYTES_MAX = 512 << 20 };
 
 /* A call came in from worker `source`. Answer it with rpc_reply or rpc_fail exactly once, now or later. */
 typedef void rpc_handler(void *context, struct rpc_request *request, const struct rpc_message *message);
@@ -72,8 +71,6 @@ struct rpc_method {
     bool at_once; /* the handler answers before it returns: served however many calls are open */
     rpc_handler *handler;
 };
-
-enum { RPC_DIALED_MAX = 272 }; /* workers that one worker dials */
 
 /* A worker to dial, and the address that it binds. */
 struct rpc_address {
@@ -130,18 +127,15 @@ void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context);
 /* Calls to oneself are served too, in the next turn, as if they had come from outside; a method that is not
  * permitted is STATUS_PERMISSION there. */
 
-/* This worker's own number and incarnation; how many workers the job has. */
+/* This worker's own number; how many workers the job has. */
 uint16_t rpc_worker(const struct rpc *rpc);
-uint32_t rpc_incarnation(const struct rpc *rpc);
 uint32_t rpc_workers(const struct rpc *rpc);
 
-/* Whether there is a session with `worker` (or it is this one). *incarnation: the peer's; untouched when
- * there is none. */
-bool rpc_reaches(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation);
+/* Whether there is a session with `worker`, or `worker` is this one. */
+bool rpc_reaches(const struct rpc *rpc, uint16_t worker);
 
-/* Whether `worker` was here and is gone: there was a session with it, there is none now. *incarnation (or
- * NULL): the one that is gone; untouched otherwise. */
-bool rpc_is_gone(const struct rpc *rpc, uint16_t worker, uint32_t *incarnation);
+/* Whether there was a session with `worker`, and there is none now. */
+bool rpc_is_gone(const struct rpc *rpc, uint16_t worker);
 
 /* The job's JSON, of the configuration or the first dialed worker's WELCOME: zero-terminated, valid as long
  * as the rpc. */
@@ -166,7 +160,6 @@ enum status rpc_watch(struct rpc *rpc, int fd, void (*ready)(void *arg), void *a
 
 /* Makes every turn, also those inside rpc_call, call `beat` at its end, and wait no longer than until the
  * time it returned last. At most RPC_BEATS_MAX, called in order of adding. */
-enum { RPC_BEATS_MAX = 4 };
 void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg);
 
 /* Something has come up for the beat with `arg`: the next turn waits for nothing before it calls it. */

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert((int)RPC_BODY_BYTES_MAX == (int)WIRE_BODY_BYTES_MAX, "the wire carries what is promised");
-
 void body_free(struct rpc_body *body)
 {
     if (body->bytes != NULL)

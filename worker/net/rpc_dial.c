@@ -85,8 +85,8 @@ static enum status await_all(struct rpc *rpc, const struct rpc_address *addresse
                 return error_set(error, rpc->join_error.status, "worker %u (%s): %s", address->worker,
                                  address->address, rpc->join_error.text);
         }
-        if (!took_any && endpoint_wait_any(endpoints, count, NULL, 0, false,
-                                           monotime_earliest(deadline, next_hello), &readable) != STATUS_OK)
+        if (!took_any && endpoint_wait(endpoints, count, NULL, 0, false,
+                                       monotime_earliest(deadline, next_hello), &readable) != STATUS_OK)
             rpc->has_failed = true;
         if (rpc->has_failed)
             return error_set(error, STATUS_IO, "worker %u (%s): the socket failed", address->worker,

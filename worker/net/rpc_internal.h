@@ -30,15 +30,6 @@
 #include "worker/net/segment.h"
 
 enum {
-    REPLAY_WINDOW = 4096,    /* request ids behind the highest seen that are still told apart */
-    STRANGERS_MAX = 64,      /* connections that were told BYE last, and are ignored */
-    FAREWELLS_MAX = 64,      /* BYEs that wait for room */
-    REPLIES_HELD_MIN = 1024, /* replies that may wait for room, beside incoming_max */
-    HELD_BYTES_MAX =
-        WIRE_QUEUE_MAX * WIRE_PAYLOAD_BYTES_MAX, /* of one session's held replies: a second queue */
-    DRAIN_MAX = 256,                             /* messages of one socket handled in one turn */
-    GLANCE_TURNS = 32,                           /* busy turns between two looks at the watches */
-    LISTENERS_MAX = 4,
     SELF_TAIL_BYTES = WIRE_TENSORS_MAX * sizeof(const void *), /* see rpc_self.c */
     NO_PLACE = -1,
 };
@@ -224,7 +215,7 @@ struct rpc {
     char *welcome;
     size_t welcome_bytes;
     struct rpc_service services[METHOD_COUNT];
-    struct rpc_listener listeners[LISTENERS_MAX];
+    struct rpc_listener listeners[RPC_LEFT_MAX];
     size_t listener_count;
 
     struct rpc_session *sessions; /* (config.workers) */

@@ -10,6 +10,7 @@
 #define WORKER_NET_WIRE_H
 
 #include "kernels/base/status.h"
+#include "worker/net/limits.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,15 +18,8 @@
 enum {
     WIRE_MAGIC = 0x4c414f43, /* "COAL" as bytes */
     WIRE_VERSION = 3,
-    WIRE_ARGS = 4,
-    WIRE_TENSORS_MAX = 4,
-    WIRE_RANK_MAX = 4,
     WIRE_HEADER_BYTES = 200,
-    WIRE_PAYLOAD_BYTES_MAX = 1 << 20,
-    WIRE_BODY_BYTES_MAX = 512 << 20, /* of a message's tensors that travel, and of each that does not */
     WIRE_PLACE_ALIGNMENT = 64,
-    WIRE_QUEUE_MAX = 60, /* messages in flight to one peer: WIRE_QUEUE_MAX * largest message < 64 MB */
-    WIRE_ERROR_TEXT_MAX = 400,
 };
 
 enum wire_kind {

@@ -141,9 +141,8 @@ static enum status meet_all(struct parallel *p, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < roster_workers(&p->roster) && status == STATUS_OK && !p->worker->leave; i++) {
-        uint32_t incarnation;
-        while (!rpc_reaches(p->rpc, (uint16_t)i, &incarnation) && status == STATUS_OK && !p->worker->leave)
-            status = rpc_is_gone(p->rpc, (uint16_t)i, NULL)
+        while (!rpc_reaches(p->rpc, (uint16_t)i) && status == STATUS_OK && !p->worker->leave)
+            status = rpc_is_gone(p->rpc, (uint16_t)i)
                          ? error_set(error, STATUS_PEER_DIED, "worker %u is gone", i)
                          : parallel_turn(p, MONOTIME_NEVER, error);
     }

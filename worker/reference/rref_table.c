@@ -66,8 +66,7 @@ const struct rref_class *rrefs_class(const struct rrefs *rrefs, const char *name
 
 enum status rrefs_check_owner(const struct rrefs *rrefs, uint16_t owner, uint64_t number, struct error *error)
 {
-    uint32_t incarnation;
-    if (rpc_reaches(rrefs->rpc, owner, &incarnation))
+    if (rpc_reaches(rrefs->rpc, owner))
         return STATUS_OK;
     return error_set(error, STATUS_PEER_DIED, "worker %u, which had object %llu, is gone", owner,
                      (unsigned long long)number);

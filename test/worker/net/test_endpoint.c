@@ -53,12 +53,19 @@ static struct endpoint *connected(const char *address)
     return endpoint;
 }
 
+/* Waits for one endpoint. */
+static enum status wait_one(struct endpoint *endpoint, struct endpoint_watch *watches, size_t count,
+                            bool sending, struct monotime until, bool *readable)
+{
+    return endpoint_wait(&endpoint, 1, watches, count, sending, until, readable);
+}
+
 static void expect_nothing(struct endpoint *endpoint, struct monotime deadline)
 {
     struct endpoint_message none;
     bool readable;
     ck_assert_int_eq(endpoint_receive(endpoint, &none), STATUS_AGAIN);
-    endpoint_wait(endpoint, NULL, 0, false, deadline, &readable);
+    wait_one(endpoint, NULL, 0, false, deadline, &readable);
 }
 
 static enum status send_text(struct endpoint *endpoint, uint32_t peer, const char *header,
@@ -83,7 +90,7 @@ static enum status receive(struct endpoint *endpoint, struct endpoint_message *m
     while ((status = endpoint_receive(endpoint, message)) == STATUS_AGAIN &&
            monotime_before(monotime_now(), deadline)) {
         bool readable;
-        ck_assert_int_eq(endpoint_wait(endpoint, NULL, 0, false, deadline, &readable), STATUS_OK);
+        ck_assert_int_eq(wait_one(endpoint, NULL, 0, false, deadline, &readable), STATUS_OK);
     }
     return status;
 }
@@ -272,7 +279,7 @@ START_TEST(test_full_queue)
         bool readable;
         if (i + 1 == sent)
             UNTIL(endpoint_send(router, &message) == STATUS_OK,
-                  endpoint_wait(router, NULL, 0, true, in_ms(10000), &readable));
+                  wait_one(router, NULL, 0, true, in_ms(10000), &readable));
     }
     endpoint_free(slow, 0);
     endpoint_free(quick, 0);
@@ -317,18 +324,18 @@ START_TEST(test_wait)
     struct monotime until = in_ms(20);
     do {
         ck_assert_int_eq(endpoint_receive(router, &message), STATUS_AGAIN);
-        ck_assert_int_eq(endpoint_wait(router, watches, 2, false, until, &readable), STATUS_OK);
+        ck_assert_int_eq(wait_one(router, watches, 2, false, until, &readable), STATUS_OK);
         ck_assert(!watches[0].ready && !watches[1].ready);
     } while (monotime_before(monotime_now(), until));
     ck_assert_int_eq(write(pipes[1], "x", 1), 1);
-    ck_assert_int_eq(endpoint_wait(router, watches, 2, false, MONOTIME_NEVER, &readable), STATUS_OK);
+    ck_assert_int_eq(wait_one(router, watches, 2, false, MONOTIME_NEVER, &readable), STATUS_OK);
     ck_assert(watches[0].ready && watches[1].ready);
     send_text(dealer, 0, "a", "b");
     char byte;
     ck_assert_int_eq(read(pipes[0], &byte, 1), 1);
-    UNTIL(readable, endpoint_wait(router, watches, 2, false, MONOTIME_NEVER, &readable));
+    UNTIL(readable, wait_one(router, watches, 2, false, MONOTIME_NEVER, &readable));
     ck_assert_int_eq(write(pipes[1], "x", 1), 1);
-    ck_assert_int_eq(endpoint_wait(router, watches, 2, false, (struct monotime){0}, &readable), STATUS_OK);
+    ck_assert_int_eq(wait_one(router, watches, 2, false, (struct monotime){0}, &readable), STATUS_OK);
     ck_assert(readable && watches[0].ready);
     expect_text(router, "a", "b", NULL);
     close(pipes[0]);
@@ -359,8 +366,7 @@ START_TEST(test_wait_any)
             ck_assert_int_eq(endpoint_receive(dealers[j], &message), STATUS_AGAIN);
         send_text(router, peers[to], "a", "b");
         for (enum status status = STATUS_AGAIN; status == STATUS_AGAIN;) {
-            ck_assert_int_eq(endpoint_wait_any(dealers, 2, NULL, 0, false, MONOTIME_NEVER, &readable),
-                             STATUS_OK);
+            ck_assert_int_eq(endpoint_wait(dealers, 2, NULL, 0, false, MONOTIME_NEVER, &readable), STATUS_OK);
             status = endpoint_receive(dealers[to], &message);
         }
         endpoint_release(&message);

@@ -1,0 +1,35 @@
+/* Every limit of the connections between workers, in one place. The first group is part of the protocol
+ * (PROTOCOL.md); the others are this program's own. */
+#ifndef WORKER_NET_LIMITS_H
+#define WORKER_NET_LIMITS_H
+
+/* What a message may hold. */
+enum {
+    WIRE_ARGS = 4,
+    WIRE_TENSORS_MAX = 4,
+    WIRE_RANK_MAX = 4,
+    WIRE_PAYLOAD_BYTES_MAX = 1 << 20,
+    WIRE_BODY_BYTES_MAX = 512 << 20, /* of a message's tensors that travel, and of each that does not */
+    WIRE_ERROR_TEXT_MAX = 400,       /* bytes */
+    WIRE_QUEUE_MAX = 60,             /* messages in flight to one peer: less than 64 MB */
+    REPLAY_WINDOW = 4096,            /* request ids behind the highest seen that are still told apart */
+};
+
+/* How much of it a worker keeps. */
+enum {
+    RPC_LEND_BYTES = 64 << 10, /* smaller tensors are never lent */
+    RPC_BODY_BYTES_MAX =
+        WIRE_BODY_BYTES_MAX, /* of one peer's bodies here, and of ours that wait for one peer */
+    RPC_DIALED_MAX = 272,    /* workers that one worker dials */
+    RPC_BEATS_MAX = 4,       /* functions that rpc_on_turn adds */
+    RPC_LEFT_MAX = 4,        /* functions that rpc_on_left adds */
+    STRANGERS_MAX = 64,      /* connections that were told BYE last, and are ignored */
+    FAREWELLS_MAX = 64,      /* BYEs that wait for room */
+    REPLIES_HELD_MIN = 1024, /* replies that may wait for room, beside incoming_max */
+    HELD_BYTES_MAX =
+        WIRE_QUEUE_MAX * WIRE_PAYLOAD_BYTES_MAX, /* of one session's held replies: a second queue */
+    DRAIN_MAX = 256,                             /* messages of one socket handled in one turn */
+    GLANCE_TURNS = 32,                           /* busy turns between two looks at the watches */
+};
+
+#endif
