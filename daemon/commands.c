@@ -11,6 +11,7 @@
 #include "daemon/supervise.h"
 #include "kernels/base/log.h"
 #include "kernels/policy/mlp.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/server/evaluation.h"
 
 #include <inttypes.h>
@@ -117,12 +118,13 @@ static enum status open_run(const struct arguments *arguments, struct job *job, 
     enum status status = descriptor_limit_raise(job, error);
     if (status != STATUS_OK)
         return status;
-    if (!arguments->resume)
-        return rundir_open(dir, arguments->run_dir, job, error);
-    status = rundir_resume(dir, arguments->run_dir, job, error);
+    status = (arguments->resume ? rundir_resume : rundir_open)(dir, arguments->run_dir, job, error);
     if (status != STATUS_OK)
         return status;
-    status = resume_find(resume, dir->real, error);
+    if (job->kind != JOB_REINFORCE)
+        status = checkpoint_probe(dir->real, error);
+    if (status == STATUS_OK && arguments->resume)
+        status = resume_find(resume, dir->real, error);
     if (status != STATUS_OK)
         rundir_close(dir);
     return status;

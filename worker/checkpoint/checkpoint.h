@@ -84,8 +84,8 @@ struct checkpoint_values {
 enum status checkpoint_begin(const char *run_dir, uint64_t update, struct error *error);
 
 /* Checks that checkpoint_begin could make a folder in RUN/checkpoints: for the start of a run, long before
- * the first checkpoint is due. Makes RUN/checkpoints. STATUS_IO or STATUS_PERMISSION with the path and the
- * reason. */
+ * the first checkpoint is due (daemon/commands.c). Makes RUN/checkpoints. STATUS_IO or STATUS_PERMISSION with
+ * the path and the reason. */
 enum status checkpoint_probe(const char *run_dir, struct error *error);
 
 /* Writes the shard of a server above 0 into N.tmp: shard-J.model.safetensors, shard-J.optimizer.safetensors.

@@ -36,8 +36,7 @@ enum status checkpoint_saver_open(struct checkpoint_saver *saver,
                                   const struct checkpoint_saver_config *config, struct error *error)
 {
     *saver = (struct checkpoint_saver){.config = *config, .saved = config->saved, .last = monotime_now()};
-    enum status status = config->publishes ? checkpoint_probe(config->run_dir, error) : STATUS_OK;
-    return status == STATUS_OK ? background_open(&saver->thread, config->rpc, error) : status;
+    return background_open(&saver->thread, config->rpc, error);
 }
 
 static void remove_unfinished(struct checkpoint_saver *saver)

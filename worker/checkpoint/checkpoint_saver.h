@@ -67,8 +67,7 @@ struct checkpoint_saver {
     struct background thread;
 };
 
-/* A publishing saver makes sure that RUN/checkpoints can be written to (checkpoint_probe), so that an
- * unusable folder ends the run at its start. Afterwards, and after a failure, checkpoint_saver_close. */
+/* Afterwards, and after a failure, checkpoint_saver_close. */
 enum status checkpoint_saver_open(struct checkpoint_saver *saver,
                                   const struct checkpoint_saver_config *config, struct error *error);
 

@@ -78,19 +78,26 @@ static inline void expect_earlier_end(const char *const *sets, unsigned epoch_up
     expect_same_checkpoint("run", "whole", 5 * epoch_updates);
 }
 
-/* A run whose RUN/checkpoints has become unusable is not resumed as far as its next checkpoint. */
+/* A run whose RUN/checkpoints has become unusable is not resumed: no worker starts, and no line is logged. */
 static inline void expect_unusable_checkpoints_at_the_start(void)
 {
     const char *sets[] = {"/stop/updates=1000000000", "/checkpoint/every=1000000000", NULL};
     char path[192], command[256];
     server_run(workplace.run_dir, NULL, false);
-    const unsigned updates = last_update();
+    char *before = file_read(workplace.jsonl);
     snprintf(command, sizeof command, "rm -r '%s'", place(path, "run", "checkpoints"));
     ck_assert_int_eq(system(command), 0);
     ck_assert_int_eq(symlink("/nowhere/at/all", path), 0);
     server_start(workplace.run_dir, sets, true, NULL);
-    expect_said(server_end(66), "run/checkpoints: No such file or directory");
-    ck_assert_uint_eq(last_update(), updates);
+    expect_said(server_end(74), "run/checkpoints: No such file or directory\n");
+    ck_assert_int_eq(unlink(path), 0);
+    text_write(path, "a file");
+    server_start(workplace.run_dir, sets, true, NULL);
+    expect_said(server_end(74), "run/checkpoints: Not a directory\n");
+    char *after = file_read(workplace.jsonl);
+    ck_assert_str_eq(after, before);
+    free(before);
+    free(after);
 }
 
 #endif
