@@ -25,8 +25,9 @@ struct supervisor {
     struct child_segments segments;
     struct pollfd *waits; /* (1 + count) signals, then each child's control line */
     int signal_fd;
-    unsigned stops; /* SIGINT and SIGTERM so far */
-    bool closing;   /* the workers are told to leave, each when its turn has come */
+    unsigned stops;  /* SIGINT and SIGTERM so far */
+    bool log_failed; /* a record's line is missing: no later one may follow */
+    bool closing;    /* the workers are told to leave, each when its turn has come */
     struct control_finished result;
     struct monotime kill_at;   /* workers that still live at this time are killed */
     struct monotime wake_due;  /* the latest time at which the last wait should have ended */

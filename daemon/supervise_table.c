@@ -122,8 +122,9 @@ static enum status log_epoch(struct supervisor *s, const struct control_epoch *r
     return runlog_epoch(s->config->log, r, error);
 }
 
-/* An episode and an update are acknowledged once their lines are in the logs: the lead's next step waits for
- * it. */
+/* An episode and an update are acknowledged once their lines are in the logs; the lead is at most one step
+ * ahead. What it reports after a record that could not be logged would leave a gap, or follow numbers of
+ * another run. */
 static void log_record(struct supervisor *s, struct child *child, const struct event *event)
 {
     const struct control_message *message = event->message;
@@ -135,6 +136,8 @@ static void log_record(struct supervisor *s, struct child *child, const struct e
         expel_child(s, child, event);
         return;
     }
+    if (s->log_failed)
+        return;
     if (message->kind == CONTROL_EPISODE) {
         logged.number = message->body.episode.episode;
         status = log_episode(s, &message->body.episode, &error);
@@ -144,7 +147,8 @@ static void log_record(struct supervisor *s, struct child *child, const struct e
     } else {
         status = log_epoch(s, &message->body.epoch, &error);
     }
-    if (status != STATUS_OK)
+    s->log_failed = status != STATUS_OK;
+    if (s->log_failed)
         supervise_fail(s, error.status, error.text);
     else if (message->kind != CONTROL_EPOCH)
         child_order(child, CONTROL_LOGGED, &logged, sizeof logged);
