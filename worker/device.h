@@ -12,8 +12,7 @@ enum status device_open(struct backend **out, const struct job *job, uint32_t th
                         struct error *error);
 
 /* The same for a role that needs no backend on the CPU: *out is NULL there, and oneDNN is not loaded. With
- * `auto` a line in the log names the device. STATUS_UNAVAILABLE: the job demands a GPU, and none can be used.
- */
+ * `auto` a line in the log names the device. STATUS_UNAVAILABLE: the job demands a GPU, and none works. */
 enum status device_open_gpu(struct backend **out, const struct job *job, struct error *error);
 
 #endif

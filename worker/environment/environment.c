@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One kind of environment. `states` is (state_size, count) in all three; see worker/environment/cartpole.h.
- */
+/* One kind of environment. `states` is (state_size, count) in all three; see cartpole.h. */
 struct environment_kind {
     struct environment_spec spec;
     uint32_t state_size; /* doubles */

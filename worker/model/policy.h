@@ -4,31 +4,16 @@
  * Two implementations stand behind this interface:
  *
  *     policy_cpu.c   flat arrays, the fused kernel and one Adam; needs no backend
- *     policy_gpu.c   a backend that captures the policy (policy_open in kernels/kernels.h) acts by one
- * launch; learning runs as operations of the tape
+ *     policy_gpu.c   acts by one captured launch (policy_open in kernels/kernels.h), learns on the tape
  *
  * One thread. After policy_new nothing here allocates. */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
-#include "kernels/adam.h"
-#include "kernels/policy/mlp.h"
-
-#include <stdbool.h>
+#include "kernels/base/status.h"
+#include "worker/model/policy_config.h"
 
 struct backend;
-
-struct policy_config {
-    struct mlp_shape shape;
-    double dropout; /* probability that a unit is dropped, 0 <= p < 1 */
-    uint64_t seed;  /* of the first parameters and of every draw */
-    struct adam_settings adam;
-    /* A GPU's: */
-    uint32_t environments; /* a launch has at most one row of each */
-    uint32_t rows_max;     /* of a rollout */
-    bool one_size;         /* launches are all alike, each environment at its own place */
-};
-
 struct policy;
 
 /* `backend` NULL: on the CPU. Otherwise one with policy_open, which outlives the policy. STATUS_INVALID names
@@ -40,10 +25,6 @@ void policy_free(struct policy *policy);
 /* mlp_act with the policy's parameters and seed. Waits for the result. On a CPU it cannot fail. */
 enum status policy_act(struct policy *policy, const struct mlp_batch *batch, uint32_t episode,
                        const uint32_t *environment, const uint32_t *step, struct error *error);
-
-/* Called while learning goes on: after every MLP_CHUNK_ROWS rows on a CPU, between two operations on a GPU.
- */
-typedef void policy_progress(void *context);
 
 /* One step on L = sum_i -coefficient[i] * log P(action of row i) over all rows of the batch, in its order,
  * with the masks that acted: forward again, backward, Adam. *loss is L under the old parameters. Row index r

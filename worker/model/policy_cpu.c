@@ -1,6 +1,7 @@
 /* The policy on the CPU: one flat array of parameters in mlp's order, the fused kernel over the rows, one
  * Adam (898 floats for CartPole). Nothing but kernels/policy and kernels/adam.h computes. */
 #include "kernels/base/rng.h"
+#include "kernels/policy/mlp.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_parameters.h"
 

@@ -2,6 +2,7 @@
  * policy_open), operations of the tape to learn (worker/model/policy_batch.h). Only observations, keys, masks
  * and actions cross over. */
 #include "kernels/params/optim.h"
+#include "kernels/policy/mlp.h"
 #include "worker/model/policy_batch.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_network.h"

@@ -2,7 +2,11 @@
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
 #define WORKER_MODEL_POLICY_INTERNAL_H
 
-#include "worker/model/policy.h"
+#include "kernels/base/status.h"
+#include "worker/model/policy_config.h"
+
+struct backend;
+struct policy;
 
 /* The functions of policy.h with the same names. */
 struct policy_kind {

@@ -140,8 +140,7 @@ static enum status after_gathering(struct agent *agent, struct error *error)
     return agent->joined == agent->worker->job.observers.count ? play_episode(agent, error) : STATUS_AGAIN;
 }
 
-/* SHUTDOWN from an observer: the supervisor's orders have reached it and not this process yet. Wait for them.
- */
+/* SHUTDOWN from an observer: the order to hurry has reached it, and not yet this process. Wait for it. */
 static enum status after_playing(struct agent *agent, struct error *error)
 {
     if (!future_done(agent->all))

@@ -1,16 +1,15 @@
 /* The room of the job kind `reinforce`: one agent, which acts and learns, and its observers, which step the
- * environments.
+ * environments. Each is one thread. The data flow:
  *
- *     request   an observer's step request: rows of (environment, observation, reward, flags)     observer.c
- *     row       checked and copied from the frame into the rollout                          agent_step.c
- *     launch    when the coalescer finds a batch due, one pass of the policy over its rows  coalescer.c
- *     reply     the actions, to every request of the batch                                  agent_step.c
- *     rollout   every row of the episode, with its reward                                   rollout.c
- *     learner   returns, forward again, backward, Adam; then the next episode               learner.c
+ *     request   an observer sends rows of (environment, observation, reward, flags)   observer.c
+ *     row       checked, and copied from the frame into the rollout                   agent_step.c
+ *     launch    a batch is due: one pass of the policy over its rows                  coalescer.c
+ *     reply     the actions, to every request of the batch                            agent_step.c
+ *     rollout   every row of the episode, with its reward                             rollout.c
+ *     learner   returns, forward again, backward, Adam; then the next episode         learner.c
  *
- * This header is what agent.c (the loop), agent_open.c and agent_step.c share. Each worker is one thread. The
- * room may include the frame (worker/), job, net, environment and model (scripts/rooms); nothing includes it.
- */
+ * agent.c (the loop), agent_open.c and agent_step.c share this header. The room may include the frame
+ * (worker/), job, net, environment and model (scripts/rooms); no other room includes it. */
 #ifndef WORKER_REINFORCE_AGENT_H
 #define WORKER_REINFORCE_AGENT_H
 

@@ -164,8 +164,7 @@ static enum status ask_actions(struct observer *o, uint32_t episode, uint32_t st
     return status;
 }
 
-/* Deals with environments that the step ended: in `episode` mode they leave, in `steps` mode they are reset.
- */
+/* Environments that the step ended leave in `episode` mode, and are reset in `steps` mode. */
 static void handle_ended(struct observer *o, bool until_done, uint32_t episode, uint32_t step)
 {
     uint32_t kept = 0;
