@@ -2,6 +2,7 @@
  * is handed the resolved text; always on the caller's thread. */
 #include "worker/job/job.h"
 
+#include "kernels/base/file.h"
 #include "kernels/base/processors.h"
 #include "worker/job/job_reading.h"
 
@@ -91,21 +92,6 @@ static enum status open_file(int *out, const char *path, struct error *error)
     return status;
 }
 
-/* Reads at most one byte more than a job may have: a file that grows meanwhile is then found too long. */
-static enum status read_all(int descriptor, char *text, size_t *length, struct error *error)
-{
-    *length = 0;
-    for (;;) {
-        ssize_t count = read(descriptor, text + *length, JOB_TEXT_BYTES_MAX + 1 - *length);
-        if (count > 0)
-            *length += (size_t)count;
-        else if (count == 0)
-            return STATUS_OK;
-        else if (errno != EINTR)
-            return error_set_errno(error, errno, "cannot be read");
-    }
-}
-
 static enum status read_file(struct job *job, const char *path, const char *const *overrides,
                              size_t override_count, const struct job_fault *fault,
                              struct job_problems *problems)
@@ -113,17 +99,20 @@ static enum status read_file(struct job *job, const char *path, const char *cons
     *problems = (struct job_problems){0};
     struct error error = {0};
     int descriptor = -1;
-    size_t length = 0;
+    ssize_t length = 0;
     char *text = malloc(JOB_TEXT_BYTES_MAX + 1);
     if (text == NULL)
         return STATUS_NO_MEMORY;
     enum status status = open_file(&descriptor, path, &error);
     if (status == STATUS_OK) {
-        status = read_all(descriptor, text, &length, &error);
+        /* One byte more than a job may have: a file that grows meanwhile is found too long. */
+        length = file_read_at(descriptor, text, JOB_TEXT_BYTES_MAX + 1, 0);
+        if (length < 0)
+            status = error_set_errno(&error, errno, "cannot be read");
         close(descriptor);
     }
     if (status == STATUS_OK) {
-        status = read_text(job, text, length, path, overrides, override_count, fault, problems);
+        status = read_text(job, text, (size_t)length, path, overrides, override_count, fault, problems);
     } else {
         struct problem_list list = {0};
         problem_list_add(&list, (struct problem_place){0}, "%s", error.text);
@@ -150,7 +139,7 @@ void job_explain_fault(const char *path, const char *const *overrides, size_t ov
 
 /* ---- what depends on the machine ---- */
 
-/* What is null becomes `threads`, within the bounds of the key `pointer`. */
+/* Replaces null by `threads`, within the bounds of the key `pointer`. */
 static void default_threads(bool *has, uint32_t *count, uint32_t threads, const char *pointer)
 {
     const uint32_t most = (uint32_t)job_key_at(JOB_KINDS_ALL, pointer)->max;

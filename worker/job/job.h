@@ -1,9 +1,13 @@
-/* A job: what the user asked for, checked and complete.
+/* The room worker/job: a job as the user describes it, checked and complete.
  *
- * One JSON text is a job's only form outside of memory: the file a person edits, `job.json` in the run
- * directory, and what the supervisor and HELLO's answer hand to every worker. This module turns such text
- * into a `struct job` and back. It is driven by one table (job_table.c), from which the JSON schema is
- * generated too. Nothing here blocks except job_read_file, which reads one file. */
+ * JSON text is a job's only form outside of memory: the file that a person edits, job.json in the run
+ * directory, and the text that the supervisor and WELCOME hand to every worker. This header turns such text
+ * into a struct job and back. One table (job_table.h) holds the keys and the rules between them; the check,
+ * the JSON schema and the manual are made from it. Nothing here blocks but job_read_file and
+ * job_explain_fault, which read one file. Every function may be called from any thread.
+ *
+ * The room includes kernels/base, the names of worker/environment, and the wire's limits. The supervisor and
+ * every room whose code depends on the job include this header. */
 #ifndef WORKER_JOB_JOB_H
 #define WORKER_JOB_JOB_H
 
@@ -45,7 +49,7 @@ enum {
     JOB_BATCH_VALUES_MAX = 1 << 30,   /* trainers.batch or evaluation.batch * channels * size * size */
 };
 
-/* A value for each of an image's channels, or one for all of them. */
+/* One value for each channel of an image, or one for all channels. */
 struct job_channels {
     uint32_t count; /* 1 or 3 */
     double value[JOB_CHANNELS_MAX];
@@ -57,13 +61,13 @@ struct job_round_rule {
     uint32_t number; /* first: contributions that make a round; async: the staleness bound; all: 0 */
 };
 
-/* Where a part of a model lies: "trainer" or "server K" in JSON. */
+/* The worker that a layer of the model lies on: "trainer" or "server K" in JSON. */
 struct job_place {
-    bool on_server;  /* false: on the trainer, of which there is one then */
+    bool on_server;  /* false: on the trainer, and the job has one trainer */
     uint32_t server; /* 0 on the trainer */
 };
 
-/* Which keys a kind has, the table says (job_table.c); members of other kinds are zero. */
+/* The table (job_table.c) says which keys a kind has, and explains them. Members of other kinds are zero. */
 struct job {
     int kind; /* enum job_kind; enums are stored as int so that one table can fill them */
     char name[JOB_NAME_BYTES];
@@ -109,15 +113,14 @@ struct job {
         double weight; /* of the new value */
     } running_reward;
     struct {
-        bool has_episodes, has_running_reward; /* false: null in JSON, no such limit */
+        bool has_episodes, has_running_reward; /* false: null in JSON, no limit */
         uint64_t episodes;
-        double running_reward;        /* ends when the running reward is above it */
-        bool has_updates, has_epochs; /* parameter-server: at least one is set; whichever comes first */
+        double running_reward;
+        bool has_updates, has_epochs; /* likewise */
         uint64_t updates, epochs;
     } stop;
     struct {
-        uint64_t every; /* episodes or updates between two lines of episodes.log; episodes.jsonl has them
-                           all, but those of a model-parallel job are the same in both */
+        uint64_t every; /* episodes or updates from one line of episodes.log to the next */
     } log;
 
     /* ---- parameter-server ---- */
@@ -134,11 +137,11 @@ struct job {
     struct {
         uint32_t count;   /* processes */
         uint32_t batch;   /* samples a step, each */
-        bool has_threads; /* false: null in JSON; job_resolve sets it to processors / count, at least 1 */
+        bool has_threads; /* false: null in JSON, until job_resolve */
         uint32_t threads; /* math threads of each */
     } trainers;
     struct {
-        uint32_t count; /* processes; each owns a contiguous part of the parameters */
+        uint32_t count; /* processes; each owns a contiguous shard of the parameters */
         struct job_round_rule round;
     } server;
     struct {
@@ -162,16 +165,15 @@ struct job {
         bool has_every, has_every_s;
         uint64_t every; /* updates between two checkpoints */
         double every_s; /* seconds between two checkpoints */
-        uint32_t keep;  /* so many newest ones stay */
+        uint32_t keep;  /* checkpoints */
     } checkpoint;
 
-    /* ---- model-parallel: a language model of three parts (worker/model/rnn.h), beside transport, init,
-     * trainers, server (round all or async, which has no bound here), evaluation (batch: columns), checkpoint
-     * ---- */
+    /* ---- model-parallel, beside transport, init, trainers, server (round all or async, without a bound),
+     * evaluation (batch: columns) and checkpoint ---- */
     struct {
-        char name[JOB_NAME_BYTES]; /* "rnn" */
-        bool has_tokens;           /* false: null in JSON, as it is with text, which brings its own */
-        uint32_t tokens;           /* vocabulary of synthetic data; else 0 */
+        char name[JOB_NAME_BYTES];          /* "rnn" */
+        bool has_tokens;                    /* false: null in JSON, as with a text */
+        uint32_t tokens;                    /* vocabulary of synthetic data; else 0 */
         uint32_t embedding, hidden, layers; /* widths; LSTM layers, 1..8 */
         double dropout;
     } rnn; /* the group is /model in JSON */
@@ -179,24 +181,23 @@ struct job {
     struct {
         bool has;
         uint32_t count;
-    } threads[JOB_LAYERS]; /* math threads of each part; null: processors, settled by job_resolve. The loss
-                             is computed with trainers.threads, likewise */
+    } threads[JOB_LAYERS]; /* of each layer; null until job_resolve. The loss has trainers.threads */
     struct {
-        uint32_t steps;         /* backpropagation through so many tokens; trainers.batch columns each */
-        uint32_t updates;       /* synthetic: of an epoch */
-        uint32_t minimum_count; /* text: a rarer word is <unk> */
-        double held_out;        /* text: the last part of the lines, so large, is held out; 0 <= x < 1 */
-        int classes;            /* enum job_classes, /loss/classes: the tutorial has the batch's dimension */
+        uint32_t steps;         /* tokens of a column in one update */
+        uint32_t updates;       /* of an epoch of synthetic data */
+        uint32_t minimum_count; /* of a text */
+        double held_out;        /* share of a text's lines, 0 <= x < 1 */
+        int classes;            /* /loss/classes: enum job_classes */
         bool has_max_norm;
-        double max_norm; /* /optimizer/max_norm: of the gradient over all owners; 0 (null): any */
-        double decay;    /* /optimizer/decay: of lr, when the held-out loss did not fall (plateau) */
-    } sequence;          /* /data and others in JSON, as said */
+        double max_norm; /* /optimizer/max_norm; null: 0 */
+        double decay;    /* /optimizer/decay */
+    } sequence;          /* /data in JSON, but for the keys named here */
     struct {
-        double hang_s; /* a worker that has not beaten for so long is killed */
+        double hang_s;
     } supervise;
 };
 
-/* All that is wrong with one job, in the order of the file. */
+/* All problems of one job, in the order of its file. */
 struct job_problems {
     char *text;     /* one line per problem, each ended by '\n'; NULL when there is none */
     size_t bytes;   /* strlen(text) */
@@ -234,12 +235,12 @@ struct job_fault {
 void job_explain_fault(const char *path, const char *const *overrides, size_t override_count,
                        const struct job_fault *fault, struct job_problems *problems);
 
-/* Settles what depends on the machine and is then kept: trainers.threads, and threads of a model's parts. Run
- * once, before job.json is written; what is set already stays. */
+/* Fixes the numbers that depend on the machine: trainers.threads, and the threads of each layer. Called once,
+ * before job.json is written; numbers that are set stay. */
 void job_resolve(struct job *job);
 
-/* The first of the job's limits, in updates, of which an epoch has `epoch_updates`; 0: there are no epochs.
- * UINT64_MAX: no limit that can be reached. */
+/* The number of updates at which the job reaches the first of its limits, where an epoch has `epoch_updates`
+ * updates (0: the data has no epochs). UINT64_MAX: no limit can be reached. */
 uint64_t job_updates(const struct job *job, uint64_t epoch_updates);
 
 /* Writes `job` as JSON, every key of its kind present, keys in the table's order, doubles as %.17g: parsing

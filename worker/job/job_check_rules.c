@@ -164,7 +164,7 @@ static void check_messages(struct job_reading *reading)
 /* ---- all ---- */
 
 /* A default that is null where another key says so. */
-static void settle_default(struct job_reading *reading, const struct job_key *key)
+static void make_null_by_rule(struct job_reading *reading, const struct job_key *key)
 {
     const struct job_condition *where = &key->null_where;
     if (where->test != JOB_ALWAYS && !reading->found[key - job_keys].present &&
@@ -178,7 +178,7 @@ void job_check_rules(struct job_reading *reading)
         return;
     for (size_t i = 0; i < job_key_count; i++)
         if ((job_keys[i].kinds & reading->kinds) != 0)
-            settle_default(reading, &job_keys[i]);
+            make_null_by_rule(reading, &job_keys[i]);
     for (size_t i = 0; i < job_rule_count; i++)
         if ((job_rules[i].kinds & reading->kinds) != 0)
             check_rule(reading, &job_rules[i]);

@@ -114,9 +114,9 @@ static void collect_file(struct job_reading *reading)
 
 /* ---- overrides ---- */
 
-/* Copies the part of a pointer that ends at '/' or '=' to `name`, ~0 and ~1 decoded. Returns what follows.
- * A part that is too long for any key is cut: it stays unknown. */
-static const char *next_part(char name[JOB_NAME_BYTES], const char *pointer)
+/* Copies a pointer's first name, which ends at '/' or '=', to `name`, with ~0 and ~1 decoded. Returns the
+ * rest of the pointer. A name that is too long for any key is cut: it stays unknown. */
+static const char *next_name(char name[JOB_NAME_BYTES], const char *pointer)
 {
     size_t length = 0;
     for (; *pointer != '/' && *pointer != '='; pointer++) {
@@ -139,7 +139,7 @@ static const struct job_key *override_key(struct job_reading *reading, uint32_t 
     *element = false;
     while (*pointer == '/') {
         char name[JOB_NAME_BYTES];
-        pointer = next_part(name, pointer + 1);
+        pointer = next_name(name, pointer + 1);
         if (job_key_ignored(name))
             return NULL;
         const struct job_key *member = job_key_member(reading->kinds, key, name);
@@ -156,7 +156,7 @@ static const struct job_key *override_key(struct job_reading *reading, uint32_t 
     return key;
 }
 
-/* What an override's value is scanned for. */
+/* One reading of an override's value. */
 struct override_reading {
     struct job_reading *reading;
     uint32_t document;
@@ -238,7 +238,7 @@ static void collect_file_kind(struct job_reading *reading, const struct job_key 
 }
 
 /* Which kind the value found is; one that is none, or not there, is reported by job_check. */
-static void settle_kind(struct job_reading *reading, const struct job_key *key)
+static void read_kind(struct job_reading *reading, const struct job_key *key)
 {
     const struct job_found *found = &reading->found[key - job_keys];
     const struct json_document *of = &reading->documents[found->document];
@@ -261,7 +261,7 @@ enum status job_collect(struct job_reading *reading, const char *text, size_t le
             status = collect_override(reading, i);
     if (status != STATUS_OK)
         return status;
-    settle_kind(reading, kind);
+    read_kind(reading, kind);
     collect_file(reading);
     for (uint32_t i = 0; status == STATUS_OK && i < reading->override_count; i++)
         if (!says_kind(reading->overrides[i]))

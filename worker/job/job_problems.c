@@ -14,7 +14,7 @@ struct problem {
     char text[PROBLEM_TEXT_BYTES];
 };
 
-static bool before(struct problem_place a, struct problem_place b)
+static bool place_before(struct problem_place a, struct problem_place b)
 {
     if (a.source != b.source)
         return a.source < b.source;
@@ -32,7 +32,7 @@ void problem_list_add(struct problem_list *list, struct problem_place place, con
     }
     /* Found in the same place, the one found first comes first. */
     uint32_t at = list->kept;
-    while (at > 0 && before(place, list->problems[at - 1].place))
+    while (at > 0 && place_before(place, list->problems[at - 1].place))
         at--;
     if (at == PROBLEMS_MAX)
         return;

@@ -35,7 +35,7 @@ enum status job_collect(struct job_reading *reading, const char *text, size_t le
  * name out of `origin`, and the rules between keys. */
 void job_check(struct job_reading *reading, const char *origin);
 
-/* Settles the defaults that depend on another key, and judges the rules between keys of the job's kind. A
+/* Makes defaults null where another key says so, and judges the rules between keys of the job's kind. A
  * rule is silent where the value of one of its keys is wrong. Called by job_check. */
 void job_check_rules(struct job_reading *reading);
 

@@ -80,7 +80,7 @@ static void write_key_default(FILE *stream, const struct job_key *key)
         fprintf(stream, ", \"default\": %s", key->by_default);
 }
 
-/* What stands around a key's own type when it is in an array. */
+/* The array around a key's own type. */
 static void write_array(FILE *stream, const struct job_key *key)
 {
     if (key->type == JOB_CHANNELS)
@@ -111,7 +111,7 @@ static void write_key(FILE *stream, const struct job_key *key, int kind)
 
 /* ---- rules between keys ---- */
 
-/* What the condition asks of the key's own value. */
+/* The condition as a schema of the key's value. */
 static void write_condition_value(FILE *stream, const struct job_key *key,
                                   const struct job_condition *condition)
 {
@@ -204,7 +204,7 @@ static void write_rules(FILE *stream, int kind)
 
 /* ---- groups, kinds, the whole ---- */
 
-/* What a group and a job have in common: the keys that are allowed. */
+/* The keywords that a group and a job share: only known keys are allowed. */
 static void write_closed(FILE *stream, const char *indent)
 {
     fprintf(stream, "%s\"type\": \"object\",\n%s\"additionalProperties\": false,\n", indent, indent);

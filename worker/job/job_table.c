@@ -35,7 +35,7 @@ enum {
 
 const struct job_key job_keys[] = {
     {"/kind", ANY, JOB_ENUM, AT(kind), NAMES("reinforce", "parameter-server", "model-parallel"),
-     .text = "What the job does. reinforce: an agent learns a policy from the episodes of its observers. "
+     .text = "The kind of job. reinforce: an agent learns a policy from the episodes of its observers. "
              "parameter-server: trainers compute the gradients of one model, and servers keep and update its "
              "parameters. model-parallel: the layers of one language model lie on several workers, which "
              "call each other."},
@@ -335,7 +335,7 @@ const struct job_key job_keys[] = {
      .text = "The job ends after this number of passes over the training text; an epoch of synthetic data "
              "has /data/updates updates."},
 
-    {"/log", ANY, JOB_OBJECT, .text = "What is written to the logs."},
+    {"/log", ANY, JOB_OBJECT, .text = "The logs."},
     {"/log/every", ANY, JOB_INTEGER, AT(log.every), RANGE(1, 1e6), BY_DEFAULT(1),
      .text = "The number of episodes or updates from one line of episodes.log to the next. episodes.jsonl "
              "has a line for each; of a model-parallel job it has the same lines as episodes.log, each with "

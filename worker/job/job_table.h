@@ -109,7 +109,7 @@ bool job_key_is_member(const struct job_key *key, const struct job_key *parent);
 /* The member `name` of the group `parent` (NULL: of the job) in any of `kinds`, or NULL. */
 const struct job_key *job_key_member(unsigned kinds, const struct job_key *parent, const char *name);
 
-/* The last part of the key's pointer. */
+/* The last name in the key's pointer. */
 const char *job_key_name(const struct job_key *key);
 
 /* Whether a key is allowed everywhere and ignored: "$schema", and every name that begins with _. */
@@ -130,7 +130,7 @@ struct json_node;
 bool job_value_store(void *at, const struct job_key *key, const struct json_node *value);
 
 /* Fills *job with the defaults of all keys that all of `kinds` have; members of other kinds become zero, and
- * `name` is left empty. Defaults that depend on another key are not settled: see null_where. */
+ * `name` is left empty. Defaults that another key makes null (null_where) stay as they are. */
 void job_defaults(struct job *job, unsigned kinds);
 
 /* Whether the key's value is null; and makes it so. */

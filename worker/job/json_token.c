@@ -200,7 +200,7 @@ static size_t digits(const char *text, size_t length)
     return count;
 }
 
-/* A number's parts, as places in its text. */
+/* Where the digits of a number lie in its text. */
 struct number {
     size_t whole, whole_digits, fraction, fraction_digits;
     long exponent; /* of ten, cut to ±100,000, which is far beyond what digits could make up for */
@@ -220,7 +220,7 @@ static bool parse_exponent(struct number *number, const char *text, size_t lengt
     return count > 0;
 }
 
-/* Whether `text` is a number of the grammar, section 6 of RFC 8259, and its parts. */
+/* Whether `text` is a number of the grammar, section 6 of RFC 8259; finds its digits. */
 static bool parse_number(struct number *number, const char *text, size_t length)
 {
     *number = (struct number){0};
@@ -260,7 +260,7 @@ static bool number_integral(const struct number *number, const char *text)
     return zeros == number->whole_digits || number->exponent >= -(long)zeros;
 }
 
-/* What is wrong with `word`, which is no JSON. */
+/* Explains why `word` is no JSON. */
 static void explain_word(char *text, size_t size, const char *word, size_t length)
 {
     static const struct {

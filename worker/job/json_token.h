@@ -58,8 +58,8 @@ bool json_token_string(struct json_cursor *cursor, char **out, bool *flawed);
 /* Whether `c` (of json_cursor_peek) begins a number, `true`, `false`, `null`, or a misspelt one of these. */
 bool json_token_begins_word(int c);
 
-/* Reads a number or a word, up to the first character that belongs to neither. What is not JSON is reported
- * and flawed. Numbers are read by strtod: the process keeps the "C" numeric locale. */
+/* Reads a number or a word, up to the first character that belongs to neither. A word that is no JSON is
+ * reported and flawed. Numbers are read by strtod: the process keeps the "C" numeric locale. */
 struct json_word json_token_word(struct json_cursor *cursor);
 
 #endif

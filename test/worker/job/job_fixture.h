@@ -1,4 +1,4 @@
-/* What the tests of job files share: texts read and judged, and what makes two jobs the same. */
+/* Shared by the tests of job files: reading and judging texts, and comparing jobs. */
 #ifndef TEST_WORKER_JOB_JOB_FIXTURE_H
 #define TEST_WORKER_JOB_JOB_FIXTURE_H
 
@@ -25,7 +25,7 @@ static inline char *read_text(const char *path)
 }
 
 /* Parses a text as `job.json`; the result is malloc'ed: the problems, or the job written out. */
-static inline char *judge(const char *text, const char *const *overrides, size_t override_count)
+static inline char *judge_job(const char *text, const char *const *overrides, size_t override_count)
 {
     struct job job;
     struct job_problems problems;
@@ -37,7 +37,7 @@ static inline char *judge(const char *text, const char *const *overrides, size_t
     return status == STATUS_OK ? job_format(&job, &bytes) : problems.text;
 }
 
-static inline struct job parse(const char *text, const char *const *overrides, size_t override_count)
+static inline struct job parse_job(const char *text, const char *const *overrides, size_t override_count)
 {
     struct job job;
     struct job_problems problems;

@@ -1,5 +1,5 @@
 /* Job files: golden pairs for every rule, overrides, files that cannot be read, the jobs in config/, and
- * what is settled by the machine. Runs in the repository's root. */
+ * numbers that depend on the machine. Runs in the repository's root. */
 #include "kernels/base/text.h"
 #include "test/worker/job/job_fixture.h"
 #include "test/workplace.h"
@@ -59,7 +59,7 @@ END_TEST
 static void expect_override(const char *text, const char *override, const char *problem)
 {
     char expected[512], shown[256];
-    char *got = judge(text, &override, 1);
+    char *got = judge_job(text, &override, 1);
     text_show(shown, sizeof shown, override, strlen(override), 80);
     if (problem == NULL) {
         ck_assert_msg(got[0] == '{', "%s", got);
@@ -229,18 +229,18 @@ START_TEST(override_of_the_kind_comes_first)
 {
     static const char *const overrides[] = {"/server/count=2", "/optimizer/lr=0.5", "/kind=nonsense",
                                             "/kind=\"parameter-server\"", "/model/width=8"};
-    struct job job = parse("{\"trainers\": {\"count\": 3}, \"kind\": \"reinforce\"}", overrides, 5);
+    struct job job = parse_job("{\"trainers\": {\"count\": 3}, \"kind\": \"reinforce\"}", overrides, 5);
     ck_assert_int_eq(job.kind, JOB_PARAMETER_SERVER);
     ck_assert(job.server.count == 2 && job.trainers.count == 3 && job.model.width == 8);
     ck_assert(job.optimizer.lr == 0.5 && job.optimizer.momentum == 0.9);
-    char *got = judge("{\"trainers\": {\"count\": 3}, \"kind\": \"parameter-server\"}", overrides, 3);
+    char *got = judge_job("{\"trainers\": {\"count\": 3}, \"kind\": \"parameter-server\"}", overrides, 3);
     ck_assert_str_eq(
         got,
         "--set /kind=nonsense: expected one of \"reinforce\", \"parameter-server\", \"model-parallel\", got "
         "\"nonsense\"\n");
     free(got);
     const char *const reinforce[] = {"/kind=reinforce"};
-    got = judge("{\"trainers\": {\"count\": 3}, \"kind\": \"parameter-server\"}", reinforce, 1);
+    got = judge_job("{\"trainers\": {\"count\": 3}, \"kind\": \"parameter-server\"}", reinforce, 1);
     ck_assert_str_eq(got, "job.json:1:2: /trainers: is a key of the kind \"parameter-server\" or "
                           "\"model-parallel\", this job is a \"reinforce\"\n");
     free(got);
@@ -261,8 +261,9 @@ START_TEST(override_values_replace_what_was_there)
                                             "/stop/episodes=null",
                                             "/stop/running_reward=-2.5",
                                             "/rollout/mode=episode"};
-    struct job job = parse("{\"kind\": \"reinforce\", \"observers\": {\"count\": \"wrong\"}, \"seed\": 1}",
-                           overrides, sizeof overrides / sizeof overrides[0]);
+    struct job job =
+        parse_job("{\"kind\": \"reinforce\", \"observers\": {\"count\": \"wrong\"}, \"seed\": 1}", overrides,
+                  sizeof overrides / sizeof overrides[0]);
     ck_assert_uint_eq(job.observers.count, 7);
     ck_assert_uint_eq(job.seed, 8);
     ck_assert_str_eq(job.name, "from-the-command");
@@ -279,7 +280,7 @@ START_TEST(override_of_an_object_replaces_the_object)
 {
     static const char *const overrides[] = {"/observers={\"environments\": 3}", "/stop={}"};
     struct job job =
-        parse("{\"kind\": \"reinforce\", \"observers\": {\"count\": 9}, \"stop\": 1}", overrides, 2);
+        parse_job("{\"kind\": \"reinforce\", \"observers\": {\"count\": 9}, \"stop\": 1}", overrides, 2);
     ck_assert_uint_eq(job.observers.count, 1);
     ck_assert_uint_eq(job.observers.environments, 3);
     ck_assert_uint_eq(job.stop.episodes, 10);
@@ -290,15 +291,15 @@ START_TEST(override_supplies_what_is_required_and_hides_nothing)
 {
     static const char *const overrides[] = {"/kind=reinforce", "/seed=-1", "/seed=2", "/sede=1",
                                             "/log/every=0"};
-    struct job job = parse("{}", overrides, 1);
+    struct job job = parse_job("{}", overrides, 1);
     ck_assert_int_eq(job.kind, JOB_REINFORCE);
     /* File first, then the overrides in their order; the wrong one that a later one replaced is not told. */
-    char *got = judge("{\"sed\": 1}", overrides, 5);
+    char *got = judge_job("{\"sed\": 1}", overrides, 5);
     ck_assert_str_eq(got, "job.json:1:2: /sed: unknown key; did you mean \"seed\"?\n"
                           "--set /sede=1: unknown key; did you mean \"seed\"?\n"
                           "--set /log/every=0: expected an integer in 1..1000000, got 0\n");
     free(got);
-    got = judge("{\"kind\": ", overrides, 5);
+    got = judge_job("{\"kind\": ", overrides, 5);
     ck_assert_str_eq(got, "job.json:1:10: expected a value, got the end of the file\n"
                           "--set /sede=1: unknown key; did you mean \"seed\"?\n"
                           "--set /log/every=0: expected an integer in 1..1000000, got 0\n");
@@ -456,7 +457,7 @@ END_TEST
 START_TEST(config_of_the_parameter_server)
 {
     static const char *const overrides[] = {"/name=job"};
-    struct job job, plain = parse(minimal_server, NULL, 0);
+    struct job job, plain = parse_job(minimal_server, NULL, 0);
     struct job_problems problems;
     ck_assert_msg(job_read_file(&job, "config/resnet50-ps.json", overrides, 1, &problems) == STATUS_OK, "%s",
                   problems.text);
@@ -490,7 +491,7 @@ START_TEST(config_of_the_language_model)
 {
     static const char *const overrides[] = {"/name=job", "/loss/classes=tokens", "/trainers/threads=null",
                                             "/threads={}"};
-    struct job job, plain = parse(minimal_parallel, NULL, 0);
+    struct job job, plain = parse_job(minimal_parallel, NULL, 0);
     struct job_problems problems;
     ck_assert_msg(job_read_file(&job, "config/rnn.json", overrides, 4, &problems) == STATUS_OK, "%s",
                   problems.text);
@@ -498,8 +499,8 @@ START_TEST(config_of_the_language_model)
     job = read_config("config/rnn.json");
     ck_assert_str_eq(job.name, "rnn");
     ck_assert(job.sequence.classes == JOB_CLASSES_BATCH && job.trainers.threads == 1);
-    for (int part = 0; part < JOB_LAYERS; part++)
-        ck_assert(job.threads[part].has && job.threads[part].count == 1);
+    for (int layer = 0; layer < JOB_LAYERS; layer++)
+        ck_assert(job.threads[layer].has && job.threads[layer].count == 1);
 }
 END_TEST
 
@@ -527,13 +528,13 @@ END_TEST
 static uint32_t threads_of(const char *trainers, const char *threads)
 {
     const char *overrides[] = {trainers, threads};
-    struct job job = parse(minimal_server, overrides, 2);
+    struct job job = parse_job(minimal_server, overrides, 2);
     job_resolve(&job);
     ck_assert(job.trainers.has_threads);
     return job.trainers.threads;
 }
 
-START_TEST(threads_are_settled)
+START_TEST(threads_are_fixed)
 {
     cpu_set_t all, one;
     ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
@@ -551,20 +552,20 @@ START_TEST(threads_are_settled)
     ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
     ck_assert_uint_eq(threads_of("/trainers/count=1", "/trainers/threads=null"), 1);
     ck_assert_int_eq(sched_setaffinity(0, sizeof all, &all), 0);
-    struct job reinforce = parse(minimal_reinforce, NULL, 0), resolved = reinforce;
+    struct job reinforce = parse_job(minimal_reinforce, NULL, 0), resolved = reinforce;
     job_resolve(&resolved);
     ck_assert(same_job(&reinforce, &resolved));
 }
 END_TEST
 
-START_TEST(threads_of_parts_are_settled)
+START_TEST(threads_of_layers_are_fixed)
 {
     static const char *const overrides[] = {"/threads/lstm=77", "/placement/lstm=server 0",
                                             "/trainers/count=256"};
     cpu_set_t all;
     ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
     uint32_t processors = (uint32_t)CPU_COUNT(&all);
-    struct job job = parse(minimal_parallel, overrides, 3);
+    struct job job = parse_job(minimal_parallel, overrides, 3);
     job_resolve(&job);
     ck_assert(job.threads[JOB_LAYER_EMBEDDING].has && job.threads[JOB_LAYER_EMBEDDING].count == processors);
     ck_assert(job.threads[JOB_LAYER_LSTM].has && job.threads[JOB_LAYER_LSTM].count == 77);
@@ -595,8 +596,8 @@ int main(void)
     tcase_add_test(core, config_of_the_clothes);
     tcase_add_test(core, config_of_the_language_model);
     tcase_add_test(core, config_of_the_text);
-    tcase_add_test(core, threads_are_settled);
-    tcase_add_test(core, threads_of_parts_are_settled);
+    tcase_add_test(core, threads_are_fixed);
+    tcase_add_test(core, threads_of_layers_are_fixed);
     suite_add_tcase(suite, core);
     return suite_run(suite);
 }

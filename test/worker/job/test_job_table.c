@@ -13,7 +13,7 @@
 
 START_TEST(defaults)
 {
-    struct job job = parse(minimal_reinforce, NULL, 0);
+    struct job job = parse_job(minimal_reinforce, NULL, 0);
     ck_assert_str_eq(job.name, "job");
     ck_assert_uint_eq(job.seed, 543);
     ck_assert_int_eq(job.device, JOB_DEVICE_AUTO);
@@ -38,7 +38,7 @@ END_TEST
 /* The tutorial's own job. */
 START_TEST(defaults_of_a_parameter_server)
 {
-    struct job job = parse(minimal_server, NULL, 0);
+    struct job job = parse_job(minimal_server, NULL, 0);
     ck_assert_int_eq(job.kind, JOB_PARAMETER_SERVER);
     ck_assert(job.seed == 543 && job.device == JOB_DEVICE_AUTO && job.transport == JOB_TRANSPORT_SHARED);
     ck_assert(job.model.name == JOB_MODEL_RESNET50 && job.model.classes == 30 && job.model.width == 64);
@@ -66,7 +66,7 @@ END_TEST
 /* The tutorial's, with the loss that it should have. */
 START_TEST(defaults_of_a_model_parallel)
 {
-    struct job job = parse(minimal_parallel, NULL, 0);
+    struct job job = parse_job(minimal_parallel, NULL, 0);
     ck_assert_int_eq(job.kind, JOB_MODEL_PARALLEL);
     ck_assert(job.seed == 543 && job.device == JOB_DEVICE_AUTO && job.transport == JOB_TRANSPORT_SHARED);
     ck_assert_str_eq(job.rnn.name, "rnn");
@@ -75,8 +75,8 @@ START_TEST(defaults_of_a_model_parallel)
     ck_assert(job.placement[JOB_LAYER_EMBEDDING].on_server && job.placement[JOB_LAYER_EMBEDDING].server == 0);
     ck_assert(!job.placement[JOB_LAYER_LSTM].on_server && job.placement[JOB_LAYER_LSTM].server == 0);
     ck_assert(job.placement[JOB_LAYER_DECODER].on_server && job.placement[JOB_LAYER_DECODER].server == 0);
-    for (int part = 0; part < JOB_LAYERS; part++)
-        ck_assert(!job.threads[part].has && job.threads[part].count == 0);
+    for (int layer = 0; layer < JOB_LAYERS; layer++)
+        ck_assert(!job.threads[layer].has && job.threads[layer].count == 0);
     ck_assert(!job.init.has_path && !job.trainers.has_threads);
     ck_assert(job.trainers.count == 1 && job.trainers.batch == 3);
     ck_assert(job.server.count == 1 && job.server.round.rule == JOB_ROUND_ALL);
@@ -116,7 +116,7 @@ static bool accepts(const struct job_key *key, double value)
     snprintf(override, sizeof override, key->list_of_one || key->type == JOB_CHANNELS ? "%s=[%s]" : "%s=%s",
              key->pointer, number);
     const char *overrides[] = {override};
-    char *got = judge(base_of(key), overrides, 1);
+    char *got = judge_job(base_of(key), overrides, 1);
     bool accepted = got[0] == '{';
     free(got);
     return accepted;
@@ -154,7 +154,7 @@ static void check_names(const struct job_key *key)
         snprintf(override, sizeof override, "%s=%s", key->pointer, key->names[n]);
         snprintf(quoted, sizeof quoted, "\"%s\": \"%s\"", job_key_name(key), key->names[n]);
         const char *overrides[] = {override};
-        char *got = judge(base_of(key), overrides, 1);
+        char *got = judge_job(base_of(key), overrides, 1);
         ck_assert_msg(strstr(got, quoted) != NULL, "%s: %s", override, got);
         free(got);
     }
@@ -298,7 +298,7 @@ static void make_null(struct job *job, const char *pointer)
     memset((char *)job + key->offset, 0, key->bytes);
 }
 
-static void survive(const struct job *job)
+static void expect_round_trip(const struct job *job)
 {
     size_t bytes;
     char *text = job_format(job, &bytes);
@@ -336,7 +336,7 @@ START_TEST(any_job_survives_being_written_and_read)
             make_null(&job, "/stop/running_reward");
         else if (round % 5 == 0)
             job.stop.running_reward = -0.0;
-        survive(&job);
+        expect_round_trip(&job);
     }
 }
 END_TEST
@@ -376,7 +376,7 @@ START_TEST(any_parameter_server_survives_being_written_and_read)
                 make_null(&job, nullable[i]);
         if (job.stop.has_epochs && job.data.kind != JOB_DATA_SYNTHETIC && round % 2 == 0)
             make_null(&job, "/stop/updates");
-        survive(&job);
+        expect_round_trip(&job);
     }
 }
 END_TEST
@@ -390,10 +390,10 @@ static void make_reasonable_parallel(uint64_t *state, struct job *job)
     job->rnn.hidden = 1 + job->rnn.hidden % 2000;
     job->rnn.embedding = 1 + job->rnn.embedding % 2000;
     job->rnn.tokens = 1 + job->rnn.tokens % 16384;
-    for (int part = 0; part < JOB_LAYERS; part++) {
-        job->placement[part].on_server = job->trainers.count > 1 || draw(state) % 2 == 0;
-        job->placement[part].server =
-            job->placement[part].on_server ? (uint32_t)(draw(state) % job->server.count) : 0;
+    for (int layer = 0; layer < JOB_LAYERS; layer++) {
+        job->placement[layer].on_server = job->trainers.count > 1 || draw(state) % 2 == 0;
+        job->placement[layer].server =
+            job->placement[layer].on_server ? (uint32_t)(draw(state) % job->server.count) : 0;
     }
     if (job->data.kind == JOB_DATA_TEXT) {
         job->data.path[0] = 'x';
@@ -431,7 +431,7 @@ START_TEST(any_model_parallel_survives_being_written_and_read)
             job.optimizer.schedule = JOB_SCHEDULE_CONSTANT;
         if (job.stop.has_updates && round % 2 == 0)
             make_null(&job, "/stop/epochs");
-        survive(&job);
+        expect_round_trip(&job);
     }
 }
 END_TEST

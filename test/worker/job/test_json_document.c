@@ -24,7 +24,7 @@ struct flaws {
     char text[256];        /* of the first */
 };
 
-static void note(void *context, uint32_t line, uint32_t column, const char *text)
+static void note_flaw(void *context, uint32_t line, uint32_t column, const char *text)
 {
     struct flaws *flaws = context;
     if (flaws->count++ > 0)
@@ -37,7 +37,7 @@ static void note(void *context, uint32_t line, uint32_t column, const char *text
 static struct flaws parse_bytes(struct json_document *document, const char *text, size_t length)
 {
     struct flaws flaws = {0};
-    require(json_document_parse(document, text, length, note, &flaws) == STATUS_OK, "no memory");
+    require(json_document_parse(document, text, length, note_flaw, &flaws) == STATUS_OK, "no memory");
     return flaws;
 }
 
@@ -52,7 +52,7 @@ static int judge_bytes(const char *text, size_t length)
     return result;
 }
 
-static int judge(const char *text)
+static int judge_text(const char *text)
 {
     return judge_bytes(text, strlen(text));
 }
@@ -86,7 +86,7 @@ START_TEST(good_texts_pass)
         "{\"a\":1,\"b\":{\"a\":1},\"A\":1}",
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
-        ck_assert_msg(judge(good[i]) == 0, "%s", good[i]);
+        ck_assert_msg(judge_text(good[i]) == 0, "%s", good[i]);
 }
 END_TEST
 
@@ -130,8 +130,8 @@ START_TEST(flaws_are_counted_and_do_not_end_the_reading)
         {"{\"\\ud800\":1,\"\\ud801\":2}", 2},
     };
     for (size_t i = 0; i < sizeof flawed / sizeof flawed[0]; i++)
-        ck_assert_msg(judge(flawed[i].text) == flawed[i].flaws, "%s: %d", flawed[i].text,
-                      judge(flawed[i].text));
+        ck_assert_msg(judge_text(flawed[i].text) == flawed[i].flaws, "%s: %d", flawed[i].text,
+                      judge_text(flawed[i].text));
 }
 END_TEST
 
@@ -144,7 +144,7 @@ START_TEST(broken_texts_are_refused)
         "[1] /* ",  "\xA0[]",    "\xC2\xA0[]", "\xFF\xFE[\0", ":",   "{a:1}",
     };
     for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++)
-        ck_assert_msg(judge(broken[i]) == -1, "%s", broken[i]);
+        ck_assert_msg(judge_text(broken[i]) == -1, "%s", broken[i]);
     ck_assert_int_eq(judge_bytes("[]\0", 3), -1);
     ck_assert_int_eq(judge_bytes("\0[]", 3), -1);
     ck_assert_int_eq(judge_bytes("[\"a\0b\"]", 7), 1);
