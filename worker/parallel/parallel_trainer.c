@@ -1,12 +1,12 @@
-/* The role `trainer` in a model-parallel job: iterations, one after the other, with epochs and checkpoints
- * between them; in the end everything is given back before anybody leaves. The process's first thread. */
+/* The role `trainer` in a model-parallel job: iterations, with the ends of epochs and checkpoints between
+ * them; at the end every reference is released before any worker leaves. The process's first thread. */
 #include "worker/parallel/parallel_trainer.h"
 
 /* ---- the end ---- */
 
-/* Everybody has given everything back; the lead says so to the supervisor. An optimizer keeps parameters, and
- * they their parts, so that the last object goes some turns later. */
-static enum status finish(struct parallel_trainer *t, struct error *error)
+/* Returns when this trainer holds nothing any more; in the lead, when no trainer does, and reports FINISHED.
+ * An optimizer keeps parameters, and these keep their layers, so the last object goes some turns later. */
+static enum status parallel_trainer_finish(struct parallel_trainer *t, struct error *error)
 {
     enum { TURNS = 6 };
     const struct control_finished finished = {.end = t->iteration >= t->data.updates ? CONTROL_END_FINISHED
@@ -32,8 +32,8 @@ static enum status finish(struct parallel_trainer *t, struct error *error)
     return STATUS_OK;
 }
 
-/* No more work and no checkpoint: what is held is given back as far as it can be. */
-static void give_up(struct parallel_trainer *t)
+/* Ends without a checkpoint; releases what it can. */
+static void parallel_trainer_give_up(struct parallel_trainer *t)
 {
     const struct control_finished finished = {.end = CONTROL_END_STOPPED, .updates = t->iteration};
     parallel_trainer_release(t);
@@ -43,25 +43,41 @@ static void give_up(struct parallel_trainer *t)
         worker_report(CONTROL_FINISHED, &finished, sizeof finished);
 }
 
+/* Waits for the order to leave. Other workers may have it already, and be gone. */
+static enum status parallel_trainer_await_leave(struct parallel_trainer *t, struct error *error)
+{
+    const enum status status = parallel_turn(&t->base, MONOTIME_NEVER, error);
+    return status == STATUS_PEER_DIED ? STATUS_OK : status;
+}
+
 /* ---- the loop ---- */
 
-static enum status advance(struct parallel_trainer *t, struct error *error)
+static enum status parallel_trainer_advance(struct parallel_trainer *t, struct error *error)
 {
     enum status status = parallel_checkpoint_advance(t, error);
     if (status != STATUS_OK && status != STATUS_AGAIN)
         return status;
     if (t->over)
-        return parallel_turn(&t->base, MONOTIME_NEVER, error);
+        return parallel_trainer_await_leave(t, error);
     if (t->is_paused)
         return parallel_peer_wait(t, error);
     if (t->epoch_open)
         return parallel_trainer_epoch(t, error);
     if (t->last)
-        return finish(t, error);
+        return parallel_trainer_finish(t, error);
     status = parallel_trainer_step(t, error);
     if (status == STATUS_OK)
         status = parallel_trainer_line(t, error);
     return status == STATUS_OK ? parallel_checkpoint_begin(t, error) : status;
+}
+
+/* A peer may obey an order to hurry, and be gone, before this worker has read its own. */
+static enum status parallel_trainer_judge(struct parallel_trainer *t, enum status status)
+{
+    if (status == STATUS_PEER_DIED)
+        worker_read_orders(t->base.worker);
+    const bool ends = status == STATUS_OK || status == STATUS_PEER_DIED;
+    return ends && parallel_trainer_ending(t) ? STATUS_SHUTDOWN : status;
 }
 
 enum status parallel_trainer_run(struct worker *worker, struct error *error)
@@ -73,18 +89,16 @@ enum status parallel_trainer_run(struct worker *worker, struct error *error)
         status = parallel_trainer_meet(&trainer, error);
     }
     for (;;) {
-        const bool ending =
-            status == STATUS_SHUTDOWN || (status == STATUS_OK && parallel_trainer_ending(&trainer));
-        if (ending && !trainer.over)
-            give_up(&trainer);
-        if (ending)
+        status = parallel_trainer_judge(&trainer, status);
+        if (status == STATUS_SHUTDOWN) {
+            if (!trainer.over)
+                parallel_trainer_give_up(&trainer);
             status = STATUS_OK;
+        }
         if (status != STATUS_OK || (worker->leave && !checkpoint_saver_busy(&trainer.saver)))
             break;
-        status = advance(&trainer, error);
+        status = parallel_trainer_advance(&trainer, error);
     }
-    if (worker->leave && status == STATUS_PEER_DIED)
-        status = STATUS_OK; /* the others were told so too */
     if (status == STATUS_OK && trainer.base.dist != NULL)
         parallel_report(&trainer.base);
     parallel_trainer_close(&trainer, status == STATUS_OK ? WORKER_FINISHED : error->text);
