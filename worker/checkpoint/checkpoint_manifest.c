@@ -1,8 +1,7 @@
-/* A checkpoint's manifest, written and read; see the internal header. pservers and the supervisor, on the
- * caller's thread.
+/* manifest.json, written and read; checkpoint_internal.h has its keys. The caller's thread.
  *
- * It is read as strictly as a job file, by the same scanner: what says which bytes are to be trusted must not
- * be open to two readings. The first fault ends the reading. */
+ * The manifest is read as strictly as a job file, by the same scanner: the file that says which bytes to
+ * trust must have one meaning. The first fault ends the reading. */
 #include "worker/checkpoint/checkpoint_internal.h"
 
 #include "kernels/base/file.h"

@@ -144,7 +144,7 @@ static int compare_numbers(const void *a, const void *b)
 
 /* Removes all but the newest `keep`. A number above `update` can only be a damaged checkpoint, which a
  * resumed run skipped: it is neither counted nor removed. A failure is logged; the new checkpoint stands. */
-static void prune(const char *run_dir, uint64_t update, uint32_t keep)
+static void checkpoint_prune(const char *run_dir, uint64_t update, uint32_t keep)
 {
     const size_t stay = keep > 0 ? keep - 1 : 0;
     struct older_list older = {.update = update};
@@ -190,6 +190,6 @@ enum status checkpoint_publish(const char *run_dir, uint64_t update, uint32_t ke
     if (status != STATUS_OK)
         return status;
     checkpoint_abandon(run_dir, update); // a damaged one that was exchanged
-    prune(run_dir, update, keep);
+    checkpoint_prune(run_dir, update, keep);
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* The walk through the held-out part: evaluation.batch columns, sequence.steps rows at a time. */
+/* Batches of evaluation.batch columns, sequence.steps rows at a time. */
 #include "worker/parallel/held_out.h"
 
 #include <stdlib.h>
@@ -8,9 +8,9 @@ bool held_out_is_there(const struct parallel_data *data)
     return data->held_out_batches > 0;
 }
 
-static enum status walk(const struct parallel_data *data, struct parallel_batch *batch, int32_t *tokens,
-                        int32_t *targets, held_out_forward *forward, void *context, double *sum,
-                        uint64_t *count, struct error *error)
+static enum status held_out_walk(const struct parallel_data *data, struct parallel_batch *batch,
+                                 int32_t *tokens, int32_t *targets, held_out_forward *forward, void *context,
+                                 double *sum, uint64_t *count, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint64_t i = 0; i < data->held_out_batches && status == STATUS_OK; i++) {
@@ -40,7 +40,7 @@ enum status held_out_loss(const struct parallel_data *data, held_out_forward *fo
     if (tokens == NULL || targets == NULL || h == NULL || c == NULL)
         status = error_set(error, STATUS_NO_MEMORY, "no memory for batches of %u columns", columns);
     else
-        status = walk(data, &batch, tokens, targets, forward, context, &sum, count, error);
+        status = held_out_walk(data, &batch, tokens, targets, forward, context, &sum, count, error);
     *loss = *count > 0 ? sum / (double)*count : 0;
     free(tokens);
     free(targets);

@@ -1,16 +1,16 @@
-/* The held-out part of a text, gone through once by a model: the same walk for the lead of a running job and
- * for `coalesced evaluate`, so that they come to the same loss, bit for bit. */
+/* One pass of a model over the held-out lines of a text. The lead of a running job and `coalesced evaluate`
+ * share it, so their losses are equal bit for bit. */
 #ifndef WORKER_PARALLEL_HELD_OUT_H
 #define WORKER_PARALLEL_HELD_OUT_H
 
 #include "worker/parallel/parallel_data.h"
 
-/* One batch of a training or of an evaluation: where it lies, and where the state goes. */
+/* One batch of a training or an evaluation. */
 struct parallel_batch {
     uint32_t steps, columns;
     const int32_t *tokens, *targets;
     const float *h, *c;   /* (layers, columns, hidden): the state before */
-    float *h_out, *c_out; /* and behind it; may be the same memory */
+    float *h_out, *c_out; /* the state after; may be the same memory */
 };
 
 /* Computes one batch without learning: its mean loss, and the state. */
@@ -20,8 +20,8 @@ typedef enum status held_out_forward(void *context, const struct parallel_batch 
 /* Whether the data has enough held out for one batch of the job's evaluation. */
 bool held_out_is_there(const struct parallel_data *data);
 
-/* *loss: the mean over all `*count` targets. The state begins at zero and is carried on. Takes memory for the
- * time of the call. */
+/* *loss: the mean over all `*count` targets. The state begins at zero and is carried from batch to batch.
+ * Allocates memory for the call. */
 enum status held_out_loss(const struct parallel_data *data, held_out_forward *forward, void *context,
                           double *loss, uint64_t *count, struct error *error);
 

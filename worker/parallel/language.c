@@ -1,5 +1,5 @@
-/* A trained model by itself: the three parts in this process, one behind the other, each on a tape and a
- * backend of its own, as in a job, so that an evaluation's figures are the log's. The caller's thread. */
+/* A trained model in one process: the three layers in turn, each on its own tape and backend as in a job, so
+ * that an evaluation's figures equal the log's. */
 #include "worker/parallel/language.h"
 
 #include "kernels/base/rng.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGES = JOB_LAYERS + 1 }; /* the parts, and the loss */
+enum { STAGES = JOB_LAYERS + 1 }; /* the layers, and the loss */
 
 struct language {
     const struct job *job;
@@ -26,7 +26,7 @@ struct language {
     struct layer *layers[JOB_LAYERS];
     struct backend *backend; /* of the loss */
     struct tape *tapes[STAGES];
-    float *between[JOB_LAYERS]; /* what each part answers with, of `rows` (steps times columns) */
+    float *between[JOB_LAYERS]; /* each layer's output, for `rows` (steps times columns) */
     size_t rows;
 };
 
@@ -50,8 +50,8 @@ static enum status open_vocabulary(struct language *l, const char *checkpoint, s
     return status;
 }
 
-/* The values of a part out of the whole model's. */
-static enum status fill(struct layer *part, struct whole *whole, struct error *error)
+/* Copies a layer's values from the whole model's. */
+static enum status language_fill_layer(struct layer *part, struct whole *whole, struct error *error)
 {
     struct params *params = layer_params(part);
     enum status status = STATUS_OK;
@@ -72,7 +72,7 @@ static enum status open_layers(struct language *l, struct whole *whole, struct e
             .rnn = l->rnn, .seed = l->job->seed, .threads = l->job->threads[i].count};
         status = layer_new(&l->layers[i], i, &settings, l->job, error);
         if (status == STATUS_OK)
-            status = fill(l->layers[i], whole, error);
+            status = language_fill_layer(l->layers[i], whole, error);
         if (status == STATUS_OK)
             status = tape_new(&l->tapes[i], layer_backend(l->layers[i]), error);
     }
@@ -95,8 +95,8 @@ static enum status open_model(struct language *l, const char *checkpoint, struct
     return status;
 }
 
-/* The model, and room for what it answers with. Behind open_vocabulary; l->job is set and the rest zero
- * before that. Afterwards, and after a failure, language_close. */
+/* Opens the model, and room for its outputs. open_vocabulary comes first. Afterwards, and after a failure,
+ * language_close. */
 static enum status language_open(struct language *l, const char *checkpoint, uint32_t steps, uint32_t columns,
                                  struct error *error)
 {
@@ -126,7 +126,7 @@ static void language_close(struct language *l)
 
 /* ---- forward ---- */
 
-/* One part on its own tape: its first output to l->between, the state, if it has one, to the batch's. */
+/* Runs one layer on its tape: its first output to l->between, its state, if any, to the batch's. */
 static enum status run_layer(struct language *l, enum job_layer which, const struct parallel_batch *batch,
                              struct variable *const in[], uint32_t in_count, struct error *error)
 {
@@ -144,7 +144,8 @@ static enum status run_layer(struct language *l, enum job_layer which, const str
 }
 
 /* Logits to the last of l->between, and the state. */
-static enum status forward(struct language *l, const struct parallel_batch *batch, struct error *error)
+static enum status language_forward(struct language *l, const struct parallel_batch *batch,
+                                    struct error *error)
 {
     const uint32_t steps = batch->steps, columns = batch->columns;
     const struct shape state = SHAPE3(l->rnn.layers, columns, l->rnn.hidden);
@@ -177,7 +178,7 @@ static enum status batch_loss(void *context, const struct parallel_batch *batch,
     struct language *l = context;
     struct tape *tape = l->tapes[JOB_LAYERS];
     const uint32_t rows = batch->steps * batch->columns;
-    enum status status = forward(l, batch, error);
+    enum status status = language_forward(l, batch, error);
     if (status != STATUS_OK)
         return status;
     tape_begin(tape, TAPE_INFER, NULL);
@@ -189,7 +190,7 @@ static enum status batch_loss(void *context, const struct parallel_batch *batch,
     return tape_finish(tape, error);
 }
 
-/* The text, in the checkpoint's words. */
+/* Reads the text in the checkpoint's words. */
 static enum status open_data(struct parallel_data *data, const struct language *l, struct error *error)
 {
     const struct parallel_reading reading = {.vocabulary = l->vocabulary};
@@ -246,7 +247,7 @@ static uint32_t draw_word(const float *logits, uint32_t count, const struct lang
     return word;
 }
 
-/* *before: the line's word before this one; NULL: there is none. */
+/* *before: the previous word of the line, or NULL. */
 static enum status put_word(FILE *stream, const struct language *l, uint32_t number, const char **before,
                             struct error *error)
 {
@@ -260,7 +261,7 @@ static enum status put_word(FILE *stream, const struct language *l, uint32_t num
     return put >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot write the text");
 }
 
-/* It begins behind a line's end, with a state of zeros. */
+/* The text begins after a line end, with a state of zeros. */
 static enum status write_text(struct language *l, const struct language_generate *settings, FILE *stream,
                               float *h, float *c, struct error *error)
 {
@@ -270,7 +271,7 @@ static enum status write_text(struct language *l, const struct language_generate
     enum status status = STATUS_OK;
     const char *before = NULL;
     for (uint64_t i = 0; i < settings->words && status == STATUS_OK; i++) {
-        status = forward(l, &batch, error);
+        status = language_forward(l, &batch, error);
         if (status != STATUS_OK)
             break;
         word = (int32_t)draw_word(l->between[JOB_LAYER_DECODER], l->rnn.tokens, settings, i);

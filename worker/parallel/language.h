@@ -1,26 +1,26 @@
-/* What is done with a trained language model without a job running: evaluate it, and write text with it. One
- * process, one thread beside the math library's, no messages; the model is a checkpoint's, with the
- * vocabulary that lies there. For `coalesced evaluate` and `coalesced generate`. */
+/* The commands `coalesced evaluate` and `coalesced generate` of a trained language model: one process, one
+ * thread beside the math library's, no messages. The model and its vocabulary come from a checkpoint. */
 #ifndef WORKER_PARALLEL_LANGUAGE_H
 #define WORKER_PARALLEL_LANGUAGE_H
 
 #include "worker/job/job.h"
 
 struct language_generate {
-    uint64_t words; /* to write; "<eos>" counts and is written as a line's end */
+    uint64_t words; /* to write; "<eos>" counts, and is written as a line end */
     uint64_t seed;
     double temperature; /* > 0; each logit is divided by it */
 };
 
-/* Writes text to `stream`: words with single spaces between them, <unk> as it stands, punctuation where
- * people put it (worker/data/spacing.h). The same (checkpoint, words, seed, temperature) give the same text.
+/* Writes text to `stream`: words with single spaces between them, <unk> as it is, punctuation spaced as in
+ * prose (worker/data/spacing.h). The same (checkpoint, words, seed, temperature) give the same text.
  * `checkpoint` is a checkpoint's folder, whose job `job` is. STATUS_INVALID: a model without words (synthetic
  * data). Errors as checkpoint_load_model. */
 enum status language_generate(const struct job *job, const char *checkpoint,
                               const struct language_generate *settings, FILE *stream, struct error *error);
 
-/* The held-out part of the job's text by the checkpoint's model: mean loss over `tokens` targets; its
- * exponential is the perplexity. Reads the text; errors as parallel_data_open, checkpoint_load_model. */
+/* Evaluates the checkpoint's model on the held-out lines of the job's text: mean loss over `tokens` targets;
+ * its exponential is the perplexity. The number of training words does not matter. Reads the text; errors as
+ * parallel_data_open, checkpoint_load_model. */
 enum status language_evaluate(const struct job *job, const char *checkpoint, double *loss, uint64_t *tokens,
                               struct error *error);
 

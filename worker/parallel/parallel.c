@@ -8,8 +8,8 @@ void parallel_progress(void *arg)
 
 /* ---- sizes ---- */
 
-/* Room for every activation and gradient of an iteration several times over: untouched pages cost nothing. A
- * text's vocabulary is not known before it is read, so it is taken to be large. */
+/* Room for all activations and gradients of an iteration, several times: untouched pages cost nothing. A
+ * text's vocabulary is unknown before the text is read; a large one is assumed. */
 size_t parallel_segment_bytes(const struct job *job)
 {
     enum { TOKENS_OF_TEXT = 1 << 17, TIMES = 12 };
@@ -24,17 +24,17 @@ size_t parallel_segment_bytes(const struct job *job)
     return (size_t)(bytes < high ? bytes : high);
 }
 
-static struct rpc_config limits(const struct roster *roster)
+static struct rpc_config parallel_limits(const struct roster *roster)
 {
-    enum { CALLS = 192 }; /* of the lead at its start: for each parameter a few */
+    enum { CALLS = 192 }; /* the lead's at its start, a few for each parameter */
     return (struct rpc_config){.pending_max = CALLS + 8 * roster_workers(roster),
                                .incoming_max = CALLS + 16 * roster_workers(roster),
                                .rows_max = 1};
 }
 
-/* ---- telling ---- */
+/* ---- holdings ---- */
 
-static struct control_status counts(const struct parallel *p)
+static struct control_status parallel_counts(const struct parallel *p)
 {
     struct rref_counts references;
     struct dist_counts contexts;
@@ -53,7 +53,7 @@ static struct control_status counts(const struct parallel *p)
 
 void parallel_report(const struct parallel *p)
 {
-    const struct control_status now = counts(p);
+    const struct control_status now = parallel_counts(p);
     worker_report(CONTROL_STATUS, &now, sizeof now);
 }
 
@@ -98,7 +98,7 @@ static enum status open_outbox(struct parallel *p, struct error *error)
     return segment_create(&p->outbox, p->worker->self.worker, parallel_segment_bytes(p->job), error);
 }
 
-static void taken(void *context, uint16_t from, uint64_t tag, struct rref *rref)
+static void parallel_taken(void *context, uint16_t from, uint64_t tag, struct rref *rref)
 {
     struct parallel *p = context;
     if (p->taken != NULL)
@@ -118,7 +118,7 @@ static enum status parallel_open_objects(struct parallel *p, struct error *error
                                             .objects_max = OBJECTS_MAX,
                                             .references_max = REFERENCES_MAX + trainers,
                                             .context = p,
-                                            .taken = taken};
+                                            .taken = parallel_taken};
     rpc_add_methods(p->rpc, methods, sizeof methods / sizeof methods[0], p);
     enum status status = rrefs_new(&p->rrefs, &references, error);
     if (status != STATUS_OK)
@@ -136,7 +136,7 @@ static enum status parallel_open_objects(struct parallel *p, struct error *error
     return status == STATUS_OK ? worker_attach(p->worker, p->rpc) : status;
 }
 
-/* The sessions with all others. From then on no worker of the job has to wait for another to come. */
+/* Waits for a session with every other worker. */
 static enum status meet_all(struct parallel *p, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -154,7 +154,7 @@ enum status parallel_open(struct parallel *p, struct worker *worker, struct erro
     p->worker = worker;
     p->job = &worker->job;
     p->roster = roster_of(p->job);
-    struct rpc_config config = limits(&p->roster);
+    struct rpc_config config = parallel_limits(&p->roster);
     enum status status = open_outbox(p, error);
     config.outbox = p->outbox.data != NULL ? &p->outbox : NULL;
     if (status == STATUS_OK)

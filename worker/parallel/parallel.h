@@ -1,10 +1,18 @@
-/* What every worker of a model-parallel job has, whatever its role: its socket, its segment, its table of
- * classes, references, contexts, and what is told of them. Belongs to the worker's one thread.
+/* The model-parallel job kind. This room includes the frame, net, reference, autograd, model, data and
+ * checkpoint; daemon/ includes its data check and its commands (parallel_data.h, language.h).
  *
- * ---- Who does what ----
- * Servers host objects and do nothing else (parallel_server.c). The first trainer, the lead, makes the
- * model's three parts (layer.h) where the job places them, and one optimizer of all their parameters, and
- * shares both with the other trainers (parallel_trainer.h). */
+ *     parallel.[ch]            the frame of every worker: socket, segment, references, contexts
+ *     parallel_server.c        the role pserver: hosts objects, and nothing else
+ *     parallel_trainer*.c      the role trainer (parallel_trainer.h); the first trainer is the lead
+ *     parallel_checkpoint.c, parallel_resume.c    checkpoints
+ *     parallel_classes.c       the classes of objects that workers create
+ *     layer.[ch]               one of the model's three layers; layer_object.[ch]: as an object to call
+ *     whole_model.[ch]         all values in one process, for checkpoints
+ *     parallel_data.[ch], held_out.[ch], plateau.[ch]    batches, the held-out walk, the learning rate
+ *     language.[ch]            `coalesced evaluate` and `coalesced generate`
+ *
+ * The lead makes the layers where the job places them, and one optimizer of all their parameters, and shares
+ * both with the other trainers. A worker has one thread. */
 #ifndef WORKER_PARALLEL_PARALLEL_H
 #define WORKER_PARALLEL_PARALLEL_H
 
@@ -21,15 +29,15 @@ struct parallel {
     struct worker *worker;
     const struct job *job;
     struct roster roster;
-    struct segment outbox; /* not mapped: tensors travel in messages */
+    struct segment outbox; /* not mapped where tensors travel in messages */
     struct rpc *rpc;
     struct rrefs *rrefs;
     struct dist *dist;
     struct dist_owner *owner;
-    /* A reference has come (struct rrefs_config.taken), for the trainer's role. NULL: it is given back. */
+    /* A reference has arrived (struct rrefs_config.taken). NULL: it is released. */
     void (*taken)(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref);
-    /* The lead asks what is held at the end of `epoch` (METHOD_HOLDINGS), for a role that may not have come
-     * to it: parallel_answer_holdings, now or later. NULL: it is answered at once. */
+    /* The lead asks what this worker holds at the end of `epoch` (METHOD_HOLDINGS). The role answers with
+     * parallel_answer_holdings, now or when it has come to that epoch. NULL: answered at once. */
     void (*asked_holdings)(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
 };
 
@@ -45,24 +53,24 @@ void parallel_close(struct parallel *parallel, const char *why);
 /* One turn at the role's top level. STATUS_PEER_DIED: a worker that this one dialed is gone. */
 enum status parallel_turn(struct parallel *parallel, struct monotime until, struct error *error);
 
-/* Releases a call after its status and its sentence have been taken. */
+/* Waits for a call and releases it; its status and sentence are the result. */
 enum status parallel_finish(struct parallel *parallel, struct future *call, struct error *error);
 
-/* ---- what is held ----
- * An epoch's line tells what every worker held when the epoch ended. METHOD_HOLDINGS, from the lead to each
- * of the others, args[HOLDINGS_EPOCH]: tell the supervisor, then answer nothing. So the supervisor has what
- * they hold before it has the lead's epoch. */
+/* ---- holdings ----
+ * An epoch's line in the log says what every worker held when the epoch ended. METHOD_HOLDINGS, from the lead
+ * to each other worker, args[HOLDINGS_EPOCH]: report to the supervisor, then answer with nothing. So the
+ * supervisor has all holdings before it has the lead's epoch. */
 enum { HOLDINGS_EPOCH = 0 };
 
-/* Tells the supervisor what lives here now. */
+/* Reports to the supervisor which objects, references and contexts are alive here. */
 void parallel_report(const struct parallel *parallel);
 void parallel_answer_holdings(const struct parallel *parallel, struct rpc_request *request);
 
-/* The lead's: has `worker` tell what it holds. */
+/* The lead's: `worker` reports what it holds. Waits. */
 enum status parallel_ask_holdings(const struct parallel *parallel, uint16_t worker, uint64_t epoch,
                                   struct error *error);
 
-/* Between the operations of a tape: beats. `arg`: the struct worker. */
+/* For tapes and readers: beats. `arg`: the struct worker. */
 void parallel_progress(void *arg);
 
 /* Bytes of a worker's segment for this job. */

@@ -1,4 +1,4 @@
-/* Batches by number, so that a resumed run goes on as if it had never stopped. */
+/* A batch is a function of its number, so a resumed run has the batches of one that never stopped. */
 #include "worker/parallel/parallel_data.h"
 
 #include "worker/job/job_message_limits.h"

@@ -1,9 +1,9 @@
-/* What the language model reads: a text's batches, or the tutorial's random numbers, by trainer and
- * iteration; and the limits that follow from how much there is of it. Pure after parallel_data_open, which
+/* The language model's data: batches of a text, or of the tutorial's random numbers, by trainer and
+ * iteration; and the numbers of updates that follow from its size. Pure after parallel_data_open, which
  * blocks on the text's file; belongs to one thread.
  *
- * The hidden state that a training begins with: for random data normal draws keyed by seed and trainer (the
- * tutorial's torch.randn), carried on through all epochs; for a text zeros, at the begin of every epoch. */
+ * The first hidden state: for random data normal draws keyed by seed and trainer (the tutorial's
+ * torch.randn), carried through all epochs; for a text zeros, at the start of every epoch. */
 #ifndef WORKER_PARALLEL_PARALLEL_DATA_H
 #define WORKER_PARALLEL_PARALLEL_DATA_H
 
@@ -17,13 +17,13 @@ struct parallel_data {
     struct corpus corpus;
     struct rnn_config rnn;           /* of the job, with the text's vocabulary */
     uint64_t epoch_updates, updates; /* of an epoch, of the job: iterations of each trainer */
-    uint64_t held_out_batches;       /* of an evaluation; 0: nothing can be evaluated */
+    uint64_t held_out_batches;       /* of an evaluation; 0: too little is held out */
 };
 
 /* How a text is read. */
 struct parallel_reading {
-    const struct vocabulary *vocabulary; /* to go by; NULL: its own */
-    void (*progress)(void *context);     /* optional, as corpus_config's: a large text takes its time */
+    const struct vocabulary *vocabulary; /* whose words count; NULL: the text's own */
+    void (*progress)(void *context);     /* optional, as corpus_config's */
     void *progress_context;
 };
 
@@ -41,7 +41,7 @@ enum status parallel_data_check(const struct parallel_data *data, struct error *
 struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens);
 void parallel_data_close(struct parallel_data *data);
 
-/* Room that a batch needs at the most: int32 numbers of tokens, of targets. */
+/* The largest batch: int32 numbers of tokens, of targets. */
 size_t parallel_data_tokens_max(const struct parallel_data *data);
 size_t parallel_data_targets_max(const struct parallel_data *data);
 
@@ -56,7 +56,7 @@ uint64_t parallel_data_tokens(const struct parallel_data *data, uint64_t first, 
 /* The state before the first iteration, (layers, batch, hidden) each. */
 void parallel_data_state(const struct parallel_data *data, uint32_t trainer, float *h, float *c);
 
-/* Whether `iteration` iterations end an epoch: the job's last one does, whole or not. */
+/* Whether an epoch ends with iteration `iteration`; the job's last iteration ends one in any case. */
 bool parallel_data_ends_epoch(const struct parallel_data *data, uint64_t iteration);
 
 /* Elements of a state of `columns` columns. */

@@ -94,9 +94,9 @@ void parallel_values_close(struct parallel_trainer *t)
     free(values->vocabulary);
 }
 
-/* ---- going on from a checkpoint ---- */
+/* ---- resuming ---- */
 
-/* The words' numbers are the model's rows: another vocabulary is another model. */
+/* A word's number is its row in the model: another vocabulary is another model. */
 static enum status check_vocabulary(struct parallel_trainer *t, const char *path, struct error *error)
 {
     struct parallel_values *values = &t->values;
@@ -117,7 +117,7 @@ static enum status check_vocabulary(struct parallel_trainer *t, const char *path
                      path, t->data.text ? t->job->data.path : "synthetic data");
 }
 
-/* The same words in another order, or other ones held out, are another run. */
+/* The same words in another order, or other lines held out, are another run. */
 static enum status check_text(struct parallel_trainer *t, const char *path, struct error *error)
 {
     const struct checkpoint_text *text = &t->values.text;

@@ -1,28 +1,28 @@
-/* What the files of a model-parallel trainer share; private to them, but for parallel_trainer_class.
+/* A trainer of a model-parallel job: shared by its files, and private to them but for parallel_trainer_class.
  *
- *     parallel_trainer.c        the role: the loop, and its end
- *     parallel_trainer_open.c   the data, the parts, the optimizer, and how trainers find each other
- *     parallel_trainer_step.c   one iteration; a forward alone
- *     parallel_trainer_epoch.c  the end of an epoch; records
- *     parallel_checkpoint.c     when a checkpoint is taken, and the values for it
- *     parallel_resume.c         going on from a checkpoint; first values from a file
- *     parallel_trainer_peers.c   what trainers ask of each other
+ *     parallel_trainer.c         the role: the loop, and its end
+ *     parallel_trainer_open.c    the start: data, layers, optimizer
+ *     parallel_trainer_peers.c   questions between trainers, and waiting
+ *     parallel_trainer_step.c    one iteration; a forward alone
+ *     parallel_trainer_epoch.c   the log's lines; the end of an epoch
+ *     parallel_checkpoint.c      when a checkpoint is taken, and its values
+ *     parallel_resume.c          the values that a run begins with
  *
- * One thread, beside the math library's, and in the lead one more while a checkpoint is written.
+ * One thread, beside the math library's; the lead has one more while it writes a checkpoint.
  *
  * ---- The lead and the others ----
- * The first trainer leads. Each of the others gives it a reference to an object that stands for it, through
- * which the lead asks for its hidden state, tells it the next epoch's learning rate, and bids it leave. The
- * lead gives every other trainer references to the parts and to the optimizer. With the round `all` trainers
- * go in step: a step of the optimizer ends for all at once. With `async` each goes on by itself until the
- * lead has ended; what the logs tell is the lead's then.
+ * The first trainer is the lead: it makes the layers and the optimizer, and gives the other trainers
+ * references to them. Each other trainer gives the lead a reference to itself, through which the lead asks
+ * for its hidden state, sends the next epoch's learning rate and tells it to leave. With the round `all`
+ * trainers go in step: a step of the optimizer ends for all at once. With `async` each trainer goes on by
+ * itself until the lead ends.
  *
- * An update in the logs is an iteration of the lead, its loss the lead's own: the others' losses do not
- * travel.
+ * An update in the log is an iteration of the lead; its loss is the lead's own. The others' losses are not
+ * sent.
  *
  * ---- Hidden state ----
- * Stays with the trainer. It goes into the LSTM's call as plain values, and what comes out is copied: the
- * next iteration's graph ends there. */
+ * Each trainer keeps its own. It enters the LSTM's call as plain values and the new state is copied out, so
+ * the graph of an iteration ends there. */
 #ifndef WORKER_PARALLEL_PARALLEL_TRAINER_H
 #define WORKER_PARALLEL_PARALLEL_TRAINER_H
 
@@ -33,8 +33,8 @@
 #include "worker/parallel/plateau.h"
 #include "worker/parallel/whole_model.h"
 
-/* The buffers that checkpoints are written from and read into. The lead has all of them; of the other
- * trainers one that resumes has the states and the text. The saver's thread reads them while it writes. */
+/* The buffers that checkpoints are written from and read into. The lead has all; another trainer has the
+ * states and the text, and only in a run that resumes. The saver's thread reads them while it writes. */
 struct parallel_values {
     struct whole whole;
     struct backend *backend; /* of `hidden` */
@@ -42,7 +42,7 @@ struct parallel_values {
     char *vocabulary;        /* NULL: synthetic data */
     size_t vocabulary_bytes;
     struct checkpoint_text text;
-    struct checkpoint_extra extra; /* of the checkpoint that is being taken: names the above */
+    struct checkpoint_extra extra; /* of the running checkpoint: points at the above */
 };
 
 struct parallel_trainer {
@@ -57,34 +57,35 @@ struct parallel_trainer {
     struct dist_optimizer *optimizer;
     struct rref *parameters[DIST_PARAMETERS_MAX]; /* the lead's, in the whole model's order */
     uint32_t parameter_count;
-    struct rref *locals[DIST_PARAMETERS_MAX]; /* others: of the optimizer, until it is joined */
+    struct rref
+        *locals[DIST_PARAMETERS_MAX]; /* not the lead's: local optimizers, until dist_optimizer_join */
     uint32_t local_count;
 
     /* ---- progress ---- */
-    uint64_t iteration; /* done */
-    bool last;          /* no more iterations after the one that is done */
-    bool epoch_open;    /* an epoch has ended and is not dealt with yet */
+    uint64_t iteration; /* iterations done */
+    bool last;          /* no iteration follows */
+    bool epoch_open;    /* an epoch has ended; its evaluation, line and rate are still to come */
     bool in_iteration;  /* a step may be on its way to the optimizer */
     bool is_paused;     /* no iteration begins until the lead has read the values of a checkpoint */
-    bool over;          /* everything is given back; waits for the order to leave */
+    bool over;          /* holds nothing any more; waits for the order to leave */
     struct plateau plateau;
     double epoch_loss, line_loss; /* sums over the iterations of the running epoch, and since the last line */
     float *h, *c;                 /* the state before the next iteration */
-    float *h_next, *c_next;       /* the one behind it, while it runs */
+    float *h_next, *c_next;       /* the state after it */
     int32_t *tokens, *targets;
 
     /* ---- for the records: the lead's ---- */
-    uint64_t begun;                          /* the iteration with which this process began */
-    uint64_t lines[2];                       /* the last line that was reported, and the one before */
-    struct monotime line_begin, epoch_begin; /* what lies between two epochs is part of neither */
+    uint64_t begun;                          /* `iteration` at the start of this process */
+    uint64_t lines[2];                       /* updates of the last reported line and the one before */
+    struct monotime line_begin, epoch_begin; /* the time between two epochs counts for neither */
     struct parallel_values values;
     struct checkpoint_saver saver; /* the lead's */
 
     /* ---- parallel_trainer_peers.c ---- */
     struct rref *peers[JOB_TRAINERS_MAX]; /* the lead's references to trainer i */
     uint32_t peer_count;
-    uint64_t told_epoch;    /* others: up to which epoch the lead has told the rate */
-    uint64_t flushed_epoch; /* others: at whose end nothing of theirs is on its way any more */
+    uint64_t told_epoch;    /* not the lead's: the newest epoch whose rate the lead has sent */
+    uint64_t flushed_epoch; /* not the lead's: the newest epoch after which parallel_peer_flush has run */
     struct rpc_request *asked_state, *asked_holdings, *asked_leave;
     uint64_t asked_iteration, asked_epoch;
 };
@@ -94,7 +95,7 @@ static inline bool parallel_trainer_leads(const struct parallel_trainer *t)
     return t->number == 0;
 }
 
-/* No more work is wanted: the job is ending in a hurry. */
+/* True: the job is ending, and no more work is wanted. */
 static inline bool parallel_trainer_ending(const struct parallel_trainer *t)
 {
     return t->base.worker->leave || t->base.worker->hurry;
@@ -102,13 +103,14 @@ static inline bool parallel_trainer_ending(const struct parallel_trainer *t)
 
 /* ---- parallel_trainer_open.c ---- */
 
-/* All that needs no other trainer; then CONTROL_READY may be said. */
+/* Opens data, sockets, model and checkpoint: all that needs no other trainer. Then comes CONTROL_READY. */
 enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *worker, struct error *error);
 
-/* The parts and the optimizer: made by the lead, with their values, or taken from it. */
+/* The lead makes the layers and the optimizer, with their first values; the others wait for references to
+ * them. */
 enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *error);
 
-/* Gives every reference back; an error of a call on the way does not matter any more. */
+/* Releases every reference. Errors of the calls under way are ignored. */
 void parallel_trainer_release(struct parallel_trainer *t);
 void parallel_trainer_close(struct parallel_trainer *t, const char *why);
 
@@ -117,16 +119,16 @@ void parallel_trainer_close(struct parallel_trainer *t, const char *why);
 /* One iteration: context, calls, loss, backward, step. */
 enum status parallel_trainer_step(struct parallel_trainer *t, struct error *error);
 
-/* A forward alone; `context`: the trainer. */
+/* A forward without learning; `context`: the trainer. */
 held_out_forward parallel_trainer_forward;
 
 /* ---- parallel_trainer_epoch.c ---- */
 
-/* After an iteration: the line that is due. */
+/* After an iteration: reports the log's line if one is due. */
 enum status parallel_trainer_line(struct parallel_trainer *t, struct error *error);
 
-/* The end of an epoch: the lead evaluates, settles the rate and reports; the others wait for the rate,
- * if they are in step. */
+/* The end of an epoch. The lead evaluates, sets the next rate, reports and sends the rate; the others, if in
+ * step, wait for it. */
 enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error);
 
 /* ---- parallel_resume.c ---- */
@@ -170,7 +172,7 @@ enum status parallel_peer_flush(struct parallel_trainer *t, uint32_t turns, stru
 /* "trainer": the lead's handle on another trainer. */
 extern const struct rref_class parallel_trainer_class;
 
-/* The lead waits until all others are there; the others make themselves known to it. */
+/* The lead waits for a reference from every other trainer; the others send theirs. */
 enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error);
 
 /* The lead's. The state of trainer `number` after `iteration` iterations ((layers, batch, hidden) each), and
@@ -183,24 +185,24 @@ enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, flo
 /* The lead's. All others begin their next iterations. */
 enum status parallel_peer_resume(struct parallel_trainer *t, struct error *error);
 
-/* Has everybody, the lead included, tell the supervisor what is held at the end of epoch `epoch`; with
- * `async` at this moment. */
+/* The lead's: all workers, the lead included, report to the supervisor what they hold at the end of epoch
+ * `epoch` (with `async`: now). */
 enum status parallel_peer_holdings(struct parallel_trainer *t, uint64_t epoch, struct error *error);
 
-/* Tells all others that epoch `epoch` is over, and the rate. */
+/* The lead's: sends all others the rate that follows epoch `epoch`. */
 enum status parallel_peer_rate(struct parallel_trainer *t, uint64_t epoch, struct error *error);
 
-/* Bids all others end, and waits until they have given everything back. */
+/* The lead's: tells all others to end, and waits until they hold nothing. */
 enum status parallel_peer_dismiss(struct parallel_trainer *t, struct error *error);
 
-/* The others', in step, at the end of epoch `epoch`: tells what is held when the lead asks, and waits for the
- * rate. */
+/* Not the lead's, in step, at the end of epoch `epoch`: reports what this trainer holds when the lead asks,
+ * and waits for the rate. */
 enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, struct error *error);
 
-/* For struct parallel. */
+/* The member asked_holdings of struct parallel. */
 void parallel_peer_asked_holdings(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
 
-/* The others': answers what was asked and can be answered now. */
+/* Not the lead's: answers the lead's questions that can be answered now. */
 void parallel_peer_answer(struct parallel_trainer *t);
 
 #endif

@@ -1,4 +1,4 @@
-/* Records for the logs, and what happens between two epochs. The trainer's thread. */
+/* Lines for the logs, and the end of an epoch. */
 #include "worker/parallel/parallel_trainer.h"
 
 #include <string.h>
@@ -10,8 +10,8 @@ static double seconds_since(struct monotime begin)
 
 /* ---- lines ---- */
 
-/* One line may be on its way into the logs: a supervisor that cannot follow slows the job down, and never
- * finds the line to it full. */
+/* At most one line may be unacknowledged: a slow supervisor slows the job down, and the control line to it
+ * never fills up. */
 static enum status wait_for_logs(struct parallel_trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -56,14 +56,15 @@ static uint64_t epoch_number(const struct parallel_trainer *t)
 }
 
 /* The job's last update is evaluated if any is. */
-static bool evaluates(const struct parallel_trainer *t)
+static bool epoch_evaluates(const struct parallel_trainer *t)
 {
     const struct job *job = t->job;
     return job->evaluation.has_every && held_out_is_there(&t->data) &&
            (epoch_number(t) % job->evaluation.every == 0 || t->iteration >= t->data.updates);
 }
 
-static enum status evaluate(struct parallel_trainer *t, struct control_epoch *record, struct error *error)
+static enum status epoch_evaluate(struct parallel_trainer *t, struct control_epoch *record,
+                                  struct error *error)
 {
     const struct monotime begin = monotime_now();
     enum status status = held_out_loss(&t->data, parallel_trainer_forward, t, &record->evaluation_loss,
@@ -75,14 +76,14 @@ static enum status evaluate(struct parallel_trainer *t, struct control_epoch *re
     return status;
 }
 
-static enum status lead(struct parallel_trainer *t, struct error *error)
+static enum status epoch_lead(struct parallel_trainer *t, struct error *error)
 {
     const uint64_t epoch = epoch_number(t), first = (epoch - 1) * t->data.epoch_updates;
     struct control_epoch record = {.epoch = epoch,
                                    .update = t->iteration,
                                    .loss = t->epoch_loss / (double)(t->iteration - first),
                                    .timing = {.epoch_s = seconds_since(t->epoch_begin)}};
-    enum status status = evaluates(t) ? evaluate(t, &record, error) : STATUS_OK;
+    enum status status = epoch_evaluates(t) ? epoch_evaluate(t, &record, error) : STATUS_OK;
     if (status == STATUS_OK)
         status = parallel_peer_holdings(t, epoch, error);
     if (status != STATUS_OK)
@@ -96,7 +97,7 @@ enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *err
     const size_t bytes = parallel_data_state_count(&t->data, t->job->trainers.batch) * sizeof *t->h;
     const struct monotime begin = monotime_now();
     enum status status =
-        parallel_trainer_leads(t) ? lead(t, error) : parallel_peer_follow(t, epoch_number(t), error);
+        parallel_trainer_leads(t) ? epoch_lead(t, error) : parallel_peer_follow(t, epoch_number(t), error);
     if (status != STATUS_OK)
         return status;
     if (t->data.text && !t->last) {

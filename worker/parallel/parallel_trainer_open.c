@@ -1,5 +1,4 @@
-/* What a trainer takes at its start and gives back at its end, and how the parts come to be. The trainer's
- * thread. */
+/* A trainer's start and end: memory, sockets, and how the layers and the optimizer are made and shared. */
 #include "worker/parallel/parallel_trainer.h"
 
 #include "worker/device.h"
@@ -9,10 +8,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Under which tags the lead gives its references to another trainer; the decoder's comes last. */
+/* Tags of the references that the lead shares: a layer's number, or this. The decoder's comes last. */
 enum { TAG_OPTIMIZER = JOB_LAYERS };
 
-/* ---- alone ---- */
+/* ---- what needs no other trainer ---- */
 
 static enum status open_memory(struct parallel_trainer *t, struct error *error)
 {
@@ -44,8 +43,8 @@ static enum status open_tape(struct parallel_trainer *t, struct error *error)
     return status;
 }
 
-/* The lead's references, as they come to another trainer; and the others', as they come to the lead. */
-static void taken(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref)
+/* Stores a reference that has arrived: the lead's, at another trainer; another trainer's, at the lead. */
+static void trainer_taken(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref)
 {
     struct parallel_trainer *t = (struct parallel_trainer *)(void *)parallel; /* its first member */
     const uint32_t number = (uint32_t)from - parallel->roster.servers;
@@ -69,7 +68,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     t->job = &worker->job;
     t->base.classes = parallel_classes;
     t->base.class_count = PARALLEL_CLASSES;
-    t->base.taken = taken;
+    t->base.taken = trainer_taken;
     t->base.asked_holdings = parallel_peer_asked_holdings;
     t->number = (uint32_t)worker->self.worker - t->job->server.count;
     t->trainers = t->job->trainers.count;
@@ -97,11 +96,11 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     return status;
 }
 
-/* ---- the lead's part in it ---- */
+/* ---- the lead makes ---- */
 
-static uint16_t place_of(const struct parallel_trainer *t, enum job_layer part)
+static uint16_t place_of(const struct parallel_trainer *t, enum job_layer layer)
 {
-    const struct job_place *place = &t->job->placement[part];
+    const struct job_place *place = &t->job->placement[layer];
     return place->on_server ? (uint16_t)place->server : t->base.roster.lead;
 }
 
@@ -139,7 +138,7 @@ static enum status make_layers(struct parallel_trainer *t, struct error *error)
     return status;
 }
 
-/* In the order of the parts, which is that of the whole model. */
+/* In the order of the layers, which is the whole model's. */
 static enum status find_parameters(struct parallel_trainer *t, struct error *error)
 {
     static struct rref *of_layer[DIST_PARAMETERS_MAX]; /* too much for a stack */
@@ -195,7 +194,7 @@ static enum status make_all(struct parallel_trainer *t, struct error *error)
     return status;
 }
 
-/* ---- the others' ---- */
+/* ---- the others take ---- */
 
 static enum status take_all(struct parallel_trainer *t, struct error *error)
 {

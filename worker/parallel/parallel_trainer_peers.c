@@ -1,5 +1,5 @@
-/* What trainers ask of each other, through objects of class "trainer". Nothing here happens in an iteration,
- * but that a question may come. The trainer's thread. */
+/* Questions between trainers, through objects of class "trainer": the lead asks, the others answer between
+ * two iterations. */
 #include "worker/parallel/parallel_trainer.h"
 
 #include <string.h>
@@ -105,15 +105,15 @@ static rref_function *const functions[PEER_FUNCTIONS] = {
     [PEER_LEAVE] = handle_leave,
 };
 
-/* It is the trainer itself, which outlives it. */
-static void destroy(void *object)
+/* The object is the trainer itself, which outlives it. */
+static void peer_destroy(void *object)
 {
     struct parallel_trainer *t = object;
     t->asked_state = t->asked_leave = NULL;
 }
 
 const struct rref_class parallel_trainer_class = {
-    .name = "trainer", .destroy = destroy, .functions = functions, .function_count = PEER_FUNCTIONS};
+    .name = "trainer", .destroy = peer_destroy, .functions = functions, .function_count = PEER_FUNCTIONS};
 
 /* ---- waiting ---- */
 
@@ -126,7 +126,7 @@ enum status parallel_peer_wait(struct parallel_trainer *t, struct error *error)
     return status;
 }
 
-static enum status echo(struct parallel_trainer *t, uint16_t worker, struct error *error)
+static enum status peer_echo(struct parallel_trainer *t, uint16_t worker, struct error *error)
 {
     const struct rpc_message nothing = {0};
     struct future *answer = NULL;
@@ -142,12 +142,12 @@ enum status parallel_peer_flush(struct parallel_trainer *t, uint32_t turns, stru
         parallel_trainer_leads(t) ? roster_workers(&t->base.roster) : t->base.roster.lead + 1u;
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
-        status = echo(t, (uint16_t)(i % end), error);
+        status = peer_echo(t, (uint16_t)(i % end), error);
     return status;
 }
 
-/* What this trainer has let go of reaches its owners before they are asked what they hold. The next step must
- * name the rate that the lead tells; behind the last one it tells it all the same. */
+/* This trainer's releases reach the owners before the lead asks them what they hold. The next step must name
+ * the rate that the lead sends; after the last step the lead sends it too. */
 enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, struct error *error)
 {
     if (!in_step(t))
@@ -162,7 +162,7 @@ enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, str
 
 /* ---- meeting ---- */
 
-static enum status introduce(struct parallel_trainer *t, struct error *error)
+static enum status peer_introduce(struct parallel_trainer *t, struct error *error)
 {
     struct rref *self;
     struct future *shared;
@@ -180,7 +180,7 @@ enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
     if (!parallel_trainer_leads(t))
-        return introduce(t, error);
+        return peer_introduce(t, error);
     while (status == STATUS_OK && t->peer_count + 1 < t->trainers)
         status = parallel_peer_wait(t, error);
     return status;
@@ -188,8 +188,8 @@ enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error)
 
 /* ---- the lead ---- */
 
-static enum status ask(struct parallel_trainer *t, uint32_t number, enum peer_function function,
-                       const struct rpc_message *message, struct future **out, struct error *error)
+static enum status peer_ask(struct parallel_trainer *t, uint32_t number, enum peer_function function,
+                            const struct rpc_message *message, struct future **out, struct error *error)
 {
     enum status status = rref_call(t->peers[number], function, message, MONOTIME_NEVER, out, error);
     if (status == STATUS_OK)
@@ -199,13 +199,13 @@ static enum status ask(struct parallel_trainer *t, uint32_t number, enum peer_fu
     return status;
 }
 
-static enum status tell_all(struct parallel_trainer *t, enum peer_function function,
-                            const struct rpc_message *message, struct error *error)
+static enum status peer_ask_all(struct parallel_trainer *t, enum peer_function function,
+                                const struct rpc_message *message, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
         struct future *call;
-        status = ask(t, i, function, message, &call, error);
+        status = peer_ask(t, i, function, message, &call, error);
         future_release(call);
     }
     return status;
@@ -217,7 +217,7 @@ enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, flo
     const size_t bytes = parallel_data_state_count(&t->data, t->job->trainers.batch) * sizeof *h;
     const struct rpc_message question = {.args = {[ASKED_ITERATION] = t->iteration}};
     struct future *call;
-    enum status status = ask(t, number, PEER_STATE, &question, &call, error);
+    enum status status = peer_ask(t, number, PEER_STATE, &question, &call, error);
     if (status == STATUS_OK) {
         const struct rpc_message *value = future_value(call);
         if (value->tensor_count != 2 || wire_tensor_bytes(&value->tensors[0]) != bytes ||
@@ -235,7 +235,7 @@ enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, flo
     return status;
 }
 
-/* Servers last: what the other trainers have let go of is gone there by then. */
+/* Servers last: the other trainers' releases have reached them by then. */
 enum status parallel_peer_holdings(struct parallel_trainer *t, uint64_t epoch, struct error *error)
 {
     const struct roster *roster = &t->base.roster;
@@ -252,17 +252,17 @@ enum status parallel_peer_rate(struct parallel_trainer *t, uint64_t epoch, struc
 {
     struct rpc_message message = {.args = {[RATE_EPOCH] = epoch}};
     memcpy(&message.args[RATE_LR], &t->plateau.lr, sizeof t->plateau.lr);
-    return tell_all(t, PEER_RATE, &message, error);
+    return peer_ask_all(t, PEER_RATE, &message, error);
 }
 
 enum status parallel_peer_resume(struct parallel_trainer *t, struct error *error)
 {
     const struct rpc_message nothing = {0};
-    return in_step(t) ? STATUS_OK : tell_all(t, PEER_RESUME, &nothing, error);
+    return in_step(t) ? STATUS_OK : peer_ask_all(t, PEER_RESUME, &nothing, error);
 }
 
 enum status parallel_peer_dismiss(struct parallel_trainer *t, struct error *error)
 {
     const struct rpc_message nothing = {0};
-    return tell_all(t, PEER_LEAVE, &nothing, error);
+    return peer_ask_all(t, PEER_LEAVE, &nothing, error);
 }

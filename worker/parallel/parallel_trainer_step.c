@@ -1,10 +1,10 @@
-/* One iteration of training, and a forward without it. The trainer's thread. */
+/* One iteration of training; a forward without learning. */
 #include "worker/parallel/parallel_trainer.h"
 
-/* The three calls, one behind the other, and the loss. The state is read out, NULL on failure: then the tape
- * knows why. Evaluations draw nothing, so that their iteration does not matter. */
-static struct variable *forward(struct parallel_trainer *t, struct dist_context *context,
-                                const struct parallel_batch *batch, bool batch_classes)
+/* Calls the three layers in turn and computes the loss; reads the new state. NULL on failure: the tape has
+ * the error. An evaluation draws nothing, so its iteration number does not matter. */
+static struct variable *trainer_forward(struct parallel_trainer *t, struct dist_context *context,
+                                        const struct parallel_batch *batch, bool batch_classes)
 {
     const struct rnn_config *rnn = &t->data.rnn;
     const uint64_t numbers[LAYER_NUMBERS] = {t->number, t->iteration};
@@ -38,7 +38,7 @@ enum status parallel_trainer_forward(void *arg, const struct parallel_batch *bat
     enum status status = dist_context_new(&context, t->base.dist, TAPE_INFER, t->tape, NULL, error);
     if (status != STATUS_OK)
         return status;
-    const struct variable *variable = forward(t, context, batch, false);
+    const struct variable *variable = trainer_forward(t, context, batch, false);
     tape_read(t->tape, variable, DTYPE_F64, loss);
     status = tape_status(t->tape, error);
     dist_context_free(context);
@@ -47,12 +47,12 @@ enum status parallel_trainer_forward(void *arg, const struct parallel_batch *bat
 
 /* ---- learning ---- */
 
-/* Loss, backward and step in a context that is there. */
-static enum status learn(struct parallel_trainer *t, struct dist_context *context,
-                         const struct parallel_batch *batch, double *loss, struct error *error)
+/* Loss, backward and step in an open context. */
+static enum status trainer_learn(struct parallel_trainer *t, struct dist_context *context,
+                                 const struct parallel_batch *batch, double *loss, struct error *error)
 {
     const bool batch_classes = !t->data.text && t->job->sequence.classes == JOB_CLASSES_BATCH;
-    struct variable *variable = forward(t, context, batch, batch_classes);
+    struct variable *variable = trainer_forward(t, context, batch, batch_classes);
     tape_loss(t->tape, variable, loss);
     enum status status = tape_status(t->tape, error);
     if (status == STATUS_OK)
@@ -68,7 +68,7 @@ static enum status learn(struct parallel_trainer *t, struct dist_context *contex
     return status;
 }
 
-/* Until the step is taken the state is the one before it: somebody may ask for that. */
+/* Before the step is taken, a question for the state must be answered with the old one. */
 static void commit_state(struct parallel_trainer *t)
 {
     float *h = t->h, *c = t->c;
@@ -94,7 +94,7 @@ enum status parallel_trainer_step(struct parallel_trainer *t, struct error *erro
     batch.steps = parallel_data_batch(&t->data, t->number, t->iteration, t->tokens, t->targets);
     enum status status = dist_context_new(&context, t->base.dist, TAPE_TRAIN, t->tape, NULL, &why);
     if (status == STATUS_OK) {
-        status = learn(t, context, &batch, &loss, &why);
+        status = trainer_learn(t, context, &batch, &loss, &why);
         dist_context_free(context);
     }
     if (status != STATUS_OK)

@@ -1,4 +1,4 @@
-/* The plateau schedule. Whoever evaluates: the first trainer. */
+/* The lead's thread. */
 #include "worker/parallel/plateau.h"
 
 void plateau_see(struct plateau *plateau, double loss, double decay)

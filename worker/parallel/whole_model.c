@@ -1,11 +1,11 @@
-/* The whole model as values. Whoever holds it runs it: the lead, or a command without a job. */
+/* The thread of the lead, or of a command without a job. */
 #include "worker/parallel/whole_model.h"
 
 #include "kernels/params/gradients.h"
 
 #include <stdlib.h>
 
-static enum status build(struct whole *whole, const struct rnn_config *rnn, struct error *error)
+static enum status whole_build(struct whole *whole, const struct rnn_config *rnn, struct error *error)
 {
     struct rnn_encoder encoder;
     struct rnn_lstm lstm;
@@ -36,11 +36,11 @@ enum status whole_open(struct whole *whole, const struct rnn_config *rnn, bool m
     if (status == STATUS_OK)
         status = params_new(&whole->params, whole->backend, error);
     if (status == STATUS_OK)
-        status = build(whole, rnn, error);
+        status = whole_build(whole, rnn, error);
     if (status == STATUS_OK && momentum)
         status = gradients_new(&whole->momentum, whole->params, error);
     if (status == STATUS_OK && momentum)
-        status = gradients_complete(whole->momentum, error); // nothing is zeroed behind our back later
+        status = gradients_complete(whole->momentum, error); // gradients_take zeroes nothing later
     return status == STATUS_OK ? open_values(whole, error) : status;
 }
 

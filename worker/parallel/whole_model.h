@@ -1,19 +1,19 @@
-/* The whole model's parameters, and the optimizer's momentum beside them, in one worker's host memory: what
- * checkpoints are written from and read into. The parts, wherever they lie, get their values from here and
- * give them back. Nothing computes with it. */
+/* All parameters of the model, and the optimizer's momentum, in one process's host memory: checkpoints are
+ * written from here and read into here, and the layers' values are sent from here and gathered here. Nothing
+ * computes with it. */
 #ifndef WORKER_PARALLEL_WHOLE_MODEL_H
 #define WORKER_PARALLEL_WHOLE_MODEL_H
 
 #include "worker/model/rnn.h"
 
 struct whole {
-    struct backend *backend;    /* its own, so that another thread may write while the loop computes */
+    struct backend *backend;    /* its own: another thread may read while the loop computes */
     struct params *params;      /* encoder.weight, rnn.*, decoder.weight, decoder.bias */
     struct gradients *momentum; /* NULL: the optimizer has none */
     float *values;              /* room for the largest parameter, canonical */
 };
 
-/* Zero. Afterwards, and after a failure, whole_close. */
+/* *whole: all zero. Afterwards, and after a failure, whole_close. */
 enum status whole_open(struct whole *whole, const struct rnn_config *rnn, bool momentum, struct error *error);
 void whole_close(struct whole *whole);
 

@@ -1,22 +1,22 @@
-/* The parameter server: holds (a part of) the model, takes the trainers' gradients in, gives the next version
- * out. The process's first thread.
+/* The role pserver: holds a shard of the model, takes the trainers' gradients, gives out the next version.
+ * The process's first thread.
  *
- * The loop reads as a list: turn (wait, take messages in), go on to what follows. A round passes through the
- * phases of enum pserver_phase; only pserver_advance moves from one to the next. */
+ * The loop: turn (wait, take messages), then advance. A round passes through the phases of enum
+ * pserver_phase; only pserver_advance moves from one to the next. */
 #include "worker/server/pserver.h"
 
 /* ---- a round ---- */
 
-/* The oldest record that is not in the logs may be the last but one: a supervisor that cannot follow slows
- * the job down, and never finds the line full. */
+/* At most two records may be unacknowledged: a slow supervisor slows the job down, and the control line to it
+ * never fills up. */
 static bool logs_follow(const struct pserver *p)
 {
     const uint64_t version = round_version(p->round);
     return p->number != 0 || version <= p->begin_version + 1 || p->worker->logged + 1 >= version;
 }
 
-/* Makes the next version, when a round is full, a slot is free, and nothing keeps the present one. */
-static enum status update(struct pserver *p, struct error *error)
+/* Makes the next version if a round is full, a slot is free, and no shard is being written. */
+static enum status pserver_try_update(struct pserver *p, struct error *error)
 {
     uint32_t slot;
     p->member_count = round_members(p->round, p->members);
@@ -31,9 +31,9 @@ static enum status update(struct pserver *p, struct error *error)
     return status;
 }
 
-/* The round is made and saved if need be: what follows from it, and then its members' answers. Whoever has an
- * answer computes on, so an evaluation is asked for first. */
-static enum status complete(struct pserver *p, struct error *error)
+/* A round is complete, and saved if that was due: ends the epoch if it does, and answers the members. A
+ * trainer computes on as soon as it is answered, so an evaluation is asked for before. */
+static enum status pserver_complete_round(struct pserver *p, struct error *error)
 {
     enum status status = STATUS_OK;
     if (p->number == 0 && schedule_ends_epoch(&p->schedule, round_version(p->round))) {
@@ -46,7 +46,7 @@ static enum status complete(struct pserver *p, struct error *error)
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }
 
-/* An order to stop lets the running round be finished; where nothing has come for one, there is none. */
+/* After an order to stop, the running round is the last; without a contribution there is no running round. */
 static void obey_drain(struct pserver *p)
 {
     if (!p->worker->drain || p->draining || p->number != 0)
@@ -78,7 +78,7 @@ static enum status after_gathering(struct pserver *p, struct error *error)
             pserver_checkpoint_begin(p);
         return STATUS_OK;
     }
-    status = update(p, error);
+    status = pserver_try_update(p, error);
     if (status != STATUS_OK)
         return status;
     if (pserver_checkpoint_due(p)) {
@@ -86,7 +86,7 @@ static enum status after_gathering(struct pserver *p, struct error *error)
         pserver_checkpoint_begin(p);
         return STATUS_OK;
     }
-    return complete(p, error);
+    return pserver_complete_round(p, error);
 }
 
 static enum status after_saving(struct pserver *p, struct error *error)
@@ -95,7 +95,7 @@ static enum status after_saving(struct pserver *p, struct error *error)
     if (status != STATUS_OK)
         return status;
     p->phase = PSERVER_GATHERING;
-    return p->member_count > 0 ? complete(p, error) : STATUS_OK;
+    return p->member_count > 0 ? pserver_complete_round(p, error) : STATUS_OK;
 }
 
 static enum status after_closing(struct pserver *p, struct error *error)
@@ -117,8 +117,8 @@ static enum status after_over(struct pserver *p, struct error *error)
     return STATUS_AGAIN;
 }
 
-/* No more rounds and no checkpoint: everyone is told so, and only the log is waited for. */
-static void give_up(struct pserver *p)
+/* Ends without further rounds or a checkpoint: answers every trainer, and waits only for the log. */
+static void pserver_give_up(struct pserver *p)
 {
     pserver_dismiss(p);
     pserver_epoch_release(p);
@@ -127,7 +127,7 @@ static void give_up(struct pserver *p)
     p->phase = p->number == 0 ? PSERVER_CLOSING : PSERVER_OVER;
 }
 
-/* Goes through as many phases as can be gone through now. */
+/* Goes through as many phases as possible now. */
 static enum status pserver_advance(struct pserver *p, struct error *error)
 {
     static enum status (*const after[])(struct pserver *, struct error *) = {
@@ -138,7 +138,7 @@ static enum status pserver_advance(struct pserver *p, struct error *error)
     };
     enum status status = STATUS_OK;
     if ((p->worker->hurry || p->worker->leave) && p->phase < PSERVER_CLOSING)
-        give_up(p);
+        pserver_give_up(p);
     obey_drain(p);
     while (status == STATUS_OK) {
         pserver_answer_late(p);

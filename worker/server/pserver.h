@@ -1,20 +1,25 @@
-/* What the files of the pserver share; private to them.
+/* The parameter-server job kind, and in this header its role pserver. This room includes the frame, net,
+ * model, data and checkpoint; daemon/ includes its schedule and its evaluation.
  *
- *     pserver.c         the role: the loop, and the phases of a round
- *     pserver_open.c    what is taken at the start and given back at the end
- *     pserver_calls.c   the trainers' calls, and their answers
- *     pserver_update.c  a full round becomes the next version
- *     pserver_epoch.c   evaluations by the trainers; the ends of epochs
- *     pserver_checkpoint.c  when a checkpoint is taken, and the other servers' shards of it
+ *     pserver.c             the role: the loop, and the phases of a round
+ *     pserver_open.c        the start: memory, model, sockets; the end
+ *     pserver_calls.c       the trainers' calls, and their answers
+ *     pserver_update.c      a full round becomes the next version: the optimizer is applied
+ *     pserver_epoch.c       the end of an epoch, with its evaluation by the trainers
+ *     pserver_checkpoint.c  when a checkpoint is taken; the other servers' shards of it
+ *     round.[ch]            which contributions make a round, and which slot is free
+ *     schedule.[ch]         when epochs, evaluations and the job end; the learning rate
+ *     shards.[ch]           the calls, the image in memory, and which server owns what
+ *     trainer*.[ch]         the role trainer (trainer.h); evaluation.[ch]: its shares of an evaluation
  *
- * The process has one thread, which owns the sockets and everything here, and while a checkpoint is written
- * a second one (worker/checkpoint/checkpoint_saver.h), which reads the version that is saved.
+ * One thread owns the sockets and all of this; while a checkpoint is written a second one reads the version
+ * that is saved (worker/checkpoint/checkpoint_saver.h).
  *
- * A round goes: contributions come in; when they make a round, one pass over them and over the server's own
- * range writes the next version into a free slot; the supervisor is told; a checkpoint that is due is
- * written; the trainers are asked to evaluate if that is due; last, all who took part are answered. Until
- * then nobody who took part can send more, so that server 0, which alone decides all this, holds the other
- * servers at its version by not answering. No update is made while an evaluation is out. */
+ * A round: contributions arrive until they make a round; one pass over them and the server's own range writes
+ * the next version into a free slot; the update is reported to the supervisor; a checkpoint that is due is
+ * written; an evaluation that is due is asked for; last, all members of the round are answered. No member can
+ * send more before its answer, so server 0, which alone decides all this, holds the other servers at its
+ * version by not answering. No update is made while an evaluation is running. */
 #ifndef WORKER_SERVER_PSERVER_H
 #define WORKER_SERVER_PSERVER_H
 
@@ -28,44 +33,44 @@
 #include "worker/worker.h"
 
 enum pserver_phase {
-    PSERVER_GATHERING, /* contributions come in */
+    PSERVER_GATHERING, /* contributions arrive */
     PSERVER_SAVING,    /* the newest version is being saved; its members wait for their answers */
-    PSERVER_CLOSING,   /* nothing more is to be done; the last record is on its way into the logs */
-    PSERVER_OVER,      /* FINISHED is said; waits for the order to leave */
+    PSERVER_CLOSING,   /* the work is done; the last record is not acknowledged yet */
+    PSERVER_OVER,      /* FINISHED is reported; waits for the order to leave */
 };
 
-/* Where an inline trainer's contribution is put together. */
+/* The contribution of an inline trainer, as its chunks arrive. */
 struct pserver_inbox {
     float *image;  /* image_bytes, of which the server's range gets memory */
-    uint64_t step; /* what it holds pieces of; UINT64_MAX: of nothing */
+    uint64_t step; /* whose chunks it holds; UINT64_MAX: none */
     uint8_t *come; /* a bit for each PIECE elements of the image */
     size_t pieces; /* bits set */
 };
 
-/* One trainer as the server sees it. */
+/* The server's record of one trainer. */
 struct pserver_seat {
     uint16_t worker;          /* its number */
     bool joined;              /* it has a session */
     struct rpc_request *push; /* its PUSH_PULL, until it is answered */
-    double loss;              /* of that */
-    struct monotime arrived;  /* that */
-    const float *image;       /* where its contribution lies: in `outbox` or `inbox`; NULL: not known yet */
+    double loss;              /* of that contribution */
+    struct monotime arrived;  /* when it arrived */
+    const float *image;       /* its contribution, in `outbox` or `inbox`; NULL: not mapped yet */
     struct segment outbox;
     struct pserver_inbox inbox;
 };
 
-/* An epoch that has ended and is not reported yet. */
+/* The running epoch; `open`: it has ended and is not reported yet. */
 struct pserver_epoch {
     bool open;
-    bool evaluates;        /* its end is evaluated, by all trainers */
+    bool evaluates;        /* its end is evaluated */
     struct monotime begin; /* of the epoch that runs */
     struct monotime asked; /* when the evaluation began */
     double loss_sum;       /* of the running epoch's updates */
-    struct pserver_part {
-        struct future *call; /* out; NULL: not asked yet, or answered */
+    struct pserver_share {
+        struct future *call; /* METHOD_EVALUATE under way; NULL: not asked yet, or answered */
         bool answered;
         struct evaluation sums;
-    } * parts; /* (trainers) */
+    } * shares; /* (trainers) of the held-out data */
 };
 
 struct pserver {
@@ -93,9 +98,9 @@ struct pserver {
     /* ---- the round ---- */
     struct round *round;
     struct schedule schedule;
-    uint64_t last_version;      /* with which the job is over; lowered by an order to stop */
+    uint64_t last_version;      /* the job's last; lowered by an order to stop */
     struct pserver_seat *seats; /* (trainers) */
-    uint32_t *members;          /* (trainers) of the round that was made last, until they are answered */
+    uint32_t *members;          /* (trainers) of the newest round, until they are answered */
     uint32_t member_count;
     const void **gradients; /* (trainers) of one update */
 
@@ -108,14 +113,14 @@ struct pserver {
     struct rpc_request *shard_request;           /* above server 0: SAVE_SHARD, until it is answered */
 
     /* ---- for the records ---- */
-    uint64_t begin_version; /* with which this process began: in the logs already */
+    uint64_t begin_version; /* at the start of this process: in the logs already */
     uint64_t late_before;   /* of the run before a resume */
-    uint64_t late_told;     /* round_late, as of the last record */
+    uint64_t late_reported; /* round_late, at the last record */
     uint64_t models_given;  /* since the last record */
     struct monotime last_update;
 };
 
-/* Where the image of `slot` lies. */
+/* The image in `slot`. */
 static inline float *pserver_image(const struct pserver *p, uint32_t slot)
 {
     return (float *)(void *)(p->segment.data + slot * p->image_bytes);
@@ -123,9 +128,9 @@ static inline float *pserver_image(const struct pserver *p, uint32_t slot)
 
 /* ---- pserver_open.c ---- */
 
-/* All that is needed before the first turn: the model at its first version, sockets, sessions with the
- * servers below. Waits for CONTROL_CONNECT above server 0. After a failure too, pserver_close gives
- * everything back; `why` is said to the peers. */
+/* Opens the model at its first version, the sockets, and the sessions with the other servers. Waits for
+ * CONTROL_CONNECT above server 0. After a failure too, pserver_close gives everything back; `why` is said to
+ * the peers. */
 enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error);
 void pserver_close(struct pserver *p, const char *why);
 
@@ -133,13 +138,13 @@ void pserver_close(struct pserver *p, const char *why);
 
 rpc_handler pserver_get_model, pserver_push_chunk, pserver_push_pull;
 
-/* The worker has ended its session: nothing of it remains. For rpc_config. */
+/* A worker's session has ended: forgets its contribution and its hold. For rpc_config. */
 void pserver_left(void *context, uint16_t worker, enum status why, const char *text);
 
 /* Answers a trainer's PUSH_PULL with the newest model, which it holds from then on. */
 void pserver_answer(struct pserver *p, uint32_t trainer, uint64_t flags);
 
-/* Answers every trainer whose contribution came too late. */
+/* Answers every trainer whose contribution is late. */
 void pserver_answer_late(struct pserver *p);
 
 /* Ends every PUSH_PULL with STATUS_SHUTDOWN. */
@@ -147,21 +152,21 @@ void pserver_dismiss(struct pserver *p);
 
 /* ---- pserver_update.c ---- */
 
-/* Makes the next version of the members' contributions, into `slot`, and tells the supervisor. STATUS_AGAIN:
- * nothing has changed but that somebody's contribution was bad, and that its sender has lost its session. */
+/* Makes the next version from the members' contributions, into `slot`, and reports it. STATUS_AGAIN: a
+ * contribution was not finite; its sender has lost its session, and nothing else has changed. */
 enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error);
 
 /* ---- pserver_epoch.c ---- */
 
-/* The newest version ends an epoch: asks the trainers to evaluate it if that is due. */
+/* The newest version ends an epoch; its evaluation, if due, begins with pserver_epoch_advance. */
 void pserver_epoch_end(struct pserver *p);
 
-/* Asks this trainer for its part, if one is due that it has not been asked for: what it is sent afterwards
- * comes to it behind the question. */
+/* Asks this trainer for its share of a running evaluation, unless it was asked already. Messages sent
+ * afterwards reach it after the question. */
 enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error *error);
 
-/* Goes on with that: asks who has come since, takes answers, reports the epoch. STATUS_AGAIN while it is not
- * over; STATUS_OK when nothing (more) is out. An evaluation that failed at a trainer ends the job. */
+/* Goes on with an epoch's end: asks trainers that have joined since, takes answers, reports the epoch.
+ * STATUS_AGAIN while answers are missing. An evaluation that failed at a trainer ends the job. */
 enum status pserver_epoch_advance(struct pserver *p, struct error *error);
 void pserver_epoch_release(struct pserver *p);
 

@@ -1,8 +1,8 @@
-/* The trainers' calls: the model out, contributions in, and the answers. The pserver's first thread, inside a
- * turn or between two.
+/* The trainers' calls: the model out, contributions in, and the answers. The pserver's loop, inside a turn or
+ * between two.
  *
- * A call is checked completely before anything of it is used, so that a bad one costs its sender the session
- * and changes nothing here. */
+ * A call is checked completely before any of it is used: a bad call costs its sender the session and changes
+ * nothing here. */
 #include "worker/server/pserver.h"
 
 #include "kernels/base/log.h"
@@ -11,13 +11,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The caller's place among the trainers; methods admit no others. */
+/* The caller's number among the trainers; the table of methods admits no other callers. */
 static uint32_t trainer_of(const struct pserver *p, const struct rpc_request *request)
 {
     return (uint32_t)(rpc_request_source(request) - p->servers);
 }
 
-static bool refuse_late(const struct pserver *p, struct rpc_request *request)
+static bool reject_when_ending(const struct pserver *p, struct rpc_request *request)
 {
     if (!p->worker->hurry)
         return false;
@@ -56,8 +56,8 @@ static const char *range_text(const struct pserver *p, char text[RANGE_TEXT_BYTE
     return text;
 }
 
-static struct rpc_message describe(const struct pserver *p, uint32_t trainer, uint64_t version,
-                                   uint64_t flags, uint32_t slot)
+static struct rpc_message describe_model(const struct pserver *p, uint32_t trainer, uint64_t version,
+                                         uint64_t flags, uint32_t slot)
 {
     bool shared = p->job->transport == JOB_TRANSPORT_SHARED;
     if (round_version(p->round) >= p->last_version)
@@ -69,7 +69,7 @@ static struct rpc_message describe(const struct pserver *p, uint32_t trainer, ui
                  [MODEL_FLAGS] = flags}};
 }
 
-/* Says into `why` what is wrong with the question; false when nothing is. */
+/* True: the question is bad, and `why` says how. */
 static bool bad_question(const struct pserver *p, const struct rpc_request *request, char *why, size_t bytes)
 {
     const uint64_t *args = rpc_request_message(request)->args;
@@ -96,7 +96,7 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
     uint64_t version = message->args[GET_VERSION];
     uint32_t slot;
     char why[240];
-    if (refuse_late(p, request))
+    if (reject_when_ending(p, request))
         return;
     if (bad_question(p, request, why, sizeof why)) {
         rpc_reject(request, "%s", why);
@@ -109,14 +109,14 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
                  (unsigned long long)version, (unsigned long long)round_version(p->round));
         return;
     }
-    struct rpc_message answer = describe(p, trainer, version, 0, slot);
+    struct rpc_message answer = describe_model(p, trainer, version, 0, slot);
     if (count > 0) {
         answer.tensor_count = 1;
         answer.tensors[0] = (struct wire_tensor){.dtype = WIRE_F32, .rank = 1, .dims = {count}};
         answer.data[0] = pserver_image(p, slot) + message->args[GET_FIRST];
     } else {
-        /* A successor, or who joins a resumed run: it goes on to its step with this answer, and then its push
-         * waits for the evaluation. What fails here is tried again behind the turn, and fails there. */
+        /* A successor, or a trainer of a resumed run: it computes its step after this answer, and its push
+         * then waits for the evaluation. A failure here is met again after the turn. */
         pserver_epoch_ask(p, trainer, NULL);
         round_hold(p->round, trainer, version);
         p->models_given++;
@@ -181,8 +181,8 @@ static enum status check_chunk(const struct pserver *p, const struct rpc_request
     return round_check_step(p->round, trainer_of(p, request), message->args[CHUNK_STEP], error);
 }
 
-/* Pieces of a step whose contribution is in already begin it anew: until it is whole again and PUSH_PULL has
- * come again, it does not count. */
+/* A chunk of a step that was contributed already starts the contribution anew: it does not count until all
+ * chunks and PUSH_PULL have arrived again. */
 void pserver_push_chunk(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct pserver *p = context;
@@ -190,7 +190,7 @@ void pserver_push_chunk(void *context, struct rpc_request *request, const struct
     struct pserver_seat *seat = &p->seats[trainer];
     const uint64_t step = message->args[CHUNK_STEP];
     struct error error;
-    if (refuse_late(p, request))
+    if (reject_when_ending(p, request))
         return;
     if (check_chunk(p, request, &error) != STATUS_OK) {
         rpc_reject(request, "%s", error.text);
@@ -261,7 +261,7 @@ void pserver_push_pull(void *context, struct rpc_request *request, const struct 
     struct error error;
     double loss;
     bool replay = false;
-    if (refuse_late(p, request))
+    if (reject_when_ending(p, request))
         return;
     enum status status = check_push(p, request, &loss, &error);
     if (status == STATUS_OK && is_needless(p)) {
@@ -296,7 +296,7 @@ void pserver_answer(struct pserver *p, uint32_t trainer, uint64_t flags)
     seat->push = NULL;
     round_hold(p->round, trainer, version);
     round_slot_of(p->round, version, &slot);
-    const struct rpc_message answer = describe(p, trainer, version, flags, slot);
+    const struct rpc_message answer = describe_model(p, trainer, version, flags, slot);
     p->models_given++;
     rpc_reply(push, &answer);
 }

@@ -1,7 +1,7 @@
-/* What a pserver takes at its start and gives back at its end. The process's first thread.
+/* A pserver's start and end.
  *
- * The model's memory is taken sparsely: slots, velocity and inboxes are mapped as whole images, so that an
- * element has one index everywhere, and only the server's own range is ever written and so gets pages. */
+ * Memory is sparse: slots, velocity and inboxes are mapped as whole images, so that an element has one index
+ * everywhere; only the server's own range is ever written, and gets pages. */
 #include "kernels/params/gradients.h"
 #include "worker/server/pserver.h"
 
@@ -22,14 +22,14 @@ static const struct rpc_method methods[] = {
     {.method = METHOD_SAVE_SHARD, .callers = WIRE_ROLE_PSERVER, .handler = pserver_save_shard},
 };
 
-static void joined(void *context, uint16_t worker)
+static void pserver_joined(void *context, uint16_t worker)
 {
     struct pserver *p = context;
     if (worker >= p->servers)
         p->seats[worker - p->servers].joined = true;
 }
 
-/* For what takes long before there is a loop. */
+/* For long work before the loop. */
 static void beat_between(void *arg)
 {
     worker_beat(arg);
@@ -52,15 +52,15 @@ static enum status open_lists(struct pserver *p, struct error *error)
     p->seats = calloc(p->trainers, sizeof *p->seats);
     p->members = calloc(p->trainers, sizeof *p->members);
     p->gradients = calloc(p->trainers, sizeof(void *));
-    p->epoch.parts = calloc(p->trainers, sizeof *p->epoch.parts);
-    if (p->seats == NULL || p->members == NULL || p->gradients == NULL || p->epoch.parts == NULL)
+    p->epoch.shares = calloc(p->trainers, sizeof *p->epoch.shares);
+    if (p->seats == NULL || p->members == NULL || p->gradients == NULL || p->epoch.shares == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u trainers", p->trainers);
     for (uint32_t i = 0; i < p->trainers; i++)
         p->seats[i] = (struct pserver_seat){.worker = (uint16_t)(p->servers + i), .inbox.step = UINT64_MAX};
     return STATUS_OK;
 }
 
-static enum status settle(struct pserver *p, struct classifier *classifier, struct error *error)
+static enum status reorder_params(struct pserver *p, struct classifier *classifier, struct error *error)
 {
     struct tape *tape;
     enum status status = tape_new(&tape, p->backend, error);
@@ -86,7 +86,7 @@ static enum status open_params(struct pserver *p, struct error *error)
     if (status == STATUS_OK)
         status = params_lay_out(p->params, error);
     if (status == STATUS_OK && image_reordered(p->job))
-        status = settle(p, classifier, error);
+        status = reorder_params(p, classifier, error);
     classifier_free(classifier);
     if (status != STATUS_OK)
         return status;
@@ -147,7 +147,7 @@ static enum status open_inboxes(struct pserver *p, struct error *error)
 /* ---- the first version ---- */
 
 /* Draws this server's entries; what is not trained belongs to server 0. */
-static enum status draw(struct pserver *p, struct error *error)
+static enum status draw_entries(struct pserver *p, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < params_count(p->params) && status == STATUS_OK; i++) {
@@ -169,10 +169,10 @@ static enum status fill_first(struct pserver *p, struct error *error)
         return checkpoint_load(resume, &values, error);
     if (p->job->init.has_path)
         return checkpoint_load_model(p->job->init.path, &values, error);
-    return draw(p, error);
+    return draw_entries(p, error);
 }
 
-/* Where the job begins: at nothing, or where a checkpoint says, which the supervisor has checked. */
+/* The job's first counters: zero, or those of a checkpoint that the supervisor has checked. */
 static enum status read_counters(struct pserver *p, struct checkpoint_counters *counters, struct error *error)
 {
     const char *resume = p->worker->self.resume;
@@ -233,7 +233,7 @@ static enum status serve(struct pserver *p, struct error *error)
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
                                       .context = p,
-                                      .joined = joined,
+                                      .joined = pserver_joined,
                                       .left = pserver_left};
     return worker_open_rpc(p->worker, &config, &p->rpc, error);
 }
@@ -293,5 +293,5 @@ void pserver_close(struct pserver *p, const char *why)
     free(p->seats);
     free(p->members);
     free(p->gradients);
-    free(p->epoch.parts);
+    free(p->epoch.shares);
 }

@@ -1,7 +1,8 @@
-/* From a full round to the next version of the model, and its record. The pserver's first thread.
+/* The optimizer is applied: a full round becomes the next version of the model, and its record. The pserver's
+ * loop.
  *
- * Everything is written beside what it is made of: parameters and statistics into a free slot, velocity into
- * the buffer of the other parity. A round that turns out bad has therefore changed nothing. */
+ * Results are written beside their inputs: parameters and statistics into a free slot, velocity into the
+ * buffer of the other parity. So a round with a bad contribution has changed nothing. */
 #include "worker/server/pserver.h"
 
 #include <math.h>
@@ -30,8 +31,8 @@ static const char *entry_at(const struct pserver *p, enum parameter_kind kind, s
     return name;
 }
 
-/* Throws a contribution with a NaN or an infinity out, and its sender too. */
-static void blame(struct pserver *p, uint32_t trainer, const char *what, const char *name)
+/* Rejects a contribution with a NaN or an infinity, and its sender. */
+static void expel_member(struct pserver *p, uint32_t trainer, const char *what, const char *name)
 {
     struct pserver_seat *seat = &p->seats[trainer];
     struct rpc_request *push = seat->push;
@@ -55,7 +56,7 @@ static bool move_statistics(struct pserver *p, float *next, const float *now)
         size_t bad = first_not_finite(p->seats[p->members[m]].image + first, count);
         if (bad == SIZE_MAX)
             continue;
-        blame(p, p->members[m], "statistic", entry_at(p, PARAMETER_BUFFER, bad));
+        expel_member(p, p->members[m], "statistic", entry_at(p, PARAMETER_BUFFER, bad));
         return false;
     }
     for (size_t i = first; i < first + count; i++) {
@@ -67,7 +68,7 @@ static bool move_statistics(struct pserver *p, float *next, const float *now)
     return true;
 }
 
-/* num_batches_tracked: one batch of every trainer counts once. */
+/* num_batches_tracked: the batches of a round count as one. */
 static void count_batches(struct pserver *p)
 {
     for (uint32_t i = 0; i < params_count(p->params); i++)
@@ -107,7 +108,7 @@ static enum status move_parameters(struct pserver *p, float *next, const float *
                          round.sgd.lr);
     }
     size_t bad = first_not_finite(p->gradients[round.not_finite], round.count);
-    blame(p, p->members[round.not_finite], "gradient", entry_at(p, PARAMETER_TRAINED, first + bad));
+    expel_member(p, p->members[round.not_finite], "gradient", entry_at(p, PARAMETER_TRAINED, first + bad));
     return STATUS_AGAIN;
 }
 
@@ -134,7 +135,7 @@ static double gathered_s(const struct pserver *p)
     return seconds(first, last);
 }
 
-static void report(struct pserver *p, const struct pass *pass)
+static void update_report(struct pserver *p, const struct pass *pass)
 {
     const uint64_t version = round_version(p->round), late = round_late(p->round);
     static struct control_update record; /* 2 KiB: one thread reports */
@@ -142,7 +143,7 @@ static void report(struct pserver *p, const struct pass *pass)
         .update = version,
         .lr = schedule_lr(&p->schedule, version),
         .samples = (uint64_t)p->member_count * p->job->trainers.batch,
-        .late = late - p->late_told,
+        .late = late - p->late_reported,
         .trainers = p->trainers,
         .timing = {.round_s = seconds(p->last_update, pass->end),
                    .wait_s = gathered_s(p),
@@ -157,7 +158,7 @@ static void report(struct pserver *p, const struct pass *pass)
     }
     record.loss /= p->member_count;
     p->epoch.loss_sum += record.loss;
-    p->late_told = late;
+    p->late_reported = late;
     p->models_given = 0;
     p->last_update = pass->end;
     if (p->number == 0)
@@ -177,6 +178,6 @@ enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error
     round_advance(p->round, slot, p->members, p->member_count);
     count_batches(p);
     pass.end = monotime_now();
-    report(p, &pass);
+    update_report(p, &pass);
     return STATUS_OK;
 }

@@ -1,30 +1,30 @@
-/* The round: whose contributions make the next version, and where that version may be written.
+/* The round: when it is complete, which contributions make the next version, and which slot is free for it.
  *
  * A contribution is one trainer's gradient of one step, computed from one version of the model. Contributions
- * are keyed by (trainer, step): a replay replaces what it repeats and never counts twice. Which of them make
- * a round is the job's rule:
+ * are keyed by (trainer, step): a replay replaces its original and never counts twice. The job's rule says
+ * which of them make a round:
  *
  *   all       every trainer's contribution from the current version
- *   first k   the first k that were computed from the current version; what comes from an older one is late.
- *             One more than k waits for the round to be made, and is late then
+ *   first k   the first k that were computed from the current version; a contribution from an older version
+ *             is late. One after the k-th waits until the round is made, and is late then
  *   async s   each contribution is a round of its own, in order of arrival; one whose base lies more than s
  *             versions behind is late
  *
  * A late contribution is dropped and counted, and its sender goes on from the newest model. The members of a
- * round are always listed in the order of their numbers, so that sums do not depend on who came first.
+ * round are listed in the order of their numbers, so sums do not depend on the order of arrival.
  *
  * ---- Slots ----
  * Every version lies in a slot until the slot is written anew. A trainer holds one version, the one that it
  * was given last, from then until it contributes. A slot may be written when its version is not the current
- * one and no trainer holds it. With `all` 2 slots do, with `first` 3, with `async` s + 2; more than one a
- * trainer and one cannot be used, because of those who hold a version at least one has just contributed.
+ * one and no trainer holds it. `all` needs 2 slots, `first` 3, `async` s + 2; at most one per trainer and one
+ * more can be in use, for at least one trainer has just contributed and holds none.
  *
- * Where no slot can be written the update waits, and that ends: who has contributed holds nothing, so whoever
- * holds a version is computing with it. It contributes next (and is answered as too late if need be, which
- * needs no slot) or dies, and either releases its version. With one slot beside the current one, the last
- * holder of an old version to do so frees one; the other slots only make this rare. Evaluations and
- * checkpoints read the current version and are over before the next update is made; so they hold nothing,
- * and neither do readers whose pieces are copied at once.
+ * With no slot free the update waits, and the wait ends: a trainer that has contributed holds nothing, so
+ * every holder of a version is computing with it. It contributes next (and, if late, is answered, which needs
+ * no slot) or dies; either releases its version. With one slot beside the current one, the last holder of an
+ * old version to do so frees one; the other slots only make this rare. Evaluations and checkpoints read the
+ * current version and are over before the next update is made; so they hold nothing, and neither do readers
+ * whose pieces are copied at once.
  *
  * Pure: no sockets, no kernels, no clock; one thread; nothing but round_new allocates. */
 #ifndef WORKER_SERVER_ROUND_H
@@ -41,7 +41,7 @@ struct round_config {
     int rule;              /* enum job_round */
     uint32_t number;       /* first: k, 1..trainers; async: s */
     uint32_t trainers;     /* 1..JOB_TRAINERS_MAX */
-    uint64_t version;      /* to begin with; it lies in slot 0 */
+    uint64_t version;      /* the first; it lies in slot 0 */
     const uint64_t *steps; /* (trainers) each one's next step; NULL: 0 */
     uint32_t first_worker; /* the first trainer's worker number: messages name a trainer by its own */
 };
@@ -53,7 +53,7 @@ uint32_t round_slots(const struct round_config *config);
 enum status round_new(struct round **out, const struct round_config *config, struct error *error);
 void round_free(struct round *round);
 
-/* The newest version; a trainer's next step; contributions that wait; those that came too late so far. */
+/* The newest version; a trainer's next step; the contributions that wait; the number of late ones so far. */
 uint64_t round_version(const struct round *round);
 uint64_t round_step(const struct round *round, uint32_t trainer);
 uint32_t round_waiting(const struct round *round);

@@ -1,4 +1,4 @@
-/* When things are due, out of the job and its data's size. Pure; servers and whoever wants to know. */
+/* Pure functions of the job and the size of its data. */
 #include "worker/server/schedule.h"
 
 static uint64_t product(uint64_t a, uint64_t b)

@@ -1,5 +1,5 @@
-/* How a model is cut among parameter servers and how large its image is. Pure; pservers, trainers and whoever
- * writes checkpoints ask, each on its own thread, and all get the same answer. */
+/* How a model is cut among parameter servers, and how large its image is. Pure: every process computes the
+ * same cut. */
 #include "worker/server/shards.h"
 
 #include <assert.h>

@@ -1,9 +1,9 @@
-/* The trainer: takes a batch and the newest model, computes a gradient, hands it to the servers. One thread.
+/* The role trainer: takes a batch and the newest model, computes a gradient, hands it to the servers. One
+ * thread.
  *
- * The loop reads as a list: evaluate if asked to, fetch the step's batch, compute, push and pull. What a
- * server asks for meanwhile is only remembered, for a handler never waits. A step is a function of the job's
- * seed, the step's number, this trainer's number and the model, so that one which is computed again after a
- * death is the same. */
+ * The loop: evaluate if asked to, fetch the step's batch, compute, push and pull. A handler never waits, so
+ * it only stores a server's request for an evaluation. A step is a function of the job's seed, the step's
+ * number, this trainer's number and the model: a step that is repeated after a death is the same. */
 #include "worker/server/trainer.h"
 
 #include <stdlib.h>
@@ -38,8 +38,8 @@ static void evaluation_progress(void *arg)
     rpc_turn(t->rpc, monotime_now()); // who is gone is met by the next call
 }
 
-/* The version that was asked for, where it is another than the present one, lies with the one server there
- * is: with more of them all go on in step. */
+/* Only a job with one server can be asked for another version than the present one: several servers go in
+ * step. */
 static enum status run_evaluation(struct trainer *t, const uint64_t *args, struct evaluation *sums,
                                   struct error *error)
 {
@@ -54,7 +54,7 @@ static enum status run_evaluation(struct trainer *t, const uint64_t *args, struc
 }
 
 /* Answers the request. The params may be on another version afterwards. */
-static enum status evaluate(struct trainer *t, struct error *error)
+static enum status trainer_evaluate(struct trainer *t, struct error *error)
 {
     uint64_t args[WIRE_ARGS];
     struct rpc_message reply = {0};
@@ -79,8 +79,8 @@ static enum status evaluate(struct trainer *t, struct error *error)
 
 /* What the servers answered, put together: where each has its part; the lowest of the versions and steps that
  * they name. *agree: it is one version. */
-static void collect(struct trainer_version *answer, struct future *const *calls, uint32_t servers,
-                    bool *agree)
+static void collect_answers(struct trainer_version *answer, struct future *const *calls, uint32_t servers,
+                            bool *agree)
 {
     *answer = (struct trainer_version){.version = UINT64_MAX, .step = UINT64_MAX};
     *agree = true;
@@ -98,9 +98,9 @@ static void collect(struct trainer_version *answer, struct future *const *calls,
         answer->counted[server] = future_value(calls[server])->args[MODEL_STEP] > answer->step;
 }
 
-/* One server's part of a call to all. Who has counted the step already is not sent it again. */
-static enum status ask(struct trainer *t, uint16_t server, enum wire_method method,
-                       const struct rpc_message *message, struct future **out, struct error *error)
+/* Asks one server. A server that has counted the step already is asked for the model instead. */
+static enum status ask_server(struct trainer *t, uint16_t server, enum wire_method method,
+                              const struct rpc_message *message, struct future **out, struct error *error)
 {
     const struct rpc_message newest = {
         .args = {[GET_VERSION] = PARAMETER_SERVER_NEWEST, [GET_FINGERPRINT] = t->fingerprint}};
@@ -109,7 +109,7 @@ static enum status ask(struct trainer *t, uint16_t server, enum wire_method meth
     return rpc_call_async(t->rpc, server, method, message, MONOTIME_NEVER, out, error);
 }
 
-/* Whether the evaluation that is asked for can be run now: on the present version, or with one server. */
+/* True: an evaluation was asked for, on the present version or with one server, so it can run now. */
 static bool can_evaluate(const struct trainer *t)
 {
     return t->evaluate != NULL &&
@@ -125,7 +125,7 @@ static enum status ask_all(struct trainer *t, enum wire_method method, const str
     enum status status = STATUS_OK;
     uint32_t count = 0;
     while (count < t->servers && status == STATUS_OK) {
-        status = ask(t, (uint16_t)count, method, message, &calls[count], error);
+        status = ask_server(t, (uint16_t)count, method, message, &calls[count], error);
         count += status == STATUS_OK;
     }
     if (status == STATUS_OK && (status = future_all(t->rpc, calls, count, &all)) != STATUS_OK)
@@ -133,12 +133,12 @@ static enum status ask_all(struct trainer *t, enum wire_method method, const str
     while (status == STATUS_OK && !future_done(all)) {
         status = trainer_turn(t, MONOTIME_NEVER, error);
         if (status == STATUS_OK && method == METHOD_PUSH_PULL && can_evaluate(t) && !future_done(all))
-            status = evaluate(t, error);
+            status = trainer_evaluate(t, error);
     }
     if (all != NULL && future_done(all)) // a turn that fails may have told why
         status = trainer_result(all, error);
     if (status == STATUS_OK)
-        collect(answer, calls, count, agree);
+        collect_answers(answer, calls, count, agree);
     if (all != NULL)
         future_release(all);
     while (count > 0)
@@ -193,8 +193,8 @@ static enum status push_pull(struct trainer *t, double loss, struct error *error
 
 /* ---- a step ---- */
 
-/* Loss, gradient and statistics of the batch; they lie where they are to be given from. */
-static enum status compute(struct trainer *t, double *loss, struct error *error)
+/* Loss, gradient and statistics of the batch, computed into the places that trainer_model_give reads. */
+static enum status trainer_compute(struct trainer *t, double *loss, struct error *error)
 {
     struct trainer_net *net = &t->net;
     tape_begin(net->tape, TAPE_TRAIN, net->gradients);
@@ -207,11 +207,11 @@ static enum status compute(struct trainer *t, double *loss, struct error *error)
     return tape != STATUS_OK ? tape : status;
 }
 
-static enum status step(struct trainer *t, struct error *error)
+static enum status trainer_step(struct trainer *t, struct error *error)
 {
     struct error why = {0};
     double loss = 0;
-    enum status status = compute(t, &loss, &why);
+    enum status status = trainer_compute(t, &loss, &why);
     if (status != STATUS_OK)
         return error_set(error, status, "trainer %u, step %llu: %s", t->worker->self.worker,
                          (unsigned long long)t->at.step, why.text);
@@ -220,8 +220,8 @@ static enum status step(struct trainer *t, struct error *error)
     return status == STATUS_OK ? push_pull(t, loss, error) : status;
 }
 
-/* Waits for the step's batch a little at a time. */
-static enum status fetch(struct trainer *t, struct error *error)
+/* Waits at most 20 ms for the step's batch. */
+static enum status trainer_fetch_batch(struct trainer *t, struct error *error)
 {
     enum { WAIT_US = 20000 };
     enum status status = trainer_turn(t, monotime_now(), error);
@@ -240,16 +240,16 @@ static enum status fetch(struct trainer *t, struct error *error)
 
 /* ---- the role ---- */
 
-static enum status advance(struct trainer *t, struct error *error)
+static enum status trainer_advance(struct trainer *t, struct error *error)
 {
     if (can_evaluate(t)) {
         const uint64_t version = rpc_request_message(t->evaluate)->args[EVALUATE_VERSION];
-        const enum status status = evaluate(t, error);
+        const enum status status = trainer_evaluate(t, error);
         return status == STATUS_OK && version != t->at.version && !t->over ? get_model(t, error) : status;
     }
     if (t->over)
         return trainer_turn(t, MONOTIME_NEVER, error);
-    return t->batch == NULL ? fetch(t, error) : step(t, error);
+    return t->batch == NULL ? trainer_fetch_batch(t, error) : trainer_step(t, error);
 }
 
 static enum status open_rpc(struct trainer *t, struct error *error)
@@ -331,7 +331,7 @@ enum status trainer_run(struct worker *worker, struct error *error)
         }
         if (status != STATUS_OK || worker->leave)
             break;
-        status = advance(&trainer, error);
+        status = trainer_advance(&trainer, error);
     }
     if (worker->leave && status == STATUS_PEER_DIED)
         status = STATUS_OK; // the servers were told so too

@@ -25,11 +25,11 @@
 
 enum { TRAINER_IN_FLIGHT = 4 }; /* chunks on their way to or from one server */
 
-/* A version of the model, and where each server has its part. */
+/* A version of the model, and where each server's shard of it lies. */
 struct trainer_version {
     uint64_t version, step; /* this trainer's next step */
     uint64_t offset[JOB_SERVERS_MAX];
-    bool counted[JOB_SERVERS_MAX]; /* this server has made its part of the next version: it has the step */
+    bool counted[JOB_SERVERS_MAX]; /* this server has made the next version already, with this step in it */
     bool last;                     /* PULL_LAST, of any server */
 };
 
@@ -71,10 +71,10 @@ struct trainer {
 /* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
 enum status trainer_turn(struct trainer *trainer, struct monotime until, struct error *error);
 
-/* What became of a call: its status, and why in *error. */
+/* The status of a call, and its sentence in *error. */
 enum status trainer_result(const struct future *future, struct error *error);
 
-/* Between operations on a tape: beats, and gives the step up when the job is ending. `arg`: the trainer. */
+/* Between operations on a tape: beats, and fails the tape when the job is ending. `arg`: the trainer. */
 void trainer_progress(void *arg);
 
 /* ---- trainer_model.c ---- */

@@ -32,7 +32,7 @@ static struct lane lane_of(const struct shard *shard)
 }
 
 /* The next piece of either range; false when all have been sent. */
-static bool cut(struct lane *lane, struct chunk *chunk)
+static bool lane_cut_chunk(struct lane *lane, struct chunk *chunk)
 {
     for (uint32_t range = 0; range < 2; range++) {
         const size_t left = lane->end[range] - lane->next[range];
@@ -65,13 +65,13 @@ static enum status send_chunk(struct transfer *transfer, uint32_t server, struct
                           transfer->push ? &push : &pull, MONOTIME_NEVER, &chunk->future, error);
 }
 
-static enum status fill(struct transfer *transfer, uint32_t server, struct error *error)
+static enum status transfer_fill_lane(struct transfer *transfer, uint32_t server, struct error *error)
 {
     struct lane *lane = &transfer->lanes[server];
     enum status status = STATUS_OK;
     while (status == STATUS_OK && lane->count < TRAINER_IN_FLIGHT) {
         struct chunk *chunk = &lane->chunks[(lane->oldest + lane->count) % TRAINER_IN_FLIGHT];
-        if (!cut(lane, chunk))
+        if (!lane_cut_chunk(lane, chunk))
             break;
         status = send_chunk(transfer, server, chunk, error);
         lane->count += status == STATUS_OK;
@@ -80,8 +80,8 @@ static enum status fill(struct transfer *transfer, uint32_t server, struct error
 }
 
 /* Takes in a pulled chunk, whose sender is checked like any other. */
-static enum status receive(struct transfer *transfer, uint32_t server, const struct chunk *chunk,
-                           struct error *error)
+static enum status transfer_receive(struct transfer *transfer, uint32_t server, const struct chunk *chunk,
+                                    struct error *error)
 {
     const struct rpc_message *m = future_value(chunk->future);
     const struct wire_tensor *tensor = &m->tensors[0];
@@ -95,7 +95,7 @@ static enum status receive(struct transfer *transfer, uint32_t server, const str
     return STATUS_OK;
 }
 
-static enum status drain(struct transfer *transfer, uint32_t server, struct error *error)
+static enum status transfer_drain_lane(struct transfer *transfer, uint32_t server, struct error *error)
 {
     struct lane *lane = &transfer->lanes[server];
     enum status status = STATUS_OK;
@@ -105,7 +105,7 @@ static enum status drain(struct transfer *transfer, uint32_t server, struct erro
             break;
         status = trainer_result(chunk->future, error);
         if (status == STATUS_OK && !transfer->push)
-            status = receive(transfer, server, chunk, error);
+            status = transfer_receive(transfer, server, chunk, error);
         future_release(chunk->future);
         lane->oldest = (lane->oldest + 1) % TRAINER_IN_FLIGHT;
         lane->count--;
@@ -124,16 +124,16 @@ static void release_all(struct transfer *transfer)
     }
 }
 
-static enum status run(struct transfer *transfer, struct error *error)
+static enum status transfer_run(struct transfer *transfer, struct error *error)
 {
     struct trainer *t = transfer->trainer;
     for (;;) {
         enum status status = STATUS_OK;
         uint32_t on_their_way = 0;
         for (uint32_t server = 0; server < t->servers && status == STATUS_OK; server++) {
-            status = drain(transfer, server, error);
+            status = transfer_drain_lane(transfer, server, error);
             if (status == STATUS_OK)
-                status = fill(transfer, server, error);
+                status = transfer_fill_lane(transfer, server, error);
             on_their_way += transfer->lanes[server].count;
         }
         if (status != STATUS_OK || on_their_way == 0)
@@ -150,7 +150,7 @@ static enum status transfer_image(struct trainer *t, bool push, uint64_t key, st
     for (uint32_t server = 0; server < t->servers; server++)
         if (!push || !t->at.counted[server])
             transfer.lanes[server] = lane_of(&t->shards[server]);
-    enum status status = run(&transfer, error);
+    enum status status = transfer_run(&transfer, error);
     release_all(&transfer);
     return status;
 }

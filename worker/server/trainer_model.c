@@ -200,8 +200,8 @@ static enum status read_gradients(struct trainer *t, struct error *error)
 /* ---- taking and giving ---- */
 
 /* Params onto the servers' slots, each server's entries on its own. */
-static enum status place(struct trainer *t, struct params *params, const struct trainer_version *version,
-                         struct error *error)
+static enum status place_on_slots(struct trainer *t, struct params *params,
+                                  const struct trainer_version *version, struct error *error)
 {
     const size_t bytes = image_bytes(params);
     for (uint32_t server = 0; server < t->servers; server++) {
@@ -229,12 +229,12 @@ static enum status place(struct trainer *t, struct params *params, const struct 
 enum status trainer_model_take(struct trainer *t, const struct trainer_version *version, struct error *error)
 {
     if (t->in_place)
-        return place(t, t->net.params, version, error);
+        return place_on_slots(t, t->net.params, version, error);
     enum status status;
     if (t->mirror.params == NULL) {
         status = trainer_chunks_pull(t, version->version, error);
     } else {
-        status = place(t, t->mirror.params, version, error);
+        status = place_on_slots(t, t->mirror.params, version, error);
         if (status == STATUS_OK)
             status = read_entries(t, t->mirror.params, error);
     }
