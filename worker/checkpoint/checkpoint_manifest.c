@@ -308,7 +308,7 @@ static const char *const manifest_keys[KEY_COUNT] = {
     [KEY_LINE_LOSS] = "line_loss",   [KEY_LR] = "lr",
     [KEY_BEST_LOSS] = "best_loss",   [KEY_TEXT] = "text"};
 
-/* What a model-parallel job has besides. */
+/* The keys of a model-parallel job alone. */
 static enum status read_extra(const struct reading *reading, uint32_t nodes[KEY_COUNT],
                               struct manifest *manifest)
 {

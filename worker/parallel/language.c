@@ -51,9 +51,9 @@ static enum status open_vocabulary(struct language *l, const char *checkpoint, s
 }
 
 /* Copies a layer's values from the whole model's. */
-static enum status language_fill_layer(struct layer *part, struct whole *whole, struct error *error)
+static enum status language_fill_layer(struct layer *layer, struct whole *whole, struct error *error)
 {
-    struct params *params = layer_params(part);
+    struct params *params = layer_params(layer);
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
         struct parameter *parameter = params_at(params, i);

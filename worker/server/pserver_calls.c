@@ -45,7 +45,7 @@ static bool is_ours(const struct pserver *p, uint64_t first, uint64_t count)
 
 enum { RANGE_TEXT_BYTES = 96 };
 
-/* What is_ours allows, for messages. */
+/* The ranges that is_ours allows, for messages. */
 static const char *range_text(const struct pserver *p, char text[RANGE_TEXT_BYTES])
 {
     const struct shard *shard = &p->shard;
@@ -134,7 +134,7 @@ static void empty_inbox(const struct pserver *p, struct pserver_inbox *inbox, ui
         memset(inbox->come, 0, p->elements / PARAMETER_SERVER_PIECE_ELEMENTS / 8 + 1);
 }
 
-/* How many pieces make this server's part of a contribution. */
+/* The number of pieces in this server's range of a contribution. */
 static size_t pieces_wanted(const struct pserver *p)
 {
     const struct shard *shard = &p->shard;
@@ -246,7 +246,7 @@ static enum status check_push(const struct pserver *p, const struct rpc_request 
     return round_check_step(p->round, trainer_of(p, request), args[PUSH_STEP], error);
 }
 
-/* When the job has made its last update, nobody needs the contribution any more. */
+/* After the job's last update the contribution is not needed. */
 static bool is_needless(const struct pserver *p)
 {
     return p->phase > PSERVER_SAVING || round_version(p->round) >= p->last_version;

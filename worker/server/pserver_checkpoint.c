@@ -1,4 +1,4 @@
-/* What a parameter server brings to a checkpoint (worker/checkpoint/checkpoint_saver.h): server 0 begins one
+/* A parameter server's use of the saver (worker/checkpoint/checkpoint_saver.h): server 0 begins one
  * at a round's boundary and has the other servers write their shards; each of those waits for the version to
  * save. The loop's thread.
  *

@@ -146,7 +146,7 @@ static enum status open_inboxes(struct pserver *p, struct error *error)
 
 /* ---- the first version ---- */
 
-/* Draws this server's entries; what is not trained belongs to server 0. */
+/* Draws this server's entries; buffers and counters belong to server 0. */
 static enum status draw_entries(struct pserver *p, struct error *error)
 {
     enum status status = STATUS_OK;

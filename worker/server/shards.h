@@ -1,11 +1,11 @@
 /* The calls between trainers and parameter servers, and how a model lies in memory and in messages.
  *
  * ---- The image ----
- * What travels is an image: the trained slab of kernels/params/params.h (P float32), then the buffers' slab
- * (B float32, the running statistics of batch norms), one behind the other; P and B are multiples of 16. An
- * element of the model has one index in [0, P + B) everywhere. A model's image holds parameters and running
- * statistics; a contribution's holds gradients in [0, P) and, in [P, P + B), the batch's own mean and
- * unbiased variance where the running ones stand.
+ * Models and gradients are sent as an image: the trained slab of kernels/params/params.h (P float32), then
+ * the buffers' slab (B float32, the running statistics of batch norms), one behind the other; P and B are
+ * multiples of 16. An element of the model has one index in [0, P + B) everywhere. A model's image holds
+ * parameters and running statistics; a contribution's holds gradients in [0, P) and, in [P, P + B), the
+ * batch's own mean and unbiased variance where the running ones stand.
  *
  * Server j owns a contiguous range of entries: shard_of. The statistics are server 0's.
  *
@@ -24,9 +24,9 @@
  * ---- Versions ----
  * Version 0 is the model that the job begins with; every update makes the next. A trainer holds one version
  * at a time, the one it was given last, until its next PUSH_PULL is taken or GET_MODEL gives it another; a
- * slot is rewritten only when nobody holds its version (worker/server/round.h).
+ * slot is rewritten only when no trainer holds its version (worker/server/round.h).
  *
- * Every number of a message is checked against the model and the caller's state before use; what is malformed
+ * Every number of a message is checked against the model and the caller's state before use; a malformed call
  * (a range outside the caller's model, a wrong byte count, a step that cannot be, a NaN) costs its sender the
  * session (rpc_reject). */
 #ifndef WORKER_SERVER_SHARDS_H
@@ -84,7 +84,7 @@ enum {
 #define PARAMETER_SERVER_NEWEST UINT64_MAX
 #define PARAMETER_SERVER_NOWHERE UINT64_MAX
 
-/* What server `server` of `servers` owns: the entries [entry_first, entry_end) of the params and their
+/* The shard of server `server` of `servers`: the entries [entry_first, entry_end) of the params and their
  * elements [first, end). Cuts lie at entries, as near to equal bytes as these allow; every server has at
  * least one trained entry. Server 0 has the statistics as well: [P, P + B). */
 struct shard {

@@ -30,12 +30,12 @@ static const struct rpc_method methods[] = {
 
 /* ---- evaluation ---- */
 
-/* Between batches too, with what came meanwhile. */
+/* Between batches: beats, and serves the messages that have arrived. */
 static void evaluation_progress(void *arg)
 {
     struct trainer *t = arg;
     trainer_progress(t);
-    rpc_turn(t->rpc, monotime_now()); // who is gone is met by the next call
+    rpc_turn(t->rpc, monotime_now()); // the next call meets a server that is gone
 }
 
 /* Only a job with one server can be asked for another version than the present one: several servers go in
@@ -77,8 +77,8 @@ static enum status trainer_evaluate(struct trainer *t, struct error *error)
 
 /* ---- calls to all servers ---- */
 
-/* What the servers answered, put together: where each has its part; the lowest of the versions and steps that
- * they name. *agree: it is one version. */
+/* Merges the servers' answers: each server's offset; the lowest version and step. *agree: all name one
+ * version. */
 static void collect_answers(struct trainer_version *answer, struct future *const *calls, uint32_t servers,
                             bool *agree)
 {
@@ -116,7 +116,7 @@ static bool can_evaluate(const struct trainer *t)
            (t->servers == 1 || rpc_request_message(t->evaluate)->args[EVALUATE_VERSION] == t->at.version);
 }
 
-/* The same call to every server at once. What is asked for meanwhile is served: while a contribution waits
+/* The same call to every server at once. Meanwhile requests are served: while a contribution waits
  * for its round an evaluation too, until which the server may keep the answers back. */
 static enum status ask_all(struct trainer *t, enum wire_method method, const struct rpc_message *message,
                            struct trainer_version *answer, bool *agree, struct error *error)
@@ -154,9 +154,9 @@ static enum status go_on_from(struct trainer *t, const struct trainer_version *a
 }
 
 /* Gets the newest model and the step to go on with. Where a predecessor died between sending its step to one
- * server and to the next, one of them has made its part of a version for which the other still waits. Then
- * the older version, which all still have, is gone on from, and its step computed again for those who lack
- * it. */
+ * server and to the next, one of them has made a version for which the other still waits. Then
+ * the trainer goes on from the older version, which all servers still have, and computes its step again for
+ * the servers that lack it. */
 static enum status get_model(struct trainer *t, struct error *error)
 {
     struct rpc_message question = {

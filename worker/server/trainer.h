@@ -1,15 +1,14 @@
-/* What the files of the trainer share: trainer.c (the role: opening, steps, evaluations), trainer_wait.c
- * (waiting), trainer_model.c (where the model and the gradient lie), trainer_chunks.c (chunks in messages).
- * Private to them.
+/* The role trainer, shared by its files and private to them: trainer.c (the role: opening, steps,
+ * evaluations), trainer_wait.c (waiting), trainer_model.c (where the model and the gradient lie),
+ * trainer_chunks.c (chunks in messages). Private to them.
  *
- * One thread, with the math library's beside it while it computes. What is needed for a step is taken at the
- * start.
+ * One thread, beside the math library's while it computes. All memory of a step is allocated at the start.
  *
  * ---- Where things lie ----
  * in place    shared memory and a backend that computes in it: the params are placed on the servers' slots,
  *             the gradients on this worker's own segment, the outbox. Nothing is copied.
  * by way of   otherwise the params and gradients are the trainer's own, and a canonical image in host memory
- * `image`     stands between them and what the servers have: their segments and the outbox (read and written
+ * `image`     stands between them and the servers: their segments and the outbox (read and written
  *             through `mirror`, params of the CPU's in the servers' layouts), or messages. */
 #ifndef WORKER_SERVER_TRAINER_H
 #define WORKER_SERVER_TRAINER_H
@@ -50,7 +49,7 @@ struct trainer {
     bool over;                    /* no more steps: the job has made its last update, or is ending */
     struct rpc_request *evaluate; /* METHOD_EVALUATE, until it is answered */
 
-    struct trainer_version at; /* what was given last */
+    struct trainer_version at; /* the version given last */
     struct evaluator evaluator;
     struct loader *loader;
     const struct batch *batch; /* of at.step; NULL: not there yet */

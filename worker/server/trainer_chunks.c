@@ -11,7 +11,7 @@ struct chunk {
     size_t first, count; // elements of the image
 };
 
-/* The chunks to or from one server: a ring of those on their way, and what is left to be sent. */
+/* The chunks to or from one server: a ring of chunks under way, and the elements left to send. */
 struct lane {
     size_t next[2], end[2]; // elements; the parameters' range, then the statistics'
     uint32_t oldest, count;
@@ -79,7 +79,7 @@ static enum status transfer_fill_lane(struct transfer *transfer, uint32_t server
     return status;
 }
 
-/* Takes in a pulled chunk, whose sender is checked like any other. */
+/* Stores a pulled chunk, after checking it like any message. */
 static enum status transfer_receive(struct transfer *transfer, uint32_t server, const struct chunk *chunk,
                                     struct error *error)
 {

@@ -44,7 +44,7 @@ static enum status net_lay_out(struct trainer_net *net, const struct job *job, s
 
 /* ---- opening ---- */
 
-/* In somebody else's layouts, for reading and writing what lies there; it never computes more than the
+/* Params in the servers' layouts, for reading and writing their images; it never computes more than the
  * forward that finds these out. */
 static enum status open_mirror(struct trainer *t, struct error *error)
 {
@@ -59,7 +59,7 @@ static enum status open_mirror(struct trainer *t, struct error *error)
     return status;
 }
 
-/* Messages carry canonical elements: what proves that both ends mean the same is a model of no layouts. */
+/* Messages carry canonical elements, so the fingerprint is that of a model without layouts. */
 static enum status canonical_fingerprint(struct trainer *t, struct error *error)
 {
     struct params *params;
