@@ -148,19 +148,18 @@ START_TEST(a_checkpoint_is_due_at_multiples_at_the_end_and_by_the_clock)
 }
 END_TEST
 
-/* A file has the folder's name. */
-START_TEST(an_unusable_folder_is_found_when_the_saver_is_opened)
+/* For the start of a run: a file has the folder's name. */
+START_TEST(an_unusable_folder_is_found_by_the_probe)
 {
-    const struct checkpoint_saver_config config = {
-        .run_dir = workplace.run_dir, .job = &job, .rpc = net.server, .publishes = true};
     char path[192];
+    CK_OK(checkpoint_probe(workplace.run_dir, &checkpoint_error));
+    expect_names("", "");
     snprintf(path, sizeof path, "%s/checkpoints", workplace.run_dir);
+    ck_assert_int_eq(rmdir(path), 0);
     FILE *file = fopen(path, "w");
     ck_assert_ptr_nonnull(file);
     fclose(file);
-    expect_failure(checkpoint_saver_open(&saver, &config, &checkpoint_error), STATUS_NOT_FOUND,
-                   "Not a directory");
-    memset(&saver, 0, sizeof saver);
+    expect_failure(checkpoint_probe(workplace.run_dir, &checkpoint_error), STATUS_IO, "Not a directory");
 }
 END_TEST
 
@@ -174,7 +173,7 @@ int main(void)
     tcase_add_test(all, a_failure_leaves_the_older_checkpoint_alone);
     tcase_add_test(all, an_unfinished_checkpoint_goes_with_the_saver);
     tcase_add_test(all, a_checkpoint_is_due_at_multiples_at_the_end_and_by_the_clock);
-    tcase_add_test(all, an_unusable_folder_is_found_when_the_saver_is_opened);
+    tcase_add_test(all, an_unusable_folder_is_found_by_the_probe);
     tcase_set_timeout(all, 60);
     suite_add_tcase(suite, all);
     return suite_run(suite);
