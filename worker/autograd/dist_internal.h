@@ -5,7 +5,7 @@
  *   dist_memory.c    arenas in the outbox
  *   dist_pool.c      records that are used again, and which of them outlive dist_free
  *   dist_message.c   tensors and flags in messages
- *   dist_object.c    what is kept for an object: rooms to compute in, gradients
+ *   dist_object.c    per object: rooms to compute in, slabs of gradients
  *   dist_end.c       END_CONTEXT, sent
  *   dist_call.c      the caller: the forward of a call; DROP, sent
  *   dist_walk.c      the caller: the backward of a call; the walk of one frame
@@ -70,7 +70,7 @@ struct forward_flags {
     uint32_t function; /* not in the flags: args[FORWARD_FUNCTION] */
 };
 
-/* ---- what is kept for an object that was called, until it is destroyed ---- */
+/* ---- objects that were called, until they are destroyed ---- */
 
 /* Where one piece computes. */
 struct dist_room {
@@ -107,7 +107,7 @@ struct dist_use {
         *slab; /* the sum of the context's gradients. NULL: no parameters, or no piece has trained */
 };
 
-/* ---- those who call ---- */
+/* ---- callers ---- */
 
 /* A tape on which calls are recorded: a context's root has one, and so has each piece. */
 struct dist_frame {
@@ -159,7 +159,7 @@ struct dist_call {
     void *arg;
 };
 
-/* ---- those who are called ---- */
+/* ---- callees ---- */
 
 enum piece_state {
     PIECE_FORWARD,   /* its request is open */
@@ -202,7 +202,7 @@ struct dist_context {
     uint64_t id;
     bool is_root; /* this worker is the context's root */
     struct dist_frame frame;
-    struct arena *staging; /* a root's whose tape lies on a device; NULL: none yet */
+    struct arena *staging; /* of a root with a tape on a device; NULL: none yet */
     struct error error;    /* why it has failed */
     uint64_t calls;        /* ids given out */
     struct dist_piece *pieces;
@@ -263,7 +263,7 @@ struct arena_source memory_source(struct dist_memory *memory);
 void *dist_pool_take(void **list, size_t bytes);
 void dist_pool_free(void *list);
 
-/* A future of ours is done. After dist_free the last one frees what is left. */
+/* An orphan's future is done. After dist_free the last one frees the remaining memory. */
 void dist_pool_orphan_done(struct dist *dist);
 void dist_pool_close(struct dist *dist);
 
@@ -348,7 +348,7 @@ enum status call_record(struct dist_frame *frame, struct dist_call *call,
 /* An answer that came too late to be recorded: its piece is dropped. */
 void call_pass_by(struct dist_call *call);
 
-/* The call was not sent, or nobody will answer it: as if it had not been made. */
+/* The call was not sent, or the rpc has failed: as if it had not been made. */
 void call_cancel(struct dist_call *call);
 void call_forget(struct dist_call *call); /* frees it when neither a node nor a future refers to it */
 

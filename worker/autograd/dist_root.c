@@ -110,7 +110,7 @@ static enum status root_wait(struct dist_frame *frame, struct error *error)
     while (call != NULL && !call->is_pending)
         call = call->next;
     if (call == NULL)
-        return error_set(error, STATUS_INTERNAL, "a walk waits for nobody");
+        return error_set(error, STATUS_INTERNAL, "a walk has paused without a request");
     struct error failure = {0};
     struct future *answer;
     enum status status = future_then(call->future, same_status, NULL, &answer);

@@ -168,9 +168,9 @@ enum status owned_parameter_values(const struct owned_parameter *parameter, floa
 enum status owned_parameter_take(const struct owned_parameter *parameter, const struct rpc_message *message,
                                  float **values, struct error *error);
 
-/* Answers another worker's request with the values, or fails it with *error; frees `values`. A reply to
- * oneself would lend them (rpc.h), so nobody asks itself: dist_parameter.c and dist_optimizer.c read what is
- * here. */
+/* Answers another worker's request with the values, or fails it with *error; frees `values`. A reply to this
+ * worker itself would lend them (rpc.h), so dist_parameter.c and dist_optimizer.c read local values without a
+ * request. */
 void owned_parameter_reply(const struct owned_parameter *parameter, struct rpc_request *request,
                            float *values, enum status status, const struct error *error);
 

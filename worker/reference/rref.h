@@ -46,7 +46,7 @@ struct rref_class {
     const void *extension; /* for the layer above (dist.h), or NULL */
 };
 
-enum { RREF_NAME_BYTES = 64, RREF_LISTENERS_MAX = 4 };
+enum { RREF_NAME_BYTES = 64 };
 
 struct rrefs_config {
     struct rpc *rpc; /* methods and listeners are added to it; freed after the rrefs */
@@ -144,9 +144,8 @@ enum status rref_object_use(struct rrefs *rrefs, uint16_t worker, uint64_t numbe
                             const struct rref_class **class, struct error *error);
 void rref_object_done(struct rrefs *rrefs, uint64_t number);
 
-/* Calls `destroyed` just before an object of this worker is destroyed, so that a layer above frees what it
- * keeps for the object (tapes, gradients). At most RREF_LISTENERS_MAX. NULL: removes the listener with
- * `context`. */
+/* Calls `destroyed` just before an object of this worker is destroyed, so that the layer above frees what it
+ * keeps for the object (tapes, gradients). NULL: no more. */
 void rrefs_on_destroy(struct rrefs *rrefs, void (*destroyed)(void *context, void *object), void *context);
 
 /* ---- counting ---- */

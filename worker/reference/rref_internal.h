@@ -93,11 +93,8 @@ struct rrefs {
     uint32_t *users_of;   /* (workers): objects here that each uses */
     uint64_t last_number; /* given to an object */
     uint32_t object_count;
-    struct rref_listener {
-        void (*destroyed)(void *context, void *object);
-        void *context;
-    } listeners[RREF_LISTENERS_MAX];
-    uint32_t listener_count;
+    void (*on_destroy)(void *context, void *object);
+    void *on_destroy_context;
 
     struct rref_block *ref_blocks;
     struct rref *free_refs;

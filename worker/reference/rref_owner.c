@@ -35,8 +35,8 @@ static void owner_destroy_doomed(struct rrefs *rrefs)
         rrefs->doomed_first = object->next;
         if (rrefs->doomed_first == NULL)
             rrefs->doomed_end = &rrefs->doomed_first;
-        for (uint32_t i = 0; i < rrefs->listener_count; i++)
-            rrefs->listeners[i].destroyed(rrefs->listeners[i].context, object->object);
+        if (rrefs->on_destroy != NULL)
+            rrefs->on_destroy(rrefs->on_destroy_context, object->object);
         object->class->destroy(object->object);
         rrefs->object_count--;
         object->next = rrefs->free_objects;
@@ -46,14 +46,8 @@ static void owner_destroy_doomed(struct rrefs *rrefs)
 
 void rrefs_on_destroy(struct rrefs *rrefs, void (*destroyed)(void *context, void *object), void *context)
 {
-    if (destroyed != NULL) {
-        assert(rrefs->listener_count < RREF_LISTENERS_MAX);
-        rrefs->listeners[rrefs->listener_count++] = (struct rref_listener){destroyed, context};
-        return;
-    }
-    for (uint32_t i = 0; i < rrefs->listener_count; i++)
-        if (rrefs->listeners[i].context == context)
-            rrefs->listeners[i--] = rrefs->listeners[--rrefs->listener_count];
+    rrefs->on_destroy = destroyed;
+    rrefs->on_destroy_context = context;
 }
 
 static void owner_doom(struct rrefs *rrefs, struct rref_object *object)
