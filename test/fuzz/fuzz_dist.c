@@ -1,10 +1,10 @@
-/* Distributed autograd, parameters and optimizers against a worker that says anything: it creates objects,
- * calls them within contexts, walks, drops and ends, asks for parameters, makes optimizers of them and steps,
- * in any order and with wrong numbers. Each message is right by itself, but for what the input changes in it;
- * that its parts do not fit together is left to chance. Its session may be over in the middle, for that is
- * what some lies cost. When it has ended, nothing may be left: neither a context, nor a call, nor an object.
+/* Distributed autograd, parameters and optimizers against a hostile worker: it creates objects, calls them
+ * within contexts, walks, drops and ends, asks for parameters, makes optimizers and steps, in any order and
+ * with wrong numbers. Each message is well-formed except for the bytes that the input changes; whether
+ * messages fit each other is left to chance. The worker's session may end in the middle. After its end no
+ * context, call or object may be left.
  *
- * A message is 8 bytes of the input (enum part) and what is put over the payload behind them. */
+ * A message is 8 bytes of the input (enum part), and the bytes behind them that replace its payload. */
 #include "test/fuzz/fuzz_request.h"
 
 /* Takes one message off the input; false: it is used up. */

@@ -1,5 +1,5 @@
-/* A worker with objects, parameters and optimizers, for the targets that talk about those with a hostile
- * peer: what a class must have, and the smallest that does it. */
+/* A worker with objects, parameters and optimizers, for the targets with a hostile peer: the smallest class
+ * that can be called within a context. */
 #ifndef TEST_FUZZ_FUZZ_KNOT_H
 #define TEST_FUZZ_FUZZ_KNOT_H
 

@@ -1,8 +1,7 @@
-/* References against a worker that says anything: the requests REMOTE, SHARE, CLAIM, RELEASE and
- * OBJECT with any arguments and tensors, in any order, from a worker that the rpc knows and that nothing
- * leaves to (its connection is made up, so that no input needs a socket). Its session may be over in the
- * middle, for that is what lies cost. When it has ended, nothing may be left: neither an object, nor a use,
- * nor a reference. Each message is 8 bytes of the input and what they ask for behind them. */
+/* References against a hostile worker: the requests REMOTE, SHARE, CLAIM, RELEASE and OBJECT with any
+ * arguments and tensors, in any order. The worker's connection is made up, so that no input needs a socket,
+ * and nothing is sent to it. Its session may end in the middle. After its end no object, use or reference may
+ * be left. A message is 8 bytes of the input, and the payload that they ask for behind them. */
 #include "test/fuzz/fuzz_peer.h"
 #include "worker/reference/rref_internal.h"
 

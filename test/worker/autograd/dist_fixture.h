@@ -1,7 +1,6 @@
-/* Three workers (and a fourth, a client) of test/worker/net/net_cluster.h with objects
- * (test/worker/autograd/dist_knots.h) that are called within contexts. All of them on the test's thread: the
- * turns of one worker turn the others at their end, so that a root may block. For test programs, which each
- * use what they need. */
+/* Workers of test/worker/net/net_cluster.h, three or more, with objects (test/worker/autograd/dist_knots.h)
+ * that are called within contexts. All run on the test's thread: a turn of one worker turns the others at its
+ * end, so that a root may block. For test programs, which each use what they need. */
 #ifndef TEST_WORKER_AUTOGRAD_DIST_FIXTURE_H
 #define TEST_WORKER_AUTOGRAD_DIST_FIXTURE_H
 

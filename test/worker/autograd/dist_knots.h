@@ -1,8 +1,8 @@
-/* What the workers of test/worker/autograd/dist_fixture.h call within contexts, and the stage on which all of
- * them stand.
+/* The objects that the workers of test/worker/autograd/dist_fixture.h call within contexts, and the state
+ * that all workers share.
  *
- * An object is a knot: a linear map of its own, and nested calls of other knots, which the key that it is
- * given chooses; or a table of rows. Every worker has a reference to every object. */
+ * An object is a knot: a linear map of its own and nested calls of other knots, chosen by the call's numbers;
+ * or a table of rows. Every worker has a reference to every object. */
 #ifndef TEST_WORKER_AUTOGRAD_DIST_KNOTS_H
 #define TEST_WORKER_AUTOGRAD_DIST_KNOTS_H
 

@@ -1,9 +1,9 @@
-/* Workers of test/worker/net/net_cluster.h with parts of a model between them: references, distributed
- * autograd, optimizers. A part is a linear layer (4 -> 4) on its own params, whose initial values its number
- * draws; a model is several parts in a row, wherever they lie.
+/* Workers of test/worker/net/net_cluster.h with parts of a model on them: references, distributed autograd,
+ * optimizers. A part is a linear layer (4 -> 4) with its own params, initialized by the part's number. A
+ * model is several parts in a row, on any workers.
  *
- * Everything runs on the test's thread: while one worker waits at its top level, its turns end with a turn of
- * each other worker. For test programs, which each use what they need. */
+ * All run on the test's thread: while one worker waits at its top level, its turns end with a turn of each
+ * other worker. For test programs, which each use what they need. */
 #ifndef TEST_WORKER_AUTOGRAD_OPTIMIZER_STAGE_H
 #define TEST_WORKER_AUTOGRAD_OPTIMIZER_STAGE_H
 

@@ -1,6 +1,5 @@
-/* Distributed autograd (worker/autograd/dist.h): one call and many, nested ones, what is dropped, several
- * contexts at once, and that memory stays as it is. Failures: test_dist_errors.c; deaths: test_dist_ends.c.
- */
+/* Distributed autograd (worker/autograd/dist.h): one call and many, nested calls, DROP, several contexts at
+ * once, steady memory. Failures: test_dist_errors.c; deaths: test_dist_ends.c. */
 #include "kernels/params/gradients.h"
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"

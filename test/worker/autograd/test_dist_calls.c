@@ -1,5 +1,5 @@
-/* What a piece's code may do with calls of its own (dist_call_async): two at a time, one that is answered
- * after the piece itself, one of an object of which it lets go at once, and a great many. */
+/* Calls by a piece's code (dist_call_async): two at a time, one that is answered after the piece itself, one
+ * of an object whose handle is released at once, and very many. */
 #include "kernels/params/gradients.h"
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"

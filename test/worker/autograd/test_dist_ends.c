@@ -1,5 +1,6 @@
 /* Deaths and distributed autograd (worker/autograd/dist.h): in a forward, in a backward, between the two; of
- * the callee, of one in the middle, of the root. The caller gets the status, and nothing is left anywhere. */
+ * the callee, of a worker in the middle, of the root. Callers get STATUS_PEER_DIED, and nothing is left
+ * anywhere. */
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"
 #include "worker/autograd/dist_internal.h"

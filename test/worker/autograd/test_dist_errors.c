@@ -1,5 +1,5 @@
-/* What goes wrong in distributed autograd (worker/autograd/dist.h), said at the caller; and what a peer that
- * keeps to no rule can do: it costs a status, or its session, and the others lose nothing. */
+/* Failures in distributed autograd (worker/autograd/dist.h): their texts at the caller; and a peer that
+ * breaks the protocol, which costs it a status or its session, and the other workers nothing. */
 #include "kernels/params/gradients.h"
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"

@@ -1,5 +1,5 @@
-/* The distributed optimizer with one participant: the same bits on one owner and on several, clipping by
- * hand, what does not move, what is refused, and a run that goes on elsewhere. */
+/* The distributed optimizer with one participant: the same bits on one owner and on several, clipping,
+ * parameters that do not move, refusals, a run that continues elsewhere, and memory. */
 #include "test/worker/autograd/optimizer_stage.h"
 #include "test/workplace.h"
 

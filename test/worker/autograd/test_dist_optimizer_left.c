@@ -1,5 +1,5 @@
-/* What a step does not wait for: participants that have gone in one way or another, and contexts that are
- * over, or see the values that they have seen before. */
+/* A step does not wait for participants that are gone, nor for contexts that have ended; and a context sees
+ * one version of its parameters. */
 #include "test/worker/autograd/optimizer_stage.h"
 #include "test/workplace.h"
 

@@ -1,5 +1,5 @@
-/* What owners refuse: optimizers that cannot be, references that are not what is asked for, wrong numbers of
- * values, and messages that no caller of ours sends. Nothing of it may cost the owner anything. */
+/* Requests that owners refuse: impossible optimizers, references to other objects, wrong numbers of values,
+ * and messages that no caller of ours sends. None of them changes anything on the owner. */
 #include "test/worker/autograd/optimizer_stage.h"
 #include "test/workplace.h"
 

@@ -1,5 +1,5 @@
-/* Rounds of several participants: three workers share two parts. What an owner does is told by requests sent
- * one by one, in orders that the test chooses; `async` by whole steps. */
+/* Rounds of several participants: three workers share two parts. Requests are sent one by one, in orders that
+ * the test chooses; `async` by whole steps. */
 #include "test/worker/autograd/optimizer_stage.h"
 #include "test/workplace.h"
 

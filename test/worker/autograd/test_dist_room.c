@@ -1,5 +1,5 @@
-/* Distributed autograd (worker/autograd/dist.h) where there is no room: in queues for what ends a context, in
- * a message for what is dropped, and in the outbox. And that a worker that has called others is awaited. */
+/* Distributed autograd (worker/autograd/dist.h) without room: in queues for END_CONTEXT, in a message for
+ * DROP, in the outbox. And that the backward of a piece that has called others is awaited. */
 #include "kernels/params/gradients.h"
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"

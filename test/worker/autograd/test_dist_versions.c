@@ -1,5 +1,5 @@
-/* Versions of parameters, on the oracle: what a reader holds stays as it was, whatever is written meanwhile;
- * slots are used again; what does not fit is refused. */
+/* Versions of parameters, on the oracle: a version with readers does not change, whatever is written
+ * meanwhile; slots are used again; bad numbers of slots are refused. */
 #include "test/kernels/tape/tape_fixture.h"
 #include "test/workplace.h"
 #include "worker/autograd/dist_versions.h"

@@ -1,6 +1,6 @@
-/* Workers of test/worker/net/net_cluster.h that hold references to each other's cells. A cell is an object
- * with one number, which its constructor was given; the test knows of each whether it lives. For test
- * programs, which each use what they need. */
+/* Workers of test/worker/net/net_cluster.h with references to each other's cells. A cell is an object with
+ * one number, an argument of its constructor; the fixture counts which cells live. For test programs, which
+ * each use what they need. */
 #ifndef TEST_WORKER_REFERENCE_RREF_FIXTURE_H
 #define TEST_WORKER_REFERENCE_RREF_FIXTURE_H
 

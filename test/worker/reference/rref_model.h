@@ -1,5 +1,6 @@
-/* The model of test_rref_random.c: workers, what each of them holds and has asked for, and items, the objects
- * that they hold, whose class asks the model at every destruction whether anybody does. */
+/* The model of test_rref_random.c: workers, the references and open calls of each, and items, the objects
+ * that they refer to. At every destruction the items' class asks the model whether a worker still holds the
+ * item. */
 #ifndef TEST_WORKER_REFERENCE_RREF_MODEL_H
 #define TEST_WORKER_REFERENCE_RREF_MODEL_H
 

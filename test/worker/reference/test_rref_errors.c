@@ -1,5 +1,5 @@
-/* References: what is refused, what a liar is told, what a full house answers. Nothing is lost in any of
- * these. */
+/* References: requests that are refused, peers that break the protocol, full tables and queues. No object and
+ * no use is lost in any of these. */
 #include "test/worker/reference/rref_fixture.h"
 #include "test/workplace.h"
 

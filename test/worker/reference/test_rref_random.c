@@ -1,9 +1,9 @@
-/* References under chance: workers create, share, copy, release, call and grant at random, messages
- * are delayed, reordered and repeated (test/worker/reference/rref_reorder.h), workers take their turns in any
- * order and die at any moment. A model knows who holds what. It is asked at each destruction (does anybody
- * hold it?) and, whenever all has calmed down, about everything: an object lives exactly when somebody holds
- * it, every worker counts what the model counts, and in the end all counts are zero everywhere. A call
- * through a reference that is held never finds the object gone. */
+/* References under chance: workers create, share, copy, release, call and grant at random. Messages are
+ * delayed, reordered and repeated (test/worker/reference/rref_reorder.h), and workers take their turns in any
+ * order and die at any moment. A model is asked at each destruction whether a worker holds the object.
+ * Whenever all messages have arrived, every object that a worker holds lives and no other, and all counts are
+ * the model's. In the end all counts are zero. A call through a held reference never finds its object gone.
+ */
 #include "test/worker/reference/rref_model.h"
 #include "test/worker/reference/rref_reorder.h"
 #include "test/workplace.h"
