@@ -47,7 +47,7 @@ struct dist_context *context_find(const struct dist *dist, uint64_t id)
     return context;
 }
 
-enum status context_new(struct dist *dist, uint64_t id, struct dist_context **out, struct error *error)
+enum status context_make(struct dist *dist, uint64_t id, struct dist_context **out, struct error *error)
 {
     if (dist->context_count >= dist->config.contexts_max)
         return error_set(error, STATUS_BUSY, "worker %u has %u contexts, as many as it may",
@@ -109,7 +109,7 @@ enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struc
     if (context == NULL) {
         enum status status = context_check_over(dist, id, error);
         if (status == STATUS_OK)
-            status = context_new(dist, id, &context, error);
+            status = context_make(dist, id, &context, error);
         if (status != STATUS_OK)
             return status;
     }

@@ -408,7 +408,7 @@ void piece_drop(struct dist_piece *piece); /* no BACKWARD will come */
 /* ---- dist_context.c ---- */
 
 struct dist_context *context_find(const struct dist *dist, uint64_t id); /* NULL: not here */
-enum status context_new(struct dist *dist, uint64_t id, struct dist_context **out, struct error *error);
+enum status context_make(struct dist *dist, uint64_t id, struct dist_context **out, struct error *error);
 
 /* Why a context is not here. STATUS_NOT_FOUND: it has ended, or was never here; STATUS_PEER_DIED: a death has
  * ended it here, or its root is gone; STATUS_INVALID: no such root. */

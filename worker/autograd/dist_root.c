@@ -24,7 +24,7 @@ enum status dist_context_new(struct dist_context **out, struct dist *dist, enum 
 {
     struct dist_context *context;
     struct arena *staging;
-    enum status status = context_new(dist, dist->next_context, &context, error);
+    enum status status = context_make(dist, dist->next_context, &context, error);
     if (status != STATUS_OK)
         return status;
     dist->next_context++;
