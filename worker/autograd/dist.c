@@ -15,10 +15,10 @@
  * frame that does not wait would have to keep it.
  *
  * ---- Why nothing is left behind ----
- * A worker's record of a context lists the workers that have called it there and those that it has called.
- * The root's own record ends when it is freed. Any other record ends with the first END_CONTEXT of one of its
- * callers, or of its root; or when any worker dies. A worker that ends a record sends END_CONTEXT to all
- * workers that it has called there, on the sessions that carried the calls, and so behind them.
+ * A worker's record of a context has the pieces of its callers, and a list of the workers that it has called.
+ * The root's own record ends when it is freed. Any other record ends with the first END_CONTEXT of its root
+ * or of a caller, or when any worker dies. A worker that ends a record sends END_CONTEXT to all workers that
+ * it has called there, on the sessions that carried the calls, and so behind them.
  *
  * Every record but the root's own was made by a call of another record, which existed before it. Following
  * these calls back from any record leads to the root's own, also where workers call each other in rings. When
@@ -79,7 +79,6 @@ static void contexts_free(struct dist_context *context)
     while (context != NULL) {
         struct dist_context *next = context->next;
         arena_free(context->staging);
-        free(context->callers.at);
         free(context);
         context = next;
     }

@@ -50,7 +50,7 @@ void dist_on_forward(void *arg, struct rpc_request *request, const struct rpc_me
     if (flags.depth > DIST_DEPTH_MAX)
         status = error_set(&error, STATUS_INVALID, "calls nested deeper than %d", DIST_DEPTH_MAX);
     if (status == STATUS_OK)
-        status = context_enter(dist, message->context, caller, &context, &error);
+        status = context_enter(dist, message->context, &context, &error);
     if (status == STATUS_OK)
         status = piece_new(context, caller, message, &flags, &piece, &error);
     if (status != STATUS_OK) {

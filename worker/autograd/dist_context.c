@@ -11,32 +11,6 @@ static uint16_t root_of(uint64_t id)
     return (uint16_t)(id >> NUMBER_BITS);
 }
 
-/* ---- sets of workers ---- */
-
-static bool workers_have(const struct dist_workers *workers, uint16_t worker)
-{
-    for (uint32_t i = 0; i < workers->count; i++)
-        if (workers->at[i] == worker)
-            return true;
-    return false;
-}
-
-static enum status workers_add(struct dist_workers *workers, uint16_t worker, struct error *error)
-{
-    if (workers_have(workers, worker))
-        return STATUS_OK;
-    if (workers->count == workers->capacity) {
-        const uint32_t capacity = 2 * workers->capacity + 4;
-        uint16_t *grown = reallocarray(workers->at, capacity, sizeof *grown);
-        if (grown == NULL)
-            return error_set(error, STATUS_NO_MEMORY, "no memory for a context's workers");
-        workers->at = grown;
-        workers->capacity = capacity;
-    }
-    workers->at[workers->count++] = worker;
-    return STATUS_OK;
-}
-
 /* ---- beginning ---- */
 
 struct dist_context *context_find(const struct dist *dist, uint64_t id)
@@ -58,10 +32,8 @@ enum status context_make(struct dist *dist, uint64_t id, struct dist_context **o
     struct dist_context *context = dist->free_contexts;
     if (context != NULL) {
         dist->free_contexts = context->next;
-        const struct dist_workers callers = context->callers;
         struct arena *staging = context->staging;
-        *context = (struct dist_context){.callers = callers, .staging = staging};
-        context->callers.count = 0;
+        *context = (struct dist_context){.staging = staging};
     } else {
         context = calloc(1, sizeof *context);
     }
@@ -102,8 +74,7 @@ enum status context_absent(const struct dist *dist, uint64_t id, struct error *e
                                : error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " is not here", id);
 }
 
-enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struct dist_context **out,
-                          struct error *error)
+enum status context_enter(struct dist *dist, uint64_t id, struct dist_context **out, struct error *error)
 {
     struct dist_context *context = context_find(dist, id);
     if (context == NULL) {
@@ -117,11 +88,8 @@ enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struc
         *error = context->error;
         return error->status;
     }
-    enum status status = workers_add(&context->callers, caller, error);
-    if (status != STATUS_OK && context->callers.count == 0 && !context->is_root)
-        context_end(context);
     *out = context;
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- failing and ending ---- */
@@ -214,6 +182,17 @@ void dist_on_left(void *arg, uint16_t worker, enum status why, const char *reaso
 
 /* ---- END_CONTEXT ---- */
 
+/* A failed call leaves no piece: a record without any ends with the END_CONTEXT of any worker. */
+static bool context_is_ended_by(const struct dist_context *context, uint16_t worker)
+{
+    const struct dist_piece *piece = context->pieces;
+    if (worker == root_of(context->id) || (piece == NULL && !context->is_root))
+        return true;
+    while (piece != NULL && piece->caller != worker)
+        piece = piece->next;
+    return piece != NULL;
+}
+
 void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_message *message)
 {
     struct dist *dist = arg;
@@ -226,7 +205,7 @@ void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_messag
                    message->context);
         return;
     }
-    if (context != NULL && (source == root_of(context->id) || workers_have(&context->callers, source))) {
+    if (context != NULL && context_is_ended_by(context, source)) {
         if (!is_lost)
             context_end(context);
         else if (context->is_root)

@@ -191,11 +191,6 @@ struct dist_piece {
 
 /* ---- contexts ---- */
 
-struct dist_workers {
-    uint16_t *at;
-    uint32_t count, capacity;
-};
-
 struct dist_context {
     struct dist_context *next;
     struct dist *dist;
@@ -208,7 +203,6 @@ struct dist_context {
     struct dist_piece *pieces;
     struct dist_use *uses;
     struct dist_call *drops; /* not sent yet */
-    struct dist_workers callers;
     struct dist_end *called; /* one for each worker that this one has called in the context */
 };
 
@@ -414,10 +408,9 @@ enum status context_make(struct dist *dist, uint64_t id, struct dist_context **o
  * ended it here, or its root is gone; STATUS_INVALID: no such root. */
 enum status context_absent(const struct dist *dist, uint64_t id, struct error *error);
 
-/* The context for a call of `caller`; made when this is the first that names it. Errors: as context_absent;
- * STATUS_BUSY; the context's own failure. */
-enum status context_enter(struct dist *dist, uint64_t id, uint16_t caller, struct dist_context **out,
-                          struct error *error);
+/* The context for a call; made when this is the first that names it. Errors: as context_absent; STATUS_BUSY;
+ * the context's own failure. */
+enum status context_enter(struct dist *dist, uint64_t id, struct dist_context **out, struct error *error);
 
 /* Both end the context here, and send END_CONTEXT to the workers that this one has called in it.
  * context_lose: by a death (`text`), and not on its root. */
