@@ -3,16 +3,17 @@
  * ---- Why sums are equal bit for bit ----
  * A parameter's gradient is a sum over the pieces of its object in one context, and floating sums depend on
  * their order. The order is that of the walk, wherever objects lie:
- *   - A frame (the root's tape, or a piece's) is walked in reverse order of recording, and waits at each node
- *     whose gradients come from another worker. While it waits, only the piece that it asked is being walked
- * in this context, and that piece waits for those that it asks. So there is one thread of control, as on one
- *     worker, and the order of its sums depends on the graph alone.
- *   - A backward that is sent ahead, unawaited, goes to one worker W at a time. Its piece has called nobody,
- * so W walks it to its end when it arrives. Messages from one worker to another arrive in order, so W has
- * walked it before anything that is sent there later. Before a frame asks another worker than W, and before
- * it answers its own caller, it gathers the answers of all that it has sent ahead.
+ *   - A frame (the root's tape, or a piece's) is walked in reverse order of recording, and waits at each
+ *     node whose gradients come from another worker. While it waits, only the piece that it asked is being
+ *     walked in this context, and that piece waits for those that it asks. So there is one thread of
+ *     control, as on one worker, and the order of its sums depends on the graph alone.
+ *   - A backward that is sent ahead, unawaited, goes to one worker W at a time. Its piece has called
+ *     nobody, so W walks it to its end when it arrives. Messages from one worker to another arrive in
+ *     order, so W has walked it before anything that is sent there later. Before a frame asks another
+ *     worker than W, and before it answers its own caller, it gathers the answers of all that it has sent
+ *     ahead.
  *   - A backward that is sent ahead lends nothing: lent memory must stay as it is until the answer, and a
- * frame that does not wait would have to keep it.
+ *     frame that does not wait would have to keep it.
  *
  * ---- Why nothing is left behind ----
  * A worker's record of a context has the pieces of its callers, and a list of the workers that it has called.

@@ -16,28 +16,29 @@
  * B's count for C is g - r.
  *
  * 1. No count falls below zero. Each grant that C is told of enters one entry, and each entry sends one
- * RELEASE. So every use in a RELEASE was counted before that RELEASE was sent: r <= g always. A RELEASE of
- * more uses than there are is a lie, and costs its sender the session.
- * 2. A worker with a handle is counted. The handle's entry has a grant that no RELEASE has given back: g - r
- * >= 1.
- * 3. A message on its way finds its object. CLAIM and OBJECT are sent for an entry that does not end before
- * their answer: the sender's own, or, for CLAIM, the giver's, which waits for SHARE's answer, which waits for
- * CLAIM's. A layer above keeps a handle for messages of its own (FORWARD, PARAMETERS). By 2 that worker's
- * count is positive until then. In particular B has A counted until it has counted C. (A call that ran into
- * its deadline may arrive later; it finds the object or a status.)
+ *    RELEASE. So every use in a RELEASE was counted before that RELEASE was sent: r <= g always. A RELEASE
+ *    of more uses than there are is a lie, and costs its sender the session.
+ * 2. A worker with a handle is counted. The handle's entry has a grant that no RELEASE has given back: g -
+ *    r >= 1.
+ * 3. A message on its way finds its object. CLAIM and OBJECT are sent for an entry that does not end
+ *    before their answer: the sender's own, or, for CLAIM, the giver's, which waits for SHARE's answer,
+ *    which waits for CLAIM's. A layer above keeps a handle for messages of its own (FORWARD, PARAMETERS).
+ *    By 2 that worker's count is positive until then. In particular B has A counted until it has counted
+ *    C. (A call that ran into its deadline may arrive later; it finds the object or a status.)
  * 4. An object without users is destroyed. Every grant is told once: calls that carry grants have no
- * deadline, are answered once, and fail only with the session between B and C, and then B drops all of C's
- * uses (5). Two cases are left out: C cancels all its calls (rpc_cancel_all), which a worker does only on the
- * way to its end; and B has no memory for an answer to itself. Such grants stay counted until the session
- * ends, or B does. A grant that was told is released once, also when C has no room for it (rref_accept); a
- * RELEASE that cannot be sent is tried again in later turns, and its owner serves it however many calls are
- * open. So when the last handle anywhere is released and all messages have arrived, g = r for all workers.
+ *    deadline, are answered once, and fail only with the session between B and C, and then B drops all of
+ *    C's uses (5). Two cases are left out: C cancels all its calls (rpc_cancel_all), which a worker does
+ *    only on the way to its end; and B has no memory for an answer to itself. Such grants stay counted
+ *    until the session ends, or B does. A grant that was told is released once, also when C has no room
+ *    for it (rref_accept); a RELEASE that cannot be sent is tried again in later turns, and its owner
+ *    serves it however many calls are open. So when the last handle anywhere is released and all messages
+ *    have arrived, g = r for all workers.
  * 5. Deaths. When C's session with B ends, B drops C's uses, and the rpc drops C's messages that B has not
- * handled. A grant for a request whose session has ended is not counted (rpc_request_is_live). When A dies
- * before B handles C's CLAIM, B may have dropped A's uses and refuses the CLAIM; C fails the SHARE, and
- * `taken` is not called. When B dies, entries of its objects are marked, send nothing any more, and end with
- * their handles. A dead worker has no successor among the workers that knew it: the job goes on under another
- * generation, with new processes.
+ *    handled. A grant for a request whose session has ended is not counted (rpc_request_is_live). When A
+ *    dies before B handles C's CLAIM, B may have dropped A's uses and refuses the CLAIM; C fails the
+ *    SHARE, and `taken` is not called. When B dies, entries of its objects are marked, send nothing any
+ *    more, and end with their handles. A dead worker has no successor among the workers that knew it: the
+ *    job goes on under another generation, with new processes.
  *
  * A worker's own objects need no other rules: its uses are counted like other workers', and REMOTE, CLAIM,
  * SHARE and OBJECT to itself are calls to itself. Only RELEASE is done at once. */
