@@ -18,8 +18,9 @@
  * ---- Why nothing is left behind ----
  * A worker's record of a context has the pieces of its callers, and a list of the workers that it has called.
  * The root's own record ends when it is freed. Any other record ends with the first END_CONTEXT of its root
- * or of a caller, or when any worker dies. A worker that ends a record sends END_CONTEXT to all workers that
- * it has called there, on the sessions that carried the calls, and so behind them.
+ * or of a caller, or when its root, a caller or a worker that it has called is gone. A worker that ends a
+ * record sends END_CONTEXT to all workers that it has called there, on the sessions that carried the calls,
+ * and so behind them.
  *
  * Every record but the root's own was made by a call of another record, which existed before it. Following
  * these calls back from any record leads to the root's own, also where workers call each other in rings. When

@@ -27,10 +27,10 @@
  *
  * ---- Contexts ----
  * A context's id is the root's worker number (upper 16 bits) and a counter. On other workers a context begins
- * with the first call that names it, and ends when the root ends it or any worker dies. It holds pieces, and
- * one slab of gradients per object with parameters. Several contexts run at once without touching each other.
- * A failure (an error, a death) ends the backward with its status. Such a context can only be freed, which
- * frees it everywhere.
+ * with the first call that names it, and ends when the root ends it or a worker is gone that has a part in
+ * it. It holds pieces, and one slab of gradients per object with parameters. Several contexts run at once
+ * without touching each other. A failure (an error, a death) ends the backward with its status. Such a
+ * context can only be freed, which frees it everywhere.
  *
  * ---- Memory ----
  * Tapes take their memory from the worker's outbox where there is one, so that floating tensors of 64 KiB and

@@ -161,8 +161,16 @@ static void context_fail_root(struct dist_context *context, uint16_t worker, con
     drops_send(context);
 }
 
-/* A death ends the job's generation, so every context fails, whether the dead worker had a part in it or not.
- */
+static bool context_has_caller(const struct dist_context *context, uint16_t worker)
+{
+    const struct dist_piece *piece = context->pieces;
+    while (piece != NULL && piece->caller != worker)
+        piece = piece->next;
+    return piece != NULL;
+}
+
+/* A worker is gone: its contexts are over, and those in which it has called this worker or was called by it
+ * have lost gradients. */
 void dist_on_left(void *arg, uint16_t worker, enum status why, const char *reason)
 {
     struct dist *dist = arg;
@@ -172,6 +180,11 @@ void dist_on_left(void *arg, uint16_t worker, enum status why, const char *reaso
     snprintf(text, sizeof text, "worker %u is gone", worker);
     for (struct dist_context *context = dist->contexts; context != NULL;) {
         struct dist_context *next = context->next;
+        if (root_of(context->id) != worker && !context_has_caller(context, worker) &&
+            !end_is_due(context, worker)) {
+            context = next;
+            continue;
+        }
         if (context->is_root)
             context_fail_root(context, worker, text);
         else
@@ -185,12 +198,8 @@ void dist_on_left(void *arg, uint16_t worker, enum status why, const char *reaso
 /* A failed call leaves no piece: a record without any ends with the END_CONTEXT of any worker. */
 static bool context_is_ended_by(const struct dist_context *context, uint16_t worker)
 {
-    const struct dist_piece *piece = context->pieces;
-    if (worker == root_of(context->id) || (piece == NULL && !context->is_root))
-        return true;
-    while (piece != NULL && piece->caller != worker)
-        piece = piece->next;
-    return piece != NULL;
+    return worker == root_of(context->id) || context_has_caller(context, worker) ||
+           (context->pieces == NULL && !context->is_root);
 }
 
 void dist_on_end(void *arg, struct rpc_request *request, const struct rpc_message *message)

@@ -34,6 +34,12 @@ void end_becomes_due(struct dist_context *context, uint16_t worker)
     end_find(context, worker)->is_due = true;
 }
 
+bool end_is_due(const struct dist_context *context, uint16_t worker)
+{
+    const struct dist_end *end = end_find(context, worker);
+    return end != NULL && end->is_due;
+}
+
 static void end_free(struct dist_end *end)
 {
     end->next = end->dist->free_ends;

@@ -308,6 +308,9 @@ enum status end_prepare(struct dist_context *context, uint16_t worker, struct er
 /* A call of `worker` has left. */
 void end_becomes_due(struct dist_context *context, uint16_t worker);
 
+/* Whether a call of `worker` has left. */
+bool end_is_due(const struct dist_context *context, uint16_t worker);
+
 /* Sends END_CONTEXT to every worker that was called, now or in later turns. */
 void ends_send(struct dist_context *context, bool is_lost);
 struct monotime dist_on_turn(void *arg);

@@ -177,7 +177,7 @@ START_TEST(a_death_of_one_who_called_back)
 }
 END_TEST
 
-/* A root's contexts go with it, also those of its calls' calls. The contexts of other roots fail. */
+/* A root's contexts go with it, also those of its calls' calls. The contexts of other roots go on. */
 START_TEST(a_death_of_the_root)
 {
     struct variable *out, *mine;
@@ -195,12 +195,11 @@ START_TEST(a_death_of_the_root)
     ck_assert_uint_eq(dist_counts_of(MIDDLE).contexts, 2);
     const uint64_t id = dist_context_id(context);
     dist_kill(ROOT);
-    UNTIL(dist_counts_of(MIDDLE).contexts + dist_counts_of(FAR).contexts <= 1, dist_wait());
-    ck_assert_uint_eq(dist_counts_of(MIDDLE).contexts, 0);
-    ck_assert_uint_eq(dist_counts_of(FAR).contexts, 1); // the root's own, until it is freed
+    UNTIL(dist_counts_of(MIDDLE).contexts + dist_counts_of(FAR).contexts <= 2, dist_wait());
+    ck_assert_uint_eq(dist_counts_of(MIDDLE).contexts, 1);
     struct gradients *gone;
     ck_assert_int_eq(dist_gradients(stage.sides[FAR].dist, id, NULL, &gone, &stage.error), STATUS_PEER_DIED);
-    ck_assert_int_eq(dist_backward(its_own, tape_sum(other, mine, NULL, 1), &stage.error), STATUS_PEER_DIED);
+    CK_DIST(dist_backward(its_own, tape_sum(other, mine, NULL, 1), &stage.error));
     dist_context_free(its_own);
     dist_expect_nothing_left();
     tape_free(other);
