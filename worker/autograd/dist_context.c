@@ -169,8 +169,14 @@ static bool context_has_caller(const struct dist_context *context, uint16_t work
     return piece != NULL;
 }
 
-/* A worker is gone: its contexts are over, and those in which it has called this worker or was called by it
- * have lost gradients. */
+static bool context_has_part_of(const struct dist_context *context, uint16_t worker)
+{
+    return root_of(context->id) == worker || context_has_caller(context, worker) ||
+           end_is_due(context, worker);
+}
+
+/* The contexts of a worker that is gone are over. Contexts with its calls, or called there, have lost
+ * gradients. */
 void dist_on_left(void *arg, uint16_t worker, enum status why, const char *reason)
 {
     struct dist *dist = arg;
@@ -180,14 +186,10 @@ void dist_on_left(void *arg, uint16_t worker, enum status why, const char *reaso
     snprintf(text, sizeof text, "worker %u is gone", worker);
     for (struct dist_context *context = dist->contexts; context != NULL;) {
         struct dist_context *next = context->next;
-        if (root_of(context->id) != worker && !context_has_caller(context, worker) &&
-            !end_is_due(context, worker)) {
-            context = next;
-            continue;
-        }
-        if (context->is_root)
+        const bool has_part = context_has_part_of(context, worker);
+        if (has_part && context->is_root)
             context_fail_root(context, worker, text);
-        else
+        else if (has_part)
             context_lose(context, text);
         context = next;
     }
