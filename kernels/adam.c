@@ -1,4 +1,4 @@
-/* Adam's update. Pure; any thread, on parts of a slab that do not overlap. */
+/* Adam's update. Any thread, on ranges of a slab that do not overlap. */
 #include "kernels/adam.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ enum status adam_check(const struct adam_settings *settings, struct error *error
     return STATUS_OK;
 }
 
-/* By squaring, so that the rounding is ours and not that of some libm's pow. */
+/* By squaring, so that the rounding does not depend on the libm's pow. */
 static double power(double base, uint64_t exponent)
 {
     double result = 1;

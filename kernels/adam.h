@@ -4,8 +4,8 @@
  *     p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
  *
  * (Kingma and Ba, "Adam: a method for stochastic optimization", 2015; epsilon stands outside the root and
- * after the bias correction.) The moments are float32; both corrections are made in double from the step
- * count t, by multiplications alone, so that a machine's libm has no say in them. Every float operation is
+ * after the bias correction.) The moments are float32. Both corrections are computed in double from the step
+ * count t by multiplications alone, so that they do not depend on the libm. Every float operation is
  * correctly rounded and none is contracted: the same bits on every instruction set. Pure functions. */
 #ifndef KERNELS_ADAM_H
 #define KERNELS_ADAM_H
@@ -26,7 +26,7 @@ struct adam_settings {
  * and finite (a gradient that was always zero divides by it alone). */
 enum status adam_check(const struct adam_settings *settings, struct error *error);
 
-/* What one step multiplies by: the same for every element. */
+/* The constants of one step, the same for every element. */
 struct adam_factors {
     float step_size, root_correction; /* lr / (1 - b1^t), sqrt(1 - b2^t) */
     float keep_m, add_m, keep_v, add_v, epsilon;
@@ -34,8 +34,8 @@ struct adam_factors {
 void adam_factors(const struct adam_settings *settings, uint64_t step, struct adam_factors *out);
 
 /* Step number `step`, which counts from 1, of `count` parameters with their moments m (`first`) and v
- * (`second`), both zero before step 1. Each element moves by itself, so a slab may be cut anywhere. The
- * gradient is taken as it is; whether it is finite is the caller's to see. */
+ * (`second`), both zero before step 1. Elements are independent, so a slab may be cut anywhere. The
+ * caller checks that the gradient is finite. */
 void adam_update(const struct adam_settings *settings, uint64_t step, float *parameters, float *first,
                  float *second, const float *gradient, size_t count);
 

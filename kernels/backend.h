@@ -9,17 +9,17 @@
 #include "kernels/op.h"
 #include "kernels/policy/mlp_batch.h"
 
-/* ---- optimizers, in place on flat memory: layouts do not matter as long as all arguments share them ---- */
+/* ---- optimizers: in place on flat memory, in any layout that all arguments share ---- */
 
 /* v = momentum v + g (the first step: v = g); p -= lr v. Without momentum, p -= lr g and v is NULL. */
 struct sgd_settings {
     double lr, momentum;
 };
 
-/* One update of a parameter server: a single pass over everything, out of place, so that a round which turns
- * out bad has changed nothing. For each element, in this order of operations:
- *     g = (g_0 + g_1 + … + g_{n-1}) / n;  v' = momentum v + g (first: v' = g);  p' = p - lr v'
- * n = 1 divides by nothing. Without momentum (0), velocity and velocity_out are NULL and p' = p - lr g. */
+/* One update of a parameter server: a single pass over all elements, out of place, so that a failed round
+ * changes nothing. For each element, in this order of operations: g = (g_0 + g_1 + … + g_{n-1}) / n;  v' =
+ * momentum v + g (first: v' = g);  p' = p - lr v' n = 1 divides by nothing. Without momentum (0), velocity
+ * and velocity_out are NULL and p' = p - lr g. */
 struct sgd_round {
     struct sgd_settings sgd;
     bool first;                   /* no velocity yet: `velocity` is not read */
@@ -27,11 +27,12 @@ struct sgd_round {
     uint32_t contributions;       /* n >= 1 */
     const void *const *gradients; /* (n) in the order of summation; all in the backend's dtype, host memory */
     const void *parameters, *velocity;
-    /* Overlap none of the others; aligned to 64 bytes like all of them. */
+    /* They overlap no other array. Every array is aligned to 64 bytes. */
     void *parameters_out, *velocity_out;
     uint32_t threads; /* 0: one per processor of this process's affinity */
-    /* Out. UINT32_MAX: every p' is finite. Else who is at fault: the first contribution with a NaN or an
-     * infinity, or `contributions` where all of them are finite and a p' is not (steps that are too long). */
+    /* Out. UINT32_MAX: every p' is finite. Else the number of the first contribution with a NaN or an
+     * infinity; or `contributions`, where all contributions are finite and a p' is not (steps that are too
+     * long). */
     uint32_t not_finite;
 };
 
@@ -43,8 +44,8 @@ struct backend_settings {
 
 struct policy_rows; /* cuda: a captured policy; see backend_ops.policy_open */
 
-/* A backend's table. What is marked "optional" may be NULL. Slots may rely on what the public functions of
- * this header check. */
+/* A backend's table. A slot marked "optional" may be NULL. A slot may rely on the checks of the public
+ * functions below and of op_forward and op_backward. */
 struct backend_ops {
     const char *name; /* "onednn" */
     enum dtype dtype; /* of parameters and activations */
@@ -84,14 +85,13 @@ struct backend_ops {
     uint64_t (*layout_hash)(const void *layout);
 
     /* Optional: the policy's whole act as one launch (kernels/policy/mlp.h says what it computes). A CPU
-     * backend has none: there kernels/policy/mlp.c itself is it. `slab` is the policy's params_slab
+     * backend has none: there kernels/policy/mlp.c acts. `slab` is the policy's params_slab
      * (kernels/params/params.h): mlp's four tensors in mlp's order, each from a multiple of 64 bytes on, in
-     * the backend's memory; it stays where it is and is read anew by every policy_act. A policy_rows has host
-     * buffers (pinned) for `rows_max` rows and one captured graph for each padded batch size 1, 2, 4, …
-     * rows_max. With `fixed` there is rows_max alone, and a batch's row i stands at place environment[i],
-     * which must be below rows_max: a row's result then depends neither on which others came nor on how many.
-     * policy_act is mlp_act: it fills batch->masks and batch->actions, and `probabilities` if not NULL, and
-     * waits until they are there. */
+     * the backend's memory; it does not move, and every policy_act reads it anew. A policy_rows has pinned
+     * host buffers for `rows_max` rows and one captured graph for each padded batch size 1, 2, 4, … rows_max.
+     * With `fixed` rows_max is the only size, and a batch's row i stands at place environment[i] < rows_max:
+     * a row's result then depends neither on the other rows nor on their number. policy_act is mlp_act: it
+     * fills batch->masks and batch->actions, and `probabilities` if not NULL, and waits for them. */
     enum status (*policy_open)(struct backend *backend, const struct mlp_shape *shape, double dropout,
                                uint32_t rows_max, bool fixed, const struct tensor *slab,
                                struct policy_rows **out, struct error *error);
@@ -102,7 +102,7 @@ struct backend_ops {
                               struct error *error);
 };
 
-/* The fields may be read by everyone; a backend's open sets source, state and text. */
+/* Anyone may read the fields; the backend's `open` sets source, state and text. */
 struct backend {
     const struct backend_ops *ops;
     struct arena_source source; /* for arenas whose blocks this backend computes on */
@@ -110,19 +110,21 @@ struct backend {
     void *state;                /* the backend's own */
 };
 
-/* Opens a backend whose table the caller links. STATUS_UNAVAILABLE: no such device here, with the reason. */
+/* Opens a backend whose table the caller links. STATUS_UNAVAILABLE: there is no such device; the message says
+ * why.
+ */
 enum status backend_open(struct backend **out, const struct backend_ops *ops,
                          const struct backend_settings *settings, struct error *error);
 
-/* Loads the plug-in libcoalesced-NAME.so ("onednn", "cuda") and opens it. It is looked for in the folder
- * $COALESCED_PLUGINS if that is set; else beside the running program, in the folder above, and in
- * ../lib/coalesced. STATUS_UNAVAILABLE: it is not there, a library that it needs is not, it is of another
- * version, or it finds no device; the text says which. A plug-in, once loaded, stays loaded. */
+/* Loads the plug-in libcoalesced-NAME.so ("onednn", "cuda") and opens it. The search covers the folder
+ * $COALESCED_PLUGINS if that is set; else the running program's folder, the folder above it, and
+ * ../lib/coalesced. STATUS_UNAVAILABLE: the plug-in or a library that it needs is missing or damaged, its
+ * version differs, or it finds no device; the message says which. A loaded plug-in stays loaded. */
 enum status backend_load(struct backend **out, const char *name, const struct backend_settings *settings,
                          struct error *error);
 
-/* For a job's "device". AUTO: the GPU if one works, else the CPU, and *why (if not NULL) says in one sentence
- * why not the GPU. GPU: STATUS_UNAVAILABLE if none works. */
+/* Loads the backend for a job's "device". DEVICE_AUTO: the GPU if one works, else the CPU; *why (if not NULL)
+ * then says in one sentence why the GPU does not. DEVICE_GPU: STATUS_UNAVAILABLE if none works. */
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
 enum status backend_load_device(struct backend **out, enum device device,
                                 const struct backend_settings *settings, struct error *why,
@@ -130,7 +132,8 @@ enum status backend_load_device(struct backend **out, enum device device,
 
 void backend_close(struct backend *backend); /* NULL is nothing */
 
-/* A plug-in exports this one symbol; NULL when it was built against another BACKEND_ABI. */
+/* The one symbol that a plug-in exports: a function that returns its table, or NULL if it was built against
+ * another BACKEND_ABI. */
 enum { BACKEND_ABI = 3 };
 typedef const struct backend_ops *backend_plugin(uint32_t abi);
 #define BACKEND_PLUGIN_SYMBOL "coalesced_backend"
@@ -138,8 +141,7 @@ typedef const struct backend_ops *backend_plugin(uint32_t abi);
 /* ---- memory ---- */
 
 /* Copies canonical host values of `dtype` into the tensor (converting dtype and layout), or out of it.
- * Between floating dtypes, or int32 to int32. When it returns, `from` may be changed and `to` holds the
- * values. */
+ * Floating to floating, or int32 to int32. On return `to` holds the values and `from` may be reused. */
 enum status backend_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
                            struct error *error);
 enum status backend_download(struct backend *backend, const struct tensor *from, enum dtype dtype, void *to,
@@ -161,7 +163,8 @@ enum status backend_square_sum(struct backend *backend, const struct tensor *ten
 enum status backend_first_not_finite(struct backend *backend, const struct tensor *tensor, size_t *index,
                                      struct error *error);
 
-/* `step` counts from 1. Same number of elements everywhere; each moves by itself. Adam: kernels/adam.h. */
+/* One step of an optimizer, with the formula of sgd_settings or of kernels/adam.h. `step` counts from 1. All
+ * tensors have the same number of elements. */
 enum status backend_sgd(struct backend *backend, const struct sgd_settings *settings, uint64_t step,
                         struct tensor *parameters, const struct tensor *gradient, struct tensor *momentum,
                         struct error *error);
@@ -169,10 +172,10 @@ enum status backend_adam(struct backend *backend, const struct adam_settings *se
                          struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
                          struct tensor *second, struct error *error);
 
-/* struct sgd_round says what it computes; the bits depend neither on `threads` nor on where a range begins,
- * and with one contribution they are those of backend_sgd. Allocates nothing. STATUS_INVALID: a backend
- * without it, no contribution, a momentum without a velocity or the reverse. A contribution with a NaN is no
- * failure: not_finite tells, and the results are to be thrown away. */
+/* Computes struct sgd_round's formula. The bits depend neither on `threads` nor on where a range begins, and
+ * with one contribution they are those of backend_sgd. Allocates nothing. STATUS_INVALID: a backend without
+ * sgd_round, no contribution, a momentum without a velocity or the reverse. A NaN is no failure of the call:
+ * the caller looks at not_finite and throws the results away. */
 enum status backend_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error);
 
 #endif

@@ -1,5 +1,4 @@
-/* How a backend is had: opened from a table, or from a plug-in found on disk. A worker does it once, at its
- * start, on its main thread. */
+/* Finding and loading a backend's plug-in. A worker does it once, at its start, on its main thread. */
 #include "kernels/backend.h"
 
 #include <assert.h>

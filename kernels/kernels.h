@@ -1,19 +1,17 @@
-/* The operations that a backend computes, forward and backward, and how a backend is had.
+/* The room of the mathematics: operations, backends, parameters. It knows nothing of processes or messages.
  *
+ *     op.h        the operations: what each computes, and one call of one operation
+ *     backend.h   a device with its table of functions: opening, loading, memory, optimizers
+ *     tensor.h    shapes, dtypes and tensors                 adam.h   Adam's formula
+ *
+ * It includes kernels/base/ and, for the policy's kernels, kernels/lanes/ and kernels/policy/. The rooms
+ * below it (onednn/, cuda/, params/, tape/) and all of worker/ include it. A model calls the tape
+ * (kernels/tape/tape.h); only tests, benchmarks and the tape call operations directly.
+ *
+ * There are three backends:
  *     ref      plain C in double (test/oracle/ref.h): the oracle of the conformance test, linked into tests
  *     onednn   CPU, float32: a plug-in, libcoalesced-onednn.so
- *     cuda     NVIDIA GPU, float32: a plug-in, libcoalesced-cuda.so
- *
- * All operations go through two functions, op_forward and op_backward. They check the call against the
- * operation's rule (how many tensors, which dtype, which shapes fit), set the outputs' shapes, and hand a
- * call that is known to be sound to the backend's table. A backend checks nothing again but what only data
- * can show (an index out of range). The tape (kernels/tape/tape.h) is what a model calls; only tests,
- * benchmarks and the tape call the operations directly.
- *
- * A backend belongs to one thread at a time. Operations on the CPU have finished when they return. On the
- * GPU they are queued on the backend's one stream, in order; backend_download, backend_square_sum and
- * backend_first_not_finite wait for it. An error of the device is told by the call that meets it.
- */
+ *     cuda     NVIDIA GPU, float32: a plug-in, libcoalesced-cuda.so */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 

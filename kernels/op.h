@@ -1,4 +1,8 @@
-/* The operations of the network: what each computes, and one call of one operation.
+/* The operations: what each computes, and one call of one operation.
+ *
+ * op_forward and op_backward are the only entrances. Each checks the call against the operation's rule (how
+ * many tensors, which dtype, which shapes), sets the outputs' shapes, and hands the call to the backend's
+ * table. The backend checks only what the data decide: an index out of range.
  *
  * "rows" and the like are sizes that must agree; `?` marks a tensor that may be absent (NULL). Every
  * floating tensor has the backend's dtype, indices are DTYPE_I32. Means of losses are over all their terms.
@@ -14,10 +18,10 @@
  *                      -> y as x, batch mean (c), batch variance (c)
  *                      y = (x - mean) / sqrt(variance + epsilon) * weight + bias; with attributes.relu,
  *                      max(0, that). Training: mean and biased variance are the batch's own; the second and
- *                      third output are the mean and the *unbiased* variance, to move the running ones
- *                      with, which are not read. One value per channel is STATUS_INVALID.
- *                      Otherwise: the running ones are used and must be there; outputs 2 and 3 are absent
- *                      and so is a backward.
+ *                      third output are the mean and the *unbiased* variance, for the caller to move the
+ *                      running ones with; the running ones are not read. One value per channel is
+ * STATUS_INVALID. Otherwise: the running ones are used and required; outputs 2 and 3 and the backward do not
+ * exist.
  *
  * OP_MAX_POOL          x (n, c, h, w) -> y (n, c, h', w')
  *                      Padding counts as minus infinity and is at most half of the kernel. The gradient goes
@@ -28,9 +32,9 @@
  *
  * OP_RELU              x -> y as x
  *                      The gradient at 0 is 0, everywhere in this file. A NaN stays a NaN, here and through
- *                      every fused ReLU and max pool, so that a loss shows it (then other elements of that
- *                      output may be NaN too; a batch norm that does not train may lose those of x, and
- *                      a GPU those under a fused ReLU that its library offers no other way).
+ *                      every fused ReLU and max pool, so that a loss shows it. Other elements of that
+ *                      output may become NaN too. Exceptions: a batch norm outside of training may lose
+ *                      a NaN of x, and a GPU one under a ReLU that its library fuses.
  *
  * OP_ADD               a, b as a -> y as a
  *                      a + b; with attributes.relu, max(0, that).
@@ -44,8 +48,8 @@
  *
  * OP_EMBEDDING         indices (any shape of rank 1..3) int32, weight (vocabulary, width)
  *                      -> y (that shape, width)
- *                      An index out of range is STATUS_INVALID that names it. (GPU: checked on upload by the
- *                      caller; the kernel clamps and the result is then undefined.)
+ *                      An index out of range is STATUS_INVALID; the message names it. (GPU: the caller checks
+ *                      before the upload; the kernel clamps the index and the result is undefined.)
  *
  * OP_LSTM_LAYER        x (steps, batch, inputs), h0? (batch, hidden), c0? (batch, hidden),
  *                      weight_ih (4 hidden, inputs), weight_hh (4 hidden, hidden), bias_ih? (4 hidden),
@@ -57,11 +61,11 @@
  *                      Mean of (x - target)^2. No gradient for the target.
  *
  * OP_CROSS_ENTROPY     logits (n, classes) or (n, classes, m), target (n) or (n, m) int32 -> scalar
- *                      Mean of -log softmax over dimension 1 at the target. An index out of range as in
+ *                      Mean of -log softmax over dimension 1 at the target. Index out of range: as
  *                      OP_EMBEDDING.
  *
  * OP_LOG_PROBABILITY   log-probabilities (rows, classes), actions (rows) int32 -> y (rows)
- *                      The picked ones. An index out of range as in OP_EMBEDDING.
+ *                      y[i] is row i at actions[i]. Index out of range: as OP_EMBEDDING.
  *
  * OP_SUM               x, coefficient? as x -> scalar
  *                      attributes.scale * sum of coefficient * x (absent: 1). No gradient for the
@@ -128,12 +132,12 @@ struct op_attributes {
 
 /* One call, forward or backward. The caller owns the struct and every struct tensor in it.
  *
- * Whatever an output is (out, a saved tensor, din), one rule holds: with `data` NULL the backend takes a
- * block from `arena` and chooses the layout; otherwise it writes there, in the layout that stands in the
- * struct. It may also answer with memory that is there already, the same `data` as an input (forward) or
- * as a dout (backward), or one block for two din: reshape and add do. Outputs are overwritten, never added
- * to. On failure nothing that the call took from the arena stays taken: op_forward and op_backward see to it,
- * a backend's function just returns. What it takes for itself it releases where it succeeds. */
+ * One rule holds for every tensor that a call writes (out, saved, din). With `data` NULL the backend takes a
+ * block from `arena` and chooses the layout; otherwise it writes to `data`, in the tensor's layout. The
+ * backend may also answer with existing memory: the `data` of an input (forward) or of a dout (backward), or
+ * one block for two din. Reshape and add do. Outputs are overwritten, never added to. After a failure
+ * op_forward and op_backward give back all that the call took from the arena; a backend's function just
+ * returns. After a success a backend's function has released its own scratch. */
 struct op_call {
     enum op op;
     struct op_attributes attributes;
@@ -141,18 +145,18 @@ struct op_call {
     struct tensor *in[OP_INPUTS_MAX];
     struct tensor *out[OP_OUTPUTS_MAX];
 
-    /* What the backward will need beside in and out: private to the backend, filled by the forward, given
-     * back unchanged to the backward. `keep` false (inference): nothing is saved. */
+    /* Tensors that the backward needs beside in and out: private to the backend, filled by the forward,
+     * passed unchanged to the backward. `keep` false (inference): none. */
     bool keep;
     struct tensor saved[OP_SAVED_MAX];
 
-    /* Backward: dout NULL is a zero gradient (at least one is there); din NULL is not wanted. A din has the
-     * shape and the dtype of its input; op_backward sets them. */
+    /* Backward: a dout of NULL is a zero gradient, and at least one is not NULL; a din of NULL is not wanted.
+     * A din has the shape and the dtype of its input, which op_backward sets. */
     struct tensor *dout[OP_OUTPUTS_MAX];
     struct tensor *din[OP_INPUTS_MAX];
 };
 
-/* What is true of an operation on every backend. */
+/* The facts about an operation that hold on every backend. */
 struct op_rule {
     const char *name; /* "conv2d" */
     uint32_t inputs, outputs;
@@ -161,8 +165,8 @@ struct op_rule {
     uint32_t optional;  /* bit i: input i may be absent */
     uint32_t integers;  /* bit i: input i is int32, all others have the backend's dtype */
     uint32_t gradient;  /* bit i: input i can have a gradient; at least one can */
-    uint32_t reads_in;  /* bit i: the backward reads input i's data ... */
-    uint32_t reads_out; /* ... and output i's; the tape may release the others before it */
+    uint32_t reads_in;  /* bit i: the backward reads input i's data */
+    uint32_t reads_out; /* bit i: it reads output i's; the tape may release the others before it */
 };
 const struct op_rule *op_rule(enum op op);
 
@@ -171,14 +175,18 @@ uint32_t op_outputs(enum op op, const struct op_attributes *attributes);
 
 struct backend;
 
-/* Checks call->in and attributes, sets the outputs' shape and dtype, computes. STATUS_INVALID: shapes that
- * do not fit, a zero size, a product beyond SHAPE_ELEMENTS_MAX, a wrong dtype, an absent input: the text
- * names the operation, the tensor at fault, its shape, and the shape that was expected or the one that it
- * has to fit. STATUS_NO_MEMORY; STATUS_INTERNAL with the library call that failed and the shape. */
+/* Checks call->in and attributes, sets the outputs' shape and dtype, computes. STATUS_INVALID: shapes that do
+ * not fit, a zero size, a product beyond SHAPE_ELEMENTS_MAX, a wrong dtype, an absent input. The message
+ * names the operation, the tensor, its shape, and the expected shape or the tensor that it has to fit.
+ * STATUS_NO_MEMORY; STATUS_INTERNAL with the library call that failed and the shape.
+ *
+ * On the CPU the operation has finished when the call returns. On the GPU it is queued on the backend's one
+ * stream, in order; backend_download, backend_square_sum and backend_first_not_finite wait for it, and the
+ * call that notices an error of the device returns it. */
 enum status op_forward(struct backend *backend, struct op_call *call, struct error *error);
 
-/* The gradients of call->in, by those of call->out. in, out, attributes and saved must be as op_forward
- * left them; call->keep was true. Errors as op_forward, for the shapes of dout and of a din with data. */
+/* Computes the gradients of call->in from those of call->out. in, out, attributes and saved are as op_forward
+ * left them, with call->keep true. Errors as op_forward, for the shapes of dout and of a din with data. */
 enum status op_backward(struct backend *backend, struct op_call *call, struct error *error);
 
 #endif

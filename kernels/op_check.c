@@ -1,4 +1,4 @@
-/* The checks that all operations share. What only one of them asks for is in op_shapes.c. */
+/* The checks that all operations share. op_shapes.c has those of single operations. */
 #include "kernels/op_check.h"
 
 #include "kernels/op_shapes.h"
@@ -16,7 +16,8 @@ static enum status check_dtype(const char *what, const char *role, const struct 
                      tensor_text(role, tensor, text), dtype_name(tensor->dtype), dtype_name(expected));
 }
 
-/* Inputs are there and of the right dtype. `data`: bit i: the data of input i is read. */
+/* Required inputs are present and have the right dtype. `data`, bit i: input i must have memory, for it is
+ * read. */
 static enum status check_inputs(const struct backend *backend, const struct op_call *call, uint32_t data,
                                 struct error *error)
 {
@@ -37,7 +38,7 @@ static enum status check_inputs(const struct backend *backend, const struct op_c
     return STATUS_OK;
 }
 
-/* Memory that is to be written must be described as what will be written. */
+/* A target with memory must have the shape and the dtype of the result. */
 static enum status check_target(const char *what, const char *role, const struct tensor *to,
                                 const struct shape *shape, enum dtype dtype, struct error *error)
 {
@@ -91,8 +92,7 @@ enum status op_check_forward(const struct backend *backend, struct op_call *call
     return status;
 }
 
-/* Statistics are no function that anyone differentiates; everything else that has a backward is one in all
- * of its outputs. */
+/* A batch norm's statistics take no gradient; every other output does. */
 static enum status check_output_gradients(const struct backend *backend, const struct op_call *call,
                                           struct error *error)
 {

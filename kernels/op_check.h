@@ -1,8 +1,8 @@
-/* Whether a call is sound, before a backend sees it. Private to kernels.c and its companions, except
- * op_check_indices, which backends on host memory call.
+/* Checks of a call before a backend sees it. Private to op_run.c, except op_check_indices, which backends on
+ * host memory call.
  *
- * A failure is STATUS_INVALID, and its text names the operation, the tensor at fault with its shape, and the
- * shape that was expected or what it has to fit. */
+ * A failure is STATUS_INVALID. The message names the operation, the tensor and its shape, and the expected
+ * shape or the tensor that it has to fit. */
 #ifndef KERNELS_OP_CHECK_H
 #define KERNELS_OP_CHECK_H
 

@@ -1,6 +1,6 @@
-/* What is true of each operation on every backend, as one table. `reads_in` and `reads_out` are what some
- * backend's backward reads: the tape keeps memory for all of them alike. An operation that may have a ReLU
- * in it reads its output, which says where the ReLU was open. */
+/* The operations' rules, as one table. `reads_in` and `reads_out` name the tensors that the backward of at
+ * least one backend reads: the tape keeps them on every backend. The backward of an operation with a fused
+ * ReLU reads the output, whose zeros say where the ReLU was closed. */
 #include "kernels/op.h"
 
 #include <assert.h>

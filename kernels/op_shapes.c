@@ -1,11 +1,11 @@
-/* What each operation asks of its inputs' shapes and of its attributes, and the shapes of its outputs. One
- * function per family; a table at the end. */
+/* One function per family of operations: it checks the inputs' shapes and the attributes, and computes the
+ * outputs' shapes. The table is at the end. */
 #include "kernels/op_shapes.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* A pattern is a shape whose zeros stand for any size. */
+/* A pattern is a shape in which a size of zero stands for any size. */
 static bool matches(const struct shape *shape, const struct shape *pattern)
 {
     if (shape->rank != pattern->rank)
@@ -32,9 +32,9 @@ static const char *pattern_text(const struct shape *pattern, char text[SHAPE_TEX
     return text;
 }
 
-/* Input i matches the pattern, which input `because` asks for (i itself: the operation does). */
-static enum status expect(const struct op_call *call, uint32_t i, struct shape pattern, uint32_t because,
-                          struct error *error)
+/* Input i must match the pattern. Input `because` is the reason for it (i itself: the operation is). */
+static enum status expect_input(const struct op_call *call, uint32_t i, struct shape pattern,
+                                uint32_t because, struct error *error)
 {
     const struct op_rule *rule = op_rule(call->op);
     char text[TENSOR_TEXT_BYTES], other[TENSOR_TEXT_BYTES], expected[SHAPE_TEXT_BYTES];
@@ -48,14 +48,14 @@ static enum status expect(const struct op_call *call, uint32_t i, struct shape p
                      tensor_text(rule->input[because], call->in[because], other));
 }
 
-/* The same of an input that may be absent. */
-static enum status expect_if_there(const struct op_call *call, uint32_t i, struct shape pattern,
+/* The same for an input that may be absent. */
+static enum status expect_optional(const struct op_call *call, uint32_t i, struct shape pattern,
                                    uint32_t because, struct error *error)
 {
-    return call->in[i] != NULL ? expect(call, i, pattern, because, error) : STATUS_OK;
+    return call->in[i] != NULL ? expect_input(call, i, pattern, because, error) : STATUS_OK;
 }
 
-/* An output whose shape is not one of the inputs'. */
+/* An output whose shape is computed may not overflow. */
 static enum status check_output(const struct op_call *call, const struct shape *out, struct error *error)
 {
     const struct op_rule *rule = op_rule(call->op);
@@ -67,17 +67,17 @@ static enum status check_output(const struct op_call *call, const struct shape *
                      tensor_text(rule->input[0], call->in[0], text));
 }
 
-static enum status linear(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_linear(const struct op_call *call, struct shape out[], struct error *error)
 {
-    enum status status = expect(call, 0, SHAPE2(0, 0), 0, error);
+    enum status status = expect_input(call, 0, SHAPE2(0, 0), 0, error);
     if (status != STATUS_OK)
         return status;
-    status = expect(call, 1, SHAPE2(0, call->in[0]->shape.size[1]), 0, error);
+    status = expect_input(call, 1, SHAPE2(0, call->in[0]->shape.size[1]), 0, error);
     if (status != STATUS_OK)
         return status;
     const uint32_t outputs = call->in[1]->shape.size[0];
     out[0] = SHAPE2(call->in[0]->shape.size[0], outputs);
-    status = expect_if_there(call, 2, SHAPE1(outputs), 1, error);
+    status = expect_optional(call, 2, SHAPE1(outputs), 1, error);
     return status == STATUS_OK ? check_output(call, &out[0], error) : status;
 }
 
@@ -95,8 +95,8 @@ static enum status check_window(const struct op_call *call, const char *what, co
 }
 
 /* The output of a window that moves over x, the first input. */
-static enum status slide(const struct op_call *call, const uint32_t kernel[2], uint32_t channels,
-                         struct shape *out, struct error *error)
+static enum status slide_window(const struct op_call *call, const uint32_t kernel[2], uint32_t channels,
+                                struct shape *out, struct error *error)
 {
     const struct op_rule *rule = op_rule(call->op);
     const struct op_attributes *set = &call->attributes;
@@ -122,25 +122,25 @@ static enum status slide(const struct op_call *call, const uint32_t kernel[2], u
     return check_output(call, out, error);
 }
 
-static enum status conv2d(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_conv2d(const struct op_call *call, struct shape out[], struct error *error)
 {
-    enum status status = expect(call, 0, SHAPE4(0, 0, 0, 0), 0, error);
+    enum status status = expect_input(call, 0, SHAPE4(0, 0, 0, 0), 0, error);
     if (status != STATUS_OK)
         return status;
-    status = expect(call, 1, SHAPE4(0, call->in[0]->shape.size[1], 0, 0), 0, error);
+    status = expect_input(call, 1, SHAPE4(0, call->in[0]->shape.size[1], 0, 0), 0, error);
     if (status != STATUS_OK)
         return status;
     const uint32_t *weight = call->in[1]->shape.size;
-    status = expect_if_there(call, 2, SHAPE1(weight[0]), 1, error);
-    return status == STATUS_OK ? slide(call, weight + 2, weight[0], &out[0], error) : status;
+    status = expect_optional(call, 2, SHAPE1(weight[0]), 1, error);
+    return status == STATUS_OK ? slide_window(call, weight + 2, weight[0], &out[0], error) : status;
 }
 
-static enum status pool(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_pool(const struct op_call *call, struct shape out[], struct error *error)
 {
     const struct op_rule *rule = op_rule(call->op);
     const struct op_attributes *set = &call->attributes;
     char text[TENSOR_TEXT_BYTES];
-    enum status status = expect(call, 0, SHAPE4(0, 0, 0, 0), 0, error);
+    enum status status = expect_input(call, 0, SHAPE4(0, 0, 0, 0), 0, error);
     if (status != STATUS_OK)
         return status;
     for (int i = 0; i < 2; i++)
@@ -150,20 +150,20 @@ static enum status pool(const struct op_call *call, struct shape out[], struct e
                 "%s: expected a padding of at most half of the kernel of %ux%u, got %ux%u, over %s",
                 rule->name, set->kernel[0], set->kernel[1], set->padding[0], set->padding[1],
                 tensor_text(rule->input[0], call->in[0], text));
-    return slide(call, set->kernel, call->in[0]->shape.size[1], &out[0], error);
+    return slide_window(call, set->kernel, call->in[0]->shape.size[1], &out[0], error);
 }
 
-static enum status batch_norm(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_batch_norm(const struct op_call *call, struct shape out[], struct error *error)
 {
     const struct op_rule *rule = op_rule(call->op);
     const double epsilon = call->attributes.epsilon;
     char text[TENSOR_TEXT_BYTES];
-    enum status status = expect(call, 0, SHAPE4(0, 0, 0, 0), 0, error);
+    enum status status = expect_input(call, 0, SHAPE4(0, 0, 0, 0), 0, error);
     if (status != STATUS_OK)
         return status;
     const struct shape *x = &call->in[0]->shape;
     for (uint32_t i = 1; i < 5; i++) {
-        status = expect_if_there(call, i, SHAPE1(x->size[1]), 0, error);
+        status = expect_optional(call, i, SHAPE1(x->size[1]), 0, error);
         if (status != STATUS_OK)
             return status;
     }
@@ -184,20 +184,20 @@ static enum status batch_norm(const struct op_call *call, struct shape out[], st
     return STATUS_OK;
 }
 
-static enum status same(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_unary(const struct op_call *call, struct shape out[], struct error *error)
 {
     (void)error;
     out[0] = call->in[0]->shape;
     return STATUS_OK;
 }
 
-static enum status add(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_add(const struct op_call *call, struct shape out[], struct error *error)
 {
     out[0] = call->in[0]->shape;
-    return expect(call, 1, out[0], 0, error);
+    return expect_input(call, 1, out[0], 0, error);
 }
 
-static enum status reshape(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_reshape(const struct op_call *call, struct shape out[], struct error *error)
 {
     char text[TENSOR_TEXT_BYTES], wanted[SHAPE_TEXT_BYTES];
     out[0] = call->attributes.shape;
@@ -208,7 +208,7 @@ static enum status reshape(const struct op_call *call, struct shape out[], struc
                      shape_text(&out[0], wanted));
 }
 
-static enum status dropout(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_dropout(const struct op_call *call, struct shape out[], struct error *error)
 {
     enum { ELEMENTS_MAX = 1 << 27 }; // as many as the blocks of a stream have bits for
     const struct op_rule *rule = op_rule(call->op);
@@ -220,7 +220,7 @@ static enum status dropout(const struct op_call *call, struct shape out[], struc
     if (!(p >= 0 && p < 1))
         return error_set(error, STATUS_INVALID, "%s: expected 0 <= p < 1, got %g, over %s", rule->name, p,
                          text);
-    enum status status = expect_if_there(call, 1, SHAPE2(0, 3), 1, error);
+    enum status status = expect_optional(call, 1, SHAPE2(0, 3), 1, error);
     if (status != STATUS_OK)
         return status;
     const uint32_t rows = call->in[1] != NULL ? call->in[1]->shape.size[0] : 1;
@@ -233,13 +233,13 @@ static enum status dropout(const struct op_call *call, struct shape out[], struc
     return STATUS_OK;
 }
 
-static enum status log_softmax(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_log_softmax(const struct op_call *call, struct shape out[], struct error *error)
 {
     out[0] = call->in[0]->shape;
-    return out[0].rank >= 1 ? STATUS_OK : expect(call, 0, SHAPE1(0), 0, error);
+    return out[0].rank >= 1 ? STATUS_OK : expect_input(call, 0, SHAPE1(0), 0, error);
 }
 
-static enum status embedding(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_embedding(const struct op_call *call, struct shape out[], struct error *error)
 {
     const struct op_rule *rule = op_rule(call->op);
     const struct shape *indices = &call->in[0]->shape;
@@ -247,7 +247,7 @@ static enum status embedding(const struct op_call *call, struct shape out[], str
     if (indices->rank < 1 || indices->rank > 3)
         return error_set(error, STATUS_INVALID, "%s: %s: expected rank 1..3", rule->name,
                          tensor_text(rule->input[0], call->in[0], text));
-    enum status status = expect(call, 1, SHAPE2(0, 0), 1, error);
+    enum status status = expect_input(call, 1, SHAPE2(0, 0), 1, error);
     if (status != STATUS_OK)
         return status;
     out[0] = *indices;
@@ -265,21 +265,21 @@ static enum status lstm_biases(const struct op_call *call, struct error *error)
         if (call->in[i] != NULL && call->in[other] == NULL)
             return error_set(error, STATUS_INVALID, "%s: %s comes without %s, expected both or none",
                              rule->name, tensor_text(rule->input[i], call->in[i], text), rule->input[other]);
-        enum status status = expect_if_there(call, i, SHAPE1(gates), 4, error);
+        enum status status = expect_optional(call, i, SHAPE1(gates), 4, error);
         if (status != STATUS_OK)
             return status;
     }
     return STATUS_OK;
 }
 
-static enum status lstm(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_lstm(const struct op_call *call, struct shape out[], struct error *error)
 {
     enum { X, H0, C0, WEIGHT_IH, WEIGHT_HH };
     const struct op_rule *rule = op_rule(call->op);
     char text[TENSOR_TEXT_BYTES];
-    enum status status = expect(call, X, SHAPE3(0, 0, 0), X, error);
+    enum status status = expect_input(call, X, SHAPE3(0, 0, 0), X, error);
     if (status == STATUS_OK)
-        status = expect(call, WEIGHT_HH, SHAPE2(0, 0), WEIGHT_HH, error);
+        status = expect_input(call, WEIGHT_HH, SHAPE2(0, 0), WEIGHT_HH, error);
     if (status != STATUS_OK)
         return status;
     const uint32_t *x = call->in[X]->shape.size, *weight = call->in[WEIGHT_HH]->shape.size;
@@ -287,13 +287,14 @@ static enum status lstm(const struct op_call *call, struct shape out[], struct e
     if (gates != 4 * (uint64_t)hidden)
         return error_set(error, STATUS_INVALID, "%s: %s: expected four times as many rows as columns",
                          rule->name, tensor_text(rule->input[WEIGHT_HH], call->in[WEIGHT_HH], text));
-    status = expect(call, WEIGHT_IH, SHAPE2(gates, x[2]), WEIGHT_HH, error);
+    status = expect_input(call, WEIGHT_IH, SHAPE2(gates, x[2]), WEIGHT_HH, error);
     if (status != STATUS_OK && matches(&call->in[WEIGHT_IH]->shape, &SHAPE2(gates, 0)))
-        status = expect(call, WEIGHT_IH, SHAPE2(gates, x[2]), X, error); // it is x that it does not fit
+        status = expect_input(call, WEIGHT_IH, SHAPE2(gates, x[2]), X,
+                              error); // the weight fits the gates and not x
     if (status == STATUS_OK)
         status = lstm_biases(call, error);
     for (uint32_t i = H0; i <= C0 && status == STATUS_OK; i++)
-        status = expect_if_there(call, i, SHAPE2(x[1], hidden), X, error);
+        status = expect_optional(call, i, SHAPE2(x[1], hidden), X, error);
     if (status != STATUS_OK)
         return status;
     out[0] = SHAPE3(x[0], x[1], gates); // the gates of all steps are what backends keep
@@ -304,13 +305,14 @@ static enum status lstm(const struct op_call *call, struct shape out[], struct e
 }
 
 /* Two tensors of one shape, the second perhaps absent, make a scalar. */
-static enum status paired(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_pair(const struct op_call *call, struct shape out[], struct error *error)
 {
     out[0] = SHAPE0();
-    return expect_if_there(call, 1, call->in[0]->shape, 0, error);
+    return expect_optional(call, 1, call->in[0]->shape, 0, error);
 }
 
-static enum status cross_entropy(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_cross_entropy(const struct op_call *call, struct shape out[],
+                                           struct error *error)
 {
     const struct op_rule *rule = op_rule(call->op);
     const struct shape *logits = &call->in[0]->shape;
@@ -320,37 +322,38 @@ static enum status cross_entropy(const struct op_call *call, struct shape out[],
         return error_set(error, STATUS_INVALID, "%s: %s, expected *x* or *x*x*", rule->name,
                          tensor_text(rule->input[0], call->in[0], text));
     struct shape target = {.rank = logits->rank - 1, .size = {logits->size[0], logits->size[2]}};
-    return expect(call, 1, target, 0, error);
+    return expect_input(call, 1, target, 0, error);
 }
 
-static enum status log_probability(const struct op_call *call, struct shape out[], struct error *error)
+static enum status shapes_of_log_probability(const struct op_call *call, struct shape out[],
+                                             struct error *error)
 {
-    enum status status = expect(call, 0, SHAPE2(0, 0), 0, error);
+    enum status status = expect_input(call, 0, SHAPE2(0, 0), 0, error);
     if (status != STATUS_OK)
         return status;
     out[0] = SHAPE1(call->in[0]->shape.size[0]);
-    return expect(call, 1, out[0], 0, error);
+    return expect_input(call, 1, out[0], 0, error);
 }
 
-typedef enum status shapes_of(const struct op_call *call, struct shape out[], struct error *error);
+typedef enum status shapes_function(const struct op_call *call, struct shape out[], struct error *error);
 
-static shapes_of *const functions[OP_COUNT] = {
-    [OP_LINEAR] = linear,
-    [OP_CONV2D] = conv2d,
-    [OP_BATCH_NORM] = batch_norm,
-    [OP_MAX_POOL] = pool,
-    [OP_AVG_POOL] = pool,
-    [OP_RELU] = same,
-    [OP_ADD] = add,
-    [OP_RESHAPE] = reshape,
-    [OP_DROPOUT] = dropout,
-    [OP_LOG_SOFTMAX] = log_softmax,
-    [OP_EMBEDDING] = embedding,
-    [OP_LSTM_LAYER] = lstm,
-    [OP_MSE] = paired,
-    [OP_CROSS_ENTROPY] = cross_entropy,
-    [OP_LOG_PROBABILITY] = log_probability,
-    [OP_SUM] = paired,
+static shapes_function *const functions[OP_COUNT] = {
+    [OP_LINEAR] = shapes_of_linear,
+    [OP_CONV2D] = shapes_of_conv2d,
+    [OP_BATCH_NORM] = shapes_of_batch_norm,
+    [OP_MAX_POOL] = shapes_of_pool,
+    [OP_AVG_POOL] = shapes_of_pool,
+    [OP_RELU] = shapes_of_unary,
+    [OP_ADD] = shapes_of_add,
+    [OP_RESHAPE] = shapes_of_reshape,
+    [OP_DROPOUT] = shapes_of_dropout,
+    [OP_LOG_SOFTMAX] = shapes_of_log_softmax,
+    [OP_EMBEDDING] = shapes_of_embedding,
+    [OP_LSTM_LAYER] = shapes_of_lstm,
+    [OP_MSE] = shapes_of_pair,
+    [OP_CROSS_ENTROPY] = shapes_of_cross_entropy,
+    [OP_LOG_PROBABILITY] = shapes_of_log_probability,
+    [OP_SUM] = shapes_of_pair,
 };
 
 enum status op_shapes(const struct op_call *call, struct shape out[OP_OUTPUTS_MAX], struct error *error)

@@ -4,8 +4,8 @@
 
 #include "kernels/op.h"
 
-/* The shapes of call->out, from the attributes and the shapes of call->in, which tensor_check has passed and
- * which have the right dtype. */
+/* Computes the shapes of call->out from the attributes and the shapes of call->in, which have passed
+ * tensor_check and have the right dtype. STATUS_INVALID for inputs or attributes that do not fit. */
 enum status op_shapes(const struct op_call *call, struct shape out[OP_OUTPUTS_MAX], struct error *error);
 
 #endif

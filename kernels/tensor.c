@@ -1,4 +1,4 @@
-/* Shapes and dtypes: counting and naming. Pure functions; any thread. */
+/* Shapes, dtypes and tensors: counting, naming, checking. Any thread. */
 #include "kernels/tensor.h"
 
 #include <stdio.h>

@@ -1,14 +1,14 @@
-/* Shapes and tensors: what the operations of kernels/kernels.h read and write.
+/* Shapes, dtypes and tensors: the arguments of the operations in kernels/op.h.
  *
- * A tensor is a small struct that describes memory which somebody else owns: a tape's arena (activations,
- * gradients), a parameter slab (kernels/params/params.h), or the caller. Copying the struct copies the
- * description. Its memory is the backend's: host memory for the CPU backends, device memory for the GPU; only
- * tensor-moving functions of kernels.h (backend_upload, backend_download) cross that border.
+ * A tensor is a small struct that describes memory. The memory belongs to a tape's arena (activations,
+ * gradients), to a parameter slab (kernels/params/params.h), or to the caller. Copying the struct copies the
+ * description. The memory is the backend's: host memory for the CPU backends, device memory for the GPU. Only
+ * backend_upload and backend_download copy between the host and a device.
  *
- * `layout` says how the elements lie. NULL is canonical: dense, row-major, last dimension fastest, the order
- * of PyTorch's contiguous tensors. Anything else is a token of the backend that made the tensor, and only
- * that backend may interpret the bytes; equal tokens mean equal layouts. Files, the wire and tests see
- * canonical order alone. */
+ * `layout` is the order of the elements. NULL is canonical: dense, row-major, last dimension fastest, as
+ * PyTorch's contiguous tensors. Any other value is a token of the backend that made the tensor; only that
+ * backend interprets the bytes, and equal tokens mean equal layouts. Files, the wire and tests see canonical
+ * order alone. */
 #ifndef KERNELS_TENSOR_H
 #define KERNELS_TENSOR_H
 
@@ -48,9 +48,9 @@ struct tensor {
     struct shape shape;
     enum dtype dtype;
     const void *layout; /* NULL: canonical; else the backend's token */
-    const void *wanted; /* set by a forward on a parameter that it had to repack: the layout which would
-                           have spared that; see params_adopt */
-    void *data;         /* NULL where an output is to be allocated by the backend */
+    const void *wanted; /* of a parameter that a forward had to repack: the layout that would have spared
+                           it; see params_adopt */
+    void *data;         /* NULL in an output: the backend allocates it */
     size_t bytes;       /* of the memory at `data` */
     const char *name;   /* for messages: "layer1.0.conv1.weight", "input"; may be NULL; not owned */
 };
@@ -70,16 +70,17 @@ const char *dtype_name(enum dtype dtype);
 /* Room for "weight \"layer1.0.conv1.weight\" of shape 64x64x3x3". */
 enum { TENSOR_TEXT_BYTES = 192 };
 
-/* How messages call a tensor: `role` is its name in the operation's rule. Returns `text`. */
+/* A tensor's name in messages; `role` is its name in the operation's rule. Returns `text`. */
 const char *tensor_text(const char *role, const struct tensor *tensor, char text[TENSOR_TEXT_BYTES]);
 
-/* A tensor that can be read: a shape without zeros that does not overflow, a known dtype, and, where `data`
- * is wanted, memory that is large enough (as far as a canonical layout tells). `what` begins the message:
- * the operation's name. */
+/* Checks a tensor: a shape without zeros that does not overflow, a known dtype, and with `data` memory that
+ * is large enough (checked for the canonical layout). `what` begins the message: the operation's name.
+ * STATUS_INVALID. */
 enum status tensor_check(const char *what, const char *role, const struct tensor *tensor, bool data,
                          struct error *error);
 
-/* A new tensor in the arena, canonical, not initialized. `name` is kept, not copied. */
+/* Takes a new tensor from the arena: canonical, not initialized. `name` is kept, not copied.
+ * STATUS_NO_MEMORY. */
 enum status tensor_new(struct tensor *out, struct arena *arena, struct shape shape, enum dtype dtype,
                        const char *name, struct error *error);
 

@@ -75,8 +75,8 @@ static void conv_plan_destroy(struct plan *plan)
     free(conv);
 }
 
-static enum status describe(struct conv_plan *plan, const struct conv_sizes *s, const struct tensor *about,
-                            struct error *error)
+static enum status describe_convolution(struct conv_plan *plan, const struct conv_sizes *s,
+                                        const struct tensor *about, struct error *error)
 {
     TRY(cuda_describe(&plan->x, s->n, s->c, s->h, s->w, about, error));
     TRY(cuda_describe(&plan->y, s->n, s->outputs, s->out[0], s->out[1], about, error));
@@ -254,7 +254,7 @@ static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct
     if (plan == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a convolution's plan");
     *out = (struct conv_plan *)plan;
-    enum status status = describe(*out, &s, call->in[0], error);
+    enum status status = describe_convolution(*out, &s, call->in[0], error);
     if (status != STATUS_OK) {
         plan->destroy(plan);
         return status;

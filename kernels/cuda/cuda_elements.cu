@@ -38,8 +38,8 @@ static __global__ void dropout_kernel(size_t count, struct element_dropout dropo
         element_dropout(&dropout, i, x, y);
 }
 
-static enum status drop(struct cuda *cuda, const struct op_call *call, const struct tensor *x,
-                        const struct tensor *y, struct error *error)
+static enum status apply_mask(struct cuda *cuda, const struct op_call *call, const struct tensor *x,
+                              const struct tensor *y, struct error *error)
 {
     const struct op_attributes *a = &call->attributes;
     const struct tensor *rows = call->in[1];
@@ -62,13 +62,13 @@ static enum status drop(struct cuda *cuda, const struct op_call *call, const str
 enum status cuda_dropout(struct backend *backend, struct op_call *call, struct error *error)
 {
     TRY(cuda_output(call, call->out[0], error));
-    return drop(cuda_of(backend), call, call->in[0], call->out[0], error);
+    return apply_mask(cuda_of(backend), call, call->in[0], call->out[0], error);
 }
 
 enum status cuda_dropout_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     TRY(cuda_output(call, call->din[0], error));
-    return drop(cuda_of(backend), call, call->dout[0], call->din[0], error);
+    return apply_mask(cuda_of(backend), call, call->dout[0], call->din[0], error);
 }
 
 /* ---- embedding ---- */

@@ -76,8 +76,8 @@ static enum status describe_data(cudnnRNNDataDescriptor_t *out, const struct lst
                                         : cudnn_failed(error, "cudnnSetRNNDataDescriptor", code, about);
 }
 
-static enum status describe(struct cuda *cuda, struct lstm_plan *plan, const struct lstm_sizes *s,
-                            const struct tensor *about, struct error *error)
+static enum status describe_lstm(struct cuda *cuda, struct lstm_plan *plan, const struct lstm_sizes *s,
+                                 const struct tensor *about, struct error *error)
 {
     const int dims[3] = {1, (int)s->batch, (int)s->hidden};
     const int strides[3] = {(int)(s->batch * s->hidden), (int)s->hidden, 1};
@@ -110,7 +110,7 @@ static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct
     if (plan == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for an LSTM layer's plan");
     *out = (struct lstm_plan *)plan;
-    enum status status = describe(cuda, *out, &s, call->in[X], error);
+    enum status status = describe_lstm(cuda, *out, &s, call->in[X], error);
     if (status != STATUS_OK) {
         plan->destroy(plan);
         return status;

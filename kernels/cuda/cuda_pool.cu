@@ -22,7 +22,7 @@ static void pool_plan_destroy(struct plan *plan)
     free(pool);
 }
 
-static enum status describe(struct pool_plan *plan, const struct op_call *call, struct error *error)
+static enum status describe_pool(struct pool_plan *plan, const struct op_call *call, struct error *error)
 {
     const struct tensor *about = call->in[0];
     const struct op_attributes *a = &call->attributes;
@@ -54,7 +54,7 @@ static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct
     if (plan == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a pool's plan");
     *out = (struct pool_plan *)plan;
-    enum status status = describe(*out, call, error);
+    enum status status = describe_pool(*out, call, error);
     if (status != STATUS_OK) {
         plan->destroy(plan);
         return status;

@@ -7,13 +7,13 @@
 
 #include "kernels/lanes/lanes.h"
 
-static void add(float *y, const float *a, const float *b, size_t count)
+static void element_add(float *y, const float *a, const float *b, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         y[i] = a[i] + b[i];
 }
 
-static void add_relu(float *y, const float *a, const float *b, size_t count)
+static void element_add_relu(float *y, const float *a, const float *b, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         float sum = a[i] + b[i];
@@ -21,13 +21,13 @@ static void add_relu(float *y, const float *a, const float *b, size_t count)
     }
 }
 
-static void relu(float *y, const float *x, size_t count)
+static void element_relu(float *y, const float *x, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         y[i] = x[i] <= 0 ? 0 : x[i];
 }
 
-static void mask(float *dx, const float *y, const float *dy, size_t count)
+static void element_mask(float *dx, const float *y, const float *dy, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         float gradient = dy[i]; // read in any case: the loop then has no branch
@@ -35,31 +35,31 @@ static void mask(float *dx, const float *y, const float *dy, size_t count)
     }
 }
 
-static void accumulate(float *to, const float *from, size_t count)
+static void element_accumulate(float *to, const float *from, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         to[i] += from[i];
 }
 
-static void fill(float *x, float value, size_t count)
+static void element_fill(float *x, float value, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         x[i] = value;
 }
 
-static void scale(float *x, float factor, size_t count)
+static void element_scale(float *x, float factor, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         x[i] *= factor;
 }
 
-static void multiply(float *y, const float *x, float factor, size_t count)
+static void element_multiply(float *y, const float *x, float factor, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         y[i] = factor * x[i];
 }
 
-static void sgd(const struct element_sgd *settings, float *p, const float *g, float *v, size_t count)
+static void element_sgd(const struct element_sgd *settings, float *p, const float *g, float *v, size_t count)
 {
     const float lr = settings->lr, momentum = settings->momentum;
     if (settings->first)
@@ -75,7 +75,7 @@ static void sgd(const struct element_sgd *settings, float *p, const float *g, fl
         }
 }
 
-static void sgd_plain(float lr, float *p, const float *g, size_t count)
+static void element_sgd_plain(float lr, float *p, const float *g, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         p[i] -= lr * g[i];
@@ -98,29 +98,29 @@ static void sgd_plain(float lr, float *p, const float *g, size_t count)
         total += lane[l];                                                                                    \
     return total
 
-static double square_sum(const float *a, const float *b, size_t count)
+static double element_square_sum(const float *a, const float *b, size_t count)
 {
     (void)b;
     SUM_OF((double)a[i] * (double)a[i]);
 }
 
-static double sum(const float *a, const float *b, size_t count)
+static double element_sum(const float *a, const float *b, size_t count)
 {
     (void)b;
     SUM_OF((double)a[i]);
 }
 
-static double dot(const float *a, const float *b, size_t count)
+static double element_dot(const float *a, const float *b, size_t count)
 {
     SUM_OF((double)a[i] * (double)b[i]);
 }
 
-static double square_distance(const float *a, const float *b, size_t count)
+static double element_square_distance(const float *a, const float *b, size_t count)
 {
     SUM_OF(((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]));
 }
 
-static void difference(float *y, const float *a, const float *b, float factor, size_t count)
+static void element_difference(float *y, const float *a, const float *b, float factor, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         y[i] = factor * (a[i] - b[i]);
@@ -136,7 +136,7 @@ static bool is_finite(float x)
 }
 
 /* Whole blocks are looked through without a branch for each element; only a block with a find is searched. */
-static size_t first_not_finite(const float *x, size_t count)
+static size_t element_first_not_finite(const float *x, size_t count)
 {
     enum { BLOCK = 256 };
     for (size_t first = 0; first < count; first += BLOCK) {
@@ -154,42 +154,42 @@ static size_t first_not_finite(const float *x, size_t count)
     return count;
 }
 
-static void add_to_double(double *to, const float *from, size_t count)
+static void element_add_to_double(double *to, const float *from, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         to[i] += (double)from[i];
 }
 
-static void to_double(double *to, const float *from, size_t count)
+static void element_to_double(double *to, const float *from, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         to[i] = (double)from[i];
 }
 
-static void to_float(float *to, const double *from, size_t count)
+static void element_to_float(float *to, const double *from, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         to[i] = (float)from[i];
 }
 
 const struct element_lanes LANES_NAME(element_lanes) = {
-    .add = add,
-    .add_relu = add_relu,
-    .relu = relu,
-    .mask = mask,
-    .accumulate = accumulate,
-    .fill = fill,
-    .scale = scale,
-    .multiply = multiply,
-    .sgd = sgd,
-    .sgd_plain = sgd_plain,
-    .square_sum = square_sum,
-    .sum = sum,
-    .dot = dot,
-    .square_distance = square_distance,
-    .difference = difference,
-    .first_not_finite = first_not_finite,
-    .add_to_double = add_to_double,
-    .to_double = to_double,
-    .to_float = to_float,
+    .add = element_add,
+    .add_relu = element_add_relu,
+    .relu = element_relu,
+    .mask = element_mask,
+    .accumulate = element_accumulate,
+    .fill = element_fill,
+    .scale = element_scale,
+    .multiply = element_multiply,
+    .sgd = element_sgd,
+    .sgd_plain = element_sgd_plain,
+    .square_sum = element_square_sum,
+    .sum = element_sum,
+    .dot = element_dot,
+    .square_distance = element_square_distance,
+    .difference = element_difference,
+    .first_not_finite = element_first_not_finite,
+    .add_to_double = element_add_to_double,
+    .to_double = element_to_double,
+    .to_float = element_to_float,
 };

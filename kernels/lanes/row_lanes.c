@@ -60,7 +60,7 @@ LANES_INLINE double sum_total(const struct sum *sum)
 
 /* ---- dropout ---- */
 
-static void draw(const struct rng_key *key, uint32_t group, uint32_t bound, uint64_t kept[2])
+static void row_draw(const struct rng_key *key, uint32_t group, uint32_t bound, uint64_t kept[2])
 {
     uint32_t bits[8]; // 16 units each
     if (bound == 0) {
@@ -73,7 +73,7 @@ static void draw(const struct rng_key *key, uint32_t group, uint32_t bound, uint
                   (uint64_t)(bits[4 * h + 2] | bits[4 * h + 3] << 16) << 32;
 }
 
-static void keep(float *y, const float *x, const uint64_t kept[2], float factor, size_t count)
+static void row_keep(float *y, const float *x, const uint64_t kept[2], float factor, size_t count)
 {
     const vf scale = lanes_set(factor);
     for (size_t i = 0; i < count; i += LANES_WIDTH) {
@@ -97,7 +97,7 @@ static float greatest_of(const float *x, size_t count)
     return most;
 }
 
-static double exp_sum(const float *x, size_t count, float *greatest)
+static double row_exp_sum(const float *x, size_t count, float *greatest)
 {
     struct sum sum = {0};
     *greatest = greatest_of(x, count);
@@ -107,22 +107,22 @@ static double exp_sum(const float *x, size_t count, float *greatest)
     return sum_total(&sum);
 }
 
-static void exp_scaled(float *dx, const float *x, size_t count, float greatest, float factor)
+static void row_exp_scaled(float *dx, const float *x, size_t count, float greatest, float factor)
 {
     const vf most = lanes_set(greatest), by = lanes_set(factor);
     for (size_t i = 0; i < count; i += LANES_WIDTH)
         store_some(dx + i, count - i, lanes_exp(load_some(x + i, count - i, 0) - most) * by);
 }
 
-static void log_softmax(float *y, const float *x, size_t count)
+static void row_log_softmax(float *y, const float *x, size_t count)
 {
     float greatest;
-    const vf log_total = lanes_set((float)log(exp_sum(x, count, &greatest))), most = lanes_set(greatest);
+    const vf log_total = lanes_set((float)log(row_exp_sum(x, count, &greatest))), most = lanes_set(greatest);
     for (size_t i = 0; i < count; i += LANES_WIDTH)
         store_some(y + i, count - i, (load_some(x + i, count - i, 0) - most) - log_total);
 }
 
-static void log_softmax_backward(float *dx, const float *y, const float *dy, size_t count)
+static void row_log_softmax_backward(float *dx, const float *y, const float *dy, size_t count)
 {
     struct sum sum = {0};
     for (size_t i = 0; i < count; i += LANES_WIDTH)
@@ -171,7 +171,7 @@ LANES_INLINE vf gate_sum(const struct row_lstm *row, size_t gate, size_t i)
     return sum;
 }
 
-static void lstm_forward(const struct row_lstm *row)
+static void row_lstm_forward(const struct row_lstm *row)
 {
     const size_t hidden = row->hidden;
     for (size_t at = 0; at < hidden; at += LANES_WIDTH) {
@@ -190,7 +190,7 @@ static void lstm_forward(const struct row_lstm *row)
     }
 }
 
-static void lstm_backward(const struct row_lstm *row)
+static void row_lstm_backward(const struct row_lstm *row)
 {
     const size_t hidden = row->hidden;
     for (size_t at = 0; at < hidden; at += LANES_WIDTH) {
@@ -214,12 +214,12 @@ static void lstm_backward(const struct row_lstm *row)
 }
 
 const struct row_lanes LANES_NAME(row_lanes) = {
-    .draw = draw,
-    .keep = keep,
-    .log_softmax = log_softmax,
-    .log_softmax_backward = log_softmax_backward,
-    .exp_sum = exp_sum,
-    .exp_scaled = exp_scaled,
-    .lstm_forward = lstm_forward,
-    .lstm_backward = lstm_backward,
+    .draw = row_draw,
+    .keep = row_keep,
+    .log_softmax = row_log_softmax,
+    .log_softmax_backward = row_log_softmax_backward,
+    .exp_sum = row_exp_sum,
+    .exp_scaled = row_exp_scaled,
+    .lstm_forward = row_lstm_forward,
+    .lstm_backward = row_lstm_backward,
 };

@@ -136,8 +136,8 @@ enum status onednn_add_backward(struct backend *backend, struct op_call *call, s
 /* ---- reshape ---- */
 
 /* Canonical order stays as it is; a copy is made only of what lies otherwise, or into the caller's memory. */
-static enum status reshape(struct backend *backend, struct arena *arena, struct tensor *to,
-                           const struct tensor *from, struct error *error)
+static enum status reshape_values(struct backend *backend, struct arena *arena, struct tensor *to,
+                                  const struct tensor *from, struct error *error)
 {
     if (to->data == NULL && from->layout == NULL) {
         to->data = from->data;
@@ -180,12 +180,12 @@ static enum status reshape(struct backend *backend, struct arena *arena, struct 
 
 enum status onednn_reshape_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return reshape(backend, call->arena, call->out[0], call->in[0], error);
+    return reshape_values(backend, call->arena, call->out[0], call->in[0], error);
 }
 
 enum status onednn_reshape_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return reshape(backend, call->arena, call->din[0], call->dout[0], error);
+    return reshape_values(backend, call->arena, call->din[0], call->dout[0], error);
 }
 
 /* ---- dropout ---- */

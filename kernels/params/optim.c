@@ -23,7 +23,7 @@ static enum status check_sgd(const struct sgd_settings *settings, struct error *
     return STATUS_OK;
 }
 
-static enum status check(const struct optimizer_settings *settings, struct error *error)
+static enum status optimizer_check(const struct optimizer_settings *settings, struct error *error)
 {
     return settings->kind == OPTIMIZER_ADAM ? adam_check(&settings->adam, error)
                                             : check_sgd(&settings->sgd, error);
@@ -40,7 +40,7 @@ enum status optimizer_new(struct optimizer **out, const struct optimizer_setting
                           struct params *params, struct error *error)
 {
     const bool adam = settings->kind == OPTIMIZER_ADAM;
-    enum status status = check(settings, error);
+    enum status status = optimizer_check(settings, error);
     if (status != STATUS_OK)
         return status;
     struct optimizer *optimizer = calloc(1, sizeof *optimizer);
@@ -94,7 +94,7 @@ enum status optimizer_lr_set(struct optimizer *optimizer, double lr, struct erro
 {
     struct optimizer_settings settings = optimizer->settings;
     settings.sgd.lr = settings.adam.lr = lr;
-    enum status status = check(&settings, error);
+    enum status status = optimizer_check(&settings, error);
     if (status == STATUS_OK)
         optimizer->settings = settings;
     return status;

@@ -48,7 +48,8 @@ struct saved {
     size_t count;
 };
 
-static void describe(struct safetensors_entry *entry, const struct parameter *parameter, enum dtype dtype)
+static void describe_entry(struct safetensors_entry *entry, const struct parameter *parameter,
+                           enum dtype dtype)
 {
     const struct shape *shape = &parameter->tensor.shape;
     *entry = (struct safetensors_entry){
@@ -63,24 +64,24 @@ static void describe(struct safetensors_entry *entry, const struct parameter *pa
 }
 
 /* The part that holds the parameter, or NULL. */
-static const struct params_file *part_of(const struct params_saving *saving,
-                                         const struct parameter *parameter)
+static const struct params_file *source_of(const struct params_saving *saving,
+                                           const struct parameter *parameter)
 {
-    for (size_t i = 0; i < saving->part_count; i++)
-        if (in_range(&saving->parts[i]->contents, parameter))
-            return saving->parts[i];
+    for (size_t i = 0; i < saving->source_count; i++)
+        if (in_range(&saving->sources[i]->contents, parameter))
+            return saving->sources[i];
     return NULL;
 }
 
-static enum status take_from_part(const struct params_file *part, const struct safetensors_entry *entry,
-                                  void *values, struct error *error)
+static enum status read_from_source(const struct params_file *source, const struct safetensors_entry *entry,
+                                    void *values, struct error *error)
 {
-    const struct safetensors_entry *theirs = safetensors_find(part->file, entry->name);
-    assert(theirs != NULL);
-    if (theirs->dtype == entry->dtype)
-        return safetensors_read(part->file, theirs, values, error);
-    return error_set(error, STATUS_INVALID, "%s: %s holds %s, not the dtype of this backend", part->path,
-                     entry->name, theirs->dtype_text);
+    const struct safetensors_entry *found = safetensors_find(source->file, entry->name);
+    assert(found != NULL);
+    if (found->dtype == entry->dtype)
+        return safetensors_read(source->file, found, values, error);
+    return error_set(error, STATUS_INVALID, "%s: %s holds %s, not the dtype of this backend", source->path,
+                     entry->name, found->dtype_text);
 }
 
 static enum status save_entry(void *context, size_t index, void *values, struct error *error)
@@ -88,11 +89,11 @@ static enum status save_entry(void *context, size_t index, void *values, struct 
     const struct saved *saved = context;
     const struct params_saving *saving = saved->saving;
     const struct parameter *parameter = saved->parameters[index];
-    const struct params_file *part = part_of(saving, parameter);
+    const struct params_file *source = source_of(saving, parameter);
     struct backend *backend = params_backend(saving->params);
     bool fresh;
-    if (part != NULL)
-        return take_from_part(part, &saved->entries[index], values, error);
+    if (source != NULL)
+        return read_from_source(source, &saved->entries[index], values, error);
     if (is_counter(parameter)) {
         memcpy(values, &parameter->counter, sizeof parameter->counter);
         return STATUS_OK;
@@ -118,7 +119,7 @@ enum status params_file_save(const char *path, const struct params_saving *savin
             continue;
         assert(saving->parallel == NULL || parameter->kind == PARAMETER_TRAINED);
         saved.parameters[saved.count] = parameter;
-        describe(&saved.entries[saved.count++], parameter, params_backend(params)->ops->dtype);
+        describe_entry(&saved.entries[saved.count++], parameter, params_backend(params)->ops->dtype);
     }
     const struct safetensors_stream stream = {
         .fill = save_entry, .written = saving->written, .context = &saved, .observer = saving->observer};
@@ -138,7 +139,8 @@ struct problems {
 };
 
 /* Adds one, as long as few have been added. */
-__attribute__((format(printf, 2, 3))) static void problem(struct problems *problems, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void problems_add(struct problems *problems, const char *format,
+                                                               ...)
 {
     if (problems->count++ >= PROBLEMS_SHOWN)
         return;
@@ -177,19 +179,19 @@ static bool fitting_dtype(const struct safetensors_entry *entry, const struct pa
     return entry->dtype == SAFETENSORS_F32 || entry->dtype == SAFETENSORS_F64;
 }
 
-static void compare(struct problems *problems, const struct parameter *parameter,
-                    const struct safetensors_entry *entry)
+static void compare_entry(struct problems *problems, const struct parameter *parameter,
+                          const struct safetensors_entry *entry)
 {
     char found[LONG_SHAPE_BYTES], expected[SHAPE_TEXT_BYTES];
     if (entry == NULL)
-        problem(problems, "%s is missing, expected %s", parameter->name,
-                shape_text(&parameter->tensor.shape, expected));
+        problems_add(problems, "%s is missing, expected %s", parameter->name,
+                     shape_text(&parameter->tensor.shape, expected));
     else if (!same_shape(entry, &parameter->tensor.shape))
-        problem(problems, "%s is %s, expected %s", parameter->name, entry_shape_text(entry, found),
-                shape_text(&parameter->tensor.shape, expected));
+        problems_add(problems, "%s is %s, expected %s", parameter->name, entry_shape_text(entry, found),
+                     shape_text(&parameter->tensor.shape, expected));
     else if (!fitting_dtype(entry, parameter))
-        problem(problems, "%s holds %s, expected %s", parameter->name, entry->dtype_text,
-                is_counter(parameter) ? "I64" : "F32 or F64");
+        problems_add(problems, "%s holds %s, expected %s", parameter->name, entry->dtype_text,
+                     is_counter(parameter) ? "I64" : "F32 or F64");
 }
 
 /* What the file holds and should not. */
@@ -202,13 +204,13 @@ static void compare_rest(struct problems *problems, const struct params_file *fi
         if (parameter != NULL && in_range(&file->contents, parameter))
             continue;
         text_show(name, sizeof name, entry->name, strlen(entry->name), NAME_CHARACTERS);
-        problem(problems, "%s of %s is not in %s", name, entry_shape_text(entry, shape),
-                parameter == NULL ? "the model" : "this part of the model");
+        problems_add(problems, "%s of %s is not in %s", name, entry_shape_text(entry, shape),
+                     parameter == NULL ? "the model" : "this shard of the model");
     }
 }
 
 /* Names what keeps the file from fitting. */
-static enum status match(const struct params_file *file, bool counters_optional, struct error *error)
+static enum status check_fit(const struct params_file *file, bool counters_optional, struct error *error)
 {
     struct problems problems = {0};
     for (uint32_t i = 0; i < params_count(file->params); i++) {
@@ -216,7 +218,7 @@ static enum status match(const struct params_file *file, bool counters_optional,
         const struct safetensors_entry *entry = safetensors_find(file->file, parameter->name);
         if (in_range(&file->contents, parameter) &&
             !(entry == NULL && is_counter(parameter) && counters_optional))
-            compare(&problems, parameter, entry);
+            compare_entry(&problems, parameter, entry);
     }
     compare_rest(&problems, file);
     if (problems.count == 0)
@@ -244,7 +246,7 @@ enum status params_file_open(struct params_file **out, struct params *params, co
     *file = (struct params_file){.params = params, .path = copy, .contents = *contents};
     enum status status = safetensors_open(&file->file, path, error);
     if (status == STATUS_OK)
-        status = match(file, counters_optional, error);
+        status = check_fit(file, counters_optional, error);
     if (status == STATUS_OK)
         *out = file;
     else

@@ -38,10 +38,11 @@ enum status params_file_load(const struct params_file *file, struct gradients *p
 /* What is to be saved. */
 struct params_saving {
     struct params *params;
-    struct gradients *parallel;       /* not NULL: its entries and not the params' */
-    struct params_range contents;     /* of the file that is written */
-    struct params_file *const *parts; /* (part_count) an entry that one of these holds comes from there; */
-    size_t part_count;                /* the others must have a place */
+    struct gradients *parallel;   /* not NULL: its entries and not the params' */
+    struct params_range contents; /* of the file that is written */
+    struct params_file *const
+        *sources;        /* (source_count) an entry that one of these holds comes from there; */
+    size_t source_count; /* the others must have a place */
     void (*written)(void *observer, const void *bytes, size_t count); /* optional: sees the file's bytes */
     void *observer;
 };

@@ -11,8 +11,8 @@
 /* ---- laying out ---- */
 
 /* Gives the entries of one kind their offsets, and `*elements` their sum with the gaps. */
-static enum status lay_out(struct params *params, enum parameter_kind kind, size_t *elements,
-                           struct error *error)
+static enum status lay_out_kind(struct params *params, enum parameter_kind kind, size_t *elements,
+                                struct error *error)
 {
     const size_t unit = dtype_bytes(params->backend->ops->dtype), step = SLAB_ALIGNMENT_BYTES / unit;
     *elements = 0;
@@ -36,9 +36,9 @@ enum status params_lay_out(struct params *params, struct error *error)
 {
     assert(!params->laid_out);
     size_t trained = 0, buffers = 0;
-    enum status status = lay_out(params, PARAMETER_TRAINED, &trained, error);
+    enum status status = lay_out_kind(params, PARAMETER_TRAINED, &trained, error);
     if (status == STATUS_OK)
-        status = lay_out(params, PARAMETER_BUFFER, &buffers, error);
+        status = lay_out_kind(params, PARAMETER_BUFFER, &buffers, error);
     if (status != STATUS_OK)
         return status;
     params->slab = slab_describe(params->backend, trained, "parameters");
@@ -63,8 +63,8 @@ size_t params_buffer_elements(const struct params *params)
 
 /* Entries of one kind with an index in [first, end) into `slab`, which has memory. Returns how many there
  * are. */
-static uint32_t place(struct params *params, enum parameter_kind kind, uint32_t first, uint32_t end,
-                      const struct tensor *slab)
+static uint32_t place_kind(struct params *params, enum parameter_kind kind, uint32_t first, uint32_t end,
+                           const struct tensor *slab)
 {
     uint32_t placed = 0;
     for (uint32_t i = first; i < end; i++) {
@@ -101,14 +101,14 @@ void params_place(struct params *params, uint32_t first, uint32_t end, const voi
     assert(first <= end && end <= params->count);
     const struct tensor at = slab_at(params, &params->slab, slab);
     const bool whole =
-        place(params, PARAMETER_TRAINED, first, end, &at) == count_kind(params, PARAMETER_TRAINED);
+        place_kind(params, PARAMETER_TRAINED, first, end, &at) == count_kind(params, PARAMETER_TRAINED);
     params->slab.data = whole ? at.data : NULL;
 }
 
 void params_place_buffers(struct params *params, const void *buffers)
 {
     const struct tensor at = slab_at(params, &params->buffers, buffers);
-    place(params, PARAMETER_BUFFER, 0, params->count, &at);
+    place_kind(params, PARAMETER_BUFFER, 0, params->count, &at);
     params->buffers.data = at.data;
 }
 
@@ -132,7 +132,7 @@ enum status params_build(struct params *params, uint64_t seed, struct error *err
         status = slab_new(&params->buffers, params->backend, error);
     if (status != STATUS_OK)
         return status;
-    place(params, PARAMETER_TRAINED, 0, params->count, &params->slab);
-    place(params, PARAMETER_BUFFER, 0, params->count, &params->buffers);
+    place_kind(params, PARAMETER_TRAINED, 0, params->count, &params->slab);
+    place_kind(params, PARAMETER_BUFFER, 0, params->count, &params->buffers);
     return params_begin(params, seed, 0, params->count, error);
 }

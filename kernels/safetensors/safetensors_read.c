@@ -42,8 +42,8 @@ struct reading {
 
 /* ---- failures ---- */
 
-__attribute__((format(printf, 2, 3))) static enum status corrupt(const struct reading *reading,
-                                                                 const char *format, ...)
+__attribute__((format(printf, 2, 3))) static enum status fail_corrupt(const struct reading *reading,
+                                                                      const char *format, ...)
 {
     char text[320];
     va_list list;
@@ -53,18 +53,18 @@ __attribute__((format(printf, 2, 3))) static enum status corrupt(const struct re
     return error_set(reading->error, STATUS_CORRUPT, "%s: %s", reading->name, text);
 }
 
-__attribute__((format(printf, 3, 4))) static enum status bad_tensor(const struct reading *reading,
-                                                                    const char *name, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static enum status
+fail_tensor(const struct reading *reading, const char *name, const char *format, ...)
 {
     char text[160], shown[SAFETENSORS_SHOWN_BYTES];
     va_list list;
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    return corrupt(reading, "tensor \"%s\": %s", safetensors_show(shown, name), text);
+    return fail_corrupt(reading, "tensor \"%s\": %s", safetensors_show(shown, name), text);
 }
 
-static enum status no_memory(const struct reading *reading)
+static enum status fail_no_memory(const struct reading *reading)
 {
     return error_set(reading->error, STATUS_NO_MEMORY, "%s: no memory for its header", reading->name);
 }
@@ -93,11 +93,11 @@ static enum status read_dtype(const struct reading *reading, struct safetensors_
 {
     char shown[SAFETENSORS_SHOWN_BYTES];
     if (!cJSON_IsString(item))
-        return bad_tensor(reading, entry->name, "its dtype is no string");
+        return fail_tensor(reading, entry->name, "its dtype is no string");
     *format = safetensors_format_find(item->valuestring);
     if (*format == NULL)
-        return bad_tensor(reading, entry->name, "there is no dtype \"%s\"",
-                          safetensors_show(shown, item->valuestring));
+        return fail_tensor(reading, entry->name, "there is no dtype \"%s\"",
+                           safetensors_show(shown, item->valuestring));
     entry->dtype = (*format)->dtype;
     memcpy(entry->dtype_text, (*format)->text, strlen((*format)->text) + 1);
     return STATUS_OK;
@@ -109,18 +109,19 @@ static enum status read_offsets(const struct reading *reading, struct safetensor
     uint64_t offset[2], bytes;
     uint32_t count;
     if (!read_integers(item, offset, 2, &count) || count != 2)
-        return bad_tensor(reading, entry->name, "its data_offsets are not two integers");
+        return fail_tensor(reading, entry->name, "its data_offsets are not two integers");
     if (offset[0] > offset[1] || offset[1] > reading->data_bytes)
-        return bad_tensor(reading, entry->name,
-                          "its data_offsets are %" PRIu64 " and %" PRIu64
-                          ", expected to ascend within %" PRIu64 " bytes of data",
-                          offset[0], offset[1], reading->data_bytes);
+        return fail_tensor(reading, entry->name,
+                           "its data_offsets are %" PRIu64 " and %" PRIu64
+                           ", expected to ascend within %" PRIu64 " bytes of data",
+                           offset[0], offset[1], reading->data_bytes);
     if (!safetensors_bytes(format, entry->rank, entry->size, &bytes))
-        return bad_tensor(reading, entry->name, "the product of its shape overflows or fills no whole bytes");
+        return fail_tensor(reading, entry->name,
+                           "the product of its shape overflows or fills no whole bytes");
     if (offset[1] - offset[0] != bytes)
-        return bad_tensor(reading, entry->name,
-                          "its data_offsets span %" PRIu64 " bytes, expected %" PRIu64 " by shape and dtype",
-                          offset[1] - offset[0], bytes);
+        return fail_tensor(reading, entry->name,
+                           "its data_offsets span %" PRIu64 " bytes, expected %" PRIu64 " by shape and dtype",
+                           offset[1] - offset[0], bytes);
     entry->offset = reading->data_offset + offset[0];
     entry->bytes = (size_t)bytes;
     return STATUS_OK;
@@ -136,13 +137,13 @@ static enum status read_entry(const struct reading *reading, struct safetensors_
     entry->name = item->string;
     if (!cJSON_IsObject(item) || cJSON_GetArraySize(item) != 3 || dtype == NULL || shape == NULL ||
         offsets == NULL)
-        return bad_tensor(reading, entry->name, "expected an object of dtype, shape and data_offsets");
+        return fail_tensor(reading, entry->name, "expected an object of dtype, shape and data_offsets");
     enum status status = read_dtype(reading, entry, dtype, &format);
     if (status != STATUS_OK)
         return status;
     if (!read_integers(shape, entry->size, SAFETENSORS_RANK_MAX, &entry->rank))
-        return bad_tensor(reading, entry->name, "its shape is not an array of at most %d integers",
-                          SAFETENSORS_RANK_MAX);
+        return fail_tensor(reading, entry->name, "its shape is not an array of at most %d integers",
+                           SAFETENSORS_RANK_MAX);
     return read_offsets(reading, entry, offsets, format);
 }
 
@@ -158,7 +159,8 @@ static enum status check_names(const struct reading *reading, const cJSON *objec
     const char *twice = safetensors_duplicate(names, count);
     if (twice == NULL)
         return STATUS_OK;
-    return corrupt(reading, "the name \"%s\" stands twice in its header", safetensors_show(shown, twice));
+    return fail_corrupt(reading, "the name \"%s\" stands twice in its header",
+                        safetensors_show(shown, twice));
 }
 
 static enum status check_metadata(const struct reading *reading, const cJSON *metadata)
@@ -166,16 +168,16 @@ static enum status check_metadata(const struct reading *reading, const cJSON *me
     const cJSON *item;
     size_t count = 0;
     if (!cJSON_IsObject(metadata))
-        return corrupt(reading, SAFETENSORS_METADATA " is no object");
+        return fail_corrupt(reading, SAFETENSORS_METADATA " is no object");
     cJSON_ArrayForEach(item, metadata)
     {
         if (!cJSON_IsString(item))
-            return corrupt(reading, "a value in " SAFETENSORS_METADATA " is no string");
+            return fail_corrupt(reading, "a value in " SAFETENSORS_METADATA " is no string");
         count++;
     }
     const char **names = malloc((count + 1) * sizeof *names);
     if (names == NULL)
-        return no_memory(reading);
+        return fail_no_memory(reading);
     enum status status = check_names(reading, metadata, names);
     free(names);
     return status;
@@ -200,15 +202,15 @@ static enum status check_row(const struct reading *reading, const struct safeten
         const struct safetensors_entry *entry = &file->entries[i];
         const uint64_t begin = entry->offset - reading->data_offset;
         if (begin != end)
-            return bad_tensor(reading, entry->name,
-                              "it begins at byte %" PRIu64 " of the data, expected %" PRIu64
-                              ", where the tensor before ends",
-                              begin, end);
+            return fail_tensor(reading, entry->name,
+                               "it begins at byte %" PRIu64 " of the data, expected %" PRIu64
+                               ", where the tensor before ends",
+                               begin, end);
         end += entry->bytes;
     }
     if (end != reading->data_bytes)
-        return corrupt(reading, "its tensors end at byte %" PRIu64 " of %" PRIu64 " bytes of data", end,
-                       reading->data_bytes);
+        return fail_corrupt(reading, "its tensors end at byte %" PRIu64 " of %" PRIu64 " bytes of data", end,
+                            reading->data_bytes);
     return STATUS_OK;
 }
 
@@ -224,7 +226,7 @@ static enum status read_entries(const struct reading *reading, struct safetensor
     file->entries = calloc(members + 1, sizeof *file->entries);
     file->by_name = calloc(members + 1, sizeof *file->by_name);
     if (file->entries == NULL || file->by_name == NULL)
-        return no_memory(reading);
+        return fail_no_memory(reading);
     const cJSON *item;
     enum status status = check_names(reading, file->header, (const char **)file->by_name);
     cJSON_ArrayForEach(item, file->header)
@@ -253,13 +255,13 @@ static enum status read_frame(struct reading *reading, const void *begin, uint64
 {
     uint64_t header_bytes;
     if (count < SAFETENSORS_LENGTH_BYTES)
-        return corrupt(reading, "%" PRIu64 " bytes are too few for a safetensors file", count);
+        return fail_corrupt(reading, "%" PRIu64 " bytes are too few for a safetensors file", count);
     memcpy(&header_bytes, begin, SAFETENSORS_LENGTH_BYTES);
     if (header_bytes > SAFETENSORS_HEADER_BYTES_MAX || header_bytes > count - SAFETENSORS_LENGTH_BYTES)
-        return corrupt(reading,
-                       "a header of %" PRIu64 " bytes, expected at most %d and no more than the %" PRIu64
-                       " that follow",
-                       header_bytes, SAFETENSORS_HEADER_BYTES_MAX, count - SAFETENSORS_LENGTH_BYTES);
+        return fail_corrupt(reading,
+                            "a header of %" PRIu64 " bytes, expected at most %d and no more than the %" PRIu64
+                            " that follow",
+                            header_bytes, SAFETENSORS_HEADER_BYTES_MAX, count - SAFETENSORS_LENGTH_BYTES);
     reading->data_offset = SAFETENSORS_LENGTH_BYTES + header_bytes;
     reading->data_bytes = count - reading->data_offset;
     return STATUS_OK;
@@ -273,11 +275,12 @@ static enum status read_header(const struct reading *reading, struct safetensors
     size_t at;
     const char *fault = safetensors_check_text(text, length, &at);
     if (fault != NULL)
-        return corrupt(reading, "byte %zu of its header: %s", at, fault);
+        return fail_corrupt(reading, "byte %zu of its header: %s", at, fault);
     errno = 0; // all that tells a want of memory from bad text
     file->header = cJSON_ParseWithLengthOpts(text, length + 1, NULL, 1);
     if (file->header == NULL)
-        return errno == ENOMEM ? no_memory(reading) : corrupt(reading, "its header is no JSON object");
+        return errno == ENOMEM ? fail_no_memory(reading)
+                               : fail_corrupt(reading, "its header is no JSON object");
     return read_entries(reading, file);
 }
 
@@ -289,7 +292,7 @@ static enum status take_header(const struct reading *reading, int fd, char *text
     ssize_t n = file_read_at(fd, text, length, SAFETENSORS_LENGTH_BYTES);
     if (n < 0)
         return error_set_errno(reading->error, errno, "%s: cannot be read", reading->name);
-    return (size_t)n == length ? STATUS_OK : corrupt(reading, "it was cut short while it was read");
+    return (size_t)n == length ? STATUS_OK : fail_corrupt(reading, "it was cut short while it was read");
 }
 
 /* The whole of a file whose frame was read; takes `fd` over if it succeeds. */
@@ -297,7 +300,7 @@ static enum status read_file(struct safetensors **out, const struct reading *rea
 {
     struct safetensors *file = calloc(1, sizeof *file);
     char *text = malloc((size_t)reading->data_offset - SAFETENSORS_LENGTH_BYTES + 1);
-    enum status status = file == NULL || text == NULL ? no_memory(reading) : STATUS_OK;
+    enum status status = file == NULL || text == NULL ? fail_no_memory(reading) : STATUS_OK;
     if (file != NULL)
         file->fd = -1;
     if (status == STATUS_OK)
@@ -322,7 +325,7 @@ static enum status open_at(struct safetensors **out, int fd, uint64_t count, con
     if (file_read_at(fd, &begin, sizeof begin, 0) < 0)
         return error_set_errno(error, errno, "%s: cannot be read", path);
     char *copy = strdup(path);
-    enum status status = copy == NULL ? no_memory(&reading) : read_frame(&reading, &begin, count);
+    enum status status = copy == NULL ? fail_no_memory(&reading) : read_frame(&reading, &begin, count);
     if (status == STATUS_OK)
         status = read_file(out, &reading, fd);
     if (status == STATUS_OK)

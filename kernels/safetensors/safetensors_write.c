@@ -147,8 +147,8 @@ struct writing {
     size_t header_bytes;
 };
 
-static enum status put(const struct writing *writing, int fd, const char *path, const void *bytes,
-                       size_t count, struct error *error)
+static enum status write_bytes(const struct writing *writing, int fd, const char *path, const void *bytes,
+                               size_t count, struct error *error)
 {
     if (!file_write(fd, bytes, count))
         return error_set_errno(error, errno, "%s: cannot be written", path);
@@ -159,14 +159,14 @@ static enum status put(const struct writing *writing, int fd, const char *path, 
 
 /* Everything into the new file, and that onto the disk. An fsync that failed is not tried again: the kernel
  * may have dropped what it could not write. */
-static enum status fill(const struct writing *writing, int fd, const char *path, struct error *error)
+static enum status write_file(const struct writing *writing, int fd, const char *path, struct error *error)
 {
     const struct safetensors_stream *stream = writing->stream;
-    enum status status = put(writing, fd, path, writing->header, writing->header_bytes, error);
+    enum status status = write_bytes(writing, fd, path, writing->header, writing->header_bytes, error);
     for (size_t i = 0; i < writing->count && status == STATUS_OK; i++) {
         status = stream->fill(stream->context, i, writing->values, error);
         if (status == STATUS_OK)
-            status = put(writing, fd, path, writing->values, writing->entries[i].bytes, error);
+            status = write_bytes(writing, fd, path, writing->values, writing->entries[i].bytes, error);
     }
     if (status == STATUS_OK && fsync(fd) != 0)
         status = error_set_errno(error, errno, "%s: cannot be written", path);
@@ -185,7 +185,7 @@ static enum status sync_folder_of(const char *path, struct error *error)
     return file_sync_folder(folder, error);
 }
 
-static enum status replace(const struct writing *writing, struct error *error)
+static enum status replace_file(const struct writing *writing, struct error *error)
 {
     const char *path = writing->path;
     char new_path[PATH_MAX];
@@ -195,7 +195,7 @@ static enum status replace(const struct writing *writing, struct error *error)
     int fd = open(new_path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
         return error_set_errno(error, errno, "%s: cannot be created", new_path);
-    enum status status = fill(writing, fd, new_path, error);
+    enum status status = write_file(writing, fd, new_path, error);
     if (close(fd) != 0 && status == STATUS_OK)
         status = error_set_errno(error, errno, "%s: cannot be written", new_path);
     if (status == STATUS_OK && rename(new_path, path) != 0)
@@ -238,7 +238,7 @@ enum status safetensors_write(const char *path, const struct safetensors_entry *
     if (status == STATUS_OK)
         status = check_header(&writing, error);
     if (status == STATUS_OK)
-        status = replace(&writing, error);
+        status = replace_file(&writing, error);
     free(header);
     free(writing.values);
     return status;

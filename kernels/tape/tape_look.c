@@ -43,7 +43,7 @@ void tape_drop(struct tape *tape, struct variable *variable)
 /* ---- the loss ---- */
 
 /* Says which variable it was: "the input images", "the output of conv2d of layer1.0.conv1.weight". */
-static void blame(struct tape *tape, const struct variable *variable, double loss)
+static void fail_not_finite(struct tape *tape, const struct variable *variable, double loss)
 {
     const char *label = variable->label != NULL ? variable->label : "no name";
     static const char begin[] = "the first tensor that holds a NaN or an infinity is";
@@ -56,7 +56,7 @@ static void blame(struct tape *tape, const struct variable *variable, double los
                   variable->what, variable->label_is_own ? "of" : "after", label);
 }
 
-static enum status find_culprit(struct tape *tape, double loss)
+static enum status find_not_finite(struct tape *tape, double loss)
 {
     struct error error = {0};
     for (uint32_t i = 0; i < tape->variables.used; i++) {
@@ -68,7 +68,7 @@ static enum status find_culprit(struct tape *tape, double loss)
             return tape_stick(tape, &error);
         if (index == SIZE_MAX)
             continue;
-        blame(tape, variable, loss);
+        fail_not_finite(tape, variable, loss);
         break;
     }
     return tape->error.status;
@@ -85,7 +85,7 @@ enum status tape_loss(struct tape *tape, struct variable *loss, double *value)
     if (status != STATUS_OK)
         return status;
     if (!isfinite(found))
-        return find_culprit(tape, found);
+        return find_not_finite(tape, found);
     *value = found;
     return STATUS_OK;
 }

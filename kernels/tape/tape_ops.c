@@ -4,8 +4,8 @@
 #include <string.h>
 
 /* One output; NULL after a failure. */
-static struct variable *apply(struct tape *tape, enum op op, const struct op_attributes *attributes,
-                              struct variable *const in[])
+static struct variable *apply_op(struct tape *tape, enum op op, const struct op_attributes *attributes,
+                                 struct variable *const in[])
 {
     struct variable *out[OP_OUTPUTS_MAX] = {0};
     tape_apply(tape, op, attributes, in, out);
@@ -16,7 +16,7 @@ struct variable *tape_linear(struct tape *tape, struct variable *x, struct varia
                              struct variable *bias, bool relu)
 {
     const struct op_attributes attributes = {.relu = relu};
-    return apply(tape, OP_LINEAR, &attributes, (struct variable *[]){x, weight, bias});
+    return apply_op(tape, OP_LINEAR, &attributes, (struct variable *[]){x, weight, bias});
 }
 
 struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight,
@@ -24,7 +24,7 @@ struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct varia
 {
     const struct op_attributes attributes = {
         .relu = relu, .stride = {stride, stride}, .padding = {padding, padding}};
-    return apply(tape, OP_CONV2D, &attributes, (struct variable *[]){x, weight, bias});
+    return apply_op(tape, OP_CONV2D, &attributes, (struct variable *[]){x, weight, bias});
 }
 
 struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct variable *weight,
@@ -48,7 +48,7 @@ struct variable *tape_max_pool(struct tape *tape, struct variable *x, uint32_t k
 {
     const struct op_attributes attributes = {
         .kernel = {kernel, kernel}, .stride = {stride, stride}, .padding = {padding, padding}};
-    return apply(tape, OP_MAX_POOL, &attributes, (struct variable *[]){x});
+    return apply_op(tape, OP_MAX_POOL, &attributes, (struct variable *[]){x});
 }
 
 struct variable *tape_global_avg_pool(struct tape *tape, struct variable *x)
@@ -61,7 +61,7 @@ struct variable *tape_global_avg_pool(struct tape *tape, struct variable *x)
         return tape_fail(tape, STATUS_INVALID, "global_avg_pool: x has shape %s, expected a rank of 4",
                          shape_text(shape, text));
     const struct op_attributes attributes = {.kernel = {shape->size[2], shape->size[3]}, .stride = {1, 1}};
-    struct variable *pooled = apply(tape, OP_AVG_POOL, &attributes, (struct variable *[]){x});
+    struct variable *pooled = apply_op(tape, OP_AVG_POOL, &attributes, (struct variable *[]){x});
     struct variable *flat = tape_reshape(tape, pooled, SHAPE2(shape->size[0], shape->size[1]));
     tape_drop(tape, pooled);
     return flat;
@@ -71,19 +71,19 @@ struct variable *tape_global_avg_pool(struct tape *tape, struct variable *x)
 
 struct variable *tape_relu(struct tape *tape, struct variable *x)
 {
-    return apply(tape, OP_RELU, &(struct op_attributes){0}, (struct variable *[]){x});
+    return apply_op(tape, OP_RELU, &(struct op_attributes){0}, (struct variable *[]){x});
 }
 
 struct variable *tape_add(struct tape *tape, struct variable *a, struct variable *b, bool relu)
 {
     const struct op_attributes attributes = {.relu = relu};
-    return apply(tape, OP_ADD, &attributes, (struct variable *[]){a, b});
+    return apply_op(tape, OP_ADD, &attributes, (struct variable *[]){a, b});
 }
 
 struct variable *tape_reshape(struct tape *tape, struct variable *x, struct shape shape)
 {
     const struct op_attributes attributes = {.shape = shape};
-    return apply(tape, OP_RESHAPE, &attributes, (struct variable *[]){x});
+    return apply_op(tape, OP_RESHAPE, &attributes, (struct variable *[]){x});
 }
 
 struct variable *tape_dropout(struct tape *tape, struct variable *x, double p, const struct draw *draw,
@@ -92,19 +92,19 @@ struct variable *tape_dropout(struct tape *tape, struct variable *x, double p, c
     if (tape->mode == TAPE_INFER || p == 0)
         return x;
     const struct op_attributes attributes = {.dropout = p, .draw = *draw};
-    return apply(tape, OP_DROPOUT, &attributes, (struct variable *[]){x, rows});
+    return apply_op(tape, OP_DROPOUT, &attributes, (struct variable *[]){x, rows});
 }
 
 struct variable *tape_log_softmax(struct tape *tape, struct variable *x)
 {
-    return apply(tape, OP_LOG_SOFTMAX, &(struct op_attributes){0}, (struct variable *[]){x});
+    return apply_op(tape, OP_LOG_SOFTMAX, &(struct op_attributes){0}, (struct variable *[]){x});
 }
 
 /* ---- sequences ---- */
 
 struct variable *tape_embedding(struct tape *tape, struct variable *indices, struct variable *weight)
 {
-    return apply(tape, OP_EMBEDDING, &(struct op_attributes){0}, (struct variable *[]){indices, weight});
+    return apply_op(tape, OP_EMBEDDING, &(struct op_attributes){0}, (struct variable *[]){indices, weight});
 }
 
 static struct variable *lstm_layer(struct tape *tape, struct variable *x, const struct lstm_parameters *layer,
@@ -141,23 +141,24 @@ struct variable *tape_lstm(struct tape *tape, struct variable *x, uint32_t layer
 
 struct variable *tape_mse(struct tape *tape, struct variable *x, struct variable *target)
 {
-    return apply(tape, OP_MSE, &(struct op_attributes){0}, (struct variable *[]){x, target});
+    return apply_op(tape, OP_MSE, &(struct op_attributes){0}, (struct variable *[]){x, target});
 }
 
 struct variable *tape_cross_entropy(struct tape *tape, struct variable *logits, struct variable *target)
 {
-    return apply(tape, OP_CROSS_ENTROPY, &(struct op_attributes){0}, (struct variable *[]){logits, target});
+    return apply_op(tape, OP_CROSS_ENTROPY, &(struct op_attributes){0},
+                    (struct variable *[]){logits, target});
 }
 
 struct variable *tape_log_probability(struct tape *tape, struct variable *log_probabilities,
                                       struct variable *actions)
 {
     struct variable *const in[] = {log_probabilities, actions};
-    return apply(tape, OP_LOG_PROBABILITY, &(struct op_attributes){0}, in);
+    return apply_op(tape, OP_LOG_PROBABILITY, &(struct op_attributes){0}, in);
 }
 
 struct variable *tape_sum(struct tape *tape, struct variable *x, struct variable *coefficient, double scale)
 {
     const struct op_attributes attributes = {.scale = scale};
-    return apply(tape, OP_SUM, &attributes, (struct variable *[]){x, coefficient});
+    return apply_op(tape, OP_SUM, &attributes, (struct variable *[]){x, coefficient});
 }

@@ -26,7 +26,7 @@ static enum status check_recordable(struct tape *tape, const char *by, struct va
 
 /* A new variable knows itself by the first parameter among the operation's inputs, else by what the first
  * named input was called. */
-static void label(struct variable *variable, struct variable *const in[], uint32_t inputs)
+static void label_variable(struct variable *variable, struct variable *const in[], uint32_t inputs)
 {
     for (uint32_t i = 0; i < inputs; i++) {
         if (in[i] == NULL || in[i]->parameter == NULL)
@@ -51,14 +51,14 @@ static enum status make_outputs(struct tape *tape, struct node *node, enum sourc
         if (variable == NULL)
             return tape->error.status;
         variable->what = node->name;
-        label(variable, node->in, node->inputs);
+        label_variable(variable, node->in, node->inputs);
         node->out[i] = variable;
     }
     return STATUS_OK;
 }
 
 /* Whose memory the outputs and the saved tensors are. */
-static enum status adopt(struct tape *tape, struct node *node, struct error *error)
+static enum status adopt_blocks(struct tape *tape, struct node *node, struct error *error)
 {
     struct held held[OP_INPUTS_MAX + OP_OUTPUTS_MAX + OP_SAVED_MAX];
     uint32_t count = 0;
@@ -82,7 +82,7 @@ static enum status adopt(struct tape *tape, struct node *node, struct error *err
 }
 
 /* Marks the inputs, and the outputs by what they need. */
-static void connect(struct tape *tape, struct node *node, uint32_t gradient)
+static void connect_node(struct tape *tape, struct node *node, uint32_t gradient)
 {
     for (uint32_t i = 0; i < node->inputs; i++) {
         if (node->in[i] == NULL)
@@ -108,7 +108,7 @@ static enum status run_forward(struct tape *tape, struct node *node)
         call->out[i] = &node->out[i]->own;
     enum status status = op_forward(tape->backend, call, &error);
     if (status == STATUS_OK)
-        status = adopt(tape, node, &error);
+        status = adopt_blocks(tape, node, &error);
     return status == STATUS_OK ? STATUS_OK : tape_stick(tape, &error);
 }
 
@@ -136,7 +136,7 @@ enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes
     status = make_outputs(tape, node, SOURCE_OPERATION);
     if (status != STATUS_OK)
         return status;
-    connect(tape, node, rule->gradient);
+    connect_node(tape, node, rule->gradient);
     status = run_forward(tape, node);
     if (status != STATUS_OK)
         return status;
@@ -187,7 +187,7 @@ enum status tape_node(struct tape *tape, const struct tape_node *given, struct v
     status = make_outputs(tape, node, SOURCE_NODE);
     if (status != STATUS_OK)
         return status;
-    connect(tape, node, UINT32_MAX);
+    connect_node(tape, node, UINT32_MAX);
     status = take_outputs(tape, node, given);
     if (status == STATUS_OK)
         memcpy(out, node->out, node->outputs * sizeof out[0]);

@@ -163,7 +163,7 @@ static bool wants_din(const struct node *node, uint32_t i)
 }
 
 /* Sets up dout and din, which stay as they are until the node has answered. */
-static void prepare(struct tape *tape, struct node *node)
+static void prepare_node(struct tape *tape, struct node *node)
 {
     for (uint32_t i = 0; i < node->outputs; i++)
         tape->dout[i] = node->out[i]->has_gradient ? &node->out[i]->gradient : NULL;
@@ -222,8 +222,8 @@ static enum status run_higher(struct tape *tape, struct node *node, bool first, 
 }
 
 /* A parameter's part of the slab that was to be written straight, and was not. */
-static enum status write_part(struct tape *tape, struct tensor *part, const struct tensor *gradient,
-                              struct error *error)
+static enum status write_gradient(struct tape *tape, struct tensor *part, const struct tensor *gradient,
+                                  struct error *error)
 {
     if (gradient->data == part->data)
         return STATUS_OK;
@@ -234,7 +234,7 @@ static enum status write_part(struct tape *tape, struct tensor *part, const stru
 }
 
 /* Whose memory the input gradients are; then each goes to its variable. */
-static enum status distribute(struct tape *tape, struct node *node, struct error *error)
+static enum status distribute_gradients(struct tape *tape, struct node *node, struct error *error)
 {
     struct held held[2 * (OP_INPUTS_MAX + OP_OUTPUTS_MAX) + OP_SAVED_MAX];
     struct block *block[OP_INPUTS_MAX] = {0};
@@ -262,7 +262,7 @@ static enum status distribute(struct tape *tape, struct node *node, struct error
         if (!wants_din(node, i))
             continue;
         if (tape->direct[i] != NULL) {
-            status = write_part(tape, tape->direct[i], &tape->din[i], error);
+            status = write_gradient(tape, tape->direct[i], &tape->din[i], error);
             blocks_release(tape, block[i]);
         } else if (tape->din[i].data != NULL) {
             status = walk_contribute(tape, node->in[i], &tape->din[i], block[i], error);
@@ -272,18 +272,18 @@ static enum status distribute(struct tape *tape, struct node *node, struct error
 }
 
 /* STATUS_AGAIN: the node waits. */
-static enum status visit(struct tape *tape, struct node *node, bool first, struct error *error)
+static enum status visit_node(struct tape *tape, struct node *node, bool first, struct error *error)
 {
     bool reached = false;
     for (uint32_t i = 0; i < node->outputs; i++)
         reached = reached || node->out[i]->has_gradient;
     if (node->needs_gradient && reached) {
         if (first)
-            prepare(tape, node);
+            prepare_node(tape, node);
         enum status status =
             node->rule != NULL ? run_operation(tape, node, error) : run_higher(tape, node, first, error);
         if (status == STATUS_OK)
-            status = distribute(tape, node, error);
+            status = distribute_gradients(tape, node, error);
         if (status != STATUS_OK)
             return status;
     }
@@ -297,7 +297,7 @@ static enum status walk_on(struct tape *tape, bool first)
 {
     while (tape->cursor > 0) {
         struct error error = {0};
-        enum status status = visit(tape, pool_at(&tape->nodes, tape->cursor - 1), first, &error);
+        enum status status = visit_node(tape, pool_at(&tape->nodes, tape->cursor - 1), first, &error);
         if (status == STATUS_AGAIN) {
             tape->walk = WALK_PAUSED;
             return STATUS_AGAIN;

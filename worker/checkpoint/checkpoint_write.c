@@ -117,8 +117,8 @@ static enum status write_file(const char *run_dir, uint64_t update, const struct
     struct params_saving saving = saving_of(values, file, &PARAMS_RANGE_ALL);
     struct shard_files shards;
     enum status status = open_shards(&shards, run_dir, update, values, file, error);
-    saving.parts = shards.files;
-    saving.part_count = shards.count;
+    saving.sources = shards.files;
+    saving.source_count = shards.count;
     if (status == STATUS_OK)
         status = checkpoint_folder(folder, run_dir, update, true, error);
     if (status == STATUS_OK)

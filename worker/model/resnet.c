@@ -47,8 +47,8 @@ static const struct init ZERO = {INIT_CONSTANT, 0}, ONE = {INIT_CONSTANT, 1};
 
 /* ---- registration ---- */
 
-static struct parameter *add(struct builder *builder, const char *prefix, const char *name,
-                             enum parameter_kind kind, struct shape shape, struct init init)
+static struct parameter *add_parameter(struct builder *builder, const char *prefix, const char *name,
+                                       enum parameter_kind kind, struct shape shape, struct init init)
 {
     struct parameter *parameter = NULL;
     char full[NAME_BYTES];
@@ -66,13 +66,13 @@ static void add_layer(struct builder *builder, struct layer *layer, const char *
     const double fan_out = (double)shape.size[0] * shape.size[2] * shape.size[3];
     layer->stride = stride;
     layer->padding = shape.size[2] / 2;
-    layer->convolution = add(builder, convolution, "weight", PARAMETER_TRAINED, shape,
-                             (struct init){INIT_NORMAL, sqrt(2 / fan_out)});
-    layer->weight = add(builder, norm, "weight", PARAMETER_TRAINED, channels, ONE);
-    layer->bias = add(builder, norm, "bias", PARAMETER_TRAINED, channels, ZERO);
-    layer->running_mean = add(builder, norm, "running_mean", PARAMETER_BUFFER, channels, ZERO);
-    layer->running_variance = add(builder, norm, "running_var", PARAMETER_BUFFER, channels, ONE);
-    add(builder, norm, "num_batches_tracked", PARAMETER_COUNTER, SHAPE0(), ZERO);
+    layer->convolution = add_parameter(builder, convolution, "weight", PARAMETER_TRAINED, shape,
+                                       (struct init){INIT_NORMAL, sqrt(2 / fan_out)});
+    layer->weight = add_parameter(builder, norm, "weight", PARAMETER_TRAINED, channels, ONE);
+    layer->bias = add_parameter(builder, norm, "bias", PARAMETER_TRAINED, channels, ZERO);
+    layer->running_mean = add_parameter(builder, norm, "running_mean", PARAMETER_BUFFER, channels, ZERO);
+    layer->running_variance = add_parameter(builder, norm, "running_var", PARAMETER_BUFFER, channels, ONE);
+    add_parameter(builder, norm, "num_batches_tracked", PARAMETER_COUNTER, SHAPE0(), ZERO);
 }
 
 /* Layer `number` (from 1 on) of the block whose name is `prefix`. */
@@ -131,8 +131,9 @@ static void add_model(struct builder *builder, struct resnet *resnet, const stru
     }
     const struct init uniform = {INIT_UNIFORM, 1 / sqrt(channels)};
     resnet->fc_weight =
-        add(builder, "fc", "weight", PARAMETER_TRAINED, SHAPE2(config->classes, channels), uniform);
-    resnet->fc_bias = add(builder, "fc", "bias", PARAMETER_TRAINED, SHAPE1(config->classes), uniform);
+        add_parameter(builder, "fc", "weight", PARAMETER_TRAINED, SHAPE2(config->classes, channels), uniform);
+    resnet->fc_bias =
+        add_parameter(builder, "fc", "bias", PARAMETER_TRAINED, SHAPE1(config->classes), uniform);
 }
 
 static enum status config_check(const struct resnet_config *config, struct error *error)

@@ -10,7 +10,7 @@ enum { NAME_BYTES = 48 };
 static const struct init TENTH = {INIT_UNIFORM, 0.1};
 
 /* `value` of setting `name`, at least 1 and at most `max`. */
-static enum status check(const char *name, uint32_t value, uint32_t max, struct error *error)
+static enum status check_size(const char *name, uint32_t value, uint32_t max, struct error *error)
 {
     if (value == 0 || value > max)
         return error_set(error, STATUS_INVALID, "the language model's %s: expected 1..%u, got %u", name, max,
@@ -20,13 +20,13 @@ static enum status check(const char *name, uint32_t value, uint32_t max, struct 
 
 static enum status config_check(const struct rnn_config *config, struct error *error)
 {
-    enum status status = check("tokens", config->tokens, INT32_MAX, error);
+    enum status status = check_size("tokens", config->tokens, INT32_MAX, error);
     if (status == STATUS_OK)
-        status = check("embedding", config->embedding, INT32_MAX, error);
+        status = check_size("embedding", config->embedding, INT32_MAX, error);
     if (status == STATUS_OK)
-        status = check("hidden", config->hidden, INT32_MAX / 4, error);
+        status = check_size("hidden", config->hidden, INT32_MAX / 4, error);
     if (status == STATUS_OK)
-        status = check("layers", config->layers, RNN_LAYERS_MAX, error);
+        status = check_size("layers", config->layers, RNN_LAYERS_MAX, error);
     if (status == STATUS_OK && !(config->dropout >= 0 && config->dropout < 1))
         status = error_set(error, STATUS_INVALID, "the language model's dropout: expected 0 <= p < 1, got %g",
                            config->dropout);

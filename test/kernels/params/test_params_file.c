@@ -361,10 +361,11 @@ START_TEST(a_part_is_saved_merged_and_loaded)
     save_part(path, (struct params_saving){.params = one, .contents = first});
     open_part(two, path, &PARAMS_RANGE_ALL, false,
               "conv.bias is missing, expected 3; bn.running_var is missing");
-    open_part(two, path, &none, false, "conv.weight of 3x2x3x1 is not in this part of the model");
+    open_part(two, path, &none, false, "conv.weight of 3x2x3x1 is not in this shard of the model");
     struct params_file *part = open_part(two, path, &first, false, NULL);
-    save_part(other_path, (struct params_saving){
-                              .params = two, .contents = PARAMS_RANGE_ALL, .parts = &part, .part_count = 1});
+    save_part(other_path,
+              (struct params_saving){
+                  .params = two, .contents = PARAMS_RANGE_ALL, .sources = &part, .source_count = 1});
     params_file_close(part);
     struct params *three = model_new(backends[_i], 3);
     load(three, other_path);
