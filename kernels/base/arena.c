@@ -1,10 +1,10 @@
-/* Arenas. The thread that computes a step runs this; nothing is shared.
+/* Arenas, on the thread that computes a step; nothing is shared.
  *
- * The plan and the memory are apart. The plan is one address space without end, in which blocks are placed
- * first fit; a gap between two blocks is free by being there, so neighbours need no merging. The memory is
- * one chunk that backs the plan's beginning. A block that the plan puts beyond the chunk's end gets a chunk
- * of its own, and the plan remembers how far it ever reached: a chunk of that size holds every step like the
- * ones so far, whatever their fragmentation, and is no larger than that. */
+ * Plan and memory are separate. The plan is one unbounded address space in which blocks are placed first fit;
+ * the gap between two blocks is the free memory, so neighbours need no merging. The memory is one chunk
+ * behind the beginning of the plan. A block beyond the chunk's end gets a chunk of its own, and the plan
+ * remembers its farthest end: a chunk of that size holds every step like the ones so far, whatever their
+ * fragmentation. */
 #include "kernels/base/arena.h"
 
 #include <assert.h>

@@ -1,15 +1,15 @@
 /* An arena: the memory of one step, freed at once.
  *
- * Blocks are cut from chunks that a source gives (arena_host, or the GPU's allocator for device memory; the
- * arena itself never touches the bytes, so device addresses are fine). A block may be released early, and its
- * bytes then serve the next one that fits: first fit by address, neighbours merged, so that equal sequences
- * of calls give equal addresses. arena_reset ends the step: every block is gone. If the step needed more than
- * one chunk, the next allocation replaces them by a single one of the size that was needed at the most; from
- * the second equal step on, nothing is asked of the source any more.
+ * Blocks are cut from chunks of a source: arena_host, or the GPU's allocator. The arena never touches the
+ * bytes, so device addresses are fine. A block may be released early, and its bytes then serve the next block
+ * that fits: first fit by address, neighbours merged, so that equal sequences of calls give equal addresses.
+ * arena_reset ends the step and releases every block. If the step needed more than one chunk, the next
+ * allocation replaces them by one chunk of the largest size needed so far; from the second equal step on, the
+ * source is not called any more.
  *
- * One thread at a time. Nothing here blocks. With poison on (from the start in a sanitizer's build, where
- * time does not count), a block that is released or reset is filled with 0xff bytes (a NaN in
- * every float format) by the source. Its memory can be read until the next block is taken. */
+ * One thread at a time. Nothing here blocks. With poison on (the default in a sanitizer's build), the source
+ * fills a released block with 0xff bytes (a NaN in every float format). Its memory can be read until the next
+ * block is taken. */
 #ifndef KERNELS_BASE_ARENA_H
 #define KERNELS_BASE_ARENA_H
 
@@ -44,12 +44,11 @@ void arena_free(struct arena *arena);
  * that rounding it up overflows. Not initialized. */
 void *arena_take(struct arena *arena, size_t bytes);
 
-/* Gives one block back early. NULL is nothing. A pointer that is no block of this arena is our own mistake
- * (asserted). */
+/* Releases one block early. NULL is nothing. A pointer that is no block of this arena fails an assertion. */
 void arena_release(struct arena *arena, void *block);
 
-/* A point in the sequence of blocks taken, and the way back to it: every block taken since is released. This
- * is how an operation that failed leaves nothing behind, whatever it had taken. */
+/* A point in the sequence of blocks taken. arena_rollback releases every block taken since: a failed
+ * operation thus leaves nothing behind. */
 uint64_t arena_mark(const struct arena *arena);
 void arena_rollback(struct arena *arena, uint64_t mark);
 

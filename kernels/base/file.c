@@ -1,4 +1,4 @@
-/* Regular files; see the header. A checkpoint's and a weights file's way to the disk. */
+/* Regular files, with interrupted and partial calls continued. */
 #include "kernels/base/file.h"
 
 #include <errno.h>

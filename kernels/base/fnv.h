@@ -1,5 +1,5 @@
-/* FNV-1a with 64 bits (Fowler, Noll, Vo; constants from draft-eastlake-fnv): a fingerprint of bytes, by which
- * two processes see that they mean the same thing. No protection against anybody's intent. Pure. */
+/* FNV-1a with 64 bits (Fowler, Noll, Vo; constants from draft-eastlake-fnv): a fingerprint by which two
+ * processes see that they hold the same thing. It protects against mistakes, not against intent. Pure. */
 #ifndef KERNELS_BASE_FNV_H
 #define KERNELS_BASE_FNV_H
 
@@ -8,7 +8,7 @@
 
 #define FNV1A_BEGIN UINT64_C(0xcbf29ce484222325)
 
-/* The hash of what gave `hash` followed by these bytes. */
+/* Continues `hash` with these bytes. */
 static inline uint64_t fnv1a(uint64_t hash, const void *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -16,7 +16,7 @@ static inline uint64_t fnv1a(uint64_t hash, const void *bytes, size_t count)
     return hash;
 }
 
-/* Followed by a number's lowest `bytes` bytes, the lowest first. */
+/* Continues `hash` with a number's lowest `bytes` bytes, the lowest first. */
 static inline uint64_t fnv1a_number(uint64_t hash, uint64_t number, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)

@@ -1,4 +1,4 @@
-/* Daemon messages. No lock: a line is put together on the stack and leaves in one write(2). */
+/* Daemon messages. A line is put together on the stack and leaves in one write(2), so there is no lock. */
 #include "kernels/base/log.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* The daemon's own messages, on standard error: one line, one write(2).
  *
- * A line reads `coalesced[agent 0]: text`. When JOURNAL_STREAM is set (systemd), each line begins with its
- * `<N>` priority instead of leaving the journal to guess. Control characters become '?'. This is not the
- * episode log (daemon/runlog.h). Safe from any thread after log_name; a line over 1,000 bytes is cut. */
+ * A line reads `coalesced[agent 0]: text`. With JOURNAL_STREAM set (systemd), each line begins with its `<N>`
+ * priority. Control characters become '?'. A line over 1,000 bytes is cut. Safe from any thread after
+ * log_name. The episode log is daemon/runlog.h. */
 #ifndef KERNELS_BASE_LOG_H
 #define KERNELS_BASE_LOG_H
 

@@ -1,6 +1,6 @@
-/* Time as the daemon uses it: absolute, monotonic, in a type of its own, so that a duration or a wall
- * clock cannot be passed where a point in time is meant. CLOCK_MONOTONIC; comparable between processes of
- * one boot, never across hosts. Nothing here blocks or fails. */
+/* Time: absolute, monotonic, in a type of its own, so that no duration or wall clock can be passed for a
+ * point in time. CLOCK_MONOTONIC; comparable between processes of one boot, never across hosts. Nothing here
+ * blocks or fails. */
 #ifndef KERNELS_BASE_MONOTIME_H
 #define KERNELS_BASE_MONOTIME_H
 

@@ -1,17 +1,18 @@
-/* Random numbers by position: a draw is a function of (seed, stream, counter), never of who asked first.
+/* Random numbers by position: a draw is a function of (seed, stream, counter), independent of the order of
+ * calls.
  *
  * The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11),
  * through Random123's header. The 64-bit job seed is the key; the 128-bit counter is
  *
  *     word 0: stream << 24 | block     word 1: environment or element     word 2: step     word 3: episode
  *
- * so that whatever computes a draw, wherever and in whatever order, gets the same bits. Pure functions. */
+ * so that every process and device that computes a draw gets the same bits. Pure functions. */
 #ifndef KERNELS_BASE_RNG_H
 #define KERNELS_BASE_RNG_H
 
 #include <stdint.h>
 
-/* What a draw is for. The numbers are part of every recorded result: add, never renumber. */
+/* The purpose of a draw. The numbers are part of every recorded result: add, never renumber. */
 enum rng_stream {
     RNG_INIT = 1,    /* parameters: element, -, parameter index in word 3 */
     RNG_RESET = 2,   /* an environment's first state */
@@ -24,7 +25,7 @@ enum rng_stream {
 
 enum { RNG_STREAM_SHIFT = 24, RNG_BLOCK_MAX = (1 << RNG_STREAM_SHIFT) - 1 };
 
-/* One row's coordinates: what keys every draw that is made for it. */
+/* The coordinates of one row, which key all of its draws. */
 struct rng_key {
     uint64_t seed;
     uint32_t environment;

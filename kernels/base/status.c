@@ -1,4 +1,4 @@
-/* The names, exit codes and sentences of failures. Pure functions; any thread. */
+/* The names, exit codes and messages of failures. Pure functions; any thread. */
 #include "kernels/base/status.h"
 
 #include <errno.h>

@@ -1,9 +1,10 @@
-/* What a call that can fail returns, and the sentence that goes with it.
+/* The room of what everyone uses: status, log, clock, arena, random numbers, files, text, processors. It
+ * includes nothing else of the project; every other room includes it.
  *
- * Every function of this project that can fail returns an `enum status`. Where a person will read of the
- * failure, the function also takes a `struct error *`, which it fills with one sentence that names the
- * thing at fault (file, key, peer, shape) and what was expected. Nothing here allocates or blocks; all of
- * it is safe from any thread. */
+ * This header: the result of a call that can fail. Such a function returns an `enum status`. Where a person
+ * reads of the failure, it also takes a `struct error *` and fills it with one sentence that names the object
+ * (file, key, peer, shape) and the expected value. Nothing here allocates or blocks; all of it is safe from
+ * any thread. */
 #ifndef KERNELS_BASE_STATUS_H
 #define KERNELS_BASE_STATUS_H
 

@@ -1,4 +1,4 @@
-/* Text from strangers, made fit to show; see the header. Pure functions; any thread. */
+/* Text from input, made fit to show. Pure functions; any thread. */
 #include "kernels/base/text.h"
 
 #include <ctype.h>

@@ -1,5 +1,5 @@
-/* The CUDA backend: how it opens and closes, what is wrong when it fails, its plans, its workspace, its
- * table. One thread at a time, whichever holds the backend. */
+/* The CUDA backend: opening and closing, messages of failures, plans, workspace, table. It belongs to one
+ * thread at a time. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-/* Reshape, dropout and embedding. The mask of a dropout is drawn again by its backward: a Philox block costs
- * less than the memory that would keep its bits. */
+/* Reshape, dropout and embedding. A dropout's backward draws the mask again: a Philox block costs less than
+ * storing its bits. */
 #include "kernels/cuda/cuda_internal.h"
 
 /* ---- reshape ---- */

@@ -1,13 +1,17 @@
-/* What the files of the CUDA backend share. A backend is one CUDA stream on the first device, one cuDNN
- * handle on that stream, and everything in that one order: memory may be given back, and the workspace used
- * by the next operation, as soon as the operation that read it is queued.
+/* The room of the GPU backend: a plug-in over CUDA and cuDNN, and the only files that include their headers.
+ * This header is shared by its files and private to them; the room includes kernels/ and kernels/base/, and
+ * nothing includes it.
  *
- * All tensors are canonical (NCHW, row-major): the layout is always NULL. What cuDNN needs to know of a shape
- * (descriptors, algorithm, sizes of scratch memory) is made once and kept as a "plan" under that shape. All
- * scratch memory is one buffer that grows to what the largest plan needs.
+ * A backend is one CUDA stream on the first device with one cuDNN handle, and everything runs in that one
+ * order: memory may be released, and the workspace used again, as soon as the operation that reads it is
+ * queued.
  *
- * A function here that can fail takes `struct error *error`; the macros below return from it. C++ only as far
- * as CUDA's compiler asks for it. */
+ * All tensors are canonical (NCHW, row-major): the layout is always NULL. cuDNN's objects for a shape
+ * (descriptors, algorithm, sizes of scratch memory) are made once and kept as a "plan" under that shape. All
+ * scratch memory is one buffer that grows to the need of the largest plan.
+ *
+ * A function that can fail takes `struct error *error`; the macros below return from it. It is C++ only as
+ * far as CUDA's compiler demands. */
 #ifndef KERNELS_CUDA_CUDA_INTERNAL_H
 #define KERNELS_CUDA_CUDA_INTERNAL_H
 

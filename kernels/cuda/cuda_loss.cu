@@ -1,5 +1,5 @@
-/* Losses, what is drawn, what is picked, and sums: everything that ends in few numbers. A gradient of a
- * scalar is read from the device's memory, never brought to the host. */
+/* Losses, log-probabilities and sums: operations that end in few numbers. The gradient of a scalar is read
+ * from device memory and never copied to the host. */
 #include "kernels/cuda/cuda_internal.h"
 
 /* ---- sum ---- */

@@ -1,9 +1,9 @@
 /* One LSTM layer by cuDNN's RNN calls, every sequence equally long.
  *
- * cuDNN wants all weights of a layer in one buffer in an order of its own: eight matrices and eight biases
- * (input gate, forget gate, cell, output gate; first those of x, then those of h), which is PyTorch's order
- * of gates. Where each lies in the buffer is asked of cuDNN once per shape; neighbours are then copied in one
- * piece. The standard algorithm is deterministic. */
+ * cuDNN wants all weights of a layer in one buffer, in its own order: eight matrices and eight biases (input
+ * gate, forget gate, cell, output gate; first those of x, then those of h), which is PyTorch's order of
+ * gates. cuDNN is asked once per shape for the offset of each; neighbours are then copied in one piece. The
+ * standard algorithm is deterministic. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <cstdlib>

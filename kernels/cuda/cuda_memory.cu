@@ -1,5 +1,5 @@
-/* Device memory: arenas' chunks, the way to the host and back, what is done to a whole tensor at once, and
- * the optimizers. */
+/* Device memory: the arenas' chunks, copies to and from the host, operations on a whole tensor, and the
+ * optimizers. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <cmath>

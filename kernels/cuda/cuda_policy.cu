@@ -1,11 +1,11 @@
 /* The policy's act as one launch: input copy, two layers, dropout, softmax, sample, output copy, captured as
  * a CUDA graph for each padded batch size.
  *
- * A captured launch repeats with the arguments that it was captured with, so nothing that changes may be an
- * argument: observations, keys and the seed are read from the input slab, the weights from the parameter
- * slab, where the learner moves them. All graphs share the slabs and the workspace, which is why every size
- * runs once before any is captured: the workspace has then grown to the largest size's, and cuDNN has loaded
- * its kernels, which it could not do inside a capture. */
+ * A captured launch repeats its captured arguments, so nothing that changes may be an argument: observations,
+ * keys and the seed are read from the input slab, the weights from the parameter slab, where the learner
+ * updates them. All graphs share the slabs and the workspace. Therefore every size runs once before any is
+ * captured: then the workspace has the largest size, and cuDNN has loaded its kernels, which it cannot do
+ * inside a capture. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <cstdlib>

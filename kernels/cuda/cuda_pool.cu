@@ -1,5 +1,5 @@
-/* Pooling. Only max pooling's backward is ours: cuDNN does not say to which of several equal maxima the
- * gradient goes, and after a ReLU equal ones are common. */
+/* Pooling. Max pooling's backward is our own kernel: cuDNN does not say which of several equal maxima
+ * receives the gradient, and after a ReLU equal ones are common. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <cstdlib>

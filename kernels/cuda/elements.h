@@ -1,13 +1,12 @@
-/* What one thread of each of our own GPU kernels does, as plain functions.
+/* The work of one thread in each of our own GPU kernels, as plain functions.
  *
- * kernels/cuda/ computes with cuDNN what cuDNN has; the rest is here. A __global__ function of a .cu file
- * finds out which thread it is and calls one of these, so that gcc compiles the same arithmetic as C and a
- * test runs it on the CPU against test/oracle (test/kernels/cuda/test_cuda_elements.c). Pure; whoever calls
- * bounds the indices.
+ * A __global__ function of a .cu file computes its thread's number and calls one of these. So gcc compiles
+ * the same arithmetic as C, and a test runs it on the CPU against test/oracle
+ * (test/kernels/cuda/test_cuda_elements.c). Pure; the caller bounds the indices.
  *
  * Nothing is contracted to an fma on either side (-fmad=false, -ffp-contract=off), and division and square
- * root are correctly rounded on both, so that what promises bits (draws, Adam, SGD, sums' order) has the same
- * bits. expf and logf are each side's own. */
+ * root are correctly rounded on both, so that draws, Adam, SGD and the order of sums give the same bits. expf
+ * and logf are each side's own. */
 #ifndef KERNELS_CUDA_ELEMENTS_H
 #define KERNELS_CUDA_ELEMENTS_H
 

@@ -1,8 +1,7 @@
 /* Element-wise passes, compiled once per instruction set; any thread.
  *
- * Plain loops: the compiler makes vectors of them (-O3, and nothing is contracted, so that what it does with
- * a body and a tail comes to the same). Only the sums are cut by hand, for their order is part of the
- * result. */
+ * Plain loops, which the compiler vectorizes (-O3; nothing is contracted, so a vectorized body and its scalar
+ * tail agree to the bit). Only the sums are written in lanes, for their order is part of the result. */
 #include "kernels/lanes/element_lanes.h"
 
 #include "kernels/lanes/lanes.h"

@@ -1,10 +1,9 @@
-/* Element-wise passes and sums over flat arrays as one instruction set has them: what the CPU backend spreads
+/* Element-wise passes and sums over flat arrays, one table per instruction set. The CPU backend spreads them
  * over its threads.
  *
- * Element-wise passes treat each element by itself, so an array may be cut anywhere and every set gives the
- * same bits. Sums run in 16 lanes of doubles (element i in lane i mod 16, ascending) that are added in
- * ascending order at the end: the same bits on every set too. Arrays do not overlap. Any alignment. Pure
- * functions. */
+ * Elements are independent in a pass, so an array may be cut anywhere and every set gives the same bits. Sums
+ * run in 16 lanes of doubles (element i in lane i mod 16, ascending) that are added in ascending order at the
+ * end: the same bits on every set too. Arrays do not overlap. Any alignment. Pure functions. */
 #ifndef KERNELS_LANES_ELEMENT_LANES_H
 #define KERNELS_LANES_ELEMENT_LANES_H
 

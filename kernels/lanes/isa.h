@@ -1,4 +1,7 @@
-/* Which of the instruction sets that kernels/lanes/ is built for this process computes with. */
+/* The room of vector code: each *_lanes.c is compiled once per instruction set and picked at run time. It
+ * includes kernels/base/; the CPU backend, the policy and worker/data/ include it.
+ *
+ * This header: the instruction set that this process computes with. */
 #ifndef KERNELS_LANES_ISA_H
 #define KERNELS_LANES_ISA_H
 

@@ -1,11 +1,10 @@
-/* One vocabulary for the vectors of each instruction set that we dispatch to.
+/* Vector operations, under the same names for every instruction set.
  *
- * Only the sources of kernels/lanes/ include this. The Makefile compiles each of them once per instruction
+ * Only the *_lanes.c sources include this header. The Makefile compiles each of them once per instruction
  * set, and everything here is as wide as that set's registers: LANES_WIDTH floats in a `vf`, LANES_PARTS of
- * them to the 16 lanes in which the kernels think. The same kernel gives the same bits at every width,
- * because each operation below is exact or correctly rounded, lane by lane, and the one sum across lanes
- * (lanes_sum) adds in one tree. Where an instruction is missing, its result is built from others: SSE2 has
- * no fma, so lanes_fma makes one out of doubles. */
+ * them to the 16 lanes of the kernels. A kernel gives the same bits at every width, because each operation is
+ * exact or correctly rounded, lane by lane, and the one sum across lanes (lanes_sum) adds in one tree. A
+ * missing instruction is built from others: SSE2 has no fma, so lanes_fma computes one in doubles. */
 #ifndef KERNELS_LANES_LANES_H
 #define KERNELS_LANES_LANES_H
 

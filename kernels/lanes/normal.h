@@ -1,15 +1,15 @@
-/* Many normal draws at once: the tutorial's random images, which a trainer needs afresh at each step.
+/* Many normal draws at once: the tutorial's random images, which a trainer draws anew at each step.
  *
  * Each block of the generator (kernels/base/rng.h) gives four numbers: from words 0 and 1, and from words 2
  * and 3, the pair r cos(a), r sin(a) of Box and Muller (Annals of Mathematical Statistics 29, 1958) with
  *
  *     r = sqrt(-2 ln(u)), u = (floor(first word / 2) + 1/2) / 2^31     a = 2 pi (second word) / 2^32
  *
- * in float32, by the operations that kernels/lanes/normal_lanes.c spells out, each exact or correctly
- * rounded. They differ from the formula by less than 1e-6 r + 6e-8 / r, the latter from rounding u, and are
- * the same bits on every instruction set and with every C library. Draws go in groups of 64: number 64 g + 16
- * k + l is number k of block 16 g + l, in the order words 0 and 1's cosine and sine, words 2 and 3's cosine
- * and sine. Pure functions; any thread. */
+ * in float32, by the operations in kernels/lanes/normal_lanes.c, each exact or correctly rounded. They differ
+ * from the formula by less than 1e-6 r + 6e-8 / r, the latter from rounding u, and have the same bits on
+ * every instruction set and with every C library. Draws go in groups of 64: number 64 g + 16 k + l is number
+ * k of block 16 g + l, in the order words 0 and 1's cosine and sine, words 2 and 3's cosine and sine. Pure
+ * functions; any thread. */
 #ifndef KERNELS_LANES_NORMAL_H
 #define KERNELS_LANES_NORMAL_H
 

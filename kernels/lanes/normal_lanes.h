@@ -1,4 +1,4 @@
-/* Normal draws as one instruction set makes them. The same bits on every set. Pure functions. */
+/* Normal draws, one function per instruction set. The same bits on every set. Pure functions. */
 #ifndef KERNELS_LANES_NORMAL_LANES_H
 #define KERNELS_LANES_NORMAL_LANES_H
 

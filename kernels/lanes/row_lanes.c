@@ -1,7 +1,7 @@
 /* Row-wise functions, compiled once per instruction set; any thread.
  *
- * A row that ends within a register is read into one filled up with a value that changes nothing, and its
- * result written back by parts, so that body and tail go through the same operations. */
+ * A row that ends within a register is padded with a neutral value, and only its own elements are written
+ * back, so that body and tail go through the same operations. */
 #include "kernels/lanes/row_lanes.h"
 
 #include "kernels/lanes/lanes.h"

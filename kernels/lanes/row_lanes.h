@@ -1,7 +1,8 @@
-/* Row-wise functions as one instruction set has them: dropout's draws, softmax, the LSTM's gates.
+/* Row-wise functions, one table per instruction set: dropout's draws, log-softmax, the LSTM's gates.
  *
- * The same bits on every set: exponentials are kernels/lanes/lanes.h's, sums run in 16 lanes of doubles that
- * are added in ascending order. A row's result depends on the row alone. Any alignment. Pure functions. */
+ * The same bits on every set: exponentials are kernels/lanes/lanes.h's, and sums run in 16 lanes of doubles
+ * that are added in ascending order. A row's result depends on the row alone. Any alignment. Pure functions.
+ */
 #ifndef KERNELS_LANES_ROW_LANES_H
 #define KERNELS_LANES_ROW_LANES_H
 

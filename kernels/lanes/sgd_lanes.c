@@ -1,14 +1,13 @@
 /* A parameter server's update, compiled once per instruction set; any thread.
  *
- * It is a matter of memory: each number is read once and written once, and what is written goes past the
- * caches (nobody here reads it again, and a line that is written whole need not be fetched first: for
- * ResNet-50 with 5 contributions that makes the pass a quarter faster). A processor follows only so many
- * streams at a time: of more than GROUP contributions the sums of a block stay in the first cache while one
- * group after the other is added to them. A multiplication and an addition stay two, as in the optimizer's
- * own pass: with one contribution the bits are those of backend_sgd.
+ * The pass is bound by memory: it reads and writes each number once. Stores bypass the caches, because nobody
+ * reads the result here and a line that is written whole need not be fetched first: for ResNet-50 with 5
+ * contributions the pass is a quarter faster. A processor follows few streams at a time: for more than GROUP
+ * contributions the sums of a block stay in the first cache while the groups are added one after the other.
+ * Multiplication and addition are not fused, so that with one contribution the bits are those of backend_sgd.
  *
- * A NaN or an infinity among the contributions makes their sum one, so only means are looked at, and which
- * contribution was at fault is searched for where one is found. */
+ * A NaN or an infinity in a contribution makes the mean one. So only means are checked, and the contribution
+ * is searched for where one is found. */
 #include "kernels/lanes/sgd_lanes.h"
 
 #include "kernels/lanes/lanes.h"

@@ -1,8 +1,8 @@
-/* One range of a parameter server's update (struct sgd_round in kernels/kernels.h), as one instruction set
- * has it: what the CPU backend spreads over its threads.
+/* One range of a parameter server's update (struct sgd_round in kernels/backend.h), one function per
+ * instruction set. The CPU backend spreads ranges over its threads.
  *
- * Every element is treated by itself and with the same operations wherever it stands, so an array may be cut
- * at any multiple of 16 and every set gives the same bits. Pure functions. */
+ * Elements are independent and all go through the same operations, so an array may be cut at any multiple of
+ * 16 and every set gives the same bits. Pure functions. */
 #ifndef KERNELS_LANES_SGD_LANES_H
 #define KERNELS_LANES_SGD_LANES_H
 

@@ -1,4 +1,4 @@
-/* The CPU backend's table, opening and closing, and the plug-in's one symbol. */
+/* The CPU backend's table, opening and closing, and the plug-in's one exported symbol. */
 #include "kernels/onednn/onednn.h"
 
 #include "kernels/base/processors.h"

@@ -1,4 +1,4 @@
-/* What is not an operation: moving values in and out, filling, adding, looking, and the optimizers. */
+/* Everything but operations: copies, fill, add, searches, and the optimizers. */
 #include "kernels/base/processors.h"
 #include "kernels/onednn/onednn.h"
 

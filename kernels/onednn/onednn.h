@@ -1,14 +1,14 @@
-/* What the files of the CPU backend share: its state, layouts, plans, and loops of its own.
- *
- * Private to kernels/onednn/; kernels/kernels.h is the manual. All of it runs on the thread that calls the
- * backend, and on as many OpenMP threads as the backend was opened with.
+/* The room of the CPU backend: a plug-in over oneDNN, and the only files that include its headers. This
+ * header is shared by its files and private to them; the room includes kernels/, kernels/lanes/ and
+ * kernels/base/, and nothing includes it. All of it runs on the thread that calls the backend, and on as many
+ * OpenMP threads as the backend was opened with.
  *
  * Layouts. A tensor's layout token is a pointer to an interned memory descriptor of the library: equal
- * descriptors have one address, and whatever lies in memory as canonical order does has the token NULL.
+ * descriptors have one address, and canonical order has the token NULL.
  *
- * Plans. What one call comes to is prepared once and kept: the primitives in their order, which tensor or
- * piece of scratch each of their arguments is, the layouts of what is allocated. A plan is found again by
- * operation, attributes, shapes and layouts; running it allocates nothing but the outputs. */
+ * Plans. The work of one call is prepared once and kept: its primitives in order, the tensor or piece of
+ * scratch behind each argument, the layouts of allocated tensors. A plan is found again by operation,
+ * attributes, shapes and layouts; running it allocates nothing but the outputs. */
 #ifndef KERNELS_ONEDNN_ONEDNN_H
 #define KERNELS_ONEDNN_ONEDNN_H
 

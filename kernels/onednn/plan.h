@@ -13,8 +13,8 @@ enum {
     PLANS_MAX = 1024, /* then all are forgotten: shapes that come and go must not fill the memory */
 };
 
-/* All that a plan depends on, as numbers: operation and flags, attributes, which tensors are there and whose
- * memory is the caller's, the inputs' shapes, everybody's layouts. */
+/* All that a plan depends on, as numbers: operation and flags, attributes, the tensors that are present and
+ * have memory, the inputs' shapes, and all layouts. */
 enum {
     KEY_OPERATION,
     KEY_KERNEL,

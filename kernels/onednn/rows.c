@@ -114,7 +114,7 @@ static enum status embedding_body(struct backend *backend, struct op_call *call,
     return STATUS_OK;
 }
 
-/* Each thread adds up the tokens of its own part of the vocabulary, in their order. */
+/* Each thread sums the tokens of its own range of the vocabulary, in their order. */
 static enum status embedding_backward_body(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;

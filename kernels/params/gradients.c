@@ -1,5 +1,4 @@
-/* Slabs parallel to a trained one: gradients, and the moments of optimizers. They know which entries the
- * present step has written, so that nothing is zeroed which a backward overwrites anyway. */
+/* Slabs parallel to a trained one, and the record of entries that the present step has written. */
 #include "kernels/params/gradients.h"
 
 #include "kernels/params/params_internal.h"
@@ -42,7 +41,7 @@ enum status gradients_new_unplaced(struct gradients **out, struct params *params
     return STATUS_OK;
 }
 
-/* Every entry to its part of the slab's memory. */
+/* Sets the address of every entry. */
 static void place_entries(struct gradients *gradients)
 {
     const struct params *params = gradients->params;

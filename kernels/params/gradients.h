@@ -1,6 +1,8 @@
 /* Slabs parallel to a model's trained parameters: gradients, and the moments of optimizers.
  *
- * Belongs to the thread that holds the params. Nothing but gradients_new and its unplaced twin allocates. */
+ * A slab knows the entries that the present step has written, so that nothing is zeroed which a backward
+ * overwrites. Belongs to the thread that holds the params. Only gradients_new and gradients_new_unplaced
+ * allocate. */
 #ifndef KERNELS_PARAMS_GRADIENTS_H
 #define KERNELS_PARAMS_GRADIENTS_H
 
@@ -8,40 +10,40 @@
 
 struct gradients;
 
-/* A slab parallel to the trained one, in memory of its own; zero. Freed before the params. The params are
- * built or laid out. */
+/* A new slab with memory of its own, zero. It is freed before the params, which are built or laid out.
+ * STATUS_NO_MEMORY. */
 enum status gradients_new(struct gradients **out, struct params *params, struct error *error);
 void gradients_free(struct gradients *gradients);
 
-/* The same without memory, to be placed: element 0 at `slab`, where it lies or would lie, aligned to 64
- * bytes. Entries behind which there is no memory must not be reached. */
+/* A new slab without memory. gradients_place sets the address of element 0, in memory or not, aligned to 64
+ * bytes. Entries without memory must not be used. */
 enum status gradients_new_unplaced(struct gradients **out, struct params *params, struct error *error);
 void gradients_place(struct gradients *gradients, void *slab);
 
-/* The params that it is parallel to. */
+/* The params to which the slab is parallel. */
 struct params *gradients_params(struct gradients *gradients);
 
-/* All of it, flat; entries that the last step did not reach are zero once gradients_complete was called. */
+/* The whole slab, flat. Entries that the last step did not write are zero after gradients_complete. */
 struct tensor *gradients_slab(struct gradients *gradients);
 
-/* For the tape. The tensor in which `parameter`'s gradient lies, in its parameter's layout; *fresh: nothing
- * was written since gradients_begin, so overwrite; the call marks it written. */
+/* For the tape: the tensor of `parameter`'s gradient, in the parameter's layout. *fresh: nothing was written
+ * since gradients_begin, so the caller overwrites it. The call marks it written. */
 struct tensor *gradients_take(struct gradients *gradients, const struct parameter *parameter, bool *fresh);
 void gradients_begin(struct gradients *gradients);
 
-/* Zeroes the entries that were not written since gradients_begin. The functions below do it first. */
+/* Zeroes the entries that were not written since gradients_begin. The functions below call it first. */
 enum status gradients_complete(struct gradients *gradients, struct error *error);
 
 /* One entry's gradient, canonical. */
 enum status gradients_read(struct gradients *gradients, const struct parameter *parameter, enum dtype dtype,
                            void *values, struct error *error);
 
-/* Gives an entry canonical values, as if a backward had written them. */
+/* Writes canonical values to an entry, as a backward would. */
 enum status gradients_write(struct gradients *gradients, const struct parameter *parameter, enum dtype dtype,
                             const void *values, struct error *error);
 
-/* Adds `from`'s entry to `to`'s, which was written; or, where it was not since gradients_begin, copies it.
- * Both are parallel to the same params; `from` is complete. */
+/* Adds `from`'s entry to `to`'s; copies it where `to`'s was not written since gradients_begin. Both slabs are
+ * parallel to the same params, and `from` is complete. */
 enum status gradients_add(struct gradients *to, struct gradients *from, const struct parameter *parameter,
                           struct error *error);
 
@@ -53,8 +55,8 @@ enum status gradients_norm(struct gradients *gradients, double *norm, struct err
 enum status gradients_square_sum(struct gradients *gradients, const struct parameter *parameter, double *sum,
                                  struct error *error);
 
-/* STATUS_INTERNAL that names the first entry, in order of registration, which holds a NaN or an infinity; the
- * same of one entry. */
+/* Searches all entries, in order of registration, or one entry, for a NaN or an infinity. STATUS_INTERNAL:
+ * one was found; the message names the entry. */
 enum status gradients_check(struct gradients *gradients, struct error *error);
 enum status gradients_check_entry(struct gradients *gradients, const struct parameter *parameter,
                                   struct error *error);

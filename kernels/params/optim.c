@@ -1,5 +1,5 @@
-/* Optimizers. A step is one call of the backend over the whole flat slab: gaps between entries hold zeros in
- * all of its arguments, and stay zero. */
+/* Optimizers. A step is one call of the backend over the whole slab: gaps between entries hold zeros in all
+ * of its arguments, and stay zero. */
 #include "kernels/params/optim.h"
 
 #include <assert.h>
@@ -29,7 +29,7 @@ static enum status optimizer_check(const struct optimizer_settings *settings, st
                                             : check_sgd(&settings->sgd, error);
 }
 
-/* A moment is written by steps that know nothing of its entries: it counts as complete from the first. */
+/* The backend writes moments without gradients_take, so a moment counts as complete from the first step. */
 static enum status new_moment(struct gradients **moment, struct params *params, struct error *error)
 {
     enum status status = gradients_new(moment, params, error);

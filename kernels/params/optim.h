@@ -1,8 +1,8 @@
-/* Optimizers: a trained slab moved in place by a gradient slab, with the moments that this needs.
+/* Optimizers: each moves a trained slab in place by a gradient slab, and keeps its moments.
  *
- * The formulas are kernels/kernels.h's (sgd) and kernels/adam.h's; the backend computes them, element by
- * element, so that neither layout nor the number of threads changes a bit. Belongs to whoever holds the
- * params. */
+ * The formulas are in kernels/backend.h (sgd) and kernels/adam.h. The backend computes them element by
+ * element, so that neither layout nor the number of threads changes a bit. Belongs to the thread that holds
+ * the params. */
 #ifndef KERNELS_PARAMS_OPTIM_H
 #define KERNELS_PARAMS_OPTIM_H
 
@@ -18,27 +18,27 @@ struct optimizer_settings {
 
 struct optimizer;
 
-/* STATUS_INVALID names the setting out of range: lr > 0 and finite, momentum in [0, 1), betas in [0, 1),
- * epsilon > 0. Moments begin at zero. Freed before the params. */
+/* Moments begin at zero. An optimizer is freed before its params. STATUS_INVALID: lr > 0 and finite, momentum
+ * in [0, 1), betas in [0, 1), epsilon > 0; the message names the setting. STATUS_NO_MEMORY. */
 enum status optimizer_new(struct optimizer **out, const struct optimizer_settings *settings,
                           struct params *params, struct error *error);
 void optimizer_free(struct optimizer *optimizer);
 
-/* One step against the gradient (completed here), on slabs in one piece (params_place). Whether it is finite
- * is the caller's to see. Allocates nothing. */
+/* One step against the gradient, which is completed here. The slabs are in one piece (params_place). The
+ * caller checks that the gradient is finite. Allocates nothing. */
 enum status optimizer_step(struct optimizer *optimizer, struct gradients *gradients, struct error *error);
 
-/* The lr of the steps from now on. STATUS_INVALID as optimizer_new. */
+/* Sets the lr of later steps. Errors as optimizer_new. */
 enum status optimizer_lr_set(struct optimizer *optimizer, double lr, struct error *error);
 
 /* ---- state: what a run that goes on elsewhere has to have ---- */
 
-/* The number of steps taken so far: a kind's first step may differ from the others, and Adam's corrections
+/* Sets the number of steps taken: the first step of a kind may differ from later ones, and Adam's corrections
  * follow the count. */
 void optimizer_steps_set(struct optimizer *optimizer, uint64_t steps);
 
-/* 0: SGD's momentum, or Adam's first moment; 1: Adam's second. To be read and written as gradients are
- * (gradients_read, gradients_write). NULL: the optimizer has none such. */
+/* Moment 0: SGD's momentum, or Adam's first moment. Moment 1: Adam's second. It is read and written by
+ * gradients_read and gradients_write. NULL: the optimizer has no such moment. */
 struct gradients *optimizer_moment(struct optimizer *optimizer, uint32_t index);
 
 #endif

@@ -1,9 +1,7 @@
-/* Parameters: registering, drawing, reading, writing, settling. Whoever holds the params runs it. Where they
- * lie is params_place.c's.
+/* Parameters: registering, finding, reading, writing. First values are params_draw.c's, memory
+ * params_place.c's.
  *
- * Entries are allocated one by one, so that a model may keep the pointers while others are still registered.
- * Initial values are drawn in float32 on the host and uploaded, so that a seed means the same numbers on
- * every backend, the double one included. */
+ * Entries are allocated one by one, so that a model may keep the pointers while it registers others. */
 #include "kernels/params/params_internal.h"
 
 #include "kernels/params/slab.h"

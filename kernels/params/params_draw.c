@@ -48,7 +48,7 @@ static enum status begin_entry(struct params *params, struct parameter *paramete
     return backend_upload(params->backend, &parameter->tensor, DTYPE_F32, host, error);
 }
 
-/* The first value of every entry in [first, end), by way of `host`, which has room for each. */
+/* The first values of the entries in [first, end). `host` has room for the largest. */
 static enum status begin_entries(struct params *params, uint64_t seed, uint32_t first, uint32_t end,
                                  float *host, struct error *error)
 {

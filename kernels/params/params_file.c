@@ -1,8 +1,7 @@
-/* Parameters to and from safetensors files; see kernels/params/params_file.h and kernels/params/params.h. On
- * the thread that holds the params.
+/* Parameters to and from safetensors files, on the thread that holds the params.
  *
- * Loading has two passes: the first compares every name, dtype and shape and collects what is wrong, the
- * second writes. What can still fail then is the device itself, or the disk. */
+ * Loading has two passes: the first compares every name, dtype and shape and collects the problems, the
+ * second writes. Only the device or the disk can still fail then. */
 #include "kernels/params/params_file.h"
 
 #include "kernels/base/text.h"
@@ -63,7 +62,7 @@ static void describe_entry(struct safetensors_entry *entry, const struct paramet
         entry->size[i] = shape->size[i];
 }
 
-/* The part that holds the parameter, or NULL. */
+/* The source that holds the parameter, or NULL. */
 static const struct params_file *source_of(const struct params_saving *saving,
                                            const struct parameter *parameter)
 {
@@ -138,7 +137,7 @@ struct problems {
     unsigned count;
 };
 
-/* Adds one, as long as few have been added. */
+/* Adds a problem to the text; beyond PROBLEMS_SHOWN it is only counted. */
 __attribute__((format(printf, 2, 3))) static void problems_add(struct problems *problems, const char *format,
                                                                ...)
 {
@@ -194,7 +193,7 @@ static void compare_entry(struct problems *problems, const struct parameter *par
                      is_counter(parameter) ? "I64" : "F32 or F64");
 }
 
-/* What the file holds and should not. */
+/* Entries that the file holds and should not. */
 static void compare_rest(struct problems *problems, const struct params_file *file)
 {
     char name[NAME_BYTES], shape[LONG_SHAPE_BYTES];
@@ -209,7 +208,7 @@ static void compare_rest(struct problems *problems, const struct params_file *fi
     }
 }
 
-/* Names what keeps the file from fitting. */
+/* STATUS_INVALID with the problems that keep the file from fitting. */
 static enum status check_fit(const struct params_file *file, bool counters_optional, struct error *error)
 {
     struct problems problems = {0};

@@ -1,9 +1,9 @@
-/* A model, or a part of one, in safetensors files (kernels/safetensors/safetensors.h).
+/* A model, or a shard of one, in safetensors files (kernels/safetensors/safetensors.h).
  *
- * A process may own a part of the model's entries (a parameter server among several), has to compare several
- * files before anything may change, or puts one file together out of several. Files are canonical, whatever
- * the layouts; values pass through room for the largest entry. Blocks on files; belongs to the thread that
- * holds the params. */
+ * A file may hold a shard (one of several parameter servers'), several files may have to fit before any value
+ * changes, and one file may be merged from several. Files are canonical whatever the layouts; values pass
+ * through a buffer as large as the largest entry. Blocks on files; belongs to the thread that holds the
+ * params. */
 #ifndef KERNELS_PARAMS_PARAMS_FILE_H
 #define KERNELS_PARAMS_PARAMS_FILE_H
 
@@ -19,19 +19,18 @@ struct params_range {
 
 struct params_file; /* open, and found to fit */
 
-/* Opens a file that has to hold the entries of `contents`, each with its shape and as F32 or F64 (a counter:
- * I64), and nothing else; with `counters_optional`, a counter may be absent. Whether the entries have a place
- * does not matter. STATUS_INVALID names the first few at fault with both shapes; otherwise the errors of
- * safetensors_open. The params outlive the file. */
+/* Opens a file that must hold the entries of `contents`, each with its shape and as F32 or F64 (a counter:
+ * I64), and nothing else; with `counters_optional` a counter may be absent. The entries need no memory. The
+ * params outlive the file. STATUS_INVALID: the message names the first entries at fault, with both shapes.
+ * Other errors as safetensors_open. */
 enum status params_file_open(struct params_file **out, struct params *params, const char *path,
                              const struct params_range *contents, bool counters_optional,
                              struct error *error);
 void params_file_close(struct params_file *file); /* NULL is nothing */
 
-/* Loads those entries of `range` that the file is to hold: into `parallel` (gradients_take, trained entries
- * alone), or with NULL into the params. An absent counter becomes 0. Errors of safetensors_read, and
- * STATUS_CORRUPT for an entry that holds a NaN or an infinity, with which nobody could compute on: some
- * entries may have been loaded then. */
+/* Loads the entries that are in `range` and in the file: into `parallel` (trained entries alone), or with
+ * NULL into the params. An absent counter becomes 0. Errors of safetensors_read; STATUS_CORRUPT for an entry
+ * that holds a NaN or an infinity. After an error some entries may have been loaded. */
 enum status params_file_load(const struct params_file *file, struct gradients *parallel,
                              const struct params_range *range, struct error *error);
 
@@ -47,8 +46,9 @@ struct params_saving {
     void *observer;
 };
 
-/* Floating entries as F32 (F64 on a double backend), counters as I64 of shape [], in order of registration.
- * Equal values give equal bytes, whatever came from where. Files and errors as safetensors_write. */
+/* Writes floating entries as F32 (F64 on a double backend) and counters as I64 of shape [], in order of
+ * registration. A PyTorch model of the same names loads the file strictly. Equal values give equal bytes,
+ * whatever their source. Errors as safetensors_write. */
 enum status params_file_save(const char *path, const struct params_saving *saving, struct error *error);
 
 #endif

@@ -1,5 +1,4 @@
-/* What params.c, params_place.c and gradients.c share: the params' own struct, and the slabs parallel to the
- * trained one. */
+/* The structs of params and of gradients, for the files of this room. */
 #ifndef KERNELS_PARAMS_PARAMS_INTERNAL_H
 #define KERNELS_PARAMS_PARAMS_INTERNAL_H
 

@@ -1,8 +1,7 @@
-/* Where parameters lie: offsets, memory of their own or of somebody else's, layouts, and the fingerprint by
- * which two processes see that they mean the same slab. Whoever holds the params runs it.
+/* The memory of parameters: offsets, own memory, the caller's memory.
  *
- * An entry's tensor is complete from params_lay_out on, but for its address. Placing sets addresses alone, so
- * that a trainer moves from one version of the model to the next by a pass over a few hundred pointers. */
+ * From params_lay_out on, an entry's tensor is complete except for its address. Placing sets addresses alone,
+ * so that a trainer moves from one version of the model to the next by a pass over a few hundred pointers. */
 #include "kernels/params/params_internal.h"
 #include "kernels/params/slab.h"
 
@@ -10,7 +9,7 @@
 
 /* ---- laying out ---- */
 
-/* Gives the entries of one kind their offsets, and `*elements` their sum with the gaps. */
+/* Gives the entries of one kind their offsets. *elements becomes the slab's size, gaps included. */
 static enum status lay_out_kind(struct params *params, enum parameter_kind kind, size_t *elements,
                                 struct error *error)
 {
@@ -61,8 +60,8 @@ size_t params_buffer_elements(const struct params *params)
 
 /* ---- placing ---- */
 
-/* Entries of one kind with an index in [first, end) into `slab`, which has memory. Returns how many there
- * are. */
+/* Places the entries of one kind with an index in [first, end) in `slab`, which has memory. Returns their
+ * number. */
 static uint32_t place_kind(struct params *params, enum parameter_kind kind, uint32_t first, uint32_t end,
                            const struct tensor *slab)
 {
@@ -85,8 +84,8 @@ static uint32_t count_kind(const struct params *params, enum parameter_kind kind
     return count;
 }
 
-/* The slab as it would be with its begin at `data`. A tensor's memory counts as writable; that nobody writes
- * to what is mapped to be read is the caller's to keep. */
+/* The slab with element 0 at `data`. The tensor's memory counts as writable; the caller writes to none that
+ * is mapped read-only. */
 static struct tensor slab_at(const struct params *params, const struct tensor *slab, const void *data)
 {
     assert(params->laid_out && !params->built && params->backend->ops->host);

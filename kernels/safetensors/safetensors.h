@@ -1,17 +1,23 @@
-/* safetensors files, read and written: a length, a JSON header, and the tensors' bytes.
+/* The room of safetensors files: reader and writer. It includes kernels/base/; kernels/params/ and the check
+ * of a job's files include it.
  *
  *     8 bytes N, little-endian | N bytes of JSON | data
  *     {"name": {"dtype": "F32", "shape": [64, 3, 7, 7], "data_offsets": [begin, end]}, ...,
  *      "__metadata__": {"key": "value", ...}}
  *
- * (github.com/huggingface/safetensors, README.md, "Format".) A file is input: the reader trusts nothing of
- * it. It checks that N <= 100,000,000 and within the file, that the header is one JSON object in UTF-8
- * without duplicate names, that every entry has exactly the three members, that shapes and offsets are
- * integers from 0 to 2^53, that the tensors, in order of their offsets, fill the data from its first byte to
- * the end of the file without holes or overlaps, that end - begin is the product of the shape times the
- * dtype's size without overflow, and that __metadata__ holds strings alone. To bound what a header can cost,
- * it may hold 2^20 JSON values (a tensor has about ten) and a tensor SAFETENSORS_RANK_MAX dimensions. All
- * that fails is STATUS_CORRUPT with a text that names the file, the tensor and what was expected.
+ * (github.com/huggingface/safetensors, README.md, "Format".) A file is input, and the reader trusts nothing
+ * in it. It checks that
+ *   - N <= 100,000,000 and within the file;
+ *   - the header is one JSON object in UTF-8 without duplicate names, and every entry has exactly the three
+ * members;
+ *   - shapes and offsets are integers from 0 to 2^53;
+ *   - the tensors, in order of their offsets, fill the data from its first byte to the end of the file
+ * without holes or overlaps;
+ *   - end - begin is the product of the shape times the dtype's size, without overflow;
+ *   - __metadata__ holds strings alone.
+ * To bound the cost of a header, it may hold 2^20 JSON values (a tensor has about ten) and a tensor
+ * SAFETENSORS_RANK_MAX dimensions. Any violation is STATUS_CORRUPT; the message names the file, the tensor
+ * and the expected value.
  *
  * Blocks on file I/O. */
 #ifndef KERNELS_PARAMS_SAFETENSORS_H
@@ -54,27 +60,28 @@ const struct safetensors_entry *safetensors_at(const struct safetensors *file, s
 const struct safetensors_entry *safetensors_find(const struct safetensors *file,
                                                  const char *name); /* or NULL */
 
-/* An entry's values to `values`, which has room for entry->bytes. STATUS_IO; STATUS_CORRUPT: the file was cut
- * short since it was opened. */
+/* Reads an entry's values to `values`, which has room for entry->bytes. STATUS_IO; STATUS_CORRUPT: the file
+ * was cut short after it was opened. */
 enum status safetensors_read(const struct safetensors *file, const struct safetensors_entry *entry,
                              void *values, struct error *error);
 
-/* Where the values come from when a file is written. They need not lie in memory all at once. */
+/* The source of the values when a file is written. They need not be in memory all at once. */
 struct safetensors_stream {
-    /* Entry `index`'s values to `values`, which has room for them; asked once each, in order. */
+    /* Copies entry `index`'s values to `values`, which has room for them. Called once for each entry, in
+     * order. */
     enum status (*fill)(void *context, size_t index, void *values, struct error *error);
     void *context;
-    /* Optional: told of every byte of the file, in order. */
+    /* Optional: called with every byte of the file, in order. */
     void (*written)(void *observer, const void *bytes, size_t count);
     void *observer;
 };
 
-/* Writes entries (name, dtype, rank, size, bytes; a dtype OTHER goes by its dtype_text) in the order given,
- * header padded with spaces to a multiple of 8. Into `path`.tmp, fsync, rename, fsync of the folder: after a
- * failure the old file stands, except that if the last step fails the new one does, and may not survive a
- * loss of power. Equal entries give equal bytes, and what is written here is read here. STATUS_INVALID: a
- * duplicate or reserved name, one that is not UTF-8, bytes that do not fit the shape; STATUS_NOT_FOUND,
- * STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY; an error of `fill`. */
+/* Writes entries (name, dtype, rank, size, bytes; a dtype OTHER is written as its dtype_text) in the given
+ * order, with the header padded with spaces to a multiple of 8. The steps: write `path`.tmp, fsync, rename,
+ * fsync of the folder. After a failure the old file stands; if only the last step fails the new file stands
+ * and may not survive a loss of power. Equal entries give equal bytes, and the reader accepts every written
+ * file. STATUS_INVALID: a duplicate or reserved name, one that is not UTF-8, bytes that do not fit the shape;
+ * STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY; an error of `fill`. */
 enum status safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count,
                               const struct safetensors_stream *stream, struct error *error);
 

@@ -1,5 +1,4 @@
-/* What the reader (safetensors.c), its check of the header's text (safetensors_header.c) and the writer
- * (safetensors_write.c) share. Nobody else includes it. */
+/* Shared by the reader, the check of the header's text, and the writer. */
 #ifndef KERNELS_SAFETENSORS_SAFETENSORS_INTERNAL_H
 #define KERNELS_SAFETENSORS_SAFETENSORS_INTERNAL_H
 
@@ -36,11 +35,11 @@ const char *safetensors_show(char shown[SAFETENSORS_SHOWN_BYTES], const char *na
 /* Sorts the names and returns the first that stands there twice, or NULL. */
 const char *safetensors_duplicate(const char **names, size_t count);
 
-/* What cJSON would let pass although it is no JSON, or no header of this format, in `length` bytes of text:
- * anything but objects, arrays, strings and integers from 0 to 2^53; a number that is not written as plain
- * digits; white space that JSON does not know; strings with raw control characters, a zero, or bytes that
- * are not UTF-8; more than three levels; more values than SAFETENSORS_VALUES_MAX. What is left for cJSON to
- * refuse is bad structure. Returns what is wrong in a few words and *at, the byte where; NULL: nothing. */
+/* Checks `length` bytes of text for everything that cJSON lets pass although it is no JSON, or no header of
+ * this format: values other than objects, arrays, strings and integers from 0 to 2^53; a number that is not
+ * plain digits; white space that JSON does not know; strings with raw control characters, a zero, or bytes
+ * that are not UTF-8; more than three levels; more values than SAFETENSORS_VALUES_MAX. cJSON then finds bad
+ * structure. Returns the fault in a few words, and its byte in *at; NULL: none. */
 const char *safetensors_check_text(const char *text, size_t length, size_t *at);
 
 #endif

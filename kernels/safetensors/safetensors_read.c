@@ -1,11 +1,11 @@
-/* Reads safetensors files; see the header. Whoever needs weights, on the caller's thread.
+/* Reads safetensors files, on the caller's thread.
  *
- * A file passes four sieves: the frame (length, header, data), the header's text (safetensors_header.c),
- * each entry by itself, and all entries together, sorted by their offsets, as one unbroken row over the
- * data. No place in the data is used before its offsets were found within it. Names and dtypes stay where
- * cJSON put them: its tree lives as long as the file is open.
+ * A file passes four checks: the frame (length, header, data), the header's text (safetensors_header.c), each
+ * entry by itself, and all entries together, sorted by offset, as one unbroken row over the data. No offset
+ * is used before it is known to be within the data. Names and dtypes point into cJSON's tree, which lives as
+ * long as the file is open.
  *
- * A file is not mapped but read: one that somebody cuts meanwhile gives an error, not a SIGBUS. */
+ * A file is read and not mapped: one that is cut meanwhile gives an error, not a SIGBUS. */
 #include "kernels/safetensors/safetensors_internal.h"
 
 #include "kernels/base/file.h"
@@ -149,7 +149,7 @@ static enum status read_entry(const struct reading *reading, struct safetensors_
 
 /* ---- all entries ---- */
 
-/* The names of an object's members must differ; `names` is scratch for them. */
+/* The names of an object's members must differ; `names` is scratch. */
 static enum status check_names(const struct reading *reading, const cJSON *object, const char **names)
 {
     char shown[SAFETENSORS_SHOWN_BYTES];
@@ -183,7 +183,7 @@ static enum status check_metadata(const struct reading *reading, const cJSON *me
     return status;
 }
 
-/* Empty entries lie where the next one begins. */
+/* An empty entry has the offset of the entry behind it. */
 static int compare_places(const void *a, const void *b)
 {
     const struct safetensors_entry *left = a, *right = b;
@@ -194,7 +194,7 @@ static int compare_places(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-/* Each must begin where the one before ended, and the last must end with the file. */
+/* Each entry must begin where the one before ends, and the last must end with the file. */
 static enum status check_row(const struct reading *reading, const struct safetensors *file)
 {
     uint64_t end = 0;

@@ -1,6 +1,6 @@
-/* Writes safetensors files; see the header. The header is put together in memory first, because its length
- * comes before it; the values pass through room for the largest entry. A reader sees the old file or the new
- * one: the new one gets its name only after the disk has it. */
+/* Writes safetensors files. The header is put together in memory first, because its length comes before it;
+ * the values pass through a buffer as large as the largest entry. A reader sees the old file or the new one:
+ * the new file gets its name only after it is on the disk. */
 #include "kernels/safetensors/safetensors_internal.h"
 
 #include "kernels/base/file.h"
@@ -136,7 +136,7 @@ static char *format_header(const struct safetensors_entry *entries, size_t count
 
 /* ---- the file ---- */
 
-/* What is being written, and where its values come from. */
+/* The file that is being written, and the source of its values. */
 struct writing {
     const char *path;
     const struct safetensors_entry *entries;
@@ -157,8 +157,8 @@ static enum status write_bytes(const struct writing *writing, int fd, const char
     return STATUS_OK;
 }
 
-/* Everything into the new file, and that onto the disk. An fsync that failed is not tried again: the kernel
- * may have dropped what it could not write. */
+/* Writes and syncs the new file. An fsync that failed is not tried again: the kernel may have dropped the
+ * pages that it could not write. */
 static enum status write_file(const struct writing *writing, int fd, const char *path, struct error *error)
 {
     const struct safetensors_stream *stream = writing->stream;

@@ -1,5 +1,4 @@
-/* The tape's life: making, beginning, failing, ending; and its leaves. What the design is, says
- * kernels/tape/tape_internal.h. */
+/* The tape's life: making, beginning, failing, ending; and its leaves. tape_internal.h has the design. */
 #include "kernels/params/gradients.h"
 #include "kernels/tape/tape_internal.h"
 
@@ -40,7 +39,7 @@ void node_release(struct node *node)
         release(node->context);
 }
 
-/* Lets go of everything that the step holds. Nodes go in reverse order of recording, as the walk would. */
+/* Releases everything that the step holds. Nodes are released in reverse order of recording, as in a walk. */
 static void end_step(struct tape *tape)
 {
     for (uint32_t i = tape->nodes.used; i-- > 0;)
@@ -238,7 +237,7 @@ void tape_want_gradient(struct variable *variable)
     variable->needs_gradient = variable->tape->mode == TAPE_TRAIN;
 }
 
-/* One owner more, who never lets go. */
+/* One more owner, which never releases. */
 bool tape_keep(struct variable *variable)
 {
     if (variable->block == NULL)

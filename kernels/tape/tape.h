@@ -1,37 +1,38 @@
-/* The tape: records what a forward computes, and walks it back once for the gradient.
+/* The room of the tape: it records the operations of a forward and walks back over them once for the
+ * gradient.
  *
  *     tape_begin(tape, TAPE_TRAIN, gradients);
  *     struct variable *x = tape_input(tape, SHAPE4(20, 3, 64, 64), DTYPE_F32, "images", images);
  *     struct variable *h = tape_linear(tape, x, tape_parameter(tape, w), tape_parameter(tape, b), false);
  *     …
  *     tape_backward(tape, loss);
- *     status = tape_finish(tape, &error);        everything above is gone, gradients hold the sums
+ *     status = tape_finish(tape, &error);        the step is over; gradients hold the sums
  *
- * A forward function reads like mathematics because errors stick: the first call that fails leaves its
- * status and sentence in the tape, returns NULL, and every later call that is given NULL, or a tape that has
- * failed, does nothing and returns NULL. tape_finish (or tape_status before) tells.
+ * It includes kernels/ and kernels/params/; models and distributed autograd include it.
  *
- * Activations, saved tensors and gradients of activations lie in the tape's own arena (kernels/base/arena.h);
- * a backward gives back what is not needed any more as it goes, and tape_finish ends all of it at once. After
- * the walk only values that no operation took (a loss, batch statistics) and constants can still be read.
- * What is to outlive the step is copied out before: tape_read, or backend_download of variable_tensor.
- * Parameters' gradients outlive it: they lie in the `struct gradients` given to tape_begin. After the first
- * of a series of equal steps nothing of this allocates.
+ * Errors stick, so that a forward function reads like mathematics. The first call that fails leaves its
+ * status and message in the tape and returns NULL. Every later call on that tape, or with a NULL variable,
+ * does nothing and returns NULL. tape_finish and tape_status return the failure.
  *
- * Any number of tapes live at once, each with its own arena, on one backend or on several. A tape and what it
- * recorded belong to one thread at a time. Nothing here waits for anything but the arithmetic.
+ * Activations, saved tensors and gradients of activations are in the tape's own arena (kernels/base/arena.h).
+ * The walk releases each when no later node needs it; tape_finish releases the rest. After the walk only
+ * values that no operation took (a loss, batch statistics) and constants can be read. To keep a value beyond
+ * the step, copy it: tape_read, or backend_download of variable_tensor. Parameters' gradients outlive the
+ * step: they are in the `struct gradients` given to tape_begin. After the first of a series of equal steps a
+ * step allocates nothing.
+ *
+ * Any number of tapes live at once, each with its own arena, on one backend or on several. A tape and its
+ * variables belong to one thread at a time. No call waits for anything but arithmetic.
  *
  * ---- Order ----
- * The walk visits nodes strictly in reverse order of recording, so consumers come before producers, and where
- * several consumers share a variable its gradient is their sum in that order: one order, the same bits each
- * time.
+ * The walk visits nodes in reverse order of recording, so consumers come before producers. The gradient of a
+ * variable with several consumers is their sum in that order: the same bits each time.
  *
  * ---- Nodes of a higher layer, and pausing ----
- * tape_node records a node whose forward somebody else computed (a remote call, a fused kernel). Its backward
- * may answer STATUS_AGAIN: the walk stops there and tape_backward returns STATUS_AGAIN; tape_resume calls the
- * same node's backward again, with the same arguments, and goes on when it answers STATUS_OK. Between the
- * two, other tapes may record, walk and resume. A paused tape may be ended by tape_finish: what it held is
- * released. */
+ * tape_node records a node whose forward the caller computed (a remote call). Its backward may return
+ * STATUS_AGAIN: the walk stops there and tape_backward returns STATUS_AGAIN. tape_resume calls the same
+ * node's backward again with the same arguments, and the walk goes on after STATUS_OK. Meanwhile other tapes
+ * may record, walk and resume. tape_finish may end a paused step and releases its memory. */
 #ifndef KERNELS_TAPE_TAPE_H
 #define KERNELS_TAPE_TAPE_H
 
@@ -52,54 +53,55 @@ enum status tape_new(struct tape **out, struct backend *backend, struct error *e
 void tape_free(struct tape *tape);
 struct backend *tape_backend(const struct tape *tape);
 
-/* The same, with its arena's memory from `source` (copied; its memory the backend's). */
+/* As tape_new, with the arena's memory from `source`, which is copied and gives the backend's memory. */
 enum status tape_new_in(struct tape **out, struct backend *backend, const struct arena_source *source,
                         struct error *error);
 
-/* Begins a step. Ends one that was not finished. `gradients` (kernels/params/params.h) takes the parameters'
- * gradients and must belong to the params whose parameters will be used; NULL in TAPE_INFER, or when no
+/* Begins a step, and ends an unfinished one. `gradients` (kernels/params/gradients.h) receives the
+ * parameters' gradients and belongs to the params whose parameters are used; NULL in TAPE_INFER, or when no
  * parameter's gradient is wanted. */
 void tape_begin(struct tape *tape, enum tape_mode mode, struct gradients *gradients);
 
-/* As tape_begin in TAPE_TRAIN, but the gradients are added to what other steps have left in `gradients` since
- * gradients_begin (kernels/params/params.h), which the caller calls: several tapes' steps have one sum. Their
- * walks may pause in between each other; a node of a higher layer is then given no place for a parameter's
- * gradient (din->data is NULL), since others may add to it while the node waits. */
+/* As tape_begin in TAPE_TRAIN, but the gradients are added to those that other steps have left in `gradients`
+ * since gradients_begin, which the caller calls: the steps of several tapes have one sum. The walks may pause
+ * between each other. A node of a higher layer then gets no place for a parameter's gradient (din->data is
+ * NULL), since another tape may add to it while the node waits. */
 void tape_begin_adding(struct tape *tape, struct gradients *gradients);
 
-/* STATUS_OK, or the first failure since tape_begin, with its sentence (error may be NULL). */
+/* STATUS_OK, or the first failure since tape_begin with its message (error may be NULL). */
 enum status tape_status(const struct tape *tape, struct error *error);
 
-/* Ends the step: tape_status; then variables, saved tensors and activations' gradients are gone, poisoned in
- * a debug build. */
+/* Ends the step and returns tape_status. Variables, saved tensors and activations' gradients are gone,
+ * poisoned in a debug build. */
 enum status tape_finish(struct tape *tape, struct error *error);
 
-/* A failure of the caller's own, to stick like any other. Returns NULL. */
+/* Records a failure of the caller's, which sticks like any other. Returns NULL. */
 struct variable *tape_fail(struct tape *tape, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* ---- leaves ---- */
 
-/* A copy of canonical host values (`dtype` is the host's; a floating one becomes the backend's). No gradient
+/* Copies canonical host values (`dtype` is the host's; a floating one becomes the backend's). No gradient
  * unless tape_want_gradient. `name` must outlive the step. */
 struct variable *tape_input(struct tape *tape, struct shape shape, enum dtype dtype, const char *name,
                             const void *values);
 
-/* The tensor as it lies, in the backend's memory, not copied; it must stay unchanged until tape_finish. */
+/* Uses the tensor without a copy, in the backend's memory and its layout. It must not change until
+ * tape_finish. */
 struct variable *tape_constant(struct tape *tape, const struct tensor *tensor);
 
-/* A parameter of the params that `gradients` belongs to; used twice, its gradients add up. */
+/* A parameter of the params to which `gradients` belongs. The gradients of two uses add up. */
 struct variable *tape_parameter(struct tape *tape, struct parameter *parameter);
 
-/* Asks for the gradient of a variable that no operation has taken yet: to be read after the walk, before
+/* Asks for the gradient of a variable that no operation has taken yet. It can be read between the walk and
  * tape_finish. */
 void tape_want_gradient(struct variable *variable);
 
-/* The variable's memory stays as it is until tape_finish, whatever the walk passes. False: it is not the
- * tape's (a parameter, a constant, what a node of a higher layer has brought). */
+/* Keeps the variable's memory until tape_finish, even where the walk would release it. False: the memory is
+ * not the tape's (a parameter, a constant, an output of a node of a higher layer). */
 bool tape_keep(struct variable *variable);
 
-/* ---- operations: kernels/kernels.h says what each computes; NULL for an absent optional tensor ---- */
+/* ---- operations: kernels/op.h says what each computes; NULL for an absent optional tensor ---- */
 
 struct variable *tape_linear(struct tape *tape, struct variable *x, struct variable *weight,
                              struct variable *bias, bool relu);
@@ -142,29 +144,29 @@ struct variable *tape_log_probability(struct tape *tape, struct variable *log_pr
                                       struct variable *actions);
 struct variable *tape_sum(struct tape *tape, struct variable *x, struct variable *coefficient, double scale);
 
-/* Any operation by its number: what the functions above are made of, and what a table-driven test calls. `in`
- * has op_rule's inputs, `out` takes its outputs (those that exist). */
+/* Applies any operation by its number; the functions above call it, and so do table-driven tests. `in` has
+ * op_rule's inputs, `out` receives its outputs (op_outputs). */
 enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes *attributes,
                        struct variable *const in[], struct variable *out[]);
 
 /* ---- nodes of a higher layer ---- */
 
-/* dout[i]: the gradient of output i, NULL for zero. din[i]: that of input i, NULL where it is not wanted; its
- * shape and dtype are set. With `data` set (a parameter's part of the gradient slab, canonical) the node
- * writes there; with `data` NULL it takes memory from tape_arena (tensor_new), which then is the tape's, or
- * passes a dout's own memory on, or leaves `data` NULL for a zero gradient. `first` is false when the walk
- * resumes; the dout and din stay the same while STATUS_AGAIN is answered. The values of the node's inputs and
- * outputs stay readable until its backward has answered. */
+/* dout[i] is the gradient of output i, NULL for zero. din[i] is that of input i, NULL where it is not wanted;
+ * its shape and dtype are set. With `data` set (a parameter's entry of the gradient slab, canonical) the node
+ * writes there. With `data` NULL it takes memory from tape_arena (tensor_new), which the tape then owns; or
+ * passes on the memory of a dout; or leaves `data` NULL for a zero gradient. `first` is false when the walk
+ * resumes; dout and din stay the same while the node returns STATUS_AGAIN. The node's inputs and outputs stay
+ * readable until its backward has returned something else. */
 typedef enum status tape_node_backward(void *context, struct tape *tape, bool first,
                                        const struct tensor *const dout[], struct tensor *const din[],
                                        struct error *error);
 
-/* Called exactly once for each node, when the tape lets go of it, whether its backward ran or not. May be
- * NULL. */
+/* Called exactly once for each node, when the tape releases it, whether its backward ran or not. May be NULL.
+ */
 typedef void tape_node_release(void *context);
 
-/* `outputs` describe tensors in the backend's memory (most often from tape_arena) that live until
- * tape_finish. In TAPE_INFER the node is not recorded and released at tape_finish. */
+/* `out` are tensors in the backend's memory (most often from tape_arena) that live until tape_finish. In
+ * TAPE_INFER the node is not recorded, and it is released by tape_finish. */
 struct tape_node {
     const char *name; /* for messages */
     void *context;
@@ -179,17 +181,18 @@ enum status tape_node(struct tape *tape, const struct tape_node *node, struct va
 
 struct arena *tape_arena(struct tape *tape);
 
-/* Whether its step is one of TAPE_TRAIN. */
+/* Whether the step is one of TAPE_TRAIN. */
 bool tape_records(const struct tape *tape);
 
 /* ---- the walk ---- */
 
-/* Gives a variable an output gradient to start from: a copy is not made, the tensor must live until the walk
- * has ended; NULL: ones. Seeds of one variable add up. */
+/* Gives a variable an output gradient to start from, or ones (NULL). The tensor is not copied and must live
+ * until the walk has ended. Seeds of one variable add up. */
 enum status tape_seed(struct tape *tape, struct variable *variable, const struct tensor *gradient);
 
-/* Walks back from all seeds. STATUS_OK: done, the gradients are complete. STATUS_AGAIN: a node waits; call
- * tape_resume later. Else the failure, which sticks. A second walk of one step is STATUS_INVALID. */
+/* Walks back from all seeds. STATUS_OK: the gradients are complete. STATUS_AGAIN: a node waits; call
+ * tape_resume later. Any other status is a failure, which sticks. A second walk of one step is
+ * STATUS_INVALID. */
 enum status tape_walk(struct tape *tape);
 enum status tape_resume(struct tape *tape);
 
@@ -200,7 +203,8 @@ enum status tape_backward(struct tape *tape, struct variable *loss);
 
 const struct tensor *variable_tensor(const struct variable *variable);
 
-/* Whether a walk has something to bring it: a parameter or a wanted gradient has part in it. */
+/* Whether a walk brings the variable a gradient: it was computed from a parameter or from a variable with
+ * tape_want_gradient. */
 bool variable_needs_gradient(const struct variable *variable);
 
 /* The gradient of an input with tape_want_gradient after the walk; NULL: none arrived (it is zero). */
@@ -209,18 +213,17 @@ const struct tensor *variable_gradient(const struct variable *variable);
 /* backend_download of all of it; `values` has room for shape_elements. Sticks on failure. */
 enum status tape_read(struct tape *tape, const struct variable *variable, enum dtype dtype, void *values);
 
-/* If the scalar `loss` is finite: STATUS_OK and *value. Otherwise STATUS_INTERNAL, sticking, and the text
- * names the loss and the first tensor, in order of recording, that holds a NaN or an infinity: a parameter or
- * an input by its name, else "output of conv2d of layer1.0.conv1.weight". TAPE_TRAIN only, before the walk.
- */
+/* Reads the scalar `loss`. STATUS_INTERNAL, sticking, if it is not finite: the message names the loss and the
+ * first tensor, in order of recording, that holds a NaN or an infinity: a parameter or an input by its name,
+ * else "output of conv2d of layer1.0.conv1.weight". In TAPE_TRAIN, before the walk. */
 enum status tape_loss(struct tape *tape, struct variable *loss, double *value);
 
-/* TAPE_INFER: the variable is not needed any more, its memory may serve the next operation. In TAPE_TRAIN and
- * for NULL it does nothing, so that one forward function serves both. */
+/* In TAPE_INFER: releases the variable's memory for the next operations. In TAPE_TRAIN, and for NULL, it does
+ * nothing, so that one forward function serves both. */
 void tape_drop(struct tape *tape, struct variable *variable);
 
-/* Called between operations, forward and backward, so that a worker can beat to its supervisor. It may give
- * the step up with tape_fail: what is left of it is not computed. */
+/* Called between operations, forward and backward, so that a worker can beat to its supervisor. It may end
+ * the step with tape_fail: the rest of the step is not computed. */
 typedef void tape_progress(void *context);
 void tape_on_progress(struct tape *tape, tape_progress *progress, void *context);
 

@@ -1,15 +1,15 @@
-/* What the tape's files share: tape.c (life, leaves), tape_record.c (recording), tape_walk.c (the gradient),
- * tape_look.c (reading results), tape_pool.c (its memory).
+/* Shared by the tape's files: tape.c (life, leaves), tape_record.c (recording), tape_walk.c (the gradient),
+ * tape_look.c (reading results), tape_pool.c (memory), tape_ops.c (operations by name).
  *
  * Memory. Blocks of the arena are shared: a reshape's output is its input's memory, an add's two input
- * gradients may both be its output's. So each block that a backend took for the tape has a record that counts
- * its owners (variables, saved tensors, gradients), and goes back to the arena with the last one. A backend
- * answers either with a new block or with memory of the same call's tensors; blocks_adopt tells which.
- * Memory that is not the arena's (parameters, constants, seeds, outputs of higher layers) has no record,
- * and is neither released nor added into.
+ * gradients may both be its output's. So each block of the tape has a record that counts its owners
+ * (variables, saved tensors, gradients) and returns to the arena with the last one. A backend returns either
+ * a new block or memory of the same call's tensors; blocks_adopt finds out which. Memory outside the arena
+ * (parameters, constants, seeds, outputs of higher layers) has no record, is never released, and nothing is
+ * added into it.
  *
- * Records, variables and nodes come from pools that only grow, so that their addresses hold for the whole
- * step and a series of equal steps allocates nothing. */
+ * Records, variables and nodes come from pools that only grow: their addresses hold for the whole step, and a
+ * series of equal steps allocates nothing. */
 #ifndef KERNELS_TAPE_TAPE_INTERNAL_H
 #define KERNELS_TAPE_TAPE_INTERNAL_H
 
@@ -41,7 +41,7 @@ struct block {
     struct block *next_free;
 };
 
-/* Memory that a call can see, and whose it is (NULL: not the arena's). */
+/* Memory of a call, and its block (NULL: not the arena's). */
 struct held {
     const void *data;
     struct block *block;
@@ -110,24 +110,24 @@ struct tape {
 
 /* ---- tape.c ---- */
 
-/* Keeps the first failure. Returns its status. */
+/* Keeps the first failure. Returns the tape's status. */
 enum status tape_stick(struct tape *tape, const struct error *error);
 
 /* Tells the progress callback. */
 void tape_tick(struct tape *tape);
 
-/* A new variable, told by `label`; NULL, sticking, without memory. */
+/* A new variable with `label` for messages; NULL, sticking, without memory. */
 struct variable *tape_variable(struct tape *tape, enum source source, const char *label);
 
-/* STATUS_OK when the variable may be used now: of this tape and step, its value there. Sticks otherwise. */
+/* STATUS_OK: the variable belongs to this tape and step, and its value is there. Otherwise sticks. */
 enum status tape_check(struct tape *tape, const struct variable *variable, const char *by);
 
-/* Tells a node of a higher layer that it is let go; once. */
+/* Calls the release function of a node of a higher layer, once. */
 void node_release(struct node *node);
 
 /* ---- tape_pool.c: blocks ---- */
 
-/* Finds out whose memory `data` is: of one of `held` (one owner more), or a new block of the arena.
+/* Finds the block of `data`: that of one of `held`, which gets one more owner, or a new block of the arena.
  * STATUS_NO_MEMORY: no room for the record. */
 enum status blocks_adopt(struct tape *tape, void *data, const struct held *held, uint32_t held_count,
                          struct block **out, struct error *error);
@@ -139,7 +139,7 @@ void blocks_release(struct tape *tape, struct block *block); /* NULL is nothing 
 enum status walk_contribute(struct tape *tape, struct variable *variable, const struct tensor *gradient,
                             struct block *block, struct error *error);
 
-/* Lets go of a variable's value, if the tape may. */
+/* Releases a variable's value, if it is the tape's. */
 void variable_release_value(struct tape *tape, struct variable *variable);
 
 #endif

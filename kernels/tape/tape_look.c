@@ -1,4 +1,4 @@
-/* Looking at what a tape holds: values, gradients, the loss; and giving values back early. */
+/* Reading a tape's values, gradients and loss; and releasing values early. */
 #include "kernels/tape/tape_internal.h"
 
 #include <math.h>
@@ -42,7 +42,7 @@ void tape_drop(struct tape *tape, struct variable *variable)
 
 /* ---- the loss ---- */
 
-/* Says which variable it was: "the input images", "the output of conv2d of layer1.0.conv1.weight". */
+/* Names the variable: "the input images", "the output of conv2d of layer1.0.conv1.weight". */
 static void fail_not_finite(struct tape *tape, const struct variable *variable, double loss)
 {
     const char *label = variable->label != NULL ? variable->label : "no name";

@@ -1,4 +1,4 @@
-/* The tape's own memory: pools of records, and who owns which block of the arena. */
+/* The tape's own memory: pools of records, and the owners of the arena's blocks. */
 #include "kernels/tape/tape_internal.h"
 
 #include <assert.h>

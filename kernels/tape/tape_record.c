@@ -1,7 +1,7 @@
 /* Recording: one call of a backend, or one node of a higher layer, becomes an entry of the tape.
  *
- * In TAPE_TRAIN an operation is recorded when a gradient has to flow through it; what it does not need (its
- * inputs need no gradient) it neither records nor saves. */
+ * In TAPE_TRAIN an operation is recorded only if a gradient has to flow through it. Otherwise nothing is
+ * recorded or saved. */
 #include "kernels/tape/tape_internal.h"
 
 #include <assert.h>
@@ -24,8 +24,8 @@ static enum status check_recordable(struct tape *tape, const char *by, struct va
     return status;
 }
 
-/* A new variable knows itself by the first parameter among the operation's inputs, else by what the first
- * named input was called. */
+/* A new variable is labelled by the first parameter among the operation's inputs, else by the first labelled
+ * input. */
 static void label_variable(struct variable *variable, struct variable *const in[], uint32_t inputs)
 {
     for (uint32_t i = 0; i < inputs; i++) {
@@ -57,7 +57,7 @@ static enum status make_outputs(struct tape *tape, struct node *node, enum sourc
     return STATUS_OK;
 }
 
-/* Whose memory the outputs and the saved tensors are. */
+/* Finds the blocks of the outputs and of the saved tensors. */
 static enum status adopt_blocks(struct tape *tape, struct node *node, struct error *error)
 {
     struct held held[OP_INPUTS_MAX + OP_OUTPUTS_MAX + OP_SAVED_MAX];
@@ -149,7 +149,7 @@ enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes
 
 /* ---- nodes of a higher layer ---- */
 
-/* Its outputs are as they are; one that is an input's memory shares that block. */
+/* The outputs are taken as given; one that is an input's memory shares that block. */
 static enum status take_outputs(struct tape *tape, struct node *node, const struct tape_node *given)
 {
     for (uint32_t i = 0; i < node->outputs; i++) {

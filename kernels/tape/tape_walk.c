@@ -1,9 +1,9 @@
 /* The walk: gradients, in reverse order of recording.
  *
- * A variable's first gradient is kept as it came; later ones are added into it where its block has no other
- * owner, into the arriving one where that is so of it, and into a new tensor otherwise. A parameter's first
- * gradient is computed straight into its part of the gradient slab. As the walk passes a node, everything
- * that no node before it reads goes back to the arena. */
+ * A variable's first gradient is kept as it came. A later one is added into it if its block has no other
+ * owner, else into the arriving one if that has none, else both into a new tensor. A parameter's first
+ * gradient is computed straight into its entry of the gradient slab. As the walk passes a node, every value
+ * that no earlier node reads goes back to the arena. */
 #include "kernels/params/gradients.h"
 #include "kernels/tape/tape_internal.h"
 
@@ -38,7 +38,7 @@ static enum status add_apart(struct tape *tape, struct variable *variable, struc
     return STATUS_OK;
 }
 
-/* A seed may be given to a parameter itself: the one case in which its first gradient is somewhere else. */
+/* A seed on a parameter itself: the only case in which its first gradient is not in the slab. */
 static enum status contribute_to_parameter(struct tape *tape, const struct parameter *parameter,
                                            const struct tensor *gradient, struct block *block,
                                            struct error *error)
@@ -110,8 +110,8 @@ static bool reads_out(const struct node *node, uint32_t i)
     return node->rule == NULL || (node->rule->reads_out >> i & 1);
 }
 
-/* Counts who will read each value, and gives back at once what nobody will. A value that no operation took
- * (a loss, batch statistics) stays: the caller may still want to look at it. */
+/* Counts the backwards that read each value, and releases the values that none reads. A value that no
+ * operation took (a loss, batch statistics) stays: the caller may read it. */
 static void count_readers(struct tape *tape)
 {
     for (uint32_t n = 0; n < tape->nodes.used; n++) {
@@ -162,7 +162,7 @@ static bool wants_din(const struct node *node, uint32_t i)
            (node->rule == NULL || (node->rule->gradient >> i & 1));
 }
 
-/* Sets up dout and din, which stay as they are until the node has answered. */
+/* Sets up dout and din, which stay the same until the node has returned. */
 static void prepare_node(struct tape *tape, struct node *node)
 {
     for (uint32_t i = 0; i < node->outputs; i++)
@@ -196,7 +196,7 @@ static enum status run_operation(struct tape *tape, struct node *node, struct er
     return op_backward(tape->backend, call, error);
 }
 
-/* What a higher layer gave. */
+/* Checks a gradient that a higher layer returned. */
 static enum status check_din(const struct node *node, uint32_t i, const struct tensor *din,
                              struct error *error)
 {
@@ -221,7 +221,7 @@ static enum status run_higher(struct tape *tape, struct node *node, bool first, 
     return status;
 }
 
-/* A parameter's part of the slab that was to be written straight, and was not. */
+/* Writes a parameter's entry of the slab, unless the operation wrote straight into it. */
 static enum status write_gradient(struct tape *tape, struct tensor *part, const struct tensor *gradient,
                                   struct error *error)
 {
@@ -233,7 +233,7 @@ static enum status write_gradient(struct tape *tape, struct tensor *part, const 
     return status;
 }
 
-/* Whose memory the input gradients are; then each goes to its variable. */
+/* Finds the blocks of the input gradients, then hands each to its variable. */
 static enum status distribute_gradients(struct tape *tape, struct node *node, struct error *error)
 {
     struct held held[2 * (OP_INPUTS_MAX + OP_OUTPUTS_MAX) + OP_SAVED_MAX];

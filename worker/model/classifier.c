@@ -1,7 +1,7 @@
-/* The image classifier: a ResNet with its loss. Belongs to the thread that has the params.
+/* The image classifier: a ResNet with its loss, on the thread that has the params.
  *
- * Rows of one-hot targets and read-back logits are taken once, for the largest batch of the job; a step takes
- * nothing. */
+ * The rows of one-hot targets and of logits are allocated once, for the largest batch of the job; a step
+ * allocates nothing. */
 #include "worker/model/classifier.h"
 
 #include "worker/model/resnet.h"

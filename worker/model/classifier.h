@@ -1,5 +1,5 @@
-/* The image classifier of a job: the network of /model with the loss of /loss, on params that lie wherever
- * they lie. What pservers, trainers and `coalesced evaluate` have in common. */
+/* The image classifier of a job: the network of /model with the loss of /loss, on params in any memory.
+ * Parameter servers, trainers and `coalesced evaluate` share it. */
 #ifndef WORKER_MODEL_CLASSIFIER_H
 #define WORKER_MODEL_CLASSIFIER_H
 
@@ -10,35 +10,35 @@
 
 struct classifier;
 
-/* Registers the model's entries with `params`, which the caller builds or lays out afterwards and which
- * outlives the classifier. */
+/* Registers the model's entries with `params`. The caller builds or lays them out afterwards; they outlive
+ * the classifier. */
 enum status classifier_new(struct classifier **out, const struct job *job, struct params *params,
                            struct error *error);
 void classifier_free(struct classifier *classifier);
 
-/* Finds the layouts that a training step of /trainers/batch wants on this backend with its threads, and gives
- * them to the params and every gradients of theirs without moving a byte (params_adopt). For params that were
- * laid out and not yet placed: a forward runs on zeros that cost no memory. The same job, backend and number
- * of threads give the same layouts. On a backend without layouts it does nothing. */
+/* Finds the layouts that a training step of /trainers/batch asks for on this backend with its threads, and
+ * gives them to the params and their gradients without moving a byte (params_adopt). The params are laid out
+ * and not yet placed: a forward runs on zeros that cost no memory. The same job, backend and number of
+ * threads give the same layouts. Does nothing on a backend without layouts. */
 enum status classifier_reorder(struct classifier *classifier, struct tape *tape, struct error *error);
 
-/* Memory of this process's own for the params, all zero: registered and no more, they are laid out, settled
- * and placed; on a device with a memory of its own, built there. It is given back by classifier_free, and the
- * params have no place then. STATUS_NO_MEMORY. */
+/* Gives the registered params memory of this process's own, all zero: lays them out, reorders and places
+ * them; on a device with memory of its own, builds them there. classifier_free frees the memory and unplaces
+ * the params. STATUS_NO_MEMORY. */
 enum status classifier_build(struct classifier *classifier, struct tape *tape, struct error *error);
 
-/* Images (n, channels, size, size) and labels (n) of a batch to the loss, as a variable of a tape that the
- * caller has begun (TAPE_TRAIN). mse: against one-hot rows. */
+/* The loss of a batch: images (n, channels, size, size) and labels (n), on a tape that the caller has begun
+ * (TAPE_TRAIN). mse: against one-hot rows. */
 struct variable *classifier_loss(struct classifier *classifier, struct tape *tape, const struct batch *batch);
 
-/* After the walk: the batch's means and unbiased variances to `statistics`, (B) host float32, each where its
- * running one stands in the buffers' slab; the other elements are left alone. */
+/* Copies the batch's means and unbiased variances to `statistics`, (B) host float32, each at the offset of
+ * its running one in the buffers' slab; other elements are not written. After the walk. */
 enum status classifier_statistics(struct classifier *classifier, struct tape *tape, float *statistics,
                                   struct error *error);
 
-/* TAPE_INFER, with the running statistics: adds to *loss_sum the sum of the samples' losses (in double, in
- * order), to *correct how many have their label's logit as the largest (the first of equal ones). Begins and
- * finishes the tape's step itself. */
+/* Evaluates a batch with the running statistics: adds the sum of the samples' losses to *loss_sum (in double,
+ * in order), and to *correct the number of samples whose label has the largest logit (the first of equal
+ * ones). Begins and finishes the tape's step itself. */
 enum status classifier_evaluate(struct classifier *classifier, struct tape *tape, const struct batch *batch,
                                 double *loss_sum, uint64_t *correct, struct error *error);
 

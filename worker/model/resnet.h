@@ -25,15 +25,15 @@ enum status resnet_new(struct resnet **out, const struct resnet_config *config, 
 void resnet_free(struct resnet *resnet);
 
 /* images (n, channels, h, w) -> logits (n, classes); h and w of at least 1. Training normalizes with the
- * batch's own statistics, and remembers them as variables of the tape until resnet_read_statistics or the
- * next forward. */
+ * batch's own statistics, and keeps them as variables of the tape until resnet_read_statistics or the next
+ * forward. */
 struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct variable *images,
                                 bool training);
 
-/* The batch's means and unbiased variances of the last training forward to `statistics` (host, float32), each
- * where its running one stands in the buffers' slab (params_buffer_elements of them; what lies between is
- * left alone); after the walk, before tape_finish, once per forward: a second reading is STATUS_INVALID. The
- * running ones are moved by the parameter server. */
+/* Copies the means and unbiased variances of the last training forward to `statistics` (host, float32), each
+ * at the offset of its running one in the buffers' slab (params_buffer_elements; the gaps are not written).
+ * After the walk, before tape_finish, once per forward: a second call is STATUS_INVALID. The parameter server
+ * moves the running ones. */
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error);
 

@@ -1,5 +1,5 @@
-/* The language model's three parts. None keeps anything but pointers to its parameters, so a part may be
- * forwarded on any tape whose gradients belong to those parameters' params. */
+/* The language model's encoder, LSTM and decoder. Each keeps pointers to its parameters alone, so it runs on
+ * any tape whose gradients belong to those params. */
 #include "worker/model/rnn.h"
 
 #include <math.h>
@@ -35,18 +35,18 @@ static enum status config_check(const struct rnn_config *config, struct error *e
 
 /* ---- registration ---- */
 
-enum status rnn_encoder_init(struct rnn_encoder *part, const struct rnn_config *config, struct params *params,
-                             struct error *error)
+enum status rnn_encoder_init(struct rnn_encoder *encoder, const struct rnn_config *config,
+                             struct params *params, struct error *error)
 {
     enum status status = config_check(config, error);
     if (status == STATUS_OK)
         status = params_add(params, "encoder.weight", PARAMETER_TRAINED,
-                            SHAPE2(config->tokens, config->embedding), TENTH, &part->weight, error);
+                            SHAPE2(config->tokens, config->embedding), TENTH, &encoder->weight, error);
     return status;
 }
 
 /* The four tensors of one layer, in PyTorch's order. */
-static enum status add_layer(struct rnn_lstm *part, const struct rnn_config *config, uint32_t layer,
+static enum status add_layer(struct rnn_lstm *lstm, const struct rnn_config *config, uint32_t layer,
                              struct params *params, struct error *error)
 {
     const uint32_t gates = 4 * config->hidden, inputs = layer == 0 ? config->embedding : config->hidden;
@@ -56,10 +56,10 @@ static enum status add_layer(struct rnn_lstm *part, const struct rnn_config *con
         struct shape shape;
         struct parameter **parameter;
     } tensors[] = {
-        {"weight_ih", SHAPE2(gates, inputs), &part->weight_ih[layer]},
-        {"weight_hh", SHAPE2(gates, config->hidden), &part->weight_hh[layer]},
-        {"bias_ih", SHAPE1(gates), &part->bias_ih[layer]},
-        {"bias_hh", SHAPE1(gates), &part->bias_hh[layer]},
+        {"weight_ih", SHAPE2(gates, inputs), &lstm->weight_ih[layer]},
+        {"weight_hh", SHAPE2(gates, config->hidden), &lstm->weight_hh[layer]},
+        {"bias_ih", SHAPE1(gates), &lstm->bias_ih[layer]},
+        {"bias_hh", SHAPE1(gates), &lstm->bias_hh[layer]},
     };
     enum status status = STATUS_OK;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors && status == STATUS_OK; i++) {
@@ -71,26 +71,26 @@ static enum status add_layer(struct rnn_lstm *part, const struct rnn_config *con
     return status;
 }
 
-enum status rnn_lstm_init(struct rnn_lstm *part, const struct rnn_config *config, struct params *params,
+enum status rnn_lstm_init(struct rnn_lstm *lstm, const struct rnn_config *config, struct params *params,
                           struct error *error)
 {
     enum status status = config_check(config, error);
     for (uint32_t layer = 0; layer < config->layers && status == STATUS_OK; layer++)
-        status = add_layer(part, config, layer, params, error);
+        status = add_layer(lstm, config, layer, params, error);
     return status;
 }
 
-enum status rnn_decoder_init(struct rnn_decoder *part, const struct rnn_config *config, struct params *params,
-                             struct error *error)
+enum status rnn_decoder_init(struct rnn_decoder *decoder, const struct rnn_config *config,
+                             struct params *params, struct error *error)
 {
     const struct init zero = {INIT_CONSTANT, 0};
     enum status status = config_check(config, error);
     if (status == STATUS_OK)
         status = params_add(params, "decoder.weight", PARAMETER_TRAINED,
-                            SHAPE2(config->tokens, config->hidden), TENTH, &part->weight, error);
+                            SHAPE2(config->tokens, config->hidden), TENTH, &decoder->weight, error);
     if (status == STATUS_OK)
         status = params_add(params, "decoder.bias", PARAMETER_TRAINED, SHAPE1(config->tokens), zero,
-                            &part->bias, error);
+                            &decoder->bias, error);
     return status;
 }
 
@@ -103,15 +103,15 @@ static struct draw of_module(const struct draw *draw, uint32_t module)
     return of;
 }
 
-struct variable *rnn_encoder_forward(const struct rnn_encoder *part, const struct rnn_config *config,
+struct variable *rnn_encoder_forward(const struct rnn_encoder *encoder, const struct rnn_config *config,
                                      struct tape *tape, struct variable *tokens, const struct draw *draw)
 {
     const struct draw of = of_module(draw, RNN_MODULE_ENCODER);
-    struct variable *embedded = tape_embedding(tape, tokens, tape_parameter(tape, part->weight));
+    struct variable *embedded = tape_embedding(tape, tokens, tape_parameter(tape, encoder->weight));
     return tape_dropout(tape, embedded, config->dropout, &of, NULL);
 }
 
-struct variable *rnn_lstm_forward(const struct rnn_lstm *part, const struct rnn_config *config,
+struct variable *rnn_lstm_forward(const struct rnn_lstm *lstm, const struct rnn_config *config,
                                   struct tape *tape, struct variable *embedded, struct lstm_state *state,
                                   const struct draw *draw)
 {
@@ -119,14 +119,14 @@ struct variable *rnn_lstm_forward(const struct rnn_lstm *part, const struct rnn_
     struct lstm_parameters parameters[RNN_LAYERS_MAX];
     for (uint32_t layer = 0; layer < config->layers; layer++)
         parameters[layer] =
-            (struct lstm_parameters){.weight_ih = tape_parameter(tape, part->weight_ih[layer]),
-                                     .weight_hh = tape_parameter(tape, part->weight_hh[layer]),
-                                     .bias_ih = tape_parameter(tape, part->bias_ih[layer]),
-                                     .bias_hh = tape_parameter(tape, part->bias_hh[layer])};
+            (struct lstm_parameters){.weight_ih = tape_parameter(tape, lstm->weight_ih[layer]),
+                                     .weight_hh = tape_parameter(tape, lstm->weight_hh[layer]),
+                                     .bias_ih = tape_parameter(tape, lstm->bias_ih[layer]),
+                                     .bias_hh = tape_parameter(tape, lstm->bias_hh[layer])};
     return tape_lstm(tape, embedded, config->layers, parameters, state, config->dropout, &of);
 }
 
-struct variable *rnn_decoder_forward(const struct rnn_decoder *part, const struct rnn_config *config,
+struct variable *rnn_decoder_forward(const struct rnn_decoder *decoder, const struct rnn_config *config,
                                      struct tape *tape, struct variable *output, const struct draw *draw)
 {
     const struct draw of = of_module(draw, RNN_MODULE_DECODER);
@@ -139,7 +139,7 @@ struct variable *rnn_decoder_forward(const struct rnn_decoder *part, const struc
                          "decoder.weight: expected an output of (steps, batch, hidden), got rank %u",
                          shape.rank);
     struct variable *rows = tape_reshape(tape, dropped, SHAPE2(shape.size[0] * shape.size[1], shape.size[2]));
-    struct variable *logits =
-        tape_linear(tape, rows, tape_parameter(tape, part->weight), tape_parameter(tape, part->bias), false);
+    struct variable *logits = tape_linear(tape, rows, tape_parameter(tape, decoder->weight),
+                                          tape_parameter(tape, decoder->bias), false);
     return tape_reshape(tape, logits, SHAPE3(shape.size[0], shape.size[1], config->tokens));
 }

@@ -1,10 +1,10 @@
-/* The tutorial's language model: embedding, dropout, LSTM, dropout, decoder; split so that its ends can live
- * elsewhere.
+/* The tutorial's language model: embedding, dropout, LSTM, dropout, decoder. It is split so that its ends can
+ * run on another worker.
  *
- * The three parts register their own parameters, so that a worker that holds the embedding and the decoder
- * has exactly those. Names are the tutorial's: "encoder.weight", "rnn.weight_ih_l0", …, "decoder.weight",
- * "decoder.bias". Encoder and decoder weights begin uniform in ±0.1, the decoder's bias at 0, the LSTM
- * uniform in ±1 / sqrt(hidden). */
+ * Encoder, LSTM and decoder register their own parameters, so that a worker that holds the embedding and the
+ * decoder has exactly those. Names are the tutorial's: "encoder.weight", "rnn.weight_ih_l0", …,
+ * "decoder.weight", "decoder.bias". First values: encoder and decoder weights uniform in ±0.1, the decoder's
+ * bias 0, the LSTM uniform in ±1 / sqrt(hidden). */
 #ifndef WORKER_MODEL_RNN_H
 #define WORKER_MODEL_RNN_H
 
@@ -35,26 +35,27 @@ struct rnn_decoder {
     struct parameter *weight, *bias;
 };
 
-/* Each registers its part; before params_build. STATUS_INVALID names the setting that is out of range. */
-enum status rnn_encoder_init(struct rnn_encoder *part, const struct rnn_config *config, struct params *params,
-                             struct error *error);
-enum status rnn_lstm_init(struct rnn_lstm *part, const struct rnn_config *config, struct params *params,
+/* Each registers its parameters; before params_build. STATUS_INVALID: a setting out of range; the message
+ * names it. */
+enum status rnn_encoder_init(struct rnn_encoder *encoder, const struct rnn_config *config,
+                             struct params *params, struct error *error);
+enum status rnn_lstm_init(struct rnn_lstm *lstm, const struct rnn_config *config, struct params *params,
                           struct error *error);
-enum status rnn_decoder_init(struct rnn_decoder *part, const struct rnn_config *config, struct params *params,
-                             struct error *error);
+enum status rnn_decoder_init(struct rnn_decoder *decoder, const struct rnn_config *config,
+                             struct params *params, struct error *error);
 
-/* tokens (steps, batch) int32 -> (steps, batch, embedding), dropped out. `draw`: seed, trainer and iteration;
- * its module is set here. */
-struct variable *rnn_encoder_forward(const struct rnn_encoder *part, const struct rnn_config *config,
+/* tokens (steps, batch) int32 -> (steps, batch, embedding) after dropout. `draw` gives seed, trainer and
+ * iteration; the module is set here. */
+struct variable *rnn_encoder_forward(const struct rnn_encoder *encoder, const struct rnn_config *config,
                                      struct tape *tape, struct variable *tokens, const struct draw *draw);
 
 /* (steps, batch, embedding) -> (steps, batch, hidden). state: `layers` entries, in and out. */
-struct variable *rnn_lstm_forward(const struct rnn_lstm *part, const struct rnn_config *config,
+struct variable *rnn_lstm_forward(const struct rnn_lstm *lstm, const struct rnn_config *config,
                                   struct tape *tape, struct variable *embedded, struct lstm_state *state,
                                   const struct draw *draw);
 
 /* (steps, batch, hidden), dropped out -> logits (steps, batch, tokens). */
-struct variable *rnn_decoder_forward(const struct rnn_decoder *part, const struct rnn_config *config,
+struct variable *rnn_decoder_forward(const struct rnn_decoder *decoder, const struct rnn_config *config,
                                      struct tape *tape, struct variable *output, const struct draw *draw);
 
 #endif
