@@ -8,11 +8,9 @@
  * (github.com/huggingface/safetensors, README.md, "Format".) A file is input, and the reader trusts nothing
  * in it. It checks that
  *   - N <= 100,000,000 and within the file;
- *   - the header is one JSON object in UTF-8 without duplicate names, and every entry has exactly the three
- * members;
+ *   - the header is one JSON object in UTF-8 without duplicate names; an entry has exactly three members;
  *   - shapes and offsets are integers from 0 to 2^53;
- *   - the tensors, in order of their offsets, fill the data from its first byte to the end of the file
- * without holes or overlaps;
+ *   - the tensors, in order of their offsets, fill the data to its last byte without holes or overlaps;
  *   - end - begin is the product of the shape times the dtype's size, without overflow;
  *   - __metadata__ holds strings alone.
  * To bound the cost of a header, it may hold 2^20 JSON values (a tensor has about ten) and a tensor
@@ -20,8 +18,8 @@
  * and the expected value.
  *
  * Blocks on file I/O. */
-#ifndef KERNELS_PARAMS_SAFETENSORS_H
-#define KERNELS_PARAMS_SAFETENSORS_H
+#ifndef KERNELS_SAFETENSORS_SAFETENSORS_H
+#define KERNELS_SAFETENSORS_SAFETENSORS_H
 
 #include "kernels/base/status.h"
 
