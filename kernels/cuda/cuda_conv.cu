@@ -20,7 +20,7 @@ enum pass { FORWARD, BACKWARD_DATA, BACKWARD_FILTER, PASSES };
 struct pass_choice {
     int algorithm; /* of cuDNN's enum for the pass */
     size_t bytes;  /* of workspace */
-    bool settled;  /* it has run */
+    bool ran;      /* it has run */
 };
 
 struct conv_plan {
@@ -226,15 +226,15 @@ static enum status run(struct cuda *cuda, struct conv_plan *plan, const struct c
 {
     struct pass_choice *choice = &plan->choice[Pass::number];
     for (bool tried = false;; tried = true) {
-        if (!choice->settled)
+        if (!choice->ran)
             TRY(choose<Pass>(cuda, plan, tried, data->about, error));
         TRY(cuda_workspace(cuda, choice->bytes, error));
         const cudnnStatus_t code = Pass::run(cuda, plan, choice, data);
         if (code == CUDNN_STATUS_SUCCESS) {
-            choice->settled = true;
+            choice->ran = true;
             return STATUS_OK;
         }
-        if (choice->settled || tried || !unsupported(code))
+        if (choice->ran || tried || !unsupported(code))
             return cudnn_failed(error, Pass::name(), code, data->about);
     }
 }
@@ -316,7 +316,7 @@ static enum status try_fused(struct cuda *cuda, struct conv_plan *plan, const st
     struct pass_choice *choice = &plan->choice[FORWARD];
     if (call->in[2] == NULL || plan->fusion == SEPARATE)
         return STATUS_AGAIN;
-    if (!choice->settled)
+    if (!choice->ran)
         TRY(choose<forward_pass>(cuda, plan, false, call->in[0], error));
     if (choice->algorithm != forward_pass::preferred)
         plan->fusion = SEPARATE;
@@ -324,7 +324,7 @@ static enum status try_fused(struct cuda *cuda, struct conv_plan *plan, const st
     while (plan->fusion != SEPARATE) {
         const cudnnStatus_t code = forward_fused(cuda, plan, call);
         if (code == CUDNN_STATUS_SUCCESS) {
-            choice->settled = true;
+            choice->ran = true;
             return STATUS_OK;
         }
         if (!unsupported(code))

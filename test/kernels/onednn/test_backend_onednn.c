@@ -1,5 +1,5 @@
 /* What is special about the CPU backend: layouts that pass from operation to operation, parameters that
- * settle, plans that are made once, padding, the same bits twice on one thread and on two, indices out of
+ * change, plans that are made once, padding, the same bits twice on one thread and on two, indices out of
  * range.
  *
  * The library's functions are wrapped here, so that a test can count what is made and which primitives run.

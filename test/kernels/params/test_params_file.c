@@ -188,7 +188,7 @@ START_TEST(a_file_goes_from_backend_to_backend)
 END_TEST
 
 /* A forward whose weight the CPU backend wants in a blocked layout: the file stays canonical. */
-START_TEST(a_settled_layout_does_not_reach_the_file)
+START_TEST(a_reordered_layout_does_not_reach_the_file)
 {
     static float images[2 * 32 * 8 * 8];
     struct params *params = NULL;
@@ -490,7 +490,7 @@ int main(void)
     tcase_add_loop_test(files, what_was_saved_is_loaded, 0, 2);
     tcase_add_loop_test(files, the_file_holds_names_shapes_and_dtypes, 0, 2);
     tcase_add_loop_test(files, a_file_goes_from_backend_to_backend, 0, 2);
-    tcase_add_test(files, a_settled_layout_does_not_reach_the_file);
+    tcase_add_test(files, a_reordered_layout_does_not_reach_the_file);
     tcase_add_test(files, what_does_not_fit_changes_nothing);
     tcase_add_loop_test(files, a_part_is_saved_merged_and_loaded, 0, 2);
     tcase_add_loop_test(files, a_slab_beside_the_parameters_is_saved_and_loaded, 0, 2);

@@ -254,25 +254,25 @@ static uint32_t laid_out(const struct net *net)
     return count;
 }
 
-/* One model that settles after a forward, and one that adopts before it has memory and then lies in two slots
- * in turn: the same bits in all that a step leaves. */
-START_TEST(adopted_layouts_are_settled_ones)
+/* One model that is reordered after a forward, and one that adopts before it has memory and then lies in two
+ * slots in turn: the same bits in all that a step leaves. */
+START_TEST(adopted_layouts_are_reordered_ones)
 {
-    struct net settled = {0}, placed = {0};
+    struct net reordered = {0}, placed = {0};
     struct error error = {0};
-    net_open(&settled);
-    training_ok(params_build(settled.params, 3, &error), &error);
-    training_ok(gradients_new(&settled.gradients, settled.params, &error), &error);
-    net_optimize(&settled);
-    const uint64_t canonical = params_fingerprint(settled.params);
-    net_run(&settled, false);
-    reorder_params(settled.params, &settled.gradients, 1);
+    net_open(&reordered);
+    training_ok(params_build(reordered.params, 3, &error), &error);
+    training_ok(gradients_new(&reordered.gradients, reordered.params, &error), &error);
+    net_optimize(&reordered);
+    const uint64_t canonical = params_fingerprint(reordered.params);
+    net_run(&reordered, false);
+    reorder_params(reordered.params, &reordered.gradients, 1);
     net_open(&placed);
     net_adopt(&placed);
     ck_assert_uint_gt(laid_out(&placed), 10);
-    ck_assert_uint_eq(laid_out(&placed), laid_out(&settled));
+    ck_assert_uint_eq(laid_out(&placed), laid_out(&reordered));
     ck_assert_uint_ne(params_fingerprint(placed.params), canonical);
-    ck_assert_uint_eq(params_fingerprint(placed.params), params_fingerprint(settled.params));
+    ck_assert_uint_eq(params_fingerprint(placed.params), params_fingerprint(reordered.params));
     net_optimize(&placed);
     const uint32_t count = params_count(placed.params);
     const size_t bytes = params_elements(placed.params) * sizeof(float);
@@ -287,12 +287,12 @@ START_TEST(adopted_layouts_are_settled_ones)
         memset(slot[step % 2], 0xff, bytes); // NaN where nobody should look any more
         params_place(placed.params, 0, count, slot[1 - step % 2]);
         net_step(&placed);
-        net_step(&settled);
-        ck_assert_mem_eq(outbox, gradients_slab(settled.gradients)->data, bytes);
-        ck_assert_mem_eq(slot[1 - step % 2], params_slab(settled.params)->data, bytes);
+        net_step(&reordered);
+        ck_assert_mem_eq(outbox, gradients_slab(reordered.gradients)->data, bytes);
+        ck_assert_mem_eq(slot[1 - step % 2], params_slab(reordered.params)->data, bytes);
     }
     net_close(&placed);
-    net_close(&settled);
+    net_close(&reordered);
     free(slot[0]);
     free(slot[1]);
     free(outbox);
@@ -392,7 +392,7 @@ int main(void)
     tcase_add_test(addresses, gradients_lie_where_they_are_placed);
     suite_add_tcase(suite, addresses);
     TCase *model = tcase_create("model");
-    tcase_add_test(model, adopted_layouts_are_settled_ones);
+    tcase_add_test(model, adopted_layouts_are_reordered_ones);
     tcase_add_test(model, a_step_reads_its_parameters_only);
     suite_add_tcase(suite, model);
     TCase *prints = tcase_create("fingerprints");

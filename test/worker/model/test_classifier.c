@@ -1,5 +1,5 @@
 /* The classifier: its losses and evaluation held to the same computed here, its layouts to those that a step
- * settles on, at no cost in memory. */
+ * asks for, at no cost in memory. */
 #include "kernels/params/gradients.h"
 #include "kernels/params/params_internal.h"
 #include "test/kernels/params/reorder.h"
@@ -215,8 +215,9 @@ static void step_on(struct gradients *gradients)
     OK(tape_finish(tape, &error));
 }
 
-/* The gradient's bytes after a step of params that settle by themselves. Freed by the caller. */
-static void *settled_step(uint64_t *fingerprint)
+/* The gradient's bytes after a step of params that are reordered after they have values. Freed by the caller.
+ */
+static void *reordered_step(uint64_t *fingerprint)
 {
     struct gradients *gradients;
     open_on(training_backend(0), JOB_LOSS_CROSS_ENTROPY);
@@ -238,7 +239,7 @@ static void *settled_step(uint64_t *fingerprint)
 START_TEST(layouts_are_those_of_a_step)
 {
     uint64_t fingerprint;
-    void *expected = settled_step(&fingerprint);
+    void *expected = reordered_step(&fingerprint);
     struct gradients *gradients;
     open_on(training_backend(0), JOB_LOSS_CROSS_ENTROPY);
     OK(params_lay_out(params, &error));
@@ -268,10 +269,10 @@ START_TEST(layouts_are_those_of_a_step)
 END_TEST
 
 /* A model of the process's own: the same layouts, in zeros, and nothing of it stays behind. */
-START_TEST(a_model_of_ones_own_is_settled_too)
+START_TEST(a_model_of_ones_own_is_reordered_too)
 {
     uint64_t fingerprint;
-    free(settled_step(&fingerprint));
+    free(reordered_step(&fingerprint));
     open_on(training_backend(0), JOB_LOSS_CROSS_ENTROPY);
     OK(classifier_build(classifier, tape, &error));
     ck_assert_uint_eq(params_fingerprint(params), fingerprint);
@@ -318,7 +319,7 @@ static void look(void *context)
     looks++;
 }
 
-START_TEST(settling_costs_no_memory)
+START_TEST(reordering_costs_no_memory)
 {
     open_on(training_backend(0), JOB_LOSS_CROSS_ENTROPY);
     OK(params_lay_out(params, &error));
@@ -356,8 +357,8 @@ int main(void)
     suite_add_tcase(suite, numbers);
     TCase *layouts = tcase_create("layouts");
     tcase_add_test(layouts, layouts_are_those_of_a_step);
-    tcase_add_test(layouts, a_model_of_ones_own_is_settled_too);
-    tcase_add_test(layouts, settling_costs_no_memory);
+    tcase_add_test(layouts, a_model_of_ones_own_is_reordered_too);
+    tcase_add_test(layouts, reordering_costs_no_memory);
     tcase_add_test(layouts, a_model_that_cannot_be_is_named);
     tcase_set_timeout(layouts, 60);
     suite_add_tcase(suite, layouts);
