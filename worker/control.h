@@ -32,13 +32,13 @@ enum control_kind {
     CONTROL_HURRY,     /* complete everything pending with STATUS_SHUTDOWN, then as DRAIN */
     CONTROL_EXIT,      /* say BYE and exit */
     /* worker to supervisor */
-    CONTROL_BOUND,    /* a worker that others dial: its address can be dialed, and will soon be answered */
-    CONTROL_READY,    /* this worker has its sessions and all it needs */
-    CONTROL_BEAT,     /* still turning */
-    CONTROL_EPISODE,  /* struct control_episode: a record for the logs; answered by LOGGED */
-    CONTROL_UPDATE,   /* struct control_update: the same of an update */
-    CONTROL_EPOCH,    /* struct control_epoch: an epoch has ended; not answered */
-    CONTROL_STATUS,   /* struct control_status: what this worker holds; the newest counts */
+    CONTROL_BOUND,   /* a worker that others dial: its address can be dialed, and will soon be answered */
+    CONTROL_READY,   /* this worker has its sessions and all it needs */
+    CONTROL_BEAT,    /* still turning */
+    CONTROL_EPISODE, /* struct control_episode: a record for the logs; answered by LOGGED */
+    CONTROL_UPDATE,  /* struct control_update: the same of an update */
+    CONTROL_EPOCH,   /* struct control_epoch: an epoch has ended; not answered */
+    CONTROL_STATUS,  /* struct control_status: the objects and references of this worker; the newest counts */
     CONTROL_FINISHED, /* struct control_finished: the lead's job is over */
     CONTROL_FAILED,   /* struct error: last words */
     CONTROL_KINDS
@@ -62,7 +62,7 @@ struct control_logged {
     uint64_t number; /* of the episode or update */
 };
 
-/* One episode, as both logs tell it. What may differ between two runs of one seed is in `timing`. */
+/* One episode, for both logs. Fields that may differ between two runs of one seed are in `timing`. */
 struct control_episode {
     uint64_t episode; /* from 1 */
     double reward, running_reward, loss;

@@ -23,12 +23,12 @@ static const struct role roles[] = {
     {"trainer", WIRE_ROLE_TRAINER},
 };
 
-/* Who has which part in which kind of job. */
+/* The function that runs a role in a kind of job. */
 static const struct {
     int job_kind;
     uint8_t wire;
     role_run *run;
-} parts[] = {
+} runs[] = {
     {JOB_REINFORCE, WIRE_ROLE_AGENT, agent_run},
     {JOB_REINFORCE, WIRE_ROLE_OBSERVER, observer_run},
     {JOB_PARAMETER_SERVER, WIRE_ROLE_PSERVER, pserver_run},
@@ -39,9 +39,9 @@ static const struct {
 
 role_run *role_run_of(uint8_t wire, int job_kind)
 {
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        if (parts[i].wire == wire && parts[i].job_kind == job_kind)
-            return parts[i].run;
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++)
+        if (runs[i].wire == wire && runs[i].job_kind == job_kind)
+            return runs[i].run;
     return NULL;
 }
 
@@ -91,7 +91,7 @@ struct monotime worker_beat(struct worker *worker)
     return monotime_add_us(worker->beat_due, worker->beat_us - BEAT_US_MIN);
 }
 
-static void obey(struct worker *worker, const struct control_message *order)
+static void obey_order(struct worker *worker, const struct control_message *order)
 {
     switch (order->kind) {
     case CONTROL_CONNECT:
@@ -128,7 +128,7 @@ void worker_read_orders(struct worker *worker)
     for (;;) {
         switch (control_receive(CONTROL_FD, false, &order)) {
         case STATUS_OK:
-            obey(worker, &order);
+            obey_order(worker, &order);
             break;
         case STATUS_AGAIN:
             return;
@@ -264,7 +264,7 @@ static enum status run_role(const struct role *role, struct worker *worker, stru
 {
     role_run *run = role_run_of(role->wire, worker->job.kind);
     if (run == NULL)
-        return error_set(error, STATUS_INTERNAL, "a job of kind %s has no part for the role %s",
+        return error_set(error, STATUS_INTERNAL, "a job of kind %s has no role %s",
                          job_kind_name(worker->job.kind), role->name);
     return run(worker, error);
 }

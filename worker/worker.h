@@ -1,4 +1,5 @@
-/* A worker process: what it was told, its line to the supervisor, and the table of roles.
+/* A worker process: its START, its line to the supervisor, its sessions, and the table of roles. The frame of
+ * every role: includes worker/job and worker/net; each job kind's room includes it.
  *
  * A worker is the same binary, executed anew with a role. worker_main reads START from the control line,
  * runs the role's loop, reports a failure as its last words, and returns the exit code. A worker ignores
@@ -28,7 +29,7 @@ struct worker {
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
 };
 
-/* With what a worker says BYE that was told to leave: nothing is wrong then. */
+/* The reason sent in BYE on an orderly exit. */
 #define WORKER_FINISHED "finished"
 
 /* One role's loop: runs until it is told to leave (STATUS_OK) or cannot go on. */

@@ -51,7 +51,7 @@ END_TEST
 START_TEST(a_job_in_which_nobody_has_its_role)
 {
     bare_worker_start(&agent, "agent", "{\"kind\":\"model-parallel\"}");
-    expect_internal(&agent, "a job of kind model-parallel has no part for the role agent");
+    expect_internal(&agent, "a job of kind model-parallel has no role agent");
 }
 END_TEST
 

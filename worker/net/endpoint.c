@@ -110,7 +110,7 @@ static struct shared_context *context_new(void)
     return context;
 }
 
-/* Waits for what lingers in the sockets that were closed before. */
+/* The last one waits for messages that linger in sockets that were closed before. */
 static void context_leave(struct shared_context *context)
 {
     if (context == NULL || --context->users > 0)
@@ -149,7 +149,7 @@ static enum status endpoint_open(struct endpoint **out, struct endpoint *beside,
     return STATUS_OK;
 }
 
-/* libzmq removes whatever stands at the path before it binds: nothing may stand there. */
+/* libzmq removes any file at the path before it binds: so no file may be there. */
 static enum status check_ipc_path(const char *address, bool must_be_free, struct error *error)
 {
     const char *path = address + strlen("ipc://");
@@ -444,19 +444,20 @@ static enum status can_receive(struct endpoint *endpoint, bool *can)
     return STATUS_OK;
 }
 
-/* As can_receive, for those of a set that something has touched. `*settled`: none is left of which it is not
- * known that it may be slept on. */
-static enum status can_any_receive(struct endpoint *const *endpoints, size_t count, bool *can, bool *settled)
+/* As can_receive, for those of a set that something has touched. `*is_settled`: each of them may be slept on.
+ */
+static enum status can_any_receive(struct endpoint *const *endpoints, size_t count, bool *can,
+                                   bool *is_settled)
 {
     enum status status = STATUS_OK;
     *can = false;
-    *settled = true;
+    *is_settled = true;
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         bool can_this = false;
         if (!endpoints[i]->quiet)
             status = can_receive(endpoints[i], &can_this);
         *can = *can || can_this;
-        *settled = *settled && endpoints[i]->quiet;
+        *is_settled = *is_settled && endpoints[i]->quiet;
     }
     return status;
 }
@@ -491,12 +492,12 @@ static enum status sleep_once(struct endpoint *const *endpoints, size_t endpoint
     return STATUS_OK;
 }
 
-/* Looks again and again before sleeping, with a yield between, for whoever shares this processor. A sleep
+/* Looks again and again before sleeping, with a yield between, for other processes on this processor. A sleep
  * that leaves a processor idle costs its waking, which in a virtual machine is several times a switch of
- * context. Who looked in vain three times sleeps at once, and tries again now and then: with more workers
- * than processors the next message is far off, and others have work to do. Jobs of ten episodes on two idle
- * processors, turn by turn, medians of 4: one observer 0.58 s without, 0.22 with; four 0.84 and 0.69;
- * ten 1.50 and 1.46. */
+ * context. After three looks in vain a wait sleeps at once, and tries to spin again now and then: with more
+ * workers than processors the next message is far off, and others have work to do. Jobs of ten episodes on
+ * two idle processors, turn by turn, medians of 4: one observer 0.58 s without, 0.22 with; four 0.84 and
+ * 0.69; ten 1.50 and 1.46. */
 static enum status spin(struct endpoint *const *endpoints, size_t count, struct monotime until,
                         bool *readable)
 {

@@ -36,9 +36,9 @@ enum status endpoint_bind(struct endpoint **out, const char *address, struct err
 enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
                              struct error *error);
 
-/* What was sent leaves for at most `linger_ms`; the last of those that share a context waits for that, for
- * itself and those that were freed before. With the last endpoint of the process no message may be left that
- * was neither sent nor released. NULL is allowed. */
+/* Sent messages may leave for `linger_ms` more. The last endpoint of a context waits for that, for itself and
+ * for those that were freed before. With the last endpoint of the process no message may be left that was
+ * neither sent nor released. NULL is allowed. */
 void endpoint_free(struct endpoint *endpoint, int linger_ms);
 
 /* Prepares an outgoing message with a copy of the header and an uninitialized payload for the caller to
@@ -53,7 +53,7 @@ enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *me
 /* Receives one message. STATUS_AGAIN: none is waiting. STATUS_INVALID: a message came that has not exactly
  * two frames (or is larger than the limits); message->peer names its sender, there is nothing to release. A
  * peer that gave itself a routing id has no name here: its messages are all STATUS_INVALID with peer 0.
- * libzmq itself cuts the connection of one who sends a frame over the payload's limit by more than 4 KiB. */
+ * libzmq itself cuts a connection on which a frame exceeds the payload's limit by more than 4 KiB. */
 enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
 void endpoint_release(struct endpoint_message *message);
 

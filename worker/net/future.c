@@ -1,6 +1,6 @@
-/* Futures: what will be known of a call, and what is made of such.
+/* Futures: the results of calls, and futures that follow others.
  *
- * A future is shared by those who may still ask for it: its caller, the table of pending calls, and what
+ * A future is shared by all that may still ask for it: its caller, the table of pending calls, and what
  * was derived from it. Completing one does not call anything; it queues the future, and futures_tell walks
  * the queue at a place where nothing of ours is half done. So a chain of any length needs no stack, and a
  * `then` may call, cancel or release whatever it likes. */

@@ -1,6 +1,6 @@
 /* Opening, closing, and the turn: one thread, one loop that reads as a list.
  *
- * A turn first takes what has already arrived on each socket, without asking whether anything has: in a busy
+ * A turn first takes the messages that have already arrived, without asking whether there are any: in a busy
  * exchange there is no other system call than libzmq's own. Only a turn that found nothing waits. Because of
  * that a busy rpc would never look at its watches, so every GLANCE_TURNS-th turn looks at them without
  * waiting. */
@@ -208,8 +208,8 @@ void rpc_hurry(struct rpc *rpc, const void *arg)
             rpc->beats[i].next = AT_ONCE;
 }
 
-/* Handles what has arrived, up to a bound, and no further than the reply that the caller waits for: one
- * who calls again at once then saves a look at an empty queue. */
+/* Handles the messages that have arrived, up to a bound. It stops at the reply that the caller waits for: a
+ * caller that calls again at once then saves a look at an empty queue. */
 static unsigned drain(struct rpc *rpc, const struct future *awaited)
 {
     unsigned count = self_drain(rpc, awaited);

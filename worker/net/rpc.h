@@ -26,11 +26,11 @@
 
 struct rpc;
 struct rpc_request; /* a call of a peer's that we have not answered yet */
-struct future;      /* a call of ours, or what was made of some */
+struct future;      /* a call of ours, or one that follows others */
 struct endpoint;
 struct segment; /* worker/net/segment.h */
 
-/* What a call or a reply carries. Sending: `data[i]` is where tensor i's bytes lie; they are copied once,
+/* The values of a call or a reply. Sending: `data[i]` is where tensor i's bytes lie; they are copied once,
  * into the outgoing frame. Received: `data[i]` points into the frame, 4-byte aligned or not: copy with
  * memcpy. A received message is valid until its future is released or its request is answered. */
 struct rpc_message {
@@ -54,14 +54,14 @@ struct rpc_message {
 /* A call came in from worker `source`. Answer it with rpc_reply or rpc_fail exactly once, now or later. */
 typedef void rpc_handler(void *context, struct rpc_request *request, const struct rpc_message *message);
 
-/* What tensors a method takes: exactly these types and ranks; a dim of 0 here means any from 1 up to
+/* A tensor that a method takes: exactly these types and ranks; a dim of 0 here means any from 1 up to
  * rows_max, and all such first dims of one message are equal. */
 struct rpc_tensor_rule {
     uint8_t dtype, rank;
     uint32_t dims[WIRE_RANK_MAX];
 };
 
-/* One row of the dispatch table: what is not in it is not permitted. */
+/* One row of the dispatch table: a method without a row is not permitted. */
 struct rpc_method {
     uint16_t method;
     uint8_t callers;  /* mask of enum wire_role */
@@ -119,7 +119,7 @@ enum status rpc_dial(struct rpc *rpc, const struct rpc_address *addresses, size_
  */
 void rpc_add_methods(struct rpc *rpc, const struct rpc_method *methods, size_t count, void *context);
 
-/* One more who is told of departures, with rpc_config.left's arguments, after it; in order of adding. At
+/* Adds a function that is told of departures, as rpc_config.left and after it; in order of adding. At
  * most 4. */
 typedef void rpc_left(void *context, uint16_t worker, enum status why, const char *text);
 void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context);
@@ -165,7 +165,7 @@ void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg)
 /* Something has come up for the beat with `arg`: the next turn waits for nothing before it calls it. */
 void rpc_hurry(struct rpc *rpc, const void *arg);
 
-/* Completes every pending call of ours with `why` (to everyone; to one peer, whose session also ends). */
+/* Completes every pending call with `why`; the calls of one peer, whose session ends. */
 void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text);
 void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text);
 

@@ -1,10 +1,9 @@
-/* Others' calls of us: dispatch, and answers that always leave.
+/* Calls that this worker answers: dispatch, and answers that always leave.
  *
  * A request object lives from its arrival to the moment its answer has left. While it is open it holds the
  * peer's frames; once answered, the answer's. An answer that finds its peer's queue full waits (rpc_send.c).
- * When the pool of requests is used up, whatever for, the peer who leaves the most answers untaken loses its
- * session, and so does one who asks for more while 60 MiB of answers wait for it. What the lowest server says
- * to a client in another's name is an answer too: nobody but the one it is for leaves it untaken. */
+ * When the pool of requests is used up, the peer that leaves the most answers untaken loses its session. So
+ * does a peer that sends a request while 60 MiB of answers wait for it. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -26,7 +25,7 @@ void answers_detach(struct rpc *rpc, struct rpc_session *session)
 
 /* ---- answering ---- */
 
-/* Takes a request out of what is open. False: its peer is gone, and so is the request now. */
+/* Takes a request out of its session's open ones. False: its peer is gone, and the request is freed. */
 static bool close_request(struct rpc_request *request)
 {
     struct rpc *rpc = request->rpc;

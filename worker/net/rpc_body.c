@@ -1,11 +1,11 @@
-/* Bodies that come in pieces, put together.
+/* Bodies in pieces: put together as they come; and the rest of one that leaves.
  *
  * A sender's messages come in order, and the pieces of a body one after the other right before the message
  * that they belong to, so that a session puts together one body at a time. Its memory is taken with the first
- * piece, whole, and becomes the kernel's to give only as bytes come in. What a worker's bodies take up,
- * those that are being put together, are in a request that is open, or in a reply that is not released, is
- * at most RPC_BODY_BYTES_MAX; of a body beyond that the pieces are looked at and dropped, and the call
- * ends with STATUS_BUSY. A body whose message does not follow is dropped with whatever comes instead. */
+ * piece, whole, and becomes the kernel's to give only as bytes come in. A worker's bodies, those that are
+ * being put together, are in an open request or in a reply that is not released, take up at most
+ * RPC_BODY_BYTES_MAX. The pieces of a body beyond that are checked and dropped, and the call ends with
+ * STATUS_BUSY. A body whose message does not follow is dropped with the next message. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdlib.h>

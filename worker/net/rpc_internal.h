@@ -40,7 +40,7 @@ struct rpc_text {
     char bytes[WIRE_ERROR_TEXT_MAX + 1];
 };
 
-/* What came in pieces, in memory of its own. */
+/* A body that came in pieces, in memory of its own. */
 struct rpc_body {
     uint8_t *bytes; /* NULL: none */
     uint32_t count;
@@ -172,7 +172,7 @@ struct peer_slot {
     uint32_t session; /* its index + 1; 0: empty */
 };
 
-/* The bound socket, whose connections are told apart by their routing ids, or one dialed to a server. */
+/* The bound socket, whose connections are told apart by their routing ids, or a dialed one. */
 struct rpc_socket {
     struct endpoint *endpoint;
     struct rpc_session *dialed; /* NULL: the bound one. Until it is live, an answer to HELLO is awaited. */
@@ -211,7 +211,7 @@ struct rpc {
     unsigned callbacks; /* depth of callbacks running */
     unsigned busy_turns;
     struct rpc_counters counters;
-    struct error join_error; /* why the server whose message was taken last cannot be joined */
+    struct error join_error; /* why the peer whose answer to HELLO came last cannot be joined */
     char *welcome;
     size_t welcome_bytes;
     struct rpc_service services[METHOD_COUNT];
@@ -322,11 +322,11 @@ bool duplicates_note(struct rpc_session *session, uint64_t id);
 
 /* ---- rpc_rules.c ---- */
 
-/* Whether a request's tensors are what the method takes. */
+/* Whether a request's tensors are those that the method takes. */
 enum status rules_check_tensors(const struct rpc_method *method, uint32_t rows_max,
                                 const struct wire_header *header, struct error *error);
 
-/* Fills a message from a header, the payload it came with, and where what is lent lies. */
+/* Fills a message from a header, its payload, and the addresses of the lent tensors. */
 void rules_open_message(struct rpc_message *message, const struct wire_header *header, const uint8_t *payload,
                         const void *const lent[WIRE_TENSORS_MAX]);
 
@@ -336,7 +336,7 @@ bool rules_lends(const struct wire_header *header);
 enum status rules_find_lent(const struct wire_header *header, const struct segment *segment,
                             const void *lent[WIRE_TENSORS_MAX], struct error *error);
 
-/* Copies text from a peer, bounded, with what is not printable replaced. */
+/* Copies text from a peer, bounded, with unprintable characters replaced. */
 void rules_copy_text(char *out, size_t out_bytes, const uint8_t *text, size_t text_bytes);
 
 /* ---- rpc_pending.c ---- */
@@ -371,13 +371,13 @@ void answers_detach(struct rpc *rpc, struct rpc_session *session);
 
 /* ---- rpc_body.c ---- */
 
-/* Takes a piece in. What is wrong with it, or NULL. */
+/* Takes a piece in. The fault that costs the sender the session, or NULL. */
 const char *bodies_receive_piece(struct rpc_session *session, const struct wire_header *header,
                                  const uint8_t *payload);
-/* Hands over what came ahead of a request or reply, and drops what came of another. */
+/* Hands over the body that came ahead of a request or reply, and drops the pieces of another. */
 void bodies_take(struct rpc_session *session, const struct wire_header *header, struct rpc_body *body,
                  enum status *state);
-void bodies_drop(struct rpc_session *session); /* what is being put together */
+void bodies_drop(struct rpc_session *session); /* the body that is being put together */
 void body_free(struct rpc_body *body);
 void arrival_drop(struct rpc_arrival *arrival);
 void leaving_free(struct rpc_request *request); /* the body ahead of a message that waits */

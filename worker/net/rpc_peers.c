@@ -1,5 +1,5 @@
-/* Which connection of the bound socket is whose: a small hash table from routing id to session, and a ring of
- * those who were told BYE last, and are ignored as long as they stand in it. */
+/* The connections of the bound socket: a small hash table from routing id to session, and a ring of the
+ * connections that were told BYE last, which are ignored as long as they stand in it. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ void peers_add(struct rpc *rpc, struct rpc_session *session)
     rpc->peers[at] = (struct peer_slot){session->peer, (uint32_t)(session - rpc->sessions) + 1};
 }
 
-/* Fills the gap with what a search would no longer find behind it. */
+/* Moves entries back into the gap that a search would otherwise no longer find behind it. */
 void peers_remove(struct rpc *rpc, uint32_t peer)
 {
     uint32_t gap = home_of(rpc, peer);

@@ -53,7 +53,7 @@ struct future *pending_find(const struct rpc *rpc, const struct rpc_session *ses
     return NULL;
 }
 
-/* Moves back whatever the gap would hide from a search, so that no tombstones gather. */
+/* Moves back the entries that the gap would hide from a search, so that no tombstones gather. */
 static void table_remove(struct rpc *rpc, const struct future *call)
 {
     uint32_t gap = home_of(rpc, call);

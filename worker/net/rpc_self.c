@@ -1,10 +1,10 @@
 /* Calls to oneself: a queue instead of a socket, and everything else as for others.
  *
- * What is sent to oneself is built like any message and stands in a queue until the next turn, which takes it
- * up as if it had arrived: the same checks, the same dispatch, the same replies. A request that is not
- * permitted fails with that status, and so does one without memory for its answer, for there is no session to
- * lose. Tensors of RPC_LEND_BYTES or more are not copied: behind the payload stand four addresses, NULL for a
- * tensor that travels. */
+ * A message to oneself is built like any other and stands in a queue (rpc_send.c) until the next turn, which
+ * handles it as if it had arrived: the same checks, the same dispatch, the same replies. A request that is
+ * not permitted fails with that status, and so does one without memory for its answer, for there is no
+ * session to lose. Tensors of RPC_LEND_BYTES or more are not copied: behind the payload stand four addresses,
+ * NULL for a tensor that travels. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>

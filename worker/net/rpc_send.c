@@ -1,7 +1,7 @@
-/* Messages of ours on their way out: built once, sent at once, or held until there is room.
+/* Messages on their way out: built once, sent at once, or held until there is room.
  *
- * Whatever finds its peer's queue full waits in the session's own queue, behind what waits there already, and
- * is tried again every turn: what one worker sends another arrives in the order in which it was sent. A body
+ * A message that finds its peer's queue full waits in the session's own queue, behind those that wait there
+ * already, and is tried again every turn: messages arrive in the order in which they were sent. A body
  * of more than one payload leaves in pieces, right before its message. As many as find room are copied
  * from where the caller has them; the rest is copied to memory of its own, of which there are at most
  * RPC_BODY_BYTES_MAX a session. */
@@ -24,7 +24,7 @@ void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kin
     header->generation = rpc->config.generation;
 }
 
-/* Where a tensor lies in what this worker lends, as the wire says it. 0: it travels. */
+/* A tensor's place in this worker's segment, in the wire's form. 0: the tensor travels. */
 static uint64_t place_of(const struct rpc *rpc, const struct rpc_session *session, const void *data,
                          uint64_t bytes)
 {
@@ -130,8 +130,8 @@ static enum status build(const struct rpc *rpc, const struct rpc_session *sessio
     return STATUS_OK;
 }
 
-/* Whether what is sent now may go at once. STATUS_AGAIN: it has to wait behind something; STATUS_NOT_FOUND:
- * the session is lost, and what went before in it may be. */
+/* Whether a message may leave at once. STATUS_AGAIN: it has to wait behind another; STATUS_NOT_FOUND: the
+ * session is lost, and earlier messages may be. */
 static enum status way_out(const struct rpc_session *session)
 {
     if (session->is_lost)
@@ -197,7 +197,7 @@ static enum status send_pieces(struct rpc *rpc, struct rpc_session *session, con
     return STATUS_OK;
 }
 
-/* The same with what was kept. STATUS_AGAIN: there is more. */
+/* Sends pieces of a body that was kept. STATUS_AGAIN: some are left. */
 static enum status send_leaving(struct rpc *rpc, struct rpc_session *session, struct leaving_body *leaving)
 {
     uint64_t *offset = &leaving->header.args[PIECE_OFFSET];
@@ -294,8 +294,7 @@ void send_drop_held(struct rpc *rpc, struct rpc_session *session)
         drop(rpc, &session->held, session->held.first);
 }
 
-/* What waits for a peer that takes nothing is given back, and the peer is lost: the one that leaves the most
- * answers untaken. */
+/* The peer that leaves the most answers untaken is lost; the messages that wait for it are given back. */
 static void make_room(struct rpc *rpc)
 {
     struct rpc_session *most = NULL;
