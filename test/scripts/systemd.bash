@@ -1,7 +1,8 @@
 # A systemd of one's own, as the init of its own namespaces, for tests of the unit. Sourced behind test/shell.bash.
 #
+#   systemd_require     skips the test where no systemd can be booted
 #   systemd_boot TREE   boots on a throw-away copy of this machine's root folder with the files of TREE laid over it
-#                       and none of its enabled services. Skips the test where that is not possible.
+#                       and none of its enabled services; or skips the test
 #   systemd_run COMMAND [ARG]...   runs a command beside it
 #   $systemd_root       its root folder, as seen from here
 #
@@ -86,13 +87,14 @@ until_true() {
 
 # The child of unshare is the init, once it has become systemd.
 systemd_find_init() {
+    kill -0 "$systemd_unshare" 2>/dev/null || skip "systemd cannot be booted here: $(tail -n 1 "$scratch/systemd.out")"
     systemd_init=$(cat "/proc/$systemd_unshare/task/$systemd_unshare/children" 2>/dev/null) || return 1
     systemd_init=${systemd_init%% *}
     [[ -n $systemd_init && $(cat "/proc/$systemd_init/comm" 2>/dev/null) == systemd ]]
 }
 
-systemd_boot() {
-    local tool log=$scratch/systemd.out cgroups
+systemd_require() {
+    local tool cgroups
     for tool in unshare nsenter setpriv pivot_root /lib/systemd/systemd; do
         command -v "$tool" >/dev/null || skip "$tool is not there, so no systemd can be booted"
     done
@@ -100,15 +102,21 @@ systemd_boot() {
     cgroups=$(systemd_find_cgroups)
     mkdir "$cgroups/coalesced-test-$$" 2>/dev/null || skip "no systemd can be booted without a cgroup of its own"
     systemd_cgroup=$cgroups/coalesced-test-$$
+    unshare --mount --uts --ipc --net --pid --cgroup --fork true 2>/dev/null ||
+        skip "no systemd can be booted without namespaces"
+}
+
+systemd_boot() {
     mkdir "$scratch/systemd"
     (
         echo "$BASHPID" >"$systemd_cgroup/cgroup.procs" &&
-            exec setpriv --pdeathsig KILL --bounding-set=-sys_module,-sys_time,-sys_rawio unshare --mount --uts --ipc --net --pid --cgroup --fork --kill-child \
+            exec setpriv --pdeathsig KILL --bounding-set=-sys_module,-sys_time,-sys_rawio \
+                unshare --mount --uts --ipc --net --pid --cgroup --fork --kill-child \
                 bash -c "$systemd_become" bash "$scratch/systemd" "$1"
-    ) </dev/null >"$log" 2>&1 &
+    ) </dev/null >"$scratch/systemd.out" 2>&1 &
     systemd_unshare=$!
     if ! until_true 30 systemd_find_init || ! until_true 60 systemd_is_up; then
-        skip "systemd cannot be booted here: $(tail -n 1 "$log")"
+        skip "systemd does not come up here: $(tail -n 1 "$scratch/systemd.out")"
     fi
     # shellcheck disable=SC2034 # for tests
     systemd_root=/proc/$systemd_init/root

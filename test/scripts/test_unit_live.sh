@@ -10,6 +10,7 @@ source "$here/../shell.bash"
 source "$here/systemd.bash"
 
 [[ -z ${SAN:-} ]] || skip "a sanitizer wants system calls that the unit refuses"
+systemd_require
 
 readonly ENDLESS='{"kind": "reinforce", "name": "cartpole", "device": "cpu", "observers": {"count": 2},
  "stop": {"episodes": 1000000000}, "log": {"every": 1000}}'
