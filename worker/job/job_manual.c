@@ -204,7 +204,8 @@ int job_write_pointers(FILE *stream)
             continue;
         fputs(key->pointer, stream);
         for (size_t n = 0; key->names != NULL && key->names[n] != NULL; n++)
-            fprintf(stream, key->names[n][0] == '\0' ? "" : " %s", key->names[n]);
+            if (key->names[n][0] != '\0')
+                fprintf(stream, " %s", key->names[n]);
         fputs(key->type == JOB_BOOLEAN ? " true false\n" : "\n", stream);
     }
     return fflush(stream) != 0 || ferror(stream) ? EOF : 0;
