@@ -87,7 +87,7 @@ help:
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS=300'
 	@echo 'make lint          clang-format, clang-tidy, cppcheck, shellcheck, scripts/arrows'
 	@echo 'make format        clang-format, in place'
-	@echo 'make documents     config/job.schema.json, JOBS.md and coalesced-job.5 from the table of keys'
+	@echo 'make documents     config/job.schema.json, coalesced-job.5 and JOBS.md from the table of keys (mandoc)'
 	@echo 'make clean         removes build/'
 	@echo 'make install       PREFIX=$(PREFIX) DESTDIR='
 
