@@ -1,6 +1,8 @@
 /* The frame of a worker in a model-parallel job, opened bottom up and closed top down. */
 #include "worker/parallel/parallel.h"
 
+#include <string.h>
+
 void parallel_progress(void *arg)
 {
     worker_beat(arg);
@@ -149,6 +151,24 @@ static enum status meet_all(struct parallel *p, struct error *error)
     return status;
 }
 
+static void parallel_note_finished(void *context, uint16_t worker, enum status why, const char *text)
+{
+    struct parallel *p = context;
+    (void)worker;
+    (void)why;
+    p->peer_finished = p->peer_finished || strcmp(text, WORKER_FINISHED) == 0;
+}
+
+void parallel_read_orders_after_end(struct parallel *p)
+{
+    const struct worker *worker = p->worker;
+    const uint64_t patience_us = (uint64_t)(p->job->supervise.hang_s * 1e6);
+    const struct monotime until = monotime_add_us(monotime_now(), patience_us);
+    worker_read_orders(p->worker);
+    while (p->peer_finished && !worker->leave && !worker->hurry && monotime_before(monotime_now(), until))
+        worker_wait_order(p->worker);
+}
+
 enum status parallel_open(struct parallel *p, struct worker *worker, struct error *error)
 {
     p->worker = worker;
@@ -157,6 +177,8 @@ enum status parallel_open(struct parallel *p, struct worker *worker, struct erro
     struct rpc_config config = parallel_limits(&p->roster);
     enum status status = open_outbox(p, error);
     config.outbox = p->outbox.data != NULL ? &p->outbox : NULL;
+    config.left = parallel_note_finished;
+    config.context = p;
     if (status == STATUS_OK)
         status = worker_open_rpc(worker, &config, &p->rpc, error);
     if (status == STATUS_OK)

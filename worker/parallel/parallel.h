@@ -21,6 +21,8 @@
 #include "worker/roster.h"
 #include "worker/worker.h"
 
+#include <stdbool.h>
+
 struct parallel {
     /* Set before parallel_open: the table of classes (parallel_classes.h). */
     const struct rref_class *const *classes;
@@ -34,6 +36,7 @@ struct parallel {
     struct rrefs *rrefs;
     struct dist *dist;
     struct dist_owner *owner;
+    bool peer_finished; /* a peer has said BYE with WORKER_FINISHED: the supervisor is ending the job */
     /* A reference has arrived (struct rrefs_config.taken). NULL: it is released. */
     void (*taken)(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref);
     /* The lead asks what this worker holds at the end of `epoch` (METHOD_HOLDINGS). The role answers with
@@ -49,6 +52,11 @@ enum status parallel_open(struct parallel *parallel, struct worker *worker, stru
 
 /* Says BYE with `why` and gives everything back. */
 void parallel_close(struct parallel *parallel, const char *why);
+
+/* Reads this worker's orders after a peer's end. A peer that finished in order was told to by the supervisor,
+ * whose order for this worker may still be on its way: blocks until it has come, at most /supervise/hang_s.
+ */
+void parallel_read_orders_after_end(struct parallel *parallel);
 
 /* One turn at the role's top level. STATUS_PEER_DIED: a worker that this one dialed is gone. */
 enum status parallel_turn(struct parallel *parallel, struct monotime until, struct error *error);

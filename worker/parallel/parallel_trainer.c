@@ -75,7 +75,7 @@ static enum status parallel_trainer_advance(struct parallel_trainer *t, struct e
 static enum status parallel_trainer_judge(struct parallel_trainer *t, enum status status)
 {
     if (status == STATUS_PEER_DIED)
-        worker_read_orders(t->base.worker);
+        parallel_read_orders_after_end(&t->base);
     const bool ends = status == STATUS_OK || status == STATUS_PEER_DIED;
     return ends && parallel_trainer_ending(t) ? STATUS_SHUTDOWN : status;
 }
