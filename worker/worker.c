@@ -61,7 +61,7 @@ const struct role *role_by_name(const char *name)
     return NULL;
 }
 
-static _Noreturn void orphaned(void)
+static _Noreturn void worker_is_orphaned(void)
 {
     _exit(EX_UNAVAILABLE);
 }
@@ -75,7 +75,7 @@ void worker_report(enum control_kind kind, const void *body, size_t body_bytes)
         poll(&line, 1, -1);
     }
     if (status != STATUS_OK)
-        orphaned();
+        worker_is_orphaned();
 }
 
 /* Ten beats a second while busy; an idle worker wakes only beat_us after its last beat. */
@@ -85,13 +85,13 @@ struct monotime worker_beat(struct worker *worker)
     struct monotime now = monotime_now();
     if (!monotime_before(now, worker->beat_due)) {
         if (control_send(CONTROL_FD, CONTROL_BEAT, NULL, 0) == STATUS_PEER_DIED)
-            orphaned(); /* a full line needs no further beat */
+            worker_is_orphaned(); /* a full line needs no further beat */
         worker->beat_due = monotime_add_us(now, BEAT_US_MIN);
     }
     return monotime_add_us(worker->beat_due, worker->beat_us - BEAT_US_MIN);
 }
 
-static void obey_order(struct worker *worker, const struct control_message *order)
+static void worker_obey_order(struct worker *worker, const struct control_message *order)
 {
     switch (order->kind) {
     case CONTROL_CONNECT:
@@ -128,17 +128,17 @@ void worker_read_orders(struct worker *worker)
     for (;;) {
         switch (control_receive(CONTROL_FD, false, &order)) {
         case STATUS_OK:
-            obey_order(worker, &order);
+            worker_obey_order(worker, &order);
             break;
         case STATUS_AGAIN:
             return;
         default:
-            orphaned();
+            worker_is_orphaned();
         }
     }
 }
 
-static void read_orders(void *arg)
+static void worker_orders_ready(void *arg)
 {
     worker_read_orders(arg);
 }
@@ -151,7 +151,7 @@ void worker_wait_order(struct worker *worker)
         worker_read_orders(worker);
 }
 
-static struct monotime beat(void *arg)
+static struct monotime worker_beat_each_turn(void *arg)
 {
     return worker_beat(arg);
 }
@@ -159,13 +159,13 @@ static struct monotime beat(void *arg)
 enum status worker_attach(struct worker *worker, struct rpc *rpc)
 {
     worker->rpc = rpc;
-    rpc_on_turn(rpc, beat, worker);
-    return rpc_watch(rpc, CONTROL_FD, read_orders, worker);
+    rpc_on_turn(rpc, worker_beat_each_turn, worker);
+    return rpc_watch(rpc, CONTROL_FD, worker_orders_ready, worker);
 }
 
 /* The supervisor has checked this text: what the worker cannot read is no fault of the job file. */
-static enum status read_job(struct worker *worker, const char *text, size_t bytes, const char *origin,
-                            struct error *error)
+static enum status worker_read_job(struct worker *worker, const char *text, size_t bytes, const char *origin,
+                                   struct error *error)
 {
     struct job_problems problems = {0};
     enum status status = job_parse(&worker->job, text, bytes, origin, NULL, 0, &problems);
@@ -178,7 +178,8 @@ static enum status read_job(struct worker *worker, const char *text, size_t byte
 
 /* ---- sessions ---- */
 
-static void address_of(const struct worker *worker, uint16_t number, char address[CONTROL_ADDRESS_BYTES])
+static void worker_address_of(const struct worker *worker, uint16_t number,
+                              char address[CONTROL_ADDRESS_BYTES])
 {
     snprintf(address, CONTROL_ADDRESS_BYTES, "%.*s.%u", CONTROL_ADDRESS_BYTES - 7, worker->self.address,
              number);
@@ -204,7 +205,7 @@ enum status worker_open_rpc(const struct worker *worker, const struct rpc_config
         whole.welcome = worker->job_text;
         whole.welcome_bytes = worker->job_bytes;
     }
-    address_of(worker, worker->self.worker, address);
+    worker_address_of(worker, worker->self.worker, address);
     return rpc_open(out, &whole, listens ? address : NULL, error);
 }
 
@@ -221,7 +222,7 @@ enum status worker_connect(struct worker *worker, struct rpc *rpc, struct error 
     if (worker->leave)
         return STATUS_OK;
     for (uint16_t i = 0; i < count; i++) {
-        address_of(worker, i, texts[i]);
+        worker_address_of(worker, i, texts[i]);
         addresses[i] = (struct rpc_address){.worker = i, .address = texts[i]};
     }
     const uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
@@ -237,11 +238,11 @@ enum status worker_read_welcome(struct worker *worker, const struct rpc *rpc, st
 {
     size_t bytes;
     const char *text = rpc_welcome(rpc, &bytes);
-    return read_job(worker, text, bytes, "WELCOME", error);
+    return worker_read_job(worker, text, bytes, "WELCOME", error);
 }
 
 /* START is the first message: who this worker is, and the job. */
-static enum status read_start(struct worker *worker, const struct role *role, struct error *error)
+static enum status worker_read_start(struct worker *worker, const struct role *role, struct error *error)
 {
     static struct control_message message;
     enum status status;
@@ -257,10 +258,10 @@ static enum status read_start(struct worker *worker, const struct role *role, st
                          worker->self.role);
     worker->job_bytes = message.body_bytes - sizeof message.body.start;
     worker->job_text = message.body.bytes + sizeof message.body.start;
-    return read_job(worker, worker->job_text, worker->job_bytes, "job", error);
+    return worker_read_job(worker, worker->job_text, worker->job_bytes, "job", error);
 }
 
-static enum status run_role(const struct role *role, struct worker *worker, struct error *error)
+static enum status worker_run_role(const struct role *role, struct worker *worker, struct error *error)
 {
     role_run *run = role_run_of(role->wire, worker->job.kind);
     if (run == NULL)
@@ -275,14 +276,14 @@ int worker_main(const struct role *role)
     struct error error = {0};
     prctl(PR_SET_NAME, "coalesced"); /* not "exe", by which it was executed */
     log_name(role->name);
-    enum status status = read_start(&worker, role, &error);
+    enum status status = worker_read_start(&worker, role, &error);
     if (status == STATUS_OK) {
         char name[32];
         snprintf(name, sizeof name, "%s %u", role->name, worker.self.worker);
         log_name(name);
         uint64_t hang_us = (uint64_t)(worker.job.supervise.hang_s * 1e6);
         worker.beat_us = hang_us / 4 < 1000000 ? hang_us / 4 : 1000000;
-        status = run_role(role, &worker, &error);
+        status = worker_run_role(role, &worker, &error);
     }
     if (status == STATUS_OK)
         return 0;

@@ -47,7 +47,7 @@ bool checkpoint_number(const char *name, size_t length, uint64_t *update)
 
 /* ---- listing ---- */
 
-static bool is_checkpoint(const char *name, uint64_t *update, bool *temporary)
+static bool folder_is_checkpoint(const char *name, uint64_t *update, bool *temporary)
 {
     size_t length = strlen(name), suffix = strlen(TEMPORARY_SUFFIX);
     *temporary = length > suffix && strcmp(name + length - suffix, TEMPORARY_SUFFIX) == 0;
@@ -75,7 +75,7 @@ enum status checkpoint_list(const char *run_dir,
             status = error_set_errno(error, errno, "%s: cannot be listed", path);
         if (entry == NULL)
             break;
-        if (is_checkpoint(entry->d_name, &update, &temporary))
+        if (folder_is_checkpoint(entry->d_name, &update, &temporary))
             status = each(context, update, temporary, error);
     }
     closedir(folder);

@@ -29,7 +29,7 @@ const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX] = {[CHECKPOINT_MOD
 
 /* ---- writing ---- */
 
-static void print_extra(FILE *out, const struct manifest *manifest)
+static void manifest_print_extra(FILE *out, const struct manifest *manifest)
 {
     const struct checkpoint_counters *counters = &manifest->counters;
     const struct checkpoint_text *text = &manifest->text;
@@ -46,7 +46,7 @@ static void print_extra(FILE *out, const struct manifest *manifest)
     fprintf(out, "  \"text\": {\"tokens\": %" PRIu64 ", \"sha256\": \"%s\"},\n", text->tokens, hex);
 }
 
-static void print_values(FILE *out, const struct manifest *manifest)
+static void manifest_print_values(FILE *out, const struct manifest *manifest)
 {
     const struct checkpoint_counters *counters = &manifest->counters;
     char hex[HEX_BYTES];
@@ -57,7 +57,7 @@ static void print_values(FILE *out, const struct manifest *manifest)
     fprintf(out, "],\n  \"late\": %" PRIu64 ",\n  \"epoch_loss\": %.17g,\n", counters->late,
             counters->epoch_loss);
     if (manifest->extra)
-        print_extra(out, manifest);
+        manifest_print_extra(out, manifest);
     fprintf(out, "  \"entries\": %" PRIu32 ",\n  \"elements\": %" PRIu64 ",\n  \"momentum\": %s,\n",
             manifest->entries, manifest->elements, manifest->momentum ? "true" : "false");
     fprintf(out, "  \"files\": {");
@@ -73,14 +73,14 @@ static void print_values(FILE *out, const struct manifest *manifest)
 }
 
 /* The text, and the sum that stands in it. */
-static char *format_summed(const struct manifest *manifest, size_t *bytes,
-                           uint8_t sum[crypto_hash_sha256_BYTES])
+static char *manifest_format_summed(const struct manifest *manifest, size_t *bytes,
+                                    uint8_t sum[crypto_hash_sha256_BYTES])
 {
     char *text = NULL, hex[HEX_BYTES];
     FILE *out = open_memstream(&text, bytes);
     if (out == NULL)
         return NULL;
-    print_values(out, manifest);
+    manifest_print_values(out, manifest);
     bool good = fflush(out) == 0; // the text is there so far
     if (good) {
         crypto_hash_sha256(sum, (const unsigned char *)text, *bytes);
@@ -97,7 +97,7 @@ static char *format_summed(const struct manifest *manifest, size_t *bytes,
 char *manifest_format(const struct manifest *manifest, size_t *bytes)
 {
     uint8_t sum[crypto_hash_sha256_BYTES];
-    return format_summed(manifest, bytes, sum);
+    return manifest_format_summed(manifest, bytes, sum);
 }
 
 /* ---- reading ---- */
@@ -134,7 +134,7 @@ __attribute__((format(printf, 3, 4))) static enum status fault(const struct read
                      place->column, pointer, pointer[0] == '\0' ? "" : ": ", text);
 }
 
-static enum status unexpected(const struct reading *reading, uint32_t index, const char *expected)
+static enum status report_unexpected(const struct reading *reading, uint32_t index, const char *expected)
 {
     char shown[JSON_SHOWN_BYTES];
     json_document_show(shown, &reading->document, index);
@@ -143,12 +143,13 @@ static enum status unexpected(const struct reading *reading, uint32_t index, con
 
 /* Finds the members of the object at `object`, which must be the first `required` of these `count` keys and
  * may be the others: nodes[i] is the value of keys[i], or stays. `nodes` is zero at first. */
-static enum status find_members(const struct reading *reading, uint32_t object, const char *const *keys,
-                                size_t required, size_t count, uint32_t *nodes)
+static enum status manifest_find_members(const struct reading *reading, uint32_t object,
+                                         const char *const *keys, size_t required, size_t count,
+                                         uint32_t *nodes)
 {
     const struct json_node *all = reading->document.nodes;
     if (all[object].type != JSON_OBJECT)
-        return unexpected(reading, object, "an object");
+        return report_unexpected(reading, object, "an object");
     for (uint32_t i = object + 1; i < all[object].end; i = all[i].end) {
         size_t key = 0;
         while (key < count && strcmp(keys[key], reading->document.nodes[i].name) != 0)
@@ -164,8 +165,8 @@ static enum status find_members(const struct reading *reading, uint32_t object, 
 }
 
 /* Plain digits: the text is asked and not the double, which skips integers beyond 2^53. */
-static enum status read_integer(const struct reading *reading, uint32_t index, uint64_t min, uint64_t max,
-                                uint64_t *value)
+static enum status manifest_read_integer(const struct reading *reading, uint32_t index, uint64_t min,
+                                         uint64_t max, uint64_t *value)
 {
     const struct json_node *node = &reading->document.nodes[index];
     const char *text = reading->document.text + node->value.offset;
@@ -180,98 +181,101 @@ static enum status read_integer(const struct reading *reading, uint32_t index, u
         return STATUS_OK;
     char expected[80];
     snprintf(expected, sizeof expected, "an integer in %" PRIu64 "..%" PRIu64, min, max);
-    return unexpected(reading, index, expected);
+    return report_unexpected(reading, index, expected);
 }
 
-static enum status read_number(const struct reading *reading, uint32_t index, double *value)
+static enum status manifest_read_number(const struct reading *reading, uint32_t index, double *value)
 {
     if (reading->document.nodes[index].type != JSON_NUMBER)
-        return unexpected(reading, index, "a number");
+        return report_unexpected(reading, index, "a number");
     *value = reading->document.nodes[index].number;
     return STATUS_OK;
 }
 
 /* A loss that may not be there yet: null is INFINITY. */
-static enum status read_best(const struct reading *reading, uint32_t index, double *value)
+static enum status manifest_read_best(const struct reading *reading, uint32_t index, double *value)
 {
     const enum json_type type = reading->document.nodes[index].type;
     *value = INFINITY;
     if (type != JSON_NULL && type != JSON_NUMBER)
-        return unexpected(reading, index, "null or a number");
-    return type == JSON_NULL ? STATUS_OK : read_number(reading, index, value);
+        return report_unexpected(reading, index, "null or a number");
+    return type == JSON_NULL ? STATUS_OK : manifest_read_number(reading, index, value);
 }
 
-static enum status read_bool(const struct reading *reading, uint32_t index, bool *value)
+static enum status manifest_read_bool(const struct reading *reading, uint32_t index, bool *value)
 {
     const enum json_type type = reading->document.nodes[index].type;
     if (type != JSON_TRUE && type != JSON_FALSE)
-        return unexpected(reading, index, "true or false");
+        return report_unexpected(reading, index, "true or false");
     *value = type == JSON_TRUE;
     return STATUS_OK;
 }
 
-static enum status read_steps(const struct reading *reading, uint32_t index,
-                              struct checkpoint_counters *counters)
+static enum status manifest_read_steps(const struct reading *reading, uint32_t index,
+                                       struct checkpoint_counters *counters)
 {
     const struct json_node *nodes = reading->document.nodes;
     enum status status = STATUS_OK;
     if (nodes[index].type != JSON_ARRAY)
-        return unexpected(reading, index, "an array");
+        return report_unexpected(reading, index, "an array");
     counters->trainers = 0;
     for (uint32_t i = index + 1; i < nodes[index].end && status == STATUS_OK; i = nodes[i].end) {
         if (counters->trainers == JOB_TRAINERS_MAX)
             return fault(reading, index, "expected the steps of at most %d trainers", JOB_TRAINERS_MAX);
-        status = read_integer(reading, i, 0, UINT64_MAX, &counters->steps[counters->trainers++]);
+        status = manifest_read_integer(reading, i, 0, UINT64_MAX, &counters->steps[counters->trainers++]);
     }
     if (status == STATUS_OK && counters->trainers == 0)
-        return unexpected(reading, index, "the steps of at least one trainer");
+        return report_unexpected(reading, index, "the steps of at least one trainer");
     return status;
 }
 
-static enum status read_sum(const struct reading *reading, uint32_t index,
-                            uint8_t sum[crypto_hash_sha256_BYTES])
+static enum status manifest_read_sum(const struct reading *reading, uint32_t index,
+                                     uint8_t sum[crypto_hash_sha256_BYTES])
 {
     const enum json_type type = reading->document.nodes[index].type;
     const char *hex = type == JSON_STRING ? reading->document.nodes[index].string : "";
     if (strlen(hex) != HEX_BYTES - 1 || strspn(hex, "0123456789abcdef") != HEX_BYTES - 1 ||
         sodium_hex2bin(sum, crypto_hash_sha256_BYTES, hex, HEX_BYTES - 1, NULL, NULL, NULL) != 0)
-        return unexpected(reading, index, "64 digits of 0-9 and a-f");
+        return report_unexpected(reading, index, "64 digits of 0-9 and a-f");
     return STATUS_OK;
 }
 
 /* An object of a size, under the key `name`, and a sum. */
-static enum status read_sized(const struct reading *reading, uint32_t index, const char *name, uint64_t min,
-                              uint64_t *size, uint8_t sum[crypto_hash_sha256_BYTES])
+static enum status manifest_read_sized(const struct reading *reading, uint32_t index, const char *name,
+                                       uint64_t min, uint64_t *size, uint8_t sum[crypto_hash_sha256_BYTES])
 {
     const char *const keys[] = {name, "sha256"};
     uint32_t nodes[2] = {0};
-    enum status status = find_members(reading, index, keys, 2, 2, nodes);
+    enum status status = manifest_find_members(reading, index, keys, 2, 2, nodes);
     if (status == STATUS_OK)
-        status = read_integer(reading, nodes[0], min, INT64_MAX, size);
-    return status == STATUS_OK ? read_sum(reading, nodes[1], sum) : status;
+        status = manifest_read_integer(reading, nodes[0], min, INT64_MAX, size);
+    return status == STATUS_OK ? manifest_read_sum(reading, nodes[1], sum) : status;
 }
 
-static enum status read_files(const struct reading *reading, uint32_t index, struct manifest *manifest)
+static enum status manifest_read_files(const struct reading *reading, uint32_t index,
+                                       struct manifest *manifest)
 {
     uint32_t nodes[CHECKPOINT_FILES_MAX] = {0};
     const size_t count = manifest->extra ? CHECKPOINT_FILES_MAX : CHECKPOINT_FILES;
-    enum status status = find_members(reading, index, checkpoint_file_names, CHECKPOINT_FILES, count, nodes);
+    enum status status =
+        manifest_find_members(reading, index, checkpoint_file_names, CHECKPOINT_FILES, count, nodes);
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         if (nodes[i] != 0)
-            status = read_sized(reading, nodes[i], "bytes", i < CHECKPOINT_FILES ? 0 : 1,
-                                &manifest->files[i].bytes, manifest->files[i].sha256);
+            status = manifest_read_sized(reading, nodes[i], "bytes", i < CHECKPOINT_FILES ? 0 : 1,
+                                         &manifest->files[i].bytes, manifest->files[i].sha256);
     return status;
 }
 
 /* The sum at the end against the values that were read. */
-static enum status check_sum(const struct reading *reading, uint32_t index, const struct manifest *manifest)
+static enum status manifest_check_sum(const struct reading *reading, uint32_t index,
+                                      const struct manifest *manifest)
 {
     uint8_t found[crypto_hash_sha256_BYTES], expected[crypto_hash_sha256_BYTES];
     size_t bytes;
-    enum status status = read_sum(reading, index, found);
+    enum status status = manifest_read_sum(reading, index, found);
     if (status != STATUS_OK)
         return status;
-    char *text = format_summed(manifest, &bytes, expected);
+    char *text = manifest_format_summed(manifest, &bytes, expected);
     if (text == NULL)
         return error_set(reading->error, STATUS_NO_MEMORY, "%s: no memory to check it", reading->name);
     free(text);
@@ -309,8 +313,8 @@ static const char *const manifest_keys[KEY_COUNT] = {
     [KEY_BEST_LOSS] = "best_loss",   [KEY_TEXT] = "text"};
 
 /* The keys of a model-parallel job alone. */
-static enum status read_extra(const struct reading *reading, uint32_t nodes[KEY_COUNT],
-                              struct manifest *manifest)
+static enum status manifest_read_extra(const struct reading *reading, uint32_t nodes[KEY_COUNT],
+                                       struct manifest *manifest)
 {
     struct checkpoint_counters *counters = &manifest->counters;
     struct checkpoint_text *text = &manifest->text;
@@ -318,46 +322,46 @@ static enum status read_extra(const struct reading *reading, uint32_t nodes[KEY_
         manifest->extra = manifest->extra || nodes[key] != 0;
     if (!manifest->extra)
         return STATUS_OK;
-    enum status status = find_members(reading, 0, manifest_keys, KEYS_EXTRA, KEY_COUNT, nodes);
+    enum status status = manifest_find_members(reading, 0, manifest_keys, KEYS_EXTRA, KEY_COUNT, nodes);
     if (status == STATUS_OK)
-        status = read_number(reading, nodes[KEY_LINE_LOSS], &counters->line_loss);
+        status = manifest_read_number(reading, nodes[KEY_LINE_LOSS], &counters->line_loss);
     if (status == STATUS_OK)
-        status = read_number(reading, nodes[KEY_LR], &counters->lr);
+        status = manifest_read_number(reading, nodes[KEY_LR], &counters->lr);
     if (status == STATUS_OK)
-        status = read_best(reading, nodes[KEY_BEST_LOSS], &counters->best_loss);
+        status = manifest_read_best(reading, nodes[KEY_BEST_LOSS], &counters->best_loss);
     if (status == STATUS_OK && nodes[KEY_TEXT] != 0)
-        status = read_sized(reading, nodes[KEY_TEXT], "tokens", 1, &text->tokens, text->sha256);
+        status = manifest_read_sized(reading, nodes[KEY_TEXT], "tokens", 1, &text->tokens, text->sha256);
     return status;
 }
 
-static enum status read_manifest(const struct reading *reading, struct manifest *manifest)
+static enum status manifest_read_members(const struct reading *reading, struct manifest *manifest)
 {
     struct checkpoint_counters *counters = &manifest->counters;
     uint32_t nodes[KEY_COUNT] = {0};
     uint64_t format, entries = 0;
-    enum status status = find_members(reading, 0, manifest_keys, KEYS_REQUIRED, KEY_COUNT, nodes);
+    enum status status = manifest_find_members(reading, 0, manifest_keys, KEYS_REQUIRED, KEY_COUNT, nodes);
     if (status == STATUS_OK)
-        status = read_integer(reading, nodes[KEY_FORMAT], MANIFEST_FORMAT, MANIFEST_FORMAT, &format);
+        status = manifest_read_integer(reading, nodes[KEY_FORMAT], MANIFEST_FORMAT, MANIFEST_FORMAT, &format);
     if (status == STATUS_OK)
-        status = read_integer(reading, nodes[KEY_UPDATE], 0, UINT64_MAX, &counters->update);
+        status = manifest_read_integer(reading, nodes[KEY_UPDATE], 0, UINT64_MAX, &counters->update);
     if (status == STATUS_OK)
-        status = read_steps(reading, nodes[KEY_STEPS], counters);
+        status = manifest_read_steps(reading, nodes[KEY_STEPS], counters);
     if (status == STATUS_OK)
-        status = read_integer(reading, nodes[KEY_LATE], 0, UINT64_MAX, &counters->late);
+        status = manifest_read_integer(reading, nodes[KEY_LATE], 0, UINT64_MAX, &counters->late);
     if (status == STATUS_OK)
-        status = read_number(reading, nodes[KEY_EPOCH_LOSS], &counters->epoch_loss);
+        status = manifest_read_number(reading, nodes[KEY_EPOCH_LOSS], &counters->epoch_loss);
     if (status == STATUS_OK)
-        status = read_integer(reading, nodes[KEY_ENTRIES], 0, UINT32_MAX, &entries);
+        status = manifest_read_integer(reading, nodes[KEY_ENTRIES], 0, UINT32_MAX, &entries);
     if (status == STATUS_OK)
-        status = read_integer(reading, nodes[KEY_ELEMENTS], 0, UINT64_MAX, &manifest->elements);
+        status = manifest_read_integer(reading, nodes[KEY_ELEMENTS], 0, UINT64_MAX, &manifest->elements);
     if (status == STATUS_OK)
-        status = read_bool(reading, nodes[KEY_MOMENTUM], &manifest->momentum);
+        status = manifest_read_bool(reading, nodes[KEY_MOMENTUM], &manifest->momentum);
     if (status == STATUS_OK)
-        status = read_extra(reading, nodes, manifest);
+        status = manifest_read_extra(reading, nodes, manifest);
     if (status == STATUS_OK)
-        status = read_files(reading, nodes[KEY_FILES], manifest);
+        status = manifest_read_files(reading, nodes[KEY_FILES], manifest);
     manifest->entries = (uint32_t)entries;
-    return status == STATUS_OK ? check_sum(reading, nodes[KEY_SUM], manifest) : status;
+    return status == STATUS_OK ? manifest_check_sum(reading, nodes[KEY_SUM], manifest) : status;
 }
 
 enum status manifest_parse(struct manifest *manifest, const char *name, const char *text, size_t length,
@@ -374,7 +378,7 @@ enum status manifest_parse(struct manifest *manifest, const char *name, const ch
     else if (reading.faulty)
         status = STATUS_CORRUPT;
     else
-        status = read_manifest(&reading, manifest);
+        status = manifest_read_members(&reading, manifest);
     json_document_fini(&reading.document);
     return status;
 }

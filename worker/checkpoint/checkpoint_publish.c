@@ -21,7 +21,7 @@ enum { DESCRIPTORS_MAX = 8 };
 
 /* ---- removing ---- */
 
-static int remove_one(const char *path, const struct stat *stat, int type, struct FTW *place)
+static int publish_remove_one(const char *path, const struct stat *stat, int type, struct FTW *place)
 {
     (void)stat;
     (void)type;
@@ -30,9 +30,9 @@ static int remove_one(const char *path, const struct stat *stat, int type, struc
 }
 
 /* Removes a folder with all its files; an absent one is no failure. */
-static enum status remove_tree(const char *path, struct error *error)
+static enum status publish_remove_tree(const char *path, struct error *error)
 {
-    int failure = nftw(path, remove_one, DESCRIPTORS_MAX, FTW_DEPTH | FTW_PHYS);
+    int failure = nftw(path, publish_remove_one, DESCRIPTORS_MAX, FTW_DEPTH | FTW_PHYS);
     if (failure < 0)
         failure = errno;
     if (failure == 0 || failure == ENOENT)
@@ -40,19 +40,20 @@ static enum status remove_tree(const char *path, struct error *error)
     return error_set_errno(error, failure, "%s: cannot be removed", path);
 }
 
-static enum status remove_temporary(void *context, uint64_t update, bool temporary, struct error *error)
+static enum status publish_remove_temporary(void *context, uint64_t update, bool temporary,
+                                            struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status = STATUS_OK;
     if (temporary)
         status = checkpoint_folder(path, context, update, true, error);
     if (temporary && status == STATUS_OK)
-        status = remove_tree(path, error);
+        status = publish_remove_tree(path, error);
     return status;
 }
 
 /* From the rename on the folder is no checkpoint any more. */
-static enum status remove_checkpoint(const char *run_dir, uint64_t update, struct error *error)
+static enum status publish_remove_checkpoint(const char *run_dir, uint64_t update, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES], removed[CHECKPOINT_PATH_BYTES];
     enum status status = checkpoint_folder(path, run_dir, update, false, error);
@@ -60,7 +61,7 @@ static enum status remove_checkpoint(const char *run_dir, uint64_t update, struc
         status = checkpoint_folder(removed, run_dir, update, true, error);
     if (status == STATUS_OK && rename(path, removed) != 0)
         status = error_set_errno(error, errno, "%s: cannot be removed", path);
-    return status == STATUS_OK ? remove_tree(removed, error) : status;
+    return status == STATUS_OK ? publish_remove_tree(removed, error) : status;
 }
 
 void checkpoint_abandon(const char *run_dir, uint64_t update)
@@ -69,14 +70,14 @@ void checkpoint_abandon(const char *run_dir, uint64_t update)
     struct error error = {0};
     enum status status = checkpoint_folder(path, run_dir, update, true, &error);
     if (status == STATUS_OK)
-        status = remove_tree(path, &error);
+        status = publish_remove_tree(path, &error);
     if (status != STATUS_OK)
         log_warning("%s", error.text);
 }
 
 /* ---- making N.tmp ---- */
 
-static enum status make_checkpoints_folder(const char *run_dir, struct error *error)
+static enum status publish_make_folder(const char *run_dir, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status = checkpoint_path(path, error, "%s/checkpoints", run_dir);
@@ -90,9 +91,9 @@ static enum status make_checkpoints_folder(const char *run_dir, struct error *er
 enum status checkpoint_begin(const char *run_dir, uint64_t update, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
-    enum status status = make_checkpoints_folder(run_dir, error);
+    enum status status = publish_make_folder(run_dir, error);
     if (status == STATUS_OK)
-        status = checkpoint_list(run_dir, remove_temporary, (void *)(uintptr_t)run_dir, error);
+        status = checkpoint_list(run_dir, publish_remove_temporary, (void *)(uintptr_t)run_dir, error);
     if (status == STATUS_OK)
         status = checkpoint_folder(path, run_dir, update, true, error);
     if (status == STATUS_OK && mkdir(path, 0777) != 0)
@@ -119,7 +120,7 @@ struct older_list {
     size_t count, capacity;
 };
 
-static enum status note_older(void *context, uint64_t update, bool temporary, struct error *error)
+static enum status prune_note_older(void *context, uint64_t update, bool temporary, struct error *error)
 {
     struct older_list *older = context;
     if (temporary || update >= older->update)
@@ -136,7 +137,7 @@ static enum status note_older(void *context, uint64_t update, bool temporary, st
     return STATUS_OK;
 }
 
-static int compare_numbers(const void *a, const void *b)
+static int prune_compare_numbers(const void *a, const void *b)
 {
     const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
     return left < right ? -1 : left > right;
@@ -149,11 +150,11 @@ static void checkpoint_prune(const char *run_dir, uint64_t update, uint32_t keep
     const size_t stay = keep > 0 ? keep - 1 : 0;
     struct older_list older = {.update = update};
     struct error error = {0};
-    enum status status = checkpoint_list(run_dir, note_older, &older, &error);
+    enum status status = checkpoint_list(run_dir, prune_note_older, &older, &error);
     if (older.count > 0)
-        qsort(older.numbers, older.count, sizeof *older.numbers, compare_numbers);
+        qsort(older.numbers, older.count, sizeof *older.numbers, prune_compare_numbers);
     for (size_t i = 0; i + stay < older.count && status == STATUS_OK; i++)
-        status = remove_checkpoint(run_dir, older.numbers[i], &error);
+        status = publish_remove_checkpoint(run_dir, older.numbers[i], &error);
     if (status != STATUS_OK)
         log_warning("%s", error.text);
     free(older.numbers);
@@ -169,7 +170,7 @@ static enum status checkpoint_take_name(const char *from, const char *to, struct
         return error_set_errno(error, errno, "%s: cannot be renamed", from);
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0)
         return STATUS_OK;
-    enum status status = remove_tree(to, error);
+    enum status status = publish_remove_tree(to, error);
     if (status == STATUS_OK && rename(from, to) != 0)
         status = error_set_errno(error, errno, "%s: cannot be renamed", from);
     return status;

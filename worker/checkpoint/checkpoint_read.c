@@ -28,8 +28,8 @@ void checkpoint_model_facts(struct params *params, uint32_t *entries, uint64_t *
 
 /* ---- checking ---- */
 
-static enum status hash_file(int fd, const char *path, uint64_t bytes,
-                             uint8_t sha256[crypto_hash_sha256_BYTES], struct error *error)
+static enum status read_hash_file(int fd, const char *path, uint64_t bytes,
+                                  uint8_t sha256[crypto_hash_sha256_BYTES], struct error *error)
 {
     char block[BLOCK_BYTES];
     crypto_hash_sha256_state state;
@@ -48,8 +48,8 @@ static enum status hash_file(int fd, const char *path, uint64_t bytes,
 }
 
 /* Compares size and SHA-256 of a file in the folder with the manifest's. */
-static enum status check_file(const char *folder, const char *name, const struct manifest_file *expected,
-                              struct error *error)
+static enum status read_check_file(const char *folder, const char *name, const struct manifest_file *expected,
+                                   struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     uint8_t sha256[crypto_hash_sha256_BYTES];
@@ -65,7 +65,7 @@ static enum status check_file(const char *folder, const char *name, const struct
             error_set(error, STATUS_CORRUPT, "%s: %" PRIu64 " bytes, expected %" PRIu64 " by its manifest",
                       path, bytes, expected->bytes);
     else
-        status = hash_file(fd, path, bytes, sha256, error);
+        status = read_hash_file(fd, path, bytes, sha256, error);
     if (status == STATUS_OK && memcmp(sha256, expected->sha256, sizeof sha256) != 0)
         status = error_set(error, STATUS_CORRUPT, "%s: its SHA-256 is not the manifest's", path);
     close(fd);
@@ -74,7 +74,7 @@ static enum status check_file(const char *folder, const char *name, const struct
 
 /* A folder that is named like a checkpoint must hold the checkpoint of that number; other names are not
  * compared. */
-static enum status check_number(const char *path, const struct manifest *manifest, struct error *error)
+static enum status read_check_number(const char *path, const struct manifest *manifest, struct error *error)
 {
     size_t end = strlen(path);
     while (end > 0 && path[end - 1] == '/')
@@ -95,10 +95,10 @@ enum status checkpoint_check(const char *path, struct checkpoint_counters *count
     struct manifest manifest;
     enum status status = manifest_read(&manifest, path, error);
     if (status == STATUS_OK)
-        status = check_number(path, &manifest, error);
+        status = read_check_number(path, &manifest, error);
     for (int i = 0; i < CHECKPOINT_FILES_MAX && status == STATUS_OK; i++)
         if (manifest_has(&manifest, i))
-            status = check_file(path, checkpoint_file_names[i], &manifest.files[i], error);
+            status = read_check_file(path, checkpoint_file_names[i], &manifest.files[i], error);
     if (status == STATUS_OK)
         *counters = manifest.counters;
     return status;
@@ -122,7 +122,7 @@ struct search {
     bool limited, found;
 };
 
-static enum status note_number(void *context, uint64_t update, bool temporary, struct error *error)
+static enum status read_note_number(void *context, uint64_t update, bool temporary, struct error *error)
 {
     struct search *search = context;
     (void)error;
@@ -141,7 +141,7 @@ enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYT
     for (;;) {
         struct error why = {0};
         search.found = false;
-        enum status status = checkpoint_list(run_dir, note_number, &search, error);
+        enum status status = checkpoint_list(run_dir, read_note_number, &search, error);
         if (status == STATUS_OK && !search.found)
             return error_set(error, STATUS_NOT_FOUND, "%s/checkpoints: no sound checkpoint is there",
                              run_dir);
@@ -162,14 +162,14 @@ enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYT
 /* ---- loading ---- */
 
 /* The entries of a file that this server loads. */
-static struct params_range own_range(const struct checkpoint_values *values)
+static struct params_range params_own_range(const struct checkpoint_values *values)
 {
     return values->shards != NULL ? values->shards[values->server] : PARAMS_RANGE_ALL;
 }
 
-static enum status open_file(struct params_file **file, const char *folder, int which,
-                             const struct checkpoint_values *values, const struct params_range *contents,
-                             struct error *error)
+static enum status checkpoint_open_file(struct params_file **file, const char *folder, int which,
+                                        const struct checkpoint_values *values,
+                                        const struct params_range *contents, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[which]);
@@ -178,8 +178,8 @@ static enum status open_file(struct params_file **file, const char *folder, int 
 }
 
 /* Compares the manifest with the model; the names have been compared already. */
-static enum status check_facts(const char *path, const struct manifest *manifest,
-                               const struct checkpoint_values *values, struct error *error)
+static enum status read_check_facts(const char *path, const struct manifest *manifest,
+                                    const struct checkpoint_values *values, struct error *error)
 {
     uint32_t entries;
     uint64_t elements;
@@ -192,8 +192,8 @@ static enum status check_facts(const char *path, const struct manifest *manifest
     return STATUS_OK;
 }
 
-static enum status check_momentum(const char *path, const struct manifest *manifest,
-                                  const struct checkpoint_values *values, struct error *error)
+static enum status read_check_momentum(const char *path, const struct manifest *manifest,
+                                       const struct checkpoint_values *values, struct error *error)
 {
     if (manifest->momentum == (values->momentum != NULL))
         return STATUS_OK;
@@ -204,20 +204,20 @@ static enum status check_momentum(const char *path, const struct manifest *manif
 enum status checkpoint_load(const char *path, const struct checkpoint_values *values, struct error *error)
 {
     struct params_file *model = NULL, *optimizer = NULL;
-    const struct params_range range = own_range(values);
+    const struct params_range range = params_own_range(values);
     struct params_range trained = PARAMS_RANGE_TRAINED;
     struct manifest manifest;
     enum status status = manifest_read(&manifest, path, error);
     if (status == STATUS_OK)
-        status = open_file(&model, path, CHECKPOINT_MODEL, values, &PARAMS_RANGE_ALL, error);
+        status = checkpoint_open_file(&model, path, CHECKPOINT_MODEL, values, &PARAMS_RANGE_ALL, error);
     if (status == STATUS_OK)
-        status = check_facts(path, &manifest, values, error);
+        status = read_check_facts(path, &manifest, values, error);
     if (status == STATUS_OK)
-        status = check_momentum(path, &manifest, values, error);
+        status = read_check_momentum(path, &manifest, values, error);
     if (values->momentum == NULL)
         trained = (struct params_range){0};
     if (status == STATUS_OK)
-        status = open_file(&optimizer, path, CHECKPOINT_OPTIMIZER, values, &trained, error);
+        status = checkpoint_open_file(&optimizer, path, CHECKPOINT_OPTIMIZER, values, &trained, error);
     if (status == STATUS_OK)
         status = params_file_load(model, NULL, &range, error);
     if (status == STATUS_OK && values->momentum != NULL)
@@ -228,7 +228,7 @@ enum status checkpoint_load(const char *path, const struct checkpoint_values *va
 }
 
 /* The path of the model's file: in a checkpoint's folder, after its hash was compared; else `path` itself. */
-static enum status model_path(char file[CHECKPOINT_PATH_BYTES], const char *path, struct error *error)
+static enum status read_model_path(char file[CHECKPOINT_PATH_BYTES], const char *path, struct error *error)
 {
     struct manifest manifest;
     struct stat stat_of;
@@ -238,8 +238,8 @@ static enum status model_path(char file[CHECKPOINT_PATH_BYTES], const char *path
         return checkpoint_path(file, error, "%s", path);
     enum status status = manifest_read(&manifest, path, error);
     if (status == STATUS_OK)
-        status = check_file(path, checkpoint_file_names[CHECKPOINT_MODEL], &manifest.files[CHECKPOINT_MODEL],
-                            error);
+        status = read_check_file(path, checkpoint_file_names[CHECKPOINT_MODEL],
+                                 &manifest.files[CHECKPOINT_MODEL], error);
     if (status == STATUS_OK)
         status = checkpoint_path(file, error, "%s/%s", path, checkpoint_file_names[CHECKPOINT_MODEL]);
     return status;
@@ -250,8 +250,8 @@ enum status checkpoint_load_model(const char *path, const struct checkpoint_valu
 {
     char file[CHECKPOINT_PATH_BYTES];
     struct params_file *model = NULL;
-    const struct params_range range = own_range(values);
-    enum status status = model_path(file, path, error);
+    const struct params_range range = params_own_range(values);
+    enum status status = read_model_path(file, path, error);
     if (status == STATUS_OK)
         status = params_file_open(&model, values->params, file, &PARAMS_RANGE_ALL, true, error);
     if (status == STATUS_OK)
@@ -263,7 +263,7 @@ enum status checkpoint_load_model(const char *path, const struct checkpoint_valu
 /* ---- a model-parallel job's further files ---- */
 
 /* Reads a file of `bytes`, malloc'ed, with a zero appended. */
-static enum status read_text(char **text, const char *path, uint64_t bytes, struct error *error)
+static enum status checkpoint_read_text(char **text, const char *path, uint64_t bytes, struct error *error)
 {
     uint64_t there;
     int fd;
@@ -300,11 +300,11 @@ enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *b
     if (status != STATUS_OK || !manifest_has(&manifest, CHECKPOINT_VOCABULARY))
         return status;
     const struct manifest_file *facts = &manifest.files[CHECKPOINT_VOCABULARY];
-    status = check_file(path, name, facts, error);
+    status = read_check_file(path, name, facts, error);
     if (status == STATUS_OK)
         status = checkpoint_path(file, error, "%s/%s", path, name);
     if (status == STATUS_OK)
-        status = read_text(vocabulary, file, facts->bytes, error);
+        status = checkpoint_read_text(vocabulary, file, facts->bytes, error);
     if (status == STATUS_OK)
         *bytes = (size_t)facts->bytes;
     return status;

@@ -7,13 +7,13 @@
 
 /* ---- the thread ---- */
 
-static enum status make_folder(void *arg, struct error *error)
+static enum status saver_make_folder(void *arg, struct error *error)
 {
     const struct checkpoint_saver *saver = arg;
     return checkpoint_begin(saver->config.run_dir, saver->saving.counters.update, error);
 }
 
-static enum status write_files(void *arg, struct error *error)
+static enum status saver_write_files(void *arg, struct error *error)
 {
     const struct checkpoint_saver *saver = arg;
     const struct checkpoint_saving *saving = &saver->saving;
@@ -23,7 +23,7 @@ static enum status write_files(void *arg, struct error *error)
     return checkpoint_write(run_dir, &saving->counters, &saving->values, saving->extra, error);
 }
 
-static enum status publish_folder(void *arg, struct error *error)
+static enum status saver_publish_folder(void *arg, struct error *error)
 {
     const struct checkpoint_saver *saver = arg;
     return checkpoint_publish(saver->config.run_dir, saver->saving.counters.update,
@@ -39,7 +39,7 @@ enum status checkpoint_saver_open(struct checkpoint_saver *saver,
     return background_open(&saver->thread, config->rpc, error);
 }
 
-static void remove_unfinished(struct checkpoint_saver *saver)
+static void saver_remove_unfinished(struct checkpoint_saver *saver)
 {
     if (saver->folder)
         checkpoint_abandon(saver->config.run_dir, saver->saving.counters.update);
@@ -50,7 +50,7 @@ static void remove_unfinished(struct checkpoint_saver *saver)
 void checkpoint_saver_close(struct checkpoint_saver *saver)
 {
     background_close(&saver->thread);
-    remove_unfinished(saver);
+    saver_remove_unfinished(saver);
 }
 
 bool checkpoint_saver_busy(const struct checkpoint_saver *saver)
@@ -71,8 +71,8 @@ bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update,
            (double)monotime_us_between(saver->last, monotime_now()) >= job->checkpoint.every_s * 1e6;
 }
 
-static void run_on_thread(struct checkpoint_saver *saver, enum checkpoint_saver_state state,
-                          background_work *work)
+static void saver_run_on_thread(struct checkpoint_saver *saver, enum checkpoint_saver_state state,
+                                background_work *work)
 {
     saver->state = state;
     background_start(&saver->thread, work, saver);
@@ -84,12 +84,12 @@ void checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpo
     saver->saving = *saving;
     saver->folder = saver->config.publishes;
     if (saver->config.publishes)
-        run_on_thread(saver, CHECKPOINT_MAKING, make_folder);
+        saver_run_on_thread(saver, CHECKPOINT_MAKING, saver_make_folder);
     else
         saver->state = CHECKPOINT_GATHERING;
 }
 
-static enum status after_making(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+static enum status saver_after_making(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
 {
     (void)logged;
     const enum status status = background_end(&saver->thread, error);
@@ -98,17 +98,17 @@ static enum status after_making(struct checkpoint_saver *saver, uint64_t logged,
     return status;
 }
 
-static enum status after_gathering(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+static enum status saver_after_gathering(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
 {
     (void)logged;
     const struct checkpoint_saver_config *config = &saver->config;
     const enum status status = config->gather != NULL ? config->gather(config->context, error) : STATUS_OK;
     if (status == STATUS_OK)
-        run_on_thread(saver, CHECKPOINT_WRITING, write_files);
+        saver_run_on_thread(saver, CHECKPOINT_WRITING, saver_write_files);
     return status;
 }
 
-static enum status after_writing(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+static enum status saver_after_writing(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
 {
     (void)logged;
     const enum status status = background_end(&saver->thread, error);
@@ -117,16 +117,17 @@ static enum status after_writing(struct checkpoint_saver *saver, uint64_t logged
     return status;
 }
 
-static enum status after_logging(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+static enum status saver_after_logging(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
 {
     (void)error;
     if (logged < saver->saving.line)
         return STATUS_AGAIN;
-    run_on_thread(saver, CHECKPOINT_PUBLISHING, publish_folder);
+    saver_run_on_thread(saver, CHECKPOINT_PUBLISHING, saver_publish_folder);
     return STATUS_OK;
 }
 
-static enum status after_publishing(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+static enum status saver_after_publishing(struct checkpoint_saver *saver, uint64_t logged,
+                                          struct error *error)
 {
     (void)logged;
     const enum status status = background_end(&saver->thread, error);
@@ -142,14 +143,14 @@ static enum status after_publishing(struct checkpoint_saver *saver, uint64_t log
 enum status checkpoint_saver_advance(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
 {
     static enum status (*const after[])(struct checkpoint_saver *, uint64_t, struct error *) = {
-        [CHECKPOINT_MAKING] = after_making,         [CHECKPOINT_GATHERING] = after_gathering,
-        [CHECKPOINT_WRITING] = after_writing,       [CHECKPOINT_LOGGING] = after_logging,
-        [CHECKPOINT_PUBLISHING] = after_publishing,
+        [CHECKPOINT_MAKING] = saver_after_making,         [CHECKPOINT_GATHERING] = saver_after_gathering,
+        [CHECKPOINT_WRITING] = saver_after_writing,       [CHECKPOINT_LOGGING] = saver_after_logging,
+        [CHECKPOINT_PUBLISHING] = saver_after_publishing,
     };
     enum status status = STATUS_OK;
     while (status == STATUS_OK && saver->state != CHECKPOINT_IDLE)
         status = after[saver->state](saver, logged, error);
     if (status != STATUS_OK && status != STATUS_AGAIN)
-        remove_unfinished(saver);
+        saver_remove_unfinished(saver);
     return status;
 }

@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 /* The contents of one of a checkpoint's two files, for a range of the model. */
-static struct params_saving saving_of(const struct checkpoint_values *values, int file,
-                                      const struct params_range *range)
+static struct params_saving writer_saving_of(const struct checkpoint_values *values, int file,
+                                             const struct params_range *range)
 {
     struct params_saving saving = {.params = values->params, .contents = *range};
     if (file == CHECKPOINT_OPTIMIZER) {
@@ -32,8 +32,8 @@ static struct params_saving saving_of(const struct checkpoint_values *values, in
     return saving;
 }
 
-static enum status shard_path(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update,
-                              uint32_t server, int file, struct error *error)
+static enum status writer_shard_path(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update,
+                                     uint32_t server, int file, struct error *error)
 {
     char folder[CHECKPOINT_PATH_BYTES];
     enum status status = checkpoint_folder(folder, run_dir, update, true, error);
@@ -50,8 +50,8 @@ enum status checkpoint_write_shard(const char *run_dir, uint64_t update,
     enum status status = STATUS_OK;
     assert(values->server > 0 && values->server < values->servers);
     for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++) {
-        const struct params_saving saving = saving_of(values, file, &values->shards[values->server]);
-        status = shard_path(path, run_dir, update, values->server, file, error);
+        const struct params_saving saving = writer_saving_of(values, file, &values->shards[values->server]);
+        status = writer_shard_path(path, run_dir, update, values->server, file, error);
         if (status == STATUS_OK)
             status = params_file_save(path, &saving, error);
     }
@@ -65,7 +65,7 @@ struct hashing {
     uint64_t bytes;
 };
 
-static void hash_bytes(void *observer, const void *bytes, size_t count)
+static void writer_hash_bytes(void *observer, const void *bytes, size_t count)
 {
     struct hashing *hashing = observer;
     crypto_hash_sha256_update(&hashing->state, bytes, count);
@@ -78,15 +78,15 @@ struct shard_files {
     size_t count;
 };
 
-static enum status open_shards(struct shard_files *shards, const char *run_dir, uint64_t update,
-                               const struct checkpoint_values *values, int file, struct error *error)
+static enum status writer_open_shards(struct shard_files *shards, const char *run_dir, uint64_t update,
+                                      const struct checkpoint_values *values, int file, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status = STATUS_OK;
     shards->count = 0;
     for (uint32_t server = 1; server < values->servers && status == STATUS_OK; server++) {
-        const struct params_saving theirs = saving_of(values, file, &values->shards[server]);
-        status = shard_path(path, run_dir, update, server, file, error);
+        const struct params_saving theirs = writer_saving_of(values, file, &values->shards[server]);
+        status = writer_shard_path(path, run_dir, update, server, file, error);
         if (status != STATUS_OK)
             break;
         status = params_file_open(&shards->files[shards->count], values->params, path, &theirs.contents,
@@ -97,12 +97,12 @@ static enum status open_shards(struct shard_files *shards, const char *run_dir, 
 }
 
 /* Writes one file and records its size and hash for the manifest. */
-static enum status save_hashed(const char *path, struct params_saving saving, struct manifest_file *facts,
-                               struct error *error)
+static enum status writer_save_hashed(const char *path, struct params_saving saving,
+                                      struct manifest_file *facts, struct error *error)
 {
     struct hashing hashing = {0};
     crypto_hash_sha256_init(&hashing.state);
-    saving.written = hash_bytes;
+    saving.written = writer_hash_bytes;
     saving.observer = &hashing;
     enum status status = params_file_save(path, &saving, error);
     crypto_hash_sha256_final(&hashing.state, facts->sha256);
@@ -110,13 +110,14 @@ static enum status save_hashed(const char *path, struct params_saving saving, st
     return status;
 }
 
-static enum status write_file(const char *run_dir, uint64_t update, const struct checkpoint_values *values,
-                              int file, struct manifest_file *facts, struct error *error)
+static enum status writer_write_file(const char *run_dir, uint64_t update,
+                                     const struct checkpoint_values *values, int file,
+                                     struct manifest_file *facts, struct error *error)
 {
     char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
-    struct params_saving saving = saving_of(values, file, &PARAMS_RANGE_ALL);
+    struct params_saving saving = writer_saving_of(values, file, &PARAMS_RANGE_ALL);
     struct shard_files shards;
-    enum status status = open_shards(&shards, run_dir, update, values, file, error);
+    enum status status = writer_open_shards(&shards, run_dir, update, values, file, error);
     saving.sources = shards.files;
     saving.source_count = shards.count;
     if (status == STATUS_OK)
@@ -124,19 +125,20 @@ static enum status write_file(const char *run_dir, uint64_t update, const struct
     if (status == STATUS_OK)
         status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[file]);
     if (status == STATUS_OK)
-        status = save_hashed(path, saving, facts, error);
+        status = writer_save_hashed(path, saving, facts, error);
     for (size_t i = 0; i < shards.count; i++)
         params_file_close(shards.files[i]);
     return status;
 }
 
-static enum status remove_shards(const char *run_dir, uint64_t update, uint32_t servers, struct error *error)
+static enum status writer_remove_shards(const char *run_dir, uint64_t update, uint32_t servers,
+                                        struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status = STATUS_OK;
     for (uint32_t server = 1; server < servers; server++)
         for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++) {
-            status = shard_path(path, run_dir, update, server, file, error);
+            status = writer_shard_path(path, run_dir, update, server, file, error);
             if (status == STATUS_OK && unlink(path) != 0)
                 status = error_set_errno(error, errno, "%s: cannot be removed", path);
         }
@@ -145,7 +147,7 @@ static enum status remove_shards(const char *run_dir, uint64_t update, uint32_t 
 
 /* ---- a model-parallel job's further files ---- */
 
-static enum status write_text(const char *path, const char *text, size_t bytes, struct error *error)
+static enum status writer_write_text(const char *path, const char *text, size_t bytes, struct error *error)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -158,8 +160,8 @@ static enum status write_text(const char *path, const char *text, size_t bytes, 
     return status;
 }
 
-static enum status write_vocabulary(const char *folder, const struct checkpoint_extra *extra,
-                                    struct manifest_file *facts, struct error *error)
+static enum status writer_write_vocabulary(const char *folder, const struct checkpoint_extra *extra,
+                                           struct manifest_file *facts, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status =
@@ -167,27 +169,30 @@ static enum status write_vocabulary(const char *folder, const struct checkpoint_
     assert(extra->vocabulary_bytes > 0);
     crypto_hash_sha256(facts->sha256, (const unsigned char *)extra->vocabulary, extra->vocabulary_bytes);
     facts->bytes = extra->vocabulary_bytes;
-    return status == STATUS_OK ? write_text(path, extra->vocabulary, extra->vocabulary_bytes, error) : status;
+    return status == STATUS_OK ? writer_write_text(path, extra->vocabulary, extra->vocabulary_bytes, error)
+                               : status;
 }
 
-static enum status write_extra(const char *run_dir, uint64_t update, const struct checkpoint_extra *extra,
-                               struct manifest *manifest, struct error *error)
+static enum status writer_write_extra(const char *run_dir, uint64_t update,
+                                      const struct checkpoint_extra *extra, struct manifest *manifest,
+                                      struct error *error)
 {
     char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
     enum status status = checkpoint_folder(folder, run_dir, update, true, error);
     if (status == STATUS_OK && extra->vocabulary != NULL)
-        status = write_vocabulary(folder, extra, &manifest->files[CHECKPOINT_VOCABULARY], error);
+        status = writer_write_vocabulary(folder, extra, &manifest->files[CHECKPOINT_VOCABULARY], error);
     if (status != STATUS_OK || extra->state == NULL)
         return status;
     const struct params_saving saving = {.params = extra->state, .contents = PARAMS_RANGE_ALL};
     status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[CHECKPOINT_STATE]);
-    return status == STATUS_OK ? save_hashed(path, saving, &manifest->files[CHECKPOINT_STATE], error)
+    return status == STATUS_OK ? writer_save_hashed(path, saving, &manifest->files[CHECKPOINT_STATE], error)
                                : status;
 }
 
 /* ---- the manifest ---- */
 
-static enum status write_manifest(const char *run_dir, const struct manifest *manifest, struct error *error)
+static enum status writer_write_manifest(const char *run_dir, const struct manifest *manifest,
+                                         struct error *error)
 {
     char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
     size_t bytes = 0;
@@ -199,13 +204,14 @@ static enum status write_manifest(const char *run_dir, const struct manifest *ma
     char *text = manifest_format(manifest, &bytes);
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "%s: no memory to write it", path);
-    status = write_text(path, text, bytes, error);
+    status = writer_write_text(path, text, bytes, error);
     free(text);
     return status == STATUS_OK ? file_sync_folder(folder, error) : status;
 }
 
 /* A manifest holds finite numbers alone. */
-static enum status check_counters(const struct checkpoint_counters *counters, bool extra, struct error *error)
+static enum status writer_check_counters(const struct checkpoint_counters *counters, bool extra,
+                                         struct error *error)
 {
     const struct {
         const char *name;
@@ -230,15 +236,15 @@ enum status checkpoint_write(const char *run_dir, const struct checkpoint_counte
         .counters = *counters, .momentum = values->momentum != NULL, .extra = extra != NULL};
     assert(values->server == 0 && values->servers <= JOB_SERVERS_MAX);
     assert(counters->trainers >= 1 && counters->trainers <= JOB_TRAINERS_MAX);
-    enum status status = check_counters(counters, manifest.extra, error);
+    enum status status = writer_check_counters(counters, manifest.extra, error);
     checkpoint_model_facts(values->params, &manifest.entries, &manifest.elements);
     for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++)
-        status = write_file(run_dir, counters->update, values, file, &manifest.files[file], error);
+        status = writer_write_file(run_dir, counters->update, values, file, &manifest.files[file], error);
     if (status == STATUS_OK)
-        status = remove_shards(run_dir, counters->update, values->servers, error);
+        status = writer_remove_shards(run_dir, counters->update, values->servers, error);
     if (extra != NULL)
         manifest.text = extra->text;
     if (status == STATUS_OK && extra != NULL)
-        status = write_extra(run_dir, counters->update, extra, &manifest, error);
-    return status == STATUS_OK ? write_manifest(run_dir, &manifest, error) : status;
+        status = writer_write_extra(run_dir, counters->update, extra, &manifest, error);
+    return status == STATUS_OK ? writer_write_manifest(run_dir, &manifest, error) : status;
 }

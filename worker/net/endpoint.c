@@ -52,7 +52,7 @@ struct shared_context {
 static const int64_t A_CONTEXT = INT64_C(1) << 32;
 static _Atomic int64_t alive;
 
-static void count_message(int change)
+static void endpoint_count_message(int change)
 {
     atomic_fetch_add_explicit(&alive, change, memory_order_relaxed);
 }
@@ -72,14 +72,14 @@ struct endpoint {
     unsigned unwatched;     /* that messages ended before the watches were looked at */
 };
 
-static zmq_msg_t *frame(struct endpoint_message *message, unsigned i)
+static zmq_msg_t *message_frame(struct endpoint_message *message, unsigned i)
 {
     return (zmq_msg_t *)message->frames[i];
 }
 
 /* ---- open and close ---- */
 
-static enum status set_options(struct endpoint *endpoint, struct error *error)
+static enum status socket_set_options(struct endpoint *endpoint, struct error *error)
 {
     int queue = WIRE_QUEUE_MAX, linger = 0, mandatory = 1;
     int64_t frame_bytes_max = WIRE_PAYLOAD_BYTES_MAX + FRAME_BYTES_SLACK;
@@ -140,7 +140,7 @@ static enum status endpoint_open(struct endpoint **out, struct endpoint *beside,
         endpoint_free(endpoint, 0);
         return STATUS_IO;
     }
-    enum status status = set_options(endpoint, error);
+    enum status status = socket_set_options(endpoint, error);
     if (status != STATUS_OK) {
         endpoint_free(endpoint, 0);
         return status;
@@ -150,7 +150,7 @@ static enum status endpoint_open(struct endpoint **out, struct endpoint *beside,
 }
 
 /* libzmq removes any file at the path before it binds: so no file may be there. */
-static enum status check_ipc_path(const char *address, bool must_be_free, struct error *error)
+static enum status address_check_ipc_path(const char *address, bool must_be_free, struct error *error)
 {
     const char *path = address + strlen("ipc://");
     size_t length = strlen(path);
@@ -166,7 +166,7 @@ static enum status check_ipc_path(const char *address, bool must_be_free, struct
 }
 
 /* Without keys nobody beyond this host may connect. */
-static bool is_loopback(const char *host_and_port)
+static bool address_is_loopback(const char *host_and_port)
 {
     static const char *const loopback[] = {"localhost:", "[::1]:"};
     for (size_t i = 0; i < sizeof loopback / sizeof *loopback; i++)
@@ -183,19 +183,19 @@ static bool is_loopback(const char *host_and_port)
     return inet_pton(AF_INET, host, &parsed) == 1 && ntohl(parsed.s_addr) >> 24 == 127;
 }
 
-static enum status check_address(const char *address, bool is_bind, struct error *error)
+static enum status address_check(const char *address, bool is_bind, struct error *error)
 {
     if (strncmp(address, "ipc://", 6) == 0)
-        return check_ipc_path(address, is_bind, error);
+        return address_check_ipc_path(address, is_bind, error);
     if (strncmp(address, "tcp://", 6) != 0)
         return error_set(error, STATUS_INVALID, "%s: expected ipc:// or tcp://", address);
-    if (is_bind && !is_loopback(address + 6))
+    if (is_bind && !address_is_loopback(address + 6))
         return error_set(error, STATUS_INVALID, "%s: expected a loopback address: connections have no keys",
                          address);
     return STATUS_OK;
 }
 
-static enum status remember_path(struct endpoint *endpoint, const char *path, struct error *error)
+static enum status endpoint_remember_path(struct endpoint *endpoint, const char *path, struct error *error)
 {
     struct stat info;
     if (lstat(path, &info) != 0)
@@ -211,7 +211,7 @@ static enum status remember_path(struct endpoint *endpoint, const char *path, st
 enum status endpoint_bind(struct endpoint **out, const char *address, struct error *error)
 {
     struct endpoint *endpoint;
-    enum status status = check_address(address, true, error);
+    enum status status = address_check(address, true, error);
     if (status != STATUS_OK)
         return status;
     status = endpoint_open(&endpoint, NULL, true, error);
@@ -226,7 +226,7 @@ enum status endpoint_bind(struct endpoint **out, const char *address, struct err
                                                                                       : STATUS_IO,
                                                   "%s: %s", address, zmq_strerror(errnum));
     } else if (strncmp(address, "ipc://", 6) == 0) {
-        status = remember_path(endpoint, address + 6, error);
+        status = endpoint_remember_path(endpoint, address + 6, error);
     }
     if (status != STATUS_OK) {
         endpoint_free(endpoint, 0);
@@ -240,7 +240,7 @@ enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, con
                              struct error *error)
 {
     struct endpoint *endpoint;
-    enum status status = check_address(address, false, error);
+    enum status status = address_check(address, false, error);
     if (status != STATUS_OK)
         return status;
     status = endpoint_open(&endpoint, beside, false, error);
@@ -278,28 +278,28 @@ void endpoint_free(struct endpoint *endpoint, int linger_ms)
 enum status endpoint_prepare(struct endpoint_message *message, uint32_t peer, const uint8_t *header,
                              size_t header_bytes, size_t payload_bytes)
 {
-    if (zmq_msg_init_size(frame(message, 0), header_bytes) != 0)
+    if (zmq_msg_init_size(message_frame(message, 0), header_bytes) != 0)
         return STATUS_NO_MEMORY;
-    if (zmq_msg_init_size(frame(message, 1), payload_bytes) != 0) {
-        zmq_msg_close(frame(message, 0));
+    if (zmq_msg_init_size(message_frame(message, 1), payload_bytes) != 0) {
+        zmq_msg_close(message_frame(message, 0));
         return STATUS_NO_MEMORY;
     }
-    memcpy(zmq_msg_data(frame(message, 0)), header, header_bytes);
+    memcpy(zmq_msg_data(message_frame(message, 0)), header, header_bytes);
     message->peer = peer;
-    message->header = zmq_msg_data(frame(message, 0));
+    message->header = zmq_msg_data(message_frame(message, 0));
     message->header_bytes = header_bytes;
-    message->payload = zmq_msg_data(frame(message, 1));
+    message->payload = zmq_msg_data(message_frame(message, 1));
     message->payload_bytes = payload_bytes;
-    count_message(1);
+    endpoint_count_message(1);
     return STATUS_OK;
 }
 
-static enum status send_status(int errnum)
+static enum status endpoint_send_status(int errnum)
 {
     return errnum == EAGAIN ? STATUS_AGAIN : errnum == EHOSTUNREACH ? STATUS_NOT_FOUND : STATUS_IO;
 }
 
-static int send_frame(struct endpoint *endpoint, zmq_msg_t *message, int flags)
+static int endpoint_send_frame(struct endpoint *endpoint, zmq_msg_t *message, int flags)
 {
     int rc;
     do
@@ -320,25 +320,25 @@ enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *me
         uint8_t *bytes = zmq_msg_data(&id);
         bytes[0] = 0;
         memcpy(bytes + 1, &message->peer, sizeof message->peer);
-        if (send_frame(endpoint, &id, ZMQ_SNDMORE) < 0) {
-            enum status status = send_status(errno);
+        if (endpoint_send_frame(endpoint, &id, ZMQ_SNDMORE) < 0) {
+            enum status status = endpoint_send_status(errno);
             zmq_msg_close(&id);
             return status;
         }
-        if (send_frame(endpoint, frame(message, 0), ZMQ_SNDMORE) < 0)
+        if (endpoint_send_frame(endpoint, message_frame(message, 0), ZMQ_SNDMORE) < 0)
             return STATUS_NOT_FOUND;
-    } else if (send_frame(endpoint, frame(message, 0), ZMQ_SNDMORE) < 0) {
-        return send_status(errno);
+    } else if (endpoint_send_frame(endpoint, message_frame(message, 0), ZMQ_SNDMORE) < 0) {
+        return endpoint_send_status(errno);
     }
-    if (send_frame(endpoint, frame(message, 1), 0) < 0)
+    if (endpoint_send_frame(endpoint, message_frame(message, 1), 0) < 0)
         return STATUS_NOT_FOUND;
-    count_message(-1);
+    endpoint_count_message(-1);
     return STATUS_OK;
 }
 
 /* ---- receiving ---- */
 
-static enum status receive_frame(struct endpoint *endpoint, zmq_msg_t *message)
+static enum status endpoint_receive_frame(struct endpoint *endpoint, zmq_msg_t *message)
 {
     zmq_msg_init(message);
     int rc;
@@ -352,12 +352,12 @@ static enum status receive_frame(struct endpoint *endpoint, zmq_msg_t *message)
 
 /* Takes the rest of a message that has too many frames. They lie in libzmq's memory already; here each is
  * let go of before the next is looked at. */
-static void drop_rest(struct endpoint *endpoint)
+static void endpoint_drop_rest(struct endpoint *endpoint)
 {
     bool more = true;
     while (more) {
         zmq_msg_t rest;
-        if (receive_frame(endpoint, &rest) != STATUS_OK)
+        if (endpoint_receive_frame(endpoint, &rest) != STATUS_OK)
             return;
         more = zmq_msg_more(&rest) != 0;
         zmq_msg_close(&rest);
@@ -376,8 +376,8 @@ static uint32_t peer_of_routing_id(zmq_msg_t *id)
 
 enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message)
 {
-    zmq_msg_t *header = frame(message, 0), *payload = frame(message, 1);
-    enum status status = receive_frame(endpoint, header);
+    zmq_msg_t *header = message_frame(message, 0), *payload = message_frame(message, 1);
+    enum status status = endpoint_receive_frame(endpoint, header);
     endpoint->quiet = status == STATUS_AGAIN;
     if (status != STATUS_OK)
         return status;
@@ -386,11 +386,11 @@ enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message 
     if (endpoint->is_router) {
         message->peer = peer_of_routing_id(header);
         zmq_msg_close(header);
-        if (!more || receive_frame(endpoint, header) != STATUS_OK)
+        if (!more || endpoint_receive_frame(endpoint, header) != STATUS_OK)
             return STATUS_INVALID;
         more = zmq_msg_more(header) != 0;
     }
-    if (!more || receive_frame(endpoint, payload) != STATUS_OK) {
+    if (!more || endpoint_receive_frame(endpoint, payload) != STATUS_OK) {
         zmq_msg_close(header);
         return STATUS_INVALID;
     }
@@ -399,39 +399,39 @@ enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message 
     message->header_bytes = zmq_msg_size(header);
     message->payload = zmq_msg_data(payload);
     message->payload_bytes = zmq_msg_size(payload);
-    count_message(1);
+    endpoint_count_message(1);
     bool is_nameless = endpoint->is_router && message->peer == 0;
     if (!more && !is_nameless && message->payload_bytes <= WIRE_PAYLOAD_BYTES_MAX)
         return STATUS_OK;
     endpoint_release(message);
     if (more)
-        drop_rest(endpoint);
+        endpoint_drop_rest(endpoint);
     return STATUS_INVALID;
 }
 
 void endpoint_release(struct endpoint_message *message)
 {
-    zmq_msg_close(frame(message, 0));
-    zmq_msg_close(frame(message, 1));
-    count_message(-1);
+    zmq_msg_close(message_frame(message, 0));
+    zmq_msg_close(message_frame(message, 1));
+    endpoint_count_message(-1);
 }
 
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from)
 {
     for (unsigned i = 0; i < 2; i++) {
-        zmq_msg_init(frame(to, i));
-        zmq_msg_move(frame(to, i), frame(from, i));
+        zmq_msg_init(message_frame(to, i));
+        zmq_msg_move(message_frame(to, i), message_frame(from, i));
     }
     to->peer = from->peer;
-    to->header = zmq_msg_data(frame(to, 0));
+    to->header = zmq_msg_data(message_frame(to, 0));
     to->header_bytes = from->header_bytes;
-    to->payload = zmq_msg_data(frame(to, 1));
+    to->payload = zmq_msg_data(message_frame(to, 1));
     to->payload_bytes = from->payload_bytes;
 }
 
 /* ---- waiting ---- */
 
-static enum status can_receive(struct endpoint *endpoint, bool *can)
+static enum status endpoint_can_receive(struct endpoint *endpoint, bool *can)
 {
     int events;
     size_t bytes = sizeof events;
@@ -444,10 +444,11 @@ static enum status can_receive(struct endpoint *endpoint, bool *can)
     return STATUS_OK;
 }
 
-/* As can_receive, for those of a set that something has touched. `*is_settled`: each of them may be slept on.
+/* As endpoint_can_receive, for those of a set that something has touched. `*is_settled`: each of them may be
+ * slept on.
  */
-static enum status can_any_receive(struct endpoint *const *endpoints, size_t count, bool *can,
-                                   bool *is_settled)
+static enum status endpoints_can_receive(struct endpoint *const *endpoints, size_t count, bool *can,
+                                         bool *is_settled)
 {
     enum status status = STATUS_OK;
     *can = false;
@@ -455,14 +456,14 @@ static enum status can_any_receive(struct endpoint *const *endpoints, size_t cou
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         bool can_this = false;
         if (!endpoints[i]->quiet)
-            status = can_receive(endpoints[i], &can_this);
+            status = endpoint_can_receive(endpoints[i], &can_this);
         *can = *can || can_this;
         *is_settled = *is_settled && endpoints[i]->quiet;
     }
     return status;
 }
 
-static int poll_until(struct pollfd *fds, size_t count, struct monotime until)
+static int endpoints_poll_until(struct pollfd *fds, size_t count, struct monotime until)
 {
     if (monotime_is_never(until))
         return ppoll(fds, count, NULL, NULL);
@@ -473,16 +474,16 @@ static int poll_until(struct pollfd *fds, size_t count, struct monotime until)
 }
 
 /* One sleep. That a descriptor is readable is taken for a message: the receive that follows knows. */
-static enum status sleep_once(struct endpoint *const *endpoints, size_t endpoint_count,
-                              struct endpoint_watch *watches, size_t count, struct monotime until,
-                              bool *readable)
+static enum status endpoints_sleep_once(struct endpoint *const *endpoints, size_t endpoint_count,
+                                        struct endpoint_watch *watches, size_t count, struct monotime until,
+                                        bool *readable)
 {
     struct pollfd fds[ENDPOINT_SET_MAX + ENDPOINT_WATCH_MAX], *sockets = fds + count;
     for (size_t i = 0; i < count; i++)
         fds[i] = (struct pollfd){.fd = watches[i].fd, .events = POLLIN};
     for (size_t i = 0; i < endpoint_count; i++)
         sockets[i] = (struct pollfd){.fd = endpoints[i]->fd, .events = POLLIN};
-    int ready = poll_until(fds, count + endpoint_count, until);
+    int ready = endpoints_poll_until(fds, count + endpoint_count, until);
     if (ready < 0)
         return errno == EINTR ? STATUS_OK : STATUS_IO;
     for (size_t i = 0; i < count && ready > 0; i++)
@@ -498,8 +499,8 @@ static enum status sleep_once(struct endpoint *const *endpoints, size_t endpoint
  * workers than processors the next message is far off, and others have work to do. Jobs of ten episodes on
  * two idle processors, turn by turn, medians of 4: one observer 0.58 s without, 0.22 with; four 0.84 and
  * 0.69; ten 1.50 and 1.46. */
-static enum status spin(struct endpoint *const *endpoints, size_t count, struct monotime until,
-                        bool *readable)
+static enum status endpoints_spin(struct endpoint *const *endpoints, size_t count, struct monotime until,
+                                  bool *readable)
 {
     struct endpoint *first = endpoints[0];
     if (first->spins_in_vain >= SPINS_IN_VAIN_MAX && ++first->sleeps < SLEEPS_PER_TRIAL)
@@ -510,7 +511,7 @@ static enum status spin(struct endpoint *const *endpoints, size_t count, struct 
     do {
         sched_yield();
         for (size_t i = 0; i < count && status == STATUS_OK && !*readable; i++)
-            status = can_receive(endpoints[i], readable);
+            status = endpoint_can_receive(endpoints[i], readable);
     } while (status == STATUS_OK && !*readable && monotime_before(monotime_now(), until));
     first->spins_in_vain = *readable ? 0 : first->spins_in_vain + 1;
     return status;
@@ -522,9 +523,9 @@ enum status endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_cou
 {
     assert(endpoint_count >= 1 && endpoint_count <= ENDPOINT_SET_MAX && count <= ENDPOINT_WATCH_MAX);
     bool is_glance = until.ns == 0, is_settled;
-    enum status status = can_any_receive(endpoints, endpoint_count, readable, &is_settled);
+    enum status status = endpoints_can_receive(endpoints, endpoint_count, readable, &is_settled);
     if (status == STATUS_OK && !*readable && !is_glance)
-        status = spin(endpoints, endpoint_count, until, readable);
+        status = endpoints_spin(endpoints, endpoint_count, until, readable);
     for (size_t i = 0; i < count; i++)
         watches[i].ready = false;
     bool is_early = *readable && !is_glance;
@@ -535,5 +536,5 @@ enum status endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_cou
         until = (struct monotime){0};
     if (sending)
         until = monotime_earliest(until, monotime_add_us(monotime_now(), SENDING_WAIT_US_MAX));
-    return sleep_once(endpoints, endpoint_count, watches, count, until, readable);
+    return endpoints_sleep_once(endpoints, endpoint_count, watches, count, until, readable);
 }

@@ -32,7 +32,7 @@ enum status futures_new(struct rpc *rpc)
     return STATUS_OK;
 }
 
-static void drop_contents(struct future *future)
+static void future_drop_contents(struct future *future)
 {
     if (future->has_frames)
         endpoint_release(&future->frames);
@@ -46,7 +46,7 @@ static void drop_contents(struct future *future)
 void futures_free(struct rpc *rpc)
 {
     for (size_t i = 0; rpc->futures != NULL && i < rpc->future_count; i++)
-        drop_contents(&rpc->futures[i]);
+        future_drop_contents(&rpc->futures[i]);
     free(rpc->futures);
     free(rpc->links);
 }
@@ -78,14 +78,14 @@ bool futures_suffice(const struct rpc *rpc, size_t count)
 }
 
 /* Releasing the last of a chain releases the one before it, and so on: a loop, for the stack's sake. */
-static void unreference(struct future *future)
+static void future_unreference(struct future *future)
 {
     while (future != NULL) {
         assert(future->references > 0);
         if (--future->references > 0)
             return;
         struct future *source = future->source;
-        drop_contents(future);
+        future_drop_contents(future);
         future->next = future->rpc->free_futures;
         future->rpc->free_futures = future;
         future = source;
@@ -94,7 +94,7 @@ static void unreference(struct future *future)
 
 void future_release(struct future *future)
 {
-    unreference(future);
+    future_unreference(future);
 }
 
 /* ---- texts ---- */
@@ -130,7 +130,7 @@ void future_complete(struct future *future, enum status status, struct rpc_text 
     if (text != NULL)
         text->references++;
     if (future->links == NULL) {
-        unreference(future);
+        future_unreference(future);
         return;
     }
     future->next = NULL;
@@ -138,7 +138,7 @@ void future_complete(struct future *future, enum status status, struct rpc_text 
     rpc->done_end = &future->next;
 }
 
-static void run_then(struct future *waiter, struct future *source)
+static void future_run_then(struct future *waiter, struct future *source)
 {
     struct rpc *rpc = waiter->rpc;
     rpc->callbacks++;
@@ -147,11 +147,11 @@ static void run_then(struct future *waiter, struct future *source)
     future_complete(waiter, status, NULL);
 }
 
-static void count_one(struct future *waiter, struct future *source, size_t index)
+static void future_count_completed(struct future *waiter, struct future *source, size_t index)
 {
     if (source->status != STATUS_OK && index < waiter->all.failed_index) {
         source->references++;
-        unreference(waiter->source);
+        future_unreference(waiter->source);
         waiter->source = source;
         waiter->all.failed_index = index;
     }
@@ -159,12 +159,12 @@ static void count_one(struct future *waiter, struct future *source, size_t index
         future_complete(waiter, waiter->source == NULL ? STATUS_OK : waiter->source->status, NULL);
 }
 
-static void tell(struct future *waiter, struct future *source, size_t index)
+static void future_tell_waiter(struct future *waiter, struct future *source, size_t index)
 {
     if (waiter->kind == FUTURE_THEN)
-        run_then(waiter, source);
+        future_run_then(waiter, source);
     else
-        count_one(waiter, source, index);
+        future_count_completed(waiter, source, index);
 }
 
 void futures_tell(struct rpc *rpc)
@@ -182,9 +182,9 @@ void futures_tell(struct rpc *rpc)
             future->links->next = rpc->free_links;
             rpc->free_links = future->links;
             future->links = link.next;
-            tell(link.waiter, future, link.index);
+            future_tell_waiter(link.waiter, future, link.index);
         }
-        unreference(future);
+        future_unreference(future);
     }
     rpc->is_telling = false;
 }
@@ -218,7 +218,7 @@ const struct rpc_message *future_value(const struct future *future)
 }
 
 /* Lets `waiter` know when `future` is done. The links' number is checked by the caller. */
-static void link_to(struct future *future, struct future *waiter, size_t index)
+static void future_link_to(struct future *future, struct future *waiter, size_t index)
 {
     struct rpc *rpc = future->rpc;
     struct future_link *link = rpc->free_links;
@@ -245,14 +245,14 @@ enum status future_then(struct future *future, future_then_function *then, void 
     future->references++;
     *out = made;
     if (future->is_done)
-        run_then(made, future);
+        future_run_then(made, future);
     else
-        link_to(future, made, 0);
+        future_link_to(future, made, 0);
     return STATUS_OK;
 }
 
 /* Whether the pool has a link for each that is not done yet. */
-static bool links_suffice(const struct rpc *rpc, struct future *const *futures, size_t count)
+static bool futures_have_links(const struct rpc *rpc, struct future *const *futures, size_t count)
 {
     size_t wanted = 0;
     for (size_t i = 0; i < count; i++)
@@ -264,7 +264,7 @@ static bool links_suffice(const struct rpc *rpc, struct future *const *futures, 
 
 enum status future_all(struct rpc *rpc, struct future *const *futures, size_t count, struct future **out)
 {
-    if (!links_suffice(rpc, futures, count))
+    if (!futures_have_links(rpc, futures, count))
         return STATUS_BUSY;
     struct future *made = future_new(rpc, FUTURE_ALL);
     if (made == NULL)
@@ -276,9 +276,9 @@ enum status future_all(struct rpc *rpc, struct future *const *futures, size_t co
     for (size_t i = 0; i < count; i++) {
         assert(futures[i]->rpc == rpc);
         if (futures[i]->is_done)
-            count_one(made, futures[i], i);
+            future_count_completed(made, futures[i], i);
         else
-            link_to(futures[i], made, i);
+            future_link_to(futures[i], made, i);
     }
     if (--made->all.remaining == 0)
         future_complete(made, made->source == NULL ? STATUS_OK : made->source->status, NULL);

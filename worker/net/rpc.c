@@ -14,7 +14,7 @@ enum { FLUSH_EVERY_US = 1000 };
 
 /* ---- opening ---- */
 
-static enum status check_config(const struct rpc_config *config, struct error *error)
+static enum status rpc_check_config(const struct rpc_config *config, struct error *error)
 {
     assert(config->role != 0 && (config->role & (config->role - 1)) == 0);
     assert(config->worker < config->workers && config->roster[config->worker] == config->role);
@@ -41,7 +41,7 @@ void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context)
     rpc->listeners[rpc->listener_count++] = (struct rpc_listener){left, context};
 }
 
-static void release(struct rpc *rpc, int linger_ms)
+static void rpc_release(struct rpc *rpc, int linger_ms)
 {
     futures_free(rpc);
     pending_free(rpc);
@@ -54,7 +54,7 @@ static void release(struct rpc *rpc, int linger_ms)
     free(rpc);
 }
 
-static void *copy_of(const void *bytes, size_t count)
+static void *rpc_copy_of(const void *bytes, size_t count)
 {
     void *copy = malloc(count);
     if (copy != NULL)
@@ -62,7 +62,7 @@ static void *copy_of(const void *bytes, size_t count)
     return copy;
 }
 
-static enum status open_bound(struct rpc *rpc, const char *address, struct error *error)
+static enum status rpc_open_bound(struct rpc *rpc, const char *address, struct error *error)
 {
     struct endpoint *endpoint;
     if (address == NULL)
@@ -73,10 +73,10 @@ static enum status open_bound(struct rpc *rpc, const char *address, struct error
     return status;
 }
 
-static enum status open_memory(struct rpc *rpc, struct error *error)
+static enum status rpc_open_memory(struct rpc *rpc, struct error *error)
 {
     const struct rpc_config *config = &rpc->config;
-    rpc->roster = copy_of(config->roster, config->workers);
+    rpc->roster = rpc_copy_of(config->roster, config->workers);
     bool has_all = rpc->roster != NULL;
     rpc->config.roster = rpc->roster;
     if (config->welcome_bytes > 0) {
@@ -95,7 +95,7 @@ static enum status open_memory(struct rpc *rpc, struct error *error)
 enum status rpc_open(struct rpc **out, const struct rpc_config *config, const char *address,
                      struct error *error)
 {
-    enum status status = check_config(config, error);
+    enum status status = rpc_check_config(config, error);
     if (status != STATUS_OK)
         return status;
     struct rpc *rpc = calloc(1, sizeof *rpc);
@@ -104,11 +104,11 @@ enum status rpc_open(struct rpc **out, const struct rpc_config *config, const ch
     rpc->config = *config;
     answers_serve_echo(rpc);
     rpc_add_methods(rpc, config->methods, config->method_count, config->context);
-    status = open_memory(rpc, error);
+    status = rpc_open_memory(rpc, error);
     if (status == STATUS_OK)
-        status = open_bound(rpc, address, error);
+        status = rpc_open_bound(rpc, address, error);
     if (status != STATUS_OK) {
-        release(rpc, 0);
+        rpc_release(rpc, 0);
         return status;
     }
     self_open(rpc);
@@ -146,7 +146,7 @@ bool rpc_is_gone(const struct rpc *rpc, uint16_t worker)
 /* ---- closing ---- */
 
 /* Lets the queues of ours run into ZeroMQ's, which then has the rest of the time. */
-static void flush_until(struct rpc *rpc, struct monotime deadline)
+static void rpc_flush_until(struct rpc *rpc, struct monotime deadline)
 {
     send_flush(rpc);
     while (rpc->held_total > 0 && monotime_before(monotime_now(), deadline)) {
@@ -173,14 +173,14 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms)
     rpc->is_closing = true;
     rpc->config.left = NULL;
     rpc->listener_count = 0;
-    flush_until(rpc, deadline);
+    rpc_flush_until(rpc, deadline);
     calls_complete(rpc, NULL, STATUS_SHUTDOWN, why);
     for (size_t i = 0; i < rpc->config.workers; i++)
         session_end(rpc, &rpc->sessions[i], STATUS_SHUTDOWN, STATUS_SHUTDOWN, why);
     futures_tell(rpc);
-    flush_until(rpc, deadline);
+    rpc_flush_until(rpc, deadline);
     uint64_t left_us = monotime_us_between(monotime_now(), deadline);
-    release(rpc, (int)(left_us / 1000));
+    rpc_release(rpc, (int)(left_us / 1000));
 }
 
 /* ---- the turn ---- */
@@ -210,7 +210,7 @@ void rpc_hurry(struct rpc *rpc, const void *arg)
 
 /* Handles the messages that have arrived, up to a bound. It stops at the reply that the caller waits for: a
  * caller that calls again at once then saves a look at an empty queue. */
-static unsigned drain(struct rpc *rpc, const struct future *awaited)
+static unsigned rpc_drain_socket(struct rpc *rpc, const struct future *awaited)
 {
     unsigned count = self_drain(rpc, awaited);
     for (size_t i = 0; i < rpc->socket_count && (awaited == NULL || !awaited->is_done); i++) {
@@ -224,7 +224,7 @@ static unsigned drain(struct rpc *rpc, const struct future *awaited)
 }
 
 /* Waits (a time of 0: looks), and calls the watches that are ready. */
-static void wait_and_watch(struct rpc *rpc, struct monotime until)
+static void rpc_wait_and_watch(struct rpc *rpc, struct monotime until)
 {
     struct endpoint_watch watches[ENDPOINT_WATCH_MAX];
     size_t count = rpc->watched_count;
@@ -241,7 +241,7 @@ static void wait_and_watch(struct rpc *rpc, struct monotime until)
     rpc->callbacks--;
 }
 
-static struct monotime wake_time(const struct rpc *rpc, struct monotime until)
+static struct monotime rpc_wake_time(const struct rpc *rpc, struct monotime until)
 {
     until = monotime_earliest(until, pending_next_deadline(rpc));
     for (size_t i = 0; i < rpc->beat_count; i++)
@@ -249,7 +249,7 @@ static struct monotime wake_time(const struct rpc *rpc, struct monotime until)
     return until;
 }
 
-static void run_beats(struct rpc *rpc)
+static void rpc_run_beats(struct rpc *rpc)
 {
     rpc->callbacks++;
     for (size_t i = 0; i < rpc->beat_count; i++)
@@ -259,23 +259,23 @@ static void run_beats(struct rpc *rpc)
 
 /* A turn that has learned of the end of a dialed session does not wait. Later turns do: the other sessions,
  * the watches and the beats go on. */
-static enum status turn(struct rpc *rpc, struct monotime until, const struct future *awaited)
+static enum status rpc_run_turn(struct rpc *rpc, struct monotime until, const struct future *awaited)
 {
     unsigned gone_before = rpc->gone_count;
     rpc->in_turn = true;
     sessions_reap(rpc);
     bool is_news = rpc->gone_count != gone_before;
-    bool is_idle = drain(rpc, awaited) == 0 && !is_news && !rpc->has_failed;
+    bool is_idle = rpc_drain_socket(rpc, awaited) == 0 && !is_news && !rpc->has_failed;
     if (is_idle || ++rpc->busy_turns >= GLANCE_TURNS) {
         rpc->busy_turns = 0;
-        wait_and_watch(rpc, is_idle ? wake_time(rpc, until) : (struct monotime){0});
+        rpc_wait_and_watch(rpc, is_idle ? rpc_wake_time(rpc, until) : (struct monotime){0});
         if (is_idle)
-            drain(rpc, awaited);
+            rpc_drain_socket(rpc, awaited);
     }
     calls_expire(rpc);
     send_flush(rpc);
     sessions_reap(rpc);
-    run_beats(rpc);
+    rpc_run_beats(rpc);
     rpc->in_turn = false;
     if (rpc->has_failed)
         return STATUS_IO;
@@ -285,14 +285,14 @@ static enum status turn(struct rpc *rpc, struct monotime until, const struct fut
 enum status rpc_turn(struct rpc *rpc, struct monotime until)
 {
     assert(rpc->callbacks == 0 && !rpc->in_turn);
-    return turn(rpc, until, NULL);
+    return rpc_run_turn(rpc, until, NULL);
 }
 
 enum status rpc_wait(struct rpc *rpc, struct future *future, struct error *error)
 {
     assert(rpc->callbacks == 0 && !rpc->in_turn);
     while (!future->is_done)
-        if (turn(rpc, MONOTIME_NEVER, future) == STATUS_IO)
+        if (rpc_run_turn(rpc, MONOTIME_NEVER, future) == STATUS_IO)
             rpc_cancel_all(rpc, STATUS_IO, "the socket failed");
     if (future->status != STATUS_OK)
         return error_set(error, future->status, "%s", future_text(future));

@@ -26,7 +26,7 @@ void answers_detach(struct rpc *rpc, struct rpc_session *session)
 /* ---- answering ---- */
 
 /* Takes a request out of its session's open ones. False: its peer is gone, and the request is freed. */
-static bool close_request(struct rpc_request *request)
+static bool answers_close_request(struct rpc_request *request)
 {
     struct rpc *rpc = request->rpc;
     request_tell_answered(request);
@@ -40,7 +40,7 @@ static bool close_request(struct rpc_request *request)
     return false;
 }
 
-static void reply_header(const struct rpc_request *request, struct wire_header *header)
+static void answers_reply_header(const struct rpc_request *request, struct wire_header *header)
 {
     rpc_header(request->rpc, header, WIRE_REPLY, request->source);
     header->method = request->method;
@@ -49,20 +49,20 @@ static void reply_header(const struct rpc_request *request, struct wire_header *
 
 void rpc_reply(struct rpc_request *request, const struct rpc_message *value)
 {
-    if (!close_request(request))
+    if (!answers_close_request(request))
         return;
     struct wire_header header;
-    reply_header(request, &header);
+    answers_reply_header(request, &header);
     send_answer(request, &header, value, NULL);
 }
 
-static void fail_with(struct rpc_request *request, enum status status, const char *text)
+static void answers_fail_request(struct rpc_request *request, enum status status, const char *text)
 {
     assert(status != STATUS_OK && status != STATUS_AGAIN);
-    if (!close_request(request))
+    if (!answers_close_request(request))
         return;
     struct wire_header header;
-    reply_header(request, &header);
+    answers_reply_header(request, &header);
     header.status = (uint8_t)status;
     send_answer(request, &header, NULL, text);
 }
@@ -74,19 +74,19 @@ void rpc_fail(struct rpc_request *request, enum status status, const char *forma
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    fail_with(request, status, text);
+    answers_fail_request(request, status, text);
 }
 
 /* ---- dispatch ---- */
 
-static void echo(void *context, struct rpc_request *request, const struct rpc_message *message)
+static void answers_echo(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     (void)context;
     rpc_reply(request, message);
 }
 
 static const struct rpc_method echo_method = {
-    .method = METHOD_ECHO, .callers = UINT8_MAX, .any_tensors = true, .handler = echo};
+    .method = METHOD_ECHO, .callers = UINT8_MAX, .any_tensors = true, .handler = answers_echo};
 
 void answers_serve_echo(struct rpc *rpc)
 {
@@ -94,8 +94,8 @@ void answers_serve_echo(struct rpc *rpc)
 }
 
 /* Whether this peer may ask this of us. */
-static enum status check_request(const struct rpc *rpc, const struct rpc_session *session,
-                                 const struct wire_header *header, struct error *error)
+static enum status answers_check_request(const struct rpc *rpc, const struct rpc_session *session,
+                                         const struct wire_header *header, struct error *error)
 {
     const struct rpc_method *method = rpc->services[header->method].method;
     if (method == NULL || (method->callers & session->role) == 0)
@@ -107,8 +107,8 @@ static enum status check_request(const struct rpc *rpc, const struct rpc_session
     return STATUS_OK;
 }
 
-static struct rpc_request *open_request(struct rpc *rpc, struct rpc_session *session,
-                                        struct rpc_arrival *arrival)
+static struct rpc_request *answers_open_request(struct rpc *rpc, struct rpc_session *session,
+                                                struct rpc_arrival *arrival)
 {
     struct rpc_request *request = send_take_object(rpc, arrival->frames);
     assert(request != NULL); /* see requests_count */
@@ -125,7 +125,8 @@ static struct rpc_request *open_request(struct rpc *rpc, struct rpc_session *ses
     return request;
 }
 
-static void serve(struct rpc *rpc, struct rpc_request *request, const struct rpc_arrival *arrival)
+static void answers_serve_request(struct rpc *rpc, struct rpc_request *request,
+                                  const struct rpc_arrival *arrival)
 {
     const struct rpc_service *service = &rpc->services[request->method];
     if (rpc->incoming > rpc->config.incoming_max && !service->method->at_once) {
@@ -143,11 +144,11 @@ static void serve(struct rpc *rpc, struct rpc_request *request, const struct rpc
 }
 
 /* A bad request of this worker to itself fails alone: there is no session to lose. */
-static enum status answer_bad_request(struct rpc *rpc, struct rpc_session *session,
-                                      struct rpc_arrival *arrival, const struct error *error)
+static enum status answers_fail_bad_request(struct rpc *rpc, struct rpc_session *session,
+                                            struct rpc_arrival *arrival, const struct error *error)
 {
     if (session->is_self) {
-        fail_with(open_request(rpc, session, arrival), error->status, error->text);
+        answers_fail_request(answers_open_request(rpc, session, arrival), error->status, error->text);
         return STATUS_OK;
     }
     arrival_drop(arrival);
@@ -157,8 +158,8 @@ static enum status answer_bad_request(struct rpc *rpc, struct rpc_session *sessi
 enum status answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival,
                                     struct error *error)
 {
-    if (check_request(rpc, session, &arrival->header, error) != STATUS_OK)
-        return answer_bad_request(rpc, session, arrival, error);
+    if (answers_check_request(rpc, session, &arrival->header, error) != STATUS_OK)
+        return answers_fail_bad_request(rpc, session, arrival, error);
     if (!duplicates_note(session, arrival->header.request)) {
         rpc->counters.duplicates++;
         arrival_drop(arrival);
@@ -166,9 +167,9 @@ enum status answers_receive_request(struct rpc *rpc, struct rpc_session *session
     }
     if (arrival->body_state == STATUS_INVALID) {
         error_set(error, STATUS_INVALID, "a request whose body has not come");
-        return answer_bad_request(rpc, session, arrival, error);
+        return answers_fail_bad_request(rpc, session, arrival, error);
     }
-    serve(rpc, open_request(rpc, session, arrival), arrival);
+    answers_serve_request(rpc, answers_open_request(rpc, session, arrival), arrival);
     return STATUS_OK;
 }
 

@@ -25,7 +25,7 @@ void bodies_drop(struct rpc_session *session)
     session->arriving = (struct arriving_body){0};
 }
 
-static void begin_body(struct rpc_session *session, const struct wire_header *header)
+static void body_begin_arriving(struct rpc_session *session, const struct wire_header *header)
 {
     struct arriving_body *arriving = &session->arriving;
     bodies_drop(session);
@@ -46,7 +46,7 @@ const char *bodies_receive_piece(struct rpc_session *session, const struct wire_
     bool is_known = arriving->total == header->body_bytes && arriving->request == header->request &&
                     arriving->kind == header->args[PIECE_KIND];
     if (!is_known && header->args[PIECE_OFFSET] == 0)
-        begin_body(session, header);
+        body_begin_arriving(session, header);
     else if (!is_known)
         return "a piece of a body that has not begun";
     if (header->args[PIECE_OFFSET] != arriving->have)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void fail_call(struct future *call, enum status status, const char *text)
+static void calls_fail_call(struct future *call, enum status status, const char *text)
 {
     struct rpc_text *copy = text_new((const uint8_t *)text, strlen(text));
     future_complete(call, status, copy);
@@ -22,7 +22,7 @@ void calls_fail(struct rpc *rpc, const struct rpc_session *session, uint64_t req
     struct future *call = pending_find(rpc, session, request);
     if (call == NULL)
         return;
-    fail_call(call, why, text);
+    calls_fail_call(call, why, text);
     futures_tell(rpc);
 }
 
@@ -33,7 +33,7 @@ void calls_expire(struct rpc *rpc)
     struct monotime now = monotime_now();
     while (rpc->heap_count > 0 && !monotime_before(now, rpc->heap[0]->call.deadline)) {
         rpc->counters.timeouts++;
-        fail_call(rpc->heap[0], STATUS_TIMEOUT, "no answer before the deadline");
+        calls_fail_call(rpc->heap[0], STATUS_TIMEOUT, "no answer before the deadline");
     }
     futures_tell(rpc);
 }
@@ -112,7 +112,7 @@ enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method met
 }
 
 /* The value of a call that somebody still has a use for. */
-static void keep_value(struct future *call, struct rpc_arrival *arrival)
+static void calls_keep_value(struct future *call, struct rpc_arrival *arrival)
 {
     endpoint_move(&call->frames, arrival->frames);
     call->has_frames = true;
@@ -143,12 +143,12 @@ const char *calls_receive_reply(struct rpc *rpc, struct rpc_session *session, st
         text_release(text);
     } else if (arrival->body_state == STATUS_BUSY) {
         arrival_drop(arrival);
-        fail_call(call, STATUS_BUSY, "there was no room here for the reply's body");
+        calls_fail_call(call, STATUS_BUSY, "there was no room here for the reply's body");
     } else if (call->references == 1) {
         arrival_drop(arrival);
         future_complete(call, STATUS_OK, NULL);
     } else {
-        keep_value(call, arrival);
+        calls_keep_value(call, arrival);
     }
     futures_tell(rpc);
     return NULL;

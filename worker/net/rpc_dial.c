@@ -17,7 +17,7 @@ void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_sessi
         dialed->socket = socket;
 }
 
-static uint16_t worker_at(const struct rpc *rpc, const struct rpc_socket *socket)
+static uint16_t dial_worker_at(const struct rpc *rpc, const struct rpc_socket *socket)
 {
     return (uint16_t)(socket->dialed - rpc->sessions);
 }
@@ -25,13 +25,13 @@ static uint16_t worker_at(const struct rpc *rpc, const struct rpc_socket *socket
 static void hello_say(struct rpc *rpc, const struct rpc_socket *socket)
 {
     struct wire_header header;
-    rpc_header(rpc, &header, WIRE_HELLO, worker_at(rpc, socket));
+    rpc_header(rpc, &header, WIRE_HELLO, dial_worker_at(rpc, socket));
     header.role = rpc->config.role;
     send_text(rpc, socket->endpoint, &header, 0, NULL, 0, false);
 }
 
-static enum status connect_all(struct rpc *rpc, const struct rpc_address *addresses, size_t count,
-                               struct error *error)
+static enum status dial_connect_all(struct rpc *rpc, const struct rpc_address *addresses, size_t count,
+                                    struct error *error)
 {
     assert(count <= RPC_DIALED_MAX);
     for (size_t i = 0; i < count; i++) {
@@ -48,7 +48,7 @@ static enum status connect_all(struct rpc *rpc, const struct rpc_address *addres
 }
 
 /* The sockets from `first` on that await an answer still, in `addresses`' order. */
-static size_t find_awaited(struct rpc *rpc, size_t first, size_t *places, struct endpoint **endpoints)
+static size_t dial_find_awaited(struct rpc *rpc, size_t first, size_t *places, struct endpoint **endpoints)
 {
     size_t count = 0;
     for (size_t i = first; i < rpc->socket_count; i++) {
@@ -61,13 +61,13 @@ static size_t find_awaited(struct rpc *rpc, size_t first, size_t *places, struct
 }
 
 /* HELLO is repeated, for a server may come up after us: it is the one message that may be. */
-static enum status await_all(struct rpc *rpc, const struct rpc_address *addresses, size_t first,
-                             struct monotime deadline, struct error *error)
+static enum status dial_await_all(struct rpc *rpc, const struct rpc_address *addresses, size_t first,
+                                  struct monotime deadline, struct error *error)
 {
     struct monotime next_hello = {0};
     struct endpoint *endpoints[RPC_DIALED_MAX];
     size_t places[RPC_DIALED_MAX], count;
-    while ((count = find_awaited(rpc, first, places, endpoints)) > 0) {
+    while ((count = dial_find_awaited(rpc, first, places, endpoints)) > 0) {
         struct monotime now = monotime_now();
         const struct rpc_address *address = &addresses[places[0] - first];
         bool took_any = false, readable;
@@ -96,11 +96,11 @@ static enum status await_all(struct rpc *rpc, const struct rpc_address *addresse
 }
 
 /* A worker that has had HELLO is told BYE, also when its WELCOME is still under way. */
-static void withdraw(struct rpc *rpc)
+static void dial_withdraw(struct rpc *rpc)
 {
     for (size_t i = 0; i < rpc->socket_count; i++)
         if (hello_is_awaited(&rpc->sockets[i]))
-            session_say_bye(rpc, &rpc->sockets[i], 0, worker_at(rpc, &rpc->sockets[i]),
+            session_say_bye(rpc, &rpc->sockets[i], 0, dial_worker_at(rpc, &rpc->sockets[i]),
                             "it could not join all of its peers");
 }
 
@@ -112,10 +112,10 @@ enum status rpc_dial(struct rpc *rpc, const struct rpc_address *addresses, size_
            (first == 0 || rpc->sockets[0].dialed == NULL));
     if (count == 0)
         return STATUS_OK;
-    enum status status = connect_all(rpc, addresses, count, error);
+    enum status status = dial_connect_all(rpc, addresses, count, error);
     if (status == STATUS_OK)
-        status = await_all(rpc, addresses, first, deadline, error);
+        status = dial_await_all(rpc, addresses, first, deadline, error);
     if (status != STATUS_OK)
-        withdraw(rpc);
+        dial_withdraw(rpc);
     return status;
 }

@@ -16,8 +16,8 @@ bool hello_is_awaited(const struct rpc_socket *socket)
 /* ---- the answer to HELLO ---- */
 
 /* The job is the one that the first dialed worker names, unless the configuration brought it. */
-static enum status keep_welcome(struct rpc *rpc, const struct rpc_socket *socket,
-                                const struct endpoint_message *message)
+static enum status hello_keep_welcome(struct rpc *rpc, const struct rpc_socket *socket,
+                                      const struct endpoint_message *message)
 {
     const struct rpc_socket *first = &rpc->sockets[rpc->sockets[0].dialed == NULL ? 1 : 0];
     if (rpc->config.welcome_bytes > 0 || socket != first)
@@ -47,7 +47,7 @@ void hello_receive_answer(struct rpc *rpc, struct rpc_socket *socket, struct end
     } else if (header.kind == WIRE_WELCOME && header.generation == rpc->config.generation &&
                header.source == worker && header.destination == rpc->config.worker &&
                header.role == rpc->roster[worker]) {
-        if (keep_welcome(rpc, socket, message) == STATUS_OK)
+        if (hello_keep_welcome(rpc, socket, message) == STATUS_OK)
             session_open(rpc, socket->dialed, socket, &header, 0);
     } else {
         rpc->counters.stale++;

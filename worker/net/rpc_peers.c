@@ -19,14 +19,14 @@ void peers_free(struct rpc *rpc)
     free(rpc->peers);
 }
 
-static uint32_t home_of(const struct rpc *rpc, uint32_t peer)
+static uint32_t peers_home_of(const struct rpc *rpc, uint32_t peer)
 {
     return (peer * UINT32_C(0x9e3779b1)) >> 7 & rpc->peers_mask;
 }
 
 struct rpc_session *peers_find(struct rpc *rpc, uint32_t peer)
 {
-    for (uint32_t at = home_of(rpc, peer); rpc->peers[at].session != 0; at = (at + 1) & rpc->peers_mask)
+    for (uint32_t at = peers_home_of(rpc, peer); rpc->peers[at].session != 0; at = (at + 1) & rpc->peers_mask)
         if (rpc->peers[at].peer == peer)
             return &rpc->sessions[rpc->peers[at].session - 1];
     return NULL;
@@ -34,7 +34,7 @@ struct rpc_session *peers_find(struct rpc *rpc, uint32_t peer)
 
 void peers_add(struct rpc *rpc, struct rpc_session *session)
 {
-    uint32_t at = home_of(rpc, session->peer);
+    uint32_t at = peers_home_of(rpc, session->peer);
     while (rpc->peers[at].session != 0)
         at = (at + 1) & rpc->peers_mask;
     rpc->peers[at] = (struct peer_slot){session->peer, (uint32_t)(session - rpc->sessions) + 1};
@@ -43,12 +43,12 @@ void peers_add(struct rpc *rpc, struct rpc_session *session)
 /* Moves entries back into the gap that a search would otherwise no longer find behind it. */
 void peers_remove(struct rpc *rpc, uint32_t peer)
 {
-    uint32_t gap = home_of(rpc, peer);
+    uint32_t gap = peers_home_of(rpc, peer);
     while (rpc->peers[gap].peer != peer || rpc->peers[gap].session == 0)
         gap = (gap + 1) & rpc->peers_mask;
     for (uint32_t at = (gap + 1) & rpc->peers_mask; rpc->peers[at].session != 0;
          at = (at + 1) & rpc->peers_mask) {
-        uint32_t home = home_of(rpc, rpc->peers[at].peer);
+        uint32_t home = peers_home_of(rpc, rpc->peers[at].peer);
         if (((at - home) & rpc->peers_mask) < ((at - gap) & rpc->peers_mask))
             continue;
         rpc->peers[gap] = rpc->peers[at];

@@ -31,14 +31,14 @@ static uint32_t table_home(const struct rpc *rpc, uint16_t worker, uint64_t requ
     return (uint32_t)(mixed >> 32) & rpc->table_mask;
 }
 
-static uint32_t home_of(const struct rpc *rpc, const struct future *call)
+static uint32_t table_home_of(const struct rpc *rpc, const struct future *call)
 {
     return table_home(rpc, call->call.session->worker, call->call.request);
 }
 
 static void table_add(struct rpc *rpc, struct future *call)
 {
-    uint32_t at = home_of(rpc, call);
+    uint32_t at = table_home_of(rpc, call);
     while (rpc->table[at] != NULL)
         at = (at + 1) & rpc->table_mask;
     rpc->table[at] = call;
@@ -56,7 +56,7 @@ struct future *pending_find(const struct rpc *rpc, const struct rpc_session *ses
 /* Moves back the entries that the gap would hide from a search, so that no tombstones gather. */
 static void table_remove(struct rpc *rpc, const struct future *call)
 {
-    uint32_t gap = home_of(rpc, call);
+    uint32_t gap = table_home_of(rpc, call);
     while (rpc->table[gap] != call)
         gap = (gap + 1) & rpc->table_mask;
     uint32_t at = gap;
@@ -64,7 +64,7 @@ static void table_remove(struct rpc *rpc, const struct future *call)
         at = (at + 1) & rpc->table_mask;
         if (rpc->table[at] == NULL)
             break;
-        uint32_t home = home_of(rpc, rpc->table[at]);
+        uint32_t home = table_home_of(rpc, rpc->table[at]);
         if (((at - home) & rpc->table_mask) < ((at - gap) & rpc->table_mask))
             continue;
         rpc->table[gap] = rpc->table[at];

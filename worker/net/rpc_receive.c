@@ -6,7 +6,8 @@
 #include "worker/net/rpc_internal.h"
 
 /* The session of the connection that a message came through. NULL: it has none. */
-static struct rpc_session *find_session(struct rpc *rpc, const struct rpc_socket *socket, uint32_t peer)
+static struct rpc_session *receive_find_session(struct rpc *rpc, const struct rpc_socket *socket,
+                                                uint32_t peer)
 {
     if (socket->dialed == NULL)
         return peers_find(rpc, peer);
@@ -14,8 +15,8 @@ static struct rpc_session *find_session(struct rpc *rpc, const struct rpc_socket
 }
 
 /* HELLO has bound the connection to one worker and one incarnation. NULL: the header agrees with both. */
-static const char *sender_fault(const struct rpc *rpc, const struct rpc_session *session,
-                                const struct wire_header *header)
+static const char *receive_sender_fault(const struct rpc *rpc, const struct rpc_session *session,
+                                        const struct wire_header *header)
 {
     if (header->source != session->worker)
         return "the source is not the connection's worker";
@@ -35,9 +36,9 @@ static void receive_bye(struct rpc *rpc, struct rpc_session *session, struct end
 }
 
 /* Where the tensors lie that a peer lends. Its segment is mapped once, when it first lends something. */
-static enum status find_lent(const struct rpc *rpc, struct rpc_session *session,
-                             const struct wire_header *header, const void *lent[WIRE_TENSORS_MAX],
-                             struct error *error)
+static enum status receive_find_lent(const struct rpc *rpc, struct rpc_session *session,
+                                     const struct wire_header *header, const void *lent[WIRE_TENSORS_MAX],
+                                     struct error *error)
 {
     if (!rules_lends(header))
         return STATUS_OK;
@@ -53,7 +54,7 @@ static void receive_call(struct rpc *rpc, struct rpc_session *session, struct rp
 {
     struct error error;
     bodies_take(session, &arrival->header, &arrival->body, &arrival->body_state);
-    if (find_lent(rpc, session, &arrival->header, arrival->lent, &error) != STATUS_OK) {
+    if (receive_find_lent(rpc, session, &arrival->header, arrival->lent, &error) != STATUS_OK) {
         arrival_drop(arrival);
         session_end_bad(rpc, session, error.text);
     } else if (arrival->header.kind == WIRE_REQUEST) {
@@ -108,7 +109,7 @@ static void receive_in_session(struct rpc *rpc, struct rpc_session *session, str
     else if (header->generation != rpc->config.generation)
         is_current = false;
     else
-        fault = sender_fault(rpc, session, header);
+        fault = receive_sender_fault(rpc, session, header);
     if (fault == NULL && is_current) {
         receive_kind(rpc, session, &arrival);
         return;
@@ -122,7 +123,7 @@ static void receive_in_session(struct rpc *rpc, struct rpc_session *session, str
 static void receive_message(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)
 {
     rpc->counters.received++;
-    struct rpc_session *session = find_session(rpc, socket, message->peer);
+    struct rpc_session *session = receive_find_session(rpc, socket, message->peer);
     if (session != NULL)
         receive_in_session(rpc, session, message);
     else if (hello_is_awaited(socket))
@@ -133,7 +134,7 @@ static void receive_message(struct rpc *rpc, struct rpc_socket *socket, struct e
 
 static void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer)
 {
-    struct rpc_session *session = find_session(rpc, socket, peer);
+    struct rpc_session *session = receive_find_session(rpc, socket, peer);
     rpc->counters.received++;
     if (hello_is_awaited(socket)) {
         rpc->counters.bad++;

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-static enum status check_dims(const struct rpc_tensor_rule *rule, uint32_t rows_max, unsigned i,
-                              const struct wire_tensor *tensor, uint32_t *rows, struct error *error)
+static enum status rules_check_dims(const struct rpc_tensor_rule *rule, uint32_t rows_max, unsigned i,
+                                    const struct wire_tensor *tensor, uint32_t *rows, struct error *error)
 {
     for (unsigned d = 0; d < rule->rank; d++) {
         uint32_t dim = tensor->dims[d];
@@ -37,7 +37,7 @@ enum status rules_check_tensors(const struct rpc_method *method, uint32_t rows_m
         if (tensor->dtype != rule->dtype || tensor->rank != rule->rank)
             return error_set(error, STATUS_INVALID, "tensor %u: dtype %u of rank %u, expected %u of rank %u",
                              i, tensor->dtype, tensor->rank, rule->dtype, rule->rank);
-        if (check_dims(rule, rows_max, i, tensor, &rows, error) != STATUS_OK)
+        if (rules_check_dims(rule, rows_max, i, tensor, &rows, error) != STATUS_OK)
             return STATUS_INVALID;
     }
     return STATUS_OK;

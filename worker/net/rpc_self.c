@@ -20,7 +20,7 @@ void self_open(struct rpc *rpc)
     session->next_request = 1;
 }
 
-static void take_returned(struct rpc *rpc, struct rpc_session *session, struct rpc_request *request)
+static void self_take_returned(struct rpc *rpc, struct rpc_session *session, struct rpc_request *request)
 {
     const uint64_t id = request->id;
     request_release(request);
@@ -28,7 +28,7 @@ static void take_returned(struct rpc *rpc, struct rpc_session *session, struct r
     calls_fail(rpc, session, id, STATUS_NO_MEMORY, "no memory for the answer");
 }
 
-static void take_one(struct rpc *rpc)
+static void self_take_one(struct rpc *rpc)
 {
     struct rpc_session *session = &rpc->sessions[rpc->config.worker];
     struct rpc_request *holder = rpc->local.first;
@@ -36,7 +36,7 @@ static void take_one(struct rpc *rpc)
     struct rpc_arrival arrival = {.frames = &frames};
     queue_remove(&rpc->local, holder);
     if (holder->is_returned) {
-        take_returned(rpc, session, holder);
+        self_take_returned(rpc, session, holder);
         return;
     }
     endpoint_move(&frames, &holder->frames);
@@ -62,7 +62,7 @@ unsigned self_drain(struct rpc *rpc, const struct future *awaited)
 {
     unsigned count = 0;
     while (rpc->local.first != NULL && count < DRAIN_MAX && (awaited == NULL || !awaited->is_done)) {
-        take_one(rpc);
+        self_take_one(rpc);
         count++;
     }
     return count;

@@ -25,8 +25,8 @@ void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kin
 }
 
 /* A tensor's place in this worker's segment, in the wire's form. 0: the tensor travels. */
-static uint64_t place_of(const struct rpc *rpc, const struct rpc_session *session, const void *data,
-                         uint64_t bytes)
+static uint64_t send_place_of(const struct rpc *rpc, const struct rpc_session *session, const void *data,
+                              uint64_t bytes)
 {
     const struct segment *outbox = rpc->config.outbox;
     if (bytes < RPC_LEND_BYTES)
@@ -41,9 +41,9 @@ static uint64_t place_of(const struct rpc *rpc, const struct rpc_session *sessio
 
 /* Puts args, context and tensors into `header`, and says which of them are lent. STATUS_INVALID: no message
  * can carry them. */
-static enum status fill_header(const struct rpc *rpc, const struct rpc_session *session,
-                               struct wire_header *header, const struct rpc_message *value,
-                               struct error *error)
+static enum status send_fill_header(const struct rpc *rpc, const struct rpc_session *session,
+                                    struct wire_header *header, const struct rpc_message *value,
+                                    struct error *error)
 {
     if (value->tensor_count > WIRE_TENSORS_MAX)
         return error_set(error, STATUS_INVALID, "%u tensors, at most %d", value->tensor_count,
@@ -64,7 +64,7 @@ static enum status fill_header(const struct rpc *rpc, const struct rpc_session *
         return STATUS_INVALID;
     for (unsigned i = 0; i < value->tensor_count; i++) {
         uint64_t bytes = wire_tensor_bytes(&header->tensors[i]);
-        header->places[i] = place_of(rpc, session, value->data[i], bytes);
+        header->places[i] = send_place_of(rpc, session, value->data[i], bytes);
         travelling -= header->places[i] == 0 ? 0 : bytes;
     }
     if (travelling > RPC_BODY_BYTES_MAX)
@@ -77,8 +77,8 @@ static enum status fill_header(const struct rpc *rpc, const struct rpc_session *
 }
 
 /* `count` bytes, from `from` on, of the tensors that travel, one after the other. */
-static void gather(const struct wire_header *header, const struct rpc_message *value, size_t from,
-                   size_t count, uint8_t *out)
+static void send_gather(const struct wire_header *header, const struct rpc_message *value, size_t from,
+                        size_t count, uint8_t *out)
 {
     for (unsigned i = 0; i < header->tensor_count && count > 0; i++) {
         size_t bytes = header->places[i] == 0 ? wire_tensor_bytes(&header->tensors[i]) : 0;
@@ -95,7 +95,8 @@ static void gather(const struct wire_header *header, const struct rpc_message *v
 }
 
 /* To oneself: where the tensors lie that do not travel. */
-static void append_addresses(const struct wire_header *header, const struct rpc_message *value, uint8_t *out)
+static void send_append_addresses(const struct wire_header *header, const struct rpc_message *value,
+                                  uint8_t *out)
 {
     const void *lent[WIRE_TENSORS_MAX] = {NULL};
     for (unsigned i = 0; i < header->tensor_count; i++)
@@ -106,14 +107,14 @@ static void append_addresses(const struct wire_header *header, const struct rpc_
 
 /* The message of `header` with `value`, or with `text` when that is not NULL. STATUS_INVALID: `value` is over
  * the limits, *error says which; STATUS_NO_MEMORY. */
-static enum status build(const struct rpc *rpc, const struct rpc_session *session, struct wire_header *header,
-                         const struct rpc_message *value, const char *text, struct endpoint_message *out,
-                         struct error *error)
+static enum status send_build(const struct rpc *rpc, const struct rpc_session *session,
+                              struct wire_header *header, const struct rpc_message *value, const char *text,
+                              struct endpoint_message *out, struct error *error)
 {
     uint8_t encoded[WIRE_HEADER_BYTES];
     if (text != NULL)
         header->payload_bytes = (uint32_t)strlen(text);
-    else if (fill_header(rpc, session, header, value, error) != STATUS_OK)
+    else if (send_fill_header(rpc, session, header, value, error) != STATUS_OK)
         return STATUS_INVALID;
     wire_encode(header, encoded);
     size_t tail_bytes = session->is_self ? SELF_TAIL_BYTES : 0;
@@ -124,15 +125,15 @@ static enum status build(const struct rpc *rpc, const struct rpc_session *sessio
     if (text != NULL)
         memcpy(out->payload, text, header->payload_bytes);
     else
-        gather(header, value, 0, header->payload_bytes, out->payload);
+        send_gather(header, value, 0, header->payload_bytes, out->payload);
     if (session->is_self)
-        append_addresses(header, value, out->payload + header->payload_bytes);
+        send_append_addresses(header, value, out->payload + header->payload_bytes);
     return STATUS_OK;
 }
 
 /* Whether a message may leave at once. STATUS_AGAIN: it has to wait behind another; STATUS_NOT_FOUND: the
  * session is lost, and earlier messages may be. */
-static enum status way_out(const struct rpc_session *session)
+static enum status send_way_out(const struct rpc_session *session)
 {
     if (session->is_lost)
         return STATUS_NOT_FOUND;
@@ -141,7 +142,7 @@ static enum status way_out(const struct rpc_session *session)
 
 /* ---- pieces ---- */
 
-static enum status build_piece(uint32_t peer, struct wire_header *header, struct endpoint_message *out)
+static enum status send_build_piece(uint32_t peer, struct wire_header *header, struct endpoint_message *out)
 {
     uint8_t encoded[WIRE_HEADER_BYTES];
     uint64_t left_bytes = header->body_bytes - header->args[PIECE_OFFSET];
@@ -151,7 +152,7 @@ static enum status build_piece(uint32_t peer, struct wire_header *header, struct
     return endpoint_prepare(out, peer, encoded, sizeof encoded, header->payload_bytes);
 }
 
-static struct wire_header piece_header(const struct rpc *rpc, const struct wire_header *header)
+static struct wire_header send_piece_header(const struct rpc *rpc, const struct wire_header *header)
 {
     struct wire_header piece;
     rpc_header(rpc, &piece, WIRE_PIECE, header->destination);
@@ -166,16 +167,16 @@ static struct wire_header piece_header(const struct rpc *rpc, const struct wire_
 static enum status send_pieces(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
                                const struct rpc_message *value, struct leaving_body **out)
 {
-    struct wire_header piece = piece_header(rpc, header);
+    struct wire_header piece = send_piece_header(rpc, header);
     uint64_t *offset = &piece.args[PIECE_OFFSET];
-    enum status status = way_out(session);
+    enum status status = send_way_out(session);
     *out = NULL;
     while (status == STATUS_OK && *offset < header->body_bytes) {
         struct endpoint_message message;
-        status = build_piece(session->peer, &piece, &message);
+        status = send_build_piece(session->peer, &piece, &message);
         if (status != STATUS_OK)
             return status;
-        gather(header, value, *offset, piece.payload_bytes, message.payload);
+        send_gather(header, value, *offset, piece.payload_bytes, message.payload);
         status = endpoint_send(session->socket->endpoint, &message);
         if (status != STATUS_OK)
             endpoint_release(&message);
@@ -192,7 +193,7 @@ static enum status send_pieces(struct rpc *rpc, struct rpc_session *session, con
     leaving->header = piece;
     leaving->first = (uint32_t)*offset;
     leaving->has_piece = false;
-    gather(header, value, *offset, left_bytes, leaving->bytes);
+    send_gather(header, value, *offset, left_bytes, leaving->bytes);
     *out = leaving;
     return STATUS_OK;
 }
@@ -204,7 +205,7 @@ static enum status send_leaving(struct rpc *rpc, struct rpc_session *session, st
     while (*offset < leaving->header.body_bytes) {
         enum status status = STATUS_OK;
         if (!leaving->has_piece) {
-            status = build_piece(session->peer, &leaving->header, &leaving->piece);
+            status = send_build_piece(session->peer, &leaving->header, &leaving->piece);
             if (status != STATUS_OK)
                 return status;
             memcpy(leaving->piece.payload, leaving->bytes + (*offset - leaving->first),
@@ -224,7 +225,7 @@ static enum status send_leaving(struct rpc *rpc, struct rpc_session *session, st
 /* ---- sending ---- */
 
 /* Requests and answers have bounds of their own. */
-static void count_held(struct rpc *rpc, const struct rpc_request *held, bool is_added)
+static void send_count_held(struct rpc *rpc, const struct rpc_request *held, bool is_added)
 {
     struct rpc_session *session = held->session;
     struct held_count *count = held->is_answer ? &session->answers_held : &session->requests_held;
@@ -246,7 +247,7 @@ static void count_held(struct rpc *rpc, const struct rpc_request *held, bool is_
     }
 }
 
-static void post_to_self(struct rpc *rpc, struct rpc_request *holder)
+static void self_post(struct rpc *rpc, struct rpc_request *holder)
 {
     queue_push(&rpc->local, holder);
     rpc->counters.sent++;
@@ -254,36 +255,37 @@ static void post_to_self(struct rpc *rpc, struct rpc_request *holder)
 
 /* A request whose answer cannot be built, for there is no memory: it goes back as it came, and its call
  * fails. */
-static void return_to_self(struct rpc *rpc, struct rpc_request *request)
+static void self_return_unsent(struct rpc *rpc, struct rpc_request *request)
 {
     request->is_returned = true;
     queue_push(&rpc->local, request);
 }
 
 /* Keeps a message until there is room; to oneself, until the next turn. */
-static void hold(struct rpc *rpc, struct rpc_session *session, struct rpc_request *holder, bool is_answer)
+static void send_hold(struct rpc *rpc, struct rpc_session *session, struct rpc_request *holder,
+                      bool is_answer)
 {
     if (session->is_self) {
-        post_to_self(rpc, holder);
+        self_post(rpc, holder);
         return;
     }
     holder->is_answer = is_answer;
     holder->session = session;
     queue_push(&session->held, holder);
-    count_held(rpc, holder, true);
+    send_count_held(rpc, holder, true);
 }
 
-static void unhold(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
+static void send_unhold(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
 {
-    count_held(rpc, request, false);
+    send_count_held(rpc, request, false);
     queue_remove(queue, request);
     if (request->leaving != NULL)
         leaving_free(request);
 }
 
-static void drop(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
+static void held_drop(struct rpc *rpc, struct request_queue *queue, struct rpc_request *request)
 {
-    unhold(rpc, queue, request);
+    send_unhold(rpc, queue, request);
     request_release(request);
     request_give_back(rpc, request);
 }
@@ -291,11 +293,11 @@ static void drop(struct rpc *rpc, struct request_queue *queue, struct rpc_reques
 void send_drop_held(struct rpc *rpc, struct rpc_session *session)
 {
     while (session->held.first != NULL)
-        drop(rpc, &session->held, session->held.first);
+        held_drop(rpc, &session->held, session->held.first);
 }
 
 /* The peer that leaves the most answers untaken is lost; the messages that wait for it are given back. */
-static void make_room(struct rpc *rpc)
+static void send_make_room(struct rpc *rpc)
 {
     struct rpc_session *most = NULL;
     uint32_t messages = 0;
@@ -315,14 +317,14 @@ static void make_room(struct rpc *rpc)
 struct rpc_request *send_take_object(struct rpc *rpc, struct endpoint_message *frames)
 {
     if (rpc->free_requests == NULL)
-        make_room(rpc);
+        send_make_room(rpc);
     return request_take(rpc, frames);
 }
 
 /* STATUS_AGAIN: it is to be held. */
-static enum status try_send(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out)
+static enum status send_try(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out)
 {
-    enum status status = way_out(session);
+    enum status status = send_way_out(session);
     if (status != STATUS_OK)
         return status;
     status = endpoint_send(session->socket->endpoint, out);
@@ -332,7 +334,7 @@ static enum status try_send(struct rpc *rpc, struct rpc_session *session, struct
 
 /* Requests whose calls have been completed meanwhile still wait, also those to oneself: so all are counted.
  */
-static bool has_room(const struct rpc *rpc, const struct rpc_session *session, uint32_t body_bytes)
+static bool send_has_room(const struct rpc *rpc, const struct rpc_session *session, uint32_t body_bytes)
 {
     return rpc->requests_held + rpc->local.count < rpc->config.pending_max &&
            session->requests_held.bytes < HELD_BYTES_MAX &&
@@ -348,22 +350,22 @@ static enum status send_built(struct rpc *rpc, struct rpc_session *session, cons
 {
     struct rpc_request *holder = NULL;
     struct leaving_body *leaving = NULL;
-    enum status status = header->body_bytes != 0 ? STATUS_AGAIN : try_send(rpc, session, out);
+    enum status status = header->body_bytes != 0 ? STATUS_AGAIN : send_try(rpc, session, out);
     if (status != STATUS_AGAIN)
         return status;
-    if (has_room(rpc, session, header->body_bytes))
+    if (send_has_room(rpc, session, header->body_bytes))
         holder = send_take_object(rpc, out);
     if (holder == NULL)
         return STATUS_BUSY;
     if (header->body_bytes != 0)
         status = send_pieces(rpc, session, header, message, &leaving);
     if (header->body_bytes != 0 && status == STATUS_OK && leaving == NULL)
-        status = try_send(rpc, session, &holder->frames);
+        status = send_try(rpc, session, &holder->frames);
     else if (status == STATUS_OK)
         status = STATUS_AGAIN;
     if (status == STATUS_AGAIN) {
         holder->leaving = leaving;
-        hold(rpc, session, holder, false);
+        send_hold(rpc, session, holder, false);
         return STATUS_OK;
     }
     if (status != STATUS_OK)
@@ -379,7 +381,7 @@ enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wi
     if (message == NULL)
         message = &no_value;
     struct error limit;
-    enum status status = build(rpc, session, header, message, NULL, &out, &limit);
+    enum status status = send_build(rpc, session, header, message, NULL, &out, &limit);
     if (status == STATUS_INVALID)
         return error_set(error, status, "a request to worker %u cannot be sent: %s", session->worker,
                          limit.text);
@@ -411,20 +413,20 @@ __attribute__((format(printf, 4, 5))) static enum status build_failure(const str
     header.method = request->method;
     header.request = request->id;
     header.status = (uint8_t)failed;
-    return build(request->rpc, request->session, &header, &no_value, text, out, NULL);
+    return send_build(request->rpc, request->session, &header, &no_value, text, out, NULL);
 }
 
 /* The answer's frames, and the beginning of its body sent. An answer that no message can carry, or that is
  * too much to wait, becomes a failure: how large it is may be the choice of the one who asked. */
-static enum status begin_answer(struct rpc_request *request, struct wire_header *header,
-                                const struct rpc_message *value, const char *text,
-                                struct endpoint_message *out, struct leaving_body **leaving)
+static enum status send_begin_answer(struct rpc_request *request, struct wire_header *header,
+                                     const struct rpc_message *value, const char *text,
+                                     struct endpoint_message *out, struct leaving_body **leaving)
 {
     struct rpc *rpc = request->rpc;
     struct rpc_session *session = request->session;
     struct error limit;
     *leaving = NULL;
-    enum status status = build(rpc, session, header, value, text, out, &limit);
+    enum status status = send_build(rpc, session, header, value, text, out, &limit);
     if (status == STATUS_INVALID)
         return build_failure(request, STATUS_INVALID, out, "an answer of worker %u cannot be sent: %s",
                              rpc->config.worker, limit.text);
@@ -450,18 +452,18 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
     struct endpoint_message out;
     struct leaving_body *leaving;
     enum status status =
-        begin_answer(request, header, value == NULL ? &no_value : value, text, &out, &leaving);
+        send_begin_answer(request, header, value == NULL ? &no_value : value, text, &out, &leaving);
     if (status != STATUS_OK && session->is_self) {
-        return_to_self(rpc, request);
+        self_return_unsent(rpc, request);
         return;
     }
     request_release(request);
     if (status == STATUS_OK) {
-        status = leaving != NULL ? STATUS_AGAIN : try_send(rpc, session, &out);
+        status = leaving != NULL ? STATUS_AGAIN : send_try(rpc, session, &out);
         if (status == STATUS_AGAIN) {
             endpoint_move(&request->frames, &out);
             request->leaving = leaving;
-            hold(rpc, session, request, true);
+            send_hold(rpc, session, request, true);
             return;
         }
         if (status != STATUS_OK)
@@ -474,7 +476,7 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
 
 /* ---- what waits ---- */
 
-static bool hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message)
+static bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message)
 {
     struct rpc_request *request =
         rpc->farewells.count < FAREWELLS_MAX ? send_take_object(rpc, message) : NULL;
@@ -500,7 +502,7 @@ void send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header
     enum status status = endpoint_send(way, &message);
     if (status == STATUS_OK)
         rpc->counters.sent++;
-    else if (status != STATUS_AGAIN || !hold || !hold_farewell(rpc, way, &message))
+    else if (status != STATUS_AGAIN || !hold || !send_hold_farewell(rpc, way, &message))
         endpoint_release(&message);
 }
 
@@ -516,7 +518,7 @@ static enum status send_held(struct rpc *rpc, struct rpc_session *session, struc
 }
 
 /* Sends what waits in one session, until there is nothing or the peer takes no more. */
-static enum status flush_session(struct rpc *rpc, struct rpc_session *session)
+static enum status send_flush_session(struct rpc *rpc, struct rpc_session *session)
 {
     enum status status = STATUS_OK;
     while (session->held.first != NULL && status == STATUS_OK) {
@@ -524,7 +526,7 @@ static enum status flush_session(struct rpc *rpc, struct rpc_session *session)
         status = send_held(rpc, session, request);
         if (status == STATUS_AGAIN)
             return status;
-        unhold(rpc, &session->held, request);
+        send_unhold(rpc, &session->held, request);
         if (status != STATUS_OK)
             endpoint_release(&request->frames);
         request_give_back(rpc, request);
@@ -533,7 +535,7 @@ static enum status flush_session(struct rpc *rpc, struct rpc_session *session)
 }
 
 /* A farewell that cannot go yet is put behind the others, so that one full queue holds up no one. */
-static void flush_farewells(struct rpc *rpc)
+static void send_flush_farewells(struct rpc *rpc)
 {
     for (uint32_t left = rpc->farewells.count; left > 0; left--) {
         struct rpc_request *first = rpc->farewells.first;
@@ -558,9 +560,9 @@ void send_flush(struct rpc *rpc)
     for (size_t i = 0; i < rpc->config.workers; i++) {
         struct rpc_session *session = &rpc->sessions[i];
         enum status status =
-            session->held.count > 0 && !session->is_lost ? flush_session(rpc, session) : STATUS_OK;
+            session->held.count > 0 && !session->is_lost ? send_flush_session(rpc, session) : STATUS_OK;
         if (status != STATUS_OK && status != STATUS_AGAIN)
             session_lose(rpc, session);
     }
-    flush_farewells(rpc);
+    send_flush_farewells(rpc);
 }

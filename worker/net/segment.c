@@ -14,7 +14,7 @@ enum {
 
 /* The size of worker `worker`'s memfd, and whether it is settled for good. Only a memfd has seals to ask for.
  */
-static enum status look(uint16_t worker, size_t *bytes, bool *sealed, struct error *error)
+static enum status segment_read_state(uint16_t worker, size_t *bytes, bool *sealed, struct error *error)
 {
     int fd = SEGMENT_FD_FIRST + worker;
     struct stat info;
@@ -27,8 +27,8 @@ static enum status look(uint16_t worker, size_t *bytes, bool *sealed, struct err
     return STATUS_OK;
 }
 
-static enum status map(struct segment *segment, uint16_t worker, size_t bytes, bool writable,
-                       struct error *error)
+static enum status segment_map(struct segment *segment, uint16_t worker, size_t bytes, bool writable,
+                               struct error *error)
 {
     int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
     void *data = mmap(NULL, bytes, protection, MAP_SHARED, SEGMENT_FD_FIRST + worker, 0);
@@ -41,7 +41,7 @@ static enum status map(struct segment *segment, uint16_t worker, size_t bytes, b
 
 /* One that a predecessor sized but did not come to seal has no readers, and may be sized again. Nobody may
  * take the seals for another size, or add any, from then on. */
-static enum status settle_size(uint16_t worker, size_t bytes, struct error *error)
+static enum status segment_set_size(uint16_t worker, size_t bytes, struct error *error)
 {
     int fd = SEGMENT_FD_FIRST + worker;
     if (ftruncate(fd, (off_t)bytes) != 0)
@@ -59,13 +59,13 @@ enum status segment_create(struct segment *segment, uint16_t worker, size_t byte
     if (bytes == 0 || bytes > INT64_MAX - page)
         return error_set(error, STATUS_INVALID, "worker %u's segment cannot have %zu bytes", worker, bytes);
     bytes = (bytes + page - 1) / page * page;
-    enum status status = look(worker, &found, &sealed, error);
+    enum status status = segment_read_state(worker, &found, &sealed, error);
     if (status == STATUS_OK && sealed && found != bytes)
         return error_set(error, STATUS_INVALID, "worker %u's segment is sealed at %zu bytes: expected %zu",
                          worker, found, bytes);
     if (status == STATUS_OK && !sealed)
-        status = settle_size(worker, bytes, error);
-    return status == STATUS_OK ? map(segment, worker, bytes, true, error) : status;
+        status = segment_set_size(worker, bytes, error);
+    return status == STATUS_OK ? segment_map(segment, worker, bytes, true, error) : status;
 }
 
 enum status segment_attach(struct segment *segment, uint16_t worker, size_t bytes_min, struct error *error)
@@ -73,7 +73,7 @@ enum status segment_attach(struct segment *segment, uint16_t worker, size_t byte
     size_t found;
     bool sealed;
     *segment = (struct segment){.worker = worker};
-    enum status status = look(worker, &found, &sealed, error);
+    enum status status = segment_read_state(worker, &found, &sealed, error);
     if (status != STATUS_OK)
         return status;
     if (!sealed)
@@ -82,7 +82,7 @@ enum status segment_attach(struct segment *segment, uint16_t worker, size_t byte
     if (found == 0 || found < bytes_min)
         return error_set(error, STATUS_INVALID, "worker %u's segment has %zu bytes: expected at least %zu",
                          worker, found, bytes_min);
-    return map(segment, worker, found, false, error);
+    return segment_map(segment, worker, found, false, error);
 }
 
 void *segment_at(const struct segment *segment, uint64_t offset, uint64_t bytes)

@@ -96,8 +96,8 @@ size_t wire_tensor_bytes(const struct wire_tensor *tensor)
 
 /* The sizes are multiplied one dim at a time, and each product is compared before the next: none exceeds
  * 2^29 * 2^32. */
-static enum status check_tensor(const struct wire_tensor *tensor, unsigned i, uint64_t *bytes_out,
-                                struct error *error)
+static enum status wire_check_tensor(const struct wire_tensor *tensor, unsigned i, uint64_t *bytes_out,
+                                     struct error *error)
 {
     if (tensor->dtype < WIRE_F32 || tensor->dtype > WIRE_U64)
         return error_set(error, STATUS_INVALID, "tensor %u: dtype %u, expected 1..4", i, tensor->dtype);
@@ -122,7 +122,7 @@ static enum status check_tensor(const struct wire_tensor *tensor, unsigned i, ui
     return STATUS_OK;
 }
 
-static bool is_empty(const struct wire_tensor *tensor)
+static bool tensor_is_empty(const struct wire_tensor *tensor)
 {
     return (tensor->dtype | tensor->rank | tensor->dims[0] | tensor->dims[1] | tensor->dims[2] |
             tensor->dims[3]) == 0;
@@ -137,11 +137,11 @@ enum status wire_check_tensors(const struct wire_header *header, uint64_t *sum, 
     for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++) {
         uint64_t bytes = 0, place = header->places[i];
         if (i >= header->tensor_count) {
-            if (!is_empty(&header->tensors[i]) || place != 0)
+            if (!tensor_is_empty(&header->tensors[i]) || place != 0)
                 return error_set(error, STATUS_INVALID, "tensor %u is beyond the count and not zero", i);
             continue;
         }
-        if (check_tensor(&header->tensors[i], i, &bytes, error) != STATUS_OK)
+        if (wire_check_tensor(&header->tensors[i], i, &bytes, error) != STATUS_OK)
             return STATUS_INVALID;
         if (place != 0 && place % WIRE_PLACE_ALIGNMENT != 1)
             return error_set(error, STATUS_INVALID, "tensor %u: its place is no multiple of %d", i,
@@ -153,8 +153,8 @@ enum status wire_check_tensors(const struct wire_header *header, uint64_t *sum, 
 }
 
 /* `has_value`: it carries tensors, args and a context, and may have a body. */
-static enum status check_unused(const struct wire_header *header, bool has_value, bool is_piece,
-                                struct error *error)
+static enum status wire_check_unused(const struct wire_header *header, bool has_value, bool is_piece,
+                                     struct error *error)
 {
     if (!has_value && header->tensor_count != 0)
         return error_set(error, STATUS_INVALID, "%u tensors in a message that carries none",
@@ -171,7 +171,7 @@ static enum status check_unused(const struct wire_header *header, bool has_value
 }
 
 /* The fields that say what kind of message it is, and that the others of that kind are zero. */
-static enum status check_kind(const struct wire_header *header, struct error *error)
+static enum status wire_check_kind(const struct wire_header *header, struct error *error)
 {
     unsigned kind = header->kind;
     if (kind < WIRE_HELLO || kind > WIRE_PIECE)
@@ -192,11 +192,11 @@ static enum status check_kind(const struct wire_header *header, struct error *er
                          (unsigned long long)header->request, kind);
     if (!is_request && header->left_us != 0)
         return error_set(error, STATUS_INVALID, "time left in a message of kind %u", kind);
-    return check_unused(header, is_call && header->status == STATUS_OK, is_piece, error);
+    return wire_check_unused(header, is_call && header->status == STATUS_OK, is_piece, error);
 }
 
 /* A piece lies within its body, which is one that needs pieces. */
-static enum status check_piece(const struct wire_header *header, struct error *error)
+static enum status wire_check_piece(const struct wire_header *header, struct error *error)
 {
     uint64_t offset = header->args[PIECE_OFFSET], kind = header->args[PIECE_KIND];
     uint32_t bytes = header->payload_bytes, body_bytes = header->body_bytes;
@@ -213,7 +213,8 @@ static enum status check_piece(const struct wire_header *header, struct error *e
 }
 
 /* Requests and replies that carry values: the tensors that travel are the payload, or came ahead. */
-static enum status check_body(const struct wire_header *header, uint64_t tensor_bytes, struct error *error)
+static enum status wire_check_body(const struct wire_header *header, uint64_t tensor_bytes,
+                                   struct error *error)
 {
     uint32_t bytes = header->payload_bytes, body_bytes = header->body_bytes;
     if (body_bytes == 0 && bytes != tensor_bytes)
@@ -226,7 +227,8 @@ static enum status check_body(const struct wire_header *header, uint64_t tensor_
     return STATUS_OK;
 }
 
-static enum status check_payload(const struct wire_header *header, uint64_t tensor_bytes, struct error *error)
+static enum status wire_check_payload(const struct wire_header *header, uint64_t tensor_bytes,
+                                      struct error *error)
 {
     uint32_t bytes = header->payload_bytes;
     if (bytes > WIRE_PAYLOAD_BYTES_MAX)
@@ -234,9 +236,9 @@ static enum status check_payload(const struct wire_header *header, uint64_t tens
                          WIRE_PAYLOAD_BYTES_MAX);
     bool is_call = header->kind == WIRE_REQUEST || header->kind == WIRE_REPLY;
     if (header->kind == WIRE_PIECE)
-        return check_piece(header, error);
+        return wire_check_piece(header, error);
     if (is_call && header->status == STATUS_OK)
-        return check_body(header, tensor_bytes, error);
+        return wire_check_body(header, tensor_bytes, error);
     if ((header->kind == WIRE_BYE || header->status != STATUS_OK) && bytes > WIRE_ERROR_TEXT_MAX)
         return error_set(error, STATUS_INVALID, "text of %u bytes, at most %d", bytes, WIRE_ERROR_TEXT_MAX);
     if (header->kind == WIRE_HELLO && bytes != 0)
@@ -247,10 +249,10 @@ static enum status check_payload(const struct wire_header *header, uint64_t tens
 enum status wire_check(const struct wire_header *header, struct error *error)
 {
     uint64_t tensor_bytes;
-    if (check_kind(header, error) != STATUS_OK ||
+    if (wire_check_kind(header, error) != STATUS_OK ||
         wire_check_tensors(header, &tensor_bytes, error) != STATUS_OK)
         return STATUS_INVALID;
-    return check_payload(header, tensor_bytes, error);
+    return wire_check_payload(header, tensor_bytes, error);
 }
 
 void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYTES])
@@ -285,7 +287,7 @@ void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYT
     }
 }
 
-static void read_fields(struct wire_header *header, const uint8_t *bytes)
+static void wire_read_fields(struct wire_header *header, const uint8_t *bytes)
 {
     header->kind = bytes[AT_KIND];
     header->status = bytes[AT_STATUS];
@@ -335,7 +337,7 @@ enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t
                          get_u16(bytes + AT_VERSION), WIRE_VERSION);
     if (!reserved_is_zero(bytes))
         return error_set(error, STATUS_INVALID, "reserved bytes that are not zero");
-    read_fields(header, bytes);
+    wire_read_fields(header, bytes);
     if (wire_check(header, error) != STATUS_OK)
         return STATUS_INVALID;
     if (header->payload_bytes != payload_bytes)

@@ -32,7 +32,7 @@ struct language {
 
 /* ---- opening ---- */
 
-static enum status open_vocabulary(struct language *l, const char *checkpoint, struct error *error)
+static enum status language_open_vocabulary(struct language *l, const char *checkpoint, struct error *error)
 {
     char *text, file[PATH_MAX];
     size_t bytes;
@@ -64,7 +64,7 @@ static enum status language_fill_layer(struct layer *layer, struct whole *whole,
     return status;
 }
 
-static enum status open_layers(struct language *l, struct whole *whole, struct error *error)
+static enum status language_open_layers(struct language *l, struct whole *whole, struct error *error)
 {
     enum status status = STATUS_OK;
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
@@ -81,7 +81,7 @@ static enum status open_layers(struct language *l, struct whole *whole, struct e
     return status == STATUS_OK ? tape_new(&l->tapes[JOB_LAYERS], l->backend, error) : status;
 }
 
-static enum status open_model(struct language *l, const char *checkpoint, struct error *error)
+static enum status language_open_model(struct language *l, const char *checkpoint, struct error *error)
 {
     struct whole whole = {0};
     enum status status = whole_open(&whole, &l->rnn, false, error);
@@ -90,18 +90,18 @@ static enum status open_model(struct language *l, const char *checkpoint, struct
         status = checkpoint_load_model(checkpoint, &values, error);
     }
     if (status == STATUS_OK)
-        status = open_layers(l, &whole, error);
+        status = language_open_layers(l, &whole, error);
     whole_close(&whole);
     return status;
 }
 
-/* Opens the model, and room for its outputs. open_vocabulary comes first. Afterwards, and after a failure,
- * language_close. */
+/* Opens the model, and room for its outputs. language_open_vocabulary comes first. Afterwards, and after a
+ * failure, language_close. */
 static enum status language_open(struct language *l, const char *checkpoint, uint32_t steps, uint32_t columns,
                                  struct error *error)
 {
     const uint32_t widths[JOB_LAYERS] = {l->rnn.embedding, l->rnn.hidden, l->rnn.tokens};
-    enum status status = open_model(l, checkpoint, error);
+    enum status status = language_open_model(l, checkpoint, error);
     l->rows = (size_t)steps * columns;
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
         l->between[i] = calloc(l->rows * widths[i], sizeof *l->between[i]);
@@ -127,8 +127,9 @@ static void language_close(struct language *l)
 /* ---- forward ---- */
 
 /* Runs one layer on its tape: its first output to l->between, its state, if any, to the batch's. */
-static enum status run_layer(struct language *l, enum job_layer which, const struct parallel_batch *batch,
-                             struct variable *const in[], uint32_t in_count, struct error *error)
+static enum status language_run_layer(struct language *l, enum job_layer which,
+                                      const struct parallel_batch *batch, struct variable *const in[],
+                                      uint32_t in_count, struct error *error)
 {
     static const uint64_t numbers[LAYER_NUMBERS] = {0, 0}; /* nothing is drawn */
     struct tape *tape = l->tapes[which];
@@ -155,25 +156,25 @@ static enum status language_forward(struct language *l, const struct parallel_ba
         tape_begin(tapes[i], TAPE_INFER, NULL);
     in[0] =
         tape_input(tapes[JOB_LAYER_EMBEDDING], SHAPE2(steps, columns), DTYPE_I32, "tokens", batch->tokens);
-    enum status status = run_layer(l, JOB_LAYER_EMBEDDING, batch, in, 1, error);
+    enum status status = language_run_layer(l, JOB_LAYER_EMBEDDING, batch, in, 1, error);
     if (status != STATUS_OK)
         return status;
     in[0] = tape_input(tapes[JOB_LAYER_LSTM], SHAPE3(steps, columns, l->rnn.embedding), DTYPE_F32, "embedded",
                        l->between[JOB_LAYER_EMBEDDING]);
     in[1] = tape_input(tapes[JOB_LAYER_LSTM], state, DTYPE_F32, "h", batch->h);
     in[2] = tape_input(tapes[JOB_LAYER_LSTM], state, DTYPE_F32, "c", batch->c);
-    status = run_layer(l, JOB_LAYER_LSTM, batch, in, 3, error);
+    status = language_run_layer(l, JOB_LAYER_LSTM, batch, in, 3, error);
     if (status != STATUS_OK)
         return status;
     in[0] = tape_input(tapes[JOB_LAYER_DECODER], SHAPE3(steps, columns, l->rnn.hidden), DTYPE_F32, "output",
                        l->between[JOB_LAYER_LSTM]);
-    return run_layer(l, JOB_LAYER_DECODER, batch, in, 1, error);
+    return language_run_layer(l, JOB_LAYER_DECODER, batch, in, 1, error);
 }
 
 /* ---- evaluating ---- */
 
-static enum status batch_loss(void *context, const struct parallel_batch *batch, double *loss,
-                              struct error *error)
+static enum status language_batch_loss(void *context, const struct parallel_batch *batch, double *loss,
+                                       struct error *error)
 {
     struct language *l = context;
     struct tape *tape = l->tapes[JOB_LAYERS];
@@ -191,7 +192,8 @@ static enum status batch_loss(void *context, const struct parallel_batch *batch,
 }
 
 /* Reads the text in the checkpoint's words. */
-static enum status open_data(struct parallel_data *data, const struct language *l, struct error *error)
+static enum status language_open_data(struct parallel_data *data, const struct language *l,
+                                      struct error *error)
 {
     const struct parallel_reading reading = {.vocabulary = l->vocabulary};
     if (l->job->data.kind != JOB_DATA_TEXT)
@@ -210,13 +212,13 @@ enum status language_evaluate(const struct job *job, const char *checkpoint, dou
 {
     struct language language = {.job = job};
     struct parallel_data data = {0};
-    enum status status = open_vocabulary(&language, checkpoint, error);
+    enum status status = language_open_vocabulary(&language, checkpoint, error);
     if (status == STATUS_OK)
-        status = open_data(&data, &language, error);
+        status = language_open_data(&data, &language, error);
     if (status == STATUS_OK)
         status = language_open(&language, checkpoint, job->sequence.steps, job->evaluation.batch, error);
     if (status == STATUS_OK)
-        status = held_out_loss(&data, batch_loss, &language, loss, tokens, error);
+        status = held_out_loss(&data, language_batch_loss, &language, loss, tokens, error);
     parallel_data_close(&data);
     language_close(&language);
     return status;
@@ -226,8 +228,8 @@ enum status language_evaluate(const struct job *job, const char *checkpoint, dou
 
 /* The word with number a, the smallest for which u is below the sum of probabilities up to it; u is a draw of
  * (seed, number of the word). */
-static uint32_t draw_word(const float *logits, uint32_t count, const struct language_generate *settings,
-                          uint64_t number)
+static uint32_t language_draw_word(const float *logits, uint32_t count,
+                                   const struct language_generate *settings, uint64_t number)
 {
     const struct rng_key key = {
         .seed = settings->seed, .environment = (uint32_t)number, .step = (uint32_t)(number >> 32)};
@@ -248,8 +250,8 @@ static uint32_t draw_word(const float *logits, uint32_t count, const struct lang
 }
 
 /* *before: the previous word of the line, or NULL. */
-static enum status put_word(FILE *stream, const struct language *l, uint32_t number, const char **before,
-                            struct error *error)
+static enum status language_put_word(FILE *stream, const struct language *l, uint32_t number,
+                                     const char **before, struct error *error)
 {
     const char *word = vocabulary_word(l->vocabulary, number);
     int put;
@@ -262,8 +264,8 @@ static enum status put_word(FILE *stream, const struct language *l, uint32_t num
 }
 
 /* The text begins after a line end, with a state of zeros. */
-static enum status write_text(struct language *l, const struct language_generate *settings, FILE *stream,
-                              float *h, float *c, struct error *error)
+static enum status language_write_text(struct language *l, const struct language_generate *settings,
+                                       FILE *stream, float *h, float *c, struct error *error)
 {
     int32_t word = VOCABULARY_END_OF_LINE;
     const struct parallel_batch batch = {
@@ -274,8 +276,8 @@ static enum status write_text(struct language *l, const struct language_generate
         status = language_forward(l, &batch, error);
         if (status != STATUS_OK)
             break;
-        word = (int32_t)draw_word(l->between[JOB_LAYER_DECODER], l->rnn.tokens, settings, i);
-        status = put_word(stream, l, (uint32_t)word, &before, error);
+        word = (int32_t)language_draw_word(l->between[JOB_LAYER_DECODER], l->rnn.tokens, settings, i);
+        status = language_put_word(stream, l, (uint32_t)word, &before, error);
     }
     if (status == STATUS_OK && ((before != NULL && fputc('\n', stream) < 0) || fflush(stream) != 0))
         status = error_set_errno(error, errno, "cannot write the text");
@@ -286,7 +288,7 @@ enum status language_generate(const struct job *job, const char *checkpoint,
                               const struct language_generate *settings, FILE *stream, struct error *error)
 {
     struct language language = {.job = job};
-    enum status status = open_vocabulary(&language, checkpoint, error);
+    enum status status = language_open_vocabulary(&language, checkpoint, error);
     if (status == STATUS_OK)
         status = language_open(&language, checkpoint, 1, 1, error);
     if (status == STATUS_OK) {
@@ -295,7 +297,7 @@ enum status language_generate(const struct job *job, const char *checkpoint,
         if (h == NULL || c == NULL)
             status = error_set(error, STATUS_NO_MEMORY, "no memory for a state of %zu numbers", state);
         else
-            status = write_text(&language, settings, stream, h, c, error);
+            status = language_write_text(&language, settings, stream, h, c, error);
         free(h);
         free(c);
     }

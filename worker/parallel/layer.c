@@ -28,7 +28,7 @@ static const char *const names[JOB_LAYERS] = {
 /* ---- making ---- */
 
 /* Its parameters, and how many of the model's come before them. */
-static enum status register_part(struct layer *layer, struct error *error)
+static enum status layer_register_params(struct layer *layer, struct error *error)
 {
     const uint32_t before_decoder = 1 + 4 * layer->rnn.layers;
     switch (layer->which) {
@@ -69,7 +69,7 @@ enum status layer_new(struct layer **out, enum job_layer which, const struct lay
     if (status == STATUS_OK)
         status = params_new(&layer->params, layer->backend, error);
     if (status == STATUS_OK)
-        status = register_part(layer, error);
+        status = layer_register_params(layer, error);
     if (status == STATUS_OK)
         status = layer_build(layer, settings, error);
     if (status == STATUS_OK)
@@ -104,8 +104,8 @@ struct params *layer_params(struct layer *layer)
 
 /* True: input `index` has this type and shape, where size 0 fits any. Otherwise the tape fails with a
  * sentence. */
-static bool input_fits(const struct layer *layer, struct tape *tape, struct variable *const in[],
-                       uint32_t index, const char *what, enum dtype dtype, const struct shape *shape)
+static bool layer_input_fits(const struct layer *layer, struct tape *tape, struct variable *const in[],
+                             uint32_t index, const char *what, enum dtype dtype, const struct shape *shape)
 {
     char came[SHAPE_TEXT_BYTES], expected[SHAPE_TEXT_BYTES];
     const struct tensor *tensor = in[index] != NULL ? variable_tensor(in[index]) : NULL;
@@ -129,14 +129,14 @@ static bool input_fits(const struct layer *layer, struct tape *tape, struct vari
 static uint32_t embedding_forward(struct layer *layer, struct tape *tape, struct variable *const in[],
                                   const struct draw *draw, struct variable *out[])
 {
-    if (!input_fits(layer, tape, in, 0, "tokens (steps, batch)", DTYPE_I32, &(struct shape){.rank = 2}))
+    if (!layer_input_fits(layer, tape, in, 0, "tokens (steps, batch)", DTYPE_I32, &(struct shape){.rank = 2}))
         return 0;
     out[0] = rnn_encoder_forward(&layer->model.encoder, &layer->rnn, tape, in[0], draw);
     return 1;
 }
 
 /* One LSTM layer's slice of a state (layers, batch, hidden). */
-static struct variable *state_of_lstm_layer(struct tape *tape, const struct variable *state, uint32_t index)
+static struct variable *lstm_state_of_layer(struct tape *tape, const struct variable *state, uint32_t index)
 {
     struct tensor of = *variable_tensor(state);
     of.bytes /= of.shape.size[0];
@@ -147,8 +147,9 @@ static struct variable *state_of_lstm_layer(struct tape *tape, const struct vari
 
 /* Stacks one member (h or c, at `offset` in struct lstm_state) of the LSTM layers' states: (layers, batch,
  * hidden). */
-static struct variable *stack_states(struct layer *layer, struct tape *tape, const struct lstm_state *state,
-                                     size_t offset, const char *name, uint32_t batch)
+static struct variable *lstm_stack_states(struct layer *layer, struct tape *tape,
+                                          const struct lstm_state *state, size_t offset, const char *name,
+                                          uint32_t batch)
 {
     const size_t each = (size_t)batch * layer->rnn.hidden, count = layer->rnn.layers * each;
     if (count > layer->stack_count) {
@@ -173,30 +174,30 @@ static uint32_t lstm_forward(struct layer *layer, struct tape *tape, struct vari
 {
     const struct rnn_config *rnn = &layer->rnn;
     const enum dtype dtype = layer->backend->ops->dtype;
-    if (!input_fits(layer, tape, in, 0, "embedded tokens (steps, batch, embedding)", dtype,
-                    &SHAPE3(0, 0, rnn->embedding)))
+    if (!layer_input_fits(layer, tape, in, 0, "embedded tokens (steps, batch, embedding)", dtype,
+                          &SHAPE3(0, 0, rnn->embedding)))
         return 0;
     const uint32_t batch = variable_tensor(in[0])->shape.size[1];
     const struct shape shape = SHAPE3(rnn->layers, batch, rnn->hidden);
     struct lstm_state state[RNN_LAYERS_MAX];
-    if (!input_fits(layer, tape, in, 1, "a state h (layers, batch, hidden)", dtype, &shape) ||
-        !input_fits(layer, tape, in, 2, "a state c (layers, batch, hidden)", dtype, &shape))
+    if (!layer_input_fits(layer, tape, in, 1, "a state h (layers, batch, hidden)", dtype, &shape) ||
+        !layer_input_fits(layer, tape, in, 2, "a state c (layers, batch, hidden)", dtype, &shape))
         return 0;
     for (uint32_t i = 0; i < rnn->layers; i++) {
-        state[i].h = state_of_lstm_layer(tape, in[1], i);
-        state[i].c = state_of_lstm_layer(tape, in[2], i);
+        state[i].h = lstm_state_of_layer(tape, in[1], i);
+        state[i].c = lstm_state_of_layer(tape, in[2], i);
     }
     out[0] = rnn_lstm_forward(&layer->model.lstm, rnn, tape, in[0], state, draw);
-    out[1] = stack_states(layer, tape, state, offsetof(struct lstm_state, h), "h", batch);
-    out[2] = stack_states(layer, tape, state, offsetof(struct lstm_state, c), "c", batch);
+    out[1] = lstm_stack_states(layer, tape, state, offsetof(struct lstm_state, h), "h", batch);
+    out[2] = lstm_stack_states(layer, tape, state, offsetof(struct lstm_state, c), "c", batch);
     return 3;
 }
 
 static uint32_t decoder_forward(struct layer *layer, struct tape *tape, struct variable *const in[],
                                 const struct draw *draw, struct variable *out[])
 {
-    if (!input_fits(layer, tape, in, 0, "an output (steps, batch, hidden)", layer->backend->ops->dtype,
-                    &SHAPE3(0, 0, layer->rnn.hidden)))
+    if (!layer_input_fits(layer, tape, in, 0, "an output (steps, batch, hidden)", layer->backend->ops->dtype,
+                          &SHAPE3(0, 0, layer->rnn.hidden)))
         return 0;
     out[0] = rnn_decoder_forward(&layer->model.decoder, &layer->rnn, tape, in[0], draw);
     return 1;

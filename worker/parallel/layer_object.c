@@ -67,7 +67,7 @@ struct rpc_message layer_arguments(const struct layer_settings *settings, uint64
 
 /* A number for a field of 32 bits; a larger one becomes UINT32_MAX, which the field's check rejects by name.
  */
-static uint32_t narrow(uint64_t number)
+static uint32_t layer_narrow_argument(uint64_t number)
 {
     return number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
 }
@@ -88,13 +88,13 @@ static enum status layer_create(enum job_layer which, void *context, const struc
     if (numbers[6] == 0 || numbers[6] > THREADS_MAX)
         return error_set(error, STATUS_INVALID, "%s: expected 1..%d threads, got %llu",
                          layer_classes[which].name, THREADS_MAX, (unsigned long long)numbers[6]);
-    struct layer_settings settings = {.rnn = {.tokens = narrow(numbers[0]),
-                                              .embedding = narrow(numbers[1]),
-                                              .hidden = narrow(numbers[2]),
-                                              .layers = narrow(numbers[3])},
+    struct layer_settings settings = {.rnn = {.tokens = layer_narrow_argument(numbers[0]),
+                                              .embedding = layer_narrow_argument(numbers[1]),
+                                              .hidden = layer_narrow_argument(numbers[2]),
+                                              .layers = layer_narrow_argument(numbers[3])},
                                       .seed = numbers[5],
                                       .threads = (uint32_t)numbers[6],
-                                      .versions = narrow(numbers[7])};
+                                      .versions = layer_narrow_argument(numbers[7])};
     memcpy(&settings.rnn.dropout, &numbers[4], sizeof numbers[4]);
     enum status status = layer_new(&layer, which, &settings, parallel->job, error);
     if (status == STATUS_OK)
@@ -102,22 +102,23 @@ static enum status layer_create(enum job_layer which, void *context, const struc
     return status;
 }
 
-static enum status create_embedding(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                    void **object, struct error *error)
+static enum status layer_create_embedding(void *context, uint16_t creator,
+                                          const struct rpc_message *arguments, void **object,
+                                          struct error *error)
 {
     (void)creator;
     return layer_create(JOB_LAYER_EMBEDDING, context, arguments, object, error);
 }
 
-static enum status create_lstm(void *context, uint16_t creator, const struct rpc_message *arguments,
-                               void **object, struct error *error)
+static enum status layer_create_lstm(void *context, uint16_t creator, const struct rpc_message *arguments,
+                                     void **object, struct error *error)
 {
     (void)creator;
     return layer_create(JOB_LAYER_LSTM, context, arguments, object, error);
 }
 
-static enum status create_decoder(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                  void **object, struct error *error)
+static enum status layer_create_decoder(void *context, uint16_t creator, const struct rpc_message *arguments,
+                                        void **object, struct error *error)
 {
     (void)creator;
     return layer_create(JOB_LAYER_DECODER, context, arguments, object, error);
@@ -130,15 +131,15 @@ static void layer_destroy(void *object)
 
 const struct rref_class layer_classes[JOB_LAYERS] = {
     [JOB_LAYER_EMBEDDING] = {.name = "embedding",
-                             .create = create_embedding,
+                             .create = layer_create_embedding,
                              .destroy = layer_destroy,
                              .extension = &dist_class_of_layers},
     [JOB_LAYER_LSTM] = {.name = "lstm",
-                        .create = create_lstm,
+                        .create = layer_create_lstm,
                         .destroy = layer_destroy,
                         .extension = &dist_class_of_layers},
     [JOB_LAYER_DECODER] = {.name = "decoder",
-                           .create = create_decoder,
+                           .create = layer_create_decoder,
                            .destroy = layer_destroy,
                            .extension = &dist_class_of_layers},
 };

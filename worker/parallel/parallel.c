@@ -65,7 +65,8 @@ void parallel_answer_holdings(const struct parallel *p, struct rpc_request *requ
     rpc_reply(request, NULL);
 }
 
-static void handle_holdings(void *context, struct rpc_request *request, const struct rpc_message *message)
+static void parallel_handle_holdings(void *context, struct rpc_request *request,
+                                     const struct rpc_message *message)
 {
     struct parallel *p = context;
     if (rpc_request_source(request) != p->roster.lead)
@@ -78,7 +79,7 @@ static void handle_holdings(void *context, struct rpc_request *request, const st
 }
 
 static const struct rpc_method methods[] = {
-    {.method = METHOD_HOLDINGS, .callers = WIRE_ROLE_TRAINER, .handler = handle_holdings}};
+    {.method = METHOD_HOLDINGS, .callers = WIRE_ROLE_TRAINER, .handler = parallel_handle_holdings}};
 
 enum status parallel_ask_holdings(const struct parallel *p, uint16_t worker, uint64_t epoch,
                                   struct error *error)
@@ -93,7 +94,7 @@ enum status parallel_ask_holdings(const struct parallel *p, uint16_t worker, uin
 
 /* ---- opening ---- */
 
-static enum status open_outbox(struct parallel *p, struct error *error)
+static enum status parallel_open_outbox(struct parallel *p, struct error *error)
 {
     if (!p->roster.segments)
         return STATUS_OK;
@@ -139,7 +140,7 @@ static enum status parallel_open_objects(struct parallel *p, struct error *error
 }
 
 /* Waits for a session with every other worker. */
-static enum status meet_all(struct parallel *p, struct error *error)
+static enum status parallel_meet_all(struct parallel *p, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < roster_workers(&p->roster) && status == STATUS_OK && !p->worker->leave; i++) {
@@ -175,7 +176,7 @@ enum status parallel_open(struct parallel *p, struct worker *worker, struct erro
     p->job = &worker->job;
     p->roster = roster_of(p->job);
     struct rpc_config config = parallel_limits(&p->roster);
-    enum status status = open_outbox(p, error);
+    enum status status = parallel_open_outbox(p, error);
     config.outbox = p->outbox.data != NULL ? &p->outbox : NULL;
     config.left = parallel_note_finished;
     config.context = p;
@@ -187,7 +188,7 @@ enum status parallel_open(struct parallel *p, struct worker *worker, struct erro
         status = worker_read_welcome(worker, p->rpc, error);
     if (status == STATUS_OK && !worker->leave)
         status = parallel_open_objects(p, error);
-    return status == STATUS_OK && !worker->leave ? meet_all(p, error) : status;
+    return status == STATUS_OK && !worker->leave ? parallel_meet_all(p, error) : status;
 }
 
 void parallel_close(struct parallel *p, const char *why)

@@ -7,7 +7,7 @@
 
 /* ---- gathering ---- */
 
-static enum status fetch_values(struct parallel_trainer *t, bool momentum, struct error *error)
+static enum status checkpoint_fetch_values(struct parallel_trainer *t, bool momentum, struct error *error)
 {
     struct whole *whole = &t->values.whole;
     enum status status = STATUS_OK;
@@ -24,8 +24,8 @@ static enum status fetch_values(struct parallel_trainer *t, bool momentum, struc
     return status;
 }
 
-static enum status write_state(struct parallel_trainer *t, uint32_t number, const float *h, const float *c,
-                               struct error *error)
+static enum status checkpoint_write_state(struct parallel_trainer *t, uint32_t number, const float *h,
+                                          const float *c, struct error *error)
 {
     struct params *state = t->values.hidden;
     enum status status = params_write(state, params_at(state, 2 * number), DTYPE_F32, h, error);
@@ -34,13 +34,13 @@ static enum status write_state(struct parallel_trainer *t, uint32_t number, cons
 }
 
 /* The others' states arrive in the buffers of the next iteration's state. steps[i]: trainer i's iteration. */
-static enum status fetch_states(struct parallel_trainer *t, uint64_t steps[], struct error *error)
+static enum status checkpoint_fetch_states(struct parallel_trainer *t, uint64_t steps[], struct error *error)
 {
-    enum status status = write_state(t, 0, t->h, t->c, error);
+    enum status status = checkpoint_write_state(t, 0, t->h, t->c, error);
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
         status = parallel_peer_state(t, i, t->h_next, t->c_next, &steps[i], error);
         if (status == STATUS_OK)
-            status = write_state(t, i, t->h_next, t->c_next, error);
+            status = checkpoint_write_state(t, i, t->h_next, t->c_next, error);
     }
     return status;
 }
@@ -70,11 +70,12 @@ enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *
         .values = {.params = values->whole.params, .momentum = values->whole.momentum},
         .extra = &values->extra,
         .line = t->lines[0]};
-    status = fetch_states(t, saving.counters.steps, error); // first: with `async` it pauses the others
+    status =
+        checkpoint_fetch_states(t, saving.counters.steps, error); // first: with `async` it pauses the others
     if (status == STATUS_OK)
-        status = fetch_values(t, false, error);
+        status = checkpoint_fetch_values(t, false, error);
     if (status == STATUS_OK && values->whole.momentum != NULL)
-        status = fetch_values(t, true, error);
+        status = checkpoint_fetch_values(t, true, error);
     if (status == STATUS_OK)
         status = parallel_peer_resume(t, error);
     if (status == STATUS_OK)

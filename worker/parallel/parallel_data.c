@@ -5,13 +5,13 @@
 
 #include <string.h>
 
-static uint32_t columns_of(const struct job *job)
+static uint32_t data_columns_of(const struct job *job)
 {
     return job->trainers.count * job->trainers.batch;
 }
 
 /* The largest messages depend on the text's vocabulary, which is known only now. */
-static enum status check_messages(const struct parallel_data *data, struct error *error)
+static enum status data_check_messages(const struct parallel_data *data, struct error *error)
 {
     struct job_message messages[JOB_MESSAGES_MAX];
     const uint32_t count = job_messages(data->job, data->rnn.tokens, messages);
@@ -27,7 +27,7 @@ static enum status check_messages(const struct parallel_data *data, struct error
 
 /* A job that asks for evaluations must have a batch to evaluate: floor(lines * held_out) lines may be none.
  */
-static enum status check_held_out(const struct parallel_data *data, struct error *error)
+static enum status data_check_held_out(const struct parallel_data *data, struct error *error)
 {
     const struct job *job = data->job;
     if (!job->evaluation.has_every || !(job->sequence.held_out > 0) || data->held_out_batches > 0)
@@ -38,8 +38,8 @@ static enum status check_held_out(const struct parallel_data *data, struct error
                      job->data.path, job->evaluation.batch);
 }
 
-static enum status open_text(struct parallel_data *data, const struct parallel_reading *reading,
-                             struct error *error)
+static enum status data_open_text(struct parallel_data *data, const struct parallel_reading *reading,
+                                  struct error *error)
 {
     const struct job *job = data->job;
     struct corpus_config config = {.path = job->data.path,
@@ -55,7 +55,7 @@ static enum status open_text(struct parallel_data *data, const struct parallel_r
         return status;
     data->text = true;
     data->rnn.tokens = vocabulary_size(data->corpus.vocabulary);
-    data->epoch_updates = corpus_batches(&data->corpus.training, columns_of(job), job->sequence.steps);
+    data->epoch_updates = corpus_batches(&data->corpus.training, data_columns_of(job), job->sequence.steps);
     data->held_out_batches =
         corpus_batches(&data->corpus.held_out, job->evaluation.batch, job->sequence.steps);
     return STATUS_OK;
@@ -75,7 +75,7 @@ enum status parallel_data_open(struct parallel_data *data, const struct job *job
 {
     *data = (struct parallel_data){
         .job = job, .rnn = parallel_rnn(job, job->rnn.tokens), .epoch_updates = job->sequence.updates};
-    enum status status = job->data.kind == JOB_DATA_TEXT ? open_text(data, reading, error) : STATUS_OK;
+    enum status status = job->data.kind == JOB_DATA_TEXT ? data_open_text(data, reading, error) : STATUS_OK;
     data->updates = job_updates(job, data->epoch_updates);
     return status;
 }
@@ -85,7 +85,7 @@ enum status parallel_data_check(const struct parallel_data *data, struct error *
     const struct job *job = data->job;
     if (!data->text)
         return STATUS_OK;
-    const enum status status = check_messages(data, error);
+    const enum status status = data_check_messages(data, error);
     if (status != STATUS_OK)
         return status;
     if (data->epoch_updates == 0)
@@ -94,7 +94,7 @@ enum status parallel_data_check(const struct parallel_data *data, struct error *
                          "columns each",
                          job->data.path, data->corpus.training.count, job->trainers.count,
                          job->trainers.batch);
-    return check_held_out(data, error);
+    return data_check_held_out(data, error);
 }
 
 void parallel_data_close(struct parallel_data *data)
@@ -109,14 +109,14 @@ size_t parallel_data_tokens_max(const struct parallel_data *data)
     return (size_t)data->job->sequence.steps * data->job->trainers.batch;
 }
 
-static bool batch_has_classes(const struct parallel_data *data)
+static bool data_batch_has_classes(const struct parallel_data *data)
 {
     return !data->text && data->job->sequence.classes == JOB_CLASSES_BATCH;
 }
 
 size_t parallel_data_targets_max(const struct parallel_data *data)
 {
-    const uint32_t across = batch_has_classes(data) ? data->rnn.tokens : data->job->trainers.batch;
+    const uint32_t across = data_batch_has_classes(data) ? data->rnn.tokens : data->job->trainers.batch;
     return (size_t)data->job->sequence.steps * across;
 }
 
@@ -126,12 +126,12 @@ uint32_t parallel_data_batch(const struct parallel_data *data, uint32_t trainer,
     const struct job *job = data->job;
     const uint32_t batch = job->trainers.batch, steps = job->sequence.steps;
     if (data->text)
-        return corpus_batch(&data->corpus.training, columns_of(job), trainer * batch, batch, steps,
+        return corpus_batch(&data->corpus.training, data_columns_of(job), trainer * batch, batch, steps,
                             iteration % data->epoch_updates, tokens, targets);
     corpus_random(job->seed, trainer, iteration, CORPUS_TOKENS, tokens, parallel_data_tokens_max(data),
                   data->rnn.tokens);
     corpus_random(job->seed, trainer, iteration, CORPUS_TARGETS, targets, parallel_data_targets_max(data),
-                  batch_has_classes(data) ? batch : data->rnn.tokens);
+                  data_batch_has_classes(data) ? batch : data->rnn.tokens);
     return steps;
 }
 
@@ -141,7 +141,7 @@ uint64_t parallel_data_tokens(const struct parallel_data *data, uint64_t first, 
     const uint64_t steps = data->job->sequence.steps, every = data->epoch_updates;
     uint64_t rows = (end - first) * steps;
     if (data->text) {
-        const uint64_t there = data->corpus.training.count / columns_of(data->job) - 1;
+        const uint64_t there = data->corpus.training.count / data_columns_of(data->job) - 1;
         rows -= (end / every - first / every) * (every * steps - there);
     }
     return rows * data->job->trainers.batch;

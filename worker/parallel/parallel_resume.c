@@ -14,7 +14,7 @@
 /* ---- opening ---- */
 
 /* The state: an entry for h and one for c of every trainer. */
-static enum status open_state(struct parallel_trainer *t, struct error *error)
+static enum status resume_open_state(struct parallel_trainer *t, struct error *error)
 {
     const struct rnn_config *rnn = &t->data.rnn;
     const struct shape shape = SHAPE3(rnn->layers, t->job->trainers.batch, rnn->hidden);
@@ -32,7 +32,7 @@ static enum status open_state(struct parallel_trainer *t, struct error *error)
     return status == STATUS_OK ? params_build(t->values.hidden, 0, error) : status;
 }
 
-static enum status open_text(struct parallel_trainer *t, struct error *error)
+static enum status resume_open_text(struct parallel_trainer *t, struct error *error)
 {
     struct parallel_values *values = &t->values;
     const struct corpus *corpus = &t->data.corpus;
@@ -46,43 +46,43 @@ static enum status open_text(struct parallel_trainer *t, struct error *error)
     return STATUS_OK;
 }
 
-static bool resumes(const struct parallel_trainer *t)
+static bool resume_is_asked_for(const struct parallel_trainer *t)
 {
     return t->base.worker->self.resume[0] != '\0';
 }
 
-static bool has_values(const struct parallel_trainer *t)
+static bool resume_has_values(const struct parallel_trainer *t)
 {
-    return resumes(t) || t->job->init.has_path;
+    return resume_is_asked_for(t) || t->job->init.has_path;
 }
 
 /* Reads the file that the job begins with, if any: before other workers are met, so that a file that does not
  * fit fails here. */
-static enum status load_values(struct parallel_trainer *t, struct error *error)
+static enum status resume_load_values(struct parallel_trainer *t, struct error *error)
 {
     const struct whole *whole = &t->values.whole;
     const struct checkpoint_values values = {.params = whole->params, .momentum = whole->momentum};
-    if (!has_values(t))
+    if (!resume_has_values(t))
         return STATUS_OK;
-    return resumes(t) ? checkpoint_load(t->base.worker->self.resume, &values, error)
-                      : checkpoint_load_model(t->job->init.path, &values, error);
+    return resume_is_asked_for(t) ? checkpoint_load(t->base.worker->self.resume, &values, error)
+                                  : checkpoint_load_model(t->job->init.path, &values, error);
 }
 
-static enum status open_whole(struct parallel_trainer *t, struct error *error)
+static enum status resume_open_whole(struct parallel_trainer *t, struct error *error)
 {
     enum status status = whole_open(&t->values.whole, &t->data.rnn, t->job->optimizer.momentum > 0, error);
-    return status == STATUS_OK ? load_values(t, error) : status;
+    return status == STATUS_OK ? resume_load_values(t, error) : status;
 }
 
 enum status parallel_values_open(struct parallel_trainer *t, struct error *error)
 {
     const bool leads = parallel_trainer_leads(t);
-    enum status status = leads ? open_whole(t, error) : STATUS_OK;
-    if (!leads && !resumes(t))
+    enum status status = leads ? resume_open_whole(t, error) : STATUS_OK;
+    if (!leads && !resume_is_asked_for(t))
         return status;
     if (status == STATUS_OK)
-        status = open_state(t, error);
-    return status == STATUS_OK ? open_text(t, error) : status;
+        status = resume_open_state(t, error);
+    return status == STATUS_OK ? resume_open_text(t, error) : status;
 }
 
 void parallel_values_close(struct parallel_trainer *t)
@@ -97,7 +97,7 @@ void parallel_values_close(struct parallel_trainer *t)
 /* ---- resuming ---- */
 
 /* A word's number is its row in the model: another vocabulary is another model. */
-static enum status check_vocabulary(struct parallel_trainer *t, const char *path, struct error *error)
+static enum status resume_check_vocabulary(struct parallel_trainer *t, const char *path, struct error *error)
 {
     struct parallel_values *values = &t->values;
     char *text;
@@ -118,7 +118,7 @@ static enum status check_vocabulary(struct parallel_trainer *t, const char *path
 }
 
 /* The same words in another order, or other lines held out, are another run. */
-static enum status check_text(struct parallel_trainer *t, const char *path, struct error *error)
+static enum status resume_check_text(struct parallel_trainer *t, const char *path, struct error *error)
 {
     const struct checkpoint_text *text = &t->values.text;
     struct checkpoint_text expected;
@@ -138,7 +138,7 @@ static enum status check_text(struct parallel_trainer *t, const char *path, stru
                      t->job->data.path, path);
 }
 
-static enum status load_state(struct parallel_trainer *t, const char *path, struct error *error)
+static enum status resume_load_state(struct parallel_trainer *t, const char *path, struct error *error)
 {
     struct params *state = t->values.hidden;
     enum status status = checkpoint_load_state(path, state, error);
@@ -153,7 +153,7 @@ enum status parallel_resume(struct parallel_trainer *t, struct error *error)
 {
     const char *path = t->base.worker->self.resume;
     struct checkpoint_counters counters;
-    if (!resumes(t))
+    if (!resume_is_asked_for(t))
         return STATUS_OK;
     enum status status = checkpoint_counters_read(path, &counters, error);
     if (status != STATUS_OK)
@@ -166,15 +166,15 @@ enum status parallel_resume(struct parallel_trainer *t, struct error *error)
     t->line_loss = counters.line_loss;
     t->plateau = (struct plateau){.lr = counters.lr, .best_loss = counters.best_loss};
     t->lines[0] = t->lines[1] = 0;
-    status = check_vocabulary(t, path, error);
+    status = resume_check_vocabulary(t, path, error);
     if (status == STATUS_OK)
-        status = check_text(t, path, error);
-    return status == STATUS_OK ? load_state(t, path, error) : status;
+        status = resume_check_text(t, path, error);
+    return status == STATUS_OK ? resume_load_state(t, path, error) : status;
 }
 
 /* ---- values to their owners ---- */
 
-static enum status send_values(struct parallel_trainer *t, bool momentum, struct error *error)
+static enum status resume_send_values(struct parallel_trainer *t, bool momentum, struct error *error)
 {
     struct whole *whole = &t->values.whole;
     enum status status = STATUS_OK;
@@ -193,12 +193,12 @@ static enum status send_values(struct parallel_trainer *t, bool momentum, struct
 enum status parallel_values_send(struct parallel_trainer *t, struct error *error)
 {
     assert(t->parameter_count == params_count(t->values.whole.params));
-    if (!has_values(t))
+    if (!resume_has_values(t))
         return STATUS_OK;
-    enum status status = send_values(t, false, error);
-    if (status != STATUS_OK || !resumes(t))
+    enum status status = resume_send_values(t, false, error);
+    if (status != STATUS_OK || !resume_is_asked_for(t))
         return status;
     if (t->values.whole.momentum != NULL)
-        status = send_values(t, true, error);
+        status = resume_send_values(t, true, error);
     return status == STATUS_OK ? dist_optimizer_steps_set(t->optimizer, t->iteration, error) : status;
 }

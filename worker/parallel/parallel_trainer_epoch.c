@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static double seconds_since(struct monotime begin)
+static double epoch_seconds_since(struct monotime begin)
 {
     return (double)monotime_us_between(begin, monotime_now()) * 1e-6;
 }
@@ -12,7 +12,7 @@ static double seconds_since(struct monotime begin)
 
 /* At most one line may be unacknowledged: a slow supervisor slows the job down, and the control line to it
  * never fills up. */
-static enum status wait_for_logs(struct parallel_trainer *t, struct error *error)
+static enum status epoch_wait_for_logs(struct parallel_trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && t->base.worker->logged < t->lines[1])
@@ -34,12 +34,12 @@ enum status parallel_trainer_line(struct parallel_trainer *t, struct error *erro
         .samples = t->trainers * parallel_data_tokens(&t->data, first, t->iteration),
         .trainers = 1,
         .losses = {loss},
-        .timing = {.round_s = seconds_since(t->line_begin),
+        .timing = {.round_s = epoch_seconds_since(t->line_begin),
                    .samples_before = t->trainers * parallel_data_tokens(&t->data, first, begun)},
     };
     t->line_loss = 0;
     t->line_begin = monotime_now();
-    enum status status = wait_for_logs(t, error);
+    enum status status = epoch_wait_for_logs(t, error);
     if (status != STATUS_OK)
         return status;
     worker_report(CONTROL_UPDATE, &record, sizeof record);
@@ -70,7 +70,7 @@ static enum status epoch_evaluate(struct parallel_trainer *t, struct control_epo
     enum status status = held_out_loss(&t->data, parallel_trainer_forward, t, &record->evaluation_loss,
                                        &record->evaluated, error);
     record->unigram_perplexity = t->data.corpus.unigram_perplexity;
-    record->timing.evaluation_s = seconds_since(begin);
+    record->timing.evaluation_s = epoch_seconds_since(begin);
     if (status == STATUS_OK && t->job->optimizer.schedule == JOB_SCHEDULE_PLATEAU)
         plateau_see(&t->plateau, record->evaluation_loss, t->job->sequence.decay);
     return status;
@@ -82,7 +82,7 @@ static enum status epoch_lead(struct parallel_trainer *t, struct error *error)
     struct control_epoch record = {.epoch = epoch,
                                    .update = t->iteration,
                                    .loss = t->epoch_loss / (double)(t->iteration - first),
-                                   .timing = {.epoch_s = seconds_since(t->epoch_begin)}};
+                                   .timing = {.epoch_s = epoch_seconds_since(t->epoch_begin)}};
     enum status status = epoch_evaluates(t) ? epoch_evaluate(t, &record, error) : STATUS_OK;
     if (status == STATUS_OK)
         status = parallel_peer_holdings(t, epoch, error);

@@ -13,7 +13,7 @@ enum { TAG_OPTIMIZER = JOB_LAYERS };
 
 /* ---- what needs no other trainer ---- */
 
-static enum status open_memory(struct parallel_trainer *t, struct error *error)
+static enum status trainer_open_memory(struct parallel_trainer *t, struct error *error)
 {
     const size_t state = parallel_data_state_count(&t->data, t->job->trainers.batch);
     float **const states[] = {&t->h, &t->c, &t->h_next, &t->c_next};
@@ -31,7 +31,7 @@ static enum status open_memory(struct parallel_trainer *t, struct error *error)
     return STATUS_OK;
 }
 
-static enum status open_tape(struct parallel_trainer *t, struct error *error)
+static enum status trainer_open_tape(struct parallel_trainer *t, struct error *error)
 {
     const struct arena_source source = dist_arena_source(t->base.dist);
     enum status status =
@@ -81,9 +81,9 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     if (status == STATUS_OK)
         status = parallel_data_check(&t->data, error);
     if (status == STATUS_OK)
-        status = open_memory(t, error);
+        status = trainer_open_memory(t, error);
     if (status == STATUS_OK)
-        status = open_tape(t, error);
+        status = trainer_open_tape(t, error);
     if (status == STATUS_OK)
         status = parallel_values_open(t, error);
     if (status == STATUS_OK)
@@ -98,14 +98,14 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
 
 /* ---- the lead makes ---- */
 
-static uint16_t place_of(const struct parallel_trainer *t, enum job_layer layer)
+static uint16_t trainer_place_of(const struct parallel_trainer *t, enum job_layer layer)
 {
     const struct job_place *place = &t->job->placement[layer];
     return place->on_server ? (uint16_t)place->server : t->base.roster.lead;
 }
 
-static enum status wait_ready(struct parallel_trainer *t, struct rref *rref, const char *what,
-                              struct error *error)
+static enum status trainer_wait_ready(struct parallel_trainer *t, struct rref *rref, const char *what,
+                                      struct error *error)
 {
     struct error why = {0};
     enum status status;
@@ -119,7 +119,7 @@ static enum status wait_ready(struct parallel_trainer *t, struct rref *rref, con
     return error_set(error, status, "%s on worker %u: %s", what, rref_owner(rref), why.text);
 }
 
-static enum status make_layers(struct parallel_trainer *t, struct error *error)
+static enum status lead_make_layers(struct parallel_trainer *t, struct error *error)
 {
     const bool async = t->job->server.round.rule == JOB_ROUND_ASYNC;
     enum status status = STATUS_OK;
@@ -130,16 +130,16 @@ static enum status make_layers(struct parallel_trainer *t, struct error *error)
                                                 .threads = t->job->threads[i].count,
                                                 .versions = async ? t->trainers + 1 : 0};
         const struct rpc_message arguments = layer_arguments(&settings, numbers);
-        status = rpc_remote(t->base.rrefs, place_of(t, i), layer_classes[i].name, &arguments, &t->layers[i],
-                            error);
+        status = rpc_remote(t->base.rrefs, trainer_place_of(t, i), layer_classes[i].name, &arguments,
+                            &t->layers[i], error);
     }
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++)
-        status = wait_ready(t, t->layers[i], layer_classes[i].name, error);
+        status = trainer_wait_ready(t, t->layers[i], layer_classes[i].name, error);
     return status;
 }
 
 /* In the order of the layers, which is the whole model's. */
-static enum status find_parameters(struct parallel_trainer *t, struct error *error)
+static enum status lead_find_parameters(struct parallel_trainer *t, struct error *error)
 {
     static struct rref *of_layer[DIST_PARAMETERS_MAX]; /* too much for a stack */
     enum status status = STATUS_OK;
@@ -152,7 +152,7 @@ static enum status find_parameters(struct parallel_trainer *t, struct error *err
     return status;
 }
 
-static enum status make_optimizer(struct parallel_trainer *t, struct error *error)
+static enum status lead_make_optimizer(struct parallel_trainer *t, struct error *error)
 {
     const struct job *job = t->job;
     uint16_t participants[JOB_TRAINERS_MAX];
@@ -167,7 +167,7 @@ static enum status make_optimizer(struct parallel_trainer *t, struct error *erro
     return dist_optimizer_new(&t->optimizer, t->base.dist, &config, t->parameters, t->parameter_count, error);
 }
 
-static enum status share_with(struct parallel_trainer *t, uint32_t number, struct error *error)
+static enum status lead_share_with(struct parallel_trainer *t, uint32_t number, struct error *error)
 {
     const uint16_t worker = (uint16_t)(t->base.roster.servers + number);
     enum status status = dist_optimizer_share(t->optimizer, worker, TAG_OPTIMIZER, error);
@@ -180,23 +180,23 @@ static enum status share_with(struct parallel_trainer *t, uint32_t number, struc
     return status;
 }
 
-static enum status make_all(struct parallel_trainer *t, struct error *error)
+static enum status lead_make_all(struct parallel_trainer *t, struct error *error)
 {
-    enum status status = make_layers(t, error);
+    enum status status = lead_make_layers(t, error);
     if (status == STATUS_OK)
-        status = find_parameters(t, error);
+        status = lead_find_parameters(t, error);
     if (status == STATUS_OK)
-        status = make_optimizer(t, error);
+        status = lead_make_optimizer(t, error);
     if (status == STATUS_OK)
         status = parallel_values_send(t, error);
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++)
-        status = share_with(t, i, error);
+        status = lead_share_with(t, i, error);
     return status;
 }
 
 /* ---- the others take ---- */
 
-static enum status take_all(struct parallel_trainer *t, struct error *error)
+static enum status trainer_take_all(struct parallel_trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && t->layers[JOB_LAYERS - 1] == NULL)
@@ -213,7 +213,7 @@ enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *erro
     enum status status = parallel_peer_meet(t, error);
     if (status != STATUS_OK)
         return status;
-    status = parallel_trainer_leads(t) ? make_all(t, error) : take_all(t, error);
+    status = parallel_trainer_leads(t) ? lead_make_all(t, error) : trainer_take_all(t, error);
     t->line_begin = t->epoch_begin = monotime_now();
     return status;
 }

@@ -10,14 +10,14 @@ enum peer_function { PEER_STATE, PEER_RESUME, PEER_RATE, PEER_LEAVE, PEER_FUNCTI
 enum { ASKED_ITERATION = 2, RATE_EPOCH = 2, RATE_LR = 3 };
 enum { STATE_ITERATION = 2 }; /* of the answer with h and c */
 
-static bool in_step(const struct parallel_trainer *t)
+static bool peers_in_step(const struct parallel_trainer *t)
 {
     return t->job->server.round.rule == JOB_ROUND_ALL;
 }
 
 /* ---- the others ---- */
 
-static void answer_state(struct parallel_trainer *t)
+static void peer_answer_state(struct parallel_trainer *t)
 {
     const struct rnn_config *rnn = &t->data.rnn;
     const struct wire_tensor tensor = {
@@ -28,13 +28,13 @@ static void answer_state(struct parallel_trainer *t)
                                       .data = {t->h, t->c}};
     rpc_reply(t->asked_state, &value);
     t->asked_state = NULL;
-    t->is_paused = !in_step(t);
+    t->is_paused = !peers_in_step(t);
 }
 
 void parallel_peer_answer(struct parallel_trainer *t)
 {
     if (t->asked_state != NULL && t->iteration >= t->asked_iteration)
-        answer_state(t);
+        peer_answer_state(t);
     if (t->asked_holdings != NULL && t->flushed_epoch >= t->asked_epoch) {
         parallel_answer_holdings(&t->base, t->asked_holdings);
         t->asked_holdings = NULL;
@@ -45,7 +45,7 @@ void parallel_peer_answer(struct parallel_trainer *t)
     }
 }
 
-static void handle_state(void *object, struct rpc_request *request, const struct rpc_message *message)
+static void peer_handle_state(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     struct parallel_trainer *t = object;
     if (t->asked_state != NULL) {
@@ -53,11 +53,11 @@ static void handle_state(void *object, struct rpc_request *request, const struct
         return;
     }
     t->asked_state = request;
-    t->asked_iteration = in_step(t) ? message->args[ASKED_ITERATION] : t->iteration + t->in_iteration;
+    t->asked_iteration = peers_in_step(t) ? message->args[ASKED_ITERATION] : t->iteration + t->in_iteration;
     parallel_peer_answer(t);
 }
 
-static void handle_resume(void *object, struct rpc_request *request, const struct rpc_message *message)
+static void peer_handle_resume(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     struct parallel_trainer *t = object;
     (void)message;
@@ -73,11 +73,11 @@ void parallel_peer_asked_holdings(struct parallel *parallel, uint64_t epoch, str
         return;
     }
     t->asked_holdings = request;
-    t->asked_epoch = in_step(t) ? epoch : 0;
+    t->asked_epoch = peers_in_step(t) ? epoch : 0;
     parallel_peer_answer(t);
 }
 
-static void handle_rate(void *object, struct rpc_request *request, const struct rpc_message *message)
+static void peer_handle_rate(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     struct parallel_trainer *t = object;
     t->told_epoch = message->args[RATE_EPOCH];
@@ -85,7 +85,7 @@ static void handle_rate(void *object, struct rpc_request *request, const struct 
     rpc_reply(request, NULL);
 }
 
-static void handle_leave(void *object, struct rpc_request *request, const struct rpc_message *message)
+static void peer_handle_leave(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     struct parallel_trainer *t = object;
     (void)message;
@@ -99,10 +99,10 @@ static void handle_leave(void *object, struct rpc_request *request, const struct
 }
 
 static rref_function *const functions[PEER_FUNCTIONS] = {
-    [PEER_STATE] = handle_state,
-    [PEER_RESUME] = handle_resume,
-    [PEER_RATE] = handle_rate,
-    [PEER_LEAVE] = handle_leave,
+    [PEER_STATE] = peer_handle_state,
+    [PEER_RESUME] = peer_handle_resume,
+    [PEER_RATE] = peer_handle_rate,
+    [PEER_LEAVE] = peer_handle_leave,
 };
 
 /* The object is the trainer itself, which outlives it. */
@@ -150,7 +150,7 @@ enum status parallel_peer_flush(struct parallel_trainer *t, uint32_t turns, stru
  * the rate that the lead sends; after the last step the lead sends it too. */
 enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, struct error *error)
 {
-    if (!in_step(t))
+    if (!peers_in_step(t))
         return STATUS_OK;
     enum status status = parallel_peer_flush(t, 1, error);
     t->flushed_epoch = epoch;
@@ -258,7 +258,7 @@ enum status parallel_peer_rate(struct parallel_trainer *t, uint64_t epoch, struc
 enum status parallel_peer_resume(struct parallel_trainer *t, struct error *error)
 {
     const struct rpc_message nothing = {0};
-    return in_step(t) ? STATUS_OK : peer_ask_all(t, PEER_RESUME, &nothing, error);
+    return peers_in_step(t) ? STATUS_OK : peer_ask_all(t, PEER_RESUME, &nothing, error);
 }
 
 enum status parallel_peer_dismiss(struct parallel_trainer *t, struct error *error)

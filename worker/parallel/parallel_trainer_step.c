@@ -69,7 +69,7 @@ static enum status trainer_learn(struct parallel_trainer *t, struct dist_context
 }
 
 /* Before the step is taken, a question for the state must be answered with the old one. */
-static void commit_state(struct parallel_trainer *t)
+static void trainer_commit_state(struct parallel_trainer *t)
 {
     float *h = t->h, *c = t->c;
     t->h = t->h_next;
@@ -100,7 +100,7 @@ enum status parallel_trainer_step(struct parallel_trainer *t, struct error *erro
     if (status != STATUS_OK)
         return error_set(error, status, "trainer %u, iteration %llu: %s", t->base.worker->self.worker,
                          (unsigned long long)t->iteration + 1, why.text);
-    commit_state(t);
+    trainer_commit_state(t);
     t->in_iteration = false;
     t->iteration++;
     t->epoch_loss += loss;

@@ -18,7 +18,7 @@ static enum status whole_build(struct whole *whole, const struct rnn_config *rnn
     return status == STATUS_OK ? params_build(whole->params, 0, error) : status;
 }
 
-static enum status open_values(struct whole *whole, struct error *error)
+static enum status whole_open_values(struct whole *whole, struct error *error)
 {
     size_t largest = 1;
     for (uint32_t i = 0; i < params_count(whole->params); i++)
@@ -41,7 +41,7 @@ enum status whole_open(struct whole *whole, const struct rnn_config *rnn, bool m
         status = gradients_new(&whole->momentum, whole->params, error);
     if (status == STATUS_OK && momentum)
         status = gradients_complete(whole->momentum, error); // gradients_take zeroes nothing later
-    return status == STATUS_OK ? open_values(whole, error) : status;
+    return status == STATUS_OK ? whole_open_values(whole, error) : status;
 }
 
 void whole_close(struct whole *whole)

@@ -7,7 +7,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/device.h"
 
-static struct monotime soon(void)
+static struct monotime evaluator_soon(void)
 {
     enum { WAIT_US = 50000 }; /* for data, between two calls of progress */
     return monotime_add_us(monotime_now(), WAIT_US);
@@ -33,7 +33,7 @@ enum status evaluator_run(struct evaluator *evaluator, uint32_t share, struct ev
     while (status == STATUS_OK || status == STATUS_AGAIN) {
         if (evaluator->progress != NULL)
             evaluator->progress(evaluator->progress_context);
-        status = loader_next(evaluator->held_out, soon(), &batch, error);
+        status = loader_next(evaluator->held_out, evaluator_soon(), &batch, error);
         if (status == STATUS_OK && batch == NULL) // the share has no more samples
             return STATUS_OK;
         if (status != STATUS_OK)
@@ -54,7 +54,8 @@ void evaluator_close(struct evaluator *evaluator)
 
 /* ---- the command ---- */
 
-static enum status run_shares(struct evaluation *sums, struct evaluator *evaluator, struct error *error)
+static enum status evaluator_run_shares(struct evaluation *sums, struct evaluator *evaluator,
+                                        struct error *error)
 {
     enum status status = STATUS_OK;
     *sums = (struct evaluation){0};
@@ -71,8 +72,9 @@ static enum status run_shares(struct evaluation *sums, struct evaluator *evaluat
     return status;
 }
 
-static enum status load_and_run(struct evaluation *sums, const char *checkpoint, const struct job *job,
-                                struct params *params, struct tape *tape, struct error *error)
+static enum status evaluation_load_and_run(struct evaluation *sums, const char *checkpoint,
+                                           const struct job *job, struct params *params, struct tape *tape,
+                                           struct error *error)
 {
     const struct checkpoint_values values = {.params = params};
     struct evaluator evaluator = {.job = job, .tape = tape};
@@ -85,13 +87,13 @@ static enum status load_and_run(struct evaluation *sums, const char *checkpoint,
     if (status == STATUS_OK)
         status = checkpoint_load_model(checkpoint, &values, error);
     if (status == STATUS_OK)
-        status = run_shares(sums, &evaluator, error);
+        status = evaluator_run_shares(sums, &evaluator, error);
     evaluator_close(&evaluator);
     classifier_free(classifier);
     return status;
 }
 
-static enum status check_data(const struct job *job, struct error *error)
+static enum status evaluation_check_data(const struct job *job, struct error *error)
 {
     struct dataset_info info;
     enum status status = dataset_probe(&info, job, error);
@@ -109,7 +111,7 @@ enum status evaluation_run(struct evaluation *sums, const char *checkpoint, cons
     struct params *params = NULL;
     struct tape *tape = NULL;
     job_resolve(&resolved);
-    enum status status = check_data(&resolved, error);
+    enum status status = evaluation_check_data(&resolved, error);
     if (status == STATUS_OK)
         status = device_open(&backend, &resolved, resolved.trainers.threads, true, error);
     if (status == STATUS_OK)
@@ -117,7 +119,7 @@ enum status evaluation_run(struct evaluation *sums, const char *checkpoint, cons
     if (status == STATUS_OK)
         status = tape_new(&tape, backend, error);
     if (status == STATUS_OK)
-        status = load_and_run(sums, checkpoint, &resolved, params, tape, error);
+        status = evaluation_load_and_run(sums, checkpoint, &resolved, params, tape, error);
     tape_free(tape);
     params_free(params);
     backend_close(backend);

@@ -9,7 +9,7 @@
 
 /* At most two records may be unacknowledged: a slow supervisor slows the job down, and the control line to it
  * never fills up. */
-static bool logs_follow(const struct pserver *p)
+static bool pserver_logs_follow(const struct pserver *p)
 {
     const uint64_t version = round_version(p->round);
     return p->number != 0 || version <= p->begin_version + 1 || p->worker->logged + 1 >= version;
@@ -21,7 +21,7 @@ static enum status pserver_try_update(struct pserver *p, struct error *error)
     uint32_t slot;
     p->member_count = round_members(p->round, p->members);
     if (p->member_count == 0 || !round_free_slot(p->round, &slot) || pserver_checkpoint_holds(p) ||
-        !logs_follow(p)) {
+        !pserver_logs_follow(p)) {
         p->member_count = 0;
         return STATUS_AGAIN;
     }
@@ -47,7 +47,7 @@ static enum status pserver_complete_round(struct pserver *p, struct error *error
 }
 
 /* After an order to stop, the running round is the last; without a contribution there is no running round. */
-static void obey_drain(struct pserver *p)
+static void pserver_obey_drain(struct pserver *p)
 {
     if (!p->worker->drain || p->draining || p->number != 0)
         return;
@@ -60,15 +60,15 @@ static void obey_drain(struct pserver *p)
 /* ---- the phases ---- */
 
 /* A server above 0 writes its shard beside its rounds. */
-static enum status save_shard(struct pserver *p, struct error *error)
+static enum status pserver_advance_shard(struct pserver *p, struct error *error)
 {
     enum status status = pserver_checkpoint_advance(p, error);
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }
 
-static enum status after_gathering(struct pserver *p, struct error *error)
+static enum status pserver_after_gathering(struct pserver *p, struct error *error)
 {
-    enum status status = p->number == 0 ? pserver_epoch_advance(p, error) : save_shard(p, error);
+    enum status status = p->number == 0 ? pserver_epoch_advance(p, error) : pserver_advance_shard(p, error);
     if (status != STATUS_OK)
         return status;
     if (p->number == 0 && round_version(p->round) >= p->last_version) {
@@ -89,7 +89,7 @@ static enum status after_gathering(struct pserver *p, struct error *error)
     return pserver_complete_round(p, error);
 }
 
-static enum status after_saving(struct pserver *p, struct error *error)
+static enum status pserver_after_saving(struct pserver *p, struct error *error)
 {
     enum status status = pserver_checkpoint_advance(p, error);
     if (status != STATUS_OK)
@@ -98,7 +98,7 @@ static enum status after_saving(struct pserver *p, struct error *error)
     return p->member_count > 0 ? pserver_complete_round(p, error) : STATUS_OK;
 }
 
-static enum status after_closing(struct pserver *p, struct error *error)
+static enum status pserver_after_closing(struct pserver *p, struct error *error)
 {
     (void)error;
     const uint64_t version = round_version(p->round);
@@ -110,7 +110,7 @@ static enum status after_closing(struct pserver *p, struct error *error)
     return STATUS_OK;
 }
 
-static enum status after_over(struct pserver *p, struct error *error)
+static enum status pserver_after_over(struct pserver *p, struct error *error)
 {
     (void)p;
     (void)error;
@@ -131,15 +131,15 @@ static void pserver_give_up(struct pserver *p)
 static enum status pserver_advance(struct pserver *p, struct error *error)
 {
     static enum status (*const after[])(struct pserver *, struct error *) = {
-        [PSERVER_GATHERING] = after_gathering,
-        [PSERVER_SAVING] = after_saving,
-        [PSERVER_CLOSING] = after_closing,
-        [PSERVER_OVER] = after_over,
+        [PSERVER_GATHERING] = pserver_after_gathering,
+        [PSERVER_SAVING] = pserver_after_saving,
+        [PSERVER_CLOSING] = pserver_after_closing,
+        [PSERVER_OVER] = pserver_after_over,
     };
     enum status status = STATUS_OK;
     if ((p->worker->hurry || p->worker->leave) && p->phase < PSERVER_CLOSING)
         pserver_give_up(p);
-    obey_drain(p);
+    pserver_obey_drain(p);
     while (status == STATUS_OK) {
         pserver_answer_late(p);
         status = after[p->phase](p, error);

@@ -12,12 +12,12 @@
 #include <string.h>
 
 /* The caller's number among the trainers; the table of methods admits no other callers. */
-static uint32_t trainer_of(const struct pserver *p, const struct rpc_request *request)
+static uint32_t pserver_trainer_of(const struct pserver *p, const struct rpc_request *request)
 {
     return (uint32_t)(rpc_request_source(request) - p->servers);
 }
 
-static bool reject_when_ending(const struct pserver *p, struct rpc_request *request)
+static bool pserver_reject_when_ending(const struct pserver *p, struct rpc_request *request)
 {
     if (!p->worker->hurry)
         return false;
@@ -28,7 +28,7 @@ static bool reject_when_ending(const struct pserver *p, struct rpc_request *requ
 /* ---- the model ---- */
 
 /* Whether [first, first + count) is this server's: trained elements, statistics, or both where they meet. */
-static bool is_ours(const struct pserver *p, uint64_t first, uint64_t count)
+static bool pserver_owns_range(const struct pserver *p, uint64_t first, uint64_t count)
 {
     const struct shard *shard = &p->shard;
     uint64_t from = shard->first, to = shard->end;
@@ -45,8 +45,8 @@ static bool is_ours(const struct pserver *p, uint64_t first, uint64_t count)
 
 enum { RANGE_TEXT_BYTES = 96 };
 
-/* The ranges that is_ours allows, for messages. */
-static const char *range_text(const struct pserver *p, char text[RANGE_TEXT_BYTES])
+/* The ranges that pserver_owns_range allows, for messages. */
+static const char *shard_range_text(const struct pserver *p, char text[RANGE_TEXT_BYTES])
 {
     const struct shard *shard = &p->shard;
     int length = snprintf(text, RANGE_TEXT_BYTES, "[%zu, %zu)", shard->first, shard->end);
@@ -56,8 +56,8 @@ static const char *range_text(const struct pserver *p, char text[RANGE_TEXT_BYTE
     return text;
 }
 
-static struct rpc_message describe_model(const struct pserver *p, uint32_t trainer, uint64_t version,
-                                         uint64_t flags, uint32_t slot)
+static struct rpc_message pserver_describe_model(const struct pserver *p, uint32_t trainer, uint64_t version,
+                                                 uint64_t flags, uint32_t slot)
 {
     bool shared = p->job->transport == JOB_TRANSPORT_SHARED;
     if (round_version(p->round) >= p->last_version)
@@ -70,7 +70,8 @@ static struct rpc_message describe_model(const struct pserver *p, uint32_t train
 }
 
 /* True: the question is bad, and `why` says how. */
-static bool bad_question(const struct pserver *p, const struct rpc_request *request, char *why, size_t bytes)
+static bool pserver_check_question(const struct pserver *p, const struct rpc_request *request, char *why,
+                                   size_t bytes)
 {
     const uint64_t *args = rpc_request_message(request)->args;
     const unsigned worker = rpc_request_source(request);
@@ -80,25 +81,25 @@ static bool bad_question(const struct pserver *p, const struct rpc_request *requ
                         "trainer %u computes another model: fingerprint %016llx, expected %016llx", worker,
                         (unsigned long long)args[GET_FINGERPRINT], (unsigned long long)p->fingerprint) > 0;
     if (args[GET_COUNT] > 0 && (args[GET_COUNT] > PARAMETER_SERVER_CHUNK_ELEMENTS_MAX ||
-                                !is_ours(p, args[GET_FIRST], args[GET_COUNT])))
+                                !pserver_owns_range(p, args[GET_FIRST], args[GET_COUNT])))
         return snprintf(why, bytes,
                         "trainer %u asks for %llu elements from %llu: expected at most %d within %s", worker,
                         (unsigned long long)args[GET_COUNT], (unsigned long long)args[GET_FIRST],
-                        PARAMETER_SERVER_CHUNK_ELEMENTS_MAX, range_text(p, range)) > 0;
+                        PARAMETER_SERVER_CHUNK_ELEMENTS_MAX, shard_range_text(p, range)) > 0;
     return false;
 }
 
 void pserver_get_model(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct pserver *p = context;
-    const uint32_t trainer = trainer_of(p, request);
+    const uint32_t trainer = pserver_trainer_of(p, request);
     const uint32_t count = (uint32_t)message->args[GET_COUNT];
     uint64_t version = message->args[GET_VERSION];
     uint32_t slot;
     char why[240];
-    if (reject_when_ending(p, request))
+    if (pserver_reject_when_ending(p, request))
         return;
-    if (bad_question(p, request, why, sizeof why)) {
+    if (pserver_check_question(p, request, why, sizeof why)) {
         rpc_reject(request, "%s", why);
         return;
     }
@@ -109,7 +110,7 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
                  (unsigned long long)version, (unsigned long long)round_version(p->round));
         return;
     }
-    struct rpc_message answer = describe_model(p, trainer, version, 0, slot);
+    struct rpc_message answer = pserver_describe_model(p, trainer, version, 0, slot);
     if (count > 0) {
         answer.tensor_count = 1;
         answer.tensors[0] = (struct wire_tensor){.dtype = WIRE_F32, .rank = 1, .dims = {count}};
@@ -126,7 +127,7 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
 
 /* ---- inline contributions ---- */
 
-static void empty_inbox(const struct pserver *p, struct pserver_inbox *inbox, uint64_t step)
+static void inbox_empty(const struct pserver *p, struct pserver_inbox *inbox, uint64_t step)
 {
     inbox->step = step;
     inbox->pieces = 0;
@@ -135,14 +136,14 @@ static void empty_inbox(const struct pserver *p, struct pserver_inbox *inbox, ui
 }
 
 /* The number of pieces in this server's range of a contribution. */
-static size_t pieces_wanted(const struct pserver *p)
+static size_t inbox_pieces_wanted(const struct pserver *p)
 {
     const struct shard *shard = &p->shard;
     return (shard->end - shard->first + shard->statistics_end - shard->statistics_first) /
            PARAMETER_SERVER_PIECE_ELEMENTS;
 }
 
-static void take_chunk(struct pserver_inbox *inbox, size_t first, uint32_t count, const void *data)
+static void inbox_take_chunk(struct pserver_inbox *inbox, size_t first, uint32_t count, const void *data)
 {
     const size_t end = (first + count) / PARAMETER_SERVER_PIECE_ELEMENTS;
     memcpy(inbox->image + first, data, count * sizeof *inbox->image);
@@ -154,7 +155,7 @@ static void take_chunk(struct pserver_inbox *inbox, size_t first, uint32_t count
 }
 
 /* Ends a seat's PUSH_PULL without a model. */
-static void end_push(struct pserver_seat *seat, enum status status, const char *why)
+static void seat_end_push(struct pserver_seat *seat, enum status status, const char *why)
 {
     struct rpc_request *push = seat->push;
     seat->push = NULL;
@@ -162,8 +163,8 @@ static void end_push(struct pserver_seat *seat, enum status status, const char *
         rpc_fail(push, status, "%s", why);
 }
 
-static enum status check_chunk(const struct pserver *p, const struct rpc_request *request,
-                               struct error *error)
+static enum status pserver_check_chunk(const struct pserver *p, const struct rpc_request *request,
+                                       struct error *error)
 {
     const struct rpc_message *message = rpc_request_message(request);
     const uint64_t first = message->args[CHUNK_FIRST], count = message->tensors[0].dims[0];
@@ -173,12 +174,12 @@ static enum status check_chunk(const struct pserver *p, const struct rpc_request
         return error_set(error, STATUS_INVALID, "trainer %u sends a piece of what lies in shared memory",
                          worker);
     if (first % PARAMETER_SERVER_PIECE_ELEMENTS != 0 || count % PARAMETER_SERVER_PIECE_ELEMENTS != 0 ||
-        !is_ours(p, first, count))
+        !pserver_owns_range(p, first, count))
         return error_set(error, STATUS_INVALID,
                          "trainer %u sends %llu elements from %llu: expected multiples of %d within %s",
                          worker, (unsigned long long)count, (unsigned long long)first,
-                         PARAMETER_SERVER_PIECE_ELEMENTS, range_text(p, range));
-    return round_check_step(p->round, trainer_of(p, request), message->args[CHUNK_STEP], error);
+                         PARAMETER_SERVER_PIECE_ELEMENTS, shard_range_text(p, range));
+    return round_check_step(p->round, pserver_trainer_of(p, request), message->args[CHUNK_STEP], error);
 }
 
 /* A chunk of a step that was contributed already starts the contribution anew: it does not count until all
@@ -186,32 +187,32 @@ static enum status check_chunk(const struct pserver *p, const struct rpc_request
 void pserver_push_chunk(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct pserver *p = context;
-    const uint32_t trainer = trainer_of(p, request);
+    const uint32_t trainer = pserver_trainer_of(p, request);
     struct pserver_seat *seat = &p->seats[trainer];
     const uint64_t step = message->args[CHUNK_STEP];
     struct error error;
-    if (reject_when_ending(p, request))
+    if (pserver_reject_when_ending(p, request))
         return;
-    if (check_chunk(p, request, &error) != STATUS_OK) {
+    if (pserver_check_chunk(p, request, &error) != STATUS_OK) {
         rpc_reject(request, "%s", error.text);
         return;
     }
     if (round_has(p->round, trainer)) {
         round_withdraw(p->round, trainer);
-        end_push(seat, STATUS_INVALID, "the same step is being sent again");
-        empty_inbox(p, &seat->inbox, step);
+        seat_end_push(seat, STATUS_INVALID, "the same step is being sent again");
+        inbox_empty(p, &seat->inbox, step);
     }
     if (seat->inbox.step != step)
-        empty_inbox(p, &seat->inbox, step);
-    take_chunk(&seat->inbox, message->args[CHUNK_FIRST], message->tensors[0].dims[0], message->data[0]);
+        inbox_empty(p, &seat->inbox, step);
+    inbox_take_chunk(&seat->inbox, message->args[CHUNK_FIRST], message->tensors[0].dims[0], message->data[0]);
     rpc_reply(request, NULL);
 }
 
 /* ---- PUSH_PULL ---- */
 
 /* Finds where the contribution lies, and that all of it is there. */
-static enum status find_image(struct pserver *p, struct pserver_seat *seat, uint64_t step,
-                              struct error *error)
+static enum status seat_find_image(struct pserver *p, struct pserver_seat *seat, uint64_t step,
+                                   struct error *error)
 {
     const struct pserver_inbox *inbox = &seat->inbox;
     if (p->job->transport == JOB_TRANSPORT_SHARED) {
@@ -222,15 +223,15 @@ static enum status find_image(struct pserver *p, struct pserver_seat *seat, uint
         return status;
     }
     seat->image = inbox->image;
-    if (inbox->step == step && inbox->pieces == pieces_wanted(p))
+    if (inbox->step == step && inbox->pieces == inbox_pieces_wanted(p))
         return STATUS_OK;
     return error_set(error, STATUS_INVALID, "trainer %u, step %llu: %zu of %zu pieces have come",
                      seat->worker, (unsigned long long)step, inbox->step == step ? inbox->pieces : 0,
-                     pieces_wanted(p));
+                     inbox_pieces_wanted(p));
 }
 
-static enum status check_push(const struct pserver *p, const struct rpc_request *request, double *loss,
-                              struct error *error)
+static enum status pserver_check_push(const struct pserver *p, const struct rpc_request *request,
+                                      double *loss, struct error *error)
 {
     const uint64_t *args = rpc_request_message(request)->args;
     const unsigned worker = rpc_request_source(request);
@@ -243,11 +244,11 @@ static enum status check_push(const struct pserver *p, const struct rpc_request 
     if (!isfinite(*loss))
         return error_set(error, STATUS_INVALID, "trainer %u, step %llu: its loss is %g", worker,
                          (unsigned long long)args[PUSH_STEP], *loss);
-    return round_check_step(p->round, trainer_of(p, request), args[PUSH_STEP], error);
+    return round_check_step(p->round, pserver_trainer_of(p, request), args[PUSH_STEP], error);
 }
 
 /* After the job's last update the contribution is not needed. */
-static bool is_needless(const struct pserver *p)
+static bool pserver_is_needless(const struct pserver *p)
 {
     return p->phase > PSERVER_SAVING || round_version(p->round) >= p->last_version;
 }
@@ -255,28 +256,28 @@ static bool is_needless(const struct pserver *p)
 void pserver_push_pull(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct pserver *p = context;
-    const uint32_t trainer = trainer_of(p, request);
+    const uint32_t trainer = pserver_trainer_of(p, request);
     struct pserver_seat *seat = &p->seats[trainer];
     const uint64_t step = message->args[PUSH_STEP], base = message->args[PUSH_BASE];
     struct error error;
     double loss;
     bool replay = false;
-    if (reject_when_ending(p, request))
+    if (pserver_reject_when_ending(p, request))
         return;
-    enum status status = check_push(p, request, &loss, &error);
-    if (status == STATUS_OK && is_needless(p)) {
+    enum status status = pserver_check_push(p, request, &loss, &error);
+    if (status == STATUS_OK && pserver_is_needless(p)) {
         rpc_fail(request, STATUS_SHUTDOWN, "the job has made its last update");
         return;
     }
     if (status == STATUS_OK)
-        status = find_image(p, seat, step, &error);
+        status = seat_find_image(p, seat, step, &error);
     if (status == STATUS_OK)
         status = round_add(p->round, trainer, step, base, &replay, &error);
     if (status != STATUS_OK) {
         rpc_reject(request, "%s", error.text);
         return;
     }
-    end_push(seat, STATUS_INVALID, "the same step has been sent again");
+    seat_end_push(seat, STATUS_INVALID, "the same step has been sent again");
     seat->push = request;
     seat->loss = loss;
     if (!replay)
@@ -296,7 +297,7 @@ void pserver_answer(struct pserver *p, uint32_t trainer, uint64_t flags)
     seat->push = NULL;
     round_hold(p->round, trainer, version);
     round_slot_of(p->round, version, &slot);
-    const struct rpc_message answer = describe_model(p, trainer, version, flags, slot);
+    const struct rpc_message answer = pserver_describe_model(p, trainer, version, flags, slot);
     p->models_given++;
     rpc_reply(push, &answer);
 }
@@ -311,7 +312,7 @@ void pserver_answer_late(struct pserver *p)
 void pserver_dismiss(struct pserver *p)
 {
     for (uint32_t i = 0; i < p->trainers; i++)
-        end_push(&p->seats[i], STATUS_SHUTDOWN, "the job is ending");
+        seat_end_push(&p->seats[i], STATUS_SHUTDOWN, "the job is ending");
 }
 
 void pserver_left(void *context, uint16_t worker, enum status why, const char *text)
@@ -325,6 +326,6 @@ void pserver_left(void *context, uint16_t worker, enum status why, const char *t
     struct pserver_seat *seat = &p->seats[worker - p->servers];
     seat->joined = false;
     round_forget(p->round, worker - p->servers);
-    empty_inbox(p, &seat->inbox, UINT64_MAX);
-    end_push(seat, STATUS_PEER_DIED, "its caller is gone");
+    inbox_empty(p, &seat->inbox, UINT64_MAX);
+    seat_end_push(seat, STATUS_PEER_DIED, "its caller is gone");
 }

@@ -56,7 +56,7 @@ void pserver_checkpoint_begin(struct pserver *p)
     checkpoint_saver_begin(&p->saver, &saving);
 }
 
-static void release_shard_calls(struct pserver *p)
+static void pserver_release_shard_calls(struct pserver *p)
 {
     for (uint32_t i = 0; i < JOB_SERVERS_MAX; i++) {
         future_release(p->shard_calls[i]);
@@ -65,7 +65,7 @@ static void release_shard_calls(struct pserver *p)
 }
 
 /* Has the other servers write their shards: asks each once, then waits for all. */
-static enum status gather_shards(struct pserver *p, struct error *error)
+static enum status pserver_gather_shards(struct pserver *p, struct error *error)
 {
     const uint64_t version = p->saver.saving.counters.update;
     const struct rpc_message message = {.args = {[SAVE_VERSION] = version}};
@@ -83,7 +83,7 @@ static enum status gather_shards(struct pserver *p, struct error *error)
                       future_text(p->shard_calls[i]));
     }
     if (status != STATUS_AGAIN)
-        release_shard_calls(p);
+        pserver_release_shard_calls(p);
     return status;
 }
 
@@ -115,7 +115,7 @@ void pserver_save_shard(void *context, struct rpc_request *request, const struct
 }
 
 /* Waits for the version to save, then places the params on it. */
-static enum status gather_version(struct pserver *p)
+static enum status pserver_gather_version(struct pserver *p)
 {
     const uint64_t version = p->saver.saving.counters.update;
     uint32_t slot;
@@ -126,7 +126,7 @@ static enum status gather_version(struct pserver *p)
 }
 
 /* Answers server 0, which decides what a failure means. */
-static enum status answer_shard(struct pserver *p, enum status status, const char *why)
+static enum status pserver_answer_shard(struct pserver *p, enum status status, const char *why)
 {
     struct rpc_request *request = p->shard_request;
     if (status == STATUS_AGAIN || request == NULL)
@@ -144,7 +144,7 @@ static enum status answer_shard(struct pserver *p, enum status status, const cha
 static enum status pserver_gather(void *context, struct error *error)
 {
     struct pserver *p = context;
-    return p->number == 0 ? gather_shards(p, error) : gather_version(p);
+    return p->number == 0 ? pserver_gather_shards(p, error) : pserver_gather_version(p);
 }
 
 enum status pserver_checkpoint_advance(struct pserver *p, struct error *error)
@@ -152,7 +152,7 @@ enum status pserver_checkpoint_advance(struct pserver *p, struct error *error)
     struct error why = {0};
     const enum status status = checkpoint_saver_advance(&p->saver, p->worker->logged, &why);
     if (p->number > 0)
-        return answer_shard(p, status, why.text);
+        return pserver_answer_shard(p, status, why.text);
     return status == STATUS_OK || status == STATUS_AGAIN ? status : error_set(error, status, "%s", why.text);
 }
 
@@ -176,5 +176,5 @@ enum status pserver_checkpoint_open(struct pserver *p, struct error *error)
 void pserver_checkpoint_close(struct pserver *p)
 {
     checkpoint_saver_close(&p->saver);
-    release_shard_calls(p);
+    pserver_release_shard_calls(p);
 }

@@ -40,7 +40,7 @@ enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error 
     return status == STATUS_NOT_FOUND || status == STATUS_BUSY ? STATUS_OK : status;
 }
 
-static bool bad_sums(const struct pserver *p, uint32_t share, const struct evaluation *sums)
+static bool evaluation_is_impossible(const struct pserver *p, uint32_t share, const struct evaluation *sums)
 {
     const uint64_t count = p->evaluation_samples, shares = p->trainers;
     const uint64_t samples = count * (share + 1) / shares - count * share / shares;
@@ -49,7 +49,7 @@ static bool bad_sums(const struct pserver *p, uint32_t share, const struct evalu
 
 /* Takes an answer. STATUS_SHUTDOWN from a trainer: the order to stop has reached it, and reaches this server
  * soon. */
-static enum status take_share(struct pserver *p, uint32_t trainer, struct error *error)
+static enum status epoch_take_share(struct pserver *p, uint32_t trainer, struct error *error)
 {
     struct pserver_share *share = &p->epoch.shares[trainer];
     const unsigned worker = p->seats[trainer].worker;
@@ -61,7 +61,7 @@ static enum status take_share(struct pserver *p, uint32_t trainer, struct error 
         memcpy(&share->sums.loss_sum, &args[EVALUATED_LOSS], sizeof share->sums.loss_sum);
         share->sums.correct = args[EVALUATED_CORRECT];
         share->sums.samples = args[EVALUATED_SAMPLES];
-        share->answered = !bad_sums(p, trainer, &share->sums);
+        share->answered = !evaluation_is_impossible(p, trainer, &share->sums);
         if (!share->answered)
             rpc_reject_worker(
                 p->rpc, p->seats[trainer].worker,
@@ -85,7 +85,7 @@ static enum status epoch_evaluate(struct pserver *p, struct error *error)
     bool all = true;
     for (uint32_t i = 0; i < p->trainers && status == STATUS_OK; i++) {
         struct pserver_share *share = &p->epoch.shares[i];
-        status = share->call != NULL ? take_share(p, i, error) : pserver_epoch_ask(p, i, error);
+        status = share->call != NULL ? epoch_take_share(p, i, error) : pserver_epoch_ask(p, i, error);
         all = all && share->answered;
     }
     return status == STATUS_OK && !all ? STATUS_AGAIN : status;

@@ -30,14 +30,14 @@ static void pserver_joined(void *context, uint16_t worker)
 }
 
 /* For long work before the loop. */
-static void beat_between(void *arg)
+static void pserver_beat_between(void *arg)
 {
     worker_beat(arg);
 }
 
 /* ---- memory ---- */
 
-static enum status map_private(void **out, size_t bytes, const char *what, struct error *error)
+static enum status pserver_map_private(void **out, size_t bytes, const char *what, struct error *error)
 {
     void *data =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -47,7 +47,7 @@ static enum status map_private(void **out, size_t bytes, const char *what, struc
     return STATUS_OK;
 }
 
-static enum status open_lists(struct pserver *p, struct error *error)
+static enum status pserver_open_lists(struct pserver *p, struct error *error)
 {
     p->seats = calloc(p->trainers, sizeof *p->seats);
     p->members = calloc(p->trainers, sizeof *p->members);
@@ -60,13 +60,14 @@ static enum status open_lists(struct pserver *p, struct error *error)
     return STATUS_OK;
 }
 
-static enum status reorder_params(struct pserver *p, struct classifier *classifier, struct error *error)
+static enum status pserver_reorder_params(struct pserver *p, struct classifier *classifier,
+                                          struct error *error)
 {
     struct tape *tape;
     enum status status = tape_new(&tape, p->backend, error);
     if (status != STATUS_OK)
         return status;
-    tape_on_progress(tape, beat_between, p->worker);
+    tape_on_progress(tape, pserver_beat_between, p->worker);
     status = classifier_reorder(classifier, tape, error);
     tape_free(tape);
     return status;
@@ -74,7 +75,7 @@ static enum status reorder_params(struct pserver *p, struct classifier *classifi
 
 /* Names, shapes and layouts, but no memory yet. Layouts depend on the number of threads with which trainers
  * compute, so the backend has as many. */
-static enum status open_params(struct pserver *p, struct error *error)
+static enum status pserver_open_params(struct pserver *p, struct error *error)
 {
     const struct backend_settings settings = {.threads = p->job->trainers.threads};
     struct classifier *classifier = NULL;
@@ -86,7 +87,7 @@ static enum status open_params(struct pserver *p, struct error *error)
     if (status == STATUS_OK)
         status = params_lay_out(p->params, error);
     if (status == STATUS_OK && image_reordered(p->job))
-        status = reorder_params(p, classifier, error);
+        status = pserver_reorder_params(p, classifier, error);
     classifier_free(classifier);
     if (status != STATUS_OK)
         return status;
@@ -98,26 +99,26 @@ static enum status open_params(struct pserver *p, struct error *error)
     return status == STATUS_OK ? shard_of(&p->shard, p->params, p->number, p->servers, error) : status;
 }
 
-static enum status open_slots(struct pserver *p, uint32_t slots, struct error *error)
+static enum status pserver_open_slots(struct pserver *p, uint32_t slots, struct error *error)
 {
     const size_t bytes = slots * p->image_bytes;
     void *memory;
     if (p->job->transport == JOB_TRANSPORT_SHARED)
         return segment_create(&p->segment, p->worker->self.worker, bytes, error);
-    enum status status = map_private(&memory, bytes, "the model", error);
+    enum status status = pserver_map_private(&memory, bytes, "the model", error);
     if (status == STATUS_OK)
         p->segment = (struct segment){.writable = true, .data = memory, .bytes = bytes};
     return status;
 }
 
-static enum status open_velocity(struct pserver *p, struct error *error)
+static enum status pserver_open_velocity(struct pserver *p, struct error *error)
 {
     if (p->job->optimizer.momentum == 0)
         return STATUS_OK;
     const size_t bytes = p->parameters * sizeof(float);
     for (int i = 0; i < 2; i++) {
         void *memory;
-        enum status status = map_private(&memory, bytes, "the momentum", error);
+        enum status status = pserver_map_private(&memory, bytes, "the momentum", error);
         if (status != STATUS_OK)
             return status;
         p->velocity[i] = memory;
@@ -125,14 +126,14 @@ static enum status open_velocity(struct pserver *p, struct error *error)
     return gradients_new_unplaced(&p->momentum, p->params, error);
 }
 
-static enum status open_inboxes(struct pserver *p, struct error *error)
+static enum status pserver_open_inboxes(struct pserver *p, struct error *error)
 {
     if (p->job->transport == JOB_TRANSPORT_SHARED)
         return STATUS_OK;
     for (uint32_t i = 0; i < p->trainers; i++) {
         struct pserver_inbox *inbox = &p->seats[i].inbox;
         void *memory;
-        enum status status = map_private(&memory, p->image_bytes, "a contribution", error);
+        enum status status = pserver_map_private(&memory, p->image_bytes, "a contribution", error);
         if (status != STATUS_OK)
             return status;
         inbox->image = memory;
@@ -147,7 +148,7 @@ static enum status open_inboxes(struct pserver *p, struct error *error)
 /* ---- the first version ---- */
 
 /* Draws this server's entries; buffers and counters belong to server 0. */
-static enum status draw_entries(struct pserver *p, struct error *error)
+static enum status pserver_draw_entries(struct pserver *p, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < params_count(p->params) && status == STATUS_OK; i++) {
@@ -160,7 +161,7 @@ static enum status draw_entries(struct pserver *p, struct error *error)
     return status;
 }
 
-static enum status fill_first(struct pserver *p, struct error *error)
+static enum status pserver_fill_first(struct pserver *p, struct error *error)
 {
     const char *resume = p->worker->self.resume;
     const struct checkpoint_values values = pserver_checkpoint_values(p);
@@ -169,11 +170,12 @@ static enum status fill_first(struct pserver *p, struct error *error)
         return checkpoint_load(resume, &values, error);
     if (p->job->init.has_path)
         return checkpoint_load_model(p->job->init.path, &values, error);
-    return draw_entries(p, error);
+    return pserver_draw_entries(p, error);
 }
 
 /* The job's first counters: zero, or those of a checkpoint that the supervisor has checked. */
-static enum status read_counters(struct pserver *p, struct checkpoint_counters *counters, struct error *error)
+static enum status pserver_read_counters(struct pserver *p, struct checkpoint_counters *counters,
+                                         struct error *error)
 {
     const char *resume = p->worker->self.resume;
     *counters = (struct checkpoint_counters){.trainers = p->trainers};
@@ -184,7 +186,7 @@ static enum status read_counters(struct pserver *p, struct checkpoint_counters *
     return status;
 }
 
-static enum status open_round(struct pserver *p, struct error *error)
+static enum status pserver_open_round(struct pserver *p, struct error *error)
 {
     struct dataset_info info;
     struct checkpoint_counters counters;
@@ -192,7 +194,7 @@ static enum status open_round(struct pserver *p, struct error *error)
     if (status == STATUS_OK)
         status = schedule_of(&p->schedule, p->job, &info, error);
     if (status == STATUS_OK)
-        status = read_counters(p, &counters, error);
+        status = pserver_read_counters(p, &counters, error);
     if (status != STATUS_OK)
         return status;
     const struct round_config config = {.rule = p->job->server.round.rule,
@@ -208,13 +210,13 @@ static enum status open_round(struct pserver *p, struct error *error)
     p->epoch.loss_sum = counters.epoch_loss;
     status = round_new(&p->round, &config, error);
     if (status == STATUS_OK)
-        status = open_slots(p, round_slots(&config), error);
+        status = pserver_open_slots(p, round_slots(&config), error);
     return status;
 }
 
 /* Under `all` every trainer waits while an update is made, and the servers of a job make theirs at about the
  * same time; under the other rules most trainers compute meanwhile. */
-static uint32_t update_threads(const struct pserver *p)
+static uint32_t pserver_update_threads(const struct pserver *p)
 {
     const uint32_t processors = processors_count();
     if (p->job->server.round.rule != JOB_ROUND_ALL || processors < p->servers)
@@ -224,7 +226,7 @@ static uint32_t update_threads(const struct pserver *p)
 
 /* ---- sockets ---- */
 
-static enum status serve(struct pserver *p, struct error *error)
+static enum status pserver_serve(struct pserver *p, struct error *error)
 {
     const uint32_t workers = p->servers + p->trainers;
     const struct rpc_config config = {.pending_max = workers,
@@ -238,7 +240,7 @@ static enum status serve(struct pserver *p, struct error *error)
     return worker_open_rpc(p->worker, &config, &p->rpc, error);
 }
 
-static enum status dial(struct pserver *p, struct error *error)
+static enum status pserver_dial(struct pserver *p, struct error *error)
 {
     return worker_connect(p->worker, p->rpc, error);
 }
@@ -248,15 +250,16 @@ static enum status dial(struct pserver *p, struct error *error)
 enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error)
 {
     static enum status (*const steps[])(struct pserver *, struct error *) = {
-        open_lists, open_params, open_velocity,           open_inboxes, open_round, fill_first,
-        serve,      dial,        pserver_checkpoint_open,
+        pserver_open_lists,   pserver_open_params, pserver_open_velocity,
+        pserver_open_inboxes, pserver_open_round,  pserver_fill_first,
+        pserver_serve,        pserver_dial,        pserver_checkpoint_open,
     };
     p->worker = worker;
     p->job = &worker->job;
     p->number = worker->self.worker;
     p->servers = p->job->server.count;
     p->trainers = p->job->trainers.count;
-    p->threads = update_threads(p);
+    p->threads = pserver_update_threads(p);
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         enum status status = steps[i](p, error);
         if (status != STATUS_OK)

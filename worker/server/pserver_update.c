@@ -11,7 +11,7 @@
 
 static const double STATISTICS_MOMENTUM = 0.1; /* the weight of the new; PyTorch's default of batch norms */
 
-static size_t first_not_finite(const float *values, size_t count)
+static size_t update_first_not_finite(const float *values, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (!isfinite(values[i]))
@@ -20,7 +20,7 @@ static size_t first_not_finite(const float *values, size_t count)
 }
 
 /* The entry in which `element` of one of the slabs lies. */
-static const char *entry_at(const struct pserver *p, enum parameter_kind kind, size_t element)
+static const char *update_entry_at(const struct pserver *p, enum parameter_kind kind, size_t element)
 {
     const char *name = "";
     for (uint32_t i = 0; i < params_count(p->params); i++) {
@@ -32,7 +32,7 @@ static const char *entry_at(const struct pserver *p, enum parameter_kind kind, s
 }
 
 /* Rejects a contribution with a NaN or an infinity, and its sender. */
-static void expel_member(struct pserver *p, uint32_t trainer, const char *what, const char *name)
+static void update_expel_member(struct pserver *p, uint32_t trainer, const char *what, const char *name)
 {
     struct pserver_seat *seat = &p->seats[trainer];
     struct rpc_request *push = seat->push;
@@ -48,15 +48,15 @@ static void expel_member(struct pserver *p, uint32_t trainer, const char *what, 
 
 /* running' = 0.9 running + 0.1 (s_0 + s_1 + …) / n for each element, in double, over the members in the order
  * of their numbers. False: one of them brought something that is not finite. */
-static bool move_statistics(struct pserver *p, float *next, const float *now)
+static bool update_move_statistics(struct pserver *p, float *next, const float *now)
 {
     const size_t first = p->shard.statistics_first, count = p->shard.statistics_end - first;
     const double weight = STATISTICS_MOMENTUM;
     for (uint32_t m = 0; m < p->member_count; m++) {
-        size_t bad = first_not_finite(p->seats[p->members[m]].image + first, count);
+        size_t bad = update_first_not_finite(p->seats[p->members[m]].image + first, count);
         if (bad == SIZE_MAX)
             continue;
-        expel_member(p, p->members[m], "statistic", entry_at(p, PARAMETER_BUFFER, bad));
+        update_expel_member(p, p->members[m], "statistic", update_entry_at(p, PARAMETER_BUFFER, bad));
         return false;
     }
     for (size_t i = first; i < first + count; i++) {
@@ -69,7 +69,7 @@ static bool move_statistics(struct pserver *p, float *next, const float *now)
 }
 
 /* num_batches_tracked: the batches of a round count as one. */
-static void count_batches(struct pserver *p)
+static void update_count_batches(struct pserver *p)
 {
     for (uint32_t i = 0; i < params_count(p->params); i++)
         if (params_at(p->params, i)->kind == PARAMETER_COUNTER)
@@ -78,7 +78,8 @@ static void count_batches(struct pserver *p)
 
 /* ---- parameters ---- */
 
-static enum status move_parameters(struct pserver *p, float *next, const float *now, struct error *error)
+static enum status update_move_parameters(struct pserver *p, float *next, const float *now,
+                                          struct error *error)
 {
     const uint64_t version = round_version(p->round);
     const size_t first = p->shard.first;
@@ -101,14 +102,15 @@ static enum status move_parameters(struct pserver *p, float *next, const float *
     if (status != STATUS_OK || round.not_finite == UINT32_MAX)
         return status;
     if (round.not_finite == round.contributions) {
-        size_t at = first_not_finite(next + first, round.count);
+        size_t at = update_first_not_finite(next + first, round.count);
         return error_set(error, STATUS_INTERNAL,
                          "update %llu: %s is not finite after a step with lr %g along finite gradients",
-                         (unsigned long long)version + 1, entry_at(p, PARAMETER_TRAINED, first + at),
+                         (unsigned long long)version + 1, update_entry_at(p, PARAMETER_TRAINED, first + at),
                          round.sgd.lr);
     }
-    size_t bad = first_not_finite(p->gradients[round.not_finite], round.count);
-    expel_member(p, p->members[round.not_finite], "gradient", entry_at(p, PARAMETER_TRAINED, first + bad));
+    size_t bad = update_first_not_finite(p->gradients[round.not_finite], round.count);
+    update_expel_member(p, p->members[round.not_finite], "gradient",
+                        update_entry_at(p, PARAMETER_TRAINED, first + bad));
     return STATUS_AGAIN;
 }
 
@@ -118,13 +120,13 @@ struct pass {
     struct monotime begin, end;
 };
 
-static double seconds(struct monotime from, struct monotime to)
+static double update_seconds_between(struct monotime from, struct monotime to)
 {
     return (double)monotime_us_between(from, to) * 1e-6;
 }
 
 /* From the first member's contribution to the last one's. */
-static double gathered_s(const struct pserver *p)
+static double update_gathered_s(const struct pserver *p)
 {
     struct monotime first = MONOTIME_NEVER, last = {0};
     for (uint32_t m = 0; m < p->member_count; m++) {
@@ -132,7 +134,7 @@ static double gathered_s(const struct pserver *p)
         first = monotime_earliest(first, arrived);
         last = monotime_before(last, arrived) ? arrived : last;
     }
-    return seconds(first, last);
+    return update_seconds_between(first, last);
 }
 
 static void update_report(struct pserver *p, const struct pass *pass)
@@ -145,9 +147,9 @@ static void update_report(struct pserver *p, const struct pass *pass)
         .samples = (uint64_t)p->member_count * p->job->trainers.batch,
         .late = late - p->late_reported,
         .trainers = p->trainers,
-        .timing = {.round_s = seconds(p->last_update, pass->end),
-                   .wait_s = gathered_s(p),
-                   .update_s = seconds(pass->begin, pass->end),
+        .timing = {.round_s = update_seconds_between(p->last_update, pass->end),
+                   .wait_s = update_gathered_s(p),
+                   .update_s = update_seconds_between(pass->begin, pass->end),
                    .bytes = (p->member_count + p->models_given) * p->elements * sizeof(float)},
     };
     for (uint32_t i = 0; i < p->trainers; i++)
@@ -170,13 +172,13 @@ enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error
     struct pass pass = {.begin = monotime_now()};
     uint32_t now = 0;
     round_slot_of(p->round, round_version(p->round), &now);
-    if (!move_statistics(p, pserver_image(p, slot), pserver_image(p, now)))
+    if (!update_move_statistics(p, pserver_image(p, slot), pserver_image(p, now)))
         return STATUS_AGAIN;
-    enum status status = move_parameters(p, pserver_image(p, slot), pserver_image(p, now), error);
+    enum status status = update_move_parameters(p, pserver_image(p, slot), pserver_image(p, now), error);
     if (status != STATUS_OK)
         return status;
     round_advance(p->round, slot, p->members, p->member_count);
-    count_batches(p);
+    update_count_batches(p);
     pass.end = monotime_now();
     update_report(p, &pass);
     return STATUS_OK;

@@ -107,11 +107,6 @@ void round_hold(struct round *round, uint32_t trainer, uint64_t version)
     round->seat[trainer].held = version;
 }
 
-uint64_t round_held(const struct round *round, uint32_t trainer)
-{
-    return round->seat[trainer].held;
-}
-
 enum status round_check_step(const struct round *round, uint32_t trainer, uint64_t step, struct error *error)
 {
     const struct seat *seat = &round->seat[trainer];
@@ -121,7 +116,8 @@ enum status round_check_step(const struct round *round, uint32_t trainer, uint64
                      round->first_worker + trainer, (unsigned long long)step, (unsigned long long)seat->step);
 }
 
-static enum status check_base(const struct round *round, uint32_t trainer, uint64_t base, struct error *error)
+static enum status round_check_base(const struct round *round, uint32_t trainer, uint64_t base,
+                                    struct error *error)
 {
     const struct seat *seat = &round->seat[trainer];
     const uint64_t given = seat->held == ROUND_NO_VERSION && seat->waiting ? seat->base : seat->held;
@@ -145,7 +141,7 @@ enum status round_add(struct round *round, uint32_t trainer, uint64_t step, uint
     struct seat *seat = &round->seat[trainer];
     enum status status = round_check_step(round, trainer, step, error);
     if (status == STATUS_OK)
-        status = check_base(round, trainer, base, error);
+        status = round_check_base(round, trainer, base, error);
     if (status != STATUS_OK)
         return status;
     *replay = seat->waiting;
@@ -173,7 +169,7 @@ void round_forget(struct round *round, uint32_t trainer)
     round->seat[trainer].held = ROUND_NO_VERSION;
 }
 
-static bool is_late(const struct round *round, const struct seat *seat)
+static bool round_is_late(const struct round *round, const struct seat *seat)
 {
     uint64_t behind = round->version - seat->base;
     return seat->waiting && behind > (round->rule == JOB_ROUND_ASYNC ? round->number : 0);
@@ -183,7 +179,7 @@ bool round_take_late(struct round *round, uint32_t *trainer)
 {
     for (uint32_t i = 0; i < round->trainers; i++) {
         struct seat *seat = &round->seat[i];
-        if (!is_late(round, seat))
+        if (!round_is_late(round, seat))
             continue;
         seat->waiting = false;
         seat->step++;
@@ -195,12 +191,12 @@ bool round_take_late(struct round *round, uint32_t *trainer)
 }
 
 /* How many of those that wait came before `turn` and are not late. */
-static uint32_t before(const struct round *round, uint64_t turn)
+static uint32_t round_is_before(const struct round *round, uint64_t turn)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < round->trainers; i++) {
         const struct seat *seat = &round->seat[i];
-        count += seat->waiting && !is_late(round, seat) && seat->turn < turn;
+        count += seat->waiting && !round_is_late(round, seat) && seat->turn < turn;
     }
     return count;
 }
@@ -212,17 +208,17 @@ uint32_t round_members(const struct round *round, uint32_t *members)
         needed = round->number;
     else if (round->rule == JOB_ROUND_ASYNC)
         needed = 1;
-    if (before(round, UINT64_MAX) < needed)
+    if (round_is_before(round, UINT64_MAX) < needed)
         return 0;
     for (uint32_t i = 0; i < round->trainers; i++) {
         const struct seat *seat = &round->seat[i];
-        if (seat->waiting && !is_late(round, seat) && before(round, seat->turn) < needed)
+        if (seat->waiting && !round_is_late(round, seat) && round_is_before(round, seat->turn) < needed)
             members[count++] = i;
     }
     return count;
 }
 
-static bool is_held(const struct round *round, uint64_t version)
+static bool round_is_held(const struct round *round, uint64_t version)
 {
     for (uint32_t i = 0; i < round->trainers; i++)
         if (round->seat[i].held == version)
@@ -234,7 +230,7 @@ bool round_free_slot(const struct round *round, uint32_t *slot)
 {
     for (uint32_t i = 0; i < round->slots; i++) {
         uint64_t version = round->slot[i];
-        if (version != ROUND_NO_VERSION && (version == round->version || is_held(round, version)))
+        if (version != ROUND_NO_VERSION && (version == round->version || round_is_held(round, version)))
             continue;
         *slot = i;
         return true;
@@ -245,7 +241,7 @@ bool round_free_slot(const struct round *round, uint32_t *slot)
 void round_advance(struct round *round, uint32_t slot, const uint32_t *members, uint32_t count)
 {
     assert(round->slot[slot] == ROUND_NO_VERSION ||
-           (round->slot[slot] != round->version && !is_held(round, round->slot[slot])));
+           (round->slot[slot] != round->version && !round_is_held(round, round->slot[slot])));
     for (uint32_t i = 0; i < count; i++) {
         struct seat *seat = &round->seat[members[i]];
         assert(seat->waiting);

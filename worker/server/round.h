@@ -68,9 +68,6 @@ bool round_slot_of(const struct round *round, uint64_t version, uint32_t *slot);
 /* The trainer is given `version`, which must lie in a slot (asserted), and holds it from now on. */
 void round_hold(struct round *round, uint32_t trainer, uint64_t version);
 
-/* The version that it holds, or ROUND_NO_VERSION. */
-uint64_t round_held(const struct round *round, uint32_t trainer);
-
 /* STATUS_INVALID, unless `step` is the trainer's next one; the text names trainer, got and expected. */
 enum status round_check_step(const struct round *round, uint32_t trainer, uint64_t step, struct error *error);
 

@@ -1,7 +1,7 @@
 /* Pure functions of the job and the size of its data. */
 #include "worker/server/schedule.h"
 
-static uint64_t product(uint64_t a, uint64_t b)
+static uint64_t schedule_product(uint64_t a, uint64_t b)
 {
     uint64_t result;
     return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
@@ -22,7 +22,7 @@ enum status schedule_of(struct schedule *schedule, const struct job *job, const 
         if (job->server.round.rule == JOB_ROUND_ASYNC)
             schedule->epoch_updates *= job->trainers.count;
         if (job->evaluation.has_every && info->evaluation > 0)
-            schedule->evaluation_every = product(job->evaluation.every, schedule->epoch_updates);
+            schedule->evaluation_every = schedule_product(job->evaluation.every, schedule->epoch_updates);
     }
     schedule->updates = job_updates(job, schedule->epoch_updates);
     if (schedule->updates == UINT64_MAX)

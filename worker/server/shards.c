@@ -12,13 +12,13 @@ struct cut {
 };
 
 /* How far `element`, times `servers`, is from where cut `server` would make equal shares. */
-static uint64_t distance(size_t element, uint64_t total, uint32_t server, uint32_t servers)
+static uint64_t shards_distance(size_t element, uint64_t total, uint32_t server, uint32_t servers)
 {
     const uint64_t at = (uint64_t)element * servers, wanted = total * server; // both below 2^31 * 2^32
     return at > wanted ? at - wanted : wanted - at;
 }
 
-static uint32_t count_trained(struct params *params)
+static uint32_t shards_count_trained(struct params *params)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < params_count(params); i++)
@@ -28,8 +28,8 @@ static uint32_t count_trained(struct params *params)
 
 /* The next cut behind `before`: the trained entry whose begin is nearest to `server` shares of the whole (the
  * first of two as near), but not before one entry of server - 1, nor so late that a later server has none. */
-static struct cut next_cut(struct params *params, struct cut before, uint32_t *left, uint32_t server,
-                           uint32_t servers)
+static struct cut shards_next_cut(struct params *params, struct cut before, uint32_t *left, uint32_t server,
+                                  uint32_t servers)
 {
     const uint64_t total = params_elements(params);
     const uint32_t later = servers - server; // that many servers still need an entry each
@@ -40,7 +40,7 @@ static struct cut next_cut(struct params *params, struct cut before, uint32_t *l
         const struct parameter *parameter = params_at(params, i);
         if (parameter->kind != PARAMETER_TRAINED)
             continue;
-        const uint64_t apart = distance(parameter->offset, total, server, servers);
+        const uint64_t apart = shards_distance(parameter->offset, total, server, servers);
         if (behind < *left && apart < nearest) {
             nearest = apart;
             best = (struct cut){i, parameter->offset};
@@ -56,7 +56,7 @@ enum status shard_of(struct shard *shard, struct params *params, uint32_t server
                      struct error *error)
 {
     const size_t elements = params_elements(params), image = image_elements(params);
-    uint32_t left = count_trained(params);
+    uint32_t left = shards_count_trained(params);
     assert(server < servers);
     if (left < servers)
         return error_set(error, STATUS_INVALID,
@@ -67,7 +67,7 @@ enum status shard_of(struct shard *shard, struct params *params, uint32_t server
     for (uint32_t i = 0; i <= server; i++) {
         shard->entry_first = cut.entry;
         shard->first = cut.element;
-        cut = i + 1 < servers ? next_cut(params, cut, &left, i + 1, servers)
+        cut = i + 1 < servers ? shards_next_cut(params, cut, &left, i + 1, servers)
                               : (struct cut){params_count(params), elements};
     }
     shard->entry_end = cut.entry;

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void remember_evaluate(void *context, struct rpc_request *request, const struct rpc_message *message)
+static void trainer_remember_evaluate(void *context, struct rpc_request *request,
+                                      const struct rpc_message *message)
 {
     struct trainer *t = context;
     const uint64_t share = message->args[EVALUATE_SHARE], shares = message->args[EVALUATE_SHARES];
@@ -25,13 +26,13 @@ static void remember_evaluate(void *context, struct rpc_request *request, const 
 }
 
 static const struct rpc_method methods[] = {
-    {.method = METHOD_EVALUATE, .callers = WIRE_ROLE_PSERVER, .handler = remember_evaluate},
+    {.method = METHOD_EVALUATE, .callers = WIRE_ROLE_PSERVER, .handler = trainer_remember_evaluate},
 };
 
 /* ---- evaluation ---- */
 
 /* Between batches: beats, and serves the messages that have arrived. */
-static void evaluation_progress(void *arg)
+static void trainer_evaluation_progress(void *arg)
 {
     struct trainer *t = arg;
     trainer_progress(t);
@@ -40,8 +41,8 @@ static void evaluation_progress(void *arg)
 
 /* Only a job with one server can be asked for another version than the present one: several servers go in
  * step. */
-static enum status run_evaluation(struct trainer *t, const uint64_t *args, struct evaluation *sums,
-                                  struct error *error)
+static enum status trainer_run_evaluation(struct trainer *t, const uint64_t *args, struct evaluation *sums,
+                                          struct error *error)
 {
     enum status status = STATUS_OK;
     if (args[EVALUATE_VERSION] != t->at.version) {
@@ -60,7 +61,7 @@ static enum status trainer_evaluate(struct trainer *t, struct error *error)
     struct rpc_message reply = {0};
     struct evaluation sums;
     memcpy(args, rpc_request_message(t->evaluate)->args, sizeof args);
-    enum status status = run_evaluation(t, args, &sums, error);
+    enum status status = trainer_run_evaluation(t, args, &sums, error);
     struct rpc_request *request = t->evaluate;
     t->evaluate = NULL;
     if (status != STATUS_OK) {
@@ -79,8 +80,8 @@ static enum status trainer_evaluate(struct trainer *t, struct error *error)
 
 /* Merges the servers' answers: each server's offset; the lowest version and step. *agree: all name one
  * version. */
-static void collect_answers(struct trainer_version *answer, struct future *const *calls, uint32_t servers,
-                            bool *agree)
+static void trainer_collect_answers(struct trainer_version *answer, struct future *const *calls,
+                                    uint32_t servers, bool *agree)
 {
     *answer = (struct trainer_version){.version = UINT64_MAX, .step = UINT64_MAX};
     *agree = true;
@@ -99,8 +100,9 @@ static void collect_answers(struct trainer_version *answer, struct future *const
 }
 
 /* Asks one server. A server that has counted the step already is asked for the model instead. */
-static enum status ask_server(struct trainer *t, uint16_t server, enum wire_method method,
-                              const struct rpc_message *message, struct future **out, struct error *error)
+static enum status trainer_ask_server(struct trainer *t, uint16_t server, enum wire_method method,
+                                      const struct rpc_message *message, struct future **out,
+                                      struct error *error)
 {
     const struct rpc_message newest = {
         .args = {[GET_VERSION] = PARAMETER_SERVER_NEWEST, [GET_FINGERPRINT] = t->fingerprint}};
@@ -110,7 +112,7 @@ static enum status ask_server(struct trainer *t, uint16_t server, enum wire_meth
 }
 
 /* True: an evaluation was asked for, on the present version or with one server, so it can run now. */
-static bool can_evaluate(const struct trainer *t)
+static bool trainer_can_evaluate(const struct trainer *t)
 {
     return t->evaluate != NULL &&
            (t->servers == 1 || rpc_request_message(t->evaluate)->args[EVALUATE_VERSION] == t->at.version);
@@ -118,27 +120,28 @@ static bool can_evaluate(const struct trainer *t)
 
 /* The same call to every server at once. Meanwhile requests are served: while a contribution waits
  * for its round an evaluation too, until which the server may keep the answers back. */
-static enum status ask_all(struct trainer *t, enum wire_method method, const struct rpc_message *message,
-                           struct trainer_version *answer, bool *agree, struct error *error)
+static enum status trainer_ask_all(struct trainer *t, enum wire_method method,
+                                   const struct rpc_message *message, struct trainer_version *answer,
+                                   bool *agree, struct error *error)
 {
     struct future *calls[JOB_SERVERS_MAX], *all = NULL;
     enum status status = STATUS_OK;
     uint32_t count = 0;
     while (count < t->servers && status == STATUS_OK) {
-        status = ask_server(t, (uint16_t)count, method, message, &calls[count], error);
+        status = trainer_ask_server(t, (uint16_t)count, method, message, &calls[count], error);
         count += status == STATUS_OK;
     }
     if (status == STATUS_OK && (status = future_all(t->rpc, calls, count, &all)) != STATUS_OK)
         error_set(error, status, "no future for the answers of %u servers", count);
     while (status == STATUS_OK && !future_done(all)) {
         status = trainer_turn(t, MONOTIME_NEVER, error);
-        if (status == STATUS_OK && method == METHOD_PUSH_PULL && can_evaluate(t) && !future_done(all))
+        if (status == STATUS_OK && method == METHOD_PUSH_PULL && trainer_can_evaluate(t) && !future_done(all))
             status = trainer_evaluate(t, error);
     }
     if (all != NULL && future_done(all)) // a turn that fails may have told why
         status = trainer_result(all, error);
     if (status == STATUS_OK)
-        collect_answers(answer, calls, count, agree);
+        trainer_collect_answers(answer, calls, count, agree);
     if (all != NULL)
         future_release(all);
     while (count > 0)
@@ -146,7 +149,8 @@ static enum status ask_all(struct trainer *t, enum wire_method method, const str
     return status;
 }
 
-static enum status go_on_from(struct trainer *t, const struct trainer_version *answer, struct error *error)
+static enum status trainer_go_on_from(struct trainer *t, const struct trainer_version *answer,
+                                      struct error *error)
 {
     t->at = *answer;
     t->over = t->over || answer->last;
@@ -157,21 +161,21 @@ static enum status go_on_from(struct trainer *t, const struct trainer_version *a
  * server and to the next, one of them has made a version for which the other still waits. Then
  * the trainer goes on from the older version, which all servers still have, and computes its step again for
  * the servers that lack it. */
-static enum status get_model(struct trainer *t, struct error *error)
+static enum status trainer_get_model(struct trainer *t, struct error *error)
 {
     struct rpc_message question = {
         .args = {[GET_VERSION] = PARAMETER_SERVER_NEWEST, [GET_FINGERPRINT] = t->fingerprint}};
     struct trainer_version answer;
     bool agree;
-    enum status status = ask_all(t, METHOD_GET_MODEL, &question, &answer, &agree, error);
+    enum status status = trainer_ask_all(t, METHOD_GET_MODEL, &question, &answer, &agree, error);
     if (status == STATUS_OK && !agree) {
         question.args[GET_VERSION] = answer.version;
-        status = ask_all(t, METHOD_GET_MODEL, &question, &answer, &agree, error);
+        status = trainer_ask_all(t, METHOD_GET_MODEL, &question, &answer, &agree, error);
     }
-    return status == STATUS_OK ? go_on_from(t, &answer, error) : status;
+    return status == STATUS_OK ? trainer_go_on_from(t, &answer, error) : status;
 }
 
-static enum status push_pull(struct trainer *t, double loss, struct error *error)
+static enum status trainer_push_pull(struct trainer *t, double loss, struct error *error)
 {
     struct rpc_message push = {.args = {[PUSH_STEP] = t->at.step,
                                         [PUSH_BASE] = t->at.version,
@@ -179,7 +183,7 @@ static enum status push_pull(struct trainer *t, double loss, struct error *error
     struct trainer_version answer;
     bool agree;
     memcpy(&push.args[PUSH_LOSS], &loss, sizeof loss);
-    enum status status = ask_all(t, METHOD_PUSH_PULL, &push, &answer, &agree, error);
+    enum status status = trainer_ask_all(t, METHOD_PUSH_PULL, &push, &answer, &agree, error);
     if (status != STATUS_OK)
         return status;
     if (!agree || answer.step != t->at.step + 1)
@@ -188,7 +192,7 @@ static enum status push_pull(struct trainer *t, double loss, struct error *error
                          "step, and one version",
                          (unsigned long long)t->at.step, (unsigned long long)answer.step,
                          (unsigned long long)answer.version, agree ? "" : " and others");
-    return go_on_from(t, &answer, error);
+    return trainer_go_on_from(t, &answer, error);
 }
 
 /* ---- a step ---- */
@@ -217,7 +221,7 @@ static enum status trainer_step(struct trainer *t, struct error *error)
                          (unsigned long long)t->at.step, why.text);
     t->batch = NULL;
     status = trainer_model_give(t, error);
-    return status == STATUS_OK ? push_pull(t, loss, error) : status;
+    return status == STATUS_OK ? trainer_push_pull(t, loss, error) : status;
 }
 
 /* Waits at most 20 ms for the step's batch. */
@@ -242,17 +246,18 @@ static enum status trainer_fetch_batch(struct trainer *t, struct error *error)
 
 static enum status trainer_advance(struct trainer *t, struct error *error)
 {
-    if (can_evaluate(t)) {
+    if (trainer_can_evaluate(t)) {
         const uint64_t version = rpc_request_message(t->evaluate)->args[EVALUATE_VERSION];
         const enum status status = trainer_evaluate(t, error);
-        return status == STATUS_OK && version != t->at.version && !t->over ? get_model(t, error) : status;
+        return status == STATUS_OK && version != t->at.version && !t->over ? trainer_get_model(t, error)
+                                                                           : status;
     }
     if (t->over)
         return trainer_turn(t, MONOTIME_NEVER, error);
     return t->batch == NULL ? trainer_fetch_batch(t, error) : trainer_step(t, error);
 }
 
-static enum status open_rpc(struct trainer *t, struct error *error)
+static enum status trainer_open_rpc(struct trainer *t, struct error *error)
 {
     struct worker *worker = t->worker;
     t->servers = worker->job.server.count;
@@ -275,17 +280,17 @@ static enum status trainer_open(struct trainer *t, struct worker *worker, struct
 {
     t->worker = worker;
     t->job = &worker->job;
-    enum status status = open_rpc(t, error);
+    enum status status = trainer_open_rpc(t, error);
     if (status == STATUS_OK)
         status = trainer_model_open(t, error);
     if (status == STATUS_OK)
-        status = get_model(t, error);
+        status = trainer_get_model(t, error);
     if (status != STATUS_OK)
         return status;
     t->evaluator = (struct evaluator){.job = t->job,
                                       .classifier = t->net.classifier,
                                       .tape = t->net.tape,
-                                      .progress = evaluation_progress,
+                                      .progress = trainer_evaluation_progress,
                                       .progress_context = t};
     const struct loader_config config = {.job = t->job,
                                          .split = DATASET_TRAIN,
@@ -295,7 +300,7 @@ static enum status trainer_open(struct trainer *t, struct worker *worker, struct
     return loader_new(&t->loader, &config, error);
 }
 
-static void drop_evaluation(struct trainer *t, const char *why)
+static void trainer_drop_evaluation(struct trainer *t, const char *why)
 {
     if (t->evaluate != NULL)
         rpc_fail(t->evaluate, STATUS_SHUTDOWN, "%s", why);
@@ -305,7 +310,7 @@ static void drop_evaluation(struct trainer *t, const char *why)
 static void trainer_close(struct trainer *t, const char *why)
 {
     enum { LINGER_MS = 200 };
-    drop_evaluation(t, why);
+    trainer_drop_evaluation(t, why);
     rpc_free(t->rpc, why, LINGER_MS);
     t->worker->rpc = NULL;
     loader_free(t->loader);
@@ -325,7 +330,7 @@ enum status trainer_run(struct worker *worker, struct error *error)
         worker_report(CONTROL_READY, NULL, 0);
     for (;;) {
         if (status == STATUS_SHUTDOWN) { // the order to leave is on its way, or here
-            drop_evaluation(&trainer, "the job is ending");
+            trainer_drop_evaluation(&trainer, "the job is ending");
             trainer.over = true;
             status = STATUS_OK;
         }

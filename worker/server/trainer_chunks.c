@@ -25,7 +25,7 @@ struct transfer {
     struct lane lanes[JOB_SERVERS_MAX];
 };
 
-static struct lane lane_of(const struct shard *shard)
+static struct lane transfer_lane_of(const struct shard *shard)
 {
     return (struct lane){.next = {shard->first, shard->statistics_first},
                          .end = {shard->end, shard->statistics_end}};
@@ -47,8 +47,8 @@ static bool lane_cut_chunk(struct lane *lane, struct chunk *chunk)
     return false;
 }
 
-static enum status send_chunk(struct transfer *transfer, uint32_t server, struct chunk *chunk,
-                              struct error *error)
+static enum status lane_send_chunk(struct transfer *transfer, uint32_t server, struct chunk *chunk,
+                                   struct error *error)
 {
     struct trainer *t = transfer->trainer;
     struct rpc_message push = {
@@ -73,7 +73,7 @@ static enum status transfer_fill_lane(struct transfer *transfer, uint32_t server
         struct chunk *chunk = &lane->chunks[(lane->oldest + lane->count) % TRAINER_IN_FLIGHT];
         if (!lane_cut_chunk(lane, chunk))
             break;
-        status = send_chunk(transfer, server, chunk, error);
+        status = lane_send_chunk(transfer, server, chunk, error);
         lane->count += status == STATUS_OK;
     }
     return status;
@@ -113,7 +113,7 @@ static enum status transfer_drain_lane(struct transfer *transfer, uint32_t serve
     return status;
 }
 
-static void release_all(struct transfer *transfer)
+static void transfer_release_all(struct transfer *transfer)
 {
     for (uint32_t server = 0; server < transfer->trainer->servers; server++) {
         struct lane *lane = &transfer->lanes[server];
@@ -149,9 +149,9 @@ static enum status transfer_image(struct trainer *t, bool push, uint64_t key, st
     struct transfer transfer = {.trainer = t, .push = push, .key = key};
     for (uint32_t server = 0; server < t->servers; server++)
         if (!push || !t->at.counted[server])
-            transfer.lanes[server] = lane_of(&t->shards[server]);
+            transfer.lanes[server] = transfer_lane_of(&t->shards[server]);
     enum status status = transfer_run(&transfer, error);
-    release_all(&transfer);
+    transfer_release_all(&transfer);
     return status;
 }
 

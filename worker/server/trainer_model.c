@@ -46,7 +46,7 @@ static enum status net_lay_out(struct trainer_net *net, const struct job *job, s
 
 /* Params in the servers' layouts, for reading and writing their images; it never computes more than the
  * forward that finds these out. */
-static enum status open_mirror(struct trainer *t, struct error *error)
+static enum status mirror_open(struct trainer *t, struct error *error)
 {
     const struct backend_settings settings = {.threads = t->job->trainers.threads};
     enum status status = backend_load(&t->mirror.backend, "onednn", &settings, error);
@@ -60,7 +60,7 @@ static enum status open_mirror(struct trainer *t, struct error *error)
 }
 
 /* Messages carry canonical elements, so the fingerprint is that of a model without layouts. */
-static enum status canonical_fingerprint(struct trainer *t, struct error *error)
+static enum status net_canonical_fingerprint(struct trainer *t, struct error *error)
 {
     struct params *params;
     struct classifier *classifier = NULL;
@@ -78,19 +78,19 @@ static enum status canonical_fingerprint(struct trainer *t, struct error *error)
 }
 
 /* Params and gradients of the trainer's own. */
-static enum status open_own(struct trainer *t, struct error *error)
+static enum status model_open_own(struct trainer *t, struct error *error)
 {
     enum status status = classifier_build(t->net.classifier, t->net.tape, error);
     if (status == STATUS_OK)
         status = gradients_new(&t->net.gradients, t->net.params, error);
     if (status == STATUS_OK && t->job->transport == JOB_TRANSPORT_SHARED)
-        status = open_mirror(t, error);
+        status = mirror_open(t, error);
     else if (status == STATUS_OK)
-        status = canonical_fingerprint(t, error);
+        status = net_canonical_fingerprint(t, error);
     return status;
 }
 
-static enum status open_image(struct trainer *t, struct error *error)
+static enum status model_open_image(struct trainer *t, struct error *error)
 {
     struct params *params = t->net.params;
     enum status status = STATUS_OK;
@@ -108,7 +108,7 @@ static enum status open_image(struct trainer *t, struct error *error)
 }
 
 /* The outbox, with the gradients on it that others read. */
-static enum status open_outbox(struct trainer *t, struct error *error)
+static enum status model_open_outbox(struct trainer *t, struct error *error)
 {
     struct trainer_net *on = t->in_place ? &t->net : &t->mirror;
     enum status status = segment_create(&t->outbox, t->worker->self.worker, image_bytes(on->params), error);
@@ -129,11 +129,11 @@ enum status trainer_model_open(struct trainer *t, struct error *error)
         return status;
     const bool shared = t->job->transport == JOB_TRANSPORT_SHARED;
     t->in_place = shared && t->net.backend->ops->host;
-    status = t->in_place ? net_lay_out(&t->net, t->job, error) : open_own(t, error);
+    status = t->in_place ? net_lay_out(&t->net, t->job, error) : model_open_own(t, error);
     if (status == STATUS_OK)
-        status = open_image(t, error);
+        status = model_open_image(t, error);
     if (status == STATUS_OK && shared)
-        status = open_outbox(t, error);
+        status = model_open_outbox(t, error);
     return status;
 }
 
@@ -150,35 +150,35 @@ void trainer_model_close(struct trainer *t)
 
 /* ---- between params and image ---- */
 
-static float *in_image(const struct trainer *t, const struct parameter *parameter)
+static float *image_offset_of(const struct trainer *t, const struct parameter *parameter)
 {
     return t->image + parameter->offset + (parameter->kind == PARAMETER_BUFFER ? t->parameters : 0);
 }
 
-static enum status read_entries(struct trainer *t, struct params *params, struct error *error)
+static enum status image_read_entries(struct trainer *t, struct params *params, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
         const struct parameter *parameter = params_at(params, i);
         if (parameter->kind != PARAMETER_COUNTER)
-            status = params_read(params, parameter, DTYPE_F32, in_image(t, parameter), error);
+            status = params_read(params, parameter, DTYPE_F32, image_offset_of(t, parameter), error);
     }
     return status;
 }
 
-static enum status write_entries(struct trainer *t, struct params *params, struct error *error)
+static enum status image_write_entries(struct trainer *t, struct params *params, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
         struct parameter *parameter = params_at(params, i);
         if (parameter->kind != PARAMETER_COUNTER)
-            status = params_write(params, parameter, DTYPE_F32, in_image(t, parameter), error);
+            status = params_write(params, parameter, DTYPE_F32, image_offset_of(t, parameter), error);
     }
     return status;
 }
 
 /* The gradients of the net to the image, and on to the mirror's where there is one. */
-static enum status read_gradients(struct trainer *t, struct error *error)
+static enum status image_read_gradients(struct trainer *t, struct error *error)
 {
     struct params *params = t->net.params;
     enum status status = STATUS_OK;
@@ -187,12 +187,12 @@ static enum status read_gradients(struct trainer *t, struct error *error)
         bool fresh;
         if (parameter->kind != PARAMETER_TRAINED)
             continue;
-        status = gradients_read(t->net.gradients, parameter, DTYPE_F32, in_image(t, parameter), error);
+        status = gradients_read(t->net.gradients, parameter, DTYPE_F32, image_offset_of(t, parameter), error);
         if (status == STATUS_OK && t->mirror.params != NULL)
             status =
                 backend_upload(t->mirror.backend,
                                gradients_take(t->mirror.gradients, params_at(t->mirror.params, i), &fresh),
-                               DTYPE_F32, in_image(t, parameter), error);
+                               DTYPE_F32, image_offset_of(t, parameter), error);
     }
     return status;
 }
@@ -200,8 +200,8 @@ static enum status read_gradients(struct trainer *t, struct error *error)
 /* ---- taking and giving ---- */
 
 /* Params onto the servers' slots, each server's entries on its own. */
-static enum status place_on_slots(struct trainer *t, struct params *params,
-                                  const struct trainer_version *version, struct error *error)
+static enum status net_place_on_slots(struct trainer *t, struct params *params,
+                                      const struct trainer_version *version, struct error *error)
 {
     const size_t bytes = image_bytes(params);
     for (uint32_t server = 0; server < t->servers; server++) {
@@ -229,16 +229,16 @@ static enum status place_on_slots(struct trainer *t, struct params *params,
 enum status trainer_model_take(struct trainer *t, const struct trainer_version *version, struct error *error)
 {
     if (t->in_place)
-        return place_on_slots(t, t->net.params, version, error);
+        return net_place_on_slots(t, t->net.params, version, error);
     enum status status;
     if (t->mirror.params == NULL) {
         status = trainer_chunks_pull(t, version->version, error);
     } else {
-        status = place_on_slots(t, t->mirror.params, version, error);
+        status = net_place_on_slots(t, t->mirror.params, version, error);
         if (status == STATUS_OK)
-            status = read_entries(t, t->mirror.params, error);
+            status = image_read_entries(t, t->mirror.params, error);
     }
-    return status == STATUS_OK ? write_entries(t, t->net.params, error) : status;
+    return status == STATUS_OK ? image_write_entries(t, t->net.params, error) : status;
 }
 
 float *trainer_model_statistics(struct trainer *t)
@@ -250,7 +250,7 @@ enum status trainer_model_give(struct trainer *t, struct error *error)
 {
     if (t->in_place)
         return gradients_complete(t->net.gradients, error);
-    enum status status = read_gradients(t, error);
+    enum status status = image_read_gradients(t, error);
     if (status != STATUS_OK)
         return status;
     if (t->mirror.params == NULL)
