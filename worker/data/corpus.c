@@ -335,18 +335,6 @@ static enum status build_vocabulary(struct vocabulary **out, const struct readin
     return status;
 }
 
-static enum status copy_vocabulary(struct vocabulary **out, const struct vocabulary *vocabulary,
-                                   struct error *error)
-{
-    size_t bytes;
-    char *text = vocabulary_format(vocabulary, &bytes);
-    if (text == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a vocabulary");
-    enum status status = vocabulary_parse(out, "the vocabulary", text, bytes, error);
-    free(text);
-    return status;
-}
-
 /* Replaces each token's number by the vocabulary's. */
 static enum status renumber_tokens(struct reading *reading, const struct vocabulary *vocabulary,
                                    struct error *error)
@@ -409,7 +397,7 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
         status = reading_take_all(&reading, error);
     const size_t training = status == STATUS_OK ? training_count(&reading, config->held_out) : 0;
     if (status == STATUS_OK)
-        status = config->vocabulary != NULL ? copy_vocabulary(&corpus->vocabulary, config->vocabulary, error)
+        status = config->vocabulary != NULL ? vocabulary_copy(&corpus->vocabulary, config->vocabulary, error)
                                             : build_vocabulary(&corpus->vocabulary, &reading, training,
                                                                config->minimum_count, error);
     if (status == STATUS_OK)

@@ -110,6 +110,21 @@ enum status vocabulary_build(struct vocabulary **out, const struct words *words,
     return status;
 }
 
+enum status vocabulary_copy(struct vocabulary **out, const struct vocabulary *vocabulary, struct error *error)
+{
+    const struct words *words = &vocabulary->words;
+    struct vocabulary *copy = calloc(1, sizeof *copy);
+    uint32_t number;
+    bool whole = copy != NULL;
+    for (uint32_t i = 0; i < words->count && whole; i++)
+        whole = words_add(&copy->words, words_at(words, i), words_bytes(words, i), &number);
+    *out = whole ? copy : NULL;
+    if (whole)
+        return STATUS_OK;
+    vocabulary_free(copy);
+    return vocabulary_no_memory(error);
+}
+
 /* ---- as text ---- */
 
 char *vocabulary_format(const struct vocabulary *vocabulary, size_t *bytes)

@@ -34,6 +34,10 @@ enum status vocabulary_build(struct vocabulary **out, const struct words *words,
  * or a control character. The message begins with "FILE: line N: "; `file` serves that alone. */
 enum status vocabulary_parse(struct vocabulary **out, const char *file, const char *text, size_t bytes,
                              struct error *error);
+
+/* Makes an equal vocabulary with memory of its own. STATUS_NO_MEMORY. */
+enum status vocabulary_copy(struct vocabulary **out, const struct vocabulary *vocabulary,
+                            struct error *error);
 void vocabulary_free(struct vocabulary *vocabulary);
 
 /* The text form: malloc'ed, not terminated; NULL: no memory. */
