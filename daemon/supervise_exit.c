@@ -16,11 +16,17 @@ static void forget_child(struct supervisor *s, struct child *child)
     supervise_leave_next(s);
 }
 
+/* Forgets a worker that did not leave in order, and the references and contexts that it held. */
+static void forget_dead_child(struct supervisor *s, struct child *child)
+{
+    s->holdings[child->start.worker] = (struct control_status){0};
+    forget_child(s, child);
+}
+
 void supervise_exit_killed(struct supervisor *s, struct child *child, const struct event *event)
 {
     (void)event;
-    s->holdings[child->start.worker] = (struct control_status){0}; /* the dead hold nothing */
-    forget_child(s, child);
+    forget_dead_child(s, child);
 }
 
 /* The job's status after this worker's exit. A worker's own status stands if it names the machine or the
@@ -85,7 +91,7 @@ void supervise_exit_unasked(struct supervisor *s, struct child *child, const str
 {
     char why[ERROR_TEXT_BYTES];
     describe_exit(child, event, why);
-    supervise_exit_killed(s, child, event);
+    forget_dead_child(s, child);
     tell_dialed_workers(s, child, event);
     fail_because_of(s, child, status_of_exit(child), why);
 }
