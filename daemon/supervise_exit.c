@@ -30,8 +30,8 @@ void supervise_exit_killed(struct supervisor *s, struct child *child, const stru
 }
 
 /* The job's status after this worker's exit. A worker's own status stands if it names the machine or the
- * data. An invalid request is the job file's fault only from a worker that failed before it was ready: a
- * later one may come from a peer. */
+ * data. STATUS_INVALID before READY means a bad job file; after READY it may come from a peer, so it counts
+ * as INTERNAL. */
 static enum status status_of_exit(const struct child *child)
 {
     switch (child->last_words.status) {

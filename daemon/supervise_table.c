@@ -50,7 +50,7 @@ static void kill_silent(struct supervisor *s, struct child *child, const struct 
 {
     char why[128];
     (void)event;
-    snprintf(why, sizeof why, "%s (process %ld) has not beaten for %g s: killed", child->name,
+    snprintf(why, sizeof why, "%s (process %ld) sent no heartbeat for %g s: killed", child->name,
              (long)child->pid, s->config->job->supervise.hang_s);
     child_kill(child);
     supervise_fail(s, STATUS_INTERNAL, why);
@@ -78,7 +78,7 @@ static void note_opened(struct supervisor *s, struct child *child, const struct 
     child->opened = true;
 }
 
-/* A worker may dial when every worker that it dials is bound. */
+/* A worker may connect once all workers that it connects to have bound their sockets. */
 static void mark_bound(struct supervisor *s, struct child *child, const struct event *event)
 {
     unsigned bound = 0;
@@ -123,8 +123,7 @@ static enum status log_epoch(struct supervisor *s, const struct control_epoch *r
 }
 
 /* An episode and an update are acknowledged once their lines are in the logs; the lead is at most one step
- * ahead. What it reports after a record that could not be logged would leave a gap, or follow numbers of
- * another run. */
+ * ahead. After one record could not be logged, later ones are dropped: the log would have a gap. */
 static void log_record(struct supervisor *s, struct child *child, const struct event *event)
 {
     const struct control_message *message = event->message;

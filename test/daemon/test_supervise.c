@@ -187,14 +187,14 @@ END_TEST
 
 START_TEST(a_silent_observer_is_killed)
 {
-    kill_and_expect("observer --index 3", SIGSTOP, "has not beaten for 2 s: killed");
+    kill_and_expect("observer --index 3", SIGSTOP, "sent no heartbeat for 2 s: killed");
     expect_said("observer 3 (process ");
 }
 END_TEST
 
 START_TEST(a_silent_agent_is_killed)
 {
-    kill_and_expect("agent --index 0", SIGSTOP, "has not beaten for 2 s: killed");
+    kill_and_expect("agent --index 0", SIGSTOP, "sent no heartbeat for 2 s: killed");
 }
 END_TEST
 

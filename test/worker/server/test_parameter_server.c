@@ -223,7 +223,7 @@ START_TEST(a_silent_trainer_ends_the_job)
     pid_t pids[PIDS_MAX];
     const size_t count = start_and_list(sets, pids);
     kill(process_of("trainer --index 1"), SIGSTOP);
-    expect_said(server_end(70), "has not beaten for 2 s: killed");
+    expect_said(server_end(70), "sent no heartbeat for 2 s: killed");
     expect_clean_end(pids, count, "failed");
 }
 END_TEST
