@@ -12,16 +12,16 @@ enum {
     PLACE_ALIGNMENT = 64,
 };
 
-/* The size of worker `worker`'s memfd, and whether it is settled for good. Only a memfd has seals to ask for.
- */
-static enum status segment_read_state(uint16_t worker, size_t *bytes, bool *sealed, struct error *error)
+/* Reads the size of worker `worker`'s memfd, and whether that size is sealed. Only a memfd has seals to ask
+ * for; another file, or none, is the status `wrong`. */
+static enum status segment_read_state(uint16_t worker, size_t *bytes, bool *sealed, enum status wrong,
+                                      struct error *error)
 {
     int fd = SEGMENT_FD_FIRST + worker;
     struct stat info;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || fstat(fd, &info) != 0)
-        return error_set(error, STATUS_INVALID, "worker %u's segment: no memory file at descriptor %d",
-                         worker, fd);
+        return error_set(error, wrong, "worker %u's segment: no memory file at descriptor %d", worker, fd);
     *bytes = (size_t)info.st_size;
     *sealed = (seals & SEALED_SIZE) == SEALED_SIZE;
     return STATUS_OK;
@@ -59,9 +59,9 @@ enum status segment_create(struct segment *segment, uint16_t worker, size_t byte
     if (bytes == 0 || bytes > INT64_MAX - page)
         return error_set(error, STATUS_INVALID, "worker %u's segment cannot have %zu bytes", worker, bytes);
     bytes = (bytes + page - 1) / page * page;
-    enum status status = segment_read_state(worker, &found, &sealed, error);
+    enum status status = segment_read_state(worker, &found, &sealed, STATUS_INTERNAL, error);
     if (status == STATUS_OK && sealed && found != bytes)
-        return error_set(error, STATUS_INVALID, "worker %u's segment is sealed at %zu bytes: expected %zu",
+        return error_set(error, STATUS_INTERNAL, "worker %u's segment is sealed at %zu bytes: expected %zu",
                          worker, found, bytes);
     if (status == STATUS_OK && !sealed)
         status = segment_set_size(worker, bytes, error);
@@ -73,7 +73,7 @@ enum status segment_attach(struct segment *segment, uint16_t worker, size_t byte
     size_t found;
     bool sealed;
     *segment = (struct segment){.worker = worker};
-    enum status status = segment_read_state(worker, &found, &sealed, error);
+    enum status status = segment_read_state(worker, &found, &sealed, STATUS_INVALID, error);
     if (status != STATUS_OK)
         return status;
     if (!sealed)

@@ -26,8 +26,9 @@ struct segment {
 };
 
 /* The owner's: gives its segment `bytes` (rounded up to pages), seals its size and maps it to write. One
- * that has that size and is sealed already is only mapped. STATUS_INVALID: it has another size, or there is
- * no memfd at its descriptor; STATUS_NO_MEMORY, STATUS_IO. */
+ * that has that size and is sealed already is only mapped. STATUS_INTERNAL: it is sealed at another size, or
+ * there is no memfd at its descriptor, so that the worker and the supervisor disagree. STATUS_INVALID: no
+ * segment can have `bytes`. STATUS_NO_MEMORY, STATUS_IO. */
 enum status segment_create(struct segment *segment, uint16_t worker, size_t bytes, struct error *error);
 
 /* A reader's: maps worker `worker`'s segment read-only. STATUS_INVALID names the worker and what was found:
