@@ -9,8 +9,8 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
-#include "worker/data/word_rule.h"
-#include "worker/data/words.h"
+#include "worker/data/tokenize.h"
+#include "worker/data/word_table.h"
 
 #include <errno.h>
 #include <math.h>
@@ -44,7 +44,7 @@ struct reading {
     size_t at, filled;
     bool ended; /* the file ends with this piece */
 
-    struct words words; /* "<unk>" and "<eos>" first, as in a vocabulary */
+    struct word_table words; /* "<unk>" and "<eos>" first, as in a vocabulary */
     int32_t *tokens;
     size_t count, room;
     size_t *line_ends; /* the number of tokens up to the end of each line */
@@ -88,7 +88,7 @@ static enum status reading_classify(const struct reading *reading, size_t at, en
 {
     const char *bytes = reading->piece + at;
     *size = text_character(bytes, reading->filled - at);
-    *kind = *size == 0 ? WORD_CONTROL : word_character_kind(text_code_point(bytes, *size));
+    *kind = *size == 0 ? WORD_CONTROL : tokenize_character(text_code_point(bytes, *size));
     if (*kind != WORD_CONTROL)
         return STATUS_OK;
     return error_set(error, STATUS_CORRUPT, "%.*s:%llu: %s (byte 0x%02x at column %llu)", SHOWN_PATH_BYTES,
@@ -122,7 +122,7 @@ static enum status reading_add_word(struct reading *reading, const char *word, s
                          SHOWN_PATH_BYTES, reading->path, (unsigned long long)reading->line, bytes,
                          VOCABULARY_WORD_BYTES_MAX, shown);
     }
-    if (!words_add(&reading->words, word, bytes, &number))
+    if (!word_table_add(&reading->words, word, bytes, &number))
         return reading_no_memory(reading, error);
     return reading_add_number(reading, number, error);
 }
@@ -148,63 +148,15 @@ static enum status reading_end_line(struct reading *reading, struct error *error
 
 /* ---- runs ---- */
 
-/* The number of "<unk>" or "<eos>" where a run begins with one of them; else WORDS_NONE. */
-static uint32_t name_at(const struct words *words, const char *run, size_t bytes)
-{
-    for (uint32_t number = VOCABULARY_UNKNOWN; number <= VOCABULARY_END_OF_LINE; number++) {
-        const size_t length = words_bytes(words, number);
-        if (bytes >= length && memcmp(run, words_at(words, number), length) == 0)
-            return number;
-    }
-    return WORDS_NONE;
-}
-
-/* The size in bytes of the punctuation character at `at`; 0 where another character stands. */
-static size_t punctuation_at(const char *at, size_t bytes)
-{
-    const size_t size = text_character(at, bytes);
-    return word_character_kind(text_code_point(at, size)) == WORD_PUNCTUATION ? size : 0;
-}
-
-/* Takes token names and punctuation off the beginning of a run; *bytes is how much was taken. */
-static enum status reading_take_beginning(struct reading *reading, const char *run, size_t length,
-                                          size_t *bytes, struct error *error)
-{
-    enum status status = STATUS_OK;
-    *bytes = 0;
-    while (status == STATUS_OK && *bytes < length) {
-        const char *rest = run + *bytes;
-        const uint32_t name = name_at(&reading->words, rest, length - *bytes);
-        const size_t size =
-            name != WORDS_NONE ? words_bytes(&reading->words, name) : punctuation_at(rest, length - *bytes);
-        if (size == 0)
-            break;
-        status = name != WORDS_NONE ? reading_add_number(reading, name, error)
-                                    : reading_add_word(reading, rest, size, error);
-        *bytes += size;
-    }
-    return status;
-}
-
-/* Appends the tokens of a run, whose characters are all well-formed. */
+/* Appends the tokens of a run, whose characters are all well-formed. "<unk>" and "<eos>" are the words of
+ * these numbers already. */
 static enum status reading_split_run(struct reading *reading, const char *run, size_t length,
                                      struct error *error)
 {
-    size_t begin;
-    enum status status = reading_take_beginning(reading, run, length, &begin, error);
-    size_t end = begin;
-    for (size_t at = begin; at < length;) {
-        const size_t size = text_character(run + at, length - at);
-        if (punctuation_at(run + at, length - at) == 0)
-            end = at + size;
-        at += size;
-    }
-    if (status == STATUS_OK && end > begin)
-        status = reading_add_word(reading, run + begin, end - begin, error);
-    while (status == STATUS_OK && end < length) {
-        const size_t size = text_character(run + end, length - end);
-        status = reading_add_word(reading, run + end, size, error);
-        end += size;
+    enum status status = STATUS_OK;
+    for (size_t at = 0, bytes; at < length && status == STATUS_OK; at += bytes) {
+        bytes = tokenize_next(run + at, length - at);
+        status = reading_add_word(reading, run + at, bytes, error);
     }
     return status;
 }
@@ -292,8 +244,8 @@ static enum status reading_open(struct reading *reading, const struct corpus_con
     uint32_t number;
     *reading = (struct reading){.config = config, .path = config->path, .fd = -1, .line = 1};
     reading->piece = malloc(PIECE_BYTES);
-    if (reading->piece == NULL || !words_add(&reading->words, "<unk>", 5, &number) ||
-        !words_add(&reading->words, "<eos>", 5, &number))
+    if (reading->piece == NULL || !word_table_add(&reading->words, "<unk>", 5, &number) ||
+        !word_table_add(&reading->words, "<eos>", 5, &number))
         return reading_no_memory(reading, error);
     return open_text(reading, error);
 }
@@ -303,7 +255,7 @@ static void reading_close(struct reading *reading)
     if (reading->fd >= 0)
         close(reading->fd);
     free(reading->piece);
-    words_fini(&reading->words);
+    word_table_fini(&reading->words);
     free(reading->tokens);
     free(reading->line_ends);
 }
@@ -339,12 +291,12 @@ static enum status build_vocabulary(struct vocabulary **out, const struct readin
 static enum status renumber_tokens(struct reading *reading, const struct vocabulary *vocabulary,
                                    struct error *error)
 {
-    const struct words *words = &reading->words;
+    const struct word_table *words = &reading->words;
     uint32_t *numbers = calloc(words->count, sizeof *numbers);
     if (numbers == NULL)
         return reading_no_memory(reading, error);
     for (uint32_t i = 0; i < words->count; i++)
-        numbers[i] = vocabulary_find(vocabulary, words_at(words, i), words_bytes(words, i));
+        numbers[i] = vocabulary_find(vocabulary, word_table_at(words, i), word_table_bytes(words, i));
     for (size_t i = 0; i < reading->count; i++)
         reading->tokens[i] = (int32_t)numbers[reading->tokens[i]];
     free(numbers);

@@ -2,7 +2,7 @@
  * the batches cut from them.
  *
  * The text is a UTF-8 file of any size. A line becomes its words and "<eos>"; lines without a word are left
- * out. word_rule.h says what a word is. The last lines (the fraction `held_out` of them, rounded down) are
+ * out. tokenize.h says what a word is. The last lines (the fraction `held_out` of them, rounded down) are
  * kept for evaluation; the vocabulary is built from the other lines alone.
  *
  * ---- Batches (cut as PyTorch's word_language_model cuts them) ----

@@ -1,4 +1,4 @@
-/* Where spaces stand when tokens are written as a line for people: the reverse of word_rule.h, which took the
+/* Where spaces stand when tokens are written as a line for people: the reverse of tokenize.h, which took the
  * punctuation off the words. Pure. */
 #ifndef WORKER_DATA_SPACING_H
 #define WORKER_DATA_SPACING_H

@@ -2,14 +2,14 @@
 #include "worker/data/vocabulary.h"
 
 #include "kernels/base/text.h"
-#include "worker/data/word_rule.h"
-#include "worker/data/words.h"
+#include "worker/data/tokenize.h"
+#include "worker/data/word_table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct vocabulary {
-    struct words words;
+    struct word_table words;
 };
 
 static const char *const first_words[] = {
@@ -32,7 +32,7 @@ static enum status vocabulary_no_memory(struct error *error)
 void vocabulary_free(struct vocabulary *vocabulary)
 {
     if (vocabulary != NULL)
-        words_fini(&vocabulary->words);
+        word_table_fini(&vocabulary->words);
     free(vocabulary);
 }
 
@@ -43,13 +43,13 @@ uint32_t vocabulary_size(const struct vocabulary *vocabulary)
 
 const char *vocabulary_word(const struct vocabulary *vocabulary, uint32_t number)
 {
-    return words_at(&vocabulary->words, number);
+    return word_table_at(&vocabulary->words, number);
 }
 
 uint32_t vocabulary_find(const struct vocabulary *vocabulary, const char *word, size_t bytes)
 {
-    const uint32_t number = words_find(&vocabulary->words, word, bytes);
-    return number == WORDS_NONE ? VOCABULARY_UNKNOWN : number;
+    const uint32_t number = word_table_find(&vocabulary->words, word, bytes);
+    return number == WORD_TABLE_NONE ? VOCABULARY_UNKNOWN : number;
 }
 
 /* ---- of a text ---- */
@@ -70,20 +70,20 @@ static int by_count(const void *a, const void *b)
     return strcmp(one->word, other->word);
 }
 
-static enum status vocabulary_add_sorted(struct words *to, const struct counted *list, size_t count,
+static enum status vocabulary_add_sorted(struct word_table *to, const struct counted *list, size_t count,
                                          struct error *error)
 {
     uint32_t number;
     for (uint32_t i = 0; i < FIRST_WORDS; i++)
-        if (!words_add(to, first_words[i], strlen(first_words[i]), &number))
+        if (!word_table_add(to, first_words[i], strlen(first_words[i]), &number))
             return vocabulary_no_memory(error);
     for (size_t i = 0; i < count; i++)
-        if (!words_add(to, list[i].word, list[i].bytes, &number))
+        if (!word_table_add(to, list[i].word, list[i].bytes, &number))
             return vocabulary_no_memory(error);
     return STATUS_OK;
 }
 
-enum status vocabulary_build(struct vocabulary **out, const struct words *words, const uint64_t *counts,
+enum status vocabulary_build(struct vocabulary **out, const struct word_table *words, const uint64_t *counts,
                              uint64_t minimum_count, struct error *error)
 {
     *out = NULL;
@@ -93,7 +93,7 @@ enum status vocabulary_build(struct vocabulary **out, const struct words *words,
     enum status status = list == NULL || vocabulary == NULL ? vocabulary_no_memory(error) : STATUS_OK;
     for (uint32_t i = FIRST_WORDS; status == STATUS_OK && i < words->count; i++)
         if (counts[i] >= minimum_count)
-            list[count++] = (struct counted){counts[i], words_at(words, i), words_bytes(words, i)};
+            list[count++] = (struct counted){counts[i], word_table_at(words, i), word_table_bytes(words, i)};
     if (status == STATUS_OK && count > VOCABULARY_WORDS_MAX - FIRST_WORDS)
         status = error_set(error, STATUS_INVALID,
                            "%zu words are seen %llu times or more, expected at most %d: raise the minimum",
@@ -112,12 +112,12 @@ enum status vocabulary_build(struct vocabulary **out, const struct words *words,
 
 enum status vocabulary_copy(struct vocabulary **out, const struct vocabulary *vocabulary, struct error *error)
 {
-    const struct words *words = &vocabulary->words;
+    const struct word_table *words = &vocabulary->words;
     struct vocabulary *copy = calloc(1, sizeof *copy);
     uint32_t number;
     bool whole = copy != NULL;
     for (uint32_t i = 0; i < words->count && whole; i++)
-        whole = words_add(&copy->words, words_at(words, i), words_bytes(words, i), &number);
+        whole = word_table_add(&copy->words, word_table_at(words, i), word_table_bytes(words, i), &number);
     *out = whole ? copy : NULL;
     if (whole)
         return STATUS_OK;
@@ -129,14 +129,14 @@ enum status vocabulary_copy(struct vocabulary **out, const struct vocabulary *vo
 
 char *vocabulary_format(const struct vocabulary *vocabulary, size_t *bytes)
 {
-    const struct words *words = &vocabulary->words;
+    const struct word_table *words = &vocabulary->words;
     *bytes = words->text_bytes;
     char *text = malloc(words->text_bytes);
     if (text == NULL)
         return NULL;
     memcpy(text, words->text, words->text_bytes);
     for (uint32_t i = 0; i < words->count; i++)
-        text[words->begins[i] + words_bytes(words, i)] = '\n';
+        text[words->begins[i] + word_table_bytes(words, i)] = '\n';
     return text;
 }
 
@@ -149,7 +149,7 @@ static enum status vocabulary_check_word(const char *word, size_t bytes, uint32_
         if (size == 0)
             return error_set(error, STATUS_CORRUPT, "line %u: not UTF-8 (byte 0x%02x at column %zu)", line,
                              (unsigned char)word[at], at + 1);
-        const enum word_character kind = word_character_kind(text_code_point(word + at, size));
+        const enum word_character kind = tokenize_character(text_code_point(word + at, size));
         if (kind == WORD_SPACE || kind == WORD_CONTROL)
             return error_set(error, STATUS_CORRUPT, "line %u: %s in a word (byte 0x%02x at column %zu)", line,
                              kind == WORD_SPACE ? "white space" : "a control character",
@@ -163,8 +163,8 @@ static enum status vocabulary_check_word(const char *word, size_t bytes, uint32_
 }
 
 /* The word of line `line`, from 1. */
-static enum status vocabulary_parse_word(struct words *words, const char *word, size_t bytes, uint32_t line,
-                                         struct error *error)
+static enum status vocabulary_parse_word(struct word_table *words, const char *word, size_t bytes,
+                                         uint32_t line, struct error *error)
 {
     char shown[SHOWN_BYTES];
     uint32_t number;
@@ -179,7 +179,7 @@ static enum status vocabulary_parse_word(struct words *words, const char *word, 
         (strlen(first_words[line - 1]) != bytes || memcmp(first_words[line - 1], word, bytes) != 0))
         return error_set(error, STATUS_CORRUPT, "line %u: expected \"%s\", got \"%s\"", line,
                          first_words[line - 1], shown);
-    if (!words_add(words, word, bytes, &number))
+    if (!word_table_add(words, word, bytes, &number))
         return vocabulary_no_memory(error);
     if (number + 1 != line)
         return error_set(error, STATUS_CORRUPT, "line %u: \"%s\" stands in line %u already", line, shown,
@@ -187,7 +187,7 @@ static enum status vocabulary_parse_word(struct words *words, const char *word, 
     return STATUS_OK;
 }
 
-static enum status vocabulary_parse_lines(struct words *words, const char *text, size_t bytes,
+static enum status vocabulary_parse_lines(struct word_table *words, const char *text, size_t bytes,
                                           struct error *error)
 {
     enum status status = STATUS_OK;

@@ -20,12 +20,12 @@ enum {
     VOCABULARY_WORD_BYTES_MAX = 255,
 };
 
-struct words;
+struct word_table;
 
-/* Makes a vocabulary of the words in `words` (words.h; the first two are "<unk>" and "<eos>") that were
+/* Makes a vocabulary of the words in `words` (word_table.h; the first two are "<unk>" and "<eos>") that were
  * counted at least `minimum_count` times; counts[i] is the count of word i. STATUS_INVALID: more than
  * VOCABULARY_WORDS_MAX words. */
-enum status vocabulary_build(struct vocabulary **out, const struct words *words, const uint64_t *counts,
+enum status vocabulary_build(struct vocabulary **out, const struct word_table *words, const uint64_t *counts,
                              uint64_t minimum_count, struct error *error);
 
 /* Reads the text form; every line ends with a newline. STATUS_CORRUPT: the text does not begin with "<unk>"

@@ -1,7 +1,7 @@
 /* Vocabularies: built from counted words, as text, and read back; and the table of words beneath. */
 #include "test/workplace.h"
 #include "worker/data/vocabulary.h"
-#include "worker/data/words.h"
+#include "worker/data/word_table.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,10 +18,10 @@ static void close_vocabulary(void)
     vocabulary = NULL;
 }
 
-static void add(struct words *words, const char *word)
+static void add(struct word_table *words, const char *word)
 {
     uint32_t number;
-    ck_assert(words_add(words, word, strlen(word), &number));
+    ck_assert(word_table_add(words, word, strlen(word), &number));
 }
 
 static void expect_text(const char *expected)
@@ -38,42 +38,42 @@ static void expect_text(const char *expected)
 
 START_TEST(words_have_their_numbers_for_good)
 {
-    struct words words = {0};
+    struct word_table words = {0};
     char word[16];
     uint32_t number;
-    ck_assert_uint_eq(words_find(&words, "w0", 2), WORDS_NONE);
+    ck_assert_uint_eq(word_table_find(&words, "w0", 2), WORD_TABLE_NONE);
     for (int again = 0; again < 2; again++)
         for (uint32_t i = 0; i < MANY; i++) {
             const int bytes = snprintf(word, sizeof word, "w%u", i);
-            ck_assert(words_add(&words, word, (size_t)bytes, &number));
+            ck_assert(word_table_add(&words, word, (size_t)bytes, &number));
             ck_assert_uint_eq(number, i);
         }
     ck_assert_uint_eq(words.count, MANY);
     for (uint32_t i = 0; i < MANY; i++) {
         const int bytes = snprintf(word, sizeof word, "w%u", i);
-        ck_assert_uint_eq(words_find(&words, word, (size_t)bytes), i);
-        ck_assert_str_eq(words_at(&words, i), word);
-        ck_assert_uint_eq(words_bytes(&words, i), (size_t)bytes);
+        ck_assert_uint_eq(word_table_find(&words, word, (size_t)bytes), i);
+        ck_assert_str_eq(word_table_at(&words, i), word);
+        ck_assert_uint_eq(word_table_bytes(&words, i), (size_t)bytes);
     }
-    ck_assert_uint_eq(words_find(&words, "w", 1), WORDS_NONE);
-    ck_assert_uint_eq(words_find(&words, "w10", 2), 1);
-    words_fini(&words);
+    ck_assert_uint_eq(word_table_find(&words, "w", 1), WORD_TABLE_NONE);
+    ck_assert_uint_eq(word_table_find(&words, "w10", 2), 1);
+    word_table_fini(&words);
     ck_assert_uint_eq(words.count, 0);
 }
 END_TEST
 
 START_TEST(a_word_is_bytes)
 {
-    struct words words = {0};
+    struct word_table words = {0};
     uint32_t number;
-    ck_assert(words_add(&words, "", 0, &number));
-    ck_assert(words_add(&words, "a\0b", 3, &number));
+    ck_assert(word_table_add(&words, "", 0, &number));
+    ck_assert(word_table_add(&words, "a\0b", 3, &number));
     ck_assert_uint_eq(number, 1);
-    ck_assert_uint_eq(words_find(&words, "a", 1), WORDS_NONE);
-    ck_assert_uint_eq(words_find(&words, "a\0c", 3), WORDS_NONE);
-    ck_assert_uint_eq(words_find(&words, "a\0b", 3), 1);
-    ck_assert_uint_eq(words_find(&words, "", 0), 0);
-    words_fini(&words);
+    ck_assert_uint_eq(word_table_find(&words, "a", 1), WORD_TABLE_NONE);
+    ck_assert_uint_eq(word_table_find(&words, "a\0c", 3), WORD_TABLE_NONE);
+    ck_assert_uint_eq(word_table_find(&words, "a\0b", 3), 1);
+    ck_assert_uint_eq(word_table_find(&words, "", 0), 0);
+    word_table_fini(&words);
 }
 END_TEST
 
@@ -83,7 +83,7 @@ END_TEST
 static enum status build(uint64_t minimum_count, struct error *error)
 {
     static const uint64_t counts[] = {0, 9, 2, 3, 2, 1, 3};
-    struct words words = {0};
+    struct word_table words = {0};
     add(&words, "<unk>");
     add(&words, "<eos>");
     add(&words, "pear");
@@ -92,7 +92,7 @@ static enum status build(uint64_t minimum_count, struct error *error)
     add(&words, "quince");
     add(&words, "\xC3\xA4pfel");
     enum status status = vocabulary_build(&vocabulary, &words, counts, minimum_count, error);
-    words_fini(&words);
+    word_table_fini(&words);
     return status;
 }
 
@@ -137,7 +137,7 @@ START_TEST(too_many_words_are_refused)
 {
     if (left_out())
         return;
-    struct words words = {0};
+    struct word_table words = {0};
     struct error error = {0};
     char word[16];
     const size_t count = VOCABULARY_WORDS_MAX + 1;
@@ -159,7 +159,7 @@ START_TEST(too_many_words_are_refused)
     ck_assert_int_eq(vocabulary_build(&vocabulary, &words, counts, 1, &error), STATUS_OK);
     ck_assert_uint_eq(vocabulary_size(vocabulary), VOCABULARY_WORDS_MAX);
     free(counts);
-    words_fini(&words);
+    word_table_fini(&words);
 }
 END_TEST
 

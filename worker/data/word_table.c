@@ -2,19 +2,19 @@
  *
  * Numbers depend on the order of arrival alone, never on the hash, so they are the same on every machine. The
  * hash is FNV-1a, 64 bits (Fowler, Noll and Vo; RFC 9923). */
-#include "worker/data/words.h"
+#include "worker/data/word_table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { SLOTS_MIN = 64, WORDS_MAX = 1 << 30 };
 
-void words_fini(struct words *words)
+void word_table_fini(struct word_table *words)
 {
     free(words->text);
     free(words->begins);
     free(words->slots);
-    *words = (struct words){0};
+    *words = (struct word_table){0};
 }
 
 static uint64_t word_hash(const char *word, size_t bytes)
@@ -25,36 +25,36 @@ static uint64_t word_hash(const char *word, size_t bytes)
     return value ^ value >> 32;
 }
 
-const char *words_at(const struct words *words, uint32_t number)
+const char *word_table_at(const struct word_table *words, uint32_t number)
 {
     return words->text + words->begins[number];
 }
 
-size_t words_bytes(const struct words *words, uint32_t number)
+size_t word_table_bytes(const struct word_table *words, uint32_t number)
 {
     const size_t end = number + 1 < words->count ? words->begins[number + 1] : words->text_bytes;
     return end - 1 - words->begins[number];
 }
 
 /* The slot of a word, or the free slot where its number would go. At least one slot is free. */
-static uint32_t *words_slot(const struct words *words, const char *word, size_t bytes)
+static uint32_t *word_table_slot(const struct word_table *words, const char *word, size_t bytes)
 {
     uint32_t at = (uint32_t)word_hash(word, bytes) & (words->slot_count - 1);
     for (;; at = (at + 1) & (words->slot_count - 1)) {
         const uint32_t number = words->slots[at];
-        if (number == WORDS_NONE ||
-            (words_bytes(words, number) == bytes && memcmp(words_at(words, number), word, bytes) == 0))
+        if (number == WORD_TABLE_NONE || (word_table_bytes(words, number) == bytes &&
+                                          memcmp(word_table_at(words, number), word, bytes) == 0))
             return &words->slots[at];
     }
 }
 
-uint32_t words_find(const struct words *words, const char *word, size_t bytes)
+uint32_t word_table_find(const struct word_table *words, const char *word, size_t bytes)
 {
-    return words->slot_count == 0 ? WORDS_NONE : *words_slot(words, word, bytes);
+    return words->slot_count == 0 ? WORD_TABLE_NONE : *word_table_slot(words, word, bytes);
 }
 
 /* Makes room for one more slot. */
-static bool words_make_slots(struct words *words)
+static bool word_table_make_slots(struct word_table *words)
 {
     if (words->count < words->slot_count / 2)
         return true;
@@ -67,11 +67,11 @@ static bool words_make_slots(struct words *words)
     words->slots = slots;
     words->slot_count = slot_count;
     for (uint32_t i = 0; i < words->count; i++)
-        *words_slot(words, words_at(words, i), words_bytes(words, i)) = i;
+        *word_table_slot(words, word_table_at(words, i), word_table_bytes(words, i)) = i;
     return true;
 }
 
-static bool words_make_room(struct words *words, size_t bytes)
+static bool word_table_make_room(struct word_table *words, size_t bytes)
 {
     if (words->text_room - words->text_bytes < bytes) {
         const size_t room = 2 * words->text_room + bytes;
@@ -89,17 +89,17 @@ static bool words_make_room(struct words *words, size_t bytes)
         words->begins = begins;
         words->room = room;
     }
-    return words_make_slots(words);
+    return word_table_make_slots(words);
 }
 
-bool words_add(struct words *words, const char *word, size_t bytes, uint32_t *number)
+bool word_table_add(struct word_table *words, const char *word, size_t bytes, uint32_t *number)
 {
-    *number = words_find(words, word, bytes);
-    if (*number != WORDS_NONE)
+    *number = word_table_find(words, word, bytes);
+    if (*number != WORD_TABLE_NONE)
         return true;
-    if (words->count == WORDS_MAX || !words_make_room(words, bytes + 1))
+    if (words->count == WORDS_MAX || !word_table_make_room(words, bytes + 1))
         return false;
-    *words_slot(words, word, bytes) = words->count;
+    *word_table_slot(words, word, bytes) = words->count;
     words->begins[words->count] = words->text_bytes;
     memcpy(words->text + words->text_bytes, word, bytes);
     words->text[words->text_bytes + bytes] = '\0';

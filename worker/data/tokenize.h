@@ -9,9 +9,10 @@
  * Where a run begins with "<unk>" or "<eos>", also after punctuation came off its beginning, these are the
  * tokens of that name. A byte order mark at the beginning of the file is left out. Control characters are
  * refused: text has none, and a terminal that shows the words would obey them. */
-#ifndef WORKER_DATA_WORD_RULE_H
-#define WORKER_DATA_WORD_RULE_H
+#ifndef WORKER_DATA_TOKENIZE_H
+#define WORKER_DATA_TOKENIZE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum word_character {
@@ -25,6 +26,10 @@ enum word_character {
  * Unicode Standard, PropList.txt). Punctuation: the 32 of ASCII, those of U+00A1..00BF that are no letters,
  * numbers or signs of their own, U+2010..2027 and 2030..205E, and the ideographic ones U+3001..3003 and
  * 3008..3011. Control: U+0000..001F, 007F and 0080..009F, white space excepted. */
-enum word_character word_character_kind(uint32_t code);
+enum word_character tokenize_character(uint32_t code);
+
+/* The size in bytes of the first token of `run`, which is a run of well-formed characters without white
+ * space, or the rest of one behind its first tokens. At least one character; `bytes` > 0. */
+size_t tokenize_next(const char *run, size_t bytes);
 
 #endif

@@ -1,0 +1,63 @@
+/* The kinds of characters, and the cut of a run into tokens; see the header. Pure functions. */
+#include "worker/data/tokenize.h"
+
+#include "kernels/base/text.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+static bool is_space(uint32_t code)
+{
+    return (code >= 0x9 && code <= 0xD) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
+           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
+           code == 0x205F || code == 0x3000;
+}
+
+static bool is_punctuation(uint32_t code)
+{
+    static const uint32_t ranges[][2] = {
+        {0x21, 0x2F},     {0x3A, 0x40},     {0x5B, 0x60},     {0x7B, 0x7E},     {0xA1, 0xA1},
+        {0xA7, 0xA7},     {0xAB, 0xAB},     {0xB6, 0xB7},     {0xBB, 0xBB},     {0xBF, 0xBF},
+        {0x2010, 0x2027}, {0x2030, 0x205E}, {0x3001, 0x3003}, {0x3008, 0x3011},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (code >= ranges[i][0] && code <= ranges[i][1])
+            return true;
+    return false;
+}
+
+enum word_character tokenize_character(uint32_t code)
+{
+    if (is_space(code))
+        return WORD_SPACE;
+    if (code < 0x20 || (code >= 0x7F && code <= 0x9F))
+        return WORD_CONTROL;
+    return is_punctuation(code) ? WORD_PUNCTUATION : WORD_LETTER;
+}
+
+/* The size of "<unk>" or "<eos>" where the run begins with one of them; else 0. */
+static size_t name_at(const char *run, size_t bytes)
+{
+    static const char names[][6] = {"<unk>", "<eos>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (bytes >= strlen(names[i]) && memcmp(run, names[i], strlen(names[i])) == 0)
+            return strlen(names[i]);
+    return 0;
+}
+
+size_t tokenize_next(const char *run, size_t bytes)
+{
+    const size_t name = name_at(run, bytes), first = text_character(run, bytes);
+    size_t word = 0; /* up to the last character that is no punctuation */
+    if (name > 0)
+        return name;
+    if (is_punctuation(text_code_point(run, first)))
+        return first;
+    for (size_t at = 0, size; at < bytes; at += size) {
+        size = text_character(run + at, bytes - at);
+        if (!is_punctuation(text_code_point(run + at, size)))
+            word = at + size;
+    }
+    return word;
+}
