@@ -415,7 +415,7 @@ static void begin(const uint8_t *data, size_t size)
     for (unsigned worker = 1; worker <= PEERS; worker++) {
         rpc->sessions[worker].worker = (uint16_t)worker;
         require(say_hello(&rpc->sessions[worker], &hello));
-        receive_message(rpc, &rpc->sockets[0], &hello);
+        hello_receive_stranger(rpc, &rpc->sockets[0], &hello);
     }
 }
 

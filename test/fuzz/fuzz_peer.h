@@ -98,11 +98,13 @@ static inline void peer_say(struct rpc_session *session, struct wire_header *hea
 {
     struct rpc_arrival arrival = {0};
     struct endpoint_message frames;
+    struct error error;
     peer_ask(header);
     require(peer_write(&frames, session, header, payload));
     arrival.header = *header;
     arrival.frames = &frames;
-    answers_receive_request(rpc, session, &arrival);
+    if (answers_receive_request(rpc, session, &arrival, &error) != STATUS_OK)
+        session_end_bad(rpc, session, error.text);
 }
 
 /* A turn; that what is answered arrives nowhere does not end the session. */
