@@ -169,8 +169,9 @@ enum status owned_parameter_take(const struct owned_parameter *parameter, const 
                                  float **values, struct error *error);
 
 /* Answers another worker's request with the values, or fails it with *error; frees `values`. A reply to this
- * worker itself would lend them (rpc.h), so dist_parameter.c and dist_optimizer.c read local values without a
- * request. */
+ * worker itself would lend them (rpc.h) and cannot free them. So dist_parameter.c and dist_optimizer.c read
+ * local values without a request, and a request of this worker fails with STATUS_INVALID. A reference
+ * that came from a peer may be to a parameter of this worker. */
 void owned_parameter_reply(const struct owned_parameter *parameter, struct rpc_request *request,
                            float *values, enum status status, const struct error *error);
 

@@ -1,7 +1,6 @@
 /* Objects with parameters on their owner, and the values of a single parameter. A role's thread runs this. */
 #include "worker/autograd/optimizer_internal.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -189,9 +188,13 @@ enum status owned_parameter_take(const struct owned_parameter *parameter, const 
 void owned_parameter_reply(const struct owned_parameter *parameter, struct rpc_request *request,
                            float *values, enum status status, const struct error *error)
 {
+    const uint16_t self = rpc_worker(parameter->owned->owner->rpc);
     struct rpc_message reply = {0};
-    assert(rpc_request_source(request) != rpc_worker(parameter->owned->owner->rpc));
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK && rpc_request_source(request) == self) {
+        rpc_fail(request, STATUS_INVALID,
+                 "worker %u owns parameter %s: it reads values in place, without a request", self,
+                 parameter->entry->parameter->name);
+    } else if (status == STATUS_OK) {
         message_add(&reply, WIRE_F32, values, (uint32_t)owned_parameter_elements(parameter));
         rpc_reply(request, &reply);
     } else {

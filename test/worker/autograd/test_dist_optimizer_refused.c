@@ -425,6 +425,29 @@ START_TEST(calls_of_functions_that_do_not_fit)
 }
 END_TEST
 
+/* A peer may pass a worker a reference to that worker's own parameter in place of another object: a request
+ * for its values fails, instead of aborting the worker. */
+START_TEST(requests_for_values_of_ones_own_parameter)
+{
+    static const unsigned self[] = {TRAINER};
+    const struct rpc_message message = {.args = {0, 0, 1, 0}, .context = UINT64_C(3) << 48 | 1};
+    const char *words = "worker 3 owns parameter part0.weight";
+    struct dist_optimizer_config config = good;
+    config.settings.sgd.momentum = 0.5;
+    stage_open();
+    model_make(&model, TRAINER, self, 1, 0);
+    STAGE_OK(make(&config, model.parameters, 2));
+    STAGE_OK(dist_optimizer_share(optimizer, TRAINER, 1, &stage.error));
+    struct rref *local = stage.sides[TRAINER].taken[0];
+    expect_hostile(model.parameters[0], PARAMETER_GET, &message, words);
+    expect_hostile(model.parameters[0], PARAMETER_GRADIENT, &message, words);
+    expect_hostile(local, LOCAL_MOMENT_GET, &message, "worker 3 owns parameter part0.bias");
+    rref_release(local);
+    dist_optimizer_free(optimizer);
+    close_model();
+}
+END_TEST
+
 /* A parameter that no message can carry is told so, before anybody looks at its values. */
 START_TEST(more_values_than_a_message_carries)
 {
@@ -519,6 +542,7 @@ int main(void)
     tcase_add_test(refused, descriptions_that_are_none);
     tcase_add_test(refused, numbers_of_others_and_of_nobody);
     tcase_add_test(refused, calls_of_functions_that_do_not_fit);
+    tcase_add_test(refused, requests_for_values_of_ones_own_parameter);
     tcase_add_test(refused, more_values_than_a_message_carries);
     tcase_add_test(refused, a_worker_ends_with_everything_alive);
     tcase_add_test(refused, what_an_optimizer_keeps_outlives_the_references);
