@@ -51,7 +51,7 @@ struct agent {
     struct policy *policy;
     struct coalescer *coalescer;
     struct rollout *rollout;
-    struct rollout_returns returns;
+    struct returns_config returns;
 
     enum agent_phase phase;
     uint64_t episode;

@@ -119,7 +119,7 @@ enum status agent_open(struct agent *agent, struct worker *worker, struct error 
         return error_set(error, STATUS_NOT_FOUND, "no environment \"%s\"", job->environment.name);
     agent->per_observer = job->observers.environments;
     agent->environments = job->observers.count * agent->per_observer;
-    agent->returns = (struct rollout_returns){
+    agent->returns = (struct returns_config){
         .gamma = job->returns.gamma,
         .normalize = job->returns.normalize,
         .scale = job->loss.reduction == JOB_REDUCTION_SUM ? 1.0 : 1.0 / agent->environments};

@@ -3,12 +3,12 @@
 
 #include "kernels/base/monotime.h"
 
-enum status learner_run(struct policy *policy, struct rollout *rollout, const struct rollout_returns *returns,
+enum status learner_run(struct policy *policy, struct rollout *rollout, const struct returns_config *returns,
                         policy_progress *progress, void *context, struct learner_result *result,
                         struct error *error)
 {
     const struct monotime begin = monotime_now();
-    const struct mlp_batch batch = {.count = rollout_coefficients(rollout, returns),
+    const struct mlp_batch batch = {.count = returns_coefficients(rollout, returns),
                                     .row = rollout->order,
                                     .observations = rollout->observations,
                                     .masks = rollout->masks,

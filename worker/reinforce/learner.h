@@ -8,6 +8,7 @@
 
 #include "kernels/base/status.h"
 #include "worker/model/policy.h"
+#include "worker/reinforce/returns.h"
 #include "worker/reinforce/rollout.h"
 
 struct learner_result {
@@ -17,7 +18,7 @@ struct learner_result {
 
 /* Computes the returns of all rows and takes one step of the policy. `progress` is policy_learn's. On failure
  * the parameters are as before, *result is not touched, and *error names the episode and the cause. */
-enum status learner_run(struct policy *policy, struct rollout *rollout, const struct rollout_returns *returns,
+enum status learner_run(struct policy *policy, struct rollout *rollout, const struct returns_config *returns,
                         policy_progress *progress, void *context, struct learner_result *result,
                         struct error *error);
 

@@ -1,9 +1,8 @@
-/* The memory of one episode's rows, and the arithmetic of its returns. */
+/* The memory of one episode's rows, and the sums of its rewards. */
 #include "worker/reinforce/rollout.h"
 
 #include "worker/job/job.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,48 +95,4 @@ double rollout_reward_mean(const struct rollout *r)
     for (uint32_t e = 0; e < r->environments; e++)
         sum += first_segment_reward(r, e);
     return sum / r->environments;
-}
-
-/* Writes the environment's discounted returns into coefficients[0 .. length), unscaled. */
-static void discount_rewards(const struct rollout *r, uint32_t environment, double gamma, float *coefficients)
-{
-    double following = 0;
-    for (uint32_t step = r->lengths[environment]; step-- > 0;) {
-        uint32_t row = rollout_row(r, step, environment);
-        if (r->flags[row] != 0)
-            following = 0;
-        following = (double)r->rewards[row] + gamma * following;
-        coefficients[step] = (float)following;
-    }
-}
-
-/* The tutorial adds float32's epsilon to the deviation: np.finfo(np.float32).eps. */
-static void normalize_returns(float *values, uint32_t count)
-{
-    double sum = 0, squares = 0;
-    for (uint32_t i = 0; i < count; i++)
-        sum += (double)values[i];
-    double mean = sum / count;
-    for (uint32_t i = 0; i < count; i++)
-        squares += ((double)values[i] - mean) * ((double)values[i] - mean);
-    double deviation = count > 1 ? sqrt(squares / (count - 1)) : 0;
-    for (uint32_t i = 0; i < count; i++)
-        values[i] = (float)(((double)values[i] - mean) / (deviation + (double)FLT_EPSILON));
-}
-
-uint32_t rollout_coefficients(struct rollout *r, const struct rollout_returns *returns)
-{
-    uint32_t rows = 0;
-    for (uint32_t e = 0; e < r->environments; e++) {
-        float *mine = r->coefficients + rows;
-        discount_rewards(r, e, returns->gamma, mine);
-        if (returns->normalize)
-            normalize_returns(mine, r->lengths[e]);
-        for (uint32_t step = 0; step < r->lengths[e]; step++) {
-            mine[step] = (float)((double)mine[step] * returns->scale);
-            r->order[rows + step] = rollout_row(r, step, e);
-        }
-        rows += r->lengths[e];
-    }
-    return rows;
 }

@@ -12,7 +12,6 @@
 
 #include "kernels/base/status.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,8 +24,8 @@ struct rollout {
     uint8_t *flags;      /* (steps_max, environments): what the row's action ended */
     uint8_t *actions;    /* (steps_max, environments) */
     uint16_t *masks;     /* (steps_max, environments, mask_words): dropout's keep bits */
-    uint32_t *order;     /* (rows_max) row indices by (environment, step): rollout_coefficients fills it */
-    float *coefficients; /* (rows_max) in the same order */
+    uint32_t *order;     /* (rows_max) row indices by (environment, step): returns_coefficients fills it */
+    float *coefficients; /* (rows_max) in the same order; returns_coefficients fills it */
 };
 
 /* Allocates all memory. STATUS_INVALID when environments * steps_max is 0 or above JOB_ROLLOUT_ROWS_MAX
@@ -49,19 +48,5 @@ uint64_t rollout_rows(const struct rollout *rollout);
 /* The sum of rewards of the environment's first segment, over environments: the least, or the mean. */
 double rollout_reward_min(const struct rollout *rollout);
 double rollout_reward_mean(const struct rollout *rollout);
-
-/* How returns become the loss's coefficients. */
-struct rollout_returns {
-    double gamma;
-    bool normalize; /* per environment: (R - mean) / (std + 1.19e-7), std with n - 1 */
-    double scale;   /* 1, or 1 / environments */
-};
-
-/* Fills `order` with every row by (environment, step) and `coefficients` with scale * the row's return,
- * the discounted sum of rewards to its segment's end: R_t = r_t + gamma R_(t+1), in double, last row first.
- * Normalizing runs over all of one environment's rows, so that it does not depend on how environments are
- * spread; an environment with a single row has no standard deviation and gets coefficient 0.
- * Returns the number of rows. */
-uint32_t rollout_coefficients(struct rollout *rollout, const struct rollout_returns *returns);
 
 #endif

@@ -62,7 +62,7 @@ static unsigned progress;
 
 static enum status learn(struct learner_result *result, struct error *error)
 {
-    const struct rollout_returns returns = {.gamma = 0.5, .scale = 1};
+    const struct returns_config returns = {.gamma = 0.5, .scale = 1};
     progress = 0;
     return learner_run(policy, rollout, &returns, count_progress, &progress, result, error);
 }

@@ -1,0 +1,29 @@
+/* A rollout for tests: rows of reward 1, cut into segments by their flags. */
+#ifndef TEST_WORKER_REINFORCE_ROLLOUT_ROWS_H
+#define TEST_WORKER_REINFORCE_ROLLOUT_ROWS_H
+
+#include "worker/reinforce/rollout.h"
+
+#include <check.h>
+
+static inline struct rollout *rollout_make(uint32_t environments, uint32_t steps)
+{
+    struct rollout *rollout;
+    ck_assert_int_eq(rollout_new(&rollout, environments, steps, 4, 8, NULL), STATUS_OK);
+    rollout_begin(rollout, 1);
+    return rollout;
+}
+
+/* Gives the environment `steps` rows with reward 1 and the flags `ends` (0: none) after each. */
+static inline void rollout_fill(struct rollout *rollout, uint32_t environment, const uint8_t *ends,
+                                uint32_t steps)
+{
+    rollout->lengths[environment] = steps;
+    for (uint32_t step = 0; step < steps; step++) {
+        uint32_t row = rollout_row(rollout, step, environment);
+        rollout->rewards[row] = 1;
+        rollout->flags[row] = ends[step];
+    }
+}
+
+#endif
