@@ -60,9 +60,10 @@ static enum status onednn_open(struct backend *backend, const struct backend_set
                                                                    [ISA_AVX512] = &element_lanes_avx512};
     static const struct row_lanes *const row[ISA_COUNT] = {
         [ISA_BASELINE] = &row_lanes_baseline, [ISA_AVX2] = &row_lanes_avx2, [ISA_AVX512] = &row_lanes_avx512};
-    static sgd_lanes_update *const update[ISA_COUNT] = {[ISA_BASELINE] = sgd_lanes_update_baseline,
-                                                        [ISA_AVX2] = sgd_lanes_update_avx2,
-                                                        [ISA_AVX512] = sgd_lanes_update_avx512};
+    static sgd_round_lanes_update *const update[ISA_COUNT] = {[ISA_BASELINE] =
+                                                                  sgd_round_lanes_update_baseline,
+                                                              [ISA_AVX2] = sgd_round_lanes_update_avx2,
+                                                              [ISA_AVX512] = sgd_round_lanes_update_avx512};
     enum isa isa = ISA_BASELINE;
     enum status status = isa_choose(&isa, error);
     if (status != STATUS_OK)

@@ -217,16 +217,16 @@ enum status onednn_adam(struct backend *backend, const struct adam_settings *set
 enum status onednn_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error)
 {
     (void)error;
-    sgd_lanes_update *const update = onednn_of(backend)->update;
-    const struct sgd_lanes arrays = {.lr = (float)round->sgd.lr,
-                                     .momentum = (float)round->sgd.momentum,
-                                     .first = round->first,
-                                     .contributions = round->contributions,
-                                     .gradients = (const float *const *)round->gradients,
-                                     .parameters = round->parameters,
-                                     .velocity = round->velocity,
-                                     .parameters_out = round->parameters_out,
-                                     .velocity_out = round->velocity_out};
+    sgd_round_lanes_update *const update = onednn_of(backend)->update;
+    const struct sgd_round_lanes arrays = {.lr = (float)round->sgd.lr,
+                                           .momentum = (float)round->sgd.momentum,
+                                           .first = round->first,
+                                           .contributions = round->contributions,
+                                           .gradients = (const float *const *)round->gradients,
+                                           .parameters = round->parameters,
+                                           .velocity = round->velocity,
+                                           .parameters_out = round->parameters_out,
+                                           .velocity_out = round->velocity_out};
     const int threads = round->threads != 0 ? (int)round->threads : (int)processors_count();
     const size_t pieces = loop_pieces(round->count);
     uint32_t strange = UINT32_MAX;

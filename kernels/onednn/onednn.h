@@ -15,7 +15,7 @@
 #include "kernels/kernels.h"
 #include "kernels/lanes/element_lanes.h"
 #include "kernels/lanes/row_lanes.h"
-#include "kernels/lanes/sgd_lanes.h"
+#include "kernels/lanes/sgd_round_lanes.h"
 
 #include <oneapi/dnnl/dnnl.h>
 
@@ -39,7 +39,7 @@ struct onednn {
     dnnl_primitive_attr_t attributes; /* scratchpad by the user, nothing else */
     const struct element_lanes *element;
     const struct row_lanes *row;
-    sgd_lanes_update *update;
+    sgd_round_lanes_update *update;
     int threads;
     struct layout *layouts;
     struct plan *plans[PLAN_BUCKETS];

@@ -8,7 +8,7 @@
  *
  * A NaN or an infinity in a contribution makes the mean one. So only means are checked, and the contribution
  * is searched for where one is found. */
-#include "kernels/lanes/sgd_lanes.h"
+#include "kernels/lanes/sgd_round_lanes.h"
 
 #include "kernels/lanes/lanes.h"
 
@@ -52,7 +52,7 @@ LANES_INLINE void add_group(vf lane[LANES_PARTS], const float *const *gradients,
 
 /* The sums of a block's contributions but for those of the last group: in `sum`. Returns how many that were.
  */
-static uint32_t sum_groups(const struct sgd_lanes *arrays, size_t at, float sum[BLOCK])
+static uint32_t sum_groups(const struct sgd_round_lanes *arrays, size_t at, float sum[BLOCK])
 {
     uint32_t k = 0;
     for (; arrays->contributions - k > GROUP; k += GROUP)
@@ -69,7 +69,7 @@ static uint32_t sum_groups(const struct sgd_lanes *arrays, size_t at, float sum[
 enum momentum { MOMENTUM_NONE, MOMENTUM_FIRST, MOMENTUM_MOVES };
 
 /* A vector of means to its parameters, which it returns, and velocity. */
-LANES_INLINE vf move(const struct sgd_lanes *arrays, enum momentum kind, size_t at, vf mean)
+LANES_INLINE vf move(const struct sgd_round_lanes *arrays, enum momentum kind, size_t at, vf mean)
 {
     if (kind == MOMENTUM_MOVES)
         mean = lanes_set(arrays->momentum) * lanes_load(arrays->velocity + at) + mean;
@@ -81,7 +81,8 @@ LANES_INLINE vf move(const struct sgd_lanes *arrays, enum momentum kind, size_t 
 }
 
 /* A block; or-s into *strange what is not finite. */
-LANES_INLINE void update_block(const struct sgd_lanes *arrays, enum momentum kind, size_t at, vu *strange)
+LANES_INLINE void update_block(const struct sgd_round_lanes *arrays, enum momentum kind, size_t at,
+                               vu *strange)
 {
     float sum[BLOCK];
     const uint32_t done = sum_groups(arrays, at, sum), left = arrays->contributions - done;
@@ -97,7 +98,7 @@ LANES_INLINE void update_block(const struct sgd_lanes *arrays, enum momentum kin
 }
 
 /* The same for what is left behind the last whole block, one by one. */
-static bool update_rest(const struct sgd_lanes *arrays, enum momentum kind, size_t at, size_t end)
+static bool update_rest(const struct sgd_round_lanes *arrays, enum momentum kind, size_t at, size_t end)
 {
     bool finite = true;
     for (; at < end; at++) {
@@ -117,7 +118,7 @@ static bool update_rest(const struct sgd_lanes *arrays, enum momentum kind, size
 }
 
 /* True when all parameters are finite. */
-LANES_INLINE bool update(const struct sgd_lanes *arrays, enum momentum kind, size_t first, size_t count)
+LANES_INLINE bool update(const struct sgd_round_lanes *arrays, enum momentum kind, size_t first, size_t count)
 {
     vu strange = {0};
     const size_t end = first + count, body = end - count % BLOCK;
@@ -128,7 +129,7 @@ LANES_INLINE bool update(const struct sgd_lanes *arrays, enum momentum kind, siz
     return finite && !any_sign(strange);
 }
 
-static uint32_t first_strange(const struct sgd_lanes *arrays, size_t first, size_t count)
+static uint32_t first_strange(const struct sgd_round_lanes *arrays, size_t first, size_t count)
 {
     for (uint32_t k = 0; k < arrays->contributions; k++)
         for (size_t i = first; i < first + count; i++)
@@ -137,7 +138,7 @@ static uint32_t first_strange(const struct sgd_lanes *arrays, size_t first, size
     return arrays->contributions;
 }
 
-uint32_t LANES_NAME(sgd_lanes_update)(const struct sgd_lanes *arrays, size_t first, size_t count)
+uint32_t LANES_NAME(sgd_round_lanes_update)(const struct sgd_round_lanes *arrays, size_t first, size_t count)
 {
     bool finite;
     if (arrays->velocity_out == NULL)
