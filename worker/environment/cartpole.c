@@ -1,4 +1,5 @@
-/* CartPole over many environments at once.
+/* CartPole over many environments at once. One transition of one environment is cartpole_transition in
+ * cartpole.h.
  *
  * States lie value by value (all x, then all x_dot, …). A step gathers LANES environments into arrays of
  * constant length, computes, and scatters. The constant length lets the compiler use vectors. Every
