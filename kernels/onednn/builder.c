@@ -135,7 +135,7 @@ void builder_want(struct builder *builder, uint32_t index, const dnnl_memory_des
     if (builder_failed(builder) || tensor->layout != NULL ||
         dnnl_memory_desc_get_size(desc) != shape_elements(&tensor->shape) * sizeof(float))
         return;
-    builder->plan->wanting = index;
+    builder->plan->wanted_input = index;
     builder->status = layout_intern(builder->onednn, desc, &builder->plan->wanted, builder->error);
 }
 

@@ -1,4 +1,5 @@
-/* Plans: found by what the call looks like, built once, run with nothing but new addresses. */
+/* Plans: a plan is cached under the call's shapes, layouts and attributes; running it only sets new data
+ * addresses. */
 #include "kernels/onednn/plan.h"
 
 #include <assert.h>
@@ -27,7 +28,7 @@ void plans_free(struct onednn *onednn)
 
 /* ---- finding ---- */
 
-/* Where the plan's tensors stand in the call, in the order of the key's bits. */
+/* The call's array of tensors for `place`; the key's bits follow this order. */
 static struct tensor **plan_tensors(struct op_call *call, enum place place, uint32_t *count)
 {
     *count = place == PLACE_OUT || place == PLACE_DOUT ? OP_OUTPUTS_MAX : OP_INPUTS_MAX;
@@ -51,8 +52,8 @@ static uint64_t pair(const uint32_t numbers[2])
     return (uint64_t)numbers[0] << 32 | numbers[1];
 }
 
-/* What tensor t of the key, tensor i of its place, adds to it. A pass that writes into it chooses the layout
- * unless memory is given. */
+/* Adds one tensor to the key: bit t, and index i within its place. If the pass writes the tensor and it has
+ * no memory yet, the plan chooses its layout. */
 static void key_add(struct plan_key *key, enum place place, const struct tensor *tensor, uint32_t t,
                     uint32_t i, bool written)
 {
@@ -93,7 +94,7 @@ static void plan_key(struct plan_key *key, struct op_call *call, enum pass pass)
     }
 }
 
-/* FNV-1a over words instead of bytes, the high bits folded down at each, for they see most. */
+/* FNV-1a over words instead of bytes; after each word the high bits are mixed into the low ones. */
 static uint32_t plan_hash(const struct plan_key *key)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -219,8 +220,9 @@ enum status plan_run(struct backend *backend, struct op_call *call, enum pass pa
     enum status status = plan_get(onednn, call, pass, build, &plan, error);
     if (status == STATUS_OK)
         status = plan_execute(onednn, call, plan, error);
+    // Tells the caller which layout this input would be fastest in.
     if (status == STATUS_OK && plan->wanted != NULL)
-        call->in[plan->wanting]->wanted = plan->wanted;
+        call->in[plan->wanted_input]->wanted = plan->wanted;
     return status;
 }
 

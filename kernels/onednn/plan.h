@@ -54,8 +54,8 @@ struct plan {
     struct plan_slot slot[PLAN_SLOTS_MAX];
     struct plan_step step[PLAN_STEPS_MAX];
     size_t copies_bytes, pad_bytes;
-    uint32_t wanting; /* the input that builder_want named, and what it said; NULL: none */
-    const void *wanted;
+    uint32_t wanted_input; /* the input that builder_want named */
+    const void *wanted;    /* the layout in which that input would be fastest; NULL: none was named */
 };
 
 /* A copy into the caller's layout, made after all steps. */

@@ -52,14 +52,14 @@ enum status params_new(struct params **out, struct backend *backend, struct erro
 void params_free(struct params *params);
 
 /* Registers an entry; before params_build. `name` is copied. *out stays valid as long as the params.
- * STATUS_INVALID: a bad shape, a name that is registered already or that safetensors reserves, or an entry
- * that is drawn and not trained. */
+ * STATUS_INVALID: a bad shape, a name that is registered already or that safetensors reserves, or a buffer
+ * or counter with a random initial value. */
 enum status params_add(struct params *params, const char *name, enum parameter_kind kind, struct shape shape,
                        struct init init, struct parameter **out, struct error *error);
 
 /* For params that hold some of a larger model's entries: their first trained entry is number `first` among
  * the model's trained entries, so that it gets the value that it has in the whole model. Before params_build
- * and params_begin; 0 without. */
+ * and params_begin. Default: 0. */
 void params_count_from(struct params *params, uint32_t first);
 
 /* Lays out the slabs and draws every entry, rounded to float32 on every backend. Draws come from stream
@@ -74,19 +74,20 @@ enum status params_build(struct params *params, uint64_t seed, struct error *err
  * ranges of entries in memory of its own (a shared segment, one of several versions), as often as it likes;
  * an entry is usable while it is placed. Gradients of such params are placed too, or own their memory
  * (gradients_new). The backend's memory must be the host's. Placing sets addresses alone: nothing is copied
- * or cleared, entries keep their layouts, and the caller keeps the gaps between entries zero. Only
- * params_begin allocates: for the time of the call, as much as the largest entry takes. */
+ * or cleared, entries keep their layouts, and the caller keeps the gaps between entries zero. Of
+ * these, only params_begin allocates: a temporary buffer as large as the largest entry. */
 
 /* Errors as params_build. No entry can be added afterwards. */
 enum status params_lay_out(struct params *params, struct error *error);
 
-/* Elements of the trained slab and of the buffers' (multiples of 64 bytes), laid out or built. */
+/* Element counts of the trained slab and of the buffers', padded so that each slab is a multiple of 64 bytes.
+ * Only after params_lay_out or params_build. */
 size_t params_elements(const struct params *params);
 size_t params_buffer_elements(const struct params *params);
 
 /* Places the trained entries with an index in [first, end): each at slab + its offset. `slab` is the address
- * of element 0, in memory or not, aligned to 64 bytes. Entries that are only read may be placed in read-only
- * memory. */
+ * that element 0 would have, aligned to 64 bytes; it may lie outside the mapping when only a later range is
+ * placed. Entries that are only read may be placed in read-only memory. */
 void params_place(struct params *params, uint32_t first, uint32_t end, const void *slab);
 void params_place_buffers(struct params *params, const void *buffers);
 
@@ -99,8 +100,8 @@ enum status params_begin(struct params *params, uint64_t seed, uint32_t first, u
                          struct error *error);
 
 /* Gives every trained entry the layout that the last forward asked for (tensor.wanted), and its gradients and
- * moments too, without moving a byte: for entries without values yet. That forward must be a recording one:
- * inference may ask for other layouts. Does nothing on a backend without layouts. */
+ * moments too, without moving a byte. Call it before values are set: it reinterprets the bytes. That forward
+ * must be a recording one: inference may ask for other layouts. Does nothing on a backend without layouts. */
 void params_adopt(struct params *params);
 
 /* A number that is equal for params with the same entries in the same order and layouts, and hence at the
