@@ -1,29 +1,27 @@
-/* Run directories and socket folders. Supervisor process; its only thread. */
+/* Opens, locks and fills run directories. Supervisor process; its only thread. */
 #include "daemon/rundir.h"
 
 #include "daemon/resume.h"
+#include "daemon/socket_folder.h"
 #include "worker/roster.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <sodium.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 static const char *const run_files[] = {"job.json", "episodes.log", "episodes.jsonl", "checkpoints"};
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
-enum { SOCKET_PATH_BYTES = sizeof((struct sockaddr_un *)0)->sun_path };
 _Static_assert(sizeof((struct rundir *)0)->real >= PATH_MAX, "realpath writes that much");
 
-/* ENOENT where a file is to be made is no missing input: it is I/O. */
+/* An error where a file is to be made. ENOENT is STATUS_IO then: STATUS_NOT_FOUND is for inputs. */
 static enum status output_error(struct error *error, int errnum, const char *what, const char *path)
 {
     enum status status = error_set_errno(error, errnum, "cannot %s %s", what, path);
@@ -32,7 +30,7 @@ static enum status output_error(struct error *error, int errnum, const char *wha
     return status;
 }
 
-/* mkdir -p; an existing directory is fine. */
+/* Makes the directory and its parents, like mkdir -p. */
 static enum status make_directories(const char *path, struct error *error)
 {
     char parent[4096];
@@ -75,7 +73,7 @@ static enum status take_lock(struct rundir *dir, struct error *error)
     return STATUS_OK;
 }
 
-/* The first N for which previous-N does not exist, made. */
+/* Makes previous-N with the lowest N that is free. */
 static enum status make_previous(struct rundir *dir, char name[32], struct error *error)
 {
     for (unsigned n = 1; n < 1000000; n++) {
@@ -99,7 +97,7 @@ static enum status move_earlier_run(struct rundir *dir, struct error *error)
     char previous[32], target[64];
     if (!rundir_has(dir, "episodes.jsonl") && !rundir_has(dir, "episodes.log") &&
         !rundir_has(dir, "checkpoints"))
-        return STATUS_OK; /* at most a job.json, of a start that failed */
+        return STATUS_OK; /* at most the job.json of a start that failed */
     enum status status = make_previous(dir, previous, error);
     for (unsigned i = 0; i < RUN_FILES && status == STATUS_OK; i++) {
         if (!rundir_has(dir, run_files[i]))
@@ -112,7 +110,7 @@ static enum status move_earlier_run(struct rundir *dir, struct error *error)
     return status;
 }
 
-/* Writes a file beside job.json and renames it: the run has the old job or the new one, whatever happens. */
+/* Replaces job.json by a rename, so that it always holds a whole job, the old one or the new one. */
 static enum status write_job(struct rundir *dir, const struct job *job, struct error *error)
 {
     size_t bytes;
@@ -137,93 +135,11 @@ static enum status write_job(struct rundir *dir, const struct job *job, struct e
     return status;
 }
 
-/* Another user who could write there could take an endpoint's place. */
-static enum status make_private_folder(const char *path, struct error *error)
+static enum status open_sockets(struct rundir *dir, const struct job *job, struct error *error)
 {
-    struct stat info;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return output_error(error, errno, "make the socket folder", path);
-    if (lstat(path, &info) != 0)
-        return error_set_errno(error, errno, "cannot look at the socket folder %s", path);
-    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0)
-        return error_set(error, STATUS_PERMISSION,
-                         "the socket folder %s: expected a directory of user %u with mode 0700", path,
-                         geteuid());
-    return STATUS_OK;
-}
-
-static enum status make_socket_folder(char *folder, size_t bytes, struct error *error)
-{
-    const char *runtime = getenv("RUNTIME_DIRECTORY"), *session = getenv("XDG_RUNTIME_DIR");
-    struct stat info; /* after su, the session's folder may be gone */
-    int length;
-    if (runtime != NULL && runtime[0] == '/')
-        length = snprintf(folder, bytes, "%.*s", (int)strcspn(runtime, ":"), runtime);
-    else if (session != NULL && session[0] == '/' && stat(session, &info) == 0 && S_ISDIR(info.st_mode))
-        length = snprintf(folder, bytes, "%s/coalesced", session);
-    else
-        length = snprintf(folder, bytes, "/tmp/coalesced-%u", geteuid());
-    if (length < 0 || (size_t)length >= bytes)
-        return error_set(error, STATUS_INVALID,
-                         "the socket folder's path is too long: expected fewer than %zu bytes", bytes);
-    return make_private_folder(folder, error);
-}
-
-static void socket_path(char path[CONTROL_ADDRESS_BYTES], const char *address, unsigned worker)
-{
-    snprintf(path, CONTROL_ADDRESS_BYTES, "%s.%u", address + strlen("ipc://"), worker);
-}
-
-/* This run holds the lock, so a socket of this name is an earlier run's. Any other file is not ours to touch.
- */
-static enum status clear_leftover(const char *address, unsigned worker, struct error *error)
-{
-    char path[CONTROL_ADDRESS_BYTES];
-    struct stat info;
-    socket_path(path, address, worker);
-    if (lstat(path, &info) != 0)
-        return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "cannot look at %s", path);
-    if (!S_ISSOCK(info.st_mode))
-        return error_set(error, STATUS_PERMISSION, "%s is in the way: expected a socket or nothing", path);
-    if (unlink(path) != 0)
-        return error_set_errno(error, errno, "cannot remove the leftover %s", path);
-    return STATUS_OK;
-}
-
-/* An earlier run may have had more listeners than this one. */
-static enum status clear_leftovers(const char *address, struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (unsigned worker = 0; worker < ROSTER_LISTENERS_MAX && status == STATUS_OK; worker++)
-        status = clear_leftover(address, worker, error);
-    return status;
-}
-
-static enum status choose_address(struct rundir *dir, const struct job *job, struct error *error)
-{
-    char folder[SOCKET_PATH_BYTES], longest[CONTROL_ADDRESS_BYTES];
-    unsigned char hash[16];
-    char hex[2 * sizeof hash + 1];
-    enum status status = make_socket_folder(folder, sizeof folder, error);
-    if (status != STATUS_OK)
-        return status;
     if (realpath(dir->path, dir->real) == NULL)
         return error_set_errno(error, errno, "cannot resolve %s", dir->path);
-    if (sodium_init() < 0)
-        return error_set(error, STATUS_INTERNAL, "libsodium does not start");
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)dir->real, strlen(dir->real), NULL, 0);
-    sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
-    char address[sizeof dir->address];
-    snprintf(address, sizeof address, "ipc://%s/%s.sock", folder, hex);
-    socket_path(longest, address, roster_of(job).listeners - 1);
-    if (strlen(longest) >= sizeof folder)
-        return error_set(error, STATUS_INVALID,
-                         "a socket in %s would have a path of %zu bytes: expected at most %zu", folder,
-                         strlen(longest), sizeof folder - 1);
-    status = clear_leftovers(address, error);
-    if (status == STATUS_OK) /* from now on rundir_close removes sockets of that name */
-        memcpy(dir->address, address, sizeof address);
-    return status;
+    return socket_folder_open(dir->address, dir->real, roster_of(job).listeners, error);
 }
 
 static enum status choose_path(struct rundir *dir, const char *path, const struct job *job,
@@ -249,7 +165,7 @@ static enum status open_directory(struct rundir *dir, struct error *error)
     return dir->fd >= 0 ? STATUS_OK : output_error(error, errno, "open the run directory", dir->path);
 }
 
-/* A directory has a run to resume if it has a job. */
+/* Writes the path of the job of the run to resume; a directory without job.json has no run. */
 static enum status find_run(struct rundir *dir, char *job_path, size_t bytes, struct error *error)
 {
     struct stat info;
@@ -277,7 +193,7 @@ static enum status open_or_resume(struct rundir *dir, const char *path, struct j
     if (status == STATUS_OK && resume)
         status = resume_adopt(job_path, job, error);
     if (status == STATUS_OK)
-        status = choose_address(dir, job, error);
+        status = open_sockets(dir, job, error);
     if (status == STATUS_OK && !resume)
         status = move_earlier_run(dir, error);
     if (status == STATUS_OK) {
@@ -299,8 +215,8 @@ enum status rundir_resume(struct rundir *dir, const char *path, struct job *job,
     return open_or_resume(dir, path, job, true, error);
 }
 
-/* Where the directory was removed and made again, another run may hold the new lock and use the sockets'
- * names. */
+/* False after the directory was removed and made again: another run may hold the new lock, and its sockets
+ * have the same names. */
 static bool lock_is_in_place(const struct rundir *dir)
 {
     struct stat held, there;
@@ -311,12 +227,8 @@ static bool lock_is_in_place(const struct rundir *dir)
 
 void rundir_close(struct rundir *dir)
 {
-    char path[CONTROL_ADDRESS_BYTES];
     if (dir->address[0] != '\0' && lock_is_in_place(dir))
-        for (unsigned worker = 0; worker < ROSTER_LISTENERS_MAX; worker++) {
-            socket_path(path, dir->address, worker);
-            unlink(path);
-        }
+        socket_folder_clear(dir->address);
     if (dir->fd >= 0)
         close(dir->fd);
     if (dir->lock_fd >= 0)

@@ -1,4 +1,4 @@
-/* The run directory: one job's place on disk; and the folder of its sockets.
+/* The run directory: one job's place on disk.
  *
  *     lock            flock'ed by the supervisor as long as it lives; holds its process id
  *     job.json        the job, every key with its value
@@ -6,12 +6,8 @@
  *     checkpoints/    (worker/checkpoint/checkpoint.h)
  *     previous-N/     the same files of an earlier run
  *
- * Sockets have a folder of their own, because a socket's path may have at most 107 bytes: $RUNTIME_DIRECTORY,
- * $XDG_RUNTIME_DIR/coalesced or /tmp/coalesced-UID, mode 0700. They are named by a hash of the run
- * directory's real path, so that no two runs share a name, and a socket that a killed run has left may be
- * removed.
- *
- * Supervisor process, before it forks; blocks on files. Included by commands.c and the supervisor. */
+ * Supervisor process, before it forks; blocks on files. The run's sockets lie elsewhere
+ * (daemon/socket_folder.h). Included by commands.c and the supervisor. */
 #ifndef DAEMON_RUNDIR_H
 #define DAEMON_RUNDIR_H
 
@@ -24,13 +20,14 @@ struct rundir {
     char real[CONTROL_PATH_BYTES];       /* absolute, without links */
     int fd;                              /* the directory */
     int lock_fd;                         /* locked until rundir_close */
-    char address[CONTROL_ADDRESS_BYTES]; /* "ipc://…"; with ".N" behind it, worker N's endpoint */
+    char address[CONTROL_ADDRESS_BYTES]; /* of its sockets (daemon/socket_folder.h); "": none */
 };
 
 /* Makes (with its parents) and locks the directory `path`; where that is NULL, NAME below $STATE_DIRECTORY or
  * ./runs. Moves an earlier run's files to previous-N, resolves the job (job_resolve), writes job.json, and
- * makes the folder of sockets. STATUS_BUSY names the process that holds the lock; STATUS_PERMISSION and
- * STATUS_IO name the file; STATUS_INVALID: a path is too long. After an error nothing stays locked. */
+ * makes the folder of sockets (socket_folder_open). STATUS_BUSY names the process that holds the lock;
+ * STATUS_PERMISSION and STATUS_IO name the file; STATUS_INVALID: a path is too long. After an error nothing
+ * stays locked. */
 enum status rundir_open(struct rundir *dir, const char *path, struct job *job, struct error *error);
 
 /* Opens the directory of a run that goes on: its files stay where they are. `job` must be the run's own job

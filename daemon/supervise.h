@@ -1,7 +1,7 @@
 /* The supervisor: forks the workers, watches them, writes the logs, obeys signals.
  *
  * The room: daemon/ is the service around one job: the command line (main, arguments, commands), the run
- * directory (rundir, resume, job_files), the logs (runlog_*), the workers' supervisor (supervise_*, child,
+ * directory (rundir, socket_folder, resume, job_files), the logs (runlog_*), the workers' supervisor (supervise_*, child,
  * descriptor_limit) and the service manager (service). It may include the frame of worker/, its job, data,
  * checkpoint, server and parallel rooms, and kernels/base; scripts/rooms has the list. Nothing includes it.
  *

@@ -2,6 +2,7 @@
  * checkpoint. */
 #include "daemon/resume.h"
 #include "daemon/rundir.h"
+#include "test/daemon/paths.h"
 #include "test/process.h"
 #include "test/workplace.h"
 
@@ -26,20 +27,6 @@ static void parse_job(const char *overrides[], size_t count)
     job_problems_fini(&problems);
 }
 
-static bool there(const char *path)
-{
-    struct stat info;
-    return lstat(path, &info) == 0;
-}
-
-static void write_file(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
-}
-
 /* A run directory with a job, logs and an empty checkpoints/. */
 static void open_place(void)
 {
@@ -54,8 +41,8 @@ static void open_place(void)
     job.trainers.threads = 3;
     ck_assert_int_eq(rundir_open(&dir, "run", &job, &error), STATUS_OK);
     rundir_close(&dir);
-    write_file("run/episodes.log", "log");
-    write_file("run/episodes.jsonl", "jsonl");
+    text_write("run/episodes.log", "log");
+    text_write("run/episodes.jsonl", "jsonl");
     ck_assert_int_eq(mkdir("run/checkpoints", 0777), 0);
     parse_job(NULL, 0);
 }
@@ -77,7 +64,7 @@ static void expect_refused(enum status status, const char *words)
 START_TEST(nothing_is_moved)
 {
     resume_run();
-    ck_assert(!there("run/previous-1") && there("run/checkpoints"));
+    ck_assert(!path_exists("run/previous-1") && path_exists("run/checkpoints"));
     char *log = file_read("run/episodes.log"), *jsonl = file_read("run/episodes.jsonl");
     ck_assert_str_eq(log, "log");
     ck_assert_str_eq(jsonl, "jsonl");
@@ -117,7 +104,7 @@ START_TEST(what_says_nothing_about_the_numbers_may_change)
     char *text = file_read("run/job.json");
     ck_assert_ptr_nonnull(strstr(text, "\"updates\": 9"));
     ck_assert_ptr_nonnull(strstr(text, "\"hang_s\": 33"));
-    ck_assert(!there("run/job.json.tmp"));
+    ck_assert(!path_exists("run/job.json.tmp"));
     free(text);
     rundir_close(&dir);
 }
@@ -174,20 +161,20 @@ START_TEST(a_directory_without_a_run_is_refused)
     ck_assert_int_eq(remove("run/job.json"), 0);
     expect_refused(STATUS_NOT_FOUND, "there is no run to resume: cannot look at run/job.json");
     ck_assert_int_eq(rundir_resume(&dir, "nowhere/at/all", &job, &error), STATUS_NOT_FOUND);
-    ck_assert(!there("nowhere"));
+    ck_assert(!path_exists("nowhere"));
 }
 END_TEST
 
 START_TEST(a_run_whose_job_is_damaged_is_refused)
 {
-    write_file("run/job.json", "{\"kind\": \"parameter-server\", \"stop\"");
+    text_write("run/job.json", "{\"kind\": \"parameter-server\", \"stop\"");
     expect_refused(STATUS_CORRUPT, "the job of the run cannot be read: run/job.json:1:");
 }
 END_TEST
 
 START_TEST(a_run_of_another_kind_is_refused)
 {
-    write_file("run/job.json", "{\"kind\": \"reinforce\", \"name\": \"tiny\"}");
+    text_write("run/job.json", "{\"kind\": \"reinforce\", \"name\": \"tiny\"}");
     expect_refused(STATUS_INVALID, "/kind (was \"reinforce\", now \"parameter-server\")");
 }
 END_TEST
