@@ -75,7 +75,7 @@ enum status params_build(struct params *params, uint64_t seed, struct error *err
  * an entry is usable while it is placed. Gradients of such params are placed too, or own their memory
  * (gradients_new). The backend's memory must be the host's. Placing sets addresses alone: nothing is copied
  * or cleared, entries keep their layouts, and the caller keeps the gaps between entries zero. Of
- * these, only params_begin allocates: a temporary buffer as large as the largest entry. */
+ * these functions, only params_begin allocates: a temporary buffer as large as the largest entry. */
 
 /* Errors as params_build. No entry can be added afterwards. */
 enum status params_lay_out(struct params *params, struct error *error);

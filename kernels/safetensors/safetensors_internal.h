@@ -1,4 +1,8 @@
-/* Shared by the reader, the check of the header's text, and the writer. */
+/* Shared by the files of the room:
+ *
+ *     safetensors.c          dtypes, sizes and names     safetensors_read.c     a file's frame and values
+ *     safetensors_grammar.c  the header's JSON grammar   safetensors_write.c    the writer
+ *     safetensors_header.c   the header's entries: dtype, shape, offsets, names, metadata */
 #ifndef KERNELS_SAFETENSORS_SAFETENSORS_INTERNAL_H
 #define KERNELS_SAFETENSORS_SAFETENSORS_INTERNAL_H
 
@@ -41,5 +45,39 @@ const char *safetensors_duplicate(const char **names, size_t count);
  * that are not UTF-8; more than three levels; more values than SAFETENSORS_VALUES_MAX. cJSON then finds bad
  * structure. Returns the fault in a few words, and its byte in *at; NULL: none. */
 const char *safetensors_check_text(const char *text, size_t length, size_t *at);
+
+/* ---- the header of a file that is read ---- */
+
+/* One file while it is read. */
+struct safetensors_reading {
+    const char *name;
+    uint64_t data_offset; /* where the data begin: behind the header */
+    uint64_t data_bytes;
+    struct error *error;
+};
+
+/* All zero: empty. Names point into cJSON's tree, which lives until safetensors_header_free. */
+struct safetensors_header {
+    struct cJSON *json;
+    struct safetensors_entry *entries; /* in order of their offsets */
+    size_t count;
+    const struct safetensors_entry **by_name;
+};
+
+/* Reads `text` and checks all that it says. `text` is the header with a zero behind it, without which cJSON
+ * of this version reads a byte past a text that ends early. *header is empty before; it is freed by the
+ * caller, after a failure too. STATUS_CORRUPT, STATUS_NO_MEMORY. */
+enum status safetensors_header_read(struct safetensors_header *header,
+                                    const struct safetensors_reading *reading, const char *text);
+void safetensors_header_free(struct safetensors_header *header);
+
+/* NULL: no entry has this name. */
+const struct safetensors_entry *safetensors_header_find(const struct safetensors_header *header,
+                                                        const char *name);
+
+/* Set the reading's error, whose message begins with the file's name, and return its status. */
+enum status safetensors_fail_corrupt(const struct safetensors_reading *reading, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+enum status safetensors_fail_no_memory(const struct safetensors_reading *reading);
 
 #endif
