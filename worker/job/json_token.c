@@ -79,12 +79,10 @@ static void string_add_code(char **out, long code)
     size_t form = 0;
     while (code > forms[form].max)
         form++;
-    int shift = 6 * (forms[form].bytes - 1);
-    *(*out)++ = (char)(forms[form].lead | (int)(code >> shift));
-    while (shift > 0) {
-        shift -= 6;
-        *(*out)++ = (char)(0x80 | ((code >> shift) & 0x3F));
-    }
+    int left = forms[form].bytes - 1; /* bytes behind the first, six bits in each */
+    *(*out)++ = (char)(forms[form].lead | (int)(code >> 6 * left));
+    for (; left > 0; left--)
+        *(*out)++ = (char)(0x80 | ((code >> 6 * (left - 1)) & 0x3F));
 }
 
 /* Reports a flaw of `bytes` bytes at the cursor, and moves over it. */
