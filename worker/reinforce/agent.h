@@ -6,7 +6,8 @@
  *     launch    a batch is due: one pass of the policy over its rows                  coalescer.c
  *     reply     the actions, to every request of the batch                            agent_step.c
  *     rollout   every row of the episode, with its reward                             rollout.c
- *     learner   returns, forward again, backward, Adam; then the next episode         learner.c
+ *     returns   rewards discounted, normalized and scaled                             returns.c
+ *     learner   forward again, backward, Adam; then the next episode                  learner.c
  *
  * agent.c (the loop), agent_open.c and agent_step.c share this header. The room may include the frame
  * (worker/), job, net, environment and model (scripts/rooms); no other room includes it. */
