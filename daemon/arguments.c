@@ -15,8 +15,8 @@ int usage_error(const char *what, const char *which)
     return EX_USAGE;
 }
 
-/* The whole of `text` as digits. The largest number is the largest that every JSON reader keeps, as for a
- * job's seed. */
+/* Reads `text`, which must be digits alone. The largest number is 2^53 - 1, as for a job's seed: every JSON
+ * reader keeps it. */
 static bool read_integer(const char *text, uint64_t *value)
 {
     static const uint64_t max = 9007199254740991;
@@ -76,7 +76,7 @@ static int read_help(const char *text, struct arguments *arguments)
     return 0;
 }
 
-/* One row an option: who takes it, and what reads its argument. */
+/* One row per option: the commands that take it, and the function that reads its argument. */
 static const struct {
     const char *name;
     int has_argument;
@@ -94,7 +94,7 @@ static const struct {
 };
 enum { RULES = sizeof rules / sizeof rules[0], FIRST_OPTION = 256 /* no character */ };
 
-/* The option that getopt_long has found. */
+/* Reads the option that getopt_long has found. 0, or the exit code. */
 static int read_option(int option, char **argv, unsigned accepts, struct arguments *arguments)
 {
     if (option == ':')
@@ -107,7 +107,7 @@ static int read_option(int option, char **argv, unsigned accepts, struct argumen
     return rules[rule].read(optarg, arguments);
 }
 
-/* The files behind the options. */
+/* Reads the files named after the options. 0, or the exit code. */
 static int read_files(int argc, char **argv, unsigned accepts, struct arguments *arguments)
 {
     const bool job = accepts & ACCEPTS_JOB, checkpoint = accepts & ACCEPTS_CHECKPOINT;

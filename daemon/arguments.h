@@ -1,4 +1,5 @@
-/* What stands behind a command on the command line: options, a checkpoint, a job file. */
+/* Reads the command line after the command's name: options, a checkpoint, a job file. The command's process;
+ * one thread. Included by main.c and commands.c. */
 #ifndef DAEMON_ARGUMENTS_H
 #define DAEMON_ARGUMENTS_H
 
@@ -7,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What a command takes beside --help; or'ed. */
+/* The arguments that a command takes beside --help; combined by |. */
 enum accepts {
     ACCEPTS_JOB = 1,        /* a job file, --set */
     ACCEPTS_RUN = 2,        /* --run-dir, --resume */

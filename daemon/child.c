@@ -88,7 +88,8 @@ void child_segments_close(struct child_segments *segments)
     *segments = (struct child_segments){0};
 }
 
-/* Overwrites descriptors of the supervisor, which the exec would close anyway. */
+/* Gives each segment its number in the worker. Descriptors of the supervisor that have these numbers are
+ * overwritten; the exec would close them anyway. */
 static bool place_segments(const struct child_segments *segments)
 {
     for (unsigned i = 0; i < segments->count; i++)
@@ -108,7 +109,7 @@ static bool place_control(int fd)
 }
 
 /* A math library's threads must not spin while another worker computes. But an LSTM is hundreds of short
- * parallel pieces: threads that slept at once would have to be woken for each, so they spin for some tens of
+ * parallel loops: threads that slept at once would have to be woken for each, so they spin for some tens of
  * microseconds first (GNU OpenMP counts rounds). On two processors this shortens a step of the language model
  * (10,000 words, 200 wide, 2 layers, 35x20 tokens) by a quarter. */
 static void set_threads(void)

@@ -32,7 +32,7 @@ struct child {
     bool connected; /* CONNECT is sent */
     bool opened;    /* it has said READY */
     struct monotime last_beat;
-    struct error last_words; /* what it said when it failed; STATUS_OK: nothing */
+    struct error last_words; /* of its FAILED message; STATUS_OK: none has come */
     char name[32];           /* "observer 3" */
 };
 
@@ -54,8 +54,8 @@ enum status child_spawn(struct child *child, const struct role *role, const stru
                         const char *job_text, size_t job_bytes, const struct child_segments *segments,
                         struct error *error);
 
-/* Sends an order. To a line that is full it is lost, with a warning, and to a closed one without: the
- * worker's missing beats or its exit will show. */
+/* Sends an order. If the line is full, the order is lost with a warning; if the line is closed, without one.
+ * The worker's silence or its exit is noticed later. */
 void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes);
 
 /* Sends SIGKILL; the child is reaped later. */

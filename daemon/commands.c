@@ -53,8 +53,8 @@ static int check_files(const struct arguments *arguments, const struct job *job)
     return status_exit_code(status);
 }
 
-/* Reads the job, and checks the files that a run of it needs; an evaluation checks what it needs by itself.
- * 0, or the exit code. */
+/* Reads the job, and checks the files that a run of it needs; an evaluation checks its files itself. 0, or
+ * the exit code. */
 static int read_job(const struct arguments *arguments, struct job *job)
 {
     struct job_problems problems = {0};
@@ -68,8 +68,7 @@ static int read_job(const struct arguments *arguments, struct job *job)
     return arguments->checkpoint != NULL ? 0 : check_files(arguments, job);
 }
 
-/* A wrong COALESCED_ISA is a mistake of the command, found before a worker stumbles over it. 0, or the exit
- * code. */
+/* A wrong COALESCED_ISA is an error of usage, reported before a worker starts. 0, or the exit code. */
 static int check_environment(void)
 {
     struct error error;

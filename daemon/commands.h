@@ -1,6 +1,6 @@
 /* The commands that work on a job or a checkpoint. Each reads its own arguments (argv[0] is the command's
  * name), prints its own errors, and returns the exit code, or COMMAND_HELP when --help was among the
- * arguments. What a command prints may still be in stdout's buffer. */
+ * arguments. Output may still be in stdout's buffer when a command returns. Included by main.c. */
 #ifndef DAEMON_COMMANDS_H
 #define DAEMON_COMMANDS_H
 

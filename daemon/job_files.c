@@ -18,7 +18,8 @@
 
 /* ---- files of a job ---- */
 
-/* No error, for /evaluation/every has a default. Synthetic data has no held-out part to miss. */
+/* A warning and no error, for /evaluation/every has a default. Synthetic data has no folder that could be
+ * missing. */
 static void warn_of_no_held_out_images(const struct job *job, const struct dataset_info *info)
 {
     if (job->evaluation.has_every && info->evaluation == 0 && job->data.kind == JOB_DATA_FOLDER)
@@ -106,7 +107,7 @@ enum status job_files_of_run(struct job *job, const char *path, struct error *er
     return status;
 }
 
-/* Makes an absolute path without links its parent's; "/" becomes "". */
+/* Cuts the last name off an absolute path: "/a/b" becomes "/a", and "/" becomes "". */
 static void cut_last_name(char *path)
 {
     char *slash = strrchr(path, '/');

@@ -102,8 +102,8 @@ static int run_command(int argc, char **argv)
     return usage_error("unknown command ", argv[1]);
 }
 
-/* A descriptor of 0 to 2 that is closed would be given to the next file that is opened, and then written to.
- */
+/* A descriptor from 0 to 2 that is closed would be given to the next file opened, which messages would then
+ * overwrite. */
 static void secure_standard_descriptors(void)
 {
     int fd;
@@ -114,7 +114,7 @@ static void secure_standard_descriptors(void)
         close(fd);
 }
 
-/* The exit code, which becomes EX_IOERR where a command's output did not reach standard output. */
+/* Returns the exit code: EX_IOERR in place of 0 if the output did not reach standard output. */
 static int flush_output(int code)
 {
     const bool flushed = fflush(stdout) == 0;

@@ -11,7 +11,7 @@
 
 /* ---- the same job ---- */
 
-/* A sentence's list of differences. The first always fits; a later one that does not fit is left out. */
+/* The differences that the message lists. The first always fits; a later one that does not is left out. */
 struct differences {
     char text[ERROR_TEXT_BYTES / 2];
     size_t length;

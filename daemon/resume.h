@@ -10,8 +10,8 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/job/job.h"
 
-/* Copies from `began`, the job as the run began with it, what the file of `job` leaves to the machine: the
- * numbers of threads. The sums of gradients depend on them. */
+/* Copies the numbers of threads that the file of `job` leaves to the machine from `began`, the job with which
+ * the run began. The sums of gradients depend on these numbers. */
 void resume_keep(struct job *job, const struct job *began);
 
 /* Compares `job`, after resume_keep, with the run's job file `path`. They may differ in /stop, /log,
@@ -26,7 +26,7 @@ struct resume_point {
 };
 
 /* Finds the newest sound checkpoint of the run in `run_dir`, and logs it; warns of each newer one that is
- * damaged. Not to find any is no error. STATUS_IO, STATUS_PERMISSION, STATUS_NO_MEMORY. */
+ * damaged. To find none is no error. STATUS_IO, STATUS_PERMISSION, STATUS_NO_MEMORY. */
 enum status resume_find(struct resume_point *point, const char *run_dir, struct error *error);
 
 #endif

@@ -5,9 +5,9 @@
  * (a full disk), the part that was written is cut off again. episodes.jsonl has every episode, update and
  * epoch; episodes.log and stdout have every `every`th episode or update (/log/every). A model-parallel job's
  * workers report only every `every`th update, with the mean of those between, so both files have just these.
- * Whatever may differ between two runs of one seed is in the member `timing`. On a terminal a progress line
- * is drawn below the lines. Blocks on the disk alone: a line that stdout cannot take at once is not shown
- * there. Included by the supervisor and commands.c; includes worker/control.h for the records. */
+ * All values that may differ between two runs of one seed are in the member `timing`. On a terminal a
+ * progress line is drawn below the lines. Blocks on the disk alone: a line that stdout cannot take at once is
+ * not shown there. Included by the supervisor and commands.c; includes worker/control.h for the records. */
 #ifndef DAEMON_RUNLOG_H
 #define DAEMON_RUNLOG_H
 

@@ -66,7 +66,7 @@ static void line_add_timing(struct line *line)
 
 /* ---- events ---- */
 
-/* The process and the workers of a start: they change no number of the run. */
+/* Adds the process and the workers of a start to `timing`: they change no number of the run. */
 static void line_add_workers(struct line *line, const struct job *job)
 {
     line_add_timing(line);

@@ -24,7 +24,7 @@ struct summary {
     uint64_t last[LINE_KINDS]; /* the highest number of each kind */
     struct line_key epoch;     /* the epoch's line that came last */
     bool evaluated;            /* episodes.jsonl: that line has an evaluation */
-    uint32_t epoch_lines;      /* so many lines of that epoch came last in a row */
+    uint32_t epoch_lines;      /* that epoch's lines at the file's end, in a row */
 };
 
 struct replay {
@@ -65,7 +65,7 @@ static ssize_t reader_next(struct reader *reader)
     return getline(&reader->text, &reader->capacity, reader->file);
 }
 
-/* The writer was killed, or the machine stopped, in the middle of a line. */
+/* Cuts off the last line, in whose middle the writer was killed or the machine stopped. */
 static enum status cut_torn_line(struct reader *reader, off_t whole, const char *path, const char *name,
                                  struct error *error)
 {
@@ -194,7 +194,7 @@ static bool key_before(struct line_key a, struct line_key b)
     return a.number != b.number ? a.number < b.number : a.kind < b.kind;
 }
 
-/* Where the first member begins in which the texts differ. */
+/* The offset at which the first differing member begins. */
 static size_t differing_member(const char *a, const char *b)
 {
     size_t at = 0, member = 0;
@@ -221,7 +221,7 @@ static bool lines_agree(const char *a, const char *b)
     return a_bytes == b_bytes && memcmp(a, b, a_bytes) == 0;
 }
 
-/* As much of a line as fits a sentence. */
+/* The length of an excerpt that fits a message. */
 static int excerpt_bytes(const char *text)
 {
     enum { EXCERPT_BYTES = 160 };
@@ -267,7 +267,7 @@ static bool next_is(const struct replay *replay, struct line_key key)
     return replay->next.kind == key.kind && replay->next.number == key.number;
 }
 
-/* Goes on to the next line of this update or epoch. */
+/* Reads on to the next line of this update or epoch; to the end if there is none. */
 static void find_line(struct replay *replay, struct line_key key)
 {
     while (replay->next.kind != LINE_OTHER && !next_is(replay, key))

@@ -1,4 +1,4 @@
-/* Datagrams to the service manager, written out here because they spare us a library. */
+/* Sends datagrams to the service manager, without libsystemd. Supervisor process; its only thread. */
 #include "daemon/service.h"
 
 #include <stdarg.h>
@@ -27,7 +27,8 @@ static uint64_t positive_number(const char *text)
     return *end == '\0' ? value : 0;
 }
 
-/* Half the service manager's patience, or 0: there is no watchdog, or WATCHDOG_PID names another process. */
+/* Half of the time after which the service manager would kill this process; 0: there is no watchdog, or
+ * WATCHDOG_PID names another process. */
 static uint64_t watchdog_interval_us(void)
 {
     const char *pid = getenv("WATCHDOG_PID");

@@ -1,5 +1,6 @@
 /* systemd's notification protocol (sd_notify(3)): datagrams of a few words. Without NOTIFY_SOCKET nothing
- * here does anything. Supervisor process; its only thread; never blocks. */
+ * here does anything. Supervisor process; its only thread; never blocks. Included by the supervisor and
+ * commands.c. */
 #ifndef DAEMON_SERVICE_H
 #define DAEMON_SERVICE_H
 

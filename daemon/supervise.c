@@ -31,7 +31,8 @@ static void read_messages(struct supervisor *s, struct child *child)
         child->heard++;
 }
 
-/* An epoch's line shows what the other workers reported before the lead said that the epoch has ended. */
+/* Reads the other workers' messages before an epoch's line is written: the line shows the references and
+ * contexts that they had reported when the lead ended the epoch. */
 static void read_others(struct supervisor *s, const struct child *lead)
 {
     for (unsigned i = 0; i < s->count; i++)
@@ -47,7 +48,7 @@ static bool read_message(struct supervisor *s, struct child *child)
         return false;
     enum status status = control_receive(child->fd, false, &message);
     if (status == STATUS_PEER_DIED)
-        child->hung_up = true; /* its exit is the reaper's to handle */
+        child->hung_up = true; /* reap_children handles its exit */
     if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
         return false;
     struct event event = {.kind = status == STATUS_OK ? supervise_event_of(message.kind) : EVENT_INVALID,
@@ -84,8 +85,8 @@ static void excuse_own_absence(struct supervisor *s, struct monotime now)
             s->children[i].last_beat = now;
 }
 
-/* How long a worker may be silent. One that starts has libraries to load and a server to find, perhaps among
- * a thousand others. */
+/* How long a worker may be silent. A starting worker gets more time: it loads libraries and connects to
+ * servers, perhaps as one of a thousand workers. */
 static uint64_t silence_us_max(const struct supervisor *s, const struct child *child)
 {
     enum { START_US = 30000000 };
@@ -93,7 +94,7 @@ static uint64_t silence_us_max(const struct supervisor *s, const struct child *c
     return child->state == CHILD_STARTING ? hang_us + START_US : hang_us;
 }
 
-/* Kills the workers whose time is over; returns the next time at which something is due. */
+/* Kills each worker that was silent for too long or did not leave in time; returns the next deadline. */
 static struct monotime check_deadlines(struct supervisor *s)
 {
     struct monotime now = monotime_now(), next = service_watchdog(now);
@@ -125,7 +126,7 @@ static bool any_lives(const struct supervisor *s)
     return false;
 }
 
-/* The loop cannot go on when it cannot wait. */
+/* Fails the job and kills all workers at once: without poll the loop cannot go on. */
 static void end_without_poll(struct supervisor *s, int errnum)
 {
     char why[160];

@@ -1,9 +1,10 @@
 /* The supervisor: forks the workers, watches them, writes the logs, obeys signals.
  *
  * The room: daemon/ is the service around one job: the command line (main, arguments, commands), the run
- * directory (rundir, socket_folder, resume, job_files), the logs (runlog_*), the workers' supervisor (supervise_*, child,
- * descriptor_limit) and the service manager (service). It may include the frame of worker/, its job, data,
- * checkpoint, server and parallel rooms, and kernels/base; scripts/rooms has the list. Nothing includes it.
+ * directory (rundir, socket_folder, resume, job_files), the logs (runlog_*), the workers' supervisor
+ * (supervise_*, child, descriptor_limit) and the service manager (service). It may include the frame of
+ * worker/, its job, data, checkpoint, server and parallel rooms, and kernels/base; scripts/rooms has the
+ * list. Nothing includes it.
  *
  * One thread; no ZeroMQ, no math library, so that fork is safe at any time. The supervisor decides nothing
  * about training: the lead (worker/roster.h) reports what happened and when the job is over. Its files, and

@@ -13,8 +13,8 @@ static void order_exit(struct child *child)
     child->state = CHILD_LEAVING;
 }
 
-/* A worker that dials others leaves before they do, so that they hear its BYE: first the workers that nobody
- * dials, then the listeners from the highest number down. */
+/* A worker leaves before the workers that it connects to, so that they receive its BYE: first the workers
+ * that do not listen, then the listeners from the highest number down. */
 void supervise_leave_next(struct supervisor *s)
 {
     bool others_live = false;

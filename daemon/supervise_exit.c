@@ -1,5 +1,5 @@
-/* What a worker's exit means for the job, and which workers are told of it. Supervisor process; its only
- * thread; no lock.
+/* The reactions to a worker's exit: the job's outcome, and the other workers that are told. Supervisor
+ * process; its only thread; no lock.
  *
  * Today every exit that nobody asked for fails the job (supervise_exit_unasked). */
 #include "daemon/supervise_internal.h"
@@ -78,7 +78,8 @@ static void describe_exit(const struct child *child, const struct event *event, 
         snprintf(why, ERROR_TEXT_BYTES, "%s", event->exit_text);
 }
 
-/* Tells the workers that the dead one dialed: a bound ZeroMQ socket does not report that a peer is gone. */
+/* Tells the workers that the dead worker connected to: a bound ZeroMQ socket does not report that a peer is
+ * gone. */
 static void tell_dialed_workers(struct supervisor *s, const struct child *child, const struct event *event)
 {
     struct control_died died = {.worker = child->start.worker};
@@ -96,7 +97,8 @@ void supervise_exit_unasked(struct supervisor *s, struct child *child, const str
     fail_because_of(s, child, status_of_exit(child), why);
 }
 
-/* A worker that failed on its way out changes the outcome only as the cause of a follow-on failure. */
+/* A worker that fails after it was told to leave changes the job's outcome only if that is a follow-on
+ * failure and this worker its cause. */
 void supervise_exit_asked(struct supervisor *s, struct child *child, const struct event *event)
 {
     char why[ERROR_TEXT_BYTES];

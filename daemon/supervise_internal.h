@@ -1,9 +1,9 @@
-/* What the supervisor's files share. Supervisor process; its only thread; no lock.
+/* The supervisor's state and events, for its own files. Supervisor process; its only thread; no lock.
  *
  *     supervise.c          the loop: wait, read, deadlines; the job's start
  *     supervise_signals.c  the reaction to each signal
  *     supervise_table.c    the reaction to each event of a worker: one table, [event][state of the worker]
- *     supervise_exit.c     what a worker's exit means, and which workers are told of it
+ *     supervise_exit.c     the reaction to a worker's exit, and the other workers that are told
  *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
  */
 #ifndef DAEMON_SUPERVISE_INTERNAL_H
@@ -45,7 +45,7 @@ enum event_kind {
     EVENT_STATUS,   /* which references and contexts the worker holds */
     EVENT_FINISHED, /* the lead's job is over */
     EVENT_FAILED,   /* the reason why the worker will exit */
-    EVENT_SILENT,   /* no beat for too long */
+    EVENT_SILENT,   /* no heartbeat for too long */
     EVENT_EXITED,   /* reaped */
     EVENT_INVALID,  /* a message that no worker may send */
     EVENT_KINDS
@@ -85,7 +85,7 @@ void supervise_hurry(struct supervisor *s);
 /* Begins the orderly end: from now on each worker is told to leave as soon as its turn has come. */
 void supervise_close(struct supervisor *s);
 
-/* Tells those workers to leave whose turn has come; called whenever a worker is gone. */
+/* Tells the next workers in order to leave, once supervise_close was called; called after each exit. */
 void supervise_leave_next(struct supervisor *s);
 
 #endif

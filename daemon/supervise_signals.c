@@ -1,4 +1,4 @@
-/* What the supervisor does on a signal. Supervisor process; its only thread; no lock. */
+/* The supervisor's reaction to each signal. Supervisor process; its only thread; no lock. */
 #include "daemon/service.h"
 #include "daemon/supervise_internal.h"
 #include "kernels/base/log.h"
@@ -18,7 +18,8 @@ enum status supervise_take_signals(struct supervisor *s, struct error *error)
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
         sigaddset(&set, taken[i]);
     sigprocmask(SIG_BLOCK, &set, NULL);
-    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would never come, and waitpid would know no child */
+    /* An ignored SIGCHLD, which a process inherits, would never come, and waitpid would find no child. */
+    signal(SIGCHLD, SIG_DFL);
     signal(SIGPIPE, SIG_IGN);
     s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return s->signal_fd >= 0 ? STATUS_OK
@@ -50,8 +51,8 @@ static void log_lines(char *text)
         log_error("%s", line);
 }
 
-/* Takes over what may change while a job runs: `log`, but not of a model-parallel job, whose workers compute
- * the means that its lines show. Everything else waits for the next start. */
+/* Takes over /log, the only key that may change while a job runs, but not in a model-parallel job: its
+ * workers compute the means that its lines show. Other changes wait for the next start. */
 static void adopt_job(struct supervisor *s, struct job *job)
 {
     const struct supervise_config *config = s->config;

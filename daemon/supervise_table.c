@@ -70,7 +70,7 @@ static void note_beat(struct supervisor *s, struct child *child, const struct ev
     child->last_beat = monotime_now();
 }
 
-/* READY from a worker that was told to leave just before. */
+/* The worker had not yet read the order to leave when it said READY. */
 static void note_opened(struct supervisor *s, struct child *child, const struct event *event)
 {
     (void)s;

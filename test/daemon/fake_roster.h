@@ -216,7 +216,7 @@ static inline void break_poll(void)
     prlimit(getppid(), RLIMIT_NOFILE, &limit, NULL);
 }
 
-/* What the lead does once all workers are ready. */
+/* The lead's act once all workers are ready. */
 static inline void train_job(void)
 {
     struct control_epoch epoch = {.epoch = 1, .update = 2, .loss = 0.5};

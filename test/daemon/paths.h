@@ -1,4 +1,4 @@
-/* What the tests of run directories and sockets do with single paths. */
+/* Paths in the tests of run directories and sockets: whether a file is there, its text, a socket. */
 #ifndef TEST_DAEMON_PATHS_H
 #define TEST_DAEMON_PATHS_H
 

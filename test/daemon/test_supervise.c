@@ -1,4 +1,4 @@
-/* A job whose workers die or hang, or that gets signals; and what the service manager hears of it. */
+/* A job whose workers die or hang, or that gets signals; and the datagrams to the service manager. */
 #include "kernels/base/monotime.h"
 #include "test/process.h"
 #include "test/workplace.h"

@@ -1,5 +1,5 @@
-/* The supervisor with a roster of several servers (daemon/supervise.h): the order in which workers dial and
- * leave, their descriptors, and how their messages and exits are treated. The workers are this program
+/* The supervisor with a roster of several servers (daemon/supervise.h): the order in which workers connect
+ * and leave, their descriptors, and how their messages and exits are treated. The workers are this program
  * (test/daemon/fake_roster.h). */
 #include "daemon/supervise.h"
 #include "test/daemon/fake_roster.h"
@@ -243,9 +243,9 @@ START_TEST(a_death_is_told_to_all_servers_and_ends_the_job)
 }
 END_TEST
 
-/* What a worker refuses before it is ready is the job file's fault, also if peers that failed with it are
- * reaped first. */
-START_TEST(what_a_worker_cannot_open_is_a_bad_job)
+/* STATUS_INVALID before READY means a bad job file, also if peers that failed with the worker are reaped
+ * first. */
+START_TEST(invalid_before_ready_is_a_bad_job)
 {
     char script[32];
     snprintf(script, sizeof script, "unopened%d%s", STATUS_INVALID, _i == 0 ? "" : " later");
@@ -255,7 +255,7 @@ START_TEST(what_a_worker_cannot_open_is_a_bad_job)
 END_TEST
 
 /* A server that fails says BYE first; its peers may exit before it does, but are not the cause. */
-START_TEST(the_cause_is_told_and_not_who_followed)
+START_TEST(the_cause_is_reported_not_the_follow_on_failure)
 {
     static const struct {
         enum status first, second, became;
@@ -347,7 +347,7 @@ START_TEST(what_workers_hold_is_told_of_epochs_and_of_the_end)
 }
 END_TEST
 
-/* Every worker but the last is dialed by the workers of higher numbers, and leaves after them. */
+/* Workers of higher numbers connect to each worker but the last, and leave before it. */
 START_TEST(in_a_model_parallel_job_all_dial_all)
 {
     static const char *const names[WORKERS] = {"pserver 0", "pserver 1", "pserver 2", "trainer 3",
@@ -383,8 +383,8 @@ int main(int argc, char **argv)
     tcase_add_test(roster, every_worker_is_told_where_the_run_is);
     tcase_add_test(roster, a_resumed_run_that_computes_something_else_ends);
     tcase_add_loop_test(roster, a_death_is_told_to_all_servers_and_ends_the_job, 0, 8);
-    tcase_add_loop_test(roster, what_a_worker_cannot_open_is_a_bad_job, 0, 2);
-    tcase_add_loop_test(roster, the_cause_is_told_and_not_who_followed, 0, 4);
+    tcase_add_loop_test(roster, invalid_before_ready_is_a_bad_job, 0, 2);
+    tcase_add_loop_test(roster, the_cause_is_reported_not_the_follow_on_failure, 0, 4);
     tcase_add_loop_test(roster, only_server_0_speaks_for_the_job, 0, 3);
     tcase_add_test(roster, a_flood_of_messages_delays_no_signal);
     tcase_add_test(roster, a_loop_that_cannot_wait_ends_the_job);
