@@ -1,4 +1,4 @@
-/* The thread, and the loop's side of it: a semaphore to wake the one, an eventfd to wake the other. */
+/* The thread, and the loop's side of it: a semaphore wakes the thread, an eventfd wakes the loop. */
 #include "worker/background.h"
 
 #include "worker/net/rpc.h"
@@ -26,7 +26,7 @@ static void *background_thread(void *arg)
     }
 }
 
-/* Only ends the turn: the owner asks background_end behind it. */
+/* Ends the turn, and does no more: the owner calls background_end after each turn. */
 static void background_woken(void *arg)
 {
     struct background *background = arg;

@@ -1,9 +1,10 @@
-/* Work that blocks (on files) on a second thread, beside a loop that goes on turning: the one hand-off
- * between threads of a worker.
+/* Runs blocking work (on files) on a second thread while the role's loop goes on turning: the only hand-off
+ * between threads in a worker.
  *
- * The thread lives as long as its owner has it open, and runs one piece of work at a time. Everything that
- * the work touches belongs to the thread from background_start until background_end has answered. An eventfd,
- * on which the rpc waits, ends the loop's turn when a piece of work is done. All functions are the loop's. */
+ * The thread lives from background_open to background_close and runs one piece of work at a time. All memory
+ * that the work uses belongs to the thread from background_start until background_end returns something other
+ * than STATUS_AGAIN. An eventfd, on which the rpc waits, ends the loop's turn when a piece of work is done.
+ * All functions are called by the loop's thread. */
 #ifndef WORKER_BACKGROUND_H
 #define WORKER_BACKGROUND_H
 
@@ -26,7 +27,7 @@ struct background {
     bool ends;          /* the next post is the end */
     background_work *work;
     void *arg;
-    enum status status; /* of the work; the loop's once `done` */
+    enum status status; /* the work's result; belongs to the loop once `done` */
     struct error error;
     atomic_bool done; /* released by the thread, acquired by the loop */
 };
@@ -35,7 +36,7 @@ struct background {
  * STATUS_IO, STATUS_BUSY (rpc_watch); background_close also follows a failure. */
 enum status background_open(struct background *background, struct rpc *rpc, struct error *error);
 
-/* Waits for the work under way and ends the thread. A struct that is all zero is nothing. */
+/* Waits for the work under way and ends the thread. Does nothing to a struct that is all zero. */
 void background_close(struct background *background);
 
 /* Hands `work` over; none may be running. Does not block. */

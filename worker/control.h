@@ -1,9 +1,9 @@
-/* The line between the supervisor and one worker: a SOCK_SEQPACKET socketpair.
+/* The control line between the supervisor and one worker: a SOCK_SEQPACKET socketpair.
  *
- * Orders go down it, beats and reports come up. Both ends run the same binary on the same host, so
- * messages are plain structs; still, each end checks kind and length before it looks inside, because a
- * worker with a damaged memory must not take the supervisor with it. Either end sees end-of-file when the
- * other is gone. Sending never blocks: an end that lets its queue fill up has stopped working. */
+ * The supervisor sends orders, the worker sends beats and reports. Both ends run the same binary on the same
+ * host, so messages are plain structs. Each end still checks kind and length before it reads a message, so
+ * that a worker with damaged memory cannot crash the supervisor. Either end reads end-of-file when the other
+ * is gone. Sending never blocks: an end whose queue is full has stopped reading. */
 #ifndef WORKER_CONTROL_H
 #define WORKER_CONTROL_H
 
@@ -33,7 +33,7 @@ enum control_kind {
     CONTROL_EXIT,      /* say BYE and exit */
     /* worker to supervisor */
     CONTROL_BOUND,   /* a worker that others dial: its address can be dialed, and will soon be answered */
-    CONTROL_READY,   /* this worker has its sessions and all it needs */
+    CONTROL_READY,   /* this worker has its sessions and can begin to work */
     CONTROL_BEAT,    /* still turning */
     CONTROL_EPISODE, /* struct control_episode: a record for the logs; answered by LOGGED */
     CONTROL_UPDATE,  /* struct control_update: the same of an update */
@@ -48,7 +48,7 @@ struct control_start {
     uint16_t worker; /* this worker's number: servers from 0, then clients (worker/roster.h) */
     uint8_t role;    /* enum wire_role */
     uint32_t incarnation, generation;
-    char address[CONTROL_ADDRESS_BYTES]; /* worker N binds this with ".N" behind it */
+    char address[CONTROL_ADDRESS_BYTES]; /* worker N binds this with ".N" appended */
     char run_dir[CONTROL_PATH_BYTES];    /* absolute; checkpoints go to its folder of that name */
     char resume[CONTROL_PATH_BYTES];     /* the checkpoint to go on from; "": a fresh start */
 };
@@ -80,7 +80,7 @@ struct control_episode {
 /* One update of a parameter server. A loss that is NaN belongs to a trainer that did not take part. Of a
  * model-parallel job: all updates since the line before, of which `loss` is the mean and `samples` the
  * tokens; `update` is the last one's, `round_s` the time of all, without the `samples_before` tokens that
- * were read before a resume. The losses of trainers, and what else is below `samples`, are not told. */
+ * were read before a resume. The trainers' losses and the other members below `samples` are unused. */
 struct control_update {
     uint64_t update; /* from 1; also the version of the model that it made */
     double loss;     /* mean over the trainers that counted */
@@ -111,11 +111,12 @@ struct control_epoch {
 };
 
 /* References and contexts of a worker (worker/reference/rref.h, dist.h): at the end of each epoch, ahead of
- * the lead's CONTROL_EPOCH, and as the last words of one that leaves in good order, when all of them are
+ * the lead's CONTROL_EPOCH, and as the last report of a worker that leaves in good order, when all counts are
  * zero. */
 struct control_status {
     uint32_t objects, references, users, contexts, pieces;
-    uint32_t users_of[JOB_SERVERS_MAX + JOB_TRAINERS_MAX]; /* `users` by worker: whose references they are */
+    uint32_t
+        users_of[JOB_SERVERS_MAX + JOB_TRAINERS_MAX]; /* `users` by the worker that holds the references */
 };
 
 /* Why a job is over. */

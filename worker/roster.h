@@ -2,7 +2,7 @@
  *
  * Servers have the numbers 0 to servers - 1, their clients follow. The workers 0 to listeners - 1 bind, and
  * every worker dials all of them that have lower numbers than its own. So two workers have a session when the
- * lower of the two listens. Pure; both the supervisor and the workers ask. */
+ * lower of the two listens. Pure; used by the supervisor and the workers. */
 #ifndef WORKER_ROSTER_H
 #define WORKER_ROSTER_H
 
@@ -18,7 +18,7 @@ struct roster {
     uint32_t listeners;               /* how many workers bind: those of the lowest numbers */
     uint8_t server_role, client_role; /* enum wire_role */
     bool segments;                    /* every worker has a segment (worker/net/segment.h) */
-    uint16_t lead;                    /* the worker that says FINISHED, and is told to drain */
+    uint16_t lead;                    /* the worker that reports FINISHED and gets the order to drain */
 };
 
 /* reinforce: 1 agent, observers.count observers; only the agent listens. parameter-server: server.count

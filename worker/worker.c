@@ -66,7 +66,7 @@ static _Noreturn void worker_is_orphaned(void)
     _exit(EX_UNAVAILABLE);
 }
 
-/* A report must arrive, so a supervisor that is busy is waited for. */
+/* A report must arrive, so this function waits for a busy supervisor. */
 void worker_report(enum control_kind kind, const void *body, size_t body_bytes)
 {
     enum status status;
@@ -163,7 +163,7 @@ enum status worker_attach(struct worker *worker, struct rpc *rpc)
     return rpc_watch(rpc, CONTROL_FD, worker_orders_ready, worker);
 }
 
-/* The supervisor has checked this text: what the worker cannot read is no fault of the job file. */
+/* The supervisor has checked this text, so a failure here is no fault of the job file. */
 static enum status worker_read_job(struct worker *worker, const char *text, size_t bytes, const char *origin,
                                    struct error *error)
 {
@@ -241,7 +241,7 @@ enum status worker_read_welcome(struct worker *worker, const struct rpc *rpc, st
     return worker_read_job(worker, text, bytes, "WELCOME", error);
 }
 
-/* START is the first message: who this worker is, and the job. */
+/* START is the first message: this worker's number and role, and the job. */
 static enum status worker_read_start(struct worker *worker, const struct role *role, struct error *error)
 {
     static struct control_message message;

@@ -22,7 +22,7 @@ struct worker {
     const char *job_text; /* the resolved job's JSON, zero-terminated */
     size_t job_bytes;
     struct job job;
-    struct rpc *rpc;  /* set by the role; told of deaths and hurry */
+    struct rpc *rpc;  /* set by the role; worker_read_orders passes deaths and hurry to it */
     uint64_t beat_us; /* between two beats of an idle worker */
     struct monotime beat_due;
     uint64_t logged;                   /* the newest episode or update that is in the logs */
@@ -50,15 +50,15 @@ struct role {
 const struct role *role_by_wire(uint8_t wire);
 const struct role *role_by_name(const char *name);
 
-/* What the role does in a job of this kind; NULL when it has no part in one. */
+/* The role's function in a job of this kind; NULL: jobs of this kind have no such role. */
 role_run *role_run_of(uint8_t wire, int job_kind);
 
-/* Runs the worker whose control line stands at CONTROL_FD; `role` is what its command line says. */
+/* Runs the worker whose control line is at CONTROL_FD; `role` comes from its command line. */
 int worker_main(const struct role *role);
 
 /* ---- sessions ----
- * A role opens its rpc, and connects it once it has nothing left to do that takes long: from then on it
- * turns, so that the workers that dial it are answered. */
+ * A role opens its rpc, finishes its long preparations, and then connects: from then on it turns, so that it
+ * answers the workers that dial it. */
 
 /* Opens the role's rpc: binds this worker's address where the roster has others dial it. `config`: the
  * methods, limits and callbacks of the role; the rest (identity, roster, the job to welcome others with) is
@@ -71,15 +71,15 @@ enum status worker_open_rpc(const struct worker *worker, const struct rpc_config
  * leave came first, and nothing was dialed. Errors as rpc_dial. */
 enum status worker_connect(struct worker *worker, struct rpc *rpc, struct error *error);
 
-/* Takes the job out of WELCOME: that job counts, for workers of this host and of others alike.
- * STATUS_INVALID: there is no sound job in it. */
+/* Takes the job from WELCOME, which overrides the one of START on every host. STATUS_INVALID: WELCOME holds
+ * no valid job. */
 enum status worker_read_welcome(struct worker *worker, const struct rpc *rpc, struct error *error);
 
-/* Reads every order that has come and acts on it: remembers it, tells the rpc of deaths and hurry. When
- * the supervisor is gone there is nobody left to work for: the process ends at once. Never blocks. */
+/* Reads every order that has come and acts on it: sets the flag above, and passes deaths and hurry to the
+ * rpc. When the supervisor is gone the process ends at once. Never blocks. */
 void worker_read_orders(struct worker *worker);
 
-/* Waits for the next order when there is no rpc yet to wait in; beats meanwhile. */
+/* Waits for the next order before there is an rpc; beats meanwhile. */
 void worker_wait_order(struct worker *worker);
 
 /* Tells the supervisor that this worker turns, at most 10 times a second; returns when to call again. */

@@ -45,7 +45,7 @@ static void check_refused(const struct error *error)
 /* The text ends so, for a key or a string may hold the words. */
 static bool wants_sum(const struct error *error)
 {
-    static const char words[] = " /sha256: not the sum of what stands here";
+    static const char words[] = " /sha256: not the SHA-256 of the text before it";
     const size_t length = strlen(error->text);
     return length >= sizeof words - 1 && strcmp(error->text + length - (sizeof words - 1), words) == 0;
 }

@@ -57,7 +57,7 @@ struct checkpoint_text {
     uint8_t sha256[CHECKPOINT_HASH_BYTES];
 };
 
-/* Of a model-parallel job alone: the manifest's text, and two more files.
+/* For a model-parallel job alone: the manifest's `text`, and two more files.
  *     vocabulary.txt     worker/data/vocabulary.h's text form; absent for synthetic data
  *     state.safetensors  the trainers' hidden state, one entry each (buffers): "trainer0.h", "trainer0.c", …
  */

@@ -1,7 +1,7 @@
 /* manifest.json, written and read; checkpoint_internal.h has its keys. The caller's thread.
  *
- * The manifest is read as strictly as a job file, by the same scanner: the file that says which bytes to
- * trust must have one meaning. The first fault ends the reading. */
+ * The manifest is read as strictly as a job file, by the same scanner: a file that decides which bytes to
+ * trust must be unambiguous. Reading stops at the first fault. */
 #include "worker/checkpoint/checkpoint_internal.h"
 
 #include "kernels/base/file.h"
@@ -72,7 +72,7 @@ static void manifest_print_values(FILE *out, const struct manifest *manifest)
     fprintf(out, "\n  }");
 }
 
-/* The text, and the sum that stands in it. */
+/* Formats the manifest with its own hash at the end. */
 static char *manifest_format_summed(const struct manifest *manifest, size_t *bytes,
                                     uint8_t sum[crypto_hash_sha256_BYTES])
 {
@@ -110,7 +110,7 @@ struct reading {
     struct error *error;
 };
 
-/* A fault of the text as such; the first is the one told. */
+/* Reports a fault of the JSON text; only the first is kept. */
 static void report_flaw(void *context, uint32_t line, uint32_t column, const char *text)
 {
     struct reading *reading = context;
@@ -119,9 +119,9 @@ static void report_flaw(void *context, uint32_t line, uint32_t column, const cha
     reading->faulty = true;
 }
 
-/* A fault of the value at node `index`. */
-__attribute__((format(printf, 3, 4))) static enum status fault(const struct reading *reading, uint32_t index,
-                                                               const char *format, ...)
+/* Reports a fault of the value at node `index`. */
+__attribute__((format(printf, 3, 4))) static enum status report_fault(const struct reading *reading,
+                                                                      uint32_t index, const char *format, ...)
 {
     const struct json_span *place = &reading->document.nodes[index].value;
     char pointer[JSON_POINTER_BYTES], text[JSON_SHOWN_BYTES + 128];
@@ -138,7 +138,7 @@ static enum status report_unexpected(const struct reading *reading, uint32_t ind
 {
     char shown[JSON_SHOWN_BYTES];
     json_document_show(shown, &reading->document, index);
-    return fault(reading, index, "expected %s, got %s", expected, shown);
+    return report_fault(reading, index, "expected %s, got %s", expected, shown);
 }
 
 /* Finds the members of the object at `object`, which must be the first `required` of these `count` keys and
@@ -155,16 +155,16 @@ static enum status manifest_find_members(const struct reading *reading, uint32_t
         while (key < count && strcmp(keys[key], reading->document.nodes[i].name) != 0)
             key++;
         if (key == count)
-            return fault(reading, i, "unknown key");
+            return report_fault(reading, i, "unknown key");
         nodes[key] = i;
     }
     for (size_t key = 0; key < required; key++)
         if (nodes[key] == 0)
-            return fault(reading, object, "the key \"%s\" is missing", keys[key]);
+            return report_fault(reading, object, "the key \"%s\" is missing", keys[key]);
     return STATUS_OK;
 }
 
-/* Plain digits: the text is asked and not the double, which skips integers beyond 2^53. */
+/* Parses the digits of the text: a double cannot represent all integers beyond 2^53. */
 static enum status manifest_read_integer(const struct reading *reading, uint32_t index, uint64_t min,
                                          uint64_t max, uint64_t *value)
 {
@@ -221,7 +221,8 @@ static enum status manifest_read_steps(const struct reading *reading, uint32_t i
     counters->trainers = 0;
     for (uint32_t i = index + 1; i < nodes[index].end && status == STATUS_OK; i = nodes[i].end) {
         if (counters->trainers == JOB_TRAINERS_MAX)
-            return fault(reading, index, "expected the steps of at most %d trainers", JOB_TRAINERS_MAX);
+            return report_fault(reading, index, "expected the steps of at most %d trainers",
+                                JOB_TRAINERS_MAX);
         status = manifest_read_integer(reading, i, 0, UINT64_MAX, &counters->steps[counters->trainers++]);
     }
     if (status == STATUS_OK && counters->trainers == 0)
@@ -266,7 +267,7 @@ static enum status manifest_read_files(const struct reading *reading, uint32_t i
     return status;
 }
 
-/* The sum at the end against the values that were read. */
+/* Compares the hash at the end with the values that were read. */
 static enum status manifest_check_sum(const struct reading *reading, uint32_t index,
                                       const struct manifest *manifest)
 {
@@ -281,7 +282,7 @@ static enum status manifest_check_sum(const struct reading *reading, uint32_t in
     free(text);
     return memcmp(found, expected, sizeof found) == 0
                ? STATUS_OK
-               : fault(reading, index, "not the sum of what stands here");
+               : report_fault(reading, index, "not the SHA-256 of the text before it");
 }
 
 enum manifest_key {
@@ -394,7 +395,7 @@ enum status manifest_read(struct manifest *manifest, const char *folder, struct 
     if (status != STATUS_OK)
         return status;
     char *text = malloc(MANIFEST_BYTES_MAX + 1);
-    /* One byte more than is allowed tells a file that is too long. */
+    /* One byte more than the limit reveals a file that is too long. */
     ssize_t length = text == NULL ? 0 : file_read_at(fd, text, MANIFEST_BYTES_MAX + 1, 0);
     if (text == NULL)
         status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to read it", path);

@@ -2,7 +2,7 @@
  * background thread; abandoning also the loop's.
  *
  * A checkpoint becomes visible by one rename, N.tmp to N (checkpoint_take_name), and ceases to be visible by
- * one rename, N to N.tmp, before its files are removed: a death midway leaves nothing that looks like a
+ * one rename, N to N.tmp, before its files are removed: a death midway leaves no folder that looks like a
  * damaged checkpoint. */
 #include "worker/checkpoint/checkpoint_internal.h"
 

@@ -67,7 +67,7 @@ static enum status read_check_file(const char *folder, const char *name, const s
     else
         status = read_hash_file(fd, path, bytes, sha256, error);
     if (status == STATUS_OK && memcmp(sha256, expected->sha256, sizeof sha256) != 0)
-        status = error_set(error, STATUS_CORRUPT, "%s: its SHA-256 is not the manifest's", path);
+        status = error_set(error, STATUS_CORRUPT, "%s: its SHA-256 differs from the manifest's", path);
     close(fd);
     return status;
 }
@@ -86,7 +86,7 @@ static enum status read_check_number(const char *path, const struct manifest *ma
     if (!checkpoint_number(path + begin, end - begin, &number) || number == manifest->counters.update)
         return STATUS_OK;
     return error_set(error, STATUS_CORRUPT,
-                     "%s: its manifest is of update %" PRIu64 ", expected %" PRIu64 " by the folder's name",
+                     "%s: the manifest names update %" PRIu64 ", expected %" PRIu64 " from the folder's name",
                      path, manifest->counters.update, number);
 }
 
@@ -161,7 +161,7 @@ enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYT
 
 /* ---- loading ---- */
 
-/* The entries of a file that this server loads. */
+/* The range of a file's entries that this server loads. */
 static struct params_range params_own_range(const struct checkpoint_values *values)
 {
     return values->shards != NULL ? values->shards[values->server] : PARAMS_RANGE_ALL;
@@ -186,7 +186,7 @@ static enum status read_check_facts(const char *path, const struct manifest *man
     checkpoint_model_facts(values->params, &entries, &elements);
     if (manifest->entries != entries || manifest->elements != elements)
         return error_set(error, STATUS_CORRUPT,
-                         "%s: its manifest is of a model of %" PRIu32 " entries and %" PRIu64
+                         "%s: the manifest describes a model of %" PRIu32 " entries and %" PRIu64
                          " elements, expected %" PRIu32 " and %" PRIu64,
                          path, manifest->entries, manifest->elements, entries, elements);
     return STATUS_OK;
@@ -197,8 +197,8 @@ static enum status read_check_momentum(const char *path, const struct manifest *
 {
     if (manifest->momentum == (values->momentum != NULL))
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s: it was saved %s momentum, and the job's optimizer has %s",
-                     path, manifest->momentum ? "with" : "without", manifest->momentum ? "none" : "it");
+    return error_set(error, STATUS_INVALID, "%s: saved %s momentum, but the job's optimizer has %s", path,
+                     manifest->momentum ? "with" : "without", manifest->momentum ? "none" : "it");
 }
 
 enum status checkpoint_load(const char *path, const struct checkpoint_values *values, struct error *error)

@@ -15,9 +15,10 @@
  *
  *     IDLE -> GATHERING -> WRITING -> IDLE          WRITING: checkpoint_write_shard
  *
- * A job kind says when (checkpoint_saver_due at a boundary of its own), what (struct checkpoint_saving), and
- * calls checkpoint_saver_advance in every turn of its loop. A process may have several savers with different
- * run_dirs. The struct is embedded; its members are for this module alone, but for those marked `read`. */
+ * A job kind calls checkpoint_saver_due at its own boundaries, passes the values as struct checkpoint_saving,
+ * and calls checkpoint_saver_advance in every turn of its loop. A process may have several savers with
+ * different run_dirs. The struct is embedded; its members are for this module alone, but for those marked
+ * `read`. */
 #ifndef WORKER_CHECKPOINT_CHECKPOINT_SAVER_H
 #define WORKER_CHECKPOINT_CHECKPOINT_SAVER_H
 
@@ -30,7 +31,7 @@ struct rpc;
 struct checkpoint_saver_config {
     const char *run_dir;   /* outlives the saver */
     const struct job *job; /* its group `checkpoint`: every, every_s, keep */
-    struct rpc *rpc;       /* whose turns end when the thread is done */
+    struct rpc *rpc;       /* a turn of this rpc ends when the thread is done */
     bool publishes;        /* false: writes a shard alone */
     uint64_t saved;        /* the update with which the run begins */
 
@@ -71,19 +72,19 @@ struct checkpoint_saver {
 enum status checkpoint_saver_open(struct checkpoint_saver *saver,
                                   const struct checkpoint_saver_config *config, struct error *error);
 
-/* Waits for the thread and removes an unfinished folder. A saver that is all zero is no saver. */
+/* Waits for the thread and removes an unfinished folder. Does nothing to a saver that is all zero. */
 void checkpoint_saver_close(struct checkpoint_saver *saver);
 
-/* Whether the job wants `update` saved: it is the run's last one; a multiple of checkpoint.every; or the
- * newest checkpoint is checkpoint.every_s old, and no other is being taken. Never twice. */
+/* Whether `update` must be saved: it is the run's last one; a multiple of checkpoint.every; or the newest
+ * checkpoint is checkpoint.every_s old, and no other is being taken. Never twice. */
 bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update, bool last);
 
 /* Begins a checkpoint; the saver must be idle. */
 void checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpoint_saving *saving);
 
-/* Goes on. `logged`: the newest line that the supervisor has acknowledged. STATUS_AGAIN while the checkpoint
- * is being taken, STATUS_OK when the saver is idle. After a failure the saver is idle, the unfinished folder
- * is removed, and the older checkpoints are unchanged. */
+/* Continues the running checkpoint. `logged`: the newest line that the supervisor has acknowledged.
+ * STATUS_AGAIN while the checkpoint is being taken, STATUS_OK when the saver is idle. After a failure the
+ * saver is idle, the unfinished folder is removed, and the older checkpoints are unchanged. */
 enum status checkpoint_saver_advance(struct checkpoint_saver *saver, uint64_t logged, struct error *error);
 
 /* Whether the thread is at work: closing would wait for it. */

@@ -1,8 +1,8 @@
 /* Writes a checkpoint's files. The saver's background thread.
  *
  * The model's files are assembled entry by entry, from server 0's memory and the other servers' shard files,
- * so that no process needs room for a second model. They are hashed as they are written: the manifest vouches
- * for the bytes meant, not for the bytes that a disk returns. Shards are synced too: a page that a disk
+ * so that no process needs room for a second model. They are hashed as they are written: the manifest has the
+ * hash of the bytes written, not of the bytes that a disk returns. Shards are synced too: a page that a disk
  * refused would be read back as zeros. */
 #include "worker/checkpoint/checkpoint_internal.h"
 

@@ -1,13 +1,13 @@
-/* A ROUTER or a DEALER, with what libzmq leaves to its users done once: frame counts, silent drops, edge
- * triggered descriptors, file clean-up. Run by the one thread that owns the endpoint and those beside it;
- * libzmq's own I/O thread (one per context, so one for all of these) does the system calls on the
+/* A ROUTER or a DEALER, and the work that libzmq leaves to its users: frame counts, silent drops, edge
+ * triggered descriptors, removal of socket files. Run by the one thread that owns the endpoint and those
+ * beside it; libzmq's own I/O thread (one per context, so one for all of these) does the system calls on the
  * connections.
  *
  * Waiting is done here with ppoll(2) on ZMQ_FD rather than by zmq_poll, which asks for every event twice
- * before it sleeps. The descriptor is edge triggered: it speaks of commands, not of messages. It is safe
- * to sleep on it only after the socket has been found empty with all its commands processed, which is what
- * a refused receive does; `quiet` remembers that nothing has touched the socket since. Of
- * several sockets all must be so before the sleep. */
+ * before it sleeps. The descriptor is edge triggered, and signals commands, not messages. It is safe to sleep
+ * on it only after the socket has been found empty with all its commands processed, which is what a refused
+ * receive does; `quiet` remembers that nothing has touched the socket since. Before sleeping on several
+ * sockets, all of them must be quiet. */
 #include "worker/net/endpoint.h"
 
 #include "worker/net/wire.h"
@@ -44,11 +44,11 @@ struct shared_context {
     unsigned users;
 };
 
-/* Of the process: each message that is prepared or received has to be sent or released before the last
- * context goes. A leak check cannot tell that: libzmq 4.3.4 itself loses the first frame of a message whose
- * rest is under way when its socket is closed right behind a send (test/lsan.supp). Contexts, A_CONTEXT
- * each, and messages are one number, for while one thread's last context goes another thread may make its
- * first, and messages. */
+/* Counts the process's contexts and messages: each message that is prepared or received must be sent or
+ * released before the last context is freed. A leak checker cannot test this: libzmq 4.3.4 itself loses the
+ * first frame of a message whose rest is under way when its socket is closed right behind a send
+ * (test/lsan.supp). Contexts, A_CONTEXT each, and messages are one number, for while one thread's last
+ * context goes another thread may make its first, and messages. */
 static const int64_t A_CONTEXT = INT64_C(1) << 32;
 static _Atomic int64_t alive;
 
@@ -110,7 +110,7 @@ static struct shared_context *context_new(void)
     return context;
 }
 
-/* The last one waits for messages that linger in sockets that were closed before. */
+/* The last endpoint waits for messages that linger in sockets that were closed before. */
 static void context_leave(struct shared_context *context)
 {
     if (context == NULL || --context->users > 0)
@@ -308,9 +308,9 @@ static int endpoint_send_frame(struct endpoint *endpoint, zmq_msg_t *message, in
     return rc;
 }
 
-/* A ROUTER decides with the first frame, the routing id, whether the whole message can go; a DEALER with
- * the header. What fails after that fails because the connection has just ended, and the first part is
- * lost with it. */
+/* A ROUTER decides with the first frame, the routing id, whether the whole message can go; a DEALER with the
+ * header. A later frame fails only because the connection has just ended, and the frames before it are lost
+ * with it. */
 enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *message)
 {
     endpoint->quiet = false;
@@ -350,8 +350,8 @@ static enum status endpoint_receive_frame(struct endpoint *endpoint, zmq_msg_t *
     return errno == EAGAIN ? STATUS_AGAIN : STATUS_IO;
 }
 
-/* Takes the rest of a message that has too many frames. They lie in libzmq's memory already; here each is
- * let go of before the next is looked at. */
+/* Takes the rest of a message that has too many frames. All of them lie in libzmq's memory already; each is
+ * released before the next is received. */
 static void endpoint_drop_rest(struct endpoint *endpoint)
 {
     bool more = true;
@@ -364,7 +364,7 @@ static void endpoint_drop_rest(struct endpoint *endpoint)
     }
 }
 
-/* 0 when the peer chose its own routing id: nothing is said to such a peer. */
+/* 0 when the peer chose its own routing id: such a peer is sent nothing. */
 static uint32_t peer_of_routing_id(zmq_msg_t *id)
 {
     uint32_t peer = 0;
@@ -444,21 +444,20 @@ static enum status endpoint_can_receive(struct endpoint *endpoint, bool *can)
     return STATUS_OK;
 }
 
-/* As endpoint_can_receive, for those of a set that something has touched. `*is_settled`: each of them may be
- * slept on.
- */
+/* As endpoint_can_receive, for the endpoints of a set that are not quiet. `*all_quiet`: all of them are
+ * quiet, so that a sleep is safe. */
 static enum status endpoints_can_receive(struct endpoint *const *endpoints, size_t count, bool *can,
-                                         bool *is_settled)
+                                         bool *all_quiet)
 {
     enum status status = STATUS_OK;
     *can = false;
-    *is_settled = true;
+    *all_quiet = true;
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         bool can_this = false;
         if (!endpoints[i]->quiet)
             status = endpoint_can_receive(endpoints[i], &can_this);
         *can = *can || can_this;
-        *is_settled = *is_settled && endpoints[i]->quiet;
+        *all_quiet = *all_quiet && endpoints[i]->quiet;
     }
     return status;
 }
@@ -473,7 +472,7 @@ static int endpoints_poll_until(struct pollfd *fds, size_t count, struct monotim
     return ppoll(fds, count, &left, NULL);
 }
 
-/* One sleep. That a descriptor is readable is taken for a message: the receive that follows knows. */
+/* One sleep. A readable descriptor counts as a message; the receive that follows finds out. */
 static enum status endpoints_sleep_once(struct endpoint *const *endpoints, size_t endpoint_count,
                                         struct endpoint_watch *watches, size_t count, struct monotime until,
                                         bool *readable)
@@ -522,8 +521,8 @@ enum status endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_cou
                           bool *readable)
 {
     assert(endpoint_count >= 1 && endpoint_count <= ENDPOINT_SET_MAX && count <= ENDPOINT_WATCH_MAX);
-    bool is_glance = until.ns == 0, is_settled;
-    enum status status = endpoints_can_receive(endpoints, endpoint_count, readable, &is_settled);
+    bool is_glance = until.ns == 0, all_quiet;
+    enum status status = endpoints_can_receive(endpoints, endpoint_count, readable, &all_quiet);
     if (status == STATUS_OK && !*readable && !is_glance)
         status = endpoints_spin(endpoints, endpoint_count, until, readable);
     for (size_t i = 0; i < count; i++)
@@ -532,7 +531,7 @@ enum status endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_cou
     if (status != STATUS_OK || (is_early && ++endpoints[0]->unwatched < UNWATCHED_MAX))
         return status;
     endpoints[0]->unwatched = 0;
-    if (is_early || !is_settled) /* messages that keep coming must not hide the watches for ever */
+    if (is_early || !all_quiet) /* messages that keep coming must not hide the watches for ever */
         until = (struct monotime){0};
     if (sending)
         until = monotime_earliest(until, monotime_add_us(monotime_now(), SENDING_WAIT_US_MAX));

@@ -1,7 +1,7 @@
 /* Sockets: the only module that calls zmq_*. An endpoint is owned by one thread.
  *
  * An endpoint is a ROUTER that is bound, or a DEALER that is connected. It sends and receives messages of
- * exactly two frames, never blocks except in endpoint_wait, and never drops a message without saying so. */
+ * exactly two frames, never blocks except in endpoint_wait, and reports every message that it drops. */
 #ifndef WORKER_NET_ENDPOINT_H
 #define WORKER_NET_ENDPOINT_H
 
@@ -36,9 +36,9 @@ enum status endpoint_bind(struct endpoint **out, const char *address, struct err
 enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
                              struct error *error);
 
-/* Sent messages may leave for `linger_ms` more. The last endpoint of a context waits for that, for itself and
- * for those that were freed before. With the last endpoint of the process no message may be left that was
- * neither sent nor released. NULL is allowed. */
+/* Sent messages may leave for `linger_ms` more. The last endpoint of a context waits for its own and for
+ * those of endpoints that were freed before. When the last endpoint of the process is freed, every message
+ * must have been sent or released. NULL is allowed. */
 void endpoint_free(struct endpoint *endpoint, int linger_ms);
 
 /* Prepares an outgoing message with a copy of the header and an uninitialized payload for the caller to
@@ -50,8 +50,8 @@ enum status endpoint_prepare(struct endpoint_message *message, uint32_t peer, co
  * still the caller's. STATUS_NOT_FOUND: a ROUTER has no such peer any more; still the caller's. */
 enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *message);
 
-/* Receives one message. STATUS_AGAIN: none is waiting. STATUS_INVALID: a message came that has not exactly
- * two frames (or is larger than the limits); message->peer names its sender, there is nothing to release. A
+/* Receives one message. STATUS_AGAIN: none is waiting. STATUS_INVALID: a message arrived that does not have
+ * exactly two frames, or exceeds the limits; message->peer names its sender, there is nothing to release. A
  * peer that gave itself a routing id has no name here: its messages are all STATUS_INVALID with peer 0.
  * libzmq itself cuts a connection on which a frame exceeds the payload's limit by more than 4 KiB. */
 enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
@@ -61,19 +61,19 @@ void endpoint_release(struct endpoint_message *message);
  * copy the struct: ZeroMQ keeps a small frame's bytes inside it, and `header` and `payload` point there. */
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from);
 
-/* A descriptor that a wait is for beside the endpoint. */
+/* A further descriptor that endpoint_wait waits for. */
 struct endpoint_watch {
     int fd;
     bool ready; /* out: can be read */
 };
 
-/* Waits until one of the endpoints (at least one; the first remembers for all how waiting has gone) can be
+/* Waits until one of the endpoints (at least one; the first keeps the statistics of waiting for all) can be
  * received from (*readable), a watch is ready, or `until`; a time of 0 nanoseconds only looks, at the
  * endpoints and at all watches. `sending`: also until a send that was refused may succeed, at most a
- * millisecond. Spins for a fraction of a millisecond before it sleeps, where that has paid lately. When
- * messages come first, the watches are looked at only every 32nd time. EINTR is a spurious return, and
- * *readable may also be true for news that concern only ZeroMQ: the receives know. Call it after receives
- * that found nothing. */
+ * millisecond. Spins for a fraction of a millisecond before it sleeps, if spinning has found messages lately.
+ * When messages come first, the watches are looked at only every 32nd time. EINTR is a spurious return, and
+ * *readable may also be true when only ZeroMQ's own state has changed: a receive then finds nothing. Call
+ * endpoint_wait after receives that found nothing. */
 enum status endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_count,
                           struct endpoint_watch *watches, size_t count, bool sending, struct monotime until,
                           bool *readable);

@@ -117,7 +117,8 @@ void text_release(struct rpc_text *text)
 
 /* ---- completion ---- */
 
-/* Gives up the reference that stands for "pending". A future with nobody waiting is done without a queue. */
+/* Gives up the reference that stands for "pending". A future without waiters is done at once, without the
+ * queue. */
 void future_complete(struct future *future, enum status status, struct rpc_text *text)
 {
     struct rpc *rpc = future->rpc;

@@ -3,27 +3,28 @@
 #ifndef WORKER_NET_LIMITS_H
 #define WORKER_NET_LIMITS_H
 
-/* What a message may hold. */
+/* Limits of one message. */
 enum {
     WIRE_ARGS = 4,
     WIRE_TENSORS_MAX = 4,
     WIRE_RANK_MAX = 4,
     WIRE_PAYLOAD_BYTES_MAX = 1 << 20,
-    WIRE_BODY_BYTES_MAX = 512 << 20, /* of a message's tensors that travel, and of each that does not */
+    WIRE_BODY_BYTES_MAX = 512 << 20, /* of all tensors of a message that travel, and of each lent tensor */
     WIRE_ERROR_TEXT_MAX = 400,       /* bytes */
     WIRE_QUEUE_MAX = 60,             /* messages in flight to one peer: less than 64 MB */
-    REPLAY_WINDOW = 4096,            /* request ids behind the highest seen that are still told apart */
+    REPLAY_WINDOW =
+        4096, /* request ids behind the highest seen within which a repeated request is recognised */
 };
 
-/* How much of it a worker keeps. */
+/* Limits of one worker's memory and work. */
 enum {
-    RPC_LEND_BYTES = 64 << 10, /* smaller tensors are never lent */
-    RPC_BODY_BYTES_MAX =
-        WIRE_BODY_BYTES_MAX, /* of one peer's bodies here, and of ours that wait for one peer */
-    RPC_DIALED_MAX = 272,    /* workers that one worker dials */
-    RPC_BEATS_MAX = 4,       /* functions that rpc_on_turn adds */
-    RPC_LEFT_MAX = 4,        /* functions that rpc_on_left adds */
-    STRANGERS_MAX = 64,      /* connections that were told BYE last, and are ignored */
+    RPC_LEND_BYTES = 64 << 10,                /* smaller tensors are never lent */
+    RPC_BODY_BYTES_MAX = WIRE_BODY_BYTES_MAX, /* of one peer's bodies in this worker, and of this worker's
+                                                 bodies that wait for one peer */
+    RPC_DIALED_MAX = 272,                     /* workers that one worker dials */
+    RPC_BEATS_MAX = 4,                        /* functions that rpc_on_turn adds */
+    RPC_LEFT_MAX = 4,                         /* functions that rpc_on_left adds */
+    STRANGERS_MAX = 64,      /* connections that this worker ended last with BYE, and ignores */
     FAREWELLS_MAX = 64,      /* BYEs that wait for room */
     REPLIES_HELD_MIN = 1024, /* replies that may wait for room, beside incoming_max */
     HELD_BYTES_MAX =

@@ -1,9 +1,8 @@
 /* Opening, closing, and the turn: one thread, one loop that reads as a list.
  *
  * A turn first takes the messages that have already arrived, without asking whether there are any: in a busy
- * exchange there is no other system call than libzmq's own. Only a turn that found nothing waits. Because of
- * that a busy rpc would never look at its watches, so every GLANCE_TURNS-th turn looks at them without
- * waiting. */
+ * exchange there is no other system call than libzmq's own. Only a turn that found nothing waits. A busy rpc
+ * would therefore never look at its watches, so every GLANCE_TURNS-th turn looks at them without waiting. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -145,7 +144,7 @@ bool rpc_is_gone(const struct rpc *rpc, uint16_t worker)
 
 /* ---- closing ---- */
 
-/* Lets the queues of ours run into ZeroMQ's, which then has the rest of the time. */
+/* Moves the held messages into ZeroMQ's queues, which then has the rest of the time to send them. */
 static void rpc_flush_until(struct rpc *rpc, struct monotime deadline)
 {
     send_flush(rpc);

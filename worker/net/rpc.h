@@ -1,16 +1,21 @@
-/* Remote calls: sessions, calls, answers, futures.
+/* Remote calls between the workers of a job: sessions, calls, answers, futures. The main header of the room
+ * worker/net, which holds the wire format (wire.h, and PROTOCOL.md in prose), the sockets (endpoint.h), the
+ * memory that workers share (segment.h), and the calls themselves (rpc_internal.h lists the files).
  *
- * A `struct rpc` is one worker's end of the job's conversation. A worker that others dial binds a ROUTER; it
- * dials each worker of a lower number that it needs through a DEALER of its own. One rpc_turn serves all of
- * these sockets. Once HELLO is answered the two ends of a session are alike: either may call the other, any
- * number of calls at a time, and a handler may complete its request whenever it likes. No message travels
- * through a third worker.
+ * The room includes kernels/base alone. The frame (worker/), worker/reference, worker/autograd and the job
+ * kinds' rooms include it; worker/job includes only wire.h, and daemon/ only wire.h and segment.h.
+ *
+ * A `struct rpc` is one worker's end of its sessions with other workers. A worker that others dial binds a
+ * ROUTER. It dials each worker of a lower number that it needs through one DEALER each. One rpc_turn serves
+ * all these sockets. Once HELLO is answered, the two ends of a session are alike: either end may call the
+ * other, any number of calls may be open at a time, and a handler may complete its request in a later turn.
+ * No message travels through a third worker.
  *
  *   - A request completes exactly once: value, error, timeout, or its peer's death.
- *   - Nothing is resent. A request that comes twice takes effect once; a reply that comes twice, late or
- *     to nobody is dropped and counted.
- *   - A bad message costs its sender the session: the sender is told BYE and ignored from then on. A bad
- *     message never costs the receiver anything.
+ *   - Nothing is resent. A request that comes twice takes effect once; a reply that comes twice, late, or
+ *     without a pending call is dropped and counted.
+ *   - A bad message costs its sender the session: the sender is told BYE and ignored from then on. The
+ *     receiver's other sessions are unaffected.
  *
  * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call,
  * rpc_wait, rpc_dial and rpc_free block. Callbacks (handlers, `then`, watches, beats) run inside rpc_turn
@@ -25,8 +30,8 @@
 #include <stdbool.h>
 
 struct rpc;
-struct rpc_request; /* a call of a peer's that we have not answered yet */
-struct future;      /* a call of ours, or one that follows others */
+struct rpc_request; /* a peer's call that this worker has not answered yet */
+struct future;      /* the result of a call of this worker, or of other futures */
 struct endpoint;
 struct segment; /* worker/net/segment.h */
 
@@ -46,10 +51,10 @@ struct rpc_message {
  * A tensor of RPC_LEND_BYTES or more whose bytes lie in this worker's outbox (rpc_config.outbox), at a
  * multiple of 64, is lent: only its place travels, and the receiver's `data` points into its own mapping of
  * the sender's segment, where the bytes stay the sender's. In a call to oneself every tensor of that size is
- * lent, wherever it lies. What is lent must stay as it is until the call is complete (a request's), or until
- * the one who asked has no more use for it, which the two ends must agree on (a reply's). Everything else is
- * copied before the call returns. A body of more than WIRE_PAYLOAD_BYTES_MAX travels in pieces, and arrives
- * as one; RPC_BODY_BYTES_MAX is the most that one message may carry so. */
+ * lent, wherever it lies. The lent bytes of a request must not change until the call is complete. Those of a
+ * reply must not change until the caller has no more use for them, on which the two ends must agree. All
+ * other bytes are copied before the call returns. A body of more than WIRE_PAYLOAD_BYTES_MAX travels in
+ * pieces, and arrives as one; its largest size is RPC_BODY_BYTES_MAX. */
 
 /* A call came in from worker `source`. Answer it with rpc_reply or rpc_fail exactly once, now or later. */
 typedef void rpc_handler(void *context, struct rpc_request *request, const struct rpc_message *message);
@@ -65,7 +70,8 @@ struct rpc_tensor_rule {
 struct rpc_method {
     uint16_t method;
     uint8_t callers;  /* mask of enum wire_role */
-    bool any_tensors; /* any number, types and shapes: the handler checks; the next two are not looked at */
+    bool any_tensors; /* any number, types and shapes: the handler checks them; the next two members are
+                         unused */
     uint8_t tensor_count;
     struct rpc_tensor_rule tensors[WIRE_TENSORS_MAX];
     bool at_once; /* the handler answers before it returns: served however many calls are open */
@@ -84,43 +90,43 @@ struct rpc_config {
     uint32_t incarnation, generation;
     const uint8_t *roster;         /* the role of every worker of the job, by number; copied */
     uint32_t workers;              /* how many; worker/roster.h has the order of their numbers */
-    uint32_t peer_incarnation_max; /* HELLO with a higher one is refused: nobody has given it out */
-    uint32_t pending_max;          /* calls of ours at a time; one more is STATUS_BUSY */
-    uint32_t incoming_max; /* calls of theirs at a time, over all peers; one more is answered STATUS_BUSY */
-    uint32_t rows_max;     /* see struct rpc_tensor_rule */
+    uint32_t peer_incarnation_max; /* the highest that the supervisor has given out; HELLO with a higher one
+                                      is refused */
+    uint32_t pending_max;          /* this worker's calls at a time; one more is STATUS_BUSY */
+    uint32_t incoming_max;         /* all peers' calls at a time; one more is answered STATUS_BUSY */
+    uint32_t rows_max;             /* see struct rpc_tensor_rule */
     const struct rpc_method *methods; /* static; METHOD_ECHO is served by rpc itself */
     size_t method_count;
     void *context;                                  /* for handlers and the two below */
     void (*joined)(void *context, uint16_t worker); /* `worker` has said HELLO to this one; may be NULL */
     /* May be NULL. `why`: STATUS_INVALID, it sent a bad message; STATUS_PEER_DIED, anything else. */
     void (*left)(void *context, uint16_t worker, enum status why, const char *text);
-    /* WELCOME's payload, the job's JSON; copied. 0 bytes: the job is the one that the first dialed worker's
-     * WELCOME brings, and others are welcomed with it. */
+    /* WELCOME's payload, the job's JSON; copied. 0 bytes: the job comes with the first dialed worker's
+     * WELCOME, and this worker sends it on in its own. */
     const char *welcome;
     size_t welcome_bytes;
     struct segment *outbox; /* this worker's own, mapped; NULL: nothing is lent. Outlives the rpc */
 };
 
 /* `address`: where workers of higher numbers may dial this one ("ipc://…": the path must not exist;
- * "tcp://…": loopback only); NULL: nobody dials it. Errors: STATUS_BUSY (taken), STATUS_INVALID (address),
+ * "tcp://…": loopback only); NULL: no worker dials it. Errors: STATUS_BUSY (taken), STATUS_INVALID (address),
  * STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
 enum status rpc_open(struct rpc **out, const struct rpc_config *config, const char *address,
                      struct error *error);
 
 /* Dials 0 to RPC_DIALED_MAX workers, all of lower numbers than this one's, no two alike: connects a DEALER to
  * each, says HELLO to all, and blocks until every WELCOME has come or `deadline`. Once, right after rpc_open.
- * No handler runs meanwhile; what comes over the bound socket waits. Errors name the worker: STATUS_TIMEOUT;
+ * No handler runs meanwhile; messages to the bound socket wait. Errors name the worker: STATUS_TIMEOUT;
  * STATUS_PERMISSION with the reason in its BYE; as rpc_open. After an error only rpc_free is left. */
 enum status rpc_dial(struct rpc *rpc, const struct rpc_address *addresses, size_t count,
                      struct monotime deadline, struct error *error);
 
-/* A layer's own methods, with its own context for their handlers, after rpc_open and before the first
- * turn. `methods` is static; a method that is served already is our own mistake (asserted).
- */
+/* A layer's own methods, with its own context for their handlers, after rpc_open and before the first turn.
+ * `methods` is static; no method may be served twice (asserted). */
 void rpc_add_methods(struct rpc *rpc, const struct rpc_method *methods, size_t count, void *context);
 
-/* Adds a function that is told of departures, as rpc_config.left and after it; in order of adding. At
- * most 4. */
+/* Adds a function that is called when a session ends, as rpc_config.left and after it, in order of adding. At
+ * most RPC_LEFT_MAX. */
 typedef void rpc_left(void *context, uint16_t worker, enum status why, const char *text);
 void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context);
 
@@ -141,18 +147,18 @@ bool rpc_is_gone(const struct rpc *rpc, uint16_t worker);
  * as the rpc. */
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes);
 
-/* Tells every peer BYE with `why`, completes all pending futures with STATUS_SHUTDOWN (what follows them
- * runs; `left` does not), lets what is queued leave for at most `linger_ms`, and frees everything, also
- * futures and requests that were kept. NULL is allowed. */
+/* Tells every peer BYE with `why`, completes all pending futures with STATUS_SHUTDOWN (functions of
+ * future_then run; `left` does not), sends queued messages for at most `linger_ms`, and frees everything,
+ * also futures and requests that were not released. NULL is allowed. */
 void rpc_free(struct rpc *rpc, const char *why, int linger_ms);
 
 /* ---- the loop ---- */
 
-/* One turn: waits until something can be done or `until` has come (a past time: does not wait), then runs
- * the watches that are ready, handles every message that has arrived (a bounded number a turn), expires
- * what is due, and sends what was held back. STATUS_PEER_DIED: a session that this worker dialed has ended;
- * everything else goes on. STATUS_IO: a socket itself failed, and nothing more will work. The turn in which a
- * dialed session ends does not wait; later turns do. */
+/* One turn: waits until something can be done or `until` has come (a past time: does not wait), then runs the
+ * watches that are ready, handles every message that has arrived (a bounded number a turn), expires calls
+ * whose deadline has passed, and sends messages that waited for room. STATUS_PEER_DIED: a session that this
+ * worker dialed has ended; all other sessions go on. STATUS_IO: a socket itself failed, and nothing more will
+ * work. The turn in which a dialed session ends does not wait; later turns do. */
 enum status rpc_turn(struct rpc *rpc, struct monotime until);
 
 /* Lets rpc_turn wait on `fd` too and call `ready` when it can be read. At most 4: then STATUS_BUSY. */
@@ -162,26 +168,26 @@ enum status rpc_watch(struct rpc *rpc, int fd, void (*ready)(void *arg), void *a
  * time it returned last. At most RPC_BEATS_MAX, called in order of adding. */
 void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg);
 
-/* Something has come up for the beat with `arg`: the next turn waits for nothing before it calls it. */
+/* Calls the beat with `arg` soon: the next turn does not wait before it. */
 void rpc_hurry(struct rpc *rpc, const void *arg);
 
-/* Completes every pending call with `why`; the calls of one peer, whose session ends. */
+/* Completes every pending call with `why`. rpc_peer_died ends the session with `worker` and completes the
+ * calls to it. */
 void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text);
 void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text);
 
 /* ---- calling ---- */
 
 /* Sends a request to `worker`. MONOTIME_NEVER: no deadline. On STATUS_OK *out is a future the caller
- * releases. Errors, with no future and no effect: STATUS_NOT_FOUND (no such peer has a session),
- * STATUS_BUSY (pending_max, or too much waits for the peer already), STATUS_INVALID (larger than the limits).
- */
+ * releases. Errors, with no future and no effect: STATUS_NOT_FOUND (no such peer has a session), STATUS_BUSY
+ * (pending_max, or too many messages or bytes wait for the peer), STATUS_INVALID (larger than the limits). */
 enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method method,
                            const struct rpc_message *message, struct monotime deadline, struct future **out,
                            struct error *error);
 
-/* The blocking one, for a role's top level: turns until the future is done, serving calls meanwhile.
- * Returns the future's status; on STATUS_OK *out holds the value until it is released, otherwise *out is
- * NULL and *error says why. */
+/* rpc_call_async and rpc_wait in one, for a role's top level: turns until the future is done, and serves
+ * calls meanwhile. Returns the future's status; on STATUS_OK *out holds the value until it is released,
+ * otherwise *out is NULL and *error says why. */
 enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
                      const struct rpc_message *message, struct monotime deadline, struct future **out,
                      struct error *error);
@@ -194,7 +200,7 @@ enum status future_status(const struct future *future); /* STATUS_AGAIN while no
 const char *future_text(const struct future *future);   /* the error's text, "" when there is none */
 const struct rpc_message *future_value(const struct future *future); /* NULL unless done with STATUS_OK */
 
-/* Gives the future back; a call whose future is released before it is done runs on, its reply dropped. */
+/* Gives the future back. The call of a future that is not done runs on; its reply is dropped. */
 void future_release(struct future *future);
 
 /* A new future that is done when `future` is: `then` runs once, inside a turn (or at once if it is done
@@ -219,7 +225,7 @@ enum status future_all(struct rpc *rpc, struct future *const *futures, size_t co
 uint16_t rpc_request_source(const struct rpc_request *request);
 const struct rpc_message *rpc_request_message(const struct rpc_request *request);
 
-/* False: the caller's session has ended, and whatever it is answered goes nowhere. */
+/* False: the caller's session has ended, and an answer is not sent. */
 bool rpc_request_is_live(const struct rpc_request *request);
 
 /* Has `answered` called once, when the request is completed (within rpc_reply, rpc_fail, rpc_reject, before
@@ -227,15 +233,16 @@ bool rpc_request_is_live(const struct rpc_request *request);
 typedef void rpc_answered(void *context, uint64_t number);
 void rpc_on_answer(struct rpc_request *request, rpc_answered *answered, void *context, uint64_t number);
 
-/* Completes the request; it is gone afterwards. When its peer is gone, this does nothing more than that. A
- * value that no message can carry (a tensor's size, what travels) fails the request with STATUS_INVALID and a
- * text that names the limit, one whose body cannot wait any more with STATUS_BUSY. */
+/* Completes the request and frees it; the answer is sent if the caller's session is live. A value over the
+ * limits of a message fails the request with STATUS_INVALID and a text that names the limit. A value whose
+ * body finds no room to wait fails it with STATUS_BUSY. */
 void rpc_reply(struct rpc_request *request, const struct rpc_message *value);
 void rpc_fail(struct rpc_request *request, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* A malformed argument inside a well-formed message: fails the request with STATUS_INVALID and ends its
- * sender's session, as for any bad message: `left` and what follows failed calls run before it returns. */
+ * sender's session, as for any bad message: `left` and the functions of future_then that follow failed calls
+ * run before it returns. */
 void rpc_reject(struct rpc_request *request, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The same for a malformed value inside a well-formed reply: ends the session of the worker that sent it. */
@@ -247,10 +254,10 @@ void rpc_reject_worker(struct rpc *rpc, uint16_t worker, const char *format, ...
 struct rpc_counters {
     uint64_t sent, received; /* messages */
     uint64_t bad;            /* messages that cost their sender the session */
-    uint64_t strangers;      /* messages of peers without a session, ignored */
-    uint64_t duplicates;     /* requests seen before, dropped */
-    uint64_t stale;          /* replies to nobody, old generations, dropped */
-    uint64_t timeouts;       /* calls of ours */
+    uint64_t strangers;      /* messages of peers without a session: ignored */
+    uint64_t duplicates;     /* requests seen before: dropped */
+    uint64_t stale;          /* replies without a pending call, old generations: dropped */
+    uint64_t timeouts;       /* of this worker's calls */
 };
 void rpc_counters(const struct rpc *rpc, struct rpc_counters *counters);
 

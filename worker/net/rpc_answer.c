@@ -1,9 +1,9 @@
-/* Calls that this worker answers: dispatch, and answers that always leave.
+/* Calls that this worker answers: dispatch, and replies.
  *
  * A request object lives from its arrival to the moment its answer has left. While it is open it holds the
  * peer's frames; once answered, the answer's. An answer that finds its peer's queue full waits (rpc_send.c).
- * When the pool of requests is used up, the peer that leaves the most answers untaken loses its session. So
- * does a peer that sends a request while 60 MiB of answers wait for it. */
+ * When the pool of requests is used up, the peer with the most unread answers loses its session. So does a
+ * peer that sends a request while 60 MiB of answers wait for it. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -93,7 +93,7 @@ void answers_serve_echo(struct rpc *rpc)
     rpc->services[METHOD_ECHO] = (struct rpc_service){&echo_method, NULL};
 }
 
-/* Whether this peer may ask this of us. */
+/* Checks that this peer may make this request. */
 static enum status answers_check_request(const struct rpc *rpc, const struct rpc_session *session,
                                          const struct wire_header *header, struct error *error)
 {
@@ -103,7 +103,7 @@ static enum status answers_check_request(const struct rpc *rpc, const struct rpc
     if (!method->any_tensors && rules_check_tensors(method, rpc->config.rows_max, header, error) != STATUS_OK)
         return STATUS_INVALID;
     if (session->answers_held.bytes > HELD_BYTES_MAX)
-        return error_set(error, STATUS_INVALID, "its answers are not taken");
+        return error_set(error, STATUS_INVALID, "too many answers wait unread");
     return STATUS_OK;
 }
 
@@ -133,7 +133,7 @@ static void answers_serve_request(struct rpc *rpc, struct rpc_request *request,
         rpc_fail(request, STATUS_BUSY, "%u calls are open, at most %u", rpc->incoming - 1,
                  rpc->config.incoming_max);
     } else if (arrival->body_state == STATUS_BUSY) {
-        rpc_fail(request, STATUS_BUSY, "there is no room for a body of %u bytes", arrival->header.body_bytes);
+        rpc_fail(request, STATUS_BUSY, "no room for a body of %u bytes", arrival->header.body_bytes);
     } else if (arrival->header.left_us == 0) {
         rpc_fail(request, STATUS_TIMEOUT, "the deadline passed before the request came");
     } else {

@@ -1,11 +1,11 @@
-/* Bodies in pieces: put together as they come; and the rest of one that leaves.
+/* Bodies in pieces: joined as they arrive; and the rest of a body that leaves.
  *
  * A sender's messages come in order, and the pieces of a body one after the other right before the message
- * that they belong to, so that a session puts together one body at a time. Its memory is taken with the first
- * piece, whole, and becomes the kernel's to give only as bytes come in. A worker's bodies, those that are
- * being put together, are in an open request or in a reply that is not released, take up at most
- * RPC_BODY_BYTES_MAX. The pieces of a body beyond that are checked and dropped, and the call ends with
- * STATUS_BUSY. A body whose message does not follow is dropped with the next message. */
+ * that they belong to, so that a session joins one body at a time. The whole body is allocated with the first
+ * piece; the kernel provides pages only as bytes are written. The bodies of one peer (arriving, in open
+ * requests, and in replies that are not released) take up at most RPC_BODY_BYTES_MAX. The pieces of a body
+ * beyond that are checked and dropped, and the call ends with STATUS_BUSY. A body whose message does not
+ * follow is dropped with the next message. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Our calls of others: from rpc_call_async to the reply, the deadline, or the peer's death.
+/* Calls that this worker makes: from rpc_call_async to the reply, the deadline, or the peer's death.
  *
  * A pending call stands in a hash table by (worker, request id), and when it has a deadline in a binary
  * heap as well; each future knows its place in the heap. Deadlines mostly come in ascending order, where
@@ -111,7 +111,7 @@ enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method met
     return status;
 }
 
-/* The value of a call that somebody still has a use for. */
+/* Moves the reply into a future that is still referenced. */
 static void calls_keep_value(struct future *call, struct rpc_arrival *arrival)
 {
     endpoint_move(&call->frames, arrival->frames);
@@ -143,7 +143,7 @@ const char *calls_receive_reply(struct rpc *rpc, struct rpc_session *session, st
         text_release(text);
     } else if (arrival->body_state == STATUS_BUSY) {
         arrival_drop(arrival);
-        calls_fail_call(call, STATUS_BUSY, "there was no room here for the reply's body");
+        calls_fail_call(call, STATUS_BUSY, "no room for the reply's body");
     } else if (call->references == 1) {
         arrival_drop(arrival);
         future_complete(call, STATUS_OK, NULL);

@@ -1,7 +1,7 @@
 /* HELLO to the workers of lower numbers, until all have answered. Thread: the owner of the rpc.
  *
- * A worker that has welcomed this one may call at once. While rpc_dial waits for others nothing more is taken
- * from that worker: what it sent waits in its socket for the first turn. */
+ * A worker that has sent WELCOME may call at once. While rpc_dial waits for the others, those calls wait in
+ * the socket for the first turn. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -47,7 +47,7 @@ static enum status dial_connect_all(struct rpc *rpc, const struct rpc_address *a
     return STATUS_OK;
 }
 
-/* The sockets from `first` on that await an answer still, in `addresses`' order. */
+/* The sockets from `first` on that still await an answer, in the order of `addresses`. */
 static size_t dial_find_awaited(struct rpc *rpc, size_t first, size_t *places, struct endpoint **endpoints)
 {
     size_t count = 0;
@@ -60,7 +60,7 @@ static size_t dial_find_awaited(struct rpc *rpc, size_t first, size_t *places, s
     return count;
 }
 
-/* HELLO is repeated, for a server may come up after us: it is the one message that may be. */
+/* HELLO is repeated, since a server may come up after this worker. No other message may be repeated. */
 static enum status dial_await_all(struct rpc *rpc, const struct rpc_address *addresses, size_t first,
                                   struct monotime deadline, struct error *error)
 {
@@ -95,13 +95,13 @@ static enum status dial_await_all(struct rpc *rpc, const struct rpc_address *add
     return STATUS_OK;
 }
 
-/* A worker that has had HELLO is told BYE, also when its WELCOME is still under way. */
+/* Sends BYE to every worker that HELLO was sent to, also when its WELCOME is still under way. */
 static void dial_withdraw(struct rpc *rpc)
 {
     for (size_t i = 0; i < rpc->socket_count; i++)
         if (hello_is_awaited(&rpc->sockets[i]))
             session_say_bye(rpc, &rpc->sockets[i], 0, dial_worker_at(rpc, &rpc->sockets[i]),
-                            "it could not join all of its peers");
+                            "this worker could not join all of its peers");
 }
 
 enum status rpc_dial(struct rpc *rpc, const struct rpc_address *addresses, size_t count,

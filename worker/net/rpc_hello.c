@@ -15,7 +15,7 @@ bool hello_is_awaited(const struct rpc_socket *socket)
 
 /* ---- the answer to HELLO ---- */
 
-/* The job is the one that the first dialed worker names, unless the configuration brought it. */
+/* Keeps the job of the first dialed worker's WELCOME, unless the configuration has a job. */
 static enum status hello_keep_welcome(struct rpc *rpc, const struct rpc_socket *socket,
                                       const struct endpoint_message *message)
 {
@@ -24,7 +24,7 @@ static enum status hello_keep_welcome(struct rpc *rpc, const struct rpc_socket *
         return STATUS_OK;
     rpc->welcome = malloc(message->payload_bytes + 1);
     if (rpc->welcome == NULL)
-        return error_set(&rpc->join_error, STATUS_NO_MEMORY, "no memory for its WELCOME");
+        return error_set(&rpc->join_error, STATUS_NO_MEMORY, "no memory for the text of WELCOME");
     memcpy(rpc->welcome, message->payload, message->payload_bytes);
     rpc->welcome[message->payload_bytes] = '\0';
     rpc->welcome_bytes = message->payload_bytes;
@@ -74,13 +74,13 @@ static const char *hello_fault(const struct rpc *rpc, const struct wire_header *
     if (header->source >= rpc->config.workers || header->source == rpc->config.worker)
         return "no such worker in this job";
     if (header->source < rpc->config.worker)
-        return "this worker dials that one, which has a lower number";
+        return "a worker dials only lower numbers: this worker's number is higher";
     if (header->role != rpc->roster[header->source])
         return "not the role of that worker in this job";
     if (header->destination != rpc->config.worker)
         return "this is another worker of the job";
     if (header->incarnation > rpc->config.peer_incarnation_max)
-        return "nobody has started this incarnation of the worker";
+        return "the supervisor has not started this incarnation of the worker";
     const struct rpc_session *session = &rpc->sessions[header->source];
     if (session->was_live && header->incarnation <= session->incarnation)
         return session->is_live ? "this incarnation of the worker is here already"
@@ -135,7 +135,7 @@ void hello_receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct e
         session_say_bye(rpc, socket, peer, header.source, "expected HELLO first");
 }
 
-/* HELLO may be repeated, and so may its answer; from the wrong end they are bad. */
+/* HELLO and WELCOME may be repeated; from the wrong end of the session they are bad messages. */
 void hello_receive_again(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header)
 {
     bool is_ours_to_welcome = session->socket->dialed == NULL;

@@ -1,4 +1,5 @@
-/* What the files of the rpc share; for them only. Everything here is run by the thread that owns the rpc.
+/* Declarations shared by the files of the rpc, and private to them. All functions are for the thread that
+ * owns the rpc.
  *
  *   rpc.c              opening, closing, the turn
  *   rpc_dial.c         HELLO to the workers of lower numbers
@@ -9,19 +10,19 @@
  *   rpc_call.c         calls that this worker makes, and their replies
  *   rpc_answer.c       calls that this worker answers: dispatch, replies
  *   rpc_duplicates.c   the window that recognises a repeated request
- *   future.c           futures and what is made of them
+ *   future.c           futures, and futures that follow others
  *   rpc_pending.c      pending calls, by id and by deadline
- *   rpc_send.c         messages on their way out, and those that cannot leave yet
+ *   rpc_send.c         sending messages, and holding messages that cannot leave yet
  *   rpc_queue.c        the pool of requests, and the queues they stand in
  *   rpc_session.c      the table of sessions
- *   rpc_body.c         bodies that come and leave in pieces
- *   rpc_peers.c        the bound socket's connections: whose session, whom to ignore
+ *   rpc_body.c         bodies that arrive and leave in pieces
+ *   rpc_peers.c        the bound socket's connections: their sessions, and connections to ignore
  *   rpc_rules.c        the checks that need no connection
  *
  * A file calls only files below it in this list.
  *
- * All objects come from pools that are taken at the start. Objects that end are unlinked first, and
- * callbacks run last, so that a callback may do whatever the header allows. */
+ * All objects come from pools that are allocated at the start. An object that ends is unlinked first and its
+ * callbacks run last, so that a callback may call everything that rpc.h allows. */
 #ifndef WORKER_NET_RPC_INTERNAL_H
 #define WORKER_NET_RPC_INTERNAL_H
 
@@ -34,17 +35,17 @@ enum {
     NO_PLACE = -1,
 };
 
-/* A failure's text, shared by all futures that failed of one cause. */
+/* A failure's text, shared by all futures that failed for one cause. */
 struct rpc_text {
     uint32_t references;
     char bytes[WIRE_ERROR_TEXT_MAX + 1];
 };
 
-/* A body that came in pieces, in memory of its own. */
+/* A body that came in pieces, in its own memory. */
 struct rpc_body {
     uint8_t *bytes; /* NULL: none */
     uint32_t count;
-    struct rpc_session *session; /* of whose allowance it takes */
+    struct rpc_session *session; /* its RPC_BODY_BYTES_MAX counts this body */
 };
 
 /* A body while its pieces come. */
@@ -75,7 +76,7 @@ struct rpc_arrival {
 
 enum future_kind { FUTURE_CALL, FUTURE_THEN, FUTURE_ALL };
 
-/* `waiter` wants to know when the future in whose list this stands is done. */
+/* An element of a future's list: `waiter` follows that future. */
 struct future_link {
     struct future *waiter;
     size_t index; /* FUTURE_ALL: the future's place among them */
@@ -84,14 +85,14 @@ struct future_link {
 
 struct future {
     struct rpc *rpc;
-    struct future *next; /* free, or done and not yet told to its links */
+    struct future *next; /* in the list of free futures, or of done ones whose waiters have not run yet */
     uint32_t references;
     uint8_t kind;
     bool is_done, has_frames;
     enum status status;
     struct future_link *links, **links_end;
     struct rpc_text *text;
-    struct future *source; /* FUTURE_THEN: what it follows; FUTURE_ALL: the first that failed; referenced */
+    struct future *source; /* referenced. THEN: the future that it follows; ALL: the first that failed */
     union {
         struct {
             struct rpc_session *session;
@@ -118,24 +119,24 @@ struct held_count {
     size_t bytes; /* of their payloads */
 };
 
-/* A peer's call; and a message of ours that cannot leave yet, such as its answer. */
+/* A peer's call; or a message of this worker that cannot leave yet, such as the answer to that call. */
 struct rpc_request {
     struct rpc *rpc;
-    struct endpoint *way;        /* a farewell: through which socket */
+    struct endpoint *way;        /* a farewell: the socket to send it through */
     bool is_answer;              /* of a message that waits: a reply; else a request */
     struct rpc_session *session; /* NULL: its peer is gone */
     struct rpc_request *previous, *next;
     uint64_t id;
     uint16_t method, source;
     bool is_used;           /* not in the pool: it holds frames */
-    bool is_returned;       /* see self_return */
-    rpc_answered *answered; /* NULL: nobody waits for that */
+    bool is_returned;       /* see self_return_unsent */
+    rpc_answered *answered; /* NULL: none */
     void *answered_context;
     uint64_t answered_number;
     struct rpc_message message;
     struct endpoint_message frames;
     struct rpc_body body;         /* which came with it */
-    struct leaving_body *leaving; /* what has to leave ahead of the frames, or NULL */
+    struct leaving_body *leaving; /* the rest of the body, which leaves ahead of the frames; or NULL */
 };
 
 struct request_queue {
@@ -144,25 +145,25 @@ struct request_queue {
     size_t bytes; /* of the payloads in it */
 };
 
-/* One peer. There is one of these per worker of the roster, by number, in memory that is not touched before
- * its HELLO or WELCOME: a client of few servers in a job of many workers pays for few. */
+/* One peer. There is one session per worker of the roster, by number. Its memory is not touched before HELLO
+ * or WELCOME: a client of few servers in a job of many workers pays for few. */
 struct rpc_session {
     struct rpc_socket *socket;
     uint16_t worker;
     uint8_t role;
     bool is_live, was_live;
-    bool is_lost;        /* found dead while sending, or see the next; the next turn ends it */
-    bool leaves_answers; /* why it is lost: see answers_make_room */
+    bool is_lost;        /* a send found the peer gone, or leaves_answers; the next turn ends the session */
+    bool leaves_answers; /* lost because the peer does not read its answers: see send_make_room */
     bool is_self;
     uint32_t peer, incarnation;
     uint64_t next_request;
     struct request_queue open, held;
-    struct held_count requests_held; /* ours that wait to leave */
-    struct held_count answers_held;  /* the same */
+    struct held_count requests_held; /* this worker's requests that wait to leave */
+    struct held_count answers_held;  /* answers that wait to leave */
     size_t leaving_bytes;            /* of the bodies among both */
-    size_t body_bytes;               /* of its bodies here: see rpc_body.c */
+    size_t body_bytes;               /* of the peer's bodies in this worker: see rpc_body.c */
     struct arriving_body arriving;
-    struct segment segment; /* what it lends; mapped when that is first needed, and kept */
+    struct segment segment; /* the peer's segment; mapped when it first lends a tensor, and kept */
     uint64_t window_top;    /* the highest request id seen */
     uint64_t window[REPLAY_WINDOW / 64];
 };
@@ -172,7 +173,7 @@ struct peer_slot {
     uint32_t session; /* its index + 1; 0: empty */
 };
 
-/* The bound socket, whose connections are told apart by their routing ids, or a dialed one. */
+/* The bound socket, which tells its connections apart by routing id, or a dialed one. */
 struct rpc_socket {
     struct endpoint *endpoint;
     struct rpc_session *dialed; /* NULL: the bound one. Until it is live, an answer to HELLO is awaited. */
@@ -204,14 +205,14 @@ struct rpc {
     struct rpc_config config;
     uint8_t *roster;
     struct rpc_socket sockets[1 + RPC_DIALED_MAX];  /* the bound one comes first, where there is one */
-    struct endpoint *endpoints[1 + RPC_DIALED_MAX]; /* theirs, in the same order */
+    struct endpoint *endpoints[1 + RPC_DIALED_MAX]; /* the sockets' endpoints, in the same order */
     size_t socket_count;
     unsigned gone_count; /* sessions that this worker dialed and that have ended */
     bool is_closing, in_turn, has_failed;
     unsigned callbacks; /* depth of callbacks running */
     unsigned busy_turns;
     struct rpc_counters counters;
-    struct error join_error; /* why the peer whose answer to HELLO came last cannot be joined */
+    struct error join_error; /* why the peer that answered HELLO last cannot be joined */
     char *welcome;
     size_t welcome_bytes;
     struct rpc_service services[METHOD_COUNT];
@@ -228,7 +229,7 @@ struct rpc {
     struct future *futures, *free_futures;
     size_t future_count;
     struct future_link *links, *free_links;
-    struct future *done_first, **done_end; /* whose links are to be told */
+    struct future *done_first, **done_end; /* done futures whose waiters have not run yet */
     bool is_telling;
     uint32_t pending;
     struct future **table; /* pending calls by (worker, request id); open addressing */
@@ -237,7 +238,7 @@ struct rpc {
     uint32_t heap_count;
 
     struct rpc_request *requests, *free_requests;
-    uint32_t incoming;      /* calls of theirs that are open */
+    uint32_t incoming;      /* peers' calls that are open */
     uint32_t held_total;    /* messages that wait to leave, farewells included */
     uint32_t requests_held; /* requests among them */
     struct request_queue farewells;
@@ -256,7 +257,7 @@ void peers_free(struct rpc *rpc);
 struct rpc_session *peers_find(struct rpc *rpc, uint32_t peer); /* NULL: a stranger */
 void peers_add(struct rpc *rpc, struct rpc_session *session);
 void peers_remove(struct rpc *rpc, uint32_t peer);
-bool peers_is_ignored(const struct rpc *rpc, uint32_t peer); /* it was told BYE lately */
+bool peers_is_ignored(const struct rpc *rpc, uint32_t peer); /* this worker sent it BYE lately */
 void peers_ignore(struct rpc *rpc, uint32_t peer);
 
 /* ---- rpc_session.c ---- */
@@ -272,15 +273,15 @@ void session_open(struct rpc *rpc, struct rpc_session *session, struct rpc_socke
 
 /* A send found the peer gone: the next turn ends the session, outside of the caller's work. */
 void session_lose(struct rpc *rpc, struct rpc_session *session);
-/* The same because the peer leaves its answers untaken. */
+/* The same because the peer does not read its answers. */
 void session_lose_slow(struct rpc *rpc, struct rpc_session *session);
 /* ---- rpc_session_end.c ---- */
 
-/* Ends a session: BYE, the peer's open requests detached, the calls of it completed with `call_status`,
- * `left` told. Nothing happens to one that has ended, nor to the session with oneself. */
+/* Ends a session: BYE, the peer's open requests detached, the calls of it completed with `call_status`, and
+ * `left` called. Does nothing to a session that has ended, nor to the session with oneself. */
 void session_end(struct rpc *rpc, struct rpc_session *session, enum status why, enum status call_status,
                  const char *text);
-/* The same without BYE: the peer knows, or cannot be told. */
+/* The same without BYE: the peer knows, or cannot be reached. */
 void session_end_quietly(struct rpc *rpc, struct rpc_session *session, enum status why, const char *text);
 /* The same because of a bad message, which is counted. */
 void session_end_bad(struct rpc *rpc, struct rpc_session *session, const char *text);
@@ -294,7 +295,7 @@ void sessions_reap(struct rpc *rpc);
 
 /* ---- rpc_hello.c ---- */
 
-/* HELLO is said through this socket, and no WELCOME has come yet. */
+/* Whether HELLO was sent through this socket and no WELCOME has come yet. */
 bool hello_is_awaited(const struct rpc_socket *socket);
 
 /* Each takes the message over: the first answer to HELLO; a message on a connection without a session. */
@@ -306,7 +307,7 @@ void hello_receive_again(struct rpc *rpc, struct rpc_session *session, const str
 
 /* ---- rpc_receive.c ---- */
 
-/* Takes one message that has arrived there, checks it, and hands it to the file that acts. False: there is
+/* Takes one message from the socket, checks it, and hands it to the file that acts on it. False: there is
  * none, or the socket has failed (rpc->has_failed). */
 bool receive_one(struct rpc *rpc, struct rpc_socket *socket);
 
@@ -322,7 +323,7 @@ bool duplicates_note(struct rpc_session *session, uint64_t id);
 
 /* ---- rpc_rules.c ---- */
 
-/* Whether a request's tensors are those that the method takes. */
+/* Checks a request's tensors against the method's rules. */
 enum status rules_check_tensors(const struct rpc_method *method, uint32_t rows_max,
                                 const struct wire_header *header, struct error *error);
 
@@ -330,8 +331,8 @@ enum status rules_check_tensors(const struct rpc_method *method, uint32_t rows_m
 void rules_open_message(struct rpc_message *message, const struct wire_header *header, const uint8_t *payload,
                         const void *const lent[WIRE_TENSORS_MAX]);
 
-/* Whether any tensor is lent; where those that are lie, NULL for the others. STATUS_INVALID names the one
- * that is not within the segment. */
+/* rules_lends: whether any tensor is lent. rules_find_lent: the addresses of the lent tensors, NULL for the
+ * others; STATUS_INVALID names a tensor that is not within the segment. */
 bool rules_lends(const struct wire_header *header);
 enum status rules_find_lent(const struct wire_header *header, const struct segment *segment,
                             const void *lent[WIRE_TENSORS_MAX], struct error *error);
@@ -350,8 +351,8 @@ struct monotime pending_next_deadline(const struct rpc *rpc);
 
 /* ---- rpc_call.c ---- */
 
-/* A reply has come: completes its call, and takes it over. The fault that costs the sender the session, or
- * NULL. */
+/* A reply has come: completes its call, and takes the arrival over. Returns the fault that costs the sender
+ * the session, or NULL. */
 const char *calls_receive_reply(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
 /* Ends the call of `session` with that id, if it is pending still. */
 void calls_fail(struct rpc *rpc, const struct rpc_session *session, uint64_t request, enum status why,
@@ -363,15 +364,16 @@ void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum sta
 /* ---- rpc_answer.c ---- */
 
 void answers_serve_echo(struct rpc *rpc);
-/* A request has come: serves it, and takes it over. STATUS_INVALID: *error costs its sender the session. */
+/* A request has come: serves it, and takes the arrival over. STATUS_INVALID: *error costs its sender the
+ * session. */
 enum status answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival,
                                     struct error *error);
-/* The session ends: its open requests are answered into nothing, and nothing of it waits any more. */
+/* The session ends: answers to its open requests are not sent, and messages that wait for it are dropped. */
 void answers_detach(struct rpc *rpc, struct rpc_session *session);
 
 /* ---- rpc_body.c ---- */
 
-/* Takes a piece in. The fault that costs the sender the session, or NULL. */
+/* Stores a piece. Returns the fault that costs the sender the session, or NULL. */
 const char *bodies_receive_piece(struct rpc_session *session, const struct wire_header *header,
                                  const uint8_t *payload);
 /* Hands over the body that came ahead of a request or reply, and drops the pieces of another. */
@@ -385,20 +387,21 @@ void leaving_free(struct rpc_request *request); /* the body ahead of a message t
 /* ---- rpc_self.c ---- */
 
 void self_open(struct rpc *rpc); /* the session with oneself, which never ends */
-/* Handles messages sent to oneself, until there are none or `awaited` is done; how many. */
+/* Handles messages sent to oneself, until there are none or `awaited` is done. Returns how many. */
 unsigned self_drain(struct rpc *rpc, const struct future *awaited);
 
 /* ---- rpc_send.c ---- */
 
-/* Fills the fields that every header of this worker has in common. */
+/* Fills the fields that all headers of this worker share. */
 void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination);
 
-/* Sends a message of text. One that cannot leave at once is dropped, or waits when `hold` is true. */
+/* Sends a message of text. If it cannot leave at once it waits (`hold`), or is dropped. */
 void send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
                const char *text, size_t bytes, bool hold);
 
-/* An object out of the pool, with the frames moved into it. When none is left, the peer that leaves the most
- * answers untaken is lost with all that waits for it. NULL: no peer leaves any. */
+/* An object out of the pool, with the frames moved into it. When none is left, the peer with the most unread
+ * answers loses its session, and the messages that wait for it are freed. NULL: no peer has unread
+ * answers. */
 struct rpc_request *send_take_object(struct rpc *rpc, struct endpoint_message *frames);
 
 /* Sends a request, or holds it until there is room. Errors as rpc_call_async. */
@@ -415,7 +418,7 @@ void send_flush(struct rpc *rpc);
 
 enum status requests_new(struct rpc *rpc);
 void requests_free(struct rpc *rpc);
-void request_tell_answered(struct rpc_request *request); /* rpc_on_answer's, once */
+void request_tell_answered(struct rpc_request *request); /* calls the function of rpc_on_answer, once */
 /* An object out of the pool, with the frames moved into it. NULL: none is left. */
 struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames);
 void request_give_back(struct rpc *rpc, struct rpc_request *request);
@@ -429,9 +432,9 @@ void queue_drop(struct rpc *rpc, struct request_queue *queue); /* releases the f
 enum status futures_new(struct rpc *rpc);
 void futures_free(struct rpc *rpc);
 struct future *future_new(struct rpc *rpc, enum future_kind kind); /* one reference; NULL: none left */
-bool futures_suffice(const struct rpc *rpc, size_t count);         /* for so many, and a link */
+bool futures_suffice(const struct rpc *rpc, size_t count); /* whether `count` futures and a link are free */
 void future_complete(struct future *future, enum status status, struct rpc_text *text);
-void futures_tell(struct rpc *rpc);                            /* runs what waits for futures that are done */
+void futures_tell(struct rpc *rpc);                            /* runs the waiters of futures that are done */
 struct rpc_text *text_new(const uint8_t *bytes, size_t count); /* one reference; NULL: no memory */
 void text_release(struct rpc_text *text);
 

@@ -1,5 +1,5 @@
 /* The connections of the bound socket: a small hash table from routing id to session, and a ring of the
- * connections that were told BYE last, which are ignored as long as they stand in it. */
+ * connections that this worker ended last with BYE, which are ignored while they stand in the ring. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ void peers_add(struct rpc *rpc, struct rpc_session *session)
     rpc->peers[at] = (struct peer_slot){session->peer, (uint32_t)(session - rpc->sessions) + 1};
 }
 
-/* Moves entries back into the gap that a search would otherwise no longer find behind it. */
+/* Moves entries back into the gap; a search would stop at the gap and miss them. */
 void peers_remove(struct rpc *rpc, uint32_t peer)
 {
     uint32_t gap = peers_home_of(rpc, peer);

@@ -1,6 +1,6 @@
 /* The calls that are pending: a hash table by (worker, request id), and a binary heap of those with a
  * deadline. Each future knows its place in the heap. Deadlines mostly come in ascending order, where the heap
- * costs one comparison, and any one of ten thousand may leave it in a dozen. Thread: the owner of the rpc. */
+ * costs one comparison, and removing any one of ten thousand costs a dozen. Thread: the owner of the rpc. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdlib.h>

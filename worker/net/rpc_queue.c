@@ -1,15 +1,15 @@
 /* The pool of request objects, and the queues they stand in.
  *
- * An object is a call of a peer's from its arrival to the moment its answer has left, or a message of ours
- * that waits to leave. An object is in one queue at most. The pool is taken at the start. */
+ * An object is a peer's call, from its arrival until its answer has left, or a message of this worker that
+ * waits to leave. An object is in one queue at most. The pool is allocated at the start. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdlib.h>
 
-/* Open requests are at most incoming_max and the one being refused. Requests on their way out are at most
- * pending_max; those to oneself may stand open or answered besides, which is incoming_max once more. So when
- * the pool is used up at least REPLIES_HELD_MIN answers wait for peers, and answers_make_room finds a peer to
- * lose: a request that arrives always finds an object. */
+/* At most incoming_max requests and the one being refused are open. At most pending_max requests wait to
+ * leave. Requests to oneself may be open or answered besides: incoming_max once more. So when the pool is
+ * used up, at least REPLIES_HELD_MIN answers wait for peers, and send_make_room ends a peer's session: a
+ * request that arrives always finds an object. */
 static size_t requests_count(const struct rpc *rpc)
 {
     return 2 * (size_t)rpc->config.incoming_max + rpc->config.pending_max + REPLIES_HELD_MIN + FAREWELLS_MAX;

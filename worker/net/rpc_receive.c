@@ -35,7 +35,7 @@ static void receive_bye(struct rpc *rpc, struct rpc_session *session, struct end
     session_end_quietly(rpc, session, STATUS_PEER_DIED, text);
 }
 
-/* Where the tensors lie that a peer lends. Its segment is mapped once, when it first lends something. */
+/* Finds the tensors that a peer lends. Its segment is mapped once, when the peer first lends a tensor. */
 static enum status receive_find_lent(const struct rpc *rpc, struct rpc_session *session,
                                      const struct wire_header *header, const void *lent[WIRE_TENSORS_MAX],
                                      struct error *error)
@@ -43,7 +43,7 @@ static enum status receive_find_lent(const struct rpc *rpc, struct rpc_session *
     if (!rules_lends(header))
         return STATUS_OK;
     if (rpc->config.outbox == NULL)
-        return error_set(error, STATUS_INVALID, "a tensor is lent: nothing is in this job");
+        return error_set(error, STATUS_INVALID, "a tensor is lent, but this job has no shared memory");
     if (session->segment.data == NULL &&
         segment_attach(&session->segment, session->worker, 0, error) != STATUS_OK)
         return STATUS_INVALID;
@@ -138,7 +138,7 @@ static void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32
     rpc->counters.received++;
     if (hello_is_awaited(socket)) {
         rpc->counters.bad++;
-        error_set(&rpc->join_error, STATUS_INVALID, "it answered with a message that is not two frames");
+        error_set(&rpc->join_error, STATUS_INVALID, "the answer to HELLO is not a message of two frames");
     } else if (session != NULL) {
         session_end_bad(rpc, session, "a message that is not two frames within the limits");
     } else {

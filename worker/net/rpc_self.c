@@ -1,10 +1,10 @@
-/* Calls to oneself: a queue instead of a socket, and everything else as for others.
+/* Calls to oneself: a queue in place of a socket, otherwise as calls to other workers.
  *
  * A message to oneself is built like any other and stands in a queue (rpc_send.c) until the next turn, which
  * handles it as if it had arrived: the same checks, the same dispatch, the same replies. A request that is
- * not permitted fails with that status, and so does one without memory for its answer, for there is no
- * session to lose. Tensors of RPC_LEND_BYTES or more are not copied: behind the payload stand four addresses,
- * NULL for a tensor that travels. */
+ * not permitted, or finds no memory for its answer, fails with that status: the session with oneself cannot
+ * end. Tensors of RPC_LEND_BYTES or more are not copied: behind the payload stand four addresses, NULL for a
+ * tensor that travels. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>

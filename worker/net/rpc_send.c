@@ -1,10 +1,9 @@
-/* Messages on their way out: built once, sent at once, or held until there is room.
+/* Sending messages: each is built once, and sent at once or held until there is room.
  *
- * A message that finds its peer's queue full waits in the session's own queue, behind those that wait there
- * already, and is tried again every turn: messages arrive in the order in which they were sent. A body
- * of more than one payload leaves in pieces, right before its message. As many as find room are copied
- * from where the caller has them; the rest is copied to memory of its own, of which there are at most
- * RPC_BODY_BYTES_MAX a session. */
+ * A message that finds its peer's queue full waits in the session's own queue, behind earlier messages, and
+ * is tried again every turn: messages arrive in the order of sending. A body of more than one payload leaves
+ * in pieces, right before its message. Pieces that find room are copied from the caller's memory; the rest is
+ * copied into buffers, at most RPC_BODY_BYTES_MAX bytes a session. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdarg.h>
@@ -39,8 +38,8 @@ static uint64_t send_place_of(const struct rpc *rpc, const struct rpc_session *s
     return segment_at(outbox, offset, bytes) == NULL ? 0 : offset + 1;
 }
 
-/* Puts args, context and tensors into `header`, and says which of them are lent. STATUS_INVALID: no message
- * can carry them. */
+/* Puts args, context and tensors into `header`, with the places of lent tensors. STATUS_INVALID: they exceed
+ * a message's limits. */
 static enum status send_fill_header(const struct rpc *rpc, const struct rpc_session *session,
                                     struct wire_header *header, const struct rpc_message *value,
                                     struct error *error)
@@ -94,7 +93,7 @@ static void send_gather(const struct wire_header *header, const struct rpc_messa
     }
 }
 
-/* To oneself: where the tensors lie that do not travel. */
+/* In a message to oneself: the addresses of the tensors that do not travel. */
 static void send_append_addresses(const struct wire_header *header, const struct rpc_message *value,
                                   uint8_t *out)
 {
@@ -253,8 +252,7 @@ static void self_post(struct rpc *rpc, struct rpc_request *holder)
     rpc->counters.sent++;
 }
 
-/* A request whose answer cannot be built, for there is no memory: it goes back as it came, and its call
- * fails. */
+/* There is no memory for the answer: the request goes back to its caller as it came, and the call fails. */
 static void self_return_unsent(struct rpc *rpc, struct rpc_request *request)
 {
     request->is_returned = true;
@@ -296,7 +294,8 @@ void send_drop_held(struct rpc *rpc, struct rpc_session *session)
         held_drop(rpc, &session->held, session->held.first);
 }
 
-/* The peer that leaves the most answers untaken is lost; the messages that wait for it are given back. */
+/* The peer with the most unread answers loses its session; the messages that wait for it go back to the
+ * pool. */
 static void send_make_room(struct rpc *rpc)
 {
     struct rpc_session *most = NULL;
@@ -321,7 +320,7 @@ struct rpc_request *send_take_object(struct rpc *rpc, struct endpoint_message *f
     return request_take(rpc, frames);
 }
 
-/* STATUS_AGAIN: it is to be held. */
+/* STATUS_AGAIN: the message must be held. */
 static enum status send_try(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out)
 {
     enum status status = send_way_out(session);
@@ -332,8 +331,7 @@ static enum status send_try(struct rpc *rpc, struct rpc_session *session, struct
     return status;
 }
 
-/* Requests whose calls have been completed meanwhile still wait, also those to oneself: so all are counted.
- */
+/* Counts all requests that wait: also those whose calls are complete by now, and those to oneself. */
 static bool send_has_room(const struct rpc *rpc, const struct rpc_session *session, uint32_t body_bytes)
 {
     return rpc->requests_held + rpc->local.count < rpc->config.pending_max &&
@@ -343,8 +341,8 @@ static bool send_has_room(const struct rpc *rpc, const struct rpc_session *sessi
 
 static const struct rpc_message no_value;
 
-/* Sends, or holds, what is built; takes it over on STATUS_OK. Whoever has a body may have to hold it once the
- * first piece has left, and so takes its place for that first. */
+/* Sends or holds a built message; takes it over on STATUS_OK. A message with a body may have to be held after
+ * its first piece has left, so the object for holding it is taken first. */
 static enum status send_built(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header,
                               const struct rpc_message *message, struct endpoint_message *out)
 {
@@ -392,16 +390,17 @@ enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wi
         return STATUS_OK;
     endpoint_release(&out);
     if (status == STATUS_BUSY)
-        return error_set(error, status, "too much waits for worker %u already", session->worker);
+        return error_set(error, status, "too many messages or bytes wait for worker %u already",
+                         session->worker);
     session_lose(rpc, session);
     return error_set(error, STATUS_NOT_FOUND, "worker %u is gone", session->worker);
 }
 
-/* In place of an answer that cannot leave. */
-__attribute__((format(printf, 4, 5))) static enum status build_failure(const struct rpc_request *request,
-                                                                       enum status failed,
-                                                                       struct endpoint_message *out,
-                                                                       const char *format, ...)
+/* Builds a failure in place of an answer that cannot be sent. */
+__attribute__((format(printf, 4, 5))) static enum status send_build_failure(const struct rpc_request *request,
+                                                                            enum status failed,
+                                                                            struct endpoint_message *out,
+                                                                            const char *format, ...)
 {
     struct wire_header header;
     char text[WIRE_ERROR_TEXT_MAX + 1];
@@ -416,8 +415,8 @@ __attribute__((format(printf, 4, 5))) static enum status build_failure(const str
     return send_build(request->rpc, request->session, &header, &no_value, text, out, NULL);
 }
 
-/* The answer's frames, and the beginning of its body sent. An answer that no message can carry, or that is
- * too much to wait, becomes a failure: how large it is may be the choice of the one who asked. */
+/* Builds the answer's frames and sends the beginning of its body. An answer over the limits becomes a failure
+ * and not an assertion, since the caller may have chosen its size. */
 static enum status send_begin_answer(struct rpc_request *request, struct wire_header *header,
                                      const struct rpc_message *value, const char *text,
                                      struct endpoint_message *out, struct leaving_body **leaving)
@@ -428,8 +427,8 @@ static enum status send_begin_answer(struct rpc_request *request, struct wire_he
     *leaving = NULL;
     enum status status = send_build(rpc, session, header, value, text, out, &limit);
     if (status == STATUS_INVALID)
-        return build_failure(request, STATUS_INVALID, out, "an answer of worker %u cannot be sent: %s",
-                             rpc->config.worker, limit.text);
+        return send_build_failure(request, STATUS_INVALID, out, "an answer of worker %u cannot be sent: %s",
+                                  rpc->config.worker, limit.text);
     if (status != STATUS_OK || header->body_bytes == 0)
         return status;
     if (header->body_bytes <= RPC_BODY_BYTES_MAX - session->leaving_bytes) {
@@ -439,11 +438,11 @@ static enum status send_begin_answer(struct rpc_request *request, struct wire_he
         return status;
     }
     endpoint_release(out);
-    return build_failure(request, STATUS_BUSY, out, "answers of more bytes wait than may");
+    return send_build_failure(request, STATUS_BUSY, out, "too many bytes of answers wait already");
 }
 
-/* Without memory for the answer the session is over, for an answer that never comes would strand the caller;
- * that with oneself cannot end, and the call does alone. */
+/* Without memory for the answer the session ends: otherwise the caller would wait for ever. The session with
+ * oneself cannot end; there the call alone fails. */
 void send_answer(struct rpc_request *request, struct wire_header *header, const struct rpc_message *value,
                  const char *text)
 {
@@ -517,7 +516,7 @@ static enum status send_held(struct rpc *rpc, struct rpc_session *session, struc
     return status;
 }
 
-/* Sends what waits in one session, until there is nothing or the peer takes no more. */
+/* Sends a session's held messages, until there are none or the peer's queue is full. */
 static enum status send_flush_session(struct rpc *rpc, struct rpc_session *session)
 {
     enum status status = STATUS_OK;
@@ -534,7 +533,7 @@ static enum status send_flush_session(struct rpc *rpc, struct rpc_session *sessi
     return status;
 }
 
-/* A farewell that cannot go yet is put behind the others, so that one full queue holds up no one. */
+/* A farewell that cannot leave yet is put behind the others, so that one full queue does not delay them. */
 static void send_flush_farewells(struct rpc *rpc)
 {
     for (uint32_t left = rpc->farewells.count; left > 0; left--) {

@@ -1,4 +1,4 @@
-/* The end of a session, whatever the reason: BYE, a death, a bad message. Thread: the owner of the rpc. */
+/* The end of a session for every reason: BYE, a death, a bad message. Thread: the owner of the rpc. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdarg.h>
@@ -78,9 +78,9 @@ void sessions_reap(struct rpc *rpc)
     for (size_t i = 0; i < rpc->config.workers && rpc->lost_count > 0; i++) {
         struct rpc_session *session = &rpc->sessions[i];
         if (session->is_lost && session->leaves_answers)
-            session_end_bad(rpc, session, "its answers are not taken");
+            session_end_bad(rpc, session, "too many answers wait unread");
         else if (session->is_lost)
-            session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, "its connection is gone");
+            session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, "the connection is gone");
     }
 }
 

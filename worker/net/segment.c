@@ -12,8 +12,8 @@ enum {
     PLACE_ALIGNMENT = 64,
 };
 
-/* Reads the size of worker `worker`'s memfd, and whether that size is sealed. Only a memfd has seals to ask
- * for; another file, or none, is the status `wrong`. */
+/* Reads the size of worker `worker`'s memfd, and whether that size is sealed. Only a memfd answers
+ * F_GET_SEALS; another file, or none, is the status `wrong`. */
 static enum status segment_read_state(uint16_t worker, size_t *bytes, bool *sealed, enum status wrong,
                                       struct error *error)
 {
@@ -39,8 +39,8 @@ static enum status segment_map(struct segment *segment, uint16_t worker, size_t 
     return STATUS_OK;
 }
 
-/* One that a predecessor sized but did not come to seal has no readers, and may be sized again. Nobody may
- * take the seals for another size, or add any, from then on. */
+/* A segment that a predecessor sized but did not seal has no readers and may be sized again. F_SEAL_SEAL
+ * keeps every process from adding seals later. */
 static enum status segment_set_size(uint16_t worker, size_t bytes, struct error *error)
 {
     int fd = SEGMENT_FD_FIRST + worker;
@@ -93,7 +93,7 @@ void *segment_at(const struct segment *segment, uint64_t offset, uint64_t bytes)
     return segment->data + offset;
 }
 
-/* A kernel that keeps the pages is no failure: they are written over. */
+/* If the kernel keeps the pages, that is no failure: they are written over later. */
 void segment_discard(const struct segment *segment, void *at, size_t bytes)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);

@@ -2,8 +2,8 @@
  *
  * Every field is read and written by its own offset, least significant byte first, so that neither the
  * compiler's padding nor the machine's byte order is part of the protocol; gcc makes one load or store of
- * each. All rules stand in wire_check, which judges a struct: the decoder applies it to what came, the
- * encoder asserts it of what goes, so the two cannot drift apart. */
+ * each. All rules stand in wire_check, which checks a struct: the decoder applies it to received headers, the
+ * encoder asserts it of sent ones, so the two cannot drift apart. */
 #include "worker/net/wire.h"
 
 #include <assert.h>
@@ -170,7 +170,7 @@ static enum status wire_check_unused(const struct wire_header *header, bool has_
     return STATUS_OK;
 }
 
-/* The fields that say what kind of message it is, and that the others of that kind are zero. */
+/* Checks the fields that identify the message, and that the fields its kind does not use are zero. */
 static enum status wire_check_kind(const struct wire_header *header, struct error *error)
 {
     unsigned kind = header->kind;

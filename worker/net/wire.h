@@ -3,9 +3,8 @@
  * A message is two frames: this header (fixed size, little-endian, encoded field by field) and one payload
  * (tensors one after the other without gaps, in the header's order; an error's UTF-8 text; a HELLO's and
  * WELCOME's text; or a piece of what the next message's tensors hold). A tensor may also be lent: then only
- * its place in the sender's segment (worker/net/segment.h) travels. PROTOCOL.md beside this file is the same
- * in prose, for a client in another language. Encoding and decoding are pure: no I/O, no allocation, no
- * blocking. */
+ * its place in the sender's segment (worker/net/segment.h) travels. PROTOCOL.md says the same in prose, for a
+ * client in another language. Encoding and decoding are pure: no I/O, no allocation, no blocking. */
 #ifndef WORKER_NET_WIRE_H
 #define WORKER_NET_WIRE_H
 
@@ -23,15 +22,15 @@ enum {
 };
 
 enum wire_kind {
-    WIRE_HELLO = 1,   /* who dialed -> who is dialed, first: who I am */
+    WIRE_HELLO = 1,   /* dialing worker -> dialed worker, first: the sender's role and incarnation */
     WIRE_WELCOME = 2, /* its answer: the resolved job, as JSON text */
     WIRE_REQUEST = 3, /* either way */
     WIRE_REPLY = 4,   /* answers one request, with a value or a status and a text */
-    WIRE_BYE = 5,     /* either way, last: the session is over; the payload says why */
+    WIRE_BYE = 5,     /* either way, last: the session is over; the payload is the reason */
     WIRE_PIECE = 6,   /* ahead of a request or reply whose tensors are too long for one payload */
 };
 
-/* What a request asks for. Numbers are for ever. */
+/* A request's method. Numbers are never reused. */
 enum wire_method {
     METHOD_NONE = 0,
     METHOD_ECHO = 1,        /* any -> any: answers its tensors unchanged */
@@ -43,21 +42,21 @@ enum wire_method {
     METHOD_EVALUATE = 7,    /* pserver 0 -> trainer */
     METHOD_SAVE_SHARD = 8,  /* pserver 0 -> pserver: its shard of a checkpoint */
     METHOD_REMOTE = 9,   /* any -> any, this and the next five: worker/reference/rref.h; create an object */
-    METHOD_SHARE = 10,   /* here is a reference for you */
-    METHOD_CLAIM = 11,   /* taker -> owner: count me as a user, before the giver lets go */
-    METHOD_RELEASE = 12, /* user -> owner: so many uses less */
+    METHOD_SHARE = 10,   /* giver -> taker: a reference */
+    METHOD_CLAIM = 11,   /* taker -> owner: count the taker as a user, before the giver releases its use */
+    METHOD_RELEASE = 12, /* user -> owner: gives uses back */
     METHOD_OBJECT = 14,  /* 13 is not used; user -> owner: call a function of the object */
     METHOD_FORWARD =
         15, /* any -> any, this and the next three: worker/autograd/dist.h; call within a context */
     METHOD_BACKWARD = 16, /* output gradients in, input gradients out */
-    METHOD_DROP = 17,     /* a call whose results had no part in the loss */
+    METHOD_DROP = 17,     /* calls whose results the loss does not depend on */
     METHOD_END_CONTEXT = 18,
     METHOD_PARAMETERS = 19, /* any -> owner: references to an object's parameters; dist_optimizer.h */
-    METHOD_HOLDINGS = 20,   /* first trainer -> any: tell the supervisor what you hold; parallel/parallel.h */
+    METHOD_HOLDINGS = 20,   /* first trainer -> any: report holdings to the supervisor; parallel/parallel.h */
     METHOD_COUNT            /* one past the highest number; a header with this or more is refused */
 };
 
-/* Who a worker is: one bit of eight, so that a method's `callers` can be a mask of them. */
+/* A worker's role: one bit of eight, so that a method's `callers` can be a mask of roles. */
 enum wire_role {
     WIRE_ROLE_AGENT = 1,
     WIRE_ROLE_OBSERVER = 2,
@@ -73,13 +72,16 @@ struct wire_tensor {
     uint32_t dims[WIRE_RANK_MAX]; /* 1 or more; beyond rank: 0 */
 };
 
-/* What a piece's args say. */
-enum wire_piece_args { PIECE_OFFSET, PIECE_KIND /* WIRE_REQUEST or WIRE_REPLY: of which it is a piece */ };
+/* The args of a piece. */
+enum wire_piece_args {
+    PIECE_OFFSET,
+    PIECE_KIND /* WIRE_REQUEST or WIRE_REPLY: the kind of the message that it belongs to */
+};
 
-/* What a kind does not use is zero, in memory as on the wire: only requests and replies have a method, a
- * context and tensors; they and pieces have a request id, args and body_bytes; a reply that failed has no
- * args, context or tensors; only requests have left_us; only replies have a status; only HELLO and WELCOME
- * have a role. */
+/* Fields that a kind does not use are zero, in memory as on the wire. Only requests and replies have a
+ * method, a context and tensors; they and pieces have a request id, args and body_bytes; a reply that failed
+ * has no args, context or tensors; only requests have left_us; only replies have a status; only HELLO and
+ * WELCOME have a role. */
 struct wire_header {
     uint8_t kind;
     uint8_t status; /* a reply's enum status; never STATUS_AGAIN */
@@ -95,15 +97,15 @@ struct wire_header {
     uint64_t context; /* of distributed autograd; 0: none */
     uint8_t tensor_count;
     struct wire_tensor tensors[WIRE_TENSORS_MAX];
-    uint64_t places[WIRE_TENSORS_MAX]; /* 0: it travels; else 1 + its offset in the source's segment */
+    uint64_t places[WIRE_TENSORS_MAX]; /* 0: it travels; else 1 + the offset in the source's segment */
     uint32_t payload_bytes;            /* the second frame's length */
-    uint32_t body_bytes; /* all that travels, when it came ahead in pieces and the payload is empty; else 0 */
+    uint32_t body_bytes; /* bytes that came ahead in pieces, when the payload is empty; else 0 */
 };
 
-/* Checks all that can be wrong with a header in memory, in wire_decode's order from `kind` on. */
+/* Checks a header in memory, in wire_decode's order from `kind` on. */
 enum status wire_check(const struct wire_header *header, struct error *error);
 
-/* The tensors alone; *sum: the bytes of those that travel. */
+/* Checks the tensors alone. *sum: the bytes of the tensors that travel. */
 enum status wire_check_tensors(const struct wire_header *header, uint64_t *sum, struct error *error);
 
 /* Writes `header` into `bytes`. The header must be one that wire_check accepts (asserted). */

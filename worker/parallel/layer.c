@@ -27,7 +27,7 @@ static const char *const names[JOB_LAYERS] = {
 
 /* ---- making ---- */
 
-/* Its parameters, and how many of the model's come before them. */
+/* Registers the layer's parameters, after counting the model's parameters that come before them. */
 static enum status layer_register_params(struct layer *layer, struct error *error)
 {
     const uint32_t before_decoder = 1 + 4 * layer->rnn.layers;

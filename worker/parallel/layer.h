@@ -2,7 +2,7 @@
  *
  * A layer has its own parameters, which begin with the values that they would have in the whole model
  * (params_count_from), and its own backend with its own number of math threads: it computes the same bits on
- * whatever worker. Draws are keyed by module, trainer and iteration, never by worker.
+ * every worker. Draws are keyed by module, trainer and iteration, never by worker.
  *
  *     layer      takes                                           answers with
  *     embedding  tokens (steps, batch) int32                     embedded (steps, batch, embedding)

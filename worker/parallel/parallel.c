@@ -1,4 +1,5 @@
-/* The frame of a worker in a model-parallel job, opened bottom up and closed top down. */
+/* The frame of a worker in a model-parallel job. Layers are opened from the rpc upwards and closed in
+ * reverse. */
 #include "worker/parallel/parallel.h"
 
 #include <string.h>

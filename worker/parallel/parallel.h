@@ -39,13 +39,13 @@ struct parallel {
     bool peer_finished; /* a peer has said BYE with WORKER_FINISHED: the supervisor is ending the job */
     /* A reference has arrived (struct rrefs_config.taken). NULL: it is released. */
     void (*taken)(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref);
-    /* The lead asks what this worker holds at the end of `epoch` (METHOD_HOLDINGS). The role answers with
-     * parallel_answer_holdings, now or when it has come to that epoch. NULL: answered at once. */
+    /* The lead asks for this worker's holdings at the end of `epoch` (METHOD_HOLDINGS). The role answers with
+     * parallel_answer_holdings, at once or when it has reached that epoch. NULL: answered at once. */
     void (*asked_holdings)(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
 };
 
-/* Opens the outbox, the rpc and all that stands on it, and returns once there is a session with every other
- * worker of the job. Blocks meanwhile as worker_connect does; requests of others are served. The job is
+/* Opens the outbox, the rpc, the references and the contexts, and returns once there is a session with every
+ * other worker of the job. Blocks meanwhile as worker_connect does; requests of others are served. The job is
  * WELCOME's afterwards. After a failure only parallel_close is left; the same where the order to leave has
  * come first (worker->leave). */
 enum status parallel_open(struct parallel *parallel, struct worker *worker, struct error *error);
@@ -53,9 +53,9 @@ enum status parallel_open(struct parallel *parallel, struct worker *worker, stru
 /* Says BYE with `why` and gives everything back. */
 void parallel_close(struct parallel *parallel, const char *why);
 
-/* Reads this worker's orders after a peer's end. A peer that finished in order was told to by the supervisor,
- * whose order for this worker may still be on its way: blocks until it has come, at most /supervise/hang_s.
- */
+/* Reads this worker's orders after a peer's end. A peer that finished in order had the supervisor's order to
+ * leave. This worker's own order may still be on its way: blocks until it has come, at most
+ * /supervise/hang_s. */
 void parallel_read_orders_after_end(struct parallel *parallel);
 
 /* One turn at the role's top level. STATUS_PEER_DIED: a worker that this one dialed is gone. */
@@ -65,16 +65,17 @@ enum status parallel_turn(struct parallel *parallel, struct monotime until, stru
 enum status parallel_finish(struct parallel *parallel, struct future *call, struct error *error);
 
 /* ---- holdings ----
- * An epoch's line in the log says what every worker held when the epoch ended. METHOD_HOLDINGS, from the lead
- * to each other worker, args[HOLDINGS_EPOCH]: report to the supervisor, then answer with nothing. So the
- * supervisor has all holdings before it has the lead's epoch. */
+ * An epoch's line in the log has every worker's holdings at the end of the epoch: its live objects,
+ * references and contexts. METHOD_HOLDINGS, from the lead to each other worker, args[HOLDINGS_EPOCH]: report
+ * to the supervisor, then answer with nothing. So the supervisor has all holdings before it has the lead's
+ * epoch. */
 enum { HOLDINGS_EPOCH = 0 };
 
 /* Reports to the supervisor which objects, references and contexts are alive here. */
 void parallel_report(const struct parallel *parallel);
 void parallel_answer_holdings(const struct parallel *parallel, struct rpc_request *request);
 
-/* The lead's: `worker` reports what it holds. Waits. */
+/* The lead's: has `worker` report its holdings. Waits. */
 enum status parallel_ask_holdings(const struct parallel *parallel, uint16_t worker, uint64_t epoch,
                                   struct error *error);
 

@@ -1,8 +1,8 @@
 /* Checkpoints: the lead gathers the values of all owners and the states of all trainers; a saver writes them
  * while the loop goes on (worker/checkpoint/checkpoint_saver.h). The trainer's thread.
  *
- * A checkpoint lies behind an iteration and before the changes at an epoch's end, so that a resumed run deals
- * with that end again. It is published when the log has the last line before it. */
+ * A checkpoint is taken after an iteration and before the changes at an epoch's end, so that a resumed run
+ * makes these changes itself. It is published when the log has the last line before it. */
 #include "worker/parallel/parallel_trainer.h"
 
 /* ---- gathering ---- */

@@ -1,4 +1,4 @@
-/* Constant data. */
+/* The table itself: constant data. */
 #include "worker/parallel/parallel_classes.h"
 
 #include "worker/autograd/dist_optimizer.h"

@@ -22,19 +22,19 @@ struct parallel_data {
 
 /* How a text is read. */
 struct parallel_reading {
-    const struct vocabulary *vocabulary; /* whose words count; NULL: the text's own */
+    const struct vocabulary *vocabulary; /* the vocabulary to read with; NULL: the text's own */
     void (*progress)(void *context);     /* optional, as corpus_config's */
     void *progress_context;
 };
 
-/* `reading` NULL: all its members are. Errors as corpus_read. Afterwards, and after a failure,
+/* `reading` NULL: as with all members NULL. Errors as corpus_read. Afterwards, and after a failure,
  * parallel_data_close. */
 enum status parallel_data_open(struct parallel_data *data, const struct job *job,
                                const struct parallel_reading *reading, struct error *error);
 
 /* Checks that the job can train on the data; an evaluation alone does not need it. STATUS_INVALID: a text
  * that is too short for one iteration, or for an evaluation that the job asks for; a vocabulary with which a
- * message becomes too large (worker/job/job_messages.h). */
+ * message becomes too large (worker/job/job_message_limits.h). */
 enum status parallel_data_check(const struct parallel_data *data, struct error *error);
 
 /* The model's configuration where its vocabulary has `tokens` words. */

@@ -56,8 +56,8 @@ static bool resume_has_values(const struct parallel_trainer *t)
     return resume_is_asked_for(t) || t->job->init.has_path;
 }
 
-/* Reads the file that the job begins with, if any: before other workers are met, so that a file that does not
- * fit fails here. */
+/* Reads the file that the job begins with, if any: before this trainer meets the other workers, so that a
+ * file that does not fit fails first. */
 static enum status resume_load_values(struct parallel_trainer *t, struct error *error)
 {
     const struct whole *whole = &t->values.whole;
@@ -117,7 +117,7 @@ static enum status resume_check_vocabulary(struct parallel_trainer *t, const cha
                      path, t->data.text ? t->job->data.path : "synthetic data");
 }
 
-/* The same words in another order, or other lines held out, are another run. */
+/* A text with the same words in another order, or with other lines held out, belongs to another run. */
 static enum status resume_check_text(struct parallel_trainer *t, const char *path, struct error *error)
 {
     const struct checkpoint_text *text = &t->values.text;
@@ -159,7 +159,7 @@ enum status parallel_resume(struct parallel_trainer *t, struct error *error)
     if (status != STATUS_OK)
         return status;
     if (counters.trainers != t->trainers)
-        return error_set(error, STATUS_INVALID, "%.300s is of a job with %u trainers: expected %u", path,
+        return error_set(error, STATUS_INVALID, "%.300s comes from a job with %u trainers: expected %u", path,
                          counters.trainers, t->trainers);
     t->iteration = counters.steps[t->number];
     t->epoch_loss = counters.epoch_loss;

@@ -4,8 +4,9 @@
 
 /* ---- the end ---- */
 
-/* Returns when this trainer holds nothing any more; in the lead, when no trainer does, and reports FINISHED.
- * An optimizer keeps parameters, and these keep their layers, so the last object goes some turns later. */
+/* Returns when this trainer has released everything; in the lead, when every trainer has, and reports
+ * FINISHED. An optimizer keeps parameters, and parameters keep their layers, so the last object is freed some
+ * turns later. */
 static enum status parallel_trainer_finish(struct parallel_trainer *t, struct error *error)
 {
     enum { TURNS = 6 };
@@ -32,7 +33,7 @@ static enum status parallel_trainer_finish(struct parallel_trainer *t, struct er
     return STATUS_OK;
 }
 
-/* Ends without a checkpoint; releases what it can. */
+/* Ends without a checkpoint; releases its references where it can. */
 static void parallel_trainer_give_up(struct parallel_trainer *t)
 {
     const struct control_finished finished = {.end = CONTROL_END_STOPPED, .updates = t->iteration};

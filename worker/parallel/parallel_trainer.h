@@ -67,7 +67,7 @@ struct parallel_trainer {
     bool epoch_open;    /* an epoch has ended; its evaluation, line and rate are still to come */
     bool in_iteration;  /* a step may be on its way to the optimizer */
     bool is_paused;     /* no iteration begins until the lead has read the values of a checkpoint */
-    bool over;          /* holds nothing any more; waits for the order to leave */
+    bool over;          /* has released everything; waits for the order to leave */
     struct plateau plateau;
     double epoch_loss, line_loss; /* sums over the iterations of the running epoch, and since the last line */
     float *h, *c;                 /* the state before the next iteration */
@@ -84,7 +84,7 @@ struct parallel_trainer {
     /* ---- parallel_trainer_peers.c ---- */
     struct rref *peers[JOB_TRAINERS_MAX]; /* the lead's references to trainer i */
     uint32_t peer_count;
-    uint64_t told_epoch;    /* not the lead's: the newest epoch whose rate the lead has sent */
+    uint64_t told_epoch;    /* not the lead's: the newest epoch for which the lead has sent the next rate */
     uint64_t flushed_epoch; /* not the lead's: the newest epoch after which parallel_peer_flush has run */
     struct rpc_request *asked_state, *asked_holdings, *asked_leave;
     uint64_t asked_iteration, asked_epoch;
@@ -110,7 +110,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
  * them. */
 enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *error);
 
-/* Releases every reference. Errors of the calls under way are ignored. */
+/* Releases every reference. Ignores errors of the calls under way. */
 void parallel_trainer_release(struct parallel_trainer *t);
 void parallel_trainer_close(struct parallel_trainer *t, const char *why);
 
@@ -176,7 +176,7 @@ extern const struct rref_class parallel_trainer_class;
 enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error);
 
 /* The lead's. The state of trainer `number` after `iteration` iterations ((layers, batch, hidden) each), and
- * how many they were. With `all` they are as many as the lead's. With `async` the trainer answers between two
+ * that number of iterations. With `all` it equals the lead's. With `async` the trainer answers between two
  * iterations, and pauses there until parallel_peer_resume: once every trainer has answered, no step is on its
  * way to any owner, and the parameters, the momentum and the states do not change. */
 enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, float *h, float *c,
@@ -185,8 +185,8 @@ enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, flo
 /* The lead's. All others begin their next iterations. */
 enum status parallel_peer_resume(struct parallel_trainer *t, struct error *error);
 
-/* The lead's: all workers, the lead included, report to the supervisor what they hold at the end of epoch
- * `epoch` (with `async`: now). */
+/* The lead's: all workers, the lead included, report their holdings at the end of epoch `epoch` to the
+ * supervisor (with `async`: now). */
 enum status parallel_peer_holdings(struct parallel_trainer *t, uint64_t epoch, struct error *error);
 
 /* The lead's: sends all others the rate that follows epoch `epoch`. */
@@ -195,7 +195,7 @@ enum status parallel_peer_rate(struct parallel_trainer *t, uint64_t epoch, struc
 /* The lead's: tells all others to end, and waits until they hold nothing. */
 enum status parallel_peer_dismiss(struct parallel_trainer *t, struct error *error);
 
-/* Not the lead's, in step, at the end of epoch `epoch`: reports what this trainer holds when the lead asks,
+/* Not the lead's, in step, at the end of epoch `epoch`: reports this trainer's holdings when the lead asks,
  * and waits for the rate. */
 enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, struct error *error);
 

@@ -55,7 +55,7 @@ static uint64_t epoch_number(const struct parallel_trainer *t)
     return (t->iteration + t->data.epoch_updates - 1) / t->data.epoch_updates;
 }
 
-/* The job's last update is evaluated if any is. */
+/* The job's last update is evaluated if the job asks for any evaluation. */
 static bool epoch_evaluates(const struct parallel_trainer *t)
 {
     const struct job *job = t->job;

@@ -90,7 +90,7 @@ static void peer_handle_leave(void *object, struct rpc_request *request, const s
     struct parallel_trainer *t = object;
     (void)message;
     if (t->asked_leave != NULL) {
-        rpc_fail(request, STATUS_BUSY, "trainer %u has been bidden to end already", t->number);
+        rpc_fail(request, STATUS_BUSY, "trainer %u has been asked to leave already", t->number);
         return;
     }
     t->last = true;
@@ -105,7 +105,7 @@ static rref_function *const functions[PEER_FUNCTIONS] = {
     [PEER_LEAVE] = peer_handle_leave,
 };
 
-/* The object is the trainer itself, which outlives it. */
+/* The object is the trainer itself, which outlives the reference: nothing to free. */
 static void peer_destroy(void *object)
 {
     struct parallel_trainer *t = object;
@@ -146,8 +146,8 @@ enum status parallel_peer_flush(struct parallel_trainer *t, uint32_t turns, stru
     return status;
 }
 
-/* This trainer's releases reach the owners before the lead asks them what they hold. The next step must name
- * the rate that the lead sends; after the last step the lead sends it too. */
+/* This trainer's releases reach the owners before the lead asks for their holdings. The next step needs the
+ * rate that the lead sends; the lead sends one after the last step too. */
 enum status parallel_peer_follow(struct parallel_trainer *t, uint64_t epoch, struct error *error)
 {
     if (!peers_in_step(t))

@@ -1,4 +1,4 @@
-/* The lead's thread. */
+/* Pure arithmetic; the lead's thread. */
 #include "worker/parallel/plateau.h"
 
 void plateau_see(struct plateau *plateau, double loss, double decay)

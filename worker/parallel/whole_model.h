@@ -1,6 +1,6 @@
 /* All parameters of the model, and the optimizer's momentum, in one process's host memory: checkpoints are
- * written from here and read into here, and the layers' values are sent from here and gathered here. Nothing
- * computes with it. */
+ * written from here and read into here, and the layers' values are sent from here and gathered here. No
+ * forward or step uses this copy. */
 #ifndef WORKER_PARALLEL_WHOLE_MODEL_H
 #define WORKER_PARALLEL_WHOLE_MODEL_H
 

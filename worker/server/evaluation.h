@@ -1,8 +1,8 @@
 /* Evaluation on held-out data: by the trainers of a running job, and by `coalesced evaluate`.
  *
- * A job's held-out data has as many shares as the job has trainers. A share's sums run in the order of its
- * samples, and the whole is the sum of the shares in order, so the result does not depend on which process
- * computed a share. One thread, beside the loader's. */
+ * A job's held-out data has as many shares as the job has trainers. A share is summed in the order of its
+ * samples, and the shares are added in their order, so the result does not depend on which process computed a
+ * share. One thread, beside the loader's. */
 #ifndef WORKER_SERVER_EVALUATION_H
 #define WORKER_SERVER_EVALUATION_H
 

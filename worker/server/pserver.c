@@ -31,8 +31,9 @@ static enum status pserver_try_update(struct pserver *p, struct error *error)
     return status;
 }
 
-/* A round is complete, and saved if that was due: ends the epoch if it does, and answers the members. A
- * trainer computes on as soon as it is answered, so an evaluation is asked for before. */
+/* The round is complete, and saved if a checkpoint was due: ends the epoch if this version ends one, and
+ * answers the members. A trainer computes its next step as soon as it is answered, so the evaluation is asked
+ * for first. */
 static enum status pserver_complete_round(struct pserver *p, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -117,7 +118,7 @@ static enum status pserver_after_over(struct pserver *p, struct error *error)
     return STATUS_AGAIN;
 }
 
-/* Ends without further rounds or a checkpoint: answers every trainer, and waits only for the log. */
+/* Ends without a further round or checkpoint: answers every trainer, and waits only for the log. */
 static void pserver_give_up(struct pserver *p)
 {
     pserver_dismiss(p);
@@ -127,7 +128,7 @@ static void pserver_give_up(struct pserver *p)
     p->phase = p->number == 0 ? PSERVER_CLOSING : PSERVER_OVER;
 }
 
-/* Goes through as many phases as possible now. */
+/* Runs phases until one has to wait. */
 static enum status pserver_advance(struct pserver *p, struct error *error)
 {
     static enum status (*const after[])(struct pserver *, struct error *) = {

@@ -39,10 +39,10 @@ enum pserver_phase {
     PSERVER_OVER,      /* FINISHED is reported; waits for the order to leave */
 };
 
-/* The contribution of an inline trainer, as its chunks arrive. */
+/* The contribution of a trainer that sends chunks (transport "inline"), as they arrive. */
 struct pserver_inbox {
-    float *image;  /* image_bytes, of which the server's range gets memory */
-    uint64_t step; /* whose chunks it holds; UINT64_MAX: none */
+    float *image;  /* (image_bytes) mapped; only the server's range gets pages */
+    uint64_t step; /* the step of the chunks in `image`; UINT64_MAX: none */
     uint8_t *come; /* a bit for each PIECE elements of the image */
     size_t pieces; /* bits set */
 };
@@ -77,10 +77,10 @@ struct pserver {
     struct worker *worker;
     const struct job *job;
     struct rpc *rpc;
-    uint32_t number, servers, trainers; /* of the job's; which of its servers this is */
+    uint32_t number, servers, trainers; /* this server's number; the job's servers and trainers */
     enum pserver_phase phase;
     enum control_end end;
-    bool draining; /* the order to stop has had its effect */
+    bool draining; /* the order to stop has lowered last_version */
 
     /* ---- the model ---- */
     struct backend *backend;
@@ -113,7 +113,7 @@ struct pserver {
     struct rpc_request *shard_request;           /* above server 0: SAVE_SHARD, until it is answered */
 
     /* ---- for the records ---- */
-    uint64_t begin_version; /* at the start of this process: in the logs already */
+    uint64_t begin_version; /* at the start of this process: its line is in the logs already */
     uint64_t late_before;   /* of the run before a resume */
     uint64_t late_reported; /* round_late, at the last record */
     uint64_t models_given;  /* since the last record */
@@ -129,8 +129,8 @@ static inline float *pserver_image(const struct pserver *p, uint32_t slot)
 /* ---- pserver_open.c ---- */
 
 /* Opens the model at its first version, the sockets, and the sessions with the other servers. Waits for
- * CONTROL_CONNECT above server 0. After a failure too, pserver_close gives everything back; `why` is said to
- * the peers. */
+ * CONTROL_CONNECT above server 0. After a failure too, pserver_close gives everything back. `why` is the
+ * reason in the BYE to the peers. */
 enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error);
 void pserver_close(struct pserver *p, const char *why);
 
@@ -138,10 +138,10 @@ void pserver_close(struct pserver *p, const char *why);
 
 rpc_handler pserver_get_model, pserver_push_chunk, pserver_push_pull;
 
-/* A worker's session has ended: forgets its contribution and its hold. For rpc_config. */
+/* For rpc_config.left: a worker's session has ended; drops its contribution and its hold. */
 void pserver_left(void *context, uint16_t worker, enum status why, const char *text);
 
-/* Answers a trainer's PUSH_PULL with the newest model, which it holds from then on. */
+/* Answers a trainer's PUSH_PULL with the newest model; the trainer holds that version from then on. */
 void pserver_answer(struct pserver *p, uint32_t trainer, uint64_t flags);
 
 /* Answers every trainer whose contribution is late. */
@@ -153,7 +153,7 @@ void pserver_dismiss(struct pserver *p);
 /* ---- pserver_update.c ---- */
 
 /* Makes the next version from the members' contributions, into `slot`, and reports it. STATUS_AGAIN: a
- * contribution was not finite; its sender has lost its session, and nothing else has changed. */
+ * contribution was not finite; its sender's session has ended, and nothing else has changed. */
 enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error);
 
 /* ---- pserver_epoch.c ---- */
@@ -165,7 +165,7 @@ void pserver_epoch_end(struct pserver *p);
  * afterwards reach it after the question. */
 enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error *error);
 
-/* Goes on with an epoch's end: asks trainers that have joined since, takes answers, reports the epoch.
+/* Continues an epoch's end: asks trainers that have joined since, takes answers, reports the epoch.
  * STATUS_AGAIN while answers are missing. An evaluation that failed at a trainer ends the job. */
 enum status pserver_epoch_advance(struct pserver *p, struct error *error);
 void pserver_epoch_release(struct pserver *p);

@@ -27,7 +27,7 @@ static bool pserver_reject_when_ending(const struct pserver *p, struct rpc_reque
 
 /* ---- the model ---- */
 
-/* Whether [first, first + count) is this server's: trained elements, statistics, or both where they meet. */
+/* Whether this server owns [first, first + count): trained elements, statistics, or both where they meet. */
 static bool pserver_owns_range(const struct pserver *p, uint64_t first, uint64_t count)
 {
     const struct shard *shard = &p->shard;
@@ -69,7 +69,7 @@ static struct rpc_message pserver_describe_model(const struct pserver *p, uint32
                  [MODEL_FLAGS] = flags}};
 }
 
-/* True: the question is bad, and `why` says how. */
+/* True: the request is bad, and `why` names the fault. */
 static bool pserver_check_question(const struct pserver *p, const struct rpc_request *request, char *why,
                                    size_t bytes)
 {
@@ -171,8 +171,8 @@ static enum status pserver_check_chunk(const struct pserver *p, const struct rpc
     const unsigned worker = rpc_request_source(request);
     char range[RANGE_TEXT_BYTES];
     if (p->job->transport == JOB_TRANSPORT_SHARED)
-        return error_set(error, STATUS_INVALID, "trainer %u sends a piece of what lies in shared memory",
-                         worker);
+        return error_set(error, STATUS_INVALID,
+                         "trainer %u sends a chunk: expected its contribution in shared memory", worker);
     if (first % PARAMETER_SERVER_PIECE_ELEMENTS != 0 || count % PARAMETER_SERVER_PIECE_ELEMENTS != 0 ||
         !pserver_owns_range(p, first, count))
         return error_set(error, STATUS_INVALID,
@@ -210,7 +210,7 @@ void pserver_push_chunk(void *context, struct rpc_request *request, const struct
 
 /* ---- PUSH_PULL ---- */
 
-/* Finds where the contribution lies, and that all of it is there. */
+/* Finds the contribution's image, and checks that it is complete. */
 static enum status seat_find_image(struct pserver *p, struct pserver_seat *seat, uint64_t step,
                                    struct error *error)
 {
@@ -327,5 +327,5 @@ void pserver_left(void *context, uint16_t worker, enum status why, const char *t
     seat->joined = false;
     round_forget(p->round, worker - p->servers);
     inbox_empty(p, &seat->inbox, UINT64_MAX);
-    seat_end_push(seat, STATUS_PEER_DIED, "its caller is gone");
+    seat_end_push(seat, STATUS_PEER_DIED, "the caller's session has ended");
 }

@@ -1,6 +1,6 @@
-/* A parameter server's use of the saver (worker/checkpoint/checkpoint_saver.h): server 0 begins one
- * at a round's boundary and has the other servers write their shards; each of those waits for the version to
- * save. The loop's thread.
+/* A parameter server's use of the saver (worker/checkpoint/checkpoint_saver.h): server 0 begins a checkpoint
+ * at a round's boundary and has the other servers write their shards. Each of them first waits for the
+ * version to save. The loop's thread.
  *
  * The version that is being saved stays as it is: server 0 makes no update meanwhile, and a server that
  * writes its shard makes none either (pserver_checkpoint_holds). */
@@ -89,8 +89,9 @@ static enum status pserver_gather_shards(struct pserver *p, struct error *error)
 
 /* ---- the other servers ---- */
 
-/* The version to save is this server's newest; or the one before, where trainers went on while server 0
- * stopped: it still lies in its slot, and its velocity in its buffer; or it comes with the running round. */
+/* The version to save is this server's newest; or the version before it, when trainers went on while server 0
+ * stopped (its slot and its velocity's buffer are still unchanged); or the version that the running round
+ * makes. */
 void pserver_save_shard(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct pserver *p = context;

@@ -78,7 +78,7 @@ static enum status epoch_take_share(struct pserver *p, uint32_t trainer, struct 
     return status;
 }
 
-/* Asks and takes as far as possible. STATUS_AGAIN: a share is missing. */
+/* Asks trainers and takes answers without waiting. STATUS_AGAIN: a share is missing. */
 static enum status epoch_evaluate(struct pserver *p, struct error *error)
 {
     enum status status = STATUS_OK;

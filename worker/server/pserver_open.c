@@ -1,7 +1,7 @@
 /* A pserver's start and end.
  *
  * Memory is sparse: slots, velocity and inboxes are mapped as whole images, so that an element has one index
- * everywhere; only the server's own range is ever written, and gets pages. */
+ * everywhere. Only the server's own range is ever written and gets pages. */
 #include "kernels/params/gradients.h"
 #include "worker/server/pserver.h"
 
@@ -29,7 +29,7 @@ static void pserver_joined(void *context, uint16_t worker)
         p->seats[worker - p->servers].joined = true;
 }
 
-/* For long work before the loop. */
+/* Beats during long work before the loop. */
 static void pserver_beat_between(void *arg)
 {
     worker_beat(arg);
@@ -181,8 +181,8 @@ static enum status pserver_read_counters(struct pserver *p, struct checkpoint_co
     *counters = (struct checkpoint_counters){.trainers = p->trainers};
     enum status status = resume[0] == '\0' ? STATUS_OK : checkpoint_counters_read(resume, counters, error);
     if (status == STATUS_OK && counters->trainers != p->trainers)
-        return error_set(error, STATUS_INVALID, "%.300s is of a job with %u trainers: expected %u", resume,
-                         counters->trainers, p->trainers);
+        return error_set(error, STATUS_INVALID, "%.300s comes from a job with %u trainers: expected %u",
+                         resume, counters->trainers, p->trainers);
     return status;
 }
 

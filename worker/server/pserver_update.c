@@ -1,5 +1,5 @@
-/* The optimizer is applied: a full round becomes the next version of the model, and its record. The pserver's
- * loop.
+/* Applies the optimizer: a full round becomes the next version of the model. Reports its record. The
+ * pserver's loop.
  *
  * Results are written beside their inputs: parameters and statistics into a free slot, velocity into the
  * buffer of the other parity. So a round with a bad contribution has changed nothing. */
@@ -47,7 +47,7 @@ static void update_expel_member(struct pserver *p, uint32_t trainer, const char 
 /* ---- running statistics, server 0's ---- */
 
 /* running' = 0.9 running + 0.1 (s_0 + s_1 + …) / n for each element, in double, over the members in the order
- * of their numbers. False: one of them brought something that is not finite. */
+ * of their numbers. False: a member's statistics are not finite. */
 static bool update_move_statistics(struct pserver *p, float *next, const float *now)
 {
     const size_t first = p->shard.statistics_first, count = p->shard.statistics_end - first;

@@ -1,6 +1,6 @@
 /* Which contributions make a version, and where it may lie. Pure; the pserver's one thread calls it.
  *
- * There are at most a few hundred trainers and slots, so that every question is a look through all. */
+ * There are at most a few hundred trainers and slots, so every function searches all of them. */
 #include "worker/server/round.h"
 
 #include <assert.h>
@@ -125,7 +125,7 @@ static enum status round_check_base(const struct round *round, uint32_t trainer,
     if (base > round->version)
         snprintf(expected, sizeof expected, "expected none above %llu", (unsigned long long)round->version);
     else if (given == ROUND_NO_VERSION)
-        snprintf(expected, sizeof expected, "it has been given none");
+        snprintf(expected, sizeof expected, "the trainer holds no version");
     else if (base != given)
         snprintf(expected, sizeof expected, "expected %llu, which it was given", (unsigned long long)given);
     else
@@ -190,8 +190,8 @@ bool round_take_late(struct round *round, uint32_t *trainer)
     return false;
 }
 
-/* How many of those that wait came before `turn` and are not late. */
-static uint32_t round_is_before(const struct round *round, uint64_t turn)
+/* The number of contributions that arrived before `turn`, wait, and are not late. */
+static uint32_t round_count_before(const struct round *round, uint64_t turn)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < round->trainers; i++) {
@@ -208,11 +208,11 @@ uint32_t round_members(const struct round *round, uint32_t *members)
         needed = round->number;
     else if (round->rule == JOB_ROUND_ASYNC)
         needed = 1;
-    if (round_is_before(round, UINT64_MAX) < needed)
+    if (round_count_before(round, UINT64_MAX) < needed)
         return 0;
     for (uint32_t i = 0; i < round->trainers; i++) {
         const struct seat *seat = &round->seat[i];
-        if (seat->waiting && !round_is_late(round, seat) && round_is_before(round, seat->turn) < needed)
+        if (seat->waiting && !round_is_late(round, seat) && round_count_before(round, seat->turn) < needed)
             members[count++] = i;
     }
     return count;

@@ -6,7 +6,7 @@
  *
  *   all       every trainer's contribution from the current version
  *   first k   the first k that were computed from the current version; a contribution from an older version
- *             is late. One after the k-th waits until the round is made, and is late then
+ *             is late. A contribution after the k-th waits until the round is made, and is late then
  *   async s   each contribution is a round of its own, in order of arrival; one whose base lies more than s
  *             versions behind is late
  *
@@ -22,11 +22,11 @@
  * more can be in use, for at least one trainer has just contributed and holds none.
  *
  * With no slot free the update waits, and the wait ends: a trainer that has contributed holds nothing, so
- * every holder of a version is computing with it. It contributes next (and, if late, is answered, which needs
- * no slot) or dies; either releases its version. With one slot beside the current one, the last holder of an
- * old version to do so frees one; the other slots only make this rare. Evaluations and checkpoints read the
- * current version and are over before the next update is made; so they hold nothing, and neither do readers
- * whose pieces are copied at once.
+ * every holder of a version is computing with it. Next that trainer contributes (and, if late, is answered,
+ * which needs no slot) or dies; both release its version. With one slot beside the current one, the last
+ * holder of an old version to do so frees one; the other slots only make this rare. Evaluations and
+ * checkpoints read the current version and end before the next update is made, so they hold nothing. Readers
+ * of chunks hold nothing either: their bytes are copied at once.
  *
  * Pure: no sockets, no kernels, no clock; one thread; nothing but round_new allocates. */
 #ifndef WORKER_SERVER_ROUND_H
@@ -45,17 +45,18 @@ struct round_config {
     uint32_t trainers;     /* 1..JOB_TRAINERS_MAX */
     uint64_t version;      /* the first; it lies in slot 0 */
     const uint64_t *steps; /* (trainers) each one's next step; NULL: 0 */
-    uint32_t first_worker; /* the first trainer's worker number: messages name a trainer by its own */
+    uint32_t first_worker; /* the first trainer's worker number: messages name trainers by worker number */
 };
 
-/* How many slots such a round needs; at least 2. */
+/* The number of slots for this configuration; at least 2. */
 uint32_t round_slots(const struct round_config *config);
 
 /* STATUS_NO_MEMORY. */
 enum status round_new(struct round **out, const struct round_config *config, struct error *error);
 void round_free(struct round *round);
 
-/* The newest version; a trainer's next step; the contributions that wait; the number of late ones so far. */
+/* The newest version; a trainer's next step; the number of contributions that wait; the number of late
+ * contributions so far. */
 uint64_t round_version(const struct round *round);
 uint64_t round_step(const struct round *round, uint32_t trainer);
 uint32_t round_waiting(const struct round *round);
@@ -74,30 +75,30 @@ void round_hold(struct round *round, uint32_t trainer, uint64_t version);
 enum status round_check_step(const struct round *round, uint32_t trainer, uint64_t step, struct error *error);
 
 /* Takes a contribution in and releases the version that its sender held. *replay: it replaced one of the same
- * step. STATUS_INVALID, and nothing is changed: another step than the next, a base that is newer than the
- * newest version, or another than the trainer holds (for a replay: held). */
+ * step. STATUS_INVALID, with nothing changed: a step other than the next, a base newer than the newest
+ * version, or a base other than the version that the trainer holds (for a replay: held). */
 enum status round_add(struct round *round, uint32_t trainer, uint64_t step, uint64_t base, bool *replay,
                       struct error *error);
 
-/* The trainer's waiting contribution is not to count (it is being sent anew, or is bad). */
+/* Drops the trainer's waiting contribution: it is being sent again, or is bad. */
 void round_withdraw(struct round *round, uint32_t trainer);
 
-/* The trainer is gone: neither its hold nor its contribution remains; its next step stays what it was. */
+/* The trainer is gone: drops its hold and its contribution. Its next step is unchanged. */
 void round_forget(struct round *round, uint32_t trainer);
 
 /* Takes out one contribution that is late by now: counts it and moves its sender on to its next step. False:
  * there is none. */
 bool round_take_late(struct round *round, uint32_t *trainer);
 
-/* The members of the next round, ascending, into `members` (trainers); how many, or 0 as long as it is not
- * full. */
+/* Writes the members of the next round into `members` (trainers), ascending. Returns their number; 0: the
+ * round is not full. */
 uint32_t round_members(const struct round *round, uint32_t *members);
 
 /* A slot into which the next version may be written. False: the update has to wait. */
 bool round_free_slot(const struct round *round, uint32_t *slot);
 
-/* The next version lies in `slot`, made of `count` members: it is the newest from now on, and they go on to
- * their next steps. They hold nothing until round_hold says so. */
+/* The next version lies in `slot`, made of `count` members: it is the newest from now on, and the members go
+ * on to their next steps. They hold nothing until round_hold. */
 void round_advance(struct round *round, uint32_t slot, const uint32_t *members, uint32_t count);
 
 #endif

@@ -1,5 +1,5 @@
-/* When things are due in a parameter server's job: epochs, evaluations, the end, the learning rate. Pure
- * functions of the update's number, so that a resumed run continues as if it had never stopped. */
+/* The schedule of a parameter server's job: ends of epochs, evaluations, the last update, the learning rate.
+ * Pure functions of the update's number, so that a resumed run continues as if it had never stopped. */
 #ifndef WORKER_SERVER_SCHEDULE_H
 #define WORKER_SERVER_SCHEDULE_H
 
@@ -14,13 +14,14 @@ struct schedule {
     int lr_schedule; /* enum job_schedule */
 };
 
-/* An epoch is floor(samples / (trainers * batch)) updates, whose remainder of samples is left out (another
- * one each epoch, as each is shuffled anew); `async` makes `trainers` times as many, each of one batch.
- * STATUS_INVALID: fewer samples than one update takes; epochs as the only limit of data that has none. */
+/* An epoch is floor(samples / (trainers * batch)) updates. The remaining samples are left out: other samples
+ * in each epoch, since each epoch is shuffled anew. With `async` an epoch has `trainers` times as many
+ * updates, each of one batch. STATUS_INVALID: fewer samples than one update takes; or a limit in epochs alone
+ * for data without epochs. */
 enum status schedule_of(struct schedule *schedule, const struct job *job, const struct dataset_info *info,
                         struct error *error);
 
-/* Of update `update` (from 1). constant: lr; linear: lr (1 - (update - 1) / updates). */
+/* The learning rate of update `update` (from 1). constant: lr; linear: lr (1 - (update - 1) / updates). */
 double schedule_lr(const struct schedule *schedule, uint64_t update);
 
 /* Whether `update` ends an epoch, and whether an evaluation is due after it. The job's last update ends the

@@ -11,7 +11,7 @@ struct cut {
     size_t element;
 };
 
-/* How far `element`, times `servers`, is from where cut `server` would make equal shares. */
+/* The distance of `element`, times `servers`, from the cut `server` that makes equal shares. */
 static uint64_t shards_distance(size_t element, uint64_t total, uint32_t server, uint32_t servers)
 {
     const uint64_t at = (uint64_t)element * servers, wanted = total * server; // both below 2^31 * 2^32

@@ -12,14 +12,14 @@
  * ---- Where it lies ----
  * transport "shared": a pserver's segment holds `slots` images of IMAGE bytes each (image_bytes: (P + B) * 4
  * rounded up to a page), of which it writes its own range alone; the rest stays a hole without memory. A
- * trainer's segment, its outbox, is one image. Nothing is copied: trainers compute with the parameters where
- * they lie and write gradients where the server reads them. Entries lie in the layout that the CPU backend's
- * forward wants (classifier_reorder), the same at all ends; with /device "gpu" they are canonical
- * (image_reordered).
- * transport "inline": messages carry pieces of an image in canonical order of elements (every entry
- * canonical), and so is the server's image.
- * GET_MODEL's fingerprint is that of params which lie as the image does: it proves that both ends mean the
- * same.
+ * trainer's segment, its outbox, is one image. Nothing is copied: trainers read parameters in the servers'
+ * segments, and servers read gradients in the trainers' outboxes. Entries have the layout that the CPU
+ * backend's forward prefers (classifier_reorder), the same in all processes; with /device "gpu" they are
+ * canonical (image_reordered).
+ * transport "inline": messages carry chunks of an image, whose elements and entries are in canonical order;
+ * the server's image is canonical too.
+ * GET_MODEL's fingerprint is that of params with the image's layouts: equal fingerprints prove that both ends
+ * have the same model and layouts.
  *
  * ---- Versions ----
  * Version 0 is the model that the job begins with; every update makes the next. A trainer holds one version
@@ -27,8 +27,8 @@
  * slot is rewritten only when no trainer holds its version (worker/server/round.h).
  *
  * Every number of a message is checked against the model and the caller's state before use; a malformed call
- * (a range outside the caller's model, a wrong byte count, a step that cannot be, a NaN) costs its sender the
- * session (rpc_reject). */
+ * (a range outside the model, a wrong byte count, an impossible step, a NaN) ends its sender's session
+ * (rpc_reject). */
 #ifndef WORKER_SERVER_SHARDS_H
 #define WORKER_SERVER_SHARDS_H
 
@@ -40,41 +40,44 @@
  * for the newest. With count > 0 (at most CHUNK_ELEMENTS_MAX, within the server's range) the answer carries
  * these elements of a version that is still held; holds do not change. Reply args: version, offset of its
  * slot in the server's segment (NOWHERE: inline), the caller's next step, flags (enum pull_flag); with count
- * > 0 one tensor, float32[count]. STATUS_NOT_FOUND: that version is not held any more; STATUS_INVALID:
- * another model (fingerprint). */
+ * > 0 one tensor, float32[count]. STATUS_NOT_FOUND: that version is not held any more; STATUS_INVALID: the
+ * caller computes another model (fingerprint). */
 enum get_model_arg { GET_VERSION, GET_FIRST, GET_COUNT, GET_FINGERPRINT };
 enum model_arg { MODEL_VERSION, MODEL_OFFSET, MODEL_STEP, MODEL_FLAGS };
 
 /* METHOD_PUSH_CHUNK, trainer to any pserver, inline only: elements [first, first + n) of the contribution of
- * `step`, within the server's range; one tensor, float32[n]. They may come in any order and again; the
- * contribution counts when PUSH_PULL comes, which must find every element there. `first` and n are multiples
- * of PIECE_ELEMENTS, as the ends of every server's range are. Reply: nothing. */
+ * `step`, within the server's range; one tensor, float32[n]. Chunks may come in any order and repeatedly. The
+ * contribution counts when PUSH_PULL comes; every element must have arrived by then. `first` and n are
+ * multiples of PIECE_ELEMENTS, as the ends of every server's range are. Reply: nothing. */
 enum push_chunk_arg { CHUNK_STEP, CHUNK_FIRST };
 
 /* METHOD_PUSH_PULL, trainer to every pserver: the contribution of `step`, computed from version `base`.
- * Request args: step, base, loss (the bits of a double), bytes of the whole image, (P + B) * 4 (what the
- * contribution lies in: the sender's outbox from offset 0, or the chunks sent before). No tensors. No
- * deadline: it is answered when the round is complete, or at once when it came too late for its round; with
- * STATUS_SHUTDOWN when the job has made its last update. A replay of the same step replaces what it repeats.
- * Reply args as GET_MODEL's; no tensors. */
+ * Request args: step, base, loss (the bits of a double), bytes of the whole image, (P + B) * 4 (the
+ * contribution is the sender's outbox from offset 0, or the chunks sent before). No tensors. No deadline: it
+ * is answered when the round is complete, or at once when it came too late for its round; with
+ * STATUS_SHUTDOWN when the job has made its last update. A replay of the same step replaces the earlier
+ * contribution. Reply args as GET_MODEL's; no tensors. */
 enum push_pull_arg { PUSH_STEP, PUSH_BASE, PUSH_LOSS, PUSH_BYTES };
 
 enum pull_flag {
-    PULL_LATE = 1, /* the gradient was of an old version: dropped and counted */
+    PULL_LATE = 1, /* the gradient came from an old version: dropped and counted */
     PULL_LAST = 2, /* the job's last update is made: push no more */
 };
 
-/* METHOD_EVALUATE, pserver 0 to every trainer: share `share` of `shares` of the held-out data, on `version`,
- * whose slot is at `offset` (NOWHERE: to be pulled). It is sent before the reply which gives the trainer that
- * version, and comes to it first; but who got the version by GET_MODEL while it was being saved, or had no
- * room for the question, may get it while its next PUSH_PULL waits, and that is answered only after it. Every
- * server writes a version into the same slot, but the others may come to it later than server 0: their own
- * replies say when. Reply args: sum of the losses (the bits of a double), correct, samples. */
+/* METHOD_EVALUATE, pserver 0 to every trainer: evaluate share `share` of `shares` of the held-out data on
+ * `version`. `offset` is the place of its slot (NOWHERE: pull the version). Reply args: sum of the losses
+ * (the bits of a double), correct, samples.
+ *
+ * Usually the request arrives before the reply that gives the trainer this version. In two cases it arrives
+ * later, while the trainer's next PUSH_PULL waits: the trainer got the version by GET_MODEL while that
+ * version was being saved, or the queue to the trainer was full. That PUSH_PULL is answered after the
+ * evaluation. All servers write a version into the same slot. The other servers may write it later than
+ * server 0; their replies to PUSH_PULL tell the trainer when it is there. */
 enum evaluate_arg { EVALUATE_VERSION, EVALUATE_OFFSET, EVALUATE_SHARE, EVALUATE_SHARES };
 enum evaluated_arg { EVALUATED_LOSS, EVALUATED_CORRECT, EVALUATED_SAMPLES };
 
-/* METHOD_SAVE_SHARD, pserver 0 to the other pservers, at a round's boundary: write your shard of the
- * checkpoint of `version` (worker/checkpoint/checkpoint.h), once you have that version. Reply: nothing. */
+/* METHOD_SAVE_SHARD, pserver 0 to the other pservers, at a round's boundary: once the receiver has `version`,
+ * it writes its shard of that version's checkpoint (worker/checkpoint/checkpoint.h). Reply: nothing. */
 enum save_shard_arg { SAVE_VERSION };
 
 enum {
@@ -102,7 +105,7 @@ enum status shard_of(struct shard *shard, struct params *params, uint32_t server
 enum status shard_ranges(struct params_range ranges[], struct params *params, uint32_t servers,
                          struct error *error);
 
-/* Whether the image's entries lie as the CPU backend's forward wants them; otherwise all are canonical. */
+/* Whether the image's entries have the layouts of the CPU backend's forward; otherwise all are canonical. */
 static inline bool image_reordered(const struct job *job)
 {
     return job->transport == JOB_TRANSPORT_SHARED && job->device != JOB_DEVICE_GPU;

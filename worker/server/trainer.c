@@ -39,8 +39,7 @@ static void trainer_evaluation_progress(void *arg)
     rpc_turn(t->rpc, monotime_now()); // the next call meets a server that is gone
 }
 
-/* Only a job with one server can be asked for another version than the present one: several servers go in
- * step. */
+/* Only a job with one server can ask for a version other than the present one: several servers go in step. */
 static enum status trainer_run_evaluation(struct trainer *t, const uint64_t *args, struct evaluation *sums,
                                           struct error *error)
 {
@@ -118,8 +117,8 @@ static bool trainer_can_evaluate(const struct trainer *t)
            (t->servers == 1 || rpc_request_message(t->evaluate)->args[EVALUATE_VERSION] == t->at.version);
 }
 
-/* The same call to every server at once. Meanwhile requests are served: while a contribution waits
- * for its round an evaluation too, until which the server may keep the answers back. */
+/* The same call to every server at once. Requests are served meanwhile. While a contribution waits for its
+ * round this includes an evaluation: the server may keep its answer back until the evaluation is done. */
 static enum status trainer_ask_all(struct trainer *t, enum wire_method method,
                                    const struct rpc_message *message, struct trainer_version *answer,
                                    bool *agree, struct error *error)

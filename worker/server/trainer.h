@@ -1,6 +1,6 @@
-/* The role trainer, shared by its files and private to them: trainer.c (the role: opening, steps,
+/* The role trainer. Shared by its files and private to them: trainer.c (the role: opening, steps,
  * evaluations), trainer_wait.c (waiting), trainer_model.c (where the model and the gradient lie),
- * trainer_chunks.c (chunks in messages). Private to them.
+ * trainer_chunks.c (chunks in messages).
  *
  * One thread, beside the math library's while it computes. All memory of a step is allocated at the start.
  *
@@ -78,7 +78,8 @@ void trainer_progress(void *arg);
 
 /* ---- trainer_model.c ---- */
 
-/* Opens the device, and all that of the model which needs no server. rpc_join comes before. */
+/* Opens the device and the model, as far as no server is needed. The sessions with the servers are open
+ * before. */
 enum status trainer_model_open(struct trainer *trainer, struct error *error);
 void trainer_model_close(struct trainer *trainer);
 
@@ -86,16 +87,16 @@ void trainer_model_close(struct trainer *trainer);
 enum status trainer_model_take(struct trainer *trainer, const struct trainer_version *version,
                                struct error *error);
 
-/* Where the batch's statistics are to be written, (B) float32, behind the gradient. */
+/* The place for the batch's statistics, (B) float32, behind the gradient. */
 float *trainer_model_statistics(struct trainer *trainer);
 
-/* The step's gradient and statistics to where the servers read them; inline: they have them all then. */
+/* Hands the step's gradient and statistics to the servers. inline: returns when all servers have them. */
 enum status trainer_model_give(struct trainer *trainer, struct error *error);
 
 /* ---- trainer_chunks.c ---- */
 
-/* The whole of `version` into the image, or the image as the contribution of `step` to the servers: from or
- * to all servers at once, some chunks of each at a time. */
+/* Pulls the whole of `version` into the image, or pushes the image as the contribution of `step`: from or to
+ * all servers at once, some chunks of each at a time. */
 enum status trainer_chunks_pull(struct trainer *trainer, uint64_t version, struct error *error);
 enum status trainer_chunks_push(struct trainer *trainer, uint64_t step, struct error *error);
 

@@ -1,7 +1,7 @@
-/* A model or a gradient in messages, for where memory is not shared. The trainer's one thread; waits.
+/* A model or a gradient in messages, where memory is not shared. The trainer's one thread; waits.
  *
- * All servers are read or written at once. Of each a few chunks are on their way at a time, so that neither
- * end waits for the other's turn, and the queues stay far from their limits. */
+ * All servers are read or written at once. A few chunks of each server are under way at a time, so that
+ * neither end waits for the other's turn, and the queues stay far from their limits. */
 #include "worker/server/trainer.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Where a trainer's model and gradient lie; worker/server/trainer.h says which ways there are. The trainer's
- * one thread. Nothing here waits but for the arithmetic, and for messages where memory is not shared. */
+/* Where a trainer's model and gradient lie; worker/server/trainer.h lists the cases. The trainer's one
+ * thread. Nothing here waits but for the arithmetic, and for messages where memory is not shared. */
 #include "kernels/params/gradients.h"
 #include "worker/server/trainer.h"
 
@@ -177,7 +177,7 @@ static enum status image_write_entries(struct trainer *t, struct params *params,
     return status;
 }
 
-/* The gradients of the net to the image, and on to the mirror's where there is one. */
+/* Copies the net's gradients to the image, and to the mirror's gradients where there is a mirror. */
 static enum status image_read_gradients(struct trainer *t, struct error *error)
 {
     struct params *params = t->net.params;

@@ -120,11 +120,11 @@ START_TEST(files_of_another_checkpoint)
         char from[32];
         snprintf(from, sizeof from, "kept/%s", names[i]);
         ck_assert_int_eq(rename(checkpoint_at(from), damaged_file(names[i])), 0);
-        expect_passed_over(STATUS_CORRUPT, "its SHA-256 is not the manifest's");
+        expect_passed_over(STATUS_CORRUPT, "its SHA-256 differs from the manifest's");
     }
     ck_assert_int_eq(rename(checkpoint_at("kept/manifest.json"), damaged_file(names[2])), 0);
     expect_passed_over(STATUS_CORRUPT,
-                       "00000002: its manifest is of update 1, expected 2 by the folder's name");
+                       "00000002: the manifest names update 1, expected 2 from the folder's name");
 }
 END_TEST
 
@@ -209,7 +209,7 @@ START_TEST(a_damaged_one_that_is_loaded_changes_nothing)
     snprintf(copy, sizeof copy, "%s", path);
     change_manifest();
     expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_CORRUPT,
-                   "its manifest is of a model of 10 entries and ");
+                   "the manifest describes a model of 10 entries and ");
     CK_OK(checkpoint_load_model(copy, &member.values, &checkpoint_error));
     member_expect(&member, DAMAGED, 3);
     member_write(&member, 3);
@@ -217,7 +217,7 @@ START_TEST(a_damaged_one_that_is_loaded_changes_nothing)
     expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_CORRUPT, "");
     flip(damaged_file(names[0]), size_of(damaged_file(names[0])) - 1, 3);
     expect_failure(checkpoint_load_model(copy, &member.values, &checkpoint_error), STATUS_CORRUPT,
-                   "model.safetensors: its SHA-256 is not the manifest's");
+                   "model.safetensors: its SHA-256 differs from the manifest's");
     ck_assert_int_eq(unlink(damaged_file(names[0])), 0);
     expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_NOT_FOUND, names[0]);
     ck_assert_int_eq(unlink(damaged_file(names[2])), 0);

@@ -136,14 +136,14 @@ START_TEST(a_damaged_one_is_found_out)
     make_whole(1);
     damage("vocabulary.txt", "<UNK>", 5);
     expect_failure(checkpoint_check(checkpoint_at("00000007"), &counters, &checkpoint_error), STATUS_CORRUPT,
-                   "vocabulary.txt: its SHA-256 is not the manifest's");
+                   "vocabulary.txt: its SHA-256 differs from the manifest's");
     expect_failure(checkpoint_vocabulary(checkpoint_at("00000007"), &vocabulary, &bytes, &checkpoint_error),
-                   STATUS_CORRUPT, "vocabulary.txt: its SHA-256 is not the manifest's");
+                   STATUS_CORRUPT, "vocabulary.txt: its SHA-256 differs from the manifest's");
     ck_assert_ptr_null(vocabulary);
     make_whole(1);
     damage("state.safetensors", "\x7F", 1);
     expect_failure(checkpoint_check(checkpoint_at("00000007"), &counters, &checkpoint_error), STATUS_CORRUPT,
-                   "state.safetensors: its SHA-256 is not the manifest's");
+                   "state.safetensors: its SHA-256 differs from the manifest's");
     make_whole(1);
     snprintf(path, sizeof path, "%s/vocabulary.txt", checkpoint_at("00000007"));
     ck_assert_int_eq(truncate(path, 3), 0);

@@ -149,12 +149,12 @@ static const struct {
     {"\"sha256\": \"a0", "\"sha256\": \"", "/files/model.safetensors/sha256: expected 64 digits"},
     {"\"sha256\": \"a1", "\"sha256\": \"a1a1", "/files/optimizer.safetensors/sha256: expected 64 digits"},
     /* sound, but not what was written */
-    {"\"late\": 3", "\"late\": 4", "/sha256: not the sum of what stands here"},
-    {"0.25", "0.25000000000000006", "/sha256: not the sum of what stands here"},
-    {"120,", "121,", "/sha256: not the sum of what stands here"},
-    {"119]", "119, 0]", "/sha256: not the sum of what stands here"},
-    {"true", "false", "/sha256: not the sum of what stands here"},
-    {"\"sha256\": \"a0", "\"sha256\": \"a1", "/sha256: not the sum of what stands here"},
+    {"\"late\": 3", "\"late\": 4", "/sha256: not the SHA-256 of the text before it"},
+    {"0.25", "0.25000000000000006", "/sha256: not the SHA-256 of the text before it"},
+    {"120,", "121,", "/sha256: not the SHA-256 of the text before it"},
+    {"119]", "119, 0]", "/sha256: not the SHA-256 of the text before it"},
+    {"true", "false", "/sha256: not the SHA-256 of the text before it"},
+    {"\"sha256\": \"a0", "\"sha256\": \"a1", "/sha256: not the SHA-256 of the text before it"},
 };
 
 /* The same of a model-parallel job's. */
@@ -168,17 +168,17 @@ static const struct {
     {"0.5,", "null,", "/line_loss: expected a number, got null"},
     {"\"lr\": 20", "\"lr\": \"20\"", "/lr: expected a number, got \"20\""},
     {"4.75", "false", "/best_loss: expected null or a number, got false"},
-    {"4.75", "null", "/sha256: not the sum of what stands here"},
+    {"4.75", "null", "/sha256: not the SHA-256 of the text before it"},
     {"\"tokens\": 240", "\"tokens\": 0", "/text/tokens: expected an integer in 1.."},
     {"\"tokens\": 240, ", "", "/text: the key \"tokens\" is missing"},
-    {"\"tokens\": 240", "\"tokens\": 241", "/sha256: not the sum of what stands here"},
+    {"\"tokens\": 240", "\"tokens\": 241", "/sha256: not the SHA-256 of the text before it"},
     {"\"sha256\": \"c0", "\"sha256\": \"C0", "/text/sha256: expected 64 digits of 0-9 and a-f"},
     {"\"bytes\": 2000", "\"bytes\": 0", "/files/vocabulary.txt/bytes: expected an integer in 1.."},
     {"\"vocabulary.txt\"", "\"vocabulary\"", "/files/vocabulary: unknown key"},
     {"\"state.safetensors\"", "\"model.safetensors\"", "duplicate key"},
     {"  \"line_loss\": 0.5,\n  \"lr\": 20,\n  \"best_loss\": 4.75,\n", "",
      "m.json:1:1: the key \"line_loss\" is missing"},
-    {"\"sha256\": \"b1", "\"sha256\": \"b2", "/sha256: not the sum of what stands here"},
+    {"\"sha256\": \"b1", "\"sha256\": \"b2", "/sha256: not the SHA-256 of the text before it"},
 };
 
 static char *change(const char *text, const char *from, const char *to)

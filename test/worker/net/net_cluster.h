@@ -166,7 +166,7 @@ static inline enum status cluster_try_join(struct cluster *cluster, const struct
     status = rpc_dial(rpc, below, count, deadline, error);
     cluster_turner_stop(cluster);
     if (status != STATUS_OK)
-        rpc_free(rpc, "it could not join all of its peers", 100);
+        rpc_free(rpc, "this worker could not join all of its peers", 100);
     else
         *out = rpc;
     return status;

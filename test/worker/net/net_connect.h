@@ -17,7 +17,7 @@ static inline enum status net_connect(struct rpc **out, const struct rpc_config 
     }
     status = rpc_dial(*out, addresses, count, deadline, error);
     if (status != STATUS_OK) {
-        rpc_free(*out, "it could not join all of its peers", PARTING_MS);
+        rpc_free(*out, "this worker could not join all of its peers", PARTING_MS);
         *out = NULL;
     }
     return status;

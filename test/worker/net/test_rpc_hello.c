@@ -12,8 +12,9 @@ START_TEST(test_hello_refused)
     service_start(&net, &service, 0);
     struct wire_header headers[] = {hello(0, 1), hello(NET_CLIENTS_MAX + 1, 1),    hello(2, 1), hello(2, 1),
                                     hello(2, 1), hello(2, NET_INCARNATION_MAX + 1)};
-    static const char *const says[] = {"no such worker", "no such worker", "role",
-                                       "generation",     "another worker", "nobody has started"};
+    static const char *const says[] = {"no such worker", "no such worker",
+                                       "role",           "generation",
+                                       "another worker", "has not started this incarnation"};
     headers[2].role = WIRE_ROLE_AGENT;
     headers[3].generation = 7;
     headers[4].destination = 3;

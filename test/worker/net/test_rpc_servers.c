@@ -286,7 +286,8 @@ static void expect_no_join(struct cluster *cluster, struct rpc_config *config, s
     ck_assert_ptr_null(rpc);
     for (unsigned i = 0; i < SERVERS; i += 2) {
         cluster_await_left(cluster, i, 1u << SERVERS);
-        ck_assert_str_eq(cluster->members[i].left_text[SERVERS], "it could not join all of its peers");
+        ck_assert_str_eq(cluster->members[i].left_text[SERVERS],
+                         "this worker could not join all of its peers");
     }
 }
 
@@ -300,7 +301,7 @@ START_TEST(test_one_server_refuses)
     struct error error = {0};
     ck_assert_int_eq(rpc_open(&cluster.members[1].rpc, &config, cluster.addresses[1], &error), STATUS_OK);
     config = cluster_config(&cluster.members[SERVERS]);
-    expect_no_join(&cluster, &config, net_in_ms(5000), STATUS_PERMISSION, "nobody has started");
+    expect_no_join(&cluster, &config, net_in_ms(5000), STATUS_PERMISSION, "has not started this incarnation");
     cluster_free(&cluster);
 }
 END_TEST

@@ -15,7 +15,7 @@ START_TEST(test_hello_refused)
         uint8_t role;
         const char *says;
     } cases[] = {
-        {0, 1, WIRE_ROLE_PSERVER, "this worker dials that one"},
+        {0, 1, WIRE_ROLE_PSERVER, "a worker dials only lower numbers"},
         {1, 1, WIRE_ROLE_PSERVER, "no such worker"},
         {MEMBERS, 1, WIRE_ROLE_TRAINER, "no such worker"},
         {UINT16_MAX, 1, WIRE_ROLE_TRAINER, "no such worker"},

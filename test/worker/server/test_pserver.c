@@ -323,7 +323,7 @@ static const struct wrong wrongs[2][12] = {
      {METHOD_PUSH_PULL, {0, 0, 0, 64}, 0, "a contribution of 64 bytes: expected"},
      {METHOD_PUSH_PULL, {0, 0, 0x7ff8000000000000, BYTES}, 0, "trainer 2, step 0: its loss is nan"},
      {METHOD_GET_MODEL, {0, 0, 0, 4711}, 0, "trainer 2 computes another model"},
-     {METHOD_PUSH_CHUNK, {0, 0}, 16, "sends a piece of what lies in shared memory"},
+     {METHOD_PUSH_CHUNK, {0, 0}, 16, "sends a chunk: expected its contribution in shared memory"},
      {METHOD_SAVE_SHARD, {1}, 0, "not permitted"}},
     {{METHOD_PUSH_PULL, {0, 0, 0, BYTES}, 0, "trainer 2, step 0: 0 of"},
      {METHOD_GET_MODEL, {0, 0, 131073, FINGERPRINT}, 0, "asks for 131073 elements from 0"},

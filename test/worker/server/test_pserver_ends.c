@@ -189,7 +189,7 @@ START_TEST(a_checkpoint_of_other_trainers_is_refused)
     ps_open(&no_data);
     ps_serve(checkpoint);
     ck_assert(ps.failed);
-    ck_assert_ptr_nonnull(strstr(ps.failure.text, "is of a job with 2 trainers: expected 3"));
+    ck_assert_ptr_nonnull(strstr(ps.failure.text, "comes from a job with 2 trainers: expected 3"));
 }
 END_TEST
 

@@ -286,7 +286,7 @@ START_TEST(hello_twice_changes_nothing)
     page_close(&second);
     page_open(&second, page.addresses[0], VICTIM, 0, PAGE_INCARNATION + 1);
     page_hello(&second);
-    page_expect(&second, &page.message, PAGE_BYE, 0, "nobody has started");
+    page_expect(&second, &page.message, PAGE_BYE, 0, "has not started this incarnation");
     page_close(&second);
     whole_round(0);
     join_victim(1); /* a later incarnation takes over, and goes on with the next step */

@@ -164,7 +164,7 @@ START_TEST(wrong_numbers_are_told_by_name)
 {
     const uint64_t steps[] = {4, 9};
     make(JOB_ROUND_ALL, 0, 2, 5, steps);
-    refuse(1, 9, 5, "trainer 3, step 9: computed from version 5: it has been given none");
+    refuse(1, 9, 5, "trainer 3, step 9: computed from version 5: the trainer holds no version");
     give_all(2);
     refuse(1, 10, 5, "trainer 3 sent step 10: expected step 9");
     refuse(1, 8, 5, "trainer 3 sent step 8: expected step 9");
@@ -186,7 +186,7 @@ START_TEST(a_dead_trainer_leaves_neither_hold_nor_contribution)
     expect_members("01");
     round_forget(r, 1);
     expect_members("");
-    refuse(1, 0, 0, "it has been given none");
+    refuse(1, 0, 0, "the trainer holds no version");
     round_hold(r, 1, 0); /* its successor asks for the model and repeats the step */
     ck_assert_uint_eq(round_step(r, 1), 0);
     ck_assert(!add(1, 0, 0));
