@@ -115,8 +115,7 @@ struct control_epoch {
  * zero. */
 struct control_status {
     uint32_t objects, references, users, contexts, pieces;
-    uint32_t
-        users_of[JOB_SERVERS_MAX + JOB_TRAINERS_MAX]; /* `users` by the worker that holds the references */
+    uint32_t users_of[JOB_SERVERS_MAX + JOB_TRAINERS_MAX]; /* `users` by the holder's number */
 };
 
 /* Why a job is over. */

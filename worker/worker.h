@@ -1,5 +1,7 @@
-/* A worker process: its START, its line to the supervisor, its sessions, and the table of roles. The frame of
- * every role: includes worker/job and worker/net; each job kind's room includes it.
+/* A worker process: its START, its line to the supervisor, its sessions, and the table of roles. The main
+ * header of the room worker/, the frame of every role. The room includes kernels/base, kernels, worker/job
+ * and worker/net. The job kinds' rooms (reinforce, server, parallel) and daemon/ include it, and
+ * worker/checkpoint includes its background.h.
  *
  * A worker is the same binary, executed anew with a role. worker_main reads START from the control line,
  * runs the role's loop, reports a failure as its last words, and returns the exit code. A worker ignores

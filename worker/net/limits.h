@@ -12,8 +12,7 @@ enum {
     WIRE_BODY_BYTES_MAX = 512 << 20, /* of all tensors of a message that travel, and of each lent tensor */
     WIRE_ERROR_TEXT_MAX = 400,       /* bytes */
     WIRE_QUEUE_MAX = 60,             /* messages in flight to one peer: less than 64 MB */
-    REPLAY_WINDOW =
-        4096, /* request ids behind the highest seen within which a repeated request is recognised */
+    REPLAY_WINDOW = 4096, /* request ids up to the highest seen: a repeated one is recognised among these */
 };
 
 /* Limits of one worker's memory and work. */

@@ -1,5 +1,5 @@
-/* The model-parallel job kind. This room includes the frame, net, reference, autograd, model, data and
- * checkpoint; daemon/ includes its data check and its commands (parallel_data.h, language.h).
+/* The model-parallel job kind. This room includes kernels/, the frame, worker/job, net, reference, autograd,
+ * model, data and checkpoint; daemon/ includes its data check and its commands (parallel_data.h, language.h).
  *
  *     parallel.[ch]            the frame of every worker: socket, segment, references, contexts
  *     parallel_server.c        the role pserver: hosts objects, and nothing else

@@ -1,5 +1,5 @@
-/* The parameter-server job kind, and in this header its role pserver. This room includes the frame, net,
- * model, data and checkpoint; daemon/ includes its schedule and its evaluation.
+/* The parameter-server job kind, and in this header its role pserver. This room includes kernels/, the frame,
+ * worker/job, net, model, data and checkpoint; daemon/ includes its schedule and its evaluation.
  *
  *     pserver.c             the role: the loop, and the phases of a round
  *     pserver_open.c        the start: memory, model, sockets; the end
