@@ -138,7 +138,7 @@ static void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32
     rpc->counters.received++;
     if (hello_is_awaited(socket)) {
         rpc->counters.bad++;
-        error_set(&rpc->join_error, STATUS_INVALID, "the answer to HELLO is not a message of two frames");
+        error_set(&rpc->join_error, STATUS_INVALID, "the answer to HELLO is not two frames");
     } else if (session != NULL) {
         session_end_bad(rpc, session, "a message that is not two frames within the limits");
     } else {

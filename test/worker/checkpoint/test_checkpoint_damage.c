@@ -143,7 +143,7 @@ START_TEST(an_extra_file_and_a_copy_are_no_damage)
     ck_assert_int_eq(rename(checkpoint_at("best"), checkpoint_at("00000003")), 0);
     snprintf(path, sizeof path, "%s//", checkpoint_at("00000003"));
     expect_failure(checkpoint_check(path, &counters, &checkpoint_error), STATUS_CORRUPT,
-                   "of update 2, expected 3");
+                   "update 2, expected 3");
     ck_assert_int_eq(chdir(checkpoint_at("00000001")), 0);
     CK_OK(checkpoint_check(".", &counters, &checkpoint_error));
 }
