@@ -102,8 +102,9 @@ static void ask_object(struct request *request, const uint8_t *bytes)
     static const float values[WIDTH * WIDTH] = {1};
     const unsigned what = bytes[NUMBER] % 8;
     request->header.args[1] = what;
-    request->header.args[2] =
-        what == PARAMETER_SET || what == LOCAL_STEP ? context_number(bytes[CHANGE]) : bytes[CHANGE];
+    _Static_assert(PARAMETER_SET == LOCAL_STEP,
+                   "a parameter's function and an optimizer's have one number here");
+    request->header.args[2] = what == PARAMETER_SET ? context_number(bytes[CHANGE]) : bytes[CHANGE];
     request->header.args[3] = bytes[PLACE];
     if (bytes[SHAPE] >= 0xf0)
         return;

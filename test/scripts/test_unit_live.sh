@@ -66,9 +66,11 @@ stop() {
         grep -q '"event":"stopped"' "$systemd_root/var/lib/private/coalesced/cartpole/cartpole/episodes.jsonl"
 }
 
-# is_back INSTANCE PID: another process than this one is ready.
+# is_back INSTANCE PID: another process than this one is ready. The unit has process 0 until it is started again.
 is_back() {
-    [[ $(property "$1" ActiveState) == active && $(property "$1" MainPID) != "$2" ]]
+    local pid
+    pid=$(property "$1" MainPID)
+    [[ $pid -gt 1 && $pid != "$2" && $(property "$1" ActiveState) == active ]]
 }
 
 # comes_back INSTANCE SIGNAL [supervisor|worker]: after the signal the unit is started again.
