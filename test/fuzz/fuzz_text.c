@@ -4,7 +4,7 @@
  * Holds five promises: an accepted vocabulary, written again, is the same bytes; of an accepted text every
  * token is a word of the vocabulary, which can itself be written and read back; by its own vocabulary the
  * text is the same tokens; batches lie within it; and what is refused is refused with a text that is UTF-8
- * without control characters and names the line or the file. */
+ * without control characters and names the file, and of a vocabulary the line. */
 #include "kernels/base/text.h"
 #include "worker/data/corpus.h"
 
@@ -50,7 +50,7 @@ static void fuzz_vocabulary(const char *text, size_t bytes)
         free(again);
     } else {
         require(status == STATUS_CORRUPT && error.status == status);
-        check_refused(&error, "line ");
+        check_refused(&error, "vocabulary.txt: line ");
     }
     vocabulary_free(vocabulary);
 }
