@@ -118,7 +118,7 @@ enum status dist_call(struct dist_context *context, struct rref *object, uint32_
                       uint32_t in_count, struct variable *out[], uint32_t out_count);
 
 /* Walks back from the scalar `loss` through all workers. On return every owner has its parameters' gradients
- * of this context, and pieces that had no part in the loss have been told to release what they keep. */
+ * of this context, and pieces without a part in the loss have been told to release their tensors. */
 enum status dist_backward(struct dist_context *context, struct variable *loss, struct error *error);
 
 /* Ends the tape's step and the context, here and everywhere; never waits. */

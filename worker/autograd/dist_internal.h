@@ -1,5 +1,5 @@
 /* Distributed autograd's own header. Private to the files below and their tests. Each file calls those above
- * it, never those below it; what goes the other way is a function pointer (struct dist_frame.woken, the
+ * it, never those below it; a call upwards goes through a function pointer (struct dist_frame.woken, the
  * tape's nodes).
  *
  *   dist_memory.c    arenas in the outbox
@@ -10,10 +10,10 @@
  *   dist_call.c      the caller: the forward of a call; DROP, sent
  *   dist_walk.c      the caller: the backward of a call; the walk of one frame
  *   dist_piece.c     the callee: a piece's room, version, walk and end
- *   dist_forward.c   the callee: what the class's code sees of a piece
+ *   dist_forward.c   the callee: the functions that the class's code calls with a piece
  *   dist_context.c   contexts: how they begin, fail and end; END_CONTEXT, received; deaths
  *   dist_callee.c    the callee: FORWARD, BACKWARD and DROP, received
- *   dist_root.c      what the root of a context calls: dist_call, dist_backward
+ *   dist_root.c      the functions of a context's root: dist_call, dist_backward
  *   dist.c           opening, closing, counting
  *
  * ---- Messages ----
@@ -395,7 +395,8 @@ void piece_end(struct dist_piece *piece, enum status status, const char *text);
 void piece_enter(struct dist_piece *piece);
 void piece_leave(struct dist_piece *piece);
 
-/* After the class's code: keeps what a backward will need. The piece may be gone afterwards. */
+/* After the class's code has recorded the forward: keeps the tensors that a backward will read. The piece may
+ * be gone afterwards. */
 void piece_finish_forward(struct dist_piece *piece);
 
 void piece_walk(struct dist_piece *piece); /* begins its walk; seeds are set */

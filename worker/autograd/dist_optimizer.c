@@ -54,8 +54,8 @@ static void optimizer_release_futures(struct dist_optimizer *optimizer)
     }
 }
 
-/* Waits for all futures. `status`: of what came before. After a failure, the first of which is returned, no
- * future is left. */
+/* Waits for all futures. `status` is that of the calls that started them. Returns the first failure; after
+ * one, all futures are released. */
 static enum status optimizer_wait_for_all(struct dist_optimizer *optimizer, enum status status,
                                           struct error *error)
 {

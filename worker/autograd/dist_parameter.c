@@ -14,7 +14,8 @@ static enum status check_parameter(const struct rref *parameter, struct error *e
 
 /* ---- references ---- */
 
-/* Takes all that were granted, also after a failure, so that what cannot be kept is given back. */
+/* Accepts every granted reference, also after a failure: a reference that is not accepted would never be
+ * given back. After a failure all are released. */
 static enum status accept_all(struct dist *dist, uint16_t owner, const struct rpc_message *value,
                               uint32_t count, struct rref *out[], struct error *error)
 {

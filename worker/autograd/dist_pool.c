@@ -1,5 +1,5 @@
-/* Records that are used again, and which of them outlive dist_free: a call or an end whose future is not
- * done. */
+/* Lists of free records, so that a step allocates nothing. A call or an end whose future is not done outlives
+ * dist_free. */
 #include "worker/autograd/dist_internal.h"
 
 #include <stdlib.h>

@@ -142,8 +142,8 @@ struct participant {
     uint64_t words[STEP_WORDS];
 };
 
-/* Whether the object's values can be changed, when the contexts of `count` participants have been walked.
- * STATUS_BUSY: other contexts have still to walk what they read. */
+/* Whether the object's values can be changed once the contexts of `count` participants have been walked.
+ * STATUS_BUSY: another context has read the values and has not been walked yet. */
 enum status owned_may_change(const struct owned *owned, const struct participant *participants,
                              uint32_t count, struct error *error);
 

@@ -97,8 +97,8 @@ void rref_release(struct rref *rref);
 /* ---- using: STATUS_BUSY while the reference is not ready; STATUS_PEER_DIED when the owner is gone ---- */
 
 uint16_t rref_owner(const struct rref *rref);
-uint64_t
-rref_object(const struct rref *rref); /* the owner's number for the object, never used again; 0: not ready */
+/* The owner's number for the object, never used again; 0: not ready. */
+uint64_t rref_object(const struct rref *rref);
 
 /* By this worker's table. NULL: not known. */
 const struct rref_class *rref_class_of(const struct rref *rref);
