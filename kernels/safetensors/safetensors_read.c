@@ -57,11 +57,16 @@ static enum status read_file(struct safetensors **out, const struct safetensors_
 {
     struct safetensors *file = calloc(1, sizeof *file);
     char *text = malloc((size_t)reading->data_offset - SAFETENSORS_LENGTH_BYTES + 1);
-    enum status status = file == NULL || text == NULL ? safetensors_fail_no_memory(reading) : STATUS_OK;
-    if (file != NULL)
-        file->fd = -1;
-    if (status == STATUS_OK)
-        status = take_header(reading, fd, text);
+    char *path = strdup(reading->name);
+    if (file == NULL || text == NULL || path == NULL) {
+        free(file);
+        free(text);
+        free(path);
+        return safetensors_fail_no_memory(reading);
+    }
+    file->path = path;
+    file->fd = -1;
+    enum status status = take_header(reading, fd, text);
     if (status == STATUS_OK)
         status = safetensors_header_read(&file->header, reading, text);
     free(text);
@@ -81,16 +86,8 @@ static enum status open_at(struct safetensors **out, int fd, uint64_t count, con
     uint64_t begin = 0;
     if (file_read_at(fd, &begin, sizeof begin, 0) < 0)
         return error_set_errno(error, errno, "%s: cannot be read", path);
-    char *copy = strdup(path);
-    enum status status =
-        copy == NULL ? safetensors_fail_no_memory(&reading) : read_frame(&reading, &begin, count);
-    if (status == STATUS_OK)
-        status = read_file(out, &reading, fd);
-    if (status == STATUS_OK)
-        (*out)->path = copy;
-    else
-        free(copy);
-    return status;
+    const enum status status = read_frame(&reading, &begin, count);
+    return status == STATUS_OK ? read_file(out, &reading, fd) : status;
 }
 
 enum status safetensors_open(struct safetensors **out, const char *path, struct error *error)
