@@ -357,12 +357,12 @@ START_TEST(test_bodies_beyond_the_allowance)
     ck_assert_uint_eq(seen.calls, 0);
     of_client->body_bytes--;
     of_server->body_bytes = RPC_BODY_BYTES_MAX;
-    net_expect_failure(&net, send_body(net.clients[0], 0), STATUS_BUSY, "no room here");
+    net_expect_failure(&net, send_body(net.clients[0], 0), STATUS_BUSY, "no room for the reply's body");
     ck_assert_uint_eq(seen.calls, 1);
     ck_assert_uint_eq(of_client->body_bytes, RPC_BODY_BYTES_MAX - (2 << 20));
     of_server->body_bytes = 0;
     of_client->leaving_bytes = RPC_BODY_BYTES_MAX;
-    net_expect_failure(&net, send_body(net.clients[0], 0), STATUS_BUSY, "more bytes wait");
+    net_expect_failure(&net, send_body(net.clients[0], 0), STATUS_BUSY, "too many bytes of answers wait already");
     of_client->leaving_bytes = 0;
     of_server->leaving_bytes = RPC_BODY_BYTES_MAX - 1;
     ck_assert_int_eq(
