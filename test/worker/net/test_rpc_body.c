@@ -362,7 +362,8 @@ START_TEST(test_bodies_beyond_the_allowance)
     ck_assert_uint_eq(of_client->body_bytes, RPC_BODY_BYTES_MAX - (2 << 20));
     of_server->body_bytes = 0;
     of_client->leaving_bytes = RPC_BODY_BYTES_MAX;
-    net_expect_failure(&net, send_body(net.clients[0], 0), STATUS_BUSY, "too many bytes of answers wait already");
+    net_expect_failure(&net, send_body(net.clients[0], 0), STATUS_BUSY,
+                       "too many bytes of answers wait already");
     of_client->leaving_bytes = 0;
     of_server->leaving_bytes = RPC_BODY_BYTES_MAX - 1;
     ck_assert_int_eq(
