@@ -1,5 +1,6 @@
-/* The callee: the life of a piece. FORWARD makes it; it computes on a tape of its own, and waits for BACKWARD
- * or DROP. Its outputs lie in its room until the context ends if they are large enough to be lent. */
+/* The callee: the life of a piece. FORWARD makes a piece, which computes on a tape of its own and then waits
+ * for BACKWARD or DROP. Large outputs are lent to the caller, not copied, so their memory is kept until the
+ * context ends. */
 #include "kernels/params/gradients.h"
 #include "worker/autograd/dist_internal.h"
 
@@ -83,7 +84,8 @@ void piece_end(struct dist_piece *piece, enum status status, const char *text)
     dist->piece_count--;
 }
 
-/* Walking without a seed releases what was kept for a backward, and the piece's calls. */
+/* A backward walk without a seed computes nothing: it frees what was saved for it, the piece's own calls
+ * included. */
 void piece_drop(struct dist_piece *piece)
 {
     piece->state = PIECE_OVER;
