@@ -34,7 +34,7 @@ void params_file_close(struct params_file *file); /* NULL is nothing */
 enum status params_file_load(const struct params_file *file, struct gradients *parallel,
                              const struct params_range *range, struct error *error);
 
-/* What is to be saved. */
+/* The values that a file is written from. */
 struct params_saving {
     struct params *params;
     struct gradients *parallel;   /* not NULL: its entries and not the params' */

@@ -1,5 +1,5 @@
 /* The bodies that pieces make, whatever several peers send in whatever order. The input is a row of steps of
- * eight bytes, each a message's header. What comes out of a body must be what was put in, and at the end no
+ * eight bytes, each a message's header. A body must come out as it was put in, and at the end no
  * memory is held. */
 #include "worker/net/rpc_internal.h"
 

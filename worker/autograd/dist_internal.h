@@ -217,7 +217,7 @@ struct dist_end {
     bool is_lost; /* END_LOST */
 };
 
-/* What is known of one worker's contexts that are not here. */
+/* Facts about one worker's contexts that are not held here. */
 struct dist_root {
     uint64_t over; /* contexts below this one have ended, as their root said */
     uint64_t lost; /* contexts up to this one may have lost gradients here by a death */

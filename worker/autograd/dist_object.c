@@ -1,4 +1,4 @@
-/* What is kept for an object that is called within contexts: rooms to compute in, slabs of gradients. Both
+/* Memory kept for an object that is called within contexts: rooms to compute in, and slabs of gradients. Both
  * are pooled, so that equal steps allocate nothing, and are freed with the object. */
 #include "kernels/params/gradients.h"
 #include "worker/autograd/dist_internal.h"

@@ -1,5 +1,5 @@
 /* The reader of safetensors: sound headers are read, and every rule of the header comment refuses the bytes
- * that break it. What is written, and what happens to files, is test_safetensors_file's. */
+ * that break it. test_safetensors_file covers writing and files. */
 #include "test/kernels/safetensors/safetensors_memory.h"
 #include "test/workplace.h"
 
