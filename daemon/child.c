@@ -182,7 +182,7 @@ enum status child_spawn(struct child *child, const struct role *role, const stru
 
 void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes)
 {
-    if (child->state == CHILD_GONE || child->state == CHILD_KILLED)
+    if (!child_is_heard(child))
         return;
     if (control_send(child->fd, kind, body, body_bytes) == STATUS_BUSY)
         log_warning("%s does not read its orders", child->name);

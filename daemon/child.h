@@ -17,7 +17,6 @@ enum child_state {
     CHILD_LEAVING,  /* told to leave */
     CHILD_KILLED,   /* SIGKILL is on its way */
     CHILD_GONE,     /* reaped */
-    CHILD_STATES
 };
 
 struct child {
@@ -35,6 +34,12 @@ struct child {
     struct error last_words; /* of its FAILED message; STATUS_OK: none has come */
     char name[32];           /* "observer 3" */
 };
+
+/* False: the child was killed or is gone. Its messages count no more, and no order reaches it. */
+static inline bool child_is_heard(const struct child *child)
+{
+    return child->state != CHILD_KILLED && child->state != CHILD_GONE;
+}
 
 /* The workers' segments (worker/net/segment.h): one memfd each, empty. */
 struct child_segments {

@@ -44,18 +44,19 @@ static void read_others(struct supervisor *s, const struct child *lead)
 static bool read_message(struct supervisor *s, struct child *child)
 {
     struct control_message message;
-    if (child->state == CHILD_GONE)
+    if (!child_is_heard(child))
         return false;
     enum status status = control_receive(child->fd, false, &message);
     if (status == STATUS_PEER_DIED)
         child->hung_up = true; /* reap_children handles its exit */
     if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
         return false;
-    struct event event = {.kind = status == STATUS_OK ? supervise_event_of(message.kind) : EVENT_INVALID,
-                          .message = &message};
     if (status == STATUS_OK && message.kind == CONTROL_EPOCH && child == &s->children[s->roster.lead])
         read_others(s, child);
-    supervise_handle(s, child, &event);
+    if (status == STATUS_OK)
+        supervise_obey_message(s, child, &message);
+    else
+        supervise_expel(s, child, message.kind);
     return true;
 }
 
@@ -69,7 +70,7 @@ static void reap_children(struct supervisor *s, bool wait)
             continue;
         for (unsigned last = 0; last < LINE_MESSAGES_MAX && read_message(s, child); last++)
             ;
-        supervise_handle(s, child, &(struct event){.kind = EVENT_EXITED, .exit_text = text});
+        supervise_exit(s, child, text);
     }
 }
 
@@ -94,6 +95,15 @@ static uint64_t silence_us_max(const struct supervisor *s, const struct child *c
     return child->state == CHILD_STARTING ? hang_us + START_US : hang_us;
 }
 
+static void kill_silent(struct supervisor *s, struct child *child)
+{
+    char why[128];
+    snprintf(why, sizeof why, "%s (process %ld) sent no heartbeat for %g s: killed", child->name,
+             (long)child->pid, s->config->job->supervise.hang_s);
+    child_kill(child);
+    supervise_fail(s, STATUS_INTERNAL, why);
+}
+
 /* Kills each worker that was silent for too long or did not leave in time; returns the next deadline. */
 static struct monotime check_deadlines(struct supervisor *s)
 {
@@ -101,11 +111,11 @@ static struct monotime check_deadlines(struct supervisor *s)
     excuse_own_absence(s, now);
     for (unsigned i = 0; i < s->count; i++) {
         struct child *child = &s->children[i];
-        if (child->state == CHILD_GONE || child->state == CHILD_KILLED)
+        if (!child_is_heard(child))
             continue;
         struct monotime due = monotime_add_us(child->last_beat, silence_us_max(s, child));
         if (!monotime_before(now, due))
-            supervise_handle(s, child, &(struct event){.kind = EVENT_SILENT});
+            kill_silent(s, child);
         else
             next = monotime_earliest(next, due);
         if (!monotime_before(now, s->kill_at)) {
@@ -142,7 +152,7 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     s->waits[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
     for (unsigned i = 0; i < s->count; i++) {
         struct child *child = &s->children[i];
-        bool listening = child->state != CHILD_GONE && !child->hung_up;
+        bool listening = child_is_heard(child) && !child->hung_up;
         s->waits[i + 1] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
         child->heard = 0;
     }

@@ -1,8 +1,8 @@
-/* The supervisor's state and events, for its own files. Supervisor process; its only thread; no lock.
+/* The supervisor's state, for its own files. Supervisor process; its only thread; no lock.
  *
  *     supervise.c          the loop: wait, read, deadlines; the job's start
  *     supervise_signals.c  the reaction to each signal
- *     supervise_table.c    the reaction to each event of a worker: one table, [event][state of the worker]
+ *     supervise_table.c    the reaction to each message: one table, [kind of message][state of its worker]
  *     supervise_exit.c     the reaction to a worker's exit, and the other workers that are told
  *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
  */
@@ -37,43 +37,20 @@ struct supervisor {
     size_t job_bytes;
 };
 
-enum event_kind {
-    EVENT_BOUND,
-    EVENT_READY,
-    EVENT_BEAT,
-    EVENT_RECORD,   /* an episode, update or epoch for the logs */
-    EVENT_STATUS,   /* which references and contexts the worker holds */
-    EVENT_FINISHED, /* the lead's job is over */
-    EVENT_FAILED,   /* the reason why the worker will exit */
-    EVENT_SILENT,   /* no heartbeat for too long */
-    EVENT_EXITED,   /* reaped */
-    EVENT_INVALID,  /* a message that no worker may send */
-    EVENT_KINDS
-};
-
-struct event {
-    enum event_kind kind;
-    const struct control_message *message; /* of events that are messages; else NULL */
-    const char *exit_text; /* of EVENT_EXITED: "observer 3 (process 4711) exited with code 1" */
-};
-
 /* supervise_signals.c: opens the descriptor by which signals arrive. STATUS_IO. */
 enum status supervise_take_signals(struct supervisor *s, struct error *error);
 
 /* Obeys all signals that have arrived. True: SIGCHLD was among them, and children wait to be reaped. */
 bool supervise_obey_signals(struct supervisor *s);
 
-/* supervise_table.c: the event that a control message is to the table. */
-enum event_kind supervise_event_of(uint32_t message_kind);
+/* supervise_table.c: acts on a message of a worker that is neither killed nor gone. */
+void supervise_obey_message(struct supervisor *s, struct child *child, const struct control_message *message);
 
-/* Acts on one event of a worker. A worker whose state permits no such event is killed, and the job fails. */
-void supervise_handle(struct supervisor *s, struct child *child, const struct event *event);
+/* Kills a worker that sent a message which its state does not permit, and fails the job. */
+void supervise_expel(struct supervisor *s, struct child *child, uint32_t message_kind);
 
-/* supervise_exit.c: the table's three reactions to a worker's exit. Asked: it was told to leave. Unasked: it
- * was not, which fails the job. Killed: the supervisor killed it, and the job has failed already. */
-void supervise_exit_asked(struct supervisor *s, struct child *child, const struct event *event);
-void supervise_exit_unasked(struct supervisor *s, struct child *child, const struct event *event);
-void supervise_exit_killed(struct supervisor *s, struct child *child, const struct event *event);
+/* supervise_exit.c: acts on the exit of a worker that was reaped. `exit_text` is child_reap's. */
+void supervise_exit(struct supervisor *s, struct child *child, const char *exit_text);
 
 /* supervise_end.c: fails the job, with the sentence `why`, and hurries it. The first failure is the outcome;
  * later ones are only logged. */

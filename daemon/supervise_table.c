@@ -1,88 +1,52 @@
-/* The supervisor's reaction to each event of a worker: one table, [event][state of the worker], at the end of
- * this file. The reactions to exits are in supervise_exit.c. Supervisor process; its only thread; no lock. */
+/* The supervisor's reaction to each message: one table, [kind of message][state of its worker], at the end of
+ * this file. Supervisor process; its only thread; no lock. */
 #include "daemon/service.h"
 #include "daemon/supervise_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-typedef void reaction(struct supervisor *s, struct child *child, const struct event *event);
+typedef void reaction(struct supervisor *s, struct child *child, const struct control_message *message);
 
-enum event_kind supervise_event_of(uint32_t message_kind)
+void supervise_expel(struct supervisor *s, struct child *child, uint32_t message_kind)
 {
-    switch (message_kind) {
-    case CONTROL_BOUND:
-        return EVENT_BOUND;
-    case CONTROL_READY:
-        return EVENT_READY;
-    case CONTROL_BEAT:
-        return EVENT_BEAT;
-    case CONTROL_EPISODE:
-    case CONTROL_UPDATE:
-    case CONTROL_EPOCH:
-        return EVENT_RECORD;
-    case CONTROL_STATUS:
-        return EVENT_STATUS;
-    case CONTROL_FINISHED:
-        return EVENT_FINISHED;
-    case CONTROL_FAILED:
-        return EVENT_FAILED;
-    default:
-        return EVENT_INVALID;
-    }
-}
-
-/* ---- reactions ---- */
-
-static void expel_child(struct supervisor *s, struct child *child, const struct event *event)
-{
-    static const char *const states[CHILD_STATES] = {
+    static const char *const states[] = {
         [CHILD_STARTING] = "starting", [CHILD_READY] = "running", [CHILD_LEAVING] = "leaving"};
     char why[160];
     snprintf(why, sizeof why,
              "%s (process %ld) sent a message that is not permitted (kind %u, while %s): killed", child->name,
-             (long)child->pid, event->message->kind, states[child->state]);
+             (long)child->pid, message_kind, states[child->state]);
     child_kill(child);
     supervise_fail(s, STATUS_INTERNAL, why);
 }
 
-static void kill_silent(struct supervisor *s, struct child *child, const struct event *event)
-{
-    char why[128];
-    (void)event;
-    snprintf(why, sizeof why, "%s (process %ld) sent no heartbeat for %g s: killed", child->name,
-             (long)child->pid, s->config->job->supervise.hang_s);
-    child_kill(child);
-    supervise_fail(s, STATUS_INTERNAL, why);
-}
-
-static void ignore_event(struct supervisor *s, struct child *child, const struct event *event)
+static void ignore_message(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     (void)s;
     (void)child;
-    (void)event;
+    (void)message;
 }
 
-static void note_beat(struct supervisor *s, struct child *child, const struct event *event)
+static void note_beat(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     (void)s;
-    (void)event;
+    (void)message;
     child->last_beat = monotime_now();
 }
 
 /* The worker had not yet read the order to leave when it said READY. */
-static void note_opened(struct supervisor *s, struct child *child, const struct event *event)
+static void note_opened(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     (void)s;
-    (void)event;
+    (void)message;
     child->opened = true;
 }
 
 /* A worker may connect once all workers that it connects to have bound their sockets. */
-static void mark_bound(struct supervisor *s, struct child *child, const struct event *event)
+static void mark_bound(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     unsigned bound = 0;
-    (void)event;
+    (void)message;
     child->bound = true;
     while (bound < s->roster.listeners && s->children[bound].bound)
         bound++;
@@ -95,9 +59,9 @@ static void mark_bound(struct supervisor *s, struct child *child, const struct e
     }
 }
 
-static void mark_ready(struct supervisor *s, struct child *child, const struct event *event)
+static void mark_ready(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    (void)event;
+    (void)message;
     child->opened = true;
     child->state = CHILD_READY;
     if (++s->ready == s->count)
@@ -124,15 +88,14 @@ static enum status log_epoch(struct supervisor *s, const struct control_epoch *r
 
 /* An episode and an update are acknowledged once their lines are in the logs; the lead is at most one step
  * ahead. After one record could not be logged, later ones are dropped: the log would have a gap. */
-static void log_record(struct supervisor *s, struct child *child, const struct event *event)
+static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    const struct control_message *message = event->message;
     struct control_logged logged = {0};
     struct error error;
     enum status status;
     if (child != &s->children[s->roster.lead] ||
         (message->kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)) {
-        expel_child(s, child, event);
+        supervise_expel(s, child, message->kind);
         return;
     }
     if (s->log_failed)
@@ -153,51 +116,53 @@ static void log_record(struct supervisor *s, struct child *child, const struct e
         child_order(child, CONTROL_LOGGED, &logged, sizeof logged);
 }
 
-static void note_holdings(struct supervisor *s, struct child *child, const struct event *event)
+static void note_holdings(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    s->holdings[child->start.worker] = event->message->body.status;
+    s->holdings[child->start.worker] = message->body.status;
 }
 
-static void finish_job(struct supervisor *s, struct child *child, const struct event *event)
+static void finish_job(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     if (child != &s->children[s->roster.lead]) {
-        expel_child(s, child, event);
+        supervise_expel(s, child, message->kind);
         return;
     }
-    s->result = event->message->body.finished;
+    s->result = message->body.finished;
     if (s->result.end > CONTROL_END_STOPPED)
         s->result.end = CONTROL_END_STOPPED;
     service_notify("STOPPING=1");
     supervise_close(s);
 }
 
-static void note_last_words(struct supervisor *s, struct child *child, const struct event *event)
+static void note_last_words(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     (void)s;
-    child->last_words = event->message->body.failed;
+    child->last_words = message->body.failed;
     child->last_words.text[ERROR_TEXT_BYTES - 1] = '\0';
 }
 
 /* ---- the table ---- */
 
 /* clang-format off */
-static reaction *const reactions[EVENT_KINDS][CHILD_STATES] = {
-    /*                  starting                ready                   leaving               killed */
-    [EVENT_BOUND]    = {mark_bound,             expel_child,            ignore_event,         ignore_event},
-    [EVENT_READY]    = {mark_ready,             expel_child,            note_opened,          ignore_event},
-    [EVENT_BEAT]     = {note_beat,              note_beat,              note_beat,            ignore_event},
-    [EVENT_RECORD]   = {expel_child,            log_record,             ignore_event,         ignore_event},
-    [EVENT_STATUS]   = {expel_child,            note_holdings,          note_holdings,        ignore_event},
-    [EVENT_FINISHED] = {expel_child,            finish_job,             ignore_event,         ignore_event},
-    [EVENT_FAILED]   = {note_last_words,        note_last_words,        note_last_words,      ignore_event},
-    [EVENT_SILENT]   = {kill_silent,            kill_silent,            kill_silent,          ignore_event},
-    [EVENT_EXITED]   = {supervise_exit_unasked, supervise_exit_unasked, supervise_exit_asked, supervise_exit_killed},
-    [EVENT_INVALID]  = {expel_child,            expel_child,            expel_child,          ignore_event},
+static reaction *const reactions[CONTROL_KINDS][CHILD_KILLED] = { /* NULL: not permitted */
+    /*                    starting         ready            leaving */
+    [CONTROL_BOUND]    = {mark_bound,      NULL,            ignore_message},
+    [CONTROL_READY]    = {mark_ready,      NULL,            note_opened},
+    [CONTROL_BEAT]     = {note_beat,       note_beat,       note_beat},
+    [CONTROL_EPISODE]  = {NULL,            log_record,      ignore_message},
+    [CONTROL_UPDATE]   = {NULL,            log_record,      ignore_message},
+    [CONTROL_EPOCH]    = {NULL,            log_record,      ignore_message},
+    [CONTROL_STATUS]   = {NULL,            note_holdings,   note_holdings},
+    [CONTROL_FINISHED] = {NULL,            finish_job,      ignore_message},
+    [CONTROL_FAILED]   = {note_last_words, note_last_words, note_last_words},
 };
 /* clang-format on */
 
-void supervise_handle(struct supervisor *s, struct child *child, const struct event *event)
+void supervise_obey_message(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    if (child->state != CHILD_GONE)
-        reactions[event->kind][child->state](s, child, event);
+    reaction *const react = reactions[message->kind][child->state];
+    if (react == NULL)
+        supervise_expel(s, child, message->kind);
+    else
+        react(s, child, message);
 }
