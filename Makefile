@@ -219,6 +219,7 @@ install: $(BUILD)/coalesced $(PLUGINS)
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	install -D -m 644 scripts/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
+	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/RUNS.md
 	install -D -m 644 scripts/coalesced.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/coalesced
 
 clean:

@@ -18,7 +18,8 @@ install_it() {
 # What must have been installed, a job's and a schema's aside; the GPU's plug-in only where it was built.
 what_belongs() {
     printf './usr/%s\n' bin/coalesced lib/coalesced/libcoalesced-onednn.so lib/systemd/system/coalesced@.service \
-        share/man/man1/coalesced.1 share/man/man5/coalesced-job.5 share/bash-completion/completions/coalesced
+        share/man/man1/coalesced.1 share/man/man5/coalesced-job.5 share/doc/coalesced/RUNS.md \
+        share/bash-completion/completions/coalesced
     if [[ -e $build/libcoalesced-cuda.so ]]; then
         printf './usr/lib/coalesced/libcoalesced-cuda.so\n'
     fi
