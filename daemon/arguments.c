@@ -4,14 +4,20 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sysexits.h>
 
-int usage_error(const char *what, const char *which)
+int usage_error(const char *format, ...)
 {
-    fprintf(stderr, "coalesced: %s%s; see coalesced --help\n", what, which);
+    va_list list;
+    va_start(list, format);
+    fputs("coalesced: ", stderr);
+    vfprintf(stderr, format, list);
+    fputs("; see coalesced --help\n", stderr);
+    va_end(list);
     return EX_USAGE;
 }
 
@@ -26,85 +32,80 @@ static bool read_integer(const char *text, uint64_t *value)
     return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *value <= max;
 }
 
-static int read_words(const char *text, struct arguments *arguments)
-{
-    if (read_integer(text, &arguments->text.words) && arguments->text.words > 0)
-        return 0;
-    return usage_error("--words: expected an integer from 1, got ", text);
-}
-
-static int read_seed(const char *text, struct arguments *arguments)
-{
-    return read_integer(text, &arguments->text.seed)
-               ? 0
-               : usage_error("--seed: expected an integer from 0, got ", text);
-}
-
-static int read_temperature(const char *text, struct arguments *arguments)
+static bool read_positive(const char *text, double *value)
 {
     char *end;
-    double *value = &arguments->text.temperature;
     *value = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*value) && *value > 0
-               ? 0
-               : usage_error("--temperature: expected a number above 0, got ", text);
+    return end != text && *end == '\0' && isfinite(*value) && *value > 0;
 }
 
-static int read_set(const char *text, struct arguments *arguments)
-{
-    arguments->overrides[arguments->override_count++] = text;
-    return 0;
-}
+enum { SET = 1, RUN_DIR, RESUME, WORDS, SEED, TEMPERATURE, HELP };
 
-static int read_run_dir(const char *text, struct arguments *arguments)
-{
-    arguments->run_dir = text;
-    return text[0] != '\0' ? 0 : usage_error("--run-dir: expected a path", "");
-}
-
-static int read_resume(const char *text, struct arguments *arguments)
-{
-    (void)text;
-    arguments->resume = true;
-    return 0;
-}
-
-static int read_help(const char *text, struct arguments *arguments)
-{
-    (void)text;
-    arguments->help = true;
-    return 0;
-}
-
-/* One row per option: the commands that take it, and the function that reads its argument. */
-static const struct {
-    const char *name;
-    int has_argument;
-    unsigned needs; /* of enum accepts; 0: every command takes it */
-    const char *refusal;
-    int (*read)(const char *text, struct arguments *arguments);
-} rules[] = {
-    {"set", required_argument, ACCEPTS_JOB, "--set belongs to commands with a job file", read_set},
-    {"run-dir", required_argument, ACCEPTS_RUN, "--run-dir belongs to run", read_run_dir},
-    {"resume", no_argument, ACCEPTS_RUN, "--resume belongs to run", read_resume},
-    {"words", required_argument, ACCEPTS_TEXT, "--words belongs to generate", read_words},
-    {"seed", required_argument, ACCEPTS_TEXT, "--seed belongs to generate", read_seed},
-    {"temperature", required_argument, ACCEPTS_TEXT, "--temperature belongs to generate", read_temperature},
-    {"help", no_argument, 0, NULL, read_help},
+static const struct option options[] = {
+    {"set", required_argument, NULL, SET},   {"run-dir", required_argument, NULL, RUN_DIR},
+    {"resume", no_argument, NULL, RESUME},   {"words", required_argument, NULL, WORDS},
+    {"seed", required_argument, NULL, SEED}, {"temperature", required_argument, NULL, TEMPERATURE},
+    {"help", no_argument, NULL, HELP},       {NULL, 0, NULL, 0},
 };
-enum { RULES = sizeof rules / sizeof rules[0], FIRST_OPTION = 256 /* no character */ };
 
-/* Reads the option that getopt_long has found. 0, or the exit code. */
-static int read_option(int option, char **argv, unsigned accepts, struct arguments *arguments)
+/* The commands that the option belongs to; NULL: it belongs to this one, which takes `accepts`. */
+static const char *option_owner(int option, unsigned accepts)
 {
-    if (option == ':')
-        return usage_error("an argument is missing after ", argv[optind - 1]);
-    if (option == '?')
-        return usage_error("unknown option ", argv[optind - 1]);
-    const size_t rule = (size_t)(option - FIRST_OPTION);
-    if ((accepts & rules[rule].needs) != rules[rule].needs)
-        return usage_error(rules[rule].refusal, "");
-    return rules[rule].read(optarg, arguments);
+    if (option == SET)
+        return accepts & ACCEPTS_JOB ? NULL : "commands with a job file";
+    if (option == RUN_DIR || option == RESUME)
+        return accepts & ACCEPTS_RUN ? NULL : "run";
+    return option == HELP || accepts & ACCEPTS_TEXT ? NULL : "generate";
+}
+
+/* Stores the option's value. 0, or the exit code. */
+static int store_option(int option, const char *text, struct arguments *arguments)
+{
+    struct language_generate *settings = &arguments->text;
+    switch (option) {
+    case SET:
+        arguments->overrides[arguments->override_count++] = text;
+        return 0;
+    case RUN_DIR:
+        arguments->run_dir = text;
+        return text[0] != '\0' ? 0 : usage_error("--run-dir: expected a path");
+    case RESUME:
+        arguments->resume = true;
+        return 0;
+    case WORDS:
+        if (read_integer(text, &settings->words) && settings->words > 0)
+            return 0;
+        return usage_error("--words: expected an integer from 1, got %s", text);
+    case SEED:
+        if (read_integer(text, &settings->seed))
+            return 0;
+        return usage_error("--seed: expected an integer from 0, got %s", text);
+    case TEMPERATURE:
+        if (read_positive(text, &settings->temperature))
+            return 0;
+        return usage_error("--temperature: expected a number above 0, got %s", text);
+    default:
+        arguments->help = true;
+        return 0;
+    }
+}
+
+/* Reads the options up to --help or the last one. 0, or the exit code. */
+static int read_options(int argc, char **argv, unsigned accepts, struct arguments *arguments)
+{
+    int option, index = 0, code = 0;
+    opterr = 0;
+    while (code == 0 && !arguments->help && (option = getopt_long(argc, argv, ":", options, &index)) != -1) {
+        if (option == ':')
+            return usage_error("an argument is missing after %s", argv[optind - 1]);
+        if (option == '?')
+            return usage_error("unknown option %s", argv[optind - 1]);
+        const char *owner = option_owner(option, accepts);
+        if (owner != NULL)
+            return usage_error("--%s belongs to %s", options[index].name, owner);
+        code = store_option(option, optarg, arguments);
+    }
+    return code;
 }
 
 /* Reads the files named after the options. 0, or the exit code. */
@@ -112,10 +113,9 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
 {
     const bool job = accepts & ACCEPTS_JOB, checkpoint = accepts & ACCEPTS_CHECKPOINT;
     if (optind + job + checkpoint != argc)
-        return usage_error(!checkpoint ? "expected one job file"
-                           : job       ? "expected a checkpoint and a job file"
-                                       : "expected one checkpoint",
-                           "");
+        return usage_error("expected %s", !checkpoint ? "one job file"
+                                          : job       ? "a checkpoint and a job file"
+                                                      : "one checkpoint");
     arguments->checkpoint = checkpoint ? argv[optind] : NULL;
     arguments->job_path = job ? argv[argc - 1] : NULL;
     return 0;
@@ -123,19 +123,13 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
 
 int arguments_read(struct arguments *arguments, int argc, char **argv, unsigned accepts)
 {
-    struct option options[RULES + 1] = {{NULL, 0, NULL, 0}};
-    int option, code = 0;
     *arguments = (struct arguments){.text = {.words = 100, .seed = 1, .temperature = 1}};
     arguments->overrides = calloc((size_t)argc, sizeof *arguments->overrides);
     if (arguments->overrides == NULL) {
         fprintf(stderr, "coalesced: no memory for the arguments\n");
         return EX_SOFTWARE;
     }
-    for (int i = 0; i < RULES; i++)
-        options[i] = (struct option){rules[i].name, rules[i].has_argument, NULL, FIRST_OPTION + i};
-    opterr = 0;
-    while (code == 0 && !arguments->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
-        code = read_option(option, argv, accepts, arguments);
+    const int code = read_options(argc, argv, accepts, arguments);
     return code == 0 && !arguments->help ? read_files(argc, argv, accepts, arguments) : code;
 }
 

@@ -32,7 +32,7 @@ struct arguments {
 int arguments_read(struct arguments *arguments, int argc, char **argv, unsigned accepts);
 void arguments_fini(struct arguments *arguments);
 
-/* Prints "coalesced: WHATWHICH; see coalesced --help" and returns EX_USAGE. */
-int usage_error(const char *what, const char *which);
+/* Prints "coalesced: TEXT; see coalesced --help" and returns EX_USAGE. */
+int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

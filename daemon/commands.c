@@ -3,7 +3,6 @@
 #include "daemon/commands.h"
 
 #include "daemon/arguments.h"
-#include "daemon/descriptor_limit.h"
 #include "daemon/job_files.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
@@ -12,11 +11,15 @@
 #include "kernels/base/log.h"
 #include "kernels/policy/mlp.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/roster.h"
 #include "worker/server/evaluation.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <sysexits.h>
 
 /* ---- in front of the work ---- */
@@ -84,10 +87,10 @@ static int check_kind(const struct arguments *arguments, const struct job *job)
     if (job->kind != JOB_REINFORCE)
         return 0;
     if (arguments->resume)
-        return usage_error("--resume: a job of kind reinforce has no checkpoints to go on from: ",
+        return usage_error("--resume: a job of kind reinforce has no checkpoints to go on from: %s",
                            arguments->job_path);
     if (arguments->checkpoint != NULL)
-        return usage_error("a job of kind reinforce has no held-out data to evaluate on: ",
+        return usage_error("a job of kind reinforce has no held-out data to evaluate on: %s",
                            arguments->job_path);
     return 0;
 }
@@ -111,10 +114,43 @@ static int prepare_command(int argc, char **argv, unsigned accepts, struct argum
 
 /* ---- run ---- */
 
+/* The most that any one process of the job needs: a control line or connection for each worker, a socket for
+ * each worker that it dials, a segment of each worker where there are segments, and some for its own files
+ * and libraries (seen: 15). */
+static rlim_t descriptors_needed(const struct roster *roster)
+{
+    enum { OWN = 32 };
+    const rlim_t workers = roster_workers(roster);
+    return OWN + workers + roster->listeners + (roster->segments ? workers : 0);
+}
+
+/* Raises the soft limit on open files to the hard one, for this process and the workers that it forks.
+ * STATUS_INVALID: the job needs more than the hard limit. */
+static enum status raise_descriptor_limit(const struct job *job, struct error *error)
+{
+    const struct roster roster = roster_of(job);
+    const rlim_t needed = descriptors_needed(&roster);
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return error_set_errno(error, errno, "cannot read the limit on open files");
+    if (limit.rlim_max < needed) /* RLIM_INFINITY is the largest number */
+        return error_set(error, STATUS_INVALID,
+                         "a job of %u workers needs %llu open files in a process, and the hard limit (ulimit "
+                         "-Hn) is %llu: expected a higher limit, or fewer workers",
+                         roster_workers(&roster), (unsigned long long)needed,
+                         (unsigned long long)limit.rlim_max);
+    const rlim_t soft = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    if (soft < limit.rlim_max && setrlimit(RLIMIT_NOFILE, &limit) != 0 && soft < needed)
+        return error_set_errno(error, errno, "cannot raise the limit on open files to %llu",
+                               (unsigned long long)limit.rlim_max);
+    return STATUS_OK;
+}
+
 static enum status open_run(const struct arguments *arguments, struct job *job, struct rundir *dir,
                             struct resume_point *resume, struct error *error)
 {
-    enum status status = descriptor_limit_raise(job, error);
+    enum status status = raise_descriptor_limit(job, error);
     if (status != STATUS_OK)
         return status;
     status = (arguments->resume ? rundir_resume : rundir_open)(dir, arguments->run_dir, job, error);
@@ -134,6 +170,7 @@ static enum status run_job(const struct arguments *arguments, struct job *job, s
     struct rundir dir;
     struct resume_point resume;
     struct runlog *log = NULL;
+    service_init();
     enum status status = open_run(arguments, job, &dir, &resume, error);
     if (status != STATUS_OK)
         return status;
@@ -151,30 +188,6 @@ static enum status run_job(const struct arguments *arguments, struct job *job, s
     runlog_close(log);
     rundir_close(&dir);
     return status;
-}
-
-int command_run(int argc, char **argv)
-{
-    struct arguments arguments;
-    struct job job;
-    struct error error = {0};
-    service_init();
-    int code = prepare_command(argc, argv, ACCEPTS_JOB | ACCEPTS_RUN, &arguments, &job);
-    if (code == 0)
-        code = report_status(run_job(&arguments, &job, &error), &error);
-    arguments_fini(&arguments);
-    return code;
-}
-
-/* ---- check ---- */
-
-int command_check(int argc, char **argv)
-{
-    struct arguments arguments;
-    struct job job;
-    int code = prepare_command(argc, argv, ACCEPTS_JOB, &arguments, &job);
-    arguments_fini(&arguments);
-    return code;
 }
 
 /* ---- evaluate and generate ---- */
@@ -205,36 +218,54 @@ static enum status evaluate_text(const struct arguments *arguments, const struct
     return status;
 }
 
-int command_evaluate(int argc, char **argv)
+static enum status evaluate(const struct arguments *arguments, struct job *job, struct error *error)
 {
-    struct arguments arguments;
-    struct job job;
-    struct error error = {0};
-    int code = prepare_command(argc, argv, ACCEPTS_JOB | ACCEPTS_CHECKPOINT, &arguments, &job);
-    if (code == 0) {
-        job_resolve(&job);
-        code = report_status(job.kind == JOB_MODEL_PARALLEL ? evaluate_text(&arguments, &job, &error)
-                                                            : evaluate_images(&arguments, &job, &error),
-                             &error);
-    }
-    arguments_fini(&arguments);
-    return code;
+    job_resolve(job);
+    return job->kind == JOB_MODEL_PARALLEL ? evaluate_text(arguments, job, error)
+                                           : evaluate_images(arguments, job, error);
 }
 
-int command_generate(int argc, char **argv)
+static enum status generate(const struct arguments *arguments, struct job *job, struct error *error)
 {
+    enum status status = job_files_of_checkpoint(job, arguments->checkpoint, error);
+    if (status != STATUS_OK)
+        return status;
+    job_resolve(job);
+    return language_generate(job, arguments->checkpoint, &arguments->text, stdout, error);
+}
+
+/* ---- the commands ---- */
+
+static const struct command {
+    const char *name;
+    unsigned accepts; /* of enum accepts */
+    enum status (*work)(const struct arguments *arguments, struct job *job, struct error *error);
+} commands[] = {
+    {"run", ACCEPTS_JOB | ACCEPTS_RUN, run_job},
+    {"check", ACCEPTS_JOB, NULL}, /* reading the job has checked it */
+    {"evaluate", ACCEPTS_JOB | ACCEPTS_CHECKPOINT, evaluate},
+    {"generate", ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, generate},
+};
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+int command_run(int argc, char **argv)
+{
+    const struct command *command = find_command(argv[0]);
     struct arguments arguments;
     struct job job;
     struct error error = {0};
-    int code = prepare_command(argc, argv, ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, &arguments, &job);
-    if (code == 0) {
-        enum status status = job_files_of_checkpoint(&job, arguments.checkpoint, &error);
-        if (status == STATUS_OK) {
-            job_resolve(&job);
-            status = language_generate(&job, arguments.checkpoint, &arguments.text, stdout, &error);
-        }
-        code = report_status(status, &error);
-    }
+    if (command == NULL)
+        return usage_error("unknown command %s", argv[0]);
+    int code = prepare_command(argc, argv, command->accepts, &arguments, &job);
+    if (code == 0 && command->work != NULL)
+        code = report_status(command->work(&arguments, &job, &error), &error);
     arguments_fini(&arguments);
     return code;
 }

@@ -46,22 +46,10 @@ static const char usage[] =
     "Exit status: 0 finished, solved or stopped; 64 usage; 65 corrupt data; 66 input missing;\n"
     "69 device unavailable; 70 internal; 74 I/O; 75 already running; 77 permission; 78 bad job file.\n";
 
-static int print_usage(void)
-{
-    fputs(usage, stdout);
-    return 0;
-}
-
-static int print_version(void)
-{
-    puts("coalesced " COALESCED_VERSION);
-    return 0;
-}
-
 static int command_schema(int argc, char **argv)
 {
     if (argc > 2)
-        return usage_error("schema takes at most one argument: ", argv[2]);
+        return usage_error("schema takes at most one argument: %s", argv[2]);
     if (argc == 1)
         job_write_schema(stdout);
     else if (strcmp(argv[1], "man") == 0)
@@ -69,7 +57,7 @@ static int command_schema(int argc, char **argv)
     else if (strcmp(argv[1], "pointers") == 0)
         job_write_pointers(stdout);
     else
-        return usage_error("schema: expected man or pointers, got ", argv[1]);
+        return usage_error("schema: expected man or pointers, got %s", argv[1]);
     return 0;
 }
 
@@ -78,28 +66,26 @@ static int command_worker(int argc, char **argv)
 {
     const struct role *role = argc == 5 && strcmp(argv[1], "--role") == 0 ? role_by_name(argv[2]) : NULL;
     if (role == NULL || fcntl(CONTROL_FD, F_GETFD) < 0)
-        return usage_error("worker is started by the supervisor only", "");
+        return usage_error("worker is started by the supervisor only");
     return worker_main(role);
 }
 
 static int run_command(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        int (*run)(int argc, char **argv);
-    } commands[] = {{"run", command_run},           {"check", command_check},
-                    {"evaluate", command_evaluate}, {"generate", command_generate},
-                    {"schema", command_schema},     {"worker", command_worker}};
     if (argc < 2)
-        return usage_error("expected a command", "");
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return usage_error("expected a command");
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return COMMAND_HELP;
-    if (strcmp(argv[1], "--version") == 0)
-        return print_version();
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
-    return usage_error("unknown command ", argv[1]);
+    if (strcmp(name, "--version") == 0) {
+        puts("coalesced " COALESCED_VERSION);
+        return 0;
+    }
+    if (strcmp(name, "schema") == 0)
+        return command_schema(argc - 1, argv + 1);
+    if (strcmp(name, "worker") == 0)
+        return command_worker(argc - 1, argv + 1);
+    return command_run(argc - 1, argv + 1);
 }
 
 /* A descriptor from 0 to 2 that is closed would be given to the next file opened, which messages would then
@@ -129,7 +115,9 @@ int main(int argc, char **argv)
     secure_standard_descriptors();
     signal(SIGXFSZ, SIG_IGN); /* a file beyond RLIMIT_FSIZE is EFBIG to its writer, like a full disk */
     int code = run_command(argc, argv);
-    if (code == COMMAND_HELP)
-        code = print_usage();
+    if (code == COMMAND_HELP) {
+        fputs(usage, stdout);
+        code = 0;
+    }
     return flush_output(code);
 }

@@ -2,7 +2,7 @@
  *
  * The room: daemon/ is the service around one job: the command line (main, arguments, commands), the run
  * directory (rundir, socket_folder, resume, job_files), the logs (runlog_*), the workers' supervisor
- * (supervise_*, child, descriptor_limit) and the service manager (service). It may include the frame of
+ * (supervise_*, child) and the service manager (service). It may include the frame of
  * worker/, its job, data, checkpoint, server and parallel rooms, and kernels/base; scripts/rooms has the
  * list. Nothing includes it.
  *
