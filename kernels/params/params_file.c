@@ -4,24 +4,27 @@
  * second writes. Only the device or the disk can still fail then. */
 #include "kernels/params/params_file.h"
 
+#include "kernels/base/file.h"
 #include "kernels/base/text.h"
 #include "kernels/params/gradients.h"
 #include "kernels/safetensors/safetensors.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PROBLEMS_SHOWN = 4, NAME_CHARACTERS = 32, NAME_BYTES = 80, LONG_SHAPE_BYTES = 192 };
 
 struct params_file {
     struct safetensors *file;
     struct params *params;
-    char *path;
     struct params_range contents;
 };
 
@@ -37,62 +40,44 @@ static bool in_range(const struct params_range *range, const struct parameter *p
     return parameter->index >= range->first && parameter->index < range->end;
 }
 
-/* ---- saving ---- */
-
-/* A file's entries beside the parameters that they are. */
-struct saved {
-    const struct params_saving *saving;
-    struct safetensors_entry *entries;   // (count)
-    const struct parameter **parameters; // (count)
-    size_t count;
-};
-
-static void describe_entry(struct safetensors_entry *entry, const struct parameter *parameter,
-                           enum dtype dtype)
+/* The entry that a file has for the parameter, in a backend's dtype. */
+static struct safetensors_entry describe_entry(const struct parameter *parameter, enum dtype dtype)
 {
     const struct shape *shape = &parameter->tensor.shape;
-    *entry = (struct safetensors_entry){
-        .name = parameter->name, .dtype = SAFETENSORS_I64, .bytes = sizeof parameter->counter};
-    if (is_counter(parameter))
-        return;
-    entry->dtype = dtype == DTYPE_F64 ? SAFETENSORS_F64 : SAFETENSORS_F32;
-    entry->bytes = shape_elements(shape) * dtype_bytes(dtype);
-    entry->rank = shape->rank;
-    for (uint32_t i = 0; i < entry->rank; i++)
-        entry->size[i] = shape->size[i];
+    struct safetensors_entry entry = {
+        .name = parameter->name, .dtype = "I64", .bytes = sizeof parameter->counter, .rank = shape->rank};
+    for (uint32_t i = 0; i < shape->rank; i++)
+        entry.size[i] = shape->size[i];
+    if (parameter->kind == PARAMETER_COUNTER)
+        return entry;
+    entry.dtype = dtype == DTYPE_F64 ? "F64" : "F32";
+    entry.bytes = shape_elements(shape) * dtype_bytes(dtype);
+    return entry;
 }
 
-/* The source that holds the parameter, or NULL. */
-static const struct params_file *source_of(const struct params_saving *saving,
-                                           const struct parameter *parameter)
-{
-    for (size_t i = 0; i < saving->source_count; i++)
-        if (in_range(&saving->sources[i]->contents, parameter))
-            return saving->sources[i];
-    return NULL;
-}
+/* ---- saving ---- */
 
 static enum status read_from_source(const struct params_file *source, const struct safetensors_entry *entry,
                                     void *values, struct error *error)
 {
     const struct safetensors_entry *found = safetensors_find(source->file, entry->name);
     assert(found != NULL);
-    if (found->dtype == entry->dtype)
+    if (strcmp(found->dtype, entry->dtype) == 0)
         return safetensors_read(source->file, found, values, error);
-    return error_set(error, STATUS_INVALID, "%s: %s holds %s, not the dtype of this backend", source->path,
-                     entry->name, found->dtype_text);
+    return error_set(error, STATUS_INVALID, "%s: %s holds %s, not the dtype of this backend",
+                     source->file->path, entry->name, found->dtype);
 }
 
-static enum status save_entry(void *context, size_t index, void *values, struct error *error)
+/* Copies an entry's values from the source that holds the entry, or else from memory. */
+static enum status save_fill(const struct params_saving *saving, const struct safetensors_entry *entry,
+                             void *values, struct error *error)
 {
-    const struct saved *saved = context;
-    const struct params_saving *saving = saved->saving;
-    const struct parameter *parameter = saved->parameters[index];
-    const struct params_file *source = source_of(saving, parameter);
+    const struct parameter *parameter = params_find(saving->params, entry->name);
     struct backend *backend = params_backend(saving->params);
     bool fresh;
-    if (source != NULL)
-        return read_from_source(source, &saved->entries[index], values, error);
+    for (size_t i = 0; i < saving->source_count; i++)
+        if (in_range(&saving->sources[i]->contents, parameter))
+            return read_from_source(saving->sources[i], entry, values, error);
     if (is_counter(parameter)) {
         memcpy(values, &parameter->counter, sizeof parameter->counter);
         return STATUS_OK;
@@ -102,30 +87,62 @@ static enum status save_entry(void *context, size_t index, void *values, struct 
     return backend_download(backend, tensor, backend->ops->dtype, values, error);
 }
 
+static enum status save_bytes(int fd, const char *path, const struct params_saving *saving, const void *bytes,
+                              size_t count, struct error *error)
+{
+    if (!file_write(fd, bytes, count))
+        return error_set_errno(error, errno, "%s: cannot be written", path);
+    if (saving->written != NULL)
+        saving->written(saving->observer, bytes, count);
+    return STATUS_OK;
+}
+
+/* Writes the file out of its first bytes and its entries' values, which pass through `values`. An fsync that
+ * failed is not tried again: the kernel may have dropped the pages that it could not write. */
+static enum status save_file(const char *path, const struct params_saving *saving, const char *header,
+                             size_t header_bytes, const struct safetensors_entry *entries, size_t count,
+                             void *values, struct error *error)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return error_set_errno(error, errno, "%s: cannot be created", path);
+    enum status status = save_bytes(fd, path, saving, header, header_bytes, error);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+        status = save_fill(saving, &entries[i], values, error);
+        if (status == STATUS_OK)
+            status = save_bytes(fd, path, saving, values, entries[i].bytes, error);
+    }
+    if (status == STATUS_OK && fsync(fd) != 0)
+        status = error_set_errno(error, errno, "%s: cannot be written", path);
+    if (close(fd) != 0 && status == STATUS_OK)
+        status = error_set_errno(error, errno, "%s: cannot be written", path);
+    return status;
+}
+
 enum status params_file_save(const char *path, const struct params_saving *saving, struct error *error)
 {
     struct params *params = saving->params;
-    struct saved saved = {.saving = saving};
-    const uint32_t count = params_count(params);
-    enum status status = STATUS_OK;
-    saved.entries = calloc((size_t)count + 1, sizeof *saved.entries);
-    saved.parameters = calloc((size_t)count + 1, sizeof *saved.parameters);
-    if (saved.entries == NULL || saved.parameters == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "%s: no memory for %u entries", path, count);
-    for (uint32_t i = 0; i < count && status == STATUS_OK; i++) {
+    size_t count = 0, largest = 0, header_bytes = 0;
+    struct safetensors_entry *entries = calloc((size_t)params_count(params) + 1, sizeof *entries);
+    for (uint32_t i = 0; i < params_count(params) && entries != NULL; i++) {
         const struct parameter *parameter = params_at(params, i);
         if (!in_range(&saving->contents, parameter))
             continue;
         assert(saving->parallel == NULL || parameter->kind == PARAMETER_TRAINED);
-        saved.parameters[saved.count] = parameter;
-        describe_entry(&saved.entries[saved.count++], parameter, params_backend(params)->ops->dtype);
+        entries[count] = describe_entry(parameter, params_backend(params)->ops->dtype);
+        largest = entries[count].bytes > largest ? entries[count].bytes : largest;
+        count++;
     }
-    const struct safetensors_stream stream = {
-        .fill = save_entry, .written = saving->written, .context = &saved, .observer = saving->observer};
-    if (status == STATUS_OK)
-        status = safetensors_write(path, saved.entries, saved.count, &stream, error);
-    free(saved.entries);
-    free(saved.parameters);
+    char *header = entries != NULL ? safetensors_format(entries, count, &header_bytes) : NULL;
+    void *values = malloc(largest + 1);
+    enum status status = STATUS_NO_MEMORY;
+    if (header == NULL || values == NULL)
+        error_set(error, status, "%s: no memory for its header and %zu bytes", path, largest);
+    else
+        status = save_file(path, saving, header, header_bytes, entries, count, values, error);
+    free(entries);
+    free(header);
+    free(values);
     return status;
 }
 
@@ -163,42 +180,34 @@ static const char *entry_shape_text(const struct safetensors_entry *entry, char 
     return text;
 }
 
-static bool same_shape(const struct safetensors_entry *entry, const struct shape *shape)
+static bool is_floating(const struct safetensors_entry *entry)
 {
-    bool same = entry->rank == shape->rank;
-    for (uint32_t i = 0; i < entry->rank && same; i++)
-        same = entry->size[i] == shape->size[i];
-    return same;
+    return strcmp(entry->dtype, "F32") == 0 || strcmp(entry->dtype, "F64") == 0;
 }
 
-static bool fitting_dtype(const struct safetensors_entry *entry, const struct parameter *parameter)
+/* `found`: NULL where the file does not hold the entry. */
+static void compare_entry(struct problems *problems, const struct safetensors_entry *expected,
+                          const struct safetensors_entry *found)
 {
-    if (is_counter(parameter))
-        return entry->dtype == SAFETENSORS_I64;
-    return entry->dtype == SAFETENSORS_F32 || entry->dtype == SAFETENSORS_F64;
-}
-
-static void compare_entry(struct problems *problems, const struct parameter *parameter,
-                          const struct safetensors_entry *entry)
-{
-    char found[LONG_SHAPE_BYTES], expected[SHAPE_TEXT_BYTES];
-    if (entry == NULL)
-        problems_add(problems, "%s is missing, expected %s", parameter->name,
-                     shape_text(&parameter->tensor.shape, expected));
-    else if (!same_shape(entry, &parameter->tensor.shape))
-        problems_add(problems, "%s is %s, expected %s", parameter->name, entry_shape_text(entry, found),
-                     shape_text(&parameter->tensor.shape, expected));
-    else if (!fitting_dtype(entry, parameter))
-        problems_add(problems, "%s holds %s, expected %s", parameter->name, entry->dtype_text,
-                     is_counter(parameter) ? "I64" : "F32 or F64");
+    char is[LONG_SHAPE_BYTES], should_be[LONG_SHAPE_BYTES];
+    entry_shape_text(expected, should_be);
+    if (found == NULL)
+        problems_add(problems, "%s is missing, expected %s", expected->name, should_be);
+    else if (found->rank != expected->rank || memcmp(found->size, expected->size, sizeof found->size) != 0)
+        problems_add(problems, "%s is %s, expected %s", expected->name, entry_shape_text(found, is),
+                     should_be);
+    else if (is_floating(expected) != is_floating(found) ||
+             (!is_floating(found) && strcmp(found->dtype, expected->dtype) != 0))
+        problems_add(problems, "%s holds %s, expected %s", expected->name, found->dtype,
+                     is_floating(expected) ? "F32 or F64" : expected->dtype);
 }
 
 /* Entries that the file holds and should not. */
 static void compare_rest(struct problems *problems, const struct params_file *file)
 {
     char name[NAME_BYTES], shape[LONG_SHAPE_BYTES];
-    for (size_t i = 0; i < safetensors_count(file->file); i++) {
-        const struct safetensors_entry *entry = safetensors_at(file->file, i);
+    for (size_t i = 0; i < file->file->count; i++) {
+        const struct safetensors_entry *entry = &file->file->entries[i];
         const struct parameter *parameter = params_find(file->params, entry->name);
         if (parameter != NULL && in_range(&file->contents, parameter))
             continue;
@@ -214,10 +223,11 @@ static enum status check_fit(const struct params_file *file, bool counters_optio
     struct problems problems = {0};
     for (uint32_t i = 0; i < params_count(file->params); i++) {
         const struct parameter *parameter = params_at(file->params, i);
-        const struct safetensors_entry *entry = safetensors_find(file->file, parameter->name);
+        const struct safetensors_entry *found = safetensors_find(file->file, parameter->name);
+        const struct safetensors_entry expected = describe_entry(parameter, DTYPE_F32);
         if (in_range(&file->contents, parameter) &&
-            !(entry == NULL && is_counter(parameter) && counters_optional))
-            compare_entry(&problems, parameter, entry);
+            !(found == NULL && is_counter(parameter) && counters_optional))
+            compare_entry(&problems, &expected, found);
     }
     compare_rest(&problems, file);
     if (problems.count == 0)
@@ -225,8 +235,8 @@ static enum status check_fit(const struct params_file *file, bool counters_optio
     char more[32] = "";
     if (problems.count > PROBLEMS_SHOWN)
         snprintf(more, sizeof more, "; and %u more", problems.count - PROBLEMS_SHOWN);
-    return error_set(error, STATUS_INVALID, "%s does not fit the model: %s%s", file->path, problems.text,
-                     more);
+    return error_set(error, STATUS_INVALID, "%s does not fit the model: %s%s", file->file->path,
+                     problems.text, more);
 }
 
 /* ---- loading ---- */
@@ -235,14 +245,10 @@ enum status params_file_open(struct params_file **out, struct params *params, co
                              const struct params_range *contents, bool counters_optional, struct error *error)
 {
     struct params_file *file = calloc(1, sizeof *file);
-    char *copy = strdup(path);
     *out = NULL;
-    if (file == NULL || copy == NULL) {
-        free(file);
-        free(copy);
+    if (file == NULL)
         return error_set(error, STATUS_NO_MEMORY, "%s: no memory to open it", path);
-    }
-    *file = (struct params_file){.params = params, .path = copy, .contents = *contents};
+    *file = (struct params_file){.params = params, .contents = *contents};
     enum status status = safetensors_open(&file->file, path, error);
     if (status == STATUS_OK)
         status = check_fit(file, counters_optional, error);
@@ -258,14 +264,19 @@ void params_file_close(struct params_file *file)
     if (file == NULL)
         return;
     safetensors_close(file->file);
-    free(file->path);
     free(file);
 }
 
-/* `values` are those of an F32 or F64 entry. */
+/* The dtype of a floating entry. */
+static enum dtype entry_dtype(const struct safetensors_entry *entry)
+{
+    return strcmp(entry->dtype, "F64") == 0 ? DTYPE_F64 : DTYPE_F32;
+}
+
+/* `values` are those of a floating entry. */
 static bool all_finite(const struct safetensors_entry *entry, const void *values)
 {
-    const bool wide = entry->dtype == SAFETENSORS_F64;
+    const bool wide = entry_dtype(entry) == DTYPE_F64;
     const size_t count = entry->bytes / (wide ? sizeof(double) : sizeof(float));
     for (size_t i = 0; i < count; i++)
         if (!isfinite(wide ? ((const double *)values)[i] : (double)((const float *)values)[i]))
@@ -292,12 +303,11 @@ static enum status load_entry(const struct params_file *file, struct gradients *
         return STATUS_OK;
     }
     if (!all_finite(entry, scratch))
-        return error_set(error, STATUS_CORRUPT, "%s: %s holds a NaN or an infinity", file->path,
+        return error_set(error, STATUS_CORRUPT, "%s: %s holds a NaN or an infinity", file->file->path,
                          parameter->name);
     struct tensor *tensor =
         parallel == NULL ? &parameter->tensor : gradients_take(parallel, parameter, &fresh);
-    return backend_upload(params_backend(file->params), tensor,
-                          entry->dtype == SAFETENSORS_F64 ? DTYPE_F64 : DTYPE_F32, scratch, error);
+    return backend_upload(params_backend(file->params), tensor, entry_dtype(entry), scratch, error);
 }
 
 enum status params_file_load(const struct params_file *file, struct gradients *parallel,
@@ -305,13 +315,11 @@ enum status params_file_load(const struct params_file *file, struct gradients *p
 {
     size_t largest = 0;
     enum status status = STATUS_OK;
-    for (size_t i = 0; i < safetensors_count(file->file); i++) {
-        const size_t bytes = safetensors_at(file->file, i)->bytes;
-        largest = bytes > largest ? bytes : largest;
-    }
+    for (size_t i = 0; i < file->file->count; i++)
+        largest = file->file->entries[i].bytes > largest ? file->file->entries[i].bytes : largest;
     void *scratch = malloc(largest + 1);
     if (scratch == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for %zu bytes", file->path, largest);
+        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for %zu bytes", file->file->path, largest);
     for (uint32_t i = 0; i < params_count(file->params) && status == STATUS_OK; i++) {
         struct parameter *parameter = params_at(file->params, i);
         if (in_range(range, parameter) && in_range(&file->contents, parameter))

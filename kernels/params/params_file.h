@@ -47,8 +47,9 @@ struct params_saving {
 };
 
 /* Writes floating entries as F32 (F64 on a double backend) and counters as I64 of shape [], in order of
- * registration. A PyTorch model of the same names loads the file strictly. Equal values give equal bytes,
- * whatever their source. Errors as safetensors_write. */
+ * registration, and syncs the file. A PyTorch model of the same names loads the file strictly. Equal values
+ * give equal bytes, whatever their source. After a failure the file may be there, cut short.
+ * STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY; errors of reading a source. */
 enum status params_file_save(const char *path, const struct params_saving *saving, struct error *error);
 
 #endif

@@ -1,9 +1,9 @@
 /* Fuzzes the safetensors reader: once with the input as the whole file, and once with its first byte as the
  * number of data bytes and the rest as the header, so that the length before the header need not be guessed.
  *
- * Holds three promises: what is accepted is one unbroken row of entries over the data, each found by its name
- * and with an offset within the file; what is refused is refused as corrupt; and what is said of it is UTF-8
- * without control characters. */
+ * Holds three promises: what is accepted is entries in the order of their names, each within the data and
+ * found by its name, and as large as the data together; what is refused is refused as corrupt; and what is
+ * said of it is UTF-8 without control characters. */
 #include "kernels/base/text.h"
 #include "test/kernels/safetensors/safetensors_memory.h"
 
@@ -18,18 +18,18 @@ static void require(int holds)
         abort();
 }
 
-static void check_accepted(const struct safetensors *file, const uint8_t *bytes, size_t size)
+static void check_accepted(const struct safetensors *file, size_t size)
 {
-    uint64_t header_bytes;
-    memcpy(&header_bytes, bytes, sizeof header_bytes);
-    uint64_t at = sizeof header_bytes + header_bytes;
-    for (size_t i = 0; i < safetensors_count(file); i++) {
-        const struct safetensors_entry *entry = safetensors_at(file, i);
-        require(entry->offset == at && safetensors_find(file, entry->name) == entry);
-        require(strcmp(entry->name, "__metadata__") != 0 && entry->rank <= SAFETENSORS_RANK_MAX);
-        at += entry->bytes;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < file->count; i++) {
+        const struct safetensors_entry *entry = &file->entries[i];
+        require(entry->offset >= file->data && entry->offset + entry->bytes <= size);
+        require(safetensors_find(file, entry->name) == entry && entry->rank <= SAFETENSORS_RANK_MAX);
+        require(strcmp(entry->name, "__metadata__") != 0);
+        require(i == 0 || strcmp(file->entries[i - 1].name, entry->name) < 0);
+        bytes += entry->bytes;
     }
-    require(at == size);
+    require(file->data + bytes == size);
 }
 
 static void check_refused(const struct error *error)
@@ -51,7 +51,7 @@ static void check_file(const uint8_t *bytes, size_t size)
     enum status status = safetensors_open(&file, SAFETENSORS_MEMORY_PATH, &error);
     require((status == STATUS_OK) == (file != NULL));
     if (status == STATUS_OK)
-        check_accepted(file, bytes, size);
+        check_accepted(file, size);
     else if (status == STATUS_CORRUPT)
         check_refused(&error);
     else

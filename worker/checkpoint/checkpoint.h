@@ -106,7 +106,7 @@ enum status checkpoint_write(const char *run_dir, const struct checkpoint_counte
  * this one included; later numbers, which can only be damaged, are neither counted nor removed. An old
  * checkpoint that cannot be removed is logged and no failure.
  *
- * Errors of all writing functions name file and reason: "…/00000120.tmp/model.safetensors.tmp: cannot be
+ * Errors of all writing functions name file and reason: "…/00000120.tmp/model.safetensors: cannot be
  * written: No space left on device". */
 enum status checkpoint_publish(const char *run_dir, uint64_t update, uint32_t keep, struct error *error);
 

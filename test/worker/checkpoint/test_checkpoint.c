@@ -93,17 +93,17 @@ START_TEST(the_files_hold_what_pytorch_calls_it)
     checkpoint_make(7, 1, 3);
     snprintf(path, sizeof path, "%s/model.safetensors", checkpoint_at("00000007"));
     CK_OK(safetensors_open(&file, path, &checkpoint_error));
-    ck_assert_uint_eq(safetensors_count(file), MODEL_ENTRIES);
+    ck_assert_uint_eq(file->count, MODEL_ENTRIES);
     for (uint32_t i = 0; i < MODEL_ENTRIES; i++) {
-        const struct safetensors_entry *entry = safetensors_at(file, i);
-        ck_assert_str_eq(entry->name, model_entries[i].name);
+        const struct safetensors_entry *entry = safetensors_find(file, model_entries[i].name);
+        ck_assert_ptr_nonnull(entry);
         ck_assert_uint_eq(entry->rank, model_entries[i].shape.rank);
-        ck_assert_int_eq(entry->dtype, i == MODEL_TRACKED ? SAFETENSORS_I64 : SAFETENSORS_F32);
+        ck_assert_str_eq(entry->dtype, i == MODEL_TRACKED ? "I64" : "F32");
     }
     safetensors_close(file);
     snprintf(path, sizeof path, "%s/optimizer.safetensors", checkpoint_at("00000007"));
     CK_OK(safetensors_open(&file, path, &checkpoint_error));
-    ck_assert_uint_eq(safetensors_count(file), MODEL_ENTRIES - 3);
+    ck_assert_uint_eq(file->count, MODEL_ENTRIES - 3);
     ck_assert_ptr_null(safetensors_find(file, "bn.running_mean"));
     ck_assert_ptr_nonnull(safetensors_find(file, "temperature"));
     safetensors_close(file);
@@ -166,7 +166,7 @@ END_TEST
 /* ---- a model alone ---- */
 
 /* Another program's file of the same model: all values of `seed` as `dtype`, with the counter or without. */
-static void write_weights(const char *path, uint64_t seed, enum safetensors_dtype dtype, bool tracked)
+static void write_weights(const char *path, uint64_t seed, const char *dtype, bool tracked)
 {
     static double values[MODEL_ENTRIES][MODEL_ELEMENTS_MAX];
     float floats[MODEL_ELEMENTS_MAX];
@@ -176,25 +176,24 @@ static void write_weights(const char *path, uint64_t seed, enum safetensors_dtyp
     for (uint32_t i = MODEL_ENTRIES; i-- > 0;) {
         const struct shape *shape = &model_entries[i].shape;
         struct safetensors_entry *entry = &entries[count++];
-        *entry =
-            (struct safetensors_entry){.name = model_entries[i].name, .dtype = dtype, .dtype_text = "BF16"};
+        *entry = (struct safetensors_entry){.name = model_entries[i].name, .dtype = dtype};
         memory[count - 1] = values[i];
         const size_t elements = model_values(floats, seed, i, false);
         memcpy(values[i], floats, elements * sizeof *floats);
-        for (size_t j = 0; dtype == SAFETENSORS_F64 && j < elements; j++)
+        for (size_t j = 0; strcmp(dtype, "F64") == 0 && j < elements; j++)
             values[i][j] = (double)floats[j] * (1 + 1e-9);
-        entry->bytes = elements * (dtype == SAFETENSORS_F64 ? 8 : dtype == SAFETENSORS_F32 ? 4 : 2);
+        entry->bytes = elements * (strcmp(dtype, "F64") == 0 ? 8 : strcmp(dtype, "F32") == 0 ? 4 : 2);
         for (entry->rank = 0; entry->rank < shape->rank; entry->rank++)
             entry->size[entry->rank] = shape->size[entry->rank];
         if (i == MODEL_TRACKED) {
             const int64_t number = model_tracked(seed);
             memcpy(values[i], &number, sizeof number);
-            entry->dtype = SAFETENSORS_I64;
+            entry->dtype = "I64";
             entry->bytes = sizeof number;
             count -= !tracked;
         }
     }
-    CK_OK(safetensors_memory_write(path, entries, memory, count, &checkpoint_error));
+    ck_assert(safetensors_memory_write(path, entries, memory, count));
 }
 
 START_TEST(any_file_of_the_model_can_be_begun_from)
@@ -206,11 +205,11 @@ START_TEST(any_file_of_the_model_can_be_begun_from)
         member_open(&member, server, 2, true, true);
         member_write(&member, 2);
         for (uint64_t seed = 3; seed < 5; seed++) {
-            write_weights(path, seed, seed == 3 ? SAFETENSORS_F32 : SAFETENSORS_F64, true);
+            write_weights(path, seed, seed == 3 ? "F32" : "F64", true);
             CK_OK(checkpoint_load_model(path, &member.values, &checkpoint_error));
             member_expect(&member, seed, 2);
         }
-        write_weights(path, 5, SAFETENSORS_F32, false);
+        write_weights(path, 5, "F32", false);
         CK_OK(checkpoint_load_model(path, &member.values, &checkpoint_error));
         struct parameter *tracked = params_at(member.values.params, MODEL_TRACKED);
         ck_assert_int_eq(tracked->counter, server == 0 ? 0 : tracked->counter);
@@ -231,7 +230,7 @@ START_TEST(a_model_that_does_not_fit_changes_nothing)
     snprintf(path, sizeof path, "%.63s/weights.safetensors", workplace.folder);
     member_open(&member, 0, 1, false, true);
     member_write(&member, 2);
-    write_weights(path, 3, SAFETENSORS_OTHER, true);
+    write_weights(path, 3, "BF16", true);
     expect_failure(checkpoint_load_model(path, &member.values, &checkpoint_error), STATUS_INVALID,
                    "conv.weight holds BF16, expected F32 or F64");
     expect_failure(checkpoint_load_model(workplace.run_dir, &member.values, &checkpoint_error),
