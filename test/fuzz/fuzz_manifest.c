@@ -1,7 +1,7 @@
 /* Fuzzes the reader of checkpoint manifests.
  *
- * Holds four promises: what is accepted is, written again, accepted and the same bytes once more; so is what
- * is refused for its sum alone, which a fuzzer cannot guess; all else is refused as corrupt, with a place;
+ * Holds four promises: the values that are read are, written, accepted and the same bytes once more, also
+ * where the text is refused, for a fuzzer cannot guess its sum; a refused text is corrupt, with a place;
  * and what is said of it is UTF-8 without control characters. */
 #include "kernels/base/text.h"
 #include "worker/checkpoint/checkpoint_internal.h"
@@ -42,23 +42,19 @@ static void check_refused(const struct error *error)
     }
 }
 
-/* The text ends so, for a key or a string may hold the words. */
-static bool wants_sum(const struct error *error)
-{
-    static const char words[] = " /sha256: not the SHA-256 of the text before it";
-    const size_t length = strlen(error->text);
-    return length >= sizeof words - 1 && strcmp(error->text + length - (sizeof words - 1), words) == 0;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct manifest manifest;
     struct error error = {0};
-    enum status status = manifest_parse(&manifest, "fuzz", (const char *)data, size, &error);
+    char *text = calloc(1, size + 1);
+    require(text != NULL);
+    memcpy(text, data, size);
+    enum status status = manifest_parse(&manifest, "fuzz", text, size, &error);
     require(status == STATUS_OK || (status == STATUS_CORRUPT && error.status == status));
     if (status == STATUS_CORRUPT)
         check_refused(&error);
-    if (status == STATUS_OK || wants_sum(&error))
+    if (manifest.counters.trainers > 0)
         check_values(&manifest);
+    free(text);
     return 0;
 }

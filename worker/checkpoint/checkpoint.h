@@ -15,7 +15,7 @@
  *     checkpoint_write.c      the files of a checkpoint
  *     checkpoint_read.c       checking, finding the newest, loading
  *     checkpoint_manifest.c   manifest.json
- *     checkpoint_folder.c     folder names, listing
+ *     checkpoint_folder.c     folder names, listing, small files
  *
  * Order of writing: checkpoint_begin; every server above 0 writes its shard into N.tmp; checkpoint_write
  * (server 0) merges the shards, writes the manifest and syncs every file; once the log has the update's line,
@@ -36,7 +36,10 @@
 #include "kernels/params/params_file.h"
 #include "worker/job/job.h"
 
-enum { CHECKPOINT_PATH_BYTES = 4096, CHECKPOINT_HASH_BYTES = 32 };
+enum {
+    CHECKPOINT_PATH_BYTES = 4096 + 128, /* PATH_MAX of a run's folder, and the names below it */
+    CHECKPOINT_HASH_BYTES = 32
+};
 
 /* A job's progress, beside model and momentum. Data order and draws are functions of (seed, step, trainer),
  * so the steps are their position. */
@@ -126,10 +129,10 @@ enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYT
                               struct checkpoint_counters *counters,
                               void (*damaged)(const char *path, const char *why), struct error *error);
 
-/* The counters, or the text, of a checkpoint that was checked before: read the manifest alone. */
-enum status checkpoint_counters_read(const char *path, struct checkpoint_counters *counters,
-                                     struct error *error);
-enum status checkpoint_text_read(const char *path, struct checkpoint_text *text, struct error *error);
+/* The counters and the text of a checkpoint that was checked before: reads the manifest alone. `text` may be
+ * NULL. */
+enum status checkpoint_facts(const char *path, struct checkpoint_counters *counters,
+                             struct checkpoint_text *text, struct error *error);
 
 /* Loads this server's shard (server 0: statistics and num_batches_tracked too) from a checkpoint's two files,
  * which were checked before: hashes are not compared again. The files must hold the whole model and nothing

@@ -19,27 +19,31 @@ enum {
 };
 extern const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX];
 
-/* Formats a path; STATUS_IO when it is too long. */
-enum status checkpoint_path(char path[CHECKPOINT_PATH_BYTES], struct error *error, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Formats a path. One that does not fit is longer than the system takes (PATH_MAX): every call refuses it. */
+void checkpoint_path(char path[CHECKPOINT_PATH_BYTES], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* RUN/checkpoints/N, or N.tmp. */
-enum status checkpoint_folder(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update,
-                              bool temporary, struct error *error);
+void checkpoint_folder(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update,
+                       bool temporary);
 
-/* True: the first `length` bytes of `name` are a checkpoint's number: eight digits, or more without a leading
- * zero. */
-bool checkpoint_number(const char *name, size_t length, uint64_t *update);
+/* Whether `name` is a checkpoint's, or with `temporary` that of one being written. The number has eight
+ * digits, or more without a leading zero. */
+bool checkpoint_number(const char *name, bool temporary, uint64_t *update);
 
-/* Calls `each` for every N and N.tmp in RUN/checkpoints, in no order, until the first failure of `each`.
- * STATUS_NOT_FOUND: there is no such folder. */
-enum status checkpoint_list(const char *run_dir,
-                            enum status (*each)(void *context, uint64_t update, bool temporary,
-                                                struct error *error),
-                            void *context, struct error *error);
+/* The numbers of all N, or of all N.tmp, in RUN/checkpoints, ascending. The caller frees list->numbers, after
+ * a failure too. STATUS_NOT_FOUND: there is no such folder. */
+struct checkpoint_list {
+    uint64_t *numbers; /* (count) */
+    size_t count;
+};
+enum status checkpoint_list(struct checkpoint_list *list, const char *run_dir, bool temporary,
+                            struct error *error);
 
-/* The size of a model as a manifest names it: all its entries, and their elements, of every kind. */
-void checkpoint_model_facts(struct params *params, uint32_t *entries, uint64_t *elements);
+/* Reads a file of at most `max` bytes, with a zero behind them. The caller frees *text, after a failure too.
+ * STATUS_CORRUPT: it is larger. */
+enum status checkpoint_read_file(char **text, size_t *bytes, const char *path, size_t max,
+                                 struct error *error);
 
 /* ---- the manifest ---- */
 
@@ -48,7 +52,10 @@ void checkpoint_model_facts(struct params *params, uint32_t *entries, uint64_t *
  * each with `bytes` and `sha256`), and `sha256`: of the manifest's text up to the comma before this key, so
  * that no value can change unseen. A model-parallel job adds `line_loss`, `lr` and `best_loss` (null: none),
  * may have more files, and for a text adds `text` with its `tokens` and `sha256`; checkpoints of older
- * versions lack `text`. All other keys are required, and no further key is allowed. */
+ * versions lack `text`.
+ *
+ * A manifest is read by its values alone, and is sound when manifest_format makes the same text of them, byte
+ * for byte: so no key can be missing, of another type, out of range, unknown or there twice. */
 struct manifest {
     struct checkpoint_counters counters;
     uint32_t entries;
@@ -73,7 +80,7 @@ enum { MANIFEST_FORMAT = 1, MANIFEST_BYTES_MAX = 1 << 16 };
 /* malloc'ed text of *bytes; NULL: no memory. */
 char *manifest_format(const struct manifest *manifest, size_t *bytes);
 
-/* STATUS_CORRUPT with name, line, column and key; STATUS_NO_MEMORY. */
+/* `text` is zero-terminated. STATUS_CORRUPT with name, line and what is expected there; STATUS_NO_MEMORY. */
 enum status manifest_parse(struct manifest *manifest, const char *name, const char *text, size_t length,
                            struct error *error);
 

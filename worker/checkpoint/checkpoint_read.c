@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,14 +18,6 @@
 #include <unistd.h>
 
 enum { BLOCK_BYTES = 1 << 16 };
-
-void checkpoint_model_facts(struct params *params, uint32_t *entries, uint64_t *elements)
-{
-    *entries = params_count(params);
-    *elements = 0;
-    for (uint32_t i = 0; i < *entries; i++)
-        *elements += shape_elements(&params_at(params, i)->tensor.shape);
-}
 
 /* ---- checking ---- */
 
@@ -55,9 +48,8 @@ static enum status read_check_file(const char *folder, const char *name, const s
     uint8_t sha256[crypto_hash_sha256_BYTES];
     uint64_t bytes = 0;
     int fd = -1;
-    enum status status = checkpoint_path(path, error, "%s/%s", folder, name);
-    if (status == STATUS_OK)
-        status = file_open(&fd, &bytes, path, error);
+    checkpoint_path(path, "%s/%s", folder, name);
+    enum status status = file_open(&fd, &bytes, path, error);
     if (status != STATUS_OK)
         return status;
     if (bytes != expected->bytes)
@@ -76,14 +68,10 @@ static enum status read_check_file(const char *folder, const char *name, const s
  * compared. */
 static enum status read_check_number(const char *path, const struct manifest *manifest, struct error *error)
 {
-    size_t end = strlen(path);
-    while (end > 0 && path[end - 1] == '/')
-        end--;
-    size_t begin = end;
-    while (begin > 0 && path[begin - 1] != '/')
-        begin--;
+    char copy[CHECKPOINT_PATH_BYTES];
     uint64_t number;
-    if (!checkpoint_number(path + begin, end - begin, &number) || number == manifest->counters.update)
+    checkpoint_path(copy, "%s", path);
+    if (!checkpoint_number(basename(copy), false, &number) || number == manifest->counters.update)
         return STATUS_OK;
     return error_set(error, STATUS_CORRUPT,
                      "%s: the manifest names update %" PRIu64 ", expected %" PRIu64 " from the folder's name",
@@ -104,59 +92,46 @@ enum status checkpoint_check(const char *path, struct checkpoint_counters *count
     return status;
 }
 
-enum status checkpoint_counters_read(const char *path, struct checkpoint_counters *counters,
-                                     struct error *error)
+enum status checkpoint_facts(const char *path, struct checkpoint_counters *counters,
+                             struct checkpoint_text *text, struct error *error)
 {
     struct manifest manifest;
     enum status status = manifest_read(&manifest, path, error);
-    if (status == STATUS_OK)
-        *counters = manifest.counters;
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    *counters = manifest.counters;
+    if (text != NULL)
+        *text = manifest.text;
+    return STATUS_OK;
 }
 
 /* ---- the newest ---- */
 
-/* Finds the largest number below a limit. */
-struct search {
-    uint64_t limit, best;
-    bool limited, found;
-};
-
-static enum status read_note_number(void *context, uint64_t update, bool temporary, struct error *error)
+/* Whether another checkpoint may be taken in place of one that failed so. */
+static bool read_is_damage(enum status status)
 {
-    struct search *search = context;
-    (void)error;
-    if (temporary || (search->limited && update >= search->limit) || (search->found && update < search->best))
-        return STATUS_OK;
-    search->best = update;
-    search->found = true;
-    return STATUS_OK;
+    return status == STATUS_CORRUPT || status == STATUS_NOT_FOUND || status == STATUS_IO;
 }
 
 enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYTES],
                               struct checkpoint_counters *counters,
                               void (*damaged)(const char *path, const char *why), struct error *error)
 {
-    struct search search = {0};
-    for (;;) {
-        struct error why = {0};
-        search.found = false;
-        enum status status = checkpoint_list(run_dir, read_note_number, &search, error);
-        if (status == STATUS_OK && !search.found)
-            return error_set(error, STATUS_NOT_FOUND, "%s/checkpoints: no sound checkpoint is there",
-                             run_dir);
-        if (status == STATUS_OK)
-            status = checkpoint_folder(path, run_dir, search.best, false, error);
-        if (status != STATUS_OK)
-            return status;
-        status = checkpoint_check(path, counters, &why);
-        if (status != STATUS_CORRUPT && status != STATUS_NOT_FOUND && status != STATUS_IO)
-            return status == STATUS_OK ? STATUS_OK : error_set(error, status, "%s", why.text);
-        if (damaged != NULL)
+    struct checkpoint_list list;
+    struct error why = {0};
+    enum status status = checkpoint_list(&list, run_dir, false, error), found = STATUS_NOT_FOUND;
+    for (size_t i = list.count; status == STATUS_OK && read_is_damage(found) && i-- > 0;) {
+        checkpoint_folder(path, run_dir, list.numbers[i], false);
+        found = checkpoint_check(path, counters, &why);
+        if (read_is_damage(found) && damaged != NULL)
             damaged(path, why.text);
-        search.limit = search.best;
-        search.limited = true;
     }
+    free(list.numbers);
+    if (status != STATUS_OK || found == STATUS_OK)
+        return status;
+    if (!read_is_damage(found))
+        return error_set(error, found, "%s", why.text);
+    return error_set(error, STATUS_NOT_FOUND, "%s/checkpoints: no sound checkpoint is there", run_dir);
 }
 
 /* ---- loading ---- */
@@ -172,24 +147,8 @@ static enum status checkpoint_open_file(struct params_file **file, const char *f
                                         const struct params_range *contents, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
-    enum status status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[which]);
-    return status == STATUS_OK ? params_file_open(file, values->params, path, contents, false, error)
-                               : status;
-}
-
-/* Compares the manifest with the model; the names have been compared already. */
-static enum status read_check_facts(const char *path, const struct manifest *manifest,
-                                    const struct checkpoint_values *values, struct error *error)
-{
-    uint32_t entries;
-    uint64_t elements;
-    checkpoint_model_facts(values->params, &entries, &elements);
-    if (manifest->entries != entries || manifest->elements != elements)
-        return error_set(error, STATUS_CORRUPT,
-                         "%s: the manifest describes a model of %" PRIu32 " entries and %" PRIu64
-                         " elements, expected %" PRIu32 " and %" PRIu64,
-                         path, manifest->entries, manifest->elements, entries, elements);
-    return STATUS_OK;
+    checkpoint_path(path, "%s/%s", folder, checkpoint_file_names[which]);
+    return params_file_open(file, values->params, path, contents, false, error);
 }
 
 static enum status read_check_momentum(const char *path, const struct manifest *manifest,
@@ -210,8 +169,6 @@ enum status checkpoint_load(const char *path, const struct checkpoint_values *va
     enum status status = manifest_read(&manifest, path, error);
     if (status == STATUS_OK)
         status = checkpoint_open_file(&model, path, CHECKPOINT_MODEL, values, &PARAMS_RANGE_ALL, error);
-    if (status == STATUS_OK)
-        status = read_check_facts(path, &manifest, values, error);
     if (status == STATUS_OK)
         status = read_check_momentum(path, &manifest, values, error);
     if (values->momentum == NULL)
@@ -234,14 +191,25 @@ static enum status read_model_path(char file[CHECKPOINT_PATH_BYTES], const char 
     struct stat stat_of;
     if (stat(path, &stat_of) != 0)
         return error_set_errno(error, errno, "%s", path);
+    checkpoint_path(file, "%s", path);
     if (!S_ISDIR(stat_of.st_mode))
-        return checkpoint_path(file, error, "%s", path);
+        return STATUS_OK;
+    checkpoint_path(file, "%s/%s", path, checkpoint_file_names[CHECKPOINT_MODEL]);
     enum status status = manifest_read(&manifest, path, error);
+    return status == STATUS_OK ? read_check_file(path, checkpoint_file_names[CHECKPOINT_MODEL],
+                                                 &manifest.files[CHECKPOINT_MODEL], error)
+                               : status;
+}
+
+/* Loads the entries of `range` out of a file that holds the whole of `params`. */
+static enum status read_whole(const char *path, struct params *params, bool counters_optional,
+                              const struct params_range *range, struct error *error)
+{
+    struct params_file *file = NULL;
+    enum status status = params_file_open(&file, params, path, &PARAMS_RANGE_ALL, counters_optional, error);
     if (status == STATUS_OK)
-        status = read_check_file(path, checkpoint_file_names[CHECKPOINT_MODEL],
-                                 &manifest.files[CHECKPOINT_MODEL], error);
-    if (status == STATUS_OK)
-        status = checkpoint_path(file, error, "%s/%s", path, checkpoint_file_names[CHECKPOINT_MODEL]);
+        status = params_file_load(file, NULL, range, error);
+    params_file_close(file);
     return status;
 }
 
@@ -249,45 +217,12 @@ enum status checkpoint_load_model(const char *path, const struct checkpoint_valu
                                   struct error *error)
 {
     char file[CHECKPOINT_PATH_BYTES];
-    struct params_file *model = NULL;
     const struct params_range range = params_own_range(values);
-    enum status status = read_model_path(file, path, error);
-    if (status == STATUS_OK)
-        status = params_file_open(&model, values->params, file, &PARAMS_RANGE_ALL, true, error);
-    if (status == STATUS_OK)
-        status = params_file_load(model, NULL, &range, error);
-    params_file_close(model);
-    return status;
+    const enum status status = read_model_path(file, path, error);
+    return status == STATUS_OK ? read_whole(file, values->params, true, &range, error) : status;
 }
 
 /* ---- a model-parallel job's further files ---- */
-
-/* Reads a file of `bytes`, malloc'ed, with a zero appended. */
-static enum status checkpoint_read_text(char **text, const char *path, uint64_t bytes, struct error *error)
-{
-    uint64_t there;
-    int fd;
-    *text = NULL;
-    enum status status = file_open(&fd, &there, path, error);
-    if (status != STATUS_OK)
-        return status;
-    char *room = malloc((size_t)bytes + 1);
-    const ssize_t length = room == NULL ? 0 : file_read_at(fd, room, (size_t)bytes, 0);
-    if (room == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to read it", path);
-    else if (length < 0)
-        status = error_set_errno(error, errno, "%s: cannot be read", path);
-    else if ((uint64_t)length < bytes)
-        status = error_set(error, STATUS_CORRUPT, "%s: it was cut short while it was read", path);
-    close(fd);
-    if (status != STATUS_OK) {
-        free(room);
-        return status;
-    }
-    room[bytes] = '\0';
-    *text = room;
-    return STATUS_OK;
-}
 
 enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *bytes, struct error *error)
 {
@@ -301,34 +236,15 @@ enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *b
         return status;
     const struct manifest_file *facts = &manifest.files[CHECKPOINT_VOCABULARY];
     status = read_check_file(path, name, facts, error);
-    if (status == STATUS_OK)
-        status = checkpoint_path(file, error, "%s/%s", path, name);
-    if (status == STATUS_OK)
-        status = checkpoint_read_text(vocabulary, file, facts->bytes, error);
-    if (status == STATUS_OK)
-        *bytes = (size_t)facts->bytes;
-    return status;
-}
-
-enum status checkpoint_text_read(const char *path, struct checkpoint_text *text, struct error *error)
-{
-    struct manifest manifest;
-    const enum status status = manifest_read(&manifest, path, error);
-    if (status == STATUS_OK)
-        *text = manifest.text;
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    checkpoint_path(file, "%s/%s", path, name);
+    return checkpoint_read_file(vocabulary, bytes, file, (size_t)facts->bytes, error);
 }
 
 enum status checkpoint_load_state(const char *path, struct params *state, struct error *error)
 {
-    const struct params_range all = PARAMS_RANGE_ALL;
     char file[CHECKPOINT_PATH_BYTES];
-    struct params_file *open = NULL;
-    enum status status = checkpoint_path(file, error, "%s/%s", path, checkpoint_file_names[CHECKPOINT_STATE]);
-    if (status == STATUS_OK)
-        status = params_file_open(&open, state, file, &all, false, error);
-    if (status == STATUS_OK)
-        status = params_file_load(open, NULL, &all, error);
-    params_file_close(open);
-    return status;
+    checkpoint_path(file, "%s/%s", path, checkpoint_file_names[CHECKPOINT_STATE]);
+    return read_whole(file, state, false, &PARAMS_RANGE_ALL, error);
 }

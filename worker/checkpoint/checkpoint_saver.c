@@ -41,9 +41,8 @@ enum status checkpoint_saver_open(struct checkpoint_saver *saver,
 
 static void saver_remove_unfinished(struct checkpoint_saver *saver)
 {
-    if (saver->folder)
+    if (saver->config.publishes && saver->state != CHECKPOINT_IDLE)
         checkpoint_abandon(saver->config.run_dir, saver->saving.counters.update);
-    saver->folder = false;
     saver->state = CHECKPOINT_IDLE;
 }
 
@@ -82,74 +81,51 @@ void checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpo
 {
     assert(saver->state == CHECKPOINT_IDLE);
     saver->saving = *saving;
-    saver->folder = saver->config.publishes;
     if (saver->config.publishes)
         saver_run_on_thread(saver, CHECKPOINT_MAKING, saver_make_folder);
     else
         saver->state = CHECKPOINT_GATHERING;
 }
 
-static enum status saver_after_making(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+/* Ends the state. STATUS_AGAIN: not yet. */
+static enum status saver_step(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
 {
-    (void)logged;
-    const enum status status = background_end(&saver->thread, error);
-    if (status == STATUS_OK)
-        saver->state = CHECKPOINT_GATHERING;
-    return status;
-}
-
-static enum status saver_after_gathering(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
-{
-    (void)logged;
     const struct checkpoint_saver_config *config = &saver->config;
-    const enum status status = config->gather != NULL ? config->gather(config->context, error) : STATUS_OK;
-    if (status == STATUS_OK)
-        saver_run_on_thread(saver, CHECKPOINT_WRITING, saver_write_files);
-    return status;
-}
-
-static enum status saver_after_writing(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
-{
-    (void)logged;
-    const enum status status = background_end(&saver->thread, error);
-    if (status == STATUS_OK)
-        saver->state = saver->config.publishes ? CHECKPOINT_LOGGING : CHECKPOINT_IDLE;
-    return status;
-}
-
-static enum status saver_after_logging(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
-{
-    (void)error;
-    if (logged < saver->saving.line)
-        return STATUS_AGAIN;
-    saver_run_on_thread(saver, CHECKPOINT_PUBLISHING, saver_publish_folder);
-    return STATUS_OK;
-}
-
-static enum status saver_after_publishing(struct checkpoint_saver *saver, uint64_t logged,
-                                          struct error *error)
-{
-    (void)logged;
-    const enum status status = background_end(&saver->thread, error);
+    enum status status = STATUS_OK;
+    if (saver->state == CHECKPOINT_GATHERING)
+        status = config->gather != NULL ? config->gather(config->context, error) : STATUS_OK;
+    else if (saver->state == CHECKPOINT_LOGGING)
+        status = logged < saver->saving.line ? STATUS_AGAIN : STATUS_OK;
+    else
+        status = background_end(&saver->thread, error);
     if (status != STATUS_OK)
         return status;
-    saver->folder = false;
-    saver->saved = saver->saving.counters.update;
-    saver->last = monotime_now();
-    saver->state = CHECKPOINT_IDLE;
+    switch (saver->state) {
+    case CHECKPOINT_MAKING:
+        saver->state = CHECKPOINT_GATHERING;
+        break;
+    case CHECKPOINT_GATHERING:
+        saver_run_on_thread(saver, CHECKPOINT_WRITING, saver_write_files);
+        break;
+    case CHECKPOINT_WRITING:
+        saver->state = config->publishes ? CHECKPOINT_LOGGING : CHECKPOINT_IDLE;
+        break;
+    case CHECKPOINT_LOGGING:
+        saver_run_on_thread(saver, CHECKPOINT_PUBLISHING, saver_publish_folder);
+        break;
+    default:
+        saver->saved = saver->saving.counters.update;
+        saver->last = monotime_now();
+        saver->state = CHECKPOINT_IDLE;
+    }
     return STATUS_OK;
 }
 
 enum status checkpoint_saver_advance(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
 {
-    static enum status (*const after[])(struct checkpoint_saver *, uint64_t, struct error *) = {
-        [CHECKPOINT_MAKING] = saver_after_making,         [CHECKPOINT_GATHERING] = saver_after_gathering,
-        [CHECKPOINT_WRITING] = saver_after_writing,       [CHECKPOINT_LOGGING] = saver_after_logging,
-        [CHECKPOINT_PUBLISHING] = saver_after_publishing,
-    };
     enum status status = STATUS_OK;
     while (status == STATUS_OK && saver->state != CHECKPOINT_IDLE)
-        status = after[saver->state](saver, logged, error);
+        status = saver_step(saver, logged, error);
     if (status != STATUS_OK && status != STATUS_AGAIN)
         saver_remove_unfinished(saver);
     return status;

@@ -61,7 +61,6 @@ enum checkpoint_saver_state {
 struct checkpoint_saver {
     struct checkpoint_saver_config config;
     enum checkpoint_saver_state state; /* read */
-    bool folder;                       /* N.tmp may exist */
     uint64_t saved;                    /* the newest update that was published, or began the run */
     struct monotime last;              /* of that */
     struct checkpoint_saving saving;   /* read; the thread's from MAKING on */

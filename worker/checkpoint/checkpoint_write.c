@@ -32,28 +32,22 @@ static struct params_saving writer_saving_of(const struct checkpoint_values *val
     return saving;
 }
 
-static enum status writer_shard_path(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update,
-                                     uint32_t server, int file, struct error *error)
+static void writer_shard_path(char path[CHECKPOINT_PATH_BYTES], const char *folder, uint32_t server, int file)
 {
-    char folder[CHECKPOINT_PATH_BYTES];
-    enum status status = checkpoint_folder(folder, run_dir, update, true, error);
-    if (status != STATUS_OK)
-        return status;
-    return checkpoint_path(path, error, "%s/shard-%" PRIu32 ".%s", folder, server,
-                           checkpoint_file_names[file]);
+    checkpoint_path(path, "%s/shard-%" PRIu32 ".%s", folder, server, checkpoint_file_names[file]);
 }
 
 enum status checkpoint_write_shard(const char *run_dir, uint64_t update,
                                    const struct checkpoint_values *values, struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
+    char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
     enum status status = STATUS_OK;
     assert(values->server > 0 && values->server < values->servers);
+    checkpoint_folder(folder, run_dir, update, true);
     for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++) {
         const struct params_saving saving = writer_saving_of(values, file, &values->shards[values->server]);
-        status = writer_shard_path(path, run_dir, update, values->server, file, error);
-        if (status == STATUS_OK)
-            status = params_file_save(path, &saving, error);
+        writer_shard_path(path, folder, values->server, file);
+        status = params_file_save(path, &saving, error);
     }
     return status;
 }
@@ -78,7 +72,7 @@ struct shard_files {
     size_t count;
 };
 
-static enum status writer_open_shards(struct shard_files *shards, const char *run_dir, uint64_t update,
+static enum status writer_open_shards(struct shard_files *shards, const char *folder,
                                       const struct checkpoint_values *values, int file, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
@@ -86,9 +80,7 @@ static enum status writer_open_shards(struct shard_files *shards, const char *ru
     shards->count = 0;
     for (uint32_t server = 1; server < values->servers && status == STATUS_OK; server++) {
         const struct params_saving theirs = writer_saving_of(values, file, &values->shards[server]);
-        status = writer_shard_path(path, run_dir, update, server, file, error);
-        if (status != STATUS_OK)
-            break;
+        writer_shard_path(path, folder, server, file);
         status = params_file_open(&shards->files[shards->count], values->params, path, &theirs.contents,
                                   false, error);
         shards->count += status == STATUS_OK;
@@ -97,10 +89,12 @@ static enum status writer_open_shards(struct shard_files *shards, const char *ru
 }
 
 /* Writes one file and records its size and hash for the manifest. */
-static enum status writer_save_hashed(const char *path, struct params_saving saving,
+static enum status writer_save_hashed(const char *folder, int file, struct params_saving saving,
                                       struct manifest_file *facts, struct error *error)
 {
+    char path[CHECKPOINT_PATH_BYTES];
     struct hashing hashing = {0};
+    checkpoint_path(path, "%s/%s", folder, checkpoint_file_names[file]);
     crypto_hash_sha256_init(&hashing.state);
     saving.written = writer_hash_bytes;
     saving.observer = &hashing;
@@ -110,45 +104,40 @@ static enum status writer_save_hashed(const char *path, struct params_saving sav
     return status;
 }
 
-static enum status writer_write_file(const char *run_dir, uint64_t update,
-                                     const struct checkpoint_values *values, int file,
+static enum status writer_write_file(const char *folder, const struct checkpoint_values *values, int file,
                                      struct manifest_file *facts, struct error *error)
 {
-    char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
     struct params_saving saving = writer_saving_of(values, file, &PARAMS_RANGE_ALL);
     struct shard_files shards;
-    enum status status = writer_open_shards(&shards, run_dir, update, values, file, error);
+    enum status status = writer_open_shards(&shards, folder, values, file, error);
     saving.sources = shards.files;
     saving.source_count = shards.count;
     if (status == STATUS_OK)
-        status = checkpoint_folder(folder, run_dir, update, true, error);
-    if (status == STATUS_OK)
-        status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[file]);
-    if (status == STATUS_OK)
-        status = writer_save_hashed(path, saving, facts, error);
+        status = writer_save_hashed(folder, file, saving, facts, error);
     for (size_t i = 0; i < shards.count; i++)
         params_file_close(shards.files[i]);
     return status;
 }
 
-static enum status writer_remove_shards(const char *run_dir, uint64_t update, uint32_t servers,
-                                        struct error *error)
+static enum status writer_remove_shards(const char *folder, uint32_t servers, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
-    enum status status = STATUS_OK;
     for (uint32_t server = 1; server < servers; server++)
-        for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++) {
-            status = writer_shard_path(path, run_dir, update, server, file, error);
-            if (status == STATUS_OK && unlink(path) != 0)
-                status = error_set_errno(error, errno, "%s: cannot be removed", path);
+        for (int file = 0; file < CHECKPOINT_FILES; file++) {
+            writer_shard_path(path, folder, server, file);
+            if (unlink(path) != 0)
+                return error_set_errno(error, errno, "%s: cannot be removed", path);
         }
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- a model-parallel job's further files ---- */
 
-static enum status writer_write_text(const char *path, const char *text, size_t bytes, struct error *error)
+static enum status writer_write_text(const char *folder, const char *name, const char *text, size_t bytes,
+                                     struct error *error)
 {
+    char path[CHECKPOINT_PATH_BYTES];
+    checkpoint_path(path, "%s/%s", folder, name);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return error_set_errno(error, errno, "%s: cannot be created", path);
@@ -160,51 +149,36 @@ static enum status writer_write_text(const char *path, const char *text, size_t 
     return status;
 }
 
-static enum status writer_write_vocabulary(const char *folder, const struct checkpoint_extra *extra,
-                                           struct manifest_file *facts, struct error *error)
+static enum status writer_write_extra(const char *folder, const struct checkpoint_extra *extra,
+                                      struct manifest *manifest, struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
-    enum status status =
-        checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[CHECKPOINT_VOCABULARY]);
-    assert(extra->vocabulary_bytes > 0);
-    crypto_hash_sha256(facts->sha256, (const unsigned char *)extra->vocabulary, extra->vocabulary_bytes);
-    facts->bytes = extra->vocabulary_bytes;
-    return status == STATUS_OK ? writer_write_text(path, extra->vocabulary, extra->vocabulary_bytes, error)
-                               : status;
-}
-
-static enum status writer_write_extra(const char *run_dir, uint64_t update,
-                                      const struct checkpoint_extra *extra, struct manifest *manifest,
-                                      struct error *error)
-{
-    char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
-    enum status status = checkpoint_folder(folder, run_dir, update, true, error);
-    if (status == STATUS_OK && extra->vocabulary != NULL)
-        status = writer_write_vocabulary(folder, extra, &manifest->files[CHECKPOINT_VOCABULARY], error);
+    struct manifest_file *vocabulary = &manifest->files[CHECKPOINT_VOCABULARY];
+    enum status status = STATUS_OK;
+    manifest->text = extra->text;
+    if (extra->vocabulary != NULL) {
+        assert(extra->vocabulary_bytes > 0);
+        vocabulary->bytes = extra->vocabulary_bytes;
+        crypto_hash_sha256(vocabulary->sha256, (const unsigned char *)extra->vocabulary,
+                           extra->vocabulary_bytes);
+        status = writer_write_text(folder, checkpoint_file_names[CHECKPOINT_VOCABULARY], extra->vocabulary,
+                                   extra->vocabulary_bytes, error);
+    }
     if (status != STATUS_OK || extra->state == NULL)
         return status;
     const struct params_saving saving = {.params = extra->state, .contents = PARAMS_RANGE_ALL};
-    status = checkpoint_path(path, error, "%s/%s", folder, checkpoint_file_names[CHECKPOINT_STATE]);
-    return status == STATUS_OK ? writer_save_hashed(path, saving, &manifest->files[CHECKPOINT_STATE], error)
-                               : status;
+    return writer_save_hashed(folder, CHECKPOINT_STATE, saving, &manifest->files[CHECKPOINT_STATE], error);
 }
 
 /* ---- the manifest ---- */
 
-static enum status writer_write_manifest(const char *run_dir, const struct manifest *manifest,
+static enum status writer_write_manifest(const char *folder, const struct manifest *manifest,
                                          struct error *error)
 {
-    char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
     size_t bytes = 0;
-    enum status status = checkpoint_folder(folder, run_dir, manifest->counters.update, true, error);
-    if (status == STATUS_OK)
-        status = checkpoint_path(path, error, "%s/" MANIFEST_NAME, folder);
-    if (status != STATUS_OK)
-        return status;
     char *text = manifest_format(manifest, &bytes);
     if (text == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "%s: no memory to write it", path);
-    status = writer_write_text(path, text, bytes, error);
+        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for its manifest", folder);
+    enum status status = writer_write_text(folder, MANIFEST_NAME, text, bytes, error);
     free(text);
     return status == STATUS_OK ? file_sync_folder(folder, error) : status;
 }
@@ -232,19 +206,22 @@ enum status checkpoint_write(const char *run_dir, const struct checkpoint_counte
                              const struct checkpoint_values *values, const struct checkpoint_extra *extra,
                              struct error *error)
 {
-    struct manifest manifest = {
-        .counters = *counters, .momentum = values->momentum != NULL, .extra = extra != NULL};
+    char folder[CHECKPOINT_PATH_BYTES];
+    struct manifest manifest = {.counters = *counters,
+                                .entries = params_count(values->params),
+                                .momentum = values->momentum != NULL,
+                                .extra = extra != NULL};
     assert(values->server == 0 && values->servers <= JOB_SERVERS_MAX);
     assert(counters->trainers >= 1 && counters->trainers <= JOB_TRAINERS_MAX);
+    for (uint32_t i = 0; i < manifest.entries; i++)
+        manifest.elements += shape_elements(&params_at(values->params, i)->tensor.shape);
+    checkpoint_folder(folder, run_dir, counters->update, true);
     enum status status = writer_check_counters(counters, manifest.extra, error);
-    checkpoint_model_facts(values->params, &manifest.entries, &manifest.elements);
     for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++)
-        status = writer_write_file(run_dir, counters->update, values, file, &manifest.files[file], error);
+        status = writer_write_file(folder, values, file, &manifest.files[file], error);
     if (status == STATUS_OK)
-        status = writer_remove_shards(run_dir, counters->update, values->servers, error);
-    if (extra != NULL)
-        manifest.text = extra->text;
+        status = writer_remove_shards(folder, values->servers, error);
     if (status == STATUS_OK && extra != NULL)
-        status = writer_write_extra(run_dir, counters->update, extra, &manifest, error);
-    return status == STATUS_OK ? writer_write_manifest(run_dir, &manifest, error) : status;
+        status = writer_write_extra(folder, extra, &manifest, error);
+    return status == STATUS_OK ? writer_write_manifest(folder, &manifest, error) : status;
 }

@@ -118,19 +118,18 @@ static enum status resume_check_vocabulary(struct parallel_trainer *t, const cha
 }
 
 /* A text with the same words in another order, or with other lines held out, belongs to another run. */
-static enum status resume_check_text(struct parallel_trainer *t, const char *path, struct error *error)
+static enum status resume_check_text(const struct parallel_trainer *t, const char *path,
+                                     const struct checkpoint_text *expected, struct error *error)
 {
     const struct checkpoint_text *text = &t->values.text;
-    struct checkpoint_text expected;
-    enum status status = checkpoint_text_read(path, &expected, error);
-    if (status != STATUS_OK || expected.tokens == 0)
-        return status;
-    if (text->tokens != expected.tokens)
+    if (expected->tokens == 0)
+        return STATUS_OK;
+    if (text->tokens != expected->tokens)
         return error_set(error, STATUS_INVALID,
                          "%.200s holds %" PRIu64 " words and line ends: expected the %" PRIu64
                          " of the text that %.200s was made with",
-                         t->job->data.path, text->tokens, expected.tokens, path);
-    if (memcmp(text->sha256, expected.sha256, sizeof text->sha256) == 0)
+                         t->job->data.path, text->tokens, expected->tokens, path);
+    if (memcmp(text->sha256, expected->sha256, sizeof text->sha256) == 0)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
                      "%.200s holds other words, or in another order: expected the text that %.200s was made "
@@ -153,9 +152,10 @@ enum status parallel_resume(struct parallel_trainer *t, struct error *error)
 {
     const char *path = t->base.worker->self.resume;
     struct checkpoint_counters counters;
+    struct checkpoint_text text;
     if (!resume_is_asked_for(t))
         return STATUS_OK;
-    enum status status = checkpoint_counters_read(path, &counters, error);
+    enum status status = checkpoint_facts(path, &counters, &text, error);
     if (status != STATUS_OK)
         return status;
     if (counters.trainers != t->trainers)
@@ -168,7 +168,7 @@ enum status parallel_resume(struct parallel_trainer *t, struct error *error)
     t->lines[0] = t->lines[1] = 0;
     status = resume_check_vocabulary(t, path, error);
     if (status == STATUS_OK)
-        status = resume_check_text(t, path, error);
+        status = resume_check_text(t, path, &text, error);
     return status == STATUS_OK ? resume_load_state(t, path, error) : status;
 }
 

@@ -179,7 +179,7 @@ static enum status pserver_read_counters(struct pserver *p, struct checkpoint_co
 {
     const char *resume = p->worker->self.resume;
     *counters = (struct checkpoint_counters){.trainers = p->trainers};
-    enum status status = resume[0] == '\0' ? STATUS_OK : checkpoint_counters_read(resume, counters, error);
+    enum status status = resume[0] == '\0' ? STATUS_OK : checkpoint_facts(resume, counters, NULL, error);
     if (status == STATUS_OK && counters->trainers != p->trainers)
         return error_set(error, STATUS_INVALID, "%.300s comes from a job with %u trainers: expected %u",
                          resume, counters->trainers, p->trainers);

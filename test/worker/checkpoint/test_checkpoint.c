@@ -150,7 +150,7 @@ START_TEST(counters_come_back_to_the_bit)
         char name[32];
         snprintf(name, sizeof name, "%" PRIu64, saved.update);
         memset(&read, 0xA5, sizeof read);
-        CK_OK(checkpoint_counters_read(checkpoint_at(name), &read, &checkpoint_error));
+        CK_OK(checkpoint_facts(checkpoint_at(name), &read, NULL, &checkpoint_error));
         ck_assert_mem_eq(read.steps, saved.steps, sizeof read.steps);
         ck_assert_mem_eq(&read.epoch_loss, &saved.epoch_loss, sizeof read.epoch_loss);
         ck_assert(read.update == saved.update && read.trainers == saved.trainers && read.late == saved.late);

@@ -183,22 +183,6 @@ END_TEST
 
 /* ---- loading what was not checked ---- */
 
-/* Writes the newest's manifest again, of another model. */
-static void change_manifest(void)
-{
-    struct manifest manifest;
-    size_t bytes;
-    CK_OK(manifest_read(&manifest, checkpoint_at("00000002"), &checkpoint_error));
-    ck_assert_uint_eq(manifest.entries, MODEL_ENTRIES);
-    manifest.entries++;
-    char *text = manifest_format(&manifest, &bytes);
-    FILE *file = fopen(damaged_file(names[2]), "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_uint_eq(fwrite(text, 1, bytes, file), bytes);
-    ck_assert_int_eq(fclose(file), 0);
-    free(text);
-}
-
 START_TEST(a_damaged_one_that_is_loaded_changes_nothing)
 {
     struct member member;
@@ -207,9 +191,6 @@ START_TEST(a_damaged_one_that_is_loaded_changes_nothing)
     const char *path = checkpoint_at("00000002");
     char copy[192];
     snprintf(copy, sizeof copy, "%s", path);
-    change_manifest();
-    expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_CORRUPT,
-                   "the manifest describes a model of 10 entries and ");
     CK_OK(checkpoint_load_model(copy, &member.values, &checkpoint_error));
     member_expect(&member, DAMAGED, 3);
     member_write(&member, 3);
@@ -222,7 +203,7 @@ START_TEST(a_damaged_one_that_is_loaded_changes_nothing)
     expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_NOT_FOUND, names[0]);
     ck_assert_int_eq(unlink(damaged_file(names[2])), 0);
     expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_NOT_FOUND, names[2]);
-    expect_failure(checkpoint_counters_read(copy, &(struct checkpoint_counters){0}, &checkpoint_error),
+    expect_failure(checkpoint_facts(copy, &(struct checkpoint_counters){0}, NULL, &checkpoint_error),
                    STATUS_NOT_FOUND, names[2]);
     member_expect(&member, 3, 3);
     member_close(&member);

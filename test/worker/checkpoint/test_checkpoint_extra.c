@@ -78,7 +78,7 @@ START_TEST(all_of_it_comes_back)
         expect_counters(&counters, 7);
         ck_assert(counters.line_loss == 2.0 / 3 && counters.lr == 5);
         ck_assert_mem_eq(&counters.best_loss, &bests[i], sizeof bests[i]);
-        CK_OK(checkpoint_text_read(checkpoint_at("00000007"), &of_text, &checkpoint_error));
+        CK_OK(checkpoint_facts(checkpoint_at("00000007"), &counters, &of_text, &checkpoint_error));
         ck_assert_uint_eq(of_text.tokens, 97);
         ck_assert_mem_eq(of_text.sha256, text.sha256, sizeof text.sha256);
         CK_OK(checkpoint_vocabulary(checkpoint_at("00000007"), &vocabulary, &bytes, &checkpoint_error));
@@ -109,7 +109,7 @@ START_TEST(what_is_not_there_is_not_missed)
     ck_assert(read.lr == 5 && isinf(read.best_loss));
     CK_OK(checkpoint_vocabulary(path, &vocabulary, &bytes, &checkpoint_error));
     ck_assert(vocabulary == NULL && bytes == 0);
-    CK_OK(checkpoint_text_read(path, &of_text, &checkpoint_error));
+    CK_OK(checkpoint_facts(path, &read, &of_text, &checkpoint_error));
     ck_assert_uint_eq(of_text.tokens, 0);
     struct params *state = state_new("trainer0.h", 1);
     expect_failure(checkpoint_load_state(path, state, &checkpoint_error), STATUS_NOT_FOUND,

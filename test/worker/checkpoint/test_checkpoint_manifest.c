@@ -117,68 +117,57 @@ static const struct {
     {"\n}\n", "\n} x\n", "m.json:"},
     {"\"late\": 3", "\"late\": 3, \"late\": 3", "/late: duplicate key; it stands already at 5:3"},
     {"\"late\": 3", "\"late\": 3, \"l\\u0061te\": 3", "/late: duplicate key"},
-    {"\"bytes\": 1000", "\"bytes\": 1000, \"bytes\": 1000",
-     "/files/model.safetensors/bytes: duplicate key; it stands already at 11:27"},
     {"\"late\"", "\"lat\xC3\"", "m.json:5:"},
+    /* another text of the same values */
+    {"\n}\n", "\n}\n ", "m.json:16: expected the end of the file"},
+    {"\n}\n", "\n}", "m.json:15: expected }"},
+    {"\"late\": 3", "\"late\":  3", "m.json:5: expected \"late\": 3,"},
+    {"120,", "12e1,", "m.json:3: expected \"update\": 12,"},
+    {"0.25", "0.250", "m.json:6: expected \"epoch_loss\": 0.25,"},
+    {"\"sha256\": \"a0", "\"sha256\": \"A0", "m.json:11: expected \"model.safetensors\": {\"bytes\": 1000, "},
     /* keys */
-    {"\"late\": 3", "\"Late\": 3", "m.json:5:11: /Late: unknown key"},
-    {"  \"late\": 3,\n", "", "m.json:1:1: the key \"late\" is missing"},
-    {"\"late\": 3", "\"late\": 3, \"time\": 1", "/time: unknown key"},
-    {"\"bytes\": 1001, ", "", "/files/optimizer.safetensors: the key \"bytes\" is missing"},
-    {"\"optimizer.safetensors\"", "\"../../secret\"", "unknown key"},
+    {"\"late\": 3", "\"Late\": 3", "m.json:5: expected \"late\": 0,"},
+    {"  \"late\": 3,\n", "", "m.json:5: expected \"late\": 0,"},
+    {"\"late\": 3", "\"late\": 3, \"time\": 1", "m.json:5: expected \"late\": 3,"},
+    {"\"bytes\": 1001, ", "", "m.json:12: expected \"optimizer.safetensors\": {\"bytes\": 0, "},
+    {"\"optimizer.safetensors\"", "\"../../secret\"", "m.json:12: expected \"optimizer.safetensors\""},
     /* values */
-    {"\"format\": 1", "\"format\": 2", "/format: expected an integer in 1..1, got 2"},
-    {"120,", "\"120\",", "/update: expected an integer in 0..18446744073709551615, got \"120\""},
-    {"120,", "120.0,", "/update: expected an integer in 0..18446744073709551615, got 120.0"},
-    {"120,", "12e1,", "/update: expected an integer"},
-    {"120,", "-1,", "/update: expected an integer"},
-    {"120,", "18446744073709551616,", "/update: expected an integer"},
-    {"120,", "99999999999999999999999,", "/update: expected an integer"},
-    {"120,", "null,", "/update: expected an integer"},
-    {"[120, 119]", "120", "/steps: expected an array, got 120"},
-    {"[120, 119]", "[]", "/steps: expected the steps of at least one trainer, got an empty array"},
-    {"[120, 119]", "[120, 1.5]", "m.json:4:18: /steps/1: expected an integer"},
-    {"[120, 119]", "[120, [119]]", "/steps/1: expected an integer in 0..18446744073709551615, got an array"},
-    {"0.25", "\"0.25\"", "/epoch_loss: expected a number, got \"0.25\""},
-    {"9,\n", "4294967296,\n", "/entries: expected an integer in 0..4294967295, got 4294967296"},
-    {"true", "1", "/momentum: expected true or false, got 1"},
-    {"\"bytes\": 1000", "\"bytes\": 9223372036854775808",
-     "/files/model.safetensors/bytes: expected an integer"},
-    {"\"sha256\": \"a0", "\"sha256\": \"A0",
-     "/files/model.safetensors/sha256: expected 64 digits of 0-9 and a-f"},
-    {"\"sha256\": \"a0", "\"sha256\": \"", "/files/model.safetensors/sha256: expected 64 digits"},
-    {"\"sha256\": \"a1", "\"sha256\": \"a1a1", "/files/optimizer.safetensors/sha256: expected 64 digits"},
+    {"\"format\": 1", "\"format\": 2", "m.json:2: expected \"format\": 1,"},
+    {"120,", "\"120\",", "m.json:3: expected \"update\": 0,"},
+    {"120,", "-1,", "m.json:3: expected \"update\": 18446744073709551615,"},
+    {"120,", "18446744073709551616,", "m.json:3: expected \"update\": 18446744073709551615,"},
+    {"[120, 119]", "120", "m.json:4: expected \"steps\": [],"},
+    {"[120, 119]", "{\"a\": 120}", "m.json:4: expected \"steps\": [120],"},
+    {"[120, 119]", "[120, [119]]", "m.json:4: expected \"steps\": [120, 0],"},
+    {"0.25", "\"0.25\"", "m.json:6: expected \"epoch_loss\": 0,"},
+    {"9,\n", "4294967296,\n", "m.json:7: expected \"entries\": 0,"},
+    {"true", "1", "m.json:9: expected \"momentum\": false,"},
+    {"\"sha256\": \"a1", "\"sha256\": \"a1a1", "m.json:12: expected \"optimizer.safetensors\""},
     /* sound, but not what was written */
-    {"\"late\": 3", "\"late\": 4", "/sha256: not the SHA-256 of the text before it"},
-    {"0.25", "0.25000000000000006", "/sha256: not the SHA-256 of the text before it"},
-    {"120,", "121,", "/sha256: not the SHA-256 of the text before it"},
-    {"119]", "119, 0]", "/sha256: not the SHA-256 of the text before it"},
-    {"true", "false", "/sha256: not the SHA-256 of the text before it"},
-    {"\"sha256\": \"a0", "\"sha256\": \"a1", "/sha256: not the SHA-256 of the text before it"},
+    {"\"late\": 3", "\"late\": 4", "m.json:14: expected \"sha256\": \""},
+    {"0.25", "0.25000000000000006", "m.json:14: expected \"sha256\": \""},
+    {"120,", "121,", "m.json:14: expected \"sha256\": \""},
+    {"119]", "119, 0]", "m.json:14: expected \"sha256\": \""},
+    {"true", "false", "m.json:14: expected \"sha256\": \""},
+    {"\"sha256\": \"a0", "\"sha256\": \"a1", "m.json:14: expected \"sha256\": \""},
 };
 
 /* The same of a model-parallel job's. */
 static const struct {
     const char *from, *to, *words;
 } extra_changes[] = {
-    {"  \"lr\": 20,\n", "", "m.json:1:1: the key \"lr\" is missing"},
-    {"  \"line_loss\": 0.5,\n", "", "m.json:1:1: the key \"line_loss\" is missing"},
-    {"  \"best_loss\": 4.75,\n", "", "m.json:1:1: the key \"best_loss\" is missing"},
-    {"  \"late\": 3,\n", "", "m.json:1:1: the key \"late\" is missing"},
-    {"0.5,", "null,", "/line_loss: expected a number, got null"},
-    {"\"lr\": 20", "\"lr\": \"20\"", "/lr: expected a number, got \"20\""},
-    {"4.75", "false", "/best_loss: expected null or a number, got false"},
-    {"4.75", "null", "/sha256: not the SHA-256 of the text before it"},
-    {"\"tokens\": 240", "\"tokens\": 0", "/text/tokens: expected an integer in 1.."},
-    {"\"tokens\": 240, ", "", "/text: the key \"tokens\" is missing"},
-    {"\"tokens\": 240", "\"tokens\": 241", "/sha256: not the SHA-256 of the text before it"},
-    {"\"sha256\": \"c0", "\"sha256\": \"C0", "/text/sha256: expected 64 digits of 0-9 and a-f"},
-    {"\"bytes\": 2000", "\"bytes\": 0", "/files/vocabulary.txt/bytes: expected an integer in 1.."},
-    {"\"vocabulary.txt\"", "\"vocabulary\"", "/files/vocabulary: unknown key"},
+    {"  \"lr\": 20,\n", "", "m.json:8: expected \"lr\": 0,"},
+    {"  \"line_loss\": 0.5,\n", "", "m.json:7: expected \"entries\": 9,"},
+    {"  \"best_loss\": 4.75,\n", "", "m.json:9: expected \"best_loss\": "},
+    {"0.5,", "null,", "m.json:7: expected \"line_loss\": 0,"},
+    {"4.75", "false", "m.json:9: expected \"best_loss\": 0,"},
+    {"4.75", "null", "m.json:20: expected \"sha256\": \""},
+    {"\"tokens\": 240", "\"tokens\": 0", "m.json:10: expected \"entries\": 9,"},
+    {"\"tokens\": 240", "\"tokens\": 241", "m.json:20: expected \"sha256\": \""},
+    {"\"bytes\": 2000", "\"bytes\": 0", "m.json:17: expected \"state.safetensors\""},
+    {"\"vocabulary.txt\"", "\"vocabulary\"", "m.json:17: expected \"state.safetensors\""},
     {"\"state.safetensors\"", "\"model.safetensors\"", "duplicate key"},
-    {"  \"line_loss\": 0.5,\n  \"lr\": 20,\n  \"best_loss\": 4.75,\n", "",
-     "m.json:1:1: the key \"line_loss\" is missing"},
-    {"\"sha256\": \"b1", "\"sha256\": \"b2", "/sha256: not the SHA-256 of the text before it"},
+    {"\"sha256\": \"b1", "\"sha256\": \"b2", "m.json:20: expected \"sha256\": \""},
 };
 
 static char *change(const char *text, const char *from, const char *to)
@@ -201,7 +190,8 @@ START_TEST(anything_else_is_refused_with_its_place)
         free(changed);
     }
     refuse_text("", 0, "m.json:1:1: ");
-    refuse_text("[]", 2, "expected an object, got an empty array");
+    refuse_text("[]", 2, "m.json:1: expected {");
+    refuse_text("12", 2, "m.json:1: expected {");
     refuse_text("{}\0", 3, "m.json:1:3: ");
     free(text);
 }
@@ -221,25 +211,6 @@ START_TEST(anything_else_of_a_model_parallel_job_is_refused)
 }
 END_TEST
 
-/* White space and the order of keys carry nothing. */
-START_TEST(another_form_of_the_same_is_read)
-{
-    const struct manifest manifest = manifest_sound();
-    struct manifest again;
-    struct error error = {0};
-    size_t bytes;
-    char *text = manifest_format(&manifest, &bytes);
-    char *without = change(text, "  \"late\": 3,\n", "");
-    char *moved = change(without, "\n}\n", ",\t\"late\"  :3 \r\n}");
-    ck_assert_msg(manifest_parse(&again, "m.json", moved, strlen(moved), &error) == STATUS_OK, "%s",
-                  error.text);
-    ck_assert_uint_eq(again.counters.late, 3);
-    free(text);
-    free(without);
-    free(moved);
-}
-END_TEST
-
 START_TEST(no_changed_bit_and_no_cut_passes)
 {
     const struct manifest manifest = _i == 0 ? manifest_sound() : manifest_extra();
@@ -251,20 +222,18 @@ START_TEST(no_changed_bit_and_no_cut_passes)
             refuse_text(text, bytes, "");
             text[at] ^= (char)(1u << bit);
         }
-    for (size_t length = 0; length + 2 < bytes; length++)
-        refuse_text(text, length, "");
+    while (bytes-- > 0) {
+        text[bytes] = '\0';
+        refuse_text(text, bytes, "");
+    }
     free(text);
 }
 END_TEST
 
-START_TEST(its_size_is_bounded)
+START_TEST(the_trainers_are_bounded)
 {
-    static char text[MANIFEST_BYTES_MAX + 1];
     struct manifest manifest;
     struct error error = {0};
-    memset(text, ' ', sizeof text);
-    ck_assert_int_eq(manifest_parse(&manifest, "m.json", text, sizeof text, &error), STATUS_CORRUPT);
-    ck_assert_str_eq(error.text, "m.json: expected at most 65536 bytes, got 65537");
     struct manifest full = manifest_sound();
     full.counters.trainers = JOB_TRAINERS_MAX;
     full.counters.epoch_loss = -DBL_MAX;
@@ -274,7 +243,12 @@ START_TEST(its_size_is_bounded)
     ck_assert_uint_le(bytes, MANIFEST_BYTES_MAX);
     ck_assert_int_eq(manifest_parse(&manifest, "m.json", largest, bytes, &error), STATUS_OK);
     char *more = change(largest, "[", "[0, ");
-    refuse_text(more, bytes + 3, "/steps: expected the steps of at most 256 trainers");
+    refuse_text(more, bytes + 3, "m.json:4: expected \"steps\": [0, ");
+    struct manifest none = manifest_sound();
+    none.counters.trainers = 0;
+    char *without = manifest_format(&none, &bytes);
+    refuse_text(without, bytes, "expected the steps of at least one trainer");
+    free(without);
     free(largest);
     free(more);
 }
@@ -288,9 +262,8 @@ int main(void)
     tcase_add_test(text, what_is_written_of_a_model_parallel_job_is_read);
     tcase_add_test(text, anything_else_is_refused_with_its_place);
     tcase_add_test(text, anything_else_of_a_model_parallel_job_is_refused);
-    tcase_add_test(text, another_form_of_the_same_is_read);
     tcase_add_loop_test(text, no_changed_bit_and_no_cut_passes, 0, 2);
-    tcase_add_test(text, its_size_is_bounded);
+    tcase_add_test(text, the_trainers_are_bounded);
     suite_add_tcase(suite, text);
     return suite_run(suite);
 }
