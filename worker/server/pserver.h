@@ -1,7 +1,7 @@
 /* The parameter-server job kind, and in this header its role pserver. This room includes kernels/, the frame,
  * worker/job, net, model, data and checkpoint; daemon/ includes its schedule and its evaluation.
  *
- *     pserver.c             the role: the loop, and the phases of a round
+ *     pserver.c             the role: the loop, and how a round goes on
  *     pserver_open.c        the start: memory, model, sockets; the end
  *     pserver_calls.c       the trainers' calls, and their answers
  *     pserver_update.c      a full round becomes the next version: the optimizer is applied
@@ -31,13 +31,6 @@
 #include "worker/server/schedule.h"
 #include "worker/server/shards.h"
 #include "worker/worker.h"
-
-enum pserver_phase {
-    PSERVER_GATHERING, /* contributions arrive */
-    PSERVER_SAVING,    /* the newest version is being saved; its members wait for their answers */
-    PSERVER_CLOSING,   /* the work is done; the last record is not acknowledged yet */
-    PSERVER_OVER,      /* FINISHED is reported; waits for the order to leave */
-};
 
 /* The contribution of a trainer that sends chunks (transport "inline"), as they arrive. */
 struct pserver_inbox {
@@ -70,7 +63,7 @@ struct pserver_epoch {
         struct future *call; /* METHOD_EVALUATE under way; NULL: not asked yet, or answered */
         bool answered;
         struct evaluation sums;
-    } * shares; /* (trainers) of the held-out data */
+    } shares[JOB_TRAINERS_MAX]; /* (trainers) of the held-out data */
 };
 
 struct pserver {
@@ -78,9 +71,10 @@ struct pserver {
     const struct job *job;
     struct rpc *rpc;
     uint32_t number, servers, trainers; /* this server's number; the job's servers and trainers */
-    enum pserver_phase phase;
+    bool draining;                      /* the order to stop has lowered last_version */
+    bool done;                          /* no update or checkpoint follows, and no contribution is needed */
+    bool over;                          /* server 0: FINISHED is reported */
     enum control_end end;
-    bool draining; /* the order to stop has lowered last_version */
 
     /* ---- the model ---- */
     struct backend *backend;
@@ -96,13 +90,13 @@ struct pserver {
     uint32_t threads;       /* for an update */
 
     /* ---- the round ---- */
-    struct round *round;
+    struct round round;
     struct schedule schedule;
-    uint64_t last_version;      /* the job's last; lowered by an order to stop */
-    struct pserver_seat *seats; /* (trainers) */
-    uint32_t *members;          /* (trainers) of the newest round, until they are answered */
+    uint64_t last_version; /* the job's last; lowered by an order to stop */
+    struct pserver_seat seats[JOB_TRAINERS_MAX];
+    uint32_t members[JOB_TRAINERS_MAX]; /* of the newest round, until they are answered */
     uint32_t member_count;
-    const void **gradients; /* (trainers) of one update */
+    const void *gradients[JOB_TRAINERS_MAX]; /* of the members of one update */
 
     struct pserver_epoch epoch;
     uint64_t evaluation_samples; /* of the held-out data */
@@ -184,7 +178,8 @@ struct checkpoint_values pserver_checkpoint_values(const struct pserver *p);
 bool pserver_checkpoint_due(const struct pserver *p);
 void pserver_checkpoint_begin(struct pserver *p);
 
-/* Goes on, as checkpoint_saver_advance. A server above 0 reports a failure to server 0 alone. */
+/* Goes on with the checkpoint. STATUS_AGAIN: server 0 is still saving a version. A server above 0 reports a
+ * failure to server 0 alone. */
 enum status pserver_checkpoint_advance(struct pserver *p, struct error *error);
 
 /* Whether a version is being written, so that no update may be made. */

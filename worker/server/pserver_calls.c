@@ -60,12 +60,12 @@ static struct rpc_message pserver_describe_model(const struct pserver *p, uint32
                                                  uint64_t flags, uint32_t slot)
 {
     bool shared = p->job->transport == JOB_TRANSPORT_SHARED;
-    if (round_version(p->round) >= p->last_version)
+    if (p->round.version >= p->last_version)
         flags |= PULL_LAST;
     return (struct rpc_message){
         .args = {[MODEL_VERSION] = version,
                  [MODEL_OFFSET] = shared ? slot * p->image_bytes : PARAMETER_SERVER_NOWHERE,
-                 [MODEL_STEP] = round_step(p->round, trainer),
+                 [MODEL_STEP] = p->round.seat[trainer].step,
                  [MODEL_FLAGS] = flags}};
 }
 
@@ -104,10 +104,10 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
         return;
     }
     if (version == PARAMETER_SERVER_NEWEST)
-        version = round_version(p->round);
-    if (!round_slot_of(p->round, version, &slot)) {
+        version = p->round.version;
+    if (!round_slot_of(&p->round, version, &slot)) {
         rpc_fail(request, STATUS_NOT_FOUND, "version %llu is not here: the newest is %llu",
-                 (unsigned long long)version, (unsigned long long)round_version(p->round));
+                 (unsigned long long)version, (unsigned long long)p->round.version);
         return;
     }
     struct rpc_message answer = pserver_describe_model(p, trainer, version, 0, slot);
@@ -119,7 +119,7 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
         /* A successor, or a trainer of a resumed run: it computes its step after this answer, and its push
          * then waits for the evaluation. A failure here is met again after the turn. */
         pserver_epoch_ask(p, trainer, NULL);
-        round_hold(p->round, trainer, version);
+        round_hold(&p->round, trainer, version);
         p->models_given++;
     }
     rpc_reply(request, &answer);
@@ -179,7 +179,7 @@ static enum status pserver_check_chunk(const struct pserver *p, const struct rpc
                          "trainer %u sends %llu elements from %llu: expected multiples of %d within %s",
                          worker, (unsigned long long)count, (unsigned long long)first,
                          PARAMETER_SERVER_PIECE_ELEMENTS, shard_range_text(p, range));
-    return round_check_step(p->round, pserver_trainer_of(p, request), message->args[CHUNK_STEP], error);
+    return round_check_step(&p->round, pserver_trainer_of(p, request), message->args[CHUNK_STEP], error);
 }
 
 /* A chunk of a step that was contributed already starts the contribution anew: it does not count until all
@@ -197,8 +197,8 @@ void pserver_push_chunk(void *context, struct rpc_request *request, const struct
         rpc_reject(request, "%s", error.text);
         return;
     }
-    if (round_has(p->round, trainer)) {
-        round_withdraw(p->round, trainer);
+    if (p->round.seat[trainer].waiting) {
+        round_withdraw(&p->round, trainer);
         seat_end_push(seat, STATUS_INVALID, "the same step is being sent again");
         inbox_empty(p, &seat->inbox, step);
     }
@@ -244,13 +244,13 @@ static enum status pserver_check_push(const struct pserver *p, const struct rpc_
     if (!isfinite(*loss))
         return error_set(error, STATUS_INVALID, "trainer %u, step %llu: its loss is %g", worker,
                          (unsigned long long)args[PUSH_STEP], *loss);
-    return round_check_step(p->round, pserver_trainer_of(p, request), args[PUSH_STEP], error);
+    return round_check_step(&p->round, pserver_trainer_of(p, request), args[PUSH_STEP], error);
 }
 
 /* After the job's last update the contribution is not needed. */
 static bool pserver_is_needless(const struct pserver *p)
 {
-    return p->phase > PSERVER_SAVING || round_version(p->round) >= p->last_version;
+    return p->done || p->round.version >= p->last_version;
 }
 
 void pserver_push_pull(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -258,7 +258,6 @@ void pserver_push_pull(void *context, struct rpc_request *request, const struct 
     struct pserver *p = context;
     const uint32_t trainer = pserver_trainer_of(p, request);
     struct pserver_seat *seat = &p->seats[trainer];
-    const uint64_t step = message->args[PUSH_STEP], base = message->args[PUSH_BASE];
     struct error error;
     double loss;
     bool replay = false;
@@ -270,9 +269,9 @@ void pserver_push_pull(void *context, struct rpc_request *request, const struct 
         return;
     }
     if (status == STATUS_OK)
-        status = seat_find_image(p, seat, step, &error);
+        status = seat_find_image(p, seat, message->args[PUSH_STEP], &error);
     if (status == STATUS_OK)
-        status = round_add(p->round, trainer, step, base, &replay, &error);
+        status = round_add(&p->round, trainer, message->args[PUSH_BASE], &replay, &error);
     if (status != STATUS_OK) {
         rpc_reject(request, "%s", error.text);
         return;
@@ -289,15 +288,13 @@ void pserver_push_pull(void *context, struct rpc_request *request, const struct 
 void pserver_answer(struct pserver *p, uint32_t trainer, uint64_t flags)
 {
     struct pserver_seat *seat = &p->seats[trainer];
-    const uint64_t version = round_version(p->round);
+    const uint64_t version = p->round.version;
     struct rpc_request *push = seat->push;
-    uint32_t slot = 0;
-    if (push == NULL || round_has(p->round, trainer))
+    if (push == NULL || p->round.seat[trainer].waiting)
         return; /* it has died meanwhile; what its successor has pushed belongs to the next round */
     seat->push = NULL;
-    round_hold(p->round, trainer, version);
-    round_slot_of(p->round, version, &slot);
-    const struct rpc_message answer = pserver_describe_model(p, trainer, version, flags, slot);
+    round_hold(&p->round, trainer, version);
+    const struct rpc_message answer = pserver_describe_model(p, trainer, version, flags, p->round.newest);
     p->models_given++;
     rpc_reply(push, &answer);
 }
@@ -305,7 +302,7 @@ void pserver_answer(struct pserver *p, uint32_t trainer, uint64_t flags)
 void pserver_answer_late(struct pserver *p)
 {
     uint32_t trainer;
-    while (round_take_late(p->round, &trainer))
+    while (round_take_late(&p->round, &trainer))
         pserver_answer(p, trainer, PULL_LATE);
 }
 
@@ -319,13 +316,13 @@ void pserver_left(void *context, uint16_t worker, enum status why, const char *t
 {
     struct pserver *p = context;
     bool trains = worker >= p->servers;
-    if (p->phase != PSERVER_OVER && !p->worker->hurry && strcmp(text, WORKER_FINISHED) != 0)
+    if (!p->over && !p->worker->hurry && strcmp(text, WORKER_FINISHED) != 0)
         log_warning("%s %u left: %s: %s", trains ? "trainer" : "pserver", worker, status_name(why), text);
     if (!trains)
         return;
     struct pserver_seat *seat = &p->seats[worker - p->servers];
     seat->joined = false;
-    round_forget(p->round, worker - p->servers);
+    round_forget(&p->round, worker - p->servers);
     inbox_empty(p, &seat->inbox, UINT64_MAX);
     seat_end_push(seat, STATUS_PEER_DIED, "the caller's session has ended");
 }

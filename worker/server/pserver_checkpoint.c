@@ -13,7 +13,7 @@
 void pserver_place(struct pserver *p, uint64_t version)
 {
     uint32_t slot = 0;
-    bool lies = round_slot_of(p->round, version, &slot);
+    bool lies = round_slot_of(&p->round, version, &slot);
     assert(lies);
     (void)lies;
     const float *image = pserver_image(p, slot);
@@ -37,21 +37,21 @@ struct checkpoint_values pserver_checkpoint_values(const struct pserver *p)
 
 bool pserver_checkpoint_due(const struct pserver *p)
 {
-    const uint64_t version = round_version(p->round);
+    const uint64_t version = p->round.version;
     return checkpoint_saver_due(&p->saver, version, version >= p->last_version);
 }
 
 void pserver_checkpoint_begin(struct pserver *p)
 {
-    const uint64_t version = round_version(p->round);
+    const uint64_t version = p->round.version;
     struct checkpoint_saving saving = {.counters = {.update = version,
                                                     .trainers = p->trainers,
-                                                    .late = p->late_before + round_late(p->round),
+                                                    .late = p->late_before + p->round.late,
                                                     .epoch_loss = p->epoch.loss_sum},
                                        .values = pserver_checkpoint_values(p),
                                        .line = version};
     for (uint32_t i = 0; i < p->trainers; i++)
-        saving.counters.steps[i] = round_step(p->round, i);
+        saving.counters.steps[i] = p->round.seat[i].step;
     pserver_place(p, version);
     checkpoint_saver_begin(&p->saver, &saving);
 }
@@ -96,7 +96,7 @@ void pserver_save_shard(void *context, struct rpc_request *request, const struct
 {
     struct pserver *p = context;
     const struct checkpoint_saving *running = &p->saver.saving;
-    const uint64_t version = message->args[SAVE_VERSION], newest = round_version(p->round);
+    const uint64_t version = message->args[SAVE_VERSION], newest = p->round.version;
     uint32_t slot;
     if (rpc_request_source(request) != 0 || p->number == 0) {
         rpc_reject(request, "pserver %u asks for a shard of a checkpoint: expected pserver 0 to",
@@ -104,7 +104,7 @@ void pserver_save_shard(void *context, struct rpc_request *request, const struct
     } else if (p->shard_request != NULL) {
         rpc_fail(request, STATUS_BUSY, "version %llu is being saved",
                  (unsigned long long)running->counters.update);
-    } else if (version == 0 || (version != newest + 1 && !round_slot_of(p->round, version, &slot))) {
+    } else if (version == 0 || (version != newest + 1 && !round_slot_of(&p->round, version, &slot))) {
         rpc_fail(request, STATUS_NOT_FOUND, "version %llu is not here: the newest is %llu",
                  (unsigned long long)version, (unsigned long long)newest);
     } else {
@@ -120,24 +120,25 @@ static enum status pserver_gather_version(struct pserver *p)
 {
     const uint64_t version = p->saver.saving.counters.update;
     uint32_t slot;
-    if (!round_slot_of(p->round, version, &slot))
+    if (!round_slot_of(&p->round, version, &slot))
         return STATUS_AGAIN;
     pserver_place(p, version);
     return STATUS_OK;
 }
 
-/* Answers server 0, which decides what a failure means. */
-static enum status pserver_answer_shard(struct pserver *p, enum status status, const char *why)
+/* Goes on with the shard beside the rounds, and answers server 0, which decides what a failure means. */
+static void pserver_advance_shard(struct pserver *p)
 {
     struct rpc_request *request = p->shard_request;
+    struct error why = {0};
+    const enum status status = checkpoint_saver_advance(&p->saver, p->worker->logged, &why);
     if (status == STATUS_AGAIN || request == NULL)
-        return status;
+        return;
     p->shard_request = NULL;
     if (status == STATUS_OK)
         rpc_reply(request, NULL);
     else
-        rpc_fail(request, status, "%s", why);
-    return STATUS_OK;
+        rpc_fail(request, status, "%s", why.text);
 }
 
 /* ---- both ---- */
@@ -150,11 +151,10 @@ static enum status pserver_gather(void *context, struct error *error)
 
 enum status pserver_checkpoint_advance(struct pserver *p, struct error *error)
 {
-    struct error why = {0};
-    const enum status status = checkpoint_saver_advance(&p->saver, p->worker->logged, &why);
-    if (p->number > 0)
-        return pserver_answer_shard(p, status, why.text);
-    return status == STATUS_OK || status == STATUS_AGAIN ? status : error_set(error, status, "%s", why.text);
+    if (p->number == 0)
+        return checkpoint_saver_advance(&p->saver, p->worker->logged, error);
+    pserver_advance_shard(p);
+    return STATUS_OK;
 }
 
 bool pserver_checkpoint_holds(const struct pserver *p)

@@ -13,7 +13,7 @@ void pserver_epoch_end(struct pserver *p)
 {
     struct pserver_epoch *epoch = &p->epoch;
     epoch->open = true;
-    epoch->evaluates = schedule_evaluates(&p->schedule, round_version(p->round));
+    epoch->evaluates = schedule_evaluates(&p->schedule, p->round.version);
     epoch->asked = monotime_now();
     for (uint32_t i = 0; i < p->trainers; i++)
         epoch->shares[i] = (struct pserver_share){0};
@@ -22,17 +22,15 @@ void pserver_epoch_end(struct pserver *p)
 /* A trainer that cannot be reached now is asked later. */
 enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error *error)
 {
-    const uint64_t version = round_version(p->round);
+    const uint64_t version = p->round.version;
     struct pserver_share *share = &p->epoch.shares[trainer];
-    uint32_t slot = 0;
     if (!p->epoch.open || !p->epoch.evaluates || share->answered || share->call != NULL ||
         !p->seats[trainer].joined)
         return STATUS_OK;
-    round_slot_of(p->round, version, &slot);
     const bool shared = p->job->transport == JOB_TRANSPORT_SHARED;
     const struct rpc_message message = {
         .args = {[EVALUATE_VERSION] = version,
-                 [EVALUATE_OFFSET] = shared ? slot * p->image_bytes : PARAMETER_SERVER_NOWHERE,
+                 [EVALUATE_OFFSET] = shared ? p->round.newest * p->image_bytes : PARAMETER_SERVER_NOWHERE,
                  [EVALUATE_SHARE] = trainer,
                  [EVALUATE_SHARES] = p->trainers}};
     enum status status = rpc_call_async(p->rpc, p->seats[trainer].worker, METHOD_EVALUATE, &message,
@@ -94,7 +92,7 @@ static enum status epoch_evaluate(struct pserver *p, struct error *error)
 static void epoch_report(struct pserver *p)
 {
     struct pserver_epoch *epoch = &p->epoch;
-    const uint64_t update = round_version(p->round), every = p->schedule.epoch_updates;
+    const uint64_t update = p->round.version, every = p->schedule.epoch_updates;
     const uint64_t number = (update + every - 1) / every;
     const struct monotime now = monotime_now();
     struct control_epoch record = {
@@ -131,7 +129,7 @@ enum status pserver_epoch_advance(struct pserver *p, struct error *error)
 
 void pserver_epoch_release(struct pserver *p)
 {
-    for (uint32_t i = 0; p->epoch.shares != NULL && i < p->trainers; i++) {
+    for (uint32_t i = 0; i < p->trainers; i++) {
         future_release(p->epoch.shares[i].call);
         p->epoch.shares[i].call = NULL;
     }

@@ -47,19 +47,6 @@ static enum status pserver_map_private(void **out, size_t bytes, const char *wha
     return STATUS_OK;
 }
 
-static enum status pserver_open_lists(struct pserver *p, struct error *error)
-{
-    p->seats = calloc(p->trainers, sizeof *p->seats);
-    p->members = calloc(p->trainers, sizeof *p->members);
-    p->gradients = calloc(p->trainers, sizeof(void *));
-    p->epoch.shares = calloc(p->trainers, sizeof *p->epoch.shares);
-    if (p->seats == NULL || p->members == NULL || p->gradients == NULL || p->epoch.shares == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %u trainers", p->trainers);
-    for (uint32_t i = 0; i < p->trainers; i++)
-        p->seats[i] = (struct pserver_seat){.worker = (uint16_t)(p->servers + i), .inbox.step = UINT64_MAX};
-    return STATUS_OK;
-}
-
 static enum status pserver_reorder_params(struct pserver *p, struct classifier *classifier,
                                           struct error *error)
 {
@@ -99,9 +86,9 @@ static enum status pserver_open_params(struct pserver *p, struct error *error)
     return status == STATUS_OK ? shard_of(&p->shard, p->params, p->number, p->servers, error) : status;
 }
 
-static enum status pserver_open_slots(struct pserver *p, uint32_t slots, struct error *error)
+static enum status pserver_open_slots(struct pserver *p, struct error *error)
 {
-    const size_t bytes = slots * p->image_bytes;
+    const size_t bytes = p->round.slots * p->image_bytes;
     void *memory;
     if (p->job->transport == JOB_TRANSPORT_SHARED)
         return segment_create(&p->segment, p->worker->self.worker, bytes, error);
@@ -197,21 +184,13 @@ static enum status pserver_open_round(struct pserver *p, struct error *error)
         status = pserver_read_counters(p, &counters, error);
     if (status != STATUS_OK)
         return status;
-    const struct round_config config = {.rule = p->job->server.round.rule,
-                                        .number = p->job->server.round.number,
-                                        .trainers = p->trainers,
-                                        .version = counters.update,
-                                        .steps = counters.steps,
-                                        .first_worker = p->servers};
     p->evaluation_samples = info.evaluation;
     p->last_version = p->schedule.updates;
     p->begin_version = counters.update;
     p->late_before = counters.late;
     p->epoch.loss_sum = counters.epoch_loss;
-    status = round_new(&p->round, &config, error);
-    if (status == STATUS_OK)
-        status = pserver_open_slots(p, round_slots(&config), error);
-    return status;
+    round_open(&p->round, p->job, counters.update, counters.steps);
+    return pserver_open_slots(p, error);
 }
 
 /* Under `all` every trainer waits while an update is made, and the servers of a job make theirs at about the
@@ -250,9 +229,8 @@ static enum status pserver_dial(struct pserver *p, struct error *error)
 enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error)
 {
     static enum status (*const steps[])(struct pserver *, struct error *) = {
-        pserver_open_lists,   pserver_open_params, pserver_open_velocity,
-        pserver_open_inboxes, pserver_open_round,  pserver_fill_first,
-        pserver_serve,        pserver_dial,        pserver_checkpoint_open,
+        pserver_open_params, pserver_open_velocity, pserver_open_inboxes, pserver_open_round,
+        pserver_fill_first,  pserver_serve,         pserver_dial,         pserver_checkpoint_open,
     };
     p->worker = worker;
     p->job = &worker->job;
@@ -260,6 +238,8 @@ enum status pserver_open(struct pserver *p, struct worker *worker, struct error 
     p->servers = p->job->server.count;
     p->trainers = p->job->trainers.count;
     p->threads = pserver_update_threads(p);
+    for (uint32_t i = 0; i < p->trainers; i++)
+        p->seats[i] = (struct pserver_seat){.worker = (uint16_t)(p->servers + i), .inbox.step = UINT64_MAX};
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         enum status status = steps[i](p, error);
         if (status != STATUS_OK)
@@ -279,13 +259,12 @@ void pserver_close(struct pserver *p, const char *why)
     pserver_epoch_release(p);
     rpc_free(p->rpc, why, LINGER_MS);
     p->worker->rpc = NULL;
-    for (uint32_t i = 0; p->seats != NULL && i < p->trainers; i++) {
+    for (uint32_t i = 0; i < p->trainers; i++) {
         segment_detach(&p->seats[i].outbox);
         if (p->seats[i].inbox.image != NULL)
             munmap(p->seats[i].inbox.image, p->image_bytes);
         free(p->seats[i].inbox.come);
     }
-    round_free(p->round);
     gradients_free(p->momentum);
     for (int i = 0; i < 2; i++)
         if (p->velocity[i] != NULL)
@@ -293,8 +272,4 @@ void pserver_close(struct pserver *p, const char *why)
     params_free(p->params);
     backend_close(p->backend);
     segment_detach(&p->segment);
-    free(p->seats);
-    free(p->members);
-    free(p->gradients);
-    free(p->epoch.shares);
 }

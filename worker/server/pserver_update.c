@@ -36,8 +36,8 @@ static void update_expel_member(struct pserver *p, uint32_t trainer, const char 
 {
     struct pserver_seat *seat = &p->seats[trainer];
     struct rpc_request *push = seat->push;
-    uint64_t step = round_step(p->round, trainer);
-    round_withdraw(p->round, trainer);
+    uint64_t step = p->round.seat[trainer].step;
+    round_withdraw(&p->round, trainer);
     seat->push = NULL;
     if (push != NULL)
         rpc_reject(push, "trainer %u, step %llu: its %s of %s is not finite", seat->worker,
@@ -81,7 +81,7 @@ static void update_count_batches(struct pserver *p)
 static enum status update_move_parameters(struct pserver *p, float *next, const float *now,
                                           struct error *error)
 {
-    const uint64_t version = round_version(p->round);
+    const uint64_t version = p->round.version;
     const size_t first = p->shard.first;
     struct sgd_round round = {
         .sgd = {.lr = schedule_lr(&p->schedule, version + 1), .momentum = p->job->optimizer.momentum},
@@ -139,7 +139,7 @@ static double update_gathered_s(const struct pserver *p)
 
 static void update_report(struct pserver *p, const struct pass *pass)
 {
-    const uint64_t version = round_version(p->round), late = round_late(p->round);
+    const uint64_t version = p->round.version, late = p->round.late;
     static struct control_update record; /* 2 KiB: one thread reports */
     record = (struct control_update){
         .update = version,
@@ -170,14 +170,14 @@ static void update_report(struct pserver *p, const struct pass *pass)
 enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error)
 {
     struct pass pass = {.begin = monotime_now()};
-    uint32_t now = 0;
-    round_slot_of(p->round, round_version(p->round), &now);
-    if (!update_move_statistics(p, pserver_image(p, slot), pserver_image(p, now)))
+    float *next = pserver_image(p, slot);
+    const float *now = pserver_image(p, p->round.newest);
+    if (!update_move_statistics(p, next, now))
         return STATUS_AGAIN;
-    enum status status = update_move_parameters(p, pserver_image(p, slot), pserver_image(p, now), error);
+    enum status status = update_move_parameters(p, next, now, error);
     if (status != STATUS_OK)
         return status;
-    round_advance(p->round, slot, p->members, p->member_count);
+    round_advance(&p->round, slot, p->members, p->member_count);
     update_count_batches(p);
     pass.end = monotime_now();
     update_report(p, &pass);

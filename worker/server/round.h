@@ -28,7 +28,7 @@
  * checkpoints read the current version and end before the next update is made, so they hold nothing. Readers
  * of chunks hold nothing either: their bytes are copied at once.
  *
- * Pure: no sockets, no kernels, no clock; one thread; nothing but round_new allocates. */
+ * Pure: no sockets, no kernels, no clock, no memory of its own; one thread. */
 #ifndef WORKER_SERVER_ROUND_H
 #define WORKER_SERVER_ROUND_H
 
@@ -37,47 +37,49 @@
 
 #define ROUND_NO_VERSION UINT64_MAX
 
-struct round;
+/* The round's record of one trainer. */
+struct round_seat {
+    uint64_t step; /* the next one */
+    uint64_t held; /* ROUND_NO_VERSION: none */
+    bool waiting;  /* the contribution of `step` is in */
+    uint64_t base; /* its version */
+    uint64_t turn; /* its place in the order of arrival */
+};
 
-struct round_config {
+/* Others read it; the functions below alone change it. */
+struct round {
     int rule;              /* enum job_round */
     uint32_t number;       /* first: k, 1..trainers; async: s */
     uint32_t trainers;     /* 1..JOB_TRAINERS_MAX */
-    uint64_t version;      /* the first; it lies in slot 0 */
-    const uint64_t *steps; /* (trainers) each one's next step; NULL: 0 */
     uint32_t first_worker; /* the first trainer's worker number: messages name trainers by worker number */
+    uint64_t version;      /* the newest */
+    uint32_t newest;       /* its slot */
+    uint64_t late;         /* contributions so far that were late */
+    uint64_t turns;        /* contributions so far */
+    uint32_t slots;        /* at least 2 */
+    uint64_t slot[JOB_TRAINERS_MAX + 1];      /* (slots) the version in each, or ROUND_NO_VERSION */
+    struct round_seat seat[JOB_TRAINERS_MAX]; /* (trainers) */
 };
 
-/* The number of slots for this configuration; at least 2. */
-uint32_t round_slots(const struct round_config *config);
+/* The round of a job whose newest version is `version`, in slot 0. steps (trainers): each one's next. */
+void round_open(struct round *round, const struct job *job, uint64_t version, const uint64_t *steps);
 
-/* STATUS_NO_MEMORY. */
-enum status round_new(struct round **out, const struct round_config *config, struct error *error);
-void round_free(struct round *round);
-
-/* The newest version; a trainer's next step; the number of contributions that wait; the number of late
- * contributions so far. */
-uint64_t round_version(const struct round *round);
-uint64_t round_step(const struct round *round, uint32_t trainer);
+/* The number of contributions that wait. */
 uint32_t round_waiting(const struct round *round);
-uint64_t round_late(const struct round *round);
-
-/* Whether this trainer's contribution of its next step is in and waits. */
-bool round_has(const struct round *round, uint32_t trainer);
 
 /* The slot in which `version` still lies. */
 bool round_slot_of(const struct round *round, uint64_t version, uint32_t *slot);
 
-/* The trainer is given `version`, which must lie in a slot (asserted), and holds it from now on. */
+/* The trainer is given `version`, which lies in a slot, and holds it from now on. */
 void round_hold(struct round *round, uint32_t trainer, uint64_t version);
 
 /* STATUS_INVALID, unless `step` is the trainer's next one; the text names trainer, got and expected. */
 enum status round_check_step(const struct round *round, uint32_t trainer, uint64_t step, struct error *error);
 
-/* Takes a contribution in and releases the version that its sender held. *replay: it replaced one of the same
- * step. STATUS_INVALID, with nothing changed: a step other than the next, a base newer than the newest
- * version, or a base other than the version that the trainer holds (for a replay: held). */
-enum status round_add(struct round *round, uint32_t trainer, uint64_t step, uint64_t base, bool *replay,
+/* Takes in the contribution of the trainer's next step and releases the version that its sender held.
+ * *replay: it replaced one of the same step. STATUS_INVALID, with nothing changed: a base newer than the
+ * newest version, or a base other than the version that the trainer holds (for a replay: held). */
+enum status round_add(struct round *round, uint32_t trainer, uint64_t base, bool *replay,
                       struct error *error);
 
 /* Drops the trainer's waiting contribution: it is being sent again, or is bad. */
