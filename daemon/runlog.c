@@ -22,14 +22,14 @@ struct runlog {
     const char *path;
     const struct job *job;
     int log_fd, jsonl_fd;
-    bool terminal; /* stdout is a terminal */
-    bool silent;   /* stdout is gone */
-    bool progress; /* a progress line stands on the terminal */
+    struct line text, json; /* the newest of each file */
+    bool terminal;          /* stdout is a terminal */
+    bool silent;            /* stdout is gone */
+    bool progress;          /* a progress line stands on the terminal */
     struct monotime progress_due, begin;
     struct replay *replay; /* of a resumed run; else NULL */
     uint64_t count;        /* the newest episode or update */
     double running_reward; /* after the last episode */
-    struct line_holdings holdings;
 };
 
 /* A fifo without a reader would block the open, and later a write. */
@@ -73,13 +73,12 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
     struct runlog *log = calloc(1, sizeof *log);
     if (log == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the logs");
-    *log = (struct runlog){.dir_fd = dir_fd,
-                           .path = path,
-                           .job = job,
-                           .log_fd = -1,
-                           .jsonl_fd = -1,
-                           .terminal = isatty(STDOUT_FILENO) == 1,
-                           .begin = monotime_now()};
+    log->dir_fd = dir_fd;
+    log->path = path;
+    log->job = job;
+    log->log_fd = log->jsonl_fd = -1;
+    log->terminal = isatty(STDOUT_FILENO) == 1;
+    log->begin = monotime_now();
     enum status status = open_files(log, error);
     if (status != STATUS_OK) {
         free(log);
@@ -87,11 +86,6 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
     }
     *out = log;
     return STATUS_OK;
-}
-
-void runlog_show_holdings(struct runlog *log, const struct control_status *holdings, uint32_t workers)
-{
-    log->holdings = (struct line_holdings){.of = holdings, .workers = workers};
 }
 
 enum status runlog_reopen(struct runlog *log, struct error *error)
@@ -119,12 +113,10 @@ static void show_text(struct runlog *log, const char *text, size_t bytes)
     }
 }
 
-static const char clear_line[] = "\r\033[K";
-
 void runlog_clear_progress(struct runlog *log)
 {
     if (log->progress)
-        show_text(log, clear_line, sizeof clear_line - 1);
+        show_text(log, LINE_CLEAR, strlen(LINE_CLEAR));
     log->progress = false;
 }
 
@@ -139,12 +131,11 @@ static bool progress_is_due(struct runlog *log)
     return true;
 }
 
-static void draw_progress(struct runlog *log, const struct line *line)
+static void draw_progress(struct runlog *log, const struct control_message *record)
 {
-    char text[sizeof clear_line + LINE_BYTES];
-    int length = snprintf(text, sizeof text, "%s%s", clear_line, line->text);
+    line_write_progress(&log->text, log->job, record);
+    show_text(log, log->text.text, log->text.length);
     log->progress = true;
-    show_text(log, text, (size_t)length);
 }
 
 void runlog_close(struct runlog *log)
@@ -158,10 +149,8 @@ void runlog_close(struct runlog *log)
     free(log);
 }
 
-/* ---- files ---- */
-
 /* Writes one line, whole or not at all. */
-static enum status append_line(struct runlog *log, int fd, const char *name, const char *line, size_t bytes,
+static enum status append_line(struct runlog *log, int fd, const char *name, const struct line *line,
                                struct error *error)
 {
     struct stat before;
@@ -169,52 +158,36 @@ static enum status append_line(struct runlog *log, int fd, const char *name, con
         return error_set_errno(error, errno, "cannot look at %s/%s", log->path, name);
     ssize_t written;
     do
-        written = write(fd, line, bytes);
+        written = write(fd, line->text, line->length);
     while (written < 0 && errno == EINTR);
-    if (written == (ssize_t)bytes)
+    if (written == (ssize_t)line->length)
         return STATUS_OK;
     if (written < 0)
         return error_set_errno(error, errno, "cannot write %s/%s", log->path, name);
     if (written > 0 && ftruncate(fd, before.st_size) != 0)
         log_error("%s/%s ends in half a line: %s", log->path, name, strerror(errno));
     return error_set(error, STATUS_IO, "cannot write %s/%s: there was room for %zd of %zu bytes", log->path,
-                     name, written, bytes);
+                     name, written, line->length);
 }
 
-static enum status append_json(struct runlog *log, const struct line *line, struct error *error)
+static enum status append_json(struct runlog *log, struct error *error)
 {
-    return append_line(log, log->jsonl_fd, "episodes.jsonl", line->text, line->length, error);
+    return append_line(log, log->jsonl_fd, "episodes.jsonl", &log->json, error);
 }
 
-static enum status append_text(struct runlog *log, const struct line *line, struct error *error)
+static enum status append_text(struct runlog *log, struct error *error)
 {
     runlog_clear_progress(log);
-    show_text(log, line->text, line->length);
-    return append_line(log, log->log_fd, "episodes.log", line->text, line->length, error);
-}
-
-/* Writes a record's two lines, episodes.jsonl's first; `text` is NULL where /log/every skips the record. A
- * line that a resumed run finds in its logs is compared instead. */
-static enum status append_record(struct runlog *log, const struct line *json, const struct line *text,
-                                 struct error *error)
-{
-    bool has_json = false;
-    enum status status = STATUS_OK;
-    if (log->replay != NULL)
-        status = replay_compare(log->replay, json, &has_json, error);
-    bool has_text = text == NULL || (has_json && replay_has_text(log->replay, json, text));
-    if (status == STATUS_OK && !has_json)
-        status = append_json(log, json, error);
-    return status == STATUS_OK && !has_text ? append_text(log, text, error) : status;
+    show_text(log, log->text.text, log->text.length);
+    return append_line(log, log->log_fd, "episodes.log", &log->text, error);
 }
 
 /* ---- events ---- */
 
 enum status runlog_start(struct runlog *log, struct error *error)
 {
-    struct line line;
-    line_start(&line, log->job);
-    return append_json(log, &line, error);
+    line_write_start(&log->json, log->job, "start", "seed", log->job->seed);
+    return append_json(log, error);
 }
 
 /* The last update up to `update` that has a line in episodes.jsonl. */
@@ -225,7 +198,6 @@ static uint64_t line_before(const struct job *job, uint64_t update)
 
 enum status runlog_resume(struct runlog *log, uint64_t update, struct error *error)
 {
-    struct line line;
     enum status status = replay_open(&log->replay, log->dir_fd, log->path, log->job, error);
     if (status != STATUS_OK)
         return status;
@@ -233,99 +205,69 @@ enum status runlog_resume(struct runlog *log, uint64_t update, struct error *err
         log_warning("%s/episodes.jsonl ends at update %" PRIu64 ", before the checkpoint's", log->path,
                     replay_last_update(log->replay));
     log->count = update;
-    line_resume(&line, log->job, update);
-    return append_json(log, &line, error);
-}
-
-static enum status finish_line(struct runlog *log, const char *why, struct error *error)
-{
-    struct line line;
-    double job_s = (double)monotime_us_between(log->begin, monotime_now()) * 1e-6;
-    if (log->job->kind == JOB_MODEL_PARALLEL)
-        line_language_finish(&line, why, log->count, &log->holdings, job_s);
-    else if (log->job->kind == JOB_PARAMETER_SERVER)
-        line_finish_updates(&line, why, log->count, job_s);
-    else
-        line_finish_episodes(&line, why, log->count, log->running_reward, job_s);
-    return append_json(log, &line, error);
+    line_write_start(&log->json, log->job, "resume", "update", update);
+    return append_json(log, error);
 }
 
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
-                          struct error *error)
+                          const struct control_status *holdings, struct error *error)
 {
-    struct line line;
     if (finished->updates > log->count)
         log->count = finished->updates;
-    enum status status = finish_line(log, why, error);
-    const bool solved = finished->end == CONTROL_END_SOLVED;
-    const bool limited = finished->end == CONTROL_END_FINISHED && log->job->stop.has_running_reward;
-    if (status != STATUS_OK || !(solved || limited))
+    const struct line_end end = {why, log->count, log->running_reward,
+                                 (double)monotime_us_between(log->begin, monotime_now()) * 1e-6};
+    line_write_end(&log->json, log->job, &end, holdings);
+    const enum status status = append_json(log, error);
+    if (status != STATUS_OK)
         return status;
-    if (solved)
-        line_solved(&line, finished->running_reward);
+    if (finished->end == CONTROL_END_SOLVED)
+        line_write_solved(&log->text, finished->running_reward);
+    else if (finished->end == CONTROL_END_FINISHED && log->job->stop.has_running_reward)
+        line_write_not_solved(&log->text, log->running_reward, log->count, log->job->stop.running_reward);
     else
-        line_not_solved(&line, log->running_reward, log->count, log->job->stop.running_reward);
-    return append_text(log, &line, error);
+        return STATUS_OK;
+    return append_text(log, error);
 }
 
 /* ---- records ---- */
 
-static bool is_for_text(const struct runlog *log, uint64_t number)
+/* Whether /log/every lets the record into episodes.log. */
+static bool is_for_text(const struct runlog *log, const struct control_message *record)
 {
-    return number % log->job->log.every == 0;
+    if (record->kind == CONTROL_EPOCH || log->job->kind == JOB_MODEL_PARALLEL)
+        return true;
+    return control_record_number(record) % log->job->log.every == 0;
 }
 
-enum status runlog_episode(struct runlog *log, const struct control_episode *record, struct error *error)
+/* Writes a record's two lines, episodes.jsonl's first. A line that a resumed run finds in its logs is
+ * compared instead. */
+static enum status append_record(struct runlog *log, const struct control_message *record,
+                                 const struct control_status *holdings, struct error *error)
 {
-    struct line json, text;
-    line_episode_json(&json, record);
-    line_episode_text(&text, record);
-    enum status status = append_record(log, &json, is_for_text(log, record->episode) ? &text : NULL, error);
-    log->count = record->episode;
-    log->running_reward = record->running_reward;
-    if (progress_is_due(log)) {
-        line_episode_progress(&text, record);
-        draw_progress(log, &text);
-    }
+    bool has_json = false;
+    enum status status = STATUS_OK;
+    line_write_json(&log->json, log->job, record, holdings);
+    line_write_text(&log->text, log->job, record);
+    if (log->replay != NULL)
+        status = replay_compare(log->replay, log->json.text, &has_json, error);
+    if (status == STATUS_OK && !has_json)
+        status = append_json(log, error);
+    if (status != STATUS_OK || !is_for_text(log, record) ||
+        (has_json && replay_has_text(log->replay, log->json.text, log->text.text)))
+        return status;
+    return append_text(log, error);
+}
+
+enum status runlog_record(struct runlog *log, const struct control_message *record,
+                          const struct control_status *holdings, struct error *error)
+{
+    const enum status status = append_record(log, record, holdings, error);
+    if (record->kind == CONTROL_EPOCH)
+        return status;
+    log->count = control_record_number(record);
+    if (record->kind == CONTROL_EPISODE)
+        log->running_reward = record->body.episode.running_reward;
+    if (progress_is_due(log))
+        draw_progress(log, record);
     return status;
-}
-
-/* The lines of an update, in the two kinds of job that have updates. */
-struct update_lines {
-    void (*json)(struct line *line, const struct control_update *record);
-    void (*text)(struct line *line, const struct control_update *record);
-    void (*progress)(struct line *line, const struct control_update *record);
-};
-static const struct update_lines samples_lines = {line_update_json, line_update_text, line_update_progress};
-static const struct update_lines language_lines = {line_language_update_json, line_language_update_text,
-                                                   line_language_update_progress};
-
-enum status runlog_update(struct runlog *log, const struct control_update *record, struct error *error)
-{
-    const bool language = log->job->kind == JOB_MODEL_PARALLEL;
-    const struct update_lines *lines = language ? &language_lines : &samples_lines;
-    struct line json, text;
-    lines->json(&json, record);
-    lines->text(&text, record);
-    const bool in_text = language || is_for_text(log, record->update);
-    enum status status = append_record(log, &json, in_text ? &text : NULL, error);
-    log->count = record->update;
-    if (progress_is_due(log)) {
-        lines->progress(&text, record);
-        draw_progress(log, &text);
-    }
-    return status;
-}
-
-enum status runlog_epoch(struct runlog *log, const struct control_epoch *record, struct error *error)
-{
-    struct line json, text;
-    if (log->job->kind == JOB_MODEL_PARALLEL) {
-        line_language_epoch_json(&json, record, &log->holdings);
-        line_language_epoch_text(&text, record);
-    } else {
-        line_epoch_json(&json, record);
-        line_epoch_text(&text, record);
-    }
-    return append_record(log, &json, &text, error);
 }

@@ -23,10 +23,6 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
 /* Clears the progress line and closes; NULL is allowed. */
 void runlog_close(struct runlog *log);
 
-/* The references and contexts that a model-parallel job's lines show: of `workers` workers by number, read
- * whenever such a line is written. The array is kept by reference; at first there is none. */
-void runlog_show_holdings(struct runlog *log, const struct control_status *holdings, uint32_t workers);
-
 /* Clears the progress line before something else is written to the terminal; the next record draws it again.
  */
 void runlog_clear_progress(struct runlog *log);
@@ -36,15 +32,14 @@ void runlog_clear_progress(struct runlog *log);
 enum status runlog_reopen(struct runlog *log, struct error *error);
 
 /* One line each: of a start; of a resume after update `update`, which reads the logs first
- * (daemon/runlog_replay.h); of an episode, update or epoch; of the end. STATUS_IO names the file. Of a
- * resumed run: STATUS_INTERNAL, it computed other numbers than before; STATUS_INVALID, because /stop changed.
- */
+ * (daemon/runlog_replay.h); of an episode, update or epoch; of the end. `holdings`: what each worker
+ * reported last; only a model-parallel job's lines show it. STATUS_IO names the file. Of a resumed run:
+ * STATUS_INTERNAL, it computed other numbers than before; STATUS_INVALID, because /stop changed. */
 enum status runlog_start(struct runlog *log, struct error *error);
 enum status runlog_resume(struct runlog *log, uint64_t update, struct error *error);
-enum status runlog_episode(struct runlog *log, const struct control_episode *record, struct error *error);
-enum status runlog_update(struct runlog *log, const struct control_update *record, struct error *error);
-enum status runlog_epoch(struct runlog *log, const struct control_epoch *record, struct error *error);
+enum status runlog_record(struct runlog *log, const struct control_message *record,
+                          const struct control_status *holdings, struct error *error);
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
-                          struct error *error);
+                          const struct control_status *holdings, struct error *error);
 
 #endif

@@ -5,43 +5,28 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-static void line_add_list(struct line *line, const char *format, va_list list)
-{
-    int length = vsnprintf(line->text + line->length, sizeof line->text - line->length, format, list);
-    assert(length >= 0 && (size_t)length < sizeof line->text - line->length);
-    line->length += (size_t)length;
-}
-
-static void line_begin(struct line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void line_add(struct line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void line_begin(struct line *line, const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    line->length = 0;
-    line_add_list(line, format, list);
-    va_end(list);
-}
 
 static void line_add(struct line *line, const char *format, ...)
 {
+    const size_t room = sizeof line->text - line->length;
     va_list list;
     va_start(list, format);
-    line_add_list(line, format, list);
+    const int length = vsnprintf(line->text + line->length, room, format, list);
     va_end(list);
+    assert(length >= 0 && (size_t)length < room);
+    line->length += (size_t)length;
 }
 
 enum { ALL_DIGITS = -1 };
 
 /* JSON has no NaN and no infinity. */
-static void line_add_number(struct line *line, const char *before, double value, int decimals)
+static void write_number(struct line *line, const char *before, double value, int decimals)
 {
     if (!isfinite(value))
         line_add(line, "%snull", before);
@@ -56,223 +41,56 @@ static double per_second(uint64_t count, double seconds)
     return seconds > 0 ? (double)count / seconds : 0;
 }
 
+/* Samples or tokens; those that were read before a resume do not belong to the line's time. */
+static double samples_per_s(const struct control_update *r)
+{
+    return per_second(r->samples - r->timing.samples_before, r->timing.round_s);
+}
+
 /* Every `timing` begins with the time of day. */
-static void line_add_timing(struct line *line)
+static void write_timing(struct line *line)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     line_add(line, LINE_TIMING "\"unix_s\":%.3f", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
 }
 
-/* ---- events ---- */
+/* ---- what the workers of a model-parallel job hold ---- */
 
-/* Adds the process and the workers of a start to `timing`: they change no number of the run. */
-static void line_add_workers(struct line *line, const struct job *job)
+static const struct {
+    const char *name;
+    size_t offset; /* in struct control_status */
+} counts[] = {
+    {"objects", offsetof(struct control_status, objects)},
+    {"references", offsetof(struct control_status, references)},
+    {"users", offsetof(struct control_status, users)},
+    {"contexts", offsetof(struct control_status, contexts)},
+    {"pieces", offsetof(struct control_status, pieces)},
+};
+enum { COUNTS = sizeof counts / sizeof counts[0], USERS = 2 };
+
+static uint32_t workers_of(const struct job *job)
 {
-    line_add_timing(line);
-    line_add(line, ",\"pid\":%ld,\"version\":\"%s\"", (long)getpid(), COALESCED_VERSION);
-    if (job->kind == JOB_REINFORCE) {
-        line_add(line, ",\"observers\":%u,\"environments\":%u}}\n", job->observers.count,
-                 job->observers.environments);
-        return;
-    }
-    line_add(line, ",\"servers\":%u,\"trainers\":%u,\"batch\":%u,\"threads\":%u", job->server.count,
-             job->trainers.count, job->trainers.batch, job->trainers.threads);
-    if (job->kind == JOB_MODEL_PARALLEL)
-        line_add(line, ",\"part_threads\":[%u,%u,%u]", job->threads[JOB_LAYER_EMBEDDING].count,
-                 job->threads[JOB_LAYER_LSTM].count, job->threads[JOB_LAYER_DECODER].count);
-    line_add(line, "}}\n");
+    return job->server.count + job->trainers.count;
 }
 
-void line_start(struct line *line, const struct job *job)
+static uint32_t count_of(const struct control_status *status, unsigned i)
 {
-    line_begin(line, "{\"event\":\"start\",\"seed\":%" PRIu64, job->seed);
-    line_add_workers(line, job);
+    uint32_t count;
+    memcpy(&count, (const char *)status + counts[i].offset, sizeof count);
+    return count;
 }
 
-void line_resume(struct line *line, const struct job *job, uint64_t update)
+/* One object for each worker: how many references to its objects each other worker has, by worker number. */
+static void write_users(struct line *line, const struct control_status *holdings, uint32_t workers)
 {
-    line_begin(line, "{\"event\":\"resume\",\"update\":%" PRIu64, update);
-    line_add_workers(line, job);
-}
-
-void line_finish_episodes(struct line *line, const char *why, uint64_t episodes, double running_reward,
-                          double job_s)
-{
-    line_begin(line, "{\"event\":\"%s\",\"episodes\":%" PRIu64, why, episodes);
-    line_add_number(line, ",\"running_reward\":", running_reward, ALL_DIGITS);
-    line_add_timing(line);
-    line_add(line, ",\"job_s\":%.6f}}\n", job_s);
-}
-
-void line_finish_updates(struct line *line, const char *why, uint64_t updates, double job_s)
-{
-    line_begin(line, "{\"event\":\"%s\",\"updates\":%" PRIu64, why, updates);
-    line_add_timing(line);
-    line_add(line, ",\"job_s\":%.6f}}\n", job_s);
-}
-
-void line_solved(struct line *line, double running_reward)
-{
-    line_begin(line, "Solved! Running reward is now %.2f!\n", running_reward);
-}
-
-void line_not_solved(struct line *line, double running_reward, uint64_t episodes, double wanted)
-{
-    line_begin(line,
-               "Not solved: the running reward is %.2f after %" PRIu64 " episodes, expected more than %.2f\n",
-               running_reward, episodes, wanted);
-}
-
-/* ---- episodes ---- */
-
-void line_episode_json(struct line *line, const struct control_episode *r)
-{
-    line_begin(line, "{\"episode\":%" PRIu64, r->episode);
-    line_add_number(line, ",\"reward\":", r->reward, ALL_DIGITS);
-    line_add_number(line, ",\"running_reward\":", r->running_reward, ALL_DIGITS);
-    line_add_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
-    line_add(line, ",\"env_steps\":%" PRIu64, r->env_steps);
-    line_add_timing(line);
-    line_add_number(line, ",\"episode_s\":", r->timing.episode_s, 6);
-    line_add_number(line, ",\"learn_s\":", r->timing.learn_s, 6);
-    line_add_number(line, ",\"env_steps_per_s\":", per_second(r->env_steps, r->timing.episode_s), 1);
-    line_add(line, ",\"launches\":%" PRIu64 ",\"requests\":%" PRIu64, r->timing.launches, r->timing.requests);
-    line_add_number(line, ",\"batch_mean\":", r->timing.batch_mean, 3);
-    line_add(line, ",\"batch_max\":%u", r->timing.batch_max);
-    line_add_number(line, ",\"wait_us_p50\":", r->timing.wait_us_p50, 0);
-    line_add_number(line, ",\"wait_us_p99\":", r->timing.wait_us_p99, 0);
-    line_add(line, "}}\n");
-}
-
-void line_episode_text(struct line *line, const struct control_episode *r)
-{
-    line_begin(line, "Episode %" PRIu64 "\tLast reward: %.2f\tAverage reward: %.2f\n", r->episode, r->reward,
-               r->running_reward);
-}
-
-void line_episode_progress(struct line *line, const struct control_episode *r)
-{
-    line_begin(line, "episode %" PRIu64 "  reward %.2f  running %.2f  %.0f steps/s", r->episode, r->reward,
-               r->running_reward, per_second(r->env_steps, r->timing.episode_s));
-}
-
-/* ---- updates and epochs ---- */
-
-void line_update_json(struct line *line, const struct control_update *r)
-{
-    line_begin(line, "{\"update\":%" PRIu64, r->update);
-    line_add_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
-    line_add(line, ",\"losses\":[");
-    for (uint32_t i = 0; i < r->trainers; i++)
-        line_add_number(line, i > 0 ? "," : "", r->losses[i], ALL_DIGITS);
-    line_add_number(line, "]," LINE_LR, r->lr, ALL_DIGITS);
-    line_add(line, ",\"samples\":%" PRIu64 ",\"late\":%" PRIu64 ",\"version\":%" PRIu64, r->samples, r->late,
-             r->update);
-    line_add_timing(line);
-    line_add_number(line, ",\"round_s\":", r->timing.round_s, 6);
-    line_add_number(line, ",\"wait_s\":", r->timing.wait_s, 6);
-    line_add_number(line, ",\"update_s\":", r->timing.update_s, 6);
-    line_add_number(line, ",\"samples_per_s\":", per_second(r->samples, r->timing.round_s), 1);
-    line_add(line, ",\"bytes\":%" PRIu64 "}}\n", r->timing.bytes);
-}
-
-void line_update_text(struct line *line, const struct control_update *r)
-{
-    line_begin(line, "Update %" PRIu64 "\tLoss: %.4f\tSamples/s: %.1f\n", r->update, r->loss,
-               per_second(r->samples, r->timing.round_s));
-}
-
-void line_update_progress(struct line *line, const struct control_update *r)
-{
-    line_begin(line, "update %" PRIu64 "  loss %.4f  %.1f samples/s", r->update, r->loss,
-               per_second(r->samples, r->timing.round_s));
-}
-
-void line_epoch_json(struct line *line, const struct control_epoch *r)
-{
-    bool evaluated = r->evaluated > 0;
-    line_begin(line, "{\"epoch\":%" PRIu64 ",\"update\":%" PRIu64, r->epoch, r->update);
-    line_add_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
-    line_add_number(line, ",\"test_loss\":", evaluated ? r->evaluation_loss : (double)NAN, ALL_DIGITS);
-    line_add_number(line,
-                    ",\"accuracy\":", evaluated ? (double)r->correct / (double)r->evaluated : (double)NAN,
-                    ALL_DIGITS);
-    line_add_number(line, ",\"correct\":", evaluated ? (double)r->correct : (double)NAN, 0);
-    line_add(line, ",\"evaluated\":%" PRIu64, r->evaluated);
-    line_add_timing(line);
-    line_add_number(line, ",\"epoch_s\":", r->timing.epoch_s, 6);
-    line_add_number(line, ",\"evaluation_s\":", r->timing.evaluation_s, 6);
-    line_add(line, "}}\n");
-}
-
-void line_epoch_text(struct line *line, const struct control_epoch *r)
-{
-    line_begin(line, "Epoch %" PRIu64 "\tLoss: %.4f", r->epoch, r->loss);
-    if (r->evaluated > 0)
-        line_add(line, "\tTest loss: %.4f\tAccuracy: %.2f %%\t(%" PRIu64 " of %" PRIu64 ")",
-                 r->evaluation_loss, 100 * (double)r->correct / (double)r->evaluated, r->correct,
-                 r->evaluated);
-    line_add(line, "\n");
-}
-
-/* ---- model-parallel: samples are tokens, a loss is the mean since the line before ---- */
-
-/* Tokens that were read before a resume do not belong to the line's time. */
-static double tokens_per_s(const struct control_update *r)
-{
-    return per_second(r->samples - r->timing.samples_before, r->timing.round_s);
-}
-
-void line_language_update_json(struct line *line, const struct control_update *r)
-{
-    line_begin(line, "{\"update\":%" PRIu64, r->update);
-    line_add_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
-    line_add_number(line, "," LINE_LR, r->lr, ALL_DIGITS);
-    line_add(line, ",\"samples\":%" PRIu64, r->samples);
-    line_add_timing(line);
-    line_add_number(line, ",\"round_s\":", r->timing.round_s, 6);
-    line_add_number(line, ",\"samples_per_s\":", tokens_per_s(r), 1);
-    line_add(line, "}}\n");
-}
-
-void line_language_update_text(struct line *line, const struct control_update *r)
-{
-    line_begin(line, "Update %" PRIu64 "\tLoss: %.4f\tPerplexity: %.2f\tLr: %g\tTokens/s: %.0f\n", r->update,
-               r->loss, exp(r->loss), r->lr, tokens_per_s(r));
-}
-
-void line_language_update_progress(struct line *line, const struct control_update *r)
-{
-    line_begin(line, "update %" PRIu64 "  loss %.4f  perplexity %.2f  %.0f tokens/s", r->update, r->loss,
-               exp(r->loss), tokens_per_s(r));
-}
-
-/* One count of each worker; `member` is its offset in struct control_status. */
-static void line_add_counts(struct line *line, const char *name, const struct line_holdings *holdings,
-                            size_t member)
-{
-    line_add(line, ",\"%s\":[", name);
-    for (uint32_t i = 0; i < holdings->workers; i++) {
-        uint32_t count;
-        memcpy(&count, (const char *)&holdings->of[i] + member, sizeof count);
-        line_add(line, "%s%u", i > 0 ? "," : "", count);
-    }
-    line_add(line, "]");
-}
-
-/* One object for each worker: how many references to its objects each other worker has, by worker number.
- * More of them than a job can have do not fit, and are left out. */
-static void line_add_users(struct line *line, const struct line_holdings *holdings)
-{
-    const size_t end = line->length + LINE_PEERS_BYTES - (size_t)LINE_PEER_BYTES * holdings->workers;
     line_add(line, ",\"users_of\":[");
-    for (uint32_t i = 0; i < holdings->workers; i++) {
+    for (uint32_t i = 0; i < workers; i++) {
         const char *before = "";
         line_add(line, "%s{", i > 0 ? "," : "");
-        for (uint32_t peer = 0; peer < holdings->workers; peer++) {
-            const uint32_t users = holdings->of[i].users_of[peer];
-            if (users == 0 || line->length > end)
+        for (uint32_t peer = 0; peer < workers; peer++) {
+            const uint32_t users = holdings[i].users_of[peer];
+            if (users == 0)
                 continue;
             line_add(line, "%s\"%u\":%u", before, peer, users);
             before = ",";
@@ -282,59 +100,242 @@ static void line_add_users(struct line *line, const struct line_holdings *holdin
     line_add(line, "]");
 }
 
-void line_language_epoch_json(struct line *line, const struct control_epoch *r,
-                              const struct line_holdings *holdings)
+static void write_holdings(struct line *line, const struct control_status *holdings, uint32_t workers)
 {
-    line_begin(line, "{\"epoch\":%" PRIu64 ",\"update\":%" PRIu64, r->epoch, r->update);
-    line_add_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
-    line_add_number(line, ",\"perplexity\":", exp(r->loss), ALL_DIGITS);
+    for (unsigned i = 0; i < COUNTS; i++) {
+        line_add(line, ",\"%s\":[", counts[i].name);
+        for (uint32_t worker = 0; worker < workers; worker++)
+            line_add(line, "%s%u", worker > 0 ? "," : "", count_of(&holdings[worker], i));
+        line_add(line, "]");
+        if (i == USERS)
+            write_users(line, holdings, workers);
+    }
+}
+
+static void write_sums(struct line *line, const struct control_status *holdings, uint32_t workers)
+{
+    for (unsigned i = 0; i < COUNTS; i++) {
+        uint64_t sum = 0;
+        for (uint32_t worker = 0; worker < workers; worker++)
+            sum += count_of(&holdings[worker], i);
+        line_add(line, ",\"%s\":%" PRIu64, counts[i].name, sum);
+    }
+}
+
+/* ---- events ---- */
+
+/* The process and the workers are in `timing`: they change no number of the run. */
+void line_write_start(struct line *line, const struct job *job, const char *event, const char *member,
+                      uint64_t value)
+{
+    line->length = 0;
+    line_add(line, "{\"event\":\"%s\",\"%s\":%" PRIu64, event, member, value);
+    write_timing(line);
+    line_add(line, ",\"pid\":%ld,\"version\":\"%s\"", (long)getpid(), COALESCED_VERSION);
+    if (job->kind == JOB_REINFORCE)
+        line_add(line, ",\"observers\":%u,\"environments\":%u", job->observers.count,
+                 job->observers.environments);
+    else
+        line_add(line, ",\"servers\":%u,\"trainers\":%u,\"batch\":%u,\"threads\":%u", job->server.count,
+                 job->trainers.count, job->trainers.batch, job->trainers.threads);
+    if (job->kind == JOB_MODEL_PARALLEL)
+        line_add(line, ",\"part_threads\":[%u,%u,%u]", job->threads[JOB_LAYER_EMBEDDING].count,
+                 job->threads[JOB_LAYER_LSTM].count, job->threads[JOB_LAYER_DECODER].count);
+    line_add(line, "}}\n");
+}
+
+void line_write_end(struct line *line, const struct job *job, const struct line_end *end,
+                    const struct control_status *holdings)
+{
+    line->length = 0;
+    const bool has_episodes = job->kind == JOB_REINFORCE;
+    line_add(line, "{\"event\":\"%s\",\"%s\":%" PRIu64, end->why, has_episodes ? "episodes" : "updates",
+             end->count);
+    if (has_episodes)
+        write_number(line, ",\"running_reward\":", end->running_reward, ALL_DIGITS);
+    if (job->kind == JOB_MODEL_PARALLEL)
+        write_sums(line, holdings, workers_of(job));
+    write_timing(line);
+    line_add(line, ",\"job_s\":%.6f}}\n", end->job_s);
+}
+
+/* ---- episodes.jsonl ---- */
+
+static void write_episode(struct line *line, const struct control_episode *r)
+{
+    line_add(line, "{\"episode\":%" PRIu64, r->episode);
+    write_number(line, ",\"reward\":", r->reward, ALL_DIGITS);
+    write_number(line, ",\"running_reward\":", r->running_reward, ALL_DIGITS);
+    write_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
+    line_add(line, ",\"env_steps\":%" PRIu64, r->env_steps);
+    write_timing(line);
+    write_number(line, ",\"episode_s\":", r->timing.episode_s, 6);
+    write_number(line, ",\"learn_s\":", r->timing.learn_s, 6);
+    write_number(line, ",\"env_steps_per_s\":", per_second(r->env_steps, r->timing.episode_s), 1);
+    line_add(line, ",\"launches\":%" PRIu64 ",\"requests\":%" PRIu64, r->timing.launches, r->timing.requests);
+    write_number(line, ",\"batch_mean\":", r->timing.batch_mean, 3);
+    line_add(line, ",\"batch_max\":%u", r->timing.batch_max);
+    write_number(line, ",\"wait_us_p50\":", r->timing.wait_us_p50, 0);
+    write_number(line, ",\"wait_us_p99\":", r->timing.wait_us_p99, 0);
+    line_add(line, "}}\n");
+}
+
+static void write_update(struct line *line, const struct control_update *r)
+{
+    line_add(line, "{\"update\":%" PRIu64, r->update);
+    write_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
+    line_add(line, ",\"losses\":[");
+    for (uint32_t i = 0; i < r->trainers; i++)
+        write_number(line, i > 0 ? "," : "", r->losses[i], ALL_DIGITS);
+    write_number(line, "]," LINE_LR, r->lr, ALL_DIGITS);
+    line_add(line, ",\"samples\":%" PRIu64 ",\"late\":%" PRIu64 ",\"version\":%" PRIu64, r->samples, r->late,
+             r->update);
+    write_timing(line);
+    write_number(line, ",\"round_s\":", r->timing.round_s, 6);
+    write_number(line, ",\"wait_s\":", r->timing.wait_s, 6);
+    write_number(line, ",\"update_s\":", r->timing.update_s, 6);
+    write_number(line, ",\"samples_per_s\":", samples_per_s(r), 1);
+    line_add(line, ",\"bytes\":%" PRIu64 "}}\n", r->timing.bytes);
+}
+
+static void write_epoch(struct line *line, const struct control_epoch *r)
+{
+    bool evaluated = r->evaluated > 0;
+    line_add(line, "{\"epoch\":%" PRIu64 ",\"update\":%" PRIu64, r->epoch, r->update);
+    write_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
+    write_number(line, ",\"test_loss\":", evaluated ? r->evaluation_loss : (double)NAN, ALL_DIGITS);
+    write_number(line, ",\"accuracy\":", evaluated ? (double)r->correct / (double)r->evaluated : (double)NAN,
+                 ALL_DIGITS);
+    write_number(line, ",\"correct\":", evaluated ? (double)r->correct : (double)NAN, 0);
+    line_add(line, ",\"evaluated\":%" PRIu64, r->evaluated);
+    write_timing(line);
+    write_number(line, ",\"epoch_s\":", r->timing.epoch_s, 6);
+    write_number(line, ",\"evaluation_s\":", r->timing.evaluation_s, 6);
+    line_add(line, "}}\n");
+}
+
+static void write_language_update(struct line *line, const struct control_update *r)
+{
+    line_add(line, "{\"update\":%" PRIu64, r->update);
+    write_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
+    write_number(line, "," LINE_LR, r->lr, ALL_DIGITS);
+    line_add(line, ",\"samples\":%" PRIu64, r->samples);
+    write_timing(line);
+    write_number(line, ",\"round_s\":", r->timing.round_s, 6);
+    write_number(line, ",\"samples_per_s\":", samples_per_s(r), 1);
+    line_add(line, "}}\n");
+}
+
+static void write_language_epoch(struct line *line, const struct control_epoch *r,
+                                 const struct control_status *holdings, uint32_t workers)
+{
+    line_add(line, "{\"epoch\":%" PRIu64 ",\"update\":%" PRIu64, r->epoch, r->update);
+    write_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
+    write_number(line, ",\"perplexity\":", exp(r->loss), ALL_DIGITS);
     if (r->evaluated > 0) {
-        line_add_number(line, ",\"held_out\":{\"loss\":", r->evaluation_loss, ALL_DIGITS);
-        line_add_number(line, ",\"perplexity\":", exp(r->evaluation_loss), ALL_DIGITS);
-        line_add_number(line, ",\"unigram_perplexity\":", r->unigram_perplexity, ALL_DIGITS);
+        write_number(line, ",\"held_out\":{\"loss\":", r->evaluation_loss, ALL_DIGITS);
+        write_number(line, ",\"perplexity\":", exp(r->evaluation_loss), ALL_DIGITS);
+        write_number(line, ",\"unigram_perplexity\":", r->unigram_perplexity, ALL_DIGITS);
         line_add(line, ",\"tokens\":%" PRIu64 "}", r->evaluated);
     } else {
         line_add(line, ",\"held_out\":null");
     }
-    line_add_timing(line);
-    line_add_number(line, ",\"epoch_s\":", r->timing.epoch_s, 6);
-    line_add_number(line, ",\"evaluation_s\":", r->timing.evaluation_s, 6);
-    line_add_counts(line, "objects", holdings, offsetof(struct control_status, objects));
-    line_add_counts(line, "references", holdings, offsetof(struct control_status, references));
-    line_add_counts(line, "users", holdings, offsetof(struct control_status, users));
-    line_add_users(line, holdings);
-    line_add_counts(line, "contexts", holdings, offsetof(struct control_status, contexts));
-    line_add_counts(line, "pieces", holdings, offsetof(struct control_status, pieces));
+    write_timing(line);
+    write_number(line, ",\"epoch_s\":", r->timing.epoch_s, 6);
+    write_number(line, ",\"evaluation_s\":", r->timing.evaluation_s, 6);
+    write_holdings(line, holdings, workers);
     line_add(line, "}}\n");
 }
 
-void line_language_epoch_text(struct line *line, const struct control_epoch *r)
+void line_write_json(struct line *line, const struct job *job, const struct control_message *record,
+                     const struct control_status *holdings)
 {
-    line_begin(line, "Epoch %" PRIu64 "\tLoss: %.4f\tPerplexity: %.2f", r->epoch, r->loss, exp(r->loss));
-    if (r->evaluated > 0)
+    line->length = 0;
+    const bool is_language = job->kind == JOB_MODEL_PARALLEL;
+    if (record->kind == CONTROL_EPISODE)
+        write_episode(line, &record->body.episode);
+    else if (record->kind == CONTROL_UPDATE)
+        (is_language ? write_language_update : write_update)(line, &record->body.update);
+    else if (is_language)
+        write_language_epoch(line, &record->body.epoch, holdings, workers_of(job));
+    else
+        write_epoch(line, &record->body.epoch);
+}
+
+/* ---- episodes.log and the terminal ---- */
+
+static void write_episode_text(struct line *line, const struct control_episode *r)
+{
+    line_add(line, "Episode %" PRIu64 "\tLast reward: %.2f\tAverage reward: %.2f\n", r->episode, r->reward,
+             r->running_reward);
+}
+
+static void write_update_text(struct line *line, const struct control_update *r, bool is_language)
+{
+    line_add(line, "Update %" PRIu64 "\tLoss: %.4f\t", r->update, r->loss);
+    if (is_language)
+        line_add(line, "Perplexity: %.2f\tLr: %g\tTokens/s: %.0f\n", exp(r->loss), r->lr, samples_per_s(r));
+    else
+        line_add(line, "Samples/s: %.1f\n", samples_per_s(r));
+}
+
+static void write_epoch_text(struct line *line, const struct control_epoch *r, bool is_language)
+{
+    line_add(line, "Epoch %" PRIu64 "\tLoss: %.4f", r->epoch, r->loss);
+    if (is_language)
+        line_add(line, "\tPerplexity: %.2f", exp(r->loss));
+    if (r->evaluated > 0 && is_language)
         line_add(line,
                  "\tHeld-out loss: %.4f\tHeld-out perplexity: %.2f\t(unigram: %.2f; %" PRIu64 " tokens)",
                  r->evaluation_loss, exp(r->evaluation_loss), r->unigram_perplexity, r->evaluated);
+    else if (r->evaluated > 0)
+        line_add(line, "\tTest loss: %.4f\tAccuracy: %.2f %%\t(%" PRIu64 " of %" PRIu64 ")",
+                 r->evaluation_loss, 100 * (double)r->correct / (double)r->evaluated, r->correct,
+                 r->evaluated);
     line_add(line, "\n");
 }
 
-void line_language_finish(struct line *line, const char *why, uint64_t updates,
-                          const struct line_holdings *holdings, double job_s)
+void line_write_text(struct line *line, const struct job *job, const struct control_message *record)
 {
-    uint64_t objects = 0, references = 0, users = 0, contexts = 0, pieces = 0;
-    for (uint32_t i = 0; i < holdings->workers; i++) {
-        objects += holdings->of[i].objects;
-        references += holdings->of[i].references;
-        users += holdings->of[i].users;
-        contexts += holdings->of[i].contexts;
-        pieces += holdings->of[i].pieces;
-    }
-    line_begin(line, "{\"event\":\"%s\",\"updates\":%" PRIu64, why, updates);
-    line_add(line, ",\"objects\":%" PRIu64 ",\"references\":%" PRIu64 ",\"users\":%" PRIu64, objects,
-             references, users);
-    line_add(line, ",\"contexts\":%" PRIu64 ",\"pieces\":%" PRIu64, contexts, pieces);
-    line_add_timing(line);
-    line_add(line, ",\"job_s\":%.6f}}\n", job_s);
+    line->length = 0;
+    const bool is_language = job->kind == JOB_MODEL_PARALLEL;
+    if (record->kind == CONTROL_EPISODE)
+        write_episode_text(line, &record->body.episode);
+    else if (record->kind == CONTROL_UPDATE)
+        write_update_text(line, &record->body.update, is_language);
+    else
+        write_epoch_text(line, &record->body.epoch, is_language);
+}
+
+void line_write_solved(struct line *line, double running_reward)
+{
+    line->length = 0;
+    line_add(line, "Solved! Running reward is now %.2f!\n", running_reward);
+}
+
+void line_write_not_solved(struct line *line, double running_reward, uint64_t episodes, double wanted)
+{
+    line->length = 0;
+    line_add(line,
+             "Not solved: the running reward is %.2f after %" PRIu64 " episodes, expected more than %.2f\n",
+             running_reward, episodes, wanted);
+}
+
+void line_write_progress(struct line *line, const struct job *job, const struct control_message *record)
+{
+    line->length = 0;
+    const struct control_episode *episode = &record->body.episode;
+    const struct control_update *update = &record->body.update;
+    if (record->kind == CONTROL_EPISODE)
+        line_add(line, LINE_CLEAR "episode %" PRIu64 "  reward %.2f  running %.2f  %.0f steps/s",
+                 episode->episode, episode->reward, episode->running_reward,
+                 per_second(episode->env_steps, episode->timing.episode_s));
+    else if (job->kind == JOB_MODEL_PARALLEL)
+        line_add(line, LINE_CLEAR "update %" PRIu64 "  loss %.4f  perplexity %.2f  %.0f tokens/s",
+                 update->update, update->loss, exp(update->loss), samples_per_s(update));
+    else
+        line_add(line, LINE_CLEAR "update %" PRIu64 "  loss %.4f  %.1f samples/s", update->update,
+                 update->loss, samples_per_s(update));
 }
 
 /* ---- reading lines back ---- */

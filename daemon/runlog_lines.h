@@ -1,4 +1,5 @@
-/* The lines of the run's logs, byte for byte. Pure, but `timing` holds the time of day; any thread. */
+/* The lines of the run's logs, byte for byte: what writes them, and what reads their keys back. Any thread.
+ */
 #ifndef DAEMON_RUNLOG_LINES_H
 #define DAEMON_RUNLOG_LINES_H
 
@@ -8,65 +9,55 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Room for the longest line: every double a worker may report, 1e308 without an exponent included, and either
- * a loss of each trainer with all its digits or the counts of each worker of a model-parallel job. */
+/* Room for the longest line: the references of each worker to the objects of each other one, `"N":COUNT,`
+ * with at most 18 bytes; a trainer's loss and the counts of each worker; and every double with at most 330.
+ */
 enum {
-    LINE_NUMBER_BYTES = 330,
-    LINE_HOLDINGS_BYTES = 5 * 11 * (JOB_SERVERS_MAX + JOB_TRAINERS_MAX),
-    /* A server's objects are used by every worker, a trainer's by the first trainer. */
-    LINE_PEER_BYTES = 18,
-    LINE_PEERS_BYTES = LINE_PEER_BYTES * (JOB_SERVERS_MAX + 2) * (JOB_SERVERS_MAX + JOB_TRAINERS_MAX),
-    LINE_BYTES = 1024 + 12 * LINE_NUMBER_BYTES + LINE_HOLDINGS_BYTES + LINE_PEERS_BYTES,
+    LINE_WORKERS_MAX = JOB_SERVERS_MAX + JOB_TRAINERS_MAX,
+    LINE_BYTES = 8192 + 128 * LINE_WORKERS_MAX + 18 * LINE_WORKERS_MAX * LINE_WORKERS_MAX,
 };
-_Static_assert(26 * JOB_TRAINERS_MAX <= LINE_HOLDINGS_BYTES, "the losses fit as well");
 
 struct line {
     char text[LINE_BYTES];
     size_t length; /* strlen(text) */
 };
 
-/* The last member of every object of episodes.jsonl begins like this. */
+/* The last member of every object of episodes.jsonl begins like this. It holds the time of day. */
 #define LINE_TIMING ",\"timing\":{"
 
 /* The learning rate of an update's line begins like this, behind the losses. */
 #define LINE_LR "\"lr\":"
 
-/* One line each, ended by '\n', for episodes.jsonl and for episodes.log. */
-void line_start(struct line *line, const struct job *job);
-void line_resume(struct line *line, const struct job *job, uint64_t update);
-void line_episode_json(struct line *line, const struct control_episode *r);
-void line_episode_text(struct line *line, const struct control_episode *r);
-void line_update_json(struct line *line, const struct control_update *r);
-void line_update_text(struct line *line, const struct control_update *r);
-void line_epoch_json(struct line *line, const struct control_epoch *r);
-void line_epoch_text(struct line *line, const struct control_epoch *r);
-
-/* The references and contexts of a model-parallel job's workers, as each last reported them: an epoch's line
- * has them in `timing`, by worker number, and the finish line their sums, which are 0 after an orderly end.
- */
-struct line_holdings {
-    const struct control_status *of; /* (workers) */
-    uint32_t workers;
+/* The last event of episodes.jsonl. */
+struct line_end {
+    const char *why;
+    uint64_t count; /* episodes or updates */
+    double running_reward;
+    double job_s;
 };
-/* The same lines of a model-parallel job. */
-void line_language_update_json(struct line *line, const struct control_update *r);
-void line_language_update_text(struct line *line, const struct control_update *r);
-void line_language_epoch_json(struct line *line, const struct control_epoch *r,
-                              const struct line_holdings *holdings);
-void line_language_epoch_text(struct line *line, const struct control_epoch *r);
-void line_language_finish(struct line *line, const char *why, uint64_t updates,
-                          const struct line_holdings *holdings, double job_s);
 
-void line_finish_episodes(struct line *line, const char *why, uint64_t episodes, double running_reward,
-                          double job_s);
-void line_finish_updates(struct line *line, const char *why, uint64_t updates, double job_s);
-void line_solved(struct line *line, double running_reward);
-void line_not_solved(struct line *line, double running_reward, uint64_t episodes, double wanted);
+/* One line of episodes.jsonl each, ended by '\n': the event "start" with the member "seed", or "resume" with
+ * "update"; the last event; an episode, update or epoch. An epoch of a model-parallel job shows in `timing`
+ * what each worker holds, by its number, and the last event shows the sums, which are 0 after an orderly end.
+ */
+void line_write_start(struct line *line, const struct job *job, const char *event, const char *member,
+                      uint64_t value);
+void line_write_end(struct line *line, const struct job *job, const struct line_end *end,
+                    const struct control_status *holdings);
+void line_write_json(struct line *line, const struct job *job, const struct control_message *record,
+                     const struct control_status *holdings);
 
-/* The progress line of a terminal, without a '\n'. */
-void line_episode_progress(struct line *line, const struct control_episode *r);
-void line_update_progress(struct line *line, const struct control_update *r);
-void line_language_update_progress(struct line *line, const struct control_update *r);
+/* One line of episodes.log each, ended by '\n': of an episode, update or epoch; of the end of a job with
+ * /stop/running_reward. */
+void line_write_text(struct line *line, const struct job *job, const struct control_message *record);
+void line_write_solved(struct line *line, double running_reward);
+void line_write_not_solved(struct line *line, double running_reward, uint64_t episodes, double wanted);
+
+/* Clears a terminal's line. */
+#define LINE_CLEAR "\r\033[K"
+
+/* The progress line of an episode or update on a terminal: LINE_CLEAR, and no '\n'. */
+void line_write_progress(struct line *line, const struct job *job, const struct control_message *record);
 
 /* The update or epoch of a line that is read back. An epoch's line of episodes.jsonl is ordered by its last
  * update, whose line it follows: an epoch that the job's end cuts short has another last update in a run that

@@ -13,12 +13,6 @@
 
 enum { LINE_KINDS = LINE_EPOCH + 1 };
 
-struct reader {
-    FILE *file;
-    char *text; /* the line that was read last */
-    size_t capacity;
-};
-
 /* One log as a whole. */
 struct summary {
     uint64_t last[LINE_KINDS]; /* the highest number of each kind */
@@ -28,52 +22,18 @@ struct summary {
 };
 
 struct replay {
+    const char *path;
     bool compares;
     bool linear; /* the learning rate depends on /stop */
     struct summary of_json, of_text;
-    struct reader json;
+    FILE *json;
+    char *line; /* the line that was read last */
+    size_t capacity;
     bool reaches_back;    /* the file has lines older than the first line that was computed again */
-    struct line_key next; /* of the line in json.text; LINE_OTHER at the file's end */
+    struct line_key next; /* of `line`; LINE_OTHER at the file's end */
 };
 
-/* ---- lines ---- */
-
-static void reader_close(struct reader *reader)
-{
-    if (reader->file != NULL)
-        fclose(reader->file);
-    free(reader->text);
-    *reader = (struct reader){0};
-}
-
-static enum status reader_open(struct reader *reader, int dir_fd, const char *path, const char *name,
-                               struct error *error)
-{
-    int fd = openat(dir_fd, name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-    reader->file = fd < 0 ? NULL : fdopen(fd, "r+");
-    if (reader->file != NULL)
-        return STATUS_OK;
-    int errnum = errno;
-    if (fd >= 0)
-        close(fd);
-    return error_set_errno(error, errnum, "cannot read %s/%s", path, name);
-}
-
-/* The next line's length with its '\n'; -1: there is none. */
-static ssize_t reader_next(struct reader *reader)
-{
-    return getline(&reader->text, &reader->capacity, reader->file);
-}
-
-/* Cuts off the last line, in whose middle the writer was killed or the machine stopped. */
-static enum status cut_torn_line(struct reader *reader, off_t whole, const char *path, const char *name,
-                                 struct error *error)
-{
-    if (ftruncate(fileno(reader->file), whole) != 0)
-        return error_set_errno(error, errno, "cannot cut the torn last line off %s/%s", path, name);
-    log_warning("%s/%s ended in half a line, which is cut off", path, name);
-    return STATUS_OK;
-}
+/* ---- the two files ---- */
 
 static void summary_add(struct summary *summary, struct line_key key, const char *text)
 {
@@ -87,51 +47,64 @@ static void summary_add(struct summary *summary, struct line_key key, const char
     summary->evaluated = line_evaluated(text, &bytes);
 }
 
-static enum status read_all(struct reader *reader, struct line_key (*key_of)(const char *),
-                            struct summary *summary, const char *path, const char *name, struct error *error)
+/* Cuts off the last line, in whose middle the writer was killed or the machine stopped. */
+static enum status cut_torn_line(const struct replay *replay, FILE *file, off_t whole, const char *name,
+                                 struct error *error)
+{
+    if (ftruncate(fileno(file), whole) != 0)
+        return error_set_errno(error, errno, "cannot cut the torn last line off %s/%s", replay->path, name);
+    log_warning("%s/%s ended in half a line, which is cut off", replay->path, name);
+    return STATUS_OK;
+}
+
+static enum status read_file(struct replay *replay, FILE *file, const char *name,
+                             struct line_key (*key_of)(const char *), struct summary *summary,
+                             struct error *error)
 {
     ssize_t length;
     off_t whole = 0;
-    while ((length = reader_next(reader)) > 0) {
-        if (reader->text[length - 1] != '\n')
-            return cut_torn_line(reader, whole, path, name, error);
-        summary_add(summary, key_of(reader->text), reader->text);
+    while ((length = getline(&replay->line, &replay->capacity, file)) > 0) {
+        if (replay->line[length - 1] != '\n')
+            return cut_torn_line(replay, file, whole, name, error);
+        summary_add(summary, key_of(replay->line), replay->line);
         whole += length;
     }
-    return ferror(reader->file) ? error_set_errno(error, errno, "cannot read %s/%s", path, name) : STATUS_OK;
+    return ferror(file) ? error_set_errno(error, errno, "cannot read %s/%s", replay->path, name) : STATUS_OK;
 }
 
-/* ---- the two files ---- */
-
-static enum status open_text(struct replay *replay, int dir_fd, const char *path, struct error *error)
+/* NULL: failed. */
+static FILE *open_file(const struct replay *replay, int dir_fd, const char *name, struct error *error)
 {
-    static const char name[] = "episodes.log";
-    struct reader text = {0};
-    enum status status = reader_open(&text, dir_fd, path, name, error);
-    if (status == STATUS_OK)
-        status = read_all(&text, line_key_of_text, &replay->of_text, path, name, error);
-    reader_close(&text);
-    return status;
+    const int fd = openat(dir_fd, name, O_RDWR | O_CLOEXEC);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r+");
+    if (file == NULL)
+        error_set_errno(error, errno, "cannot read %s/%s", replay->path, name);
+    if (file == NULL && fd >= 0)
+        close(fd);
+    return file;
 }
 
 static void next_record(struct replay *replay)
 {
     replay->next = (struct line_key){.kind = LINE_OTHER};
-    while (replay->next.kind == LINE_OTHER && reader_next(&replay->json) > 0)
-        replay->next = line_key_of_json(replay->json.text);
+    while (replay->next.kind == LINE_OTHER && getline(&replay->line, &replay->capacity, replay->json) > 0)
+        replay->next = line_key_of_json(replay->line);
 }
 
-static enum status open_json(struct replay *replay, int dir_fd, const char *path, struct error *error)
+static enum status read_both(struct replay *replay, int dir_fd, struct error *error)
 {
-    static const char name[] = "episodes.jsonl";
-    enum status status = reader_open(&replay->json, dir_fd, path, name, error);
-    if (status == STATUS_OK)
-        status = read_all(&replay->json, line_key_of_json, &replay->of_json, path, name, error);
+    static const char text_name[] = "episodes.log", json_name[] = "episodes.jsonl";
+    FILE *text = open_file(replay, dir_fd, text_name, error);
+    if (text == NULL)
+        return error->status;
+    enum status status = read_file(replay, text, text_name, line_key_of_text, &replay->of_text, error);
+    fclose(text);
     if (status != STATUS_OK)
         return status;
-    rewind(replay->json.file);
-    next_record(replay);
-    return STATUS_OK;
+    replay->json = open_file(replay, dir_fd, json_name, error);
+    if (replay->json == NULL)
+        return error->status;
+    return read_file(replay, replay->json, json_name, line_key_of_json, &replay->of_json, error);
 }
 
 enum status replay_open(struct replay **out, int dir_fd, const char *path, const struct job *job,
@@ -140,15 +113,16 @@ enum status replay_open(struct replay **out, int dir_fd, const char *path, const
     struct replay *replay = calloc(1, sizeof *replay);
     if (replay == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory to read the logs");
+    replay->path = path;
     replay->linear = job->optimizer.schedule == JOB_SCHEDULE_LINEAR;
     replay->compares = job->server.round.rule == JOB_ROUND_ALL;
-    enum status status = open_text(replay, dir_fd, path, error);
-    if (status == STATUS_OK)
-        status = open_json(replay, dir_fd, path, error);
+    const enum status status = read_both(replay, dir_fd, error);
     if (status != STATUS_OK) {
         replay_close(replay);
         return status;
     }
+    rewind(replay->json);
+    next_record(replay);
     *out = replay;
     return STATUS_OK;
 }
@@ -157,7 +131,9 @@ void replay_close(struct replay *replay)
 {
     if (replay == NULL)
         return;
-    reader_close(&replay->json);
+    if (replay->json != NULL)
+        fclose(replay->json);
+    free(replay->line);
     free(replay);
 }
 
@@ -174,15 +150,15 @@ static bool lost_last_epoch(const struct replay *replay)
     return json->epoch.epoch != text->epoch.epoch || json->epoch_lines > text->epoch_lines;
 }
 
-bool replay_has_text(const struct replay *replay, const struct line *json, const struct line *text)
+bool replay_has_text(const struct replay *replay, const char *json, const char *text)
 {
     const struct summary *summary = &replay->of_json;
-    const struct line_key key = line_key_of_json(json->text), text_key = line_key_of_text(text->text);
+    const struct line_key key = line_key_of_json(json), text_key = line_key_of_text(text);
     size_t bytes;
     if (text_key.number > replay->of_text.last[text_key.kind])
         return false;
     const bool came_last = key.kind == LINE_EPOCH && key.number == summary->epoch.number &&
-                           line_evaluated(json->text, &bytes) == summary->evaluated;
+                           line_evaluated(json, &bytes) == summary->evaluated;
     return !came_last || !lost_last_epoch(replay);
 }
 
@@ -243,9 +219,9 @@ static enum status fail_other_stop(const struct replay *replay, const char *now,
                      was + name, replay_last_update(replay));
 }
 
-static enum status fail_difference(const struct replay *replay, const struct line *line, struct error *error)
+static enum status fail_difference(const struct replay *replay, const char *now, struct error *error)
 {
-    const char *now = line->text, *there = replay->json.text;
+    const char *there = replay->line;
     const size_t at = differing_member(there, now);
     if (replay->linear && strncmp(now + at, LINE_LR, strlen(LINE_LR)) == 0)
         return fail_other_stop(replay, now + at, there + at, line_key_of_json(now).number, error);
@@ -276,9 +252,9 @@ static void find_line(struct replay *replay, struct line_key key)
 
 /* An epoch's line may have been added out of order, at the end of an earlier run that evaluated it or cut it
  * short: it is looked for in the rest of the file, where nothing more is to be compared. */
-enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error)
+enum status replay_compare(struct replay *replay, const char *line, bool *known, struct error *error)
 {
-    const struct line_key key = line_key_of_json(line->text);
+    const struct line_key key = line_key_of_json(line);
     *known = key.number <= replay->of_json.last[key.kind];
     if (!*known)
         return STATUS_OK;
@@ -289,9 +265,9 @@ enum status replay_compare(struct replay *replay, const struct line *line, bool 
         *known = next_is(replay, key);
     }
     while (next_is(replay, key)) {
-        if (replay->compares && !lines_agree(replay->json.text, line->text))
+        if (replay->compares && !lines_agree(replay->line, line))
             return fail_difference(replay, line, error);
-        *known = !adds_evaluation(line->text, replay->json.text);
+        *known = !adds_evaluation(line, replay->line);
         if (*known)
             return STATUS_OK;
         next_record(replay);

@@ -36,10 +36,10 @@ uint64_t replay_last_update(const struct replay *replay);
  * beginning may have been moved away). STATUS_INTERNAL: the two differ; the text names the update and shows
  * both from the first difference on. STATUS_INVALID: they differ in the learning rate, because /stop changed
  * and the schedule is linear. */
-enum status replay_compare(struct replay *replay, const struct line *line, bool *known, struct error *error);
+enum status replay_compare(struct replay *replay, const char *line, bool *known, struct error *error);
 
 /* Whether episodes.log has the line `text`; episodes.jsonl has its like, `json`. Both files have the same
  * epochs, but for the last line: a kill may have come between the two writes. */
-bool replay_has_text(const struct replay *replay, const struct line *json, const struct line *text);
+bool replay_has_text(const struct replay *replay, const char *json, const char *text);
 
 #endif

@@ -182,7 +182,6 @@ static enum status open_memory(struct supervisor *s, struct error *error)
     s->job_text = job_format(s->config->job, &s->job_bytes);
     if (s->children == NULL || s->holdings == NULL || s->waits == NULL || s->job_text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u workers", s->count);
-    runlog_show_holdings(s->config->log, s->holdings, s->count);
     for (unsigned i = 0; i < s->count; i++)
         s->children[i].state = CHILD_GONE;
     return STATUS_OK;
@@ -211,7 +210,6 @@ static void supervisor_close(struct supervisor *s)
     if (s->signal_fd >= 0)
         close(s->signal_fd);
     child_segments_close(&s->segments);
-    runlog_show_holdings(s->config->log, NULL, 0);
     free(s->children);
     free(s->holdings);
     free(s->waits);
@@ -225,7 +223,7 @@ static enum status write_end(struct supervisor *s, struct error *error)
                                        [CONTROL_END_STOPPED] = "stopped"};
     const char *why = s->outcome.status != STATUS_OK ? "failed" : ends[s->result.end];
     struct error log_error = {0};
-    enum status status = runlog_finish(s->config->log, why, &s->result, &log_error);
+    enum status status = runlog_finish(s->config->log, why, &s->result, s->holdings, &log_error);
     *error = s->outcome.status != STATUS_OK ? s->outcome : log_error;
     return s->outcome.status != STATUS_OK ? s->outcome.status : status;
 }

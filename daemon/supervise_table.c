@@ -68,31 +68,25 @@ static void mark_ready(struct supervisor *s, struct child *child, const struct c
         service_notify("READY=1\nSTATUS=training with %u workers", s->count);
 }
 
-static enum status log_episode(struct supervisor *s, const struct control_episode *r, struct error *error)
+static void show_status(const struct control_message *record)
 {
-    service_notify("STATUS=episode %" PRIu64 ", running reward %.2f", r->episode, r->running_reward);
-    return runlog_episode(s->config->log, r, error);
-}
-
-static enum status log_update(struct supervisor *s, const struct control_update *r, struct error *error)
-{
-    service_notify("STATUS=update %" PRIu64 ", loss %.4f", r->update, r->loss);
-    return runlog_update(s->config->log, r, error);
-}
-
-static enum status log_epoch(struct supervisor *s, const struct control_epoch *r, struct error *error)
-{
-    service_notify("STATUS=epoch %" PRIu64 ", loss %.4f", r->epoch, r->loss);
-    return runlog_epoch(s->config->log, r, error);
+    const struct control_episode *episode = &record->body.episode;
+    const struct control_update *update = &record->body.update;
+    const struct control_epoch *epoch = &record->body.epoch;
+    if (record->kind == CONTROL_EPISODE)
+        service_notify("STATUS=episode %" PRIu64 ", running reward %.2f", episode->episode,
+                       episode->running_reward);
+    else if (record->kind == CONTROL_UPDATE)
+        service_notify("STATUS=update %" PRIu64 ", loss %.4f", update->update, update->loss);
+    else
+        service_notify("STATUS=epoch %" PRIu64 ", loss %.4f", epoch->epoch, epoch->loss);
 }
 
 /* An episode and an update are acknowledged once their lines are in the logs; the lead is at most one step
  * ahead. After one record could not be logged, later ones are dropped: the log would have a gap. */
 static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    struct control_logged logged = {0};
     struct error error;
-    enum status status;
     if (child != &s->children[s->roster.lead] ||
         (message->kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)) {
         supervise_expel(s, child, message->kind);
@@ -100,20 +94,14 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
     }
     if (s->log_failed)
         return;
-    if (message->kind == CONTROL_EPISODE) {
-        logged.number = message->body.episode.episode;
-        status = log_episode(s, &message->body.episode, &error);
-    } else if (message->kind == CONTROL_UPDATE) {
-        logged.number = message->body.update.update;
-        status = log_update(s, &message->body.update, &error);
-    } else {
-        status = log_epoch(s, &message->body.epoch, &error);
-    }
-    s->log_failed = status != STATUS_OK;
-    if (s->log_failed)
+    show_status(message);
+    s->log_failed = runlog_record(s->config->log, message, s->holdings, &error) != STATUS_OK;
+    if (s->log_failed) {
         supervise_fail(s, error.status, error.text);
-    else if (message->kind != CONTROL_EPOCH)
+    } else if (message->kind != CONTROL_EPOCH) {
+        const struct control_logged logged = {.number = control_record_number(message)};
         child_order(child, CONTROL_LOGGED, &logged, sizeof logged);
+    }
 }
 
 static void note_holdings(struct supervisor *s, struct child *child, const struct control_message *message)

@@ -144,6 +144,12 @@ struct control_message {
     size_t body_bytes; /* not sent: the packet's length says it */
 };
 
+/* The number of the episode or update that a CONTROL_EPISODE or CONTROL_UPDATE records. */
+static inline uint64_t control_record_number(const struct control_message *record)
+{
+    return record->kind == CONTROL_EPISODE ? record->body.episode.episode : record->body.update.update;
+}
+
 /* Sends one message. Never blocks, never raises SIGPIPE. STATUS_PEER_DIED: the other end is gone.
  * STATUS_BUSY: its queue is full. */
 enum status control_send(int fd, enum control_kind kind, const void *body, size_t body_bytes);

@@ -21,7 +21,7 @@ static void log_a_job(uint64_t every, enum control_end end, const char *why)
     open_log();
     ck_assert_int_eq(runlog_start(runlog, &error), STATUS_OK);
     log_episodes(1, 3);
-    ck_assert_int_eq(runlog_finish(runlog, why, &finished, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_finish(runlog, why, &finished, held, &error), STATUS_OK);
     close_log();
 }
 
@@ -85,8 +85,8 @@ START_TEST(numbers_that_are_none_are_null)
     record.loss = -(double)INFINITY;
     stdout_to_file();
     open_log();
-    ck_assert_int_eq(runlog_episode(runlog, &record, &error), STATUS_OK);
-    ck_assert_int_eq(runlog_finish(runlog, "stopped", &finished, &error), STATUS_OK);
+    ck_assert_int_eq(add_episode(&record), STATUS_OK);
+    ck_assert_int_eq(runlog_finish(runlog, "stopped", &finished, held, &error), STATUS_OK);
     char *text = file_read(workplace.jsonl);
     ck_assert_ptr_nonnull(
         strstr(text, "{\"episode\":1,\"reward\":null,\"running_reward\":null,\"loss\":null,"));
@@ -105,7 +105,7 @@ START_TEST(numbers_keep_all_their_bits)
     record.env_steps = UINT64_MAX;
     stdout_to_file();
     open_log();
-    ck_assert_int_eq(runlog_episode(runlog, &record, &error), STATUS_OK);
+    ck_assert_int_eq(add_episode(&record), STATUS_OK);
     char *text = file_read(workplace.jsonl);
     ck_assert_ptr_nonnull(strstr(text, "\"reward\":0.10000000000000001,"));
     ck_assert_ptr_nonnull(strstr(text, "\"running_reward\":-4.9406564584124654e-324,"));
@@ -235,7 +235,7 @@ START_TEST(a_full_disk_is_an_error_and_leaves_whole_lines)
     char *before = file_read(full);
     rlim_t room = (rlim_t)file_bytes(full) + (_i % 2 == 0 ? 9 : 0);
     bool limited = limit_files(room);
-    enum status status = runlog_episode(runlog, &record, &error);
+    enum status status = add_episode(&record);
     ck_assert(limit_files(RLIM_INFINITY) && limited);
     ck_assert_int_eq(status, STATUS_IO);
     ck_assert_msg(strstr(error.text, full) != NULL, "%s", error.text);
@@ -261,7 +261,7 @@ START_TEST(a_full_disk_fails_the_start_and_the_end_too)
     open_log();
     bool limited = limit_files(20);
     enum status start = runlog_start(runlog, &error);
-    enum status finish = runlog_finish(runlog, "stopped", &finished, &error);
+    enum status finish = runlog_finish(runlog, "stopped", &finished, held, &error);
     ck_assert(limit_files(RLIM_INFINITY) && limited);
     ck_assert_int_eq(start, STATUS_IO);
     ck_assert_int_eq(finish, STATUS_IO);
@@ -280,7 +280,7 @@ START_TEST(numbers_out_of_this_world_make_lines_all_the_same)
     record.timing.wait_us_p50 = record.timing.wait_us_p99 = values[_i];
     stdout_to_file();
     open_log();
-    ck_assert_int_eq(runlog_episode(runlog, &record, &error), STATUS_OK);
+    ck_assert_int_eq(add_episode(&record), STATUS_OK);
     snprintf(command, sizeof command, "jq -e '.episode == 1 and has(\"timing\")' '%.127s' >/dev/null",
              workplace.jsonl);
     ck_assert_int_eq(system(command), 0);

@@ -84,12 +84,12 @@ START_TEST(updates_have_a_progress_line_too)
     job.kind = JOB_PARAMETER_SERVER;
     job.log.every = 1;
     open_log();
-    ck_assert_int_eq(runlog_update(runlog, &update, &error), STATUS_OK);
-    ck_assert_int_eq(runlog_epoch(runlog, &epoch, &error), STATUS_OK);
+    ck_assert_int_eq(add_update(&update), STATUS_OK);
+    ck_assert_int_eq(add_epoch(&epoch), STATUS_OK);
     close_log();
     open_log();
     ck_assert_int_eq(runlog_resume(runlog, 11, &error), STATUS_OK);
-    ck_assert_int_eq(runlog_update(runlog, &update, &error), STATUS_OK);
+    ck_assert_int_eq(add_update(&update), STATUS_OK);
     close_log();
     char *seen = drain(screen);
     ck_assert_str_eq(seen, "Update 12\tLoss: 0.2500\tSamples/s: 80.0\n" CLEAR
@@ -107,7 +107,7 @@ START_TEST(a_language_models_progress_is_in_tokens)
     int screen = stdout_to_terminal();
     job.kind = JOB_MODEL_PARALLEL;
     open_log();
-    ck_assert_int_eq(runlog_update(runlog, &update, &error), STATUS_OK);
+    ck_assert_int_eq(add_update(&update), STATUS_OK);
     close_log();
     char *seen = drain(screen);
     ck_assert_str_eq(seen, "Update 400\tLoss: 0.0000\tPerplexity: 1.00\tLr: 5\tTokens/s: 1400\n" CLEAR

@@ -44,14 +44,14 @@ static struct control_epoch epoch_of(uint64_t number, uint64_t evaluated)
 static void log_update(uint64_t number)
 {
     struct control_update record = update_of(number);
-    enum status status = runlog_update(runlog, &record, &error);
+    enum status status = add_update(&record);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
 static void log_epoch(uint64_t number, uint64_t evaluated)
 {
     struct control_epoch record = epoch_of(number, evaluated);
-    enum status status = runlog_epoch(runlog, &record, &error);
+    enum status status = add_epoch(&record);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
@@ -68,7 +68,7 @@ static void log_updates(uint64_t first, uint64_t last)
 static void finish_run(const char *why)
 {
     struct control_finished finished = {.end = CONTROL_END_FINISHED};
-    ck_assert_int_eq(runlog_finish(runlog, why, &finished, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_finish(runlog, why, &finished, held, &error), STATUS_OK);
     close_log();
 }
 
@@ -167,8 +167,8 @@ START_TEST(the_longest_line_is_whole)
                                   .correct = UINT64_MAX,
                                   .timing = {values[_i], values[_i]}};
     open_log();
-    ck_assert_int_eq(runlog_update(runlog, &record, &error), STATUS_OK);
-    ck_assert_int_eq(runlog_epoch(runlog, &epoch, &error), STATUS_OK);
+    ck_assert_int_eq(add_update(&record), STATUS_OK);
+    ck_assert_int_eq(add_epoch(&epoch), STATUS_OK);
     close_log();
     snprintf(command, sizeof command,
              "jq -se 'length == 2 and (.[0].losses | length) == 256 and all(has(\"timing\"))' '%.127s' "
@@ -264,11 +264,11 @@ START_TEST(an_epoch_that_was_cut_short_ends_again)
     cut.update = 3;
     open_log();
     log_updates(1, 3);
-    ck_assert_int_eq(runlog_epoch(runlog, &cut, &error), STATUS_OK);
+    ck_assert_int_eq(add_epoch(&cut), STATUS_OK);
     close_log();
     resume_run(2);
     log_update(3);
-    ck_assert_int_eq(runlog_epoch(runlog, &cut, &error), STATUS_OK);
+    ck_assert_int_eq(add_epoch(&cut), STATUS_OK);
     log_updates(4, 5);
     close_log();
     char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
@@ -300,7 +300,7 @@ static void go_on_to_epoch(const struct control_epoch *epoch)
     resume_run(2);
     for (uint64_t number = 3; number <= epoch->update; number++)
         log_update(number);
-    ck_assert_int_eq(runlog_epoch(runlog, epoch, &error), STATUS_OK);
+    ck_assert_int_eq(add_epoch(epoch), STATUS_OK);
     close_log();
 }
 
@@ -354,7 +354,7 @@ START_TEST(an_earlier_end_cuts_an_epoch_short)
     for (unsigned again = 0; again < 2; again++) {
         resume_run(2);
         log_update(3);
-        ck_assert_int_eq(runlog_epoch(runlog, &cut, &error), STATUS_OK);
+        ck_assert_int_eq(add_epoch(&cut), STATUS_OK);
         close_log();
     }
     resume_run(2);
@@ -395,10 +395,10 @@ START_TEST(other_numbers_than_before_are_an_error)
     record.late += _i == 3;
     record.lr /= _i == 4 ? 2 : 1;
     epoch.correct -= _i == 5;
-    enum status status = runlog_epoch(runlog, &epoch, &error);
+    enum status status = add_epoch(&epoch);
     if (_i < 5) {
         ck_assert_int_eq(status, STATUS_OK);
-        status = runlog_update(runlog, &record, &error);
+        status = add_update(&record);
     }
     ck_assert_int_eq(status, STATUS_INTERNAL);
     ck_assert_msg(strstr(error.text, words[_i]) != NULL, "expected \"%s\" in: %s", words[_i], error.text);
@@ -423,7 +423,7 @@ START_TEST(another_end_of_a_linear_schedule_is_told_as_such)
     resume_run(3);
     record.lr = _i == 0 ? 0.25 : record.lr;
     record.loss = _i == 1 ? 0.5 : record.loss;
-    ck_assert_int_eq(runlog_update(runlog, &record, &error), _i == 0 ? STATUS_INVALID : STATUS_INTERNAL);
+    ck_assert_int_eq(add_update(&record), _i == 0 ? STATUS_INVALID : STATUS_INTERNAL);
     if (_i == 0)
         ck_assert_str_eq(
             error.text,
@@ -464,7 +464,7 @@ START_TEST(an_evaluation_may_be_missing_on_either_side)
     other.loss = 0.5;
     other.evaluated = _i == 0 ? 0 : 4;
     resume_run(4);
-    ck_assert_int_eq(runlog_epoch(runlog, &other, &error), STATUS_INTERNAL);
+    ck_assert_int_eq(add_epoch(&other), STATUS_INTERNAL);
     ck_assert_ptr_nonnull(strstr(error.text, ": it is now \"loss\":0.5,"));
 }
 END_TEST
@@ -479,7 +479,7 @@ START_TEST(rules_that_do_not_repeat_are_not_compared)
     close_log();
     resume_run(2);
     record.loss = 99;
-    ck_assert_int_eq(runlog_update(runlog, &record, &error), STATUS_OK);
+    ck_assert_int_eq(add_update(&record), STATUS_OK);
     log_updates(4, 5);
     close_log();
     job.server.round.rule = JOB_ROUND_ALL;
