@@ -44,8 +44,8 @@ struct backend_settings {
 
 struct policy_rows; /* cuda: a captured policy; see backend_ops.policy_open */
 
-/* A backend's table. A slot marked "optional" may be NULL. A slot may rely on the checks of the public
- * functions below and of op_forward and op_backward. */
+/* A backend's table. A slot marked "optional" may be NULL. A slot may rely on what the public
+ * functions below and op_forward demand of their caller. */
 struct backend_ops {
     const char *name; /* "onednn" */
     enum dtype dtype; /* of parameters and activations */
@@ -173,8 +173,7 @@ enum status backend_adam(struct backend *backend, const struct adam_settings *se
                          struct tensor *second, struct error *error);
 
 /* Computes struct sgd_round's formula. The bits depend neither on `threads` nor on where a range begins, and
- * with one contribution they are those of backend_sgd. Allocates nothing. STATUS_INVALID: a backend without
- * sgd_round, no contribution, a momentum without a velocity or the reverse. A NaN is no failure of the call:
+ * with one contribution they are those of backend_sgd. Allocates nothing. A NaN is no failure of the call:
  * the caller looks at not_finite and throws the results away. */
 enum status backend_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error);
 

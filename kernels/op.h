@@ -1,8 +1,8 @@
 /* The operations: what each computes, and one call of one operation.
  *
- * op_forward and op_backward are the only entrances. Each checks the call against the operation's rule (how
- * many tensors, which dtype, which shapes), sets the outputs' shapes, and hands the call to the backend's
- * table. The backend checks only what the data decide: an index out of range.
+ * op_forward and op_backward are the only entrances. op_forward holds the inputs to the operation's rule (how
+ * many tensors, which dtype, which shapes), sets the outputs' shapes, and calls the backend's table. The
+ * backend checks only what the data decide: an index out of range. Attributes are the caller's to check.
  *
  * "rows" and the like are sizes that must agree; `?` marks a tensor that may be absent (NULL). Every
  * floating tensor has the backend's dtype, indices are DTYPE_I32. Means of losses are over all their terms.
@@ -19,9 +19,9 @@
  *                      y = (x - mean) / sqrt(variance + epsilon) * weight + bias; with attributes.relu,
  *                      max(0, that). Training: mean and biased variance are the batch's own; the second and
  *                      third output are the mean and the *unbiased* variance, for the caller to move the
- *                      running ones with; the running ones are not read. One value per channel is
- * STATUS_INVALID. Otherwise: the running ones are used and required; outputs 2 and 3 and the backward do not
- * exist.
+ *                      running ones with; the running ones are not read. One value per channel is STATUS_INVALID.
+ *                      Otherwise: the running ones are used and required; outputs 2 and 3 and the backward do
+ *                      not exist.
  *
  * OP_MAX_POOL          x (n, c, h, w) -> y (n, c, h', w')
  *                      Padding counts as minus infinity and is at most half of the kernel. The gradient goes
@@ -106,10 +106,6 @@ enum op {
 
 enum { OP_INPUTS_MAX = 7, OP_OUTPUTS_MAX = 3, OP_SAVED_MAX = 6 };
 
-/* The largest kernel, stride or padding of a convolution or pool, in either direction: a limit so that no
- * backend's arithmetic on them overflows. */
-enum { OP_WINDOW_MAX = 32767 };
-
 /* The words of a draw that is not made row by row: (trainer, iteration, module). */
 struct draw {
     uint64_t seed;
@@ -121,9 +117,9 @@ struct op_attributes {
     bool relu;           /* linear, conv2d, batch norm, add */
     bool training;       /* batch norm */
     double epsilon;      /* batch norm; > 0 */
-    uint32_t kernel[2];  /* pools: height, width, 1..OP_WINDOW_MAX */
-    uint32_t stride[2];  /* conv2d, pools: 1..OP_WINDOW_MAX */
-    uint32_t padding[2]; /* conv2d, pools: on both sides, 0..OP_WINDOW_MAX */
+    uint32_t kernel[2];  /* pools: height, width */
+    uint32_t stride[2];  /* conv2d, pools */
+    uint32_t padding[2]; /* conv2d, pools: on both sides */
     double dropout;      /* dropout: p */
     struct draw draw;    /* dropout */
     double scale;        /* sum */
@@ -132,12 +128,12 @@ struct op_attributes {
 
 /* One call, forward or backward. The caller owns the struct and every struct tensor in it.
  *
- * One rule holds for every tensor that a call writes (out, saved, din). With `data` NULL the backend takes a
- * block from `arena` and chooses the layout; otherwise it writes to `data`, in the tensor's layout. The
- * backend may also answer with existing memory: the `data` of an input (forward) or of a dout (backward), or
- * one block for two din. Reshape and add do. Outputs are overwritten, never added to. After a failure
- * op_forward and op_backward give back all that the call took from the arena; a backend's function just
- * returns. After a success a backend's function has released its own scratch. */
+ * The backend takes the memory of what a call writes (out, saved, din) from `arena` and chooses the layout.
+ * Only the din of a parameter may come with `data`; the backend then writes there, in the tensor's layout.
+ * The backend may also answer with existing memory: the `data` of an input (forward) or of a dout (backward),
+ * or one block for two din. Reshape and add do. Outputs are overwritten, never added to. After a failure the
+ * call holds nothing of the arena, and out, saved and din are undefined; a backend's function just returns.
+ * After a success a backend's function has released its own scratch. */
 struct op_call {
     enum op op;
     struct op_attributes attributes;
@@ -151,22 +147,32 @@ struct op_call {
     struct tensor saved[OP_SAVED_MAX];
 
     /* Backward: a dout of NULL is a zero gradient, and at least one is not NULL; a din of NULL is not wanted.
-     * A din has the shape and the dtype of its input, which op_backward sets. */
+     * op_backward sets the shape and the dtype of a din without data. */
     struct tensor *dout[OP_OUTPUTS_MAX];
     struct tensor *din[OP_INPUTS_MAX];
+};
+
+/* One input or output in an operation's rule. */
+struct op_tensor {
+    const char *name; /* for messages: "weight" */
+
+    /* The shape as a pattern, one sign for each dimension. A letter is a size, the same wherever the rule has
+     * it; a digit is itself; `+` is any number of dimensions, the same ones wherever the rule has it. */
+    const char *shape;
+    uint32_t flags;
+};
+enum {
+    OP_OPTIONAL = 1, /* the input may be absent */
+    OP_INTEGERS = 2, /* the input is int32; all others have the backend's dtype */
+    OP_GRADIENT = 4, /* the input can have a gradient */
+    OP_READ = 8,     /* the backward reads the tensor's data; the tape may release the others before it */
 };
 
 /* The facts about an operation that hold on every backend. */
 struct op_rule {
     const char *name; /* "conv2d" */
     uint32_t inputs, outputs;
-    const char *input[OP_INPUTS_MAX]; /* names for messages: "weight" */
-    const char *output[OP_OUTPUTS_MAX];
-    uint32_t optional;  /* bit i: input i may be absent */
-    uint32_t integers;  /* bit i: input i is int32, all others have the backend's dtype */
-    uint32_t gradient;  /* bit i: input i can have a gradient; at least one can */
-    uint32_t reads_in;  /* bit i: the backward reads input i's data */
-    uint32_t reads_out; /* bit i: it reads output i's; the tape may release the others before it */
+    struct op_tensor in[OP_INPUTS_MAX], out[OP_OUTPUTS_MAX];
 };
 const struct op_rule *op_rule(enum op op);
 
@@ -175,10 +181,14 @@ uint32_t op_outputs(enum op op, const struct op_attributes *attributes);
 
 struct backend;
 
-/* Checks call->in and attributes, sets the outputs' shape and dtype, computes. STATUS_INVALID: shapes that do
- * not fit, a zero size, a product beyond SHAPE_ELEMENTS_MAX, a wrong dtype, an absent input. The message
- * names the operation, the tensor, its shape, and the expected shape or the tensor that it has to fit.
- * STATUS_NO_MEMORY; STATUS_INTERNAL with the library call that failed and the shape.
+/* The shapes of the operation's outputs, by call->in and the attributes. STATUS_INVALID: an absent input, a
+ * wrong dtype, shapes that do not fit, an output of more than SHAPE_ELEMENTS_MAX elements. The message names
+ * the operation, the tensor, its shape, and the expected shape or the tensor that it has to fit. */
+enum status op_shapes(const struct backend *backend, const struct op_call *call,
+                      struct shape out[OP_OUTPUTS_MAX], struct error *error);
+
+/* Computes call->out. Errors as op_shapes; STATUS_NO_MEMORY; STATUS_INTERNAL with the library call that
+ * failed and the shape.
  *
  * On the CPU the operation has finished when the call returns. On the GPU it is queued on the backend's one
  * stream, in order; backend_download, backend_square_sum and backend_first_not_finite wait for it, and the
@@ -186,7 +196,10 @@ struct backend;
 enum status op_forward(struct backend *backend, struct op_call *call, struct error *error);
 
 /* Computes the gradients of call->in from those of call->out. in, out, attributes and saved are as op_forward
- * left them, with call->keep true. Errors as op_forward, for the shapes of dout and of a din with data. */
+ * left them, with call->keep true. Errors as op_forward, but for op_shapes'. */
 enum status op_backward(struct backend *backend, struct op_call *call, struct error *error);
+
+/* For backends: every element of int32 input `input`, in canonical host memory, is in 0..limit-1. */
+enum status op_check_indices(const struct op_call *call, uint32_t input, uint32_t limit, struct error *error);
 
 #endif

@@ -6,78 +6,95 @@
 
 #include "kernels/lanes/lanes.h"
 
-static void element_add(float *y, const float *a, const float *b, size_t count)
+#include <stdbool.h>
+
+static void pass_add(const struct elements *arrays, size_t first, size_t count)
 {
+    float *to = arrays->to + first;
+    const float *a = arrays->a + first, *b = arrays->b + first;
     for (size_t i = 0; i < count; i++)
-        y[i] = a[i] + b[i];
+        to[i] = a[i] + b[i];
 }
 
-static void element_add_relu(float *y, const float *a, const float *b, size_t count)
+static void pass_add_relu(const struct elements *arrays, size_t first, size_t count)
 {
+    float *to = arrays->to + first;
+    const float *a = arrays->a + first, *b = arrays->b + first;
     for (size_t i = 0; i < count; i++) {
         float sum = a[i] + b[i];
-        y[i] = sum <= 0 ? 0 : sum;
+        to[i] = sum <= 0 ? 0 : sum;
     }
 }
 
-static void element_relu(float *y, const float *x, size_t count)
+static void pass_relu(const struct elements *arrays, size_t first, size_t count)
 {
+    float *to = arrays->to + first;
+    const float *a = arrays->a + first;
     for (size_t i = 0; i < count; i++)
-        y[i] = x[i] <= 0 ? 0 : x[i];
+        to[i] = a[i] <= 0 ? 0 : a[i];
 }
 
-static void element_mask(float *dx, const float *y, const float *dy, size_t count)
+static void pass_mask(const struct elements *arrays, size_t first, size_t count)
 {
+    float *to = arrays->to + first;
+    const float *a = arrays->a + first, *b = arrays->b + first;
     for (size_t i = 0; i < count; i++) {
-        float gradient = dy[i]; // read in any case: the loop then has no branch
-        dx[i] = y[i] > 0 ? gradient : 0;
+        float gradient = b[i]; // read in any case: the loop then has no branch
+        to[i] = a[i] > 0 ? gradient : 0;
     }
 }
 
-static void element_accumulate(float *to, const float *from, size_t count)
+static void pass_accumulate(const struct elements *arrays, size_t first, size_t count)
 {
+    float *to = arrays->to + first;
+    const float *a = arrays->a + first;
     for (size_t i = 0; i < count; i++)
-        to[i] += from[i];
+        to[i] += a[i];
 }
 
-static void element_fill(float *x, float value, size_t count)
+static void pass_fill(const struct elements *arrays, size_t first, size_t count)
 {
+    float *to = arrays->to + first;
+    const float factor = arrays->factor;
     for (size_t i = 0; i < count; i++)
-        x[i] = value;
+        to[i] = factor;
 }
 
-static void element_scale(float *x, float factor, size_t count)
+static void pass_scale(const struct elements *arrays, size_t first, size_t count)
 {
+    float *to = arrays->to + first;
+    const float factor = arrays->factor;
     for (size_t i = 0; i < count; i++)
-        x[i] *= factor;
+        to[i] *= factor;
 }
 
-static void element_multiply(float *y, const float *x, float factor, size_t count)
+static void pass_multiply(const struct elements *arrays, size_t first, size_t count)
 {
+    float *to = arrays->to + first;
+    const float *a = arrays->a + first, factor = arrays->factor;
     for (size_t i = 0; i < count; i++)
-        y[i] = factor * x[i];
+        to[i] = factor * a[i];
 }
 
-static void element_sgd(const struct element_sgd *settings, float *p, const float *g, float *v, size_t count)
+static void pass_difference(const struct elements *arrays, size_t first, size_t count)
 {
-    const float lr = settings->lr, momentum = settings->momentum;
-    if (settings->first)
-        for (size_t i = 0; i < count; i++) {
-            v[i] = g[i];
-            p[i] -= lr * g[i];
-        }
-    else
-        for (size_t i = 0; i < count; i++) {
-            float velocity = momentum * v[i] + g[i];
-            v[i] = velocity;
-            p[i] -= lr * velocity;
-        }
+    float *to = arrays->to + first;
+    const float *a = arrays->a + first, *b = arrays->b + first, factor = arrays->factor;
+    for (size_t i = 0; i < count; i++)
+        to[i] = factor * (a[i] - b[i]);
 }
 
-static void element_sgd_plain(float lr, float *p, const float *g, size_t count)
+static void pass_copy(const struct elements *arrays, size_t first, size_t count)
 {
+    memcpy(arrays->to + first, arrays->a + first, count * sizeof(float));
+}
+
+static void pass_narrow(const struct elements *arrays, size_t first, size_t count)
+{
+    float *to = arrays->to + first;
+    const double *wide = arrays->wide + first;
     for (size_t i = 0; i < count; i++)
-        p[i] -= lr * g[i];
+        to[i] = (float)wide[i];
 }
 
 /* ---- sums ---- */
@@ -97,32 +114,26 @@ static void element_sgd_plain(float lr, float *p, const float *g, size_t count)
         total += lane[l];                                                                                    \
     return total
 
-static double element_square_sum(const float *a, const float *b, size_t count)
+static double sum_squares(const float *a, const float *b, size_t count)
 {
     (void)b;
     SUM_OF((double)a[i] * (double)a[i]);
 }
 
-static double element_sum(const float *a, const float *b, size_t count)
+static double sum_values(const float *a, const float *b, size_t count)
 {
     (void)b;
     SUM_OF((double)a[i]);
 }
 
-static double element_dot(const float *a, const float *b, size_t count)
+static double sum_products(const float *a, const float *b, size_t count)
 {
     SUM_OF((double)a[i] * (double)b[i]);
 }
 
-static double element_square_distance(const float *a, const float *b, size_t count)
+static double sum_square_distances(const float *a, const float *b, size_t count)
 {
     SUM_OF(((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]));
-}
-
-static void element_difference(float *y, const float *a, const float *b, float factor, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        y[i] = factor * (a[i] - b[i]);
 }
 
 /* ---- looking and converting ---- */
@@ -165,30 +176,23 @@ static void element_to_double(double *to, const float *from, size_t count)
         to[i] = (double)from[i];
 }
 
-static void element_to_float(float *to, const double *from, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        to[i] = (float)from[i];
-}
-
 const struct element_lanes LANES_NAME(element_lanes) = {
-    .add = element_add,
-    .add_relu = element_add_relu,
-    .relu = element_relu,
-    .mask = element_mask,
-    .accumulate = element_accumulate,
-    .fill = element_fill,
-    .scale = element_scale,
-    .multiply = element_multiply,
-    .sgd = element_sgd,
-    .sgd_plain = element_sgd_plain,
-    .square_sum = element_square_sum,
-    .sum = element_sum,
-    .dot = element_dot,
-    .square_distance = element_square_distance,
-    .difference = element_difference,
+    .add = pass_add,
+    .add_relu = pass_add_relu,
+    .relu = pass_relu,
+    .mask = pass_mask,
+    .accumulate = pass_accumulate,
+    .fill = pass_fill,
+    .scale = pass_scale,
+    .multiply = pass_multiply,
+    .difference = pass_difference,
+    .copy = pass_copy,
+    .narrow = pass_narrow,
+    .square_sum = sum_squares,
+    .sum = sum_values,
+    .dot = sum_products,
+    .square_distance = sum_square_distances,
     .first_not_finite = element_first_not_finite,
     .add_to_double = element_add_to_double,
     .to_double = element_to_double,
-    .to_float = element_to_float,
 };

@@ -1,93 +1,62 @@
 /* Losses and sums: everything that ends in one number. Sums are doubles, in one order. */
 #include "kernels/onednn/onednn.h"
 
-#include "kernels/op_check.h"
-
 #include <math.h>
 #include <string.h>
 
-static float *floats(const struct tensor *tensor)
-{
-    return tensor->data;
-}
-
 /* ---- mean squared error ---- */
 
-static enum status mse_body(struct backend *backend, struct op_call *call, struct error *error)
+enum status mse_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;
     const size_t count = shape_elements(&call->in[0]->shape);
-    *floats(call->out[0]) = (float)(loop_sum(onednn_of(backend)->element->square_distance,
-                                             floats(call->in[0]), floats(call->in[1]), count) /
-                                    (double)count);
+    float *loss = call->out[0]->data;
+    *loss = (float)(loop_sum(onednn_of(backend)->element->square_distance, call->in[0]->data,
+                             call->in[1]->data, count) /
+                    (double)count);
     return STATUS_OK;
 }
 
-static enum status mse_backward_body(struct backend *backend, struct op_call *call, struct error *error)
+enum status mse_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;
-    const struct element_lanes *element = onednn_of(backend)->element;
-    const size_t count = shape_elements(&call->in[0]->shape), pieces = loop_pieces(count);
-    const float factor = (float)(2.0 / (double)count * (double)*floats(call->dout[0]));
-    const float *x = floats(call->in[0]), *target = floats(call->in[1]);
-    float *dx = floats(call->din[0]);
-#pragma omp parallel for schedule(static) if (pieces > 1)
-    for (size_t i = 0; i < pieces; i++)
-        element->difference(dx + i * LOOP_PIECE, x + i * LOOP_PIECE, target + i * LOOP_PIECE, factor,
-                            loop_piece(count, i));
+    const size_t count = shape_elements(&call->in[0]->shape);
+    const float *dloss = call->dout[0]->data;
+    const struct elements arrays = {.to = call->din[0]->data,
+                                    .a = call->in[0]->data,
+                                    .b = call->in[1]->data,
+                                    .factor = (float)(2.0 / (double)count * (double)*dloss)};
+    loop_pass(backend, onednn_of(backend)->element->difference, &arrays, count);
     return STATUS_OK;
-}
-
-enum status onednn_mse_forward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return loop_run(backend, call, PASS_FORWARD, NULL, NULL, mse_body, error);
-}
-
-enum status onednn_mse_backward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, mse_backward_body, error);
 }
 
 /* ---- sum ---- */
 
-static enum status sum_body(struct backend *backend, struct op_call *call, struct error *error)
+enum status sum_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;
     const struct element_lanes *element = onednn_of(backend)->element;
     const struct tensor *coefficient = call->in[1];
     const double sum =
-        loop_sum(coefficient == NULL ? element->sum : element->dot, floats(call->in[0]),
-                 coefficient == NULL ? NULL : floats(coefficient), shape_elements(&call->in[0]->shape));
-    *floats(call->out[0]) = (float)(call->attributes.scale * sum);
+        loop_sum(coefficient == NULL ? element->sum : element->dot, call->in[0]->data,
+                 coefficient == NULL ? NULL : coefficient->data, shape_elements(&call->in[0]->shape));
+    float *y = call->out[0]->data;
+    *y = (float)(call->attributes.scale * sum);
     return STATUS_OK;
 }
 
-static enum status sum_backward_body(struct backend *backend, struct op_call *call, struct error *error)
+enum status sum_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;
     const struct element_lanes *element = onednn_of(backend)->element;
-    const size_t count = shape_elements(&call->in[0]->shape), pieces = loop_pieces(count);
-    const float factor = (float)(call->attributes.scale * (double)*floats(call->dout[0]));
-    const float *coefficient = call->in[1] == NULL ? NULL : floats(call->in[1]);
-    float *dx = floats(call->din[0]);
-#pragma omp parallel for schedule(static) if (pieces > 1)
-    for (size_t i = 0; i < pieces; i++)
-        if (coefficient != NULL)
-            element->multiply(dx + i * LOOP_PIECE, coefficient + i * LOOP_PIECE, factor,
-                              loop_piece(count, i));
-        else
-            element->fill(dx + i * LOOP_PIECE, factor, loop_piece(count, i));
+    const struct tensor *coefficient = call->in[1];
+    const float *dy = call->dout[0]->data;
+    const struct elements arrays = {.to = call->din[0]->data,
+                                    .a = coefficient == NULL ? NULL : coefficient->data,
+                                    .factor = (float)(call->attributes.scale * (double)*dy)};
+    loop_pass(backend, coefficient == NULL ? element->fill : element->multiply, &arrays,
+              shape_elements(&call->in[0]->shape));
     return STATUS_OK;
-}
-
-enum status onednn_sum_forward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return loop_run(backend, call, PASS_FORWARD, NULL, NULL, sum_body, error);
-}
-
-enum status onednn_sum_backward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, sum_backward_body, error);
 }
 
 /* ---- cross entropy ---- */
@@ -119,18 +88,22 @@ static double apart_exp_sum(const float *x, const struct cross_entropy *size, fl
     return sum;
 }
 
-static enum status cross_entropy_body(struct backend *backend, struct op_call *call, struct error *error)
+enum status cross_entropy_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
     const struct cross_entropy size = cross_entropy_of(call);
     const struct row_lanes *lanes = onednn_of(backend)->row;
     enum status status = op_check_indices(call, 1, (uint32_t)size.classes, error);
     if (status == STATUS_OK)
         status = scratch_reserve(&onednn_of(backend)->terms, size.n * size.m * sizeof(double), error);
+    if (status == STATUS_OK && call->keep)
+        status =
+            onednn_take(call, &call->saved[SAVED_TERMS], NULL, size.n * size.m * 2 * sizeof(float), error);
     if (status != STATUS_OK)
         return status;
-    const float *logits = floats(call->in[0]);
+    const float *logits = call->in[0]->data;
     const int32_t *target = call->in[1]->data;
-    float(*saved)[2] = call->keep ? call->saved[SAVED_TERMS].data : NULL;
+    float(*saved)[2] = call->saved[SAVED_TERMS].data;
+    float *mean = call->out[0]->data;
     double *loss = onednn_of(backend)->terms.data, total = 0;
     const size_t terms = size.n * size.m;
 #pragma omp parallel for schedule(static) if (terms * size.classes > LOOP_PIECE)
@@ -147,22 +120,22 @@ static enum status cross_entropy_body(struct backend *backend, struct op_call *c
     }
     for (size_t i = 0; i < terms; i++)
         total += loss[i];
-    *floats(call->out[0]) = (float)(total / (double)terms);
+    *mean = (float)(total / (double)terms);
     return STATUS_OK;
 }
 
-static enum status cross_entropy_backward_body(struct backend *backend, struct op_call *call,
-                                               struct error *error)
+enum status cross_entropy_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;
     const struct cross_entropy size = cross_entropy_of(call);
     const struct row_lanes *lanes = onednn_of(backend)->row;
     const size_t terms = size.n * size.m;
-    const double share = (double)*floats(call->dout[0]) / (double)terms;
-    const float *logits = floats(call->in[0]);
+    const float *dmean = call->dout[0]->data;
+    const double share = (double)*dmean / (double)terms;
+    const float *logits = call->in[0]->data;
     const int32_t *target = call->in[1]->data;
     const float(*saved)[2] = call->saved[SAVED_TERMS].data;
-    float *dlogits = floats(call->din[0]);
+    float *dlogits = call->din[0]->data;
 #pragma omp parallel for schedule(static) if (terms * size.classes > LOOP_PIECE)
     for (size_t i = 0; i < terms; i++) {
         const size_t first = i / size.m * size.classes * size.m + i % size.m;
@@ -177,16 +150,4 @@ static enum status cross_entropy_backward_body(struct backend *backend, struct o
         dx[(size_t)target[i] * size.m] -= (float)share;
     }
     return STATUS_OK;
-}
-
-enum status onednn_cross_entropy_forward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    const struct cross_entropy size = cross_entropy_of(call);
-    const size_t saved[2] = {size.n * size.m * 2 * sizeof(float)};
-    return loop_run(backend, call, PASS_FORWARD, NULL, saved, cross_entropy_body, error);
-}
-
-enum status onednn_cross_entropy_backward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, cross_entropy_backward_body, error);
 }

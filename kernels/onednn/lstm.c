@@ -8,7 +8,6 @@
  * Saved: the gates (steps, batch, 4 hidden) and the cells (steps, batch, hidden). */
 #include "kernels/onednn/onednn.h"
 
-#include <assert.h>
 #include <string.h>
 
 enum { SAVED_GATES, SAVED_CELLS };
@@ -121,22 +120,23 @@ static enum status walk_forward(const struct lstm *lstm, const float *turned, fl
     return status;
 }
 
-static enum status forward_body(struct backend *backend, struct op_call *call, struct error *error)
+enum status lstm_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
+    struct tensor gates = {0}, cells = {0};
     struct lstm lstm = lstm_of(backend, call);
     const size_t rows = lstm.steps * lstm.batch, hidden = lstm.hidden, state = lstm.batch * hidden;
     const bool turns = lstm.steps >= TURN_STEPS && hidden >= TURN_HIDDEN;
-    const size_t weight = turns ? 4 * hidden * hidden : 0, kept = call->keep ? 0 : rows * 5 * hidden;
     float *y = call->out[0]->data;
-    enum status status = scratch_reserve(&lstm.onednn->terms, (weight + kept) * sizeof(float), error);
+    enum status status = scratch_reserve(&lstm.onednn->terms, 4 * hidden * hidden * sizeof(float), error);
+    if (status == STATUS_OK)
+        status = onednn_take(call, &gates, NULL, rows * 4 * hidden * sizeof(float), error);
+    if (status == STATUS_OK)
+        status = onednn_take(call, &cells, NULL, rows * hidden * sizeof(float), error);
     if (status != STATUS_OK)
         return status;
     float *turned = turns ? lstm.onednn->terms.data : NULL;
-    if (!call->keep) {
-        lstm.gates = (float *)lstm.onednn->terms.data + weight;
-        lstm.cells = lstm.gates + rows * 4 * hidden;
-    }
-    assert(y != NULL && lstm.cells != NULL); // by loop_run, or from scratch
+    lstm.gates = gates.data;
+    lstm.cells = cells.data;
     if (turns)
         status = turn_weight(backend, &lstm, turned, error);
     if (status == STATUS_OK)
@@ -150,15 +150,14 @@ static enum status forward_body(struct backend *backend, struct op_call *call, s
         memcpy(call->out[1]->data, y + (lstm.steps - 1) * state, state * sizeof *y);
     if (call->out[2] != NULL)
         memcpy(call->out[2]->data, lstm.cells + (lstm.steps - 1) * state, state * sizeof *y);
+    if (call->keep) {
+        call->saved[SAVED_GATES] = gates;
+        call->saved[SAVED_CELLS] = cells;
+        return STATUS_OK;
+    }
+    arena_release(call->arena, cells.data);
+    arena_release(call->arena, gates.data);
     return STATUS_OK;
-}
-
-enum status onednn_lstm_forward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    const struct shape *x = &call->in[0]->shape;
-    const size_t cells = (size_t)x->size[0] * x->size[1] * call->in[4]->shape.size[1];
-    const size_t saved[3] = {cells * 4 * sizeof(float), cells * sizeof(float)};
-    return loop_run(backend, call, PASS_FORWARD, NULL, saved, forward_body, error);
 }
 
 /* ---- backward ---- */
@@ -251,10 +250,11 @@ static void back_biases(const struct lstm *lstm, const struct lstm_back *back)
         lstm->onednn->element->add_to_double(back->bias, back->dsums + row * columns, columns);
     for (int i = 5; i < 7; i++)
         if (lstm->call->din[i] != NULL)
-            lstm->onednn->element->to_float(lstm->call->din[i]->data, back->bias, columns);
+            lstm->onednn->element->narrow(
+                &(struct elements){.to = lstm->call->din[i]->data, .wide = back->bias}, 0, columns);
 }
 
-static enum status backward_body(struct backend *backend, struct op_call *call, struct error *error)
+enum status lstm_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     const struct lstm lstm = lstm_of(backend, call);
     const size_t rows = lstm.steps * lstm.batch, hidden = lstm.hidden, state = lstm.batch * hidden;
@@ -280,9 +280,4 @@ static enum status backward_body(struct backend *backend, struct op_call *call, 
     if (din[5] != NULL || din[6] != NULL)
         back_biases(&lstm, &back);
     return STATUS_OK;
-}
-
-enum status onednn_lstm_backward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return loop_run(backend, call, PASS_BACKWARD, NULL, NULL, backward_body, error);
 }

@@ -11,96 +11,65 @@ static size_t tensor_elements(const struct tensor *tensor)
     return shape_elements(&tensor->shape);
 }
 
-/* Canonical values of the tensor's own dtype, or of double, as the tensor's dtype at `data`. */
-static void convert_in(const struct onednn *onednn, float *data, enum dtype dtype, const void *from,
-                       size_t count)
+/* *out: the tensor's shape in another layout, in scratch. */
+static enum status copy_reserve(struct onednn *onednn, const struct tensor *tensor, const void *layout,
+                                struct tensor *out, struct error *error)
 {
-    const size_t pieces = loop_pieces(count);
-#pragma omp parallel for schedule(static) if (pieces > 1)
-    for (size_t i = 0; i < pieces; i++) {
-        const size_t first = i * LOOP_PIECE, length = loop_piece(count, i);
-        if (dtype == DTYPE_F64)
-            onednn->element->to_float(data + first, (const double *)from + first, length);
-        else
-            memcpy(data + first, (const float *)from + first, length * sizeof(float));
-    }
+    *out = *tensor;
+    out->layout = layout;
+    out->bytes = layout_bytes(&tensor->shape, tensor->dtype, layout);
+    enum status status = scratch_reserve(&onednn->copies, out->bytes, error);
+    out->data = onednn->copies.data;
+    return status;
 }
 
 enum status onednn_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
                           struct error *error)
 {
     struct onednn *onednn = onednn_of(backend);
-    onednn_use_threads(onednn);
+    struct tensor plain = *to;
     if (to->dtype == DTYPE_I32) {
         memcpy(to->data, from, tensor_elements(to) * sizeof(int32_t));
         return STATUS_OK;
     }
-    if (to->layout == NULL) {
-        convert_in(onednn, to->data, dtype, from, tensor_elements(to));
-        return STATUS_OK;
-    }
-    struct tensor plain = *to;
-    plain.layout = NULL;
-    plain.bytes = tensor_elements(to) * sizeof(float);
-    enum status status = scratch_reserve(&onednn->copies, plain.bytes, error);
-    if (status != STATUS_OK)
-        return status;
-    plain.data = onednn->copies.data;
-    convert_in(onednn, plain.data, dtype, from, tensor_elements(to));
-    return onednn_reorder(backend, to, &plain, error);
+    if (to->layout != NULL && copy_reserve(onednn, to, NULL, &plain, error) != STATUS_OK)
+        return STATUS_NO_MEMORY;
+    loop_pass(backend, dtype == DTYPE_F64 ? onednn->element->narrow : onednn->element->copy,
+              &(struct elements){.to = plain.data, .a = from, .wide = from}, tensor_elements(to));
+    return to->layout != NULL ? onednn_reorder(backend, to, &plain, error) : STATUS_OK;
 }
 
 enum status onednn_download(struct backend *backend, const struct tensor *from, enum dtype dtype, void *to,
                             struct error *error)
 {
     struct onednn *onednn = onednn_of(backend);
-    const size_t count = tensor_elements(from), bytes = count * sizeof(float);
-    onednn_use_threads(onednn);
-    if (from->dtype == DTYPE_I32) {
-        memcpy(to, from->data, count * sizeof(int32_t));
-        return STATUS_OK;
-    }
-    const float *values = from->data;
-    if (from->layout != NULL) {
-        struct tensor plain = *from;
-        enum status status = scratch_reserve(&onednn->copies, bytes, error);
-        if (status != STATUS_OK)
-            return status;
-        plain.layout = NULL;
-        plain.bytes = bytes;
-        plain.data = dtype == DTYPE_F64 ? onednn->copies.data : to;
+    struct tensor plain = *from;
+    enum status status = STATUS_OK;
+    if (from->layout != NULL)
+        status = copy_reserve(onednn, from, NULL, &plain, error);
+    if (from->layout != NULL && dtype == DTYPE_F32)
+        plain.data = to;
+    if (status == STATUS_OK && from->layout != NULL)
         status = onednn_reorder(backend, &plain, from, error);
-        if (status != STATUS_OK || dtype != DTYPE_F64)
-            return status;
-        values = plain.data;
-    }
+    if (status != STATUS_OK)
+        return status;
     if (dtype == DTYPE_F64)
-        onednn->element->to_double(to, values, count);
-    else
-        memcpy(to, values, bytes);
+        onednn->element->to_double(to, plain.data, tensor_elements(from));
+    else if (plain.data != to)
+        memcpy(to, plain.data, tensor_elements(from) * sizeof(float));
     return STATUS_OK;
 }
 
 enum status onednn_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error)
 {
-    const struct onednn *onednn = onednn_of(backend);
-    const size_t elements = tensor_elements(tensor);
-    onednn_use_threads(onednn);
+    struct onednn *onednn = onednn_of(backend);
     struct tensor plain = *tensor;
-    const bool padded = value != 0 && loop_elements(tensor) != elements; // the padding stays zero
-    if (padded) {
-        enum status status = scratch_reserve(&onednn_of(backend)->copies, elements * sizeof(float), error);
-        if (status != STATUS_OK)
-            return status;
-        plain.layout = NULL;
-        plain.data = onednn->copies.data;
-    }
-    const size_t count = loop_elements(&plain), pieces = loop_pieces(count);
-    float *data = plain.data;
-#pragma omp parallel for schedule(static) if (pieces > 1)
-    for (size_t i = 0; i < pieces; i++)
-        onednn->element->fill(data + i * LOOP_PIECE, (float)value, loop_piece(count, i));
-    return padded ? onednn_reorder(backend, tensor, &plain, error) : STATUS_OK;
+    const bool padded = value != 0 && loop_elements(tensor) != tensor_elements(tensor);
+    if (padded && copy_reserve(onednn, tensor, NULL, &plain, error) != STATUS_OK)
+        return STATUS_NO_MEMORY;
+    loop_pass(backend, onednn->element->fill, &(struct elements){.to = plain.data, .factor = (float)value},
+              loop_elements(&plain));
+    return padded ? onednn_reorder(backend, tensor, &plain, error) : STATUS_OK; // the padding stays zero
 }
 
 enum status onednn_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
@@ -109,37 +78,22 @@ enum status onednn_accumulate(struct backend *backend, struct arena *arena, stru
     (void)arena; // scratch of our own serves
     struct onednn *onednn = onednn_of(backend);
     struct tensor other = *from;
-    onednn_use_threads(onednn);
-    if (from->layout != to->layout) {
-        other.layout = to->layout;
-        other.bytes = layout_bytes(&to->shape, to->dtype, to->layout);
-        enum status status = scratch_reserve(&onednn->copies, other.bytes, error);
-        if (status != STATUS_OK)
-            return status;
-        other.data = onednn->copies.data;
+    enum status status = STATUS_OK;
+    if (from->layout != to->layout)
+        status = copy_reserve(onednn, to, to->layout, &other, error);
+    if (status == STATUS_OK && from->layout != to->layout)
         status = onednn_reorder(backend, &other, from, error);
-        if (status != STATUS_OK)
-            return status;
-    }
-    float *sum = to->data;
-    const float *add = other.data;
-    const size_t count = loop_elements(to), pieces = loop_pieces(count);
-#pragma omp parallel for schedule(static) if (pieces > 1)
-    for (size_t i = 0; i < pieces; i++)
-        onednn->element->accumulate(sum + i * LOOP_PIECE, add + i * LOOP_PIECE, loop_piece(count, i));
-    return STATUS_OK;
+    if (status == STATUS_OK)
+        loop_pass(backend, onednn->element->accumulate, &(struct elements){.to = to->data, .a = other.data},
+                  loop_elements(to));
+    return status;
 }
 
 enum status onednn_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error)
 {
     (void)error;
-    const struct onednn *onednn = onednn_of(backend);
-    const size_t count = loop_elements(tensor), pieces = loop_pieces(count);
-    float *data = tensor->data;
-    onednn_use_threads(onednn);
-#pragma omp parallel for schedule(static) if (pieces > 1)
-    for (size_t i = 0; i < pieces; i++)
-        onednn->element->scale(data + i * LOOP_PIECE, (float)factor, loop_piece(count, i));
+    loop_pass(backend, onednn_of(backend)->element->scale,
+              &(struct elements){.to = tensor->data, .factor = (float)factor}, loop_elements(tensor));
     return STATUS_OK;
 }
 
@@ -174,28 +128,6 @@ enum status onednn_first_not_finite(struct backend *backend, const struct tensor
 }
 
 /* ---- optimizers ---- */
-
-enum status onednn_sgd(struct backend *backend, const struct sgd_settings *settings, uint64_t step,
-                       struct tensor *parameters, const struct tensor *gradient, struct tensor *momentum,
-                       struct error *error)
-{
-    (void)error;
-    const struct onednn *onednn = onednn_of(backend);
-    const struct element_sgd set = {(float)settings->lr, (float)settings->momentum, step == 1};
-    const size_t count = loop_elements(parameters), pieces = loop_pieces(count);
-    float *p = parameters->data, *v = momentum == NULL ? NULL : momentum->data;
-    const float *g = gradient->data;
-    onednn_use_threads(onednn);
-#pragma omp parallel for schedule(static) if (pieces > 1)
-    for (size_t i = 0; i < pieces; i++) {
-        const size_t first = i * LOOP_PIECE, length = loop_piece(count, i);
-        if (v == NULL)
-            onednn->element->sgd_plain(set.lr, p + first, g + first, length);
-        else
-            onednn->element->sgd(&set, p + first, g + first, v + first, length);
-    }
-    return STATUS_OK;
-}
 
 enum status onednn_adam(struct backend *backend, const struct adam_settings *settings, uint64_t step,
                         struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
@@ -238,4 +170,24 @@ enum status onednn_sgd_round(struct backend *backend, struct sgd_round *round, s
     }
     round->not_finite = strange;
     return STATUS_OK;
+}
+
+/* A round of one contribution, in place. */
+enum status onednn_sgd(struct backend *backend, const struct sgd_settings *settings, uint64_t step,
+                       struct tensor *parameters, const struct tensor *gradient, struct tensor *momentum,
+                       struct error *error)
+{
+    const void *const gradients[] = {gradient->data};
+    void *velocity = momentum == NULL ? NULL : momentum->data;
+    struct sgd_round round = {.sgd = *settings,
+                              .first = step == 1,
+                              .count = loop_elements(parameters),
+                              .contributions = 1,
+                              .gradients = gradients,
+                              .parameters = parameters->data,
+                              .velocity = velocity,
+                              .parameters_out = parameters->data,
+                              .velocity_out = velocity,
+                              .threads = (uint32_t)onednn_of(backend)->threads};
+    return onednn_sgd_round(backend, &round, error);
 }

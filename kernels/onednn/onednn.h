@@ -151,15 +151,38 @@ void builder_reorder(struct builder *builder, int from, int to);
 /* After a run, in[index]->wanted says this layout if the input is canonical and as many bytes hold it. */
 void builder_want(struct builder *builder, uint32_t index, const dnnl_memory_desc_t *desc);
 
-/* ---- loops.c: operations in loops of our own ---- */
+/* Takes a block of the call's arena for a tensor in that layout. STATUS_NO_MEMORY. */
+enum status onednn_take(struct op_call *call, struct tensor *tensor, const void *layout, size_t bytes,
+                        struct error *error);
 
-typedef enum status loop_body(struct backend *backend, struct op_call *call, struct error *error);
+/* ---- the operations, by file ---- */
 
-/* Calls `body` with a copy of the call in which every floating tensor lies as `layout` says (NULL:
- * canonical), outputs allocated; then brings results into the caller's layouts. saved_bytes: of each saved
- * tensor to allocate (forward with call->keep), ended by 0; may be NULL. */
-enum status loop_run(struct backend *backend, struct op_call *call, enum pass pass, const void *layout,
-                     const size_t *saved_bytes, loop_body *body, struct error *error);
+typedef enum status onednn_op(struct backend *backend, struct op_call *call, struct error *error);
+onednn_op onednn_conv2d_forward, onednn_conv2d_backward;         /* conv.c */
+onednn_op onednn_batch_norm_forward, onednn_batch_norm_backward; /* norm.c */
+onednn_op onednn_pool_forward, onednn_pool_backward;             /* pool.c */
+onednn_op onednn_linear_forward, onednn_linear_backward;         /* linear.c */
+onednn_op onednn_reshape_forward, onednn_reshape_backward;       /* element.c */
+onednn_op onednn_add_backward;                                   /* element.c */
+
+/* All others are loops of our own: what a loop reads lies in one layout, the canonical one but for relu and
+ * add, and what it writes has memory in that layout. */
+onednn_op loop_run_forward, loop_run_backward;                    /* loops.c */
+onednn_op relu_forward, relu_backward, add_forward, add_backward; /* element.c */
+onednn_op dropout_forward, dropout_backward;                      /* element.c */
+onednn_op log_softmax_forward, log_softmax_backward;              /* rows.c */
+onednn_op embedding_forward, embedding_backward;                  /* rows.c */
+onednn_op log_probability_forward, log_probability_backward;      /* rows.c */
+onednn_op mse_forward, mse_backward;                              /* loss.c */
+onednn_op cross_entropy_forward, cross_entropy_backward;          /* loss.c */
+onednn_op sum_forward, sum_backward;                              /* loss.c */
+onednn_op lstm_forward, lstm_backward;                            /* lstm.c */
+
+/* y = max(0, x), of one shape and layout, in place where they are the same; a NaN stays, which the library's
+ * own ReLU behind a product would make a zero. */
+void onednn_relu(struct backend *backend, struct tensor *y, const struct tensor *x); /* element.c */
+
+/* ---- loops.c: flat memory ---- */
 
 /* Elements with the padding between them, of a tensor with that layout. */
 size_t loop_elements(const struct tensor *tensor);
@@ -176,33 +199,12 @@ static inline size_t loop_piece(size_t count, size_t piece)
     return left < LOOP_PIECE ? left : LOOP_PIECE;
 }
 
-/* y = max(0, x), of one shape and layout, in place where they are the same; a NaN stays, which the library's
- * own ReLU behind a product would make a zero. */
-void onednn_relu(struct backend *backend, struct tensor *y, const struct tensor *x); /* element.c */
+/* Runs a pass over `count` elements, on all threads. */
+void loop_pass(const struct backend *backend, element_pass *pass, const struct elements *arrays,
+               size_t count);
 
-/* The sum of `term` over pieces of two arrays (b may be NULL), in their order whatever thread computed them.
- */
-typedef double loop_term(const float *a, const float *b, size_t count);
-double loop_sum(loop_term *term, const float *a, const float *b, size_t count);
-
-/* ---- the operations, by file ---- */
-
-typedef enum status onednn_op(struct backend *backend, struct op_call *call, struct error *error);
-onednn_op onednn_conv2d_forward, onednn_conv2d_backward;                   /* conv.c */
-onednn_op onednn_batch_norm_forward, onednn_batch_norm_backward;           /* norm.c */
-onednn_op onednn_pool_forward, onednn_pool_backward;                       /* pool.c */
-onednn_op onednn_linear_forward, onednn_linear_backward;                   /* linear.c */
-onednn_op onednn_relu_forward, onednn_relu_backward;                       /* element.c */
-onednn_op onednn_add_forward, onednn_add_backward;                         /* element.c */
-onednn_op onednn_reshape_forward, onednn_reshape_backward;                 /* element.c */
-onednn_op onednn_dropout_forward, onednn_dropout_backward;                 /* element.c */
-onednn_op onednn_log_softmax_forward, onednn_log_softmax_backward;         /* rows.c */
-onednn_op onednn_embedding_forward, onednn_embedding_backward;             /* rows.c */
-onednn_op onednn_log_probability_forward, onednn_log_probability_backward; /* rows.c */
-onednn_op onednn_mse_forward, onednn_mse_backward;                         /* loss.c */
-onednn_op onednn_cross_entropy_forward, onednn_cross_entropy_backward;     /* loss.c */
-onednn_op onednn_sum_forward, onednn_sum_backward;                         /* loss.c */
-onednn_op onednn_lstm_forward, onednn_lstm_backward;                       /* lstm.c */
+/* The sum over pieces of two arrays (b may be NULL), in their order whatever thread computed them. */
+double loop_sum(element_sum *term, const float *a, const float *b, size_t count);
 
 /* ---- memory.c: the small things of the table ---- */
 

@@ -170,6 +170,18 @@ static struct tensor *plan_tensor(struct op_call *call, const struct plan_slot *
     return plan_tensors(call, slot->place, &count)[slot->index];
 }
 
+enum status onednn_take(struct op_call *call, struct tensor *tensor, const void *layout, size_t bytes,
+                        struct error *error)
+{
+    tensor->data = arena_take(call->arena, bytes);
+    if (tensor->data == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for %zu bytes", op_rule(call->op)->name,
+                         bytes);
+    tensor->layout = layout;
+    tensor->bytes = bytes;
+    return STATUS_OK;
+}
+
 /* Gives the slot's memory object its address. An output without data is taken from the arena; op_forward and
  * op_backward give it back if the call fails. */
 static enum status plan_bind(struct onednn *onednn, struct op_call *call, const struct plan_slot *slot,
@@ -182,14 +194,9 @@ static enum status plan_bind(struct onednn *onednn, struct op_call *call, const 
         data = onednn->pad.data;
     else {
         struct tensor *tensor = plan_tensor(call, slot);
-        if (tensor->data == NULL && slot->bytes > 0) {
-            tensor->data = arena_take(call->arena, slot->bytes);
-            if (tensor->data == NULL)
-                return error_set(error, STATUS_NO_MEMORY, "%s: no memory for %zu bytes",
-                                 op_rule(call->op)->name, slot->bytes);
-            tensor->layout = slot->token;
-            tensor->bytes = slot->bytes;
-        }
+        if (tensor->data == NULL && slot->bytes > 0 &&
+            onednn_take(call, tensor, slot->token, slot->bytes, error) != STATUS_OK)
+            return STATUS_NO_MEMORY;
         data = tensor->data;
     }
     return onednn_check(dnnl_memory_set_data_handle(slot->memory, data), "dnnl_memory_set_data_handle",

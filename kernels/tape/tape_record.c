@@ -82,14 +82,14 @@ static enum status adopt_blocks(struct tape *tape, struct node *node, struct err
 }
 
 /* Marks the inputs, and the outputs by what they need. */
-static void connect_node(struct tape *tape, struct node *node, uint32_t gradient)
+static void connect_node(struct tape *tape, struct node *node)
 {
     for (uint32_t i = 0; i < node->inputs; i++) {
         if (node->in[i] == NULL)
             continue;
         node->in[i]->taken = true;
-        node->needs_gradient |=
-            tape->mode == TAPE_TRAIN && (gradient >> i & 1) && node->in[i]->needs_gradient;
+        node->needs_gradient |= tape->mode == TAPE_TRAIN && node->in[i]->needs_gradient &&
+                                (node->rule == NULL || (node->rule->in[i].flags & OP_GRADIENT));
     }
     assert(node->outputs <= OP_OUTPUTS_MAX);
     for (uint32_t i = 0; i < node->outputs; i++)
@@ -136,7 +136,7 @@ enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes
     status = make_outputs(tape, node, SOURCE_OPERATION);
     if (status != STATUS_OK)
         return status;
-    connect_node(tape, node, rule->gradient);
+    connect_node(tape, node);
     status = run_forward(tape, node);
     if (status != STATUS_OK)
         return status;
@@ -187,7 +187,7 @@ enum status tape_node(struct tape *tape, const struct tape_node *given, struct v
     status = make_outputs(tape, node, SOURCE_NODE);
     if (status != STATUS_OK)
         return status;
-    connect_node(tape, node, UINT32_MAX);
+    connect_node(tape, node);
     status = take_outputs(tape, node, given);
     if (status == STATUS_OK)
         memcpy(out, node->out, node->outputs * sizeof out[0]);

@@ -102,12 +102,12 @@ void variable_release_value(struct tape *tape, struct variable *variable)
 
 static bool reads_in(const struct node *node, uint32_t i)
 {
-    return node->in[i] != NULL && (node->rule == NULL || (node->rule->reads_in >> i & 1));
+    return node->in[i] != NULL && (node->rule == NULL || (node->rule->in[i].flags & OP_READ));
 }
 
 static bool reads_out(const struct node *node, uint32_t i)
 {
-    return node->rule == NULL || (node->rule->reads_out >> i & 1);
+    return node->rule == NULL || (node->rule->out[i].flags & OP_READ);
 }
 
 /* Counts the backwards that read each value, and releases the values that none reads. A value that no
@@ -159,7 +159,7 @@ static void release_node(struct tape *tape, struct node *node)
 static bool wants_din(const struct node *node, uint32_t i)
 {
     return node->in[i] != NULL && node->in[i]->needs_gradient &&
-           (node->rule == NULL || (node->rule->gradient >> i & 1));
+           (node->rule == NULL || (node->rule->in[i].flags & OP_GRADIENT));
 }
 
 /* Sets up dout and din, which stay the same until the node has returned. */

@@ -138,11 +138,11 @@ static void compare_answers(struct row *row, const char *how, const struct op_an
     const struct op_rule *rule = op_rule(row->problem.op_case->op);
     char what[WHAT_BYTES];
     for (uint32_t i = 0; i < rule->outputs; i++) {
-        snprintf(what, sizeof what, "%s: %s%s", row->text, rule->output[i], how);
+        snprintf(what, sizeof what, "%s: %s%s", row->text, rule->out[i].name, how);
         conformance_compare(row->pair, what, &expected->out[i], &got->out[i], expected->out_bound);
     }
     for (uint32_t i = 0; i < rule->inputs; i++) {
-        snprintf(what, sizeof what, "%s: gradient of %s%s", row->text, rule->input[i], how);
+        snprintf(what, sizeof what, "%s: gradient of %s%s", row->text, rule->in[i].name, how);
         if (got->din[i].count != 0)
             conformance_compare(row->pair, what, &expected->din[i], &got->din[i], expected->din_bound[i]);
     }

@@ -158,11 +158,11 @@ double op_bytes(const struct op_call *call, bool backward)
     if (call->op == OP_EMBEDDING && !backward) // of the vocabulary only the rows that are asked for
         return bytes_of(call->in[0]) + 2 * bytes_of(call->out[0]);
     for (uint32_t i = 0; i < rule->inputs; i++) {
-        const bool reads = !backward || (rule->reads_in >> i & 1) != 0;
+        const bool reads = !backward || (rule->in[i].flags & OP_READ) != 0;
         bytes += (reads ? bytes_of(call->in[i]) : 0) + (backward ? bytes_of(call->din[i]) : 0);
     }
     for (uint32_t i = 0; i < rule->outputs; i++) {
-        const bool reads = !backward || (rule->reads_out >> i & 1) != 0;
+        const bool reads = !backward || (rule->out[i].flags & OP_READ) != 0;
         bytes += (reads ? bytes_of(call->out[i]) : 0) + (backward ? bytes_of(call->dout[i]) : 0);
     }
     return bytes;

@@ -15,7 +15,11 @@ uint32_t op_case_gradient(const struct op_case *op_case)
 {
     if (op_case->op == OP_BATCH_NORM && !op_case->attributes.training)
         return 0;
-    return op_rule(op_case->op)->gradient & ~op_case->absent;
+    uint32_t gradient = 0;
+    for (uint32_t i = 0; i < OP_INPUTS_MAX; i++)
+        if (op_rule(op_case->op)->in[i].flags & OP_GRADIENT)
+            gradient |= 1u << i;
+    return gradient & ~op_case->absent;
 }
 
 /* A batch norm's mean and variance go to the running ones, which nothing differentiates. */
@@ -50,7 +54,7 @@ const char *op_case_text(const struct op_case *op_case, char text[OP_CASE_TEXT_B
     append(text, &used, "%s%s%s:", rule->name, op_case->name[0] == '\0' ? "" : " ", op_case->name);
     for (uint32_t i = 0; i < rule->inputs; i++)
         if (op_case_has(op_case, i))
-            append(text, &used, " %s %s", rule->input[i], shape_text(&op_case->in[i], shape));
+            append(text, &used, " %s %s", rule->in[i].name, shape_text(&op_case->in[i], shape));
     append_pair(text, &used, "kernel", attributes->kernel);
     append_pair(text, &used, "stride", attributes->stride);
     append_pair(text, &used, "padding", attributes->padding);
@@ -157,7 +161,7 @@ struct values op_case_input(const struct op_case *op_case, uint32_t i)
 {
     if (!op_case_has(op_case, i))
         return (struct values){0};
-    const bool whole = (op_rule(op_case->op)->integers >> i & 1) != 0;
+    const bool whole = (op_rule(op_case->op)->in[i].flags & OP_INTEGERS) != 0;
     struct values values = values_new(op_case->in[i], whole ? DTYPE_I32 : DTYPE_F64);
     if (whole)
         fill_whole(op_case, i, &values);

@@ -1,8 +1,6 @@
 /* One row of the table, run. Linked into the tests and benchmarks that go by the table. */
 #include "test/kernels/op_run.h"
 
-#include "kernels/op_shapes.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,31 +26,23 @@ static enum status fill_inputs(struct op_stage *stage, const struct op_problem *
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < rule->inputs && status == STATUS_OK; i++)
         if (stage->call.in[i] != NULL)
-            status = values_upload(&problem->in[i], backend, stage->call.arena, rule->input[i], &stage->in[i],
-                                   error);
+            status = values_upload(&problem->in[i], backend, stage->call.arena, rule->in[i].name,
+                                   &stage->in[i], error);
     return status;
 }
 
-/* Memory for an output that a run must overwrite altogether. */
+/* Memory for a gradient that a run must overwrite altogether. */
 static enum status preset(struct tensor *tensor, struct op_stage *stage, struct backend *backend,
-                          struct shape shape, enum dtype dtype, struct error *error)
+                          struct shape shape, struct error *error)
 {
-    const bool real = dtype == DTYPE_F64;
-    enum status status =
-        tensor_new(tensor, stage->call.arena, shape, real ? backend->ops->dtype : dtype, "preset", error);
-    if (status != STATUS_OK || !real)
-        return status;
-    return backend_fill(backend, tensor, (double)NAN, error);
+    enum status status = tensor_new(tensor, stage->call.arena, shape, backend->ops->dtype, "preset", error);
+    return status == STATUS_OK ? backend_fill(backend, tensor, (double)NAN, error) : status;
 }
 
 static enum status forward(struct op_stage *stage, const struct op_problem *problem,
                            const struct op_wish *wish, struct backend *backend, struct error *error)
 {
     enum status status = fill_inputs(stage, problem, backend, error);
-    for (uint32_t i = 0; i < OP_OUTPUTS_MAX && status == STATUS_OK && wish->preset; i++)
-        if (stage->call.out[i] != NULL)
-            status =
-                preset(&stage->out[i], stage, backend, problem->out_shape[i], problem->out_dtype[i], error);
     stage->call.keep = !wish->inference;
     return status == STATUS_OK ? op_forward(backend, &stage->call, error) : status;
 }
@@ -62,10 +52,11 @@ static bool in_use(const struct op_call *call, const void *data)
     const struct op_rule *rule = op_rule(call->op);
     bool used = false;
     for (uint32_t i = 0; i < rule->inputs; i++)
-        used = used || ((rule->reads_in >> i & 1) != 0 && call->in[i] != NULL && call->in[i]->data == data);
-    for (uint32_t i = 0; i < rule->outputs; i++)
         used =
-            used || ((rule->reads_out >> i & 1) != 0 && call->out[i] != NULL && call->out[i]->data == data);
+            used || ((rule->in[i].flags & OP_READ) != 0 && call->in[i] != NULL && call->in[i]->data == data);
+    for (uint32_t i = 0; i < rule->outputs; i++)
+        used = used ||
+               ((rule->out[i].flags & OP_READ) != 0 && call->out[i] != NULL && call->out[i]->data == data);
     for (uint32_t i = 0; i < OP_SAVED_MAX; i++)
         used = used || call->saved[i].data == data;
     return used;
@@ -97,7 +88,7 @@ static enum status backward(struct op_stage *stage, const struct op_problem *pro
         if ((wish->din >> i & 1) != 0) {
             stage->call.din[i] = &stage->din[i];
             if (wish->preset)
-                status = preset(&stage->din[i], stage, backend, problem->in[i].shape, DTYPE_F64, error);
+                status = preset(&stage->din[i], stage, backend, problem->in[i].shape, error);
         }
     if (wish->forget && status == STATUS_OK)
         status = forget(stage->call.in, OP_INPUTS_MAX, &stage->call, backend, error);
@@ -192,15 +183,15 @@ static void draw_output_gradients(struct op_problem *problem)
             problem->dout[i] = values_drawn(problem->out_shape[i], 7 + i);
 }
 
-static void find_shapes(struct op_problem *problem)
+static void find_shapes(struct op_problem *problem, struct backend *ref)
 {
     struct op_stage stage;
     struct error error = {0};
     const uint32_t outputs = op_outputs(problem->op_case->op, &problem->op_case->attributes);
     op_stage_init(&stage, problem->op_case, NULL);
     for (uint32_t i = 0; i < OP_INPUTS_MAX; i++)
-        stage.in[i].shape = problem->in[i].shape;
-    must(op_shapes(&stage.call, problem->out_shape, &error), &error);
+        stage.in[i] = (struct tensor){.shape = problem->in[i].shape, .dtype = problem->in[i].dtype};
+    must(op_shapes(ref, &stage.call, problem->out_shape, &error), &error);
     for (uint32_t i = 0; i < outputs; i++)
         problem->out_dtype[i] = DTYPE_F64;
 }
@@ -212,7 +203,7 @@ void op_problem_init(struct op_problem *problem, const struct op_case *op_case, 
     *problem = (struct op_problem){.op_case = op_case};
     for (uint32_t i = 0; i < OP_INPUTS_MAX; i++)
         problem->in[i] = op_case_input(op_case, i);
-    find_shapes(problem);
+    find_shapes(problem, ref);
     draw_output_gradients(problem);
     must(arena_new(&arena, &ref->source, &error), &error);
     if ((op_case->attributes.relu || op_case->op == OP_RELU) && !op_case->ties)

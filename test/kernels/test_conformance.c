@@ -72,7 +72,7 @@ static void compare_nan(struct conformance *pair, const struct op_case *op_case,
             continue;
         seen++;
         ck_assert_msg(isnan(got.out[0].real[i]), "%s: %s: a NaN in %s is gone from element %zu", pair->name,
-                      op_case->name, op_rule(op_case->op)->input[input], i);
+                      op_case->name, op_rule(op_case->op)->in[input].name, i);
     }
     ck_assert_uint_gt(seen, 0);
     op_answer_fini(&expected);
@@ -179,11 +179,11 @@ START_TEST(one_wrong_element_is_seen)
     ck_assert_uint_eq(complaints_with_fault(op_case, NONE, NONE, 0), 0);
     for (uint32_t i = 0; i < rule->outputs; i++)
         ck_assert_msg(complaints_with_fault(op_case, i, NONE, 0) > 0, "%s: a wrong %s passes", rule->name,
-                      rule->output[i]);
+                      rule->out[i].name);
     for (uint32_t i = 0; i < rule->inputs; i++)
         if ((op_case_gradient(op_case) >> i & 1) != 0)
             ck_assert_msg(complaints_with_fault(op_case, NONE, i, 0) > 0, "%s: a wrong gradient of %s passes",
-                          rule->name, rule->input[i]);
+                          rule->name, rule->in[i].name);
 }
 END_TEST
 

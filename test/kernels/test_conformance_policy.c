@@ -115,7 +115,7 @@ static void backward(struct policy_run *run)
             continue;
         call->dout[0] = &run->gradient[steps[s].out];
         for (uint32_t i = 0; i < op_rule(call->op)->inputs; i++)
-            if ((op_rule(call->op)->gradient >> i & 1) != 0 && steps[s].in[i] != X)
+            if ((op_rule(call->op)->in[i].flags & OP_GRADIENT) != 0 && steps[s].in[i] != X)
                 call->din[i] = &run->gradient[steps[s].in[i]];
         must(op_backward(run->backend, call, &error), &error);
     }

@@ -1,5 +1,4 @@
 /* The oracle's linear layer and embedding. */
-#include "kernels/op_check.h"
 #include "test/oracle/ref_internal.h"
 
 #include <string.h>

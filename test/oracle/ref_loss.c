@@ -1,5 +1,4 @@
 /* The oracle's losses and sums: scalars, each with the gradient of its first input. */
-#include "kernels/op_check.h"
 #include "test/oracle/ref_internal.h"
 
 #include <math.h>

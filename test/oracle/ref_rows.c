@@ -1,5 +1,4 @@
 /* The oracle's log-softmax over rows, and the log-probabilities picked from it. */
-#include "kernels/op_check.h"
 #include "test/oracle/ref_internal.h"
 
 #include <math.h>

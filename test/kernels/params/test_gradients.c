@@ -134,7 +134,7 @@ static unsigned wrong_gradients(const struct op_case *op_case, bool spoilt, unsi
             wrong++;
             if (!spoilt)
                 printf("%s: gradient of %s: off by %.2g\n", op_case_text(op_case, text),
-                       op_rule(op_case->op)->input[i], off);
+                       op_rule(op_case->op)->in[i].name, off);
         }
         (*checked)++;
     }
@@ -155,7 +155,7 @@ START_TEST(gradients_are_the_differences)
         if (op_cases[i].op == (enum op)_i && has_differences(&op_cases[i]))
             wrong += wrong_gradients(&op_cases[i], false, &checked);
     ck_assert_msg(wrong == 0, "%s: %u of %u gradients are wrong", op_rule((enum op)_i)->name, wrong, checked);
-    ck_assert_int_eq(checked > 0, op_rule((enum op)_i)->gradient != 0);
+    ck_assert_int_gt(checked, 0);
 }
 END_TEST
 
