@@ -18,6 +18,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sysexits.h>
@@ -32,43 +33,20 @@ static int report_status(enum status status, const struct error *error)
     return status_exit_code(status);
 }
 
-/* Prints the job's problems. */
-static void print_problems(struct job_problems *problems)
-{
-    if (problems->text != NULL)
-        fwrite(problems->text, 1, problems->bytes, stderr);
-    job_problems_fini(problems);
-}
-
-/* Checks the files that the job names, and prints a fault with the place of its key. 0, or the exit code. */
-static int check_files(const struct arguments *arguments, const struct job *job)
-{
-    struct job_problems problems;
-    struct error error;
-    const char *pointer;
-    const enum status status = job_files_check(job, &pointer, &error);
-    if (status == STATUS_OK || pointer == NULL)
-        return report_status(status, &error);
-    const struct job_fault fault = {.pointer = pointer, .text = error.text};
-    job_explain_fault(arguments->job_path, arguments->overrides, arguments->override_count, &fault,
-                      &problems);
-    print_problems(&problems);
-    return status_exit_code(status);
-}
-
 /* Reads the job, and checks the files that a run of it needs; an evaluation checks its files itself. 0, or
  * the exit code. */
 static int read_job(const struct arguments *arguments, struct job *job)
 {
-    struct job_problems problems = {0};
-    enum status status =
-        job_read_file(job, arguments->job_path, arguments->overrides, arguments->override_count, &problems);
-    if (status != STATUS_OK && problems.text == NULL)
+    char *problems;
+    const enum status status =
+        job_read_file(job, arguments->job_path, arguments->overrides, arguments->override_count,
+                      arguments->checkpoint == NULL ? job_files_check : NULL, &problems);
+    if (status != STATUS_OK && problems == NULL)
         fprintf(stderr, "coalesced: %s: %s\n", arguments->job_path, status_name(status));
-    print_problems(&problems);
-    if (status != STATUS_OK)
-        return status_exit_code(status);
-    return arguments->checkpoint != NULL ? 0 : check_files(arguments, job);
+    else if (status != STATUS_OK)
+        fputs(problems, stderr);
+    free(problems);
+    return status_exit_code(status);
 }
 
 /* A wrong COALESCED_ISA is an error of usage, reported before a worker starts. 0, or the exit code. */

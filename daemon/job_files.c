@@ -44,7 +44,7 @@ static enum status check_images(const struct job *job, const char **pointer, str
     struct dataset_info info;
     struct schedule schedule;
     enum status status = dataset_probe(&info, job, error);
-    *pointer = status == STATUS_OK ? NULL : "/data/path";
+    *pointer = status == STATUS_OK ? "/trainers/batch" : "/data/path";
     if (status == STATUS_OK)
         status = schedule_of(&schedule, job, &info, error);
     if (status == STATUS_OK)
@@ -96,14 +96,14 @@ enum status job_files_check_folder(const char *checkpoint, struct error *error)
 
 enum status job_files_of_run(struct job *job, const char *path, struct error *error)
 {
-    struct job_problems problems = {0};
-    enum status status = job_read_file(job, path, NULL, 0, &problems);
+    char *problems = NULL;
+    enum status status = job_read_file(job, path, NULL, 0, NULL, &problems);
     if (status != STATUS_OK)
         status = error_set(error, status == STATUS_INVALID ? STATUS_CORRUPT : status,
                            "the job of the run cannot be read: %.*s",
-                           problems.text != NULL ? (int)strcspn(problems.text, "\n") : 0,
-                           problems.text != NULL ? problems.text : "");
-    job_problems_fini(&problems);
+                           problems != NULL ? (int)strcspn(problems, "\n") : 0,
+                           problems != NULL ? problems : "");
+    free(problems);
     return status;
 }
 

@@ -9,7 +9,7 @@
 /* Opens every file that the job names, reads a text, and compares an /init with the model, so that a file
  * that is missing, damaged, or of no use for the job is found before a worker starts. Errors:
  * STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO and STATUS_CORRUPT name the file; STATUS_INVALID: the file
- * holds less than the job asks for, or another model. *pointer is the key at fault, or NULL. If the job
+ * holds less than the job asks for, or another model. *pointer is the key at fault. If the job
  * evaluates and no images are held out, a warning is logged. */
 enum status job_files_check(const struct job *job, const char **pointer, struct error *error);
 

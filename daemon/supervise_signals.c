@@ -76,16 +76,16 @@ static void reload_job(struct supervisor *s)
 {
     const struct supervise_config *config = s->config;
     struct job job;
-    struct job_problems problems = {0};
+    char *problems = NULL;
     runlog_clear_progress(config->log);
-    if (job_read_file(&job, config->job_path, config->overrides, config->override_count, &problems) ==
+    if (job_read_file(&job, config->job_path, config->overrides, config->override_count, NULL, &problems) ==
         STATUS_OK) {
         adopt_job(s, &job);
     } else {
-        log_lines(problems.text);
+        log_lines(problems);
         log_error("%s cannot be used: nothing is changed", config->job_path);
     }
-    job_problems_fini(&problems);
+    free(problems);
 }
 
 static void reopen_logs(struct supervisor *s)

@@ -167,12 +167,12 @@ enum status worker_attach(struct worker *worker, struct rpc *rpc)
 static enum status worker_read_job(struct worker *worker, const char *text, size_t bytes, const char *origin,
                                    struct error *error)
 {
-    struct job_problems problems = {0};
+    char *problems = NULL;
     enum status status = job_parse(&worker->job, text, bytes, origin, NULL, 0, &problems);
     if (status != STATUS_OK)
         status = error_set(error, status == STATUS_INVALID ? STATUS_INTERNAL : status, "%.300s",
-                           problems.text != NULL ? problems.text : "no memory for the job");
-    job_problems_fini(&problems);
+                           problems != NULL ? problems : "no memory for the job");
+    free(problems);
     return status;
 }
 

@@ -24,10 +24,10 @@ static int dir_fd, old_stdout;
 static inline void open_place(void)
 {
     static const char text[] = "{\"kind\":\"reinforce\",\"seed\":7,\"observers\":{\"count\":3}}";
-    struct job_problems problems = {0};
+    char *problems = NULL;
     workplace_open();
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
-    job_problems_fini(&problems);
+    free(problems);
     ck_assert_int_eq(mkdir(workplace.run_dir, 0777), 0);
     dir_fd = open(workplace.run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     ck_assert_int_ge(dir_fd, 0);

@@ -23,14 +23,14 @@ static struct error error;
 static void open_place(void)
 {
     static const char text[] = "{\"kind\":\"reinforce\",\"seed\":7}";
-    struct job_problems problems = {0};
+    char *problems = NULL;
     workplace_open();
     ck_assert_int_eq(chdir(workplace.folder), 0);
     setenv("XDG_RUNTIME_DIR", workplace.folder, 1);
     unsetenv("RUNTIME_DIRECTORY");
     unsetenv("STATE_DIRECTORY");
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
-    job_problems_fini(&problems);
+    free(problems);
     error = (struct error){0};
 }
 
@@ -122,17 +122,17 @@ END_TEST
 START_TEST(job_json_is_the_resolved_job)
 {
     struct job read;
-    struct job_problems problems = {0};
+    char *problems = NULL;
     size_t bytes, read_bytes;
     open_run(&dir, "run");
-    ck_assert_int_eq(job_read_file(&read, "run/job.json", NULL, 0, &problems), STATUS_OK);
+    ck_assert_int_eq(job_read_file(&read, "run/job.json", NULL, 0, NULL, &problems), STATUS_OK);
     char *given = job_format(&job, &bytes), *got = job_format(&read, &read_bytes);
     ck_assert_str_eq(got, given);
     path_expect_text("run/job.json", given);
     ck_assert_str_eq(read.name, "tiny"); // which no key of the text said
     free(given);
     free(got);
-    job_problems_fini(&problems);
+    free(problems);
     rundir_close(&dir);
 }
 END_TEST

@@ -17,7 +17,7 @@ static void open_place(void)
     static const char text[] =
         "{\"kind\":\"parameter-server\",\"server\":{\"count\":3},\"trainers\":{\"count\":2},"
         "\"stop\":{\"updates\":2}}";
-    struct job_problems problems = {0};
+    char *problems = NULL;
     char path[96];
     workplace_open();
     setenv("XDG_RUNTIME_DIR", workplace.folder, 1);
@@ -25,7 +25,7 @@ static void open_place(void)
     snprintf(path, sizeof path, "%s/story", workplace.folder);
     setenv("STORY", path, 1);
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
-    job_problems_fini(&problems);
+    free(problems);
     error = (struct error){0};
 }
 
@@ -35,11 +35,11 @@ static void open_parallel_place(void)
     static const char text[] =
         "{\"kind\":\"model-parallel\",\"server\":{\"count\":3},\"trainers\":{\"count\":2},"
         "\"placement\":{\"lstm\":\"server 2\"},\"stop\":{\"updates\":2}}";
-    struct job_problems problems = {0};
+    char *problems = NULL;
     open_place();
     setenv("PARALLEL", "1", 1);
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
-    job_problems_fini(&problems);
+    free(problems);
 }
 
 static void close_place(void)

@@ -87,71 +87,78 @@ char *manifest_format(const struct manifest *manifest, size_t *bytes)
 
 /* ---- reading ---- */
 
-/* The node of the object's member `key`; 0, the root, where there is none. */
-static uint32_t member_of(const struct json_document *document, uint32_t object, const char *key)
+/* From the digits: a double cannot represent all integers beyond 2^53. */
+static uint64_t integer_of(const struct json_document *document, const cJSON *value)
 {
-    const struct json_node *nodes = document->nodes;
-    for (uint32_t i = object + 1; i < nodes[object].end; i = nodes[i].end)
-        if (nodes[i].name != NULL && strcmp(nodes[i].name, key) == 0)
-            return i;
-    return 0;
+    return cJSON_IsNumber(value) ? strtoull(document->text + json_place_of(document, value)->value, NULL, 10)
+                                 : 0;
 }
 
-/* From the digits: a double cannot represent all integers beyond 2^53. */
-static uint64_t integer_of(const struct json_document *document, uint32_t node)
+static const cJSON *member_of(const cJSON *object, const char *key)
 {
-    const struct json_node *value = &document->nodes[node];
-    return value->type == JSON_NUMBER ? strtoull(document->text + value->value.offset, NULL, 10) : 0;
+    return cJSON_GetObjectItemCaseSensitive(object, key);
+}
+
+static uint64_t integer_member(const struct json_document *document, const char *key)
+{
+    return integer_of(document, member_of(document->root, key));
+}
+
+static double number_member(const struct json_document *document, const char *key)
+{
+    const cJSON *value = member_of(document->root, key);
+    return cJSON_IsNumber(value) ? value->valuedouble : 0;
 }
 
 /* The object's two members: a size, under the key `name`, and a sum. */
-static void manifest_read_sized(const struct json_document *document, uint32_t object, const char *name,
+static void manifest_read_sized(const struct json_document *document, const cJSON *object, const char *name,
                                 uint64_t *size, uint8_t sum[crypto_hash_sha256_BYTES])
 {
-    const struct json_node *hex = &document->nodes[member_of(document, object, "sha256")];
-    *size = integer_of(document, member_of(document, object, name));
-    if (hex->type == JSON_STRING)
-        sodium_hex2bin(sum, crypto_hash_sha256_BYTES, hex->string, strlen(hex->string), NULL, NULL, NULL);
+    const char *hex = cJSON_GetStringValue(member_of(object, "sha256"));
+    *size = integer_of(document, member_of(object, name));
+    if (hex != NULL)
+        sodium_hex2bin(sum, crypto_hash_sha256_BYTES, hex, strlen(hex), NULL, NULL, NULL);
 }
 
 static void manifest_read_counters(const struct json_document *document, struct checkpoint_counters *counters)
 {
-    const struct json_node *nodes = document->nodes;
-    const uint32_t steps = member_of(document, 0, "steps");
-    counters->update = integer_of(document, member_of(document, 0, "update"));
-    counters->late = integer_of(document, member_of(document, 0, "late"));
-    counters->epoch_loss = nodes[member_of(document, 0, "epoch_loss")].number;
-    for (uint32_t i = steps + 1; i < nodes[steps].end && counters->trainers < JOB_TRAINERS_MAX;
-         i = nodes[i].end)
-        counters->steps[counters->trainers++] = integer_of(document, i);
+    const cJSON *steps = member_of(document->root, "steps"), *step;
+    counters->update = integer_member(document, "update");
+    counters->late = integer_member(document, "late");
+    counters->epoch_loss = number_member(document, "epoch_loss");
+    cJSON_ArrayForEach(step, steps)
+    {
+        if (counters->trainers < JOB_TRAINERS_MAX)
+            counters->steps[counters->trainers++] = integer_of(document, step);
+    }
 }
 
 static void manifest_read_extra(const struct json_document *document, struct manifest *manifest)
 {
     struct checkpoint_counters *counters = &manifest->counters;
-    const struct json_node *nodes = document->nodes;
-    const struct json_node *best = &nodes[member_of(document, 0, "best_loss")];
-    const uint32_t text = member_of(document, 0, "text");
-    counters->line_loss = nodes[member_of(document, 0, "line_loss")].number;
-    counters->lr = nodes[member_of(document, 0, "lr")].number;
-    counters->best_loss = best->type == JSON_NULL ? (double)INFINITY : best->number;
-    if (text != 0)
+    const cJSON *text = member_of(document->root, "text");
+    counters->line_loss = number_member(document, "line_loss");
+    counters->lr = number_member(document, "lr");
+    counters->best_loss = cJSON_IsNull(member_of(document->root, "best_loss"))
+                              ? (double)INFINITY
+                              : number_member(document, "best_loss");
+    if (text != NULL)
         manifest_read_sized(document, text, "tokens", &manifest->text.tokens, manifest->text.sha256);
 }
 
 static void manifest_read_values(const struct json_document *document, struct manifest *manifest)
 {
-    const uint32_t files = member_of(document, 0, "files");
+    const cJSON *files = member_of(document->root, "files");
     manifest_read_counters(document, &manifest->counters);
-    manifest->entries = (uint32_t)integer_of(document, member_of(document, 0, "entries"));
-    manifest->elements = integer_of(document, member_of(document, 0, "elements"));
-    manifest->momentum = document->nodes[member_of(document, 0, "momentum")].type == JSON_TRUE;
-    manifest->extra = member_of(document, 0, "line_loss") != 0;
+    manifest->entries = (uint32_t)integer_member(document, "entries");
+    manifest->elements = integer_member(document, "elements");
+    manifest->momentum = cJSON_IsTrue(member_of(document->root, "momentum"));
+    manifest->extra = member_of(document->root, "line_loss") != NULL;
     if (manifest->extra)
         manifest_read_extra(document, manifest);
     for (int i = 0; i < CHECKPOINT_FILES_MAX; i++) {
-        const uint32_t file = member_of(document, files, checkpoint_file_names[i]);
-        if (file != 0)
+        const cJSON *file = member_of(files, checkpoint_file_names[i]);
+        if (file != NULL)
             manifest_read_sized(document, file, "bytes", &manifest->files[i].bytes,
                                 manifest->files[i].sha256);
     }
@@ -174,34 +181,21 @@ static enum status manifest_refuse(const char *name, const char *text, const cha
                      (int)strcspn(expected + begin, "\n"), expected + begin);
 }
 
-/* The first flaw of a text that is no JSON. */
-struct flaw {
-    const char *name;
-    bool found;
-    struct error *error;
-};
-
-static void manifest_report_flaw(void *context, uint32_t line, uint32_t column, const char *text)
-{
-    struct flaw *flaw = context;
-    if (!flaw->found)
-        error_set(flaw->error, STATUS_CORRUPT, "%s:%u:%u: %s", flaw->name, line, column, text);
-    flaw->found = true;
-}
-
 enum status manifest_parse(struct manifest *manifest, const char *name, const char *text, size_t length,
                            struct error *error)
 {
     struct json_document document;
-    struct flaw flaw = {.name = name, .error = error};
+    struct json_error fault;
     size_t bytes = 0;
     *manifest = (struct manifest){0};
-    enum status status = json_document_parse(&document, text, length, manifest_report_flaw, &flaw);
-    if (status == STATUS_OK && !flaw.found && document.nodes[0].type == JSON_OBJECT)
+    enum status status = json_document_parse(&document, text, length, &fault);
+    if (status == STATUS_OK)
         manifest_read_values(&document, manifest);
     json_document_fini(&document);
-    if (flaw.found)
-        return STATUS_CORRUPT;
+    if (status == STATUS_INVALID) {
+        const struct json_position at = json_position(text, fault.offset);
+        return error_set(error, STATUS_CORRUPT, "%s:%u:%u: %s", name, at.line, at.column, fault.text);
+    }
     char *expected = status == STATUS_OK ? manifest_format(manifest, &bytes) : NULL;
     if (expected == NULL)
         status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to read it", name);

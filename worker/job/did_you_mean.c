@@ -7,41 +7,48 @@
 
 enum { SUGGESTIONS_MAX = 3 };
 
-/* One slip of the pen, or two in a longer word. */
-static bool is_near(const char *word, const char *name)
+/* The distance of two words that one slip of the pen parts, or two in a longer word; else SIZE_MAX. */
+static size_t near_distance(const char *word, const char *name)
 {
-    size_t distance = text_distance(word, name);
-    size_t word_bytes = strlen(word), name_bytes = strlen(name);
-    size_t longer = word_bytes > name_bytes ? word_bytes : name_bytes;
-    return distance == 0 || (distance == 1 && longer >= 2) || (distance == 2 && longer >= 5);
+    const size_t distance = text_distance(word, name);
+    const size_t word_bytes = strlen(word), name_bytes = strlen(name);
+    const size_t longer = word_bytes > name_bytes ? word_bytes : name_bytes;
+    const bool near = distance == 0 || (distance == 1 && longer >= 2) || (distance == 2 && longer >= 5);
+    return near ? distance : SIZE_MAX;
 }
 
-static const struct job_key *nearest_member(unsigned kinds, const struct job_key *parent, const char *name)
+/* The key beside `pointer` whose name is nearest to its last name, or NULL. */
+static const struct job_key *nearest_beside(unsigned kinds, const char *pointer)
 {
+    const char *name = strrchr(pointer, '/') + 1;
     const struct job_key *best = NULL;
+    size_t best_distance = SIZE_MAX;
     for (size_t i = 0; i < job_key_count; i++) {
         const struct job_key *key = &job_keys[i];
-        if ((key->kinds & kinds) != 0 && job_key_is_member(key, parent) && is_near(name, job_key_name(key)) &&
-            (best == NULL ||
-             text_distance(name, job_key_name(key)) < text_distance(name, job_key_name(best))))
+        const size_t group = (size_t)(job_key_name(key) - key->pointer);
+        const size_t distance = near_distance(name, job_key_name(key));
+        if ((key->kinds & kinds) != 0 && group == (size_t)(name - pointer) &&
+            memcmp(key->pointer, pointer, group) == 0 && distance < best_distance) {
             best = key;
+            best_distance = distance;
+        }
     }
     return best;
 }
 
-void did_you_mean_key(char question[DID_YOU_MEAN_BYTES], unsigned kinds, const struct job_key *parent,
-                      const char *name)
+void did_you_mean_key(char question[DID_YOU_MEAN_BYTES], unsigned kinds, const char *pointer)
 {
-    const struct job_key *member = nearest_member(kinds, parent, name);
+    const struct job_key *beside = nearest_beside(kinds, pointer);
     size_t length = 0, count = 0;
     question[0] = '\0';
-    if (member != NULL) {
-        snprintf(question, DID_YOU_MEAN_BYTES, "; did you mean \"%s\"?", job_key_name(member));
+    if (beside != NULL) {
+        snprintf(question, DID_YOU_MEAN_BYTES, "; did you mean \"%s\"?", job_key_name(beside));
         return;
     }
     for (size_t i = 0; i < job_key_count && count < SUGGESTIONS_MAX; i++) {
         const struct job_key *key = &job_keys[i];
-        if (job_key_at(kinds, key->pointer) != key || text_distance(name, job_key_name(key)) != 0)
+        if (job_key_at(kinds, key->pointer) != key ||
+            text_distance(strrchr(pointer, '/') + 1, job_key_name(key)) != 0)
             continue;
         length += (size_t)snprintf(question + length, DID_YOU_MEAN_BYTES - length, "%s%s",
                                    count == 0 ? "; did you mean " : " or ", key->pointer);
@@ -58,6 +65,6 @@ void did_you_mean_value(char question[DID_YOU_MEAN_BYTES], const struct job_key 
     question[0] = '\0';
     snprintf(word, sizeof word, "%.*s", (int)strcspn(got, numbered ? " " : ""), got);
     for (size_t i = 0; key->names != NULL && key->names[i] != NULL; i++)
-        if (is_near(word, key->names[i]) && strcmp(word, key->names[i]) != 0)
+        if (near_distance(word, key->names[i]) != SIZE_MAX && strcmp(word, key->names[i]) != 0)
             snprintf(question, DID_YOU_MEAN_BYTES, "; did you mean \"%s\"?", key->names[i]);
 }

@@ -9,134 +9,138 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- from text ---- */
+/* ---- one reading ---- */
 
-/* Adds the one problem of a job that has been read before. */
-static void report_fault(struct job_reading *reading, const struct job_fault *fault)
+static struct job_reading *reading_new(const char *origin, const char *const *overrides,
+                                       size_t override_count)
 {
-    const struct job_found *found = &reading->found[job_key_at(reading->kinds, fault->pointer) - job_keys];
-    problem_list_fini(&reading->problems);
-    job_report(reading, found->document,
-               found->present ? reading->documents[found->document].nodes[found->node].value
-                              : (struct json_span){0},
-               fault->pointer, "%s", fault->text);
+    struct job_reading *reading = calloc(1, sizeof *reading);
+    struct json_document *documents = calloc(1 + override_count, sizeof *documents);
+    if (reading == NULL || documents == NULL) {
+        free(reading);
+        free(documents);
+        return NULL;
+    }
+    reading->kinds = JOB_KINDS_ALL;
+    reading->origin = origin;
+    reading->documents = documents;
+    reading->overrides = overrides;
+    reading->override_count = (uint32_t)override_count;
+    return reading;
 }
 
-/* Reads a job and judges it; with `fault`, says where that is instead. */
-static enum status read_text(struct job *job, const char *text, size_t length, const char *origin,
-                             const char *const *overrides, size_t override_count,
-                             const struct job_fault *fault, struct job_problems *problems)
+/* Collects and judges a text, and the files that a good job names. */
+static enum status reading_judge(struct job_reading *reading, const char *text, size_t length,
+                                 job_files_judge *judge_files)
 {
-    *problems = (struct job_problems){0};
-    struct job result;
-    struct job_reading reading = {.job = &result,
-                                  .kinds = JOB_KINDS_ALL,
-                                  .overrides = overrides,
-                                  .override_count = (uint32_t)override_count};
-    reading.documents = calloc(1 + override_count, sizeof *reading.documents);
-    enum status status = reading.documents == NULL ? STATUS_NO_MEMORY : STATUS_OK;
-    if (status == STATUS_OK && length > JOB_TEXT_BYTES_MAX)
-        problem_list_add(&reading.problems, (struct problem_place){0},
-                         "longer than a job file may be (%d bytes)", JOB_TEXT_BYTES_MAX);
-    else if (status == STATUS_OK)
-        status = job_collect(&reading, text, length);
-    if (status == STATUS_OK && fault != NULL)
-        report_fault(&reading, fault);
-    else if (status == STATUS_OK)
-        job_check(&reading, origin);
+    if (length > JOB_TEXT_BYTES_MAX) {
+        job_report(reading, (struct problem_place){0}, "", "longer than a job file may be (%d bytes)",
+                   JOB_TEXT_BYTES_MAX);
+        return STATUS_INVALID;
+    }
+    enum status status = job_collect(reading, text, length);
     if (status == STATUS_OK)
-        status = problem_list_write(&reading.problems, origin, overrides, problems);
-    if (status == STATUS_OK && problems->count > 0)
+        status = job_check(reading);
+    if (status == STATUS_OK && reading->problem_count > 0)
         status = STATUS_INVALID;
+    if (status != STATUS_OK || judge_files == NULL)
+        return status;
+    const char *pointer;
+    struct error error;
+    status = judge_files(&reading->job, &pointer, &error);
+    if (status != STATUS_OK) {
+        const struct job_key *key = job_key_at(reading->kinds, pointer);
+        job_report(reading, job_found_place(reading, &reading->found[key - job_keys]), pointer, "%s",
+                   error.text);
+    }
+    return status;
+}
+
+/* Writes what came of the reading, and releases it. */
+static enum status reading_end(struct job_reading *reading, enum status status, struct job *job,
+                               char **problems)
+{
     if (status == STATUS_OK)
-        *job = result;
-    for (size_t i = 0; reading.documents != NULL && i <= override_count; i++)
-        json_document_fini(&reading.documents[i]);
-    free(reading.documents);
-    problem_list_fini(&reading.problems);
+        *job = reading->job;
+    else if (status != STATUS_NO_MEMORY && job_problems_write(reading, problems) != STATUS_OK)
+        status = STATUS_NO_MEMORY;
+    for (size_t i = 0; i <= reading->override_count; i++)
+        json_document_fini(&reading->documents[i]);
+    free(reading->documents);
+    free(reading);
     return status;
 }
 
 enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
-                      const char *const *overrides, size_t override_count, struct job_problems *problems)
+                      const char *const *overrides, size_t override_count, char **problems)
 {
-    return read_text(job, text, length, origin, overrides, override_count, NULL, problems);
+    struct job_reading *reading = reading_new(origin, overrides, override_count);
+    *problems = NULL;
+    if (reading == NULL)
+        return STATUS_NO_MEMORY;
+    return reading_end(reading, reading_judge(reading, text, length, NULL), job, problems);
 }
 
 /* ---- from a file ---- */
 
 /* Opens a file that can be read to its end. A FIFO would make open wait without O_NONBLOCK. */
-static enum status open_file(int *out, const char *path, struct error *error)
+static enum status open_file(int *descriptor, const char *path, struct error *error)
 {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (descriptor < 0)
-        return error_set_errno(error, errno, "cannot be opened");
     struct stat about;
     enum status status = STATUS_OK;
-    if (fstat(descriptor, &about) != 0)
+    *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*descriptor < 0)
+        return error_set_errno(error, errno, "cannot be opened");
+    if (fstat(*descriptor, &about) != 0)
         status = error_set_errno(error, errno, "cannot be examined");
     else if (!S_ISREG(about.st_mode))
         status = error_set(error, STATUS_INVALID, "expected a regular file, got %s",
                            S_ISDIR(about.st_mode) ? "a directory" : "something else");
-    else if (about.st_size > JOB_TEXT_BYTES_MAX)
-        status =
-            error_set(error, STATUS_INVALID, "longer than a job file may be (%d bytes)", JOB_TEXT_BYTES_MAX);
     if (status != STATUS_OK)
-        close(descriptor);
-    else
-        *out = descriptor;
+        close(*descriptor);
     return status;
 }
 
-static enum status read_file(struct job *job, const char *path, const char *const *overrides,
-                             size_t override_count, const struct job_fault *fault,
-                             struct job_problems *problems)
+/* Reads one byte more than a job may have, if the file has it. */
+static enum status read_file(const char *path, char text[JOB_TEXT_BYTES_MAX + 1], size_t *length,
+                             struct error *error)
 {
-    *problems = (struct job_problems){0};
-    struct error error = {0};
-    int descriptor = -1;
-    ssize_t length = 0;
-    char *text = malloc(JOB_TEXT_BYTES_MAX + 1);
-    if (text == NULL)
-        return STATUS_NO_MEMORY;
-    enum status status = open_file(&descriptor, path, &error);
-    if (status == STATUS_OK) {
-        /* One byte more than a job may have: a file that grows meanwhile is found too long. */
-        length = file_read_at(descriptor, text, JOB_TEXT_BYTES_MAX + 1, 0);
-        if (length < 0)
-            status = error_set_errno(&error, errno, "cannot be read");
-        close(descriptor);
-    }
-    if (status == STATUS_OK) {
-        status = read_text(job, text, (size_t)length, path, overrides, override_count, fault, problems);
-    } else {
-        struct problem_list list = {0};
-        problem_list_add(&list, (struct problem_place){0}, "%s", error.text);
-        if (problem_list_write(&list, path, overrides, problems) != STATUS_OK)
-            status = STATUS_NO_MEMORY;
-        problem_list_fini(&list);
-    }
-    free(text);
+    int descriptor;
+    enum status status = open_file(&descriptor, path, error);
+    if (status != STATUS_OK)
+        return status;
+    const ssize_t bytes = file_read_at(descriptor, text, JOB_TEXT_BYTES_MAX + 1, 0);
+    if (bytes < 0)
+        status = error_set_errno(error, errno, "cannot be read");
+    *length = (size_t)bytes;
+    close(descriptor);
     return status;
 }
 
 enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
-                          size_t override_count, struct job_problems *problems)
+                          size_t override_count, job_files_judge *judge_files, char **problems)
 {
-    return read_file(job, path, overrides, override_count, NULL, problems);
+    struct job_reading *reading = reading_new(path, overrides, override_count);
+    char *text = malloc(JOB_TEXT_BYTES_MAX + 1);
+    enum status status = STATUS_NO_MEMORY;
+    struct error error;
+    size_t length;
+    *problems = NULL;
+    if (reading != NULL && text != NULL) {
+        status = read_file(path, text, &length, &error);
+        if (status == STATUS_OK)
+            status = reading_judge(reading, text, length, judge_files);
+        else
+            job_report(reading, (struct problem_place){0}, "", "%s", error.text);
+    }
+    if (reading != NULL)
+        status = reading_end(reading, status, job, problems);
+    free(text);
+    return status;
 }
-
-void job_explain_fault(const char *path, const char *const *overrides, size_t override_count,
-                       const struct job_fault *fault, struct job_problems *problems)
-{
-    struct job unused;
-    read_file(&unused, path, overrides, override_count, fault, problems);
-}
-
 /* ---- what depends on the machine ---- */
 
 /* Replaces null by `threads`, within the bounds of the key `pointer`. */

@@ -3,8 +3,8 @@
  * JSON text is a job's only form outside of memory: the file that a person edits, job.json in the run
  * directory, and the text that the supervisor and WELCOME hand to every worker. This header turns such text
  * into a struct job and back. One table (job_table.h) holds the keys and the rules between them; the check,
- * the JSON schema and the manual are made from it. Nothing here blocks but job_read_file and
- * job_explain_fault, which read one file. Every function may be called from any thread.
+ * the JSON schema and the manual are made from it. Nothing here blocks but job_read_file, which reads a file.
+ * Every function may be called from any thread.
  *
  * The room includes kernels/base, the names of worker/environment, and the wire's limits. The supervisor and
  * every room whose code depends on the job include this header. */
@@ -197,43 +197,29 @@ struct job {
     } supervise;
 };
 
-/* All problems of one job, in the order of its file. */
-struct job_problems {
-    char *text;     /* one line per problem, each ended by '\n'; NULL when there is none */
-    size_t bytes;   /* strlen(text) */
-    unsigned count; /* lines; behind the first 100 problems one last line says how many more there are */
-};
-void job_problems_fini(struct job_problems *problems);
-
 /* Parses and checks `text` (length bytes, need not be terminated). `origin` is the file's name for the
  * problems, which read `origin:12:9: /observers/count: expected an integer in 1..1024, got 0`.
  * `overrides` are `--set` arguments, "/pointer=value", applied in order before checking; a problem in one
  * reads `--set /pointer=value: …`. A value that is not JSON is a string. An override replaces what the file
  * and earlier overrides say at its pointer, wrong or not; one of a whole object replaces the object.
  * On success fills *job, every default resolved (`name` from origin's stem). On STATUS_INVALID, *problems
- * holds every problem found; the caller calls job_problems_fini in either case. Numbers are read
- * and written in the "C" numeric locale, which no process of ours leaves. The only other error is
- * STATUS_NO_MEMORY, with no problems. */
+ * holds every problem found in the order of the file, one in a line, of a text that is not JSON the first
+ * error alone; behind the first 100 problems one last line says how many more there are. It is malloc'ed, and
+ * otherwise NULL. Numbers are read and written in the "C" numeric locale, which no process of ours leaves.
+ * The only other error is STATUS_NO_MEMORY. */
 enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
-                      const char *const *overrides, size_t override_count, struct job_problems *problems);
+                      const char *const *overrides, size_t override_count, char **problems);
 
-/* Reads the file `path` and parses it. A file that cannot be opened, is not a regular file, or is longer
- * than JOB_TEXT_BYTES_MAX is one problem and STATUS_NOT_FOUND, STATUS_PERMISSION or STATUS_INVALID; one that
- * the disk does not give is STATUS_IO. */
+/* Judges the files that a good job names. On failure *pointer is the key at fault, one of the job's kind, and
+ * *error a sentence, fit to show. */
+typedef enum status job_files_judge(const struct job *job, const char **pointer, struct error *error);
+
+/* Reads the file `path` and parses it; a good job's files are then judged by `judge_files` (NULL: not
+ * judged), whose error becomes the one problem, with the place of its key. A file that cannot be opened, is
+ * not a regular file, or is longer than JOB_TEXT_BYTES_MAX is one problem and STATUS_NOT_FOUND,
+ * STATUS_PERMISSION or STATUS_INVALID; one that the disk does not give is STATUS_IO. */
 enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
-                          size_t override_count, struct job_problems *problems);
-
-/* A fault of a key that was found after the job was read: in a file that the key names. */
-struct job_fault {
-    const char *pointer; /* a key of the job's kind */
-    const char *text;    /* a sentence, fit to show */
-};
-
-/* Reads the job's file again and fills *problems with the one fault, in the form of job_read_file's problems:
- * with the place of the key, or with the override that set it. Without memory *problems is empty. The caller
- * calls job_problems_fini. */
-void job_explain_fault(const char *path, const char *const *overrides, size_t override_count,
-                       const struct job_fault *fault, struct job_problems *problems);
+                          size_t override_count, job_files_judge *judge_files, char **problems);
 
 /* Fixes the numbers that depend on the machine: trainers.threads, and the threads of each layer. Called once,
  * before job.json is written; numbers that are set stay. */

@@ -11,11 +11,13 @@ static struct job_found *found_at(struct job_reading *reading, const char *point
 }
 
 /* Whether `b` was said after `a`. */
-static bool said_later(const struct job_found *a, const struct job_found *b)
+static bool said_later(const struct job_reading *reading, const struct job_found *a,
+                       const struct job_found *b)
 {
-    if (!a->present || !b->present)
-        return b->present;
-    return b->document > a->document || (b->document == a->document && b->node > a->node);
+    if (a->item == NULL || b->item == NULL)
+        return b->item != NULL;
+    const struct problem_place first = job_found_place(reading, a), second = job_found_place(reading, b);
+    return second.source > first.source || (second.source == first.source && second.offset > first.offset);
 }
 
 /* Of keys that do not go together, the one that was said last. */
@@ -23,7 +25,7 @@ static const char *last_said(struct job_reading *reading, const char *const *poi
 {
     const char *last = pointers[0];
     for (size_t i = 1; i < count; i++)
-        if (said_later(found_at(reading, last), found_at(reading, pointers[i])))
+        if (said_later(reading, found_at(reading, last), found_at(reading, pointers[i])))
             last = pointers[i];
     return last;
 }
@@ -39,10 +41,7 @@ static bool any_wrong(struct job_reading *reading, const char *const *pointers, 
 /* Adds a problem about `pointer` where the key `at` is said, or else at the job's first character. */
 static void report_at(struct job_reading *reading, const char *at, const char *pointer, const char *text)
 {
-    const struct job_found *found = found_at(reading, at);
-    const uint32_t document = found->present ? found->document : 0;
-    job_report(reading, document, reading->documents[document].nodes[found->present ? found->node : 0].value,
-               pointer, "%s", text);
+    job_report(reading, job_found_place(reading, found_at(reading, at)), pointer, "%s", text);
 }
 
 /* Writes a key's value as a sentence shows it. */
@@ -53,10 +52,10 @@ static void show_value(char text[JOB_WORDS_BYTES], const struct job_reading *rea
     text[0] = '\0';
     if (stream == NULL)
         return;
-    if (key->type == JOB_CHANNELS)
-        fprintf(stream, "an array of %.0f", job_value_number(reading->job, key));
+    if (key->elements > 1)
+        fprintf(stream, "an array of %.0f", job_value_number(&reading->job, key));
     else
-        job_value_write(stream, reading->job, key, true);
+        job_value_write(stream, &reading->job, key, true);
     fclose(stream);
 }
 
@@ -95,12 +94,12 @@ static void check_rule(struct job_reading *reading, const struct job_rule *rule)
     bool bound = true;
     for (size_t i = 0; i < 2 && rule->when[i].test != JOB_ALWAYS; i++) {
         pointers[count++] = rule->when[i].pointer;
-        bound = bound && job_condition_holds(reading->job, reading->kinds, &rule->when[i]);
+        bound = bound && job_condition_holds(&reading->job, reading->kinds, &rule->when[i]);
     }
     if (rule->then.test == JOB_AT_MOST_KEY || rule->then.test == JOB_BELOW_KEY)
         pointers[count++] = rule->then.name;
     if (bound && !any_wrong(reading, pointers, count) &&
-        !job_condition_holds(reading->job, reading->kinds, &rule->then))
+        !job_condition_holds(&reading->job, reading->kinds, &rule->then))
         report_rule(reading, rule, last_said(reading, pointers, count));
 }
 
@@ -113,7 +112,7 @@ static void report_limit(struct job_reading *reading, const struct job_limit *li
     int length = snprintf(text, sizeof text, "expected at most %.0f %s, got ", limit->most, limit->of);
     for (size_t i = 0; i < factors; i++) {
         const struct job_key *key = job_key_at(reading->kinds, limit->factors[i]);
-        job_number_show(value, job_value_number(reading->job, key));
+        job_number_show(value, job_value_number(&reading->job, key));
         length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %s", i == 0 ? "" : " * ",
                            key->pointer, value);
     }
@@ -128,10 +127,10 @@ static void check_limit(struct job_reading *reading, const struct job_limit *lim
     size_t factors = 0;
     double product = 1;
     for (; factors < JOB_FACTORS_MAX && limit->factors[factors] != NULL; factors++)
-        product *= job_value_number(reading->job, job_key_at(reading->kinds, limit->factors[factors]));
+        product *= job_value_number(&reading->job, job_key_at(reading->kinds, limit->factors[factors]));
     const bool bound =
         limit->when.test == JOB_ALWAYS || (!any_wrong(reading, &limit->when.pointer, 1) &&
-                                           job_condition_holds(reading->job, reading->kinds, &limit->when));
+                                           job_condition_holds(&reading->job, reading->kinds, &limit->when));
     if (!bound || product <= limit->most || any_wrong(reading, limit->factors, factors))
         return;
     report_limit(reading, limit, factors, product);
@@ -149,7 +148,7 @@ static void check_messages(struct job_reading *reading)
     struct job_message messages[JOB_MESSAGES_MAX];
     if (any_wrong(reading, keys, sizeof keys / sizeof keys[0]))
         return;
-    const uint32_t count = job_messages(reading->job, reading->job->rnn.tokens, messages);
+    const uint32_t count = job_messages(&reading->job, reading->job.rnn.tokens, messages);
     for (uint32_t i = 0; i < count; i++) {
         const struct job_message *message = &messages[i];
         char text[4 * JOB_WORDS_BYTES];
@@ -167,9 +166,10 @@ static void check_messages(struct job_reading *reading)
 static void make_null_by_rule(struct job_reading *reading, const struct job_key *key)
 {
     const struct job_condition *where = &key->null_where;
-    if (where->test != JOB_ALWAYS && !reading->found[key - job_keys].present &&
-        !found_at(reading, where->pointer)->wrong && job_condition_holds(reading->job, reading->kinds, where))
-        job_value_make_null(reading->job, key);
+    if (where->test != JOB_ALWAYS && reading->found[key - job_keys].item == NULL &&
+        !found_at(reading, where->pointer)->wrong &&
+        job_condition_holds(&reading->job, reading->kinds, where))
+        job_value_make_null(&reading->job, key);
 }
 
 void job_check_rules(struct job_reading *reading)

@@ -17,7 +17,8 @@ static void write_group(FILE *stream, const struct job *job, const struct job_ke
     fprintf(stream, "\"%s\": {", job_key_name(group));
     const char *separator = "";
     for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & JOB_KINDS_OF(job->kind)) != 0 && job_key_is_member(&job_keys[i], group)) {
+        if ((job_keys[i].kinds & JOB_KINDS_OF(job->kind)) != 0 &&
+            job_key_is_member(&job_keys[i], group->pointer)) {
             fputs(separator, stream);
             write_member(stream, job, &job_keys[i]);
             separator = ", ";
@@ -33,7 +34,7 @@ char *job_format(const struct job *job, size_t *bytes)
         return NULL;
     const char *separator = "{\n  ";
     for (size_t i = 0; i < job_key_count; i++) {
-        if ((job_keys[i].kinds & JOB_KINDS_OF(job->kind)) == 0 || !job_key_is_member(&job_keys[i], NULL))
+        if ((job_keys[i].kinds & JOB_KINDS_OF(job->kind)) == 0 || !job_key_is_member(&job_keys[i], ""))
             continue;
         fputs(separator, stream);
         if (job_keys[i].type == JOB_OBJECT)

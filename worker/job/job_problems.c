@@ -1,7 +1,9 @@
-/* The list of what is wrong with a job; see the header. Runs in whatever process reads a job. */
-#include "worker/job/job_problems.h"
-
+/* The list of what is wrong with a job. Problems are found in the order that suits the checks, and told in
+ * the order in which a person goes through the file, then the overrides. Only the first PROBLEMS_MAX of that
+ * order are kept, so that a hostile file costs no more memory than a short one. Runs in whatever process
+ * reads a job. */
 #include "kernels/base/text.h"
+#include "worker/job/job_reading.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,92 +11,88 @@
 
 enum { ORIGIN_CHARACTERS = 300, OVERRIDE_CHARACTERS = 80, CHARACTER_BYTES = 10 };
 
-struct problem {
-    struct problem_place place;
-    char text[PROBLEM_TEXT_BYTES];
-};
-
-static bool place_before(struct problem_place a, struct problem_place b)
+struct problem_place job_found_place(const struct job_reading *reading, const struct job_found *found)
 {
-    if (a.source != b.source)
-        return a.source < b.source;
-    return a.line != b.line ? a.line < b.line : a.column < b.column;
+    const struct json_document *document = &reading->documents[found->source];
+    return (struct problem_place){
+        found->source, json_place_of(document, found->item != NULL ? found->item : document->root)->value};
 }
 
-void problem_list_add(struct problem_list *list, struct problem_place place, const char *format, ...)
+/* Makes room for a problem at `place`, behind those found there before. NULL: it is none of the first. */
+static struct job_problem *problem_insert(struct job_reading *reading, struct problem_place place)
 {
-    list->total++;
-    if (list->problems == NULL)
-        list->problems = malloc(PROBLEMS_MAX * sizeof *list->problems);
-    if (list->problems == NULL) {
-        list->out_of_memory = true;
-        return;
-    }
-    /* Found in the same place, the one found first comes first. */
-    uint32_t at = list->kept;
-    while (at > 0 && place_before(place, list->problems[at - 1].place))
+    struct job_problem *problems = reading->problems;
+    const uint32_t kept = reading->problem_count < PROBLEMS_MAX ? reading->problem_count : PROBLEMS_MAX;
+    uint32_t at = kept;
+    reading->problem_count++;
+    while (at > 0 &&
+           (problems[at - 1].place.source > place.source ||
+            (problems[at - 1].place.source == place.source && problems[at - 1].place.offset > place.offset)))
         at--;
     if (at == PROBLEMS_MAX)
+        return NULL;
+    const uint32_t behind = (kept < PROBLEMS_MAX ? kept : PROBLEMS_MAX - 1) - at;
+    memmove(&problems[at + 1], &problems[at], behind * sizeof *problems);
+    problems[at].place = place;
+    return &problems[at];
+}
+
+void job_report(struct job_reading *reading, struct problem_place place, const char *pointer,
+                const char *format, ...)
+{
+    struct job_problem *problem = problem_insert(reading, place);
+    const size_t length = strlen(pointer);
+    bool named = length > 0;
+    if (problem == NULL)
         return;
-    uint32_t behind = (list->kept < PROBLEMS_MAX ? list->kept : PROBLEMS_MAX - 1) - at;
-    memmove(&list->problems[at + 1], &list->problems[at], behind * sizeof *list->problems);
-    list->kept = at + 1 + behind;
-    list->problems[at].place = place;
+    if (place.source > 0) {
+        const char *override = reading->overrides[place.source - 1];
+        named = named && !(strncmp(override, pointer, length) == 0 && override[length] == '=');
+    }
+    const int begin =
+        snprintf(problem->text, PROBLEM_TEXT_BYTES, "%s%s", named ? pointer : "", named ? ": " : "");
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(list->problems[at].text, PROBLEM_TEXT_BYTES, format, arguments);
+    vsnprintf(problem->text + begin, PROBLEM_TEXT_BYTES - (size_t)begin, format, arguments);
     va_end(arguments);
 }
 
-static void write_one(FILE *stream, const struct problem *problem, const char *origin,
-                      const char *const *overrides)
+static void write_problem(FILE *stream, const struct job_reading *reading, const char *origin,
+                          const struct job_problem *problem)
 {
-    if (problem->place.source > 0) {
+    const struct problem_place place = problem->place;
+    if (place.source > 0) {
         char shown[OVERRIDE_CHARACTERS * CHARACTER_BYTES + 8];
-        const char *override = overrides[problem->place.source - 1];
+        const char *override = reading->overrides[place.source - 1];
         text_show(shown, sizeof shown, override, strlen(override), OVERRIDE_CHARACTERS);
         fprintf(stream, "--set %s: %s\n", shown, problem->text);
-    } else if (problem->place.line > 0) {
-        fprintf(stream, "%s:%u:%u: %s\n", origin, problem->place.line, problem->place.column, problem->text);
+    } else if (reading->documents[0].text != NULL) {
+        const struct json_position at = json_position(reading->documents[0].text, place.offset);
+        fprintf(stream, "%s:%u:%u: %s\n", origin, at.line, at.column, problem->text);
     } else {
         fprintf(stream, "%s: %s\n", origin, problem->text);
     }
 }
 
-enum status problem_list_write(const struct problem_list *list, const char *origin,
-                               const char *const *overrides, struct job_problems *problems)
+enum status job_problems_write(const struct job_reading *reading, char **text)
 {
-    *problems = (struct job_problems){0};
-    if (list->out_of_memory)
-        return STATUS_NO_MEMORY;
-    if (list->total == 0)
+    char origin[ORIGIN_CHARACTERS * CHARACTER_BYTES + 8];
+    size_t bytes;
+    *text = NULL;
+    if (reading->problem_count == 0)
         return STATUS_OK;
-    char shown[ORIGIN_CHARACTERS * CHARACTER_BYTES + 8];
-    text_show(shown, sizeof shown, origin, strlen(origin), ORIGIN_CHARACTERS);
-    FILE *stream = open_memstream(&problems->text, &problems->bytes);
+    FILE *stream = open_memstream(text, &bytes);
     if (stream == NULL)
         return STATUS_NO_MEMORY;
-    for (uint32_t i = 0; i < list->kept; i++)
-        write_one(stream, &list->problems[i], shown, overrides);
-    if (list->total > list->kept)
-        fprintf(stream, "%s: and %u problems more\n", shown, list->total - list->kept);
-    problems->count = list->kept + (list->total > list->kept);
-    bool failed = ferror(stream) != 0;
-    if (fclose(stream) != 0 || failed) {
-        job_problems_fini(problems);
-        return STATUS_NO_MEMORY;
-    }
-    return STATUS_OK;
-}
-
-void job_problems_fini(struct job_problems *problems)
-{
-    free(problems->text);
-    *problems = (struct job_problems){0};
-}
-
-void problem_list_fini(struct problem_list *list)
-{
-    free(list->problems);
-    *list = (struct problem_list){0};
+    text_show(origin, sizeof origin, reading->origin, strlen(reading->origin), ORIGIN_CHARACTERS);
+    for (uint32_t i = 0; i < reading->problem_count && i < PROBLEMS_MAX; i++)
+        write_problem(stream, reading, origin, &reading->problems[i]);
+    if (reading->problem_count > PROBLEMS_MAX)
+        fprintf(stream, "%s: and %u problems more\n", origin, reading->problem_count - PROBLEMS_MAX);
+    const bool failed = ferror(stream) != 0;
+    if (fclose(stream) == 0 && !failed)
+        return STATUS_OK;
+    free(*text);
+    *text = NULL;
+    return STATUS_NO_MEMORY;
 }

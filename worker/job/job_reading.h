@@ -1,28 +1,40 @@
-/* One reading of a job: job_collect.c gathers, job_check.c and job_check_rules.c judge, in this order. Only
- * job.c and these files include this header. */
+/* One reading of a job: job_collect.c gathers, job_check.c and job_check_rules.c judge, in this order, and
+ * job_problems.c lists what is wrong. Only job.c and these files include this header. */
 #ifndef WORKER_JOB_JOB_READING_H
 #define WORKER_JOB_JOB_READING_H
 
-#include "worker/job/job_problems.h"
 #include "worker/job/job_table.h"
 #include "worker/job/json_document.h"
 
+enum { PROBLEMS_MAX = 100, PROBLEM_TEXT_BYTES = 1100 };
+
+/* A place in a text. Source 0 is the file; source n is the value of override n - 1. */
+struct problem_place {
+    uint32_t source, offset;
+};
+
+struct job_problem {
+    struct problem_place place;
+    char text[PROBLEM_TEXT_BYTES];
+};
+
 /* Where the value of one table row comes from. */
 struct job_found {
-    bool present; /* false: the default stands */
-    bool element; /* of a key with an array of one: the node is the element, not the array */
-    bool wrong;   /* reported; what follows from this value is not judged */
-    uint32_t document, node;
+    const cJSON *item; /* NULL: the default stands */
+    uint32_t source;
+    bool wrong; /* reported; what follows from this value is not judged */
 };
 
 struct job_reading {
-    struct job *job;
+    struct job job;
     unsigned kinds;                  /* the bit of the job's kind; JOB_KINDS_ALL while that is not known */
-    struct json_document *documents; /* [0] is the file's, [1 + i] that of override i's value */
+    const char *origin;              /* the file's name */
+    struct json_document *documents; /* by source; without a text: not read */
     const char *const *overrides;
     uint32_t override_count;
-    struct job_found found[JOB_KEYS_MAX]; /* by the table's index */
-    struct problem_list problems;
+    struct job_found found[JOB_KEYS_MAX];      /* by the table's index */
+    struct job_problem problems[PROBLEMS_MAX]; /* the first ones, in the order of their places */
+    uint32_t problem_count;                    /* of all */
 };
 
 /* Reads the file's text and every override, and notes where each key's value is. The kind comes first,
@@ -31,17 +43,25 @@ struct job_reading {
 enum status job_collect(struct job_reading *reading, const char *text, size_t length);
 
 /* Judges every value found (without a kind, those of keys that all kinds have), and stores the good ones into
- * *reading->job over the defaults. Then requires and judges what is not one value: required keys, the default
- * name out of `origin`, and the rules between keys. */
-void job_check(struct job_reading *reading, const char *origin);
+ * reading->job over the defaults. Then requires and judges what is not one value: required keys, the default
+ * name out of the origin, and the rules between keys. Errors: STATUS_NO_MEMORY. */
+enum status job_check(struct job_reading *reading);
 
 /* Makes defaults null where another key says so, and judges the rules between keys of the job's kind. A
  * rule is silent where the value of one of its keys is wrong. Called by job_check. */
 void job_check_rules(struct job_reading *reading);
 
-/* Adds a problem about `pointer` at `span` of a document. In an override's line the pointer is left out when
- * the override itself names it. */
-void job_report(struct job_reading *reading, uint32_t document, struct json_span span, const char *pointer,
-                const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* ---- problems: job_problems.c ---- */
+
+/* The place where the key's value stands, or else the job's first character. */
+struct problem_place job_found_place(const struct job_reading *reading, const struct job_found *found);
+
+/* Adds a problem about `pointer` ("": about none). In an override's line the pointer is left out when the
+ * override itself names it. */
+void job_report(struct job_reading *reading, struct problem_place place, const char *pointer,
+                const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* Writes the problems as *text (see job_parse), or NULL if there is none. Errors: STATUS_NO_MEMORY. */
+enum status job_problems_write(const struct job_reading *reading, char **text);
 
 #endif

@@ -61,7 +61,7 @@ void job_condition_expected(char text[JOB_WORDS_BYTES], unsigned kinds, const st
     case JOB_AT_LEAST:
     case JOB_AT_MOST:
         snprintf(text, JOB_WORDS_BYTES,
-                 key->type == JOB_CHANNELS         ? "an array of %g element"
+                 key->elements > 1                 ? "an array of %g element"
                  : condition->test == JOB_AT_LEAST ? "at least %g"
                                                    : "at most %g",
                  condition->number);

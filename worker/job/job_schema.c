@@ -50,7 +50,6 @@ static void write_type(FILE *stream, const struct job_key *key)
     switch (key->type) {
     case JOB_INTEGER:
     case JOB_NUMBER:
-    case JOB_CHANNELS:
         write_bounds(stream, key);
         break;
     case JOB_BOOLEAN:
@@ -83,7 +82,7 @@ static void write_key_default(FILE *stream, const struct job_key *key)
 /* The array around a key's own type. */
 static void write_array(FILE *stream, const struct job_key *key)
 {
-    if (key->type == JOB_CHANNELS)
+    if (key->elements > 1)
         fprintf(stream,
                 "\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, \"not\": {\"minItems\": 2, "
                 "\"maxItems\": %d}, \"items\": {",
@@ -101,7 +100,7 @@ static void write_key(FILE *stream, const struct job_key *key, int kind)
     fputs(", ", stream);
     if (key->offset == offsetof(struct job, kind))
         fprintf(stream, "\"const\": \"%s\"", job_kind_name(kind));
-    else if (key->list_of_one || key->type == JOB_CHANNELS)
+    else if (key->elements > 0)
         write_array(stream, key);
     else
         write_type(stream, key);
@@ -133,8 +132,7 @@ static void write_condition_value(FILE *stream, const struct job_key *key,
         fprintf(stream, "{\"minimum\": %g}", condition->number);
         break;
     case JOB_AT_MOST:
-        fprintf(stream, key->type == JOB_CHANNELS ? "{\"maxItems\": %g}" : "{\"maximum\": %g}",
-                condition->number);
+        fprintf(stream, key->elements > 1 ? "{\"maxItems\": %g}" : "{\"maximum\": %g}", condition->number);
         break;
     case JOB_ALWAYS:
     case JOB_AT_MOST_KEY:
@@ -220,7 +218,8 @@ static void write_group(FILE *stream, const struct job_key *group, int kind)
     fputs("          \"properties\": {", stream);
     const char *separator = "\n            ";
     for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) != 0 && job_key_is_member(&job_keys[i], group)) {
+        if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) != 0 &&
+            job_key_is_member(&job_keys[i], group->pointer)) {
             fputs(separator, stream);
             write_key(stream, &job_keys[i], kind);
             separator = ",\n            ";
@@ -238,7 +237,7 @@ static void write_kind(FILE *stream, int kind)
     fputs("      \"properties\": {", stream);
     const char *separator = "\n        ";
     for (size_t i = 0; i < job_key_count; i++) {
-        if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) == 0 || !job_key_is_member(&job_keys[i], NULL))
+        if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) == 0 || !job_key_is_member(&job_keys[i], ""))
             continue;
         fputs(separator, stream);
         if (job_keys[i].type == JOB_OBJECT)

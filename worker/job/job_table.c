@@ -84,7 +84,7 @@ const struct job_key job_keys[] = {
     {"/policy", REINFORCE, JOB_OBJECT,
      .text = "The policy network: a linear layer, dropout, ReLU, a linear layer, softmax."},
     {"/policy/hidden", REINFORCE, JOB_INTEGER, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([128]),
-     .list_of_one = true, .unit = "units", .text = "The widths of the hidden layers, of which there is one."},
+     .elements = 1, .unit = "units", .text = "The widths of the hidden layers, of which there is one."},
     {"/policy/dropout", REINFORCE, JOB_NUMBER, AT(policy.dropout), RANGE(0, 1), .max_open = true,
      BY_DEFAULT(0.6),
      .text = "The probability that a hidden unit is dropped in training, rounded to a multiple of "
@@ -262,10 +262,12 @@ const struct job_key job_keys[] = {
      BY_DEFAULT(3),
      .text = "The channels of the images that the model sees. With 3, a gray image is copied to each "
              "channel; with 1, a colored image becomes gray."},
-    {"/data/mean", SERVER, JOB_CHANNELS, AT(data.mean), RANGE(0, 1), BY_DEFAULT([0]),
+    {"/data/mean", SERVER, JOB_NUMBER, AT(data.mean), .elements = JOB_CHANNELS_MAX, RANGE(0, 1),
+     BY_DEFAULT([0]),
      .text = "The mean that is subtracted from the pixels, which lie in [0, 1]: one number for all channels, "
              "or one for each of 3."},
-    {"/data/std", SERVER, JOB_CHANNELS, AT(data.std), RANGE(1e-6, 1), BY_DEFAULT([1]),
+    {"/data/std", SERVER, JOB_NUMBER, AT(data.std), .elements = JOB_CHANNELS_MAX, RANGE(1e-6, 1),
+     BY_DEFAULT([1]),
      .text = "The standard deviation by which the difference is divided: one number for all channels, or one "
              "for each of 3."},
     {"/data/crop", SERVER, JOB_INTEGER, AT(data.crop), RANGE(0, 64), BY_DEFAULT(0), .unit = "pixels",

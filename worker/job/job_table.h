@@ -7,19 +7,19 @@
 #define WORKER_JOB_JOB_TABLE_H
 
 #include "worker/job/job.h"
+#include "worker/job/json_document.h"
 
 enum job_type {
-    JOB_OBJECT,   /* a group of keys; its members follow it */
-    JOB_INTEGER,  /* uint32_t or uint64_t by `bytes` */
-    JOB_NUMBER,   /* double */
-    JOB_BOOLEAN,  /* bool */
-    JOB_ENUM,     /* int: the index of a name */
-    JOB_CHOICE,   /* char[]: one of the names */
-    JOB_NAME,     /* char[]: a name that is safe as a file's, see job_name_valid */
-    JOB_PATH,     /* char[]: min..max bytes of text that can be shown as it is */
-    JOB_ROUND,    /* struct job_round_rule; the names are those of enum job_round */
-    JOB_PLACE,    /* struct job_place; names[0] is the trainer, names[1] a server */
-    JOB_CHANNELS, /* struct job_channels: an array of 1 or 3 numbers */
+    JOB_OBJECT,  /* a group of keys; its members follow it */
+    JOB_INTEGER, /* uint32_t or uint64_t by `bytes` */
+    JOB_NUMBER,  /* double */
+    JOB_BOOLEAN, /* bool */
+    JOB_ENUM,    /* int: the index of a name */
+    JOB_CHOICE,  /* char[]: one of the names */
+    JOB_NAME,    /* char[]: a name that is safe as a file's, see job_name_valid */
+    JOB_PATH,    /* char[]: min..max bytes of text that can be shown as it is */
+    JOB_ROUND,   /* struct job_round_rule; the names are those of enum job_round */
+    JOB_PLACE,   /* struct job_place; names[0] is the trainer, names[1] a server */
 };
 
 enum {
@@ -60,9 +60,9 @@ struct job_key {
     enum job_type type;
     size_t offset, bytes;     /* of the value in struct job */
     double min, max;          /* of numbers, exact, since integers stay below 2^53; of a path's bytes */
-    bool min_open, max_open;  /* JOB_NUMBER, JOB_CHANNELS: the bound itself is not allowed */
+    bool min_open, max_open;  /* JOB_NUMBER: the bound itself is not allowed */
     bool bounds_only;         /* JOB_INTEGER: min or max, nothing in between */
-    bool list_of_one;         /* stands in an array of exactly one */
+    uint32_t elements;        /* 1: an array of exactly one; 3: of 1 or 3 numbers, struct job_channels */
     bool nullable;            /* null is allowed, and makes the bool at `offset_present` false */
     size_t offset_present;    /* nullable only */
     const char *const *names; /* of JOB_ENUM, JOB_CHOICE, JOB_ROUND, JOB_PLACE: ends with NULL; "" is a number
@@ -103,11 +103,8 @@ extern const size_t job_limit_count;
 /* The key at `pointer` in any of `kinds`, or NULL. */
 const struct job_key *job_key_at(unsigned kinds, const char *pointer);
 
-/* Whether `key` is a member of the group `parent` (NULL: of the job itself), by their pointers. */
-bool job_key_is_member(const struct job_key *key, const struct job_key *parent);
-
-/* The member `name` of the group `parent` (NULL: of the job) in any of `kinds`, or NULL. */
-const struct job_key *job_key_member(unsigned kinds, const struct job_key *parent, const char *name);
+/* Whether `key` is a member of the group `parent`, a pointer ("": of the job itself). */
+bool job_key_is_member(const struct job_key *key, const char *parent);
 
 /* The last name in the key's pointer. */
 const char *job_key_name(const struct job_key *key);
@@ -115,23 +112,27 @@ const char *job_key_name(const struct job_key *key);
 /* Whether a key is allowed everywhere and ignored: "$schema", and every name that begins with _. */
 bool job_key_ignored(const char *name);
 
-/* The kinds that have a key at that key's pointer, in this row or another. */
-unsigned job_key_kinds(const struct job_key *key);
+/* The kinds that have a key at `pointer`. */
+unsigned job_key_kinds(const char *pointer);
 
 /* The name of a kind of job. */
 const char *job_kind_name(int kind);
 
 /* ---- values: job_value.c ---- */
 
-struct json_node;
+/* Stores a value of the document in the form of the key's type. False: the value does not fit the key. */
+bool job_value_store(struct job *job, const struct job_key *key, const struct json_document *document,
+                     const cJSON *value);
 
-/* Stores a value at `at` in the form of the key's type (of JOB_CHANNELS: one element's double). False, with
- * nothing stored: the value does not fit the key. */
-bool job_value_store(void *at, const struct job_key *key, const struct json_node *value);
+/* Whether the value is an array of as many elements as the key's array may have; and stores one of these. */
+bool job_value_has_elements(const struct job_key *key, const cJSON *value);
+bool job_value_store_element(struct job *job, const struct job_key *key, const struct json_document *document,
+                             const cJSON *element, uint32_t index);
 
 /* Fills *job with the defaults of all keys that all of `kinds` have; members of other kinds become zero, and
- * `name` is left empty. Defaults that another key makes null (null_where) stay as they are. */
-void job_defaults(struct job *job, unsigned kinds);
+ * `name` is left empty. Defaults that another key makes null (null_where) stay as they are. Errors:
+ * STATUS_NO_MEMORY. */
+enum status job_defaults(struct job *job, unsigned kinds);
 
 /* Whether the key's value is null; and makes it so. */
 bool job_value_is_null(const struct job *job, const struct job_key *key);

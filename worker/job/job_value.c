@@ -25,7 +25,6 @@ static const struct {
                    "|async ([0-9]|[1-5][0-9]|6[0-4]))$",
                    "\"all\", \"first K\" with K in 1..256, or \"async S\" with S in 0..64"},
     [JOB_PLACE] = {"^(trainer|server ([0-9]|1[0-5]))$", "\"trainer\", or \"server K\" with K in 0..15"},
-    [JOB_CHANNELS] = {NULL, NULL},
 };
 _Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MAX == 16,
                "the patterns' limits");
@@ -79,24 +78,17 @@ static int name_index(const struct job_key *key, const char *text)
 
 /* ---- storing ---- */
 
-static bool store_integer(void *at, const struct job_key *key, const struct json_node *value)
+static bool store_number(void *at, const struct job_key *key, double value)
 {
-    if (!value->integral || value->number < key->min || value->number > key->max ||
-        (key->bounds_only && value->number != key->min && value->number != key->max))
+    if (value < key->min || value > key->max || (key->min_open && value == key->min) ||
+        (key->max_open && value == key->max) || (key->bounds_only && value != key->min && value != key->max))
         return false;
-    if (key->bytes == sizeof(uint32_t))
-        *(uint32_t *)at = (uint32_t)value->number;
+    if (key->type == JOB_NUMBER)
+        *(double *)at = value;
+    else if (key->bytes == sizeof(uint32_t))
+        *(uint32_t *)at = (uint32_t)value;
     else
-        *(uint64_t *)at = (uint64_t)value->number;
-    return true;
-}
-
-static bool store_number(void *at, const struct job_key *key, const struct json_node *value)
-{
-    if (value->type != JSON_NUMBER || value->number < key->min || value->number > key->max ||
-        (key->min_open && value->number == key->min) || (key->max_open && value->number == key->max))
-        return false;
-    *(double *)at = value->number;
+        *(uint64_t *)at = (uint64_t)value;
     return true;
 }
 
@@ -122,39 +114,70 @@ static bool store_string(void *at, const struct job_key *key, const char *text)
     const int name = key->names == NULL || strchr(text, ' ') != NULL ? -1 : name_index(key, text);
     if (key->type == JOB_ROUND || key->type == JOB_PLACE)
         return store_numbered(at, key, text);
-    if (key->type == JOB_ENUM) {
-        if (name >= 0)
-            *(int *)at = name;
-        return name >= 0;
-    }
     const bool valid = key->type == JOB_NAME   ? job_name_valid(text)
                        : key->type == JOB_PATH ? path_valid(text, key->min, key->max)
                                                : name >= 0;
-    if (!valid)
-        return false;
-    memset(at, 0, key->bytes);
-    memcpy(at, text, strlen(text));
-    return true;
+    if (valid && key->type == JOB_ENUM) {
+        *(int *)at = name;
+    } else if (valid) {
+        memset(at, 0, key->bytes);
+        memcpy(at, text, strlen(text));
+    }
+    return valid;
 }
 
-bool job_value_store(void *at, const struct job_key *key, const struct json_node *value)
+/* Stores a value, or one element, at `at`. */
+static bool store_one(void *at, const struct job_key *key, const struct json_document *document,
+                      const cJSON *value)
 {
     switch (key->type) {
-    case JOB_INTEGER:
-        return store_integer(at, key, value);
-    case JOB_NUMBER:
-    case JOB_CHANNELS:
-        return store_number(at, key, value);
-    case JOB_BOOLEAN:
-        if (value->type != JSON_TRUE && value->type != JSON_FALSE)
-            return false;
-        *(bool *)at = value->type == JSON_TRUE;
-        return true;
     case JOB_OBJECT:
-        return false;
+        return cJSON_IsObject(value);
+    case JOB_INTEGER:
+        return json_is_integer(document, value) && store_number(at, key, value->valuedouble);
+    case JOB_NUMBER:
+        return cJSON_IsNumber(value) && store_number(at, key, value->valuedouble);
+    case JOB_BOOLEAN:
+        *(bool *)at = cJSON_IsTrue(value);
+        return cJSON_IsBool(value);
     default:
-        return value->type == JSON_STRING && store_string(at, key, value->string);
+        return cJSON_IsString(value) && store_string(at, key, value->valuestring);
     }
+}
+
+bool job_value_has_elements(const struct job_key *key, const cJSON *value)
+{
+    const uint32_t count = (uint32_t)cJSON_GetArraySize(value);
+    return cJSON_IsArray(value) && (count == 1 || count == key->elements) && key->elements > 0;
+}
+
+bool job_value_store_element(struct job *job, const struct job_key *key, const struct json_document *document,
+                             const cJSON *element, uint32_t index)
+{
+    void *at = (char *)job + key->offset;
+    struct job_channels *channels = at;
+    if (key->elements == 1)
+        return store_one(at, key, document, element);
+    channels->count = index + 1;
+    return store_one(&channels->value[index], key, document, element);
+}
+
+bool job_value_store(struct job *job, const struct job_key *key, const struct json_document *document,
+                     const cJSON *value)
+{
+    if (key->nullable && cJSON_IsNull(value)) {
+        job_value_make_null(job, key);
+        return true;
+    }
+    if (key->nullable)
+        *(bool *)((char *)job + key->offset_present) = true;
+    if (key->elements == 0)
+        return store_one((char *)job + key->offset, key, document, value);
+    bool good = job_value_has_elements(key, value);
+    uint32_t index = 0;
+    for (const cJSON *element = value->child; element != NULL && good; element = element->next)
+        good = job_value_store_element(job, key, document, element, index++);
+    return good;
 }
 
 /* ---- reading what is stored ---- */
@@ -173,6 +196,8 @@ void job_value_make_null(struct job *job, const struct job_key *key)
 double job_value_number(const struct job *job, const struct job_key *key)
 {
     const void *at = (const char *)job + key->offset;
+    if (key->elements > 1)
+        return ((const struct job_channels *)at)->count;
     switch (key->type) {
     case JOB_INTEGER:
         return key->bytes == sizeof(uint32_t) ? (double)*(const uint32_t *)at : (double)*(const uint64_t *)at;
@@ -182,8 +207,6 @@ double job_value_number(const struct job *job, const struct job_key *key)
         return ((const struct job_round_rule *)at)->number;
     case JOB_PLACE:
         return ((const struct job_place *)at)->server;
-    case JOB_CHANNELS:
-        return ((const struct job_channels *)at)->count;
     default:
         return 0;
     }
@@ -264,14 +287,14 @@ void job_value_write(FILE *stream, const struct job *job, const struct job_key *
     const void *at = (const char *)job + key->offset;
     if (job_value_is_null(job, key))
         fputs("null", stream);
+    else if (key->elements > 1)
+        write_channels(stream, at, brief);
     else if (key->type == JOB_INTEGER)
-        fprintf(stream, key->list_of_one ? "[%.0f]" : "%.0f", job_value_number(job, key));
+        fprintf(stream, key->elements > 0 ? "[%.0f]" : "%.0f", job_value_number(job, key));
     else if (key->type == JOB_NUMBER)
         write_number(stream, *(const double *)at, brief);
     else if (key->type == JOB_BOOLEAN)
         fputs(*(const bool *)at ? "true" : "false", stream);
-    else if (key->type == JOB_CHANNELS)
-        write_channels(stream, at, brief);
     else if (key->type == JOB_ROUND || key->type == JOB_PLACE)
         write_numbered(stream, job, key);
     else
@@ -311,7 +334,7 @@ static void expect_number(char *text, const struct job_key *key)
 
 void job_value_expected_element(char text[JOB_WORDS_BYTES], const struct job_key *key)
 {
-    if (key->type == JOB_INTEGER || key->type == JOB_NUMBER || key->type == JOB_CHANNELS)
+    if (key->type == JOB_INTEGER || key->type == JOB_NUMBER)
         expect_number(text, key);
     else if (key->type == JOB_ENUM || key->type == JOB_CHOICE)
         expect_names(text, key);
@@ -327,53 +350,35 @@ void job_value_expected(char text[JOB_WORDS_BYTES], const struct job_key *key)
     char element[JOB_WORDS_BYTES];
     job_value_expected_element(element, key);
     snprintf(text, JOB_WORDS_BYTES, "%s%s%.150s", key->nullable ? "null or " : "",
-             key->list_of_one            ? "an array of exactly one element, "
-             : key->type == JOB_CHANNELS ? "an array of 1 or 3 elements, each "
-                                         : "",
+             key->elements == 1  ? "an array of exactly one element, "
+             : key->elements > 1 ? "an array of 1 or 3 elements, each "
+                                 : "",
              element);
 }
 
 /* ---- defaults ---- */
 
-/* Reads the table's own JSON: a name in quotes, a number, a word, or one of these in an array. */
-static struct json_node read_default(const char *text, char string[JOB_NAME_BYTES])
+static enum status set_default(struct job *job, const struct job_key *key)
 {
-    struct json_node value = {.type = JSON_NUMBER};
-    text += text[0] == '[';
-    if (text[0] == '"') {
-        value.type = JSON_STRING;
-        value.string = string;
-        snprintf(string, JOB_NAME_BYTES, "%.*s", (int)strcspn(text + 1, "\""), text + 1);
-    } else if (text[0] == 't' || text[0] == 'f') {
-        value.type = text[0] == 't' ? JSON_TRUE : JSON_FALSE;
-    } else {
-        value.number = strtod(text, NULL);
-        value.integral = value.number == floor(value.number);
+    struct json_document document;
+    struct json_error error;
+    const enum status status =
+        json_document_parse(&document, key->by_default, strlen(key->by_default), &error);
+    if (status == STATUS_OK) {
+        const bool stored = job_value_store(job, key, &document, document.root);
+        assert(stored);
+        (void)stored;
     }
-    return value;
+    json_document_fini(&document);
+    return status;
 }
 
-static void set_default(struct job *job, const struct job_key *key)
+enum status job_defaults(struct job *job, unsigned kinds)
 {
-    char *at = (char *)job + key->offset, string[JOB_NAME_BYTES];
-    if (key->by_default == NULL || strcmp(key->by_default, "null") == 0)
-        return;
-    if (key->nullable)
-        *(bool *)((char *)job + key->offset_present) = true;
-    if (key->type == JOB_CHANNELS) {
-        ((struct job_channels *)at)->count = 1;
-        at += offsetof(struct job_channels, value);
-    }
-    const struct json_node value = read_default(key->by_default, string);
-    const bool stored = job_value_store(at, key, &value);
-    assert(stored);
-    (void)stored;
-}
-
-void job_defaults(struct job *job, unsigned kinds)
-{
+    enum status status = STATUS_OK;
     memset(job, 0, sizeof *job);
-    for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & kinds) == kinds)
-            set_default(job, &job_keys[i]);
+    for (size_t i = 0; i < job_key_count && status == STATUS_OK; i++)
+        if ((job_keys[i].kinds & kinds) == kinds && job_keys[i].by_default != NULL)
+            status = set_default(job, &job_keys[i]);
+    return status;
 }

@@ -1,261 +1,396 @@
-/* JSON text read strictly; see the header. A recursive descent of bounded depth. A function that returns
- * false has found the text broken, and everything above it returns at once. */
+/* JSON text read strictly; see the header. The scanner is a recursive descent of bounded depth. A function of
+ * its that returns false has written the error, and everything above it returns at once. */
 #include "worker/job/json_document.h"
 
 #include "kernels/base/text.h"
 
-#include <assert.h>
+#include <ctype.h>
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-enum { SHOWN_CHARACTERS = 40, SHOWN_KEY_CHARACTERS = 40 };
+enum { SHOWN_CHARACTERS = 40, SHOWN_KEY_CHARACTERS = 40, SHOWN_WORD_CHARACTERS = 24 };
 
-/* One reading. */
-struct reader {
-    struct json_cursor cursor;
+struct scanner {
+    const char *text, *at, *end;
     struct json_document *document;
-    char *strings; /* where the next decoded string goes */
-    int depth;     /* objects and arrays around the cursor */
+    struct json_error *error;
+    int depth; /* objects and arrays around `at` */
 };
 
-static bool read_value(struct reader *reader, uint32_t parent);
+static bool scan_value(struct scanner *scanner, uint32_t key);
 
-void json_document_fini(struct json_document *document)
+/* Ends the scan with an error at `at`. */
+__attribute__((format(printf, 3, 4))) static bool refuse(struct scanner *scanner, const char *at,
+                                                         const char *format, ...)
 {
-    free(document->nodes);
-    free(document->strings);
-    *document = (struct json_document){0};
-}
-
-uint32_t json_document_elements(const struct json_document *document, uint32_t index)
-{
-    uint32_t elements = 0;
-    for (uint32_t i = index + 1; i < document->nodes[index].end; i = document->nodes[i].end)
-        elements++;
-    return elements;
-}
-
-static void reader_report(struct reader *reader, struct json_span at, const char *text)
-{
-    reader->cursor.report(reader->cursor.context, at.line, at.column, text);
-}
-
-static int peek(const struct reader *reader)
-{
-    return json_cursor_peek(&reader->cursor, 0);
-}
-
-/* Ends the reading: `expected` is not what stands here. */
-static bool break_off(struct reader *reader, const char *expected)
-{
-    const struct json_cursor *cursor = &reader->cursor;
-    char text[256], got[64];
-    size_t left = cursor->length - cursor->at;
-    size_t size = text_character(cursor->text + cursor->at, left);
-    text_show(got, sizeof got, cursor->text + cursor->at, size == 0 && left > 0 ? 1 : size, 1);
-    if (left == 0)
-        snprintf(text, sizeof text, "expected %s, got the end of the file", expected);
-    else if (size == 0)
-        snprintf(text, sizeof text, "expected %s, got the byte %s, which is not UTF-8", expected, got);
-    else
-        snprintf(text, sizeof text, "expected %s, got '%s'", expected, got);
-    reader_report(reader, json_cursor_here(cursor), text);
+    va_list arguments;
+    va_start(arguments, format);
+    scanner->error->offset = (uint32_t)(at - scanner->text);
+    vsnprintf(scanner->error->text, sizeof scanner->error->text, format, arguments);
+    va_end(arguments);
     return false;
 }
 
-/* ---- between the values ---- */
-
-/* Reports a comment and moves behind it. The cursor is on its first character. */
-static bool skip_comment(struct reader *reader)
+/* The byte at the scanner's place, or -1 behind the end. */
+static int peek(const struct scanner *scanner)
 {
-    struct json_cursor *cursor = &reader->cursor;
-    struct json_span begin = json_cursor_here(cursor);
-    bool block = peek(reader) == '/' && json_cursor_peek(cursor, 1) == '*';
-    reader_report(reader, begin, "JSON has no comments; a key that begins with _ can hold a remark");
-    if (!block) {
-        while (peek(reader) >= 0 && peek(reader) != '\n')
-            json_cursor_step(cursor);
+    return scanner->at < scanner->end ? (unsigned char)*scanner->at : -1;
+}
+
+static size_t bytes_left(const struct scanner *scanner)
+{
+    return (size_t)(scanner->end - scanner->at);
+}
+
+static bool refuse_unexpected(struct scanner *scanner, const char *expected)
+{
+    char got[64];
+    const size_t left = bytes_left(scanner), size = text_character(scanner->at, left);
+    text_show(got, sizeof got, scanner->at, size == 0 && left > 0 ? 1 : size, 1);
+    if (left == 0)
+        return refuse(scanner, scanner->at, "expected %s, got the end of the file", expected);
+    if (size == 0)
+        return refuse(scanner, scanner->at, "expected %s, got the byte %s, which is not UTF-8", expected,
+                      got);
+    return refuse(scanner, scanner->at, "expected %s, got '%s'", expected, got);
+}
+
+static bool skip_space(struct scanner *scanner)
+{
+    while (scanner->at < scanner->end && memchr(" \t\r\n", *scanner->at, 4) != NULL)
+        scanner->at++;
+    const bool comment = peek(scanner) == '#' || (bytes_left(scanner) >= 2 && scanner->at[0] == '/' &&
+                                                  (scanner->at[1] == '/' || scanner->at[1] == '*'));
+    return !comment ||
+           refuse(scanner, scanner->at, "JSON has no comments; a key that begins with _ can hold a remark");
+}
+
+/* ---- strings ---- */
+
+/* The number of the \uXXXX at `at`, or -1 if none stands there. */
+static long unicode_escape(const char *at, const char *end)
+{
+    char digits[5] = "";
+    if (end - at < 6 || at[0] != '\\' || at[1] != 'u')
+        return -1;
+    memcpy(digits, at + 2, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? strtol(digits, NULL, 16) : -1;
+}
+
+static bool scan_escape(struct scanner *scanner)
+{
+    const char *at = scanner->at, *end = scanner->end;
+    if (end - at >= 2 && memchr("\"\\/bfnrt", at[1], 8) != NULL) {
+        scanner->at += 2;
         return true;
     }
-    json_cursor_step(cursor);
-    json_cursor_step(cursor);
-    while (!(peek(reader) == '*' && json_cursor_peek(cursor, 1) == '/')) {
-        if (peek(reader) < 0) {
-            reader_report(reader, begin, "this comment has no end");
-            return false;
-        }
-        json_cursor_step(cursor);
-    }
-    json_cursor_step(cursor);
-    json_cursor_step(cursor);
+    const long code = unicode_escape(at, end);
+    if (code < 0)
+        return refuse(scanner, at,
+                      "a bad escape in a string: behind \\ stands one of \" \\ / b f n r t uXXXX");
+    if (code == 0)
+        return refuse(scanner, at, "\\u0000 in a string: no text here may hold a zero");
+    const bool pair = code >= 0xD800 && code < 0xDC00 && (unicode_escape(at + 6, end) & ~0x3FFL) == 0xDC00;
+    if (code >= 0xD800 && code < 0xE000 && !pair)
+        return refuse(scanner, at, "\\u%04lx in a string is half of a surrogate pair, and stands alone",
+                      (unsigned long)code);
+    scanner->at += pair ? 12 : 6;
     return true;
 }
 
-static bool skip_space(struct reader *reader)
+/* The opening quote is at the scanner's place. */
+static bool scan_string(struct scanner *scanner)
 {
+    const char *begin = scanner->at++;
     for (;;) {
-        int c = peek(reader), next = json_cursor_peek(&reader->cursor, 1);
-        if (c == ' ' || c == '\t' || c == '\r' || c == '\n')
-            json_cursor_step(&reader->cursor);
-        else if (c != '#' && !(c == '/' && (next == '/' || next == '*')))
-            return true;
-        else if (!skip_comment(reader))
+        const size_t size = text_character(scanner->at, bytes_left(scanner));
+        const int c = peek(scanner);
+        if (c < 0 || c == '\n')
+            return refuse(scanner, begin, "this string has no closing quote on its line");
+        if (c < 0x20)
+            return refuse(scanner, scanner->at, "a raw control character in a string; write it as \\u%04x",
+                          (unsigned)c);
+        if (size == 0)
+            return refuse(scanner, scanner->at, "the byte \\x%02x in a string is not UTF-8", (unsigned)c);
+        if (c != '\\')
+            scanner->at += size;
+        else if (!scan_escape(scanner))
             return false;
+        if (c == '"')
+            return true;
     }
 }
 
-/* Moves behind an element: to another element, over a comma (*more), or to the closing bracket. A comma with
- * nothing behind it is a flaw. */
-static bool read_separator(struct reader *reader, uint32_t container, char close, bool *more)
+/* ---- numbers and words ---- */
+
+static bool is_word_character(int c)
 {
-    const struct json_span begin = reader->document->nodes[container].value;
-    if (!skip_space(reader))
+    return c >= 0 && c < 0x80 && (isalnum(c) || c == '_' || c == '.' || c == '+' || c == '-');
+}
+
+static size_t digits(const char *text)
+{
+    return strspn(text, "0123456789");
+}
+
+/* Whether `text` is a number of the grammar, section 6 of RFC 8259. */
+static bool is_number(const char *text)
+{
+    text += text[0] == '-';
+    if (digits(text) == 0 || (digits(text) > 1 && text[0] == '0'))
         return false;
-    const struct json_span comma = json_cursor_here(&reader->cursor);
-    *more = peek(reader) == ',';
-    if (!*more && peek(reader) != close) {
+    text += digits(text);
+    if (text[0] == '.') {
+        if (digits(++text) == 0)
+            return false;
+        text += digits(text);
+    }
+    if (text[0] == 'e' || text[0] == 'E') {
+        text += text[1] == '+' || text[1] == '-' ? 2 : 1;
+        if (digits(text) == 0)
+            return false;
+        text += digits(text);
+    }
+    return text[0] == '\0';
+}
+
+/* Explains why the `length` bytes of `word`, of which `copy` holds the first, are no JSON. */
+static bool refuse_word(struct scanner *scanner, const char *copy, size_t length)
+{
+    static const char *const known[][2] = {
+        {"true", "true"}, {"false", "false"}, {"null", "null"}, {"none", "null"}, {"nil", "null"}};
+    char shown[SHOWN_WORD_CHARACTERS + 8]; /* a word is plain ASCII */
+    text_show(shown, sizeof shown, scanner->at, length, SHOWN_WORD_CHARACTERS);
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcasecmp(known[i][0], copy) == 0)
+            return refuse(scanner, scanner->at, "%s is not a JSON value; did you mean %s?", shown,
+                          known[i][1]);
+    if (copy[0] == '+' && is_number(copy + 1))
+        return refuse(scanner, scanner->at, "%s is not a JSON number: a number has no plus sign", shown);
+    if (copy[0] == '0' && digits(copy) == strlen(copy))
+        return refuse(scanner, scanner->at, "%s is not a JSON number: a number has no leading zeros", shown);
+    if (isdigit((unsigned char)copy[0]) || strchr("+-.", copy[0]) != NULL)
+        return refuse(scanner, scanner->at, "%s is not a JSON number", shown);
+    return refuse(scanner, scanner->at, "%s is not a JSON value; a string stands in double quotes", shown);
+}
+
+static bool scan_word(struct scanner *scanner)
+{
+    char copy[JSON_NUMBER_BYTES_MAX + 1] = "";
+    size_t length = 0;
+    while (length < bytes_left(scanner) && is_word_character((unsigned char)scanner->at[length]))
+        length++;
+    memcpy(copy, scanner->at, length < sizeof copy ? length : sizeof copy - 1);
+    const bool number = is_number(copy);
+    if (!number && strcmp(copy, "true") != 0 && strcmp(copy, "false") != 0 && strcmp(copy, "null") != 0)
+        return refuse_word(scanner, copy, length);
+    if (length > JSON_NUMBER_BYTES_MAX)
+        return refuse(scanner, scanner->at, "a number of more than %d characters", JSON_NUMBER_BYTES_MAX);
+    if (number && !isfinite(strtod(copy, NULL)))
+        return refuse(scanner, scanner->at, "%s is too large for a 64-bit floating point number", copy);
+    scanner->at += length;
+    return true;
+}
+
+/* ---- objects and arrays ---- */
+
+static bool scan_member(struct scanner *scanner)
+{
+    const uint32_t key = (uint32_t)(scanner->at - scanner->text);
+    if (peek(scanner) != '"')
+        return refuse_unexpected(scanner, "a key in double quotes");
+    if (!scan_string(scanner) || !skip_space(scanner))
+        return false;
+    if (peek(scanner) != ':')
+        return refuse_unexpected(scanner, "':' behind the key");
+    scanner->at++;
+    return skip_space(scanner) && scan_value(scanner, key);
+}
+
+/* Moves behind an element: to another element, over a comma (*more), or to the closing bracket. */
+static bool scan_separator(struct scanner *scanner, const char *begin, char close, bool *more)
+{
+    if (!skip_space(scanner))
+        return false;
+    const char *comma = scanner->at;
+    *more = peek(scanner) == ',';
+    if (!*more && peek(scanner) != close) {
+        const struct json_position at = json_position(scanner->text, (uint32_t)(begin - scanner->text));
         char expected[96];
         snprintf(expected, sizeof expected, "',' or '%c' in the %s that begins at %u:%u", close,
-                 close == '}' ? "object" : "array", begin.line, begin.column);
-        return break_off(reader, expected);
+                 close == '}' ? "object" : "array", at.line, at.column);
+        return refuse_unexpected(scanner, expected);
     }
-    if (!*more)
-        return true;
-    json_cursor_step(&reader->cursor);
-    if (!skip_space(reader))
+    scanner->at += *more;
+    if (!skip_space(scanner))
         return false;
-    if (peek(reader) == close) {
-        reader_report(reader, comma,
-                      "a comma behind the last element; JSON has commas only between elements");
-        *more = false;
-    }
-    return true;
+    return !*more || peek(scanner) != close ||
+           refuse(scanner, comma, "a comma behind the last element; JSON has commas only between elements");
 }
 
-/* ---- values ---- */
-
-static bool add_node(struct reader *reader, uint32_t parent)
+static bool scan_container(struct scanner *scanner, char close)
 {
-    struct json_document *document = reader->document;
-    if (document->count == JSON_VALUES_MAX) {
-        char text[64];
-        snprintf(text, sizeof text, "more than %d values", JSON_VALUES_MAX);
-        reader_report(reader, json_cursor_here(&reader->cursor), text);
+    const char *begin = scanner->at;
+    if (scanner->depth == JSON_DEPTH_MAX)
+        return refuse(scanner, begin, "nested more than %d deep", JSON_DEPTH_MAX);
+    scanner->depth++;
+    scanner->at++;
+    if (!skip_space(scanner))
         return false;
-    }
-    document->nodes[document->count++] =
-        (struct json_node){.parent = parent, .value = json_cursor_here(&reader->cursor)};
-    return true;
-}
-
-static bool read_member(struct reader *reader, uint32_t object)
-{
-    struct json_cursor *cursor = &reader->cursor;
-    struct json_span key = json_cursor_here(cursor);
-    const char *name = reader->strings;
-    bool flawed;
-    if (peek(reader) != '"')
-        return break_off(reader, "a key in double quotes");
-    if (!json_token_string(cursor, &reader->strings, &flawed))
-        return false;
-    key.length = (uint32_t)cursor->at - key.offset;
-    if (!skip_space(reader))
-        return false;
-    if (peek(reader) != ':')
-        return break_off(reader, "':' behind the key");
-    json_cursor_step(cursor);
-    uint32_t index = reader->document->count;
-    if (!skip_space(reader) || !read_value(reader, object))
-        return false;
-    struct json_node *node = &reader->document->nodes[index];
-    node->key = key;
-    node->key_flawed = flawed;
-    node->name = name;
-    return true;
-}
-
-static bool read_container(struct reader *reader, uint32_t index, char close,
-                           bool (*read_one)(struct reader *, uint32_t))
-{
-    if (reader->depth == JSON_DEPTH_MAX) {
-        char text[64];
-        snprintf(text, sizeof text, "nested more than %d deep", JSON_DEPTH_MAX);
-        reader_report(reader, json_cursor_here(&reader->cursor), text);
-        return false;
-    }
-    reader->depth++;
-    json_cursor_step(&reader->cursor);
-    if (!skip_space(reader))
-        return false;
-    for (bool more = peek(reader) != close; more;)
-        if (!read_one(reader, index) || !read_separator(reader, index, close, &more))
+    for (bool more = peek(scanner) != close; more;)
+        if (!(close == '}' ? scan_member(scanner) : scan_value(scanner, 0)) ||
+            !scan_separator(scanner, begin, close, &more))
             return false;
-    json_cursor_step(&reader->cursor);
-    reader->depth--;
+    scanner->at++;
+    scanner->depth--;
     return true;
 }
 
-static bool read_value(struct reader *reader, uint32_t parent)
+static bool scan_value(struct scanner *scanner, uint32_t key)
 {
-    struct json_cursor *cursor = &reader->cursor;
-    if (!add_node(reader, parent))
-        return false;
-    const uint32_t index = reader->document->count - 1;
-    const char *string = NULL;
-    struct json_word word = {0};
-    bool whole = true;
-    int c = peek(reader);
-    if (c == '{') {
-        word.type = JSON_OBJECT;
-        whole = read_container(reader, index, '}', read_member);
-    } else if (c == '[') {
-        word.type = JSON_ARRAY;
-        whole = read_container(reader, index, ']', read_value);
-    } else if (c == '"') {
-        word.type = JSON_STRING;
-        string = reader->strings;
-        whole = json_token_string(cursor, &reader->strings, &word.flawed);
-    } else if (json_token_begins_word(c)) {
-        word = json_token_word(cursor);
-    } else {
-        whole = break_off(reader, "a value");
-    }
-    struct json_node *node = &reader->document->nodes[index];
-    node->type = word.type;
-    node->flawed = word.flawed;
-    node->integral = word.integral;
-    node->number = word.number;
-    node->string = string;
-    node->value.length = (uint32_t)cursor->at - node->value.offset;
-    node->end = reader->document->count;
-    return whole;
+    struct json_document *document = scanner->document;
+    const int c = peek(scanner);
+    if (document->count == JSON_VALUES_MAX)
+        return refuse(scanner, scanner->at, "more than %d values", JSON_VALUES_MAX);
+    struct json_place *place = &document->places[document->count++];
+    *place = (struct json_place){.key = key, .value = (uint32_t)(scanner->at - scanner->text)};
+    const bool good = c == '{'               ? scan_container(scanner, '}')
+                      : c == '['             ? scan_container(scanner, ']')
+                      : c == '"'             ? scan_string(scanner)
+                      : is_word_character(c) ? scan_word(scanner)
+                                             : refuse_unexpected(scanner, "a value");
+    place->length = (uint32_t)(scanner->at - scanner->text) - place->value;
+    return good;
 }
 
-/* Moves to the first value over what may stand before it. */
-static bool read_begin(struct reader *reader)
+static bool scan_text(struct scanner *scanner)
 {
-    struct json_cursor *cursor = &reader->cursor;
-    struct json_span begin = json_cursor_here(cursor);
-    if (cursor->length >= 2 &&
-        (memcmp(cursor->text, "\xFF\xFE", 2) == 0 || memcmp(cursor->text, "\xFE\xFF", 2) == 0)) {
-        reader_report(reader, begin, "the file is UTF-16; a job file is UTF-8");
+    const size_t length = bytes_left(scanner);
+    if (length >= 2 &&
+        (memcmp(scanner->text, "\xFF\xFE", 2) == 0 || memcmp(scanner->text, "\xFE\xFF", 2) == 0))
+        return refuse(scanner, scanner->at, "the file is UTF-16; a job file is UTF-8");
+    if (length >= 3 && memcmp(scanner->text, "\xEF\xBB\xBF", 3) == 0)
+        return refuse(scanner, scanner->at, "the file begins with a byte order mark; JSON has none");
+    if (!skip_space(scanner))
         return false;
-    }
-    if (cursor->length >= 3 && memcmp(cursor->text, "\xEF\xBB\xBF", 3) == 0) {
-        reader_report(reader, begin, "the file begins with a byte order mark; JSON has none");
-        cursor->at = 3; /* The mark takes no column: editors do not show it. */
-    }
-    if (!skip_space(reader))
+    if (scanner->at == scanner->end)
+        return refuse(scanner, scanner->text, "the file is empty; expected a JSON object");
+    if (!scan_value(scanner, 0) || !skip_space(scanner))
         return false;
-    if (cursor->at == cursor->length) {
-        reader_report(reader, begin, "the file is empty; expected a JSON object");
-        return false;
+    return scanner->at == scanner->end || refuse_unexpected(scanner, "the end of the file behind the value");
+}
+
+/* ---- the tree ---- */
+
+/* Gives `item` and the items in it their places, in the order of the text, up to a duplicate key. */
+static bool link_places(struct scanner *scanner, cJSON *item, uint32_t parent)
+{
+    struct json_document *document = scanner->document;
+    const uint32_t index = document->count++;
+    struct json_place *place = &document->places[index];
+    place->item = item;
+    place->parent = parent;
+    item->valueint = (int)index;
+    const cJSON *first = item->string == NULL
+                             ? item
+                             : cJSON_GetObjectItemCaseSensitive(document->places[parent].item, item->string);
+    if (first != item) {
+        char pointer[JSON_POINTER_BYTES];
+        const struct json_position at = json_position(document->text, json_place_of(document, first)->key);
+        json_document_pointer(pointer, document, item);
+        return refuse(scanner, scanner->text + place->key, "%s: duplicate key; it stands already at %u:%u",
+                      pointer, at.line, at.column);
     }
+    for (cJSON *child = item->child; child != NULL; child = child->next)
+        if (!link_places(scanner, child, index))
+            return false;
     return true;
 }
 
-/* ---- pointers and values, as text for people ---- */
+enum status json_document_parse(struct json_document *document, const char *text, size_t length,
+                                struct json_error *error)
+{
+    *document =
+        (struct json_document){.text = text, .places = malloc(JSON_VALUES_MAX * sizeof *document->places)};
+    struct scanner scanner = {
+        .text = text, .at = text, .end = text + length, .document = document, .error = error};
+    if (document->places == NULL)
+        return STATUS_NO_MEMORY;
+    if (!scan_text(&scanner))
+        return STATUS_INVALID;
+    cJSON *root = cJSON_ParseWithLength(text, length);
+    if (root == NULL)
+        return STATUS_NO_MEMORY;
+    document->count = 0;
+    if (link_places(&scanner, root, 0)) {
+        document->root = root;
+        return STATUS_OK;
+    }
+    cJSON_Delete(root);
+    return STATUS_INVALID;
+}
+
+enum status json_document_of_string(struct json_document *document, const char *value)
+{
+    /* The byte before the string and its terminating zero stand in the quotes' places. */
+    *document = (struct json_document){.text = value - 1,
+                                       .root = cJSON_CreateString(value),
+                                       .places = calloc(1, sizeof *document->places),
+                                       .count = 1};
+    if (document->root == NULL || document->places == NULL)
+        return STATUS_NO_MEMORY;
+    document->places[0] = (struct json_place){.length = (uint32_t)strlen(value) + 2, .item = document->root};
+    return STATUS_OK;
+}
+
+void json_document_fini(struct json_document *document)
+{
+    cJSON_Delete(document->root);
+    free(document->places);
+    *document = (struct json_document){0};
+}
+
+/* ---- places and values, for people ---- */
+
+const struct json_place *json_place_of(const struct json_document *document, const cJSON *item)
+{
+    return &document->places[item->valueint];
+}
+
+struct json_position json_position(const char *text, uint32_t offset)
+{
+    struct json_position position = {.line = 1, .column = 1};
+    for (uint32_t at = 0; at < offset; position.column++) {
+        if (text[at] == '\n') {
+            position.line++;
+            position.column = 0;
+        }
+        const size_t size = text_character(text + at, offset - at);
+        at += size == 0 ? 1 : (uint32_t)size;
+    }
+    return position;
+}
+
+/* Asked of the digits, not of the double: 3.00000000000000000001 rounds to 3 and still is no integer. */
+bool json_is_integer(const struct json_document *document, const cJSON *item)
+{
+    const struct json_place *place = json_place_of(document, item);
+    char number[JSON_NUMBER_BYTES_MAX + 1] = "";
+    if (!cJSON_IsNumber(item))
+        return false;
+    memcpy(number, document->text + place->value, place->length);
+    const char *exponent = number + strcspn(number, "eE"), *point = number + strcspn(number, ".eE");
+    const char *last = exponent; /* behind the last digit that is not 0 */
+    while (last > number && strchr("0.", last[-1]) != NULL)
+        last--;
+    const bool zero = last == number || last[-1] == '-';
+    const long places = last > point ? last - point - 1 : last - point;
+    return zero || strtol(exponent + (*exponent != '\0'), NULL, 10) >= places;
+}
 
 void json_pointer_add(char pointer[JSON_POINTER_BYTES], const char *name)
 {
@@ -277,117 +412,34 @@ void json_pointer_add(char pointer[JSON_POINTER_BYTES], const char *name)
 }
 
 void json_document_pointer(char pointer[JSON_POINTER_BYTES], const struct json_document *document,
-                           uint32_t index)
+                           const cJSON *item)
 {
-    const struct json_node *nodes = document->nodes;
-    uint32_t path[JSON_DEPTH_MAX + 1];
-    size_t depth = 0;
-    for (uint32_t i = index; i != 0; i = nodes[i].parent) {
-        assert(depth <= JSON_DEPTH_MAX);
-        path[depth++] = i;
-    }
+    const cJSON *parent = document->places[json_place_of(document, item)->parent].item;
+    char number[16];
+    unsigned elements = 0;
     pointer[0] = '\0';
-    while (depth-- > 0) {
-        uint32_t i = path[depth];
-        char place[16];
-        uint32_t elements = 0;
-        if (nodes[i].key.length == 0)
-            for (uint32_t j = nodes[i].parent + 1; j != i; j = nodes[j].end)
-                elements++;
-        snprintf(place, sizeof place, "%u", elements);
-        json_pointer_add(pointer, nodes[i].key.length == 0 ? place : nodes[i].name);
-    }
+    if (item == parent)
+        return;
+    json_document_pointer(pointer, document, parent);
+    for (const cJSON *before = parent->child; before != item; before = before->next)
+        elements++;
+    snprintf(number, sizeof number, "%u", elements);
+    json_pointer_add(pointer, item->string != NULL ? item->string : number);
 }
 
-void json_document_show(char out[JSON_SHOWN_BYTES], const struct json_document *document, uint32_t index)
+void json_document_show(char out[JSON_SHOWN_BYTES], const struct json_document *document, const cJSON *item)
 {
-    const struct json_node *node = &document->nodes[index];
+    const struct json_place *place = json_place_of(document, item);
+    const bool quoted = cJSON_IsString(item);
     char text[JSON_SHOWN_BYTES - 2];
-    if (node->type == JSON_OBJECT) {
+    text_show(text, sizeof text, document->text + place->value + quoted, place->length - 2u * quoted,
+              SHOWN_CHARACTERS);
+    if (cJSON_IsObject(item))
         snprintf(out, JSON_SHOWN_BYTES, "an object");
-    } else if (node->type == JSON_ARRAY) {
-        const uint32_t elements = json_document_elements(document, index);
-        snprintf(out, JSON_SHOWN_BYTES, elements == 0 ? "an empty array" : "an array of %u", elements);
-    } else {
-        const char *begin = document->text + node->value.offset;
-        size_t length = node->value.length;
-        bool quoted = node->type == JSON_STRING;
-        if (quoted && node->string != begin) {
-            begin++;
-            length -= 2;
-        }
-        text_show(text, sizeof text, begin, length, SHOWN_CHARACTERS);
-        snprintf(out, JSON_SHOWN_BYTES, quoted ? "\"%s\"" : "%s", text);
-    }
-}
-
-/* ---- duplicate keys ---- */
-
-/* The first member of the object around member `index` that has its key, or `index` itself. */
-static uint32_t first_of_name(const struct json_document *document, uint32_t index)
-{
-    const struct json_node *nodes = document->nodes;
-    uint32_t i = nodes[index].parent + 1;
-    while (i != index && (nodes[i].key_flawed || strcmp(nodes[i].name, nodes[index].name) != 0))
-        i = nodes[i].end;
-    return i;
-}
-
-/* Compares each key with those before it: JSON_VALUES_MAX keeps that short. */
-static void report_duplicates(struct reader *reader)
-{
-    struct json_node *nodes = reader->document->nodes;
-    for (uint32_t i = 0; i < reader->document->count; i++) {
-        char pointer[JSON_POINTER_BYTES], text[JSON_POINTER_BYTES + 80];
-        const uint32_t first =
-            nodes[i].name == NULL || nodes[i].key_flawed ? i : first_of_name(reader->document, i);
-        nodes[i].duplicate = first != i;
-        if (!nodes[i].duplicate)
-            continue;
-        json_document_pointer(pointer, reader->document, i);
-        snprintf(text, sizeof text, "%s: duplicate key; it stands already at %u:%u", pointer,
-                 nodes[first].key.line, nodes[first].key.column);
-        reader_report(reader, nodes[i].key, text);
-    }
-}
-
-/* ---- a whole text ---- */
-
-enum status json_document_parse(struct json_document *document, const char *text, size_t length,
-                                json_report *report, void *context)
-{
-    /* A decoded string is no longer than the written one with its quotes. */
-    *document = (struct json_document){.text = text,
-                                       .nodes = malloc(JSON_VALUES_MAX * sizeof *document->nodes),
-                                       .strings = malloc(length + 1)};
-    if (document->nodes == NULL || document->strings == NULL)
-        return STATUS_NO_MEMORY;
-    struct reader reader = {
-        .cursor =
-            {.text = text, .length = length, .line = 1, .column = 1, .report = report, .context = context},
-        .document = document,
-        .strings = document->strings};
-    bool whole = read_begin(&reader) && read_value(&reader, 0) && skip_space(&reader);
-    if (whole && reader.cursor.at < length)
-        whole = break_off(&reader, "the end of the file behind the value");
-    if (whole)
-        report_duplicates(&reader);
+    else if (cJSON_IsArray(item) && item->child == NULL)
+        snprintf(out, JSON_SHOWN_BYTES, "an empty array");
+    else if (cJSON_IsArray(item))
+        snprintf(out, JSON_SHOWN_BYTES, "an array of %d", cJSON_GetArraySize(item));
     else
-        document->count = 0;
-    return STATUS_OK;
-}
-
-enum status json_document_of_string(struct json_document *document, const char *value)
-{
-    *document = (struct json_document){.text = value, .nodes = calloc(1, sizeof *document->nodes)};
-    if (document->nodes == NULL)
-        return STATUS_NO_MEMORY;
-    document->count = 1;
-    document->nodes[0] = (struct json_node){
-        .type = JSON_STRING,
-        .end = 1,
-        .value = {.length = (uint32_t)strlen(value), .line = 1, .column = 1},
-        .string = value,
-    };
-    return STATUS_OK;
+        snprintf(out, JSON_SHOWN_BYTES, quoted ? "\"%s\"" : "%s", text);
 }

@@ -1,72 +1,84 @@
-/* JSON text (RFC 8259), read strictly: its values, the place of each in the text, and its flaws.
+/* JSON text (RFC 8259), read strictly: a tree of cJSON, and the place of each value in the text.
  *
  * cJSON lets much through (leading zeros, duplicate keys, raw control characters, bytes that are not UTF-8,
- * a byte order mark, numbers that overflow, \u0000, which ends its strings early) and knows no lines and
- * columns, so job files have a reader of their own. The reader reports every flaw, not only the first, so
- * that all problems of a job can be told at once. Nothing here blocks; one thread at a time may use one
- * document. */
+ * a byte order mark, numbers that overflow, \u0000, which ends its strings early) and knows no places. So a
+ * scanner goes over the text first, and cJSON reads only what the scanner found good. Reading ends at the
+ * first error. Nothing here blocks; one thread at a time may use one document. */
 #ifndef WORKER_JOB_JSON_DOCUMENT_H
 #define WORKER_JOB_JSON_DOCUMENT_H
 
 #include "kernels/base/status.h"
-#include "worker/job/json_token.h"
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 enum {
-    JSON_VALUES_MAX = 4096, /* a text with more values is broken: it bounds memory and time */
-    JSON_DEPTH_MAX = 32,    /* a text that nests deeper is broken */
+    JSON_VALUES_MAX = 4096, /* a text with more values is refused: it bounds memory and time */
+    JSON_DEPTH_MAX = 32,
+    JSON_NUMBER_BYTES_MAX = 63,
     JSON_POINTER_BYTES = 256,
     JSON_SHOWN_BYTES = 416,
+    JSON_ERROR_BYTES = JSON_POINTER_BYTES + 96,
 };
 
-/* One value, and the key before it in an object. */
-struct json_node {
-    enum json_type type;
-    bool flawed;          /* a flaw inside the value itself was reported: do not judge the value again */
-    bool key_flawed;      /* a flaw inside the key was reported: the key is not known */
-    bool integral;        /* of a number: see struct json_word */
-    bool duplicate;       /* its object has had the key before; reported */
-    uint32_t parent;      /* the index of the object or array around it; the root has itself */
-    uint32_t end;         /* the index behind the last value inside it; its own index + 1 if none */
-    struct json_span key; /* with its quotes; length 0: not a member of an object */
-    struct json_span value;
-    const char *name;   /* the decoded key, or NULL */
-    const char *string; /* the decoded value of a string, or NULL */
-    double number;      /* of a number */
+/* Where one value stands. Offsets are bytes from the text's beginning. */
+struct json_place {
+    uint32_t key;           /* the opening quote of a member's key */
+    uint32_t value, length; /* the value as it is written */
+    uint32_t parent;        /* the index of the object or array around the value; the root has itself */
+    const cJSON *item;
 };
 
-/* All values of a text, each before those inside it. */
 struct json_document {
     const char *text; /* the caller's, which must outlive the document */
-    struct json_node *nodes;
-    uint32_t count; /* 0: the text is broken, which has been reported: its structure is not clear */
-    char *strings;  /* what `name` and `string` point into */
+    cJSON *root;
+    struct json_place *places; /* by the item's `valueint`; each value stands before those inside it */
+    uint32_t count;
 };
 
-/* Reads `text` (length bytes below 2^31, need not be terminated). Every flaw is reported, and every duplicate
- * key, duplicates after the flaws. Errors: STATUS_NO_MEMORY; a bad text is none, it is reported. The caller
- * calls json_document_fini in either case. */
-enum status json_document_parse(struct json_document *document, const char *text, size_t length,
-                                json_report *report, void *context);
+struct json_error {
+    uint32_t offset;             /* in the text */
+    char text[JSON_ERROR_BYTES]; /* one sentence, fit to show; that of a duplicate key begins with its pointer
+                                  */
+};
 
-/* Makes a document of one string, `value`, which no JSON text says. Its node's value spans `value` itself,
- * without quotes. Errors, lifetime and release as above. */
+/* Lines and columns begin at 1. A column is a UTF-8 character, or one byte that belongs to none. */
+struct json_position {
+    uint32_t line, column;
+};
+
+/* Reads `text` (length bytes below 2^31, need not be terminated). STATUS_INVALID: the text is not JSON, or an
+ * object has a key twice; *error says why. The only other error is STATUS_NO_MEMORY. The caller calls
+ * json_document_fini in every case. */
+enum status json_document_parse(struct json_document *document, const char *text, size_t length,
+                                struct json_error *error);
+
+/* Makes a document of one string, `value`, which no JSON text says, and which follows one byte of the
+ * caller's. Errors and release as above. */
 enum status json_document_of_string(struct json_document *document, const char *value);
 
 void json_document_fini(struct json_document *document);
 
-/* The number of elements of the array, or of members of the object, `index`. */
-uint32_t json_document_elements(const struct json_document *document, uint32_t index);
+/* The place of an item of the document. */
+const struct json_place *json_place_of(const struct json_document *document, const cJSON *item);
 
-/* Writes the JSON pointer (RFC 6901, ~ and / escaped) of node `index`, fit to show; a very long one is cut.
- * The root's is empty. */
+struct json_position json_position(const char *text, uint32_t offset);
+
+/* Whether the number `item` is written without a fraction: 3, 3.0 and 30e-1 are integers. */
+bool json_is_integer(const struct json_document *document, const cJSON *item);
+
+/* Writes the JSON pointer (RFC 6901, ~ and / escaped) of `item`, fit to show; a very long one is cut. The
+ * root's is empty. */
 void json_document_pointer(char pointer[JSON_POINTER_BYTES], const struct json_document *document,
-                           uint32_t index);
+                           const cJSON *item);
 
 /* Appends "/" and the escaped key `name` to a pointer, fit to show; cut when it would become too long. */
 void json_pointer_add(char pointer[JSON_POINTER_BYTES], const char *name);
 
-/* Writes node `index` for a sentence that ends in "got …": a number or word as it was written, a string in
- * quotes, "an object", "an array of 2". Cut to 40 characters, fit to show. */
-void json_document_show(char out[JSON_SHOWN_BYTES], const struct json_document *document, uint32_t index);
+/* Writes `item` for a sentence that ends in "got …": a number or word as it was written, a string in quotes,
+ * "an object", "an array of 2". Cut to 40 characters, fit to show. */
+void json_document_show(char out[JSON_SHOWN_BYTES], const struct json_document *document, const cJSON *item);
 
 #endif

@@ -28,22 +28,22 @@ static inline char *read_text(const char *path)
 static inline char *judge_job(const char *text, const char *const *overrides, size_t override_count)
 {
     struct job job;
-    struct job_problems problems;
+    char *problems;
     size_t bytes;
     enum status status =
         job_parse(&job, text, strlen(text), "job.json", overrides, override_count, &problems);
     ck_assert(status == STATUS_OK || status == STATUS_INVALID);
-    ck_assert((status == STATUS_OK) == (problems.text == NULL));
-    return status == STATUS_OK ? job_format(&job, &bytes) : problems.text;
+    ck_assert((status == STATUS_OK) == (problems == NULL));
+    return status == STATUS_OK ? job_format(&job, &bytes) : problems;
 }
 
 static inline struct job parse_job(const char *text, const char *const *overrides, size_t override_count)
 {
     struct job job;
-    struct job_problems problems;
+    char *problems;
     enum status status =
         job_parse(&job, text, strlen(text), "job.json", overrides, override_count, &problems);
-    ck_assert_msg(status == STATUS_OK, "%s", problems.text);
+    ck_assert_msg(status == STATUS_OK, "%s", problems);
     return job;
 }
 

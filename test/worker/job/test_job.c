@@ -11,16 +11,6 @@
 
 /* ---- golden pairs: test/job/x.json, and what is said of it or made of it in test/job/x.expected ---- */
 
-static void check_problems(const char *path, const struct job_problems *problems)
-{
-    ck_assert_uint_eq(strlen(problems->text), problems->bytes);
-    unsigned lines = 0;
-    for (const char *at = problems->text; *at != '\0'; at++)
-        lines += *at == '\n';
-    ck_assert_msg(lines == problems->count, "%s", path);
-    ck_assert_int_eq(problems->text[problems->bytes - 1], '\n');
-}
-
 START_TEST(golden_pairs)
 {
     glob_t inputs, outputs;
@@ -34,17 +24,15 @@ START_TEST(golden_pairs)
         snprintf(expected_path, sizeof expected_path, "%.*s.expected", (int)strlen(path) - 5, path);
         char *expected = read_text(expected_path);
         struct job job;
-        struct job_problems problems;
-        enum status status = job_read_file(&job, path, NULL, 0, &problems);
+        char *problems;
+        enum status status = job_read_file(&job, path, NULL, 0, NULL, &problems);
         bool good = strncmp(path, "test/job/good-", 14) == 0;
         ck_assert_msg(status == (good ? STATUS_OK : STATUS_INVALID), "%s: %s", path, status_name(status));
         size_t bytes;
         char *formatted = good ? job_format(&job, &bytes) : NULL;
-        if (!good)
-            check_problems(path, &problems);
-        ck_assert_msg(strcmp(good ? formatted : problems.text, expected) == 0, "%s: expected\n%sgot\n%s",
-                      path, expected, good ? formatted : problems.text);
-        job_problems_fini(&problems);
+        ck_assert_msg(strcmp(good ? formatted : problems, expected) == 0, "%s: expected\n%sgot\n%s", path,
+                      expected, good ? formatted : problems);
+        free(problems);
         free(formatted);
         free(expected);
     }
@@ -89,11 +77,7 @@ START_TEST(override_problems)
         {"/obsrevers/count=4", "/obsrevers: unknown key; did you mean \"observers\"?"},
         {"/count=4", "unknown key; did you mean /observers/count?"},
         {"/observers/count/x=4", "unknown key"},
-        {"/policy/hidden/0=4", NULL},
-        {"/policy/hidden/0=0", "expected an integer in 1..1024, got 0"},
-        {"/policy/hidden/0=4,5", "expected an integer in 1..1024, got \"4,5\""},
-        {"/policy/hidden/1=4", "unknown key"},
-        {"/policy/hidden/0/0=4", "/policy/hidden/0: unknown key"},
+        {"/policy/hidden/0=4", "unknown key"},
         {"/observers/0=4", "unknown key"},
         {"/observers/=4", "unknown key"},
         {"/=4", "unknown key"},
@@ -257,7 +241,6 @@ START_TEST(override_values_replace_what_was_there)
                                             "/returns/normalize=true",
                                             "/optimizer/lr=1e-3",
                                             "/policy/hidden=[16]",
-                                            "/policy/hidden/0=17",
                                             "/stop/episodes=null",
                                             "/stop/running_reward=-2.5",
                                             "/rollout/mode=episode"};
@@ -269,7 +252,7 @@ START_TEST(override_values_replace_what_was_there)
     ck_assert_str_eq(job.name, "from-the-command");
     ck_assert(job.returns.normalize);
     ck_assert_double_eq(job.optimizer.lr, 1e-3);
-    ck_assert_uint_eq(job.policy.hidden, 17);
+    ck_assert_uint_eq(job.policy.hidden, 16);
     ck_assert(!job.stop.has_episodes && job.stop.has_running_reward);
     ck_assert_double_eq(job.stop.running_reward, -2.5);
     ck_assert_int_eq(job.rollout.mode, JOB_ROLLOUT_EPISODE);
@@ -312,15 +295,15 @@ START_TEST(nothing_hostile_reaches_the_terminal)
     static const char *const overrides[] = {"/\x1B[2J=\x9B", "\x07", "/name=\xFF\xE2\x80\x8B",
                                             "/seed=\"\xC2\x85\""};
     struct job job;
-    struct job_problems problems;
+    char *problems;
     ck_assert_int_eq(job_parse(&job, "{}", 2, "a\x1B]0;b\n.json", overrides, 4, &problems), STATUS_INVALID);
-    for (size_t i = 0; i < problems.bytes; i++)
-        ck_assert((unsigned char)problems.text[i] >= 0x20 || problems.text[i] == '\n');
-    ck_assert_ptr_nonnull(strstr(problems.text, "a\\u001b]0;b\\u000a.json:1:1: /kind: "));
-    ck_assert_ptr_nonnull(strstr(problems.text, "--set /\\u001b[2J=\\x9b: /\\u001b[2J: unknown key\n"));
-    ck_assert_ptr_nonnull(strstr(problems.text, "got \"\\xff\\u200b\"\n"));
-    ck_assert_ptr_nonnull(strstr(problems.text, "got \"\\u0085\"\n"));
-    job_problems_fini(&problems);
+    for (size_t i = 0; i < strlen(problems); i++)
+        ck_assert((unsigned char)problems[i] >= 0x20 || problems[i] == '\n');
+    ck_assert_ptr_nonnull(strstr(problems, "a\\u001b]0;b\\u000a.json:1:1: /kind: "));
+    ck_assert_ptr_nonnull(strstr(problems, "--set /\\u001b[2J=\\x9b: /\\u001b[2J: unknown key\n"));
+    ck_assert_ptr_nonnull(strstr(problems, "got \"\\xff\\u200b\"\n"));
+    ck_assert_ptr_nonnull(strstr(problems, "got \"\\u0085\"\n"));
+    free(problems);
 }
 END_TEST
 
@@ -329,14 +312,13 @@ END_TEST
 static void expect_file(const char *path, enum status expected, const char *problem)
 {
     struct job job;
-    struct job_problems problems;
+    char *problems;
     char line[512];
-    enum status status = job_read_file(&job, path, NULL, 0, &problems);
+    enum status status = job_read_file(&job, path, NULL, 0, NULL, &problems);
     ck_assert_msg(status == expected, "%s: %s", path, status_name(status));
     snprintf(line, sizeof line, "%s: %s\n", path, problem);
-    ck_assert_str_eq(problems.text, line);
-    ck_assert_uint_eq(problems.count, 1);
-    job_problems_fini(&problems);
+    ck_assert_str_eq(problems, line);
+    free(problems);
 }
 
 START_TEST(files_that_cannot_be_read)
@@ -375,20 +357,12 @@ START_TEST(texts_at_the_limit_of_length)
     memset(text, ' ', JOB_TEXT_BYTES_MAX + 1);
     memcpy(text, minimal_reinforce, 21);
     struct job job;
-    struct job_problems problems;
+    char *problems;
     ck_assert_int_eq(job_parse(&job, text, JOB_TEXT_BYTES_MAX, "a.json", NULL, 0, &problems), STATUS_OK);
     ck_assert_int_eq(job_parse(&job, text, JOB_TEXT_BYTES_MAX + 1, "a.json", NULL, 0, &problems),
                      STATUS_INVALID);
-    ck_assert_str_eq(problems.text, "a.json: longer than a job file may be (1048576 bytes)\n");
-    job_problems_fini(&problems);
-    /* A megabyte of nothing but flaws costs no more than a hundred lines. */
-    memset(text, '\xFF', JOB_TEXT_BYTES_MAX);
-    for (size_t i = 0; i + 4 <= JOB_TEXT_BYTES_MAX; i += 4)
-        memcpy(text + i, i == 0 ? "[\"\x01\"" : ",\"\x01\"", 4);
-    ck_assert_int_eq(job_parse(&job, text, 100000, "a.json", NULL, 0, &problems), STATUS_INVALID);
-    ck_assert_uint_eq(problems.count, 101);
-    ck_assert_uint_lt(problems.bytes, 20000);
-    job_problems_fini(&problems);
+    ck_assert_str_eq(problems, "a.json: longer than a job file may be (1048576 bytes)\n");
+    free(problems);
     free(text);
 }
 END_TEST
@@ -410,14 +384,14 @@ START_TEST(name_comes_from_the_file)
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         struct job job;
-        struct job_problems problems;
+        char *problems;
         enum status status = job_parse(&job, minimal_reinforce, 21, names[i][0], NULL, 0, &problems);
         ck_assert_msg(status == (names[i][1] == NULL ? STATUS_INVALID : STATUS_OK), "%s", names[i][0]);
         if (names[i][1] != NULL)
             ck_assert_str_eq(job.name, names[i][1]);
         else
-            ck_assert_ptr_nonnull(strstr(problems.text, "/name: this key is required"));
-        job_problems_fini(&problems);
+            ck_assert_ptr_nonnull(strstr(problems, "/name: this key is required"));
+        free(problems);
     }
 }
 END_TEST
@@ -427,8 +401,8 @@ END_TEST
 static struct job read_config(const char *path)
 {
     struct job job;
-    struct job_problems problems;
-    ck_assert_msg(job_read_file(&job, path, NULL, 0, &problems) == STATUS_OK, "%s", problems.text);
+    char *problems;
+    ck_assert_msg(job_read_file(&job, path, NULL, 0, NULL, &problems) == STATUS_OK, "%s", problems);
     return job;
 }
 
@@ -458,9 +432,9 @@ START_TEST(config_of_the_parameter_server)
 {
     static const char *const overrides[] = {"/name=job"};
     struct job job, plain = parse_job(minimal_server, NULL, 0);
-    struct job_problems problems;
-    ck_assert_msg(job_read_file(&job, "config/resnet50-ps.json", overrides, 1, &problems) == STATUS_OK, "%s",
-                  problems.text);
+    char *problems;
+    ck_assert_msg(job_read_file(&job, "config/resnet50-ps.json", overrides, 1, NULL, &problems) == STATUS_OK,
+                  "%s", problems);
     ck_assert(same_job(&job, &plain));
     job = read_config("config/resnet50-ps.json");
     ck_assert_str_eq(job.name, "resnet50-ps");
@@ -492,9 +466,9 @@ START_TEST(config_of_the_language_model)
     static const char *const overrides[] = {"/name=job", "/loss/classes=tokens", "/trainers/threads=null",
                                             "/threads={}"};
     struct job job, plain = parse_job(minimal_parallel, NULL, 0);
-    struct job_problems problems;
-    ck_assert_msg(job_read_file(&job, "config/rnn.json", overrides, 4, &problems) == STATUS_OK, "%s",
-                  problems.text);
+    char *problems;
+    ck_assert_msg(job_read_file(&job, "config/rnn.json", overrides, 4, NULL, &problems) == STATUS_OK, "%s",
+                  problems);
     ck_assert(same_job(&job, &plain));
     job = read_config("config/rnn.json");
     ck_assert_str_eq(job.name, "rnn");

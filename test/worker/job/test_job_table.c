@@ -113,8 +113,7 @@ static bool accepts(const struct job_key *key, double value)
 {
     char override[256], number[40];
     snprintf(number, sizeof number, key->type == JOB_INTEGER ? "%.0f" : "%.17g", value);
-    snprintf(override, sizeof override, key->list_of_one || key->type == JOB_CHANNELS ? "%s=[%s]" : "%s=%s",
-             key->pointer, number);
+    snprintf(override, sizeof override, key->elements > 0 ? "%s=[%s]" : "%s=%s", key->pointer, number);
     const char *overrides[] = {override};
     char *got = judge_job(base_of(key), overrides, 1);
     bool accepted = got[0] == '{';
@@ -127,8 +126,7 @@ START_TEST(every_bound_of_every_key_holds)
     unsigned keys = 0;
     for (size_t i = 0; i < job_key_count; i++) {
         const struct job_key *key = &job_keys[i];
-        if ((key->type != JOB_INTEGER && key->type != JOB_NUMBER && key->type != JOB_CHANNELS) ||
-            key->max == DBL_MAX)
+        if ((key->type != JOB_INTEGER && key->type != JOB_NUMBER) || key->max == DBL_MAX)
             continue;
         keys++;
         double below = key->type == JOB_INTEGER ? key->min - 1 : nextafter(key->min, -INFINITY);
@@ -178,8 +176,7 @@ static void check_line(const struct job_key *key, int kind)
     const struct job_key *parent = job_key_at(JOB_KINDS_OF(kind), group);
     ck_assert_msg(length == 0 || (parent != NULL && parent->type == JOB_OBJECT), "%s", key->pointer);
     ck_assert_ptr_eq(job_key_at(JOB_KINDS_OF(kind), key->pointer), key);
-    ck_assert_ptr_eq(job_key_member(JOB_KINDS_OF(kind), parent, job_key_name(key)), key);
-    ck_assert(job_key_is_member(key, parent) && !job_key_is_member(key, key));
+    ck_assert(job_key_is_member(key, group) && !job_key_is_member(key, key->pointer));
 }
 
 START_TEST(table_is_sound)
@@ -196,8 +193,7 @@ START_TEST(table_is_sound)
     ck_assert_str_eq(job_kind_name(JOB_REINFORCE), "reinforce");
     ck_assert_str_eq(job_kind_name(JOB_PARAMETER_SERVER), "parameter-server");
     ck_assert_str_eq(job_kind_name(JOB_MODEL_PARALLEL), "model-parallel");
-    ck_assert_uint_eq(job_key_kinds(job_key_at(JOB_KINDS_OF(JOB_MODEL_PARALLEL), "/optimizer/lr")),
-                      JOB_KINDS_ALL);
+    ck_assert_uint_eq(job_key_kinds("/optimizer/lr"), JOB_KINDS_ALL);
     const struct job_key *environment = job_key_at(JOB_KINDS_OF(JOB_REINFORCE), "/environment/name");
     for (size_t n = 0; environment->names[n] != NULL; n++)
         ck_assert_ptr_nonnull(environment_find(environment->names[n]));
@@ -272,7 +268,9 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
         names++;
     if (key->nullable)
         *(bool *)((char *)job + key->offset_present) = true;
-    if (key->type == JOB_INTEGER)
+    if (key->elements > 1)
+        draw_channels(state, at, key);
+    else if (key->type == JOB_INTEGER)
         draw_integer(state, at, key);
     else if (key->type == JOB_NUMBER)
         *(double *)at = draw_number(state, key);
@@ -286,8 +284,6 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
         draw_name(state, at);
     else if (key->type == JOB_PATH)
         draw_path(state, at, (size_t)key->min, (size_t)key->max);
-    else if (key->type == JOB_CHANNELS)
-        draw_channels(state, at, key);
 }
 
 /* A nullable key becomes null: what it may not be then is zero. */
@@ -304,17 +300,17 @@ static void expect_round_trip(const struct job *job)
     char *text = job_format(job, &bytes);
     ck_assert_uint_eq(strlen(text), bytes);
     struct job again;
-    struct job_problems problems;
+    char *problems;
     memset(&again, 0xA5, sizeof again);
     enum status status = job_parse(&again, text, bytes, "x", NULL, 0, &problems);
-    ck_assert_msg(status == STATUS_OK, "%s%s", text, problems.text);
+    ck_assert_msg(status == STATUS_OK, "%s%s", text, problems);
     ck_assert_msg(same_job(job, &again), "%s", text);
     free(text);
 }
 
 static void draw_job(uint64_t *state, struct job *job, int kind)
 {
-    job_defaults(job, JOB_KINDS_OF(kind));
+    ck_assert_int_eq(job_defaults(job, JOB_KINDS_OF(kind)), STATUS_OK);
     job->kind = kind;
     for (size_t i = 0; i < job_key_count; i++)
         if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) != 0)

@@ -18,10 +18,10 @@ static struct error error;
 
 static void open_job(const char *text)
 {
-    struct job_problems problems = {0};
+    char *problems = NULL;
     const enum status status = job_parse(&job, text, strlen(text), "job.json", NULL, 0, &problems);
-    ck_assert_msg(status == STATUS_OK, "%s", problems.text != NULL ? problems.text : "");
-    job_problems_fini(&problems);
+    ck_assert_msg(status == STATUS_OK, "%s", problems != NULL ? problems : "");
+    free(problems);
 }
 
 static void open_data(const char *text)

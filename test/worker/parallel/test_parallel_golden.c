@@ -188,7 +188,7 @@ static struct one {
 static void open_one(const char *const *sets, size_t set_count)
 {
     const struct backend_settings threads = {.threads = 1};
-    struct job_problems problems = {0};
+    char *problems = NULL;
     ck_assert_int_eq(
         job_parse(&one.job, TUTORIAL_JOB, strlen(TUTORIAL_JOB), "job", sets, set_count, &problems),
         STATUS_OK);

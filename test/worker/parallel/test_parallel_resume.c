@@ -4,6 +4,7 @@
 #include "worker/parallel/parallel_trainer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct parallel_trainer trainer;
@@ -16,10 +17,10 @@ static void open_trainer(uint32_t number, const char *resume)
         "{\"kind\":\"model-parallel\",\"model\":{\"embedding\":4,\"hidden\":5,\"layers\":2},"
         "\"placement\":{\"lstm\":\"server 0\"},\"trainers\":{\"count\":2,\"batch\":3},"
         "\"optimizer\":{\"momentum\":0.5}}";
-    struct job_problems problems = {0};
+    char *problems = NULL;
     const enum status status = job_parse(&worker.job, text, strlen(text), "job.json", NULL, 0, &problems);
-    ck_assert_msg(status == STATUS_OK, "%s", problems.text != NULL ? problems.text : "");
-    job_problems_fini(&problems);
+    ck_assert_msg(status == STATUS_OK, "%s", problems != NULL ? problems : "");
+    free(problems);
     snprintf(worker.self.resume, sizeof worker.self.resume, "%s", resume);
     trainer = (struct parallel_trainer){
         .base.worker = &worker, .job = &worker.job, .number = number, .trainers = 2};

@@ -319,14 +319,14 @@ static inline void open_slots(uint32_t number)
 /* The trainer has START, its servers can be joined; it was not told so yet. */
 static inline void open_stage(const char *transport, uint32_t servers, const char *round, const char *device)
 {
-    struct job_problems problems;
+    char *problems;
     const char *program = daemon_path();
     stage = (struct stage){.servers = servers, .shared = strcmp(transport, "shared") == 0};
     data_open();
     idx_write(IMAGES, HELD_OUT);
     snprintf(stage.text, sizeof stage.text, JOB, device, transport, servers, round, data.folder);
     enum status status = job_parse(&data.job, stage.text, strlen(stage.text), "job", NULL, 0, &problems);
-    ck_assert_msg(status == STATUS_OK, "%s", problems.text);
+    ck_assert_msg(status == STATUS_OK, "%s", problems);
     for (uint32_t i = 0; i < servers + TRAINERS; i++)
         stage.segments[i] = high(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     start_trainer(program);
