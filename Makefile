@@ -126,7 +126,7 @@ $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 # later GPUs. -fmad=false: draws, Adam and sums promise the bits of the CPU, so their operations must not be contracted;
 # cuDNN does most of the arithmetic. CUDA's runtime is linked statically, cuDNN is not.
 NVCC_WARNINGS := -Werror=all-warnings -Xcompiler=-Wall,-Wextra
-NVCCFLAGS := -std=c++17 -O2 -fmad=false $(NVCC_WARNINGS) -Xcompiler=-fPIC,-fvisibility=hidden \
+NVCCFLAGS := -std=c++17 -O2 -fmad=false --extended-lambda $(NVCC_WARNINGS) -Xcompiler=-fPIC,-fvisibility=hidden \
              -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=[sm_90,compute_90]
 $(BUILD)/%.o: %.cu Makefile
 	@mkdir -p $(@D)

@@ -42,7 +42,18 @@ struct backend_settings {
     uint32_t threads; /* math threads of a CPU backend; 0: one per processor of this process's affinity */
 };
 
-struct policy_rows; /* cuda: a captured policy; see backend_ops.policy_open */
+/* A captured policy: pinned host buffers for `rows_max` rows, and one graph for each padded batch size 1, 2,
+ * 4, … rows_max. With `fixed` rows_max is the only size, and a batch's row i stands at place environment[i]:
+ * a row's result then depends neither on the other rows nor on their number. */
+struct policy_launch;
+struct policy_launch_settings {
+    struct mlp_shape shape;
+    double dropout;
+    uint64_t seed;
+    uint32_t rows_max;
+    bool fixed;
+    struct tensor parameter[4]; /* mlp's, in the backend's memory; every launch reads it anew */
+};
 
 /* A backend's table. A slot marked "optional" may be NULL. A slot may rely on what the public
  * functions below and op_forward demand of their caller. */
@@ -84,22 +95,15 @@ struct backend_ops {
      * layouts (not NULL) apart, the same in every process on equal machines. */
     uint64_t (*layout_hash)(const void *layout);
 
-    /* Optional: the policy's whole act as one launch (kernels/policy/mlp.h says what it computes). A CPU
-     * backend has none: there kernels/policy/mlp.c acts. `slab` is the policy's params_slab
-     * (kernels/params/params.h): mlp's four tensors in mlp's order, each from a multiple of 64 bytes on, in
-     * the backend's memory; it does not move, and every policy_act reads it anew. A policy_rows has pinned
-     * host buffers for `rows_max` rows and one captured graph for each padded batch size 1, 2, 4, … rows_max.
-     * With `fixed` rows_max is the only size, and a batch's row i stands at place environment[i] < rows_max:
-     * a row's result then depends neither on the other rows nor on their number. policy_act is mlp_act: it
-     * fills batch->masks and batch->actions, and `probabilities` if not NULL, and waits for them. */
-    enum status (*policy_open)(struct backend *backend, const struct mlp_shape *shape, double dropout,
-                               uint32_t rows_max, bool fixed, const struct tensor *slab,
-                               struct policy_rows **out, struct error *error);
-    void (*policy_close)(struct backend *backend, struct policy_rows *rows);
-    enum status (*policy_act)(struct backend *backend, struct policy_rows *rows,
-                              const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
-                              const uint32_t *environment, const uint32_t *step, float *probabilities,
-                              struct error *error);
+    /* Optional: the policy's whole act as one launch (kernels/policy/mlp.h says what it computes; there the
+     * policy acts on a CPU). launch_run is mlp_act without the masks: it fills batch->actions, and waits for
+     * them. A row's environment is below rows_max. */
+    enum status (*launch_new)(struct backend *backend, const struct policy_launch_settings *settings,
+                              struct policy_launch **out, struct error *error);
+    void (*launch_free)(struct backend *backend, struct policy_launch *launch);
+    enum status (*launch_run)(struct backend *backend, struct policy_launch *launch,
+                              const struct mlp_batch *batch, uint32_t episode, const uint32_t *environment,
+                              const uint32_t *step, struct error *error);
 };
 
 /* Anyone may read the fields; the backend's `open` sets source, state and text. */
@@ -134,7 +138,7 @@ void backend_close(struct backend *backend); /* NULL is nothing */
 
 /* The one symbol that a plug-in exports: a function that returns its table, or NULL if it was built against
  * another BACKEND_ABI. */
-enum { BACKEND_ABI = 3 };
+enum { BACKEND_ABI = 4 };
 typedef const struct backend_ops *backend_plugin(uint32_t abi);
 #define BACKEND_PLUGIN_SYMBOL "coalesced_backend"
 

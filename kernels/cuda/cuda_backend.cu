@@ -1,5 +1,6 @@
 /* The CUDA backend: opening and closing, messages of failures, plans, workspace, table. It belongs to one
  * thread at a time. */
+#include "kernels/base/fnv.h"
 #include "kernels/cuda/cuda_internal.h"
 
 #include <cstdio>
@@ -42,58 +43,61 @@ enum status cudnn_failed(struct error *error, const char *call, cudnnStatus_t co
 
 /* ---- plans ---- */
 
-/* FNV-1a over the key's words. */
-static uint32_t bucket_of(const struct plan_key *key)
+static void plan_free(struct plan *plan)
 {
-    uint32_t hash = 2166136261u;
-    hash = (hash ^ key->kind) * 16777619u;
-    for (size_t i = 0; i < sizeof key->size / sizeof *key->size; i++)
-        hash = (hash ^ key->size[i]) * 16777619u;
-    return (hash ^ hash >> 16) % PLAN_BUCKETS;
+    cudnnTensorDescriptor_t tensors[] = {plan->x,     plan->y,           plan->channels,
+                                         plan->state, plan->gate_matrix, plan->gate_vector};
+    for (cudnnTensorDescriptor_t tensor : tensors)
+        if (tensor != NULL)
+            cudnnDestroyTensorDescriptor(tensor);
+    if (plan->weight != NULL)
+        cudnnDestroyFilterDescriptor(plan->weight);
+    if (plan->convolution != NULL)
+        cudnnDestroyConvolutionDescriptor(plan->convolution);
+    if (plan->pooling != NULL)
+        cudnnDestroyPoolingDescriptor(plan->pooling);
+    if (plan->rnn != NULL)
+        cudnnDestroyRNNDescriptor(plan->rnn);
+    cudnnRNNDataDescriptor_t sequences[] = {plan->sequences_x, plan->sequences_y};
+    for (cudnnRNNDataDescriptor_t sequence : sequences)
+        if (sequence != NULL)
+            cudnnDestroyRNNDataDescriptor(sequence);
+    free(plan);
 }
 
-struct plan *cuda_plan_find(struct cuda *cuda, const struct plan_key *key)
+static void plans_free(struct cuda *cuda)
 {
-    for (struct plan *plan = cuda->plans[bucket_of(key)]; plan != NULL; plan = plan->next)
-        if (memcmp(&plan->key, key, sizeof *key) == 0) {
-            plan->used = ++cuda->lookups;
-            return plan;
+    for (struct plan *&bucket : cuda->plans)
+        while (bucket != NULL) {
+            struct plan *plan = bucket;
+            bucket = plan->next;
+            plan_free(plan);
         }
-    return NULL;
+    cuda->plan_count = 0;
 }
 
-/* A job whose batches have many sizes would otherwise keep a plan of each for ever. */
-static void drop_oldest(struct cuda *cuda)
+enum status cuda_plan(struct cuda *cuda, const struct plan_key *key, plan_describe *describe,
+                      const struct tensor *about, struct plan **out, struct error *error)
 {
-    struct plan **oldest = NULL;
-    for (size_t i = 0; i < PLAN_BUCKETS; i++)
-        for (struct plan **at = &cuda->plans[i]; *at != NULL; at = &(*at)->next)
-            if (oldest == NULL || (*at)->used < (*oldest)->used)
-                oldest = at;
-    struct plan *plan = *oldest;
-    *oldest = plan->next;
-    plan->destroy(plan);
-    cuda->plan_count--;
-}
-
-void cuda_plan_keep(struct cuda *cuda, const struct plan_key *key, struct plan *plan)
-{
-    struct plan **bucket = &cuda->plans[bucket_of(key)];
+    struct plan **bucket = &cuda->plans[fnv1a(FNV1A_BEGIN, key, sizeof *key) % PLAN_BUCKETS];
+    for (*out = *bucket; *out != NULL; *out = (*out)->next)
+        if (memcmp(&(*out)->key, key, sizeof *key) == 0)
+            return STATUS_OK;
     if (cuda->plan_count == PLANS_MAX)
-        drop_oldest(cuda);
+        plans_free(cuda);
+    struct plan *plan = (struct plan *)calloc(1, sizeof *plan);
+    if (plan == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a plan");
     plan->key = *key;
-    plan->used = ++cuda->lookups;
+    enum status status = describe(cuda, plan, about, error);
+    if (status != STATUS_OK) {
+        plan_free(plan);
+        return status;
+    }
     plan->next = *bucket;
-    *bucket = plan;
+    *bucket = *out = plan;
     cuda->plan_count++;
-}
-
-struct plan *cuda_plan_new(size_t bytes, void (*destroy)(struct plan *plan))
-{
-    struct plan *plan = (struct plan *)calloc(1, bytes);
-    if (plan != NULL)
-        plan->destroy = destroy;
-    return plan;
+    return STATUS_OK;
 }
 
 enum status cuda_describe(cudnnTensorDescriptor_t *out, uint32_t n, uint32_t c, uint32_t h, uint32_t w,
@@ -151,8 +155,6 @@ static enum status find_device(cudaDeviceProp *device, struct error *error)
 static enum status open_memory(struct cuda *cuda, struct error *error)
 {
     CUDA_TRY(NULL, cudaMalloc, (void **)&cuda->partial, REDUCE_BLOCKS_MAX * sizeof *cuda->partial);
-    CUDA_TRY(NULL, cudaMalloc, &cuda->result, RESULT_BYTES);
-    CUDA_TRY(NULL, cudaHostAlloc, &cuda->result_host, RESULT_BYTES, cudaHostAllocDefault);
     CUDA_TRY(NULL, cudaHostAlloc, &cuda->staging, STAGING_BYTES, cudaHostAllocDefault);
     return STATUS_OK;
 }
@@ -188,11 +190,7 @@ static void cuda_close(struct backend *backend)
     struct cuda *cuda = cuda_of(backend);
     if (cuda->stream != NULL)
         cudaStreamSynchronize(cuda->stream);
-    for (size_t i = 0; i < PLAN_BUCKETS; i++)
-        for (struct plan *plan = cuda->plans[i], *next; plan != NULL; plan = next) {
-            next = plan->next;
-            plan->destroy(plan);
-        }
+    plans_free(cuda);
     if (cuda->no_dropout != NULL)
         cudnnDestroyDropoutDescriptor(cuda->no_dropout);
     if (cuda->add != NULL)
@@ -205,8 +203,6 @@ static void cuda_close(struct backend *backend)
         cudnnDestroy(cuda->cudnn);
     cudaFree(cuda->workspace);
     cudaFree(cuda->partial);
-    cudaFree(cuda->result);
-    cudaFreeHost(cuda->result_host);
     cudaFreeHost(cuda->staging);
     if (cuda->stream != NULL)
         cudaStreamDestroy(cuda->stream);
@@ -255,11 +251,11 @@ struct operation_slot {
 };
 
 static const struct operation_slot operations[] = {
-    {OP_LINEAR, cuda_linear, cuda_linear_backward},
-    {OP_CONV2D, cuda_conv2d, cuda_conv2d_backward},
+    {OP_LINEAR, cuda_convolution, cuda_convolution_backward},
+    {OP_CONV2D, cuda_convolution, cuda_convolution_backward},
     {OP_BATCH_NORM, cuda_batch_norm, cuda_batch_norm_backward},
-    {OP_MAX_POOL, cuda_max_pool, cuda_max_pool_backward},
-    {OP_AVG_POOL, cuda_avg_pool, cuda_avg_pool_backward},
+    {OP_MAX_POOL, cuda_pool, cuda_max_pool_backward},
+    {OP_AVG_POOL, cuda_pool, cuda_avg_pool_backward},
     {OP_RELU, cuda_relu, cuda_relu_op_backward},
     {OP_ADD, cuda_add, cuda_add_backward},
     {OP_RESHAPE, cuda_reshape, cuda_reshape_backward},

@@ -5,91 +5,34 @@
  * (CUDNN_FMA_MATH: the default may round the factors to TF32). */
 #include "kernels/cuda/cuda_internal.h"
 
-#include <cstdlib>
-
-/* How the bias and the ReLU are added; the first that cuDNN supports for the shape. */
-enum fusion {
-    FUSED,       /* in one call, whose ReLU lets a NaN through */
-    FUSED_PLAIN, /* in one call, whose ReLU may make a zero of a NaN */
-    SEPARATE,    /* by a kernel of ours */
-};
-
-enum pass { FORWARD, BACKWARD_DATA, BACKWARD_FILTER, PASSES };
-
-/* How one of the three is computed. */
-struct pass_choice {
-    int algorithm; /* of cuDNN's enum for the pass */
-    size_t bytes;  /* of workspace */
-    bool ran;      /* it has run */
-};
-
-struct conv_plan {
-    struct plan plan;
-    cudnnTensorDescriptor_t x, y, bias;
-    cudnnFilterDescriptor_t weight;
-    cudnnConvolutionDescriptor_t convolution;
-    struct pass_choice choice[PASSES];
-    enum fusion fusion;
-};
-
-/* What a pass reads and writes. */
-struct conv_data {
-    const struct tensor *about;
-    const void *x, *weight, *dy;
-    void *y, *dx, *dweight;
-};
-
-/* Sizes of one call, whichever of the two operations. */
-struct conv_sizes {
-    uint32_t n, c, h, w, outputs, kernel[2], stride[2], padding[2], out[2];
-};
-
-static struct conv_sizes sizes_of(const struct op_call *call)
+static enum status describe_convolution(struct cuda *cuda, struct plan *plan, const struct tensor *about,
+                                        struct error *error)
 {
-    const uint32_t *x = call->in[0]->shape.size, *weight = call->in[1]->shape.size;
-    struct conv_sizes s = {x[0], x[1], 1, 1, weight[0], {1, 1}, {1, 1}, {0, 0}, {1, 1}};
-    if (call->op == OP_LINEAR)
-        return s;
-    s.h = x[2];
-    s.w = x[3];
-    for (int i = 0; i < 2; i++) {
-        s.kernel[i] = weight[2 + i];
-        s.stride[i] = call->attributes.stride[i];
-        s.padding[i] = call->attributes.padding[i];
-        s.out[i] = call->out[0]->shape.size[2 + i];
-    }
-    return s;
-}
-
-static void conv_plan_destroy(struct plan *plan)
-{
-    struct conv_plan *conv = (struct conv_plan *)plan;
-    cudnnTensorDescriptor_t tensors[] = {conv->x, conv->y, conv->bias};
-    for (cudnnTensorDescriptor_t tensor : tensors)
-        if (tensor != NULL)
-            cudnnDestroyTensorDescriptor(tensor);
-    if (conv->weight != NULL)
-        cudnnDestroyFilterDescriptor(conv->weight);
-    if (conv->convolution != NULL)
-        cudnnDestroyConvolutionDescriptor(conv->convolution);
-    free(conv);
-}
-
-static enum status describe_convolution(struct conv_plan *plan, const struct conv_sizes *s,
-                                        const struct tensor *about, struct error *error)
-{
-    TRY(cuda_describe(&plan->x, s->n, s->c, s->h, s->w, about, error));
-    TRY(cuda_describe(&plan->y, s->n, s->outputs, s->out[0], s->out[1], about, error));
-    TRY(cuda_describe(&plan->bias, 1, s->outputs, 1, 1, about, error));
+    const struct image_sizes *s = &plan->key.image;
+    const struct element_window *w = &s->window;
+    (void)cuda;
+    TRY(cuda_describe(&plan->x, s->n, s->c, w->size[0], w->size[1], about, error));
+    TRY(cuda_describe(&plan->y, s->n, s->outputs, w->out[0], w->out[1], about, error));
+    TRY(cuda_describe(&plan->channels, 1, s->outputs, 1, 1, about, error));
     CUDNN_TRY(about, cudnnCreateFilterDescriptor, &plan->weight);
     CUDNN_TRY(about, cudnnSetFilter4dDescriptor, plan->weight, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW,
-              (int)s->outputs, (int)s->c, (int)s->kernel[0], (int)s->kernel[1]);
+              (int)s->outputs, (int)s->c, (int)w->kernel[0], (int)w->kernel[1]);
     CUDNN_TRY(about, cudnnCreateConvolutionDescriptor, &plan->convolution);
-    CUDNN_TRY(about, cudnnSetConvolution2dDescriptor, plan->convolution, (int)s->padding[0],
-              (int)s->padding[1], (int)s->stride[0], (int)s->stride[1], 1, 1, CUDNN_CROSS_CORRELATION,
+    CUDNN_TRY(about, cudnnSetConvolution2dDescriptor, plan->convolution, (int)w->padding[0],
+              (int)w->padding[1], (int)w->stride[0], (int)w->stride[1], 1, 1, CUDNN_CROSS_CORRELATION,
               CUDNN_DATA_FLOAT);
     CUDNN_TRY(about, cudnnSetConvolutionMathType, plan->convolution, CUDNN_FMA_MATH);
     return STATUS_OK;
+}
+
+static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
+                           struct error *error)
+{
+    const uint32_t *x = call->in[0]->shape.size, *weight = call->in[1]->shape.size;
+    struct plan_key key = {};
+    key.kind = PLAN_CONVOLUTION;
+    key.image = {x[0], x[1], weight[0], cuda_window(call)};
+    return cuda_plan(cuda, &key, describe_convolution, call->in[0], out, error);
 }
 
 /* ---- the passes: preferred algorithm, its workspace, what cuDNN proposes instead, the call ---- */
@@ -102,27 +45,25 @@ struct forward_pass {
     static const enum pass number = FORWARD;
     static const algorithm preferred = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
 
-    static const char *name(void)
-    {
-        return "cudnnConvolutionForward";
-    }
-    static cudnnStatus_t workspace(struct cuda *cuda, const struct conv_plan *plan, size_t *bytes)
+    static constexpr const char *name = "cudnnConvolutionForward";
+
+    static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, size_t *bytes)
     {
         return cudnnGetConvolutionForwardWorkspaceSize(cuda->cudnn, plan->x, plan->weight, plan->convolution,
                                                        plan->y, preferred, bytes);
     }
-    static cudnnStatus_t propose(struct cuda *cuda, const struct conv_plan *plan, int *count,
-                                 proposal *proposals)
+    static cudnnStatus_t propose(struct cuda *cuda, const struct plan *plan, int *count, proposal *proposals)
     {
         return cudnnGetConvolutionForwardAlgorithm_v7(cuda->cudnn, plan->x, plan->weight, plan->convolution,
                                                       plan->y, PROPOSALS_MAX, count, proposals);
     }
-    static cudnnStatus_t run(struct cuda *cuda, const struct conv_plan *plan,
-                             const struct pass_choice *choice, const struct conv_data *d)
+    static cudnnStatus_t run(struct cuda *cuda, const struct plan *plan, const struct pass_choice *choice,
+                             const struct op_call *call, const void *dy)
     {
-        return cudnnConvolutionForward(cuda->cudnn, &ONE, plan->x, d->x, plan->weight, d->weight,
-                                       plan->convolution, (algorithm)choice->algorithm, cuda->workspace,
-                                       choice->bytes, &ZERO, plan->y, d->y);
+        (void)dy;
+        return cudnnConvolutionForward(cuda->cudnn, &ONE, plan->x, call->in[0]->data, plan->weight,
+                                       call->in[1]->data, plan->convolution, (algorithm)choice->algorithm,
+                                       cuda->workspace, choice->bytes, &ZERO, plan->y, call->out[0]->data);
     }
 };
 
@@ -132,27 +73,24 @@ struct data_pass {
     static const enum pass number = BACKWARD_DATA;
     static const algorithm preferred = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
 
-    static const char *name(void)
-    {
-        return "cudnnConvolutionBackwardData";
-    }
-    static cudnnStatus_t workspace(struct cuda *cuda, const struct conv_plan *plan, size_t *bytes)
+    static constexpr const char *name = "cudnnConvolutionBackwardData";
+
+    static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, size_t *bytes)
     {
         return cudnnGetConvolutionBackwardDataWorkspaceSize(cuda->cudnn, plan->weight, plan->y,
                                                             plan->convolution, plan->x, preferred, bytes);
     }
-    static cudnnStatus_t propose(struct cuda *cuda, const struct conv_plan *plan, int *count,
-                                 proposal *proposals)
+    static cudnnStatus_t propose(struct cuda *cuda, const struct plan *plan, int *count, proposal *proposals)
     {
         return cudnnGetConvolutionBackwardDataAlgorithm_v7(
             cuda->cudnn, plan->weight, plan->y, plan->convolution, plan->x, PROPOSALS_MAX, count, proposals);
     }
-    static cudnnStatus_t run(struct cuda *cuda, const struct conv_plan *plan,
-                             const struct pass_choice *choice, const struct conv_data *d)
+    static cudnnStatus_t run(struct cuda *cuda, const struct plan *plan, const struct pass_choice *choice,
+                             const struct op_call *call, const void *dy)
     {
-        return cudnnConvolutionBackwardData(cuda->cudnn, &ONE, plan->weight, d->weight, plan->y, d->dy,
+        return cudnnConvolutionBackwardData(cuda->cudnn, &ONE, plan->weight, call->in[1]->data, plan->y, dy,
                                             plan->convolution, (algorithm)choice->algorithm, cuda->workspace,
-                                            choice->bytes, &ZERO, plan->x, d->dx);
+                                            choice->bytes, &ZERO, plan->x, call->din[0]->data);
     }
 };
 
@@ -162,27 +100,25 @@ struct filter_pass {
     static const enum pass number = BACKWARD_FILTER;
     static const algorithm preferred = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
 
-    static const char *name(void)
-    {
-        return "cudnnConvolutionBackwardFilter";
-    }
-    static cudnnStatus_t workspace(struct cuda *cuda, const struct conv_plan *plan, size_t *bytes)
+    static constexpr const char *name = "cudnnConvolutionBackwardFilter";
+
+    static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, size_t *bytes)
     {
         return cudnnGetConvolutionBackwardFilterWorkspaceSize(
             cuda->cudnn, plan->x, plan->y, plan->convolution, plan->weight, preferred, bytes);
     }
-    static cudnnStatus_t propose(struct cuda *cuda, const struct conv_plan *plan, int *count,
-                                 proposal *proposals)
+    static cudnnStatus_t propose(struct cuda *cuda, const struct plan *plan, int *count, proposal *proposals)
     {
         return cudnnGetConvolutionBackwardFilterAlgorithm_v7(cuda->cudnn, plan->x, plan->y, plan->convolution,
                                                              plan->weight, PROPOSALS_MAX, count, proposals);
     }
-    static cudnnStatus_t run(struct cuda *cuda, const struct conv_plan *plan,
-                             const struct pass_choice *choice, const struct conv_data *d)
+    static cudnnStatus_t run(struct cuda *cuda, const struct plan *plan, const struct pass_choice *choice,
+                             const struct op_call *call, const void *dy)
     {
-        return cudnnConvolutionBackwardFilter(
-            cuda->cudnn, &ONE, plan->x, d->x, plan->y, d->dy, plan->convolution, (algorithm)choice->algorithm,
-            cuda->workspace, choice->bytes, &ZERO, plan->weight, d->dweight);
+        return cudnnConvolutionBackwardFilter(cuda->cudnn, &ONE, plan->x, call->in[0]->data, plan->y, dy,
+                                              plan->convolution, (algorithm)choice->algorithm,
+                                              cuda->workspace, choice->bytes, &ZERO, plan->weight,
+                                              call->din[1]->data);
     }
 };
 
@@ -195,7 +131,7 @@ static bool unsupported(cudnnStatus_t code)
 /* The preferred algorithm; else, or where that one has been tried already, the first other one that cuDNN
  * proposes which is deterministic and computes in plain float32. */
 template <class Pass>
-static enum status choose(struct cuda *cuda, struct conv_plan *plan, bool tried, const struct tensor *about,
+static enum status choose(struct cuda *cuda, struct plan *plan, bool tried, const struct tensor *about,
                           struct error *error)
 {
     struct pass_choice *choice = &plan->choice[Pass::number];
@@ -215,89 +151,53 @@ static enum status choose(struct cuda *cuda, struct conv_plan *plan, bool tried,
             return STATUS_OK;
         }
     return error_set(error, STATUS_INTERNAL,
-                     "cuDNN has no deterministic float32 algorithm for %s on %.60s of %s", Pass::name(),
+                     "cuDNN has no deterministic float32 algorithm for %s on %.60s of %s", Pass::name,
                      about->name != NULL ? about->name : "a tensor", shape_text(&about->shape, shape));
 }
 
 /* Where cuDNN finds out only in the call that it does not support its own choice, there is a second one. */
 template <class Pass>
-static enum status run(struct cuda *cuda, struct conv_plan *plan, const struct conv_data *data,
+static enum status run(struct cuda *cuda, struct plan *plan, const struct op_call *call, const void *dy,
                        struct error *error)
 {
     struct pass_choice *choice = &plan->choice[Pass::number];
+    const struct tensor *about = call->in[0];
     for (bool tried = false;; tried = true) {
         if (!choice->ran)
-            TRY(choose<Pass>(cuda, plan, tried, data->about, error));
+            TRY(choose<Pass>(cuda, plan, tried, about, error));
         TRY(cuda_workspace(cuda, choice->bytes, error));
-        const cudnnStatus_t code = Pass::run(cuda, plan, choice, data);
+        const cudnnStatus_t code = Pass::run(cuda, plan, choice, call, dy);
         if (code == CUDNN_STATUS_SUCCESS) {
             choice->ran = true;
             return STATUS_OK;
         }
         if (choice->ran || tried || !unsupported(code))
-            return cudnn_failed(error, Pass::name(), code, data->about);
+            return cudnn_failed(error, Pass::name, code, about);
     }
-}
-
-static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct conv_plan **out,
-                           struct error *error)
-{
-    const struct conv_sizes s = sizes_of(call);
-    const struct plan_key key = {PLAN_CONVOLUTION,
-                                 {s.n, s.c, s.h, s.w, s.outputs, s.kernel[0], s.kernel[1], s.stride[0],
-                                  s.stride[1], s.padding[0], s.padding[1]}};
-    struct plan *plan = cuda_plan_find(cuda, &key);
-    *out = (struct conv_plan *)plan;
-    if (plan != NULL)
-        return STATUS_OK;
-    plan = cuda_plan_new(sizeof **out, conv_plan_destroy);
-    if (plan == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a convolution's plan");
-    *out = (struct conv_plan *)plan;
-    enum status status = describe_convolution(*out, &s, call->in[0], error);
-    if (status != STATUS_OK) {
-        plan->destroy(plan);
-        return status;
-    }
-    cuda_plan_keep(cuda, &key, plan);
-    return STATUS_OK;
 }
 
 /* ---- forward ---- */
 
-static __global__ void bias_kernel(size_t count, float *y, const float *bias, uint32_t channels,
-                                   uint32_t plane, bool relu)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        y[i] = element_bias(y[i], bias, i, channels, plane, relu);
-}
-
-static enum status forward_separate(struct cuda *cuda, struct conv_plan *plan, const struct op_call *call,
+static enum status forward_separate(struct cuda *cuda, struct plan *plan, const struct op_call *call,
                                     struct error *error)
 {
     const struct tensor *y = call->out[0];
-    const struct conv_sizes s = sizes_of(call);
-    const size_t count = cuda_elements(y);
-    struct conv_data data = {};
-    data.about = call->in[0];
-    data.x = call->in[0]->data;
-    data.weight = call->in[1]->data;
-    data.y = y->data;
-    TRY(run<forward_pass>(cuda, plan, &data, error));
-    if (call->in[2] == NULL && !call->attributes.relu)
+    const struct image_sizes *s = &plan->key.image;
+    const float *bias = cuda_floats(call->in[2]);
+    const bool relu = call->attributes.relu;
+    TRY(run<forward_pass>(cuda, plan, call, NULL, error));
+    if (bias == NULL && !relu)
         return STATUS_OK;
-    bias_kernel<<<cuda_blocks(count), THREADS, 0, cuda->stream>>>(
-        count, cuda_floats(y), call->in[2] != NULL ? cuda_floats(call->in[2]) : NULL, s.outputs,
-        s.out[0] * s.out[1], call->attributes.relu);
-    LAUNCH_TRY(y, "bias");
-    return STATUS_OK;
+    const uint32_t channels = s->outputs, plane = s->window.out[0] * s->window.out[1];
+    float *to = cuda_floats(y);
+    return cuda_each(cuda, cuda_elements(y), "launch of bias", y, error, [=] __device__(size_t i) {
+        to[i] = element_bias(to[i], bias, i, channels, plane, relu);
+    });
 }
 
 /* y = activation(convolution + 0 z + bias): with that 0, z is not read, and y stands for it. An activation
  * that is the identity is fused with IMPLICIT_PRECOMP_GEMM only. */
-static cudnnStatus_t forward_fused(struct cuda *cuda, const struct conv_plan *plan,
-                                   const struct op_call *call)
+static cudnnStatus_t forward_fused(struct cuda *cuda, const struct plan *plan, const struct op_call *call)
 {
     const struct tensor *y = call->out[0];
     cudnnActivationDescriptor_t activation = cuda->identity;
@@ -306,11 +206,11 @@ static cudnnStatus_t forward_fused(struct cuda *cuda, const struct conv_plan *pl
     return cudnnConvolutionBiasActivationForward(
         cuda->cudnn, &ONE, plan->x, call->in[0]->data, plan->weight, call->in[1]->data, plan->convolution,
         forward_pass::preferred, cuda->workspace, plan->choice[FORWARD].bytes, &ZERO, plan->y, y->data,
-        plan->bias, call->in[2]->data, activation, plan->y, y->data);
+        plan->channels, call->in[2]->data, activation, plan->y, y->data);
 }
 
 /* Sets plan->fusion to the first kind that works here, or is known to; STATUS_AGAIN: none does. */
-static enum status try_fused(struct cuda *cuda, struct conv_plan *plan, const struct op_call *call,
+static enum status try_fused(struct cuda *cuda, struct plan *plan, const struct op_call *call,
                              struct error *error)
 {
     struct pass_choice *choice = &plan->choice[FORWARD];
@@ -334,77 +234,35 @@ static enum status try_fused(struct cuda *cuda, struct conv_plan *plan, const st
     return STATUS_AGAIN;
 }
 
-static enum status forward(struct backend *backend, struct op_call *call, struct error *error)
+enum status cuda_convolution(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
-    struct conv_plan *plan;
+    struct plan *plan;
     TRY(cuda_output(call, call->out[0], error));
     TRY(plan_of(cuda, call, &plan, error));
     const enum status status = try_fused(cuda, plan, call, error);
     return status == STATUS_AGAIN ? forward_separate(cuda, plan, call, error) : status;
 }
 
-enum status cuda_linear(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return forward(backend, call, error);
-}
-
-enum status cuda_conv2d(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return forward(backend, call, error);
-}
-
 /* ---- backward ---- */
 
-static enum status backward_of(struct cuda *cuda, struct conv_plan *plan, struct op_call *call,
-                               const void *dy, struct error *error)
-{
-    struct conv_data data = {};
-    data.about = call->in[0];
-    data.x = call->in[0]->data;
-    data.weight = call->in[1]->data;
-    data.dy = dy;
-    if (call->din[0] != NULL) {
-        TRY(cuda_output(call, call->din[0], error));
-        data.dx = call->din[0]->data;
-        TRY(run<data_pass>(cuda, plan, &data, error));
-    }
-    if (call->din[1] != NULL) {
-        TRY(cuda_output(call, call->din[1], error));
-        data.dweight = call->din[1]->data;
-        TRY(run<filter_pass>(cuda, plan, &data, error));
-    }
-    if (call->din[2] != NULL) {
-        TRY(cuda_output(call, call->din[2], error));
-        CUDNN_TRY(data.about, cudnnConvolutionBackwardBias, cuda->cudnn, &ONE, plan->y, dy, &ZERO, plan->bias,
-                  call->din[2]->data);
-    }
-    return STATUS_OK;
-}
-
-static enum status backward(struct backend *backend, struct op_call *call, struct error *error)
+enum status cuda_convolution_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
-    const struct tensor *y = call->out[0];
-    struct conv_plan *plan;
-    void *dy = call->dout[0]->data;
+    struct plan *plan;
+    void *dy;
     TRY(plan_of(cuda, call, &plan, error));
-    if (!call->attributes.relu)
-        return backward_of(cuda, plan, call, dy, error);
-    TRY(cuda_scratch(call, cuda_elements(y) * sizeof(float), &dy, y, error));
-    TRY(cuda_relu_backward(cuda, cuda_elements(y), cuda_floats(y), cuda_floats(call->dout[0]), (float *)dy, y,
-                           error));
-    TRY(backward_of(cuda, plan, call, dy, error));
-    arena_release(call->arena, dy);
+    TRY(cuda_unfused_gradient(cuda, call, &dy, error));
+    for (int i = 0; i < 3; i++)
+        if (call->din[i] != NULL)
+            TRY(cuda_output(call, call->din[i], error));
+    if (call->din[0] != NULL)
+        TRY(run<data_pass>(cuda, plan, call, dy, error));
+    if (call->din[1] != NULL)
+        TRY(run<filter_pass>(cuda, plan, call, dy, error));
+    if (call->din[2] != NULL)
+        CUDNN_TRY(call->in[0], cudnnConvolutionBackwardBias, cuda->cudnn, &ONE, plan->y, dy, &ZERO,
+                  plan->channels, call->din[2]->data);
+    cuda_release_gradient(call, dy);
     return STATUS_OK;
-}
-
-enum status cuda_linear_backward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return backward(backend, call, error);
-}
-
-enum status cuda_conv2d_backward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return backward(backend, call, error);
 }

@@ -4,39 +4,17 @@
 
 /* ---- reshape ---- */
 
-/* The same memory, where the caller leaves that to us. */
-static enum status same_memory(struct cuda *cuda, struct tensor *to, const struct tensor *from,
-                               struct error *error)
-{
-    if (to->data == NULL) {
-        to->data = from->data;
-        to->bytes = from->bytes;
-        to->layout = NULL;
-        return STATUS_OK;
-    }
-    CUDA_TRY(from, cudaMemcpyAsync, to->data, from->data, cuda_elements(from) * dtype_bytes(from->dtype),
-             cudaMemcpyDeviceToDevice, cuda->stream);
-    return STATUS_OK;
-}
-
 enum status cuda_reshape(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return same_memory(cuda_of(backend), call->out[0], call->in[0], error);
+    return cuda_same_memory(cuda_of(backend), call->out[0], call->in[0], error);
 }
 
 enum status cuda_reshape_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return same_memory(cuda_of(backend), call->din[0], call->dout[0], error);
+    return cuda_same_memory(cuda_of(backend), call->din[0], call->dout[0], error);
 }
 
 /* ---- dropout ---- */
-
-static __global__ void dropout_kernel(size_t count, struct element_dropout dropout, const float *x, float *y)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        element_dropout(&dropout, i, x, y);
-}
 
 static enum status apply_mask(struct cuda *cuda, const struct op_call *call, const struct tensor *x,
                               const struct tensor *y, struct error *error)
@@ -48,15 +26,15 @@ static enum status apply_mask(struct cuda *cuda, const struct op_call *call, con
     dropout.seed = a->draw.seed;
     for (int i = 0; i < 3; i++)
         dropout.word[i] = a->draw.word[i];
-    dropout.rows = rows != NULL ? cuda_ints(rows) : NULL;
+    dropout.rows = cuda_ints(rows);
     dropout.width = (uint32_t)(cuda_elements(x) / row_count);
     dropout.threshold = element_dropout_threshold(a->dropout);
     dropout.scale = (float)(1 / (1 - a->dropout));
     const size_t count = (size_t)row_count * element_dropout_blocks(dropout.width);
-    dropout_kernel<<<cuda_blocks(count), THREADS, 0, cuda->stream>>>(count, dropout, cuda_floats(x),
-                                                                     cuda_floats(y));
-    LAUNCH_TRY(x, "dropout");
-    return STATUS_OK;
+    const float *from = cuda_floats(x);
+    float *to = cuda_floats(y);
+    return cuda_each(cuda, count, "launch of dropout", x, error,
+                     [=] __device__(size_t i) { element_drop(&dropout, i, from, to); });
 }
 
 enum status cuda_dropout(struct backend *backend, struct op_call *call, struct error *error)
@@ -73,37 +51,23 @@ enum status cuda_dropout_backward(struct backend *backend, struct op_call *call,
 
 /* ---- embedding ---- */
 
-static __global__ void embedding_kernel(size_t count, const int32_t *indices, const float *table,
-                                        uint32_t vocabulary, uint32_t width, float *y)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        y[i] = table[(size_t)element_clamp(indices[i / width], vocabulary) * width + i % width];
-}
-
 enum status cuda_embedding(struct backend *backend, struct op_call *call, struct error *error)
 {
     const struct tensor *indices = call->in[0], *table = call->in[1];
+    const uint32_t vocabulary = table->shape.size[0], width = table->shape.size[1];
+    const int32_t *index = cuda_ints(indices);
+    const float *row = cuda_floats(table);
     TRY(cuda_output(call, call->out[0], error));
-    const size_t count = cuda_elements(call->out[0]);
-    embedding_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, cuda_ints(indices), cuda_floats(table), table->shape.size[0], table->shape.size[1],
-        cuda_floats(call->out[0]));
-    LAUNCH_TRY(indices, "embedding");
-    return STATUS_OK;
+    float *y = cuda_floats(call->out[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(call->out[0]), "launch of embedding", indices, error,
+                     [=] __device__(size_t i) {
+                         const size_t at = element_clamp(index[i / width], vocabulary);
+                         y[i] = row[at * width + i % width];
+                     });
 }
 
 /* Keys that one block sorts in its shared memory, by half as many threads. */
 enum { SORT_TILE = 2048 };
-
-/* Keys beyond `count` sort behind all others. */
-static __global__ void sort_keys_kernel(size_t padded, size_t count, const int32_t *indices,
-                                        uint32_t vocabulary, uint64_t *keys)
-{
-    const size_t i = cuda_thread();
-    if (i < padded)
-        keys[i] = i < count ? element_sort_key(indices, i, vocabulary) : UINT64_MAX;
-}
 
 /* The steps of all merges of runs of run_begin … run_end, as far as their elements stand less than a tile
  * apart. A block has tile / 2 threads. */
@@ -123,13 +87,6 @@ static __global__ void sort_tile_kernel(uint64_t *keys, size_t tile, size_t run_
         keys[base + i] = held[i];
 }
 
-static __global__ void sort_step_kernel(uint64_t *keys, size_t pairs, size_t apart, size_t run)
-{
-    const size_t pair = cuda_thread();
-    if (pair < pairs)
-        element_sort_pair(keys, pair, apart, run, 0);
-}
-
 /* Sorts `padded` keys, a power of two of at least 2. */
 static enum status sort_keys(struct cuda *cuda, uint64_t *keys, size_t padded, const struct tensor *about,
                              struct error *error)
@@ -139,11 +96,9 @@ static enum status sort_keys(struct cuda *cuda, uint64_t *keys, size_t padded, c
     sort_tile_kernel<<<tiles, threads, 0, cuda->stream>>>(keys, tile, 2, tile);
     LAUNCH_TRY(about, "sort of tiles");
     for (size_t run = 2 * tile; run <= padded; run *= 2) {
-        for (size_t apart = run / 2; apart >= tile; apart /= 2) {
-            sort_step_kernel<<<cuda_blocks(padded / 2), THREADS, 0, cuda->stream>>>(keys, padded / 2, apart,
-                                                                                    run);
-            LAUNCH_TRY(about, "step of a sort");
-        }
+        for (size_t apart = run / 2; apart >= tile; apart /= 2)
+            TRY(cuda_each(cuda, padded / 2, "launch of step of a sort", about, error,
+                          [=] __device__(size_t pair) { element_sort_pair(keys, pair, apart, run, 0); }));
         sort_tile_kernel<<<tiles, threads, 0, cuda->stream>>>(keys, tile, run, run);
         LAUNCH_TRY(about, "end of a sort's step");
     }
@@ -169,6 +124,7 @@ enum status cuda_embedding_backward(struct backend *backend, struct op_call *cal
     struct tensor *dtable = call->din[1];
     const size_t count = cuda_elements(indices);
     const uint32_t vocabulary = call->in[1]->shape.size[0], width = call->in[1]->shape.size[1];
+    const int32_t *index = cuda_ints(indices);
     size_t padded = 2;
     void *scratch;
     while (padded < count)
@@ -178,9 +134,10 @@ enum status cuda_embedding_backward(struct backend *backend, struct op_call *cal
     uint64_t *keys = (uint64_t *)scratch;
     CUDA_TRY(dtable, cudaMemsetAsync, dtable->data, 0, (size_t)vocabulary * width * sizeof(float),
              cuda->stream);
-    sort_keys_kernel<<<cuda_blocks(padded), THREADS, 0, cuda->stream>>>(padded, count, cuda_ints(indices),
-                                                                        vocabulary, keys);
-    LAUNCH_TRY(indices, "sort's keys");
+    /* Keys beyond `count` sort behind all others. */
+    TRY(cuda_each(cuda, padded, "launch of sort's keys", indices, error, [=] __device__(size_t i) {
+        keys[i] = i < count ? element_sort_key(index, i, vocabulary) : UINT64_MAX;
+    }));
     TRY(sort_keys(cuda, keys, padded, indices, error));
     embedding_backward_kernel<<<(unsigned)count, THREADS, 0, cuda->stream>>>(keys, count, cuda_floats(dy),
                                                                              width, cuda_floats(dtable));

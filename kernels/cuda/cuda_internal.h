@@ -2,13 +2,13 @@
  * This header is shared by its files and private to them; the room includes kernels/ and kernels/base/, and
  * nothing includes it.
  *
- * A backend is one CUDA stream on the first device with one cuDNN handle, and everything runs in that one
- * order: memory may be released, and the workspace used again, as soon as the operation that reads it is
- * queued.
+ * A backend is one CUDA stream on the first device with one cuDNN handle. Every operation is queued on that
+ * stream, and operations run in the order of their calls. So memory may be released, and the workspace used
+ * again, as soon as the operation that reads it is queued.
  *
- * All tensors are canonical (NCHW, row-major): the layout is always NULL. cuDNN's objects for a shape
- * (descriptors, algorithm, sizes of scratch memory) are made once and kept as a "plan" under that shape. All
- * scratch memory is one buffer that grows to the need of the largest plan.
+ * All tensors are canonical (NCHW, row-major): the layout is always NULL. cuDNN's objects for a shape are
+ * made once and kept as a plan under that shape. All scratch memory of cuDNN is one buffer that grows to the
+ * need of the largest plan.
  *
  * A function that can fail takes `struct error *error`; the macros below return from it. It is C++ only as
  * far as CUDA's compiler demands. */
@@ -61,29 +61,90 @@ enum status cudnn_failed(struct error *error, const char *call, cudnnStatus_t co
             return cuda_failed(error, "launch of " name, try_code, about);                                   \
     } while (0)
 
-/* ---- the backend's state ---- */
+/* ---- plans ---- */
 
-/* What a shape needs, under what it is for. Each file embeds it first in a struct of its own. */
-struct plan_key {
-    uint32_t kind;
-    uint32_t size[15]; /* unused ones are 0 */
+enum plan_kind {
+    PLAN_CONVOLUTION = 1, /* also a linear layer */
+    PLAN_MAX_POOL,
+    PLAN_AVG_POOL,
+    PLAN_BATCH_NORM,
+    PLAN_TENSOR, /* x alone */
+    PLAN_LSTM
 };
-enum plan_kind { PLAN_CONVOLUTION = 1, PLAN_BATCH_NORM, PLAN_POOL, PLAN_LSTM, PLAN_LOG_SOFTMAX, PLAN_FLAT };
 
+/* Sizes of images (n, c, size) and of what becomes of them (n, outputs, out). */
+struct image_sizes {
+    uint32_t n, c, outputs;
+    struct element_window window;
+};
+
+struct lstm_sizes {
+    uint32_t steps, batch, inputs, hidden;
+    uint32_t bias, training; /* 0 or 1 */
+};
+
+/* A shape, and what the plan is for. Keys are compared byte by byte: unused ones are 0. */
+struct plan_key {
+    enum plan_kind kind;
+    union {
+        struct image_sizes image;
+        struct lstm_sizes lstm;
+    };
+};
+
+/* The three passes of a convolution, and how one of them is computed. */
+enum pass { FORWARD, BACKWARD_DATA, BACKWARD_FILTER, PASSES };
+struct pass_choice {
+    int algorithm; /* of cuDNN's enum for the pass */
+    size_t bytes;  /* of workspace */
+    bool ran;      /* it has run */
+};
+
+/* How a convolution's bias and ReLU are added; the first that cuDNN supports for the shape. */
+enum fusion {
+    FUSED,       /* in one call, whose ReLU lets a NaN through */
+    FUSED_PLAIN, /* in one call, whose ReLU may make a zero of a NaN */
+    SEPARATE,    /* by a kernel of ours */
+};
+
+/* Bytes [from, from + bytes) of an LSTM's input `tensor` stand at `to` in cuDNN's buffer of weights. */
+struct weight_piece {
+    uint32_t tensor;
+    size_t from, to, bytes;
+};
+enum { LSTM_GATES = 4, WEIGHT_PIECES_MAX = 4 * LSTM_GATES };
+
+/* What cuDNN needs for one key. A descriptor that the kind does not need is NULL. */
 struct plan {
     struct plan_key key;
-    void (*destroy)(struct plan *plan); /* frees descriptors and the struct */
-    uint64_t used;                      /* when last, in look-ups */
     struct plan *next;
+    cudnnTensorDescriptor_t x, y;
+    cudnnTensorDescriptor_t channels; /* (1, outputs, 1, 1): a bias, or a batch norm's parameters */
+    /* a convolution's */
+    cudnnFilterDescriptor_t weight;
+    cudnnConvolutionDescriptor_t convolution;
+    struct pass_choice choice[PASSES];
+    enum fusion fusion;
+    /* a pool's */
+    cudnnPoolingDescriptor_t pooling;
+    /* an LSTM's */
+    cudnnRNNDescriptor_t rnn;
+    cudnnRNNDataDescriptor_t sequences_x, sequences_y;
+    cudnnTensorDescriptor_t state;                    /* of h and c alike */
+    cudnnTensorDescriptor_t gate_matrix, gate_vector; /* cuDNN describes one gate's weight and bias by them */
+    size_t weight_bytes, work_bytes, reserve_bytes;
+    uint32_t pieces; /* 0: cuDNN was not asked yet */
+    struct weight_piece piece[WEIGHT_PIECES_MAX];
 };
+
+/* ---- the backend's state ---- */
 
 enum {
     PLAN_BUCKETS = 256,
-    PLANS_MAX = 1024,           /* shapes that are remembered; then the one unused for longest goes */
+    PLANS_MAX = 1024,           /* then all are forgotten: shapes that come and go must not fill the memory */
     REDUCE_BLOCKS_MAX = 256,    /* partial results of a reduction over a whole tensor */
     STAGING_BYTES = 1 << 20,    /* pinned: conversions on the way to the device and back */
-    RESULT_BYTES = 64,          /* pinned: a number on its way to the host */
-    THREADS = 256,              /* of a block of ours, if nothing else is said */
+    THREADS = 256,              /* in a block of our kernels */
     COMPUTE_CAPABILITY_MIN = 8, /* major: what the Makefile compiles for */
 };
 
@@ -99,13 +160,10 @@ struct cuda {
     void *workspace; /* (workspace_bytes) scratch of the operation that runs */
     size_t workspace_bytes;
     double *partial; /* (REDUCE_BLOCKS_MAX) on the device */
-    void *result;    /* (RESULT_BYTES) on the device, and pinned on the host */
-    void *result_host;
-    void *staging;
+    void *staging;   /* (STAGING_BYTES) on the host */
 
     struct plan *plans[PLAN_BUCKETS];
     uint32_t plan_count;
-    uint64_t lookups;
 };
 
 static inline struct cuda *cuda_of(struct backend *backend)
@@ -118,14 +176,14 @@ static const float ONE = 1, ZERO = 0;
 
 /* ---- cuda_backend.cu ---- */
 
-/* The plan under `key`, or NULL. */
-struct plan *cuda_plan_find(struct cuda *cuda, const struct plan_key *key);
+/* Makes what the plan's kind needs, by plan->key. */
+typedef enum status plan_describe(struct cuda *cuda, struct plan *plan, const struct tensor *about,
+                                  struct error *error);
 
-/* Keeps a plan, whose destroy is set, under `key`. */
-void cuda_plan_keep(struct cuda *cuda, const struct plan_key *key, struct plan *plan);
-
-/* A zeroed plan struct of `bytes`, or NULL. */
-struct plan *cuda_plan_new(size_t bytes, void (*destroy)(struct plan *plan));
+/* The plan under `key`; the first time it is made by `describe`. It lives until
+ * the next call of this function. */
+enum status cuda_plan(struct cuda *cuda, const struct plan_key *key, plan_describe *describe,
+                      const struct tensor *about, struct plan **out, struct error *error);
 
 /* Makes the workspace at least `bytes` large. Waits for the device where it has to grow. */
 enum status cuda_workspace(struct cuda *cuda, size_t bytes, struct error *error);
@@ -150,6 +208,10 @@ enum status cuda_scratch(struct op_call *call, size_t bytes, void **out, const s
                          struct error *error);
 enum status cuda_saved(struct op_call *call, uint32_t index, size_t bytes, struct error *error);
 
+/* `to` has the values of `from`: by the same memory, where the caller leaves that to us. */
+enum status cuda_same_memory(struct cuda *cuda, struct tensor *to, const struct tensor *from,
+                             struct error *error);
+
 /* to = sum of the terms (elements.h) times `scale`, on the device; c may be NULL. The order depends on
  * `count` alone. */
 enum status cuda_sum(struct cuda *cuda, enum element_term term, const float *x, const float *c, size_t count,
@@ -157,14 +219,15 @@ enum status cuda_sum(struct cuda *cuda, enum element_term term, const float *x, 
 
 /* ---- small things ---- */
 
+/* NULL of an absent tensor. */
 static inline float *cuda_floats(const struct tensor *tensor)
 {
-    return (float *)tensor->data;
+    return tensor != NULL ? (float *)tensor->data : NULL;
 }
 
 static inline int32_t *cuda_ints(const struct tensor *tensor)
 {
-    return (int32_t *)tensor->data;
+    return tensor != NULL ? (int32_t *)tensor->data : NULL;
 }
 
 static inline size_t cuda_elements(const struct tensor *tensor)
@@ -172,41 +235,61 @@ static inline size_t cuda_elements(const struct tensor *tensor)
     return shape_elements(&tensor->shape);
 }
 
-/* Blocks for `count` threads. */
-static inline unsigned cuda_blocks(size_t count)
-{
-    return (unsigned)((count + THREADS - 1) / THREADS);
-}
+/* What a convolution or a pool slides over its images. A linear layer's is one pixel. */
+struct element_window cuda_window(const struct op_call *call); /* cuda_pool.cu */
 
-#ifdef __CUDACC__
+/* ---- kernels whose threads know nothing of each other ---- */
+
 static __device__ inline size_t cuda_thread(void)
 {
     return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
-#endif
 
-/* to_i = relu's gradient of dy by its output y; cuda_norm.cu. */
-enum status cuda_relu_backward(struct cuda *cuda, size_t count, const float *y, const float *dy, float *to,
-                               const struct tensor *about, struct error *error);
+template <class Work> static __global__ void cuda_each_kernel(size_t count, Work work)
+{
+    const size_t i = cuda_thread();
+    if (i < count)
+        work(i);
+}
 
-/* y = max(0, y) in place; cuda_norm.cu. */
+/* Queues work(i) for each i below `count`, which is not 0. `work` is a [=] __device__ function; `name` says
+ * "launch of …" in a failure. */
+template <class Work>
+static enum status cuda_each(struct cuda *cuda, size_t count, const char *name, const struct tensor *about,
+                             struct error *error, Work work)
+{
+    const unsigned blocks = (unsigned)((count + THREADS - 1) / THREADS);
+    cuda_each_kernel<<<blocks, THREADS, 0, cuda->stream>>>(count, work);
+    const cudaError_t code = cudaGetLastError();
+    return code == cudaSuccess ? STATUS_OK : cuda_failed(error, name, code, about);
+}
+
+/* ---- cuda_norm.cu ---- */
+
+/* y = max(0, y) in place. */
 enum status cuda_relu_in_place(struct cuda *cuda, const struct tensor *y, struct error *error);
+
+/* The gradient of the call's output before its ReLU, into `to`. */
+enum status cuda_relu_backward(struct cuda *cuda, const struct op_call *call, float *to, struct error *error);
+
+/* The same into scratch, where attributes.relu asks for it; else the gradient as it is. */
+enum status cuda_unfused_gradient(struct cuda *cuda, struct op_call *call, void **dy, struct error *error);
+void cuda_release_gradient(struct op_call *call, void *dy);
 
 /* ---- the table's functions ---- */
 
 typedef enum status cuda_operation(struct backend *backend, struct op_call *call, struct error *error);
 
-cuda_operation cuda_linear, cuda_linear_backward, cuda_conv2d, cuda_conv2d_backward;        /* cuda_conv.cu */
+cuda_operation cuda_convolution, cuda_convolution_backward;                                 /* cuda_conv.cu */
 cuda_operation cuda_batch_norm, cuda_batch_norm_backward, cuda_relu, cuda_relu_op_backward; /* cuda_norm.cu */
 cuda_operation cuda_add, cuda_add_backward, cuda_log_softmax, cuda_log_softmax_backward;    /* cuda_norm.cu */
-cuda_operation cuda_max_pool, cuda_max_pool_backward, cuda_avg_pool,
-    cuda_avg_pool_backward;                   /* cuda_pool.cu */
-cuda_operation cuda_lstm, cuda_lstm_backward; /* cuda_lstm.cu */
-cuda_operation cuda_reshape, cuda_reshape_backward, cuda_dropout,
-    cuda_dropout_backward;                              /* cuda_elements.cu */
-cuda_operation cuda_embedding, cuda_embedding_backward; /* cuda_elements.cu */
-cuda_operation cuda_mse, cuda_mse_backward, cuda_cross_entropy,
-    cuda_cross_entropy_backward;                                    /* cuda_loss.cu */
+cuda_operation cuda_pool, cuda_max_pool_backward, cuda_avg_pool_backward;                   /* cuda_pool.cu */
+cuda_operation cuda_lstm, cuda_lstm_backward;                                               /* cuda_lstm.cu */
+cuda_operation cuda_reshape, cuda_reshape_backward;                 /* cuda_elements.cu */
+cuda_operation cuda_dropout, cuda_dropout_backward;                 /* cuda_elements.cu */
+cuda_operation cuda_embedding, cuda_embedding_backward;             /* cuda_elements.cu */
+cuda_operation cuda_mse, cuda_mse_backward;                         /* cuda_loss.cu */
+cuda_operation cuda_cross_entropy, cuda_cross_entropy_backward;     /* cuda_loss.cu */
 cuda_operation cuda_log_probability, cuda_log_probability_backward; /* cuda_loss.cu */
 cuda_operation cuda_sum_op, cuda_sum_op_backward;                   /* cuda_loss.cu */
 

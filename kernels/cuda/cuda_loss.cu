@@ -4,43 +4,26 @@
 
 /* ---- sum ---- */
 
-static __global__ void sum_backward_kernel(size_t count, const float *c, const float *dy, float scale,
-                                           float *dx)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        dx[i] = element_sum_backward(c, *dy, scale, i);
-}
-
 enum status cuda_sum_op(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const struct tensor *x = call->in[0], *c = call->in[1];
+    const struct tensor *x = call->in[0];
     TRY(cuda_output(call, call->out[0], error));
-    return cuda_sum(cuda_of(backend), ELEMENT_PRODUCT, cuda_floats(x), c != NULL ? cuda_floats(c) : NULL,
+    return cuda_sum(cuda_of(backend), ELEMENT_PRODUCT, cuda_floats(x), cuda_floats(call->in[1]),
                     cuda_elements(x), call->attributes.scale, cuda_floats(call->out[0]), x, error);
 }
 
 enum status cuda_sum_op_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const struct tensor *x = call->in[0], *c = call->in[1];
-    const size_t count = cuda_elements(x);
+    const struct tensor *x = call->in[0];
+    const float *c = cuda_floats(call->in[1]), *dy = cuda_floats(call->dout[0]);
+    const float scale = (float)call->attributes.scale;
     TRY(cuda_output(call, call->din[0], error));
-    sum_backward_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, c != NULL ? cuda_floats(c) : NULL, cuda_floats(call->dout[0]), (float)call->attributes.scale,
-        cuda_floats(call->din[0]));
-    LAUNCH_TRY(x, "sum backward");
-    return STATUS_OK;
+    float *dx = cuda_floats(call->din[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(x), "launch of sum backward", x, error,
+                     [=] __device__(size_t i) { dx[i] = element_sum_backward(c, *dy, scale, i); });
 }
 
 /* ---- mean-squared error ---- */
-
-static __global__ void mse_backward_kernel(size_t count, const float *x, const float *target, const float *dy,
-                                           float scale, float *dx)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        dx[i] = element_mse_backward(x, target, *dy, scale, i);
-}
 
 enum status cuda_mse(struct backend *backend, struct op_call *call, struct error *error)
 {
@@ -53,14 +36,13 @@ enum status cuda_mse(struct backend *backend, struct op_call *call, struct error
 
 enum status cuda_mse_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const struct tensor *x = call->in[0];
-    const size_t count = cuda_elements(x);
+    const size_t count = cuda_elements(call->in[0]);
+    const float *x = cuda_floats(call->in[0]), *target = cuda_floats(call->in[1]);
+    const float *dy = cuda_floats(call->dout[0]), scale = (float)(2.0 / (double)count);
     TRY(cuda_output(call, call->din[0], error));
-    mse_backward_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, cuda_floats(x), cuda_floats(call->in[1]), cuda_floats(call->dout[0]),
-        (float)(2.0 / (double)count), cuda_floats(call->din[0]));
-    LAUNCH_TRY(x, "mse backward");
-    return STATUS_OK;
+    float *dx = cuda_floats(call->din[0]);
+    return cuda_each(cuda_of(backend), count, "launch of mse backward", call->in[0], error,
+                     [=] __device__(size_t i) { dx[i] = element_mse_backward(x, target, *dy, scale, i); });
 }
 
 /* ---- cross entropy ---- */
@@ -127,66 +109,45 @@ enum status cuda_cross_entropy(struct backend *backend, struct op_call *call, st
     return STATUS_OK;
 }
 
-static __global__ void cross_entropy_backward_kernel(size_t count, struct element_classes shape,
-                                                     const float *logits, const int32_t *target,
-                                                     const double *log_sums, const float *dy, float scale,
-                                                     float *dx)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        dx[i] = element_cross_entropy_backward(&shape, logits, target, log_sums, *dy * scale, i);
-}
-
 enum status cuda_cross_entropy_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const struct tensor *logits = call->in[0], *target = call->in[1];
-    const size_t count = cuda_elements(logits);
+    const struct element_classes shape = classes_of(call->in[0]);
+    const float *logits = cuda_floats(call->in[0]), *dy = cuda_floats(call->dout[0]);
+    const int32_t *target = cuda_ints(call->in[1]);
+    const double *log_sums = (const double *)call->saved[SAVED_LOG_SUMS].data;
+    const float scale = (float)(1.0 / (double)cuda_elements(call->in[1]));
     TRY(cuda_output(call, call->din[0], error));
-    cross_entropy_backward_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, classes_of(logits), cuda_floats(logits), cuda_ints(target),
-        (const double *)call->saved[SAVED_LOG_SUMS].data, cuda_floats(call->dout[0]),
-        (float)(1.0 / (double)cuda_elements(target)), cuda_floats(call->din[0]));
-    LAUNCH_TRY(logits, "cross entropy backward");
-    return STATUS_OK;
+    float *dx = cuda_floats(call->din[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of cross entropy backward",
+                     call->in[0], error, [=] __device__(size_t i) {
+                         dx[i] =
+                             element_cross_entropy_backward(&shape, logits, target, log_sums, *dy * scale, i);
+                     });
 }
 
 /* ---- actions ---- */
 
-static __global__ void log_probability_kernel(size_t count, const float *x, const int32_t *actions,
-                                              uint32_t classes, float *y)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        y[i] = x[i * classes + element_clamp(actions[i], classes)];
-}
-
 enum status cuda_log_probability(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const struct tensor *x = call->in[0];
-    const size_t count = x->shape.size[0];
+    const uint32_t classes = call->in[0]->shape.size[1];
+    const float *x = cuda_floats(call->in[0]);
+    const int32_t *actions = cuda_ints(call->in[1]);
     TRY(cuda_output(call, call->out[0], error));
-    log_probability_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, cuda_floats(x), cuda_ints(call->in[1]), x->shape.size[1], cuda_floats(call->out[0]));
-    LAUNCH_TRY(x, "log-probability");
-    return STATUS_OK;
-}
-
-static __global__ void log_probability_backward_kernel(size_t count, const int32_t *actions, const float *dy,
-                                                       uint32_t classes, float *dx)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        dx[i] = element_log_probability_backward(actions, dy, classes, i);
+    float *y = cuda_floats(call->out[0]);
+    return cuda_each(
+        cuda_of(backend), call->in[0]->shape.size[0], "launch of log-probability", call->in[0], error,
+        [=] __device__(size_t i) { y[i] = x[i * classes + element_clamp(actions[i], classes)]; });
 }
 
 enum status cuda_log_probability_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const struct tensor *x = call->in[0];
-    const size_t count = cuda_elements(x);
+    const uint32_t classes = call->in[0]->shape.size[1];
+    const int32_t *actions = cuda_ints(call->in[1]);
+    const float *dy = cuda_floats(call->dout[0]);
     TRY(cuda_output(call, call->din[0], error));
-    log_probability_backward_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, cuda_ints(call->in[1]), cuda_floats(call->dout[0]), x->shape.size[1],
-        cuda_floats(call->din[0]));
-    LAUNCH_TRY(x, "log-probability backward");
-    return STATUS_OK;
+    float *dx = cuda_floats(call->din[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of log-probability backward",
+                     call->in[0], error, [=] __device__(size_t i) {
+                         dx[i] = element_log_probability_backward(actions, dy, classes, i);
+                     });
 }

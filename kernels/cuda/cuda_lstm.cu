@@ -11,49 +11,11 @@
 enum { X, H0, C0, WEIGHT_IH, WEIGHT_HH, BIAS_IH, BIAS_HH }; /* inputs */
 enum { Y, HN, CN };                                         /* outputs */
 enum { SAVED_RESERVE, SAVED_WEIGHTS };                      /* for the backward */
-enum { GATES = 4, PIECES_MAX = 4 * GATES };
-
-/* Bytes [from, from + bytes) of input `tensor` stand at `to` in cuDNN's buffer. */
-struct piece {
-    uint32_t tensor;
-    size_t from, to, bytes;
-};
-
-struct lstm_plan {
-    struct plan plan;
-    cudnnRNNDescriptor_t rnn;
-    cudnnRNNDataDescriptor_t x, y;
-    cudnnTensorDescriptor_t state; /* of h and c alike */
-    size_t weight_bytes, work_bytes, reserve_bytes;
-    uint32_t pieces; /* 0: not asked yet */
-    struct piece piece[PIECES_MAX];
-};
-
-struct lstm_sizes {
-    uint32_t steps, batch, inputs, hidden;
-    bool bias, training;
-};
 
 static struct lstm_sizes sizes_of(const struct op_call *call)
 {
     const uint32_t *x = call->in[X]->shape.size;
-    const struct lstm_sizes s = {
-        x[0], x[1], x[2], call->in[WEIGHT_HH]->shape.size[1], call->in[BIAS_IH] != NULL, call->keep};
-    return s;
-}
-
-static void lstm_plan_destroy(struct plan *plan)
-{
-    struct lstm_plan *lstm = (struct lstm_plan *)plan;
-    if (lstm->rnn != NULL)
-        cudnnDestroyRNNDescriptor(lstm->rnn);
-    if (lstm->x != NULL)
-        cudnnDestroyRNNDataDescriptor(lstm->x);
-    if (lstm->y != NULL)
-        cudnnDestroyRNNDataDescriptor(lstm->y);
-    if (lstm->state != NULL)
-        cudnnDestroyTensorDescriptor(lstm->state);
-    free(lstm);
+    return {x[0], x[1], x[2], call->in[WEIGHT_HH]->shape.size[1], call->in[BIAS_IH] != NULL, call->keep};
 }
 
 /* ---- plan ---- */
@@ -76,9 +38,10 @@ static enum status describe_data(cudnnRNNDataDescriptor_t *out, const struct lst
                                         : cudnn_failed(error, "cudnnSetRNNDataDescriptor", code, about);
 }
 
-static enum status describe_lstm(struct cuda *cuda, struct lstm_plan *plan, const struct lstm_sizes *s,
-                                 const struct tensor *about, struct error *error)
+static enum status describe_lstm(struct cuda *cuda, struct plan *plan, const struct tensor *about,
+                                 struct error *error)
 {
+    const struct lstm_sizes *s = &plan->key.lstm;
     const int dims[3] = {1, (int)s->batch, (int)s->hidden};
     const int strides[3] = {(int)(s->batch * s->hidden), (int)s->hidden, 1};
     CUDNN_TRY(about, cudnnCreateRNNDescriptor, &plan->rnn);
@@ -86,106 +49,72 @@ static enum status describe_lstm(struct cuda *cuda, struct lstm_plan *plan, cons
               s->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
               CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, (int32_t)s->inputs, (int32_t)s->hidden,
               (int32_t)s->hidden, 1, cuda->no_dropout, CUDNN_RNN_PADDED_IO_DISABLED);
-    TRY(describe_data(&plan->x, s, s->inputs, about, error));
-    TRY(describe_data(&plan->y, s, s->hidden, about, error));
+    TRY(describe_data(&plan->sequences_x, s, s->inputs, about, error));
+    TRY(describe_data(&plan->sequences_y, s, s->hidden, about, error));
     CUDNN_TRY(about, cudnnCreateTensorDescriptor, &plan->state);
     CUDNN_TRY(about, cudnnSetTensorNdDescriptor, plan->state, CUDNN_DATA_FLOAT, 3, dims, strides);
+    CUDNN_TRY(about, cudnnCreateTensorDescriptor, &plan->gate_matrix);
+    CUDNN_TRY(about, cudnnCreateTensorDescriptor, &plan->gate_vector);
     CUDNN_TRY(about, cudnnGetRNNWeightSpaceSize, cuda->cudnn, plan->rnn, &plan->weight_bytes);
     CUDNN_TRY(about, cudnnGetRNNTempSpaceSizes, cuda->cudnn, plan->rnn,
-              s->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, plan->x, &plan->work_bytes,
-              &plan->reserve_bytes);
+              s->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, plan->sequences_x,
+              &plan->work_bytes, &plan->reserve_bytes);
     return STATUS_OK;
 }
 
-static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct lstm_plan **out,
+static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
                            struct error *error)
 {
-    const struct lstm_sizes s = sizes_of(call);
-    const struct plan_key key = {PLAN_LSTM, {s.steps, s.batch, s.inputs, s.hidden, s.bias, s.training}};
-    struct plan *plan = cuda_plan_find(cuda, &key);
-    *out = (struct lstm_plan *)plan;
-    if (plan != NULL)
-        return STATUS_OK;
-    plan = cuda_plan_new(sizeof **out, lstm_plan_destroy);
-    if (plan == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for an LSTM layer's plan");
-    *out = (struct lstm_plan *)plan;
-    enum status status = describe_lstm(cuda, *out, &s, call->in[X], error);
-    if (status != STATUS_OK) {
-        plan->destroy(plan);
-        return status;
-    }
-    cuda_plan_keep(cuda, &key, plan);
-    return STATUS_OK;
+    struct plan_key key = {};
+    key.kind = PLAN_LSTM;
+    key.lstm = sizes_of(call);
+    return cuda_plan(cuda, &key, describe_lstm, call->in[X], out, error);
 }
 
 /* ---- weights ---- */
 
 /* Adds a piece, or makes the last one longer where it goes on on both sides. */
-static enum status add_piece(struct lstm_plan *plan, uint32_t tensor, size_t from, size_t to, size_t bytes,
-                             const struct tensor *about, struct error *error)
+static void add_piece(struct plan *plan, uint32_t tensor, size_t from, size_t to, size_t bytes)
 {
-    struct piece *last = plan->pieces > 0 ? &plan->piece[plan->pieces - 1] : NULL;
-    if (to > plan->weight_bytes || bytes > plan->weight_bytes - to)
-        return cudnn_failed(error, "cudnnGetRNNWeightParams", CUDNN_STATUS_INTERNAL_ERROR_UNEXPECTED_VALUE,
-                            about);
+    struct weight_piece *last = plan->pieces > 0 ? &plan->piece[plan->pieces - 1] : NULL;
     if (last != NULL && last->tensor == tensor && last->from + last->bytes == from &&
-        last->to + last->bytes == to) {
+        last->to + last->bytes == to)
         last->bytes += bytes;
-        return STATUS_OK;
-    }
-    const struct piece piece = {tensor, from, to, bytes};
-    plan->piece[plan->pieces++] = piece;
-    return STATUS_OK;
+    else
+        plan->piece[plan->pieces++] = {tensor, from, to, bytes};
 }
 
 /* Asks where everything lies in the buffer `weights`: matrices of x, of h, then the biases of each. */
-static enum status find_pieces(struct cuda *cuda, struct lstm_plan *plan, const struct op_call *call,
-                               void *weights, cudnnTensorDescriptor_t matrix, cudnnTensorDescriptor_t bias,
-                               struct error *error)
+static enum status plan_pieces(struct cuda *cuda, struct plan *plan, const struct tensor *about,
+                               void *weights, struct error *error)
 {
-    const struct lstm_sizes s = sizes_of(call);
-    for (uint32_t part = 0; part < (s.bias ? 4 : 2); part++)
-        for (uint32_t gate = 0; gate < GATES; gate++) {
-            void *matrix_at = NULL, *bias_at = NULL;
-            CUDNN_TRY(call->in[X], cudnnGetRNNWeightParams, cuda->cudnn, plan->rnn, 0, plan->weight_bytes,
-                      weights, (int32_t)(part % 2 * GATES + gate), matrix, &matrix_at, bias, &bias_at);
-            const uint32_t columns = part >= 2 ? 1 : part == 0 ? s.inputs : s.hidden;
-            const size_t bytes = (size_t)s.hidden * columns * sizeof(float);
-            const char *at = (const char *)(part < 2 ? matrix_at : bias_at);
-            TRY(add_piece(plan, WEIGHT_IH + part, gate * bytes, (size_t)(at - (const char *)weights), bytes,
-                          call->in[X], error));
+    const struct lstm_sizes *s = &plan->key.lstm;
+    const char *at[4][LSTM_GATES]; /* of x's matrices, h's matrices, x's biases, h's biases */
+    if (plan->pieces > 0)
+        return STATUS_OK;
+    for (uint32_t of = 0; of < 2; of++)
+        for (uint32_t gate = 0; gate < LSTM_GATES; gate++)
+            CUDNN_TRY(about, cudnnGetRNNWeightParams, cuda->cudnn, plan->rnn, 0, plan->weight_bytes, weights,
+                      (int32_t)(of * LSTM_GATES + gate), plan->gate_matrix, (void **)&at[of][gate],
+                      plan->gate_vector, (void **)&at[2 + of][gate]);
+    for (uint32_t of = 0; of < (s->bias ? 4 : 2); of++)
+        for (uint32_t gate = 0; gate < LSTM_GATES; gate++) {
+            const uint32_t columns = of >= 2 ? 1 : of == 0 ? s->inputs : s->hidden;
+            const size_t bytes = (size_t)s->hidden * columns * sizeof(float);
+            add_piece(plan, WEIGHT_IH + of, gate * bytes, (size_t)(at[of][gate] - (const char *)weights),
+                      bytes);
         }
     return STATUS_OK;
 }
 
-static enum status plan_pieces(struct cuda *cuda, struct lstm_plan *plan, const struct op_call *call,
-                               void *weights, struct error *error)
-{
-    cudnnTensorDescriptor_t matrix = NULL, bias = NULL;
-    if (plan->pieces > 0)
-        return STATUS_OK;
-    CUDNN_TRY(call->in[X], cudnnCreateTensorDescriptor, &matrix);
-    const cudnnStatus_t code = cudnnCreateTensorDescriptor(&bias);
-    enum status status = code == CUDNN_STATUS_SUCCESS
-                             ? find_pieces(cuda, plan, call, weights, matrix, bias, error)
-                             : cudnn_failed(error, "cudnnCreateTensorDescriptor", code, call->in[X]);
-    if (status != STATUS_OK)
-        plan->pieces = 0;
-    if (bias != NULL)
-        cudnnDestroyTensorDescriptor(bias);
-    cudnnDestroyTensorDescriptor(matrix);
-    return status;
-}
-
 /* Our four tensors into cuDNN's buffer. What lies between the pieces is never read for its value, but it is
  * not to be a NaN. */
-static enum status pack(struct cuda *cuda, const struct lstm_plan *plan, const struct op_call *call,
-                        void *weights, struct error *error)
+static enum status pack(struct cuda *cuda, const struct plan *plan, const struct op_call *call, void *weights,
+                        struct error *error)
 {
     CUDA_TRY(call->in[X], cudaMemsetAsync, weights, 0, plan->weight_bytes, cuda->stream);
     for (uint32_t i = 0; i < plan->pieces; i++) {
-        const struct piece *piece = &plan->piece[i];
+        const struct weight_piece *piece = &plan->piece[i];
         const struct tensor *tensor = call->in[piece->tensor];
         CUDA_TRY(tensor, cudaMemcpyAsync, (char *)weights + piece->to,
                  (const char *)tensor->data + piece->from, piece->bytes, cudaMemcpyDeviceToDevice,
@@ -195,11 +124,11 @@ static enum status pack(struct cuda *cuda, const struct lstm_plan *plan, const s
 }
 
 /* The gradients that are wanted, out of cuDNN's buffer. */
-static enum status unpack(struct cuda *cuda, const struct lstm_plan *plan, struct op_call *call,
+static enum status unpack(struct cuda *cuda, const struct plan *plan, struct op_call *call,
                           const void *gradients, struct error *error)
 {
     for (uint32_t i = 0; i < plan->pieces; i++) {
-        const struct piece *piece = &plan->piece[i];
+        const struct weight_piece *piece = &plan->piece[i];
         struct tensor *tensor = call->din[piece->tensor];
         if (tensor == NULL)
             continue;
@@ -212,15 +141,10 @@ static enum status unpack(struct cuda *cuda, const struct lstm_plan *plan, struc
 
 /* ---- forward ---- */
 
-static void *data_or_null(const struct tensor *tensor)
-{
-    return tensor != NULL ? tensor->data : NULL;
-}
-
 enum status cuda_lstm(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
-    struct lstm_plan *plan;
+    struct plan *plan;
     void *weights = NULL, *reserve = NULL;
     TRY(plan_of(cuda, call, &plan, error));
     for (int i = 0; i < 3; i++)
@@ -233,14 +157,14 @@ enum status cuda_lstm(struct backend *backend, struct op_call *call, struct erro
     } else {
         TRY(cuda_scratch(call, plan->weight_bytes, &weights, call->in[X], error));
     }
-    TRY(plan_pieces(cuda, plan, call, weights, error));
+    TRY(plan_pieces(cuda, plan, call->in[X], weights, error));
     TRY(pack(cuda, plan, call, weights, error));
     TRY(cuda_workspace(cuda, plan->work_bytes, error));
     CUDNN_TRY(call->in[X], cudnnRNNForward, cuda->cudnn, plan->rnn,
-              call->keep ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, plan->x,
-              call->in[X]->data, plan->y, call->out[Y]->data, plan->state, data_or_null(call->in[H0]),
-              call->out[HN]->data, plan->state, data_or_null(call->in[C0]), call->out[CN]->data,
-              plan->weight_bytes, weights, plan->work_bytes, cuda->workspace,
+              call->keep ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, plan->sequences_x,
+              call->in[X]->data, plan->sequences_y, call->out[Y]->data, plan->state,
+              cuda_floats(call->in[H0]), call->out[HN]->data, plan->state, cuda_floats(call->in[C0]),
+              call->out[CN]->data, plan->weight_bytes, weights, plan->work_bytes, cuda->workspace,
               call->keep ? plan->reserve_bytes : 0, reserve);
     if (!call->keep)
         arena_release(call->arena, weights);
@@ -257,7 +181,7 @@ struct lstm_scratch {
     void *reserve; /* a copy of the saved one: cuDNN's backward writes into it */
 };
 
-static enum status take_scratch(struct cuda *cuda, const struct lstm_plan *plan, struct op_call *call,
+static enum status take_scratch(struct cuda *cuda, const struct plan *plan, struct op_call *call,
                                 struct lstm_scratch *scratch, struct error *error)
 {
     const struct tensor *x = call->in[X], *y = call->out[Y];
@@ -285,22 +209,22 @@ static enum status take_scratch(struct cuda *cuda, const struct lstm_plan *plan,
 enum status cuda_lstm_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
-    struct lstm_plan *plan;
+    struct plan *plan;
     struct lstm_scratch scratch = {};
     TRY(plan_of(cuda, call, &plan, error));
-    TRY(plan_pieces(cuda, plan, call, call->saved[SAVED_WEIGHTS].data, error));
+    TRY(plan_pieces(cuda, plan, call->in[X], call->saved[SAVED_WEIGHTS].data, error));
     TRY(take_scratch(cuda, plan, call, &scratch, error));
     TRY(cuda_workspace(cuda, plan->work_bytes, error));
     void *dy = scratch.dy != NULL ? scratch.dy : call->dout[Y]->data;
     void *dx = scratch.dx != NULL ? scratch.dx : call->din[X]->data;
-    CUDNN_TRY(call->in[X], cudnnRNNBackwardData_v8, cuda->cudnn, plan->rnn, NULL, plan->y, call->out[Y]->data,
-              dy, plan->x, dx, plan->state, data_or_null(call->in[H0]), data_or_null(call->dout[HN]),
-              data_or_null(call->din[H0]), plan->state, data_or_null(call->in[C0]),
-              data_or_null(call->dout[CN]), data_or_null(call->din[C0]), plan->weight_bytes,
+    CUDNN_TRY(call->in[X], cudnnRNNBackwardData_v8, cuda->cudnn, plan->rnn, NULL, plan->sequences_y,
+              call->out[Y]->data, dy, plan->sequences_x, dx, plan->state, cuda_floats(call->in[H0]),
+              cuda_floats(call->dout[HN]), cuda_floats(call->din[H0]), plan->state, cuda_floats(call->in[C0]),
+              cuda_floats(call->dout[CN]), cuda_floats(call->din[C0]), plan->weight_bytes,
               call->saved[SAVED_WEIGHTS].data, plan->work_bytes, cuda->workspace, plan->reserve_bytes,
               scratch.reserve);
     CUDNN_TRY(call->in[X], cudnnRNNBackwardWeights_v8, cuda->cudnn, plan->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
-              plan->x, call->in[X]->data, plan->state, data_or_null(call->in[H0]), plan->y,
+              plan->sequences_x, call->in[X]->data, plan->state, cuda_floats(call->in[H0]), plan->sequences_y,
               call->out[Y]->data, plan->weight_bytes, scratch.dweights, plan->work_bytes, cuda->workspace,
               plan->reserve_bytes, scratch.reserve);
     TRY(unpack(cuda, plan, call, scratch.dweights, error));

@@ -67,6 +67,20 @@ enum status cuda_saved(struct op_call *call, uint32_t index, size_t bytes, struc
     return STATUS_OK;
 }
 
+enum status cuda_same_memory(struct cuda *cuda, struct tensor *to, const struct tensor *from,
+                             struct error *error)
+{
+    if (to->data == NULL) {
+        to->data = from->data;
+        to->bytes = from->bytes;
+        to->layout = NULL;
+        return STATUS_OK;
+    }
+    CUDA_TRY(from, cudaMemcpyAsync, to->data, from->data, cuda_elements(from) * dtype_bytes(from->dtype),
+             cudaMemcpyDeviceToDevice, cuda->stream);
+    return STATUS_OK;
+}
+
 /* ---- to the host and back ---- */
 
 /* Through the pinned buffer, piece by piece, converting on the host. Every piece waits for the device: what
@@ -111,56 +125,32 @@ static enum status cuda_download(struct backend *backend, const struct tensor *f
 
 /* ---- element by element ---- */
 
-static __global__ void fill_kernel(size_t count, float *to, float value)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        to[i] = value;
-}
-
 static enum status cuda_fill(struct backend *backend, struct tensor *tensor, double value,
                              struct error *error)
 {
-    const size_t count = cuda_elements(tensor);
-    fill_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(count, cuda_floats(tensor),
-                                                                              (float)value);
-    LAUNCH_TRY(tensor, "fill");
-    return STATUS_OK;
-}
-
-static __global__ void accumulate_kernel(size_t count, float *to, const float *from)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        to[i] += from[i];
+    float *to = cuda_floats(tensor);
+    const float number = (float)value;
+    return cuda_each(cuda_of(backend), cuda_elements(tensor), "launch of fill", tensor, error,
+                     [=] __device__(size_t i) { to[i] = number; });
 }
 
 static enum status cuda_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
                                    const struct tensor *from, struct error *error)
 {
+    float *sum = cuda_floats(to);
+    const float *added = cuda_floats(from);
     (void)arena;
-    const size_t count = cuda_elements(to);
-    accumulate_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(count, cuda_floats(to),
-                                                                                    cuda_floats(from));
-    LAUNCH_TRY(to, "accumulate");
-    return STATUS_OK;
-}
-
-static __global__ void scale_kernel(size_t count, float *to, float factor)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        to[i] *= factor;
+    return cuda_each(cuda_of(backend), cuda_elements(to), "launch of accumulate", to, error,
+                     [=] __device__(size_t i) { sum[i] += added[i]; });
 }
 
 static enum status cuda_scale(struct backend *backend, struct tensor *tensor, double factor,
                               struct error *error)
 {
-    const size_t count = cuda_elements(tensor);
-    scale_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(count, cuda_floats(tensor),
-                                                                               (float)factor);
-    LAUNCH_TRY(tensor, "scale");
-    return STATUS_OK;
+    float *to = cuda_floats(tensor);
+    const float by = (float)factor;
+    return cuda_each(cuda_of(backend), cuda_elements(tensor), "launch of scale", tensor, error,
+                     [=] __device__(size_t i) { to[i] *= by; });
 }
 
 /* ---- over a whole tensor: lanes, a tree in each block, and one block for the blocks' results ---- */
@@ -192,76 +182,62 @@ template <class Join, class Value> static __device__ Value join_block(Value valu
     return tree[0];
 }
 
-static __global__ void sum_lanes_kernel(enum element_term term, const float *x, const float *c, size_t count,
-                                        double *partial)
+/* lane(lane, lanes) is a lane's own value. */
+template <class Join, class Value, class Lane>
+static __global__ void reduce_lanes_kernel(Lane lane, Value *partial)
 {
-    const double sum =
-        join_block<plus>(element_sum_lane(term, x, c, count, cuda_thread(), (size_t)gridDim.x * THREADS));
+    const Value value = join_block<Join>((Value)lane(cuda_thread(), (size_t)gridDim.x * THREADS));
     if (threadIdx.x == 0)
-        partial[blockIdx.x] = sum;
+        partial[blockIdx.x] = value;
 }
 
-/* One block. to: a float or a double. */
-static __global__ void sum_blocks_kernel(const double *partial, unsigned count, double scale, float *to,
-                                         double *to_double)
+/* One block. `none` joins with any value to that value. */
+template <class Join, class Value, class Finish>
+static __global__ void reduce_blocks_kernel(const Value *partial, unsigned count, Value none, Finish finish)
 {
-    const double sum = scale * join_block<plus>(threadIdx.x < count ? partial[threadIdx.x] : 0.0);
-    if (threadIdx.x == 0 && to != NULL)
-        *to = (float)sum;
-    if (threadIdx.x == 0 && to_double != NULL)
-        *to_double = sum;
-}
-
-static __global__ void not_finite_lanes_kernel(const float *x, size_t count, size_t *partial)
-{
-    const size_t first =
-        join_block<least>(element_not_finite_lane(x, count, cuda_thread(), (size_t)gridDim.x * THREADS));
+    const Value value = join_block<Join>(threadIdx.x < count ? partial[threadIdx.x] : none);
     if (threadIdx.x == 0)
-        partial[blockIdx.x] = first;
+        finish(value);
 }
 
-static __global__ void not_finite_blocks_kernel(const size_t *partial, unsigned count, size_t *to)
-{
-    const size_t first = join_block<least>(threadIdx.x < count ? partial[threadIdx.x] : SIZE_MAX);
-    if (threadIdx.x == 0)
-        *to = first;
-}
-
-/* Four elements a lane, as long as there are blocks. */
-static unsigned reduce_blocks(size_t count)
-{
-    const size_t blocks = (count + 4 * THREADS - 1) / (4 * THREADS), blocks_max = REDUCE_BLOCKS_MAX;
-    return (unsigned)(blocks < blocks_max ? blocks : blocks_max);
-}
 static_assert(REDUCE_BLOCKS_MAX <= THREADS, "one block joins the blocks' results");
 static_assert(sizeof(size_t) == sizeof(double), "both kinds of partial results share a buffer");
 
-static enum status sum_to(struct cuda *cuda, enum element_term term, const float *x, const float *c,
-                          size_t count, double scale, float *to, double *to_double,
-                          const struct tensor *about, struct error *error)
+/* Queues finish(the lanes' values, joined), which one thread calls. It may write to cuda->partial. */
+template <class Join, class Value, class Lane, class Finish>
+static enum status reduce(struct cuda *cuda, size_t count, Value none, const struct tensor *about,
+                          struct error *error, Lane lane, Finish finish)
 {
-    const unsigned blocks = reduce_blocks(count);
-    sum_lanes_kernel<<<blocks, THREADS, 0, cuda->stream>>>(term, x, c, count, cuda->partial);
-    LAUNCH_TRY(about, "sum of lanes");
-    sum_blocks_kernel<<<1, THREADS, 0, cuda->stream>>>(cuda->partial, blocks, scale, to, to_double);
-    LAUNCH_TRY(about, "sum of blocks");
+    /* Four elements a lane, as long as there are blocks. */
+    const size_t wanted = (count + 4 * THREADS - 1) / (4 * THREADS), blocks_max = REDUCE_BLOCKS_MAX;
+    const unsigned blocks = (unsigned)(wanted < blocks_max ? wanted : blocks_max);
+    Value *partial = (Value *)cuda->partial;
+    reduce_lanes_kernel<Join><<<blocks, THREADS, 0, cuda->stream>>>(lane, partial);
+    LAUNCH_TRY(about, "reduction in lanes");
+    reduce_blocks_kernel<Join><<<1, THREADS, 0, cuda->stream>>>(partial, blocks, none, finish);
+    LAUNCH_TRY(about, "reduction of blocks");
     return STATUS_OK;
 }
 
 enum status cuda_sum(struct cuda *cuda, enum element_term term, const float *x, const float *c, size_t count,
                      double scale, float *to, const struct tensor *about, struct error *error)
 {
-    return sum_to(cuda, term, x, c, count, scale, to, NULL, about, error);
+    return reduce<plus>(
+        cuda, count, 0.0, about, error,
+        [=] __device__(size_t lane, size_t lanes) {
+            return element_sum_lane(term, x, c, count, lane, lanes);
+        },
+        [=] __device__(double sum) { *to = (float)(scale * sum); });
 }
 
-/* The one number in cuda->result, to the host. */
-static enum status fetch(struct cuda *cuda, void *to, size_t bytes, const struct tensor *about,
-                         struct error *error)
+/* The result in the first element of cuda->partial, to the host. */
+static enum status fetch(struct cuda *cuda, void *to, const struct tensor *about, struct error *error)
 {
-    CUDA_TRY(about, cudaMemcpyAsync, cuda->result_host, cuda->result, bytes, cudaMemcpyDeviceToHost,
+    const size_t bytes = sizeof *cuda->partial;
+    CUDA_TRY(about, cudaMemcpyAsync, cuda->staging, cuda->partial, bytes, cudaMemcpyDeviceToHost,
              cuda->stream);
     TRY(cuda_wait(cuda, about, error));
-    memcpy(to, cuda->result_host, bytes);
+    memcpy(to, cuda->staging, bytes);
     return STATUS_OK;
 }
 
@@ -269,9 +245,16 @@ static enum status cuda_square_sum(struct backend *backend, const struct tensor 
                                    struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
-    TRY(sum_to(cuda, ELEMENT_SQUARE, cuda_floats(tensor), NULL, cuda_elements(tensor), 1, NULL,
-               (double *)cuda->result, tensor, error));
-    return fetch(cuda, sum, sizeof *sum, tensor, error);
+    const size_t count = cuda_elements(tensor);
+    const float *x = cuda_floats(tensor);
+    double *to = cuda->partial;
+    TRY(reduce<plus>(
+        cuda, count, 0.0, tensor, error,
+        [=] __device__(size_t lane, size_t lanes) {
+            return element_sum_lane(ELEMENT_SQUARE, x, NULL, count, lane, lanes);
+        },
+        [=] __device__(double found) { *to = found; }));
+    return fetch(cuda, sum, tensor, error);
 }
 
 static enum status cuda_first_not_finite(struct backend *backend, const struct tensor *tensor, size_t *index,
@@ -279,57 +262,45 @@ static enum status cuda_first_not_finite(struct backend *backend, const struct t
 {
     struct cuda *cuda = cuda_of(backend);
     const size_t count = cuda_elements(tensor);
-    const unsigned blocks = reduce_blocks(count);
-    size_t *partial = (size_t *)cuda->partial;
-    not_finite_lanes_kernel<<<blocks, THREADS, 0, cuda->stream>>>(cuda_floats(tensor), count, partial);
-    LAUNCH_TRY(tensor, "search in lanes");
-    not_finite_blocks_kernel<<<1, THREADS, 0, cuda->stream>>>(partial, blocks, (size_t *)cuda->result);
-    LAUNCH_TRY(tensor, "search in blocks");
-    return fetch(cuda, index, sizeof *index, tensor, error);
+    const float *x = cuda_floats(tensor);
+    size_t *to = (size_t *)cuda->partial;
+    TRY(reduce<least>(
+        cuda, count, (size_t)SIZE_MAX, tensor, error,
+        [=] __device__(size_t lane, size_t lanes) { return element_not_finite_lane(x, count, lane, lanes); },
+        [=] __device__(size_t found) { *to = found; }));
+    return fetch(cuda, index, tensor, error);
 }
 
 /* ---- optimizers ---- */
-
-static __global__ void sgd_kernel(size_t count, float lr, float momentum, bool first, float *p,
-                                  const float *g, float *v)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        element_sgd(lr, momentum, first, p + i, g[i], v != NULL ? v + i : NULL);
-}
 
 static enum status cuda_sgd(struct backend *backend, const struct sgd_settings *settings, uint64_t step,
                             struct tensor *parameters, const struct tensor *gradient, struct tensor *momentum,
                             struct error *error)
 {
-    const size_t count = cuda_elements(parameters);
-    sgd_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, (float)settings->lr, (float)settings->momentum, step == 1, cuda_floats(parameters),
-        cuda_floats(gradient), momentum != NULL ? cuda_floats(momentum) : NULL);
-    LAUNCH_TRY(parameters, "sgd");
-    return STATUS_OK;
+    const float lr = (float)settings->lr, keep = (float)settings->momentum;
+    const bool first = step == 1;
+    float *p = cuda_floats(parameters), *v = cuda_floats(momentum);
+    const float *g = cuda_floats(gradient);
+    return cuda_each(
+        cuda_of(backend), cuda_elements(parameters), "launch of sgd", parameters, error,
+        [=] __device__(size_t i) { element_sgd(lr, keep, first, p + i, g[i], v != NULL ? v + i : NULL); });
 }
 
-static __global__ void adam_kernel(size_t count, struct adam_factors factors, float *p, float *m, float *v,
-                                   const float *g)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        element_adam(&factors, p + i, m + i, v + i, g[i]);
-}
+/* nvcc's kernels cannot hold a struct whose name is a function's too. */
+struct adam_step {
+    struct adam_factors factors;
+};
 
 static enum status cuda_adam(struct backend *backend, const struct adam_settings *settings, uint64_t step,
                              struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
                              struct tensor *second, struct error *error)
 {
-    const size_t count = cuda_elements(parameters);
-    struct adam_factors factors;
-    adam_factors(settings, step, &factors);
-    adam_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, factors, cuda_floats(parameters), cuda_floats(first), cuda_floats(second),
-        cuda_floats(gradient));
-    LAUNCH_TRY(parameters, "adam");
-    return STATUS_OK;
+    struct adam_step now;
+    float *p = cuda_floats(parameters), *m = cuda_floats(first), *v = cuda_floats(second);
+    const float *g = cuda_floats(gradient);
+    adam_factors(settings, step, &now.factors);
+    return cuda_each(cuda_of(backend), cuda_elements(parameters), "launch of adam", parameters, error,
+                     [=] __device__(size_t i) { element_adam(&now.factors, p + i, m + i, v + i, g[i]); });
 }
 
 void cuda_memory_slots(struct backend_ops *ops)

@@ -2,72 +2,53 @@
  * receives the gradient, and after a ReLU equal ones are common. */
 #include "kernels/cuda/cuda_internal.h"
 
-#include <cstdlib>
-
-struct pool_plan {
-    struct plan plan;
-    cudnnTensorDescriptor_t x, y;
-    cudnnPoolingDescriptor_t pooling;
-};
-
-static void pool_plan_destroy(struct plan *plan)
+struct element_window cuda_window(const struct op_call *call)
 {
-    struct pool_plan *pool = (struct pool_plan *)plan;
-    if (pool->x != NULL)
-        cudnnDestroyTensorDescriptor(pool->x);
-    if (pool->y != NULL)
-        cudnnDestroyTensorDescriptor(pool->y);
-    if (pool->pooling != NULL)
-        cudnnDestroyPoolingDescriptor(pool->pooling);
-    free(pool);
+    const struct op_attributes *a = &call->attributes;
+    struct element_window window = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}};
+    for (int i = 0; i < 2 && call->op != OP_LINEAR; i++) {
+        window.size[i] = call->in[0]->shape.size[2 + i];
+        window.out[i] = call->out[0]->shape.size[2 + i];
+        window.kernel[i] = call->op == OP_CONV2D ? call->in[1]->shape.size[2 + i] : a->kernel[i];
+        window.stride[i] = a->stride[i];
+        window.padding[i] = a->padding[i];
+    }
+    return window;
 }
 
-static enum status describe_pool(struct pool_plan *plan, const struct op_call *call, struct error *error)
+static enum status describe_pool(struct cuda *cuda, struct plan *plan, const struct tensor *about,
+                                 struct error *error)
 {
-    const struct tensor *about = call->in[0];
-    const struct op_attributes *a = &call->attributes;
-    const uint32_t *x = call->in[0]->shape.size, *y = call->out[0]->shape.size;
-    const cudnnPoolingMode_t mode = call->op == OP_MAX_POOL ? CUDNN_POOLING_MAX_DETERMINISTIC
-                                                            : CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING;
-    TRY(cuda_describe(&plan->x, x[0], x[1], x[2], x[3], about, error));
-    TRY(cuda_describe(&plan->y, y[0], y[1], y[2], y[3], about, error));
+    const struct image_sizes *s = &plan->key.image;
+    const struct element_window *w = &s->window;
+    const cudnnPoolingMode_t mode = plan->key.kind == PLAN_MAX_POOL
+                                        ? CUDNN_POOLING_MAX_DETERMINISTIC
+                                        : CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING;
+    (void)cuda;
+    TRY(cuda_describe(&plan->x, s->n, s->c, w->size[0], w->size[1], about, error));
+    TRY(cuda_describe(&plan->y, s->n, s->c, w->out[0], w->out[1], about, error));
     CUDNN_TRY(about, cudnnCreatePoolingDescriptor, &plan->pooling);
-    CUDNN_TRY(about, cudnnSetPooling2dDescriptor, plan->pooling, mode, CUDNN_PROPAGATE_NAN, (int)a->kernel[0],
-              (int)a->kernel[1], (int)a->padding[0], (int)a->padding[1], (int)a->stride[0],
-              (int)a->stride[1]);
+    CUDNN_TRY(about, cudnnSetPooling2dDescriptor, plan->pooling, mode, CUDNN_PROPAGATE_NAN, (int)w->kernel[0],
+              (int)w->kernel[1], (int)w->padding[0], (int)w->padding[1], (int)w->stride[0],
+              (int)w->stride[1]);
     return STATUS_OK;
 }
 
-static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct pool_plan **out,
+static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
                            struct error *error)
 {
-    const struct op_attributes *a = &call->attributes;
     const uint32_t *x = call->in[0]->shape.size;
-    const struct plan_key key = {PLAN_POOL,
-                                 {(uint32_t)call->op, x[0], x[1], x[2], x[3], a->kernel[0], a->kernel[1],
-                                  a->stride[0], a->stride[1], a->padding[0], a->padding[1]}};
-    struct plan *plan = cuda_plan_find(cuda, &key);
-    *out = (struct pool_plan *)plan;
-    if (plan != NULL)
-        return STATUS_OK;
-    plan = cuda_plan_new(sizeof **out, pool_plan_destroy);
-    if (plan == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a pool's plan");
-    *out = (struct pool_plan *)plan;
-    enum status status = describe_pool(*out, call, error);
-    if (status != STATUS_OK) {
-        plan->destroy(plan);
-        return status;
-    }
-    cuda_plan_keep(cuda, &key, plan);
-    return STATUS_OK;
+    struct plan_key key = {};
+    key.kind = call->op == OP_MAX_POOL ? PLAN_MAX_POOL : PLAN_AVG_POOL;
+    key.image = {x[0], x[1], x[1], cuda_window(call)};
+    return cuda_plan(cuda, &key, describe_pool, call->in[0], out, error);
 }
 
-static enum status forward(struct backend *backend, struct op_call *call, struct error *error)
+enum status cuda_pool(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
     const struct tensor *x = call->in[0];
-    struct pool_plan *plan;
+    struct plan *plan;
     TRY(cuda_output(call, call->out[0], error));
     TRY(plan_of(cuda, call, &plan, error));
     CUDNN_TRY(x, cudnnPoolingForward, cuda->cudnn, plan->pooling, &ONE, plan->x, x->data, &ZERO, plan->y,
@@ -75,41 +56,15 @@ static enum status forward(struct backend *backend, struct op_call *call, struct
     return STATUS_OK;
 }
 
-enum status cuda_max_pool(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return forward(backend, call, error);
-}
-
-static __global__ void max_pool_backward_kernel(size_t count, struct element_pool pool, const float *x,
-                                                const float *dy, float *dx)
-{
-    const size_t i = cuda_thread();
-    if (i < count)
-        dx[i] = element_max_pool_backward(&pool, x, dy, i);
-}
-
 enum status cuda_max_pool_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const struct tensor *x = call->in[0];
-    const size_t count = cuda_elements(x);
-    struct element_pool pool;
-    for (int i = 0; i < 2; i++) {
-        pool.size[i] = x->shape.size[2 + i];
-        pool.out[i] = call->out[0]->shape.size[2 + i];
-        pool.kernel[i] = call->attributes.kernel[i];
-        pool.stride[i] = call->attributes.stride[i];
-        pool.padding[i] = call->attributes.padding[i];
-    }
+    const struct element_window window = cuda_window(call);
+    const float *x = cuda_floats(call->in[0]), *dy = cuda_floats(call->dout[0]);
     TRY(cuda_output(call, call->din[0], error));
-    max_pool_backward_kernel<<<cuda_blocks(count), THREADS, 0, cuda_of(backend)->stream>>>(
-        count, pool, cuda_floats(x), cuda_floats(call->dout[0]), cuda_floats(call->din[0]));
-    LAUNCH_TRY(x, "max pool backward");
-    return STATUS_OK;
-}
-
-enum status cuda_avg_pool(struct backend *backend, struct op_call *call, struct error *error)
-{
-    return forward(backend, call, error);
+    float *dx = cuda_floats(call->din[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of max pool backward", call->in[0],
+                     error,
+                     [=] __device__(size_t i) { dx[i] = element_max_pool_backward(&window, x, dy, i); });
 }
 
 /* cuDNN asks for input and output, which a mean's gradient does not depend on, and which are gone by then.
@@ -118,7 +73,7 @@ enum status cuda_avg_pool_backward(struct backend *backend, struct op_call *call
 {
     struct cuda *cuda = cuda_of(backend);
     const struct tensor *dy = call->dout[0];
-    struct pool_plan *plan;
+    struct plan *plan;
     TRY(cuda_output(call, call->din[0], error));
     TRY(plan_of(cuda, call, &plan, error));
     CUDNN_TRY(call->in[0], cudnnPoolingBackward, cuda->cudnn, plan->pooling, &ONE, plan->y, dy->data, plan->y,

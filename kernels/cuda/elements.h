@@ -100,7 +100,7 @@ struct element_dropout {
 
 /* Thread i of R * element_dropout_blocks(width): the up to 8 elements for which one block draws. The gradient
  * is the same function of the output's gradient: the mask is drawn again. */
-ELEMENT void element_dropout(const struct element_dropout *d, size_t i, const float *x, float *y)
+ELEMENT void element_drop(const struct element_dropout *d, size_t i, const float *x, float *y)
 {
     const uint32_t blocks = element_dropout_blocks(d->width), block = (uint32_t)(i % blocks);
     const size_t row = i / blocks;
@@ -115,34 +115,23 @@ ELEMENT void element_dropout(const struct element_dropout *d, size_t i, const fl
     }
 }
 
-/* The smallest a with u < P(0) + … + P(a), else the last. */
-ELEMENT uint32_t element_sample(uint64_t seed, const int32_t *row, const float *probabilities,
-                                uint32_t classes)
+/* The policy's action for one row, by the softmax of z (classes): the smallest a with u < P(0) + … + P(a),
+ * else the last. row: (environment, step, episode). */
+ELEMENT uint32_t element_policy_action(uint64_t seed, const int32_t *row, const float *z, uint32_t classes)
 {
     const uint32_t word[3] = {(uint32_t)row[0], (uint32_t)row[1], (uint32_t)row[2]};
-    uint32_t drawn[4], a = 0;
-    element_philox(seed, word, RNG_ACTION, 0, drawn);
-    const float uniform = (float)(drawn[0] >> 8) * 0x1p-24f;
-    float cumulated = probabilities[0];
-    while (a + 1 < classes && !(uniform < cumulated))
-        cumulated += probabilities[++a];
-    return a;
-}
-
-/* One row of the policy's end: softmax of z (classes), then the action. probabilities: (classes). */
-ELEMENT uint32_t element_policy_row(uint64_t seed, const int32_t *row, const float *z, uint32_t classes,
-                                    float *probabilities)
-{
+    uint32_t drawn[4], action = 0;
     float highest = z[0], total = 0;
     for (uint32_t a = 1; a < classes; a++)
         highest = fmaxf(highest, z[a]);
-    for (uint32_t a = 0; a < classes; a++) {
-        probabilities[a] = expf(z[a] - highest);
-        total += probabilities[a];
-    }
     for (uint32_t a = 0; a < classes; a++)
-        probabilities[a] /= total;
-    return element_sample(seed, row, probabilities, classes);
+        total += expf(z[a] - highest);
+    element_philox(seed, word, RNG_ACTION, 0, drawn);
+    const float uniform = (float)(drawn[0] >> 8) * 0x1p-24f;
+    float cumulated = expf(z[0] - highest) / total;
+    while (action + 1 < classes && !(uniform < cumulated))
+        cumulated += expf(z[++action] - highest) / total;
+    return action;
 }
 
 /* ---- sums: lane `lane` of `lanes` takes every lanes-th term, ascending; the lanes are added in a tree ----
@@ -296,14 +285,15 @@ ELEMENT float element_embedding_backward(const uint64_t *keys, size_t count, siz
 
 /* ---- max pooling's backward: cuDNN does not say which of several equal maxima it takes ---- */
 
-struct element_pool {
+/* What a pool or a convolution slides over its images. */
+struct element_window {
     uint32_t size[2], out[2]; /* input and output: height, width */
     uint32_t kernel[2], stride[2], padding[2];
 };
 
 /* The part of window `o` along dimension d that lies in the input: [*begin, *end). */
-ELEMENT void element_window(const struct element_pool *pool, int d, uint32_t o, uint32_t *begin,
-                            uint32_t *end)
+ELEMENT void element_window_inputs(const struct element_window *pool, int d, uint32_t o, uint32_t *begin,
+                                   uint32_t *end)
 {
     const uint32_t first = o * pool->stride[d], last = first + pool->kernel[d];
     *begin = first > pool->padding[d] ? first - pool->padding[d] : 0;
@@ -311,12 +301,12 @@ ELEMENT void element_window(const struct element_pool *pool, int d, uint32_t o, 
 }
 
 /* Which element of the image x has the first maximum of window (o0, o1), in row-major order. */
-ELEMENT size_t element_first_maximum(const struct element_pool *pool, const float *x, uint32_t o0,
+ELEMENT size_t element_first_maximum(const struct element_window *pool, const float *x, uint32_t o0,
                                      uint32_t o1)
 {
     uint32_t top, bottom, left, right;
-    element_window(pool, 0, o0, &top, &bottom);
-    element_window(pool, 1, o1, &left, &right);
+    element_window_inputs(pool, 0, o0, &top, &bottom);
+    element_window_inputs(pool, 1, o1, &left, &right);
     size_t best = (size_t)top * pool->size[1] + left;
     for (uint32_t r = top; r < bottom; r++)
         for (uint32_t c = left; c < right; c++) {
@@ -328,7 +318,7 @@ ELEMENT size_t element_first_maximum(const struct element_pool *pool, const floa
 }
 
 /* The first window along dimension d that holds input i, and the one past the last. */
-ELEMENT void element_windows_of(const struct element_pool *pool, int d, uint32_t i, uint32_t *begin,
+ELEMENT void element_windows_of(const struct element_window *pool, int d, uint32_t i, uint32_t *begin,
                                 uint32_t *end)
 {
     const uint32_t at = i + pool->padding[d], past = at / pool->stride[d] + 1;
@@ -337,7 +327,7 @@ ELEMENT void element_windows_of(const struct element_pool *pool, int d, uint32_t
 }
 
 /* The gradient of element i of x (images, height, width): what the windows whose first maximum it is give. */
-ELEMENT float element_max_pool_backward(const struct element_pool *pool, const float *x, const float *dy,
+ELEMENT float element_max_pool_backward(const struct element_window *pool, const float *x, const float *dy,
                                         size_t i)
 {
     const size_t plane = (size_t)pool->size[0] * pool->size[1], image = i / plane, at = i % plane;

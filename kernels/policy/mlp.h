@@ -1,7 +1,7 @@
 /* The policy's rows on the CPU: affine, dropout, ReLU, affine, softmax, sample; forward and backward.
  *
  * The room of the policy's kernels includes kernels/base and kernels/lanes. The agent's policy
- * (worker/model/policy_cpu.c) computes with it; every backend includes mlp_batch.h for the shape and the
+ * (worker/model/policy.c) computes with it; every backend includes mlp_batch.h for the shape and the
  * batch.
  *
  * One fused pass per row instead of one library call per layer: at 4 -> 128 -> 2 a row is about 1.3 kFLOP,

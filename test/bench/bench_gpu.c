@@ -2,10 +2,10 @@
  *
  *     bench_gpu          exits 77, with a line, without a GPU
  *
- * A launch is timed end to end: rows into the pinned slab, one graph launch with both copies, the wait, masks
- * and actions out. A step is images and labels up, forward, the loss down, backward, SGD, and one parameter
- * down, which waits for all before it. Output is for programs (scripts/gpu-check): the median, the tenth and
- * the ninetieth percentile of the rounds. No time fails. */
+ * A launch is timed end to end: rows into the pinned slab, one graph launch with both copies, the wait,
+ * actions out. A step is images and labels up, forward, the loss down, backward, SGD, and one parameter down,
+ * which waits for all before it. Output is for programs (scripts/gpu-check): the median, the tenth and the
+ * ninetieth percentile of the rounds. No time fails. */
 #include "kernels/params/optim.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/values.h"
@@ -44,14 +44,14 @@ static int by_value(const void *a, const void *b)
 
 /* ---- the policy ---- */
 
-static void bench_rows(struct policy_rows *rows, struct mlp_problem *problem, uint32_t count)
+static void bench_rows(struct policy_launch *launch, struct mlp_problem *problem, uint32_t count)
 {
     double us[LAUNCHES];
     problem->batch.count = count;
     for (int i = -UNCOUNTED; i < LAUNCHES; i++) {
         const double begin = now_us();
-        must(gpu->ops->policy_act(gpu, rows, &problem->batch, problem->seed, problem->episode,
-                                  problem->environment, problem->step, NULL, &error));
+        must(gpu->ops->launch_run(gpu, launch, &problem->batch, problem->episode, problem->environment,
+                                  problem->step, &error));
         if (i >= 0)
             us[i] = now_us() - begin;
     }
@@ -64,19 +64,24 @@ static void bench_rows(struct policy_rows *rows, struct mlp_problem *problem, ui
 static void bench_policy(void)
 {
     static const uint32_t counts[] = {1, 10, 64, 1024, ROWS_MAX};
-    static const struct mlp_shape shape = {4, 128, 2}; // its tensors need padding only at the end
+    struct policy_launch_settings settings = {
+        .shape = {4, 128, 2}, .dropout = 0.6, .seed = 1, .rows_max = ROWS_MAX};
+    const struct shape shapes[4] = {SHAPE2(128, 4), SHAPE1(128), SHAPE2(2, 128), SHAPE1(2)};
     struct mlp_problem problem;
-    struct policy_rows *rows = NULL;
+    struct policy_launch *launch = NULL;
     struct arena *arena = NULL;
-    struct tensor slab;
-    mlp_problem_init(&problem, shape, 0.6, ROWS_MAX, 1);
+    mlp_problem_init(&problem, settings.shape, settings.dropout, ROWS_MAX, settings.seed);
+    const float *from = problem.parameters;
     must(arena_new(&arena, &gpu->source, &error));
-    must(tensor_new(&slab, arena, SHAPE1((uint32_t)problem.count), DTYPE_F32, "policy", &error));
-    must(backend_upload(gpu, &slab, DTYPE_F32, problem.parameters, &error));
-    must(gpu->ops->policy_open(gpu, &shape, 0.6, ROWS_MAX, false, &slab, &rows, &error));
+    for (int i = 0; i < 4; i++) {
+        must(tensor_new(&settings.parameter[i], arena, shapes[i], DTYPE_F32, "policy", &error));
+        must(backend_upload(gpu, &settings.parameter[i], DTYPE_F32, from, &error));
+        from += shape_elements(&shapes[i]);
+    }
+    must(gpu->ops->launch_new(gpu, &settings, &launch, &error));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        bench_rows(rows, &problem, counts[i]);
-    gpu->ops->policy_close(gpu, rows);
+        bench_rows(launch, &problem, counts[i]);
+    gpu->ops->launch_free(gpu, launch);
     arena_free(arena);
     mlp_problem_fini(&problem);
 }

@@ -1,28 +1,44 @@
 /* The policy of an agent: how a row acts on it, and how a rollout moves its parameters.
  *
  * The tutorial's network, affine1 -> dropout -> ReLU -> affine2 -> softmax (kernels/policy/mlp.h), with Adam.
- * Two implementations stand behind this interface:
- *
- *     policy_cpu.c   flat arrays, the fused kernel and one Adam; needs no backend
- *     policy_gpu.c   acts by one captured launch (policy_open in kernels/kernels.h), learns on the tape
+ * On a CPU it is flat arrays, the fused kernel and one Adam (policy.c), and needs no backend. On a GPU it
+ * acts by one captured launch and learns on the tape (policy_gpu.c).
  *
  * One thread. After policy_new nothing here allocates. */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
+#include "kernels/adam.h"
 #include "kernels/base/status.h"
-#include "worker/model/policy_config.h"
+#include "kernels/policy/mlp_batch.h"
+
+#include <stdbool.h>
+
+struct policy_config {
+    struct mlp_shape shape;
+    double dropout; /* probability that a unit is dropped, 0 <= p < 1 */
+    uint64_t seed;  /* of the first parameters and of every draw */
+    struct adam_settings adam;
+    /* A GPU's: */
+    uint32_t environments; /* a launch has at most one row of each */
+    uint32_t rows_max;     /* of a rollout */
+    bool one_size;         /* launches are all alike, each environment at its own place */
+};
+
+/* Called during learning: after every MLP_CHUNK_ROWS rows on a CPU, between two operations on a GPU. */
+typedef void policy_progress(void *context);
 
 struct backend;
 struct policy;
 
-/* `backend` NULL: on the CPU. Otherwise one with policy_open, which outlives the policy. STATUS_INVALID names
+/* `backend` NULL: on the CPU. Otherwise one with launch_new, which outlives the policy. STATUS_INVALID names
  * the bound that the configuration breaks; STATUS_NO_MEMORY. */
 enum status policy_new(struct policy **out, const struct policy_config *config, struct backend *backend,
                        struct error *error);
 void policy_free(struct policy *policy);
 
-/* mlp_act with the policy's parameters and seed. Waits for the result. On a CPU it cannot fail. */
+/* mlp_act with the policy's parameters and seed; a GPU leaves the masks as they are. Waits for the result. On
+ * a CPU it cannot fail. */
 enum status policy_act(struct policy *policy, const struct mlp_batch *batch, uint32_t episode,
                        const uint32_t *environment, const uint32_t *step, struct error *error);
 
@@ -34,10 +50,5 @@ enum status policy_act(struct policy *policy, const struct mlp_batch *batch, uin
 enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
                          uint32_t episode, double *loss, policy_progress *progress, void *context,
                          struct error *error);
-
-/* Copies all parameters out, or in, as one flat array in mlp's order (worker/model/policy_parameters.h gives
- * names and shapes). Adam's moments stay as they are. */
-enum status policy_read(struct policy *policy, float *parameters, struct error *error);
-enum status policy_write(struct policy *policy, const float *parameters, struct error *error);
 
 #endif

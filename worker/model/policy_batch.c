@@ -8,9 +8,8 @@
 enum { PIECE_ROWS = 1 << 20 };
 
 struct policy_batch {
-    uint32_t inputs, environments, rows_max; // rows_max: of one piece, filled up
-    double dropout;
-    uint64_t seed;
+    struct policy_config config;
+    uint32_t rows_max;                 // of one piece, filled up
     float *observations, *coefficient; // (rows_max, inputs), (rows_max)
     int32_t *words, *actions;          // (rows_max, 3), (rows_max)
 };
@@ -30,12 +29,9 @@ enum status policy_batch_new(struct policy_batch **out, const struct policy_conf
     struct policy_batch *rows = calloc(1, sizeof *rows);
     if (rows == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of rows");
-    rows->inputs = config->shape.inputs;
-    rows->environments = config->environments;
+    rows->config = *config;
     rows->rows_max = filled_up(config->rows_max < PIECE_ROWS ? config->rows_max : PIECE_ROWS);
-    rows->dropout = config->dropout;
-    rows->seed = config->seed;
-    rows->observations = calloc(rows->rows_max, rows->inputs * sizeof *rows->observations);
+    rows->observations = calloc(rows->rows_max, config->shape.inputs * sizeof *rows->observations);
     rows->coefficient = calloc(rows->rows_max, sizeof *rows->coefficient);
     rows->words = calloc(rows->rows_max, 3 * sizeof *rows->words);
     rows->actions = calloc(rows->rows_max, sizeof *rows->actions);
@@ -63,10 +59,11 @@ void policy_batch_free(struct policy_batch *rows)
 static void gather_rows(struct policy_batch *rows, const struct mlp_batch *batch, const float *coefficient,
                         uint32_t episode, uint32_t first, uint32_t count, uint32_t filled)
 {
-    const uint32_t inputs = rows->inputs, rest = filled - count;
+    const uint32_t inputs = rows->config.shape.inputs, environments = rows->config.environments;
+    const uint32_t rest = filled - count;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t row = batch->row[first + i];
-        const uint32_t words[3] = {row % rows->environments, row / rows->environments, episode};
+        const uint32_t words[3] = {row % environments, row / environments, episode};
         memcpy(rows->observations + (size_t)i * inputs, batch->observations + (size_t)row * inputs,
                inputs * sizeof *rows->observations);
         memcpy(rows->words + (size_t)i * 3, words, sizeof words);
@@ -83,13 +80,14 @@ static void gather_rows(struct policy_batch *rows, const struct mlp_batch *batch
 static struct variable *record_piece(struct policy_batch *rows, const struct policy_network *network,
                                      struct tape *tape, uint32_t filled)
 {
+    const struct policy_config *config = &rows->config;
     struct variable *observations =
-        tape_input(tape, SHAPE2(filled, rows->inputs), DTYPE_F32, "observations", rows->observations);
+        tape_input(tape, SHAPE2(filled, config->shape.inputs), DTYPE_F32, "observations", rows->observations);
     struct variable *words = tape_input(tape, SHAPE2(filled, 3), DTYPE_I32, "rows' keys", rows->words);
     struct variable *actions = tape_input(tape, SHAPE1(filled), DTYPE_I32, "actions", rows->actions);
     struct variable *returns = tape_input(tape, SHAPE1(filled), DTYPE_F32, "returns", rows->coefficient);
     struct variable *log_probabilities =
-        policy_network_forward(network, tape, observations, words, rows->dropout, rows->seed);
+        policy_network_forward(network, tape, observations, words, config->dropout, config->seed);
     return tape_sum(tape, tape_log_probability(tape, log_probabilities, actions), returns, -1);
 }
 

@@ -10,7 +10,7 @@
 #ifndef WORKER_MODEL_POLICY_BATCH_H
 #define WORKER_MODEL_POLICY_BATCH_H
 
-#include "worker/model/policy_config.h"
+#include "worker/model/policy.h"
 #include "worker/model/policy_network.h"
 
 struct policy_batch;

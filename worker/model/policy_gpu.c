@@ -1,6 +1,6 @@
-/* The policy on a GPU: parameters in the backend's memory, one captured launch to act (kernels/kernels.h:
- * policy_open), operations of the tape to learn (worker/model/policy_batch.h). Only observations, keys, masks
- * and actions cross over. */
+/* The policy on a GPU: parameters in the backend's memory, one captured launch to act (launch_new in
+ * kernels/backend.h), operations of the tape to learn (worker/model/policy_batch.h). Only observations, keys,
+ * actions and returns are copied between host and device. */
 #include "kernels/params/optim.h"
 #include "kernels/policy/mlp.h"
 #include "worker/model/policy_batch.h"
@@ -10,31 +10,20 @@
 #include <stdlib.h>
 
 struct policy_gpu {
-    struct policy policy;
-    uint64_t seed;
     struct backend *backend;
     struct params *params;
     struct gradients *gradients;
     struct optimizer *optimizer;
     struct tape *tape;
     struct policy_network network;
-    struct policy_rows *rows;   // the captured launches
-    struct policy_batch *batch; // the rows to learn from
+    struct policy_launch *launch; // by which it acts
+    struct policy_batch *batch;   // the rows to learn from
 };
 
-static struct policy_gpu *gpu_of(struct policy *policy)
+enum status policy_gpu_act(struct policy_gpu *gpu, const struct mlp_batch *batch, uint32_t episode,
+                           const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    return (struct policy_gpu *)policy;
-}
-
-/* ---- acting ---- */
-
-static enum status policy_gpu_act(struct policy *policy, const struct mlp_batch *batch, uint32_t episode,
-                                  const uint32_t *environment, const uint32_t *step, struct error *error)
-{
-    const struct policy_gpu *gpu = gpu_of(policy);
-    return gpu->backend->ops->policy_act(gpu->backend, gpu->rows, batch, gpu->seed, episode, environment,
-                                         step, NULL, error);
+    return gpu->backend->ops->launch_run(gpu->backend, gpu->launch, batch, episode, environment, step, error);
 }
 
 /* ---- learning ---- */
@@ -53,11 +42,10 @@ static enum status walk_tape(struct policy_gpu *gpu, const struct mlp_batch *bat
     return tape_finish(gpu->tape, error);
 }
 
-static enum status policy_gpu_learn(struct policy *policy, const struct mlp_batch *batch,
-                                    const float *coefficient, uint32_t episode, double *loss,
-                                    policy_progress *progress, void *context, struct error *error)
+enum status policy_gpu_learn(struct policy_gpu *gpu, const struct mlp_batch *batch, const float *coefficient,
+                             uint32_t episode, double *loss, policy_progress *progress, void *context,
+                             struct error *error)
 {
-    struct policy_gpu *gpu = gpu_of(policy);
     double found = 0;
     enum status status = walk_tape(gpu, batch, coefficient, episode, &found, progress, context, error);
     if (status == STATUS_OK) // a parameter that is lost to a NaN is lost for good
@@ -78,32 +66,6 @@ static enum status warm_up(struct policy_gpu *gpu, struct error *error)
     for (int step = 0; step < 2 && status == STATUS_OK; step++) {
         double loss;
         status = walk_tape(gpu, &nothing, NULL, 0, &loss, NULL, NULL, error);
-    }
-    return status;
-}
-
-/* ---- parameters ---- */
-
-static enum status policy_gpu_read(struct policy *policy, float *parameters, struct error *error)
-{
-    struct params *params = gpu_of(policy)->params;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < POLICY_PARAMETERS && status == STATUS_OK; i++) {
-        const struct parameter *parameter = params_at(params, i);
-        status = params_read(params, parameter, DTYPE_F32, parameters, error);
-        parameters += shape_elements(&parameter->tensor.shape);
-    }
-    return status;
-}
-
-static enum status policy_gpu_write(struct policy *policy, const float *parameters, struct error *error)
-{
-    struct params *params = gpu_of(policy)->params;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < POLICY_PARAMETERS && status == STATUS_OK; i++) {
-        struct parameter *parameter = params_at(params, i);
-        status = params_write(params, parameter, DTYPE_F32, parameters, error);
-        parameters += shape_elements(&parameter->tensor.shape);
     }
     return status;
 }
@@ -131,11 +93,23 @@ static enum status open_learning(struct policy_gpu *gpu, const struct policy_con
     return status == STATUS_OK ? policy_batch_new(&gpu->batch, config, error) : status;
 }
 
-static void policy_gpu_free(struct policy *policy)
+static enum status open_launch(struct policy_gpu *gpu, const struct policy_config *config,
+                               struct error *error)
 {
-    struct policy_gpu *gpu = gpu_of(policy);
-    if (gpu->rows != NULL)
-        gpu->backend->ops->policy_close(gpu->backend, gpu->rows);
+    struct policy_launch_settings settings = {.shape = config->shape,
+                                              .dropout = config->dropout,
+                                              .seed = config->seed,
+                                              .rows_max = config->environments,
+                                              .fixed = config->one_size};
+    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++)
+        settings.parameter[i] = gpu->network.parameter[i]->tensor;
+    return gpu->backend->ops->launch_new(gpu->backend, &settings, &gpu->launch, error);
+}
+
+void policy_gpu_free(struct policy_gpu *gpu)
+{
+    if (gpu->launch != NULL)
+        gpu->backend->ops->launch_free(gpu->backend, gpu->launch);
     policy_batch_free(gpu->batch);
     tape_free(gpu->tape);
     gradients_free(gpu->gradients);
@@ -144,14 +118,8 @@ static void policy_gpu_free(struct policy *policy)
     free(gpu);
 }
 
-static const struct policy_kind policy_gpu_kind = {.free = policy_gpu_free,
-                                                   .act = policy_gpu_act,
-                                                   .learn = policy_gpu_learn,
-                                                   .read = policy_gpu_read,
-                                                   .write = policy_gpu_write};
-
-enum status policy_gpu_new(struct policy **out, const struct policy_config *config, struct backend *backend,
-                           struct error *error)
+enum status policy_gpu_new(struct policy_gpu **out, const struct policy_config *config,
+                           struct backend *backend, struct error *error)
 {
     enum status status = mlp_check_shape(&config->shape, config->dropout, error);
     if (status != STATUS_OK)
@@ -159,21 +127,18 @@ enum status policy_gpu_new(struct policy **out, const struct policy_config *conf
     struct policy_gpu *gpu = calloc(1, sizeof *gpu);
     if (gpu == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    gpu->policy.kind = &policy_gpu_kind;
     gpu->backend = backend;
-    gpu->seed = config->seed;
     status = open_params(gpu, config, error);
     if (status == STATUS_OK)
         status = open_learning(gpu, config, error);
     if (status == STATUS_OK)
-        status = backend->ops->policy_open(backend, &config->shape, config->dropout, config->environments,
-                                           config->one_size, params_slab(gpu->params), &gpu->rows, error);
+        status = open_launch(gpu, config, error);
     if (status == STATUS_OK)
         status = warm_up(gpu, error);
     if (status != STATUS_OK) {
-        policy_gpu_free(&gpu->policy);
+        policy_gpu_free(gpu);
         return status;
     }
-    *out = &gpu->policy;
+    *out = gpu;
     return STATUS_OK;
 }

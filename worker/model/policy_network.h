@@ -7,11 +7,10 @@
 #include "worker/model/policy_parameters.h"
 
 struct policy_network {
-    struct parameter *weight1, *bias1; /* affine1: (hidden, inputs), (hidden) */
-    struct parameter *weight2, *bias2; /* affine2: (actions, hidden), (actions) */
+    struct parameter *parameter[POLICY_PARAMETERS]; /* in the order of policy_parameters */
 };
 
-/* Registers the parameters with their first values, in the order of policy_parameters; before params_build.
+/* Registers the parameters with their first values; before params_build.
  * STATUS_NO_MEMORY. */
 enum status policy_network_register(struct policy_network *network, const struct mlp_shape *shape,
                                     struct params *params, struct error *error);

@@ -111,7 +111,7 @@ static void drop(const struct op_call *call, const float *x, float *y)
                                       .threshold = element_dropout_threshold(a->dropout),
                                       .scale = (float)(1 / (1 - a->dropout))};
     for (size_t i = 0; i < (size_t)rows * element_dropout_blocks(dropout.width); i++)
-        element_dropout(&dropout, i, x, y);
+        element_drop(&dropout, i, x, y);
 }
 
 static enum status dropout(struct backend *backend, struct op_call *call, struct error *error)
@@ -159,22 +159,22 @@ static enum status log_probability_backward(struct backend *backend, struct op_c
 
 /* ---- max pool ---- */
 
-static struct element_pool pool_of(const struct op_call *call)
+static struct element_window pool_of(const struct op_call *call)
 {
     const struct op_attributes *a = &call->attributes;
     const uint32_t *x = call->in[0]->shape.size, *y = call->out[0]->shape.size;
-    return (struct element_pool){.size = {x[2], x[3]},
-                                 .out = {y[2], y[3]},
-                                 .kernel = {a->kernel[0], a->kernel[1]},
-                                 .stride = {a->stride[0], a->stride[1]},
-                                 .padding = {a->padding[0], a->padding[1]}};
+    return (struct element_window){.size = {x[2], x[3]},
+                                   .out = {y[2], y[3]},
+                                   .kernel = {a->kernel[0], a->kernel[1]},
+                                   .stride = {a->stride[0], a->stride[1]},
+                                   .padding = {a->padding[0], a->padding[1]}};
 }
 
 static enum status max_pool(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)backend;
     enum status status = give(call, call->out[0], error);
-    const struct element_pool pool = pool_of(call);
+    const struct element_window pool = pool_of(call);
     const size_t plane = (size_t)pool.size[0] * pool.size[1], out_plane = (size_t)pool.out[0] * pool.out[1];
     float *y = call->out[0]->data;
     for (size_t i = 0; status == STATUS_OK && i < count_of(call->out[0]); i++) {
@@ -189,7 +189,7 @@ static enum status max_pool_backward(struct backend *backend, struct op_call *ca
 {
     (void)backend;
     enum status status = give(call, call->din[0], error);
-    const struct element_pool pool = pool_of(call);
+    const struct element_window pool = pool_of(call);
     float *dx = call->din[0]->data;
     for (size_t i = 0; status == STATUS_OK && i < count_of(call->in[0]); i++)
         dx[i] = element_max_pool_backward(&pool, call->in[0]->data, call->dout[0]->data, i);

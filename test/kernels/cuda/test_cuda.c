@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SKIPPED = 77, ALIGNMENT = 16 /* floats in 64 bytes */ };
+enum { SKIPPED = 77 };
 
 static struct backend *gpu;
 static struct arena *arena;
@@ -53,63 +53,51 @@ static const struct mlp_case policies[] = {
 enum { POLICIES = sizeof policies / sizeof *policies };
 
 static struct mlp_problem problem;
-static struct mlp *mlp;
-static struct tensor slab;
+static struct policy_launch_settings settings;
+static struct policy_launch *launch;
 
-/* The problem's parameters as params lay them out: each tensor from 64 bytes on. */
 static void upload_parameters(void)
 {
-    const size_t hidden = problem.shape.hidden, inputs = problem.shape.inputs,
-                 actions = problem.shape.actions;
-    const size_t counts[4] = {hidden * inputs, hidden, actions * hidden, actions};
-    size_t offset = 0, from = 0;
-    float *laid_out = values_memory(problem.count + 4 * (size_t)ALIGNMENT, sizeof *laid_out);
+    const float *from = problem.parameters;
     for (int i = 0; i < 4; i++) {
-        memcpy(laid_out + offset, problem.parameters + from, counts[i] * sizeof *laid_out);
-        from += counts[i];
-        offset += (counts[i] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        must(backend_upload(gpu, &settings.parameter[i], DTYPE_F32, from, &error));
+        from += shape_elements(&settings.parameter[i].shape);
     }
-    if (slab.data == NULL)
-        slab = upload(SHAPE1((uint32_t)offset), DTYPE_F32, DTYPE_F32, laid_out);
-    else
-        must(backend_upload(gpu, &slab, DTYPE_F32, laid_out, &error));
-    free(laid_out);
 }
 
-static void policy_problem_open(int number)
+static void launch_open(int number, uint32_t rows_max, bool fixed)
 {
-    mlp_problem_init(&problem, policies[number].shape, policies[number].dropout, policies[number].rows,
-                     (uint64_t)number + 1);
-    mlp = mlp_problem_load(&problem, NULL);
-    slab = (struct tensor){0};
+    const struct mlp_shape shape = policies[number].shape;
+    const struct shape shapes[4] = {SHAPE2(shape.hidden, shape.inputs), SHAPE1(shape.hidden),
+                                    SHAPE2(shape.actions, shape.hidden), SHAPE1(shape.actions)};
+    mlp_problem_init(&problem, shape, policies[number].dropout, policies[number].rows, (uint64_t)number + 1);
+    settings = (struct policy_launch_settings){.shape = shape,
+                                               .dropout = problem.dropout,
+                                               .seed = problem.seed,
+                                               .rows_max = rows_max,
+                                               .fixed = fixed};
+    for (int i = 0; i < 4; i++)
+        must(tensor_new(&settings.parameter[i], arena, shapes[i], DTYPE_F32, "parameter", &error));
     upload_parameters();
+    must(gpu->ops->launch_new(gpu, &settings, &launch, &error));
 }
 
-static void policy_problem_close(void)
+static void launch_close(void)
 {
-    mlp_free(mlp);
+    gpu->ops->launch_free(gpu, launch);
     mlp_problem_fini(&problem);
 }
 
-static struct policy_rows *open_rows(uint32_t rows_max, bool fixed)
-{
-    struct policy_rows *rows = NULL;
-    must(gpu->ops->policy_open(gpu, &problem.shape, problem.dropout, rows_max, fixed, &slab, &rows, &error));
-    return rows;
-}
-
-static void act(struct policy_rows *rows, uint32_t count)
+static void act(uint32_t count)
 {
     problem.batch.count = count;
-    must(gpu->ops->policy_act(gpu, rows, &problem.batch, problem.seed, problem.episode, problem.environment,
-                              problem.step, problem.probabilities, &error));
+    must(gpu->ops->launch_run(gpu, launch, &problem.batch, problem.episode, problem.environment, problem.step,
+                              &error));
 }
 
-/* The first `count` rows against the CPU: masks to the bit, probabilities by rounding, actions wherever the
- * uniform is not on a border. */
+/* The first `count` rows against the oracle: the same actions wherever the uniform is not on a border. */
 static void check_rows(uint32_t count)
 {
-    const uint32_t words = mlp_mask_words(&problem.shape), actions = problem.shape.actions;
     for (uint32_t i = 0; i < count; i++) {
         const size_t row = problem.row[i];
         const struct rng_key key = {.seed = problem.seed,
@@ -119,11 +107,8 @@ static void check_rows(uint32_t count)
         uint16_t mask[MLP_HIDDEN_MAX / 16];
         double expected[MLP_ACTIONS_MAX], margin;
         mlp_ref_draw(&problem.shape, problem.dropout, &key, mask);
-        ck_assert_mem_eq(problem.batch.masks + row * words, mask, words * sizeof *mask);
         mlp_ref_forward(&problem.shape, problem.dropout, problem.exact,
                         problem.batch.observations + row * problem.shape.inputs, mask, expected, NULL);
-        for (uint32_t a = 0; a < actions; a++)
-            ck_assert_double_eq_tol((double)problem.probabilities[i * actions + a], expected[a], 1e-5);
         const uint32_t sampled = mlp_ref_sample(&problem.shape, expected, &key, &margin);
         ck_assert(problem.batch.actions[row] == sampled || margin < 1e-5);
     }
@@ -131,77 +116,54 @@ static void check_rows(uint32_t count)
 
 START_TEST(a_launch_is_the_policys_act)
 {
-    policy_problem_open(_i);
-    struct policy_rows *rows = open_rows(problem.rows, false);
+    launch_open(_i, policies[_i].rows, false);
     for (uint32_t count = 1; count <= problem.rows; count = count * 2 + 1) {
-        act(rows, count);
+        act(count);
         check_rows(count);
     }
-    act(rows, problem.rows);
+    act(problem.rows);
     check_rows(problem.rows);
-    gpu->ops->policy_close(gpu, rows);
-    policy_problem_close();
+    launch_close();
 }
 END_TEST
 
-/* The same graph, other keys: what a captured argument would freeze. Then the first keys again. */
-START_TEST(a_replay_draws_new_masks)
+/* The same graph, other keys: what a captured argument would freeze. */
+START_TEST(a_replay_draws_by_its_own_keys)
 {
-    policy_problem_open(0);
-    struct policy_rows *rows = open_rows(problem.rows, false);
-    const size_t bytes = problem.rows * mlp_mask_words(&problem.shape) * sizeof(uint16_t);
-    uint16_t *first = values_memory(bytes, 1), *second = values_memory(bytes, 1);
-    act(rows, problem.rows);
-    memcpy(first, problem.batch.masks, bytes);
-    for (uint32_t change = 0; change < 4; change++) {
+    launch_open(0, policies[0].rows, false);
+    act(problem.rows);
+    for (uint32_t change = 0; change < 3; change++) {
         problem.episode += change == 0;
-        problem.seed += change == 1;
         for (uint32_t i = 0; i < problem.rows; i++) {
-            problem.step[i] += change == 2;
-            problem.environment[i] += change == 3;
+            problem.step[i] += change == 1;
+            problem.environment[i] += change == 2;
         }
-        memcpy(second, problem.batch.masks, bytes);
-        act(rows, problem.rows);
+        act(problem.rows);
         check_rows(problem.rows);
-        ck_assert_mem_ne(problem.batch.masks, second, bytes);
     }
-    problem.episode--;
-    problem.seed--;
-    for (uint32_t i = 0; i < problem.rows; i++) {
-        problem.step[i]--;
-        problem.environment[i]--;
-    }
-    act(rows, problem.rows);
-    ck_assert_mem_eq(problem.batch.masks, first, bytes);
-    free(first);
-    free(second);
-    gpu->ops->policy_close(gpu, rows);
-    policy_problem_close();
+    launch_close();
 }
 END_TEST
 
 START_TEST(weights_are_read_at_each_launch)
 {
-    policy_problem_open(0);
-    struct policy_rows *rows = open_rows(problem.rows, false);
-    act(rows, problem.rows);
+    launch_open(0, policies[0].rows, false);
+    act(problem.rows);
     for (size_t i = 0; i < problem.count; i++) {
         problem.parameters[i] *= -1.5f;
         problem.exact[i] = (double)problem.parameters[i];
     }
     upload_parameters();
-    act(rows, problem.rows);
+    act(problem.rows);
     check_rows(problem.rows);
-    gpu->ops->policy_close(gpu, rows);
-    policy_problem_close();
+    launch_close();
 }
 END_TEST
 
 /* Other operations make the backend's workspace grow between two launches: the graphs have their own. */
 START_TEST(a_policy_lives_beside_other_work)
 {
-    policy_problem_open(0);
-    struct policy_rows *rows = open_rows(problem.rows, false);
+    launch_open(0, policies[0].rows, false);
     struct values image = values_drawn(SHAPE4(8, 64, 56, 56), 1),
                   kernel = values_drawn(SHAPE4(64, 64, 3, 3), 2);
     struct tensor x, weight, y = {0};
@@ -213,65 +175,36 @@ START_TEST(a_policy_lives_beside_other_work)
                            .in = {&x, &weight},
                            .out = {&y}};
     must(op_forward(gpu, &call, &error));
-    act(rows, problem.rows);
+    act(problem.rows);
     check_rows(problem.rows);
     values_free(&image);
     values_free(&kernel);
-    gpu->ops->policy_close(gpu, rows);
-    policy_problem_close();
+    launch_close();
 }
 END_TEST
 
-/* Each environment has its own place in a launch of one size: its bits do not depend on who else came. */
+/* Each environment has its own place in a launch of one size, whichever other environments are in it. */
 START_TEST(with_one_size_a_row_stands_alone)
 {
     enum { ROWS = 64 };
-    policy_problem_open(0);
-    struct policy_rows *rows = open_rows(ROWS, true);
-    float together[ROWS * MLP_ACTIONS_MAX];
-    const uint32_t actions = problem.shape.actions, *row = problem.batch.row;
+    launch_open(0, ROWS, true);
+    uint32_t *row = problem.row;
     for (uint32_t i = 0; i < ROWS; i++)
         problem.environment[i] = ROWS - 1 - i;
-    act(rows, ROWS);
+    act(ROWS);
     check_rows(ROWS);
-    memcpy(together, problem.probabilities, ROWS * actions * sizeof(float));
     for (uint32_t i = 0; i < ROWS; i += 7) {
-        const uint32_t environment = problem.environment[0], step = problem.step[0];
-        problem.environment[0] = ROWS - 1 - i;
-        problem.step[0] = problem.step[i];
-        problem.batch.row = row + i;
-        act(rows, 1);
-        ck_assert_mem_eq(problem.probabilities, together + (size_t)i * actions, actions * sizeof(float));
-        problem.environment[0] = environment;
-        problem.step[0] = step;
+        const uint8_t together = problem.batch.actions[row[i]];
+        const struct mlp_batch one = {.count = 1,
+                                      .row = row + i,
+                                      .observations = problem.batch.observations,
+                                      .actions = problem.batch.actions};
+        problem.batch.actions[row[i]] = UINT8_MAX;
+        must(gpu->ops->launch_run(gpu, launch, &one, problem.episode, problem.environment + i,
+                                  problem.step + i, &error));
+        ck_assert_uint_eq(problem.batch.actions[row[i]], together);
     }
-    problem.batch.row = row;
-    problem.environment[3] = ROWS;
-    problem.batch.count = ROWS;
-    ck_assert_int_eq(gpu->ops->policy_act(gpu, rows, &problem.batch, problem.seed, problem.episode,
-                                          problem.environment, problem.step, NULL, &error),
-                     STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.text, "row 3 is of environment 64"));
-    gpu->ops->policy_close(gpu, rows);
-    policy_problem_close();
-}
-END_TEST
-
-START_TEST(what_a_policy_cannot_be_is_refused)
-{
-    struct policy_rows *rows = NULL;
-    policy_problem_open(0);
-    struct tensor half = slab;
-    half.shape.size[0] /= 2;
-    ck_assert_int_eq(
-        gpu->ops->policy_open(gpu, &problem.shape, problem.dropout, 8, false, &half, &rows, &error),
-        STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.text, "expected at least"));
-    ck_assert_int_eq(
-        gpu->ops->policy_open(gpu, &problem.shape, problem.dropout, 0, false, &slab, &rows, &error),
-        STATUS_INVALID);
-    ck_assert_ptr_null(rows);
-    policy_problem_close();
+    launch_close();
 }
 END_TEST
 
@@ -380,11 +313,10 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_checked_fixture(tests, gpu_open, gpu_close);
     tcase_add_loop_test(tests, a_launch_is_the_policys_act, 0, POLICIES);
-    tcase_add_test(tests, a_replay_draws_new_masks);
+    tcase_add_test(tests, a_replay_draws_by_its_own_keys);
     tcase_add_test(tests, weights_are_read_at_each_launch);
     tcase_add_test(tests, a_policy_lives_beside_other_work);
     tcase_add_test(tests, with_one_size_a_row_stands_alone);
-    tcase_add_test(tests, what_a_policy_cannot_be_is_refused);
     tcase_add_test(tests, adam_has_the_cpus_bits);
     tcase_add_test(tests, large_tensors_come_back_as_they_went);
     tcase_add_test(tests, an_embedding_of_many_tokens_sums_each_row);

@@ -5,8 +5,7 @@
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/mlp_ref.h"
 #include "test/workplace.h"
-#include "worker/model/policy.h"
-#include "worker/model/policy_parameters.h"
+#include "worker/model/policy_internal.h"
 
 #include <check.h>
 #include <math.h>
@@ -29,22 +28,15 @@ static struct policy *open_policy(const struct policy_config *config)
     return policy;
 }
 
-static void read_all(struct policy *policy, float *to)
-{
-    ck_assert_int_eq(policy_read(policy, to, NULL), STATUS_OK);
-}
-
 static void replace_all(struct policy *policy, const float *from)
 {
-    ck_assert_int_eq(policy_write(policy, from, NULL), STATUS_OK);
+    memcpy(policy->values, from, policy->count * sizeof *from);
+    mlp_load(policy->mlp, from);
 }
 
-static void expect_all(struct policy *policy, const float *expected, size_t count)
+static void expect_all(const struct policy *policy, const float *expected)
 {
-    float got[1000];
-    ck_assert_uint_le(count, 1000);
-    read_all(policy, got);
-    ck_assert_mem_eq(got, expected, count * sizeof(float));
+    ck_assert_mem_eq(policy->values, expected, policy->count * sizeof *expected);
 }
 
 /* ---- how it begins ---- */
@@ -72,8 +64,7 @@ START_TEST(parameters_begin_as_a_linear_layer_does)
 {
     struct policy *policy = open_policy(&cartpole);
     static const size_t counts[] = {512, 128, 256, 2};
-    float all[898], *values = all;
-    read_all(policy, all);
+    const float *values = policy->values;
     for (uint32_t i = 0; i < 4; values += counts[i++]) {
         const size_t count = counts[i];
         double bound = i < 2 ? 0.5 : 1 / sqrt(128), low = 0, high = 0, sum = 0, squares = 0;
@@ -105,19 +96,16 @@ START_TEST(parameters_are_drawn_by_position)
     other.seed++;
     struct policy *policy = open_policy(&cartpole), *again = open_policy(&cartpole),
                   *differs = open_policy(&other);
-    float values[898], others[898];
     struct rng_key key = {.seed = 543, .environment = 77, .episode = 2};
     uint32_t words[4];
     rng_block(&key, RNG_INIT, 0, words);
     ck_assert_uint_eq(mlp_parameter_count(&cartpole.shape), 898);
-    read_all(policy, values);
     double expected = (2 * (double)rng_uniform_float(words[0]) - 1) / sqrt(128);
-    ck_assert_float_eq_tol(values[640 + 77], (float)expected, 1e-9f);
-    expect_all(again, values, 898);
-    read_all(differs, others);
+    ck_assert_float_eq_tol(policy->values[640 + 77], (float)expected, 1e-9f);
+    expect_all(again, policy->values);
     unsigned same = 0;
     for (size_t p = 0; p < 898; p++)
-        same += values[p] == others[p];
+        same += policy->values[p] == differs->values[p];
     ck_assert_uint_lt(same, 3);
     policy_free(policy);
     policy_free(again);
@@ -149,15 +137,12 @@ START_TEST(it_acts_as_its_parameters_and_seed_say)
     ck_assert_int_eq(policy_act(policy, &problem.batch, 9, problem.environment, problem.step, NULL),
                      STATUS_OK);
     uint8_t actions[50];
-    float begin[898];
     memcpy(actions, problem.batch.actions, 50);
     struct mlp *mlp = mlp_problem_load(&problem, NULL);
-    read_all(policy, begin);
-    mlp_load(mlp, begin);
+    mlp_load(mlp, policy->values);
     mlp_act(mlp, &problem.batch, 543, 9, problem.environment, problem.step, NULL);
     ck_assert_mem_eq(actions, problem.batch.actions, 50);
     replace_all(policy, problem.parameters);
-    expect_all(policy, problem.parameters, problem.count);
     ck_assert_int_eq(policy_act(policy, &problem.batch, 9, problem.environment, problem.step, NULL),
                      STATUS_OK);
     memcpy(actions, problem.batch.actions, 50);
@@ -257,7 +242,6 @@ START_TEST(learning_is_pytorchs)
         oracle_probabilities();
         golden_compare("probabilities", problem.probabilities, (size_t)problem.rows * problem.shape.actions);
         double loss;
-        float *moved = calloc(problem.count, sizeof *moved);
         struct error error = {0};
         mlp_problem_learn(&problem, mlp);
         mlp_free(mlp);
@@ -265,16 +249,14 @@ START_TEST(learning_is_pytorchs)
             ck_assert_int_eq(
                 policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, &error),
                 STATUS_OK);
-            read_all(policy, moved);
             if (step == 1) {
                 float rounded = (float)loss;
                 golden_compare("loss", &rounded, 1);
                 golden_compare("gradient", problem.gradient, problem.count);
-                golden_compare("parameters1", moved, problem.count);
+                golden_compare("parameters1", policy->values, problem.count);
             }
         }
-        golden_compare("parameters3", moved, problem.count);
-        free(moved);
+        golden_compare("parameters3", policy->values, problem.count);
         policy_free(policy);
         mlp_problem_fini(&problem);
     }
@@ -342,9 +324,7 @@ static void learn_equally(struct policy *policy, struct policy *spared)
             STATUS_OK);
         ck_assert_mem_eq(&loss, &other, sizeof loss);
     }
-    float expected[1000];
-    read_all(spared, expected);
-    expect_all(policy, expected, problem.count);
+    expect_all(policy, spared->values);
 }
 
 /* Told by name, and nothing has moved, the optimizer's moments and count included. */
@@ -354,10 +334,10 @@ START_TEST(what_is_not_finite_changes_nothing)
     struct policy *policy = open_policy(&cartpole), *spared = open_policy(&cartpole);
     struct error error = {0};
     double loss = -1;
-    float whole[1000], broken[1000];
+    float whole[1000] = {0}, broken[1000];
     ck_assert_int_eq(policy_act(policy, &problem.batch, 0, problem.environment, problem.step, NULL),
                      STATUS_OK);
-    read_all(policy, whole);
+    memcpy(whole, policy->values, problem.count * sizeof *whole);
     memcpy(broken, whole, sizeof broken);
     broken[problem.count - 1] = NAN;
     if (breaks[_i].what == BREAK_PARAMETER)
@@ -379,7 +359,7 @@ START_TEST(what_is_not_finite_changes_nothing)
     memcpy(problem.coefficient, coefficients, sizeof coefficients);
     if (breaks[_i].what == BREAK_PARAMETER)
         replace_all(policy, whole);
-    expect_all(policy, whole, problem.count);
+    expect_all(policy, whole);
     learn_equally(policy, spared);
     policy_free(policy);
     policy_free(spared);

@@ -4,7 +4,7 @@
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/ref.h"
 #include "test/workplace.h"
-#include "worker/model/policy.h"
+#include "worker/model/policy_internal.h"
 
 #include <check.h>
 #include <math.h>
@@ -23,48 +23,51 @@ static const struct policy_config config = {
 
 /* ---- the stand-in ---- */
 
-struct policy_rows {
-    const double *slab; /* of the oracle; each parameter from a multiple of 64 bytes on */
+struct policy_launch {
+    struct policy_launch_settings settings;
     struct mlp *mlp;
 };
 
-static enum status stand_in_open(struct backend *backend, const struct mlp_shape *shape, double dropout,
-                                 uint32_t rows_max, bool fixed, const struct tensor *slab,
-                                 struct policy_rows **out, struct error *error)
+static struct policy_launch *opened;
+
+static enum status stand_in_new(struct backend *backend, const struct policy_launch_settings *settings,
+                                struct policy_launch **out, struct error *error)
 {
     (void)backend;
-    (void)fixed;
-    ck_assert_uint_eq(rows_max, ENVIRONMENTS);
-    *out = calloc(1, sizeof **out);
-    ck_assert_ptr_nonnull(*out);
-    (*out)->slab = slab->data;
-    return mlp_new(&(*out)->mlp, shape, dropout, error);
+    ck_assert_uint_eq(settings->rows_max, ENVIRONMENTS);
+    *out = opened = calloc(1, sizeof **out);
+    ck_assert_ptr_nonnull(opened);
+    opened->settings = *settings;
+    return mlp_new(&opened->mlp, &settings->shape, settings->dropout, error);
 }
 
-static void stand_in_close(struct backend *backend, struct policy_rows *rows)
+static void stand_in_free(struct backend *backend, struct policy_launch *launch)
 {
     (void)backend;
-    mlp_free(rows->mlp);
-    free(rows);
+    mlp_free(launch->mlp);
+    free(launch);
 }
 
-static enum status stand_in_act(struct backend *backend, struct policy_rows *rows,
-                                const struct mlp_batch *batch, uint64_t seed, uint32_t episode,
-                                const uint32_t *environment, const uint32_t *step, float *probabilities,
-                                struct error *error)
+/* The parameters as they are in the backend's memory, which is the oracle's. */
+static void read_gpu(float *to)
 {
-    static const size_t counts[] = {512, 128, 256, 2};
-    float values[PARAMETERS], *to = values;
-    const double *from = rows->slab;
+    for (int i = 0; i < 4; i++) {
+        const struct tensor *tensor = &opened->settings.parameter[i];
+        for (size_t e = 0; e < shape_elements(&tensor->shape); e++)
+            *to++ = (float)((const double *)tensor->data)[e];
+    }
+}
+
+static enum status stand_in_run(struct backend *backend, struct policy_launch *launch,
+                                const struct mlp_batch *batch, uint32_t episode, const uint32_t *environment,
+                                const uint32_t *step, struct error *error)
+{
+    float values[PARAMETERS];
     (void)backend;
     (void)error;
-    for (int i = 0; i < 4; i++) {
-        for (size_t e = 0; e < counts[i]; e++)
-            *to++ = (float)from[e];
-        from += (counts[i] + 7) / 8 * 8;
-    }
-    mlp_load(rows->mlp, values);
-    mlp_act(rows->mlp, batch, seed, episode, environment, step, probabilities);
+    read_gpu(values);
+    mlp_load(launch->mlp, values);
+    mlp_act(launch->mlp, batch, launch->settings.seed, episode, environment, step, NULL);
     return STATUS_OK;
 }
 
@@ -85,9 +88,9 @@ static void must(enum status status)
 static void setup(void)
 {
     ops = ref_ops;
-    ops.policy_open = stand_in_open;
-    ops.policy_close = stand_in_close;
-    ops.policy_act = stand_in_act;
+    ops.launch_new = stand_in_new;
+    ops.launch_free = stand_in_free;
+    ops.launch_run = stand_in_run;
     mlp_problem_init(&problem, config.shape, config.dropout, ROWS, 3);
     for (uint32_t i = 0; i < ROWS; i++) {
         problem.environment[i] = problem.row[i] % ENVIRONMENTS;
@@ -109,9 +112,9 @@ static void teardown(void)
 /* Float32 against double: both gradients are off by parts in a million, and Adam divides by their size. */
 static void expect_near(double bound)
 {
-    float a[PARAMETERS], b[PARAMETERS];
-    must(policy_read(cpu, a, &error));
-    must(policy_read(gpu, b, &error));
+    const float *a = cpu->values;
+    float b[PARAMETERS];
+    read_gpu(b);
     for (size_t i = 0; i < PARAMETERS; i++)
         ck_assert_msg(fabs((double)a[i] - (double)b[i]) <= bound, "%zu: %.9g, gpu %.9g", i, (double)a[i],
                       (double)b[i]);
@@ -148,30 +151,19 @@ START_TEST(it_learns_what_the_cpu_learns)
 }
 END_TEST
 
-START_TEST(written_parameters_act)
-{
-    float moved[PARAMETERS];
-    must(policy_write(cpu, problem.parameters, &error));
-    must(policy_write(gpu, problem.parameters, &error));
-    must(policy_read(gpu, moved, &error));
-    ck_assert_mem_eq(moved, problem.parameters, sizeof moved);
-    act_alike();
-}
-END_TEST
-
 /* Told by name, and nothing has moved. */
 START_TEST(what_is_not_finite_changes_nothing)
 {
     float before[PARAMETERS], after[PARAMETERS];
     double loss = -1;
     act_alike();
-    must(policy_read(gpu, before, &error));
+    read_gpu(before);
     problem.coefficient[290] = NAN;
     ck_assert_int_eq(
         policy_learn(gpu, &problem.batch, problem.coefficient, EPISODE, &loss, NULL, NULL, &error),
         STATUS_INTERNAL);
     ck_assert_msg(strstr(error.text, "the input returns") != NULL, "%s", error.text);
-    must(policy_read(gpu, after, &error));
+    read_gpu(after);
     ck_assert_mem_eq(before, after, sizeof before);
     ck_assert_double_eq(loss, -1);
 }
@@ -183,7 +175,6 @@ int main(void)
     TCase *tests = tcase_create("policy_gpu");
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, it_learns_what_the_cpu_learns);
-    tcase_add_test(tests, written_parameters_act);
     tcase_add_test(tests, what_is_not_finite_changes_nothing);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
