@@ -15,23 +15,23 @@ enum {
     DATA_PACKING_MAX = 1040 /* bytes that one byte of a gzip file can inflate to: deflate reaches 1,032 */
 };
 
-struct data_file;
+struct data_file {
+    char path[DATA_PATH_BYTES];
+    uint64_t size;           /* on the disk, in bytes */
+    uint64_t at;             /* of the contents: where the next read begins */
+    bool packed;             /* by its contents, whatever its name */
+    struct gzFile_s *stream; /* NULL: not open */
+};
 
-/* Opens FOLDER/NAME or, where `packed` is true and that file does not exist, FOLDER/NAME.gz.
- * STATUS_NOT_FOUND: neither exists. STATUS_INVALID: not a regular file. */
-enum status data_file_open(struct data_file **out, const char *folder, const char *name, bool packed,
+/* Opens FOLDER/NAME or, where `gz` is true and that file does not exist, FOLDER/NAME.gz. STATUS_NOT_FOUND:
+ * neither exists. STATUS_IO: not a regular file. */
+enum status data_file_open(struct data_file *file, const char *folder, const char *name, bool gz,
                            struct error *error);
-void data_file_close(struct data_file *file);
-
-/* The path that was opened, for messages. */
-const char *data_file_path(const struct data_file *file);
+void data_file_close(struct data_file *file); /* also after a failure, and where all is zero */
 
 /* Checks from the file's size alone that it holds `bytes` bytes of contents (plain) or could hold them
  * (packed). STATUS_CORRUPT: it does not; the text gives the offset at which the file ends and should end. */
 enum status data_file_expect(const struct data_file *file, uint64_t bytes, struct error *error);
-
-/* The size on the disk, in bytes. */
-uint64_t data_file_size(const struct data_file *file);
 
 /* Reads the next `bytes` bytes. STATUS_CORRUPT: the file ends before that, or the packed data is damaged. */
 enum status data_file_read(struct data_file *file, void *to, size_t bytes, struct error *error);

@@ -1,28 +1,39 @@
-/* One row of functions per kind of data: what dataset.c asks of dataset_idx.c, dataset_cifar.c and the
- * others. */
-#ifndef WORKER_DATA_READER_H
-#define WORKER_DATA_READER_H
+/* A dataset, and the function of each kind of data that opens one. */
+#ifndef WORKER_DATA_DATASET_INTERNAL_H
+#define WORKER_DATA_DATASET_INTERNAL_H
 
+#include "worker/data/data_file.h"
 #include "worker/data/dataset.h"
 
-enum { DATASET_SPLITS = 2, DATASET_CHANNELS = 3 };
-
 /* A split has at most this many samples: sample numbers are 32 bits wide. */
-enum { DATASET_SAMPLES_MAX = INT32_MAX };
+enum { DATASET_SPLITS = 2, DATASET_SAMPLES_MAX = INT32_MAX };
 
-struct dataset_reader {
-    /* Counts the samples of both splits, indexed by enum dataset_split, without reading them and without
-     * /data/limit. */
-    enum status (*probe)(uint64_t counts[DATASET_SPLITS], const struct job *job, struct error *error);
-    /* Opens one split. *state goes to read and close; *count is the number of samples, at least one. */
-    enum status (*open)(void **state, uint64_t *count, const struct job *job, enum dataset_split split,
-                        struct error *error);
-    /* As dataset_read. */
-    enum status (*read)(void *state, uint64_t index, struct image *image, int32_t *label,
-                        struct error *error);
-    void (*close)(void *state); /* NULL: does nothing */
+struct folder;
+
+/* Samples as their files hold them: in memory (idx, cifar), or in a folder of images, or none (synthetic). */
+struct dataset {
+    uint64_t count;
+    uint32_t width, height, channels;
+    uint8_t *memory;
+    size_t labels, label_stride; /* label i is memory[labels + i * label_stride] */
+    size_t pixels, pixel_stride; /* and its image, one plane per channel, begins here in memory */
+    struct folder *folder;
 };
 
-extern const struct dataset_reader dataset_synthetic, dataset_idx, dataset_cifar, dataset_folder;
+/* Opens a split; with `probe` only its headers and names, for the count. *dataset is all zero before, and
+ * freed by the caller, after a failure too. With `probe` held-out data may be absent: the count is 0. */
+typedef enum status dataset_opener(struct dataset *dataset, const struct job *job, enum dataset_split split,
+                                   bool probe, struct error *error);
+dataset_opener dataset_idx, dataset_cifar, dataset_folder;
+
+/* Checks the labels of the samples from `first` on, which were read from `file`, where label i is at `offset`
+ * + (i - first) * label_stride. STATUS_CORRUPT: one is not below /model/classes. */
+enum status dataset_check_labels(const struct dataset *dataset, uint64_t first, const struct data_file *file,
+                                 uint64_t offset, const struct job *job, struct error *error);
+
+/* As dataset_read. */
+enum status folder_read(struct folder *folder, uint64_t index, struct image *image, int32_t *label,
+                        struct error *error);
+void folder_free(struct folder *folder);
 
 #endif
