@@ -118,15 +118,17 @@ static bool disk_is_slow,
     was_alive; /* opening waits for SLOW_CALLS calls of progress, and whether they came */
 static atomic_int progress_calls;
 
-DIR *opendir(const char *name)
+int scandir(const char *restrict folder, struct dirent ***restrict list, int (*wanted)(const struct dirent *),
+            int (*compare)(const struct dirent **, const struct dirent **))
 {
-    DIR *(*real)(const char *) = NULL;
-    void *symbol = dlsym(RTLD_NEXT, "opendir");
+    int (*real)(const char *, struct dirent ***, int (*)(const struct dirent *),
+                int (*)(const struct dirent **, const struct dirent **)) = NULL;
+    void *symbol = dlsym(RTLD_NEXT, "scandir");
     memcpy(&real, &symbol, sizeof real);
     for (int i = 0; i < 200 && disk_is_slow && progress_calls < SLOW_CALLS; i++)
         sleep_ms(10);
     was_alive = progress_calls >= SLOW_CALLS;
-    return real(name);
+    return real(folder, list, wanted, compare);
 }
 
 static void make_class_folders(void)
