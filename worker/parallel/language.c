@@ -51,15 +51,14 @@ static enum status language_open_vocabulary(struct language *l, const char *chec
 }
 
 /* Copies a layer's values from the whole model's. */
-static enum status language_fill_layer(struct layer *layer, struct whole *whole, struct error *error)
+static enum status language_fill_layer(struct layer *layer, const struct whole *whole, struct error *error)
 {
     struct params *params = layer_params(layer);
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
         struct parameter *parameter = params_at(params, i);
-        status = whole_read(whole, params_find(whole->params, parameter->name)->index, false, error);
-        if (status == STATUS_OK)
-            status = params_write(params, parameter, DTYPE_F32, whole->values, error);
+        status = params_write(params, parameter, DTYPE_F32,
+                              params_find(whole->params, parameter->name)->tensor.data, error);
     }
     return status;
 }

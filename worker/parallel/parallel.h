@@ -8,6 +8,7 @@
  *     parallel_classes.c       the classes of objects that workers create
  *     layer.[ch]               one of the model's three layers; layer_object.[ch]: as an object to call
  *     whole_model.[ch]         all values in one process, for checkpoints
+ *     parallel_hidden_state.[ch]    the hidden state: kept, reset, saved and restored
  *     parallel_data.[ch], held_out.[ch], plateau.[ch]    batches, the held-out walk, the learning rate
  *     language.[ch]            `coalesced evaluate` and `coalesced generate`
  *

@@ -7,40 +7,31 @@
 
 /* ---- gathering ---- */
 
+/* Fetches every parameter, or its momentum, from its owner. */
 static enum status checkpoint_fetch_values(struct parallel_trainer *t, bool momentum, struct error *error)
 {
-    struct whole *whole = &t->values.whole;
+    const struct whole *whole = &t->values.whole;
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < t->parameter_count && status == STATUS_OK; i++) {
+        float *values = whole_values(whole, i, momentum);
         const size_t count = whole_count(whole, i);
-        if (momentum)
-            status =
-                dist_optimizer_moment_get(t->optimizer, i, DIST_MOMENT_FIRST, whole->values, count, error);
-        else
-            status = dist_parameter_get(t->base.dist, t->parameters[i], whole->values, count, error);
-        if (status == STATUS_OK)
-            status = whole_write(whole, i, momentum, error);
+        status = momentum
+                     ? dist_optimizer_moment_get(t->optimizer, i, DIST_MOMENT_FIRST, values, count, error)
+                     : dist_parameter_get(t->base.dist, t->parameters[i], values, count, error);
     }
     return status;
 }
 
-static enum status checkpoint_write_state(struct parallel_trainer *t, uint32_t number, const float *h,
-                                          const float *c, struct error *error)
-{
-    struct params *state = t->values.hidden;
-    enum status status = params_write(state, params_at(state, 2 * number), DTYPE_F32, h, error);
-    return status == STATUS_OK ? params_write(state, params_at(state, 2 * number + 1), DTYPE_F32, c, error)
-                               : status;
-}
-
-/* The others' states arrive in the buffers of the next iteration's state. steps[i]: trainer i's iteration. */
+/* steps[i]: trainer i's iteration. */
 static enum status checkpoint_fetch_states(struct parallel_trainer *t, uint64_t steps[], struct error *error)
 {
-    enum status status = checkpoint_write_state(t, 0, t->h, t->c, error);
+    enum status status = STATUS_OK;
+    steps[0] = t->iteration;
+    hidden_state_save(&t->hidden, 0);
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
-        status = parallel_peer_state(t, i, t->h_next, t->c_next, &steps[i], error);
-        if (status == STATUS_OK)
-            status = checkpoint_write_state(t, i, t->h_next, t->c_next, error);
+        float *h, *c;
+        hidden_state_saved(&t->hidden, i, &h, &c);
+        status = parallel_peer_state(t, i, h, c, &steps[i], error);
     }
     return status;
 }
@@ -55,14 +46,9 @@ enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *
     enum status status = parallel_checkpoint_wait(t, error);
     if (status != STATUS_OK)
         return status;
-    values->extra = (struct checkpoint_extra){.text = values->text,
-                                              .vocabulary = values->vocabulary,
-                                              .vocabulary_bytes = values->vocabulary_bytes,
-                                              .state = values->hidden};
     struct checkpoint_saving saving = {
         .counters = {.update = t->iteration,
                      .trainers = t->trainers,
-                     .steps = {t->iteration},
                      .epoch_loss = t->epoch_loss,
                      .line_loss = t->line_loss,
                      .lr = t->plateau.lr,

@@ -3,8 +3,6 @@
 
 #include "worker/job/job_message_limits.h"
 
-#include <string.h>
-
 static uint32_t data_columns_of(const struct job *job)
 {
     return job->trainers.count * job->trainers.batch;
@@ -145,18 +143,6 @@ uint64_t parallel_data_tokens(const struct parallel_data *data, uint64_t first, 
         rows -= (end / every - first / every) * (every * steps - there);
     }
     return rows * data->job->trainers.batch;
-}
-
-void parallel_data_state(const struct parallel_data *data, uint32_t trainer, float *h, float *c)
-{
-    const size_t count = parallel_data_state_count(data, data->job->trainers.batch);
-    if (data->text) {
-        memset(h, 0, count * sizeof *h);
-        memset(c, 0, count * sizeof *c);
-        return;
-    }
-    corpus_random_state(data->job->seed, trainer, CORPUS_HIDDEN, h, count);
-    corpus_random_state(data->job->seed, trainer, CORPUS_CELL, c, count);
 }
 
 bool parallel_data_ends_epoch(const struct parallel_data *data, uint64_t iteration)

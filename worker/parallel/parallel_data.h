@@ -1,9 +1,6 @@
 /* The language model's data: batches of a text, or of the tutorial's random numbers, by trainer and
  * iteration; and the numbers of updates that follow from its size. Pure after parallel_data_open, which
- * blocks on the text's file; belongs to one thread.
- *
- * The first hidden state: for random data normal draws keyed by seed and trainer (the tutorial's
- * torch.randn), carried through all epochs; for a text zeros, at the start of every epoch. */
+ * blocks on the text's file; belongs to one thread. */
 #ifndef WORKER_PARALLEL_PARALLEL_DATA_H
 #define WORKER_PARALLEL_PARALLEL_DATA_H
 
@@ -52,9 +49,6 @@ uint32_t parallel_data_batch(const struct parallel_data *data, uint32_t trainer,
 
 /* Tokens that a trainer reads in the iterations [first, end). */
 uint64_t parallel_data_tokens(const struct parallel_data *data, uint64_t first, uint64_t end);
-
-/* The state before the first iteration, (layers, batch, hidden) each. */
-void parallel_data_state(const struct parallel_data *data, uint32_t trainer, float *h, float *c);
 
 /* Whether an epoch ends with iteration `iteration`; the job's last iteration ends one in any case. */
 bool parallel_data_ends_epoch(const struct parallel_data *data, uint64_t iteration);

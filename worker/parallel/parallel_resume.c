@@ -7,40 +7,22 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- opening ---- */
 
-/* The state: an entry for h and one for c of every trainer. */
-static enum status resume_open_state(struct parallel_trainer *t, struct error *error)
-{
-    const struct rnn_config *rnn = &t->data.rnn;
-    const struct shape shape = SHAPE3(rnn->layers, t->job->trainers.batch, rnn->hidden);
-    const struct init zero = {INIT_CONSTANT, 0};
-    const struct backend_settings settings = {.threads = 1};
-    enum status status = backend_load(&t->values.backend, "onednn", &settings, error);
-    if (status == STATUS_OK)
-        status = params_new(&t->values.hidden, t->values.backend, error);
-    for (uint32_t i = 0; i < 2 * t->trainers && status == STATUS_OK; i++) {
-        struct parameter *entry;
-        char name[32];
-        snprintf(name, sizeof name, "trainer%u.%s", i / 2, i % 2 == 0 ? "h" : "c");
-        status = params_add(t->values.hidden, name, PARAMETER_BUFFER, shape, zero, &entry, error);
-    }
-    return status == STATUS_OK ? params_build(t->values.hidden, 0, error) : status;
-}
-
 static enum status resume_open_text(struct parallel_trainer *t, struct error *error)
 {
     struct parallel_values *values = &t->values;
     const struct corpus *corpus = &t->data.corpus;
+    values->extra.state = t->hidden.saved;
     if (!t->data.text)
         return STATUS_OK;
-    values->text.tokens = corpus->training.count + corpus->held_out.count;
-    memcpy(values->text.sha256, corpus->sha256, sizeof values->text.sha256);
-    values->vocabulary = vocabulary_format(t->data.corpus.vocabulary, &values->vocabulary_bytes);
+    values->extra.text.tokens = corpus->training.count + corpus->held_out.count;
+    memcpy(values->extra.text.sha256, corpus->sha256, sizeof values->extra.text.sha256);
+    values->vocabulary = vocabulary_format(corpus->vocabulary, &values->extra.vocabulary_bytes);
+    values->extra.vocabulary = values->vocabulary;
     if (values->vocabulary == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the vocabulary's text");
     return STATUS_OK;
@@ -81,17 +63,14 @@ enum status parallel_values_open(struct parallel_trainer *t, struct error *error
     if (!leads && !resume_is_asked_for(t))
         return status;
     if (status == STATUS_OK)
-        status = resume_open_state(t, error);
+        status = hidden_state_open_saved(&t->hidden, &t->data, error);
     return status == STATUS_OK ? resume_open_text(t, error) : status;
 }
 
 void parallel_values_close(struct parallel_trainer *t)
 {
-    struct parallel_values *values = &t->values;
-    params_free(values->hidden);
-    backend_close(values->backend);
-    whole_close(&values->whole);
-    free(values->vocabulary);
+    whole_close(&t->values.whole);
+    free(t->values.vocabulary);
 }
 
 /* ---- resuming ---- */
@@ -99,15 +78,15 @@ void parallel_values_close(struct parallel_trainer *t)
 /* A word's number is its row in the model: another vocabulary is another model. */
 static enum status resume_check_vocabulary(struct parallel_trainer *t, const char *path, struct error *error)
 {
-    struct parallel_values *values = &t->values;
+    const struct checkpoint_extra *ours = &t->values.extra;
     char *text;
     size_t bytes;
     enum status status = checkpoint_vocabulary(path, &text, &bytes, error);
     if (status != STATUS_OK)
         return status;
     const bool same =
-        (text == NULL) == (values->vocabulary == NULL) &&
-        (text == NULL || (bytes == values->vocabulary_bytes && memcmp(text, values->vocabulary, bytes) == 0));
+        (text == NULL) == (ours->vocabulary == NULL) &&
+        (text == NULL || (bytes == ours->vocabulary_bytes && memcmp(text, ours->vocabulary, bytes) == 0));
     free(text);
     if (same)
         return STATUS_OK;
@@ -121,7 +100,7 @@ static enum status resume_check_vocabulary(struct parallel_trainer *t, const cha
 static enum status resume_check_text(const struct parallel_trainer *t, const char *path,
                                      const struct checkpoint_text *expected, struct error *error)
 {
-    const struct checkpoint_text *text = &t->values.text;
+    const struct checkpoint_text *text = &t->values.extra.text;
     if (expected->tokens == 0)
         return STATUS_OK;
     if (text->tokens != expected->tokens)
@@ -135,17 +114,6 @@ static enum status resume_check_text(const struct parallel_trainer *t, const cha
                      "%.200s holds other words, or in another order: expected the text that %.200s was made "
                      "with",
                      t->job->data.path, path);
-}
-
-static enum status resume_load_state(struct parallel_trainer *t, const char *path, struct error *error)
-{
-    struct params *state = t->values.hidden;
-    enum status status = checkpoint_load_state(path, state, error);
-    if (status == STATUS_OK)
-        status = params_read(state, params_at(state, 2 * t->number), DTYPE_F32, t->h, error);
-    if (status == STATUS_OK)
-        status = params_read(state, params_at(state, 2 * t->number + 1), DTYPE_F32, t->c, error);
-    return status;
 }
 
 enum status parallel_resume(struct parallel_trainer *t, struct error *error)
@@ -165,27 +133,25 @@ enum status parallel_resume(struct parallel_trainer *t, struct error *error)
     t->epoch_loss = counters.epoch_loss;
     t->line_loss = counters.line_loss;
     t->plateau = (struct plateau){.lr = counters.lr, .best_loss = counters.best_loss};
-    t->lines[0] = t->lines[1] = 0;
     status = resume_check_vocabulary(t, path, error);
     if (status == STATUS_OK)
         status = resume_check_text(t, path, &text, error);
-    return status == STATUS_OK ? resume_load_state(t, path, error) : status;
+    return status == STATUS_OK ? hidden_state_load(&t->hidden, t->number, path, error) : status;
 }
 
 /* ---- values to their owners ---- */
 
+/* Sends every parameter, or its momentum, to its owner. */
 static enum status resume_send_values(struct parallel_trainer *t, bool momentum, struct error *error)
 {
-    struct whole *whole = &t->values.whole;
+    const struct whole *whole = &t->values.whole;
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < t->parameter_count && status == STATUS_OK; i++) {
+        const float *values = whole_values(whole, i, momentum);
         const size_t count = whole_count(whole, i);
-        status = whole_read(whole, i, momentum, error);
-        if (status == STATUS_OK && momentum)
-            status =
-                dist_optimizer_moment_set(t->optimizer, i, DIST_MOMENT_FIRST, whole->values, count, error);
-        else if (status == STATUS_OK)
-            status = dist_parameter_set(t->base.dist, t->parameters[i], whole->values, count, error);
+        status = momentum
+                     ? dist_optimizer_moment_set(t->optimizer, i, DIST_MOMENT_FIRST, values, count, error)
+                     : dist_parameter_set(t->base.dist, t->parameters[i], values, count, error);
     }
     return status;
 }

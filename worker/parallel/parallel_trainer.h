@@ -19,10 +19,7 @@
  *
  * An update in the log is an iteration of the lead; its loss is the lead's own. The others' losses are not
  * sent.
- *
- * ---- Hidden state ----
- * Each trainer keeps its own. It enters the LSTM's call as plain values and the new state is copied out, so
- * the graph of an iteration ends there. */
+ */
 #ifndef WORKER_PARALLEL_PARALLEL_TRAINER_H
 #define WORKER_PARALLEL_PARALLEL_TRAINER_H
 
@@ -30,19 +27,16 @@
 #include "worker/parallel/held_out.h"
 #include "worker/parallel/layer.h"
 #include "worker/parallel/parallel.h"
+#include "worker/parallel/parallel_hidden_state.h"
 #include "worker/parallel/plateau.h"
 #include "worker/parallel/whole_model.h"
 
-/* The buffers that checkpoints are written from and read into. The lead has all; another trainer has the
- * states and the text, and only in a run that resumes. The saver's thread reads them while it writes. */
+/* What checkpoints are written from and read into, beside the hidden state. The lead has all; another trainer
+ * has the text, and only in a run that resumes. The saver's thread reads them while it writes. */
 struct parallel_values {
     struct whole whole;
-    struct backend *backend; /* of `hidden` */
-    struct params *hidden;   /* every trainer's h and c */
-    char *vocabulary;        /* NULL: synthetic data */
-    size_t vocabulary_bytes;
-    struct checkpoint_text text;
-    struct checkpoint_extra extra; /* of the running checkpoint: points at the above */
+    char *vocabulary;              /* NULL: synthetic data */
+    struct checkpoint_extra extra; /* points at the vocabulary and at the hidden states */
 };
 
 struct parallel_trainer {
@@ -70,8 +64,7 @@ struct parallel_trainer {
     bool over;          /* has released everything; waits for the order to leave */
     struct plateau plateau;
     double epoch_loss, line_loss; /* sums over the iterations of the running epoch, and since the last line */
-    float *h, *c;                 /* the state before the next iteration */
-    float *h_next, *c_next;       /* the state after it */
+    struct hidden_state hidden;
     int32_t *tokens, *targets;
 
     /* ---- for the records: the lead's ---- */

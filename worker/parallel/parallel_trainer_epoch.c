@@ -1,8 +1,6 @@
 /* Lines for the logs, and the end of an epoch. */
 #include "worker/parallel/parallel_trainer.h"
 
-#include <string.h>
-
 static double epoch_seconds_since(struct monotime begin)
 {
     return (double)monotime_us_between(begin, monotime_now()) * 1e-6;
@@ -94,16 +92,13 @@ static enum status epoch_lead(struct parallel_trainer *t, struct error *error)
 
 enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error)
 {
-    const size_t bytes = parallel_data_state_count(&t->data, t->job->trainers.batch) * sizeof *t->h;
     const struct monotime begin = monotime_now();
     enum status status =
         parallel_trainer_leads(t) ? epoch_lead(t, error) : parallel_peer_follow(t, epoch_number(t), error);
     if (status != STATUS_OK)
         return status;
-    if (t->data.text && !t->last) {
-        memset(t->h, 0, bytes);
-        memset(t->c, 0, bytes);
-    }
+    if (!t->last)
+        hidden_state_end_epoch(&t->hidden, &t->data);
     t->epoch_loss = 0;
     t->epoch_begin = monotime_now();
     t->line_begin = monotime_add_us(t->line_begin, monotime_us_between(begin, t->epoch_begin));

@@ -15,20 +15,12 @@ enum { TAG_OPTIMIZER = JOB_LAYERS };
 
 static enum status trainer_open_memory(struct parallel_trainer *t, struct error *error)
 {
-    const size_t state = parallel_data_state_count(&t->data, t->job->trainers.batch);
-    float **const states[] = {&t->h, &t->c, &t->h_next, &t->c_next};
-    bool all = true;
-    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
-        *states[i] = calloc(state, sizeof **states[i]);
-        all = all && *states[i] != NULL;
-    }
     t->tokens = calloc(parallel_data_tokens_max(&t->data), sizeof *t->tokens);
     t->targets = calloc(parallel_data_targets_max(&t->data), sizeof *t->targets);
-    if (!all || t->tokens == NULL || t->targets == NULL)
+    if (t->tokens == NULL || t->targets == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u columns",
                          t->job->trainers.batch);
-    parallel_data_state(&t->data, t->number, t->h, t->c);
-    return STATUS_OK;
+    return hidden_state_open(&t->hidden, &t->data, t->number, error);
 }
 
 static enum status trainer_open_tape(struct parallel_trainer *t, struct error *error)
@@ -246,10 +238,7 @@ void parallel_trainer_close(struct parallel_trainer *t, const char *why)
     parallel_close(&t->base, why);
     backend_close(t->backend);
     parallel_data_close(&t->data);
-    free(t->h);
-    free(t->c);
-    free(t->h_next);
-    free(t->c_next);
+    hidden_state_close(&t->hidden);
     free(t->tokens);
     free(t->targets);
 }

@@ -25,7 +25,7 @@ static void peer_answer_state(struct parallel_trainer *t)
     const struct rpc_message value = {.args = {[STATE_ITERATION] = t->iteration},
                                       .tensor_count = 2,
                                       .tensors = {tensor, tensor},
-                                      .data = {t->h, t->c}};
+                                      .data = {t->hidden.h, t->hidden.c}};
     rpc_reply(t->asked_state, &value);
     t->asked_state = NULL;
     t->is_paused = !peers_in_step(t);
@@ -214,7 +214,7 @@ static enum status peer_ask_all(struct parallel_trainer *t, enum peer_function f
 enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, float *h, float *c,
                                 uint64_t *iteration, struct error *error)
 {
-    const size_t bytes = parallel_data_state_count(&t->data, t->job->trainers.batch) * sizeof *h;
+    const size_t bytes = t->hidden.count * sizeof *h;
     const struct rpc_message question = {.args = {[ASKED_ITERATION] = t->iteration}};
     struct future *call;
     enum status status = peer_ask(t, number, PEER_STATE, &question, &call, error);

@@ -68,16 +68,6 @@ static enum status trainer_learn(struct parallel_trainer *t, struct dist_context
     return status;
 }
 
-/* Before the step is taken, a question for the state must be answered with the old one. */
-static void trainer_commit_state(struct parallel_trainer *t)
-{
-    float *h = t->h, *c = t->c;
-    t->h = t->h_next;
-    t->c = t->c_next;
-    t->h_next = h;
-    t->c_next = c;
-}
-
 enum status parallel_trainer_step(struct parallel_trainer *t, struct error *error)
 {
     struct dist_context *context;
@@ -86,10 +76,10 @@ enum status parallel_trainer_step(struct parallel_trainer *t, struct error *erro
     struct parallel_batch batch = {.columns = t->job->trainers.batch,
                                    .tokens = t->tokens,
                                    .targets = t->targets,
-                                   .h = t->h,
-                                   .c = t->c,
-                                   .h_out = t->h_next,
-                                   .c_out = t->c_next};
+                                   .h = t->hidden.h,
+                                   .c = t->hidden.c,
+                                   .h_out = t->hidden.h_next,
+                                   .c_out = t->hidden.c_next};
     t->in_iteration = true;
     batch.steps = parallel_data_batch(&t->data, t->number, t->iteration, t->tokens, t->targets);
     enum status status = dist_context_new(&context, t->base.dist, TAPE_TRAIN, t->tape, NULL, &why);
@@ -100,7 +90,7 @@ enum status parallel_trainer_step(struct parallel_trainer *t, struct error *erro
     if (status != STATUS_OK)
         return error_set(error, status, "trainer %u, iteration %llu: %s", t->base.worker->self.worker,
                          (unsigned long long)t->iteration + 1, why.text);
-    trainer_commit_state(t);
+    hidden_state_advance(&t->hidden); // until here a question for the state is answered with the old one
     t->in_iteration = false;
     t->iteration++;
     t->epoch_loss += loss;

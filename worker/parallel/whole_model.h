@@ -10,7 +10,6 @@ struct whole {
     struct backend *backend;    /* its own: another thread may read while the loop computes */
     struct params *params;      /* encoder.weight, rnn.*, decoder.weight, decoder.bias */
     struct gradients *momentum; /* NULL: the optimizer has none */
-    float *values;              /* room for the largest parameter, canonical */
 };
 
 /* *whole: all zero. Afterwards, and after a failure, whole_close. */
@@ -20,8 +19,7 @@ void whole_close(struct whole *whole);
 /* Elements of parameter `index`. */
 size_t whole_count(const struct whole *whole, uint32_t index);
 
-/* Parameter `index`, or its momentum, into or out of whole->values. */
-enum status whole_read(struct whole *whole, uint32_t index, bool momentum, struct error *error);
-enum status whole_write(struct whole *whole, uint32_t index, bool momentum, struct error *error);
+/* The values of parameter `index`, or of its momentum: (whole_count) float32 in canonical layout. */
+float *whole_values(const struct whole *whole, uint32_t index, bool momentum);
 
 #endif

@@ -10,6 +10,7 @@
 #include "test/worker/server/server_fixture.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/parallel/parallel_data.h"
+#include "worker/parallel/parallel_hidden_state.h"
 #include "worker/parallel/whole_model.h"
 
 #include <math.h>
@@ -73,9 +74,9 @@ static uint64_t write_init(const char *path)
     uint64_t state = 21;
     for (uint32_t i = 0; i < PARAMETERS; i++) {
         const float scale = i == 0 ? 1 : sqrtf(4.0f / HIDDEN);
+        float *values = whole_values(&before, i, false);
         for (size_t k = 0; k < whole_count(&before, i); k++)
-            before.values[k] = mlp_problem_number(&state) * scale;
-        training_ok(whole_write(&before, i, false, &error), &error);
+            values[k] = mlp_problem_number(&state) * scale;
     }
     training_ok(model_file_save(before.params, path, &error), &error);
     return state;
@@ -86,9 +87,8 @@ static const double *values_of(struct whole *of, uint32_t i, bool gradient)
 {
     static double values[128];
     ck_assert_uint_le(whole_count(of, i), sizeof values / sizeof *values);
-    training_ok(whole_read(of, i, gradient, &error), &error);
     for (size_t k = 0; k < whole_count(of, i); k++)
-        values[k] = (double)of->values[k];
+        values[k] = (double)whole_values(of, i, gradient)[k];
     return values;
 }
 
@@ -102,9 +102,7 @@ static void hold_changes(struct golden *golden, uint32_t step)
         for (size_t k = 0; k < count; k++)
             change[k] -= from[k];
         golden_check(golden, step, GOLDEN_UPDATE, params_at(whole.params, i)->name, change, count);
-        training_ok(whole_read(&whole, i, false, &error), &error);
-        memcpy(before.values, whole.values, count * sizeof *whole.values);
-        training_ok(whole_write(&before, i, false, &error), &error);
+        memcpy(whole_values(&before, i, false), whole_values(&whole, i, false), count * sizeof(float));
     }
 }
 
@@ -195,7 +193,7 @@ static void open_one(const char *const *sets, size_t set_count)
     const struct optimizer_settings sgd = {
         .kind = OPTIMIZER_SGD, .sgd = {.lr = one.job.optimizer.lr, .momentum = one.job.optimizer.momentum}};
     training_ok(parallel_data_open(&one.data, &one.job, NULL, &error), &error);
-    parallel_data_state(&one.data, 0, one.h, one.c);
+    hidden_state_first(&one.data, 0, one.h, one.c);
     one.rnn = one.data.rnn;
     training_ok(backend_load(&one.backend, "onednn", &threads, &error), &error);
     training_ok(params_new(&one.params, one.backend, &error), &error);
@@ -262,16 +260,15 @@ static void expect_same(struct whole *job, bool gradient, uint32_t step)
     for (uint32_t i = 0; i < PARAMETERS; i++) {
         const struct parameter *parameter = params_at(one.params, i);
         const size_t count = shape_elements(&parameter->tensor.shape);
-        training_ok(whole_read(job, i, gradient, &error), &error);
+        const float *of_job = whole_values(job, i, gradient);
         if (gradient)
             training_ok(gradients_read(one.gradients, parameter, DTYPE_F32, values, &error), &error);
         else
             training_ok(params_read(one.params, parameter, DTYPE_F32, values, &error), &error);
         for (size_t k = 0; k < count; k++)
-            ck_assert_msg(values[k] == job->values[k] ||
-                              (gradient && values[k] == 0 && fabsf(job->values[k]) < 1e-25f),
+            ck_assert_msg(values[k] == of_job[k] || (gradient && values[k] == 0 && fabsf(of_job[k]) < 1e-25f),
                           "step %u: %s of %s, value %zu is %.9g, not %.9g", step,
-                          gradient ? "the gradient" : "the value", parameter->name, k, (double)job->values[k],
+                          gradient ? "the gradient" : "the value", parameter->name, k, (double)of_job[k],
                           (double)values[k]);
     }
 }

@@ -12,7 +12,7 @@ static struct cluster cluster;
 static struct parallel_trainer lead, other;
 static struct job job;
 static struct error error;
-static float state[STATE], next_state[STATE];
+static float state[STATE];
 static unsigned turns_left; /* of the other's iteration */
 
 #define OK(call)                                                                                             \
@@ -61,10 +61,7 @@ static void open_trainer(struct parallel_trainer *trainer, uint16_t worker)
                                          .number = worker - LEAD,
                                          .trainers = 2,
                                          .data.rnn = {.hidden = STATE, .layers = 1},
-                                         .h = state,
-                                         .c = state,
-                                         .h_next = next_state,
-                                         .c_next = next_state};
+                                         .hidden = {.count = STATE, .h = state, .c = state}};
     trainer->base.rpc = cluster.members[worker].rpc;
     const struct rrefs_config config = {.rpc = trainer->base.rpc,
                                         .classes = classes,

@@ -31,6 +31,7 @@ static void open_trainer(uint32_t number, const char *resume)
 static void close_trainer(void)
 {
     parallel_values_close(&trainer);
+    hidden_state_close(&trainer.hidden);
     parallel_data_close(&trainer.data);
 }
 
@@ -40,7 +41,7 @@ START_TEST(only_the_lead_keeps_a_model)
     open_trainer(1, "");
     ck_assert_ptr_null(trainer.values.whole.params);
     ck_assert_ptr_null(trainer.values.whole.momentum);
-    ck_assert_ptr_null(trainer.values.hidden);
+    ck_assert_ptr_null(trainer.hidden.saved);
     close_trainer();
 }
 END_TEST
@@ -50,8 +51,8 @@ START_TEST(who_goes_on_keeps_the_state_alone)
 {
     open_trainer(1, "/nowhere");
     ck_assert_ptr_null(trainer.values.whole.params);
-    ck_assert_ptr_nonnull(trainer.values.hidden);
-    ck_assert_uint_eq(params_count(trainer.values.hidden), 4);
+    ck_assert_ptr_nonnull(trainer.hidden.saved);
+    ck_assert_uint_eq(params_count(trainer.hidden.saved), 4);
     close_trainer();
 }
 END_TEST
