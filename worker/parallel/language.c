@@ -53,7 +53,7 @@ static enum status language_open_vocabulary(struct language *l, const char *chec
 /* Copies a layer's values from the whole model's. */
 static enum status language_fill_layer(struct layer *layer, const struct whole *whole, struct error *error)
 {
-    struct params *params = layer_params(layer);
+    struct params *params = layer->params;
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
         struct parameter *parameter = params_at(params, i);
@@ -73,7 +73,7 @@ static enum status language_open_layers(struct language *l, struct whole *whole,
         if (status == STATUS_OK)
             status = language_fill_layer(l->layers[i], whole, error);
         if (status == STATUS_OK)
-            status = tape_new(&l->tapes[i], layer_backend(l->layers[i]), error);
+            status = tape_new(&l->tapes[i], l->layers[i]->backend, error);
     }
     if (status == STATUS_OK)
         status = device_open(&l->backend, l->job, l->job->trainers.threads, false, error);

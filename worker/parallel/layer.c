@@ -1,29 +1,12 @@
-/* The three layers: how each is made, and its forward. */
+/* The three layers: how each is made, its forward, and its rows in the table of classes. The thread of the
+ * worker that holds the layer. */
 #include "worker/parallel/layer.h"
 
 #include "worker/autograd/dist_versions.h"
 #include "worker/device.h"
 
 #include <stdlib.h>
-
-struct layer {
-    enum job_layer which;
-    struct rnn_config rnn;
-    uint64_t seed;
-    struct backend *backend;
-    struct params *params;
-    struct dist_versions *versions; // NULL: one version
-    union {
-        struct rnn_encoder encoder;
-        struct rnn_lstm lstm;
-        struct rnn_decoder decoder;
-    } model;
-    float *stack; // (stack_count) h or c of all LSTM layers
-    size_t stack_count;
-};
-
-static const char *const names[JOB_LAYERS] = {
-    [JOB_LAYER_EMBEDDING] = "embedding", [JOB_LAYER_LSTM] = "lstm", [JOB_LAYER_DECODER] = "decoder"};
+#include <string.h>
 
 /* ---- making ---- */
 
@@ -90,16 +73,6 @@ void layer_free(struct layer *layer)
     free(layer);
 }
 
-struct backend *layer_backend(struct layer *layer)
-{
-    return layer->backend;
-}
-
-struct params *layer_params(struct layer *layer)
-{
-    return layer->params;
-}
-
 /* ---- forward ---- */
 
 /* True: input `index` has this type and shape, where size 0 fits any. Otherwise the tape fails with a
@@ -109,7 +82,7 @@ static bool layer_input_fits(const struct layer *layer, struct tape *tape, struc
 {
     char came[SHAPE_TEXT_BYTES], expected[SHAPE_TEXT_BYTES];
     const struct tensor *tensor = in[index] != NULL ? variable_tensor(in[index]) : NULL;
-    const char *name = names[layer->which];
+    const char *name = layer_classes[layer->which].name;
     if (tensor == NULL) {
         tape_fail(tape, STATUS_INVALID, "%s: expected %s as input %u, got none", name, what, index);
         return false;
@@ -216,14 +189,149 @@ uint32_t layer_forward(struct layer *layer, struct tape *tape, struct variable *
         [JOB_LAYER_EMBEDDING] = 1, [JOB_LAYER_LSTM] = 3, [JOB_LAYER_DECODER] = 1};
     const struct draw draw = {.seed = layer->seed, .word = {(uint32_t)numbers[0], (uint32_t)numbers[1], 0}};
     if (in_count != takes[layer->which]) {
-        tape_fail(tape, STATUS_INVALID, "%s: expected %u inputs, got %u", names[layer->which],
+        tape_fail(tape, STATUS_INVALID, "%s: expected %u inputs, got %u", layer_classes[layer->which].name,
                   takes[layer->which], in_count);
         return 0;
     }
     return forwards[layer->which](layer, tape, in, &draw, out);
 }
 
-struct dist_versions *layer_versions(struct layer *layer)
+/* ---- as an object that other workers call ---- */
+
+static struct backend *object_backend(void *object)
 {
-    return layer->versions;
+    return ((struct layer *)object)->backend;
 }
+
+static struct params *object_params(void *object)
+{
+    return ((struct layer *)object)->params;
+}
+
+static struct dist_versions *object_versions(void *object)
+{
+    return ((struct layer *)object)->versions;
+}
+
+static void object_forward(void *object, struct dist_piece *piece)
+{
+    struct variable *in[LAYER_VARIABLES_MAX] = {NULL}, *out[LAYER_VARIABLES_MAX] = {NULL};
+    uint32_t number_count;
+    const uint64_t *numbers = dist_piece_numbers(piece, &number_count);
+    const uint32_t in_count = dist_piece_inputs(piece);
+    if (dist_piece_function(piece) != 0 || number_count != LAYER_NUMBERS) {
+        dist_fail(piece, STATUS_INVALID,
+                  "a layer of the model: expected function 0 of %d numbers, got function %u of %u",
+                  LAYER_NUMBERS, dist_piece_function(piece), number_count);
+        return;
+    }
+    for (uint32_t i = 0; i < in_count && i < LAYER_VARIABLES_MAX; i++)
+        in[i] = dist_piece_input(piece, i);
+    const uint32_t out_count = layer_forward(object, dist_piece_tape(piece), in, in_count, numbers, out);
+    dist_return(piece, out, out_count);
+}
+
+static const struct dist_class dist_class_of_layers = {
+    .backend = object_backend,
+    .params = object_params,
+    .versions = object_versions,
+    .forward = object_forward,
+};
+
+/* ---- constructors ---- */
+
+struct rpc_message layer_arguments(const struct layer_settings *settings, uint64_t numbers[LAYER_ARGUMENTS])
+{
+    numbers[0] = settings->rnn.tokens;
+    numbers[1] = settings->rnn.embedding;
+    numbers[2] = settings->rnn.hidden;
+    numbers[3] = settings->rnn.layers;
+    memcpy(&numbers[4], &settings->rnn.dropout, sizeof numbers[4]);
+    numbers[5] = settings->seed;
+    numbers[6] = settings->threads;
+    numbers[7] = settings->versions;
+    return (struct rpc_message){
+        .tensor_count = 2,
+        .tensors = {[1] = {.dtype = WIRE_U64, .rank = 1, .dims = {LAYER_ARGUMENTS}}},
+        .data = {[1] = numbers},
+    };
+}
+
+/* A number for a field of 32 bits; a larger one becomes UINT32_MAX, which the field's check rejects by name.
+ */
+static uint32_t layer_narrow_argument(uint64_t number)
+{
+    return number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
+}
+
+static enum status layer_create(enum job_layer which, void *context, const struct rpc_message *arguments,
+                                void **object, struct error *error)
+{
+    enum { THREADS_MAX = 1024 };
+    const struct job *const *job = context;
+    const struct wire_tensor *tensor = &arguments->tensors[1];
+    uint64_t numbers[LAYER_ARGUMENTS];
+    struct layer *layer;
+    if (arguments->tensor_count != 2 || tensor->dtype != WIRE_U64 || tensor->rank != 1 ||
+        tensor->dims[0] != LAYER_ARGUMENTS)
+        return error_set(error, STATUS_INVALID, "%s: expected %d numbers of 64 bits to make it of",
+                         layer_classes[which].name, LAYER_ARGUMENTS);
+    memcpy(numbers, arguments->data[1], sizeof numbers);
+    if (numbers[6] == 0 || numbers[6] > THREADS_MAX)
+        return error_set(error, STATUS_INVALID, "%s: expected 1..%d threads, got %llu",
+                         layer_classes[which].name, THREADS_MAX, (unsigned long long)numbers[6]);
+    struct layer_settings settings = {.rnn = {.tokens = layer_narrow_argument(numbers[0]),
+                                              .embedding = layer_narrow_argument(numbers[1]),
+                                              .hidden = layer_narrow_argument(numbers[2]),
+                                              .layers = layer_narrow_argument(numbers[3])},
+                                      .seed = numbers[5],
+                                      .threads = (uint32_t)numbers[6],
+                                      .versions = layer_narrow_argument(numbers[7])};
+    memcpy(&settings.rnn.dropout, &numbers[4], sizeof numbers[4]);
+    enum status status = layer_new(&layer, which, &settings, *job, error);
+    if (status == STATUS_OK)
+        *object = layer;
+    return status;
+}
+
+static enum status layer_create_embedding(void *context, uint16_t creator,
+                                          const struct rpc_message *arguments, void **object,
+                                          struct error *error)
+{
+    (void)creator;
+    return layer_create(JOB_LAYER_EMBEDDING, context, arguments, object, error);
+}
+
+static enum status layer_create_lstm(void *context, uint16_t creator, const struct rpc_message *arguments,
+                                     void **object, struct error *error)
+{
+    (void)creator;
+    return layer_create(JOB_LAYER_LSTM, context, arguments, object, error);
+}
+
+static enum status layer_create_decoder(void *context, uint16_t creator, const struct rpc_message *arguments,
+                                        void **object, struct error *error)
+{
+    (void)creator;
+    return layer_create(JOB_LAYER_DECODER, context, arguments, object, error);
+}
+
+static void layer_destroy(void *object)
+{
+    layer_free(object);
+}
+
+const struct rref_class layer_classes[JOB_LAYERS] = {
+    [JOB_LAYER_EMBEDDING] = {.name = "embedding",
+                             .create = layer_create_embedding,
+                             .destroy = layer_destroy,
+                             .extension = &dist_class_of_layers},
+    [JOB_LAYER_LSTM] = {.name = "lstm",
+                        .create = layer_create_lstm,
+                        .destroy = layer_destroy,
+                        .extension = &dist_class_of_layers},
+    [JOB_LAYER_DECODER] = {.name = "decoder",
+                           .create = layer_create_decoder,
+                           .destroy = layer_destroy,
+                           .extension = &dist_class_of_layers},
+};

@@ -29,20 +29,44 @@ struct layer_settings {
     uint32_t versions;     /* of its parameters, for `async` rounds (dist_versions.h); 0: one */
 };
 
-struct layer;
+/* Its users read backend and params; the rest is layer.c's. */
+struct layer {
+    struct backend *backend;
+    struct params *params;
+    enum job_layer which;
+    struct rnn_config rnn;
+    uint64_t seed;
+    struct dist_versions *versions; /* NULL: one version */
+    union {
+        struct rnn_encoder encoder;
+        struct rnn_lstm lstm;
+        struct rnn_decoder decoder;
+    } model;
+    float *stack; /* (stack_count) h or c of all LSTM layers */
+    size_t stack_count;
+};
 
 /* Makes a layer with its first values, on the job's device. Errors: as rnn_*_init, device_open. */
 enum status layer_new(struct layer **out, enum job_layer which, const struct layer_settings *settings,
                       const struct job *job, struct error *error);
 void layer_free(struct layer *layer);
 
-struct backend *layer_backend(struct layer *layer);
-struct params *layer_params(struct layer *layer);
-struct dist_versions *layer_versions(struct layer *layer); /* NULL: one version */
-
 /* Computes on a tape of the layer's backend: `in_count` inputs and (trainer, iteration) as the table above
  * says. Returns how many of `out` it has filled; a failure sticks in the tape. */
 uint32_t layer_forward(struct layer *layer, struct tape *tape, struct variable *const in[], uint32_t in_count,
                        const uint64_t numbers[LAYER_NUMBERS], struct variable *out[LAYER_VARIABLES_MAX]);
+
+/* ---- as objects ----
+ * Other workers create layers and call them (worker/reference/rref.h, worker/autograd/dist.h): classes
+ * "embedding", "lstm" and "decoder". A call's numbers are (trainer, iteration); the function's number is 0.
+ */
+
+/* Rows for a worker's table of classes. The constructors' context begins with a pointer to the job. */
+extern const struct rref_class layer_classes[JOB_LAYERS];
+
+/* The arguments for rpc_remote that make a layer of these settings; `numbers` must stay until it has
+ * returned. */
+enum { LAYER_ARGUMENTS = 8 };
+struct rpc_message layer_arguments(const struct layer_settings *settings, uint64_t numbers[LAYER_ARGUMENTS]);
 
 #endif

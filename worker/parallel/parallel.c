@@ -2,6 +2,8 @@
  * reverse. */
 #include "worker/parallel/parallel.h"
 
+#include "worker/parallel/layer.h"
+
 #include <string.h>
 
 void parallel_progress(void *arg)
@@ -111,14 +113,23 @@ static void parallel_taken(void *context, uint16_t from, uint64_t tag, struct rr
         rref_release(rref);
 }
 
+/* The classes of the objects that workers create. */
+static const struct rref_class *const classes[] = {
+    &layer_classes[JOB_LAYER_EMBEDDING],
+    &layer_classes[JOB_LAYER_LSTM],
+    &layer_classes[JOB_LAYER_DECODER],
+    &dist_parameter_class,
+    &dist_optimizer_class,
+};
+
 /* Opens references and contexts on the rpc. */
 static enum status parallel_open_objects(struct parallel *p, struct error *error)
 {
     enum { OBJECTS_MAX = 160, REFERENCES_MAX = 512, PARTS = 4 };
     const uint32_t trainers = p->job->trainers.count;
     const struct rrefs_config references = {.rpc = p->rpc,
-                                            .classes = p->classes,
-                                            .class_count = p->class_count,
+                                            .classes = classes,
+                                            .class_count = sizeof classes / sizeof classes[0],
                                             .objects_max = OBJECTS_MAX,
                                             .references_max = REFERENCES_MAX + trainers,
                                             .context = p,

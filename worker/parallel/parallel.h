@@ -5,8 +5,7 @@
  *     parallel_server.c        the role pserver: hosts objects, and nothing else
  *     parallel_trainer*.c      the role trainer (parallel_trainer.h); the first trainer is the lead
  *     parallel_checkpoint.c, parallel_resume.c    checkpoints
- *     parallel_classes.c       the classes of objects that workers create
- *     layer.[ch]               one of the model's three layers; layer_object.[ch]: as an object to call
+ *     layer.[ch]               one of the model's three layers, also as an object to call
  *     whole_model.[ch]         all values in one process, for checkpoints
  *     parallel_hidden_state.[ch]    the hidden state: kept, reset, saved and restored
  *     parallel_data.[ch], held_out.[ch], plateau.[ch]    batches, the held-out walk, the learning rate
@@ -25,12 +24,8 @@
 #include <stdbool.h>
 
 struct parallel {
-    /* Set before parallel_open: the table of classes (parallel_classes.h). */
-    const struct rref_class *const *classes;
-    size_t class_count;
-
+    const struct job *job; /* first: where the layers' constructors find it (layer.h) */
     struct worker *worker;
-    const struct job *job;
     struct roster roster;
     struct segment outbox; /* not mapped where tensors travel in messages */
     struct rpc *rpc;

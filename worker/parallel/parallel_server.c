@@ -1,11 +1,10 @@
 /* The role `pserver` in a model-parallel job: hosts objects that the trainers make, and nothing else. One
  * thread. */
 #include "worker/parallel/parallel.h"
-#include "worker/parallel/parallel_classes.h"
 
 enum status parallel_server_run(struct worker *worker, struct error *error)
 {
-    struct parallel server = {.classes = parallel_classes, .class_count = PARALLEL_CLASSES};
+    struct parallel server = {0};
     enum status status = parallel_open(&server, worker, error);
     if (status == STATUS_OK && !worker->leave)
         worker_report(CONTROL_READY, NULL, 0);

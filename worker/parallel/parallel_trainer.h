@@ -39,6 +39,14 @@ struct parallel_values {
     struct checkpoint_extra extra; /* points at the vocabulary and at the hidden states */
 };
 
+/* A question of the lead's that waits for its answer. */
+enum parallel_question_kind { PARALLEL_ASKED_STATE, PARALLEL_ASKED_HOLDINGS, PARALLEL_ASKED_TO_LEAVE };
+struct parallel_question {
+    enum parallel_question_kind kind;
+    uint64_t from; /* the iteration (STATE) or the epoch (HOLDINGS) from which on it can be answered */
+    struct rpc_request *request; /* NULL: none */
+};
+
 struct parallel_trainer {
     struct parallel base;
     const struct job *job;
@@ -79,8 +87,7 @@ struct parallel_trainer {
     uint32_t peer_count;
     uint64_t told_epoch;    /* not the lead's: the newest epoch for which the lead has sent the next rate */
     uint64_t flushed_epoch; /* not the lead's: the newest epoch after which parallel_peer_flush has run */
-    struct rpc_request *asked_state, *asked_holdings, *asked_leave;
-    uint64_t asked_iteration, asked_epoch;
+    struct parallel_question asked; /* not the lead's */
 };
 
 static inline bool parallel_trainer_leads(const struct parallel_trainer *t)

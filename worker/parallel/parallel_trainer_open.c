@@ -2,8 +2,6 @@
 #include "worker/parallel/parallel_trainer.h"
 
 #include "worker/device.h"
-#include "worker/parallel/layer_object.h"
-#include "worker/parallel/parallel_classes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -58,8 +56,6 @@ static void trainer_taken(struct parallel *parallel, uint16_t from, uint64_t tag
 enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *worker, struct error *error)
 {
     t->job = &worker->job;
-    t->base.classes = parallel_classes;
-    t->base.class_count = PARALLEL_CLASSES;
     t->base.taken = trainer_taken;
     t->base.asked_holdings = parallel_peer_asked_holdings;
     t->number = (uint32_t)worker->self.worker - t->job->server.count;

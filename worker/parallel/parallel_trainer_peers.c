@@ -17,7 +17,7 @@ static bool peers_in_step(const struct parallel_trainer *t)
 
 /* ---- the others ---- */
 
-static void peer_answer_state(struct parallel_trainer *t)
+static void peer_answer_state(struct parallel_trainer *t, struct rpc_request *request)
 {
     const struct rnn_config *rnn = &t->data.rnn;
     const struct wire_tensor tensor = {
@@ -26,35 +26,46 @@ static void peer_answer_state(struct parallel_trainer *t)
                                       .tensor_count = 2,
                                       .tensors = {tensor, tensor},
                                       .data = {t->hidden.h, t->hidden.c}};
-    rpc_reply(t->asked_state, &value);
-    t->asked_state = NULL;
     t->is_paused = !peers_in_step(t);
+    rpc_reply(request, &value);
 }
 
 void parallel_peer_answer(struct parallel_trainer *t)
 {
-    if (t->asked_state != NULL && t->iteration >= t->asked_iteration)
-        peer_answer_state(t);
-    if (t->asked_holdings != NULL && t->flushed_epoch >= t->asked_epoch) {
-        parallel_answer_holdings(&t->base, t->asked_holdings);
-        t->asked_holdings = NULL;
+    struct parallel_question *asked = &t->asked;
+    struct rpc_request *request = asked->request;
+    if (request == NULL)
+        return;
+    if (asked->kind == PARALLEL_ASKED_STATE && t->iteration >= asked->from) {
+        asked->request = NULL;
+        peer_answer_state(t, request);
+    } else if (asked->kind == PARALLEL_ASKED_HOLDINGS && t->flushed_epoch >= asked->from) {
+        asked->request = NULL;
+        parallel_answer_holdings(&t->base, request);
+    } else if (asked->kind == PARALLEL_ASKED_TO_LEAVE && t->over) {
+        asked->request = NULL;
+        rpc_reply(request, NULL);
     }
-    if (t->asked_leave != NULL && t->over) {
-        rpc_reply(t->asked_leave, NULL);
-        t->asked_leave = NULL;
+}
+
+/* Keeps a question until it can be answered. The lead waits for each answer before it asks again. */
+static void peer_take_question(struct parallel_trainer *t, enum parallel_question_kind kind, uint64_t from,
+                               struct rpc_request *request)
+{
+    if (t->asked.request != NULL) {
+        rpc_fail(request, STATUS_BUSY, "trainer %u has a question to answer already", t->number);
+        return;
     }
+    t->asked = (struct parallel_question){.kind = kind, .from = from, .request = request};
+    parallel_peer_answer(t);
 }
 
 static void peer_handle_state(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     struct parallel_trainer *t = object;
-    if (t->asked_state != NULL) {
-        rpc_fail(request, STATUS_BUSY, "trainer %u has been asked for its state already", t->number);
-        return;
-    }
-    t->asked_state = request;
-    t->asked_iteration = peers_in_step(t) ? message->args[ASKED_ITERATION] : t->iteration + t->in_iteration;
-    parallel_peer_answer(t);
+    peer_take_question(t, PARALLEL_ASKED_STATE,
+                       peers_in_step(t) ? message->args[ASKED_ITERATION] : t->iteration + t->in_iteration,
+                       request);
 }
 
 static void peer_handle_resume(void *object, struct rpc_request *request, const struct rpc_message *message)
@@ -68,13 +79,7 @@ static void peer_handle_resume(void *object, struct rpc_request *request, const 
 void parallel_peer_asked_holdings(struct parallel *parallel, uint64_t epoch, struct rpc_request *request)
 {
     struct parallel_trainer *t = (struct parallel_trainer *)(void *)parallel; /* its first member */
-    if (t->asked_holdings != NULL) {
-        rpc_fail(request, STATUS_BUSY, "trainer %u has been asked what it holds already", t->number);
-        return;
-    }
-    t->asked_holdings = request;
-    t->asked_epoch = peers_in_step(t) ? epoch : 0;
-    parallel_peer_answer(t);
+    peer_take_question(t, PARALLEL_ASKED_HOLDINGS, peers_in_step(t) ? epoch : 0, request);
 }
 
 static void peer_handle_rate(void *object, struct rpc_request *request, const struct rpc_message *message)
@@ -89,13 +94,8 @@ static void peer_handle_leave(void *object, struct rpc_request *request, const s
 {
     struct parallel_trainer *t = object;
     (void)message;
-    if (t->asked_leave != NULL) {
-        rpc_fail(request, STATUS_BUSY, "trainer %u has been asked to leave already", t->number);
-        return;
-    }
     t->last = true;
-    t->asked_leave = request;
-    parallel_peer_answer(t);
+    peer_take_question(t, PARALLEL_ASKED_TO_LEAVE, 0, request);
 }
 
 static rref_function *const functions[PEER_FUNCTIONS] = {
@@ -105,11 +105,10 @@ static rref_function *const functions[PEER_FUNCTIONS] = {
     [PEER_LEAVE] = peer_handle_leave,
 };
 
-/* The object is the trainer itself, which outlives the reference: nothing to free. */
+/* The object is the trainer itself, which outlives every reference: nothing is freed. */
 static void peer_destroy(void *object)
 {
-    struct parallel_trainer *t = object;
-    t->asked_state = t->asked_leave = NULL;
+    (void)object;
 }
 
 const struct rref_class parallel_trainer_class = {

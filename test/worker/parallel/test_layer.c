@@ -1,7 +1,7 @@
 /* The layers by themselves: each computes what it computes within the whole model, bit for bit, and refuses
  * what does not fit. */
 #include "test/workplace.h"
-#include "worker/parallel/layer_object.h"
+#include "worker/parallel/layer.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -99,7 +99,7 @@ static void open_layers(void)
 {
     for (int i = 0; i < JOB_LAYERS; i++) {
         OK(layer_new(&layers[i], i, &settings, &job, &error));
-        OK(tape_new(&tapes[i], layer_backend(layers[i]), &error));
+        OK(tape_new(&tapes[i], layers[i]->backend, &error));
     }
 }
 
@@ -162,7 +162,7 @@ START_TEST(layers_begin_with_the_wholes_values)
     open_whole();
     open_layers();
     for (int i = 0; i < JOB_LAYERS; i++) {
-        struct params *of = layer_params(layers[i]);
+        struct params *of = layers[i]->params;
         for (uint32_t j = 0; j < params_count(of); j++, seen++) {
             float a[64], b[64];
             ck_assert_str_eq(params_at(of, j)->name, params_at(params, seen)->name);
