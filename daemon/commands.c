@@ -131,7 +131,7 @@ static enum status open_run(const struct arguments *arguments, struct job *job, 
     enum status status = raise_descriptor_limit(job, error);
     if (status != STATUS_OK)
         return status;
-    status = (arguments->resume ? rundir_resume : rundir_open)(dir, arguments->run_dir, job, error);
+    status = rundir_open(dir, arguments->run_dir, job, arguments->resume, error);
     if (status != STATUS_OK)
         return status;
     if (job->kind != JOB_REINFORCE)

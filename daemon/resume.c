@@ -92,8 +92,6 @@ enum status resume_adopt(const char *path, struct job *job, struct error *error)
 {
     struct job was;
     const enum status status = job_files_of_run(&was, path, error);
-    if (status == STATUS_NOT_FOUND)
-        return error_set(error, status, "there is no run to resume: expected %s", path);
     if (status != STATUS_OK)
         return status;
     resume_keep(job, &was);

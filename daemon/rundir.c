@@ -21,31 +21,21 @@ enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
 _Static_assert(sizeof((struct rundir *)0)->real >= PATH_MAX, "realpath writes that much");
 
-/* An error where a file is to be made. ENOENT is STATUS_IO then: STATUS_NOT_FOUND is for inputs. */
-static enum status output_error(struct error *error, int errnum, const char *what, const char *path)
-{
-    enum status status = error_set_errno(error, errnum, "cannot %s %s", what, path);
-    if (status == STATUS_NOT_FOUND)
-        status = error->status = STATUS_IO;
-    return status;
-}
-
 /* Makes the directory and its parents, like mkdir -p. */
-static enum status make_directories(const char *path, struct error *error)
+static enum status make_directories(const struct rundir *dir, struct error *error)
 {
-    char parent[4096];
-    size_t length = strlen(path);
-    if (length >= sizeof parent)
-        return error_set(error, STATUS_INVALID, "%.200s…: a path of %zu bytes: expected fewer than %zu", path,
-                         length, sizeof parent);
-    memcpy(parent, path, length + 1);
+    char parent[sizeof dir->path];
+    memcpy(parent, dir->path, sizeof parent);
+    const size_t length = strlen(parent);
     for (size_t i = 1; i <= length; i++) {
         if (parent[i] != '/' && parent[i] != '\0')
             continue;
         parent[i] = '\0';
-        if (mkdir(parent, 0777) != 0 && errno != EEXIST)
-            return output_error(error, errno, "make the directory", parent);
-        parent[i] = path[i];
+        if (mkdir(parent, 0777) != 0 && errno != EEXIST) {
+            error_set_errno(error, errno, "cannot make the directory %s", parent);
+            return error_of_output(error);
+        }
+        parent[i] = dir->path[i];
     }
     return STATUS_OK;
 }
@@ -117,21 +107,20 @@ static enum status write_job(struct rundir *dir, const struct job *job, struct e
     char *text = job_format(job, &bytes);
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for job.json");
-    int fd = openat(dir->fd, "job.json.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    enum status status = STATUS_OK;
-    ssize_t written = fd < 0 ? -1 : write(fd, text, bytes);
-    if (written != (ssize_t)bytes)
-        status = written < 0 ? error_set_errno(error, errno, "cannot write %s/job.json", dir->path)
-                             : error_set(error, STATUS_IO,
-                                         "cannot write %s/job.json: there was room for %zd of %zu bytes",
-                                         dir->path, written, bytes);
-    if (fd >= 0 && close(fd) != 0 && status == STATUS_OK)
-        status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
-    if (status == STATUS_OK && renameat(dir->fd, "job.json.tmp", dir->fd, "job.json") != 0)
-        status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
-    if (status != STATUS_OK)
-        unlinkat(dir->fd, "job.json.tmp", 0);
+    const int fd =
+        openat(dir->fd, "job.json.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    const ssize_t written = fd < 0 ? -1 : write(fd, text, bytes);
+    bool is_whole = written == (ssize_t)bytes;
+    if (fd >= 0 && close(fd) != 0)
+        is_whole = false;
     free(text);
+    if (is_whole && renameat(dir->fd, "job.json.tmp", dir->fd, "job.json") == 0)
+        return STATUS_OK;
+    enum status status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+    if (written >= 0 && written < (ssize_t)bytes)
+        status = error_set(error, STATUS_IO, "cannot write %s/job.json: there was room for %zd of %zu bytes",
+                           dir->path, written, bytes);
+    unlinkat(dir->fd, "job.json.tmp", 0);
     return status;
 }
 
@@ -159,37 +148,36 @@ static enum status choose_path(struct rundir *dir, const char *path, const struc
     return STATUS_OK;
 }
 
-static enum status open_directory(struct rundir *dir, struct error *error)
-{
-    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return dir->fd >= 0 ? STATUS_OK : output_error(error, errno, "open the run directory", dir->path);
-}
-
-/* Writes the path of the job of the run to resume; a directory without job.json has no run. */
-static enum status find_run(struct rundir *dir, char *job_path, size_t bytes, struct error *error)
+/* A directory without job.json has no run to resume. */
+static enum status find_run(const char *job_path, struct error *error)
 {
     struct stat info;
-    int length = snprintf(job_path, bytes, "%s/job.json", dir->path);
-    if (length < 0 || (size_t)length >= bytes)
-        return error_set(error, STATUS_INVALID, "the run directory's path is too long: %.200s…", dir->path);
     if (stat(job_path, &info) != 0)
         return error_set_errno(error, errno, "there is no run to resume: cannot look at %s", job_path);
     return STATUS_OK;
 }
 
-static enum status open_or_resume(struct rundir *dir, const char *path, struct job *job, bool resume,
-                                  struct error *error)
+static enum status open_and_lock(struct rundir *dir, struct error *error)
 {
-    char job_path[sizeof dir->path];
+    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir->fd >= 0)
+        return take_lock(dir, error);
+    error_set_errno(error, errno, "cannot open the run directory %s", dir->path);
+    return error_of_output(error);
+}
+
+enum status rundir_open(struct rundir *dir, const char *path, struct job *job, bool resume,
+                        struct error *error)
+{
+    char job_path[sizeof dir->path + sizeof "/job.json"];
     *dir = (struct rundir){.fd = -1, .lock_fd = -1};
     enum status status = choose_path(dir, path, job, error);
+    if (status != STATUS_OK)
+        return status;
+    snprintf(job_path, sizeof job_path, "%s/job.json", dir->path);
+    status = resume ? find_run(job_path, error) : make_directories(dir, error);
     if (status == STATUS_OK)
-        status =
-            resume ? find_run(dir, job_path, sizeof job_path, error) : make_directories(dir->path, error);
-    if (status == STATUS_OK)
-        status = open_directory(dir, error);
-    if (status == STATUS_OK)
-        status = take_lock(dir, error);
+        status = open_and_lock(dir, error);
     if (status == STATUS_OK && resume)
         status = resume_adopt(job_path, job, error);
     if (status == STATUS_OK)
@@ -203,16 +191,6 @@ static enum status open_or_resume(struct rundir *dir, const char *path, struct j
     if (status != STATUS_OK)
         rundir_close(dir);
     return status;
-}
-
-enum status rundir_open(struct rundir *dir, const char *path, struct job *job, struct error *error)
-{
-    return open_or_resume(dir, path, job, false, error);
-}
-
-enum status rundir_resume(struct rundir *dir, const char *path, struct job *job, struct error *error)
-{
-    return open_or_resume(dir, path, job, true, error);
 }
 
 /* False after the directory was removed and made again: another run may hold the new lock, and its sockets

@@ -15,6 +15,8 @@
 #include "worker/control.h"
 #include "worker/job/job.h"
 
+#include <stdbool.h>
+
 struct rundir {
     char path[4096];                     /* as on the command line */
     char real[CONTROL_PATH_BYTES];       /* absolute, without links */
@@ -23,17 +25,16 @@ struct rundir {
     char address[CONTROL_ADDRESS_BYTES]; /* of its sockets (daemon/socket_folder.h); "": none */
 };
 
-/* Makes (with its parents) and locks the directory `path`; where that is NULL, NAME below $STATE_DIRECTORY or
- * ./runs. Moves an earlier run's files to previous-N, resolves the job (job_resolve), writes job.json, and
- * makes the folder of sockets (socket_folder_open). STATUS_BUSY names the process that holds the lock;
- * STATUS_PERMISSION and STATUS_IO name the file; STATUS_INVALID: a path is too long. After an error nothing
- * stays locked. */
-enum status rundir_open(struct rundir *dir, const char *path, struct job *job, struct error *error);
-
-/* Opens the directory of a run that goes on: its files stay where they are. `job` must be the run's own job
- * (resume_adopt), and job.json is replaced by it. STATUS_NOT_FOUND: there is no run; others as rundir_open
- * and resume_adopt. */
-enum status rundir_resume(struct rundir *dir, const char *path, struct job *job, struct error *error);
+/* Opens and locks the directory `path`; where that is NULL, NAME below $STATE_DIRECTORY or ./runs. Resolves
+ * the job (job_resolve), writes job.json, and makes the folder of sockets (socket_folder_open). After an
+ * error nothing stays locked. STATUS_BUSY names the process that holds the lock; STATUS_PERMISSION and
+ * STATUS_IO name the file; STATUS_INVALID: a path is too long.
+ *
+ * Without `resume` the directory is made with its parents, and an earlier run's files move to previous-N.
+ * With `resume` its files stay, and `job` must be the run's own job (errors of resume_adopt).
+ * STATUS_NOT_FOUND: there is no run. */
+enum status rundir_open(struct rundir *dir, const char *path, struct job *job, bool resume,
+                        struct error *error);
 
 /* Removes the sockets that are still there, and unlocks the directory. */
 void rundir_close(struct rundir *dir);

@@ -37,10 +37,8 @@ static enum status make_private_folder(const char *path, struct error *error)
 {
     struct stat info;
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
-        enum status status = error_set_errno(error, errno, "cannot make the socket folder %s", path);
-        if (status == STATUS_NOT_FOUND) /* of its parent; NOT_FOUND is for inputs */
-            status = error->status = STATUS_IO;
-        return status;
+        error_set_errno(error, errno, "cannot make the socket folder %s", path);
+        return error_of_output(error);
     }
     if (lstat(path, &info) != 0)
         return error_set_errno(error, errno, "cannot look at the socket folder %s", path);
@@ -70,18 +68,13 @@ static enum status name_sockets(char address[CONTROL_ADDRESS_BYTES], const char 
     return STATUS_OK;
 }
 
-static void socket_path(char path[CONTROL_ADDRESS_BYTES], const char *address, unsigned worker)
-{
-    snprintf(path, CONTROL_ADDRESS_BYTES, "%s.%u", address + strlen("ipc://"), worker);
-}
-
-/* A socket of this name is an earlier run's, because the caller holds the run's lock. Another file of this
- * name is an error and stays. */
-static enum status remove_leftover(const char *address, unsigned worker, struct error *error)
+/* A socket of this name is the run's own or an earlier run's, because the caller holds the run's lock.
+ * Another file of this name is an error and stays. */
+static enum status remove_socket(const char *address, unsigned worker, struct error *error)
 {
     char path[CONTROL_ADDRESS_BYTES];
     struct stat info;
-    socket_path(path, address, worker);
+    snprintf(path, sizeof path, "%s.%u", address + strlen("ipc://"), worker);
     if (lstat(path, &info) != 0)
         return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "cannot look at %s", path);
     if (!S_ISSOCK(info.st_mode))
@@ -102,7 +95,7 @@ enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *
         status = name_sockets(chosen, folder, run_dir, listeners, error);
     /* An earlier run may have had more listeners than this one. */
     for (unsigned worker = 0; worker < ROSTER_LISTENERS_MAX && status == STATUS_OK; worker++)
-        status = remove_leftover(chosen, worker, error);
+        status = remove_socket(chosen, worker, error);
     if (status == STATUS_OK)
         memcpy(address, chosen, sizeof chosen);
     return status;
@@ -110,9 +103,6 @@ enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *
 
 void socket_folder_clear(const char *address)
 {
-    char path[CONTROL_ADDRESS_BYTES];
-    for (unsigned worker = 0; worker < ROSTER_LISTENERS_MAX; worker++) {
-        socket_path(path, address, worker);
-        unlink(path);
-    }
+    for (unsigned worker = 0; worker < ROSTER_LISTENERS_MAX; worker++)
+        remove_socket(address, worker, NULL);
 }

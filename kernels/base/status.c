@@ -85,3 +85,10 @@ enum status error_set_errno(struct error *error, int errnum, const char *format,
     }
     return status;
 }
+
+enum status error_of_output(struct error *error)
+{
+    if (error->status == STATUS_NOT_FOUND)
+        error->status = STATUS_IO;
+    return error->status;
+}

@@ -53,6 +53,10 @@ enum status error_set(struct error *error, enum status status, const char *forma
 enum status error_set_errno(struct error *error, int errnum, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Of a failure to make a file: a STATUS_NOT_FOUND of `error` becomes STATUS_IO, for what is missing is no
+ * input. Returns the error's status. */
+enum status error_of_output(struct error *error);
+
 #ifdef __clang_analyzer__
 /* The analyzer does not see into another file's function. Unless it is told that a failure is never OK, it
  * follows every failure on as a success. */

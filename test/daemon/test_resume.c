@@ -39,7 +39,7 @@ static void open_place(void)
     parse_job(NULL, 0);
     job.trainers.has_threads = true;
     job.trainers.threads = 3;
-    ck_assert_int_eq(rundir_open(&dir, "run", &job, &error), STATUS_OK);
+    ck_assert_int_eq(rundir_open(&dir, "run", &job, false, &error), STATUS_OK);
     rundir_close(&dir);
     text_write("run/episodes.log", "log");
     text_write("run/episodes.jsonl", "jsonl");
@@ -49,13 +49,13 @@ static void open_place(void)
 
 static void resume_run(void)
 {
-    enum status status = rundir_resume(&dir, "run", &job, &error);
+    enum status status = rundir_open(&dir, "run", &job, true, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
 static void expect_refused(enum status status, const char *words)
 {
-    ck_assert_int_eq(rundir_resume(&dir, "run", &job, &error), status);
+    ck_assert_int_eq(rundir_open(&dir, "run", &job, true, &error), status);
     ck_assert_int_eq(error.status, status);
     ck_assert_msg(strstr(error.text, words) != NULL, "expected \"%s\" in: %s", words, error.text);
     ck_assert(dir.fd == -1 && dir.lock_fd == -1 && dir.address[0] == '\0');
@@ -160,7 +160,7 @@ START_TEST(a_directory_without_a_run_is_refused)
 {
     ck_assert_int_eq(remove("run/job.json"), 0);
     expect_refused(STATUS_NOT_FOUND, "there is no run to resume: cannot look at run/job.json");
-    ck_assert_int_eq(rundir_resume(&dir, "nowhere/at/all", &job, &error), STATUS_NOT_FOUND);
+    ck_assert_int_eq(rundir_open(&dir, "nowhere/at/all", &job, true, &error), STATUS_NOT_FOUND);
     ck_assert(!path_exists("nowhere"));
 }
 END_TEST
@@ -194,16 +194,16 @@ START_TEST(a_model_parallel_run_keeps_its_lines_and_threads)
         began.threads[part].has = true;
         began.threads[part].count = (uint32_t)part + 1;
     }
-    ck_assert_int_eq(rundir_open(&dir, "other", &began, &error), STATUS_OK);
+    ck_assert_int_eq(rundir_open(&dir, "other", &began, false, &error), STATUS_OK);
     rundir_close(&dir);
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides + 1, 2, &problems),
                      STATUS_OK);
-    ck_assert_int_eq(rundir_resume(&dir, "other", &job, &error), STATUS_OK);
+    ck_assert_int_eq(rundir_open(&dir, "other", &job, true, &error), STATUS_OK);
     rundir_close(&dir);
     ck_assert(job.trainers.threads == 3 && job.threads[JOB_LAYER_EMBEDDING].count == 1);
     ck_assert(job.threads[JOB_LAYER_LSTM].count == 2 && job.threads[JOB_LAYER_DECODER].count == 3);
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides, 3, &problems), STATUS_OK);
-    ck_assert_int_eq(rundir_resume(&dir, "other", &job, &error), STATUS_INVALID);
+    ck_assert_int_eq(rundir_open(&dir, "other", &job, true, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "/log/every (was 1, now 2); a resumed run may change /stop, "
                                              "/checkpoint and /supervise alone"));
 }
@@ -213,7 +213,7 @@ START_TEST(a_run_that_runs_is_refused)
 {
     struct rundir second;
     resume_run();
-    ck_assert_int_eq(rundir_resume(&second, "run", &job, &error), STATUS_BUSY);
+    ck_assert_int_eq(rundir_open(&second, "run", &job, true, &error), STATUS_BUSY);
     rundir_close(&dir);
 }
 END_TEST

@@ -36,14 +36,14 @@ static void open_place(void)
 
 static void open_run(struct rundir *run, const char *path)
 {
-    enum status status = rundir_open(run, path, &job, &error);
+    enum status status = rundir_open(run, path, &job, false, &error);
     ck_assert_msg(status == STATUS_OK, "cannot open %s: %s", path != NULL ? path : "NULL", error.text);
 }
 
 /* Expects a failure whose message has `words`, and that nothing is left open. */
 static void refuse_run(const char *path, enum status status, const char *words)
 {
-    ck_assert_int_eq(rundir_open(&dir, path, &job, &error), status);
+    ck_assert_int_eq(rundir_open(&dir, path, &job, false, &error), status);
     ck_assert_int_eq(error.status, status);
     ck_assert_msg(strstr(error.text, words) != NULL, "expected \"%s\" in: %s", words, error.text);
     ck_assert(dir.fd == -1 && dir.lock_fd == -1 && dir.address[0] == '\0');
@@ -234,7 +234,7 @@ START_TEST(close_lets_another_open)
 {
     struct rundir second;
     open_run(&dir, "run");
-    ck_assert_int_eq(rundir_open(&second, "run", &job, &error), STATUS_BUSY);
+    ck_assert_int_eq(rundir_open(&second, "run", &job, false, &error), STATUS_BUSY);
     rundir_close(&dir);
     ck_assert(dir.fd == -1 && dir.lock_fd == -1 && dir.address[0] == '\0');
     open_run(&second, "run");
@@ -314,7 +314,7 @@ START_TEST(a_refused_open_leaves_the_holders_socket)
     struct rundir second;
     open_run(&dir, "run");
     path_bind_socket(socket_path(&dir));
-    ck_assert_int_eq(rundir_open(&second, "run", &job, &error), STATUS_BUSY);
+    ck_assert_int_eq(rundir_open(&second, "run", &job, false, &error), STATUS_BUSY);
     rundir_close(&second);
     ck_assert(path_exists(socket_path(&dir)));
     rundir_close(&dir);

@@ -84,8 +84,8 @@ static enum status play(const char *script, const struct resume_point *resume)
     unsigned occupied = strcmp(script, "free") == 0 ? occupy_descriptors(fds) : 0;
     unlink(story_path());
     setenv("SCRIPT", script, 1);
-    enum status status = resume == NULL ? rundir_open(&dir, workplace.run_dir, &job, &error)
-                                        : rundir_resume(&dir, workplace.run_dir, &job, &error);
+    enum status status = resume == NULL ? rundir_open(&dir, workplace.run_dir, &job, false, &error)
+                                        : rundir_open(&dir, workplace.run_dir, &job, true, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     ck_assert_int_eq(runlog_open(&runlog, dir.fd, dir.path, &job, &error), STATUS_OK);
     struct supervise_config config = {.job = &job, .dir = &dir, .log = runlog, .resume = resume};

@@ -95,11 +95,10 @@ enum status checkpoint_begin(const char *run_dir, uint64_t update, struct error 
 enum status checkpoint_probe(const char *run_dir, struct error *error)
 {
     enum status status = checkpoint_begin(run_dir, 0, error);
-    if (status == STATUS_OK)
-        checkpoint_abandon(run_dir, 0);
-    if (status == STATUS_NOT_FOUND) /* a link to nowhere, or a file in its place: no missing input */
-        status = error->status = STATUS_IO;
-    return status;
+    if (status != STATUS_OK)
+        return error_of_output(error); /* checkpoints/ may be a link to nowhere, or a file */
+    checkpoint_abandon(run_dir, 0);
+    return STATUS_OK;
 }
 
 /* ---- publishing ---- */
