@@ -11,29 +11,27 @@
 
 struct resnet_config {
     uint32_t depth;    /* 18 or 50 */
-    uint32_t channels; /* of the images, >= 1 */
-    uint32_t classes;  /* >= 1 */
-    uint32_t width;    /* channels of the first stage: 64 is torchvision's; the others follow from it */
+    uint32_t channels; /* of the images */
+    uint32_t classes;
+    uint32_t width; /* channels of the first stage: 64 is torchvision's; the others follow from it */
 };
 
 struct resnet;
 
-/* Registers its parameters with `params` (which is built afterwards, and outlives the model). STATUS_INVALID
- * names the setting that is out of range. */
+/* Registers its parameters with `params` (which is built afterwards, and outlives the model). Errors of
+ * params_add. */
 enum status resnet_new(struct resnet **out, const struct resnet_config *config, struct params *params,
                        struct error *error);
 void resnet_free(struct resnet *resnet);
 
 /* images (n, channels, h, w) -> logits (n, classes); h and w of at least 1. Training normalizes with the
- * batch's own statistics, and keeps them as variables of the tape until resnet_read_statistics or the next
- * forward. */
+ * batch's own statistics, and keeps them as variables of the tape. */
 struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct variable *images,
                                 bool training);
 
 /* Copies the means and unbiased variances of the last training forward to `statistics` (host, float32), each
  * at the offset of its running one in the buffers' slab (params_buffer_elements; the gaps are not written).
- * After the walk, before tape_finish, once per forward: a second call is STATUS_INVALID. The parameter server
- * moves the running ones. */
+ * After the walk, before tape_finish. The parameter server moves the running ones. */
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error);
 
