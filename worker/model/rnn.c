@@ -9,40 +9,13 @@ enum { NAME_BYTES = 48 };
 
 static const struct init TENTH = {INIT_UNIFORM, 0.1};
 
-/* `value` of setting `name`, at least 1 and at most `max`. */
-static enum status check_size(const char *name, uint32_t value, uint32_t max, struct error *error)
-{
-    if (value == 0 || value > max)
-        return error_set(error, STATUS_INVALID, "the language model's %s: expected 1..%u, got %u", name, max,
-                         value);
-    return STATUS_OK;
-}
-
-static enum status config_check(const struct rnn_config *config, struct error *error)
-{
-    enum status status = check_size("tokens", config->tokens, INT32_MAX, error);
-    if (status == STATUS_OK)
-        status = check_size("embedding", config->embedding, INT32_MAX, error);
-    if (status == STATUS_OK)
-        status = check_size("hidden", config->hidden, INT32_MAX / 4, error);
-    if (status == STATUS_OK)
-        status = check_size("layers", config->layers, RNN_LAYERS_MAX, error);
-    if (status == STATUS_OK && !(config->dropout >= 0 && config->dropout < 1))
-        status = error_set(error, STATUS_INVALID, "the language model's dropout: expected 0 <= p < 1, got %g",
-                           config->dropout);
-    return status;
-}
-
 /* ---- registration ---- */
 
 enum status rnn_encoder_init(struct rnn_encoder *encoder, const struct rnn_config *config,
                              struct params *params, struct error *error)
 {
-    enum status status = config_check(config, error);
-    if (status == STATUS_OK)
-        status = params_add(params, "encoder.weight", PARAMETER_TRAINED,
-                            SHAPE2(config->tokens, config->embedding), TENTH, &encoder->weight, error);
-    return status;
+    return params_add(params, "encoder.weight", PARAMETER_TRAINED, SHAPE2(config->tokens, config->embedding),
+                      TENTH, &encoder->weight, error);
 }
 
 /* The four tensors of one layer, in PyTorch's order. */
@@ -74,7 +47,7 @@ static enum status add_layer(struct rnn_lstm *lstm, const struct rnn_config *con
 enum status rnn_lstm_init(struct rnn_lstm *lstm, const struct rnn_config *config, struct params *params,
                           struct error *error)
 {
-    enum status status = config_check(config, error);
+    enum status status = STATUS_OK;
     for (uint32_t layer = 0; layer < config->layers && status == STATUS_OK; layer++)
         status = add_layer(lstm, config, layer, params, error);
     return status;
@@ -84,10 +57,8 @@ enum status rnn_decoder_init(struct rnn_decoder *decoder, const struct rnn_confi
                              struct params *params, struct error *error)
 {
     const struct init zero = {INIT_CONSTANT, 0};
-    enum status status = config_check(config, error);
-    if (status == STATUS_OK)
-        status = params_add(params, "decoder.weight", PARAMETER_TRAINED,
-                            SHAPE2(config->tokens, config->hidden), TENTH, &decoder->weight, error);
+    enum status status = params_add(params, "decoder.weight", PARAMETER_TRAINED,
+                                    SHAPE2(config->tokens, config->hidden), TENTH, &decoder->weight, error);
     if (status == STATUS_OK)
         status = params_add(params, "decoder.bias", PARAMETER_TRAINED, SHAPE1(config->tokens), zero,
                             &decoder->bias, error);
@@ -134,10 +105,6 @@ struct variable *rnn_decoder_forward(const struct rnn_decoder *decoder, const st
     if (dropped == NULL)
         return NULL;
     const struct shape shape = variable_tensor(dropped)->shape; // (steps, batch, hidden)
-    if (shape.rank != 3)
-        return tape_fail(tape, STATUS_INVALID,
-                         "decoder.weight: expected an output of (steps, batch, hidden), got rank %u",
-                         shape.rank);
     struct variable *rows = tape_reshape(tape, dropped, SHAPE2(shape.size[0] * shape.size[1], shape.size[2]));
     struct variable *logits = tape_linear(tape, rows, tape_parameter(tape, decoder->weight),
                                           tape_parameter(tape, decoder->bias), false);

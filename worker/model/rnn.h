@@ -35,8 +35,7 @@ struct rnn_decoder {
     struct parameter *weight, *bias;
 };
 
-/* Each registers its parameters; before params_build. STATUS_INVALID: a setting out of range; the message
- * names it. */
+/* Each registers its parameters; before params_build. Errors of params_add. */
 enum status rnn_encoder_init(struct rnn_encoder *encoder, const struct rnn_config *config,
                              struct params *params, struct error *error);
 enum status rnn_lstm_init(struct rnn_lstm *lstm, const struct rnn_config *config, struct params *params,
