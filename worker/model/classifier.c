@@ -12,14 +12,12 @@
 #include <sys/mman.h>
 
 struct classifier {
+    const struct job *job;
     struct params *params;
     struct resnet *resnet;
-    int loss; // enum job_loss
-    uint32_t classes, channels, size, batch;
-    uint32_t rows_max; // samples of the largest batch
-    float *one_hot;    // (rows_max, classes) zero between two calls
-    double *logits;    // (rows_max, classes)
-    void *room;        // classifier_build's; NULL: none
+    float *one_hot; // (samples of the largest batch, classes) zero between two calls
+    double *logits; // (samples of the largest batch, classes)
+    void *room;     // classifier_build's; NULL: none
     size_t room_bytes;
 };
 
@@ -30,25 +28,19 @@ enum status classifier_new(struct classifier **out, const struct job *job, struc
                                          .channels = job->data.channels,
                                          .classes = job->model.classes,
                                          .width = job->model.width};
+    const uint32_t rows =
+        job->trainers.batch > job->evaluation.batch ? job->trainers.batch : job->evaluation.batch;
+    const size_t count = (size_t)rows * config.classes;
+    enum status status = STATUS_OK;
     struct classifier *classifier = calloc(1, sizeof *classifier);
     if (classifier == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a classifier");
-    *classifier = (struct classifier){
-        .params = params,
-        .loss = job->loss.name,
-        .classes = job->model.classes,
-        .channels = job->data.channels,
-        .size = job->data.size,
-        .batch = job->trainers.batch,
-        .rows_max = job->trainers.batch > job->evaluation.batch ? job->trainers.batch : job->evaluation.batch,
-    };
-    const size_t count = (size_t)classifier->rows_max * classifier->classes;
+    classifier->job = job;
+    classifier->params = params;
     classifier->one_hot = calloc(count, sizeof *classifier->one_hot);
     classifier->logits = calloc(count, sizeof *classifier->logits);
-    enum status status = STATUS_OK;
     if (classifier->one_hot == NULL || classifier->logits == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for the targets of %u samples",
-                           classifier->rows_max);
+        status = error_set(error, STATUS_NO_MEMORY, "no memory for the targets of %u samples", rows);
     if (status == STATUS_OK)
         status = resnet_new(&classifier->resnet, &config, params, error);
     if (status != STATUS_OK) {
@@ -76,8 +68,9 @@ void classifier_free(struct classifier *classifier)
 static struct variable *input_images(const struct classifier *classifier, struct tape *tape, uint32_t samples,
                                      const void *images)
 {
-    return tape_input(tape, SHAPE4(samples, classifier->channels, classifier->size, classifier->size),
-                      DTYPE_F32, "images", images);
+    const struct job *job = classifier->job;
+    return tape_input(tape, SHAPE4(samples, job->data.channels, job->data.size, job->data.size), DTYPE_F32,
+                      "images", images);
 }
 
 /* ---- where the params lie ---- */
@@ -110,28 +103,24 @@ static enum status zeros_map(void **zeros, size_t bytes, int protection, struct 
     return STATUS_OK;
 }
 
-static enum status forward_on_zeros(struct classifier *classifier, struct tape *tape, const void *images,
-                                    struct error *error)
-{
-    tape_begin(tape, TAPE_INFER, NULL);
-    resnet_forward(classifier->resnet, tape, input_images(classifier, tape, classifier->batch, images), true);
-    return tape_finish(tape, error);
-}
-
 enum status classifier_reorder(struct classifier *classifier, struct tape *tape, struct error *error)
 {
+    const struct job *job = classifier->job;
     struct params *params = classifier->params;
     if (params_backend(params)->ops->layout_hash == NULL)
         return STATUS_OK;
     const size_t model = model_bytes(params); // a multiple of 64
-    const size_t images = (size_t)classifier->batch * classifier->channels * classifier->size *
-                          classifier->size * sizeof(float);
+    const size_t images =
+        (size_t)job->trainers.batch * job->data.channels * job->data.size * job->data.size * sizeof(float);
     void *zeros = NULL;
     enum status status = zeros_map(&zeros, model + images, PROT_READ, error);
     if (status != STATUS_OK)
         return status;
     place_at(params, zeros);
-    status = forward_on_zeros(classifier, tape, (const char *)zeros + model, error);
+    tape_begin(tape, TAPE_INFER, NULL);
+    resnet_forward(classifier->resnet, tape,
+                   input_images(classifier, tape, job->trainers.batch, (const char *)zeros + model), true);
+    status = tape_finish(tape, error);
     if (status == STATUS_OK)
         params_adopt(params);
     params_displace(params);
@@ -161,19 +150,19 @@ enum status classifier_build(struct classifier *classifier, struct tape *tape, s
 static void one_hot_set(struct classifier *classifier, const struct batch *batch, float value)
 {
     for (uint32_t i = 0; i < batch->samples; i++)
-        classifier->one_hot[(size_t)i * classifier->classes + (uint32_t)batch->labels[i]] = value;
+        classifier->one_hot[(size_t)i * classifier->job->model.classes + (uint32_t)batch->labels[i]] = value;
 }
 
 struct variable *classifier_loss(struct classifier *classifier, struct tape *tape, const struct batch *batch)
 {
     struct variable *images = input_images(classifier, tape, batch->samples, batch->images);
     struct variable *logits = resnet_forward(classifier->resnet, tape, images, true);
-    if (classifier->loss == JOB_LOSS_CROSS_ENTROPY)
+    if (classifier->job->loss.name == JOB_LOSS_CROSS_ENTROPY)
         return tape_cross_entropy(
             tape, logits, tape_input(tape, SHAPE1(batch->samples), DTYPE_I32, "labels", batch->labels));
     one_hot_set(classifier, batch, 1);
-    struct variable *target = tape_input(tape, SHAPE2(batch->samples, classifier->classes), DTYPE_F32,
-                                         "labels", classifier->one_hot);
+    struct variable *target = tape_input(tape, SHAPE2(batch->samples, classifier->job->model.classes),
+                                         DTYPE_F32, "labels", classifier->one_hot);
     one_hot_set(classifier, batch, 0);
     return tape_mse(tape, logits, target);
 }
@@ -215,7 +204,7 @@ static bool is_first_largest(const double *logits, uint32_t classes, uint32_t la
 enum status classifier_evaluate(struct classifier *classifier, struct tape *tape, const struct batch *batch,
                                 double *loss_sum, uint64_t *correct, struct error *error)
 {
-    const uint32_t classes = classifier->classes;
+    const uint32_t classes = classifier->job->model.classes;
     tape_begin(tape, TAPE_INFER, NULL);
     struct variable *images = input_images(classifier, tape, batch->samples, batch->images);
     struct variable *logits = resnet_forward(classifier->resnet, tape, images, false);
@@ -224,7 +213,7 @@ enum status classifier_evaluate(struct classifier *classifier, struct tape *tape
     for (uint32_t i = 0; status == STATUS_OK && i < batch->samples; i++) {
         const double *row = classifier->logits + (size_t)i * classes;
         const uint32_t label = (uint32_t)batch->labels[i];
-        *loss_sum += loss_of_row(classifier->loss, row, classes, label);
+        *loss_sum += loss_of_row(classifier->job->loss.name, row, classes, label);
         *correct += is_first_largest(row, classes, label);
     }
     return status;

@@ -10,8 +10,8 @@
 
 struct classifier;
 
-/* Registers the model's entries with `params`. The caller builds or lays them out afterwards; they outlive
- * the classifier. */
+/* Registers the model's entries with `params`. The caller builds or lays them out afterwards. Job and params
+ * outlive the classifier. */
 enum status classifier_new(struct classifier **out, const struct job *job, struct params *params,
                            struct error *error);
 void classifier_free(struct classifier *classifier);
