@@ -17,22 +17,14 @@ struct differences {
     size_t length;
 };
 
-/* The value at `pointer` as JSON, malloc'ed; equal values have equal texts. NULL: no memory. */
-static char *value_text(const struct job *job, const char *pointer)
+/* Adds the value at `pointer` as JSON; equal values have equal words. */
+static void add_value(char words[JOB_WORDS_BYTES], const struct job *job, const char *pointer)
 {
     const struct job_key *key = job_key_at(JOB_KINDS_OF(job->kind), pointer);
-    char *text = NULL;
-    size_t bytes;
     if (key == NULL)
-        return strdup("absent");
-    FILE *stream = open_memstream(&text, &bytes);
-    if (stream == NULL)
-        return NULL;
-    job_value_write(stream, job, key, true);
-    if (fclose(stream) == 0)
-        return text;
-    free(text);
-    return NULL;
+        words_add(words, "absent");
+    else
+        words_add_value(words, job, key, true);
 }
 
 static void add_difference(struct differences *differences, const char *pointer, const char *was,
@@ -48,17 +40,14 @@ static void add_difference(struct differences *differences, const char *pointer,
         differences->text[differences->length] = '\0';
 }
 
-/* False: no memory. */
-static bool compare_key(struct differences *differences, const char *pointer, const struct job *was,
+static void compare_key(struct differences *differences, const char *pointer, const struct job *was,
                         const struct job *is)
 {
-    char *old = value_text(was, pointer), *new = value_text(is, pointer);
-    const bool compared = old != NULL && new != NULL;
-    if (compared && strcmp(old, new) != 0)
+    char old[JOB_WORDS_BYTES] = "", new[JOB_WORDS_BYTES] = "";
+    add_value(old, was, pointer);
+    add_value(new, is, pointer);
+    if (strcmp(old, new) != 0)
         add_difference(differences, pointer, old, new);
-    free(old);
-    free(new);
-    return compared;
 }
 
 static enum status compare_jobs(const char *path, const struct job *was, const struct job *is,
@@ -66,9 +55,8 @@ static enum status compare_jobs(const char *path, const struct job *was, const s
 {
     struct differences differences = {0};
     for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & JOB_KINDS_OF(is->kind)) != 0 && job_keys[i].type != JOB_OBJECT &&
-            !compare_key(&differences, job_keys[i].pointer, was, is))
-            return error_set(error, STATUS_NO_MEMORY, "no memory to compare the job with %s", path);
+        if ((job_keys[i].kinds & JOB_KINDS_OF(is->kind)) != 0 && job_keys[i].type != JOB_OBJECT)
+            compare_key(&differences, job_keys[i].pointer, was, is);
     if (differences.length == 0)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,

@@ -44,47 +44,39 @@ static void report_at(struct job_reading *reading, const char *at, const char *p
     job_report(reading, job_found_place(reading, found_at(reading, at)), pointer, "%s", text);
 }
 
-/* Writes a key's value as a sentence shows it. */
-static void show_value(char text[JOB_WORDS_BYTES], const struct job_reading *reading, const char *pointer)
+static void add_value(char words[JOB_WORDS_BYTES], const struct job_reading *reading, const char *pointer)
 {
     const struct job_key *key = job_key_at(reading->kinds, pointer);
-    FILE *stream = fmemopen(text, JOB_WORDS_BYTES, "w");
-    text[0] = '\0';
-    if (stream == NULL)
-        return;
-    if (key->elements > 1)
-        fprintf(stream, "an array of %.0f", job_value_number(&reading->job, key));
+    if (key->elements > 0)
+        words_add(words, "an array of %.0f", job_value_number(&reading->job, key));
     else
-        job_value_write(stream, &reading->job, key, true);
-    fclose(stream);
+        words_add_value(words, &reading->job, key, true);
 }
 
 /* ---- rules ---- */
 
 static void report_rule(struct job_reading *reading, const struct job_rule *rule, const char *at)
 {
-    enum { TEXT_BYTES = 4 * JOB_WORDS_BYTES };
     const struct job_condition *then = &rule->then;
-    char text[TEXT_BYTES], words[JOB_WORDS_BYTES];
-    job_condition_expected(words, reading->kinds, then);
-    int length = snprintf(text, sizeof text, "expected %s", words);
-    if (then->test == JOB_AT_MOST_KEY || then->test == JOB_BELOW_KEY) {
-        show_value(words, reading, then->name);
-        length += snprintf(text + length, sizeof text - (size_t)length, ", which is %s", words);
+    char words[JOB_WORDS_BYTES] = "expected ";
+    words_add_condition(words, reading->kinds, then);
+    if (then->test == JOB_AT_MOST_KEY) {
+        words_add(words, ", which is ");
+        add_value(words, reading, then->name);
     }
-    const char *before = " where ";
+    const char *before = "where";
     for (size_t i = 0; i < 2 && rule->when[i].test != JOB_ALWAYS; i++) {
         if (strcmp(rule->when[i].pointer, then->pointer) == 0)
             continue;
-        show_value(words, reading, rule->when[i].pointer);
-        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s is %s", before,
-                           rule->when[i].pointer, words);
-        before = " and ";
+        words_add(words, " %s %s is ", before, rule->when[i].pointer);
+        add_value(words, reading, rule->when[i].pointer);
+        before = "and";
     }
-    show_value(words, reading, then->pointer);
-    snprintf(text + length, sizeof text - (size_t)length, ", got %s%s%s", words,
-             rule->why != NULL ? ": " : "", rule->why != NULL ? rule->why : "");
-    report_at(reading, at, then->pointer, text);
+    words_add(words, ", got ");
+    add_value(words, reading, then->pointer);
+    if (rule->why != NULL)
+        words_add(words, ": %s", rule->why);
+    report_at(reading, at, then->pointer, words);
 }
 
 static void check_rule(struct job_reading *reading, const struct job_rule *rule)
@@ -96,7 +88,7 @@ static void check_rule(struct job_reading *reading, const struct job_rule *rule)
         pointers[count++] = rule->when[i].pointer;
         bound = bound && job_condition_holds(&reading->job, reading->kinds, &rule->when[i]);
     }
-    if (rule->then.test == JOB_AT_MOST_KEY || rule->then.test == JOB_BELOW_KEY)
+    if (rule->then.test == JOB_AT_MOST_KEY)
         pointers[count++] = rule->then.name;
     if (bound && !any_wrong(reading, pointers, count) &&
         !job_condition_holds(&reading->job, reading->kinds, &rule->then))
@@ -108,17 +100,15 @@ static void check_rule(struct job_reading *reading, const struct job_rule *rule)
 static void report_limit(struct job_reading *reading, const struct job_limit *limit, size_t factors,
                          double product)
 {
-    char text[4 * JOB_WORDS_BYTES], value[32];
-    int length = snprintf(text, sizeof text, "expected at most %.0f %s, got ", limit->most, limit->of);
+    char words[JOB_WORDS_BYTES] = "";
+    words_add(words, "expected at most %.0f %s, got ", limit->most, limit->of);
     for (size_t i = 0; i < factors; i++) {
-        const struct job_key *key = job_key_at(reading->kinds, limit->factors[i]);
-        job_number_show(value, job_value_number(&reading->job, key));
-        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %s", i == 0 ? "" : " * ",
-                           key->pointer, value);
+        words_add(words, "%s%s ", i == 0 ? "" : " * ", limit->factors[i]);
+        add_value(words, reading, limit->factors[i]);
     }
-    snprintf(text + length, sizeof text - (size_t)length, " = %.0f", product);
+    words_add(words, " = %.0f", product);
     const char *last = last_said(reading, limit->factors, factors);
-    report_at(reading, last, last, text);
+    report_at(reading, last, last, words);
 }
 
 /* A limit of more factors is silent once one of fewer is broken: the first factor counts as wrong. */
@@ -151,12 +141,12 @@ static void check_messages(struct job_reading *reading)
     const uint32_t count = job_messages(&reading->job, reading->job.rnn.tokens, messages);
     for (uint32_t i = 0; i < count; i++) {
         const struct job_message *message = &messages[i];
-        char text[4 * JOB_WORDS_BYTES];
+        char words[JOB_WORDS_BYTES] = "";
         if (message->bytes <= WIRE_BODY_BYTES_MAX || any_wrong(reading, message->keys, 2))
             continue;
-        snprintf(text, sizeof text, "expected at most %d bytes in a message, got %llu for %s: %s",
-                 WIRE_BODY_BYTES_MAX, (unsigned long long)message->bytes, message->what, message->how);
-        report_at(reading, last_said(reading, message->keys, 2), message->keys[1], text);
+        words_add(words, "expected at most %d bytes in a message, got %llu for %s: %s", WIRE_BODY_BYTES_MAX,
+                  (unsigned long long)message->bytes, message->what, message->how);
+        report_at(reading, last_said(reading, message->keys, 2), message->keys[1], words);
     }
 }
 

@@ -1,7 +1,6 @@
 /* Where each key of the job stands: in the file, in an override, or nowhere. Reports what is not JSON, and
  * keys that are none. Runs in whatever process reads a job, on the caller's thread. */
 #include "kernels/base/text.h"
-#include "worker/job/did_you_mean.h"
 #include "worker/job/job_reading.h"
 
 #include <string.h>
@@ -9,27 +8,20 @@
 
 /* ---- unknown keys ---- */
 
-/* Whether other kinds have a key at `pointer`. Where no kind is known, every key of any kind is one. */
-static bool report_other_kind(struct job_reading *reading, struct problem_place place, const char *pointer)
-{
-    char kinds[128] = "";
-    size_t length = 0;
-    for (unsigned left = job_key_kinds(pointer); left != 0; left &= left - 1)
-        length += (size_t)snprintf(kinds + length, sizeof kinds - length, "%s\"%s\"",
-                                   length == 0 ? "" : " or ", job_kind_name(ffs((int)left) - 1));
-    if (length > 0)
-        job_report(reading, place, pointer, "is a key of the kind %s, this job is a \"%s\"", kinds,
-                   job_kind_name(ffs((int)reading->kinds) - 1));
-    return length > 0;
-}
-
+/* Where no kind is known, every key of any kind is one. */
 static void report_unknown(struct job_reading *reading, struct problem_place place, const char *pointer)
 {
-    char question[DID_YOU_MEAN_BYTES];
-    if (report_other_kind(reading, place, pointer))
-        return;
-    did_you_mean_key(question, reading->kinds, pointer);
-    job_report(reading, place, pointer, "unknown key%s", question);
+    char words[JOB_WORDS_BYTES] = "";
+    for (unsigned left = job_key_kinds(pointer); left != 0; left &= left - 1)
+        words_add(words, "%s\"%s\"", words[0] == '\0' ? "is a key of the kind " : " or ",
+                  job_kind_name(ffs((int)left) - 1));
+    if (words[0] != '\0') {
+        words_add(words, ", this job is a \"%s\"", job_kind_name(ffs((int)reading->kinds) - 1));
+    } else {
+        words_add(words, "unknown key");
+        words_suggest_key(words, reading->kinds, pointer);
+    }
+    job_report(reading, place, pointer, "%s", words);
 }
 
 /* ---- values ---- */

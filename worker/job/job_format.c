@@ -1,53 +1,40 @@
 /* A job as JSON text: one line per top-level key, groups in one line each, in the table's order. Runs in
  * whatever process hands a job on. */
-#include "worker/job/job.h"
-
 #include "worker/job/job_table.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-static void write_member(FILE *stream, const struct job *job, const struct job_key *key)
-{
-    fprintf(stream, "\"%s\": ", job_key_name(key));
-    job_value_write(stream, job, key, false);
-}
-
-static void write_group(FILE *stream, const struct job *job, const struct job_key *group)
-{
-    fprintf(stream, "\"%s\": {", job_key_name(group));
-    const char *separator = "";
-    for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & JOB_KINDS_OF(job->kind)) != 0 &&
-            job_key_is_member(&job_keys[i], group->pointer)) {
-            fputs(separator, stream);
-            write_member(stream, job, &job_keys[i]);
-            separator = ", ";
-        }
-    fputc('}', stream);
-}
-
+/* A group's members follow it in the table. */
 char *job_format(const struct job *job, size_t *bytes)
 {
     char *text = NULL;
+    const char *before = "{\n  ", *group = "";
     FILE *stream = open_memstream(&text, bytes);
     if (stream == NULL)
         return NULL;
-    const char *separator = "{\n  ";
     for (size_t i = 0; i < job_key_count; i++) {
-        if ((job_keys[i].kinds & JOB_KINDS_OF(job->kind)) == 0 || !job_key_is_member(&job_keys[i], ""))
+        const struct job_key *key = &job_keys[i];
+        char value[JOB_WORDS_BYTES] = "";
+        if ((key->kinds & JOB_KINDS_OF(job->kind)) == 0)
             continue;
-        fputs(separator, stream);
-        if (job_keys[i].type == JOB_OBJECT)
-            write_group(stream, job, &job_keys[i]);
+        if (!job_key_is_member(key, group)) {
+            fputs("}", stream);
+            before = ",\n  ";
+            group = "";
+        }
+        fprintf(stream, "%s\"%s\": ", before, job_key_name(key));
+        if (key->type == JOB_OBJECT)
+            group = key->pointer;
         else
-            write_member(stream, job, &job_keys[i]);
-        separator = ",\n  ";
+            words_add_value(value, job, key, false);
+        before = key->type == JOB_OBJECT ? "{" : group[0] == '\0' ? ",\n  " : ", ";
+        fputs(value, stream);
     }
-    fputs("\n}\n", stream);
-    int failed = ferror(stream);
-    if (fclose(stream) != 0 || failed) {
-        free(text);
-        return NULL;
-    }
-    return text;
+    fputs(group[0] == '\0' ? "\n}\n" : "}\n}\n", stream);
+    const bool failed = ferror(stream) != 0;
+    if (fclose(stream) == 0 && !failed)
+        return text;
+    free(text);
+    return NULL;
 }

@@ -5,10 +5,9 @@
 #include "worker/job/job_table.h"
 
 #include <ctype.h>
-#include <stdarg.h>
 #include <string.h>
 
-enum { PAGE_WIDTH = 78, TEXT_BYTES = 4096 };
+enum { PAGE_WIDTH = 78 };
 
 static const char introduction[] =
     "A job file is one JSON object (RFC 8259) in UTF-8, read strictly: duplicate keys, comments, trailing "
@@ -57,41 +56,39 @@ static void write_text(FILE *stream, const char *text)
 
 /* ---- one key ---- */
 
-static void text_add(char text[TEXT_BYTES], const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void text_add(char text[TEXT_BYTES], const char *format, ...)
+/* "/data/kind is \"text\"". */
+static void add_clause(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition)
 {
-    const size_t length = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + length, TEXT_BYTES - length, format, arguments);
-    va_end(arguments);
+    const struct job_key *key = job_key_at(kinds, condition->pointer);
+    words_add(words, "%s is ", condition->pointer);
+    if (condition->test == JOB_IS_SET && key->type != JOB_PATH)
+        words_add(words, "set");
+    else
+        words_add_condition(words, kinds, condition);
 }
 
 /* "Where /data/kind is \"text\", this must be null: the text brings its own vocabulary." */
-static void text_add_rule(char text[TEXT_BYTES], unsigned kinds, const struct job_rule *rule)
+static void add_rule(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_rule *rule)
 {
-    char clause[JOB_WORDS_BYTES];
-    const char *before = " Where ";
     for (size_t i = 0; i < 2 && rule->when[i].test != JOB_ALWAYS; i++) {
-        job_condition_clause(clause, kinds, &rule->when[i]);
-        text_add(text, "%s%s", before, clause);
-        before = " and ";
+        words_add(words, i == 0 ? " Where " : " and ");
+        add_clause(words, kinds, &rule->when[i]);
     }
-    job_condition_expected(clause, kinds, &rule->then);
-    text_add(text, "%s must be %s%s%s.", rule->when[0].test == JOB_ALWAYS ? " This" : ", this", clause,
-             rule->why != NULL ? ": " : "", rule->why != NULL ? rule->why : "");
+    words_add(words, rule->when[0].test == JOB_ALWAYS ? " This must be " : ", this must be ");
+    words_add_condition(words, kinds, &rule->then);
+    words_add(words, "%s%s.", rule->why != NULL ? ": " : "", rule->why != NULL ? rule->why : "");
 }
 
-static void text_add_limit(char text[TEXT_BYTES], unsigned kinds, const struct job_limit *limit)
+static void add_limit(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_limit *limit)
 {
-    char clause[JOB_WORDS_BYTES] = "";
-    if (limit->when.test != JOB_ALWAYS)
-        job_condition_clause(clause, kinds, &limit->when);
-    text_add(text, "%s%s%s", clause[0] == '\0' ? "" : " Where ", clause, clause[0] == '\0' ? "" : ",");
+    if (limit->when.test != JOB_ALWAYS) {
+        words_add(words, " Where ");
+        add_clause(words, kinds, &limit->when);
+        words_add(words, ",");
+    }
     for (size_t i = 0; i < JOB_FACTORS_MAX && limit->factors[i] != NULL; i++)
-        text_add(text, " %s%s", i == 0 ? "" : "* ", limit->factors[i]);
-    text_add(text, " may be at most %.0f %s.", limit->most, limit->of);
+        words_add(words, " %s%s", i == 0 ? "" : "* ", limit->factors[i]);
+    words_add(words, " may be at most %.0f %s.", limit->most, limit->of);
 }
 
 static bool is_factor(const struct job_limit *limit, const struct job_key *key)
@@ -102,48 +99,45 @@ static bool is_factor(const struct job_limit *limit, const struct job_key *key)
     return false;
 }
 
-/* Composes what the key means: its own text, and the rules that bind it. */
-static void compose_meaning(char text[TEXT_BYTES], const struct job_key *key)
+/* Writes what the key means: its own text, and the rules that bind it. */
+static void write_meaning(FILE *stream, const struct job_key *key)
 {
-    text[0] = '\0';
-    text_add(text, "%s", key->text);
+    char words[JOB_WORDS_BYTES] = "";
+    words_add(words, "%s", key->text);
     for (size_t i = 0; i < job_rule_count; i++)
         if ((job_rules[i].kinds & key->kinds) != 0 && strcmp(job_rules[i].then.pointer, key->pointer) == 0)
-            text_add_rule(text, job_rules[i].kinds, &job_rules[i]);
+            add_rule(words, job_rules[i].kinds, &job_rules[i]);
     for (size_t i = 0; i < job_limit_count; i++)
         if ((job_limits[i].kinds & key->kinds) != 0 && is_factor(&job_limits[i], key))
-            text_add_limit(text, job_limits[i].kinds & key->kinds, &job_limits[i]);
+            add_limit(words, job_limits[i].kinds & key->kinds, &job_limits[i]);
+    write_text(stream, words);
 }
 
-static void text_add_default(char text[TEXT_BYTES], const struct job_key *key)
+static void write_value(FILE *stream, const struct job_key *key)
 {
-    char clause[JOB_WORDS_BYTES];
-    text_add(text, ". Default: %s",
-             key->by_default != NULL ? key->by_default
-             : key->type == JOB_NAME ? "the file's name"
-                                     : "none, the key is required");
+    char words[JOB_WORDS_BYTES] = "Value: ";
+    words_add_expected(words, key);
+    if (key->unit != NULL)
+        words_add(words, " (%s)", key->unit);
+    words_add(words, ". Default: %s",
+              key->by_default != NULL ? key->by_default
+              : key->type == JOB_NAME ? "the file's name"
+                                      : "none, the key is required");
     if (key->null_where.test != JOB_ALWAYS) {
-        job_condition_clause(clause, key->kinds, &key->null_where);
-        text_add(text, "; null where %s", clause);
+        words_add(words, "; null where ");
+        add_clause(words, key->kinds, &key->null_where);
     }
-    text_add(text, ".");
+    words_add(words, ".");
+    write_text(stream, words);
+    fputs(".br\n", stream);
 }
 
 static void write_key(FILE *stream, const struct job_key *key)
 {
-    char text[TEXT_BYTES] = "", expected[JOB_WORDS_BYTES];
     fprintf(stream, ".It Li %s\n", key->pointer);
-    if (key->type != JOB_OBJECT) {
-        job_value_expected(expected, key);
-        text_add(text, "Value: %s", expected);
-        if (key->unit != NULL)
-            text_add(text, " (%s)", key->unit);
-        text_add_default(text, key);
-        write_text(stream, text);
-        fputs(".br\n", stream);
-    }
-    compose_meaning(text, key);
-    write_text(stream, text);
+    if (key->type != JOB_OBJECT)
+        write_value(stream, key);
+    write_meaning(stream, key);
 }
 
 /* ---- the whole ---- */

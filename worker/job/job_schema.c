@@ -1,143 +1,139 @@
 /* The JSON schema (draft 2020-12) of job files, out of the table: an editor underlines with it whatever the
  * check refuses, but for limits on products, rules that compare two keys, and the bytes of a path. The first
  * keyword that applies is the kind, which picks one of the descriptions: an editor then names the key at
- * fault, where alternatives would only say that none fits. Runs in the command's process. */
-#include "worker/job/job.h"
-
+ * fault, where alternatives would only say that none fits. Runs in the command's process.
+ *
+ * Without memory a tree lacks a branch or is NULL, which cJSON's functions let pass. */
 #include "worker/job/job_table.h"
 
 #include <float.h>
+#include <stdlib.h>
 #include <string.h>
 
-static void write_type_name(FILE *stream, const struct job_key *key, const char *type)
+/* An object with one member, which it takes. */
+static cJSON *object_of(const char *name, cJSON *value)
 {
-    fprintf(stream, key->nullable ? "\"type\": [\"%s\", \"null\"]" : "\"type\": \"%s\"", type);
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddItemToObject(object, name, value);
+    return object;
 }
 
-static void write_bounds(FILE *stream, const struct job_key *key)
+/* cJSON itself writes 15 digits of a number, where the largest seed has 16. */
+static void add_number(cJSON *schema, const char *name, double number)
 {
-    char number[32];
-    const char *type = key->type == JOB_INTEGER ? "integer" : "number";
-    write_type_name(stream, key, type);
-    if (key->max == DBL_MAX)
-        return;
-    job_number_show(number, key->min);
+    char words[JOB_WORDS_BYTES] = "";
+    words_add_number(words, number);
+    cJSON_AddRawToObject(schema, name, words);
+}
+
+static void add_required(cJSON *schema, const char *name)
+{
+    cJSON_AddItemToObject(schema, "required", cJSON_CreateStringArray(&name, 1));
+}
+
+/* ---- one key ---- */
+
+static void add_type(cJSON *schema, const struct job_key *key, const char *type)
+{
+    const char *const types[] = {type, "null"};
+    if (key->nullable)
+        cJSON_AddItemToObject(schema, "type", cJSON_CreateStringArray(types, 2));
+    else
+        cJSON_AddStringToObject(schema, "type", type);
+}
+
+static void add_bounds(cJSON *schema, const struct job_key *key)
+{
+    const double bounds[] = {key->min, key->max};
+    add_type(schema, key, key->type == JOB_INTEGER ? "integer" : "number");
     if (key->bounds_only) {
-        fprintf(stream, ", \"enum\": [%s", number);
-        job_number_show(number, key->max);
-        fprintf(stream, ", %s]", number);
-        return;
+        cJSON_AddItemToObject(schema, "enum", cJSON_CreateDoubleArray(bounds, 2));
+    } else if (key->max != DBL_MAX) {
+        add_number(schema, key->min_open ? "exclusiveMinimum" : "minimum", key->min);
+        add_number(schema, key->max_open ? "exclusiveMaximum" : "maximum", key->max);
     }
-    fprintf(stream, ", \"%s\": %s", key->min_open ? "exclusiveMinimum" : "minimum", number);
-    job_number_show(number, key->max);
-    fprintf(stream, ", \"%s\": %s", key->max_open ? "exclusiveMaximum" : "maximum", number);
 }
 
-static void write_names(FILE *stream, const struct job_key *key)
+static void add_names(cJSON *schema, const struct job_key *key)
 {
-    const char *separator = "\"enum\": [";
-    for (size_t i = 0; key->names[i] != NULL; i++) {
-        if (key->names[i][0] == '\0')
-            continue;
-        fprintf(stream, "%s\"%s\"", separator, key->names[i]);
-        separator = ", ";
-    }
-    fputc(']', stream);
+    cJSON *names = cJSON_AddArrayToObject(schema, "enum");
+    for (size_t i = 0; key->names[i] != NULL; i++)
+        if (key->names[i][0] != '\0')
+            cJSON_AddItemToArray(names, cJSON_CreateString(key->names[i]));
 }
 
-static void write_type(FILE *stream, const struct job_key *key)
+static void add_value(cJSON *schema, const struct job_key *key)
 {
     switch (key->type) {
     case JOB_INTEGER:
     case JOB_NUMBER:
-        write_bounds(stream, key);
+        add_bounds(schema, key);
         break;
     case JOB_BOOLEAN:
-        fputs("\"type\": \"boolean\"", stream);
+        cJSON_AddStringToObject(schema, "type", "boolean");
         break;
     case JOB_ENUM:
     case JOB_CHOICE:
-        write_names(stream, key);
+        add_names(schema, key);
         break;
     case JOB_PATH:
-        write_type_name(stream, key, "string");
-        fprintf(stream, ", \"minLength\": %.0f, \"maxLength\": %.0f", key->min, key->max);
+        add_type(schema, key, "string");
+        add_number(schema, "minLength", key->min);
+        add_number(schema, "maxLength", key->max);
         break;
     case JOB_NAME:
     case JOB_ROUND:
     case JOB_PLACE:
-        fprintf(stream, "\"type\": \"string\", \"pattern\": \"%s\"", job_type_pattern(key->type));
+        cJSON_AddStringToObject(schema, "type", "string");
+        cJSON_AddStringToObject(schema, "pattern", job_type_pattern(key->type));
         break;
     case JOB_OBJECT:
         break;
     }
 }
 
-static void write_key_default(FILE *stream, const struct job_key *key)
+static cJSON *key_schema(const struct job_key *key)
 {
+    cJSON *schema = object_of("description", cJSON_CreateString(key->text)), *value = schema;
+    if (key->elements > 0) {
+        cJSON_AddStringToObject(schema, "type", "array");
+        add_number(schema, "minItems", 1);
+        add_number(schema, "maxItems", key->elements);
+        if (key->elements > 1)
+            cJSON_AddRawToObject(schema, "not", "{\"minItems\": 2, \"maxItems\": 2}");
+        value = cJSON_AddObjectToObject(schema, "items");
+    }
+    add_value(value, key);
     if (key->by_default != NULL)
-        fprintf(stream, ", \"default\": %s", key->by_default);
-}
-
-/* The array around a key's own type. */
-static void write_array(FILE *stream, const struct job_key *key)
-{
-    if (key->elements > 1)
-        fprintf(stream,
-                "\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, \"not\": {\"minItems\": 2, "
-                "\"maxItems\": %d}, \"items\": {",
-                JOB_CHANNELS_MAX, JOB_CHANNELS_MAX - 1);
-    else
-        fputs("\"type\": \"array\", \"minItems\": 1, \"maxItems\": 1, \"items\": {", stream);
-    write_type(stream, key);
-    fputc('}', stream);
-}
-
-static void write_key(FILE *stream, const struct job_key *key, int kind)
-{
-    fprintf(stream, "\"%s\": {\"description\": ", job_key_name(key));
-    job_write_string(stream, key->text);
-    fputs(", ", stream);
-    if (key->offset == offsetof(struct job, kind))
-        fprintf(stream, "\"const\": \"%s\"", job_kind_name(kind));
-    else if (key->elements > 0)
-        write_array(stream, key);
-    else
-        write_type(stream, key);
-    write_key_default(stream, key);
-    fputc('}', stream);
+        cJSON_AddRawToObject(schema, "default", key->by_default);
+    return schema;
 }
 
 /* ---- rules between keys ---- */
 
-/* The condition as a schema of the key's value. */
-static void write_condition_value(FILE *stream, const struct job_key *key,
-                                  const struct job_condition *condition)
+/* The condition as a schema of the key's value; NULL: no schema compares two keys. */
+static cJSON *condition_value(const struct job_key *key, const struct job_condition *condition)
 {
-    const bool numbered = key->type == JOB_ROUND || key->type == JOB_PLACE;
+    char pattern[JOB_NAME_BYTES];
     switch (condition->test) {
     case JOB_IS:
-        fprintf(stream, numbered ? "{\"pattern\": \"^%s\"}" : "{\"const\": \"%s\"}", condition->name);
-        break;
+        if (key->type == JOB_ENUM)
+            return object_of("const", cJSON_CreateString(condition->name));
+        snprintf(pattern, sizeof pattern, "^%s", condition->name);
+        return object_of("pattern", cJSON_CreateString(pattern));
     case JOB_IS_NOT:
-        fprintf(stream, "{\"not\": {\"const\": \"%s\"}}", condition->name);
-        break;
+        return object_of("not", object_of("const", cJSON_CreateString(condition->name)));
     case JOB_IS_NULL:
-        fputs("{\"type\": \"null\"}", stream);
-        break;
+        return object_of("type", cJSON_CreateString("null"));
     case JOB_IS_SET:
-        fputs(key->type == JOB_PATH ? "{\"minLength\": 1}" : "{\"not\": {\"type\": \"null\"}}", stream);
-        break;
+        return key->type == JOB_PATH ? object_of("minLength", cJSON_CreateNumber(1))
+                                     : object_of("not", object_of("type", cJSON_CreateString("null")));
     case JOB_AT_LEAST:
-        fprintf(stream, "{\"minimum\": %g}", condition->number);
-        break;
+        return object_of("minimum", cJSON_CreateNumber(condition->number));
     case JOB_AT_MOST:
-        fprintf(stream, key->elements > 1 ? "{\"maxItems\": %g}" : "{\"maximum\": %g}", condition->number);
-        break;
-    case JOB_ALWAYS:
-    case JOB_AT_MOST_KEY:
-    case JOB_BELOW_KEY:
-        break;
+        return object_of(key->elements > 0 ? "maxItems" : "maximum", cJSON_CreateNumber(condition->number));
+    default:
+        return NULL;
     }
 }
 
@@ -148,9 +144,9 @@ static bool default_satisfies(int kind, const struct job_condition *condition,
     struct job job;
     const struct job_key *key = job_key_at(JOB_KINDS_OF(kind), condition->pointer);
     const struct job_condition *where = &key->null_where;
-    job_defaults(&job, JOB_KINDS_OF(kind));
-    for (size_t i = 0; given != NULL && where->test != JOB_ALWAYS && i < 2 && given[i].test != JOB_ALWAYS;
-         i++)
+    if (job_defaults(&job, JOB_KINDS_OF(kind)) != STATUS_OK)
+        return false;
+    for (size_t i = 0; where->test != JOB_ALWAYS && i < 2 && given[i].test != JOB_ALWAYS; i++)
         if (given[i].test == where->test && strcmp(given[i].pointer, where->pointer) == 0 &&
             (where->name == NULL || strcmp(given[i].name, where->name) == 0))
             job_value_make_null(&job, key);
@@ -158,120 +154,86 @@ static bool default_satisfies(int kind, const struct job_condition *condition,
 }
 
 /* The condition as a schema of the whole job. A key that may be absent, with its default, is not required. */
-static void write_condition(FILE *stream, int kind, const struct job_condition *condition,
-                            const struct job_condition given[2])
+static cJSON *condition_schema(int kind, const struct job_condition *condition,
+                               const struct job_condition given[2])
 {
     const struct job_key *key = job_key_at(JOB_KINDS_OF(kind), condition->pointer);
     const char *name = job_key_name(key);
-    const int length = (int)(name - key->pointer) - 2;
-    const bool required = !default_satisfies(kind, condition, given);
-    fprintf(stream, "{\"properties\": {\"%.*s\": {\"properties\": {\"%s\": ", length, key->pointer + 1, name);
-    write_condition_value(stream, key, condition);
-    fputc('}', stream);
-    if (required)
-        fprintf(stream, ", \"required\": [\"%s\"]", name);
-    fputs("}}", stream);
-    if (required)
-        fprintf(stream, ", \"required\": [\"%.*s\"]", length, key->pointer + 1);
-    fputc('}', stream);
+    char group[JOB_NAME_BYTES];
+    snprintf(group, sizeof group, "%.*s", (int)(name - key->pointer) - 2, key->pointer + 1);
+    cJSON *inner = object_of("properties", object_of(name, condition_value(key, condition)));
+    cJSON *outer = object_of("properties", object_of(group, inner));
+    if (!default_satisfies(kind, condition, given)) {
+        add_required(inner, name);
+        add_required(outer, group);
+    }
+    return outer;
 }
 
-static void write_rules(FILE *stream, int kind)
+static cJSON *rule_schema(int kind, const struct job_rule *rule)
 {
-    const char *separator = "      \"allOf\": [\n";
-    for (size_t i = 0; i < job_rule_count; i++) {
-        const struct job_rule *rule = &job_rules[i];
-        if ((rule->kinds & JOB_KINDS_OF(kind)) == 0 || rule->then.test == JOB_AT_MOST_KEY ||
-            rule->then.test == JOB_BELOW_KEY)
-            continue;
-        const bool two = rule->when[1].test != JOB_ALWAYS;
-        fprintf(stream, "%s        {\"if\": %s", separator, two ? "{\"allOf\": [" : "");
-        write_condition(stream, kind, &rule->when[0], NULL);
-        if (two) {
-            fputs(", ", stream);
-            write_condition(stream, kind, &rule->when[1], NULL);
-            fputs("]}", stream);
-        }
-        fputs(",\n          \"then\": ", stream);
-        write_condition(stream, kind, &rule->then, rule->when);
-        fputc('}', stream);
-        separator = ",\n";
-    }
-    fputs("\n      ],\n", stream);
+    static const struct job_condition nothing[2];
+    cJSON *schema = cJSON_CreateObject();
+    cJSON *when = cJSON_AddArrayToObject(cJSON_AddObjectToObject(schema, "if"), "allOf");
+    for (size_t i = 0; i < 2 && rule->when[i].test != JOB_ALWAYS; i++)
+        cJSON_AddItemToArray(when, condition_schema(kind, &rule->when[i], nothing));
+    cJSON_AddItemToObject(schema, "then", condition_schema(kind, &rule->then, rule->when));
+    return schema;
 }
 
 /* ---- groups, kinds, the whole ---- */
 
-/* The keywords that a group and a job share: only known keys are allowed. */
-static void write_closed(FILE *stream, const char *indent)
+/* Adds the members of a group ("": of the job) that the kind has. No other keys are allowed. */
+static void add_members(cJSON *schema, const char *group, int kind)
 {
-    fprintf(stream, "%s\"type\": \"object\",\n%s\"additionalProperties\": false,\n", indent, indent);
-    fprintf(stream, "%s\"patternProperties\": {\"^(_|\\\\$schema$)\": true},\n", indent);
-}
-
-static void write_group(FILE *stream, const struct job_key *group, int kind)
-{
-    fprintf(stream, "\"%s\": {\n          \"description\": ", job_key_name(group));
-    job_write_string(stream, group->text);
-    fputs(",\n", stream);
-    write_closed(stream, "          ");
-    fputs("          \"properties\": {", stream);
-    const char *separator = "\n            ";
-    for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) != 0 &&
-            job_key_is_member(&job_keys[i], group->pointer)) {
-            fputs(separator, stream);
-            write_key(stream, &job_keys[i], kind);
-            separator = ",\n            ";
-        }
-    fputs("\n          }\n        }", stream);
-}
-
-/* All keys of a kind. */
-static void write_kind(FILE *stream, int kind)
-{
-    fprintf(stream, "    \"%s\": {\n", job_kind_name(kind));
-    write_closed(stream, "      ");
-    fputs("      \"required\": [\"kind\"],\n", stream);
-    write_rules(stream, kind);
-    fputs("      \"properties\": {", stream);
-    const char *separator = "\n        ";
+    cJSON_AddStringToObject(schema, "type", "object");
+    cJSON_AddFalseToObject(schema, "additionalProperties");
+    cJSON_AddItemToObject(schema, "patternProperties", object_of("^(_|\\$schema$)", cJSON_CreateTrue()));
+    cJSON *properties = cJSON_AddObjectToObject(schema, "properties");
     for (size_t i = 0; i < job_key_count; i++) {
-        if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) == 0 || !job_key_is_member(&job_keys[i], ""))
+        const struct job_key *key = &job_keys[i];
+        if ((key->kinds & JOB_KINDS_OF(kind)) == 0 || !job_key_is_member(key, group))
             continue;
-        fputs(separator, stream);
-        if (job_keys[i].type == JOB_OBJECT)
-            write_group(stream, &job_keys[i], kind);
-        else
-            write_key(stream, &job_keys[i], kind);
-        separator = ",\n        ";
+        cJSON *member = key_schema(key);
+        if (key->type == JOB_OBJECT)
+            add_members(member, key->pointer, kind);
+        cJSON_AddItemToObject(properties, job_key_name(key), member);
     }
-    fputs("\n      }\n    }", stream);
+}
+
+static cJSON *kind_schema(int kind)
+{
+    cJSON *schema = cJSON_CreateObject();
+    cJSON *rules = cJSON_AddArrayToObject(schema, "allOf");
+    for (size_t i = 0; i < job_rule_count; i++)
+        if ((job_rules[i].kinds & JOB_KINDS_OF(kind)) != 0 && job_rules[i].when[0].test != JOB_ALWAYS &&
+            job_rules[i].then.test != JOB_AT_MOST_KEY)
+            cJSON_AddItemToArray(rules, rule_schema(kind, &job_rules[i]));
+    add_members(schema, "", kind);
+    return schema;
 }
 
 int job_write_schema(FILE *stream)
 {
-    const struct job_key *kind = job_key_at(JOB_KINDS_ALL, "/kind");
-    fputs("{\n"
-          "  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n"
-          "  \"title\": \"a job of coalesced\",\n"
-          "  \"$comment\": \"generated from the daemon's own table; `make documents` writes it\",\n"
-          "  \"type\": \"object\",\n  \"required\": [\"kind\"],\n  \"properties\": {\"kind\": {\"enum\": [",
-          stream);
-    for (int i = 0; kind->names[i] != NULL; i++)
-        fprintf(stream, "%s\"%s\"", i == 0 ? "" : ", ", kind->names[i]);
-    fputs("]}},\n  \"allOf\": [", stream);
-    for (int i = 0; kind->names[i] != NULL; i++)
-        fprintf(
-            stream,
-            "%s\n    {\"if\": {\"properties\": {\"kind\": {\"const\": \"%s\"}}, \"required\": [\"kind\"]}, "
-            "\"then\": {\"$ref\": \"#/$defs/%s\"}}",
-            i == 0 ? "" : ",", kind->names[i], kind->names[i]);
-    fputs("\n  ],\n  \"$defs\": {\n", stream);
-    for (int i = 0; kind->names[i] != NULL; i++) {
-        fputs(i == 0 ? "" : ",\n", stream);
-        write_kind(stream, i);
+    cJSON *schema = cJSON_CreateObject();
+    cJSON_AddStringToObject(schema, "$schema", "https://json-schema.org/draft/2020-12/schema");
+    cJSON_AddStringToObject(schema, "title", "a job of coalesced");
+    cJSON_AddStringToObject(schema, "$comment",
+                            "generated from the daemon's own table; `make documents` writes it");
+    cJSON_AddStringToObject(schema, "type", "object");
+    add_required(schema, "kind");
+    cJSON *kinds = cJSON_AddObjectToObject(cJSON_AddObjectToObject(schema, "properties"), "kind");
+    cJSON *all = cJSON_AddArrayToObject(schema, "allOf");
+    add_names(kinds, job_key_at(JOB_KINDS_ALL, "/kind"));
+    for (int kind = JOB_REINFORCE; kind <= JOB_MODEL_PARALLEL; kind++) {
+        cJSON *name = object_of("const", cJSON_CreateString(job_kind_name(kind)));
+        cJSON *rule = object_of("if", object_of("properties", object_of("kind", name)));
+        cJSON_AddItemToObject(rule, "then", kind_schema(kind));
+        cJSON_AddItemToArray(all, rule);
     }
-    fputs("\n  }\n}\n", stream);
-    return fflush(stream) != 0 || ferror(stream) ? EOF : 0;
+    char *text = cJSON_Print(schema);
+    const bool written = text != NULL && fprintf(stream, "%s\n", text) > 0 && fflush(stream) == 0;
+    free(text);
+    cJSON_Delete(schema);
+    return written ? 0 : EOF;
 }

@@ -22,7 +22,6 @@
 #define AT_LEAST(key, bound) {key, JOB_AT_LEAST, NULL, bound}
 #define AT_MOST(key, bound) {key, JOB_AT_MOST, NULL, bound}
 #define AT_MOST_KEY(key, other) {key, JOB_AT_MOST_KEY, other, 0}
-#define BELOW_KEY(key, other) {key, JOB_BELOW_KEY, other, 0}
 /* clang-format on */
 
 enum {
@@ -388,9 +387,9 @@ const struct job_rule job_rules[] = {
     {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/embedding", "server")},
     {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/lstm", "server")},
     {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/decoder", "server")},
-    {PARALLEL, .then = BELOW_KEY("/placement/embedding", "/server/count")},
-    {PARALLEL, .then = BELOW_KEY("/placement/lstm", "/server/count")},
-    {PARALLEL, .then = BELOW_KEY("/placement/decoder", "/server/count")},
+    {PARALLEL, .then = AT_MOST_KEY("/placement/embedding", "/server/count")},
+    {PARALLEL, .then = AT_MOST_KEY("/placement/lstm", "/server/count")},
+    {PARALLEL, .then = AT_MOST_KEY("/placement/decoder", "/server/count")},
     {PARALLEL, .when = {IS("/data/kind", "synthetic")}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
     {PARALLEL, .when = {AT_MOST("/data/held_out", 0)}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
     {PARALLEL, .when = {IS_NULL("/evaluation/every")}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},

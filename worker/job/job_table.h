@@ -1,8 +1,8 @@
 /* The one table of a job file's keys, and of the rules between keys.
  *
- * Three readers use it: the check (job_check.c, job_rule.c), the JSON schema (job_schema.c) and the manual
- * (job_manual.c). A new key is a row here and a member of struct job; a new rule between keys is a row, too.
- * Constant data and pure functions; any thread. */
+ * Three readers use it: the check (job_check.c, job_check_rules.c), the JSON schema (job_schema.c) and the
+ * manual (job_manual.c). A new key is a row here and a member of struct job; a new rule between keys is a
+ * row, too. Constant data and pure functions; any thread. */
 #ifndef WORKER_JOB_JOB_TABLE_H
 #define WORKER_JOB_JOB_TABLE_H
 
@@ -24,7 +24,7 @@ enum job_type {
 
 enum {
     JOB_KEYS_MAX = 192,
-    JOB_WORDS_BYTES = 200, /* of a value in words, and of what a value must be */
+    JOB_WORDS_BYTES = 4096, /* of the longest value as JSON, and of a paragraph of the manual */
     JOB_FACTORS_MAX = 4,
 };
 
@@ -41,12 +41,11 @@ enum job_test {
     JOB_IS_SET,      /* not null; of a path: not empty */
     JOB_AT_LEAST,    /* the number `number` */
     JOB_AT_MOST,     /* likewise */
-    JOB_AT_MOST_KEY, /* the value of the key `name` */
-    JOB_BELOW_KEY,   /* likewise */
+    JOB_AT_MOST_KEY, /* the number of the key `name` */
 };
 
-/* A test of one key's value. The number of a round is its K or S, of a place its server's, of channels how
- * many there are. */
+/* A test of one key's value. The number of a round is its K or S, of a place how many servers it takes for
+ * that place to exist, of channels how many there are. */
 struct job_condition {
     const char *pointer;
     enum job_test test;
@@ -144,36 +143,42 @@ double job_value_number(const struct job *job, const struct job_key *key);
 /* The name that the key's value is or begins with, or "". */
 const char *job_value_name(const struct job *job, const struct job_key *key);
 
-/* Writes the key's value as JSON; doubles as %.17g, or with the fewest digits that read back (brief). */
-void job_value_write(FILE *stream, const struct job *job, const struct job_key *key, bool brief);
+/* Whether the condition holds for the job, whose kind is the one of `kinds`. */
+bool job_condition_holds(const struct job *job, unsigned kinds, const struct job_condition *condition);
 
-/* Writes what a value must be: "an integer in 1..1024", "one of \"auto\", \"cpu\", \"gpu\""; of one element,
- * where the key stands in an array. */
-void job_value_expected(char text[JOB_WORDS_BYTES], const struct job_key *key);
-void job_value_expected_element(char text[JOB_WORDS_BYTES], const struct job_key *key);
-
-/* The regular expression of a type's strings, POSIX extended and ECMA's at once; NULL: the type has none. */
+/* The regular expression of a type's strings, POSIX extended and ECMA's at once; NULL: the type has none. And
+ * what a value of the type must be, where nothing but its type says so. */
 const char *job_type_pattern(enum job_type type);
+const char *job_type_words(enum job_type type);
 
 /* Whether `name` is 1..63 of A-Z a-z 0-9 . _ - and begins with neither . nor -. */
 bool job_name_valid(const char *name);
 
-/* Writes `text`, which holds no control character, as a JSON string. */
-void job_write_string(FILE *stream, const char *text);
+/* ---- words: job_words.c ---- */
 
-/* Writes a number with as few digits as read back to the same double. */
-void job_number_show(char text[32], double value);
+/* Appends to `words`, which is terminated; what does not fit is cut. */
+void words_add(char words[JOB_WORDS_BYTES], const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- rules: job_rule.c ---- */
+/* A number, with as few digits as read back to the same double. */
+void words_add_number(char words[JOB_WORDS_BYTES], double value);
 
-/* Whether the condition holds for the job, whose kind is the one of `kinds`. */
-bool job_condition_holds(const struct job *job, unsigned kinds, const struct job_condition *condition);
+/* The key's value as JSON; doubles as %.17g, or with as few digits as read back (brief). */
+void words_add_value(char words[JOB_WORDS_BYTES], const struct job *job, const struct job_key *key,
+                     bool brief);
 
-/* Writes what the condition's key must be: "null", "\"all\"", "at most /trainers/count". */
-void job_condition_expected(char text[JOB_WORDS_BYTES], unsigned kinds,
-                            const struct job_condition *condition);
+/* What a value must be: "an integer in 1..1024", "one of \"auto\", \"cpu\", \"gpu\""; and what one element
+ * must be, where the key stands in an array. */
+void words_add_expected(char words[JOB_WORDS_BYTES], const struct job_key *key);
+void words_add_element(char words[JOB_WORDS_BYTES], const struct job_key *key);
 
-/* Writes the condition as a clause: "/data/kind is \"text\"". */
-void job_condition_clause(char text[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition);
+/* What the condition's key must be: "null", "\"all\"", "at most /trainers/count". */
+void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition);
+
+/* "; did you mean \"count\"?" with the key beside `pointer`, which is no key, that is most like it, or else
+ * with keys elsewhere of the same name: "; did you mean /observers/count?". Nothing if there is none. */
+void words_suggest_key(char words[JOB_WORDS_BYTES], unsigned kinds, const char *pointer);
+
+/* The same of the string `got`, which is none of the key's names. */
+void words_suggest_value(char words[JOB_WORDS_BYTES], const struct job_key *key, const char *got);
 
 #endif

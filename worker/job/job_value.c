@@ -1,12 +1,9 @@
-/* One key's value by its type: stored, written, and in words. Runs in whatever process reads or writes a job.
- */
+/* One key's value by its type: stored, and read again. Runs in whatever process reads or writes a job. */
 #include "kernels/base/text.h"
 #include "worker/job/job_table.h"
 #include "worker/job/json_document.h"
 
 #include <assert.h>
-#include <float.h>
-#include <math.h>
 #include <regex.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +29,11 @@ _Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MA
 const char *job_type_pattern(enum job_type type)
 {
     return types[type].pattern;
+}
+
+const char *job_type_words(enum job_type type)
+{
+    return types[type].words;
 }
 
 static bool matches(enum job_type type, const char *text)
@@ -206,7 +208,7 @@ double job_value_number(const struct job *job, const struct job_key *key)
     case JOB_ROUND:
         return ((const struct job_round_rule *)at)->number;
     case JOB_PLACE:
-        return ((const struct job_place *)at)->server;
+        return ((const struct job_place *)at)->on_server ? ((const struct job_place *)at)->server + 1.0 : 0;
     default:
         return 0;
     }
@@ -231,129 +233,33 @@ const char *job_value_name(const struct job *job, const struct job_key *key)
     }
 }
 
-/* ---- writing ---- */
+/* ---- conditions ---- */
 
-void job_write_string(FILE *stream, const char *text)
+bool job_condition_holds(const struct job *job, unsigned kinds, const struct job_condition *condition)
 {
-    fputc('"', stream);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            fputc('\\', stream);
-        fputc(*text, stream);
-    }
-    fputc('"', stream);
-}
-
-void job_number_show(char text[32], double value)
-{
-    for (int digits = fabs(value) < 1e15 && value == floor(value) ? 15 : 1; digits <= 17; digits++) {
-        snprintf(text, 32, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            return;
-    }
-}
-
-static void write_number(FILE *stream, double value, bool brief)
-{
-    char text[32];
-    job_number_show(text, value);
-    if (brief)
-        fputs(text, stream);
-    else
-        fprintf(stream, "%.17g", value);
-}
-
-static void write_channels(FILE *stream, const struct job_channels *channels, bool brief)
-{
-    for (uint32_t i = 0; i < channels->count; i++) {
-        fputs(i == 0 ? "[" : ", ", stream);
-        write_number(stream, channels->value[i], brief);
-    }
-    fputc(']', stream);
-}
-
-/* "NAME", or "NAME NUMBER" for every name but the first. */
-static void write_numbered(FILE *stream, const struct job *job, const struct job_key *key)
-{
+    if (condition->test == JOB_ALWAYS)
+        return true;
+    const struct job_key *key = job_key_at(kinds, condition->pointer);
     const char *name = job_value_name(job, key);
-    if (strcmp(name, key->names[0]) == 0)
-        job_write_string(stream, name);
-    else
-        fprintf(stream, "\"%s %.0f\"", name, job_value_number(job, key));
-}
-
-void job_value_write(FILE *stream, const struct job *job, const struct job_key *key, bool brief)
-{
-    const void *at = (const char *)job + key->offset;
-    if (job_value_is_null(job, key))
-        fputs("null", stream);
-    else if (key->elements > 1)
-        write_channels(stream, at, brief);
-    else if (key->type == JOB_INTEGER)
-        fprintf(stream, key->elements > 0 ? "[%.0f]" : "%.0f", job_value_number(job, key));
-    else if (key->type == JOB_NUMBER)
-        write_number(stream, *(const double *)at, brief);
-    else if (key->type == JOB_BOOLEAN)
-        fputs(*(const bool *)at ? "true" : "false", stream);
-    else if (key->type == JOB_ROUND || key->type == JOB_PLACE)
-        write_numbered(stream, job, key);
-    else
-        job_write_string(stream, job_value_name(job, key));
-}
-
-/* ---- in words ---- */
-
-static void expect_names(char *text, const struct job_key *key)
-{
-    int length = snprintf(text, JOB_WORDS_BYTES, key->names[1] == NULL ? "" : "one of ");
-    const char *separator = "";
-    for (size_t i = 0; key->names[i] != NULL; i++) {
-        if (key->names[i][0] == '\0')
-            continue;
-        length +=
-            snprintf(text + length, JOB_WORDS_BYTES - (size_t)length, "%s\"%s\"", separator, key->names[i]);
-        separator = ", ";
+    const double number = job_value_number(job, key);
+    switch (condition->test) {
+    case JOB_IS:
+        return strcmp(name, condition->name) == 0;
+    case JOB_IS_NOT:
+        return strcmp(name, condition->name) != 0;
+    case JOB_IS_NULL:
+        return job_value_is_null(job, key);
+    case JOB_IS_SET:
+        return !job_value_is_null(job, key) && (key->type != JOB_PATH || name[0] != '\0');
+    case JOB_AT_LEAST:
+        return number >= condition->number;
+    case JOB_AT_MOST:
+        return number <= condition->number;
+    case JOB_AT_MOST_KEY:
+        return number <= job_value_number(job, job_key_at(kinds, condition->name));
+    default:
+        return true;
     }
-}
-
-static void expect_number(char *text, const struct job_key *key)
-{
-    char min[32], max[32];
-    job_number_show(min, key->min);
-    job_number_show(max, key->max);
-    if (key->bounds_only)
-        snprintf(text, JOB_WORDS_BYTES, "%s or %s", min, max);
-    else if (key->type == JOB_INTEGER)
-        snprintf(text, JOB_WORDS_BYTES, "an integer in %s..%s", min, max);
-    else if (key->max == DBL_MAX)
-        snprintf(text, JOB_WORDS_BYTES, "a number");
-    else
-        snprintf(text, JOB_WORDS_BYTES, "a number in %c%s, %s%c", key->min_open ? '(' : '[', min, max,
-                 key->max_open ? ')' : ']');
-}
-
-void job_value_expected_element(char text[JOB_WORDS_BYTES], const struct job_key *key)
-{
-    if (key->type == JOB_INTEGER || key->type == JOB_NUMBER)
-        expect_number(text, key);
-    else if (key->type == JOB_ENUM || key->type == JOB_CHOICE)
-        expect_names(text, key);
-    else if (key->type == JOB_PATH)
-        snprintf(text, JOB_WORDS_BYTES, "a path of %.0f to %.0f bytes, all of them printable UTF-8", key->min,
-                 key->max);
-    else
-        snprintf(text, JOB_WORDS_BYTES, "%s", types[key->type].words);
-}
-
-void job_value_expected(char text[JOB_WORDS_BYTES], const struct job_key *key)
-{
-    char element[JOB_WORDS_BYTES];
-    job_value_expected_element(element, key);
-    snprintf(text, JOB_WORDS_BYTES, "%s%s%.150s", key->nullable ? "null or " : "",
-             key->elements == 1  ? "an array of exactly one element, "
-             : key->elements > 1 ? "an array of 1 or 3 elements, each "
-                                 : "",
-             element);
 }
 
 /* ---- defaults ---- */
