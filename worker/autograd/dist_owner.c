@@ -49,8 +49,9 @@ static void parameter_destroy(void *object)
     free(parameter);
 }
 
-/* A new object for parameter `index`. */
-static enum status own_parameter(struct owned *owned, uint32_t index, struct rref **out, struct error *error)
+/* A new object for parameter `index`, which the caller of `request` uses. */
+static enum status own_parameter(struct owned *owned, uint32_t index, const struct rpc_request *request,
+                                 uint64_t *number, struct error *error)
 {
     struct owned_parameter *parameter = calloc(1, sizeof *parameter);
     if (parameter == NULL)
@@ -58,18 +59,18 @@ static enum status own_parameter(struct owned *owned, uint32_t index, struct rre
     parameter->owned = owned;
     parameter->entry = &owned->entries[index];
     owned->users++;
-    enum status status = rref_own(owned->owner->rrefs, &dist_parameter_class, parameter, out, error);
+    enum status status =
+        rref_grant(owned->owner->rrefs, &dist_parameter_class, parameter, request, number, error);
     if (status != STATUS_OK)
         parameter_destroy(parameter);
     return status;
 }
 
-/* All objects are made before the first is granted: a grant cannot be taken back. */
 static void answer_parameters(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct error error = {0};
     struct owned *owned = NULL;
-    struct rref *rrefs[DIST_PARAMETERS_MAX];
+    struct rpc_message reply = {0};
     uint64_t numbers[DIST_PARAMETERS_MAX];
     uint32_t made = 0;
     enum status status = owned_use(&owned, context, rpc_request_source(request), message->args[0], &error);
@@ -78,19 +79,15 @@ static void answer_parameters(void *context, struct rpc_request *request, const 
         return;
     }
     while (made < owned->count && status == STATUS_OK) {
-        status = own_parameter(owned, made, &rrefs[made], &error);
+        status = own_parameter(owned, made, request, &numbers[made], &error);
         made += status == STATUS_OK;
     }
-    for (uint32_t i = 0; i < made; i++) {
-        if (status == STATUS_OK)
-            numbers[i] = rref_grant(rrefs[i], request);
-        rref_release(rrefs[i]); // ends it, if it was not granted
-    }
-    struct rpc_message reply = {0};
     if (status == STATUS_OK) {
         message_add(&reply, WIRE_U64, numbers, made);
         rpc_reply(request, &reply);
     } else {
+        while (made > 0)
+            rref_revoke(owned->owner->rrefs, numbers[--made], request);
         rpc_fail(request, status, "%s", error.text);
     }
     owned_release(owned);

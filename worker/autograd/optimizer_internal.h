@@ -205,7 +205,6 @@ struct local {
     struct group *groups; /* (group_count) */
     struct participant *participants;
     uint32_t count, group_count, participant_count;
-    bool is_granted; /* the worker that asked for it has a reference; the owner's own is released */
     enum round round;
     uint32_t waiting; /* participants with a request */
 };

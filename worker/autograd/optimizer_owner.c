@@ -239,23 +239,17 @@ void local_new(struct owned_parameter *first, struct rpc_request *request, const
     struct dist_owner *owner = first->owned->owner;
     struct error error = {0};
     struct local *local = NULL;
-    struct rref *rref;
     struct rpc_message reply = {0};
     enum status status = local_make(&local, owner, rpc_request_source(request), message, &error);
-    if (status != STATUS_OK) {
-        rpc_fail(request, status, "%s", error.text);
-        return;
+    if (status == STATUS_OK) {
+        status = rref_grant(owner->rrefs, &dist_optimizer_class, local, request, &reply.args[0], &error);
+        if (status != STATUS_OK)
+            local_destroy(local);
     }
-    status = rref_own(owner->rrefs, &dist_optimizer_class, local, &rref, &error);
-    if (status != STATUS_OK) {
-        local_destroy(local);
+    if (status == STATUS_OK)
+        rpc_reply(request, &reply);
+    else
         rpc_fail(request, status, "%s", error.text);
-        return;
-    }
-    reply.args[0] = rref_grant(rref, request);
-    rref_release(rref);
-    local->is_granted = true;
-    rpc_reply(request, &reply);
 }
 
 /* ---- functions of class "optimizer" ---- */
@@ -347,9 +341,7 @@ static void answer_steps_set(void *object, struct rpc_request *request, const st
 /* A participant without a reference asks for no step any more. */
 static void local_released(void *object, uint16_t worker)
 {
-    struct local *local = object;
-    if (local->is_granted)
-        local_worker_left(local, worker, STATUS_SHUTDOWN);
+    local_worker_left(object, worker, STATUS_SHUTDOWN);
 }
 
 static rref_function *const functions[LOCAL_FUNCTIONS] = {

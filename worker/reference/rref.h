@@ -54,8 +54,8 @@ struct rrefs_config {
     size_t class_count;
     uint32_t objects_max; /* of this worker, those to be destroyed in this turn included; the worker that asks
                              for one more is told STATUS_BUSY */
-    uint32_t references_max; /* of this worker, to objects of all workers together; as many again may be on
-                                their way back to their owners */
+    uint32_t references_max; /* of this worker, to objects of all workers together, those included whose
+                                owners cannot be told of their end yet */
     void *context;           /* for constructors and `taken` */
     /* A reference has come from another worker (rref_share with `tag`). The owner has counted it; this worker
      * releases it. NULL: references are refused. */
@@ -90,8 +90,7 @@ enum status rref_ready(const struct rref *rref, struct error *error);
 /* Another handle of the same reference, on this worker; no message. */
 struct rref *rref_copy(struct rref *rref);
 
-/* Gives a handle back. After the last one, and when all messages for the reference have been answered, the
- * owner is told. NULL is allowed. */
+/* Gives a handle back. After the last one the owner is told. NULL is allowed. */
 void rref_release(struct rref *rref);
 
 /* ---- using: STATUS_BUSY while the reference is not ready; STATUS_PEER_DIED when the owner is gone ---- */
@@ -123,14 +122,16 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
  * numbers in the reply. Such a call has no deadline: the uses in a reply that comes too late would never be
  * given back. */
 
-/* On the owner, with a ready reference of its own: one more use of the object, by the caller of `request`.
- * The returned number must be in the answer, and the request may not fail any more. A caller that is gone
- * gets no use. */
-uint64_t rref_grant(struct rref *rref, const struct rpc_request *request);
+/* On the owner: from now on `object` is an object that the caller of `request` uses, and that is destroyed
+ * after its last use. The number must be in the answer, or revoked when the request fails. A caller that is
+ * gone gets no use. STATUS_BUSY (objects_max), STATUS_NO_MEMORY: the object stays the function's. */
+enum status rref_grant(struct rrefs *rrefs, const struct rref_class *class, void *object,
+                       const struct rpc_request *request, uint64_t *number, struct error *error);
+void rref_revoke(struct rrefs *rrefs, uint64_t number, const struct rpc_request *request);
 
 /* On the caller: a reference to an object that `owner` has granted; class_name may be NULL. STATUS_BUSY
- * (references_max): the use is given back. STATUS_NO_MEMORY: the use cannot even be given back, and the
- * session with the owner ends. STATUS_PEER_DIED: the owner has died since. */
+ * (references_max): the use is given back. STATUS_NO_MEMORY: the use stays counted until the session
+ * with the owner ends. STATUS_PEER_DIED: the owner has died since. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
                         struct rref **out, struct error *error);
 
@@ -138,8 +139,7 @@ enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, co
 
 /* This worker's object `number`, for a call of `worker`. STATUS_NOT_FOUND names it ("object 7 of worker 0 was
  * freed", "… does not exist"); STATUS_PERMISSION: `worker` holds no reference. Keeps the object until
- * rref_object_done, which comes once for each use. The caller of such a call keeps a handle until the answer
- * (rref_copy), as rref_call does by itself. */
+ * rref_object_done, which comes once for each use. */
 enum status rref_object_use(struct rrefs *rrefs, uint16_t worker, uint64_t number, void **object,
                             const struct rref_class **class, struct error *error);
 void rref_object_done(struct rrefs *rrefs, uint64_t number);

@@ -1,7 +1,4 @@
-/* Objects that live here, and their uses: REMOTE, CLAIM, RELEASE and OBJECT, received.
- *
- * An object stays in its table as long as it has a use or a call on it is in progress. After that it is
- * doomed: out of the table, and destroyed when the turn ends. */
+/* Objects that live here, and their uses: REMOTE, CLAIM, RELEASE and OBJECT, received. */
 #include "worker/reference/rref_internal.h"
 
 #include <assert.h>
@@ -9,38 +6,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- opening and closing ---- */
-
-enum status owner_new(struct rrefs *rrefs)
+const struct rref_class *rrefs_class(const struct rrefs *rrefs, const char *name, size_t bytes)
 {
-    uint32_t count = rrefs->config.objects_max;
-    rrefs->doomed_end = &rrefs->doomed_first;
-    rrefs->objects = calloc(count, sizeof *rrefs->objects);
-    rrefs->uses = calloc((size_t)count * rrefs->workers, sizeof *rrefs->uses);
-    rrefs->users_of = calloc(rrefs->workers, sizeof *rrefs->users_of);
-    if (rrefs->objects == NULL || rrefs->uses == NULL || rrefs->users_of == NULL)
-        return STATUS_NO_MEMORY;
-    for (uint32_t i = count; i-- > 0;) {
-        rrefs->objects[i].next = rrefs->free_objects;
-        rrefs->free_objects = &rrefs->objects[i];
+    for (size_t i = 0; i < rrefs->config.class_count; i++) {
+        const struct rref_class *class = rrefs->config.classes[i];
+        if (strlen(class->name) == bytes && memcmp(class->name, name, bytes) == 0)
+            return class;
     }
-    return rref_table_new(&rrefs->object_table, count);
+    return NULL;
 }
 
-/* An object may hold the last references to others: those are doomed then, and destroyed in the same loop. */
-static void owner_destroy_doomed(struct rrefs *rrefs)
+/* ---- destroying ---- */
+
+static bool object_is_used(const struct rref_object *object)
 {
-    while (rrefs->doomed_first != NULL) {
-        struct rref_object *object = rrefs->doomed_first;
-        rrefs->doomed_first = object->next;
-        if (rrefs->doomed_first == NULL)
-            rrefs->doomed_end = &rrefs->doomed_first;
+    return object->uses > 0 || object->keeps > 0;
+}
+
+/* Newest first: an object that holds a reference to another was made after it. An object may end the last
+ * uses of others. */
+void owner_destroy(struct rrefs *rrefs, bool all)
+{
+    while (rrefs->has_unused || all) {
+        struct rref_object **link = &rrefs->objects;
+        while (*link != NULL && !all && object_is_used(*link))
+            link = &(*link)->next;
+        struct rref_object *object = *link;
+        rrefs->has_unused = object != NULL;
+        if (object == NULL)
+            return;
+        *link = object->next;
+        rrefs->object_count--;
         if (rrefs->on_destroy != NULL)
             rrefs->on_destroy(rrefs->on_destroy_context, object->object);
         object->class->destroy(object->object);
-        rrefs->object_count--;
-        object->next = rrefs->free_objects;
-        rrefs->free_objects = object;
+        free(object);
     }
 }
 
@@ -50,143 +50,71 @@ void rrefs_on_destroy(struct rrefs *rrefs, void (*destroyed)(void *context, void
     rrefs->on_destroy_context = context;
 }
 
-static void owner_doom(struct rrefs *rrefs, struct rref_object *object)
-{
-    rref_table_remove(&rrefs->object_table, &object->link);
-    object->is_alive = false;
-    object->next = NULL;
-    *rrefs->doomed_end = object;
-    rrefs->doomed_end = &object->next;
-}
-
-static struct rref_object *owner_newest(const struct rrefs *rrefs)
-{
-    struct rref_object *found = NULL;
-    for (uint32_t i = 0; i < rrefs->config.objects_max; i++) {
-        struct rref_object *object = &rrefs->objects[i];
-        if (object->is_alive && (found == NULL || object->link.number > found->link.number))
-            found = object;
-    }
-    return found;
-}
-
-/* Newest first: an object that holds a reference to another was made after it. */
-void owner_close(struct rrefs *rrefs)
-{
-    owner_destroy_doomed(rrefs);
-    for (struct rref_object *object; (object = owner_newest(rrefs)) != NULL;) {
-        owner_doom(rrefs, object);
-        owner_destroy_doomed(rrefs);
-    }
-}
-
-void owner_turn(struct rrefs *rrefs)
-{
-    owner_destroy_doomed(rrefs);
-}
-
 /* ---- counting ---- */
 
 static struct rref_object *owner_find_object(const struct rrefs *rrefs, uint64_t number)
 {
-    return (struct rref_object *)rref_table_find(&rrefs->object_table, rrefs->self, number);
+    struct rref_object *object = rrefs->objects;
+    while (object != NULL && object->number != number)
+        object = object->next;
+    return object != NULL && object_is_used(object) ? object : NULL;
 }
 
-static uint64_t *owner_uses_of(const struct rrefs *rrefs, const struct rref_object *object, uint16_t worker)
+static enum status owner_check_room(const struct rrefs *rrefs, struct error *error)
 {
-    return &rrefs->uses[(size_t)(object - rrefs->objects) * rrefs->workers + worker];
-}
-
-static void owner_doom_if_unused(struct rrefs *rrefs, struct rref_object *object)
-{
-    if (object->uses == 0 && object->keeps == 0)
-        owner_doom(rrefs, object);
-}
-
-static enum status owner_check_place(const struct rrefs *rrefs, struct error *error)
-{
-    if (rrefs->free_objects != NULL)
+    if (rrefs->object_count < rrefs->config.objects_max)
         return STATUS_OK;
     return error_set(error, STATUS_BUSY, "worker %u has %u objects, at most %u", rrefs->self,
                      rrefs->object_count, rrefs->config.objects_max);
 }
 
-enum status owner_add(struct rrefs *rrefs, const struct rref_class *class, void *object, uint64_t *number,
-                      struct error *error)
+enum status owner_add(struct rrefs *rrefs, const struct rref_class *class, void *object, uint16_t worker,
+                      uint64_t *number, struct error *error)
 {
-    enum status status = owner_check_place(rrefs, error);
+    enum status status = owner_check_room(rrefs, error);
     if (status != STATUS_OK)
         return status;
-    struct rref_object *place = rrefs->free_objects;
-    rrefs->free_objects = place->next;
+    struct rref_object *added = calloc(1, sizeof *added + rrefs->workers * sizeof added->uses_of[0]);
+    if (added == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an object");
+    *number = added->number = ++rrefs->last_number;
+    added->class = class;
+    added->object = object;
+    added->uses = added->uses_of[worker] = 1;
+    added->next = rrefs->objects;
+    rrefs->objects = added;
     rrefs->object_count++;
-    *number = ++rrefs->last_number;
-    *place = (struct rref_object){.link = {.number = *number, .owner = rrefs->self},
-                                  .class = class,
-                                  .object = object,
-                                  .is_alive = true};
-    rref_table_add(&rrefs->object_table, &place->link);
     return STATUS_OK;
 }
 
-static void owner_count_use(struct rrefs *rrefs, struct rref_object *object, uint16_t worker)
+static void owner_uncount(struct rrefs *rrefs, struct rref_object *object, uint16_t worker, uint64_t uses)
 {
-    uint64_t *uses = owner_uses_of(rrefs, object, worker);
-    object->uses++;
-    if ((*uses)++ == 0)
-        rrefs->users_of[worker]++;
-}
-
-void owner_count(struct rrefs *rrefs, uint64_t number, uint16_t worker)
-{
-    owner_count_use(rrefs, owner_find_object(rrefs, number), worker);
-}
-
-static void owner_uncount_uses(struct rrefs *rrefs, struct rref_object *object, uint16_t worker,
-                               uint64_t uses)
-{
-    uint64_t *held = owner_uses_of(rrefs, object, worker);
-    assert(uses > 0 && uses <= *held);
-    *held -= uses;
+    assert(uses <= object->uses_of[worker]);
+    object->uses_of[worker] -= uses;
     object->uses -= uses;
-    if (*held == 0)
-        rrefs->users_of[worker]--;
-    owner_doom_if_unused(rrefs, object);
-}
-
-/* The class's `released` may complete calls on the object, so the object is kept meanwhile. */
-static void owner_take_back(struct rrefs *rrefs, struct rref_object *object, uint16_t worker, uint64_t uses)
-{
-    object->keeps++;
-    owner_uncount_uses(rrefs, object, worker, uses);
-    if (object->class->released != NULL && *owner_uses_of(rrefs, object, worker) == 0)
-        object->class->released(object->object, worker);
-    object->keeps--;
-    owner_doom_if_unused(rrefs, object);
-}
-
-void owner_uncount(struct rrefs *rrefs, uint64_t number, uint16_t worker, uint64_t uses)
-{
-    owner_take_back(rrefs, owner_find_object(rrefs, number), worker, uses);
+    rrefs->has_unused = rrefs->has_unused || !object_is_used(object);
 }
 
 void owner_left(struct rrefs *rrefs, uint16_t worker)
 {
-    for (uint32_t i = 0; i < rrefs->config.objects_max && rrefs->users_of[worker] > 0; i++) {
-        struct rref_object *object = &rrefs->objects[i];
-        uint64_t uses = object->is_alive ? *owner_uses_of(rrefs, object, worker) : 0;
-        if (uses > 0)
-            owner_uncount_uses(rrefs, object, worker, uses);
-    }
+    for (struct rref_object *object = rrefs->objects; object != NULL; object = object->next)
+        owner_uncount(rrefs, object, worker, object->uses_of[worker]);
 }
 
-uint64_t rref_grant(struct rref *rref, const struct rpc_request *request)
+enum status rref_grant(struct rrefs *rrefs, const struct rref_class *class, void *object,
+                       const struct rpc_request *request, uint64_t *number, struct error *error)
 {
-    struct rrefs *rrefs = rref->rrefs;
-    assert(rref->state == RREF_HELD && rref->link.owner == rrefs->self);
-    if (rpc_request_is_live(request))
-        owner_count(rrefs, rref->link.number, rpc_request_source(request));
-    return rref->link.number;
+    enum status status = owner_add(rrefs, class, object, rpc_request_source(request), number, error);
+    if (status == STATUS_OK && !rpc_request_is_live(request))
+        rref_revoke(rrefs, *number, request);
+    return status;
+}
+
+void rref_revoke(struct rrefs *rrefs, uint64_t number, const struct rpc_request *request)
+{
+    struct rref_object *object = owner_find_object(rrefs, number);
+    if (object != NULL)
+        owner_uncount(rrefs, object, rpc_request_source(request), 1);
 }
 
 /* ---- finding ---- */
@@ -204,7 +132,7 @@ enum status owner_find(const struct rrefs *rrefs, uint16_t worker, uint64_t numb
     struct rref_object *object = owner_find_object(rrefs, number);
     if (object == NULL)
         return owner_no_object(rrefs, number, error);
-    if (*owner_uses_of(rrefs, object, worker) == 0)
+    if (object->uses_of[worker] == 0)
         return error_set(error, STATUS_PERMISSION, "worker %u holds no reference to object %llu of worker %u",
                          worker, (unsigned long long)number, rrefs->self);
     *out = object;
@@ -231,7 +159,7 @@ void rref_object_done(struct rrefs *rrefs, uint64_t number)
     struct rref_object *object = owner_find_object(rrefs, number);
     assert(object != NULL && object->keeps > 0);
     object->keeps--;
-    owner_doom_if_unused(rrefs, object);
+    rrefs->has_unused = rrefs->has_unused || !object_is_used(object);
 }
 
 /* ---- handlers ---- */
@@ -254,18 +182,17 @@ static enum status owner_create(struct rrefs *rrefs, const struct rref_class *cl
                                 uint64_t *number, struct error *error)
 {
     void *object;
-    enum status status = owner_check_place(rrefs, error);
+    enum status status = owner_check_room(rrefs, error);
     if (status == STATUS_OK)
         status = class->create(rrefs->config.context, rpc_request_source(request), message, &object, error);
     if (status != STATUS_OK)
         return status;
-    status = owner_add(rrefs, class, object, number, error);
+    status = rref_grant(rrefs, class, object, request, number, error);
     if (status != STATUS_OK) /* the constructor has used up the room */
         class->destroy(object);
     return status;
 }
 
-/* A caller whose session ended meanwhile is not counted, and then the object has no user. */
 void owner_on_remote(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct rrefs *rrefs = context;
@@ -287,10 +214,6 @@ void owner_on_remote(void *context, struct rpc_request *request, const struct rp
         rpc_fail(request, status, "%s", error.text);
         return;
     }
-    if (rpc_request_is_live(request))
-        owner_count(rrefs, number, rpc_request_source(request));
-    else
-        owner_doom_if_unused(rrefs, owner_find_object(rrefs, number));
     rpc_reply(request, &(struct rpc_message){.args = {number}});
 }
 
@@ -310,7 +233,8 @@ void owner_on_claim(void *context, struct rpc_request *request, const struct rpc
         rpc_fail(request, status, "%s", error.text);
         return;
     }
-    owner_count_use(rrefs, object, rpc_request_source(request));
+    object->uses++;
+    object->uses_of[rpc_request_source(request)]++;
     const char *name = object->class->name;
     rpc_reply(request, &(struct rpc_message){.tensor_count = 1,
                                              .tensors = {{WIRE_U8, 1, {(uint32_t)strlen(name)}}},
@@ -324,13 +248,17 @@ void owner_on_release(void *context, struct rpc_request *request, const struct r
     uint16_t worker = rpc_request_source(request);
     uint64_t number = message->args[0], uses = message->args[1];
     struct rref_object *object = owner_find_object(rrefs, number);
-    uint64_t held = object == NULL ? 0 : *owner_uses_of(rrefs, object, worker);
+    uint64_t held = object == NULL ? 0 : object->uses_of[worker];
     if (uses == 0 || uses > held) {
         rpc_reject(request, "%llu uses of object %llu given back, of %llu", (unsigned long long)uses,
                    (unsigned long long)number, (unsigned long long)held);
         return;
     }
-    owner_take_back(rrefs, object, worker, uses);
+    object->keeps++; /* `released` may complete calls on the object */
+    owner_uncount(rrefs, object, worker, uses);
+    if (object->class->released != NULL && object->uses_of[worker] == 0)
+        object->class->released(object->object, worker);
+    rref_object_done(rrefs, number);
     rpc_reply(request, NULL);
 }
 

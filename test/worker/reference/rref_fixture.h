@@ -107,12 +107,11 @@ static inline void cell_make(void *object, struct rpc_request *request, const st
 {
     struct cell *cell = object;
     struct error error = {0};
-    struct rref *made;
-    enum status status = rref_own(sides[cell->owner].rrefs, &private_class,
-                                  cell_new(cell->owner, message->args[2]), &made, &error);
+    struct rpc_message reply = {0};
+    enum status status = rref_grant(sides[cell->owner].rrefs, &private_class,
+                                    cell_new(cell->owner, message->args[2]), request, &reply.args[0], &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
-    rpc_reply(request, &(struct rpc_message){.args = {rref_grant(made, request)}});
-    rref_release(made);
+    rpc_reply(request, &reply);
 }
 
 static rref_function *const cell_functions[] = {cell_get, cell_add, cell_keep, cell_make};

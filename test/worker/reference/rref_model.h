@@ -148,13 +148,12 @@ static const struct rref_class item_class;
 
 static inline void grant(struct person *person, struct rpc_request *request, uint64_t number)
 {
-    struct rref *made;
+    struct rpc_message reply = {0};
     struct error error = {0};
-    enum status status =
-        rref_own(person->rrefs, &item_class, new_item(person->worker, number), &made, &error);
+    enum status status = rref_grant(person->rrefs, &item_class, new_item(person->worker, number), request,
+                                    &reply.args[0], &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
-    rpc_reply(request, &(struct rpc_message){.args = {rref_grant(made, request)}});
-    rref_release(made);
+    rpc_reply(request, &reply);
     granted++;
 }
 

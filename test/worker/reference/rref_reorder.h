@@ -1,4 +1,5 @@
-/* A network between workers that delays, reorders and repeats messages: a ROUTER in front of each server, and
+/* A network between workers that delays and repeats messages, and reorders those of different connections: a
+ * ROUTER in front of each server, and
  * a DEALER behind it for each connection. Received messages lie in one pool until the test has one at random,
  * or all, delivered; so the test, and no thread, decides the order of arrival. No message is lost, except
  * those of a worker that was cut off. */
@@ -164,12 +165,15 @@ static inline void reorder_send(struct reorder *reorder, const struct reorder_pa
     reorder->delivered++;
 }
 
-/* Delivers the one that `random` says; of 16 one stays and is delivered again. */
+/* Delivers the oldest on the way that `random` says; of 16 one stays and is delivered again. */
 static inline void reorder_deliver_one(struct reorder *reorder, uint64_t random)
 {
     if (reorder->parcel_count == 0)
         return;
     unsigned at = (unsigned)(random % reorder->parcel_count);
+    const struct reorder_parcel *drawn = &reorder->parcels[at];
+    for (at = 0; reorder->parcels[at].lane != drawn->lane || reorder->parcels[at].is_down != drawn->is_down;)
+        at++;
     struct reorder_parcel *parcel = &reorder->parcels[at];
     reorder->overtaken += at > 0;
     reorder_send(reorder, parcel);
@@ -178,7 +182,7 @@ static inline void reorder_deliver_one(struct reorder *reorder, uint64_t random)
         return;
     }
     reorder_free_parcel(parcel);
-    *parcel = reorder->parcels[--reorder->parcel_count];
+    memmove(parcel, parcel + 1, (--reorder->parcel_count - at) * sizeof *parcel);
 }
 
 static inline void reorder_deliver_all(struct reorder *reorder)
