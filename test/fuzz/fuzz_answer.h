@@ -167,7 +167,7 @@ static void answer_forward(struct request *answer, const struct asked *request)
     const unsigned first = flags >> 32 != 0;
     const bool has_input = first < header->tensor_count;
     const struct wire_tensor *like = has_input ? &header->tensors[first] : &rows;
-    answer->header.args[ANSWER_FLAGS] = flags >> 8 & 1 ? ANSWER_KEPT : 0;
+    answer->header.args[ANSWER_KEPT] = flags >> 8 & 1;
     answer->header.args[ANSWER_SCALARS] = function == 3;
     if (function == 2)
         add_as(answer, &rows, WIRE_F32);

@@ -442,7 +442,7 @@ static void require_no_call_left(void)
         free_count++;
     require(rpc->pending == 0 && rpc->incoming == 0 && free_count == rpc->future_count);
     require(!rrefs->has_unsent && rrefs->pending == 0);
-    require(dist->orphans == 0 && dist->ends == NULL && dist->end_count == 0);
+    require(dist->ended == NULL);
     for (unsigned worker = 0; worker < WORKERS; worker++)
         require(rpc->sessions[worker].body_bytes == 0);
 }

@@ -1,5 +1,5 @@
 /* Distributed autograd, parameters and optimizers against a hostile worker: it creates objects, calls them
- * within contexts, walks, drops and ends, asks for parameters, makes optimizers and steps, in any order and
+ * within contexts, walks and ends, asks for parameters, makes optimizers and steps, in any order and
  * with wrong numbers. Each message is well-formed except for the bytes that the input changes; whether
  * messages fit each other is left to chance. The worker's session may end in the middle. After its end no
  * context, call or object may be left.
@@ -32,6 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         open_worker(NULL, NULL);
     }
     struct rpc_session *session = peer_open_session();
+    dist->lost = (struct error){0}; // by the end of the input before
     while (session->is_live && say_one(session, &data, &size, rrefs->last_number)) {
         if (size % 4 != 0)
             peer_turn(session);

@@ -116,18 +116,13 @@ static void ask_object(struct request *request, const uint8_t *bytes)
         ask_step(request, bytes);
 }
 
-static void ask_drop(struct request *request, const uint8_t *bytes)
-{
-    const uint64_t calls[3] = {bytes[NUMBER], bytes[NUMBER] + 1u, 0};
-    request_add(request, (bytes[SHAPE] & 0x80) != 0 ? WIRE_U8 : WIRE_U64, 1 + bytes[SHAPE] % 3, calls);
-}
-
 /* HOLDINGS is served by neither layer: it costs the session. */
 static void request_fill(struct request *request, const uint8_t *bytes, uint64_t newest)
 {
-    static const uint16_t methods[] = {METHOD_REMOTE, METHOD_FORWARD,     METHOD_FORWARD, METHOD_BACKWARD,
-                                       METHOD_DROP,   METHOD_END_CONTEXT, METHOD_RELEASE, METHOD_OBJECT,
-                                       METHOD_OBJECT, METHOD_OBJECT,      METHOD_OBJECT,  METHOD_PARAMETERS};
+    static const uint16_t methods[] = {METHOD_REMOTE,   METHOD_FORWARD,     METHOD_FORWARD,
+                                       METHOD_BACKWARD, METHOD_END_CONTEXT, METHOD_END_CONTEXT,
+                                       METHOD_RELEASE,  METHOD_OBJECT,      METHOD_OBJECT,
+                                       METHOD_OBJECT,   METHOD_OBJECT,      METHOD_PARAMETERS};
     struct wire_header *header = &request->header;
     header->method = methods[bytes[KIND] % (sizeof methods / sizeof methods[0])];
     header->context = context_number(bytes[CONTEXT]);
@@ -142,8 +137,6 @@ static void request_fill(struct request *request, const uint8_t *bytes, uint64_t
         header->args[BACKWARD_CALL] = bytes[NUMBER] & 3;
         header->args[BACKWARD_OUTPUTS] = 1 ^ (uint64_t)bytes[CHANGE] << (bytes[PLACE] & 63);
         request_rows(request, bytes[SHAPE]);
-    } else if (header->method == METHOD_DROP) {
-        ask_drop(request, bytes);
     } else if (header->method == METHOD_RELEASE) {
         header->args[1] = 1 + (bytes[NUMBER] & 1);
     } else if (header->method == METHOD_OBJECT) {

@@ -19,24 +19,22 @@
  *
  * ---- Order ----
  * A root's tape is walked in reverse order of recording. At a node whose gradient comes from another worker
- * the walk pauses, so that one thread of control runs through all workers. There is one exception: a call
- * that asks for no input gradient (an embedding of indices), whose piece has called nobody, and whose tensors
- * travel within the message, is not awaited at its node, but before the walk talks to another worker, and at
- * the end. Gradients of parameters are added up on their owner in the order of the walk: the order in which
- * one worker alone would have added them, hence the same bits.
+ * the walk pauses, so that one thread of control runs through all workers. Gradients of parameters are added
+ * up on their owner in the order of the walk: the order in which one worker alone would have added them,
+ * hence the same bits.
  *
  * ---- Contexts ----
  * A context's id is the root's worker number (upper 16 bits) and a counter. On other workers a context begins
- * with the first call that names it, and ends when the root ends it or a worker is gone that has a part in
- * it. It holds pieces, and one slab of gradients per object with parameters. Several contexts run at once
- * without touching each other. A failure (an error, a death) ends the backward with its status. Such a
- * context can only be freed, which frees it everywhere.
+ * with the first call that names it, and ends when the root ends it. It holds pieces, and one slab of
+ * gradients per object with parameters. Several contexts run at once without touching each other. A failure
+ * ends the backward with its status. Such a context can only be freed, which frees it everywhere. A worker
+ * that is gone ends all contexts: with STATUS_PEER_DIED, and no other can begin.
  *
  * ---- Memory ----
  * Tapes take their memory from the worker's outbox where there is one, so that floating tensors of 64 KiB and
  * more are neither sent nor copied: the other worker reads them where they lie. int32 tensors are copied. The
- * answer of a call stays until the context ends. Its inputs stay until its backward is answered, for the
- * callee reads them once more, or until the walk has passed the node.
+ * answer of a call stays until the context ends. Its inputs stay until the walk has passed its node, for the
+ * callee reads them once more in the backward.
  *
  * Threads as rpc.h: all of one thread. dist_call and dist_backward turn the rpc, and are for a role's top
  * level. Functions marked "never waits" may be called by handlers. */
@@ -65,9 +63,9 @@ struct dist_class {
     /* The object's parameters, which stay its own. NULL: none. */
     struct params *(*params)(void *object);
     /* NULL, or answers NULL: the parameters have one version. Otherwise a piece holds a version from the
-     * begin of its forward to its release: the one that its context's other pieces of the object hold, or the
-     * newest. The params are placed on that version (dist_versions.h) whenever the piece's forward or walk
-     * runs, and on the newest one otherwise. */
+     * begin of its forward to the end of its walk: the one that its context's other pieces of the object
+     * hold, or the newest. The params are placed on that version (dist_versions.h) whenever the piece's
+     * forward or walk runs, and on the newest one otherwise. */
     struct dist_versions *(*versions)(void *object);
     /* Computes on the piece's tape, and completes the piece once with dist_return or dist_fail: before it
      * returns, or after calls of its own (dist_call_async). Never waits. */
@@ -78,8 +76,8 @@ struct dist_config {
     struct rpc *rpc;
     struct rrefs *rrefs;
     struct segment *outbox; /* NULL: tensors travel in messages */
-    uint32_t contexts_max;  /* at a time, of all roots; also END_CONTEXTs that wait to be sent. One more is
-                               STATUS_BUSY */
+    uint32_t contexts_max;  /* at a time, of all roots, those included that have ended and cannot tell others
+                               yet. One more is STATUS_BUSY */
     uint32_t pieces_max;    /* at a time, in all contexts */
     /* Called between operations of any piece (tape_on_progress). May be NULL. */
     tape_progress *progress;
@@ -88,8 +86,8 @@ struct dist_config {
 
 enum status dist_new(struct dist **out, const struct dist_config *config, struct error *error);
 
-/* Ends this worker's own contexts. For contexts of other roots this is a death. No turn of the rpc may
- * follow. NULL is allowed. */
+/* Ends all contexts here; for other workers this is a death. No turn of the rpc may follow. NULL is allowed.
+ */
 void dist_free(struct dist *dist);
 
 /* The rpc and the rrefs of the configuration. */
@@ -118,7 +116,7 @@ enum status dist_call(struct dist_context *context, struct rref *object, uint32_
                       uint32_t in_count, struct variable *out[], uint32_t out_count);
 
 /* Walks back from the scalar `loss` through all workers. On return every owner has its parameters' gradients
- * of this context, and pieces without a part in the loss have been told to release their tensors. */
+ * of this context. */
 enum status dist_backward(struct dist_context *context, struct variable *loss, struct error *error);
 
 /* Ends the tape's step and the context, here and everywhere; never waits. */
@@ -156,17 +154,6 @@ void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t fun
  * STATUS_PEER_DIED: a death has ended the context here, and its gradients are lost. */
 enum status dist_gradients(struct dist *dist, uint64_t context, void *object, struct gradients **out,
                            struct error *error);
-
-/* How many contexts other than `context` have pieces of `object` that may still be walked. While there are
- * any, the object's parameters must not be changed in place. */
-uint32_t dist_readers(const struct dist *dist, uint64_t context, const void *object);
-
-/* Worker `root` says that its contexts below `context` have ended: ends them here, and refuses later calls in
- * them. END_CONTEXT says the same, but may come later where another worker made the call. */
-void dist_end_older(struct dist *dist, uint16_t root, uint64_t context);
-
-/* This worker's own oldest context that has not ended, or the next one. */
-uint64_t dist_oldest(const struct dist *dist);
 
 struct dist_counts {
     uint32_t contexts, pieces; /* here, now */

@@ -1,4 +1,4 @@
-/* The callee: FORWARD, BACKWARD and DROP, received. */
+/* The callee: FORWARD and BACKWARD, received. */
 #include "worker/autograd/dist_internal.h"
 
 #include <inttypes.h>
@@ -86,8 +86,6 @@ static enum status piece_find_kept(struct dist *dist, const struct rpc_message *
     const struct dist_context *context = context_find(dist, message->context);
     if (context == NULL)
         return context_absent(dist, message->context, error);
-    if (context->error.status != STATUS_OK)
-        return error_set(error, context->error.status, "%s", context->error.text);
     const uint64_t call = message->args[BACKWARD_CALL];
     struct dist_piece *piece = piece_find(context, caller, call);
     if (piece == NULL)
@@ -147,27 +145,4 @@ void dist_on_backward(void *arg, struct rpc_request *request, const struct rpc_m
         piece_walk(piece);
     else
         piece_finish_walk(piece, status, &error);
-}
-
-/* ---- DROP ---- */
-
-void dist_on_drop(void *arg, struct rpc_request *request, const struct rpc_message *message)
-{
-    struct dist *dist = arg;
-    const uint16_t caller = rpc_request_source(request);
-    const struct wire_tensor *ids = &message->tensors[0];
-    if (message->context == 0 || message->tensor_count != 1 || ids->dtype != WIRE_U64 || ids->rank != 1 ||
-        ids->dims[0] > DROPS_MAX) {
-        rpc_reject(request, "calls to let go of that are no list of at most %d numbers", DROPS_MAX);
-        return;
-    }
-    const struct dist_context *context = context_find(dist, message->context);
-    for (uint32_t i = 0; context != NULL && i < ids->dims[0]; i++) {
-        uint64_t call;
-        memcpy(&call, (const char *)message->data[0] + i * sizeof call, sizeof call);
-        struct dist_piece *piece = piece_find(context, caller, call);
-        if (piece != NULL && piece->state == PIECE_KEPT)
-            piece_drop(piece);
-    }
-    rpc_reply(request, NULL);
 }

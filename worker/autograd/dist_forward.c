@@ -42,9 +42,8 @@ static void piece_fail(struct dist_piece *piece, enum status status, const char 
         return;
     piece->state = PIECE_FAILED;
     piece->request = NULL;
-    if (request != NULL)
-        rpc_fail(request, status, "worker %u: %s: %s", rpc_worker(piece->frame.dist->config.rpc),
-                 piece->use->object->class->name, text);
+    rpc_fail(request, status, "worker %u: %s: %s", rpc_worker(piece->frame.context->dist->config.rpc),
+             piece->use->object->class->name, text);
 }
 
 void dist_fail(struct dist_piece *piece, enum status status, const char *format, ...)
@@ -74,7 +73,7 @@ static enum status piece_put_output(struct dist_piece *piece, struct variable *o
     if (tensor->shape.rank == 0)
         answer->args[ANSWER_SCALARS] |= (uint64_t)1 << index;
     if (piece->flags.trains && variable_needs_gradient(out))
-        answer->args[ANSWER_FLAGS] |= ANSWER_KEPT;
+        answer->args[ANSWER_KEPT] = 1;
     piece->out[index] = out;
     return STATUS_OK;
 }
@@ -96,20 +95,17 @@ void dist_return(struct dist_piece *piece, struct variable *const out[], uint32_
         piece_fail(piece, status, error.text);
         return;
     }
-    if (piece->frame.has_called)
-        answer.args[ANSWER_FLAGS] |= ANSWER_CALLED;
     piece->out_count = out_count;
     piece->lends = message_is_large(&answer);
-    piece->state = answer.args[ANSWER_FLAGS] & ANSWER_KEPT ? PIECE_KEPT : PIECE_OVER;
+    piece->state = answer.args[ANSWER_KEPT] ? PIECE_KEPT : PIECE_OVER;
     struct rpc_request *request = piece->request;
     piece->request = NULL;
-    if (request != NULL)
-        rpc_reply(request, &answer);
+    rpc_reply(request, &answer);
 }
 
 /* ---- calls of the piece ---- */
 
-/* Records an answered call, or drops it when the piece has been completed, and continues the piece's code. */
+/* Records an answered call, or ends it when the piece has been completed, and continues the piece's code. */
 static void piece_continue(struct dist_piece *piece, struct dist_call *call)
 {
     struct variable *out[DIST_OUTPUTS_MAX];
@@ -119,11 +115,11 @@ static void piece_continue(struct dist_piece *piece, struct dist_call *call)
     uint32_t count = 0;
     enum status status = STATUS_INVALID;
     if (piece->state == PIECE_FORWARD) {
-        status = call_record(&piece->frame, call, out, &count, &error);
+        status = call_record(call, out, &count, &error);
         if (status != STATUS_OK)
             tape_fail(piece->frame.tape, status, "%s", error.text);
     } else {
-        call_pass_by(call);
+        call_end(call);
     }
     piece_enter(piece);
     then(arg, piece, status, status == STATUS_OK ? out : NULL, status == STATUS_OK ? count : 0);
@@ -138,15 +134,12 @@ static enum status piece_call_answered(struct future *future, void *arg)
     const enum status answered = future_status(future);
     if (!call_answered(call))
         return answered;
-    struct dist_frame *frame = call->frame;
-    struct dist_piece *piece = frame->piece;
+    struct dist_piece *piece = call->frame->piece;
     const bool was_open = piece->state == PIECE_FORWARD;
-    while (frame->unrecorded != NULL && !frame->unrecorded->is_pending)
-        piece_continue(piece, frame->unrecorded);
+    while ((call = frame_oldest_unrecorded(&piece->frame)) != NULL && !call->is_watched)
+        piece_continue(piece, call);
     if (was_open)
         piece_finish_forward(piece);
-    else if (piece->state == PIECE_OVER)
-        drops_send(frame->context);
     return answered;
 }
 

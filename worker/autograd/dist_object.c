@@ -1,5 +1,5 @@
-/* Memory kept for an object that is called within contexts: rooms to compute in, and slabs of gradients. Both
- * are pooled, so that equal steps allocate nothing, and are freed with the object. */
+/* Memory kept for an object that is called within contexts: rooms to compute in, and uses with their
+ * gradients. Both serve again in later contexts, and are freed with the object. */
 #include "kernels/params/gradients.h"
 #include "worker/autograd/dist_internal.h"
 
@@ -54,11 +54,11 @@ void object_free(struct dist_object *object)
         object->rooms = room->next;
         room_free(room);
     }
-    while (object->slabs != NULL) {
-        struct dist_slab *slab = object->slabs;
-        object->slabs = slab->next;
-        gradients_free(slab->gradients);
-        free(slab);
+    while (object->uses != NULL) {
+        struct dist_use *use = object->uses;
+        object->uses = use->next;
+        gradients_free(use->gradients);
+        free(use);
     }
     free(object);
 }
@@ -83,9 +83,9 @@ void dist_on_destroy(void *arg, void *object)
 enum status use_take(struct dist_context *context, uint16_t caller, uint64_t number, struct dist_use **out,
                      struct error *error)
 {
-    struct dist *dist = context->dist;
-    struct rrefs *rrefs = dist->config.rrefs;
+    struct rrefs *rrefs = context->dist->config.rrefs;
     const struct rref_class *class;
+    struct dist_object *found = NULL;
     void *object;
     enum status status = rref_object_use(rrefs, caller, number, &object, &class, error);
     if (status != STATUS_OK)
@@ -96,16 +96,20 @@ enum status use_take(struct dist_context *context, uint16_t caller, uint64_t num
             *out = use;
             return STATUS_OK;
         }
-    struct dist_object *found = NULL;
+    status = object_find(context->dist, object, class, &found, error);
     struct dist_use *use = NULL;
-    status = object_find(dist, object, class, &found, error);
-    if (status == STATUS_OK && (use = dist_pool_take((void **)&dist->free_uses, sizeof *use)) == NULL)
+    if (status == STATUS_OK && (use = found->uses) != NULL)
+        found->uses = use->next;
+    else if (status == STATUS_OK && (use = calloc(1, sizeof *use)) == NULL)
         status = error_set(error, STATUS_NO_MEMORY, "no memory to call %s", class->name);
     if (status != STATUS_OK) {
         rref_object_done(rrefs, number);
         return status;
     }
-    *use = (struct dist_use){.next = context->uses, .number = number, .object = found};
+    use->number = number;
+    use->object = found;
+    use->trains = false;
+    use->next = context->uses;
     context->uses = use;
     *out = use;
     return STATUS_OK;
@@ -113,43 +117,40 @@ enum status use_take(struct dist_context *context, uint16_t caller, uint64_t num
 
 enum status use_gradients(struct dist_use *use, struct gradients **out, struct error *error)
 {
-    struct dist_object *object = use->object;
-    *out = NULL;
-    if (object->params == NULL)
-        return STATUS_OK;
-    if (use->slab == NULL) {
-        struct dist_slab *slab = object->slabs;
-        if (slab != NULL) {
-            object->slabs = slab->next;
-        } else {
-            slab = calloc(1, sizeof *slab);
-            if (slab == NULL)
-                return error_set(error, STATUS_NO_MEMORY, "no memory for gradients");
-            enum status status = gradients_new(&slab->gradients, object->params, error);
-            if (status != STATUS_OK) {
-                free(slab);
-                return status;
-            }
-        }
-        gradients_begin(slab->gradients);
-        use->slab = slab;
-    }
-    *out = use->slab->gradients;
+    struct params *params = use->object->params;
+    enum status status = STATUS_OK;
+    if (params != NULL && use->gradients == NULL)
+        status = gradients_new(&use->gradients, params, error);
+    if (status != STATUS_OK)
+        return status;
+    if (params != NULL && !use->trains)
+        gradients_begin(use->gradients);
+    use->trains = params != NULL;
+    *out = use->gradients;
     return STATUS_OK;
 }
 
+void use_start_reading(struct dist_use *use)
+{
+    if (use->readers++ == 0 && use->object->versions != NULL)
+        use->slot = dist_versions_hold(use->object->versions);
+}
+
+void use_stop_reading(struct dist_use *use)
+{
+    if (--use->readers == 0 && use->object->versions != NULL)
+        dist_versions_drop(use->object->versions, use->slot);
+}
+
+/* The last use of an object may destroy it. */
 void uses_release(struct dist_context *context)
 {
     while (context->uses != NULL) {
         struct dist_use *use = context->uses;
         const uint64_t number = use->number;
         context->uses = use->next;
-        if (use->slab != NULL) {
-            use->slab->next = use->object->slabs;
-            use->object->slabs = use->slab;
-        }
-        use->next = context->dist->free_uses;
-        context->dist->free_uses = use;
+        use->next = use->object->uses;
+        use->object->uses = use;
         rref_object_done(context->dist->config.rrefs, number);
     }
 }

@@ -363,8 +363,7 @@ enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_co
                                         [STEP_MAX_NORM] = word_of_double(step->max_norm),
                                         [STEP_NORM] = word_of_double(norm),
                                         [STEP_LAST] = step->last};
-    struct rpc_message message = {.context = dist_context_id(context),
-                                  .args = {[OLDEST] = dist_oldest(optimizer->dist)}};
+    struct rpc_message message = {.context = dist_context_id(context)};
     message_add(&message, WIRE_U64, words, STEP_WORDS);
     status = optimizer_call_all(optimizer, LOCAL_STEP, &message, error);
     if (status != STATUS_OK)

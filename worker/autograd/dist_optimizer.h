@@ -16,9 +16,11 @@
  * Their gradients are added up in the order of the workers' numbers, and one step is taken with the lr and
  * max_norm that all of them must have named (different ones: STATUS_INVALID for all, and nothing changes).
  * When a participant dies, the round fails with STATUS_PEER_DIED, and so do all later ones. When a
- * participant frees its optimizer, they fail with STATUS_SHUTDOWN, which is not the others' fault. `async`:
+ * participant frees its optimizer, they fail with STATUS_SHUTDOWN, which is not the others' fault. The step
+ * changes the values in place, so a participant asks for it when it has walked all its contexts. `async`:
  * each step is taken when it comes. Contexts that have still to walk keep the parameters that their forward
- * read: objects need versions for that (dist_versions.h), one more than there are participants.
+ * read: objects need versions for that (dist_versions.h), one more than there are participants. Each
+ * participant has one context at a time.
  *
  * A parameter without a gradient in a context, because its object had no part in the loss, has the gradient
  * zero: the step is taken all the same, and moves it by its momentum (as PyTorch's with gradients that are
@@ -90,8 +92,7 @@ enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struc
                                 struct error *error);
 
 /* Values in and out, canonical float32; `count` is shape_elements, another one STATUS_INVALID. Wait.
- * _set is STATUS_BUSY while a context has still to walk values of the object, unless a version is free.
- */
+ * _set is STATUS_BUSY when all versions of the object's values are being read. */
 enum status dist_parameter_get(struct dist *dist, struct rref *parameter, float *values, size_t count,
                                struct error *error);
 enum status dist_parameter_set(struct dist *dist, struct rref *parameter, const float *values, size_t count,
@@ -146,9 +147,9 @@ struct dist_step {
 
 /* One step on every owner, in one concurrent round (two with clipping), by the gradients of `context`. Waits.
  * STATUS_INVALID: lr or max_norm out of range, or not those of the other participants; this worker is no
- * participant. STATUS_BUSY: other contexts have still to walk the values that they read (`async`: and no
- * version is free); nothing has changed on that owner. STATUS_PEER_DIED: an owner or a participant is gone.
- * STATUS_SHUTDOWN: a participant has freed its optimizer, or the job is over. */
+ * participant. STATUS_BUSY (`async`): no version is free; nothing has changed on that owner.
+ * STATUS_PEER_DIED: an owner or a participant is gone. STATUS_SHUTDOWN: a participant has freed its
+ * optimizer, or the job is over. */
 enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_context *context,
                                 struct dist_step *step, struct error *error);
 

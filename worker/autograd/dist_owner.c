@@ -126,7 +126,6 @@ static void answer_set(void *object, struct rpc_request *request, const struct r
     const struct owned_parameter *parameter = object;
     struct error error = {0};
     float *values;
-    dist_end_older(parameter->owned->owner->dist, rpc_request_source(request), message->args[OLDEST]);
     enum status status = owned_parameter_take(parameter, message, &values, &error);
     if (status == STATUS_OK)
         status = owned_parameter_set(parameter, values, owned_parameter_elements(parameter), &error);

@@ -104,7 +104,7 @@ enum status dist_parameter_set(struct dist *dist, struct rref *parameter, const 
                                struct error *error)
 {
     struct future *future;
-    struct rpc_message message = {.args = {[OLDEST] = dist_oldest(dist)}};
+    struct rpc_message message = {0};
     enum status status = check_parameter(parameter, error);
     if (status == STATUS_OK && (count == 0 || count > SHAPE_ELEMENTS_MAX))
         status = error_set(error, STATUS_INVALID, "expected 1..%d values of a parameter, got %zu",

@@ -1,10 +1,11 @@
 /* The callee: the life of a piece. FORWARD makes a piece, which computes on a tape of its own and then waits
- * for BACKWARD or DROP. Large outputs are lent to the caller, not copied, so their memory is kept until the
- * context ends. */
+ * for BACKWARD or the context's end. Large outputs are lent to the caller, not copied, so their memory is
+ * kept until the context ends. */
 #include "kernels/params/gradients.h"
 #include "worker/autograd/dist_internal.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 struct dist_piece *piece_find(const struct dist_context *context, uint16_t caller, uint64_t call)
 {
@@ -16,38 +17,18 @@ struct dist_piece *piece_find(const struct dist_context *context, uint16_t calle
 
 /* ---- versions ---- */
 
-/* The version that the context's other pieces of the object hold, or else the newest. */
-static void piece_hold_version(struct dist_piece *piece)
-{
-    struct dist_versions *versions = piece->use->object->versions;
-    const struct dist_piece *other = piece->frame.context->pieces;
-    if (versions == NULL)
-        return;
-    while (other != NULL && !(other->use == piece->use && other->has_version))
-        other = other->next;
-    if (other != NULL)
-        dist_versions_hold_same(versions, other->version);
-    piece->version = other != NULL ? other->version : dist_versions_hold(versions);
-    piece->has_version = true;
-}
-
-static void piece_drop_version(struct dist_piece *piece)
-{
-    if (piece->has_version)
-        dist_versions_drop(piece->use->object->versions, piece->version);
-    piece->has_version = false;
-}
-
 void piece_enter(struct dist_piece *piece)
 {
-    if (piece->has_version)
-        dist_versions_place(piece->use->object->versions, piece->version);
+    struct dist_versions *versions = piece->use->object->versions;
+    if (versions != NULL && piece->reads)
+        dist_versions_place(versions, piece->use->slot);
 }
 
 void piece_leave(struct dist_piece *piece)
 {
-    if (piece->has_version)
-        dist_versions_place_newest(piece->use->object->versions);
+    struct dist_versions *versions = piece->use->object->versions;
+    if (versions != NULL)
+        dist_versions_place_newest(versions);
 }
 
 /* ---- ending ---- */
@@ -57,10 +38,17 @@ static void piece_leave_room(struct dist_piece *piece, enum status status)
 {
     if (piece->room == NULL)
         return;
-    tape_fail(piece->frame.tape, status, "the call was answered");
+    tape_fail(piece->frame.tape, status, "a call by an object that has answered its own call");
     frame_close(&piece->frame, status);
     room_release(piece->use->object, piece->room);
     piece->room = NULL;
+}
+
+static void piece_stop_reading(struct dist_piece *piece)
+{
+    if (piece->reads)
+        use_stop_reading(piece->use);
+    piece->reads = false;
 }
 
 void piece_end(struct dist_piece *piece, enum status status, const char *text)
@@ -74,38 +62,30 @@ void piece_end(struct dist_piece *piece, enum status status, const char *text)
     if (request != NULL)
         rpc_fail(request, status, "worker %u: %s", rpc_worker(dist->config.rpc), text);
     piece_leave_room(piece, status);
-    piece_drop_version(piece);
+    piece_stop_reading(piece);
     struct dist_piece **link = &context->pieces;
     while (*link != piece)
         link = &(*link)->next;
     *link = piece->next;
-    piece->next = dist->free_pieces;
-    dist->free_pieces = piece;
     dist->piece_count--;
+    free(piece);
 }
 
-/* A backward walk without a seed computes nothing: it frees what was saved for it, the piece's own calls
- * included. */
-void piece_drop(struct dist_piece *piece)
+/* No BACKWARD will come, or it is answered: nothing but lent memory is still needed. */
+static void piece_finish(struct dist_piece *piece)
 {
     piece->state = PIECE_OVER;
-    if (piece->lends && piece->flags.trains)
-        tape_walk(piece->frame.tape);
     if (!piece->lends)
         piece_leave_room(piece, STATUS_INVALID);
-    piece_drop_version(piece);
-    drops_send(piece->frame.context);
+    piece_stop_reading(piece);
 }
 
 void piece_finish_forward(struct dist_piece *piece)
 {
-    struct dist_context *context = piece->frame.context;
-    if (piece->state == PIECE_OVER && piece->room != NULL)
-        piece_drop(piece);
-    if (piece->state == PIECE_FAILED) {
+    if (piece->state == PIECE_OVER)
+        piece_finish(piece);
+    if (piece->state == PIECE_FAILED)
         piece_end(piece, STATUS_INVALID, "the call has failed");
-        drops_send(context);
-    }
 }
 
 /* ---- walking ---- */
@@ -114,8 +94,6 @@ static enum status piece_answer_gradients(struct dist_piece *piece, struct error
 {
     struct rpc_message answer = {.context = piece->frame.context->id};
     enum status status = tape_status(piece->frame.tape, error);
-    if (status == STATUS_OK)
-        status = frame_failure(&piece->frame, error);
     for (uint32_t i = 0; i < DIST_INPUTS_MAX && status == STATUS_OK; i++) {
         const struct tensor *gradient = piece->flags.wanted >> i & 1 ? variable_gradient(piece->in[i]) : NULL;
         void *block;
@@ -134,52 +112,40 @@ static enum status piece_answer_gradients(struct dist_piece *piece, struct error
 }
 
 /* Answers BACKWARD. */
-void piece_finish_walk(struct dist_piece *piece, enum status status, const struct error *error)
+void piece_finish_walk(struct dist_piece *piece, enum status status, struct error *error)
 {
-    struct error failure = {0};
-    if (status == STATUS_OK) {
-        status = piece_answer_gradients(piece, &failure);
-        error = &failure;
-    }
+    if (status == STATUS_OK)
+        status = piece_answer_gradients(piece, error);
     if (status != STATUS_OK) {
         struct rpc_request *request = piece->request;
         piece->request = NULL;
-        rpc_fail(request, status, "worker %u: %s: %s", rpc_worker(piece->frame.dist->config.rpc),
+        rpc_fail(request, status, "worker %u: %s: %s", rpc_worker(piece->frame.context->dist->config.rpc),
                  piece->use->object->class->name, error->text);
     }
-    piece->state = PIECE_OVER;
-    if (!piece->lends)
-        piece_leave_room(piece, STATUS_INVALID);
-    piece_drop_version(piece);
-    drops_send(piece->frame.context);
+    piece_finish(piece);
 }
 
-static void piece_advance_walk(struct dist_piece *piece, bool first)
+static void piece_advance_walk(struct dist_piece *piece, enum status (*walk)(struct tape *tape))
 {
     struct error error = {0};
     piece_enter(piece);
-    enum status status = frame_walk(&piece->frame, first, &error);
+    enum status status = walk(piece->frame.tape);
     piece_leave(piece);
     if (status == STATUS_AGAIN)
         return;
-    if (status == STATUS_OK && piece->frame.ahead > 0)
-        piece->state = PIECE_GATHERING;
-    else
-        piece_finish_walk(piece, status, &error);
+    if (status != STATUS_OK)
+        tape_status(piece->frame.tape, &error);
+    piece_finish_walk(piece, status, &error);
 }
 
 void piece_walk(struct dist_piece *piece)
 {
-    piece_advance_walk(piece, true);
+    piece_advance_walk(piece, tape_walk);
 }
 
-static void piece_woken(struct dist_frame *frame)
+static void piece_resume(struct dist_piece *piece)
 {
-    struct dist_piece *piece = frame->piece;
-    if (piece->state == PIECE_WALKING)
-        piece_advance_walk(piece, false);
-    else if (piece->state == PIECE_GATHERING && frame->ahead == 0)
-        piece_finish_walk(piece, STATUS_OK, NULL);
+    piece_advance_walk(piece, tape_resume);
 }
 
 /* ---- beginning ---- */
@@ -198,13 +164,18 @@ static enum status piece_begin(struct dist_piece *piece, struct error *error)
     if (status != STATUS_OK)
         return status;
     struct tape *tape = piece->room->tape;
-    frame_open(&piece->frame, context, piece, tape, piece->room->staging, piece->flags.depth + 1);
-    piece->frame.woken = piece_woken;
+    piece->frame = (struct dist_frame){.context = context,
+                                       .piece = piece,
+                                       .tape = tape,
+                                       .staging = piece->room->staging,
+                                       .depth = piece->flags.depth + 1,
+                                       .resume = piece_resume};
     if (piece->flags.trains)
         tape_begin_adding(tape, gradients);
     else
         tape_begin(tape, TAPE_INFER, NULL);
-    piece_hold_version(piece);
+    use_start_reading(piece->use);
+    piece->reads = true;
     return STATUS_OK;
 }
 
@@ -217,12 +188,13 @@ enum status piece_new(struct dist_context *context, uint16_t caller, const struc
         return error_set(error, STATUS_INVALID, "call %" PRIu64 " of worker %u was made before", call,
                          caller);
     if (dist->piece_count >= dist->config.pieces_max)
-        return error_set(error, STATUS_BUSY, "%u calls are kept, as many as may be", dist->piece_count);
+        return error_set(error, STATUS_BUSY, "worker %u holds %u calls of its objects, at most %u",
+                         rpc_worker(dist->config.rpc), dist->piece_count, dist->config.pieces_max);
     struct dist_use *use;
     enum status status = use_take(context, caller, message->args[FORWARD_OBJECT], &use, error);
     if (status != STATUS_OK)
         return status;
-    struct dist_piece *piece = dist_pool_take((void **)&dist->free_pieces, sizeof *piece);
+    struct dist_piece *piece = calloc(1, sizeof *piece);
     if (piece == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a call");
     piece->frame.context = context;

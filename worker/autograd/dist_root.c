@@ -6,16 +6,15 @@
 
 /* ---- the context ---- */
 
-/* Host memory for tensors of messages: the tape's own, or the context's where the tape's is a device's. */
-static enum status root_staging(struct dist_context *context, struct tape *tape, struct arena **out,
-                                struct error *error)
+/* Host memory for tensors of messages: the tape's own, or one arena of all roots here where the tape's is a
+ * device's. */
+static enum status root_staging(struct dist *dist, struct tape *tape, struct arena **out, struct error *error)
 {
-    *out = tape_arena(tape);
-    if (tape_backend(tape)->ops->host)
-        return STATUS_OK;
-    const struct arena_source source = memory_source(&context->dist->memory);
-    enum status status = context->staging != NULL ? STATUS_OK : arena_new(&context->staging, &source, error);
-    *out = context->staging;
+    const bool host = tape_backend(tape)->ops->host;
+    const struct arena_source source = memory_source(&dist->memory);
+    enum status status =
+        host || dist->staging != NULL ? STATUS_OK : arena_new(&dist->staging, &source, error);
+    *out = host ? tape_arena(tape) : dist->staging;
     return status;
 }
 
@@ -24,18 +23,14 @@ enum status dist_context_new(struct dist_context **out, struct dist *dist, enum 
 {
     struct dist_context *context;
     struct arena *staging;
-    enum status status = context_make(dist, dist->next_context, &context, error);
+    enum status status = root_staging(dist, tape, &staging, error);
+    if (status == STATUS_OK)
+        status = context_make(dist, dist->next_context, &context, error);
     if (status != STATUS_OK)
         return status;
     dist->next_context++;
-    status = root_staging(context, tape, &staging, error);
-    if (status != STATUS_OK) {
-        context_end(context);
-        return status;
-    }
-    context->is_root = true;
     tape_begin(tape, mode, gradients);
-    frame_open(&context->frame, context, NULL, tape, staging, 1);
+    context->frame = (struct dist_frame){.context = context, .tape = tape, .staging = staging, .depth = 1};
     *out = context;
     return STATUS_OK;
 }
@@ -63,13 +58,13 @@ static enum status root_call(struct dist_frame *frame, const struct dist_asked *
     if (status != STATUS_OK)
         return status;
     struct error failure;
-    status = rpc_wait(frame->dist->config.rpc, call->future, &failure);
+    status = rpc_wait(frame->context->dist->config.rpc, call->future, &failure);
     if (!future_done(call->future)) { // the rpc itself has failed
         *error = failure;
-        call_cancel(call);
+        call_end(call);
         return status;
     }
-    status = call_record(frame, call, answered, &count, error);
+    status = call_record(call, answered, &count, error);
     if (status == STATUS_OK && count != out_count)
         status =
             error_set(error, STATUS_INVALID, "worker %u has answered a call with %u outputs, expected %u",
@@ -96,52 +91,36 @@ enum status dist_call(struct dist_context *context, struct rref *object, uint32_
 
 /* ---- backward ---- */
 
-static enum status same_status(struct future *future, void *arg)
-{
-    (void)arg;
-    return future_status(future);
-}
-
-/* Serves calls until a backward that the walk has sent is answered. dist_walk.c has handled the answer then,
- * and may have freed the call and its future: hence a future of our own. */
+/* Serves calls until the backward that the walk waits for is answered. */
 static enum status root_wait(struct dist_frame *frame, struct error *error)
 {
-    struct dist_call *call = frame->calls;
-    while (call != NULL && !call->is_pending)
-        call = call->next;
-    if (call == NULL)
-        return error_set(error, STATUS_INTERNAL, "a walk has paused without a request");
+    const struct dist_call *call = frame->calls;
     struct error failure = {0};
-    struct future *answer;
-    enum status status = future_then(call->future, same_status, NULL, &answer);
-    if (status != STATUS_OK)
-        return error_set(error, status, "no future is left to wait for worker %u", call->worker);
-    status = rpc_wait(frame->dist->config.rpc, answer, &failure);
-    const bool is_done = future_done(answer); // else the rpc itself has failed
-    future_release(answer);
-    return is_done ? STATUS_OK : error_set(error, status, "%s", failure.text);
+    while (call->future == NULL)
+        call = call->next;
+    const enum status status = rpc_wait(frame->context->dist->config.rpc, call->future, &failure);
+    return future_done(call->future) ? STATUS_OK : error_set(error, status, "%s", failure.text);
 }
 
 static enum status root_walk(struct dist_frame *frame, struct error *error)
 {
-    enum status status = frame_walk(frame, true, error), waited;
+    enum status status = tape_walk(frame->tape);
     while (status == STATUS_AGAIN) {
-        waited = root_wait(frame, error);
-        if (waited != STATUS_OK)
-            return waited;
-        status = frame_walk(frame, false, error);
-    }
-    while (status == STATUS_OK && frame->ahead > 0)
         status = root_wait(frame, error);
-    return status == STATUS_OK ? frame_failure(frame, error) : status;
+        if (status != STATUS_OK)
+            return status;
+        status = tape_resume(frame->tape);
+    }
+    return status == STATUS_OK ? dist_check_alive(frame->context->dist, error)
+                               : tape_status(frame->tape, error);
 }
 
 enum status dist_backward(struct dist_context *context, struct variable *loss, struct error *error)
 {
     struct dist_frame *frame = &context->frame;
     struct error failure = {0};
-    if (context->error.status != STATUS_OK)
-        tape_fail(frame->tape, context->error.status, "%s", context->error.text);
+    if (dist_check_alive(context->dist, &failure) != STATUS_OK)
+        tape_fail(frame->tape, failure.status, "%s", failure.text);
     if (loss != NULL && variable_tensor(loss)->shape.rank != 0)
         tape_fail(frame->tape, STATUS_INVALID, "a loss that is no scalar");
     enum status status = tape_seed(frame->tape, loss, NULL);
@@ -149,9 +128,7 @@ enum status dist_backward(struct dist_context *context, struct variable *loss, s
         status = root_walk(frame, &failure);
     else
         tape_status(frame->tape, &failure);
-    if (status == STATUS_OK)
-        drops_send(context);
-    else
+    if (status != STATUS_OK)
         tape_fail(frame->tape, status, "%s", failure.text);
     if (status != STATUS_OK && error != NULL)
         *error = failure;

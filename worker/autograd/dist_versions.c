@@ -1,5 +1,5 @@
-/* Versions of an object's parameters: slots, each with a number and a count of readers. There are a handful
- * of slots, so finding one is a pass over all. The owner's thread runs this. */
+/* Versions of an object's parameters: slots, each with a count of readers. There are a handful of slots, so
+ * finding a free one is a pass over all. The owner's thread runs this. */
 #include "worker/autograd/dist_versions.h"
 
 #include <assert.h>
@@ -8,7 +8,6 @@
 
 struct slot {
     void *slab; // NULL: not taken (yet)
-    uint64_t version;
     uint32_t readers;
 };
 
@@ -99,46 +98,26 @@ uint32_t dist_versions_slots(const struct dist_versions *versions)
 
 /* ---- readers ---- */
 
-uint64_t dist_versions_hold(struct dist_versions *versions)
+uint32_t dist_versions_hold(struct dist_versions *versions)
 {
-    struct slot *slot = &versions->slots[versions->newest];
-    slot->readers++;
-    return slot->version;
+    versions->slots[versions->newest].readers++;
+    return versions->newest;
 }
 
-/* No two slots with readers have the same version. */
-static struct slot *slot_of(struct dist_versions *versions, uint64_t version)
+void dist_versions_drop(struct dist_versions *versions, uint32_t slot)
 {
-    uint32_t i = 0;
-    while (i < versions->count && (versions->slots[i].version != version || versions->slots[i].readers == 0))
-        i++;
-    assert(i < versions->count);
-    return &versions->slots[i];
+    assert(versions->slots[slot].readers > 0);
+    versions->slots[slot].readers--;
 }
 
-void dist_versions_hold_same(struct dist_versions *versions, uint64_t version)
+void dist_versions_place(struct dist_versions *versions, uint32_t slot)
 {
-    slot_of(versions, version)->readers++;
-}
-
-void dist_versions_drop(struct dist_versions *versions, uint64_t version)
-{
-    slot_of(versions, version)->readers--;
-}
-
-static void place(struct dist_versions *versions, const struct slot *slot)
-{
-    params_place(versions->params, 0, params_count(versions->params), slot->slab);
-}
-
-void dist_versions_place(struct dist_versions *versions, uint64_t version)
-{
-    place(versions, slot_of(versions, version));
+    params_place(versions->params, 0, params_count(versions->params), versions->slots[slot].slab);
 }
 
 void dist_versions_place_newest(struct dist_versions *versions)
 {
-    place(versions, &versions->slots[versions->newest]);
+    dist_versions_place(versions, versions->newest);
 }
 
 /* ---- changing ---- */
@@ -167,7 +146,6 @@ enum status dist_versions_advance(struct dist_versions *versions, struct error *
                          versions->count);
     if (to != from)
         memcpy(versions->slots[to].slab, versions->slots[from].slab, versions->slab_bytes);
-    versions->slots[to].version = versions->slots[from].version + 1;
     versions->newest = to;
     dist_versions_place_newest(versions);
     return STATUS_OK;

@@ -35,13 +35,12 @@ uint32_t dist_versions_slots(const struct dist_versions *versions);
 
 /* ---- for a piece (dist_piece.c) ---- */
 
-/* One more reader of the newest version, whose number is returned. */
-uint64_t dist_versions_hold(struct dist_versions *versions);
-void dist_versions_hold_same(struct dist_versions *versions, uint64_t version); /* one that has a reader */
-void dist_versions_drop(struct dist_versions *versions, uint64_t version);
+/* One more reader of the newest version, whose slot is returned, and one less. */
+uint32_t dist_versions_hold(struct dist_versions *versions);
+void dist_versions_drop(struct dist_versions *versions, uint32_t slot);
 
 /* Places the params on a version that has a reader; on the newest one. A pass over the entries' pointers. */
-void dist_versions_place(struct dist_versions *versions, uint64_t version);
+void dist_versions_place(struct dist_versions *versions, uint32_t slot);
 void dist_versions_place_newest(struct dist_versions *versions);
 
 /* ---- for changing the values ---- */

@@ -57,20 +57,17 @@ struct owned_parameter {
 enum {
     PARAMETER_INFO,      /* -> u8 name; u32 sizes, none for a scalar */
     PARAMETER_GET,       /* -> f32 values */
-    PARAMETER_SET,       /* args[OLDEST], f32 values */
+    PARAMETER_SET,       /* f32 values */
     PARAMETER_GRADIENT,  /* context -> f32 values */
     PARAMETER_OPTIMIZER, /* what enum new_word describes -> args[0]: number of the local optimizer */
     PARAMETER_FUNCTIONS
 };
 
-/* args[OLDEST]: the caller's dist_oldest. Its older contexts end before any value is changed. */
-enum { OLDEST = 2 };
-
 /* "optimizer" */
 enum {
-    LOCAL_INFO, /* -> u64 words of enum new_word; u32 indices of its parameters */
-    LOCAL_NORM, /* context -> u64 square sums (doubles' bits), in the order of the indices */
-    LOCAL_STEP, /* context, args[OLDEST], u64 words of enum step_word -> args[0]: a participant said last */
+    LOCAL_INFO,       /* -> u64 words of enum new_word; u32 indices of its parameters */
+    LOCAL_NORM,       /* context -> u64 square sums (doubles' bits), in the order of the indices */
+    LOCAL_STEP,       /* context, u64 words of enum step_word -> args[0]: a participant said last */
     LOCAL_MOMENT_GET, /* args[2]: position of the parameter, args[3]: enum dist_moment -> f32 values */
     LOCAL_MOMENT_SET, /* the same, f32 values */
     LOCAL_STEPS_SET,  /* args[2] */
@@ -142,10 +139,8 @@ struct participant {
     uint64_t words[STEP_WORDS];
 };
 
-/* Whether the object's values can be changed once the contexts of `count` participants have been walked.
- * STATUS_BUSY: another context has read the values and has not been walked yet. */
-enum status owned_may_change(const struct owned *owned, const struct participant *participants,
-                             uint32_t count, struct error *error);
+/* STATUS_BUSY: all versions of the object's values have readers. */
+enum status owned_may_change(const struct owned *owned, struct error *error);
 
 /* The values of one parameter, its gradient in `context` (zeros where there is none), canonical float32.
  * STATUS_INVALID: `count` is not their number. */

@@ -135,8 +135,6 @@ static void round_add_request(struct local *local, enum round round, struct rpc_
         rpc_fail(request, status, "%s", error.text);
         return;
     }
-    if (round == ROUND_STEP)
-        dist_end_older(local->owner->dist, participant->worker, message->args[OLDEST]);
     participant->request = request;
     participant->context = message->context;
     local->waiting++;

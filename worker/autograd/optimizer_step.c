@@ -117,12 +117,11 @@ static enum status local_check_numbers(const struct local *local, const struct p
     return status;
 }
 
-static enum status local_check_readers(const struct local *local, const struct participant *participants,
-                                       uint32_t count, struct error *error)
+static enum status local_check_versions(const struct local *local, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
-        status = owned_may_change(local->groups[g].owned, participants, count, error);
+        status = owned_may_change(local->groups[g].owned, error);
     return status;
 }
 
@@ -152,7 +151,7 @@ enum status local_take_step(struct local *local, const struct participant *parti
     const bool clips = double_of_word(words[STEP_MAX_NORM]) > 0;
     enum status status = local_check_numbers(local, participants, count, error);
     if (status == STATUS_OK)
-        status = local_check_readers(local, participants, count, error);
+        status = local_check_versions(local, error);
     if (status == STATUS_OK && !(clips && count > 1))
         status = local_gather(local, participants, count, error);
     if (status == STATUS_OK && !clips)

@@ -72,33 +72,12 @@ void owned_release(struct owned *owned)
         owned_free(owned);
 }
 
-/* Contexts with pieces that read the object, without the participants' own: some of their pieces may have had
- * no part in the loss, and may not have been told yet. */
-static uint32_t other_readers(const struct owned *owned, const struct participant *participants,
-                              uint32_t count)
+enum status owned_may_change(const struct owned *owned, struct error *error)
 {
-    const struct dist *dist = owned->owner->dist;
-    const uint32_t all = dist_readers(dist, 0, owned->object);
-    uint32_t others = all;
-    for (uint32_t i = 0; i < count; i++)
-        others -= all - dist_readers(dist, participants[i].context, owned->object);
-    return others;
-}
-
-enum status owned_may_change(const struct owned *owned, const struct participant *participants,
-                             uint32_t count, struct error *error)
-{
-    if (owned->versions != NULL)
-        return dist_versions_can_advance(owned->versions)
-                   ? STATUS_OK
-                   : error_set(error, STATUS_BUSY, "all %u versions of %s are being read",
-                               dist_versions_slots(owned->versions), owned->entries[0].parameter->name);
-    const uint32_t readers = other_readers(owned, participants, count);
-    if (readers == 0)
+    if (owned->versions == NULL || dist_versions_can_advance(owned->versions))
         return STATUS_OK;
-    return error_set(error, STATUS_BUSY,
-                     "%u contexts have still to walk what they read of object %llu (%s, …)", readers,
-                     (unsigned long long)owned->number, owned->entries[0].parameter->name);
+    return error_set(error, STATUS_BUSY, "all %u versions of %s are being read",
+                     dist_versions_slots(owned->versions), owned->entries[0].parameter->name);
 }
 
 /* ---- values ---- */
@@ -131,7 +110,7 @@ enum status owned_parameter_set(const struct owned_parameter *parameter, const f
     struct owned *owned = parameter->owned;
     enum status status = check_count(parameter, count, error);
     if (status == STATUS_OK)
-        status = owned_may_change(owned, NULL, 0, error);
+        status = owned_may_change(owned, error);
     if (status == STATUS_OK && owned->versions != NULL)
         status = dist_versions_advance(owned->versions, error);
     if (status == STATUS_OK)

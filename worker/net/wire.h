@@ -47,9 +47,8 @@ enum wire_method {
     METHOD_RELEASE = 12, /* user -> owner: gives uses back */
     METHOD_OBJECT = 14,  /* 13 is not used; user -> owner: call a function of the object */
     METHOD_FORWARD =
-        15, /* any -> any, this and the next three: worker/autograd/dist.h; call within a context */
+        15, /* any -> any, this, 16 and 18: worker/autograd/dist.h; call within a context; 17 is not used */
     METHOD_BACKWARD = 16, /* output gradients in, input gradients out */
-    METHOD_DROP = 17,     /* calls whose results the loss does not depend on */
     METHOD_END_CONTEXT = 18,
     METHOD_PARAMETERS = 19, /* any -> owner: references to an object's parameters; dist_optimizer.h */
     METHOD_HOLDINGS = 20,   /* first trainer -> any: report holdings to the supervisor; parallel/parallel.h */

@@ -1,5 +1,4 @@
-/* A step does not wait for participants that are gone, nor for contexts that have ended; and a context sees
- * one version of its parameters. */
+/* A step does not wait for participants that are gone; and a context sees one version of its parameters. */
 #include "test/worker/autograd/optimizer_stage.h"
 #include "test/workplace.h"
 
@@ -163,118 +162,6 @@ END_TEST
 
 /* ---- contexts ---- */
 
-static const uint16_t alone[] = {TRAINER};
-
-static uint32_t contexts_of_owner(void)
-{
-    struct dist_counts counts;
-    dist_counts(stage.sides[0].dist, &counts);
-    return counts.contexts;
-}
-
-/* The trainer has a part on worker 0 with an optimizer; a context of its has called that by way of a part on
- * worker 1, and is over, which worker 1 has not read yet. */
-static void leave_one_behind(struct model *by_way, bool async)
-{
-    struct side *side = &stage.sides[TRAINER];
-    struct dist_context *context;
-    const float x[ROWS * WIDTH] = {1};
-    struct future *shared;
-    stage_open();
-    model_make(&model, TRAINER, servers, 1, async ? 2 : 0);
-    make_optimizer(async, alone, 1);
-    model_make(by_way, TRAINER, &servers[1], 1, 0);
-    STAGE_OK(rref_share(model.parts[0], 1, 1, &shared, &stage.error));
-    ck_assert_int_eq(cluster_await(&stage.cluster, shared), STATUS_OK);
-    future_release(shared);
-    STAGE_OK(dist_context_new(&context, side->dist, TAPE_TRAIN, side->tape, NULL, &stage.error));
-    struct variable *h = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", x);
-    dist_call(context, by_way->parts[0], PART_PASS, NULL, 0, &h, 1, &h, 1);
-    STAGE_OK(tape_status(side->tape, &stage.error));
-    stage.stalled = 1u << 1;
-    dist_context_free(context);
-    ck_assert_uint_eq(contexts_of_owner(), 1);
-}
-
-static void close_behind(struct model *by_way)
-{
-    stage.stalled = 0;
-    rref_release(stage.sides[1].taken[0]);
-    model_release(by_way);
-    close_all();
-}
-
-START_TEST(a_step_finds_no_reader_in_a_context_that_its_root_has_ended)
-{
-    struct model by_way;
-    struct dist_step step = {.lr = 0.5};
-    leave_one_behind(&by_way, false);
-    struct dist_context *context = model_backward(&model, 1, 1);
-    ck_assert_uint_eq(contexts_of_owner(), 2);
-    STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
-    ck_assert_uint_eq(contexts_of_owner(), 1);
-    end_context(context);
-    close_behind(&by_way);
-}
-END_TEST
-
-START_TEST(nor_does_who_sets_a_parameter)
-{
-    struct model by_way;
-    float values[PART_VALUES];
-    leave_one_behind(&by_way, false);
-    model_read(&model, values);
-    STAGE_OK(dist_parameter_set(dist_of(&model), model.parameters[0], values, elements_of(0), &stage.error));
-    ck_assert_uint_eq(contexts_of_owner(), 0);
-    close_behind(&by_way);
-}
-END_TEST
-
-/* What is over holds the first version, what has still to walk the second; there are two. */
-START_TEST(nor_does_it_hold_a_version)
-{
-    struct model by_way;
-    struct dist_context *context;
-    float values[PART_VALUES];
-    leave_one_behind(&by_way, true);
-    model_read(&model, values);
-    STAGE_OK(dist_parameter_set(dist_of(&model), model.parameters[0], values, elements_of(0), &stage.error));
-    struct variable *loss = model_forward(&model, &context, 1, 1);
-    STAGE_OK(dist_parameter_set(dist_of(&model), model.parameters[0], values, elements_of(0), &stage.error));
-    STAGE_OK(dist_backward(context, loss, &stage.error));
-    end_context(context);
-    close_behind(&by_way);
-}
-END_TEST
-
-/* An earlier context of the same root that has still to walk is a reader like any other. */
-START_TEST(an_earlier_context_that_is_open_is_still_a_reader)
-{
-    struct side *side = &stage.sides[TRAINER];
-    struct dist_step step = {.lr = 0.5};
-    struct dist_context *earlier;
-    struct tape *tape, *other_tape;
-    stage_open();
-    model_make(&model, TRAINER, servers, 1, 0);
-    make_optimizer(false, alone, 1);
-    struct variable *loss = model_forward(&model, &earlier, 1, 1);
-    const struct arena_source source = dist_arena_source(side->dist);
-    STAGE_OK(tape_new_in(&other_tape, stage.backend, &source, &stage.error));
-    tape = side->tape;
-    side->tape = other_tape;
-    struct dist_context *context = model_backward(&model, 2, 1);
-    STAGE_FAILS(dist_optimizer_step(optimizer, context, &step, &stage.error), STATUS_BUSY,
-                "1 contexts have still to walk");
-    STAGE_OK(dist_backward(earlier, loss, &stage.error));
-    STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
-    end_context(context);
-    end_context(earlier);
-    side->tape = tape;
-    tape_free(other_tape);
-    close_all();
-}
-END_TEST
-
 /* The first value of what the trainer's part makes of `values`. */
 static float call_alone(const struct model *shared, const float values[ROWS * WIDTH])
 {
@@ -338,10 +225,6 @@ int main(void)
     tcase_add_test(left, a_participant_that_has_ended_before_is_refused);
     tcase_add_test(left, who_gives_its_optimizer_up_is_waited_for_no_more);
     tcase_add_test(left, an_owner_that_gives_its_own_up_is_waited_for_no_more);
-    tcase_add_test(left, a_step_finds_no_reader_in_a_context_that_its_root_has_ended);
-    tcase_add_test(left, nor_does_who_sets_a_parameter);
-    tcase_add_test(left, nor_does_it_hold_a_version);
-    tcase_add_test(left, an_earlier_context_that_is_open_is_still_a_reader);
     tcase_add_test(left, a_context_sees_one_version);
     suite_add_tcase(suite, left);
     return suite_run(suite);

@@ -104,11 +104,6 @@ START_TEST(a_participant_that_has_died)
     stage_kill(OTHER_TRAINER);
     STAGE_FAILS(make(&config, model.parameters, 4), STATUS_PEER_DIED,
                 "worker 4, which is to take part in every step, is gone");
-    config.async = true;
-    STAGE_OK(make(&config, model.parameters, 4));
-    dist_optimizer_free(optimizer);
-    await_optimizers(0);
-    expect_works();
     close_model();
 }
 END_TEST

@@ -312,69 +312,6 @@ START_TEST(a_contributors_death_ends_the_round_too)
 }
 END_TEST
 
-/* ---- who still reads ---- */
-
-START_TEST(nothing_moves_under_a_context_that_has_still_to_walk)
-{
-    float values[COUNT];
-    struct future *futures[SHARERS];
-    struct dist_context *reader;
-    open_round(false, 0);
-    all_backward();
-    end_context(contexts[2]);
-    struct variable *loss = model_forward(&models[2], &reader, 7, OWNERS);
-    contexts[2] = reader;
-    model_read(&models[0], values);
-    char words[96];
-    snprintf(words, sizeof words, "1 contexts have still to walk what they read of object %llu (part0.weight",
-             (unsigned long long)rref_object(models[0].parts[0]));
-    STAGE_FAILS(dist_parameter_set(dist_of(&models[0]), models[0].parameters[0], values, elements_of(0),
-                                   &stage.error),
-                STATUS_BUSY, words);
-    STAGE_OK(dist_backward(reader, loss, &stage.error));
-    STAGE_OK(dist_parameter_set(dist_of(&models[0]), models[0].parameters[0], values, elements_of(0),
-                                &stage.error));
-    for (unsigned i = 0; i < SHARERS; i++)
-        futures[i] = send_step(i, 0, 0.5, false);
-    for (unsigned i = 0; i < SHARERS; i++)
-        expect_answer(futures[i]);
-    end_contexts();
-    close_round();
-}
-END_TEST
-
-/* One participant alone, beside a reader of another worker. */
-START_TEST(a_step_waits_for_no_reader_but_is_refused)
-{
-    static const uint16_t alone[] = {TRAINER};
-    const struct dist_optimizer_config config = {
-        .settings = {OPTIMIZER_SGD, .sgd = {.lr = 1}}, .participants = alone, .participant_count = 1};
-    struct model model, other;
-    struct dist_context *reader;
-    struct dist_step step = {.lr = 0.5};
-    float before[COUNT], after[COUNT];
-    stage_open();
-    model_make(&model, TRAINER, owners, OWNERS, 0);
-    model_share(&other, &model, OTHER_TRAINER);
-    STAGE_OK(dist_optimizer_new(&optimizer, dist_of(&model), &config, model.parameters, model.parameter_count,
-                                &stage.error));
-    struct variable *loss = model_forward(&other, &reader, 7, OWNERS);
-    struct dist_context *context = model_backward(&model, 1, OWNERS);
-    model_read(&model, before);
-    STAGE_FAILS(dist_optimizer_step(optimizer, context, &step, &stage.error), STATUS_BUSY, "part0.weight");
-    model_read(&model, after);
-    expect_equal(after, before, COUNT, "refused");
-    STAGE_OK(dist_backward(reader, loss, &stage.error));
-    STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
-    end_context(reader);
-    end_context(context);
-    dist_optimizer_free(optimizer);
-    model_release(&other);
-    model_release(&model);
-    stage_close_empty();
-}
-END_TEST
-
 /* ---- async ---- */
 
 /* The gradient of the first trainer's context, when the other one steps between its forward and its backward
@@ -448,19 +385,6 @@ START_TEST(each_step_moves_the_newest_version)
 }
 END_TEST
 
-START_TEST(a_death_does_not_stop_the_others_when_async)
-{
-    struct dist_step step = {.lr = 0.5, .max_norm = 0.01};
-    open_round(true, SHARERS + 1);
-    stage_kill(OTHER_TRAINER);
-    struct dist_context *context = model_backward(&models[1], 1, OWNERS);
-    STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
-    ck_assert_double_gt(step.norm, 0.01);
-    end_context(context);
-    close_round();
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("dist_optimizer_rounds");
@@ -473,11 +397,8 @@ int main(void)
     tcase_add_test(rounds, a_step_by_a_norm_follows_that_norm);
     tcase_add_test(rounds, a_death_ends_the_round_for_all);
     tcase_add_test(rounds, a_contributors_death_ends_the_round_too);
-    tcase_add_test(rounds, nothing_moves_under_a_context_that_has_still_to_walk);
-    tcase_add_test(rounds, a_step_waits_for_no_reader_but_is_refused);
     tcase_add_test(rounds, a_backward_uses_what_its_forward_read);
     tcase_add_test(rounds, each_step_moves_the_newest_version);
-    tcase_add_test(rounds, a_death_does_not_stop_the_others_when_async);
     suite_add_tcase(suite, rounds);
     return suite_run(suite);
 }

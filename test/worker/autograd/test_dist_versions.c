@@ -42,10 +42,10 @@ START_TEST(a_reader_keeps_what_it_read)
 {
     open_versions(3);
     write_bias(1);
-    const uint64_t first = dist_versions_hold(versions);
+    const uint32_t first = dist_versions_hold(versions);
     write_bias(2);
     expect_bias(2);
-    const uint64_t second = dist_versions_hold(versions);
+    const uint32_t second = dist_versions_hold(versions);
     ck_assert_uint_ne(first, second);
     write_bias(3);
     dist_versions_place(versions, first);
@@ -66,7 +66,7 @@ START_TEST(what_nobody_reads_is_written_in_place)
     const void *before = params_slab(fixture.params)->data;
     write_bias(1);
     ck_assert_ptr_eq(params_slab(fixture.params)->data, before);
-    const uint64_t held = dist_versions_hold(versions);
+    const uint32_t held = dist_versions_hold(versions);
     write_bias(2);
     ck_assert_ptr_ne(params_slab(fixture.params)->data, before);
     dist_versions_drop(versions, held);
@@ -82,7 +82,7 @@ START_TEST(a_new_version_begins_with_all_values_of_the_last)
     open_versions(2);
     fixture_write(weight, (double[]){1, 2, 3, 4, 5, 6, 7, 8, 9});
     fixture_write(mean, &buffer);
-    const uint64_t held = dist_versions_hold(versions);
+    const uint32_t held = dist_versions_hold(versions);
     write_bias(5);
     double got[9];
     CK_OK(params_read(fixture.params, weight, DTYPE_F64, got, &fixture.error));
@@ -99,7 +99,7 @@ END_TEST
 START_TEST(when_all_slots_are_read_nothing_moves)
 {
     struct error error = {0};
-    uint64_t held[3];
+    uint32_t held[3];
     open_versions(3);
     ck_assert_uint_eq(dist_versions_slots(versions), 3);
     for (int i = 0; i < 3; i++) {

@@ -86,7 +86,7 @@ static void on_forward(void *context, struct rpc_request *request, const struct 
 
 static const struct rpc_method layer_methods[] = {
     {.method = METHOD_FORWARD, .callers = UINT8_MAX, .any_tensors = true, .handler = on_forward},
-    {.method = METHOD_DROP, .callers = WIRE_ROLE_OBSERVER, .any_tensors = true, .handler = on_forward}};
+    {.method = METHOD_BACKWARD, .callers = WIRE_ROLE_OBSERVER, .any_tensors = true, .handler = on_forward}};
 
 static void start(struct net *net, struct layer *layer)
 {
@@ -180,7 +180,7 @@ START_TEST(test_failures_cost_no_session)
     struct future *future;
     net_expect_failure(&net, ask(&net, (struct rpc_message){0}, DO_FAIL), STATUS_CORRUPT, "call 0 is odd");
     net_expect_failure(&net, ask(&net, (struct rpc_message){0}, DO_REJECT), STATUS_INVALID, "malformed");
-    ck_assert_int_eq(rpc_call(net.server, 0, METHOD_DROP, NULL, MONOTIME_NEVER, &future, &error),
+    ck_assert_int_eq(rpc_call(net.server, 0, METHOD_BACKWARD, NULL, MONOTIME_NEVER, &future, &error),
                      STATUS_PERMISSION);
     ck_assert_ptr_null(future);
     ck_assert_ptr_nonnull(strstr(error.text, "not permitted"));
