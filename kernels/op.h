@@ -19,9 +19,9 @@
  *                      y = (x - mean) / sqrt(variance + epsilon) * weight + bias; with attributes.relu,
  *                      max(0, that). Training: mean and biased variance are the batch's own; the second and
  *                      third output are the mean and the *unbiased* variance, for the caller to move the
- *                      running ones with; the running ones are not read. One value per channel is STATUS_INVALID.
- *                      Otherwise: the running ones are used and required; outputs 2 and 3 and the backward do
- *                      not exist.
+ *                      running ones with; the running ones are not read. One value per channel is
+ * STATUS_INVALID. Otherwise: the running ones are used and required; outputs 2 and 3 and the backward do not
+ * exist.
  *
  * OP_MAX_POOL          x (n, c, h, w) -> y (n, c, h', w')
  *                      Padding counts as minus infinity and is at most half of the kernel. The gradient goes
@@ -129,11 +129,12 @@ struct op_attributes {
 /* One call, forward or backward. The caller owns the struct and every struct tensor in it.
  *
  * The backend takes the memory of what a call writes (out, saved, din) from `arena` and chooses the layout.
- * Only the din of a parameter may come with `data`; the backend then writes there, in the tensor's layout.
- * The backend may also answer with existing memory: the `data` of an input (forward) or of a dout (backward),
- * or one block for two din. Reshape and add do. Outputs are overwritten, never added to. After a failure the
- * call holds nothing of the arena, and out, saved and din are undefined; a backend's function just returns.
- * After a success a backend's function has released its own scratch. */
+ * The din of a parameter may come with `data`, an offer: the backend writes there, in the tensor's layout, or
+ * answers as if there were none. The backend may also answer with the `data` of an input (forward) or of a
+ * dout (backward), or with one block for two din, and then calls arena_share for the block's further owner.
+ * Reshape and add do. Outputs are overwritten, never added to. After a failure the call holds nothing of the
+ * arena, and out, saved and din are undefined; a backend's function just returns. After a success a backend's
+ * function has released its own scratch. */
 struct op_call {
     enum op op;
     struct op_attributes attributes;

@@ -23,6 +23,7 @@ struct block {
     size_t offset, bytes; // in the plan
     void *own;            // a chunk of its own; NULL: it lies in the arena's
     uint64_t serial;      // how many were taken before it
+    uint32_t owners;
 };
 
 /* `block` holds the taken blocks from its front, in order of offset, and from its end what was released and
@@ -175,7 +176,7 @@ void *arena_take(struct arena *arena, size_t bytes)
     consolidate(arena);
     if (bytes > SIZE_MAX - ARENA_ALIGNMENT || !make_room(arena))
         return NULL;
-    struct block block = {.serial = arena->serial};
+    struct block block = {.serial = arena->serial, .owners = 1};
     block.bytes = ((bytes == 0 ? 1 : bytes) + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
     size_t i = first_fit(arena, block.bytes, &block.offset);
     if (block.offset > SIZE_MAX - block.bytes)
@@ -214,15 +215,36 @@ static void release_at(struct arena *arena, size_t i)
         arena->block[arena->capacity - ++arena->left] = block;
 }
 
-void arena_release(struct arena *arena, void *block)
+/* The block that begins at `memory`, or NULL. */
+static struct block *find_block(const struct arena *arena, const void *memory)
 {
-    if (block == NULL)
+    for (size_t i = arena->count; i-- > 0;)
+        if (address(arena, &arena->block[i]) == memory)
+            return &arena->block[i];
+    return NULL;
+}
+
+void arena_share(struct arena *arena, const void *memory)
+{
+    struct block *block = find_block(arena, memory);
+    if (block != NULL)
+        block->owners++;
+}
+
+uint32_t arena_owners(const struct arena *arena, const void *memory)
+{
+    const struct block *block = find_block(arena, memory);
+    return block != NULL ? block->owners : 0;
+}
+
+void arena_release(struct arena *arena, void *memory)
+{
+    if (memory == NULL)
         return;
-    size_t i = arena->count;
-    while (i > 0 && address(arena, &arena->block[i - 1]) != block)
-        i--;
-    assert(i > 0); // else it is no block of this arena
-    release_at(arena, i - 1);
+    struct block *block = find_block(arena, memory);
+    assert(block != NULL); // else it is no block of this arena
+    if (--block->owners == 0)
+        release_at(arena, (size_t)(block - arena->block));
 }
 
 void arena_reset(struct arena *arena)

@@ -44,8 +44,14 @@ void arena_free(struct arena *arena);
  * that rounding it up overflows. Not initialized. */
 void *arena_take(struct arena *arena, size_t bytes);
 
-/* Releases one block early. NULL is nothing. A pointer that is no block of this arena fails an assertion. */
-void arena_release(struct arena *arena, void *block);
+/* A new block has one owner. arena_share adds one; it does nothing where no block of this arena begins at
+ * `memory`. arena_owners: 0 for such memory. */
+void arena_share(struct arena *arena, const void *memory);
+uint32_t arena_owners(const struct arena *arena, const void *memory);
+
+/* Takes one owner away; without any the block is released early. NULL is nothing. A pointer that is no block
+ * of this arena fails an assertion. */
+void arena_release(struct arena *arena, void *memory);
 
 /* A point in the sequence of blocks taken. arena_rollback releases every block taken since: a failed
  * operation thus leaves nothing behind. */

@@ -6,12 +6,18 @@
 
 enum status cuda_reshape(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return cuda_same_memory(cuda_of(backend), call->out[0], call->in[0], error);
+    (void)backend;
+    (void)error;
+    cuda_same_memory(call, call->out[0], call->in[0]);
+    return STATUS_OK;
 }
 
 enum status cuda_reshape_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    return cuda_same_memory(cuda_of(backend), call->din[0], call->dout[0], error);
+    (void)backend;
+    (void)error;
+    cuda_same_memory(call, call->din[0], call->dout[0]);
+    return STATUS_OK;
 }
 
 /* ---- dropout ---- */

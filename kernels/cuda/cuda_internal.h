@@ -209,8 +209,7 @@ enum status cuda_scratch(struct op_call *call, size_t bytes, void **out, const s
 enum status cuda_saved(struct op_call *call, uint32_t index, size_t bytes, struct error *error);
 
 /* `to` has the values of `from`: by the same memory, where the caller leaves that to us. */
-enum status cuda_same_memory(struct cuda *cuda, struct tensor *to, const struct tensor *from,
-                             struct error *error);
+void cuda_same_memory(struct op_call *call, struct tensor *to, const struct tensor *from);
 
 /* to = sum of the terms (elements.h) times `scale`, on the device; c may be NULL. The order depends on
  * `count` alone. */

@@ -107,7 +107,7 @@ enum status cuda_add_backward(struct backend *backend, struct op_call *call, str
             TRY(cuda_output(call, din, error));
             TRY(cuda_relu_backward(cuda, call, cuda_floats(din), error));
         } else if (din != NULL)
-            TRY(cuda_same_memory(cuda, din, call->dout[0], error));
+            cuda_same_memory(call, din, call->dout[0]);
     }
     return STATUS_OK;
 }

@@ -42,8 +42,9 @@ enum status add_forward(struct backend *backend, struct op_call *call, struct er
 }
 
 /* Another name for the memory of `from`. */
-static void share_memory(struct tensor *to, const struct tensor *from)
+static void share_memory(struct op_call *call, struct tensor *to, const struct tensor *from)
 {
+    arena_share(call->arena, from->data);
     to->data = from->data;
     to->layout = from->layout;
     to->bytes = from->bytes;
@@ -66,14 +67,14 @@ enum status onednn_add_backward(struct backend *backend, struct op_call *call, s
     if (!call->attributes.relu) {
         for (int i = 0; i < 2; i++)
             if (call->din[i] != NULL)
-                share_memory(call->din[i], call->dout[0]);
+                share_memory(call, call->din[i], call->dout[0]);
         return STATUS_OK;
     }
     if (first != NULL)
         one.din[1] = NULL;
     status = loop_run_backward(backend, &one, error);
     if (status == STATUS_OK && first != NULL && second != NULL)
-        share_memory(second, first);
+        share_memory(call, second, first);
     return status;
 }
 
@@ -84,13 +85,16 @@ static enum status reshape_values(struct backend *backend, struct op_call *call,
                                   const struct tensor *from, struct error *error)
 {
     if (from->layout == NULL) {
-        share_memory(to, from);
+        share_memory(call, to, from);
         return STATUS_OK;
     }
     struct tensor plain = *from;
     enum status status = onednn_take(call, &plain, NULL, shape_elements(&from->shape) * sizeof(float), error);
-    share_memory(to, &plain);
-    return status == STATUS_OK ? onednn_reorder(backend, &plain, from, error) : status;
+    if (status == STATUS_OK)
+        status = onednn_reorder(backend, &plain, from, error);
+    to->data = plain.data;
+    to->bytes = plain.bytes;
+    return status;
 }
 
 enum status onednn_reshape_forward(struct backend *backend, struct op_call *call, struct error *error)

@@ -25,7 +25,6 @@ enum status tape_new_in(struct tape **out, struct backend *backend, const struct
     }
     pool_init(&tape->variables, sizeof(struct variable));
     pool_init(&tape->nodes, sizeof(struct node));
-    pool_init(&tape->blocks, sizeof(struct block));
     tape->step = 1;
     *out = tape;
     return STATUS_OK;
@@ -47,8 +46,6 @@ static void end_step(struct tape *tape)
     arena_reset(tape->arena);
     pool_clear(&tape->variables);
     pool_clear(&tape->nodes);
-    pool_clear(&tape->blocks);
-    tape->free_blocks = NULL;
     tape->gradients = NULL;
     tape->walk = WALK_NONE;
     tape->error = (struct error){0};
@@ -62,7 +59,6 @@ void tape_free(struct tape *tape)
     end_step(tape);
     pool_fini(&tape->variables);
     pool_fini(&tape->nodes);
-    pool_fini(&tape->blocks);
     arena_free(tape->arena);
     free(tape);
 }
@@ -86,7 +82,6 @@ void tape_begin(struct tape *tape, enum tape_mode mode, struct gradients *gradie
 {
     end_step(tape);
     tape->mode = mode;
-    tape->adds = false;
     tape->gradients = mode == TAPE_TRAIN ? gradients : NULL;
     if (tape->gradients != NULL)
         gradients_begin(tape->gradients);
@@ -96,7 +91,6 @@ void tape_begin_adding(struct tape *tape, struct gradients *gradients)
 {
     end_step(tape);
     tape->mode = TAPE_TRAIN;
-    tape->adds = true;
     tape->gradients = gradients;
 }
 
@@ -183,8 +177,7 @@ struct variable *tape_input(struct tape *tape, struct shape shape, enum dtype dt
     struct error error = {0};
     enum dtype inside = dtype == DTYPE_I32 ? DTYPE_I32 : tape->backend->ops->dtype;
     enum status status = tensor_new(&variable->own, tape->arena, shape, inside, name, &error);
-    if (status == STATUS_OK)
-        status = blocks_adopt(tape, variable->own.data, NULL, 0, &variable->block, &error);
+    variable->block = variable->own.data;
     if (status == STATUS_OK)
         status = backend_upload(tape->backend, &variable->own, dtype, values, &error);
     if (status == STATUS_OK)
@@ -242,6 +235,6 @@ bool tape_keep(struct variable *variable)
 {
     if (variable->block == NULL)
         return false;
-    variable->block->owners++;
+    arena_share(variable->tape->arena, variable->block);
     return true;
 }

@@ -64,8 +64,7 @@ void tape_begin(struct tape *tape, enum tape_mode mode, struct gradients *gradie
 
 /* As tape_begin in TAPE_TRAIN, but the gradients are added to those that other steps have left in `gradients`
  * since gradients_begin, which the caller calls: the steps of several tapes have one sum. The walks may pause
- * between each other. A node of a higher layer then gets no place for a parameter's gradient (din->data is
- * NULL), since another tape may add to it while the node waits. */
+ * between each other. */
 void tape_begin_adding(struct tape *tape, struct gradients *gradients);
 
 /* STATUS_OK, or the first failure since tape_begin with its message (error may be NULL). */
@@ -152,11 +151,10 @@ enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes
 /* ---- nodes of a higher layer ---- */
 
 /* dout[i] is the gradient of output i, NULL for zero. din[i] is that of input i, NULL where it is not wanted;
- * its shape and dtype are set. With `data` set (a parameter's entry of the gradient slab, canonical) the node
- * writes there. With `data` NULL it takes memory from tape_arena (tensor_new), which the tape then owns; or
- * passes on the memory of a dout; or leaves `data` NULL for a zero gradient. `first` is false when the walk
- * resumes; dout and din stay the same while the node returns STATUS_AGAIN. The node's inputs and outputs stay
- * readable until its backward has returned something else. */
+ * its shape and dtype are set, its `data` is NULL. The node takes memory from tape_arena (tensor_new), which
+ * the tape then owns; or passes on the memory of a dout; or leaves `data` NULL for a zero gradient. `first`
+ * is false when the walk resumes; dout and din stay the same while the node returns STATUS_AGAIN. The node's
+ * inputs and outputs stay readable until its backward has returned something else. */
 typedef enum status tape_node_backward(void *context, struct tape *tape, bool first,
                                        const struct tensor *const dout[], struct tensor *const din[],
                                        struct error *error);

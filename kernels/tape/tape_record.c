@@ -57,30 +57,6 @@ static enum status make_outputs(struct tape *tape, struct node *node, enum sourc
     return STATUS_OK;
 }
 
-/* Finds the blocks of the outputs and of the saved tensors. */
-static enum status adopt_blocks(struct tape *tape, struct node *node, struct error *error)
-{
-    struct held held[OP_INPUTS_MAX + OP_OUTPUTS_MAX + OP_SAVED_MAX];
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < node->inputs; i++)
-        if (node->in[i] != NULL)
-            held[count++] = (struct held){node->in[i]->tensor->data, node->in[i]->block};
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < node->outputs && status == STATUS_OK; i++) {
-        struct variable *out = node->out[i];
-        status = blocks_adopt(tape, out->own.data, held, count, &out->block, error);
-        held[count++] = (struct held){out->own.data, out->block};
-    }
-    for (uint32_t i = 0; i < OP_SAVED_MAX && status == STATUS_OK; i++) {
-        void *data = node->call.saved[i].data;
-        if (data == NULL)
-            continue;
-        status = blocks_adopt(tape, data, held, count, &node->saved[i], error);
-        held[count++] = (struct held){data, node->saved[i]};
-    }
-    return status;
-}
-
 /* Marks the inputs, and the outputs by what they need. */
 static void connect_node(struct tape *tape, struct node *node)
 {
@@ -107,9 +83,11 @@ static enum status run_forward(struct tape *tape, struct node *node)
     for (uint32_t i = 0; i < node->outputs; i++)
         call->out[i] = &node->out[i]->own;
     enum status status = op_forward(tape->backend, call, &error);
-    if (status == STATUS_OK)
-        status = adopt_blocks(tape, node, &error);
-    return status == STATUS_OK ? STATUS_OK : tape_stick(tape, &error);
+    if (status != STATUS_OK)
+        return tape_stick(tape, &error);
+    for (uint32_t i = 0; i < node->outputs; i++)
+        node->out[i]->block = tape_block(tape, node->out[i]->own.data);
+    return STATUS_OK;
 }
 
 enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes *attributes,
@@ -150,7 +128,7 @@ enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes
 /* ---- nodes of a higher layer ---- */
 
 /* The outputs are taken as given; one that is an input's memory shares that block. */
-static enum status take_outputs(struct tape *tape, struct node *node, const struct tape_node *given)
+static void take_outputs(struct tape *tape, struct node *node, const struct tape_node *given)
 {
     for (uint32_t i = 0; i < node->outputs; i++) {
         struct variable *out = node->out[i];
@@ -159,9 +137,8 @@ static enum status take_outputs(struct tape *tape, struct node *node, const stru
             if (node->in[j] != NULL && node->in[j]->tensor->data == out->own.data)
                 out->block = node->in[j]->block;
         if (out->block != NULL)
-            out->block->owners++;
+            arena_share(tape->arena, out->block);
     }
-    return tape->error.status;
 }
 
 enum status tape_node(struct tape *tape, const struct tape_node *given, struct variable *out[])
@@ -188,9 +165,8 @@ enum status tape_node(struct tape *tape, const struct tape_node *given, struct v
     if (status != STATUS_OK)
         return status;
     connect_node(tape, node);
-    status = take_outputs(tape, node, given);
-    if (status == STATUS_OK)
-        memcpy(out, node->out, node->outputs * sizeof out[0]);
+    take_outputs(tape, node, given);
+    memcpy(out, node->out, node->outputs * sizeof out[0]);
     tape_tick(tape);
-    return status;
+    return STATUS_OK;
 }

@@ -11,49 +11,46 @@
 
 /* ---- gradients of variables ---- */
 
-static bool sole_owner(const struct block *block)
+static bool sole_owner(const struct tape *tape, const void *block)
 {
-    return block != NULL && block->owners == 1;
+    return block != NULL && arena_owners(tape->arena, block) == 1;
 }
 
 /* Both have other owners: the sum needs memory of its own. */
 static enum status add_apart(struct tape *tape, struct variable *variable, struct tensor *arriving,
-                             struct block *block, struct error *error)
+                             void *block, struct error *error)
 {
     struct tensor sum = {0};
     struct op_call call = {.op = OP_ADD, .arena = tape->arena};
     call.in[0] = &variable->gradient;
     call.in[1] = arriving;
     call.out[0] = &sum;
-    struct block *fresh = NULL;
     enum status status = op_forward(tape->backend, &call, error);
-    if (status == STATUS_OK)
-        status = blocks_adopt(tape, sum.data, NULL, 0, &fresh, error);
     if (status != STATUS_OK)
         return status;
-    blocks_release(tape, variable->gradient_block);
-    blocks_release(tape, block);
+    arena_release(tape->arena, variable->gradient_block);
+    arena_release(tape->arena, block);
     variable->gradient = sum;
-    variable->gradient_block = fresh;
+    variable->gradient_block = sum.data;
     return STATUS_OK;
 }
 
 /* A seed on a parameter itself: the only case in which its first gradient is not in the slab. */
 static enum status contribute_to_parameter(struct tape *tape, const struct parameter *parameter,
-                                           const struct tensor *gradient, struct block *block,
-                                           struct error *error)
+                                           const struct tensor *gradient, void *block, struct error *error)
 {
     bool fresh;
     struct tensor *part = gradients_take(tape->gradients, parameter, &fresh);
     enum status status = fresh ? backend_fill(tape->backend, part, 0, error) : STATUS_OK;
     if (status == STATUS_OK)
         status = backend_accumulate(tape->backend, tape->arena, part, gradient, error);
-    blocks_release(tape, block);
+    arena_release(tape->arena, block);
     return status;
 }
 
-enum status walk_contribute(struct tape *tape, struct variable *variable, const struct tensor *gradient,
-                            struct block *block, struct error *error)
+/* Adds a gradient to what the variable has. The block (NULL: not the arena's) passes to the variable. */
+static enum status contribute(struct tape *tape, struct variable *variable, const struct tensor *gradient,
+                              void *block, struct error *error)
 {
     if (variable->parameter != NULL)
         return contribute_to_parameter(tape, variable->parameter, gradient, block, error);
@@ -64,18 +61,19 @@ enum status walk_contribute(struct tape *tape, struct variable *variable, const 
         return STATUS_OK;
     }
     struct tensor arriving = *gradient;
-    if (!sole_owner(variable->gradient_block) && sole_owner(block)) { // a + b is b + a, to the bit
-        struct block *shared = variable->gradient_block;
+    if (!sole_owner(tape, variable->gradient_block) &&
+        sole_owner(tape, block)) { // a + b is b + a, to the bit
+        void *shared = variable->gradient_block;
         arriving = variable->gradient;
         variable->gradient = *gradient;
         variable->gradient_block = block;
         block = shared;
     }
-    if (!sole_owner(variable->gradient_block))
+    if (!sole_owner(tape, variable->gradient_block))
         return add_apart(tape, variable, &arriving, block, error);
     enum status status =
         backend_accumulate(tape->backend, tape->arena, &variable->gradient, &arriving, error);
-    blocks_release(tape, block);
+    arena_release(tape->arena, block);
     return status;
 }
 
@@ -83,7 +81,7 @@ static void release_gradient(struct tape *tape, struct variable *variable)
 {
     if (!variable->has_gradient || variable->wants_gradient)
         return;
-    blocks_release(tape, variable->gradient_block);
+    arena_release(tape->arena, variable->gradient_block);
     variable->gradient_block = NULL;
     variable->has_gradient = false;
 }
@@ -94,7 +92,7 @@ void variable_release_value(struct tape *tape, struct variable *variable)
 {
     if (variable->block == NULL || variable->released)
         return;
-    blocks_release(tape, variable->block);
+    arena_release(tape->arena, variable->block);
     variable->block = NULL;
     variable->own.data = NULL; // the address may soon be another tensor's
     variable->released = true;
@@ -141,8 +139,8 @@ static void release_node(struct tape *tape, struct node *node)
 {
     node_release(node);
     for (uint32_t i = 0; i < OP_SAVED_MAX; i++) {
-        blocks_release(tape, node->saved[i]);
-        node->saved[i] = NULL;
+        arena_release(tape->arena, node->call.saved[i].data);
+        node->call.saved[i].data = NULL;
     }
     for (uint32_t i = 0; i < node->outputs; i++) {
         release_gradient(tape, node->out[i]);
@@ -174,15 +172,14 @@ static void prepare_node(struct tape *tape, struct node *node)
             continue;
         tape->din[i] =
             (struct tensor){.shape = in->tensor->shape, .dtype = in->tensor->dtype, .name = in->tensor->name};
-        if (in->parameter == NULL || (tape->adds && node->rule == NULL))
-            continue; // while a node waits, another tape may be the first to write the part
+        if (in->parameter == NULL || node->rule == NULL)
+            continue; // while a node of a higher layer waits, another tape may be the first to write the part
         bool fresh;
         struct tensor *part = gradients_take(tape->gradients, in->parameter, &fresh);
         if (!fresh)
             continue;
         tape->direct[i] = part;
-        if (node->rule != NULL || part->layout == NULL)
-            tape->din[i] = *part;
+        tape->din[i] = *part;
     }
 }
 
@@ -233,39 +230,30 @@ static enum status write_gradient(struct tape *tape, struct tensor *part, const 
     return status;
 }
 
-/* Finds the blocks of the input gradients, then hands each to its variable. */
+/* The block of an input's gradient. A node of a higher layer may have passed on a dout's memory, which then
+ * has one more owner; a backend has counted it. */
+static void *din_block(struct tape *tape, const struct node *node, const struct tensor *din)
+{
+    for (uint32_t i = 0; i < node->outputs && node->rule == NULL; i++)
+        if (tape->dout[i] != NULL && tape->dout[i]->data == din->data)
+            arena_share(tape->arena, din->data);
+    return tape_block(tape, din->data);
+}
+
+/* Gives each input its gradient. */
 static enum status distribute_gradients(struct tape *tape, struct node *node, struct error *error)
 {
-    struct held held[2 * (OP_INPUTS_MAX + OP_OUTPUTS_MAX) + OP_SAVED_MAX];
-    struct block *block[OP_INPUTS_MAX] = {0};
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < node->outputs; i++) {
-        if (tape->dout[i] != NULL)
-            held[count++] = (struct held){tape->dout[i]->data, node->out[i]->gradient_block};
-        held[count++] = (struct held){node->out[i]->tensor->data, node->out[i]->block};
-    }
-    for (uint32_t i = 0; i < OP_SAVED_MAX; i++)
-        held[count++] = (struct held){node->call.saved[i].data, node->saved[i]};
-    for (uint32_t i = 0; i < node->inputs; i++)
-        if (node->in[i] != NULL)
-            held[count++] = (struct held){node->in[i]->tensor->data, node->in[i]->block};
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < node->inputs && status == STATUS_OK; i++) {
         const struct tensor *din = &tape->din[i];
-        if (!wants_din(node, i) || din->data == NULL ||
-            (tape->direct[i] != NULL && din->data == tape->direct[i]->data))
-            continue;
-        status = blocks_adopt(tape, din->data, held, count, &block[i], error);
-        held[count++] = (struct held){din->data, block[i]};
-    }
-    for (uint32_t i = 0; i < node->inputs && status == STATUS_OK; i++) {
         if (!wants_din(node, i))
             continue;
+        void *block = din_block(tape, node, din);
         if (tape->direct[i] != NULL) {
-            status = write_gradient(tape, tape->direct[i], &tape->din[i], error);
-            blocks_release(tape, block[i]);
-        } else if (tape->din[i].data != NULL) {
-            status = walk_contribute(tape, node->in[i], &tape->din[i], block[i], error);
+            status = write_gradient(tape, tape->direct[i], din, error);
+            arena_release(tape->arena, block);
+        } else if (din->data != NULL) {
+            status = contribute(tape, node->in[i], din, block, error);
         }
     }
     return status;
@@ -374,19 +362,18 @@ enum status tape_seed(struct tape *tape, struct variable *variable, const struct
     if (status != STATUS_OK || !variable->needs_gradient)
         return status;
     struct error error = {0};
-    struct tensor ones;
-    struct block *block = NULL;
+    struct tensor ones = {0};
+    void *block = NULL;
     if (gradient == NULL) {
         status =
             tensor_new(&ones, tape->arena, variable->tensor->shape, variable->tensor->dtype, "seed", &error);
         if (status == STATUS_OK)
-            status = blocks_adopt(tape, ones.data, NULL, 0, &block, &error);
-        if (status == STATUS_OK)
             status = backend_fill(tape->backend, &ones, 1, &error);
         gradient = &ones;
+        block = ones.data;
     }
     if (status == STATUS_OK)
-        status = walk_contribute(tape, variable, gradient, block, &error);
+        status = contribute(tape, variable, gradient, block, &error);
     return status == STATUS_OK ? STATUS_OK : tape_stick(tape, &error);
 }
 

@@ -128,6 +128,23 @@ START_TEST(a_released_block_serves_the_first_that_fits)
 }
 END_TEST
 
+START_TEST(a_shared_block_is_released_with_its_last_owner)
+{
+    settle(1024);
+    char *a = arena_take(arena, 128), foreign = 0;
+    ck_assert_uint_eq(arena_owners(arena, a), 1);
+    arena_share(arena, a);
+    arena_share(arena, &foreign);
+    ck_assert_uint_eq(arena_owners(arena, &foreign), 0);
+    arena_release(arena, a);
+    ck_assert_uint_eq(arena_owners(arena, a), 1);
+    ck_assert_ptr_eq(arena_take(arena, 64), a + 128);
+    arena_release(arena, a);
+    ck_assert_uint_eq(arena_owners(arena, a), 0);
+    ck_assert_ptr_eq(arena_take(arena, 64), a);
+}
+END_TEST
+
 START_TEST(released_neighbours_are_one)
 {
     settle(1024);
@@ -365,6 +382,7 @@ int main(void)
     tcase_add_test(tests, nothing_is_taken_before_it_is_asked_for);
     tcase_add_test(tests, blocks_are_aligned_and_counted_in_whole_units);
     tcase_add_test(tests, a_released_block_serves_the_first_that_fits);
+    tcase_add_test(tests, a_shared_block_is_released_with_its_last_owner);
     tcase_add_test(tests, released_neighbours_are_one);
     tcase_add_test(tests, from_the_second_equal_step_on_nothing_is_asked_and_all_addresses_are_equal);
     tcase_add_test(tests, the_chunk_is_as_large_as_the_step_was_with_its_holes);

@@ -12,8 +12,9 @@
 
 static struct backend_ops sharing;
 
-static void share(struct tensor *to, const struct tensor *from)
+static void share(struct op_call *call, struct tensor *to, const struct tensor *from)
 {
+    arena_share(call->arena, from->data);
     to->data = from->data;
     to->bytes = from->bytes;
     to->layout = from->layout;
@@ -23,7 +24,7 @@ static enum status sharing_reshape(struct backend *backend, struct op_call *call
 {
     (void)backend;
     (void)error;
-    share(call->out[0], call->in[0]);
+    share(call, call->out[0], call->in[0]);
     return STATUS_OK;
 }
 
@@ -32,7 +33,7 @@ static enum status sharing_reshape_backward(struct backend *backend, struct op_c
 {
     if (call->din[0]->data != NULL)
         return ref_ops.backward[OP_RESHAPE](backend, call, error);
-    share(call->din[0], call->dout[0]);
+    share(call, call->din[0], call->dout[0]);
     return STATUS_OK;
 }
 
@@ -42,7 +43,7 @@ static enum status sharing_add_backward(struct backend *backend, struct op_call 
     for (int i = 0; i < 2; i++) {
         if (call->din[i] == NULL || call->din[i]->data != NULL || call->attributes.relu)
             continue;
-        share(call->din[i], call->dout[0]);
+        share(call, call->din[i], call->dout[0]);
         own.din[i] = NULL;
     }
     return own.din[0] != NULL || own.din[1] != NULL ? ref_ops.backward[OP_ADD](backend, &own, error)
