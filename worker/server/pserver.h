@@ -34,7 +34,7 @@
 
 /* The contribution of a trainer that sends chunks (transport "inline"), as they arrive. */
 struct pserver_inbox {
-    float *image;  /* (image_bytes) mapped; only the server's range gets pages */
+    float *image;  /* in `inboxes`; only the server's range gets pages */
     uint64_t step; /* the step of the chunks in `image`; UINT64_MAX: none */
     uint8_t *come; /* a bit for each PIECE elements of the image */
     size_t pieces; /* bits set */
@@ -81,13 +81,14 @@ struct pserver {
     struct params *params;      /* names, layouts, counters; placed on a version to begin, load or save it */
     struct gradients *momentum; /* likewise; NULL: the optimizer has none */
     struct shard shard;
-    struct params_range shards[JOB_SERVERS_MAX]; /* (servers) for checkpoints */
+    struct params_range ranges[JOB_SERVERS_MAX]; /* (servers) their shards, for checkpoints */
     size_t parameters, elements;                 /* P, P + B */
     size_t image_bytes;
     uint64_t fingerprint;
-    struct segment segment; /* the slots; inline: mapped for this process alone */
-    float *velocity[2];     /* of even and of odd versions; (P), of which the server's range gets memory */
-    uint32_t threads;       /* for an update */
+    struct segment segment;  /* the slots; inline: mapped for this process alone */
+    struct segment velocity; /* (2, P) of even and of odd versions; the server's range gets memory */
+    struct segment inboxes;  /* inline: (trainers) images */
+    uint32_t threads;        /* for an update */
 
     /* ---- the round ---- */
     struct round round;
@@ -118,6 +119,12 @@ struct pserver {
 static inline float *pserver_image(const struct pserver *p, uint32_t slot)
 {
     return (float *)(void *)(p->segment.data + slot * p->image_bytes);
+}
+
+/* The momentum that belongs to `version`, (P). */
+static inline float *pserver_velocity(const struct pserver *p, uint64_t version)
+{
+    return (float *)(void *)p->velocity.data + version % 2 * p->parameters;
 }
 
 /* ---- pserver_open.c ---- */

@@ -21,14 +21,14 @@ void pserver_place(struct pserver *p, uint64_t version)
     if (p->number == 0)
         params_place_buffers(p->params, image + p->parameters);
     if (p->momentum != NULL)
-        gradients_place(p->momentum, p->velocity[version % 2]);
+        gradients_place(p->momentum, pserver_velocity(p, version));
 }
 
 struct checkpoint_values pserver_checkpoint_values(const struct pserver *p)
 {
     return (struct checkpoint_values){.params = p->params,
                                       .momentum = p->momentum,
-                                      .shards = p->shards,
+                                      .shards = p->ranges,
                                       .server = p->number,
                                       .servers = p->servers};
 }

@@ -7,9 +7,7 @@
 
 #include "kernels/base/processors.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 static const struct rpc_method methods[] = {
     {.method = METHOD_GET_MODEL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_get_model},
@@ -37,16 +35,6 @@ static void pserver_beat_between(void *arg)
 
 /* ---- memory ---- */
 
-static enum status pserver_map_private(void **out, size_t bytes, const char *what, struct error *error)
-{
-    void *data =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED)
-        return error_set_errno(error, errno, "cannot map %zu bytes for %s", bytes, what);
-    *out = data;
-    return STATUS_OK;
-}
-
 static enum status pserver_reorder_params(struct pserver *p, struct classifier *classifier,
                                           struct error *error)
 {
@@ -58,6 +46,18 @@ static enum status pserver_reorder_params(struct pserver *p, struct classifier *
     status = classifier_reorder(classifier, tape, error);
     tape_free(tape);
     return status;
+}
+
+static enum status pserver_open_shards(struct pserver *p, struct error *error)
+{
+    struct shard shards[JOB_SERVERS_MAX];
+    const enum status status = shards_of(shards, p->params, p->servers, error);
+    if (status != STATUS_OK)
+        return status;
+    p->shard = shards[p->number];
+    for (uint32_t i = 0; i < p->servers; i++)
+        p->ranges[i] = (struct params_range){shards[i].entry_first, shards[i].entry_end, i == 0};
+    return STATUS_OK;
 }
 
 /* Names, shapes and layouts, but no memory yet. Layouts depend on the number of threads with which trainers
@@ -82,54 +82,41 @@ static enum status pserver_open_params(struct pserver *p, struct error *error)
     p->parameters = params_elements(p->params);
     p->elements = image_elements(p->params);
     p->image_bytes = image_bytes(p->params);
-    status = shard_ranges(p->shards, p->params, p->servers, error);
-    return status == STATUS_OK ? shard_of(&p->shard, p->params, p->number, p->servers, error) : status;
+    return pserver_open_shards(p, error);
 }
 
 static enum status pserver_open_slots(struct pserver *p, struct error *error)
 {
     const size_t bytes = p->round.slots * p->image_bytes;
-    void *memory;
     if (p->job->transport == JOB_TRANSPORT_SHARED)
         return segment_create(&p->segment, p->worker->self.worker, bytes, error);
-    enum status status = pserver_map_private(&memory, bytes, "the model", error);
-    if (status == STATUS_OK)
-        p->segment = (struct segment){.writable = true, .data = memory, .bytes = bytes};
-    return status;
+    return image_map(&p->segment, bytes, "the model", error);
 }
 
 static enum status pserver_open_velocity(struct pserver *p, struct error *error)
 {
     if (p->job->optimizer.momentum == 0)
         return STATUS_OK;
-    const size_t bytes = p->parameters * sizeof(float);
-    for (int i = 0; i < 2; i++) {
-        void *memory;
-        enum status status = pserver_map_private(&memory, bytes, "the momentum", error);
-        if (status != STATUS_OK)
-            return status;
-        p->velocity[i] = memory;
-    }
-    return gradients_new_unplaced(&p->momentum, p->params, error);
+    const enum status status =
+        image_map(&p->velocity, 2 * p->parameters * sizeof(float), "the momentum", error);
+    return status == STATUS_OK ? gradients_new_unplaced(&p->momentum, p->params, error) : status;
 }
 
 static enum status pserver_open_inboxes(struct pserver *p, struct error *error)
 {
     if (p->job->transport == JOB_TRANSPORT_SHARED)
         return STATUS_OK;
-    for (uint32_t i = 0; i < p->trainers; i++) {
+    const enum status status =
+        image_map(&p->inboxes, p->trainers * p->image_bytes, "the contributions", error);
+    for (uint32_t i = 0; i < p->trainers && status == STATUS_OK; i++) {
         struct pserver_inbox *inbox = &p->seats[i].inbox;
-        void *memory;
-        enum status status = pserver_map_private(&memory, p->image_bytes, "a contribution", error);
-        if (status != STATUS_OK)
-            return status;
-        inbox->image = memory;
+        inbox->image = (float *)(void *)(p->inboxes.data + i * p->image_bytes);
         inbox->come = calloc(p->elements / PARAMETER_SERVER_PIECE_ELEMENTS / 8 + 1, 1);
         if (inbox->come == NULL)
             return error_set(error, STATUS_NO_MEMORY, "no memory for a contribution of trainer %u",
                              p->seats[i].worker);
     }
-    return STATUS_OK;
+    return status;
 }
 
 /* ---- the first version ---- */
@@ -261,14 +248,11 @@ void pserver_close(struct pserver *p, const char *why)
     p->worker->rpc = NULL;
     for (uint32_t i = 0; i < p->trainers; i++) {
         segment_detach(&p->seats[i].outbox);
-        if (p->seats[i].inbox.image != NULL)
-            munmap(p->seats[i].inbox.image, p->image_bytes);
         free(p->seats[i].inbox.come);
     }
     gradients_free(p->momentum);
-    for (int i = 0; i < 2; i++)
-        if (p->velocity[i] != NULL)
-            munmap(p->velocity[i], p->parameters * sizeof(float));
+    segment_detach(&p->velocity);
+    segment_detach(&p->inboxes);
     params_free(p->params);
     backend_close(p->backend);
     segment_detach(&p->segment);

@@ -95,8 +95,8 @@ static enum status update_move_parameters(struct pserver *p, float *next, const 
     for (uint32_t m = 0; m < p->member_count; m++)
         p->gradients[m] = p->seats[p->members[m]].image + first;
     if (p->momentum != NULL) {
-        round.velocity = p->velocity[version % 2] + first;
-        round.velocity_out = p->velocity[(version + 1) % 2] + first;
+        round.velocity = pserver_velocity(p, version) + first;
+        round.velocity_out = pserver_velocity(p, version + 1) + first;
     }
     enum status status = backend_sgd_round(p->backend, &round, error);
     if (status != STATUS_OK || round.not_finite == UINT32_MAX)

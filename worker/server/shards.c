@@ -1,15 +1,10 @@
-/* How a model is cut among parameter servers, and how large its image is. Pure: every process computes the
- * same cut. */
+/* How a model is cut among parameter servers, and how large its image is. Every process computes the same
+ * cut. */
 #include "worker/server/shards.h"
 
-#include <assert.h>
+#include <errno.h>
+#include <sys/mman.h>
 #include <unistd.h>
-
-/* A cut: the entry before which it lies, and that entry's first element. */
-struct cut {
-    uint32_t entry;
-    size_t element;
-};
 
 /* The distance of `element`, times `servers`, from the cut `server` that makes equal shares. */
 static uint64_t shards_distance(size_t element, uint64_t total, uint32_t server, uint32_t servers)
@@ -18,76 +13,67 @@ static uint64_t shards_distance(size_t element, uint64_t total, uint32_t server,
     return at > wanted ? at - wanted : wanted - at;
 }
 
-static uint32_t shards_count_trained(struct params *params)
+/* The first trained entry with an index of at least `index`; the number of entries: there is none. */
+static uint32_t shards_next_trained(struct params *params, uint32_t index)
 {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < params_count(params); i++)
-        count += params_at(params, i)->kind == PARAMETER_TRAINED;
-    return count;
+    while (index < params_count(params) && params_at(params, index)->kind != PARAMETER_TRAINED)
+        index++;
+    return index;
 }
 
-/* The next cut behind `before`: the trained entry whose begin is nearest to `server` shares of the whole (the
- * first of two as near), but not before one entry of server - 1, nor so late that a later server has none. */
-static struct cut shards_next_cut(struct params *params, struct cut before, uint32_t *left, uint32_t server,
-                                  uint32_t servers)
+/* The entry at which the shard of `server` begins: of the trained entries from `entry` on, the one whose
+ * begin is nearest to `server` equal shares (the first of two as near), but none behind which there are too
+ * few for the later servers. *left: the trained entries from `entry` on, then those from the cut on. */
+static uint32_t shards_next_cut(struct params *params, uint32_t entry, uint32_t *left, uint32_t server,
+                                uint32_t servers)
 {
     const uint64_t total = params_elements(params);
-    const uint32_t later = servers - server; // that many servers still need an entry each
-    struct cut best = before;
-    uint64_t nearest = UINT64_MAX;
-    uint32_t best_left = *left, behind = *left; // trained entries from the candidate on
-    for (uint32_t i = before.entry; i < params_count(params) && behind >= later; i++) {
-        const struct parameter *parameter = params_at(params, i);
-        if (parameter->kind != PARAMETER_TRAINED)
-            continue;
-        const uint64_t apart = shards_distance(parameter->offset, total, server, servers);
-        if (behind < *left && apart < nearest) {
-            nearest = apart;
-            best = (struct cut){i, parameter->offset};
-            best_left = behind;
-        }
-        behind--;
+    uint64_t apart = shards_distance(params_at(params, entry)->offset, total, server, servers);
+    for (; *left > servers - server; --*left) {
+        const uint32_t next = shards_next_trained(params, entry + 1);
+        const uint64_t farther = shards_distance(params_at(params, next)->offset, total, server, servers);
+        if (farther >= apart)
+            break;
+        entry = next;
+        apart = farther;
     }
-    *left = best_left;
-    return best;
+    return entry;
 }
 
-enum status shard_of(struct shard *shard, struct params *params, uint32_t server, uint32_t servers,
-                     struct error *error)
+enum status shards_of(struct shard shards[], struct params *params, uint32_t servers, struct error *error)
 {
     const size_t elements = params_elements(params), image = image_elements(params);
-    uint32_t left = shards_count_trained(params);
-    assert(server < servers);
+    uint32_t left = 0, entry = 0;
+    for (uint32_t i = 0; i < params_count(params); i++)
+        left += params_at(params, i)->kind == PARAMETER_TRAINED;
     if (left < servers)
         return error_set(error, STATUS_INVALID,
                          "%u parameter servers cannot share %u trained parameters: each needs at least one",
                          servers, left);
-    struct cut cut = {0, 0};
-    *shard = (struct shard){.statistics_first = image, .statistics_end = image};
-    for (uint32_t i = 0; i <= server; i++) {
-        shard->entry_first = cut.entry;
-        shard->first = cut.element;
-        cut = i + 1 < servers ? shards_next_cut(params, cut, &left, i + 1, servers)
-                              : (struct cut){params_count(params), elements};
+    shards[0] = (struct shard){.statistics_first = elements, .statistics_end = image};
+    for (uint32_t server = 1; server < servers; server++) {
+        entry = shards_next_trained(params, shards_next_trained(params, entry) + 1);
+        left--;
+        entry = shards_next_cut(params, entry, &left, server, servers);
+        const size_t element = params_at(params, entry)->offset;
+        shards[server - 1].entry_end = entry;
+        shards[server - 1].end = element;
+        shards[server] = (struct shard){
+            .entry_first = entry, .first = element, .statistics_first = image, .statistics_end = image};
     }
-    shard->entry_end = cut.entry;
-    shard->end = cut.element;
-    if (server == 0)
-        shard->statistics_first = elements;
+    shards[servers - 1].entry_end = params_count(params);
+    shards[servers - 1].end = elements;
     return STATUS_OK;
 }
 
-enum status shard_ranges(struct params_range ranges[], struct params *params, uint32_t servers,
-                         struct error *error)
+enum status image_map(struct segment *memory, size_t bytes, const char *what, struct error *error)
 {
-    enum status status = STATUS_OK;
-    for (uint32_t server = 0; server < servers && status == STATUS_OK; server++) {
-        struct shard shard;
-        status = shard_of(&shard, params, server, servers, error);
-        if (status == STATUS_OK)
-            ranges[server] = (struct params_range){shard.entry_first, shard.entry_end, server == 0};
-    }
-    return status;
+    void *data =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED)
+        return error_set_errno(error, errno, "cannot map %zu bytes for %s", bytes, what);
+    *memory = (struct segment){.writable = true, .data = data, .bytes = bytes};
+    return STATUS_OK;
 }
 
 size_t image_elements(struct params *params)

@@ -34,6 +34,7 @@
 
 #include "kernels/params/params_file.h"
 #include "worker/job/job.h"
+#include "worker/net/segment.h"
 
 /* METHOD_GET_MODEL, trainer to any pserver. Request args: version, first element, count, fingerprint. With
  * count 0 the answer says where the image lies, and the caller holds that version from then on; NEWEST asks
@@ -96,14 +97,9 @@ struct shard {
     size_t statistics_first, statistics_end; /* equal: none */
 };
 
-/* `params` is laid out (params_lay_out). STATUS_INVALID when there are fewer trained entries than servers. */
-enum status shard_of(struct shard *shard, struct params *params, uint32_t server, uint32_t servers,
-                     struct error *error);
-
-/* The entries of every server, (servers), for the files of checkpoints; server 0 has the buffers and
- * counters, too. Errors as shard_of. */
-enum status shard_ranges(struct params_range ranges[], struct params *params, uint32_t servers,
-                         struct error *error);
+/* Writes the shard of each server. `params` is laid out (params_lay_out). STATUS_INVALID when there are fewer
+ * trained entries than servers. */
+enum status shards_of(struct shard shards[], struct params *params, uint32_t servers, struct error *error);
 
 /* Whether the image's entries have the layouts of the CPU backend's forward; otherwise all are canonical. */
 static inline bool image_reordered(const struct job *job)
@@ -114,5 +110,9 @@ static inline bool image_reordered(const struct job *job)
 /* Elements of the image, P + B, and the bytes from one slot to the next. */
 size_t image_elements(struct params *params);
 size_t image_bytes(struct params *params);
+
+/* Maps zeroed memory for images that this process alone uses; segment_detach gives it back. Only pages that
+ * are written cost memory. */
+enum status image_map(struct segment *memory, size_t bytes, const char *what, struct error *error);
 
 #endif

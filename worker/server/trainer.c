@@ -138,7 +138,7 @@ static enum status trainer_ask_all(struct trainer *t, enum wire_method method,
             status = trainer_evaluate(t, error);
     }
     if (all != NULL && future_done(all)) // a turn that fails may have told why
-        status = trainer_result(all, error);
+        status = rpc_wait(t->rpc, all, error);
     if (status == STATUS_OK)
         trainer_collect_answers(answer, calls, count, agree);
     if (all != NULL)
@@ -204,8 +204,7 @@ static enum status trainer_compute(struct trainer *t, double *loss, struct error
     struct variable *variable = classifier_loss(net->classifier, net->tape, t->batch);
     tape_loss(net->tape, variable, loss);
     tape_backward(net->tape, variable);
-    enum status status =
-        classifier_statistics(net->classifier, net->tape, trainer_model_statistics(t), error);
+    enum status status = classifier_statistics(net->classifier, net->tape, t->image + t->parameters, error);
     const enum status tape = tape_finish(net->tape, error);
     return tape != STATUS_OK ? tape : status;
 }

@@ -1,15 +1,18 @@
 /* The role trainer. Shared by its files and private to them: trainer.c (the role: opening, steps,
- * evaluations), trainer_wait.c (waiting), trainer_model.c (where the model and the gradient lie),
- * trainer_chunks.c (chunks in messages).
+ * evaluations), trainer_model.c (where the model and the gradient lie), trainer_chunks.c (chunks in messages,
+ * and turns).
  *
  * One thread, beside the math library's while it computes. All memory of a step is allocated at the start.
  *
  * ---- Where things lie ----
- * in place    shared memory and a backend that computes in it: the params are placed on the servers' slots,
- *             the gradients on this worker's own segment, the outbox. Nothing is copied.
- * by way of   otherwise the params and gradients are the trainer's own, and a canonical image in host memory
- * `image`     stands between them and the servers: their segments and the outbox (read and written
- *             through `mirror`, params of the CPU's in the servers' layouts), or messages. */
+ * The image is the outbox of this worker, or with transport "inline" memory of its own. The gradient is
+ * written there; inline, the model that is pulled lies there before.
+ *
+ * in place    shared memory and a backend that computes in it: the params of the net that computes are placed
+ *             on the servers' slots, its gradients on the image. Nothing is copied.
+ * otherwise   the params and gradients of that net are its own. The params of a second net, the mirror, are
+ *             placed on the slots or the image, in the servers' layouts, and values are copied between both.
+ */
 #ifndef WORKER_SERVER_TRAINER_H
 #define WORKER_SERVER_TRAINER_H
 
@@ -55,26 +58,17 @@ struct trainer {
     const struct batch *batch; /* of at.step; NULL: not there yet */
 
     /* trainer_model.c */
-    struct trainer_net net;    /* computes */
-    struct trainer_net mirror; /* no tape; all NULL where it is not needed */
-    bool in_place;
+    struct trainer_net net;       /* computes */
+    struct trainer_net mirror;    /* no tape; all NULL in place */
+    struct trainer_net *on_image; /* the one of the two that is placed on the image: in place `net` */
+    float *scratch;               /* (the largest entry) for copies to and from a mirror with layouts */
     uint64_t fingerprint;
     struct shard shards[JOB_SERVERS_MAX];
     size_t parameters, elements; /* P, P + B */
-    float *image;                /* (elements) canonical; NULL: in place */
-    struct segment outbox, slots[JOB_SERVERS_MAX];
+    struct segment outbox;       /* or inline: memory of this process alone */
+    float *image;                /* (elements) in `outbox` */
+    struct segment slots[JOB_SERVERS_MAX];
 };
-
-/* ---- trainer_wait.c ---- */
-
-/* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
-enum status trainer_turn(struct trainer *trainer, struct monotime until, struct error *error);
-
-/* The status of a call, and its sentence in *error. */
-enum status trainer_result(const struct future *future, struct error *error);
-
-/* Between operations on a tape: beats, and fails the tape when the job is ending. `arg`: the trainer. */
-void trainer_progress(void *arg);
 
 /* ---- trainer_model.c ---- */
 
@@ -87,17 +81,20 @@ void trainer_model_close(struct trainer *trainer);
 enum status trainer_model_take(struct trainer *trainer, const struct trainer_version *version,
                                struct error *error);
 
-/* The place for the batch's statistics, (B) float32, behind the gradient. */
-float *trainer_model_statistics(struct trainer *trainer);
-
-/* Hands the step's gradient and statistics to the servers. inline: returns when all servers have them. */
+/* Gives the step's gradient to the servers; its statistics lie behind it, at `image` + P. inline: returns
+ * when all servers have them. */
 enum status trainer_model_give(struct trainer *trainer, struct error *error);
+
+/* Between operations on a tape: beats, and fails the tape when the job is ending. `arg`: the trainer. */
+void trainer_progress(void *arg);
 
 /* ---- trainer_chunks.c ---- */
 
-/* Pulls the whole of `version` into the image, or pushes the image as the contribution of `step`: from or to
- * all servers at once, some chunks of each at a time. */
-enum status trainer_chunks_pull(struct trainer *trainer, uint64_t version, struct error *error);
-enum status trainer_chunks_push(struct trainer *trainer, uint64_t step, struct error *error);
+/* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
+enum status trainer_turn(struct trainer *trainer, struct monotime until, struct error *error);
+
+/* Pulls the whole of version `key` into the image, or pushes the image as the contribution of step `key`:
+ * from or to all servers at once, some chunks of each at a time. */
+enum status trainer_transfer(struct trainer *trainer, bool push, uint64_t key, struct error *error);
 
 #endif

@@ -7,14 +7,13 @@
 #include <string.h>
 
 struct chunk {
-    struct future *future;
-    size_t first, count; // elements of the image
+    struct future *future; // NULL: not under way
+    size_t first, count;   // elements of the image
 };
 
-/* The chunks to or from one server: a ring of chunks under way, and the elements left to send. */
+/* The chunks to or from one server: those under way, and the elements left to send. */
 struct lane {
     size_t next[2], end[2]; // elements; the parameters' range, then the statistics'
-    uint32_t oldest, count;
     struct chunk chunks[TRAINER_IN_FLIGHT];
 };
 
@@ -24,6 +23,12 @@ struct transfer {
     uint64_t key; // version that is pulled; step that is pushed
     struct lane lanes[JOB_SERVERS_MAX];
 };
+
+enum status trainer_turn(struct trainer *t, struct monotime until, struct error *error)
+{
+    const enum status status = rpc_turn(t->rpc, until);
+    return status == STATUS_OK ? STATUS_OK : error_set(error, status, "a parameter server is gone");
+}
 
 static struct lane transfer_lane_of(const struct shard *shard)
 {
@@ -65,20 +70,6 @@ static enum status lane_send_chunk(struct transfer *transfer, uint32_t server, s
                           transfer->push ? &push : &pull, MONOTIME_NEVER, &chunk->future, error);
 }
 
-static enum status transfer_fill_lane(struct transfer *transfer, uint32_t server, struct error *error)
-{
-    struct lane *lane = &transfer->lanes[server];
-    enum status status = STATUS_OK;
-    while (status == STATUS_OK && lane->count < TRAINER_IN_FLIGHT) {
-        struct chunk *chunk = &lane->chunks[(lane->oldest + lane->count) % TRAINER_IN_FLIGHT];
-        if (!lane_cut_chunk(lane, chunk))
-            break;
-        status = lane_send_chunk(transfer, server, chunk, error);
-        lane->count += status == STATUS_OK;
-    }
-    return status;
-}
-
 /* Stores a pulled chunk, after checking it like any message. */
 static enum status transfer_receive(struct transfer *transfer, uint32_t server, const struct chunk *chunk,
                                     struct error *error)
@@ -95,72 +86,54 @@ static enum status transfer_receive(struct transfer *transfer, uint32_t server, 
     return STATUS_OK;
 }
 
-static enum status transfer_drain_lane(struct transfer *transfer, uint32_t server, struct error *error)
+/* Takes the chunk's answer if it is there, and sends another in its place. */
+static enum status transfer_renew_chunk(struct transfer *transfer, uint32_t server, struct chunk *chunk,
+                                        struct error *error)
 {
-    struct lane *lane = &transfer->lanes[server];
     enum status status = STATUS_OK;
-    while (status == STATUS_OK && lane->count > 0) {
-        struct chunk *chunk = &lane->chunks[lane->oldest];
+    if (chunk->future != NULL) {
         if (!future_done(chunk->future))
-            break;
-        status = trainer_result(chunk->future, error);
+            return STATUS_OK;
+        status = rpc_wait(transfer->trainer->rpc, chunk->future, error);
         if (status == STATUS_OK && !transfer->push)
             status = transfer_receive(transfer, server, chunk, error);
         future_release(chunk->future);
-        lane->oldest = (lane->oldest + 1) % TRAINER_IN_FLIGHT;
-        lane->count--;
+        chunk->future = NULL;
     }
+    if (status != STATUS_OK || !lane_cut_chunk(&transfer->lanes[server], chunk))
+        return status;
+    return lane_send_chunk(transfer, server, chunk, error);
+}
+
+/* Renews every chunk that can be renewed. *under_way: how many are under way then. */
+static enum status transfer_renew_all(struct transfer *transfer, uint32_t *under_way, struct error *error)
+{
+    enum status status = STATUS_OK;
+    *under_way = 0;
+    for (uint32_t server = 0; server < transfer->trainer->servers; server++)
+        for (uint32_t i = 0; i < TRAINER_IN_FLIGHT && status == STATUS_OK; i++) {
+            struct chunk *chunk = &transfer->lanes[server].chunks[i];
+            status = transfer_renew_chunk(transfer, server, chunk, error);
+            *under_way += chunk->future != NULL;
+        }
     return status;
 }
 
-static void transfer_release_all(struct transfer *transfer)
-{
-    for (uint32_t server = 0; server < transfer->trainer->servers; server++) {
-        struct lane *lane = &transfer->lanes[server];
-        for (; lane->count > 0; lane->count--) {
-            future_release(lane->chunks[lane->oldest].future);
-            lane->oldest = (lane->oldest + 1) % TRAINER_IN_FLIGHT;
-        }
-    }
-}
-
-static enum status transfer_run(struct transfer *transfer, struct error *error)
-{
-    struct trainer *t = transfer->trainer;
-    for (;;) {
-        enum status status = STATUS_OK;
-        uint32_t on_their_way = 0;
-        for (uint32_t server = 0; server < t->servers && status == STATUS_OK; server++) {
-            status = transfer_drain_lane(transfer, server, error);
-            if (status == STATUS_OK)
-                status = transfer_fill_lane(transfer, server, error);
-            on_their_way += transfer->lanes[server].count;
-        }
-        if (status != STATUS_OK || on_their_way == 0)
-            return status;
-        status = trainer_turn(t, MONOTIME_NEVER, error);
-        if (status != STATUS_OK)
-            return status;
-    }
-}
-
-static enum status transfer_image(struct trainer *t, bool push, uint64_t key, struct error *error)
+enum status trainer_transfer(struct trainer *t, bool push, uint64_t key, struct error *error)
 {
     struct transfer transfer = {.trainer = t, .push = push, .key = key};
+    uint32_t under_way;
     for (uint32_t server = 0; server < t->servers; server++)
         if (!push || !t->at.counted[server])
             transfer.lanes[server] = transfer_lane_of(&t->shards[server]);
-    enum status status = transfer_run(&transfer, error);
-    transfer_release_all(&transfer);
+    enum status status = transfer_renew_all(&transfer, &under_way, error);
+    while (status == STATUS_OK && under_way > 0) {
+        status = trainer_turn(t, MONOTIME_NEVER, error);
+        if (status == STATUS_OK)
+            status = transfer_renew_all(&transfer, &under_way, error);
+    }
+    for (uint32_t server = 0; server < t->servers; server++)
+        for (uint32_t i = 0; i < TRAINER_IN_FLIGHT; i++)
+            future_release(transfer.lanes[server].chunks[i].future);
     return status;
-}
-
-enum status trainer_chunks_pull(struct trainer *t, uint64_t version, struct error *error)
-{
-    return transfer_image(t, false, version, error);
-}
-
-enum status trainer_chunks_push(struct trainer *t, uint64_t step, struct error *error)
-{
-    return transfer_image(t, true, step, error);
 }

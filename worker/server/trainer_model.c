@@ -6,7 +6,15 @@
 #include "worker/device.h"
 
 #include <stdlib.h>
-#include <string.h>
+
+void trainer_progress(void *arg)
+{
+    struct trainer *t = arg;
+    worker_beat(t->worker);
+    worker_read_orders(t->worker);
+    if (t->worker->leave || t->worker->hurry)
+        tape_fail(t->net.tape, STATUS_SHUTDOWN, "the job is ending");
+}
 
 /* ---- a network on params ---- */
 
@@ -44,78 +52,50 @@ static enum status net_lay_out(struct trainer_net *net, const struct job *job, s
 
 /* ---- opening ---- */
 
-/* Params in the servers' layouts, for reading and writing their images; it never computes more than the
- * forward that finds these out. */
-static enum status mirror_open(struct trainer *t, struct error *error)
+/* The params and gradients of the trainer's own, and the mirror. */
+static enum status model_open_mirror(struct trainer *t, struct error *error)
 {
     const struct backend_settings settings = {.threads = t->job->trainers.threads};
-    enum status status = backend_load(&t->mirror.backend, "onednn", &settings, error);
-    if (status == STATUS_OK)
-        status = net_open(&t->mirror, t, error);
-    if (status == STATUS_OK)
-        status = net_lay_out(&t->mirror, t->job, error);
-    tape_free(t->mirror.tape);
-    t->mirror.tape = NULL;
-    return status;
-}
-
-/* Messages carry canonical elements, so the fingerprint is that of a model without layouts. */
-static enum status net_canonical_fingerprint(struct trainer *t, struct error *error)
-{
-    struct params *params;
-    struct classifier *classifier = NULL;
-    enum status status = params_new(&params, t->net.backend, error);
-    if (status != STATUS_OK)
-        return status;
-    status = classifier_new(&classifier, t->job, params, error);
-    if (status == STATUS_OK)
-        status = params_lay_out(params, error);
-    if (status == STATUS_OK)
-        t->fingerprint = params_fingerprint(params);
-    classifier_free(classifier);
-    params_free(params);
-    return status;
-}
-
-/* Params and gradients of the trainer's own. */
-static enum status model_open_own(struct trainer *t, struct error *error)
-{
     enum status status = classifier_build(t->net.classifier, t->net.tape, error);
     if (status == STATUS_OK)
         status = gradients_new(&t->net.gradients, t->net.params, error);
-    if (status == STATUS_OK && t->job->transport == JOB_TRANSPORT_SHARED)
-        status = mirror_open(t, error);
-    else if (status == STATUS_OK)
-        status = net_canonical_fingerprint(t, error);
-    return status;
+    if (status == STATUS_OK)
+        status = backend_load(&t->mirror.backend, "onednn", &settings, error);
+    return status == STATUS_OK ? net_open(&t->mirror, t, error) : status;
+}
+
+static enum status model_open_scratch(struct trainer *t, struct error *error)
+{
+    size_t largest = 1;
+    for (uint32_t i = 0; i < params_count(t->net.params); i++) {
+        const size_t count = shape_elements(&params_at(t->net.params, i)->tensor.shape);
+        largest = count > largest ? count : largest;
+    }
+    t->scratch = malloc(largest * sizeof *t->scratch);
+    if (t->scratch == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a parameter of %zu numbers", largest);
+    return STATUS_OK;
 }
 
 static enum status model_open_image(struct trainer *t, struct error *error)
 {
-    struct params *params = t->net.params;
-    enum status status = STATUS_OK;
+    struct params *params = t->on_image->params;
+    const bool shared = t->job->transport == JOB_TRANSPORT_SHARED;
+    t->fingerprint = params_fingerprint(params);
     t->parameters = params_elements(params);
     t->elements = image_elements(params);
-    for (uint32_t server = 0; server < t->servers && status == STATUS_OK; server++)
-        status = shard_of(&t->shards[server], params, server, t->servers, error);
-    if (status == STATUS_OK && !t->in_place) {
-        t->image = calloc(t->elements, sizeof *t->image);
-        if (t->image == NULL)
-            status =
-                error_set(error, STATUS_NO_MEMORY, "no memory for an image of %zu elements", t->elements);
-    }
-    return status;
-}
-
-/* The outbox, with the gradients on it that others read. */
-static enum status model_open_outbox(struct trainer *t, struct error *error)
-{
-    struct trainer_net *on = t->in_place ? &t->net : &t->mirror;
-    enum status status = segment_create(&t->outbox, t->worker->self.worker, image_bytes(on->params), error);
+    enum status status = shards_of(t->shards, params, t->servers, error);
+    if (status == STATUS_OK)
+        status = shared ? segment_create(&t->outbox, t->worker->self.worker, image_bytes(params), error)
+                        : image_map(&t->outbox, image_bytes(params), "an image", error);
     if (status != STATUS_OK)
         return status;
-    gradients_place(on->gradients, t->outbox.data);
-    t->fingerprint = params_fingerprint(on->params);
+    t->image = (float *)(void *)t->outbox.data;
+    gradients_place(t->on_image->gradients, t->image);
+    if (!shared) {
+        params_place(params, 0, params_count(params), t->image);
+        params_place_buffers(params, t->image + t->parameters);
+    }
     return STATUS_OK;
 }
 
@@ -127,14 +107,15 @@ enum status trainer_model_open(struct trainer *t, struct error *error)
         status = net_open(&t->net, t, error);
     if (status != STATUS_OK)
         return status;
-    const bool shared = t->job->transport == JOB_TRANSPORT_SHARED;
-    t->in_place = shared && t->net.backend->ops->host;
-    status = t->in_place ? net_lay_out(&t->net, t->job, error) : model_open_own(t, error);
+    const bool in_place = t->job->transport == JOB_TRANSPORT_SHARED && t->net.backend->ops->host;
+    t->on_image = in_place ? &t->net : &t->mirror;
+    if (!in_place)
+        status = model_open_mirror(t, error);
     if (status == STATUS_OK)
-        status = model_open_image(t, error);
-    if (status == STATUS_OK && shared)
-        status = model_open_outbox(t, error);
-    return status;
+        status = net_lay_out(t->on_image, t->job, error);
+    if (status == STATUS_OK && !in_place)
+        status = model_open_scratch(t, error);
+    return status == STATUS_OK ? model_open_image(t, error) : status;
 }
 
 void trainer_model_close(struct trainer *t)
@@ -144,55 +125,44 @@ void trainer_model_close(struct trainer *t)
     for (uint32_t server = 0; server < t->servers; server++)
         segment_detach(&t->slots[server]);
     segment_detach(&t->outbox);
-    free(t->image);
-    t->image = NULL;
+    free(t->scratch);
 }
 
-/* ---- between params and image ---- */
+/* ---- between the mirror and the net ---- */
 
-static float *image_offset_of(const struct trainer *t, const struct parameter *parameter)
-{
-    return t->image + parameter->offset + (parameter->kind == PARAMETER_BUFFER ? t->parameters : 0);
-}
-
-static enum status image_read_entries(struct trainer *t, struct params *params, struct error *error)
+/* Copies the mirror's values to the net. */
+static enum status mirror_read_values(struct trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
-        const struct parameter *parameter = params_at(params, i);
-        if (parameter->kind != PARAMETER_COUNTER)
-            status = params_read(params, parameter, DTYPE_F32, image_offset_of(t, parameter), error);
-    }
-    return status;
-}
-
-static enum status image_write_entries(struct trainer *t, struct params *params, struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
-        struct parameter *parameter = params_at(params, i);
-        if (parameter->kind != PARAMETER_COUNTER)
-            status = params_write(params, parameter, DTYPE_F32, image_offset_of(t, parameter), error);
-    }
-    return status;
-}
-
-/* Copies the net's gradients to the image, and to the mirror's gradients where there is a mirror. */
-static enum status image_read_gradients(struct trainer *t, struct error *error)
-{
-    struct params *params = t->net.params;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
-        const struct parameter *parameter = params_at(params, i);
-        bool fresh;
-        if (parameter->kind != PARAMETER_TRAINED)
+    for (uint32_t i = 0; i < params_count(t->mirror.params) && status == STATUS_OK; i++) {
+        const struct parameter *from = params_at(t->mirror.params, i);
+        const float *values = from->tensor.data;
+        if (from->kind == PARAMETER_COUNTER)
             continue;
-        status = gradients_read(t->net.gradients, parameter, DTYPE_F32, image_offset_of(t, parameter), error);
-        if (status == STATUS_OK && t->mirror.params != NULL)
-            status =
-                backend_upload(t->mirror.backend,
-                               gradients_take(t->mirror.gradients, params_at(t->mirror.params, i), &fresh),
-                               DTYPE_F32, image_offset_of(t, parameter), error);
+        if (from->tensor.layout != NULL) {
+            status = params_read(t->mirror.params, from, DTYPE_F32, t->scratch, error);
+            values = t->scratch;
+        }
+        if (status == STATUS_OK)
+            status = params_write(t->net.params, params_at(t->net.params, i), DTYPE_F32, values, error);
+    }
+    return status;
+}
+
+/* Copies the net's gradients to the mirror's. */
+static enum status mirror_write_gradients(struct trainer *t, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(t->net.params) && status == STATUS_OK; i++) {
+        const struct parameter *from = params_at(t->net.params, i), *to = params_at(t->mirror.params, i);
+        bool fresh;
+        if (from->kind != PARAMETER_TRAINED)
+            continue;
+        struct tensor *gradient = gradients_take(t->mirror.gradients, to, &fresh);
+        float *values = gradient->layout == NULL ? gradient->data : t->scratch;
+        status = gradients_read(t->net.gradients, from, DTYPE_F32, values, error);
+        if (status == STATUS_OK && values == t->scratch)
+            status = backend_upload(t->mirror.backend, gradient, DTYPE_F32, values, error);
     }
     return status;
 }
@@ -228,34 +198,18 @@ static enum status net_place_on_slots(struct trainer *t, struct params *params,
 
 enum status trainer_model_take(struct trainer *t, const struct trainer_version *version, struct error *error)
 {
-    if (t->in_place)
-        return net_place_on_slots(t, t->net.params, version, error);
-    enum status status;
-    if (t->mirror.params == NULL) {
-        status = trainer_chunks_pull(t, version->version, error);
-    } else {
-        status = net_place_on_slots(t, t->mirror.params, version, error);
-        if (status == STATUS_OK)
-            status = image_read_entries(t, t->mirror.params, error);
-    }
-    return status == STATUS_OK ? image_write_entries(t, t->net.params, error) : status;
-}
-
-float *trainer_model_statistics(struct trainer *t)
-{
-    return (t->in_place ? (float *)(void *)t->outbox.data : t->image) + t->parameters;
+    enum status status = t->job->transport == JOB_TRANSPORT_SHARED
+                             ? net_place_on_slots(t, t->on_image->params, version, error)
+                             : trainer_transfer(t, false, version->version, error);
+    return status == STATUS_OK && t->on_image == &t->mirror ? mirror_read_values(t, error) : status;
 }
 
 enum status trainer_model_give(struct trainer *t, struct error *error)
 {
-    if (t->in_place)
+    if (t->on_image == &t->net)
         return gradients_complete(t->net.gradients, error);
-    enum status status = image_read_gradients(t, error);
-    if (status != STATUS_OK)
+    const enum status status = mirror_write_gradients(t, error);
+    if (status != STATUS_OK || t->job->transport == JOB_TRANSPORT_SHARED)
         return status;
-    if (t->mirror.params == NULL)
-        return trainer_chunks_push(t, t->at.step, error);
-    memcpy(t->outbox.data + t->parameters * sizeof *t->image, t->image + t->parameters,
-           (t->elements - t->parameters) * sizeof *t->image);
-    return STATUS_OK;
+    return trainer_transfer(t, true, t->at.step, error);
 }

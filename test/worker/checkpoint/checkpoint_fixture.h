@@ -127,8 +127,11 @@ static inline void member_open(struct member *member, uint32_t server, uint32_t 
         run_forward(params);
         params_adopt(params);
     }
-    CK_OK(shard_of(&member->shard, params, server, servers, error));
-    CK_OK(shard_ranges(member->shards, params, servers, error));
+    struct shard shards[JOB_SERVERS_MAX];
+    CK_OK(shards_of(shards, params, servers, error));
+    member->shard = shards[server];
+    for (uint32_t i = 0; i < servers; i++)
+        member->shards[i] = (struct params_range){shards[i].entry_first, shards[i].entry_end, i == 0};
     member->values.shards = member->shards;
     member_place(member);
     ck_assert_int_eq(params_at(params, 0)->tensor.layout != NULL, blocked);

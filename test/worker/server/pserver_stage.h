@@ -338,8 +338,7 @@ static inline void ps_open_model(void)
     ps.elements = image_elements(ps.params);
     ps.bytes = image_bytes(ps.params);
     ps.fingerprint = params_fingerprint(ps.params);
-    for (uint32_t i = 0; i < ps.servers; i++)
-        PS_OK(shard_of(&ps.shards[i], ps.params, i, ps.servers, &ps.error));
+    PS_OK(shards_of(ps.shards, ps.params, ps.servers, &ps.error));
     ps.model = calloc(ps.elements, sizeof *ps.model);
     ps.velocity = calloc(ps.parameters, sizeof *ps.velocity);
 }

@@ -32,9 +32,9 @@ static void lay_out(void)
 
 static struct shard shard(uint32_t server, uint32_t servers)
 {
-    struct shard found = {.entry_first = UINT32_MAX};
-    CK_OK(shard_of(&found, fixture.params, server, servers, &fixture.error));
-    return found;
+    struct shard shards[256];
+    CK_OK(shards_of(shards, fixture.params, servers, &fixture.error));
+    return shards[server];
 }
 
 static uint32_t trained_in(const struct shard *part)
@@ -159,14 +159,14 @@ END_TEST
 
 START_TEST(more_servers_than_entries_are_refused)
 {
-    struct shard part;
+    struct shard parts[3];
     struct error error = {0};
     open_params();
     add("a", PARAMETER_TRAINED, 5);
     add("mean", PARAMETER_BUFFER, 5);
     add("b", PARAMETER_TRAINED, 5);
     lay_out();
-    ck_assert_int_eq(shard_of(&part, fixture.params, 0, 3, &error), STATUS_INVALID);
+    ck_assert_int_eq(shards_of(parts, fixture.params, 3, &error), STATUS_INVALID);
     ck_assert_msg(strstr(error.text, "3 parameter servers cannot share 2 trained parameters") != NULL, "%s",
                   error.text);
     expect_cover(2);

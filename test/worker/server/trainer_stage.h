@@ -116,8 +116,7 @@ static inline void open_models(void)
     stage.parameters = params_elements(stage.model.params);
     stage.elements = image_elements(stage.model.params);
     stage.image_bytes = image_bytes(stage.model.params);
-    for (uint32_t i = 0; i < stage.servers; i++)
-        ok(shard_of(&stage.shards[i], stage.model.params, i, stage.servers, &error));
+    ok(shards_of(stage.shards, stage.model.params, stage.servers, &error));
 }
 
 static inline float *slot_of(uint32_t server, uint64_t version)
