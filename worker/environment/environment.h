@@ -30,10 +30,10 @@ const struct environment_spec *environment_find(const char *name);
 
 struct environments;
 
-/* Makes `count` environments numbered from `first`, none of them reset yet. Allocates all the memory that
- * they will ever need. Errors: STATUS_INVALID (count 0), STATUS_NO_MEMORY. Release with environments_free. */
-enum status environments_new(struct environments **out, const struct environment_spec *spec, uint64_t seed,
-                             uint32_t first, uint32_t count, struct error *error);
+/* Makes `count` environments (at least 1) numbered from `first`, none of them reset yet. Allocates all the
+ * memory that they will ever need. Errors: STATUS_NO_MEMORY. Release with environments_free. */
+enum status environments_new(struct environments **out, uint64_t seed, uint32_t first, uint32_t count,
+                             struct error *error);
 void environments_free(struct environments *environments);
 
 /* Puts environment `index` (0 .. count - 1) into a fresh first state, drawn for (episode, step). */

@@ -71,7 +71,7 @@ static enum status open_environments(struct observer *o, struct error *error)
         return error_set(error, STATUS_NOT_FOUND, "no environment \"%s\"", job->environment.name);
     o->count = job->observers.environments;
     o->first = (o->worker->self.worker - 1u) * o->count;
-    enum status status = environments_new(&o->environments, o->spec, job->seed, o->first, o->count, error);
+    enum status status = environments_new(&o->environments, job->seed, o->first, o->count, error);
     return status == STATUS_OK ? open_memory(o, error) : status;
 }
 

@@ -25,7 +25,7 @@ static struct environments *make(uint64_t seed, uint32_t first, uint32_t count)
 {
     struct environments *environments = NULL;
     struct error error = {0};
-    ck_assert_int_eq(environments_new(&environments, spec, seed, first, count, &error), STATUS_OK);
+    ck_assert_int_eq(environments_new(&environments, seed, first, count, &error), STATUS_OK);
     ck_assert_ptr_nonnull(environments);
     return environments;
 }
@@ -61,18 +61,6 @@ START_TEST(find_knows_its_names)
     static const char *const strangers[] = {"", "CartPole-v0", "CartPole-v", "CartPole-v11", "cartpole-v1"};
     for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
         ck_assert_ptr_null(environment_find(strangers[i]));
-}
-END_TEST
-
-START_TEST(new_refuses_none)
-{
-    struct environments *environments = NULL;
-    struct error error = {0};
-    ck_assert_int_eq(environments_new(&environments, spec, 1, 0, 0, &error), STATUS_INVALID);
-    ck_assert_ptr_null(environments);
-    ck_assert_int_eq(error.status, STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.text, "CartPole-v1"));
-    environments_free(NULL);
 }
 END_TEST
 
@@ -272,7 +260,6 @@ int main(void)
     TCase *tcase = tcase_create("contract");
     tcase_add_checked_fixture(tcase, spec_find, NULL);
     tcase_add_test(tcase, find_knows_its_names);
-    tcase_add_test(tcase, new_refuses_none);
     tcase_add_test(tcase, reset_is_keyed_by_seed_number_episode_step);
     tcase_add_test(tcase, truncated_at_500_and_not_before);
     tcase_add_test(tcase, reset_in_the_middle_counts_anew);
