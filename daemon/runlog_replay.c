@@ -115,7 +115,7 @@ enum status replay_open(struct replay **out, int dir_fd, const char *path, const
         return error_set(error, STATUS_NO_MEMORY, "no memory to read the logs");
     replay->path = path;
     replay->linear = job->optimizer.schedule == JOB_SCHEDULE_LINEAR;
-    replay->compares = job->server.round.rule == JOB_ROUND_ALL;
+    replay->compares = job->server.round.name == JOB_ROUND_ALL;
     const enum status status = read_both(replay, dir_fd, error);
     if (status != STATUS_OK) {
         replay_close(replay);

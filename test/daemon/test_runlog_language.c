@@ -169,7 +169,7 @@ START_TEST(a_resumed_run_is_held_to_its_lines)
                                  "update 400, computed again, is not what the log says: it is now "
                                  "\"loss\":3.5,"));
     close_log();
-    job.server.round.rule = JOB_ROUND_ASYNC; /* no number need be reproduced */
+    job.server.round.name = JOB_ROUND_ASYNC; /* no number need be reproduced */
     start();
     ck_assert_int_eq(runlog_resume(runlog, 300, &error), STATUS_OK);
     ck_assert_int_eq(log_update(400, 7), STATUS_OK);

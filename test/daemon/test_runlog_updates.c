@@ -473,7 +473,7 @@ END_TEST
 START_TEST(rules_that_do_not_repeat_are_not_compared)
 {
     struct control_update record = update_of(3);
-    job.server.round.rule = _i == 0 ? JOB_ROUND_FIRST : JOB_ROUND_ASYNC;
+    job.server.round.name = _i == 0 ? JOB_ROUND_FIRST : JOB_ROUND_ASYNC;
     open_log();
     log_updates(1, 3);
     close_log();
@@ -482,7 +482,7 @@ START_TEST(rules_that_do_not_repeat_are_not_compared)
     ck_assert_int_eq(add_update(&record), STATUS_OK);
     log_updates(4, 5);
     close_log();
-    job.server.round.rule = JOB_ROUND_ALL;
+    job.server.round.name = JOB_ROUND_ALL;
     expect_as_if_never_stopped(5);
 }
 END_TEST

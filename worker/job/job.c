@@ -1,5 +1,5 @@
-/* Reading a job: the order of things. Runs in the supervisor, which has the file, and in every worker, which
- * is handed the resolved text; always on the caller's thread. */
+/* A job from its text, and back. Runs in the supervisor, which has the file, and in every worker, which is
+ * handed the resolved text; always on the caller's thread. */
 #include "worker/job/job.h"
 
 #include "kernels/base/file.h"
@@ -141,6 +141,42 @@ enum status job_read_file(struct job *job, const char *path, const char *const *
     free(text);
     return status;
 }
+/* ---- to text ---- */
+
+/* A group's members follow it in the table. */
+char *job_format(const struct job *job, size_t *bytes)
+{
+    char *text = NULL;
+    const char *before = "{\n  ", *group = "";
+    FILE *stream = open_memstream(&text, bytes);
+    if (stream == NULL)
+        return NULL;
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        char value[JOB_WORDS_BYTES] = "";
+        if ((key->kinds & JOB_KINDS_OF(job->kind)) == 0)
+            continue;
+        if (!job_key_is_member(key, group)) {
+            fputs("}", stream);
+            before = ",\n  ";
+            group = "";
+        }
+        fprintf(stream, "%s\"%s\": ", before, job_key_name(key));
+        if (key->type == JOB_OBJECT)
+            group = key->pointer;
+        else
+            words_add_value(value, job, key, false);
+        before = key->type == JOB_OBJECT ? "{" : group[0] == '\0' ? ",\n  " : ", ";
+        fputs(value, stream);
+    }
+    fputs(group[0] == '\0' ? "\n}\n" : "}\n}\n", stream);
+    const bool failed = ferror(stream) != 0;
+    if (fclose(stream) == 0 && !failed)
+        return text;
+    free(text);
+    return NULL;
+}
+
 /* ---- what depends on the machine ---- */
 
 /* Replaces null by `threads`, within the bounds of the key `pointer`. */

@@ -31,6 +31,7 @@ enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_LINEAR, JOB_SCHEDULE_PLA
 enum job_layer { JOB_LAYER_EMBEDDING, JOB_LAYER_LSTM, JOB_LAYER_DECODER, JOB_LAYERS };
 enum job_classes { JOB_CLASSES_TOKENS, JOB_CLASSES_BATCH };
 enum job_round { JOB_ROUND_ALL, JOB_ROUND_FIRST, JOB_ROUND_ASYNC };
+enum job_where { JOB_ON_TRAINER, JOB_ON_SERVER };
 enum job_data { JOB_DATA_SYNTHETIC, JOB_DATA_IDX, JOB_DATA_CIFAR, JOB_DATA_FOLDER, JOB_DATA_TEXT };
 enum job_fit { JOB_FIT_PAD, JOB_FIT_RESIZE };
 
@@ -55,16 +56,10 @@ struct job_channels {
     double value[JOB_CHANNELS_MAX];
 };
 
-/* "all", "first K" or "async S" in JSON. */
-struct job_round_rule {
-    int rule;        /* enum job_round */
-    uint32_t number; /* first: contributions that make a round; async: the staleness bound; all: 0 */
-};
-
-/* The worker that a layer of the model lies on: "trainer" or "server K" in JSON. */
-struct job_place {
-    bool on_server;  /* false: on the trainer, and the job has one trainer */
-    uint32_t server; /* 0 on the trainer */
+/* A name, and the number behind it: "all", "first K" or "async S" in JSON; "trainer" or "server K". */
+struct job_numbered {
+    int name;        /* enum job_round, enum job_where */
+    uint32_t number; /* all, trainer: 0 */
 };
 
 /* The table (job_table.c) says which keys a kind has, and explains them. Members of other kinds are zero. */
@@ -141,8 +136,8 @@ struct job {
         uint32_t threads; /* math threads of each */
     } trainers;
     struct {
-        uint32_t count; /* processes; each owns a contiguous shard of the parameters */
-        struct job_round_rule round;
+        uint32_t count;            /* processes; each owns a contiguous shard of the parameters */
+        struct job_numbered round; /* first: contributions that make a round; async: the staleness bound */
     } server;
     struct {
         int kind;                      /* enum job_data */
@@ -176,8 +171,8 @@ struct job {
         uint32_t tokens;                    /* vocabulary of synthetic data; else 0 */
         uint32_t embedding, hidden, layers; /* widths; LSTM layers, 1..8 */
         double dropout;
-    } rnn; /* the group is /model in JSON */
-    struct job_place placement[JOB_LAYERS];
+    } rnn;                                     /* the group is /model in JSON */
+    struct job_numbered placement[JOB_LAYERS]; /* on a trainer: of the job's one trainer */
     struct {
         bool has;
         uint32_t count;

@@ -75,7 +75,7 @@ static void default_name(struct job_reading *reading)
     char words[JOB_WORDS_BYTES] = "this key is required where the file's own name is none; expected ";
     if (length < JOB_NAME_BYTES)
         memcpy(name, stem, length);
-    if (job_name_valid(name))
+    if (job_pattern_matches(key, name))
         return;
     words_add_expected(words, key);
     text_show(shown, sizeof shown, stem, length, 40);

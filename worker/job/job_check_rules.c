@@ -10,38 +10,22 @@ static struct job_found *found_at(struct job_reading *reading, const char *point
     return &reading->found[job_key_at(reading->kinds, pointer) - job_keys];
 }
 
-/* Whether `b` was said after `a`. */
-static bool said_later(const struct job_reading *reading, const struct job_found *a,
-                       const struct job_found *b)
-{
-    if (a->item == NULL || b->item == NULL)
-        return b->item != NULL;
-    const struct problem_place first = job_found_place(reading, a), second = job_found_place(reading, b);
-    return second.source > first.source || (second.source == first.source && second.offset > first.offset);
-}
+/* Keys whose values may not go together. */
+struct clash {
+    struct problem_place last; /* where the last of them is said */
+    const char *last_pointer;
+    bool wrong; /* a value is wrong by itself */
+};
 
-/* Of keys that do not go together, the one that was said last. */
-static const char *last_said(struct job_reading *reading, const char *const *pointers, size_t count)
+static void clash_add(struct clash *clash, struct job_reading *reading, const char *pointer)
 {
-    const char *last = pointers[0];
-    for (size_t i = 1; i < count; i++)
-        if (said_later(reading, found_at(reading, last), found_at(reading, pointers[i])))
-            last = pointers[i];
-    return last;
-}
-
-static bool any_wrong(struct job_reading *reading, const char *const *pointers, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (found_at(reading, pointers[i])->wrong)
-            return true;
-    return false;
-}
-
-/* Adds a problem about `pointer` where the key `at` is said, or else at the job's first character. */
-static void report_at(struct job_reading *reading, const char *at, const char *pointer, const char *text)
-{
-    job_report(reading, job_found_place(reading, found_at(reading, at)), pointer, "%s", text);
+    const struct job_found *found = found_at(reading, pointer);
+    const struct problem_place place = job_found_place(reading, found);
+    clash->wrong = clash->wrong || found->wrong;
+    if (clash->last_pointer == NULL || problem_place_before(clash->last, place)) {
+        clash->last = place;
+        clash->last_pointer = pointer;
+    }
 }
 
 static void add_value(char words[JOB_WORDS_BYTES], const struct job_reading *reading, const char *pointer)
@@ -55,7 +39,7 @@ static void add_value(char words[JOB_WORDS_BYTES], const struct job_reading *rea
 
 /* ---- rules ---- */
 
-static void report_rule(struct job_reading *reading, const struct job_rule *rule, const char *at)
+static void report_rule(struct job_reading *reading, const struct job_rule *rule, struct problem_place place)
 {
     const struct job_condition *then = &rule->then;
     char words[JOB_WORDS_BYTES] = "expected ";
@@ -76,54 +60,46 @@ static void report_rule(struct job_reading *reading, const struct job_rule *rule
     add_value(words, reading, then->pointer);
     if (rule->why != NULL)
         words_add(words, ": %s", rule->why);
-    report_at(reading, at, then->pointer, words);
+    job_report(reading, place, then->pointer, "%s", words);
 }
 
 static void check_rule(struct job_reading *reading, const struct job_rule *rule)
 {
-    const char *pointers[4] = {rule->then.pointer};
-    size_t count = 1;
-    bool bound = true;
+    struct clash clash = {.last_pointer = NULL};
+    bool broken = !job_condition_holds(&reading->job, reading->kinds, &rule->then);
+    clash_add(&clash, reading, rule->then.pointer);
     for (size_t i = 0; i < 2 && rule->when[i].test != JOB_ALWAYS; i++) {
-        pointers[count++] = rule->when[i].pointer;
-        bound = bound && job_condition_holds(&reading->job, reading->kinds, &rule->when[i]);
+        clash_add(&clash, reading, rule->when[i].pointer);
+        broken = broken && job_condition_holds(&reading->job, reading->kinds, &rule->when[i]);
     }
     if (rule->then.test == JOB_AT_MOST_KEY)
-        pointers[count++] = rule->then.name;
-    if (bound && !any_wrong(reading, pointers, count) &&
-        !job_condition_holds(&reading->job, reading->kinds, &rule->then))
-        report_rule(reading, rule, last_said(reading, pointers, count));
+        clash_add(&clash, reading, rule->then.name);
+    if (broken && !clash.wrong)
+        report_rule(reading, rule, clash.last);
 }
 
 /* ---- limits ---- */
 
-static void report_limit(struct job_reading *reading, const struct job_limit *limit, size_t factors,
-                         double product)
+/* A limit of more factors is silent once one of fewer is broken: the first factor counts as wrong. */
+static void check_limit(struct job_reading *reading, const struct job_limit *limit)
 {
+    struct clash clash = {.last_pointer = NULL};
+    double product = 1;
     char words[JOB_WORDS_BYTES] = "";
     words_add(words, "expected at most %.0f %s, got ", limit->most, limit->of);
-    for (size_t i = 0; i < factors; i++) {
+    for (size_t i = 0; i < JOB_FACTORS_MAX && limit->factors[i] != NULL; i++) {
+        product *= job_value_number(&reading->job, job_key_at(reading->kinds, limit->factors[i]));
+        clash_add(&clash, reading, limit->factors[i]);
         words_add(words, "%s%s ", i == 0 ? "" : " * ", limit->factors[i]);
         add_value(words, reading, limit->factors[i]);
     }
     words_add(words, " = %.0f", product);
-    const char *last = last_said(reading, limit->factors, factors);
-    report_at(reading, last, last, words);
-}
-
-/* A limit of more factors is silent once one of fewer is broken: the first factor counts as wrong. */
-static void check_limit(struct job_reading *reading, const struct job_limit *limit)
-{
-    size_t factors = 0;
-    double product = 1;
-    for (; factors < JOB_FACTORS_MAX && limit->factors[factors] != NULL; factors++)
-        product *= job_value_number(&reading->job, job_key_at(reading->kinds, limit->factors[factors]));
-    const bool bound =
-        limit->when.test == JOB_ALWAYS || (!any_wrong(reading, &limit->when.pointer, 1) &&
+    const bool applies =
+        limit->when.test == JOB_ALWAYS || (!found_at(reading, limit->when.pointer)->wrong &&
                                            job_condition_holds(&reading->job, reading->kinds, &limit->when));
-    if (!bound || product <= limit->most || any_wrong(reading, limit->factors, factors))
+    if (!applies || product <= limit->most || clash.wrong)
         return;
-    report_limit(reading, limit, factors, product);
+    job_report(reading, clash.last, clash.last_pointer, "%s", words);
     found_at(reading, limit->factors[0])->wrong = true;
 }
 
@@ -136,17 +112,19 @@ static void check_messages(struct job_reading *reading)
     static const char *const keys[] = {"/data/steps", "/model/tokens", "/model/embedding", "/model/hidden",
                                        "/model/layers"};
     struct job_message messages[JOB_MESSAGES_MAX];
-    if (any_wrong(reading, keys, sizeof keys / sizeof keys[0]))
-        return;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (found_at(reading, keys[i])->wrong)
+            return;
     const uint32_t count = job_messages(&reading->job, reading->job.rnn.tokens, messages);
     for (uint32_t i = 0; i < count; i++) {
         const struct job_message *message = &messages[i];
-        char words[JOB_WORDS_BYTES] = "";
-        if (message->bytes <= WIRE_BODY_BYTES_MAX || any_wrong(reading, message->keys, 2))
-            continue;
-        words_add(words, "expected at most %d bytes in a message, got %llu for %s: %s", WIRE_BODY_BYTES_MAX,
-                  (unsigned long long)message->bytes, message->what, message->how);
-        report_at(reading, last_said(reading, message->keys, 2), message->keys[1], words);
+        struct clash clash = {.last_pointer = NULL};
+        clash_add(&clash, reading, message->keys[0]);
+        clash_add(&clash, reading, message->keys[1]);
+        if (message->bytes > WIRE_BODY_BYTES_MAX && !clash.wrong)
+            job_report(reading, clash.last, message->keys[1],
+                       "expected at most %d bytes in a message, got %llu for %s: %s", WIRE_BODY_BYTES_MAX,
+                       (unsigned long long)message->bytes, message->what, message->how);
     }
 }
 

@@ -18,6 +18,11 @@ struct problem_place job_found_place(const struct job_reading *reading, const st
         found->source, json_place_of(document, found->item != NULL ? found->item : document->root)->value};
 }
 
+bool problem_place_before(struct problem_place a, struct problem_place b)
+{
+    return a.source != b.source ? a.source < b.source : a.offset < b.offset;
+}
+
 /* Makes room for a problem at `place`, behind those found there before. NULL: it is none of the first. */
 static struct job_problem *problem_insert(struct job_reading *reading, struct problem_place place)
 {
@@ -25,9 +30,7 @@ static struct job_problem *problem_insert(struct job_reading *reading, struct pr
     const uint32_t kept = reading->problem_count < PROBLEMS_MAX ? reading->problem_count : PROBLEMS_MAX;
     uint32_t at = kept;
     reading->problem_count++;
-    while (at > 0 &&
-           (problems[at - 1].place.source > place.source ||
-            (problems[at - 1].place.source == place.source && problems[at - 1].place.offset > place.offset)))
+    while (at > 0 && problem_place_before(place, problems[at - 1].place))
         at--;
     if (at == PROBLEMS_MAX)
         return NULL;

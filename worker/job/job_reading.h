@@ -56,6 +56,8 @@ void job_check_rules(struct job_reading *reading);
 /* The place where the key's value stands, or else the job's first character. */
 struct problem_place job_found_place(const struct job_reading *reading, const struct job_found *found);
 
+bool problem_place_before(struct problem_place a, struct problem_place b);
+
 /* Adds a problem about `pointer` ("": about none). In an override's line the pointer is left out when the
  * override itself names it. */
 void job_report(struct job_reading *reading, struct problem_place place, const char *pointer,

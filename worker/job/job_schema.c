@@ -82,10 +82,9 @@ static void add_value(cJSON *schema, const struct job_key *key)
         add_number(schema, "maxLength", key->max);
         break;
     case JOB_NAME:
-    case JOB_ROUND:
-    case JOB_PLACE:
+    case JOB_NUMBERED:
         cJSON_AddStringToObject(schema, "type", "string");
-        cJSON_AddStringToObject(schema, "pattern", job_type_pattern(key->type));
+        cJSON_AddStringToObject(schema, "pattern", key->pattern);
         break;
     case JOB_OBJECT:
         break;

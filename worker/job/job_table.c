@@ -5,6 +5,7 @@
 #include "worker/environment/environment.h"
 
 #include <float.h>
+#include <string.h>
 
 #define SEED_MAX 9007199254740991.0 /* 2^53 - 1: the largest integer that every JSON reader keeps */
 #define HIDDEN_MAX 5792             /* a weight of 4 hidden * hidden floats is as much as a message carries */
@@ -15,6 +16,9 @@
 #define BY_DEFAULT(...) .by_default = #__VA_ARGS__
 #define NULLABLE(member) .nullable = true, .offset_present = offsetof(struct job, member)
 #define NAMES(...) .names = (const char *const[]){__VA_ARGS__, NULL} /* in the order of their enum */
+#define TRAINER_OR_SERVER                                                                                            \
+    NAMES("trainer", "server"), .pattern = "^(trainer|server ([0-9]|1[0-5]))$",                                      \
+    .words = "\"trainer\", or \"server K\" with K in 0..15"
 #define IS(key, value) {key, JOB_IS, value, 0}
 #define IS_NOT(key, value) {key, JOB_IS_NOT, value, 0}
 #define IS_NULL(key) {key, JOB_IS_NULL, NULL, 0}
@@ -22,6 +26,7 @@
 #define AT_LEAST(key, bound) {key, JOB_AT_LEAST, NULL, bound}
 #define AT_MOST(key, bound) {key, JOB_AT_MOST, NULL, bound}
 #define AT_MOST_KEY(key, other) {key, JOB_AT_MOST_KEY, other, 0}
+#define BELOW_KEY(key, other) {key, JOB_AT_MOST_KEY, other, 1}
 /* clang-format on */
 
 enum {
@@ -38,7 +43,8 @@ const struct job_key job_keys[] = {
              "parameter-server: trainers compute the gradients of one model, and servers keep and update its "
              "parameters. model-parallel: the layers of one language model lie on several workers, which "
              "call each other."},
-    {"/name", ANY, JOB_NAME, AT(name),
+    {"/name", ANY, JOB_NAME, AT(name), .pattern = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$",
+     .words = "1 to 63 of the characters A-Z a-z 0-9 . _ - that begin with neither . nor -",
      .text = "The run directory is runs/NAME. The default is the job file's name without its ending."},
     {"/seed", ANY, JOB_INTEGER, AT(seed), RANGE(0, SEED_MAX), BY_DEFAULT(543),
      .text = "All random draws follow from the seed: the same seed gives the same log."},
@@ -126,11 +132,11 @@ const struct job_key job_keys[] = {
     {"/placement", PARALLEL, JOB_OBJECT,
      .text = "The worker that each layer of the model lies on: \"trainer\", or \"server K\" for the server "
              "with the number K. All placements give the same numbers."},
-    {"/placement/embedding", PARALLEL, JOB_PLACE, AT(placement[JOB_LAYER_EMBEDDING]),
-     NAMES("trainer", "server"), BY_DEFAULT("server 0"), .text = "The place of the embedding."},
-    {"/placement/lstm", PARALLEL, JOB_PLACE, AT(placement[JOB_LAYER_LSTM]), NAMES("trainer", "server"),
+    {"/placement/embedding", PARALLEL, JOB_NUMBERED, AT(placement[JOB_LAYER_EMBEDDING]), TRAINER_OR_SERVER,
+     BY_DEFAULT("server 0"), .text = "The place of the embedding."},
+    {"/placement/lstm", PARALLEL, JOB_NUMBERED, AT(placement[JOB_LAYER_LSTM]), TRAINER_OR_SERVER,
      BY_DEFAULT("trainer"), .text = "The place of the LSTM layers."},
-    {"/placement/decoder", PARALLEL, JOB_PLACE, AT(placement[JOB_LAYER_DECODER]), NAMES("trainer", "server"),
+    {"/placement/decoder", PARALLEL, JOB_NUMBERED, AT(placement[JOB_LAYER_DECODER]), TRAINER_OR_SERVER,
      BY_DEFAULT("server 0"),
      .text = "The place of the decoder, which turns the output of the LSTM into logits."},
 
@@ -171,7 +177,10 @@ const struct job_key job_keys[] = {
     {"/server/count", SERVER, JOB_INTEGER, AT(server.count), RANGE(1, JOB_SERVERS_MAX), BY_DEFAULT(1),
      .unit = "processes",
      .text = "The number of parameter servers. Each keeps a contiguous shard of the parameters."},
-    {"/server/round", SERVER, JOB_ROUND, AT(server.round), NAMES("all", "first", "async"), BY_DEFAULT("all"),
+    {"/server/round", SERVER, JOB_NUMBERED, AT(server.round), NAMES("all", "first", "async"),
+     BY_DEFAULT("all"),
+     .pattern = "^(all|first ([1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-6])|async ([0-9]|[1-5][0-9]|6[0-4]))$",
+     .words = "\"all\", \"first K\" with K in 1..256, or \"async S\" with S in 0..64",
      .text = "Which gradients make an update. all: the sum of every trainer's. first K: the sum of the first "
              "K that arrive; later ones are dropped and counted. async S: each gradient alone, if it was "
              "computed from parameters at most S updates old. Under first and async the order of arrival "
@@ -180,7 +189,7 @@ const struct job_key job_keys[] = {
     {"/server", PARALLEL, JOB_OBJECT, .text = "The processes that hold layers which trainers share."},
     {"/server/count", PARALLEL, JOB_INTEGER, AT(server.count), RANGE(1, JOB_SERVERS_MAX), BY_DEFAULT(1),
      .unit = "processes", .text = "The number of server processes. A server need not hold a layer."},
-    {"/server/round", PARALLEL, JOB_ENUM, AT(server.round.rule), NAMES("all", "", "async"), BY_DEFAULT("all"),
+    {"/server/round", PARALLEL, JOB_ENUM, AT(server.round.name), NAMES("all", "", "async"), BY_DEFAULT("all"),
      .text = "Which gradients make an update. all: the sum of every trainer's. async: each gradient alone, "
              "as it arrives, from the parameters that its forward pass read, however old they are. Under "
              "async the order of arrival decides the numbers."},
@@ -357,6 +366,8 @@ const struct job_key job_keys[] = {
      .unit = "seconds", .text = "The time without a heartbeat after which a worker is killed."},
 };
 const size_t job_key_count = sizeof job_keys / sizeof job_keys[0];
+_Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MAX == 16,
+               "the patterns' limits");
 _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_MAX bounds arrays elsewhere");
 
 /* ---- rules between keys ---- */
@@ -387,9 +398,9 @@ const struct job_rule job_rules[] = {
     {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/embedding", "server")},
     {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/lstm", "server")},
     {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/decoder", "server")},
-    {PARALLEL, .then = AT_MOST_KEY("/placement/embedding", "/server/count")},
-    {PARALLEL, .then = AT_MOST_KEY("/placement/lstm", "/server/count")},
-    {PARALLEL, .then = AT_MOST_KEY("/placement/decoder", "/server/count")},
+    {PARALLEL, .then = BELOW_KEY("/placement/embedding", "/server/count")},
+    {PARALLEL, .then = BELOW_KEY("/placement/lstm", "/server/count")},
+    {PARALLEL, .then = BELOW_KEY("/placement/decoder", "/server/count")},
     {PARALLEL, .when = {IS("/data/kind", "synthetic")}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
     {PARALLEL, .when = {AT_MOST("/data/held_out", 0)}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
     {PARALLEL, .when = {IS_NULL("/evaluation/every")}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
@@ -412,3 +423,44 @@ const struct job_limit job_limits[] = {
 };
 const size_t job_limit_count = sizeof job_limits / sizeof job_limits[0];
 /* clang-format on */
+
+/* ---- lookups ---- */
+
+const char *job_key_name(const struct job_key *key)
+{
+    return strrchr(key->pointer, '/') + 1;
+}
+
+const struct job_key *job_key_at(unsigned kinds, const char *pointer)
+{
+    for (size_t i = 0; i < job_key_count; i++)
+        if ((job_keys[i].kinds & kinds) != 0 && strcmp(job_keys[i].pointer, pointer) == 0)
+            return &job_keys[i];
+    return NULL;
+}
+
+bool job_key_is_member(const struct job_key *key, const char *parent)
+{
+    const size_t length = strlen(parent);
+    return strlen(key->pointer) - strlen(job_key_name(key)) == length + 1 &&
+           memcmp(key->pointer, parent, length) == 0;
+}
+
+bool job_key_ignored(const char *name)
+{
+    return name[0] == '_' || strcmp(name, "$schema") == 0;
+}
+
+unsigned job_key_kinds(const char *pointer)
+{
+    unsigned kinds = 0;
+    for (size_t i = 0; i < job_key_count; i++)
+        if (strcmp(job_keys[i].pointer, pointer) == 0)
+            kinds |= job_keys[i].kinds;
+    return kinds;
+}
+
+const char *job_kind_name(int kind)
+{
+    return job_key_at(JOB_KINDS_ALL, "/kind")->names[kind];
+}

@@ -10,16 +10,16 @@
 #include "worker/job/json_document.h"
 
 enum job_type {
-    JOB_OBJECT,  /* a group of keys; its members follow it */
-    JOB_INTEGER, /* uint32_t or uint64_t by `bytes` */
-    JOB_NUMBER,  /* double */
-    JOB_BOOLEAN, /* bool */
-    JOB_ENUM,    /* int: the index of a name */
-    JOB_CHOICE,  /* char[]: one of the names */
-    JOB_NAME,    /* char[]: a name that is safe as a file's, see job_name_valid */
-    JOB_PATH,    /* char[]: min..max bytes of text that can be shown as it is */
-    JOB_ROUND,   /* struct job_round_rule; the names are those of enum job_round */
-    JOB_PLACE,   /* struct job_place; names[0] is the trainer, names[1] a server */
+    JOB_OBJECT,   /* a group of keys; its members follow it */
+    JOB_INTEGER,  /* uint32_t or uint64_t by `bytes` */
+    JOB_NUMBER,   /* double */
+    JOB_BOOLEAN,  /* bool */
+    JOB_ENUM,     /* int: the index of a name */
+    JOB_CHOICE,   /* char[]: one of the names */
+    JOB_NAME,     /* char[]: a string of the key's pattern */
+    JOB_PATH,     /* char[]: min..max bytes of text that can be shown as it is */
+    JOB_NUMBERED, /* struct job_numbered: a string of the key's pattern, one of the names, all but the first
+                     with a number behind them */
 };
 
 enum {
@@ -41,11 +41,10 @@ enum job_test {
     JOB_IS_SET,      /* not null; of a path: not empty */
     JOB_AT_LEAST,    /* the number `number` */
     JOB_AT_MOST,     /* likewise */
-    JOB_AT_MOST_KEY, /* the number of the key `name` */
+    JOB_AT_MOST_KEY, /* the value of the key `name`; with `number` 1, below that value */
 };
 
-/* A test of one key's value. The number of a round is its K or S, of a place how many servers it takes for
- * that place to exist, of channels how many there are. */
+/* A test of one key's value. The number of channels is how many there are. */
 struct job_condition {
     const char *pointer;
     enum job_test test;
@@ -64,8 +63,10 @@ struct job_key {
     uint32_t elements;        /* 1: an array of exactly one; 3: of 1 or 3 numbers, struct job_channels */
     bool nullable;            /* null is allowed, and makes the bool at `offset_present` false */
     size_t offset_present;    /* nullable only */
-    const char *const *names; /* of JOB_ENUM, JOB_CHOICE, JOB_ROUND, JOB_PLACE: ends with NULL; "" is a number
+    const char *const *names; /* of JOB_ENUM, JOB_CHOICE, JOB_NUMBERED: ends with NULL; "" is a number
                                  of the enum that this key does not know */
+    const char *pattern;      /* of JOB_NAME, JOB_NUMBERED: POSIX extended and ECMA's at once */
+    const char *words;        /* the same in words */
     const char *by_default;   /* as JSON; NULL: the key is required, or is the job's name */
     struct job_condition null_where; /* nullable only: where the default is null instead */
     const char *unit;                /* of a number, or NULL */
@@ -97,7 +98,7 @@ struct job_limit {
 extern const struct job_limit job_limits[];
 extern const size_t job_limit_count;
 
-/* ---- keys: job_key.c ---- */
+/* ---- lookups ---- */
 
 /* The key at `pointer` in any of `kinds`, or NULL. */
 const struct job_key *job_key_at(unsigned kinds, const char *pointer);
@@ -146,13 +147,8 @@ const char *job_value_name(const struct job *job, const struct job_key *key);
 /* Whether the condition holds for the job, whose kind is the one of `kinds`. */
 bool job_condition_holds(const struct job *job, unsigned kinds, const struct job_condition *condition);
 
-/* The regular expression of a type's strings, POSIX extended and ECMA's at once; NULL: the type has none. And
- * what a value of the type must be, where nothing but its type says so. */
-const char *job_type_pattern(enum job_type type);
-const char *job_type_words(enum job_type type);
-
-/* Whether `name` is 1..63 of A-Z a-z 0-9 . _ - and begins with neither . nor -. */
-bool job_name_valid(const char *name);
+/* Whether `text` is of the key's pattern. */
+bool job_pattern_matches(const struct job_key *key, const char *text);
 
 /* ---- words: job_words.c ---- */
 

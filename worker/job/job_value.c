@@ -8,47 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- types that a pattern defines ---- */
+/* ---- strings ---- */
 
-/* Extended regular expressions, which mean the same in a JSON schema; and the same in words. */
-static const struct {
-    const char *pattern, *words;
-} types[] = {
-    [JOB_OBJECT] = {NULL, "an object"},
-    [JOB_BOOLEAN] = {NULL, "true or false"},
-    [JOB_NAME] = {"^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$",
-                  "1 to 63 of the characters A-Z a-z 0-9 . _ - that begin with neither . nor -"},
-    [JOB_ROUND] = {"^(all|first ([1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-6])"
-                   "|async ([0-9]|[1-5][0-9]|6[0-4]))$",
-                   "\"all\", \"first K\" with K in 1..256, or \"async S\" with S in 0..64"},
-    [JOB_PLACE] = {"^(trainer|server ([0-9]|1[0-5]))$", "\"trainer\", or \"server K\" with K in 0..15"},
-};
-_Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MAX == 16,
-               "the patterns' limits");
-
-const char *job_type_pattern(enum job_type type)
-{
-    return types[type].pattern;
-}
-
-const char *job_type_words(enum job_type type)
-{
-    return types[type].words;
-}
-
-static bool matches(enum job_type type, const char *text)
+bool job_pattern_matches(const struct job_key *key, const char *text)
 {
     regex_t expression;
-    if (regcomp(&expression, types[type].pattern, REG_EXTENDED | REG_NOSUB) != 0)
+    if (regcomp(&expression, key->pattern, REG_EXTENDED | REG_NOSUB) != 0)
         return false;
     const bool match = regexec(&expression, text, 0, NULL, 0) == 0;
     regfree(&expression);
     return match;
-}
-
-bool job_name_valid(const char *name)
-{
-    return matches(JOB_NAME, name);
 }
 
 /* Whether `text` has min..max bytes, all of them well-formed UTF-8 that text_show would leave alone: nothing
@@ -68,10 +37,9 @@ static bool path_valid(const char *text, double min, double max)
     return true;
 }
 
-/* The index of `text`, up to a space, among the key's names, or -1. */
-static int name_index(const struct job_key *key, const char *text)
+/* The index of the first `length` bytes of `text` among the key's names, or -1. */
+static int name_index(const struct job_key *key, const char *text, size_t length)
 {
-    const size_t length = strcspn(text, " ");
     for (int i = 0; length > 0 && key->names[i] != NULL; i++)
         if (strlen(key->names[i]) == length && memcmp(key->names[i], text, length) == 0)
             return i;
@@ -94,34 +62,30 @@ static bool store_number(void *at, const struct job_key *key, double value)
     return true;
 }
 
-/* "NAME", or "NAME NUMBER" for every name but the first. */
-static bool store_numbered(void *at, const struct job_key *key, const char *text)
+static bool store_name(void *at, const struct job_key *key, const char *text)
 {
-    if (!matches(key->type, text))
+    const int name = name_index(key, text, strlen(text));
+    if (name >= 0)
+        *(int *)at = name;
+    return name >= 0;
+}
+
+static bool store_numbered(struct job_numbered *at, const struct job_key *key, const char *text)
+{
+    const size_t length = strcspn(text, " ");
+    if (!job_pattern_matches(key, text))
         return false;
-    const int name = name_index(key, text);
-    const uint32_t number = name == 0 ? 0 : (uint32_t)strtoul(strchr(text, ' '), NULL, 10);
-    if (key->type == JOB_ROUND) {
-        *(struct job_round_rule *)at = (struct job_round_rule){.rule = name, .number = number};
-    } else {
-        struct job_place *place = at; /* member by member: equal jobs are equal byte for byte */
-        place->on_server = name > 0;
-        place->server = number;
-    }
+    at->name = name_index(key, text, length);
+    at->number = text[length] == '\0' ? 0 : (uint32_t)strtoul(text + length, NULL, 10);
     return true;
 }
 
-static bool store_string(void *at, const struct job_key *key, const char *text)
+static bool store_text(void *at, const struct job_key *key, const char *text)
 {
-    const int name = key->names == NULL || strchr(text, ' ') != NULL ? -1 : name_index(key, text);
-    if (key->type == JOB_ROUND || key->type == JOB_PLACE)
-        return store_numbered(at, key, text);
-    const bool valid = key->type == JOB_NAME   ? job_name_valid(text)
+    const bool valid = key->type == JOB_NAME   ? job_pattern_matches(key, text)
                        : key->type == JOB_PATH ? path_valid(text, key->min, key->max)
-                                               : name >= 0;
-    if (valid && key->type == JOB_ENUM) {
-        *(int *)at = name;
-    } else if (valid) {
+                                               : name_index(key, text, strlen(text)) >= 0;
+    if (valid) {
         memset(at, 0, key->bytes);
         memcpy(at, text, strlen(text));
     }
@@ -142,8 +106,12 @@ static bool store_one(void *at, const struct job_key *key, const struct json_doc
     case JOB_BOOLEAN:
         *(bool *)at = cJSON_IsTrue(value);
         return cJSON_IsBool(value);
+    case JOB_ENUM:
+        return cJSON_IsString(value) && store_name(at, key, value->valuestring);
+    case JOB_NUMBERED:
+        return cJSON_IsString(value) && store_numbered(at, key, value->valuestring);
     default:
-        return cJSON_IsString(value) && store_string(at, key, value->valuestring);
+        return cJSON_IsString(value) && store_text(at, key, value->valuestring);
     }
 }
 
@@ -205,10 +173,8 @@ double job_value_number(const struct job *job, const struct job_key *key)
         return key->bytes == sizeof(uint32_t) ? (double)*(const uint32_t *)at : (double)*(const uint64_t *)at;
     case JOB_NUMBER:
         return *(const double *)at;
-    case JOB_ROUND:
-        return ((const struct job_round_rule *)at)->number;
-    case JOB_PLACE:
-        return ((const struct job_place *)at)->on_server ? ((const struct job_place *)at)->server + 1.0 : 0;
+    case JOB_NUMBERED:
+        return ((const struct job_numbered *)at)->number;
     default:
         return 0;
     }
@@ -220,10 +186,8 @@ const char *job_value_name(const struct job *job, const struct job_key *key)
     switch (key->type) {
     case JOB_ENUM:
         return key->names[*(const int *)at];
-    case JOB_ROUND:
-        return key->names[((const struct job_round_rule *)at)->rule];
-    case JOB_PLACE:
-        return key->names[((const struct job_place *)at)->on_server];
+    case JOB_NUMBERED:
+        return key->names[((const struct job_numbered *)at)->name];
     case JOB_CHOICE:
     case JOB_NAME:
     case JOB_PATH:
@@ -256,7 +220,7 @@ bool job_condition_holds(const struct job *job, unsigned kinds, const struct job
     case JOB_AT_MOST:
         return number <= condition->number;
     case JOB_AT_MOST_KEY:
-        return number <= job_value_number(job, job_key_at(kinds, condition->name));
+        return number + condition->number <= job_value_number(job, job_key_at(kinds, condition->name));
     default:
         return true;
     }

@@ -73,10 +73,8 @@ void words_add_value(char words[JOB_WORDS_BYTES], const struct job *job, const s
         add_double(words, *(const double *)at, brief);
     else if (key->type == JOB_BOOLEAN)
         words_add(words, *(const bool *)at ? "true" : "false");
-    else if (key->type == JOB_ROUND && strcmp(name, key->names[0]) != 0)
-        words_add(words, "\"%s %u\"", name, ((const struct job_round_rule *)at)->number);
-    else if (key->type == JOB_PLACE && strcmp(name, key->names[0]) != 0)
-        words_add(words, "\"%s %u\"", name, ((const struct job_place *)at)->server);
+    else if (key->type == JOB_NUMBERED && strcmp(name, key->names[0]) != 0)
+        words_add(words, "\"%s %.0f\"", name, job_value_number(job, key));
     else
         add_string(words, name);
 }
@@ -118,8 +116,10 @@ void words_add_element(char words[JOB_WORDS_BYTES], const struct job_key *key)
         add_names(words, key);
     else if (key->type == JOB_PATH)
         words_add(words, "a path of %.0f to %.0f bytes, all of them printable UTF-8", key->min, key->max);
+    else if (key->type == JOB_BOOLEAN)
+        words_add(words, "true or false");
     else
-        words_add(words, "%s", job_type_words(key->type));
+        words_add(words, "%s", key->type == JOB_OBJECT ? "an object" : key->words);
 }
 
 void words_add_expected(char words[JOB_WORDS_BYTES], const struct job_key *key)
@@ -134,12 +134,14 @@ void words_add_expected(char words[JOB_WORDS_BYTES], const struct job_key *key)
 void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition)
 {
     const struct job_key *key = job_key_at(kinds, condition->pointer);
-    const bool numbered = key->type == JOB_PLACE && strcmp(condition->name, key->names[0]) != 0;
     switch (condition->test) {
     case JOB_ALWAYS:
         break;
     case JOB_IS:
-        words_add(words, numbered ? "\"%s K\"" : "\"%s\"", condition->name);
+        words_add(words,
+                  key->type == JOB_NUMBERED && strcmp(condition->name, key->names[0]) != 0 ? "\"%s K\""
+                                                                                           : "\"%s\"",
+                  condition->name);
         break;
     case JOB_IS_NOT:
         words_add(words, "not \"%s\"", condition->name);
@@ -160,7 +162,7 @@ void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const stru
         words_add(words, key->elements > 0 ? "an array of %g element" : "at most %g", condition->number);
         break;
     case JOB_AT_MOST_KEY:
-        words_add(words, key->type == JOB_PLACE ? "\"server K\" with K below %s" : "at most %s",
+        words_add(words, condition->number > 0 ? "\"server K\" with K below %s" : "at most %s",
                   condition->name);
         break;
     }
@@ -217,7 +219,7 @@ void words_suggest_key(char words[JOB_WORDS_BYTES], unsigned kinds, const char *
 
 void words_suggest_value(char words[JOB_WORDS_BYTES], const struct job_key *key, const char *got)
 {
-    const bool numbered = key->type == JOB_ROUND || key->type == JOB_PLACE;
+    const bool numbered = key->type == JOB_NUMBERED;
     char word[JOB_NAME_BYTES]; /* of these, the name before the number */
     const char *nearest = NULL;
     snprintf(word, sizeof word, "%.*s", (int)strcspn(got, numbered ? " " : ""), got);

@@ -286,28 +286,48 @@ static bool scan_text(struct scanner *scanner)
 
 /* ---- the tree ---- */
 
-/* Gives `item` and the items in it their places, in the order of the text, up to a duplicate key. */
-static bool link_places(struct scanner *scanner, cJSON *item, uint32_t parent)
+void json_pointer_add(char pointer[JSON_POINTER_BYTES], const char *name)
+{
+    char escaped[2 * SHOWN_KEY_CHARACTERS * 4 + 1];
+    size_t length = 0;
+    for (const char *c = name; *c != '\0' && length + 2 < sizeof escaped; c++) {
+        if (*c == '~' || *c == '/') {
+            escaped[length++] = '~';
+            escaped[length++] = *c == '~' ? '0' : '1';
+        } else {
+            escaped[length++] = *c;
+        }
+    }
+    size_t used = strlen(pointer);
+    if (used + 16 >= JSON_POINTER_BYTES)
+        return;
+    pointer[used++] = '/';
+    text_show(pointer + used, JSON_POINTER_BYTES - used, escaped, length, SHOWN_KEY_CHARACTERS);
+}
+
+/* Gives `item`, whose pointer is `pointer`, and the items in it their places, in the order of the text, up to
+ * a duplicate key. */
+static bool link_places(struct scanner *scanner, cJSON *item, const char *pointer)
 {
     struct json_document *document = scanner->document;
-    const uint32_t index = document->count++;
-    struct json_place *place = &document->places[index];
-    place->item = item;
-    place->parent = parent;
-    item->valueint = (int)index;
-    const cJSON *first = item->string == NULL
-                             ? item
-                             : cJSON_GetObjectItemCaseSensitive(document->places[parent].item, item->string);
-    if (first != item) {
-        char pointer[JSON_POINTER_BYTES];
-        const struct json_position at = json_position(document->text, json_place_of(document, first)->key);
-        json_document_pointer(pointer, document, item);
-        return refuse(scanner, scanner->text + place->key, "%s: duplicate key; it stands already at %u:%u",
-                      pointer, at.line, at.column);
-    }
-    for (cJSON *child = item->child; child != NULL; child = child->next)
-        if (!link_places(scanner, child, index))
+    item->valueint = (int)document->count++;
+    unsigned elements = 0;
+    for (cJSON *child = item->child; child != NULL; child = child->next) {
+        char inner[JSON_POINTER_BYTES], number[16];
+        snprintf(inner, sizeof inner, "%s", pointer);
+        snprintf(number, sizeof number, "%u", elements++);
+        json_pointer_add(inner, child->string != NULL ? child->string : number);
+        const cJSON *first =
+            child->string == NULL ? child : cJSON_GetObjectItemCaseSensitive(item, child->string);
+        if (first != child) {
+            const struct json_position at =
+                json_position(document->text, json_place_of(document, first)->key);
+            return refuse(scanner, scanner->text + document->places[document->count].key,
+                          "%s: duplicate key; it stands already at %u:%u", inner, at.line, at.column);
+        }
+        if (!link_places(scanner, child, inner))
             return false;
+    }
     return true;
 }
 
@@ -326,7 +346,7 @@ enum status json_document_parse(struct json_document *document, const char *text
     if (root == NULL)
         return STATUS_NO_MEMORY;
     document->count = 0;
-    if (link_places(&scanner, root, 0)) {
+    if (link_places(&scanner, root, "")) {
         document->root = root;
         return STATUS_OK;
     }
@@ -343,7 +363,7 @@ enum status json_document_of_string(struct json_document *document, const char *
                                        .count = 1};
     if (document->root == NULL || document->places == NULL)
         return STATUS_NO_MEMORY;
-    document->places[0] = (struct json_place){.length = (uint32_t)strlen(value) + 2, .item = document->root};
+    document->places[0].length = (uint32_t)strlen(value) + 2;
     return STATUS_OK;
 }
 
@@ -390,41 +410,6 @@ bool json_is_integer(const struct json_document *document, const cJSON *item)
     const bool zero = last == number || last[-1] == '-';
     const long places = last > point ? last - point - 1 : last - point;
     return zero || strtol(exponent + (*exponent != '\0'), NULL, 10) >= places;
-}
-
-void json_pointer_add(char pointer[JSON_POINTER_BYTES], const char *name)
-{
-    char escaped[2 * SHOWN_KEY_CHARACTERS * 4 + 1];
-    size_t length = 0;
-    for (const char *c = name; *c != '\0' && length + 2 < sizeof escaped; c++) {
-        if (*c == '~' || *c == '/') {
-            escaped[length++] = '~';
-            escaped[length++] = *c == '~' ? '0' : '1';
-        } else {
-            escaped[length++] = *c;
-        }
-    }
-    size_t used = strlen(pointer);
-    if (used + 16 >= JSON_POINTER_BYTES)
-        return;
-    pointer[used++] = '/';
-    text_show(pointer + used, JSON_POINTER_BYTES - used, escaped, length, SHOWN_KEY_CHARACTERS);
-}
-
-void json_document_pointer(char pointer[JSON_POINTER_BYTES], const struct json_document *document,
-                           const cJSON *item)
-{
-    const cJSON *parent = document->places[json_place_of(document, item)->parent].item;
-    char number[16];
-    unsigned elements = 0;
-    pointer[0] = '\0';
-    if (item == parent)
-        return;
-    json_document_pointer(pointer, document, parent);
-    for (const cJSON *before = parent->child; before != item; before = before->next)
-        elements++;
-    snprintf(number, sizeof number, "%u", elements);
-    json_pointer_add(pointer, item->string != NULL ? item->string : number);
 }
 
 void json_document_show(char out[JSON_SHOWN_BYTES], const struct json_document *document, const cJSON *item)

@@ -27,8 +27,6 @@ enum {
 struct json_place {
     uint32_t key;           /* the opening quote of a member's key */
     uint32_t value, length; /* the value as it is written */
-    uint32_t parent;        /* the index of the object or array around the value; the root has itself */
-    const cJSON *item;
 };
 
 struct json_document {
@@ -69,12 +67,8 @@ struct json_position json_position(const char *text, uint32_t offset);
 /* Whether the number `item` is written without a fraction: 3, 3.0 and 30e-1 are integers. */
 bool json_is_integer(const struct json_document *document, const cJSON *item);
 
-/* Writes the JSON pointer (RFC 6901, ~ and / escaped) of `item`, fit to show; a very long one is cut. The
- * root's is empty. */
-void json_document_pointer(char pointer[JSON_POINTER_BYTES], const struct json_document *document,
-                           const cJSON *item);
-
-/* Appends "/" and the escaped key `name` to a pointer, fit to show; cut when it would become too long. */
+/* Appends "/" and the key `name`, ~ and / escaped, to a JSON pointer (RFC 6901), fit to show; cut when it
+ * would become too long. */
 void json_pointer_add(char pointer[JSON_POINTER_BYTES], const char *name);
 
 /* Writes `item` for a sentence that ends in "got …": a number or word as it was written, a string in quotes,

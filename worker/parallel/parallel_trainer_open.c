@@ -88,8 +88,8 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
 
 static uint16_t trainer_place_of(const struct parallel_trainer *t, enum job_layer layer)
 {
-    const struct job_place *place = &t->job->placement[layer];
-    return place->on_server ? (uint16_t)place->server : t->base.roster.lead;
+    const struct job_numbered *place = &t->job->placement[layer];
+    return place->name == JOB_ON_SERVER ? (uint16_t)place->number : t->base.roster.lead;
 }
 
 static enum status trainer_wait_ready(struct parallel_trainer *t, struct rref *rref, const char *what,
@@ -109,7 +109,7 @@ static enum status trainer_wait_ready(struct parallel_trainer *t, struct rref *r
 
 static enum status lead_make_layers(struct parallel_trainer *t, struct error *error)
 {
-    const bool async = t->job->server.round.rule == JOB_ROUND_ASYNC;
+    const bool async = t->job->server.round.name == JOB_ROUND_ASYNC;
     enum status status = STATUS_OK;
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
         uint64_t numbers[LAYER_ARGUMENTS];
@@ -149,7 +149,7 @@ static enum status lead_make_optimizer(struct parallel_trainer *t, struct error 
     const struct dist_optimizer_config config = {
         .settings = {.kind = OPTIMIZER_SGD,
                      .sgd = {.lr = job->optimizer.lr, .momentum = job->optimizer.momentum}},
-        .async = job->server.round.rule == JOB_ROUND_ASYNC,
+        .async = job->server.round.name == JOB_ROUND_ASYNC,
         .participants = participants,
         .participant_count = t->trainers};
     return dist_optimizer_new(&t->optimizer, t->base.dist, &config, t->parameters, t->parameter_count, error);

@@ -12,7 +12,7 @@ enum { STATE_ITERATION = 2 }; /* of the answer with h and c */
 
 static bool peers_in_step(const struct parallel_trainer *t)
 {
-    return t->job->server.round.rule == JOB_ROUND_ALL;
+    return t->job->server.round.name == JOB_ROUND_ALL;
 }
 
 /* ---- the others ---- */

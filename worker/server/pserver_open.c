@@ -185,7 +185,7 @@ static enum status pserver_open_round(struct pserver *p, struct error *error)
 static uint32_t pserver_update_threads(const struct pserver *p)
 {
     const uint32_t processors = processors_count();
-    if (p->job->server.round.rule != JOB_ROUND_ALL || processors < p->servers)
+    if (p->job->server.round.name != JOB_ROUND_ALL || processors < p->servers)
         return 1;
     return processors / p->servers;
 }

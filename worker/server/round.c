@@ -18,7 +18,7 @@ static uint32_t round_slots(const struct round *round)
 
 void round_open(struct round *round, const struct job *job, uint64_t version, const uint64_t *steps)
 {
-    *round = (struct round){.rule = job->server.round.rule,
+    *round = (struct round){.rule = job->server.round.name,
                             .number = job->server.round.number,
                             .trainers = job->trainers.count,
                             .first_worker = job->server.count,

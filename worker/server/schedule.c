@@ -19,7 +19,7 @@ enum status schedule_of(struct schedule *schedule, const struct job *job, const 
                              "%llu training samples: one step of %u trainers with batches of %u takes %llu",
                              (unsigned long long)info->train, job->trainers.count, job->trainers.batch,
                              (unsigned long long)samples);
-        if (job->server.round.rule == JOB_ROUND_ASYNC)
+        if (job->server.round.name == JOB_ROUND_ASYNC)
             schedule->epoch_updates *= job->trainers.count;
         if (job->evaluation.has_every && info->evaluation > 0)
             schedule->evaluation_every = schedule_product(job->evaluation.every, schedule->epoch_updates);

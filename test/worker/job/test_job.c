@@ -449,7 +449,7 @@ START_TEST(config_of_the_clothes)
     struct job job = read_config("config/fashion-mnist.json");
     ck_assert_str_eq(job.name, "fashion-mnist");
     ck_assert(job.model.name == JOB_MODEL_RESNET18 && job.model.classes == 10 && job.model.width == 64);
-    ck_assert(job.trainers.count == 2 && job.server.round.rule == JOB_ROUND_ALL);
+    ck_assert(job.trainers.count == 2 && job.server.round.name == JOB_ROUND_ALL);
     ck_assert(job.loss.name == JOB_LOSS_CROSS_ENTROPY && job.optimizer.momentum == 0.9);
     ck_assert_int_eq(job.optimizer.schedule, JOB_SCHEDULE_LINEAR);
     ck_assert_int_eq(job.data.kind, JOB_DATA_IDX);
@@ -493,7 +493,8 @@ START_TEST(config_of_the_text)
     ck_assert(job.sequence.held_out == 0.1 && job.sequence.minimum_count > 1);
     ck_assert(job.evaluation.has_every && job.evaluation.every == 1 && job.checkpoint.has_every);
     ck_assert(job.stop.has_epochs && !job.stop.has_updates);
-    ck_assert(!job.placement[JOB_LAYER_LSTM].on_server && job.placement[JOB_LAYER_DECODER].on_server);
+    ck_assert(job.placement[JOB_LAYER_LSTM].name == JOB_ON_TRAINER &&
+              job.placement[JOB_LAYER_DECODER].name == JOB_ON_SERVER);
 }
 END_TEST
 

@@ -44,7 +44,7 @@ START_TEST(defaults_of_a_parameter_server)
     ck_assert(job.model.name == JOB_MODEL_RESNET50 && job.model.classes == 30 && job.model.width == 64);
     ck_assert(!job.init.has_path && job.init.path[0] == '\0');
     ck_assert(job.trainers.count == 5 && job.trainers.batch == 20 && !job.trainers.has_threads);
-    ck_assert(job.server.count == 1 && job.server.round.rule == JOB_ROUND_ALL);
+    ck_assert(job.server.count == 1 && job.server.round.name == JOB_ROUND_ALL);
     ck_assert_int_eq(job.loss.name, JOB_LOSS_MSE);
     ck_assert_str_eq(job.optimizer.name, "sgd");
     ck_assert(job.optimizer.lr == 0.001 && job.optimizer.momentum == 0.9);
@@ -72,14 +72,17 @@ START_TEST(defaults_of_a_model_parallel)
     ck_assert_str_eq(job.rnn.name, "rnn");
     ck_assert(job.rnn.has_tokens && job.rnn.tokens == 10 && job.rnn.embedding == 2 && job.rnn.hidden == 3);
     ck_assert(job.rnn.layers == 4 && job.rnn.dropout == 0.5);
-    ck_assert(job.placement[JOB_LAYER_EMBEDDING].on_server && job.placement[JOB_LAYER_EMBEDDING].server == 0);
-    ck_assert(!job.placement[JOB_LAYER_LSTM].on_server && job.placement[JOB_LAYER_LSTM].server == 0);
-    ck_assert(job.placement[JOB_LAYER_DECODER].on_server && job.placement[JOB_LAYER_DECODER].server == 0);
+    ck_assert(job.placement[JOB_LAYER_EMBEDDING].name == JOB_ON_SERVER &&
+              job.placement[JOB_LAYER_EMBEDDING].number == 0);
+    ck_assert(job.placement[JOB_LAYER_LSTM].name == JOB_ON_TRAINER &&
+              job.placement[JOB_LAYER_LSTM].number == 0);
+    ck_assert(job.placement[JOB_LAYER_DECODER].name == JOB_ON_SERVER &&
+              job.placement[JOB_LAYER_DECODER].number == 0);
     for (int layer = 0; layer < JOB_LAYERS; layer++)
         ck_assert(!job.threads[layer].has && job.threads[layer].count == 0);
     ck_assert(!job.init.has_path && !job.trainers.has_threads);
     ck_assert(job.trainers.count == 1 && job.trainers.batch == 3);
-    ck_assert(job.server.count == 1 && job.server.round.rule == JOB_ROUND_ALL);
+    ck_assert(job.server.count == 1 && job.server.round.name == JOB_ROUND_ALL);
     ck_assert_int_eq(job.sequence.classes, JOB_CLASSES_TOKENS);
     ck_assert_str_eq(job.optimizer.name, "sgd");
     ck_assert(job.optimizer.lr == 0.05 && job.optimizer.momentum == 0 && job.sequence.decay == 0.25);
@@ -161,8 +164,7 @@ static void check_names(const struct job_key *key)
 START_TEST(every_name_of_every_key_is_taken)
 {
     for (size_t i = 0; i < job_key_count; i++)
-        if (job_keys[i].type != JOB_ROUND && job_keys[i].type != JOB_PLACE &&
-            strcmp(job_keys[i].pointer, "/kind") != 0)
+        if (job_keys[i].type != JOB_NUMBERED && strcmp(job_keys[i].pointer, "/kind") != 0)
             check_names(&job_keys[i]);
 }
 END_TEST
@@ -348,12 +350,12 @@ static void make_reasonable(uint64_t *state, struct job *job)
     }
     if (job->data.kind != JOB_DATA_SYNTHETIC)
         job->data.path[0] = 'x';
-    job->server.round.rule = (int)(draw(state) % 3);
-    if (job->server.round.rule != JOB_ROUND_ALL)
+    job->server.round.name = (int)(draw(state) % 3);
+    if (job->server.round.name != JOB_ROUND_ALL)
         job->server.count = 1;
-    if (job->server.round.rule == JOB_ROUND_FIRST)
+    if (job->server.round.name == JOB_ROUND_FIRST)
         job->server.round.number = 1 + (uint32_t)(draw(state) % job->trainers.count);
-    else if (job->server.round.rule == JOB_ROUND_ASYNC)
+    else if (job->server.round.name == JOB_ROUND_ASYNC)
         job->server.round.number = (uint32_t)(draw(state) % (64 + 1));
 }
 
@@ -387,9 +389,10 @@ static void make_reasonable_parallel(uint64_t *state, struct job *job)
     job->rnn.embedding = 1 + job->rnn.embedding % 2000;
     job->rnn.tokens = 1 + job->rnn.tokens % 16384;
     for (int layer = 0; layer < JOB_LAYERS; layer++) {
-        job->placement[layer].on_server = job->trainers.count > 1 || draw(state) % 2 == 0;
-        job->placement[layer].server =
-            job->placement[layer].on_server ? (uint32_t)(draw(state) % job->server.count) : 0;
+        job->placement[layer].name =
+            job->trainers.count > 1 || draw(state) % 2 == 0 ? JOB_ON_SERVER : JOB_ON_TRAINER;
+        job->placement[layer].number =
+            job->placement[layer].name == JOB_ON_SERVER ? (uint32_t)(draw(state) % job->server.count) : 0;
     }
     if (job->data.kind == JOB_DATA_TEXT) {
         job->data.path[0] = 'x';

@@ -195,13 +195,12 @@ END_TEST
 
 /* ---- what it says of values ---- */
 
-/* The place of the value with the number `index`, and where its key begins. */
-static void expect_place(const struct json_document *document, uint32_t index, uint32_t key, uint32_t value,
-                         uint32_t length, uint32_t line, uint32_t column)
+/* The place of a value, and where its key begins. */
+static void expect_place(const struct json_document *document, const cJSON *item, uint32_t key,
+                         uint32_t value, uint32_t length, uint32_t line, uint32_t column)
 {
-    const struct json_place *place = &document->places[index];
+    const struct json_place *place = json_place_of(document, item);
     const struct json_position position = json_position(document->text, place->value);
-    ck_assert_ptr_eq(json_place_of(document, place->item), place);
     ck_assert_uint_eq(place->key, key);
     ck_assert_uint_eq(place->value, value);
     ck_assert_uint_eq(place->length, length);
@@ -213,15 +212,14 @@ START_TEST(places_are_lines_and_characters)
 {
     static const char text[] = "{\r\n\t\"\xC3\xA9\xF0\x9F\x98\x80\": [1,\n22], \"b\" :\n\n {}}";
     struct json_document document = parse_text(text);
+    const cJSON *first = document.root->child, *second = first->next;
     ck_assert_uint_eq(document.count, 5);
-    expect_place(&document, 0, 0, 0, (uint32_t)strlen(text), 1, 1);
-    expect_place(&document, 1, 4, 14, 7, 2, 8);
-    expect_place(&document, 2, 0, 15, 1, 2, 9);
-    expect_place(&document, 3, 0, 18, 2, 3, 1);
-    expect_place(&document, 4, 23, 31, 2, 5, 2);
-    ck_assert_uint_eq(document.places[3].parent, 1);
-    ck_assert_str_eq(document.places[4].item->string, "b");
-    ck_assert_double_eq(document.places[3].item->valuedouble, 22);
+    expect_place(&document, document.root, 0, 0, (uint32_t)strlen(text), 1, 1);
+    expect_place(&document, first, 4, 14, 7, 2, 8);
+    expect_place(&document, first->child, 0, 15, 1, 2, 9);
+    expect_place(&document, first->child->next, 0, 18, 2, 3, 1);
+    expect_place(&document, second, 23, 31, 2, 5, 2);
+    ck_assert_str_eq(second->string, "b");
     json_document_fini(&document);
 }
 END_TEST
@@ -297,36 +295,35 @@ START_TEST(integers_are_known_by_their_digits)
     enum { INTEGERS = 13 };
     struct json_document document = parse_text(text);
     ck_assert_uint_eq(document.count, 1 + INTEGERS + 7);
-    for (uint32_t i = 1; i < document.count; i++)
-        ck_assert_msg(json_is_integer(&document, document.places[i].item) == (i <= INTEGERS), "element %u",
-                      i - 1);
+    int i = 0;
+    for (const cJSON *number = document.root->child; number != NULL; number = number->next, i++)
+        ck_assert_msg(json_is_integer(&document, number) == (i < INTEGERS), "element %d", i);
     json_document_fini(&document);
 }
 END_TEST
 
-START_TEST(pointers_and_values_are_shown)
+START_TEST(values_are_shown)
 {
-    static const char text[] =
-        "{\"a~/b\": [1, {\"\\u0007\": \"x\\u0007\"}], \"empty\": [], \"o\": {}, \"n\": -1e+2}";
+    static const char text[] = "[[1, 2], \"x\\u0007\", \"\x7F\", [], {}, -1e+2]";
+    static const char *const expected[] = {"an array of 2",  "\"x\\u0007\"", "\"\\u007f\"",
+                                           "an empty array", "an object",    "-1e+2"};
     struct json_document document = parse_text(text);
-    static const char *const expected[][2] = {
-        {"", "an object"},
-        {"/a~0~1b", "an array of 2"},
-        {"/a~0~1b/0", "1"},
-        {"/a~0~1b/1", "an object"},
-        {"/a~0~1b/1/\\u0007", "\"x\\u0007\""},
-        {"/empty", "an empty array"},
-        {"/o", "an object"},
-        {"/n", "-1e+2"},
-    };
-    for (uint32_t i = 0; i < document.count; i++) {
-        char pointer[JSON_POINTER_BYTES], shown[JSON_SHOWN_BYTES];
-        json_document_pointer(pointer, &document, document.places[i].item);
-        json_document_show(shown, &document, document.places[i].item);
-        ck_assert_str_eq(pointer, expected[i][0]);
-        ck_assert_str_eq(shown, expected[i][1]);
+    int i = 0;
+    for (const cJSON *item = document.root->child; item != NULL; item = item->next, i++) {
+        char shown[JSON_SHOWN_BYTES];
+        json_document_show(shown, &document, item);
+        ck_assert_str_eq(shown, expected[i]);
     }
     json_document_fini(&document);
+}
+END_TEST
+
+START_TEST(pointers_are_escaped_and_shown)
+{
+    char pointer[JSON_POINTER_BYTES] = "";
+    json_pointer_add(pointer, "a~/b");
+    json_pointer_add(pointer, "\x07");
+    ck_assert_str_eq(pointer, "/a~0~1b/\\u0007");
 }
 END_TEST
 
@@ -344,6 +341,22 @@ END_TEST
 
 /* ---- agreement with cJSON ---- */
 
+static void check_places(const struct json_document *document, const cJSON *item, size_t length,
+                         const char *text)
+{
+    const struct json_place *place = json_place_of(document, item);
+    const char first = text[place->value];
+    require(place->value + place->length <= length, "%s: value at %u", text, place->value);
+    require(cJSON_IsString(item) == (first == '"') && cJSON_IsObject(item) == (first == '{') &&
+                cJSON_IsArray(item) == (first == '['),
+            "%s: value at %u", text, place->value);
+    require(!cJSON_IsNumber(item) || strtod(text + place->value, NULL) == item->valuedouble,
+            "%s: value at %u", text, place->value);
+    require(item->string == NULL || text[place->key] == '"', "%s: key at %u", text, place->key);
+    for (const cJSON *child = item->child; child != NULL; child = child->next)
+        check_places(document, child, length, text);
+}
+
 static void check_agreement(const char *text, size_t length)
 {
     struct json_document document;
@@ -353,19 +366,10 @@ static void check_agreement(const char *text, size_t length)
     copy[length] = '\0';
     const enum status status = json_document_parse(&document, text, length, &error);
     require(status == STATUS_OK || (status == STATUS_INVALID && error.text[0] != '\0'), "%s", copy);
-    require(status == STATUS_OK || error.offset <= length, "%s", copy);
-    for (uint32_t i = 0; status == STATUS_OK && i < document.count; i++) {
-        const struct json_place *place = &document.places[i];
-        const char first = text[place->value];
-        require(place->value + place->length <= length, "%s: value %u", copy, i);
-        require(cJSON_IsString(place->item) == (first == '"') &&
-                    cJSON_IsObject(place->item) == (first == '{') &&
-                    cJSON_IsArray(place->item) == (first == '['),
-                "%s: value %u", copy, i);
-        require(!cJSON_IsNumber(place->item) || strtod(copy + place->value, NULL) == place->item->valuedouble,
-                "%s: value %u", copy, i);
-        require(place->item->string == NULL || text[place->key] == '"', "%s: value %u", copy, i);
-    }
+    if (status == STATUS_OK)
+        check_places(&document, document.root, length, copy);
+    else
+        require(error.offset <= length, "%s", copy);
     json_document_fini(&document);
 }
 
@@ -414,7 +418,8 @@ int main(void)
     tcase_add_test(places, errors_are_told_where_they_are);
     tcase_add_test(places, errors_are_told_in_words);
     tcase_add_test(places, integers_are_known_by_their_digits);
-    tcase_add_test(places, pointers_and_values_are_shown);
+    tcase_add_test(places, values_are_shown);
+    tcase_add_test(places, pointers_are_escaped_and_shown);
     tcase_add_test(places, a_string_that_no_text_says_is_shown_in_quotes);
     tcase_add_test(places, every_good_text_is_read_by_cjson_in_the_same_order);
     TCase *cases[] = {grammar, places};

@@ -88,7 +88,7 @@ static void open_both(enum job_round rule)
     memset(&job, 0, sizeof job);
     memset(state, 0, sizeof state);
     job.trainers.batch = 1;
-    job.server.round.rule = rule;
+    job.server.round.name = rule;
     turns_left = 0;
     cluster_start(&cluster, CLIENTS);
     open_trainer(&lead, LEAD);

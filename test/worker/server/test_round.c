@@ -13,7 +13,7 @@ static void make(int rule, uint32_t number, uint32_t trainers, uint64_t version,
 {
     static const uint64_t zeros[JOB_TRAINERS_MAX];
     static struct job job;
-    job.server.round.rule = rule;
+    job.server.round.name = rule;
     job.server.round.number = number;
     job.server.count = 2;
     job.trainers.count = trainers;

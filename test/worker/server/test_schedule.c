@@ -88,12 +88,12 @@ END_TEST
 
 START_TEST(async_makes_an_update_of_each_batch)
 {
-    job.server.round.rule = JOB_ROUND_ASYNC;
+    job.server.round.name = JOB_ROUND_ASYNC;
     make();
     ck_assert_uint_eq(schedule.epoch_updates, 100);
     ck_assert_uint_eq(schedule.updates, 300);
     ck_assert(schedule_evaluates(&schedule, 200));
-    job.server.round.rule = JOB_ROUND_FIRST;
+    job.server.round.name = JOB_ROUND_FIRST;
     make();
     ck_assert_uint_eq(schedule.epoch_updates, 50);
 }
