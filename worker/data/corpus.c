@@ -1,16 +1,13 @@
 /* Reads a text; see the header. Each trainer of a language model's job runs this once, on its one thread; the
  * commands that check a job or evaluate a model run it too.
  *
- * The file is read in pieces. The reader keeps four bytes per token, eight per line, and each distinct word
- * once. A run of characters without white space must fit into half a piece, so a longer run is refused even
- * where it is all punctuation. Words are numbered as they come; once the vocabulary is known, its numbers
- * replace these. */
+ * The reader keeps the text, four bytes per token, eight per line, and each distinct word once. Words are
+ * numbered as they come; once the vocabulary is known, its numbers replace these. */
 #include "worker/data/corpus.h"
 
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
 #include "worker/data/tokenize.h"
-#include "worker/data/word_table.h"
 
 #include <errno.h>
 #include <math.h>
@@ -20,14 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    PIECE_BYTES = 1 << 18,
-    RUN_BYTES_MAX = PIECE_BYTES / 2,
-    CHARACTER_BYTES_MAX = 4,
-    SHOWN_PATH_BYTES = 320,
-    SHOWN_WORD_BYTES = 128,
-    SHOWN_WORD_CHARACTERS = 30
-};
+enum { PIECE_BYTES = 1 << 18, SHOWN_PATH_BYTES = 320, SHOWN_WORD_BYTES = 128, SHOWN_WORD_CHARACTERS = 30 };
 
 static const char byte_order_mark[] = "\xEF\xBB\xBF";
 
@@ -36,15 +26,12 @@ static const char byte_order_mark[] = "\xEF\xBB\xBF";
 struct reading {
     const struct corpus_config *config;
     const char *path; /* the config's */
-    int fd;
-    uint64_t offset;     /* of the file, where the next piece begins */
-    uint64_t line;       /* from 1 */
-    uint64_t line_begin; /* where it begins in the file */
-    char *piece;         /* [at, filled) is not read yet */
-    size_t at, filled;
-    bool ended; /* the file ends with this piece */
+    char *text;
+    size_t length, at;
+    size_t line_begin; /* in `text` */
+    uint64_t line;     /* from 1 */
 
-    struct word_table words; /* "<unk>" and "<eos>" first, as in a vocabulary */
+    struct vocabulary *words;
     int32_t *tokens;
     size_t count, room;
     size_t *line_ends; /* the number of tokens up to the end of each line */
@@ -57,44 +44,24 @@ static enum status reading_no_memory(const struct reading *reading, struct error
                      reading->path);
 }
 
-/* The column of a byte in its line, from 1. */
-static unsigned long long column_of(const struct reading *reading, size_t at)
+static void reading_progress(const struct corpus_config *config)
 {
-    return reading->offset - reading->filled + at - reading->line_begin + 1;
-}
-
-/* Reads on until a whole run and the character behind it lie ahead, or the file ends in the piece. */
-static enum status reading_refill(struct reading *reading, struct error *error)
-{
-    const size_t left = reading->filled - reading->at;
-    if (reading->ended || left >= RUN_BYTES_MAX + CHARACTER_BYTES_MAX)
-        return STATUS_OK;
-    memmove(reading->piece, reading->piece + reading->at, left);
-    const ssize_t more =
-        file_read_at(reading->fd, reading->piece + left, PIECE_BYTES - left, reading->offset);
-    if (more < 0)
-        return error_set_errno(error, errno, "%.*s", SHOWN_PATH_BYTES, reading->path);
-    reading->at = 0;
-    reading->filled = left + (size_t)more;
-    reading->offset += (uint64_t)more;
-    reading->ended = reading->filled < PIECE_BYTES;
-    if (reading->config->progress != NULL)
-        reading->config->progress(reading->config->progress_context);
-    return STATUS_OK;
+    if (config->progress != NULL)
+        config->progress(config->progress_context);
 }
 
 static enum status reading_classify(const struct reading *reading, size_t at, enum word_character *kind,
                                     size_t *size, struct error *error)
 {
-    const char *bytes = reading->piece + at;
-    *size = text_character(bytes, reading->filled - at);
+    const char *bytes = reading->text + at;
+    *size = text_character(bytes, reading->length - at);
     *kind = *size == 0 ? WORD_CONTROL : tokenize_character(text_code_point(bytes, *size));
     if (*kind != WORD_CONTROL)
         return STATUS_OK;
-    return error_set(error, STATUS_CORRUPT, "%.*s:%llu: %s (byte 0x%02x at column %llu)", SHOWN_PATH_BYTES,
+    return error_set(error, STATUS_CORRUPT, "%.*s:%llu: %s (byte 0x%02x at column %zu)", SHOWN_PATH_BYTES,
                      reading->path, (unsigned long long)reading->line,
                      *size == 0 ? "not UTF-8" : "a control character", (unsigned char)*bytes,
-                     column_of(reading, at));
+                     at - reading->line_begin + 1);
 }
 
 static enum status reading_add_number(struct reading *reading, uint32_t number, struct error *error)
@@ -122,7 +89,7 @@ static enum status reading_add_word(struct reading *reading, const char *word, s
                          SHOWN_PATH_BYTES, reading->path, (unsigned long long)reading->line, bytes,
                          VOCABULARY_WORD_BYTES_MAX, shown);
     }
-    if (!word_table_add(&reading->words, word, bytes, &number))
+    if (!vocabulary_add(reading->words, word, bytes, &number))
         return reading_no_memory(reading, error);
     return reading_add_number(reading, number, error);
 }
@@ -165,52 +132,42 @@ static enum status reading_split_run(struct reading *reading, const char *run, s
 static enum status reading_take_run(struct reading *reading, struct error *error)
 {
     enum word_character kind;
-    size_t size, length = 0;
-    enum status status = reading_classify(reading, reading->at, &kind, &size, error);
+    size_t size, end = reading->at;
+    enum status status = reading_classify(reading, end, &kind, &size, error);
     if (status == STATUS_OK && kind == WORD_SPACE) {
         reading->at += size;
         return STATUS_OK;
     }
     while (status == STATUS_OK && kind != WORD_SPACE) {
-        length += size;
-        if (length > RUN_BYTES_MAX)
-            return error_set(
-                error, STATUS_CORRUPT,
-                "%.*s:%llu: more than %d bytes without white space, expected words of at most %d",
-                SHOWN_PATH_BYTES, reading->path, (unsigned long long)reading->line, RUN_BYTES_MAX,
-                VOCABULARY_WORD_BYTES_MAX);
-        if (reading->at + length == reading->filled)
+        end += size;
+        if (end == reading->length)
             break;
-        status = reading_classify(reading, reading->at + length, &kind, &size, error);
+        status = reading_classify(reading, end, &kind, &size, error);
     }
     if (status == STATUS_OK)
-        status = reading_split_run(reading, reading->piece + reading->at, length, error);
-    reading->at += length;
+        status = reading_split_run(reading, reading->text + reading->at, end - reading->at, error);
+    reading->at = end;
     return status;
-}
-
-static void reading_skip_newline(struct reading *reading)
-{
-    reading->at++;
-    reading->line++;
-    reading->line_begin = reading->offset - reading->filled + reading->at;
 }
 
 static enum status reading_take_all(struct reading *reading, struct error *error)
 {
-    enum status status = reading_refill(reading, error);
-    const size_t mark_bytes = sizeof byte_order_mark - 1;
-    if (reading->filled >= mark_bytes && memcmp(reading->piece, byte_order_mark, mark_bytes) == 0)
-        reading->at = mark_bytes;
-    while (status == STATUS_OK && reading->at < reading->filled) {
-        if (reading->piece[reading->at] == '\n') {
+    enum status status = STATUS_OK;
+    size_t told = 0;
+    if (strncmp(reading->text, byte_order_mark, strlen(byte_order_mark)) == 0)
+        reading->at = strlen(byte_order_mark);
+    while (status == STATUS_OK && reading->at < reading->length) {
+        if (reading->text[reading->at] == '\n') {
             status = reading_end_line(reading, error);
-            reading_skip_newline(reading);
+            reading->line_begin = ++reading->at;
+            reading->line++;
         } else {
             status = reading_take_run(reading, error);
         }
-        if (status == STATUS_OK)
-            status = reading_refill(reading, error);
+        if (reading->at - told >= PIECE_BYTES) {
+            reading_progress(reading->config);
+            told = reading->at;
+        }
     }
     if (status == STATUS_OK)
         status = reading_end_line(reading, error);
@@ -222,12 +179,11 @@ static enum status reading_take_all(struct reading *reading, struct error *error
 /* ---- the file ---- */
 
 /* Adds the command that writes the text where the missing file is the one that the shipped job names. */
-static enum status open_text(struct reading *reading, struct error *error)
+static enum status open_text(const struct reading *reading, int *fd, uint64_t *bytes, struct error *error)
 {
     static const char shipped[] = "build/data/kjv.txt";
     struct error reason;
-    uint64_t bytes;
-    enum status status = file_open(&reading->fd, &bytes, reading->path, &reason);
+    enum status status = file_open(fd, bytes, reading->path, &reason);
     const size_t length = strlen(reading->path), ending = sizeof shipped - 1;
     if (status == STATUS_OK)
         return status;
@@ -238,24 +194,34 @@ static enum status open_text(struct reading *reading, struct error *error)
     return error_set(error, status, "%s", reason.text);
 }
 
-static enum status reading_open(struct reading *reading, const struct corpus_config *config,
-                                struct error *error)
+static enum status reading_load(struct reading *reading, struct error *error)
 {
-    uint32_t number;
-    *reading = (struct reading){.config = config, .path = config->path, .fd = -1, .line = 1};
-    reading->piece = malloc(PIECE_BYTES);
-    if (reading->piece == NULL || !word_table_add(&reading->words, "<unk>", 5, &number) ||
-        !word_table_add(&reading->words, "<eos>", 5, &number))
-        return reading_no_memory(reading, error);
-    return open_text(reading, error);
+    uint64_t bytes;
+    int fd;
+    enum status status = open_text(reading, &fd, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    reading->text = calloc(1, bytes + 1);
+    if (reading->text == NULL)
+        status = reading_no_memory(reading, error);
+    for (ssize_t more = 1; status == STATUS_OK && more > 0; reading->length += (size_t)more) {
+        const uint64_t left = bytes - reading->length;
+        more = file_read_at(fd, reading->text + reading->length, left < PIECE_BYTES ? left : PIECE_BYTES,
+                            reading->length);
+        if (more < 0) {
+            close(fd);
+            return error_set_errno(error, errno, "%.*s", SHOWN_PATH_BYTES, reading->path);
+        }
+        reading_progress(reading->config);
+    }
+    close(fd);
+    return status;
 }
 
 static void reading_close(struct reading *reading)
 {
-    if (reading->fd >= 0)
-        close(reading->fd);
-    free(reading->piece);
-    word_table_fini(&reading->words);
+    free(reading->text);
+    vocabulary_free(reading->words);
     free(reading->tokens);
     free(reading->line_ends);
 }
@@ -274,12 +240,12 @@ static enum status build_vocabulary(struct vocabulary **out, const struct readin
                                     uint32_t minimum_count, struct error *error)
 {
     struct error reason;
-    uint64_t *counts = calloc(reading->words.count, sizeof *counts);
+    uint64_t *counts = calloc(vocabulary_size(reading->words), sizeof *counts);
     if (counts == NULL)
         return reading_no_memory(reading, error);
     for (size_t i = 0; i < count; i++)
         counts[reading->tokens[i]]++;
-    enum status status = vocabulary_build(out, &reading->words, counts, minimum_count, &reason);
+    enum status status = vocabulary_build(out, reading->words, counts, minimum_count, &reason);
     free(counts);
     if (status != STATUS_OK)
         return error_set(error, status, "%.*s: %.*s", SHOWN_PATH_BYTES, reading->path, ERROR_TEXT_BYTES / 4,
@@ -291,12 +257,12 @@ static enum status build_vocabulary(struct vocabulary **out, const struct readin
 static enum status renumber_tokens(struct reading *reading, const struct vocabulary *vocabulary,
                                    struct error *error)
 {
-    const struct word_table *words = &reading->words;
-    uint32_t *numbers = calloc(words->count, sizeof *numbers);
+    const struct vocabulary *words = reading->words;
+    uint32_t *numbers = calloc(vocabulary_size(words), sizeof *numbers);
     if (numbers == NULL)
         return reading_no_memory(reading, error);
-    for (uint32_t i = 0; i < words->count; i++)
-        numbers[i] = vocabulary_find(vocabulary, word_table_at(words, i), word_table_bytes(words, i));
+    for (uint32_t i = 0; i < vocabulary_size(words); i++)
+        numbers[i] = vocabulary_find(vocabulary, vocabulary_word(words, i), vocabulary_word_bytes(words, i));
     for (size_t i = 0; i < reading->count; i++)
         reading->tokens[i] = (int32_t)numbers[reading->tokens[i]];
     free(numbers);
@@ -334,24 +300,24 @@ static void corpus_hash(struct corpus *corpus, const struct corpus_config *confi
     crypto_hash_sha256_update(&state, (const unsigned char *)&training, sizeof training);
     for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
         crypto_hash_sha256_update(&state, tokens + at, bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
-        if (config->progress != NULL)
-            config->progress(config->progress_context);
+        reading_progress(config);
     }
     crypto_hash_sha256_final(&state, corpus->sha256);
 }
 
 enum status corpus_read(struct corpus *corpus, const struct corpus_config *config, struct error *error)
 {
-    struct reading reading;
+    struct reading reading = {.config = config, .path = config->path, .line = 1};
     *corpus = (struct corpus){0};
-    enum status status = reading_open(&reading, config, error);
+    enum status status = vocabulary_new(&reading.words, error);
+    if (status == STATUS_OK)
+        status = reading_load(&reading, error);
     if (status == STATUS_OK)
         status = reading_take_all(&reading, error);
     const size_t training = status == STATUS_OK ? training_count(&reading, config->held_out) : 0;
-    if (status == STATUS_OK)
-        status = config->vocabulary != NULL ? vocabulary_copy(&corpus->vocabulary, config->vocabulary, error)
-                                            : build_vocabulary(&corpus->vocabulary, &reading, training,
-                                                               config->minimum_count, error);
+    if (status == STATUS_OK && config->vocabulary == NULL)
+        status = build_vocabulary(&corpus->own, &reading, training, config->minimum_count, error);
+    corpus->vocabulary = config->vocabulary != NULL ? config->vocabulary : corpus->own;
     if (status == STATUS_OK)
         status = renumber_tokens(&reading, corpus->vocabulary, error);
     if (status == STATUS_OK) {
@@ -371,7 +337,7 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
 /* Both splits share one allocation. */
 void corpus_fini(struct corpus *corpus)
 {
-    vocabulary_free(corpus->vocabulary);
+    vocabulary_free(corpus->own);
     free(corpus->training.tokens);
     *corpus = (struct corpus){0};
 }

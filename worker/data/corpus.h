@@ -1,9 +1,9 @@
 /* A corpus: a text as a language model reads it. Word numbers, split into a training and a held-out part, and
  * the batches cut from them.
  *
- * The text is a UTF-8 file of any size. A line becomes its words and "<eos>"; lines without a word are left
- * out. tokenize.h says what a word is. The last lines (the fraction `held_out` of them, rounded down) are
- * kept for evaluation; the vocabulary is built from the other lines alone.
+ * The text is a UTF-8 file, which is read whole. A line becomes its words and "<eos>"; lines without a word
+ * are left out. tokenize.h says what a word is. The last lines (the fraction `held_out` of them, rounded
+ * down) are kept for evaluation; the vocabulary is built from the other lines alone.
  *
  * ---- Batches (cut as PyTorch's word_language_model cuts them) ----
  * A split of n tokens is cut into `columns` runs of n / columns tokens, which lie beside each other; the rest
@@ -19,10 +19,11 @@
 
 struct corpus_config {
     const char *path;
-    uint32_t minimum_count;              /* >= 1; a word that the training part has less often is <unk> */
-    double held_out;                     /* 0 <= x < 1 */
-    const struct vocabulary *vocabulary; /* a checkpoint's; NULL: build one from the text */
-    void (*progress)(void *context);     /* optional: called after every 256 KiB read, about 10 ms */
+    uint32_t minimum_count; /* >= 1; a word that the training part has less often is <unk> */
+    double held_out;        /* 0 <= x < 1 */
+    const struct vocabulary
+        *vocabulary;                 /* a checkpoint's, outlives the corpus; NULL: build one from the text */
+    void (*progress)(void *context); /* optional: called after every 256 KiB, about 10 ms */
     void *progress_context;
 };
 
@@ -34,7 +35,8 @@ struct corpus_split {
 enum { CORPUS_HASH_BYTES = 32 };
 
 struct corpus {
-    struct vocabulary *vocabulary; /* the corpus's own */
+    const struct vocabulary *vocabulary; /* the config's, or `own` */
+    struct vocabulary *own;
     struct corpus_split training, held_out;
     /* SHA-256 of the training part's count (uint64) and of all tokens (int32), little-endian. With the same
      * vocabulary, two texts have the same hash exactly when they give the same batches. */

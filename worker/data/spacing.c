@@ -4,46 +4,16 @@
 #include <stddef.h>
 #include <string.h>
 
-static const char *const closing[] = {
-    ".",
-    ",",
-    ";",
-    ":",
-    "!",
-    "?",
-    ")",
-    "]",
-    "}",
-    "%",
-    "'",
-    "\xE2\x80\x99", /* right single quotation mark */
-    "\xE2\x80\x9D", /* right double quotation mark */
-    "\xE2\x80\xA6", /* horizontal ellipsis */
-    "\xC2\xBB",     /* right-pointing double angle quotation mark */
-    "\xE3\x80\x81", /* ideographic comma */
-    "\xE3\x80\x82", /* ideographic full stop */
-};
-static const char *const opening[] = {
-    "(",
-    "[",
-    "{",
-    "\xE2\x80\x98", /* left single quotation mark */
-    "\xE2\x80\x9C", /* left double quotation mark */
-    "\xC2\xAB",     /* left-pointing double angle quotation mark */
-    "\xC2\xA1",     /* inverted exclamation mark */
-    "\xC2\xBF",     /* inverted question mark */
-};
-
-static bool is_one_of(const char *token, const char *const *marks, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(token, marks[i]) == 0)
-            return true;
-    return false;
-}
+/* In ASCII; then the right single and double quotation marks, the ellipsis, the right-pointing double angle
+ * quotation mark, the ideographic comma and full stop. */
+static const char closing[] =
+    ".,;:!?)]}%'\xE2\x80\x99\xE2\x80\x9D\xE2\x80\xA6\xC2\xBB\xE3\x80\x81\xE3\x80\x82";
+/* In ASCII; then the left single and double quotation marks, the left-pointing double angle quotation mark,
+ * and the inverted exclamation and question marks. */
+static const char opening[] = "([{\xE2\x80\x98\xE2\x80\x9C\xC2\xAB\xC2\xA1\xC2\xBF";
 
 bool spacing_between(const char *before, const char *token)
 {
-    return before != NULL && !is_one_of(before, opening, sizeof opening / sizeof *opening) &&
-           !is_one_of(token, closing, sizeof closing / sizeof *closing);
+    /* A token that is found in the marks is one of them: punctuation comes in tokens of one character. */
+    return before != NULL && strstr(opening, before) == NULL && strstr(closing, token) == NULL;
 }

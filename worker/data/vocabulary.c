@@ -1,15 +1,25 @@
-/* Builds, writes and reads vocabularies; see the header. */
+/* Builds, writes and reads vocabularies; see the header.
+ *
+ * The words lie one after the other, each with a terminating zero; an open hash table finds their numbers.
+ * Numbers depend on the order of arrival alone, never on the hash, so they are the same on every machine. */
 #include "worker/data/vocabulary.h"
 
+#include "kernels/base/fnv.h"
 #include "kernels/base/text.h"
 #include "worker/data/tokenize.h"
-#include "worker/data/word_table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+enum { SLOTS_MIN = 64, WORDS_MAX = 1 << 30, NONE = -1 };
+
 struct vocabulary {
-    struct word_table words;
+    char *text;
+    size_t text_bytes, text_room;
+    size_t *begins; /* where each word begins in `text` */
+    uint32_t count, room;
+    int32_t *slots;      /* (slot_count) word numbers or NONE */
+    uint32_t slot_count; /* a power of two, at least twice the words */
 };
 
 static const char *const first_words[] = {
@@ -31,25 +41,120 @@ static enum status vocabulary_no_memory(struct error *error)
 
 void vocabulary_free(struct vocabulary *vocabulary)
 {
-    if (vocabulary != NULL)
-        word_table_fini(&vocabulary->words);
+    if (vocabulary == NULL)
+        return;
+    free(vocabulary->text);
+    free(vocabulary->begins);
+    free(vocabulary->slots);
     free(vocabulary);
 }
 
 uint32_t vocabulary_size(const struct vocabulary *vocabulary)
 {
-    return vocabulary->words.count;
+    return vocabulary->count;
 }
 
 const char *vocabulary_word(const struct vocabulary *vocabulary, uint32_t number)
 {
-    return word_table_at(&vocabulary->words, number);
+    return vocabulary->text + vocabulary->begins[number];
+}
+
+size_t vocabulary_word_bytes(const struct vocabulary *vocabulary, uint32_t number)
+{
+    const size_t end =
+        number + 1 < vocabulary->count ? vocabulary->begins[number + 1] : vocabulary->text_bytes;
+    return end - 1 - vocabulary->begins[number];
+}
+
+/* ---- the table ---- */
+
+/* The slot of a word, or the free slot where its number would go. At least one slot is free. */
+static int32_t *vocabulary_slot(const struct vocabulary *vocabulary, const char *word, size_t bytes)
+{
+    const uint64_t hash = fnv1a(FNV1A_BEGIN, word, bytes);
+    uint32_t at = (uint32_t)(hash ^ hash >> 32) & (vocabulary->slot_count - 1);
+    for (;; at = (at + 1) & (vocabulary->slot_count - 1)) {
+        const int32_t number = vocabulary->slots[at];
+        if (number == NONE || (vocabulary_word_bytes(vocabulary, (uint32_t)number) == bytes &&
+                               memcmp(vocabulary_word(vocabulary, (uint32_t)number), word, bytes) == 0))
+            return &vocabulary->slots[at];
+    }
 }
 
 uint32_t vocabulary_find(const struct vocabulary *vocabulary, const char *word, size_t bytes)
 {
-    const uint32_t number = word_table_find(&vocabulary->words, word, bytes);
-    return number == WORD_TABLE_NONE ? VOCABULARY_UNKNOWN : number;
+    const int32_t number = *vocabulary_slot(vocabulary, word, bytes);
+    return number == NONE ? VOCABULARY_UNKNOWN : (uint32_t)number;
+}
+
+/* Makes room for one more slot. */
+static bool vocabulary_make_slots(struct vocabulary *vocabulary)
+{
+    if (vocabulary->count < vocabulary->slot_count / 2)
+        return true;
+    const uint32_t slot_count = vocabulary->slot_count == 0 ? SLOTS_MIN : 2 * vocabulary->slot_count;
+    int32_t *slots = calloc(slot_count, sizeof *slots);
+    if (slots == NULL)
+        return false;
+    memset(slots, 0xFF, slot_count * sizeof *slots);
+    free(vocabulary->slots);
+    vocabulary->slots = slots;
+    vocabulary->slot_count = slot_count;
+    for (uint32_t i = 0; i < vocabulary->count; i++)
+        *vocabulary_slot(vocabulary, vocabulary_word(vocabulary, i), vocabulary_word_bytes(vocabulary, i)) =
+            (int32_t)i;
+    return true;
+}
+
+static bool vocabulary_make_room(struct vocabulary *vocabulary, size_t bytes)
+{
+    if (vocabulary->text_room - vocabulary->text_bytes < bytes) {
+        const size_t room = 2 * vocabulary->text_room + bytes;
+        char *text = realloc(vocabulary->text, room);
+        if (text == NULL)
+            return false;
+        vocabulary->text = text;
+        vocabulary->text_room = room;
+    }
+    if (vocabulary->count == vocabulary->room) {
+        const uint32_t room = 2 * vocabulary->room + SLOTS_MIN;
+        size_t *begins = reallocarray(vocabulary->begins, room, sizeof *begins);
+        if (begins == NULL)
+            return false;
+        vocabulary->begins = begins;
+        vocabulary->room = room;
+    }
+    return vocabulary_make_slots(vocabulary);
+}
+
+bool vocabulary_add(struct vocabulary *vocabulary, const char *word, size_t bytes, uint32_t *number)
+{
+    if (vocabulary->count == WORDS_MAX || !vocabulary_make_room(vocabulary, bytes + 1))
+        return false;
+    int32_t *slot = vocabulary_slot(vocabulary, word, bytes);
+    if (*slot == NONE) {
+        *slot = (int32_t)vocabulary->count;
+        vocabulary->begins[vocabulary->count++] = vocabulary->text_bytes;
+        memcpy(vocabulary->text + vocabulary->text_bytes, word, bytes);
+        vocabulary->text[vocabulary->text_bytes + bytes] = '\0';
+        vocabulary->text_bytes += bytes + 1;
+    }
+    *number = (uint32_t)*slot;
+    return true;
+}
+
+enum status vocabulary_new(struct vocabulary **out, struct error *error)
+{
+    struct vocabulary *vocabulary = calloc(1, sizeof *vocabulary);
+    bool whole = vocabulary != NULL;
+    uint32_t number;
+    for (uint32_t i = 0; i < FIRST_WORDS && whole; i++)
+        whole = vocabulary_add(vocabulary, first_words[i], strlen(first_words[i]), &number);
+    *out = whole ? vocabulary : NULL;
+    if (whole)
+        return STATUS_OK;
+    vocabulary_free(vocabulary);
+    return vocabulary_no_memory(error);
 }
 
 /* ---- of a text ---- */
@@ -70,73 +175,47 @@ static int by_count(const void *a, const void *b)
     return strcmp(one->word, other->word);
 }
 
-static enum status vocabulary_add_sorted(struct word_table *to, const struct counted *list, size_t count,
-                                         struct error *error)
-{
-    uint32_t number;
-    for (uint32_t i = 0; i < FIRST_WORDS; i++)
-        if (!word_table_add(to, first_words[i], strlen(first_words[i]), &number))
-            return vocabulary_no_memory(error);
-    for (size_t i = 0; i < count; i++)
-        if (!word_table_add(to, list[i].word, list[i].bytes, &number))
-            return vocabulary_no_memory(error);
-    return STATUS_OK;
-}
-
-enum status vocabulary_build(struct vocabulary **out, const struct word_table *words, const uint64_t *counts,
+enum status vocabulary_build(struct vocabulary **out, const struct vocabulary *words, const uint64_t *counts,
                              uint64_t minimum_count, struct error *error)
 {
-    *out = NULL;
     size_t count = 0;
+    uint32_t number;
+    enum status status = vocabulary_new(out, error);
     struct counted *list = calloc(words->count, sizeof *list);
-    struct vocabulary *vocabulary = calloc(1, sizeof *vocabulary);
-    enum status status = list == NULL || vocabulary == NULL ? vocabulary_no_memory(error) : STATUS_OK;
+    if (status == STATUS_OK && list == NULL)
+        status = vocabulary_no_memory(error);
     for (uint32_t i = FIRST_WORDS; status == STATUS_OK && i < words->count; i++)
         if (counts[i] >= minimum_count)
-            list[count++] = (struct counted){counts[i], word_table_at(words, i), word_table_bytes(words, i)};
-    if (status == STATUS_OK && count > VOCABULARY_WORDS_MAX - FIRST_WORDS)
+            list[count++] =
+                (struct counted){counts[i], vocabulary_word(words, i), vocabulary_word_bytes(words, i)};
+    if (count > VOCABULARY_WORDS_MAX - FIRST_WORDS)
         status = error_set(error, STATUS_INVALID,
                            "%zu words are seen %llu times or more, expected at most %d: raise the minimum",
                            count, (unsigned long long)minimum_count, VOCABULARY_WORDS_MAX - FIRST_WORDS);
-    if (status == STATUS_OK) {
-        qsort(list, count, sizeof *list, by_count);
-        status = vocabulary_add_sorted(&vocabulary->words, list, count, error);
-    }
-    free(list);
     if (status == STATUS_OK)
-        *out = vocabulary;
-    else
-        vocabulary_free(vocabulary);
+        qsort(list, count, sizeof *list, by_count);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        if (!vocabulary_add(*out, list[i].word, list[i].bytes, &number))
+            status = vocabulary_no_memory(error);
+    free(list);
+    if (status != STATUS_OK) {
+        vocabulary_free(*out);
+        *out = NULL;
+    }
     return status;
-}
-
-enum status vocabulary_copy(struct vocabulary **out, const struct vocabulary *vocabulary, struct error *error)
-{
-    const struct word_table *words = &vocabulary->words;
-    struct vocabulary *copy = calloc(1, sizeof *copy);
-    uint32_t number;
-    bool whole = copy != NULL;
-    for (uint32_t i = 0; i < words->count && whole; i++)
-        whole = word_table_add(&copy->words, word_table_at(words, i), word_table_bytes(words, i), &number);
-    *out = whole ? copy : NULL;
-    if (whole)
-        return STATUS_OK;
-    vocabulary_free(copy);
-    return vocabulary_no_memory(error);
 }
 
 /* ---- as text ---- */
 
 char *vocabulary_format(const struct vocabulary *vocabulary, size_t *bytes)
 {
-    const struct word_table *words = &vocabulary->words;
-    *bytes = words->text_bytes;
-    char *text = malloc(words->text_bytes);
+    char *text = malloc(vocabulary->text_bytes);
+    *bytes = vocabulary->text_bytes;
     if (text == NULL)
         return NULL;
-    memcpy(text, words->text, words->text_bytes);
-    for (uint32_t i = 0; i < words->count; i++)
-        text[words->begins[i] + word_table_bytes(words, i)] = '\n';
+    memcpy(text, vocabulary->text, vocabulary->text_bytes);
+    for (uint32_t i = 0; i < vocabulary->count; i++)
+        text[vocabulary->begins[i] + vocabulary_word_bytes(vocabulary, i)] = '\n';
     return text;
 }
 
@@ -163,7 +242,7 @@ static enum status vocabulary_check_word(const char *word, size_t bytes, uint32_
 }
 
 /* The word of line `line`, from 1. */
-static enum status vocabulary_parse_word(struct word_table *words, const char *word, size_t bytes,
+static enum status vocabulary_parse_word(struct vocabulary *words, const char *word, size_t bytes,
                                          uint32_t line, struct error *error)
 {
     char shown[SHOWN_BYTES];
@@ -179,7 +258,7 @@ static enum status vocabulary_parse_word(struct word_table *words, const char *w
         (strlen(first_words[line - 1]) != bytes || memcmp(first_words[line - 1], word, bytes) != 0))
         return error_set(error, STATUS_CORRUPT, "line %u: expected \"%s\", got \"%s\"", line,
                          first_words[line - 1], shown);
-    if (!word_table_add(words, word, bytes, &number))
+    if (!vocabulary_add(words, word, bytes, &number))
         return vocabulary_no_memory(error);
     if (number + 1 != line)
         return error_set(error, STATUS_CORRUPT, "line %u: \"%s\" stands in line %u already", line, shown,
@@ -187,7 +266,7 @@ static enum status vocabulary_parse_word(struct word_table *words, const char *w
     return STATUS_OK;
 }
 
-static enum status vocabulary_parse_lines(struct word_table *words, const char *text, size_t bytes,
+static enum status vocabulary_parse_lines(struct vocabulary *words, const char *text, size_t bytes,
                                           struct error *error)
 {
     enum status status = STATUS_OK;
@@ -215,7 +294,7 @@ enum status vocabulary_parse(struct vocabulary **out, const char *file, const ch
     struct vocabulary *vocabulary = calloc(1, sizeof *vocabulary);
     if (vocabulary == NULL)
         return vocabulary_no_memory(error);
-    enum status status = vocabulary_parse_lines(&vocabulary->words, text, bytes, &reason);
+    enum status status = vocabulary_parse_lines(vocabulary, text, bytes, &reason);
     if (status == STATUS_OK) {
         *out = vocabulary;
         return status;

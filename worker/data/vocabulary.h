@@ -2,12 +2,16 @@
  *
  * Number 0 is "<unk>", for every word outside the vocabulary; 1 is "<eos>", the end of a line; the others
  * follow by falling count, words of equal count in byte order. The text form, which a checkpoint keeps, is
- * one word a line in the order of the numbers. Pure; immutable once made; any thread. */
+ * one word a line in the order of the numbers.
+ *
+ * The reader of a text (corpus.c) collects its distinct words in one too, numbered in the order in which they
+ * came. Pure; one thread at a time while words are added, any number of threads afterwards. */
 #ifndef WORKER_DATA_VOCABULARY_H
 #define WORKER_DATA_VOCABULARY_H
 
 #include "kernels/base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,12 +24,16 @@ enum {
     VOCABULARY_WORD_BYTES_MAX = 255,
 };
 
-struct word_table;
+/* Makes one of the two names alone. STATUS_NO_MEMORY. */
+enum status vocabulary_new(struct vocabulary **out, struct error *error);
 
-/* Makes a vocabulary of the words in `words` (word_table.h; the first two are "<unk>" and "<eos>") that were
- * counted at least `minimum_count` times; counts[i] is the count of word i. STATUS_INVALID: more than
- * VOCABULARY_WORDS_MAX words. */
-enum status vocabulary_build(struct vocabulary **out, const struct word_table *words, const uint64_t *counts,
+/* Finds the word, any sequence of bytes, or adds it, and sets its number. false: no memory, or there are 2^30
+ * words. */
+bool vocabulary_add(struct vocabulary *vocabulary, const char *word, size_t bytes, uint32_t *number);
+
+/* Makes a vocabulary of those of `words` that were counted at least `minimum_count` times; counts[i] is the
+ * count of word i. STATUS_INVALID: more than VOCABULARY_WORDS_MAX words. */
+enum status vocabulary_build(struct vocabulary **out, const struct vocabulary *words, const uint64_t *counts,
                              uint64_t minimum_count, struct error *error);
 
 /* Reads the text form; every line ends with a newline. STATUS_CORRUPT: the text does not begin with "<unk>"
@@ -35,9 +43,6 @@ enum status vocabulary_build(struct vocabulary **out, const struct word_table *w
 enum status vocabulary_parse(struct vocabulary **out, const char *file, const char *text, size_t bytes,
                              struct error *error);
 
-/* Makes an equal vocabulary with memory of its own. STATUS_NO_MEMORY. */
-enum status vocabulary_copy(struct vocabulary **out, const struct vocabulary *vocabulary,
-                            struct error *error);
 void vocabulary_free(struct vocabulary *vocabulary);
 
 /* The text form: malloc'ed, not terminated; NULL: no memory. */
@@ -45,8 +50,9 @@ char *vocabulary_format(const struct vocabulary *vocabulary, size_t *bytes);
 
 uint32_t vocabulary_size(const struct vocabulary *vocabulary);
 
-/* The word with a number below the size: zero-terminated, valid as long as the vocabulary. */
+/* The word with a number below the size: zero-terminated, valid until the next vocabulary_add. */
 const char *vocabulary_word(const struct vocabulary *vocabulary, uint32_t number);
+size_t vocabulary_word_bytes(const struct vocabulary *vocabulary, uint32_t number);
 
 /* The number of a word of `bytes` bytes; VOCABULARY_UNKNOWN where the vocabulary does not have the word. */
 uint32_t vocabulary_find(const struct vocabulary *vocabulary, const char *word, size_t bytes);

@@ -1,7 +1,6 @@
-/* Vocabularies: built from counted words, as text, and read back; and the table of words beneath. */
+/* Vocabularies: built from counted words, as text, and read back; and their table of words. */
 #include "test/workplace.h"
 #include "worker/data/vocabulary.h"
-#include "worker/data/word_table.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,10 +17,10 @@ static void close_vocabulary(void)
     vocabulary = NULL;
 }
 
-static void add(struct word_table *words, const char *word)
+static void add(struct vocabulary *words, const char *word)
 {
     uint32_t number;
-    ck_assert(word_table_add(words, word, strlen(word), &number));
+    ck_assert(vocabulary_add(words, word, strlen(word), &number));
 }
 
 static void expect_text(const char *expected)
@@ -36,44 +35,48 @@ static void expect_text(const char *expected)
 
 /* ---- the table ---- */
 
+static struct vocabulary *two_names(void)
+{
+    struct vocabulary *words;
+    struct error error = {0};
+    ck_assert_msg(vocabulary_new(&words, &error) == STATUS_OK, "%s", error.text);
+    return words;
+}
+
 START_TEST(words_have_their_numbers_for_good)
 {
-    struct word_table words = {0};
     char word[16];
     uint32_t number;
-    ck_assert_uint_eq(word_table_find(&words, "w0", 2), WORD_TABLE_NONE);
+    vocabulary = two_names();
     for (int again = 0; again < 2; again++)
-        for (uint32_t i = 0; i < MANY; i++) {
+        for (uint32_t i = 2; i < MANY; i++) {
             const int bytes = snprintf(word, sizeof word, "w%u", i);
-            ck_assert(word_table_add(&words, word, (size_t)bytes, &number));
+            ck_assert(vocabulary_add(vocabulary, word, (size_t)bytes, &number));
             ck_assert_uint_eq(number, i);
         }
-    ck_assert_uint_eq(words.count, MANY);
-    for (uint32_t i = 0; i < MANY; i++) {
+    ck_assert_uint_eq(vocabulary_size(vocabulary), MANY);
+    for (uint32_t i = 2; i < MANY; i++) {
         const int bytes = snprintf(word, sizeof word, "w%u", i);
-        ck_assert_uint_eq(word_table_find(&words, word, (size_t)bytes), i);
-        ck_assert_str_eq(word_table_at(&words, i), word);
-        ck_assert_uint_eq(word_table_bytes(&words, i), (size_t)bytes);
+        ck_assert_uint_eq(vocabulary_find(vocabulary, word, (size_t)bytes), i);
+        ck_assert_str_eq(vocabulary_word(vocabulary, i), word);
+        ck_assert_uint_eq(vocabulary_word_bytes(vocabulary, i), (size_t)bytes);
     }
-    ck_assert_uint_eq(word_table_find(&words, "w", 1), WORD_TABLE_NONE);
-    ck_assert_uint_eq(word_table_find(&words, "w10", 2), 1);
-    word_table_fini(&words);
-    ck_assert_uint_eq(words.count, 0);
+    ck_assert_uint_eq(vocabulary_find(vocabulary, "w", 1), VOCABULARY_UNKNOWN);
+    ck_assert_uint_eq(vocabulary_find(vocabulary, "w20", 2), 2);
 }
 END_TEST
 
 START_TEST(a_word_is_bytes)
 {
-    struct word_table words = {0};
     uint32_t number;
-    ck_assert(word_table_add(&words, "", 0, &number));
-    ck_assert(word_table_add(&words, "a\0b", 3, &number));
-    ck_assert_uint_eq(number, 1);
-    ck_assert_uint_eq(word_table_find(&words, "a", 1), WORD_TABLE_NONE);
-    ck_assert_uint_eq(word_table_find(&words, "a\0c", 3), WORD_TABLE_NONE);
-    ck_assert_uint_eq(word_table_find(&words, "a\0b", 3), 1);
-    ck_assert_uint_eq(word_table_find(&words, "", 0), 0);
-    word_table_fini(&words);
+    vocabulary = two_names();
+    ck_assert(vocabulary_add(vocabulary, "", 0, &number));
+    ck_assert(vocabulary_add(vocabulary, "a\0b", 3, &number));
+    ck_assert_uint_eq(number, 3);
+    ck_assert_uint_eq(vocabulary_find(vocabulary, "a", 1), VOCABULARY_UNKNOWN);
+    ck_assert_uint_eq(vocabulary_find(vocabulary, "a\0c", 3), VOCABULARY_UNKNOWN);
+    ck_assert_uint_eq(vocabulary_find(vocabulary, "a\0b", 3), 3);
+    ck_assert_uint_eq(vocabulary_find(vocabulary, "", 0), 2);
 }
 END_TEST
 
@@ -83,16 +86,14 @@ END_TEST
 static enum status build(uint64_t minimum_count, struct error *error)
 {
     static const uint64_t counts[] = {0, 9, 2, 3, 2, 1, 3};
-    struct word_table words = {0};
-    add(&words, "<unk>");
-    add(&words, "<eos>");
-    add(&words, "pear");
-    add(&words, "fig");
-    add(&words, "apple");
-    add(&words, "quince");
-    add(&words, "\xC3\xA4pfel");
-    enum status status = vocabulary_build(&vocabulary, &words, counts, minimum_count, error);
-    word_table_fini(&words);
+    struct vocabulary *words = two_names();
+    add(words, "pear");
+    add(words, "fig");
+    add(words, "apple");
+    add(words, "quince");
+    add(words, "\xC3\xA4pfel");
+    enum status status = vocabulary_build(&vocabulary, words, counts, minimum_count, error);
+    vocabulary_free(words);
     return status;
 }
 
@@ -137,29 +138,27 @@ START_TEST(too_many_words_are_refused)
 {
     if (left_out())
         return;
-    struct word_table words = {0};
+    struct vocabulary *words = two_names();
     struct error error = {0};
     char word[16];
     const size_t count = VOCABULARY_WORDS_MAX + 1;
     uint64_t *counts = calloc(count, sizeof *counts);
     ck_assert_ptr_nonnull(counts);
-    add(&words, "<unk>");
-    add(&words, "<eos>");
     for (size_t i = 2; i < count; i++) {
         snprintf(word, sizeof word, "%zu", i);
-        add(&words, word);
+        add(words, word);
         counts[i] = 1;
     }
-    ck_assert_int_eq(vocabulary_build(&vocabulary, &words, counts, 1, &error), STATUS_INVALID);
+    ck_assert_int_eq(vocabulary_build(&vocabulary, words, counts, 1, &error), STATUS_INVALID);
     ck_assert_ptr_null(vocabulary);
     ck_assert_str_eq(error.text,
                      "1048575 words are seen 1 times or more, expected at most 1048574: raise the "
                      "minimum");
     counts[count - 1] = 0;
-    ck_assert_int_eq(vocabulary_build(&vocabulary, &words, counts, 1, &error), STATUS_OK);
+    ck_assert_int_eq(vocabulary_build(&vocabulary, words, counts, 1, &error), STATUS_OK);
     ck_assert_uint_eq(vocabulary_size(vocabulary), VOCABULARY_WORDS_MAX);
     free(counts);
-    word_table_fini(&words);
+    vocabulary_free(words);
 }
 END_TEST
 
