@@ -4,17 +4,6 @@
 #include "kernels/params/params_file.h"
 #include "worker/model/classifier.h"
 
-static enum status register_rnn(const struct rnn_config *rnn, struct params *params, struct error *error)
-{
-    struct rnn_encoder encoder;
-    struct rnn_lstm lstm;
-    struct rnn_decoder decoder;
-    enum status status = rnn_encoder_init(&encoder, rnn, params, error);
-    if (status == STATUS_OK)
-        status = rnn_lstm_init(&lstm, rnn, params, error);
-    return status == STATUS_OK ? rnn_decoder_init(&decoder, rnn, params, error) : status;
-}
-
 enum status model_file_check(const char *path, const struct job *job, const struct rnn_config *rnn,
                              struct error *error)
 {
@@ -26,7 +15,7 @@ enum status model_file_check(const char *path, const struct job *job, const stru
     enum status status = params_new(&params, &backend, error);
     if (status == STATUS_OK)
         status =
-            rnn != NULL ? register_rnn(rnn, params, error) : classifier_new(&classifier, job, params, error);
+            rnn != NULL ? rnn_register(rnn, params, error) : classifier_new(&classifier, job, params, error);
     if (status == STATUS_OK)
         status = params_file_open(&file, params, path, &PARAMS_RANGE_ALL, true, error);
     params_file_close(file);

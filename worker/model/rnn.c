@@ -65,6 +65,17 @@ enum status rnn_decoder_init(struct rnn_decoder *decoder, const struct rnn_confi
     return status;
 }
 
+enum status rnn_register(const struct rnn_config *config, struct params *params, struct error *error)
+{
+    struct rnn_encoder encoder;
+    struct rnn_lstm lstm;
+    struct rnn_decoder decoder;
+    enum status status = rnn_encoder_init(&encoder, config, params, error);
+    if (status == STATUS_OK)
+        status = rnn_lstm_init(&lstm, config, params, error);
+    return status == STATUS_OK ? rnn_decoder_init(&decoder, config, params, error) : status;
+}
+
 /* ---- forward ---- */
 
 static struct draw of_module(const struct draw *draw, uint32_t module)

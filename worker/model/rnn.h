@@ -43,6 +43,9 @@ enum status rnn_lstm_init(struct rnn_lstm *lstm, const struct rnn_config *config
 enum status rnn_decoder_init(struct rnn_decoder *decoder, const struct rnn_config *config,
                              struct params *params, struct error *error);
 
+/* Registers the parameters of all three, for files that hold the whole model. */
+enum status rnn_register(const struct rnn_config *config, struct params *params, struct error *error);
+
 /* tokens (steps, batch) int32 -> (steps, batch, embedding) after dropout. `draw` gives seed, trainer and
  * iteration; the module is set here. */
 struct variable *rnn_encoder_forward(const struct rnn_encoder *encoder, const struct rnn_config *config,

@@ -3,19 +3,6 @@
 
 #include "kernels/params/gradients.h"
 
-static enum status whole_build(struct whole *whole, const struct rnn_config *rnn, struct error *error)
-{
-    struct rnn_encoder encoder;
-    struct rnn_lstm lstm;
-    struct rnn_decoder decoder;
-    enum status status = rnn_encoder_init(&encoder, rnn, whole->params, error);
-    if (status == STATUS_OK)
-        status = rnn_lstm_init(&lstm, rnn, whole->params, error);
-    if (status == STATUS_OK)
-        status = rnn_decoder_init(&decoder, rnn, whole->params, error);
-    return status == STATUS_OK ? params_build(whole->params, 0, error) : status;
-}
-
 enum status whole_open(struct whole *whole, const struct rnn_config *rnn, bool momentum, struct error *error)
 {
     const struct backend_settings settings = {.threads = 1};
@@ -23,7 +10,9 @@ enum status whole_open(struct whole *whole, const struct rnn_config *rnn, bool m
     if (status == STATUS_OK)
         status = params_new(&whole->params, whole->backend, error);
     if (status == STATUS_OK)
-        status = whole_build(whole, rnn, error);
+        status = rnn_register(rnn, whole->params, error);
+    if (status == STATUS_OK)
+        status = params_build(whole->params, 0, error);
     if (status == STATUS_OK && momentum)
         status = gradients_new(&whole->momentum, whole->params, error);
     if (status == STATUS_OK && momentum)
