@@ -9,7 +9,7 @@
 
 /* ---- failures ---- */
 
-/* "conv2d's x of 20x3x64x64" is what a reader wants; here it is the tensor's own name and shape. */
+/* Writes the tensor's name and shape: "on images of 20x3x64x64". */
 static const char *about_text(const struct tensor *about, char *text, size_t bytes)
 {
     char shape[SHAPE_TEXT_BYTES];
@@ -25,7 +25,7 @@ enum status cuda_failed(struct error *error, const char *call, cudaError_t code,
 {
     char text[160];
     const enum status status = code == cudaErrorMemoryAllocation ? STATUS_NO_MEMORY : STATUS_INTERNAL;
-    cudaGetLastError(); // told now: the next call is not to meet it again
+    cudaGetLastError(); // clears the error, so that the next call does not return it
     return error_set(error, status, "CUDA: %s failed %s: %s", call, about_text(about, text, sizeof text),
                      cudaGetErrorString(code));
 }
@@ -132,7 +132,7 @@ enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct erro
 
 /* ---- open, close ---- */
 
-/* What the machine has, before anything is taken of it. */
+/* Finds device 0 and checks its compute capability. */
 static enum status find_device(cudaDeviceProp *device, struct error *error)
 {
     int count = 0;
@@ -167,8 +167,8 @@ static enum status open_activation(cudnnActivationDescriptor_t *out, cudnnActiva
     return STATUS_OK;
 }
 
-/* cuBLAS, on which cuDNN's LSTM stands, gives equal bits only with a workspace of fixed sizes, and reads from
- * the environment that it should. */
+/* cuDNN's LSTM calls cuBLAS, which gives equal bits only with a workspace of fixed sizes. cuBLAS reads those
+ * sizes from the environment. */
 static enum status open_cudnn(struct cuda *cuda, struct error *error)
 {
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2", 0);
@@ -177,9 +177,6 @@ static enum status open_cudnn(struct cuda *cuda, struct error *error)
     TRY(open_activation(&cuda->relu, CUDNN_ACTIVATION_RELU, CUDNN_PROPAGATE_NAN, error));
     TRY(open_activation(&cuda->relu_plain, CUDNN_ACTIVATION_RELU, CUDNN_NOT_PROPAGATE_NAN, error));
     TRY(open_activation(&cuda->identity, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN, error));
-    CUDNN_TRY(NULL, cudnnCreateOpTensorDescriptor, &cuda->add);
-    CUDNN_TRY(NULL, cudnnSetOpTensorDescriptor, cuda->add, CUDNN_OP_TENSOR_ADD, CUDNN_DATA_FLOAT,
-              CUDNN_PROPAGATE_NAN);
     CUDNN_TRY(NULL, cudnnCreateDropoutDescriptor, &cuda->no_dropout);
     CUDNN_TRY(NULL, cudnnSetDropoutDescriptor, cuda->no_dropout, cuda->cudnn, 0.0f, NULL, 0, 0);
     return STATUS_OK;
@@ -193,8 +190,6 @@ static void cuda_close(struct backend *backend)
     plans_free(cuda);
     if (cuda->no_dropout != NULL)
         cudnnDestroyDropoutDescriptor(cuda->no_dropout);
-    if (cuda->add != NULL)
-        cudnnDestroyOpTensorDescriptor(cuda->add);
     cudnnActivationDescriptor_t activations[] = {cuda->relu, cuda->relu_plain, cuda->identity};
     for (cudnnActivationDescriptor_t activation : activations)
         if (activation != NULL)
@@ -226,7 +221,7 @@ static enum status open_device(struct backend *backend, struct error *error)
     return STATUS_OK;
 }
 
-/* A machine whose GPU or cuDNN does not come up has no device, whatever the reason: the text says it. */
+/* Every failure is STATUS_UNAVAILABLE; the text says what failed. */
 static enum status cuda_open(struct backend *backend, const struct backend_settings *settings,
                              struct error *error)
 {

@@ -67,12 +67,11 @@ enum plan_kind {
     PLAN_CONVOLUTION = 1, /* also a linear layer */
     PLAN_MAX_POOL,
     PLAN_AVG_POOL,
-    PLAN_BATCH_NORM,
-    PLAN_TENSOR, /* x alone */
+    PLAN_TENSOR, /* batch norm, log-softmax */
     PLAN_LSTM
 };
 
-/* Sizes of images (n, c, size) and of what becomes of them (n, outputs, out). */
+/* Sizes of images (n, c, size) and of the images computed from them (n, outputs, out). */
 struct image_sizes {
     uint32_t n, c, outputs;
     struct element_window window;
@@ -83,7 +82,7 @@ struct lstm_sizes {
     uint32_t bias, training; /* 0 or 1 */
 };
 
-/* A shape, and what the plan is for. Keys are compared byte by byte: unused ones are 0. */
+/* Keys are compared byte by byte: unused members are 0. */
 struct plan_key {
     enum plan_kind kind;
     union {
@@ -114,7 +113,7 @@ struct weight_piece {
 };
 enum { LSTM_GATES = 4, WEIGHT_PIECES_MAX = 4 * LSTM_GATES };
 
-/* What cuDNN needs for one key. A descriptor that the kind does not need is NULL. */
+/* cuDNN's descriptors and choices for one key. A descriptor that the kind does not need is NULL. */
 struct plan {
     struct plan_key key;
     struct plan *next;
@@ -154,7 +153,6 @@ struct cuda {
     cudnnActivationDescriptor_t relu;       /* a NaN stays */
     cudnnActivationDescriptor_t relu_plain; /* for fused calls that know only this one */
     cudnnActivationDescriptor_t identity;
-    cudnnOpTensorDescriptor_t add;
     cudnnDropoutDescriptor_t no_dropout; /* the LSTM asks for one */
 
     void *workspace; /* (workspace_bytes) scratch of the operation that runs */
@@ -176,7 +174,7 @@ static const float ONE = 1, ZERO = 0;
 
 /* ---- cuda_backend.cu ---- */
 
-/* Makes what the plan's kind needs, by plan->key. */
+/* Makes the descriptors that plan->key asks for. */
 typedef enum status plan_describe(struct cuda *cuda, struct plan *plan, const struct tensor *about,
                                   struct error *error);
 
@@ -208,7 +206,7 @@ enum status cuda_scratch(struct op_call *call, size_t bytes, void **out, const s
                          struct error *error);
 enum status cuda_saved(struct op_call *call, uint32_t index, size_t bytes, struct error *error);
 
-/* `to` has the values of `from`: by the same memory, where the caller leaves that to us. */
+/* Gives `to` the values of `from`: the same memory. */
 void cuda_same_memory(struct op_call *call, struct tensor *to, const struct tensor *from);
 
 /* to = sum of the terms (elements.h) times `scale`, on the device; c may be NULL. The order depends on
@@ -234,10 +232,10 @@ static inline size_t cuda_elements(const struct tensor *tensor)
     return shape_elements(&tensor->shape);
 }
 
-/* What a convolution or a pool slides over its images. A linear layer's is one pixel. */
+/* The window of a convolution or a pool. A linear layer's is one pixel. */
 struct element_window cuda_window(const struct op_call *call); /* cuda_pool.cu */
 
-/* ---- kernels whose threads know nothing of each other ---- */
+/* ---- kernels of independent threads ---- */
 
 static __device__ inline size_t cuda_thread(void)
 {
@@ -265,13 +263,10 @@ static enum status cuda_each(struct cuda *cuda, size_t count, const char *name, 
 
 /* ---- cuda_norm.cu ---- */
 
-/* y = max(0, y) in place. */
-enum status cuda_relu_in_place(struct cuda *cuda, const struct tensor *y, struct error *error);
-
 /* The gradient of the call's output before its ReLU, into `to`. */
 enum status cuda_relu_backward(struct cuda *cuda, const struct op_call *call, float *to, struct error *error);
 
-/* The same into scratch, where attributes.relu asks for it; else the gradient as it is. */
+/* With attributes.relu, the same in scratch; else *dy is the output's gradient itself. */
 enum status cuda_unfused_gradient(struct cuda *cuda, struct op_call *call, void **dy, struct error *error);
 void cuda_release_gradient(struct op_call *call, void *dy);
 

@@ -7,16 +7,15 @@ static enum status describe_tensor(struct cuda *cuda, struct plan *plan, const s
     const struct image_sizes *s = &plan->key.image;
     (void)cuda;
     TRY(cuda_describe(&plan->x, s->n, s->c, s->window.size[0], s->window.size[1], about, error));
-    return plan->key.kind == PLAN_BATCH_NORM ? cuda_describe(&plan->channels, 1, s->c, 1, 1, about, error)
-                                             : STATUS_OK;
+    return cuda_describe(&plan->channels, 1, s->c, 1, 1, about, error);
 }
 
 /* The plan of a tensor (n, c, h, w). */
-static enum status plan_of(struct cuda *cuda, enum plan_kind kind, const uint32_t size[4],
-                           const struct tensor *about, struct plan **out, struct error *error)
+static enum status plan_of(struct cuda *cuda, const uint32_t size[4], const struct tensor *about,
+                           struct plan **out, struct error *error)
 {
     struct plan_key key = {};
-    key.kind = kind;
+    key.kind = PLAN_TENSOR;
     key.image.n = size[0];
     key.image.c = size[1];
     key.image.window.size[0] = size[2];
@@ -24,36 +23,26 @@ static enum status plan_of(struct cuda *cuda, enum plan_kind kind, const uint32_
     return cuda_plan(cuda, &key, describe_tensor, about, out, error);
 }
 
-/* The plan of a tensor whose shape does not matter. */
-static enum status flat_plan_of(struct cuda *cuda, const struct tensor *tensor, struct plan **out,
-                                struct error *error)
-{
-    const uint32_t size[4] = {1, 1, 1, (uint32_t)cuda_elements(tensor)};
-    return plan_of(cuda, PLAN_TENSOR, size, tensor, out, error);
-}
-
 /* ---- relu ---- */
 
-static enum status activate(struct cuda *cuda, const struct tensor *x, void *y, struct error *error)
+/* y = max(0, x); y may be x. */
+static enum status queue_relu(struct cuda *cuda, const struct tensor *x, const struct tensor *y,
+                              struct error *error)
 {
-    struct plan *plan;
-    TRY(flat_plan_of(cuda, x, &plan, error));
-    CUDNN_TRY(x, cudnnActivationForward, cuda->cudnn, cuda->relu, &ONE, plan->x, x->data, &ZERO, plan->x, y);
-    return STATUS_OK;
-}
-
-enum status cuda_relu_in_place(struct cuda *cuda, const struct tensor *y, struct error *error)
-{
-    return activate(cuda, y, y->data, error);
+    const float *from = cuda_floats(x);
+    float *to = cuda_floats(y);
+    return cuda_each(cuda, cuda_elements(x), "launch of relu", x, error,
+                     [=] __device__(size_t i) { to[i] = element_relu(from[i]); });
 }
 
 enum status cuda_relu(struct backend *backend, struct op_call *call, struct error *error)
 {
     TRY(cuda_output(call, call->out[0], error));
-    return activate(cuda_of(backend), call->in[0], call->out[0]->data, error);
+    return queue_relu(cuda_of(backend), call->in[0], call->out[0], error);
 }
 
-/* Of the output alone: cuDNN's call asks for the input too, which is gone by then. */
+/* Computes the gradient from the output alone: the tape has released the input, for which cuDNN's call asks.
+ */
 enum status cuda_relu_backward(struct cuda *cuda, const struct op_call *call, float *to, struct error *error)
 {
     const struct tensor *about = call->out[0];
@@ -88,14 +77,12 @@ enum status cuda_relu_op_backward(struct backend *backend, struct op_call *call,
 
 enum status cuda_add(struct backend *backend, struct op_call *call, struct error *error)
 {
-    struct cuda *cuda = cuda_of(backend);
-    const struct tensor *a = call->in[0], *b = call->in[1];
-    struct plan *plan;
+    const float *a = cuda_floats(call->in[0]), *b = cuda_floats(call->in[1]);
+    const bool relu = call->attributes.relu;
     TRY(cuda_output(call, call->out[0], error));
-    TRY(flat_plan_of(cuda, a, &plan, error));
-    CUDNN_TRY(a, cudnnOpTensor, cuda->cudnn, cuda->add, &ONE, plan->x, a->data, &ONE, plan->x, b->data, &ZERO,
-              plan->x, call->out[0]->data);
-    return call->attributes.relu ? cuda_relu_in_place(cuda, call->out[0], error) : STATUS_OK;
+    float *y = cuda_floats(call->out[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of add", call->in[0], error,
+                     [=] __device__(size_t i) { y[i] = relu ? element_relu(a[i] + b[i]) : a[i] + b[i]; });
 }
 
 enum status cuda_add_backward(struct backend *backend, struct op_call *call, struct error *error)
@@ -123,7 +110,7 @@ static enum status normalize_training(struct cuda *cuda, struct op_call *call, c
     const size_t bytes = x->shape.size[1] * sizeof(float);
     for (int i = 1; i <= 2; i++) {
         TRY(cuda_output(call, call->out[i], error));
-        /* cuDNN moves them by a factor of 1, which leaves nothing of what was there but a NaN. */
+        /* cuDNN replaces them by a moving average with a factor of 1, through which an old NaN would pass. */
         CUDA_TRY(x, cudaMemsetAsync, call->out[i]->data, 0, bytes, cuda->stream);
     }
     if (call->keep) {
@@ -142,7 +129,7 @@ enum status cuda_batch_norm(struct backend *backend, struct op_call *call, struc
     struct cuda *cuda = cuda_of(backend);
     const struct tensor *x = call->in[0];
     struct plan *plan;
-    TRY(plan_of(cuda, PLAN_BATCH_NORM, x->shape.size, x, &plan, error));
+    TRY(plan_of(cuda, x->shape.size, x, &plan, error));
     TRY(cuda_output(call, call->out[0], error));
     if (call->attributes.training)
         TRY(normalize_training(cuda, call, plan, error));
@@ -150,7 +137,7 @@ enum status cuda_batch_norm(struct backend *backend, struct op_call *call, struc
         CUDNN_TRY(x, cudnnBatchNormalizationForwardInference, cuda->cudnn, CUDNN_BATCHNORM_SPATIAL, &ONE,
                   &ZERO, plan->x, x->data, plan->x, call->out[0]->data, plan->channels, call->in[1]->data,
                   call->in[2]->data, call->in[3]->data, call->in[4]->data, call->attributes.epsilon);
-    return call->attributes.relu ? cuda_relu_in_place(cuda, call->out[0], error) : STATUS_OK;
+    return call->attributes.relu ? queue_relu(cuda, call->out[0], call->out[0], error) : STATUS_OK;
 }
 
 /* cuDNN computes all three gradients: one that the caller does not want goes into scratch. */
@@ -160,7 +147,7 @@ enum status cuda_batch_norm_backward(struct backend *backend, struct op_call *ca
     const struct tensor *x = call->in[0];
     struct plan *plan;
     void *dy, *gradient[3];
-    TRY(plan_of(cuda, PLAN_BATCH_NORM, x->shape.size, x, &plan, error));
+    TRY(plan_of(cuda, x->shape.size, x, &plan, error));
     for (int i = 0; i < 3; i++) {
         const struct tensor *in = call->in[i];
         if (call->din[i] == NULL) {
@@ -190,7 +177,7 @@ static enum status log_softmax_plan_of(struct cuda *cuda, const struct tensor *x
 {
     const uint32_t classes = x->shape.size[x->shape.rank - 1];
     const uint32_t size[4] = {(uint32_t)(cuda_elements(x) / classes), classes, 1, 1};
-    return plan_of(cuda, PLAN_TENSOR, size, x, out, error);
+    return plan_of(cuda, size, x, out, error);
 }
 
 enum status cuda_log_softmax(struct backend *backend, struct op_call *call, struct error *error)
