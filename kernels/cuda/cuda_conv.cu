@@ -1,4 +1,4 @@
-/* Linear layers and convolutions: a linear layer is a 1x1 convolution of one-pixel images, so that cuDNN
+/* Linear layers and convolutions. A linear layer is a 1x1 convolution of one-pixel images, so that cuDNN
  * fuses its bias and activation like a convolution's.
  *
  * Only algorithms that cuDNN documents as deterministic are chosen, and only plain float32 arithmetic
@@ -128,8 +128,8 @@ static bool unsupported(cudnnStatus_t code)
     return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
 }
 
-/* The preferred algorithm; else, or where that one has been tried already, the first other one that cuDNN
- * proposes which is deterministic and computes in plain float32. */
+/* Chooses the preferred algorithm. Where cuDNN does not support it, or it was tried already, chooses the
+ * first other algorithm that cuDNN proposes, is deterministic and computes in plain float32. */
 template <class Pass>
 static enum status choose(struct cuda *cuda, struct plan *plan, bool tried, const struct tensor *about,
                           struct error *error)
@@ -155,7 +155,7 @@ static enum status choose(struct cuda *cuda, struct plan *plan, bool tried, cons
                      about->name != NULL ? about->name : "a tensor", shape_text(&about->shape, shape));
 }
 
-/* Where cuDNN finds out only in the call that it does not support its own choice, there is a second one. */
+/* cuDNN may refuse an algorithm only when it runs; then a second algorithm is chosen. */
 template <class Pass>
 static enum status run(struct cuda *cuda, struct plan *plan, const struct op_call *call, const void *dy,
                        struct error *error)
@@ -195,8 +195,8 @@ static enum status forward_separate(struct cuda *cuda, struct plan *plan, const 
     });
 }
 
-/* y = activation(convolution + 0 z + bias): with that 0, z is not read, and y stands for it. An activation
- * that is the identity is fused with IMPLICIT_PRECOMP_GEMM only. */
+/* y = activation(convolution + 0 z + bias). A factor of 0 means that z is not read; y is passed for it. The
+ * identity is fused with IMPLICIT_PRECOMP_GEMM only. */
 static cudnnStatus_t forward_fused(struct cuda *cuda, const struct plan *plan, const struct op_call *call)
 {
     const struct tensor *y = call->out[0];
@@ -209,7 +209,8 @@ static cudnnStatus_t forward_fused(struct cuda *cuda, const struct plan *plan, c
         plan->channels, call->in[2]->data, activation, plan->y, y->data);
 }
 
-/* Sets plan->fusion to the first kind that works here, or is known to; STATUS_AGAIN: none does. */
+/* Runs the first kind of fusion that cuDNN supports, and keeps it in plan->fusion. STATUS_AGAIN: cuDNN
+ * supports none. */
 static enum status try_fused(struct cuda *cuda, struct plan *plan, const struct op_call *call,
                              struct error *error)
 {

@@ -75,8 +75,8 @@ enum status cuda_embedding(struct backend *backend, struct op_call *call, struct
 /* Keys that one block sorts in its shared memory, by half as many threads. */
 enum { SORT_TILE = 2048 };
 
-/* The steps of all merges of runs of run_begin … run_end, as far as their elements stand less than a tile
- * apart. A block has tile / 2 threads. */
+/* The steps of the merges of runs of run_begin … run_end whose elements stand less than a tile apart. A block
+ * has tile / 2 threads. */
 static __global__ void sort_tile_kernel(uint64_t *keys, size_t tile, size_t run_begin, size_t run_end)
 {
     __shared__ uint64_t held[SORT_TILE];
@@ -111,7 +111,7 @@ static enum status sort_keys(struct cuda *cuda, uint64_t *keys, size_t padded, c
     return STATUS_OK;
 }
 
-/* Block i writes the table's row whose run of tokens begins at i; the other blocks have nothing to do. */
+/* Block i writes the table's row whose run of tokens begins at i; the other blocks return. */
 static __global__ void embedding_backward_kernel(const uint64_t *keys, size_t count, const float *dy,
                                                  uint32_t width, float *dtable)
 {

@@ -49,8 +49,8 @@ enum status cuda_mse_backward(struct backend *backend, struct op_call *call, str
 
 enum { TERM_THREADS = 128, SAVED_LOG_SUMS = 0 };
 
-/* Block t: the logarithm of the sum of the exponentials of term t's logits, in double so that a probability
- * can be had from it again; and the term. */
+/* Block t computes term t, and the logarithm of the sum of the exponentials of its logits. That is a double,
+ * from which the backward computes the probabilities. */
 static __global__ void cross_entropy_kernel(struct element_classes shape, const float *logits,
                                             const int32_t *target, double *log_sums, float *terms)
 {

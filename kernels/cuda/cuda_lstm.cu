@@ -20,7 +20,7 @@ static struct lstm_sizes sizes_of(const struct op_call *call)
 
 /* ---- plan ---- */
 
-/* Packed: sequences of equal length leave no gaps, so that this is (steps, batch, width) as it lies. */
+/* Describes (steps, batch, width): sequences of equal length leave no gaps in cuDNN's packed layout. */
 static enum status describe_data(cudnnRNNDataDescriptor_t *out, const struct lstm_sizes *s, uint32_t width,
                                  const struct tensor *about, struct error *error)
 {
@@ -73,7 +73,7 @@ static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct
 
 /* ---- weights ---- */
 
-/* Adds a piece, or makes the last one longer where it goes on on both sides. */
+/* Adds a piece, or makes the last one longer where the two are neighbours on both sides. */
 static void add_piece(struct plan *plan, uint32_t tensor, size_t from, size_t to, size_t bytes)
 {
     struct weight_piece *last = plan->pieces > 0 ? &plan->piece[plan->pieces - 1] : NULL;
@@ -84,7 +84,7 @@ static void add_piece(struct plan *plan, uint32_t tensor, size_t from, size_t to
         plan->piece[plan->pieces++] = {tensor, from, to, bytes};
 }
 
-/* Asks where everything lies in the buffer `weights`: matrices of x, of h, then the biases of each. */
+/* Asks cuDNN where each matrix and bias lies in the buffer `weights`. */
 static enum status plan_pieces(struct cuda *cuda, struct plan *plan, const struct tensor *about,
                                void *weights, struct error *error)
 {
@@ -107,8 +107,8 @@ static enum status plan_pieces(struct cuda *cuda, struct plan *plan, const struc
     return STATUS_OK;
 }
 
-/* Our four tensors into cuDNN's buffer. What lies between the pieces is never read for its value, but it is
- * not to be a NaN. */
+/* Copies our four tensors into cuDNN's buffer. The bytes between the pieces have no meaning, but must not be
+ * a NaN. */
 static enum status pack(struct cuda *cuda, const struct plan *plan, const struct op_call *call, void *weights,
                         struct error *error)
 {
@@ -123,7 +123,7 @@ static enum status pack(struct cuda *cuda, const struct plan *plan, const struct
     return STATUS_OK;
 }
 
-/* The gradients that are wanted, out of cuDNN's buffer. */
+/* Copies the gradients that the caller wants out of cuDNN's buffer. */
 static enum status unpack(struct cuda *cuda, const struct plan *plan, struct op_call *call,
                           const void *gradients, struct error *error)
 {
@@ -173,12 +173,12 @@ enum status cuda_lstm(struct backend *backend, struct op_call *call, struct erro
 
 /* ---- backward ---- */
 
-/* What the call needs beside its tensors, taken for the time of the call. */
+/* Scratch of one backward call. */
 struct lstm_scratch {
-    void *dy; /* zeros, where y has no gradient */
-    void *dx; /* where x's is not wanted */
+    void *dy; /* zeros; NULL: y has a gradient */
+    void *dx; /* NULL: the caller wants x's gradient */
     void *dweights;
-    void *reserve; /* a copy of the saved one: cuDNN's backward writes into it */
+    void *reserve; /* a copy of the saved reserve, because cuDNN's backward writes into it */
 };
 
 static enum status take_scratch(struct cuda *cuda, const struct plan *plan, struct op_call *call,
@@ -193,7 +193,7 @@ static enum status take_scratch(struct cuda *cuda, const struct plan *plan, stru
     if (call->din[X] == NULL)
         TRY(cuda_scratch(call, cuda_elements(x) * sizeof(float), &scratch->dx, x, error));
     TRY(cuda_scratch(call, plan->weight_bytes, &scratch->dweights, x, error));
-    /* cuDNN adds to what is there. */
+    /* cuDNN adds the gradients to this buffer. */
     CUDA_TRY(x, cudaMemsetAsync, scratch->dweights, 0, plan->weight_bytes, cuda->stream);
     TRY(cuda_scratch(call, plan->reserve_bytes, &scratch->reserve, x, error));
     CUDA_TRY(x, cudaMemcpyAsync, scratch->reserve, call->saved[SAVED_RESERVE].data, plan->reserve_bytes,
@@ -204,8 +204,8 @@ static enum status take_scratch(struct cuda *cuda, const struct plan *plan, stru
     return STATUS_OK;
 }
 
-/* The weights' gradients come second: they read what the data's left in the reserve. The forward's plan may
- * have been forgotten meanwhile, and the pieces with it. */
+/* The weights' gradients come second: they read what the data's gradients wrote to the reserve. The plan may
+ * be another one than the forward's, and then has no pieces yet. */
 enum status cuda_lstm_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);

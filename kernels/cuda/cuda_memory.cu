@@ -12,13 +12,13 @@ static void *chunk_take(void *context, size_t bytes)
     void *chunk = NULL;
     (void)context;
     if (cudaMalloc(&chunk, bytes) != cudaSuccess) {
-        cudaGetLastError(); // told by the NULL
+        cudaGetLastError(); // the NULL reports the error; clear it
         return NULL;
     }
     return chunk;
 }
 
-/* What is queued may still read the chunk. */
+/* A queued operation may still read the chunk. */
 static void chunk_give(void *context, void *chunk, size_t bytes)
 {
     (void)bytes;
@@ -77,8 +77,8 @@ void cuda_same_memory(struct op_call *call, struct tensor *to, const struct tens
 
 /* ---- to the host and back ---- */
 
-/* Through the pinned buffer, piece by piece, converting on the host. Every piece waits for the device: what
- * is uploaded is small or happens once. */
+/* Copies through the pinned buffer, piece by piece, and converts on the host. Every piece waits for the
+ * device: uploads are small or happen once. */
 static enum status cuda_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
                                struct error *error)
 {
@@ -162,7 +162,7 @@ struct least {
     }
 };
 
-/* The block's values, one a thread, joined in a tree. */
+/* Joins the values of the block's threads in a tree. */
 template <class Join, class Value> static __device__ Value join_block(Value value)
 {
     __shared__ Value tree[THREADS];
@@ -197,7 +197,7 @@ static __global__ void reduce_blocks_kernel(const Value *partial, unsigned count
 static_assert(REDUCE_BLOCKS_MAX <= THREADS, "one block joins the blocks' results");
 static_assert(sizeof(size_t) == sizeof(double), "both kinds of partial results share a buffer");
 
-/* Queues finish(the lanes' values, joined), which one thread calls. It may write to cuda->partial. */
+/* Joins the lanes' values; one thread calls finish(result), which may write to cuda->partial. */
 template <class Join, class Value, class Lane, class Finish>
 static enum status reduce(struct cuda *cuda, size_t count, Value none, const struct tensor *about,
                           struct error *error, Lane lane, Finish finish)
@@ -224,7 +224,7 @@ enum status cuda_sum(struct cuda *cuda, enum element_term term, const float *x, 
         [=] __device__(double sum) { *to = (float)(scale * sum); });
 }
 
-/* The result in the first element of cuda->partial, to the host. */
+/* Copies a reduction's result, the first element of cuda->partial, to the host. */
 static enum status fetch(struct cuda *cuda, void *to, const struct tensor *about, struct error *error)
 {
     const size_t bytes = sizeof *cuda->partial;

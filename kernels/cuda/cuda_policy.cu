@@ -104,8 +104,8 @@ static enum status queue_body(struct backend *backend, struct policy_launch *lau
 
 /* ---- open, close ---- */
 
-/* Relaxed: cuDNN may call what a stricter mode forbids to the capturing thread, as long as none of it goes to
- * the stream. */
+/* The relaxed mode lets cuDNN call functions that a stricter mode forbids to the capturing thread, as long as
+ * they queue nothing on the stream. */
 static enum status capture(struct backend *backend, struct policy_launch *launch, struct policy_size *size,
                            struct error *error)
 {
@@ -128,12 +128,12 @@ static enum status capture(struct backend *backend, struct policy_launch *launch
     if (status == STATUS_OK && code != cudaSuccess)
         status = cuda_failed(error, call, code, NULL);
     else if (status != STATUS_OK)
-        cudaGetLastError(); // that the capture ended badly is no news
+        cudaGetLastError(); // clears the error of cudaStreamEndCapture
     return status;
 }
 
-/* The policy's own workspace takes the backend's place while its launches are queued: a graph keeps the
- * address, and the backend's may move. */
+/* Exchanges the policy's workspace and the backend's. The policy's launches are captured with the policy's
+ * own, because a graph keeps the address and the backend's workspace may move. */
 static void swap_workspace(struct cuda *cuda, struct policy_launch *launch)
 {
     void *workspace = cuda->workspace;
@@ -215,7 +215,7 @@ static enum status cuda_launch_new(struct backend *backend, const struct policy_
 
 /* ---- act ---- */
 
-/* What stands beside the rows in the input slab is zero, so that a launch is a function of its rows. */
+/* The rest of the input slab is zero, so that a launch is a function of its rows. */
 static enum status cuda_launch_run(struct backend *backend, struct policy_launch *launch,
                                    const struct mlp_batch *batch, uint32_t episode,
                                    const uint32_t *environment, const uint32_t *step, struct error *error)

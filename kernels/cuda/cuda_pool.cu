@@ -67,8 +67,8 @@ enum status cuda_max_pool_backward(struct backend *backend, struct op_call *call
                      [=] __device__(size_t i) { dx[i] = element_max_pool_backward(&window, x, dy, i); });
 }
 
-/* cuDNN asks for input and output, which a mean's gradient does not depend on, and which are gone by then.
- * What has the right shape and is there stands for them: the gradients themselves. */
+/* cuDNN asks for input and output, on which a mean's gradient does not depend, and which the tape has
+ * released. The gradients, which have the same shapes, are passed for them. */
 enum status cuda_avg_pool_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);

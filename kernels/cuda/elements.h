@@ -1,7 +1,7 @@
 /* The work of one thread in each of our own GPU kernels, as plain functions.
  *
- * A __global__ function of a .cu file computes its thread's number and calls one of these. So gcc compiles
- * the same arithmetic as C, and a test runs it on the CPU against test/oracle
+ * A kernel of a .cu file computes its thread's number and calls one of these. So gcc compiles the same
+ * arithmetic as C, and a test runs it on the CPU against test/oracle
  * (test/kernels/cuda/test_cuda_elements.c). Pure; the caller bounds the indices.
  *
  * Nothing is contracted to an fma on either side (-fmad=false, -ffp-contract=off), and division and square
@@ -39,7 +39,8 @@ ELEMENT float element_relu_backward(float y, float dy)
     return y > 0 ? dy : 0;
 }
 
-/* What follows a convolution that could not be fused: element i of (n, channels, plane). bias may be NULL. */
+/* Bias and ReLU of a convolution that cuDNN does not fuse: element i of (n, channels, plane). bias may be
+ * NULL. */
 ELEMENT float element_bias(float x, const float *bias, size_t i, uint32_t channels, uint32_t plane, bool relu)
 {
     float y = bias != NULL ? x + bias[i / plane % channels] : x;
@@ -137,7 +138,7 @@ ELEMENT uint32_t element_policy_action(uint64_t seed, const int32_t *row, const 
 /* ---- sums: lane `lane` of `lanes` takes every lanes-th term, ascending; the lanes are added in a tree ----
  */
 
-/* What is summed, and what one term is; c may be NULL. */
+/* One term of a sum; c may be NULL. */
 enum element_term {
     ELEMENT_PRODUCT,    /* x c, or x */
     ELEMENT_DIFFERENCE, /* (x - c)^2 */
@@ -193,7 +194,7 @@ ELEMENT size_t element_term_begin(const struct element_classes *shape, size_t te
     return term / shape->inner * shape->classes * shape->inner + term % shape->inner;
 }
 
-/* An index that is out of range was the caller's to refuse; memory beyond the tensor is never touched. */
+/* The caller refuses an index that is out of range; the clamp keeps the kernel inside the tensor. */
 ELEMENT uint32_t element_clamp(int32_t index, uint32_t count)
 {
     return index < 0 ? 0 : (uint32_t)index < count ? (uint32_t)index : count - 1;
@@ -326,7 +327,8 @@ ELEMENT void element_windows_of(const struct element_window *pool, int d, uint32
     *end = past < pool->out[d] ? past : pool->out[d];
 }
 
-/* The gradient of element i of x (images, height, width): what the windows whose first maximum it is give. */
+/* The gradient of element i of x (images, height, width): the sum over the windows whose first maximum it is.
+ */
 ELEMENT float element_max_pool_backward(const struct element_window *pool, const float *x, const float *dy,
                                         size_t i)
 {

@@ -1,7 +1,4 @@
-/* The image classifier: a ResNet with its loss, on the thread that has the params.
- *
- * The rows of one-hot targets and of logits are allocated once, for the largest batch of the job; a step
- * allocates nothing. */
+/* The image classifier: a ResNet with its loss. A step allocates nothing. */
 #include "worker/model/classifier.h"
 
 #include "worker/model/resnet.h"
@@ -17,7 +14,7 @@ struct classifier {
     struct resnet *resnet;
     float *one_hot; // (samples of the largest batch, classes) zero between two calls
     double *logits; // (samples of the largest batch, classes)
-    void *room;     // classifier_build's; NULL: none
+    void *room;     // memory that classifier_build mapped; NULL: none
     size_t room_bytes;
 };
 
@@ -93,7 +90,7 @@ static void place_at(struct params *params, const void *memory)
     params_place_buffers(params, (const char *)memory + slab_bytes(params));
 }
 
-/* Pages of zeros. Those that are only read all are the kernel's one page and cost nothing. */
+/* Maps pages of zeros. Pages that are only read are all one page of the operating system. */
 static enum status zeros_map(void **zeros, size_t bytes, int protection, struct error *error)
 {
     void *data = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -192,7 +189,7 @@ static double loss_of_row(int loss, const double *logits, uint32_t classes, uint
     return log(sum) + largest - logits[label];
 }
 
-/* Where one is NaN, nothing is the largest. */
+/* With a NaN among the logits, no logit is the largest. */
 static bool is_first_largest(const double *logits, uint32_t classes, uint32_t label)
 {
     for (uint32_t c = 0; c < classes; c++)

@@ -1,6 +1,6 @@
 /* The policy on the CPU: one flat array of parameters in mlp's order, the fused kernel over the rows, one
- * Adam (898 floats for CartPole). Nothing but kernels/policy and kernels/adam.h computes. A policy on a GPU
- * is passed on to policy_gpu.c. */
+ * Adam (898 floats for CartPole). Nothing but kernels/policy and kernels/adam.h computes. Calls of a
+ * policy on a GPU go to policy_gpu.c. */
 #include "kernels/base/rng.h"
 #include "kernels/policy/mlp.h"
 #include "worker/model/policy_internal.h"
@@ -61,7 +61,7 @@ static const char *first_not_finite(const struct policy *policy, const float *ar
     return NULL;
 }
 
-/* Why the loss is not finite: observations, then what rewards became, then parameters. */
+/* Names the first tensor that holds a NaN or an infinity: observations, returns, then parameters. */
 static enum status explain_loss(const struct policy *policy, const struct mlp_batch *batch,
                                 const float *coefficient, double loss, struct error *error)
 {
@@ -91,7 +91,7 @@ enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, c
     if (!isfinite(found))
         return explain_loss(policy, batch, coefficient, found, error);
     const char *lost = first_not_finite(policy, policy->gradient);
-    if (lost != NULL) // a parameter that is lost to a NaN is lost for good
+    if (lost != NULL) // a NaN in a parameter would stay
         return error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity", lost);
     adam_update(&policy->adam, ++policy->steps, policy->values, policy->first, policy->second,
                 policy->gradient, policy->count);

@@ -48,7 +48,7 @@ enum status policy_gpu_learn(struct policy_gpu *gpu, const struct mlp_batch *bat
 {
     double found = 0;
     enum status status = walk_tape(gpu, batch, coefficient, episode, &found, progress, context, error);
-    if (status == STATUS_OK) // a parameter that is lost to a NaN is lost for good
+    if (status == STATUS_OK) // a NaN in a parameter would stay
         status = gradients_check(gpu->gradients, error);
     if (status == STATUS_OK)
         status = optimizer_step(gpu->optimizer, gpu->gradients, error);

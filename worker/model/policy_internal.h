@@ -1,5 +1,5 @@
-/* What stands behind worker/model/policy.h: the policy on a CPU as a struct, and the functions of the policy
- * on a GPU. */
+/* The policy on a CPU as a struct, and the functions of the policy on a GPU: private to policy.c,
+ * policy_gpu.c and tests. */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
 #define WORKER_MODEL_POLICY_INTERNAL_H
 

@@ -34,7 +34,7 @@ struct resnet {
     struct parameter *fc_weight, *fc_bias;
 };
 
-/* Where registration stands. The first failure sticks, and everything after it does nothing. */
+/* The state of a registration. After the first failure every call does nothing. */
 struct builder {
     struct resnet *resnet;
     struct params *params;
@@ -163,7 +163,7 @@ static struct variable *layer_forward(struct layer *layer, struct tape *tape, st
     return y;
 }
 
-/* Takes x over: nobody reads it afterwards. */
+/* Drops x, which nothing reads after the block. */
 static struct variable *block_forward(struct block *block, struct tape *tape, struct variable *x,
                                       bool training)
 {
