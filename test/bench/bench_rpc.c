@@ -116,7 +116,7 @@ static void gather(void *context, struct rpc_request *request, const struct rpc_
 static const struct rpc_method methods[] = {{.method = METHOD_STEP,
                                              .callers = WIRE_ROLE_OBSERVER,
                                              .tensor_count = 1,
-                                             .tensors = {{WIRE_F32, 1, {4}}},
+                                             .tensors = {{WIRE_F32, 1, .dims = {4}}},
                                              .handler = gather}};
 
 static void nothing_to_read(void *arg)
@@ -175,7 +175,8 @@ static struct rpc *our_join(uint16_t worker, const char *address, int parent_fd)
 static void our_call(struct rpc *rpc, enum wire_method method)
 {
     float floats[4] = {0};
-    struct rpc_message message = {.tensor_count = 1, .tensors = {{WIRE_F32, 1, {4}}}, .data = {floats}};
+    struct rpc_message message = {
+        .tensor_count = 1, .tensors = {{WIRE_F32, 1, .dims = {4}}}, .data = {floats}};
     struct future *future;
     struct error error = {0};
     if (rpc_call(rpc, 0, method, &message, MONOTIME_NEVER, &future, &error) != STATUS_OK)

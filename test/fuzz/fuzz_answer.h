@@ -160,8 +160,9 @@ static void add_as(struct request *answer, const struct wire_tensor *like, uint8
 /* 2: two outputs; 3: a scalar; 4: indices; 5: none; 6: one that comes in pieces; else one like the input. */
 static void answer_forward(struct request *answer, const struct asked *request)
 {
-    static const struct wire_tensor rows = {WIRE_F32, 2, {2, WIDTH}},
-                                    many = {WIRE_F32, 2, {ROWS_IN_PIECES, WIDTH}}, one = {WIRE_F32, 1, {1}};
+    static const struct wire_tensor rows = {WIRE_F32, 2, .dims = {2, WIDTH}},
+                                    many = {WIRE_F32, 2, .dims = {ROWS_IN_PIECES, WIDTH}},
+                                    one = {WIRE_F32, 1, .dims = {1}};
     const struct wire_header *header = &request->header;
     const uint64_t flags = header->args[FORWARD_FLAGS], function = header->args[FORWARD_FUNCTION];
     const unsigned first = flags >> 32 != 0;

@@ -63,7 +63,7 @@ static struct wire_header header_of(const uint8_t step[STEP_BYTES], const struct
     if (is_call) {
         header.method = METHOD_OBJECT;
         header.tensor_count = 1;
-        header.tensors[0] = (struct wire_tensor){WIRE_U8, 1, {header.body_bytes}};
+        header.tensors[0] = (struct wire_tensor){WIRE_U8, 1, .dims = {header.body_bytes}};
         return header;
     }
     uint32_t offset = goes_on ? arriving->have : step[6] * 16u;

@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct rpc_method method = {
-    .method = METHOD_STEP,
-    .callers = WIRE_ROLE_OBSERVER,
-    .tensor_count = 4,
-    .tensors = {{WIRE_U32, 1, {0}}, {WIRE_F32, 2, {0, 4}}, {WIRE_F32, 1, {0}}, {WIRE_U8, 1, {0}}}};
+static const struct rpc_method method = {.method = METHOD_STEP,
+                                         .callers = WIRE_ROLE_OBSERVER,
+                                         .tensor_count = 4,
+                                         .tensors = {{WIRE_U32, 1, .dims = {0}},
+                                                     {WIRE_F32, 2, .dims = {0, 4}},
+                                                     {WIRE_F32, 1, .dims = {0}},
+                                                     {WIRE_U8, 1, .dims = {0}}}};
 
 static void require(int holds)
 {

@@ -1,8 +1,7 @@
-/* The header's bytes. Pure functions, run by whichever thread owns the connection.
+/* The header's bytes, which are the struct's own. Pure functions, run by whichever thread owns the
+ * connection.
  *
- * Every field is read and written by its own offset, least significant byte first, so that neither the
- * compiler's padding nor the machine's byte order is part of the protocol; gcc makes one load or store of
- * each. All rules stand in wire_check, which checks a struct: the decoder applies it to received headers, the
+ * All rules stand in wire_check, which checks a struct: the decoder applies it to received headers, the
  * encoder asserts it of sent ones, so the two cannot drift apart. */
 #include "worker/net/wire.h"
 
@@ -10,76 +9,12 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum offset {
-    AT_MAGIC = 0,
-    AT_VERSION = 4,
-    AT_KIND = 6,
-    AT_STATUS = 7,
-    AT_METHOD = 8,
-    AT_ROLE = 10,
-    AT_TENSOR_COUNT = 11,
-    AT_SOURCE = 12,
-    AT_DESTINATION = 14,
-    AT_INCARNATION = 16,
-    AT_GENERATION = 20,
-    AT_REQUEST = 24,
-    AT_LEFT_US = 32,
-    AT_ARGS = 40,
-    AT_CONTEXT = 72,
-    AT_PAYLOAD_BYTES = 80,
-    AT_BODY_BYTES = 84,
-    AT_TENSORS = 88,
-    AT_PLACES = 168,
-};
-
-/* One tensor descriptor's bytes. */
-enum tensor_offset {
-    TENSOR_DTYPE = 0,
-    TENSOR_RANK = 1,
-    TENSOR_RESERVED = 2,
-    TENSOR_DIMS = 4,
-    TENSOR_BYTES = 20
-};
-
-_Static_assert(AT_CONTEXT == AT_ARGS + 8 * WIRE_ARGS, "args end where the context begins");
-_Static_assert(AT_PLACES == AT_TENSORS + TENSOR_BYTES * WIRE_TENSORS_MAX, "tensors fill their place");
-_Static_assert(TENSOR_BYTES == TENSOR_DIMS + 4 * WIRE_RANK_MAX, "dims fill their place");
-_Static_assert(WIRE_HEADER_BYTES == AT_PLACES + 8 * WIRE_TENSORS_MAX, "the header ends with the places");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers lie in memory as on the wire");
+_Static_assert(sizeof(struct wire_header) == WIRE_HEADER_BYTES, "the header has no padding");
+_Static_assert(offsetof(struct wire_header, request) == 24, "nor at its head");
+_Static_assert(offsetof(struct wire_header, tensors) == 88, "nor before the tensors");
 _Static_assert((WIRE_HEADER_BYTES + WIRE_PAYLOAD_BYTES_MAX) * WIRE_QUEUE_MAX <= 64000000, "64 MB per peer");
 _Static_assert(STATUS_COUNT <= UINT8_MAX && (unsigned)METHOD_COUNT <= UINT16_MAX, "they fit their fields");
-
-static void put_u16(uint8_t *at, uint16_t value)
-{
-    at[0] = (uint8_t)value;
-    at[1] = (uint8_t)(value >> 8);
-}
-
-static void put_u32(uint8_t *at, uint32_t value)
-{
-    put_u16(at, (uint16_t)value);
-    put_u16(at + 2, (uint16_t)(value >> 16));
-}
-
-static void put_u64(uint8_t *at, uint64_t value)
-{
-    put_u32(at, (uint32_t)value);
-    put_u32(at + 4, (uint32_t)(value >> 32));
-}
-
-static uint16_t get_u16(const uint8_t *at)
-{
-    return (uint16_t)(at[0] | at[1] << 8);
-}
-
-static uint32_t get_u32(const uint8_t *at)
-{
-    return (uint32_t)get_u16(at) | (uint32_t)get_u16(at + 2) << 16;
-}
-
-static uint64_t get_u64(const uint8_t *at)
-{
-    return (uint64_t)get_u32(at) | (uint64_t)get_u32(at + 4) << 32;
-}
 
 size_t wire_dtype_bytes(enum wire_dtype dtype)
 {
@@ -258,69 +193,16 @@ enum status wire_check(const struct wire_header *header, struct error *error)
 void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYTES])
 {
     assert(wire_check(header, NULL) == STATUS_OK);
-    memset(bytes, 0, WIRE_HEADER_BYTES);
-    put_u32(bytes + AT_MAGIC, WIRE_MAGIC);
-    put_u16(bytes + AT_VERSION, WIRE_VERSION);
-    bytes[AT_KIND] = header->kind;
-    bytes[AT_STATUS] = header->status;
-    put_u16(bytes + AT_METHOD, header->method);
-    bytes[AT_ROLE] = header->role;
-    bytes[AT_TENSOR_COUNT] = header->tensor_count;
-    put_u16(bytes + AT_SOURCE, header->source);
-    put_u16(bytes + AT_DESTINATION, header->destination);
-    put_u32(bytes + AT_INCARNATION, header->incarnation);
-    put_u32(bytes + AT_GENERATION, header->generation);
-    put_u64(bytes + AT_REQUEST, header->request);
-    put_u64(bytes + AT_LEFT_US, header->left_us);
-    for (unsigned i = 0; i < WIRE_ARGS; i++)
-        put_u64(bytes + AT_ARGS + 8 * i, header->args[i]);
-    put_u64(bytes + AT_CONTEXT, header->context);
-    put_u32(bytes + AT_PAYLOAD_BYTES, header->payload_bytes);
-    put_u32(bytes + AT_BODY_BYTES, header->body_bytes);
-    for (unsigned i = 0; i < header->tensor_count; i++) {
-        uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
-        at[TENSOR_DTYPE] = header->tensors[i].dtype;
-        at[TENSOR_RANK] = header->tensors[i].rank;
-        for (unsigned d = 0; d < WIRE_RANK_MAX; d++)
-            put_u32(at + TENSOR_DIMS + 4 * d, header->tensors[i].dims[d]);
-        put_u64(bytes + AT_PLACES + 8 * i, header->places[i]);
-    }
+    struct wire_header marked = *header;
+    marked.magic = WIRE_MAGIC;
+    marked.version = WIRE_VERSION;
+    memcpy(bytes, &marked, sizeof marked);
 }
 
-static void wire_read_fields(struct wire_header *header, const uint8_t *bytes)
+static bool reserved_is_zero(const struct wire_header *header)
 {
-    header->kind = bytes[AT_KIND];
-    header->status = bytes[AT_STATUS];
-    header->method = get_u16(bytes + AT_METHOD);
-    header->role = bytes[AT_ROLE];
-    header->tensor_count = bytes[AT_TENSOR_COUNT];
-    header->source = get_u16(bytes + AT_SOURCE);
-    header->destination = get_u16(bytes + AT_DESTINATION);
-    header->incarnation = get_u32(bytes + AT_INCARNATION);
-    header->generation = get_u32(bytes + AT_GENERATION);
-    header->request = get_u64(bytes + AT_REQUEST);
-    header->left_us = get_u64(bytes + AT_LEFT_US);
-    for (unsigned i = 0; i < WIRE_ARGS; i++)
-        header->args[i] = get_u64(bytes + AT_ARGS + 8 * i);
-    header->context = get_u64(bytes + AT_CONTEXT);
-    header->payload_bytes = get_u32(bytes + AT_PAYLOAD_BYTES);
-    header->body_bytes = get_u32(bytes + AT_BODY_BYTES);
-    for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++) {
-        const uint8_t *at = bytes + AT_TENSORS + TENSOR_BYTES * i;
-        header->tensors[i].dtype = at[TENSOR_DTYPE];
-        header->tensors[i].rank = at[TENSOR_RANK];
-        for (unsigned d = 0; d < WIRE_RANK_MAX; d++)
-            header->tensors[i].dims[d] = get_u32(at + TENSOR_DIMS + 4 * d);
-        header->places[i] = get_u64(bytes + AT_PLACES + 8 * i);
-    }
-}
-
-static bool reserved_is_zero(const uint8_t *bytes)
-{
-    uint16_t any = 0;
-    for (unsigned i = 0; i < WIRE_TENSORS_MAX; i++)
-        any |= get_u16(bytes + AT_TENSORS + TENSOR_BYTES * i + TENSOR_RESERVED);
-    return any == 0;
+    return (header->tensors[0].reserved | header->tensors[1].reserved | header->tensors[2].reserved |
+            header->tensors[3].reserved) == 0;
 }
 
 enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length, size_t payload_bytes,
@@ -329,15 +211,14 @@ enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t
     if (length != WIRE_HEADER_BYTES)
         return error_set(error, STATUS_INVALID, "header of %zu bytes, expected %d", length,
                          WIRE_HEADER_BYTES);
-    if (get_u32(bytes + AT_MAGIC) != WIRE_MAGIC)
-        return error_set(error, STATUS_INVALID, "magic %08x, expected %08x", get_u32(bytes + AT_MAGIC),
-                         WIRE_MAGIC);
-    if (get_u16(bytes + AT_VERSION) != WIRE_VERSION)
-        return error_set(error, STATUS_INVALID, "protocol version %u, expected %d",
-                         get_u16(bytes + AT_VERSION), WIRE_VERSION);
-    if (!reserved_is_zero(bytes))
+    memcpy(header, bytes, WIRE_HEADER_BYTES);
+    if (header->magic != WIRE_MAGIC)
+        return error_set(error, STATUS_INVALID, "magic %08x, expected %08x", header->magic, WIRE_MAGIC);
+    if (header->version != WIRE_VERSION)
+        return error_set(error, STATUS_INVALID, "protocol version %u, expected %d", header->version,
+                         WIRE_VERSION);
+    if (!reserved_is_zero(header))
         return error_set(error, STATUS_INVALID, "reserved bytes that are not zero");
-    wire_read_fields(header, bytes);
     if (wire_check(header, error) != STATUS_OK)
         return STATUS_INVALID;
     if (header->payload_bytes != payload_bytes)

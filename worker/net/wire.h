@@ -1,6 +1,6 @@
 /* The header that begins every message, and the limits that every message keeps.
  *
- * A message is two frames: this header (fixed size, little-endian, encoded field by field) and one payload
+ * A message is two frames: this header (struct wire_header as it lies in memory) and one payload
  * (tensors one after the other without gaps, in the header's order; an error's UTF-8 text; a HELLO's and
  * WELCOME's text; or a piece of what the next message's tensors hold). A tensor may also be lent: then only
  * its place in the sender's segment (worker/net/segment.h) travels. PROTOCOL.md says the same in prose, for a
@@ -66,8 +66,9 @@ enum wire_role {
 enum wire_dtype { WIRE_F32 = 1, WIRE_U32 = 2, WIRE_U8 = 3, WIRE_U64 = 4 };
 
 struct wire_tensor {
-    uint8_t dtype;                /* enum wire_dtype */
-    uint8_t rank;                 /* 1 .. WIRE_RANK_MAX */
+    uint8_t dtype; /* enum wire_dtype */
+    uint8_t rank;  /* 1 .. WIRE_RANK_MAX */
+    uint16_t reserved;
     uint32_t dims[WIRE_RANK_MAX]; /* 1 or more; beyond rank: 0 */
 };
 
@@ -77,15 +78,18 @@ enum wire_piece_args {
     PIECE_KIND /* WIRE_REQUEST or WIRE_REPLY: the kind of the message that it belongs to */
 };
 
-/* Fields that a kind does not use are zero, in memory as on the wire. Only requests and replies have a
+/* Fields that a kind does not use are zero. Only requests and replies have a
  * method, a context and tensors; they and pieces have a request id, args and body_bytes; a reply that failed
  * has no args, context or tensors; only requests have left_us; only replies have a status; only HELLO and
  * WELCOME have a role. */
 struct wire_header {
+    uint32_t magic; /* wire_encode writes the right magic and version */
+    uint16_t version;
     uint8_t kind;
     uint8_t status; /* a reply's enum status; never STATUS_AGAIN */
     uint16_t method;
-    uint8_t role;    /* HELLO and WELCOME: the sender's */
+    uint8_t role; /* HELLO and WELCOME: the sender's */
+    uint8_t tensor_count;
     uint16_t source; /* worker numbers: the servers first, from 0, then their clients */
     uint16_t destination;
     uint32_t incarnation; /* the source's, from the supervisor */
@@ -93,12 +97,11 @@ struct wire_header {
     uint64_t request;     /* chosen by the caller, ascending from 1; a reply repeats it */
     uint64_t left_us;     /* time left for a request, microseconds; UINT64_MAX: no deadline */
     uint64_t args[WIRE_ARGS];
-    uint64_t context; /* of distributed autograd; 0: none */
-    uint8_t tensor_count;
+    uint64_t context;       /* of distributed autograd; 0: none */
+    uint32_t payload_bytes; /* the second frame's length */
+    uint32_t body_bytes;    /* bytes that came ahead in pieces, when the payload is empty; else 0 */
     struct wire_tensor tensors[WIRE_TENSORS_MAX];
     uint64_t places[WIRE_TENSORS_MAX]; /* 0: it travels; else 1 + the offset in the source's segment */
-    uint32_t payload_bytes;            /* the second frame's length */
-    uint32_t body_bytes; /* bytes that came ahead in pieces, when the payload is empty; else 0 */
 };
 
 /* Checks a header in memory, in wire_decode's order from `kind` on. */

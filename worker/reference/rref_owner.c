@@ -237,7 +237,7 @@ void owner_on_claim(void *context, struct rpc_request *request, const struct rpc
     object->uses_of[rpc_request_source(request)]++;
     const char *name = object->class->name;
     rpc_reply(request, &(struct rpc_message){.tensor_count = 1,
-                                             .tensors = {{WIRE_U8, 1, {(uint32_t)strlen(name)}}},
+                                             .tensors = {{WIRE_U8, 1, .dims = {(uint32_t)strlen(name)}}},
                                              .data = {name}});
 }
 

@@ -173,7 +173,7 @@ static void user_name_class(struct rpc_message *message, const char *name,
     assert(message->args[0] == 0 && message->data[0] == NULL);
     if (message->tensor_count == 0)
         message->tensor_count = 1;
-    message->tensors[0] = (struct wire_tensor){WIRE_U8, 1, {(uint32_t)strlen(name)}};
+    message->tensors[0] = (struct wire_tensor){WIRE_U8, 1, .dims = {(uint32_t)strlen(name)}};
     message->data[0] = name;
 }
 

@@ -73,7 +73,7 @@ static struct rpc_message backward(uint64_t id, uint64_t call)
     return (struct rpc_message){.context = id,
                                 .args = {call, 1},
                                 .tensor_count = 1,
-                                .tensors = {{WIRE_F32, 2, {ROWS, WIDTH}}},
+                                .tensors = {{WIRE_F32, 2, .dims = {ROWS, WIDTH}}},
                                 .data = {ones}};
 }
 

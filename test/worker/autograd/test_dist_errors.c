@@ -190,7 +190,7 @@ static struct rpc_message forward(uint64_t flags, uint8_t dtype)
     return (struct rpc_message){.context = (uint64_t)PEER << 48 | 77,
                                 .args = {rref_object(stage.sides[PEER].object[1]), KNOT_MAP, 5, flags},
                                 .tensor_count = 1,
-                                .tensors = {{dtype, 2, {ROWS, WIDTH}}},
+                                .tensors = {{dtype, 2, .dims = {ROWS, WIDTH}}},
                                 .data = {ones}};
 }
 
@@ -246,7 +246,7 @@ START_TEST(a_wrong_request_is_told_so)
     struct rpc_message back = {.context = good.context,
                                .args = {6, 1},
                                .tensor_count = 1,
-                               .tensors = {{WIRE_F32, 2, {ROWS, WIDTH}}},
+                               .tensors = {{WIRE_F32, 2, .dims = {ROWS, WIDTH}}},
                                .data = {ones}};
     expect_raw(METHOD_BACKWARD, &back, STATUS_NOT_FOUND, "call 6 of worker 2 is not here");
     back.args[0] = 5;
@@ -279,7 +279,7 @@ START_TEST(a_malformed_gradient_costs_its_sender_the_session)
     struct rpc_message message = {.context = (uint64_t)PEER << 48 | 77,
                                   .args = {5, _i == 0 ? 0 : 1},
                                   .tensor_count = 1,
-                                  .tensors = {{_i == 0 ? WIRE_F32 : WIRE_U32, 2, {ROWS, WIDTH}}},
+                                  .tensors = {{_i == 0 ? WIRE_F32 : WIRE_U32, 2, .dims = {ROWS, WIDTH}}},
                                   .data = {ones}};
     future_release(send_raw(METHOD_BACKWARD, &message));
     UNTIL(stage.cluster.members[OWNER].left >> PEER & 1, dist_wait());

@@ -109,7 +109,7 @@ static inline void on_left(void *context, uint16_t worker, enum status why, cons
 static const struct rpc_method server_methods[] = {{.method = METHOD_STEP,
                                                     .callers = WIRE_ROLE_OBSERVER,
                                                     .tensor_count = 1,
-                                                    .tensors = {{WIRE_F32, 1, {0}}},
+                                                    .tensors = {{WIRE_F32, 1, .dims = {0}}},
                                                     .handler = on_step}};
 static const struct rpc_method client_methods[] = {
     {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .handler = on_episode}};
@@ -135,7 +135,7 @@ static inline void service_start(struct net *net, struct service *server, struct
 static inline struct rpc_message rows_message(const float *rows, uint32_t count, uint64_t what)
 {
     return (struct rpc_message){
-        .args = {what, 41}, .tensor_count = 1, .tensors = {{WIRE_F32, 1, {count}}}, .data = {rows}};
+        .args = {what, 41}, .tensor_count = 1, .tensors = {{WIRE_F32, 1, .dims = {count}}}, .data = {rows}};
 }
 
 static const float rows[3] = {1, -2, 3.5f};

@@ -116,7 +116,7 @@ static inline struct wire_header step_request(uint16_t worker, uint64_t id)
                                 .request = id,
                                 .left_us = UINT64_MAX,
                                 .tensor_count = 2,
-                                .tensors = {{WIRE_F32, 1, {2}}, {WIRE_U8, 2, {2, 3}}},
+                                .tensors = {{WIRE_F32, 1, .dims = {2}}, {WIRE_U8, 2, .dims = {2, 3}}},
                                 .payload_bytes = 14};
 }
 
@@ -153,11 +153,12 @@ static inline void on_left(void *context, uint16_t worker, enum status why, cons
     service->why = why;
 }
 
-static const struct rpc_method methods[] = {{.method = METHOD_STEP,
-                                             .callers = WIRE_ROLE_OBSERVER,
-                                             .tensor_count = 2,
-                                             .tensors = {{WIRE_F32, 1, {0}}, {WIRE_U8, 2, {0, 3}}},
-                                             .handler = on_step}};
+static const struct rpc_method methods[] = {
+    {.method = METHOD_STEP,
+     .callers = WIRE_ROLE_OBSERVER,
+     .tensor_count = 2,
+     .tensors = {{WIRE_F32, 1, .dims = {0}}, {WIRE_U8, 2, .dims = {0, 3}}},
+     .handler = on_step}};
 
 static inline void service_start(struct net *net, struct service *service, unsigned clients)
 {

@@ -101,11 +101,12 @@ START_TEST(test_echo)
     service_start(&net, &server, &client, 1);
     uint8_t flags[5] = {1, 2, 3, 4, 5};
     uint32_t numbers[6] = {6, 5, 4, 3, 2, 1};
-    struct rpc_message message = {
-        .args = {1, 2, 3, UINT64_MAX},
-        .tensor_count = 3,
-        .tensors = {{WIRE_U8, 1, {5}}, {WIRE_U32, 2, {2, 3}}, {WIRE_F32, 3, {3, 1, 1}}},
-        .data = {flags, numbers, rows}};
+    struct rpc_message message = {.args = {1, 2, 3, UINT64_MAX},
+                                  .tensor_count = 3,
+                                  .tensors = {{WIRE_U8, 1, .dims = {5}},
+                                              {WIRE_U32, 2, .dims = {2, 3}},
+                                              {WIRE_F32, 3, .dims = {3, 1, 1}}},
+                                  .data = {flags, numbers, rows}};
     struct future *future;
     struct error error;
     ck_assert_int_eq(rpc_call_async(net.server, 1, METHOD_ECHO, &message, MONOTIME_NEVER, &future, &error),
@@ -343,7 +344,8 @@ START_TEST(test_full_queues)
     config.incoming_max = CALLS;
     net_join(&net, &config);
     static float many[FLOATS];
-    struct rpc_message message = {.tensor_count = 1, .tensors = {{WIRE_F32, 1, {FLOATS}}}, .data = {many}};
+    struct rpc_message message = {
+        .tensor_count = 1, .tensors = {{WIRE_F32, 1, .dims = {FLOATS}}}, .data = {many}};
     struct future *futures[CALLS];
     unsigned sent = 0, refused = 0, turns_alone = 0;
     struct error error = {0};

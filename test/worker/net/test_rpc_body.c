@@ -121,10 +121,10 @@ START_TEST(test_lent)
     uint8_t *mine = segments[1].data;
     fill(mine, SEGMENT_BYTES, 1);
     struct rpc_message message = {.tensor_count = 4,
-                                  .tensors = {{WIRE_U8, 1, {LENT_BYTES}},
-                                              {WIRE_U8, 1, {LENT_BYTES - 1}},
-                                              {WIRE_F32, 2, {2, LENT_BYTES / 8}},
-                                              {WIRE_U8, 1, {LENT_BYTES}}},
+                                  .tensors = {{WIRE_U8, 1, .dims = {LENT_BYTES}},
+                                              {WIRE_U8, 1, .dims = {LENT_BYTES - 1}},
+                                              {WIRE_F32, 2, .dims = {2, LENT_BYTES / 8}},
+                                              {WIRE_U8, 1, .dims = {LENT_BYTES}}},
                                   .data = {mine + 64, mine + 128, mine + 4 * LENT_BYTES + 4, outside}};
     struct future *future = send_to(net.clients[0], 0, &message);
     uint8_t at_first = mine[64];
@@ -156,7 +156,7 @@ START_TEST(test_lent_reply_and_all_four)
         net_turn(&net);
     struct rpc_message message = {.args = {9}, .tensor_count = 4};
     for (unsigned i = 0; i < 4; i++) {
-        message.tensors[i] = (struct wire_tensor){WIRE_U8, 1, {SEGMENT_BYTES - 64 * i}};
+        message.tensors[i] = (struct wire_tensor){WIRE_U8, 1, .dims = {SEGMENT_BYTES - 64 * i}};
         message.data[i] = segments[0].data + 64 * i;
     }
     rpc_reply(seen.kept, &message);
@@ -178,10 +178,11 @@ START_TEST(test_answers_larger_than_messages)
     static const struct {
         struct rpc_message value;
         const char *words;
-    } answers[] = {{{.tensor_count = 1, .tensors = {{WIRE_F32, 3, {13422, 1, 10000}}}},
-                    "an answer of worker 0 cannot be sent: tensor 0: more than 536870912 bytes"},
-                   {{.tensor_count = 2, .tensors = {{WIRE_U8, 1, {HALF}}, {WIRE_U8, 2, {1, HALF}}}},
-                    "cannot be sent: 629145600 bytes travel, at most 536870912"}};
+    } answers[] = {
+        {{.tensor_count = 1, .tensors = {{WIRE_F32, 3, .dims = {13422, 1, 10000}}}},
+         "an answer of worker 0 cannot be sent: tensor 0: more than 536870912 bytes"},
+        {{.tensor_count = 2, .tensors = {{WIRE_U8, 1, .dims = {HALF}}, {WIRE_U8, 2, .dims = {1, HALF}}}},
+         "cannot be sent: 629145600 bytes travel, at most 536870912"}};
     struct segment segments[3];
     struct net net;
     struct seen seen;
@@ -221,7 +222,7 @@ static struct wire_header lending_request(uint64_t place, uint32_t bytes)
                                 .request = 1,
                                 .left_us = UINT64_MAX,
                                 .tensor_count = 1,
-                                .tensors = {{WIRE_U8, 1, {bytes}}},
+                                .tensors = {{WIRE_U8, 1, .dims = {bytes}}},
                                 .places = {place + 1}};
 }
 
@@ -278,10 +279,11 @@ START_TEST(test_pieces_both_ways)
     uint8_t *bytes = malloc(BODY_BYTES);
     float small[3] = {1, 2, 3};
     fill(bytes, BODY_BYTES, 3);
-    struct rpc_message message = {
-        .tensor_count = 3,
-        .tensors = {{WIRE_F32, 1, {3}}, {WIRE_U8, 1, {BODY_BYTES}}, {WIRE_U8, 2, {5, 200000}}},
-        .data = {small, bytes, bytes + 1000}};
+    struct rpc_message message = {.tensor_count = 3,
+                                  .tensors = {{WIRE_F32, 1, .dims = {3}},
+                                              {WIRE_U8, 1, .dims = {BODY_BYTES}},
+                                              {WIRE_U8, 2, .dims = {5, 200000}}},
+                                  .data = {small, bytes, bytes + 1000}};
     for (unsigned i = 0; i < 4; i++) {
         struct future *up = send_to(net.clients[0], 0, &message), *down = send_to(net.server, 1, &message);
         ck_assert_int_eq(net_await(&net, up), STATUS_OK);
@@ -312,7 +314,7 @@ START_TEST(test_order_behind_a_body)
     for (uint64_t i = 0; i < CALLS; i++) {
         uint32_t count = i == BEFORE ? BODY_BYTES : SMALL_BYTES;
         struct rpc_message message = {
-            .args = {i}, .tensor_count = 1, .tensors = {{WIRE_U8, 1, {count}}}, .data = {bytes}};
+            .args = {i}, .tensor_count = 1, .tensors = {{WIRE_U8, 1, .dims = {count}}}, .data = {bytes}};
         futures[i] = send_to(net.clients[0], 0, &message);
     }
     ck_assert_uint_gt(net.clients[0]->held_total, AFTER);
@@ -337,9 +339,9 @@ END_TEST
 static struct future *send_body(struct rpc *from, uint16_t to)
 {
     static const uint8_t bytes[2 << 20];
-    return send_to(
-        from, to,
-        &(struct rpc_message){.tensor_count = 1, .tensors = {{WIRE_U8, 1, {2 << 20}}}, .data = {bytes}});
+    return send_to(from, to,
+                   &(struct rpc_message){
+                       .tensor_count = 1, .tensors = {{WIRE_U8, 1, .dims = {2 << 20}}}, .data = {bytes}});
 }
 
 /* More bodies than a session may have at a time: a status, and nobody loses anything. What others take up is
@@ -366,12 +368,12 @@ START_TEST(test_bodies_beyond_the_allowance)
                        "too many bytes of answers wait already");
     of_client->leaving_bytes = 0;
     of_server->leaving_bytes = RPC_BODY_BYTES_MAX - 1;
-    ck_assert_int_eq(
-        rpc_call_async(
-            net.clients[0], 0, METHOD_OBJECT,
-            &(struct rpc_message){.tensor_count = 1, .tensors = {{WIRE_U8, 1, {2 << 20}}}, .data = {&net}},
-            MONOTIME_NEVER, &future, &error),
-        STATUS_BUSY);
+    ck_assert_int_eq(rpc_call_async(net.clients[0], 0, METHOD_OBJECT,
+                                    &(struct rpc_message){.tensor_count = 1,
+                                                          .tensors = {{WIRE_U8, 1, .dims = {2 << 20}}},
+                                                          .data = {&net}},
+                                    MONOTIME_NEVER, &future, &error),
+                     STATUS_BUSY);
     of_server->leaving_bytes = 0;
     future = send_body(net.clients[0], 0);
     ck_assert_int_eq(net_await(&net, future), STATUS_OK);
@@ -477,7 +479,7 @@ static void of_the_reply(struct raw *raw)
                                 .generation = 1,
                                 .request = 1,
                                 .tensor_count = 1,
-                                .tensors = {{WIRE_U8, 1, {2 << 20}}},
+                                .tensors = {{WIRE_U8, 1, .dims = {2 << 20}}},
                                 .body_bytes = 2 << 20};
     raw_send(raw, &reply);
 }

@@ -246,9 +246,10 @@ static void answer(struct rpc_request *request)
         return;
     }
     uint32_t value = ~(uint32_t)number;
-    rpc_reply(request,
-              &(struct rpc_message){
-                  .args = {~number}, .tensor_count = 1, .tensors = {{WIRE_U32, 1, {1}}}, .data = {&value}});
+    rpc_reply(request, &(struct rpc_message){.args = {~number},
+                                             .tensor_count = 1,
+                                             .tensors = {{WIRE_U32, 1, .dims = {1}}},
+                                             .data = {&value}});
 }
 
 static void on_call(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -309,7 +310,7 @@ static void issue(struct end *end, unsigned first_number, unsigned most)
     for (unsigned i = 0; i < most && end->issued < end->wanted; i++) {
         uint32_t number = first_number + end->issued;
         struct rpc_message message = {
-            .args = {number}, .tensor_count = 1, .tensors = {{WIRE_U32, 1, {1}}}, .data = {&number}};
+            .args = {number}, .tensor_count = 1, .tensors = {{WIRE_U32, 1, .dims = {1}}}, .data = {&number}};
         struct future *call, *after;
         struct error error = {0};
         uint16_t worker = is_server ? (uint16_t)(1 + end->issued % CLIENTS) : 0;
@@ -328,12 +329,12 @@ static void issue(struct end *end, unsigned first_number, unsigned most)
 static const struct rpc_method server_methods[] = {{.method = METHOD_STEP,
                                                     .callers = WIRE_ROLE_OBSERVER,
                                                     .tensor_count = 1,
-                                                    .tensors = {{WIRE_U32, 1, {1}}},
+                                                    .tensors = {{WIRE_U32, 1, .dims = {1}}},
                                                     .handler = on_call}};
 static const struct rpc_method client_methods[] = {{.method = METHOD_RUN_EPISODE,
                                                     .callers = WIRE_ROLE_AGENT,
                                                     .tensor_count = 1,
-                                                    .tensors = {{WIRE_U32, 1, {1}}},
+                                                    .tensors = {{WIRE_U32, 1, .dims = {1}}},
                                                     .handler = on_call}};
 
 static void start(struct net *net, struct proxy *proxy, uint64_t seed)

@@ -4,8 +4,9 @@
 
 #include <string.h>
 
-static const struct rpc_method step = {
-    .method = METHOD_STEP, .tensor_count = 2, .tensors = {{WIRE_F32, 2, {0, 4}}, {WIRE_U8, 1, {0}}}};
+static const struct rpc_method step = {.method = METHOD_STEP,
+                                       .tensor_count = 2,
+                                       .tensors = {{WIRE_F32, 2, .dims = {0, 4}}, {WIRE_U8, 1, .dims = {0}}}};
 
 static enum status check(const struct wire_tensor *tensors, uint8_t count)
 {
@@ -20,18 +21,24 @@ static enum status check(const struct wire_tensor *tensors, uint8_t count)
 
 START_TEST(test_tensors_of_a_method)
 {
-    const struct wire_tensor good[2] = {{WIRE_F32, 2, {8, 4}}, {WIRE_U8, 1, {8}}};
+    const struct wire_tensor good[2] = {{WIRE_F32, 2, .dims = {8, 4}}, {WIRE_U8, 1, .dims = {8}}};
     ck_assert_int_eq(check(good, 2), STATUS_OK);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 2, {1, 4}}, {WIRE_U8, 1, {1}}}, 2), STATUS_OK);
+    ck_assert_int_eq(
+        check((struct wire_tensor[]){{WIRE_F32, 2, .dims = {1, 4}}, {WIRE_U8, 1, .dims = {1}}}, 2),
+        STATUS_OK);
     ck_assert_int_eq(check(good, 1), STATUS_INVALID);
     ck_assert_int_eq(check((struct wire_tensor[]){good[0], good[1], good[1]}, 3), STATUS_INVALID);
     ck_assert_int_eq(check((struct wire_tensor[]){good[1], good[0]}, 2), STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_U32, 2, {8, 4}}, good[1]}, 2), STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 1, {8}}, good[1]}, 2), STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 2, {8, 5}}, good[1]}, 2), STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 2, {7, 4}}, good[1]}, 2), STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 2, {9, 4}}, {WIRE_U8, 1, {9}}}, 2),
+    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_U32, 2, .dims = {8, 4}}, good[1]}, 2),
                      STATUS_INVALID);
+    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 1, .dims = {8}}, good[1]}, 2), STATUS_INVALID);
+    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 2, .dims = {8, 5}}, good[1]}, 2),
+                     STATUS_INVALID);
+    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 2, .dims = {7, 4}}, good[1]}, 2),
+                     STATUS_INVALID);
+    ck_assert_int_eq(
+        check((struct wire_tensor[]){{WIRE_F32, 2, .dims = {9, 4}}, {WIRE_U8, 1, .dims = {9}}}, 2),
+        STATUS_INVALID);
 }
 END_TEST
 

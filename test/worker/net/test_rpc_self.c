@@ -142,10 +142,10 @@ START_TEST(test_tensors)
     float small[3] = {1, 2, 3};
     uint64_t numbers[2] = {7, 8};
     struct rpc_message message = {.tensor_count = 4,
-                                  .tensors = {{WIRE_U8, 2, {2, BIG_BYTES / 2}},
-                                              {WIRE_F32, 1, {3}},
-                                              {WIRE_U8, 1, {BIG_BYTES}},
-                                              {WIRE_U64, 1, {2}}},
+                                  .tensors = {{WIRE_U8, 2, .dims = {2, BIG_BYTES / 2}},
+                                              {WIRE_F32, 1, .dims = {3}},
+                                              {WIRE_U8, 1, .dims = {BIG_BYTES}},
+                                              {WIRE_U64, 1, .dims = {2}}},
                                   .data = {big, small, other, numbers}};
     struct future *future = ask(&net, message, DO_ANSWER);
     memset(small, 0, sizeof small);
@@ -161,7 +161,7 @@ START_TEST(test_tensors)
     ck_assert_mem_eq(value->data[3], ((uint64_t[]){7, 8}), sizeof numbers);
     ck_assert_uint_eq(value->tensors[0].dims[1], BIG_BYTES / 2);
     future_release(future);
-    message.tensors[0] = (struct wire_tensor){WIRE_U8, 1, {BIG_BYTES - 1}};
+    message.tensors[0] = (struct wire_tensor){WIRE_U8, 1, .dims = {BIG_BYTES - 1}};
     message.tensor_count = 1;
     future = ask(&net, message, DO_ANSWER);
     ck_assert_int_eq(net_await(&net, future), STATUS_OK);

@@ -129,7 +129,8 @@ START_TEST(test_answers_wait_for_their_socket)
         config.pending_max = config.incoming_max = CALLS;
         cluster_serve(&cluster, i, &config);
     }
-    struct rpc_message message = {.tensor_count = 1, .tensors = {{WIRE_F32, 1, {FLOATS}}}, .data = {floats}};
+    struct rpc_message message = {
+        .tensor_count = 1, .tensors = {{WIRE_F32, 1, .dims = {FLOATS}}}, .data = {floats}};
     struct future *futures[CALLS];
     struct error error = {0};
     struct member *dialing = &cluster.members[2];

@@ -24,7 +24,7 @@ static struct wire_header request(void)
                                 .left_us = 0x2122232425262728,
                                 .args = {1, UINT64_MAX, 3, 4},
                                 .tensor_count = 2,
-                                .tensors = {{WIRE_F32, 2, {3, 5}}, {WIRE_U8, 1, {7}}},
+                                .tensors = {{WIRE_F32, 2, .dims = {3, 5}}, {WIRE_U8, 1, .dims = {7}}},
                                 .payload_bytes = 67};
 }
 
@@ -104,7 +104,7 @@ START_TEST(test_round_trips)
     headers[6] = request();
     headers[6].tensor_count = 1;
     memset(&headers[6].tensors[1], 0, sizeof headers[6].tensors[1]);
-    headers[6].tensors[0] = (struct wire_tensor){WIRE_U32, 4, {1 << 6, 1 << 6, 1 << 6, 1}};
+    headers[6].tensors[0] = (struct wire_tensor){WIRE_U32, 4, .dims = {1 << 6, 1 << 6, 1 << 6, 1}};
     headers[6].payload_bytes = 1 << 20;
     headers[7] = request();
     headers[7].tensor_count = 0;
@@ -112,7 +112,7 @@ START_TEST(test_round_trips)
     headers[7].payload_bytes = 0;
     headers[7].left_us = UINT64_MAX;
     headers[8] = request();
-    headers[8].tensors[1] = (struct wire_tensor){WIRE_U64, 2, {2, 4}};
+    headers[8].tensors[1] = (struct wire_tensor){WIRE_U64, 2, .dims = {2, 4}};
     headers[8].payload_bytes = 60 + 64;
     headers[9] = hello();
     headers[9].role = WIRE_ROLE_TRAINER;
@@ -171,9 +171,9 @@ START_TEST(test_tensor_bytes)
     ck_assert_uint_eq(wire_dtype_bytes(WIRE_U32), 4);
     ck_assert_uint_eq(wire_dtype_bytes(WIRE_U8), 1);
     ck_assert_uint_eq(wire_dtype_bytes(WIRE_U64), 8);
-    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_F32, 3, {2, 3, 5}}), 120);
-    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U8, 1, {9}}), 9);
-    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U64, 2, {3, 2}}), 48);
+    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_F32, 3, .dims = {2, 3, 5}}), 120);
+    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U8, 1, .dims = {9}}), 9);
+    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U64, 2, .dims = {3, 2}}), 48);
 }
 END_TEST
 
@@ -335,11 +335,11 @@ START_TEST(test_product_overflow)
     struct error error = {0};
     header.tensor_count = 1;
     memset(&header.tensors[1], 0, sizeof header.tensors[1]);
-    header.tensors[0] = (struct wire_tensor){WIRE_F32, 4, {1u << 31, 1u << 31, 1u << 2, 1}};
+    header.tensors[0] = (struct wire_tensor){WIRE_F32, 4, .dims = {1u << 31, 1u << 31, 1u << 2, 1}};
     header.payload_bytes = 0;
     ck_assert_int_eq(wire_check(&header, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "more than"));
-    header.tensors[0] = (struct wire_tensor){WIRE_F32, 2, {UINT32_MAX, UINT32_MAX}};
+    header.tensors[0] = (struct wire_tensor){WIRE_F32, 2, .dims = {UINT32_MAX, UINT32_MAX}};
     ck_assert_int_eq(wire_check(&header, &error), STATUS_INVALID);
 }
 END_TEST
@@ -351,7 +351,7 @@ START_TEST(test_sum_over_the_limit)
     struct error error = {0};
     header.tensor_count = 4;
     for (unsigned i = 0; i < 4; i++)
-        header.tensors[i] = (struct wire_tensor){WIRE_U8, 1, {1u << 19}};
+        header.tensors[i] = (struct wire_tensor){WIRE_U8, 1, .dims = {1u << 19}};
     header.payload_bytes = 1u << 21;
     ck_assert_int_eq(wire_check(&header, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "payload"));

@@ -41,7 +41,7 @@ START_TEST(test_what_travels)
     struct error error = {0};
     uint64_t sum = 1000;
     struct rpc_message make = {.args = {0, 3}, .tensor_count = 2};
-    make.tensors[1] = (struct wire_tensor){WIRE_U64, 1, {1}};
+    make.tensors[1] = (struct wire_tensor){WIRE_U64, 1, .dims = {1}};
     make.data[1] = &sum;
     ck_assert_int_eq(rpc_remote(sides[0].rrefs, 1, "cell", &make, &rref, &error), STATUS_OK);
     ck_assert_int_eq(rref_await(rref, &error), STATUS_OK);

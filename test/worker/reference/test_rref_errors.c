@@ -149,11 +149,11 @@ START_TEST(test_liars)
     expect_rejected(METHOD_REMOTE, &message, "a tensor of 1 to 64 bytes");
     message.tensor_count = 1;
     message.data[0] = long_name;
-    message.tensors[0] = (struct wire_tensor){WIRE_U8, 1, {RREF_NAME_BYTES + 1}};
+    message.tensors[0] = (struct wire_tensor){WIRE_U8, 1, .dims = {RREF_NAME_BYTES + 1}};
     expect_rejected(METHOD_REMOTE, &message, "a tensor of 1 to 64 bytes");
-    message.tensors[0] = (struct wire_tensor){WIRE_U32, 1, {4}};
+    message.tensors[0] = (struct wire_tensor){WIRE_U32, 1, .dims = {4}};
     expect_rejected(METHOD_REMOTE, &message, "a tensor of 1 to 64 bytes");
-    message.tensors[0] = (struct wire_tensor){WIRE_U8, 2, {4, 1}};
+    message.tensors[0] = (struct wire_tensor){WIRE_U8, 2, .dims = {4, 1}};
     expect_rejected(METHOD_REMOTE, &message, "a tensor of 1 to 64 bytes");
 }
 END_TEST

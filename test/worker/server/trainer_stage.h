@@ -169,7 +169,7 @@ static inline void get_model(void *context, struct rpc_request *request, const s
         ck_assert((first >= shard->first && first + count <= shard->end) ||
                   (first >= shard->statistics_first && first + count <= shard->statistics_end));
         value.tensor_count = 1;
-        value.tensors[0] = (struct wire_tensor){WIRE_F32, 1, {(uint32_t)count}};
+        value.tensors[0] = (struct wire_tensor){WIRE_F32, 1, .dims = {(uint32_t)count}};
         value.data[0] = slot_of(number, version) + first;
     }
     rpc_reply(request, &value);
@@ -201,7 +201,7 @@ static const struct rpc_method methods[] = {
     {.method = METHOD_PUSH_CHUNK,
      .callers = WIRE_ROLE_TRAINER,
      .tensor_count = 1,
-     .tensors = {{WIRE_F32, 1, {0}}},
+     .tensors = {{WIRE_F32, 1, .dims = {0}}},
      .handler = push_chunk},
     {.method = METHOD_PUSH_PULL, .callers = WIRE_ROLE_TRAINER, .handler = push_pull}};
 
