@@ -82,21 +82,14 @@ static enum status call_send(struct dist_call *call, enum wire_method method,
                              struct error *error)
 {
     struct dist_context *context = call->frame->context;
-    struct future *then;
-    enum status status = rpc_call_async(context->dist->config.rpc, call->worker, method, message,
-                                        MONOTIME_NEVER, &call->future, error);
+    enum status status = rpc_call_then(context->dist->config.rpc, call->worker, method, message,
+                                       MONOTIME_NEVER, done, call, &call->future, error);
     if (status == STATUS_NOT_FOUND)
         return error_set(error, STATUS_PEER_DIED, "worker %u is gone", call->worker);
     if (status != STATUS_OK)
         return status;
     context->called[call->worker] = true;
-    if (done == NULL)
-        return STATUS_OK;
-    status = future_then(call->future, done, call, &then);
-    if (status != STATUS_OK)
-        return error_set(error, status, "no future is left for a call of worker %u", call->worker);
-    call->is_watched = true;
-    future_release(then);
+    call->is_watched = done != NULL;
     return STATUS_OK;
 }
 
@@ -259,13 +252,12 @@ enum status call_record(struct dist_call *call, struct variable *out[DIST_OUTPUT
 /* ---- BACKWARD ---- */
 
 /* The gradients have come for which a piece's walk has paused. */
-static enum status call_on_gradients(struct future *future, void *arg)
+static void call_on_gradients(struct future *future, void *arg)
 {
     struct dist_call *call = arg;
-    const enum status status = future_status(future);
+    (void)future;
     if (call_answered(call))
         call->frame->resume(call->frame->piece);
-    return status;
 }
 
 static enum status call_send_backward(struct dist_call *call, const struct tensor *const dout[],

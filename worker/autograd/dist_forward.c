@@ -128,19 +128,18 @@ static void piece_continue(struct dist_piece *piece, struct dist_call *call)
 
 /* An answer waits for those of earlier calls, so that calls are recorded in the order in which they were
  * made. */
-static enum status piece_call_answered(struct future *future, void *arg)
+static void piece_call_answered(struct future *future, void *arg)
 {
     struct dist_call *call = arg;
-    const enum status answered = future_status(future);
+    (void)future;
     if (!call_answered(call))
-        return answered;
+        return;
     struct dist_piece *piece = call->frame->piece;
     const bool was_open = piece->state == PIECE_FORWARD;
     while ((call = frame_oldest_unrecorded(&piece->frame)) != NULL && !call->is_watched)
         piece_continue(piece, call);
     if (was_open)
         piece_finish_forward(piece);
-    return answered;
 }
 
 void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t function,

@@ -43,7 +43,6 @@ void rpc_on_left(struct rpc *rpc, rpc_left *left, void *context)
 static void rpc_release(struct rpc *rpc, int linger_ms)
 {
     futures_free(rpc);
-    pending_free(rpc);
     requests_free(rpc);
     sessions_free(rpc);
     free(rpc->roster);
@@ -86,7 +85,7 @@ static enum status rpc_open_memory(struct rpc *rpc, struct error *error)
             memcpy(rpc->welcome, config->welcome, config->welcome_bytes);
     }
     if (!has_all || sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK ||
-        pending_new(rpc) != STATUS_OK || requests_new(rpc) != STATUS_OK)
+        requests_new(rpc) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
     return STATUS_OK;
 }
@@ -242,7 +241,7 @@ static void rpc_wait_and_watch(struct rpc *rpc, struct monotime until)
 
 static struct monotime rpc_wake_time(const struct rpc *rpc, struct monotime until)
 {
-    until = monotime_earliest(until, pending_next_deadline(rpc));
+    until = monotime_earliest(until, rpc->next_deadline);
     for (size_t i = 0; i < rpc->beat_count; i++)
         until = monotime_earliest(until, rpc->beats[i].next);
     return until;

@@ -18,9 +18,9 @@
  *     receiver's other sessions are unaffected.
  *
  * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call,
- * rpc_wait, rpc_dial and rpc_free block. Callbacks (handlers, `then`, watches, beats) run inside rpc_turn
- * with no lock held; they must not call rpc_turn, rpc_call or rpc_wait (asserted). All memory is taken in
- * rpc_open and rpc_dial, except for the texts of failures, libzmq's frames, and bodies in pieces. */
+ * rpc_wait, rpc_dial and rpc_free block. Callbacks (handlers, functions of rpc_call_then, watches, beats) run
+ * inside rpc_turn with no lock held; they must not call rpc_turn, rpc_call or rpc_wait (asserted). All memory
+ * is taken in rpc_open and rpc_dial, except for libzmq's frames and bodies in pieces. */
 #ifndef WORKER_NET_RPC_H
 #define WORKER_NET_RPC_H
 
@@ -31,7 +31,7 @@
 
 struct rpc;
 struct rpc_request; /* a peer's call that this worker has not answered yet */
-struct future;      /* the result of a call of this worker, or of other futures */
+struct future;      /* the result of a call of this worker */
 struct endpoint;
 struct segment; /* worker/net/segment.h */
 
@@ -147,8 +147,8 @@ bool rpc_is_gone(const struct rpc *rpc, uint16_t worker);
  * as the rpc. */
 const char *rpc_welcome(const struct rpc *rpc, size_t *bytes);
 
-/* Tells every peer BYE with `why`, completes all pending futures with STATUS_SHUTDOWN (functions of
- * future_then run; `left` does not), sends queued messages for at most `linger_ms`, and frees everything,
+/* Tells every peer BYE with `why`, completes all pending calls with STATUS_SHUTDOWN (their functions
+ * run; `left` does not), sends queued messages for at most `linger_ms`, and frees everything,
  * also futures and requests that were not released. NULL is allowed. */
 void rpc_free(struct rpc *rpc, const char *why, int linger_ms);
 
@@ -178,12 +178,20 @@ void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text);
 
 /* ---- calling ---- */
 
-/* Sends a request to `worker`. MONOTIME_NEVER: no deadline. On STATUS_OK *out is a future the caller
+/* Sends a request to `worker`. MONOTIME_NEVER: no deadline. On STATUS_OK *out is a future that the caller
  * releases. Errors, with no future and no effect: STATUS_NOT_FOUND (no such peer has a session), STATUS_BUSY
- * (pending_max, or too many messages or bytes wait for the peer), STATUS_INVALID (larger than the limits). */
+ * (pending_max, or too many messages or bytes wait for the peer; or 2 * pending_max + 64 futures are not
+ * released), STATUS_INVALID (larger than the limits). */
 enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method method,
                            const struct rpc_message *message, struct monotime deadline, struct future **out,
                            struct error *error);
+
+/* As rpc_call_async, with a function that runs once, when the call is done: inside a turn, or inside
+ * rpc_cancel_all, rpc_peer_died, rpc_reject, rpc_reject_worker and rpc_free. `out` may be NULL. */
+typedef void future_then_function(struct future *future, void *arg);
+enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                          const struct rpc_message *message, struct monotime deadline,
+                          future_then_function *then, void *arg, struct future **out, struct error *error);
 
 /* rpc_call_async and rpc_wait in one, for a role's top level: turns until the future is done, and serves
  * calls meanwhile. Returns the future's status; on STATUS_OK *out holds the value until it is released,
@@ -200,25 +208,9 @@ enum status future_status(const struct future *future); /* STATUS_AGAIN while no
 const char *future_text(const struct future *future);   /* the error's text, "" when there is none */
 const struct rpc_message *future_value(const struct future *future); /* NULL unless done with STATUS_OK */
 
-/* Gives the future back. The call of a future that is not done runs on; its reply is dropped. */
+/* Gives the future back. The call of a future that is not done runs on; its reply is dropped. NULL is
+ * allowed. */
 void future_release(struct future *future);
-
-/* A new future that is done when `future` is: `then` runs once, inside a turn (or at once if it is done
- * already; or inside rpc_cancel_all, rpc_peer_died and rpc_free), and returns the new future's status,
- * never STATUS_AGAIN; the new future's value and text are `future`'s. STATUS_BUSY: no future is left; there
- * are 2 * pending_max + 64 of all sorts, and one is used until it is done and released. */
-typedef enum status future_then_function(struct future *future, void *arg);
-enum status future_then(struct future *future, future_then_function *then, void *arg, struct future **out);
-
-/* rpc_call_async and future_then in one: either both, or neither and an error as rpc_call_async's. *out is
- * future_then's; NULL: it is given back at once, and `then` runs nevertheless. */
-enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method method,
-                          const struct rpc_message *message, struct monotime deadline,
-                          future_then_function *then, void *arg, struct future **out, struct error *error);
-
-/* A new future that is done when all `count` are; its status and text are those of the first in order that
- * failed; its value is empty. STATUS_BUSY as for future_then. */
-enum status future_all(struct rpc *rpc, struct future *const *futures, size_t count, struct future **out);
 
 /* ---- answering ---- */
 
@@ -241,8 +233,8 @@ void rpc_fail(struct rpc_request *request, enum status status, const char *forma
     __attribute__((format(printf, 3, 4)));
 
 /* A malformed argument inside a well-formed message: fails the request with STATUS_INVALID and ends its
- * sender's session, as for any bad message: `left` and the functions of future_then that follow failed calls
- * run before it returns. */
+ * sender's session, as for any bad message: `left` and the functions of failed calls run before it returns.
+ */
 void rpc_reject(struct rpc_request *request, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The same for a malformed value inside a well-formed reply: ends the session of the worker that sent it. */

@@ -1,55 +1,203 @@
-/* Calls that this worker makes: from rpc_call_async to the reply, the deadline, or the peer's death.
+/* Calls that this worker makes, from rpc_call_then to the reply, the deadline, or the peer's death; and their
+ * results, the futures.
  *
- * A pending call stands in a hash table by (worker, request id), and when it has a deadline in a binary
- * heap as well; each future knows its place in the heap. Deadlines mostly come in ascending order, where
- * the heap costs one comparison, and any one of ten thousand may leave it in a dozen. */
+ * A future is referenced by its caller until future_release, and by the rpc while the call is pending and
+ * until its function has run. Completing a call queues its function; futures_tell runs the queue at a place
+ * where no object of the rpc is half done. So a function may call, cancel or release whatever it likes. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void calls_fail_call(struct future *call, enum status status, const char *text)
+/* ---- the pool ---- */
+
+/* As many futures again as may be pending: calls that are done and not released. */
+enum status futures_new(struct rpc *rpc)
 {
-    struct rpc_text *copy = text_new((const uint8_t *)text, strlen(text));
-    future_complete(call, status, copy);
-    text_release(copy);
+    rpc->future_count = 2 * (size_t)rpc->config.pending_max + 64;
+    rpc->futures = calloc(rpc->future_count, sizeof *rpc->futures);
+    if (rpc->futures == NULL)
+        return STATUS_NO_MEMORY;
+    for (size_t i = rpc->future_count; i-- > 0;) {
+        rpc->futures[i].next = rpc->free_futures;
+        rpc->free_futures = &rpc->futures[i];
+    }
+    rpc->done_end = &rpc->done_first;
+    rpc->next_deadline = MONOTIME_NEVER;
+    return STATUS_OK;
 }
 
-void calls_fail(struct rpc *rpc, const struct rpc_session *session, uint64_t request, enum status why,
+static void future_drop_contents(struct future *future)
+{
+    if (future->has_frames)
+        endpoint_release(&future->frames);
+    future->has_frames = false;
+    if (future->body.bytes != NULL)
+        body_free(&future->body);
+}
+
+void futures_free(struct rpc *rpc)
+{
+    for (size_t i = 0; rpc->futures != NULL && i < rpc->future_count; i++)
+        future_drop_contents(&rpc->futures[i]);
+    free(rpc->futures);
+}
+
+void future_release(struct future *future)
+{
+    assert(future == NULL || future->references > 0);
+    if (future == NULL || --future->references > 0)
+        return;
+    future_drop_contents(future);
+    future->next = future->rpc->free_futures;
+    future->rpc->free_futures = future;
+}
+
+bool future_done(const struct future *future)
+{
+    return future->is_done;
+}
+
+enum status future_status(const struct future *future)
+{
+    return future->status;
+}
+
+const char *future_text(const struct future *future)
+{
+    return future->text;
+}
+
+const struct rpc_message *future_value(const struct future *future)
+{
+    return future->is_done && future->status == STATUS_OK ? &future->value : NULL;
+}
+
+/* ---- pending calls ---- */
+
+/* A session's pending calls stand in a list in the order of their ids, which is mostly that of the replies.
+ */
+static struct future **call_find(struct rpc_session *session, uint64_t request)
+{
+    struct future **at = &session->calls;
+    while (*at != NULL && (*at)->request != request)
+        at = &(*at)->next;
+    return at;
+}
+
+static void call_add(struct rpc *rpc, struct rpc_session *session, struct future *call)
+{
+    call->next = NULL;
+    *(session->calls == NULL ? &session->calls : &session->calls_last->next) = call;
+    session->calls_last = call;
+    rpc->pending++;
+    rpc->next_deadline = monotime_earliest(rpc->next_deadline, call->deadline);
+}
+
+static void call_remove(struct rpc *rpc, struct future *call)
+{
+    struct rpc_session *session = call->session;
+    struct future **at = &session->calls, *before = NULL;
+    for (; *at != call; at = &(*at)->next)
+        before = *at;
+    *at = call->next;
+    if (session->calls_last == call)
+        session->calls_last = before;
+    rpc->pending--;
+}
+
+static void call_complete(struct future *call, enum status status, const char *text, size_t text_bytes)
+{
+    struct rpc *rpc = call->rpc;
+    assert(!call->is_done && status != STATUS_AGAIN);
+    call_remove(rpc, call);
+    call->is_done = true;
+    call->status = status;
+    rules_copy_text(call->text, sizeof call->text, text, text_bytes);
+    if (call->then == NULL) {
+        future_release(call);
+        return;
+    }
+    call->next = NULL;
+    *rpc->done_end = call;
+    rpc->done_end = &call->next;
+}
+
+static void call_fail(struct future *call, enum status status, const char *text)
+{
+    call_complete(call, status, text, strlen(text));
+}
+
+void futures_tell(struct rpc *rpc)
+{
+    if (rpc->is_telling)
+        return;
+    rpc->is_telling = true;
+    while (rpc->done_first != NULL) {
+        struct future *future = rpc->done_first;
+        rpc->done_first = future->next;
+        if (rpc->done_first == NULL)
+            rpc->done_end = &rpc->done_first;
+        rpc->callbacks++;
+        future->then(future, future->arg);
+        rpc->callbacks--;
+        future_release(future);
+    }
+    rpc->is_telling = false;
+}
+
+void calls_fail(struct rpc *rpc, struct rpc_session *session, uint64_t request, enum status why,
                 const char *text)
 {
-    struct future *call = pending_find(rpc, session, request);
+    struct future *call = *call_find(session, request);
     if (call == NULL)
         return;
-    calls_fail_call(call, why, text);
+    call_fail(call, why, text);
     futures_tell(rpc);
 }
 
+static bool future_is_pending(const struct future *future)
+{
+    return future->references > 0 && !future->is_done;
+}
+
+static struct future *calls_find_earliest(struct rpc *rpc)
+{
+    struct future *earliest = NULL;
+    for (size_t i = 0; i < rpc->future_count; i++) {
+        struct future *future = &rpc->futures[i];
+        if (future_is_pending(future) &&
+            (earliest == NULL || monotime_before(future->deadline, earliest->deadline)))
+            earliest = future;
+    }
+    return earliest;
+}
+
+/* No pending call's deadline comes before next_deadline, so that most turns look at no call. */
 void calls_expire(struct rpc *rpc)
 {
-    if (rpc->heap_count == 0)
+    if (monotime_is_never(rpc->next_deadline))
         return;
-    struct monotime now = monotime_now();
-    while (rpc->heap_count > 0 && !monotime_before(now, rpc->heap[0]->call.deadline)) {
+    const struct monotime now = monotime_now();
+    while (!monotime_before(now, rpc->next_deadline)) {
+        struct future *call = calls_find_earliest(rpc);
+        rpc->next_deadline = call == NULL ? MONOTIME_NEVER : call->deadline;
+        if (monotime_before(now, rpc->next_deadline))
+            break;
         rpc->counters.timeouts++;
-        calls_fail_call(rpc->heap[0], STATUS_TIMEOUT, "no answer before the deadline");
+        call_fail(call, STATUS_TIMEOUT, "no answer before the deadline");
     }
     futures_tell(rpc);
 }
 
 void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum status why, const char *text)
 {
-    if (rpc->pending == 0)
-        return;
-    struct rpc_text *copy = text_new((const uint8_t *)text, strlen(text));
-    for (size_t i = 0; i < rpc->future_count; i++) {
+    for (size_t i = 0; i < rpc->future_count && rpc->pending > 0; i++) {
         struct future *future = &rpc->futures[i];
-        bool is_pending = future->references > 0 && future->kind == FUTURE_CALL && !future->is_done;
-        if (is_pending && (session == NULL || future->call.session == session))
-            future_complete(future, why, copy);
+        if (future_is_pending(future) && (session == NULL || future->session == session))
+            call_fail(future, why, text);
     }
-    text_release(copy);
 }
 
 void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text)
@@ -60,14 +208,14 @@ void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text)
 
 /* ---- calling ---- */
 
-enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method method,
-                           const struct rpc_message *message, struct monotime deadline, struct future **out,
-                           struct error *error)
+enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                          const struct rpc_message *message, struct monotime deadline,
+                          future_then_function *then, void *arg, struct future **out, struct error *error)
 {
     struct rpc_session *session = session_of(rpc, worker);
     if (session == NULL || rpc->is_closing)
         return error_set(error, STATUS_NOT_FOUND, "worker %u has no session", worker);
-    struct future *call = rpc->pending < rpc->config.pending_max ? future_new(rpc, FUTURE_CALL) : NULL;
+    struct future *call = rpc->pending < rpc->config.pending_max ? rpc->free_futures : NULL;
     if (call == NULL)
         return error_set(error, STATUS_BUSY, "%u calls are pending, at most %u", rpc->pending,
                          rpc->config.pending_max);
@@ -77,78 +225,68 @@ enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method me
     header.request = session->next_request;
     header.left_us = monotime_is_never(deadline) ? UINT64_MAX : monotime_us_between(monotime_now(), deadline);
     enum status status = send_request(rpc, session, &header, message, error);
-    if (status != STATUS_OK) {
-        future_release(call);
+    if (status != STATUS_OK)
         return status;
-    }
-    call->references++; /* until it is done */
-    call->call.session = session;
-    call->call.request = session->next_request++;
-    call->call.method = (uint16_t)method;
-    call->call.deadline = deadline;
-    pending_add(rpc, call);
-    *out = call;
+    rpc->free_futures = call->next;
+    call->rpc = rpc;
+    call->references = out != NULL ? 2 : 1;
+    call->is_done = false;
+    call->status = STATUS_AGAIN;
+    call->text[0] = '\0';
+    call->session = session;
+    call->request = session->next_request++;
+    call->method = (uint16_t)method;
+    call->deadline = deadline;
+    call->then = then;
+    call->arg = arg;
+    call_add(rpc, session, call);
+    if (out != NULL)
+        *out = call;
     return STATUS_OK;
 }
 
-enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method method,
-                          const struct rpc_message *message, struct monotime deadline,
-                          future_then_function *then, void *arg, struct future **out, struct error *error)
+enum status rpc_call_async(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                           const struct rpc_message *message, struct monotime deadline, struct future **out,
+                           struct error *error)
 {
-    struct future *call, *after;
-    if (!futures_suffice(rpc, 2))
-        return error_set(error, STATUS_BUSY, "no future is left for a call of worker %u", worker);
-    enum status status = rpc_call_async(rpc, worker, method, message, deadline, &call, error);
-    if (status != STATUS_OK)
-        return status;
-    status = future_then(call, then, arg, &after);
-    assert(status == STATUS_OK);
-    future_release(call);
-    if (out == NULL)
-        future_release(after);
-    else
-        *out = after;
-    return status;
+    return rpc_call_then(rpc, worker, method, message, deadline, NULL, NULL, out, error);
 }
 
 /* Moves the reply into a future that is still referenced. */
-static void calls_keep_value(struct future *call, struct rpc_arrival *arrival)
+static void call_keep_value(struct future *call, struct rpc_arrival *arrival)
 {
     endpoint_move(&call->frames, arrival->frames);
     call->has_frames = true;
     call->body = arrival->body;
     rules_open_message(&call->value, &arrival->header,
                        call->body.bytes != NULL ? call->body.bytes : call->frames.payload, arrival->lent);
-    future_complete(call, STATUS_OK, NULL);
+    call_complete(call, STATUS_OK, NULL, 0);
 }
 
 const char *calls_receive_reply(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival)
 {
     const struct wire_header *header = &arrival->header;
-    struct future *call = pending_find(rpc, session, header->request);
+    struct future *call = *call_find(session, header->request);
     if (call == NULL) {
         rpc->counters.stale++;
         arrival_drop(arrival);
         return NULL;
     }
-    if (call->call.method != header->method || arrival->body_state == STATUS_INVALID) {
+    if (call->method != header->method || arrival->body_state == STATUS_INVALID) {
         arrival_drop(arrival);
-        return call->call.method != header->method ? "a reply's method is not its request's"
-                                                   : "a reply whose body has not come";
+        return call->method != header->method ? "a reply's method is not its request's"
+                                              : "a reply whose body has not come";
     }
-    if (header->status != STATUS_OK) {
-        struct rpc_text *text = text_new(arrival->frames->payload, header->payload_bytes);
-        arrival_drop(arrival);
-        future_complete(call, header->status, text);
-        text_release(text);
-    } else if (arrival->body_state == STATUS_BUSY) {
-        arrival_drop(arrival);
-        calls_fail_call(call, STATUS_BUSY, "no room for the reply's body");
-    } else if (call->references == 1) {
-        arrival_drop(arrival);
-        future_complete(call, STATUS_OK, NULL);
+    if (header->status == STATUS_OK && arrival->body_state == STATUS_OK &&
+        (call->references > 1 || call->then != NULL)) {
+        call_keep_value(call, arrival);
     } else {
-        calls_keep_value(call, arrival);
+        if (header->status == STATUS_OK && arrival->body_state == STATUS_BUSY)
+            call_fail(call, STATUS_BUSY, "no room for the reply's body");
+        else
+            call_complete(call, header->status, (const char *)arrival->frames->payload,
+                          header->status == STATUS_OK ? 0 : header->payload_bytes);
+        arrival_drop(arrival);
     }
     futures_tell(rpc);
     return NULL;

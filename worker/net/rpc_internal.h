@@ -7,11 +7,9 @@
  *   rpc_receive.c      the checks of every message that arrives
  *   rpc_hello.c        HELLO and WELCOME as they arrive; strangers
  *   rpc_session_end.c  the end of a session: BYE, death, a bad message
- *   rpc_call.c         calls that this worker makes, and their replies
+ *   rpc_call.c         calls that this worker makes, their replies, and futures
  *   rpc_answer.c       calls that this worker answers: dispatch, replies
  *   rpc_duplicates.c   the window that recognises a repeated request
- *   future.c           futures, and futures that follow others
- *   rpc_pending.c      pending calls, by id and by deadline
  *   rpc_send.c         sending messages, and holding messages that cannot leave yet
  *   rpc_queue.c        the pool of requests, and the queues they stand in
  *   rpc_session.c      the table of sessions
@@ -32,13 +30,6 @@
 
 enum {
     SELF_TAIL_BYTES = WIRE_TENSORS_MAX * sizeof(const void *), /* see rpc_self.c */
-    NO_PLACE = -1,
-};
-
-/* A failure's text, shared by all futures that failed for one cause. */
-struct rpc_text {
-    uint32_t references;
-    char bytes[WIRE_ERROR_TEXT_MAX + 1];
 };
 
 /* A body that came in pieces, in its own memory. */
@@ -74,41 +65,20 @@ struct rpc_arrival {
     enum status body_state; /* STATUS_BUSY: no room for it; STATUS_INVALID: it has not come */
 };
 
-enum future_kind { FUTURE_CALL, FUTURE_THEN, FUTURE_ALL };
-
-/* An element of a future's list: `waiter` follows that future. */
-struct future_link {
-    struct future *waiter;
-    size_t index; /* FUTURE_ALL: the future's place among them */
-    struct future_link *next;
-};
-
 struct future {
     struct rpc *rpc;
-    struct future *next; /* in the list of free futures, or of done ones whose waiters have not run yet */
+    struct future *next; /* in the list of free futures, of a session's pending calls, or of calls that are
+                            done and whose functions have not run yet */
     uint32_t references;
-    uint8_t kind;
     bool is_done, has_frames;
     enum status status;
-    struct future_link *links, **links_end;
-    struct rpc_text *text;
-    struct future *source; /* referenced. THEN: the future that it follows; ALL: the first that failed */
-    union {
-        struct {
-            struct rpc_session *session;
-            uint64_t request;
-            uint16_t method;
-            int32_t place; /* in the deadlines' heap, or NO_PLACE */
-            struct monotime deadline;
-        } call;
-        struct {
-            future_then_function *function;
-            void *arg;
-        } then;
-        struct {
-            size_t remaining, failed_index;
-        } all;
-    };
+    char text[WIRE_ERROR_TEXT_MAX + 1];
+    struct rpc_session *session;
+    uint64_t request;
+    uint16_t method;
+    struct monotime deadline;
+    future_then_function *then; /* NULL: none */
+    void *arg;
     struct endpoint_message frames; /* the reply, which `value` points into */
     struct rpc_body body;           /* or into this */
     struct rpc_message value;
@@ -157,6 +127,7 @@ struct rpc_session {
     bool is_self;
     uint32_t peer, incarnation;
     uint64_t next_request;
+    struct future *calls, *calls_last; /* this worker's pending calls */
     struct request_queue open, held;
     struct held_count requests_held; /* this worker's requests that wait to leave */
     struct held_count answers_held;  /* answers that wait to leave */
@@ -228,14 +199,10 @@ struct rpc {
 
     struct future *futures, *free_futures;
     size_t future_count;
-    struct future_link *links, *free_links;
-    struct future *done_first, **done_end; /* done futures whose waiters have not run yet */
+    struct future *done_first, **done_end; /* calls that are done and whose functions have not run yet */
     bool is_telling;
     uint32_t pending;
-    struct future **table; /* pending calls by (worker, request id); open addressing */
-    uint32_t table_mask;
-    struct future **heap; /* pending calls with a deadline, earliest first */
-    uint32_t heap_count;
+    struct monotime next_deadline; /* no pending call has an earlier one */
 
     struct rpc_request *requests, *free_requests;
     uint32_t incoming;      /* peers' calls that are open */
@@ -338,24 +305,19 @@ enum status rules_find_lent(const struct wire_header *header, const struct segme
                             const void *lent[WIRE_TENSORS_MAX], struct error *error);
 
 /* Copies text from a peer, bounded, with unprintable characters replaced. */
-void rules_copy_text(char *out, size_t out_bytes, const uint8_t *text, size_t text_bytes);
-
-/* ---- rpc_pending.c ---- */
-
-enum status pending_new(struct rpc *rpc);
-void pending_free(struct rpc *rpc);
-void pending_add(struct rpc *rpc, struct future *call);
-void pending_remove(struct rpc *rpc, struct future *call);
-struct future *pending_find(const struct rpc *rpc, const struct rpc_session *session, uint64_t request);
-struct monotime pending_next_deadline(const struct rpc *rpc);
+void rules_copy_text(char *out, size_t out_bytes, const void *text, size_t text_bytes);
 
 /* ---- rpc_call.c ---- */
+
+enum status futures_new(struct rpc *rpc);
+void futures_free(struct rpc *rpc);
+void futures_tell(struct rpc *rpc); /* runs the functions of calls that are done */
 
 /* A reply has come: completes its call, and takes the arrival over. Returns the fault that costs the sender
  * the session, or NULL. */
 const char *calls_receive_reply(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
 /* Ends the call of `session` with that id, if it is pending still. */
-void calls_fail(struct rpc *rpc, const struct rpc_session *session, uint64_t request, enum status why,
+void calls_fail(struct rpc *rpc, struct rpc_session *session, uint64_t request, enum status why,
                 const char *text);
 void calls_expire(struct rpc *rpc); /* the calls whose deadline has passed */
 /* Completes the pending calls of `session`; NULL: all. */
@@ -426,16 +388,5 @@ void request_release(struct rpc_request *request); /* its frames, and its body *
 void queue_push(struct request_queue *queue, struct rpc_request *request);
 void queue_remove(struct request_queue *queue, struct rpc_request *request);
 void queue_drop(struct rpc *rpc, struct request_queue *queue); /* releases the frames too */
-
-/* ---- future.c ---- */
-
-enum status futures_new(struct rpc *rpc);
-void futures_free(struct rpc *rpc);
-struct future *future_new(struct rpc *rpc, enum future_kind kind); /* one reference; NULL: none left */
-bool futures_suffice(const struct rpc *rpc, size_t count); /* whether `count` futures and a link are free */
-void future_complete(struct future *future, enum status status, struct rpc_text *text);
-void futures_tell(struct rpc *rpc);                            /* runs the waiters of futures that are done */
-struct rpc_text *text_new(const uint8_t *bytes, size_t count); /* one reference; NULL: no memory */
-void text_release(struct rpc_text *text);
 
 #endif

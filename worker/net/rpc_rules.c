@@ -81,10 +81,11 @@ enum status rules_find_lent(const struct wire_header *header, const struct segme
     return STATUS_OK;
 }
 
-void rules_copy_text(char *out, size_t out_bytes, const uint8_t *text, size_t text_bytes)
+void rules_copy_text(char *out, size_t out_bytes, const void *text, size_t text_bytes)
 {
+    const uint8_t *from = text;
     size_t count = text_bytes < out_bytes - 1 ? text_bytes : out_bytes - 1;
     for (size_t i = 0; i < count; i++)
-        out[i] = text[i] < 0x20 || text[i] == 0x7f ? '?' : (char)text[i];
+        out[i] = from[i] < 0x20 || from[i] == 0x7f ? '?' : (char)from[i];
     out[count] = '\0';
 }

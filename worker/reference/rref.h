@@ -16,7 +16,7 @@
  * STATUS_PEER_DIED from then on.
  *
  * All functions are for the thread that owns the rpc. None blocks: when an answer of another worker is
- * needed, a future is returned (rpc_wait at a role's top level, future_then elsewhere). */
+ * needed, a future is returned, for rpc_wait at a role's top level. */
 #ifndef WORKER_REFERENCE_RREF_H
 #define WORKER_REFERENCE_RREF_H
 

@@ -142,13 +142,13 @@ static void user_fail(struct rref *ref, enum status status, const char *text)
 }
 
 /* The answer to REMOTE. An owner that answers with a number in use loses its session. */
-static enum status user_on_made(struct future *future, void *arg)
+static void user_on_made(struct future *future, void *arg)
 {
     struct rref *ref = arg;
     struct rrefs *rrefs = ref->rrefs;
     const struct rpc_message *value = future_value(future);
     if (!rrefs_call_ends(rrefs))
-        return future_status(future);
+        return;
     if (value == NULL) {
         user_fail(ref, future_status(future), future_text(future));
     } else if (user_find(rrefs, ref->owner, value->args[0]) != NULL) {
@@ -161,7 +161,6 @@ static enum status user_on_made(struct future *future, void *arg)
         ref->uses = 1;
     }
     user_end_if_unused(ref);
-    return future_status(future);
 }
 
 /* The constructor's message, with the class's name as its first tensor. */
@@ -316,12 +315,12 @@ enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_mes
 
 /* ---- passing on, by the giver ---- */
 
-static enum status user_on_shared(struct future *future, void *arg)
+static void user_on_shared(struct future *future, void *arg)
 {
     struct rref *ref = arg;
+    (void)future;
     if (rrefs_call_ends(ref->rrefs))
         rref_release(ref);
-    return future_status(future);
 }
 
 enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct future **out,
@@ -347,7 +346,7 @@ static void user_refuse_share(struct rref *ref, enum status status, const char *
 
 /* The answer to CLAIM: the owner has counted this worker, and tells the class's name. `taken` may release the
  * reference. */
-static enum status user_on_claimed(struct future *future, void *arg)
+static void user_on_claimed(struct future *future, void *arg)
 {
     struct rref *ref = arg;
     struct rrefs *rrefs = ref->rrefs;
@@ -358,7 +357,7 @@ static enum status user_on_claimed(struct future *future, void *arg)
     const uint64_t tag = ref->tag;
     struct error error;
     if (!rrefs_call_ends(rrefs))
-        return future_status(future);
+        return;
     if (!rpc_reaches(rrefs->rpc, owner)) {
         user_refuse_share(ref, user_say_gone(owner, ref->number, &error), error.text);
     } else if (value == NULL) {
@@ -373,7 +372,6 @@ static enum status user_on_claimed(struct future *future, void *arg)
         rrefs->config.taken(rrefs->config.context, rpc_request_source(request), tag, ref);
         rpc_reply(request, NULL);
     }
-    return future_status(future);
 }
 
 /* args: object, owner, tag. */

@@ -28,11 +28,8 @@ static enum status call_observer(struct agent *agent, struct agent_seat *seat, s
     struct rpc_message message = {.args = {agent->episode, steps}};
     seat->next_step = 0;
     seat->waiting = false;
-    enum status status = rpc_call_async(agent->rpc, seat->worker, METHOD_RUN_EPISODE, &message,
-                                        MONOTIME_NEVER, &seat->called, error);
-    if (status != STATUS_OK)
-        return status;
-    return future_then(seat->called, agent_returned, seat, &seat->returned);
+    return rpc_call_then(agent->rpc, seat->worker, METHOD_RUN_EPISODE, &message, MONOTIME_NEVER,
+                         agent_returned, seat, &seat->called, error);
 }
 
 static enum status play_episode(struct agent *agent, struct error *error)
@@ -49,28 +46,25 @@ static enum status play_episode(struct agent *agent, struct error *error)
         enum status status = call_observer(agent, &agent->seats[i], error);
         if (status != STATUS_OK)
             return status;
-        agent->returned[i] = agent->seats[i].returned;
     }
+    agent->playing = observers;
     agent->phase = AGENT_PLAYING;
-    return future_all(agent->rpc, agent->returned, observers, &agent->all);
+    return STATUS_OK;
 }
 
 static void release_futures(struct agent *agent)
 {
     for (uint32_t i = 0; i < agent->worker->job.observers.count; i++) {
-        future_release(agent->seats[i].returned);
         future_release(agent->seats[i].called);
-        agent->seats[i].returned = agent->seats[i].called = NULL;
+        agent->seats[i].called = NULL;
     }
-    future_release(agent->all);
-    agent->all = NULL;
 }
 
 /* The first observer whose answer ended the episode badly, in *error; STATUS_OK: none did. */
 static enum status find_failure(struct agent *agent, struct error *error)
 {
     for (uint32_t i = 0; i < agent->worker->job.observers.count; i++) {
-        enum status status = future_status(agent->seats[i].returned);
+        enum status status = agent->seats[i].returned;
         if (status == STATUS_OK)
             continue;
         const char *text = future_text(agent->seats[i].called);
@@ -143,7 +137,7 @@ static enum status after_gathering(struct agent *agent, struct error *error)
 /* SHUTDOWN from an observer: the order to hurry has reached it, and not yet this process. Wait for it. */
 static enum status after_playing(struct agent *agent, struct error *error)
 {
-    if (!future_done(agent->all))
+    if (agent->playing > 0)
         return STATUS_AGAIN;
     enum status status = find_failure(agent, error);
     if (status == STATUS_SHUTDOWN && !agent->worker->hurry)

@@ -34,12 +34,12 @@ enum agent_phase {
 /* One observer in the running episode. */
 struct agent_seat {
     struct agent *agent;
-    uint16_t worker;         /* its number; its environments are those of seat `worker` - 1 */
-    uint32_t first;          /* its first environment */
-    uint32_t next_step;      /* the step that its next request must be for */
-    bool waiting;            /* its request is in the coalescer's line */
-    struct future *called;   /* run_episode */
-    struct future *returned; /* `called`, checked by agent_returned */
+    uint16_t worker;       /* its number; its environments are those of seat `worker` - 1 */
+    uint32_t first;        /* its first environment */
+    uint32_t next_step;    /* the step that its next request must be for */
+    bool waiting;          /* its request is in the coalescer's line */
+    struct future *called; /* run_episode */
+    enum status returned;  /* the answer's status, by agent_returned */
 };
 
 struct agent {
@@ -61,8 +61,7 @@ struct agent {
     enum control_end end;
     uint32_t joined;
     struct agent_seat *seats;   /* (observers) */
-    struct future **returned;   /* (observers) scratch for future_all */
-    struct future *all;         /* of the present episode */
+    uint32_t playing;           /* observers that have not answered run_episode */
     uint32_t live;              /* environments whose episode is not over */
     uint8_t *alive;             /* (environments) */
     struct monotime serve_next; /* while learning: when the loop is served again */
@@ -91,8 +90,8 @@ rpc_handler agent_step;
 /* The coalescer's launch: one pass of the policy over the batch, then every request's reply. */
 coalescer_launch agent_launch;
 
-/* Stores the last rewards, which an observer's answer to run_episode carries. For future_then; arg: the seat.
- * STATUS_INVALID: the answer does not match the observer's steps. */
+/* Stores the last rewards, which an observer's answer to run_episode carries. For rpc_call_then; arg: the
+ * seat. The seat's `returned` is STATUS_INVALID when the answer does not match the observer's steps. */
 future_then_function agent_returned;
 
 #endif

@@ -39,13 +39,12 @@ static enum status open_memory(struct agent *agent, struct error *error)
     const struct job *job = &agent->worker->job;
     uint32_t observers = job->observers.count, environments = agent->environments;
     agent->seats = calloc(observers, sizeof *agent->seats);
-    agent->returned = calloc(observers, sizeof(struct future *));
     agent->alive = calloc(environments, 1);
     agent->batch.row = calloc(environments, sizeof *agent->batch.row);
     agent->batch.environment = calloc(environments, sizeof *agent->batch.environment);
     agent->batch.step = calloc(environments, sizeof *agent->batch.step);
     agent->batch.actions = calloc(environments, 1);
-    if (agent->seats == NULL || agent->returned == NULL || agent->alive == NULL || agent->batch.row == NULL ||
+    if (agent->seats == NULL || agent->alive == NULL || agent->batch.row == NULL ||
         agent->batch.environment == NULL || agent->batch.step == NULL || agent->batch.actions == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u environments", environments);
     for (uint32_t i = 0; i < observers; i++)
@@ -155,7 +154,6 @@ void agent_close(struct agent *agent)
     policy_free(agent->policy);
     backend_close(agent->backend);
     free(agent->seats);
-    free(agent->returned);
     free(agent->alive);
     free(agent->batch.row);
     free(agent->batch.environment);

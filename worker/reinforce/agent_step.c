@@ -221,13 +221,9 @@ static bool is_bad_return(const struct agent_seat *seat, const struct rpc_messag
     return !all_finite(m->data[RETURN_REWARD], agent->per_observer);
 }
 
-enum status agent_returned(struct future *future, void *arg)
+static enum status take_return(struct agent_seat *seat, const struct rpc_message *m)
 {
-    struct agent_seat *seat = arg;
     struct agent *agent = seat->agent;
-    if (future_status(future) != STATUS_OK)
-        return future_status(future);
-    const struct rpc_message *m = future_value(future);
     if (seat->waiting || is_bad_return(seat, m))
         return STATUS_INVALID;
     for (uint32_t i = 0; i < agent->per_observer; i++) {
@@ -240,4 +236,13 @@ enum status agent_returned(struct future *future, void *arg)
     }
     coalescer_set_live(agent->coalescer, agent->live);
     return STATUS_OK;
+}
+
+void agent_returned(struct future *future, void *arg)
+{
+    struct agent_seat *seat = arg;
+    seat->agent->playing--;
+    seat->returned = future_status(future);
+    if (seat->returned == STATUS_OK)
+        seat->returned = take_return(seat, future_value(future));
 }

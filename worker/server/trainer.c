@@ -117,32 +117,40 @@ static bool trainer_can_evaluate(const struct trainer *t)
            (t->servers == 1 || rpc_request_message(t->evaluate)->args[EVALUATE_VERSION] == t->at.version);
 }
 
+static bool trainer_calls_are_done(struct future *const *calls, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (!future_done(calls[i]))
+            return false;
+    return true;
+}
+
 /* The same call to every server at once. Requests are served meanwhile. While a contribution waits for its
  * round this includes an evaluation: the server may keep its answer back until the evaluation is done. */
 static enum status trainer_ask_all(struct trainer *t, enum wire_method method,
                                    const struct rpc_message *message, struct trainer_version *answer,
                                    bool *agree, struct error *error)
 {
-    struct future *calls[JOB_SERVERS_MAX], *all = NULL;
+    struct future *calls[JOB_SERVERS_MAX];
     enum status status = STATUS_OK;
     uint32_t count = 0;
     while (count < t->servers && status == STATUS_OK) {
         status = trainer_ask_server(t, (uint16_t)count, method, message, &calls[count], error);
         count += status == STATUS_OK;
     }
-    if (status == STATUS_OK && (status = future_all(t->rpc, calls, count, &all)) != STATUS_OK)
-        error_set(error, status, "no future for the answers of %u servers", count);
-    while (status == STATUS_OK && !future_done(all)) {
+    while (status == STATUS_OK && !trainer_calls_are_done(calls, count)) {
         status = trainer_turn(t, MONOTIME_NEVER, error);
-        if (status == STATUS_OK && method == METHOD_PUSH_PULL && trainer_can_evaluate(t) && !future_done(all))
+        if (status == STATUS_OK && method == METHOD_PUSH_PULL && trainer_can_evaluate(t) &&
+            !trainer_calls_are_done(calls, count))
             status = trainer_evaluate(t, error);
     }
-    if (all != NULL && future_done(all)) // a turn that fails may have told why
-        status = rpc_wait(t->rpc, all, error);
+    if (count == t->servers && trainer_calls_are_done(calls, count)) { // a turn that fails may have told why
+        status = STATUS_OK;
+        for (uint32_t i = 0; i < count && status == STATUS_OK; i++)
+            status = rpc_wait(t->rpc, calls[i], error);
+    }
     if (status == STATUS_OK)
         trainer_collect_answers(answer, calls, count, agree);
-    if (all != NULL)
-        future_release(all);
     while (count > 0)
         future_release(calls[--count]);
     return status;

@@ -34,28 +34,23 @@ static inline void answer_doubled(struct rpc_request *request, const struct rpc_
 }
 
 /* A nested call's end completes the request that it was made for. */
-static inline enum status pass_on(struct future *future, void *arg)
+static inline void pass_on(struct future *future, void *arg)
 {
     struct rpc_request *request = arg;
     if (future_status(future) == STATUS_OK)
         rpc_reply(request, future_value(future));
     else
         rpc_fail(request, future_status(future), "nested: %s", future_text(future));
-    return future_status(future);
 }
 
 static inline void nest(struct service *service, struct rpc_request *request,
                         const struct rpc_message *message)
 {
-    struct future *call, *after;
     struct error error = {0};
-    enum status status =
-        rpc_call_async(service->self, rpc_request_source(request), METHOD_RUN_EPISODE,
-                       &(struct rpc_message){.args = {message->args[1]}}, MONOTIME_NEVER, &call, &error);
+    enum status status = rpc_call_then(service->self, rpc_request_source(request), METHOD_RUN_EPISODE,
+                                       &(struct rpc_message){.args = {message->args[1]}}, MONOTIME_NEVER,
+                                       pass_on, request, NULL, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
-    ck_assert_int_eq(future_then(call, pass_on, request, &after), STATUS_OK);
-    future_release(call);
-    future_release(after);
 }
 
 static inline void on_step(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -140,14 +135,20 @@ static inline struct rpc_message rows_message(const float *rows, uint32_t count,
 
 static const float rows[3] = {1, -2, 3.5f};
 
-static inline struct future *step(struct rpc *from, uint64_t what, struct monotime deadline)
+static inline struct future *step_then(struct rpc *from, uint64_t what, struct monotime deadline,
+                                       future_then_function *then, void *arg)
 {
     struct rpc_message message = rows_message(rows, 3, what);
     struct future *future = NULL;
     struct error error = {0};
-    enum status status = rpc_call_async(from, 0, METHOD_STEP, &message, deadline, &future, &error);
+    enum status status = rpc_call_then(from, 0, METHOD_STEP, &message, deadline, then, arg, &future, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     return future;
+}
+
+static inline struct future *step(struct rpc *from, uint64_t what, struct monotime deadline)
+{
+    return step_then(from, what, deadline, NULL, NULL);
 }
 
 static inline struct future *episode(struct rpc *from, uint16_t worker, uint64_t number)

@@ -1,4 +1,4 @@
-/* Deadlines, and what is made of futures: then, all, chains, and futures that nobody keeps. */
+/* Deadlines, functions that run when a call is done, and futures that nobody keeps. */
 #include "test/worker/net/net_service.h"
 #include "test/workplace.h"
 
@@ -40,10 +40,10 @@ END_TEST
 static unsigned order_count;
 static uint64_t order[64];
 
-static enum status note_order(struct future *future, void *arg)
+static void note_order(struct future *future, void *arg)
 {
+    (void)future;
     order[order_count++] = (uintptr_t)arg;
-    return future_status(future);
 }
 
 /* Deadlines given in a scrambled order pass in the order of time, and answered calls leave in between. */
@@ -52,13 +52,13 @@ START_TEST(test_deadlines_in_order)
     struct net net;
     struct service server, client;
     service_start(&net, &server, &client, 1);
-    struct future *calls[36], *after[36], *quick[18];
+    struct future *calls[36], *quick[18];
     struct monotime base = net_in_ms(50);
     order_count = 0;
     for (uintptr_t i = 0; i < 36; i++) {
         uintptr_t rank = i * 17 % 36;
-        calls[i] = step(net.clients[0], DO_KEEP, monotime_add_us(base, 100 * rank));
-        ck_assert_int_eq(future_then(calls[i], note_order, (void *)rank, &after[i]), STATUS_OK);
+        calls[i] =
+            step_then(net.clients[0], DO_KEEP, monotime_add_us(base, 100 * rank), note_order, (void *)rank);
         if (i % 2 == 0)
             quick[i / 2] = step(net.clients[0], DO_ANSWER, monotime_add_us(base, 60000000 - 1000 * rank));
     }
@@ -67,9 +67,8 @@ START_TEST(test_deadlines_in_order)
         future_release(quick[i]);
     }
     for (unsigned i = 0; i < 36; i++) {
-        ck_assert_int_eq(net_await(&net, after[i]), STATUS_TIMEOUT);
+        ck_assert_int_eq(net_await(&net, calls[i]), STATUS_TIMEOUT);
         future_release(calls[i]);
-        future_release(after[i]);
     }
     ck_assert_uint_eq(order_count, 36);
     for (unsigned i = 0; i < 36; i++)
@@ -78,104 +77,17 @@ START_TEST(test_deadlines_in_order)
 }
 END_TEST
 
-/* ---- what is made of futures ---- */
-
-static enum status add_status(struct future *future, void *arg)
-{
-    *(unsigned *)arg += 1;
-    return future_status(future);
-}
-
-static enum status forgive(struct future *future, void *arg)
-{
-    (void)future;
-    *(unsigned *)arg += 1;
-    return STATUS_OK;
-}
-
-START_TEST(test_then)
-{
-    struct net net;
-    struct service server, client;
-    service_start(&net, &server, &client, 1);
-    struct future *call = step(net.clients[0], DO_ANSWER, MONOTIME_NEVER), *first, *second, *late;
-    unsigned runs = 0;
-    ck_assert_int_eq(future_then(call, add_status, &runs, &first), STATUS_OK);
-    ck_assert_int_eq(future_then(first, add_status, &runs, &second), STATUS_OK);
-    future_release(call);
-    future_release(first);
-    ck_assert_uint_eq(runs, 0);
-    ck_assert_int_eq(net_await(&net, second), STATUS_OK);
-    ck_assert_uint_eq(runs, 2);
-    ck_assert_int_eq(future_then(second, add_status, &runs, &late), STATUS_OK);
-    ck_assert_uint_eq(runs, 3);
-    ck_assert(future_done(late));
-    future_release(second);
-    expect_doubled(late);
-    net_free(&net);
-}
-END_TEST
-
-START_TEST(test_then_of_a_failure)
-{
-    struct net net;
-    struct service server, client;
-    service_start(&net, &server, &client, 1);
-    struct future *call = step(net.clients[0], DO_FAIL, MONOTIME_NEVER), *same, *forgiven;
-    unsigned runs = 0;
-    ck_assert_int_eq(future_then(call, add_status, &runs, &same), STATUS_OK);
-    ck_assert_int_eq(future_then(call, forgive, &runs, &forgiven), STATUS_OK);
-    future_release(call);
-    ck_assert_int_eq(net_await(&net, forgiven), STATUS_OK);
-    ck_assert_ptr_null(future_value(forgiven));
-    ck_assert_str_eq(future_text(forgiven), "");
-    future_release(forgiven);
-    net_expect_failure(&net, same, STATUS_CORRUPT, "row 3 of worker 1 is odd");
-    ck_assert_uint_eq(runs, 2);
-    net_free(&net);
-}
-END_TEST
-
-START_TEST(test_all)
-{
-    struct net net;
-    struct service server, client;
-    service_start(&net, &server, &client, 1);
-    struct future *calls[6], *all, *none, *again;
-    for (unsigned i = 0; i < 6; i++)
-        calls[i] = step(net.clients[0], i == 2 || i == 4 ? DO_FAIL : DO_ANSWER, MONOTIME_NEVER);
-    ck_assert_int_eq(future_all(net.clients[0], calls, 6, &all), STATUS_OK);
-    ck_assert(!future_done(all));
-    ck_assert_int_eq(net_await(&net, all), STATUS_CORRUPT);
-    ck_assert_str_eq(future_text(all), "row 3 of worker 1 is odd");
-    future_release(all);
-    ck_assert_int_eq(future_all(net.clients[0], calls, 2, &again), STATUS_OK);
-    ck_assert_int_eq(future_status(again), STATUS_OK);
-    ck_assert_uint_eq(future_value(again)->tensor_count, 0);
-    future_release(again);
-    ck_assert_int_eq(future_all(net.clients[0], NULL, 0, &none), STATUS_OK);
-    ck_assert_int_eq(future_status(none), STATUS_OK);
-    future_release(none);
-    for (unsigned i = 0; i < 6; i++)
-        future_release(calls[i]);
-    net_free(&net);
-}
-END_TEST
+/* ---- functions ---- */
 
 static struct net *calling_net;
 
-/* A `then` may call again: the next call goes out from within the turn. */
-static enum status call_again(struct future *future, void *arg)
+/* The function may call again: the next call goes out from within the turn. */
+static void call_again(struct future *future, void *arg)
 {
     unsigned *left = arg;
     ck_assert_int_eq(future_status(future), STATUS_OK);
-    if (--*left == 0)
-        return STATUS_OK;
-    struct future *next = step(calling_net->clients[0], DO_ANSWER, MONOTIME_NEVER), *after;
-    ck_assert_int_eq(future_then(next, call_again, left, &after), STATUS_OK);
-    future_release(next);
-    future_release(after);
-    return STATUS_OK;
+    if (--*left > 0)
+        future_release(step_then(calling_net->clients[0], DO_ANSWER, MONOTIME_NEVER, call_again, left));
 }
 
 START_TEST(test_then_calls_again)
@@ -185,40 +97,9 @@ START_TEST(test_then_calls_again)
     service_start(&net, &server, &client, 1);
     calling_net = &net;
     unsigned left = 500;
-    struct future *first = step(net.clients[0], DO_ANSWER, MONOTIME_NEVER), *after;
-    ck_assert_int_eq(future_then(first, call_again, &left, &after), STATUS_OK);
-    future_release(first);
-    future_release(after);
+    future_release(step_then(net.clients[0], DO_ANSWER, MONOTIME_NEVER, call_again, &left));
     UNTIL(left == 0, net_turn(&net));
     ck_assert_uint_eq(server.calls, 500);
-    net_free(&net);
-}
-END_TEST
-
-/* A chain far longer than a stack is deep, in a pool that is just large enough. */
-START_TEST(test_long_chain)
-{
-    enum { LENGTH = 50000 };
-    struct net net;
-    struct service server, client;
-    memset(&server, 0, sizeof server);
-    memset(&client, 0, sizeof client);
-    struct rpc_config config = net_server_config(server_methods, 1, &server);
-    net_serve(&net, &config);
-    config = net_client_config(1, client_methods, 1, &client);
-    config.pending_max = LENGTH / 2;
-    net_join(&net, &config);
-    unsigned runs = 0;
-    struct future *last = step(net.clients[0], DO_ANSWER, MONOTIME_NEVER);
-    for (unsigned i = 0; i < LENGTH; i++) {
-        struct future *next;
-        ck_assert_int_eq(future_then(last, add_status, &runs, &next), STATUS_OK);
-        future_release(last);
-        last = next;
-    }
-    ck_assert_int_eq(net_await(&net, last), STATUS_OK);
-    ck_assert_uint_eq(runs, LENGTH);
-    expect_doubled(last);
     net_free(&net);
 }
 END_TEST
@@ -239,45 +120,42 @@ START_TEST(test_released_before_it_is_done)
 }
 END_TEST
 
-static enum status count_in(struct future *future, void *arg)
+static void count_in(struct future *future, void *arg)
 {
+    (void)future;
     ++*(unsigned *)arg;
-    return future_status(future);
 }
 
-/* A call and what follows it: both, or neither when the futures do not suffice for both. */
+/* The function of a call runs once; a call that no future is left for is not sent. */
 START_TEST(test_call_then)
 {
     struct net net;
     struct service server, client;
-    struct future *all[256], *after;
+    struct future *futures[FUTURES_MAX], *kept;
     struct error error = {0};
-    unsigned runs = 0, taken = 0;
+    unsigned runs = 0;
     service_start(&net, &server, &client, 1);
     struct rpc *rpc = net.server;
     struct rpc_message ask = {.args = {5}};
     ck_assert_int_eq(
-        rpc_call_then(rpc, 1, METHOD_RUN_EPISODE, &ask, MONOTIME_NEVER, count_in, &runs, &after, &error),
+        rpc_call_then(rpc, 1, METHOD_RUN_EPISODE, &ask, MONOTIME_NEVER, count_in, &runs, &kept, &error),
         STATUS_OK);
-    ck_assert_int_eq(net_await(&net, after), STATUS_OK);
-    ck_assert_uint_eq(future_value(after)->args[0], 6);
+    ck_assert_int_eq(net_await(&net, kept), STATUS_OK);
+    ck_assert_uint_eq(future_value(kept)->args[0], 6);
     ck_assert_uint_eq(runs, 1);
-    future_release(after);
-    while (future_all(rpc, NULL, 0, &all[taken]) == STATUS_OK)
-        taken++;
-    future_release(all[--taken]);
+    future_release(kept);
+    unsigned taken = futures_take(rpc, futures);
     ck_assert_int_eq(
         rpc_call_then(rpc, 1, METHOD_RUN_EPISODE, &ask, MONOTIME_NEVER, count_in, &runs, NULL, &error),
         STATUS_BUSY);
-    future_release(all[--taken]);
+    future_release(futures[--taken]);
     ck_assert_int_eq(
         rpc_call_then(rpc, 1, METHOD_RUN_EPISODE, &ask, MONOTIME_NEVER, count_in, &runs, NULL, &error),
         STATUS_OK);
     UNTIL(runs >= 2, net_turn(&net));
     ck_assert_uint_eq(runs, 2);
     ck_assert_uint_eq(client.calls, 2);
-    while (taken > 0)
-        future_release(all[--taken]);
+    futures_give(futures, taken);
     net_free(&net);
 }
 END_TEST
@@ -331,11 +209,7 @@ int main(void)
     tcase_set_timeout(deadlines, 60);
     suite_add_tcase(suite, deadlines);
     TCase *futures = tcase_create("futures");
-    tcase_add_test(futures, test_then);
-    tcase_add_test(futures, test_then_of_a_failure);
-    tcase_add_test(futures, test_all);
     tcase_add_test(futures, test_then_calls_again);
-    tcase_add_test(futures, test_long_chain);
     tcase_add_test(futures, test_released_before_it_is_done);
     tcase_add_test(futures, test_call_then);
     tcase_add_test(futures, test_on_answer);

@@ -277,7 +277,7 @@ static void answer_kept(struct end *end, unsigned most)
     }
 }
 
-static enum status on_completed(struct future *future, void *arg)
+static void on_completed(struct future *future, void *arg)
 {
     struct entry *entry = arg;
     uint64_t number = (uint64_t)(entry - entries);
@@ -300,7 +300,6 @@ static enum status on_completed(struct future *future, void *arg)
     } else {
         ck_assert_int_eq(status, STATUS_TIMEOUT);
     }
-    return status;
 }
 
 /* Calls until the peer's queue is full, at most `most` times. Every call's number is its entry's place. */
@@ -311,18 +310,15 @@ static void issue(struct end *end, unsigned first_number, unsigned most)
         uint32_t number = first_number + end->issued;
         struct rpc_message message = {
             .args = {number}, .tensor_count = 1, .tensors = {{WIRE_U32, 1, .dims = {1}}}, .data = {&number}};
-        struct future *call, *after;
         struct error error = {0};
         uint16_t worker = is_server ? (uint16_t)(1 + end->issued % CLIENTS) : 0;
-        enum status status = rpc_call_async(end->rpc, worker, is_server ? METHOD_RUN_EPISODE : METHOD_STEP,
-                                            &message, net_in_ms(DEADLINE_MS), &call, &error);
+        enum status status =
+            rpc_call_then(end->rpc, worker, is_server ? METHOD_RUN_EPISODE : METHOD_STEP, &message,
+                          net_in_ms(DEADLINE_MS), on_completed, &entries[number], NULL, &error);
         if (status == STATUS_BUSY)
             return;
         ck_assert_msg(status == STATUS_OK, "%s", error.text);
         end->issued++;
-        ck_assert_int_eq(future_then(call, on_completed, &entries[number], &after), STATUS_OK);
-        future_release(call);
-        future_release(after);
     }
 }
 

@@ -32,23 +32,21 @@ int zmq_msg_init_size(zmq_msg_t *message, size_t size)
     return -1;
 }
 
-static enum status answer_nested(struct future *future, void *arg)
+static void answer_nested(struct future *future, void *arg)
 {
     rpc_reply(arg, future_value(future));
-    return future_status(future);
 }
 
 static void nest(struct layer *layer, struct rpc_request *request)
 {
-    struct future *call, *after;
+    struct future *call;
     struct error error = {0};
     struct rpc_message message = {.args = {DO_ANSWER, 33}};
-    ck_assert_int_eq(rpc_call_async(layer->rpc, 0, METHOD_FORWARD, &message, MONOTIME_NEVER, &call, &error),
+    ck_assert_int_eq(rpc_call_then(layer->rpc, 0, METHOD_FORWARD, &message, MONOTIME_NEVER, answer_nested,
+                                   request, &call, &error),
                      STATUS_OK);
     ck_assert(!future_done(call));
-    ck_assert_int_eq(future_then(call, answer_nested, request, &after), STATUS_OK);
     future_release(call);
-    future_release(after);
 }
 
 static void on_forward(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -97,15 +95,21 @@ static void start(struct net *net, struct layer *layer)
     rpc_add_methods(net->server, layer_methods, 2, layer);
 }
 
-static struct future *ask(struct net *net, struct rpc_message message, uint64_t what)
+static struct future *ask_then(struct net *net, struct rpc_message message, uint64_t what,
+                               future_then_function *then, void *arg)
 {
     struct future *future = NULL;
     struct error error = {0};
     message.args[0] = what;
     enum status status =
-        rpc_call_async(net->server, 0, METHOD_FORWARD, &message, MONOTIME_NEVER, &future, &error);
+        rpc_call_then(net->server, 0, METHOD_FORWARD, &message, MONOTIME_NEVER, then, arg, &future, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     return future;
+}
+
+static struct future *ask(struct net *net, struct rpc_message message, uint64_t what)
+{
+    return ask_then(net, message, what, NULL, NULL);
 }
 
 START_TEST(test_served_in_the_next_turn)
@@ -276,10 +280,9 @@ START_TEST(test_no_memory_for_an_answer)
 }
 END_TEST
 
-static enum status note_status(struct future *future, void *arg)
+static void note_status(struct future *future, void *arg)
 {
     *(enum status *)arg = future_status(future);
-    return STATUS_OK;
 }
 
 START_TEST(test_the_end_completes_them)
@@ -289,8 +292,7 @@ START_TEST(test_the_end_completes_them)
     start(&net, &layer);
     enum status ends[2] = {STATUS_OK, STATUS_OK};
     for (unsigned i = 0; i < 2; i++) {
-        struct future *after, *future = ask(&net, (struct rpc_message){0}, DO_KEEP);
-        ck_assert_int_eq(future_then(future, note_status, &ends[i], &after), STATUS_OK);
+        ask_then(&net, (struct rpc_message){0}, DO_KEEP, note_status, &ends[i]);
         if (i == 0)
             net_turn(&net);
     }
