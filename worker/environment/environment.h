@@ -1,7 +1,7 @@
 /* Environments: the worlds that observers step. Pure: no I/O, no clock, no messages. The room includes
- * kernels/base alone; worker/job includes it for the names, worker/reinforce to step.
+ * kernels/base alone; worker/job includes it for the name, worker/reinforce to step.
  *
- * A `struct environments` is K environments of one kind that one observer owns. Its environment i has the
+ * A `struct environments` is K environments of CartPole that one observer owns. Its environment i has the
  * job-wide number `first + i`, which keys its draws (kernels/base/rng.h): a trajectory depends on the job's
  * seed, the environment's number, the episode and the actions, and on nothing else. One thread at a time may
  * use one object. */
@@ -9,24 +9,10 @@
 #define WORKER_ENVIRONMENT_ENVIRONMENT_H
 
 #include "kernels/base/status.h"
-
-#include <stdint.h>
+#include "worker/environment/cartpole.h"
 
 /* How one step ended: neither, one, or both. */
 enum environment_flag { ENVIRONMENT_TERMINATED = 1, ENVIRONMENT_TRUNCATED = 2, ENVIRONMENT_FLAGS = 3 };
-
-struct environment_spec {
-    const char *name;          /* as in Gymnasium's registry: "CartPole-v1" */
-    uint32_t observation_size; /* floats in one observation */
-    uint32_t action_count;     /* actions are 0 .. action_count - 1 */
-    uint32_t steps_max;        /* an episode is truncated after this many steps */
-};
-
-/* Every environment's name, ended by NULL. */
-extern const char *const environment_names[];
-
-/* The environment named `name`, or NULL. The result is static. */
-const struct environment_spec *environment_find(const char *name);
 
 struct environments;
 
@@ -39,13 +25,13 @@ void environments_free(struct environments *environments);
 /* Puts environment `index` (0 .. count - 1) into a fresh first state, drawn for (episode, step). */
 void environments_reset(struct environments *environments, uint32_t index, uint32_t episode, uint32_t step);
 
-/* Steps the `n` environments `indices` (local, each at most once) with `actions`.
- * rewards: (n), flags: (n) of enum environment_flag. An environment that has ended must be reset before it
- * is stepped again (asserted). Actions must be below action_count (asserted: the caller checks a peer's). */
+/* Steps the `n` environments `indices` (local, each at most once) with `actions`, which are below
+ * CARTPOLE_ACTIONS. rewards: (n), flags: (n) of enum environment_flag. An environment that has ended must be
+ * reset before it is stepped again. */
 void environments_step(struct environments *environments, uint32_t n, const uint32_t *indices,
                        const uint8_t *actions, float *rewards, uint8_t *flags);
 
-/* Writes the present observations of the `n` environments `indices`. observations: (n, observation_size)
+/* Writes the present observations of the `n` environments `indices`. observations: (n, CARTPOLE_STATE_SIZE)
  * float32. */
 void environments_observe(const struct environments *environments, uint32_t n, const uint32_t *indices,
                           float *observations);

@@ -73,7 +73,7 @@ struct job {
         uint32_t environments; /* per process */
     } observers;
     struct {
-        char name[JOB_NAME_BYTES]; /* of worker/environment/environment.h */
+        int name; /* 0: there is one */
     } environment;
     struct {
         int mode;       /* `steps`: a fixed number with reset on done; `episode`: until done */
@@ -97,7 +97,7 @@ struct job {
         int name;      /* parameter-server: enum job_loss */
     } loss;
     struct {
-        char name[JOB_NAME_BYTES]; /* reinforce: "adam"; parameter-server: "sgd" */
+        int name; /* 0: a kind of job has one, "adam" or "sgd" */
         double lr;
         double beta1, beta2, epsilon; /* adam */
         double momentum;              /* sgd */
@@ -166,7 +166,7 @@ struct job {
     /* ---- model-parallel, beside transport, init, trainers, server (round all or async, without a bound),
      * evaluation (batch: columns) and checkpoint ---- */
     struct {
-        char name[JOB_NAME_BYTES];          /* "rnn" */
+        int name;                           /* 0: "rnn" */
         bool has_tokens;                    /* false: null in JSON, as with a text */
         uint32_t tokens;                    /* vocabulary of synthetic data; else 0 */
         uint32_t embedding, hidden, layers; /* widths; LSTM layers, 1..8 */

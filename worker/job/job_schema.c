@@ -73,7 +73,6 @@ static void add_value(cJSON *schema, const struct job_key *key)
         cJSON_AddStringToObject(schema, "type", "boolean");
         break;
     case JOB_ENUM:
-    case JOB_CHOICE:
         add_names(schema, key);
         break;
     case JOB_PATH:

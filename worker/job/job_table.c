@@ -2,7 +2,7 @@
  * written and the manual explains it. */
 #include "worker/job/job_table.h"
 
-#include "worker/environment/environment.h"
+#include "worker/environment/cartpole.h"
 
 #include <float.h>
 #include <string.h>
@@ -59,7 +59,7 @@ const struct job_key job_keys[] = {
      RANGE(1, JOB_ENVIRONMENTS_MAX), BY_DEFAULT(1), .text = "The number of environments in each observer."},
 
     {"/environment", REINFORCE, JOB_OBJECT, .text = "The environment that the agent acts in."},
-    {"/environment/name", REINFORCE, JOB_CHOICE, AT(environment.name), .names = environment_names,
+    {"/environment/name", REINFORCE, JOB_ENUM, AT(environment.name), NAMES(CARTPOLE_NAME),
      BY_DEFAULT("CartPole-v1"), .text = "The environment's name in Gymnasium's registry."},
 
     {"/rollout", REINFORCE, JOB_OBJECT,
@@ -114,7 +114,7 @@ const struct job_key job_keys[] = {
 
     {"/model", PARALLEL, JOB_OBJECT,
      .text = "The model: a language model of an embedding, an LSTM and a decoder."},
-    {"/model/name", PARALLEL, JOB_CHOICE, AT(rnn.name), NAMES("rnn"), BY_DEFAULT("rnn"),
+    {"/model/name", PARALLEL, JOB_ENUM, AT(rnn.name), NAMES("rnn"), BY_DEFAULT("rnn"),
      .text = "The architecture."},
     {"/model/tokens", PARALLEL, JOB_INTEGER, AT(rnn.tokens), RANGE(1, JOB_TOKENS_MAX),
      NULLABLE(rnn.has_tokens), BY_DEFAULT(10), .null_where = IS("/data/kind", "text"),
@@ -208,9 +208,9 @@ const struct job_key job_keys[] = {
              "in PyTorch's tutorial."},
 
     {"/optimizer", ANY, JOB_OBJECT, .text = "How a gradient changes the parameters."},
-    {"/optimizer/name", REINFORCE, JOB_CHOICE, AT(optimizer.name), NAMES("adam"), BY_DEFAULT("adam"),
+    {"/optimizer/name", REINFORCE, JOB_ENUM, AT(optimizer.name), NAMES("adam"), BY_DEFAULT("adam"),
      .text = "The method."},
-    {"/optimizer/name", TRAINERS, JOB_CHOICE, AT(optimizer.name), NAMES("sgd"), BY_DEFAULT("sgd"),
+    {"/optimizer/name", TRAINERS, JOB_ENUM, AT(optimizer.name), NAMES("sgd"), BY_DEFAULT("sgd"),
      .text = "The method."},
     {"/optimizer/lr", REINFORCE, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
      BY_DEFAULT(0.01), .text = "The learning rate."},

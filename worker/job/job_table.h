@@ -15,7 +15,6 @@ enum job_type {
     JOB_NUMBER,   /* double */
     JOB_BOOLEAN,  /* bool */
     JOB_ENUM,     /* int: the index of a name */
-    JOB_CHOICE,   /* char[]: one of the names */
     JOB_NAME,     /* char[]: a string of the key's pattern */
     JOB_PATH,     /* char[]: min..max bytes of text that can be shown as it is */
     JOB_NUMBERED, /* struct job_numbered: a string of the key's pattern, one of the names, all but the first
@@ -63,7 +62,7 @@ struct job_key {
     uint32_t elements;        /* 1: an array of exactly one; 3: of 1 or 3 numbers, struct job_channels */
     bool nullable;            /* null is allowed, and makes the bool at `offset_present` false */
     size_t offset_present;    /* nullable only */
-    const char *const *names; /* of JOB_ENUM, JOB_CHOICE, JOB_NUMBERED: ends with NULL; "" is a number
+    const char *const *names; /* of JOB_ENUM, JOB_NUMBERED: ends with NULL; "" is a number
                                  of the enum that this key does not know */
     const char *pattern;      /* of JOB_NAME, JOB_NUMBERED: POSIX extended and ECMA's at once */
     const char *words;        /* the same in words */

@@ -82,9 +82,8 @@ static bool store_numbered(struct job_numbered *at, const struct job_key *key, c
 
 static bool store_text(void *at, const struct job_key *key, const char *text)
 {
-    const bool valid = key->type == JOB_NAME   ? job_pattern_matches(key, text)
-                       : key->type == JOB_PATH ? path_valid(text, key->min, key->max)
-                                               : name_index(key, text, strlen(text)) >= 0;
+    const bool valid =
+        key->type == JOB_NAME ? job_pattern_matches(key, text) : path_valid(text, key->min, key->max);
     if (valid) {
         memset(at, 0, key->bytes);
         memcpy(at, text, strlen(text));
@@ -188,7 +187,6 @@ const char *job_value_name(const struct job *job, const struct job_key *key)
         return key->names[*(const int *)at];
     case JOB_NUMBERED:
         return key->names[((const struct job_numbered *)at)->name];
-    case JOB_CHOICE:
     case JOB_NAME:
     case JOB_PATH:
         return at;

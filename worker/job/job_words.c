@@ -112,7 +112,7 @@ void words_add_element(char words[JOB_WORDS_BYTES], const struct job_key *key)
 {
     if (key->type == JOB_INTEGER || key->type == JOB_NUMBER)
         add_bounds(words, key);
-    else if (key->type == JOB_ENUM || key->type == JOB_CHOICE)
+    else if (key->type == JOB_ENUM)
         add_names(words, key);
     else if (key->type == JOB_PATH)
         words_add(words, "a path of %.0f to %.0f bytes, all of them printable UTF-8", key->min, key->max);

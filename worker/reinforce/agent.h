@@ -44,7 +44,6 @@ struct agent_seat {
 
 struct agent {
     struct worker *worker;
-    const struct environment_spec *spec;
     uint32_t environments; /* of the whole job */
     uint32_t per_observer;
     struct rpc *rpc;

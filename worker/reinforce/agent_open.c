@@ -56,11 +56,9 @@ static enum status open_memory(struct agent *agent, struct error *error)
 static enum status open_policy(struct agent *agent, struct error *error)
 {
     const struct job *job = &agent->worker->job;
-    uint32_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : agent->spec->steps_max;
+    uint32_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : CARTPOLE_STEPS_MAX;
     struct policy_config policy = {
-        .shape = {.inputs = agent->spec->observation_size,
-                  .hidden = job->policy.hidden,
-                  .actions = agent->spec->action_count},
+        .shape = {.inputs = CARTPOLE_STATE_SIZE, .hidden = job->policy.hidden, .actions = CARTPOLE_ACTIONS},
         .dropout = job->policy.dropout,
         .seed = job->seed,
         .adam = {.lr = job->optimizer.lr,
@@ -74,7 +72,7 @@ static enum status open_policy(struct agent *agent, struct error *error)
     enum status status = policy_new(&agent->policy, &policy, agent->backend, error);
     if (status != STATUS_OK)
         return status;
-    return rollout_new(&agent->rollout, agent->environments, steps, agent->spec->observation_size,
+    return rollout_new(&agent->rollout, agent->environments, steps, CARTPOLE_STATE_SIZE,
                        mlp_mask_words(&policy.shape), error);
 }
 
@@ -113,9 +111,6 @@ enum status agent_open(struct agent *agent, struct worker *worker, struct error 
 {
     const struct job *job = &worker->job;
     agent->worker = worker;
-    agent->spec = environment_find(job->environment.name);
-    if (agent->spec == NULL)
-        return error_set(error, STATUS_NOT_FOUND, "no environment \"%s\"", job->environment.name);
     agent->per_observer = job->observers.environments;
     agent->environments = job->observers.count * agent->per_observer;
     agent->returns = (struct returns_config){

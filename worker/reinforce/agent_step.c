@@ -82,7 +82,7 @@ static enum status check_rows(const struct agent_seat *seat, const struct rpc_me
                              flags_allowed);
         least = environment + 1;
     }
-    if (!all_finite(m->data[TENSOR_OBSERVATION], (size_t)rows * agent->spec->observation_size) ||
+    if (!all_finite(m->data[TENSOR_OBSERVATION], (size_t)rows * CARTPOLE_STATE_SIZE) ||
         !all_finite(m->data[TENSOR_REWARD], rows))
         return error_set(error, STATUS_INVALID, "an observation or reward that is not finite");
     return STATUS_OK;

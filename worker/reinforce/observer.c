@@ -12,7 +12,6 @@
 struct observer {
     struct worker *worker;
     struct rpc *rpc;
-    const struct environment_spec *spec;
     struct environments *environments;
     uint32_t count, first;       /* environments, and the first one's number in the job */
     struct rpc_request *episode; /* run_episode, until it is answered */
@@ -49,7 +48,7 @@ static enum status open_memory(struct observer *o, struct error *error)
     uint32_t n = o->count;
     o->indices = calloc(n, sizeof *o->indices);
     o->numbers = calloc(n, sizeof *o->numbers);
-    o->observations = calloc((size_t)n * o->spec->observation_size, sizeof *o->observations);
+    o->observations = calloc((size_t)n * CARTPOLE_STATE_SIZE, sizeof *o->observations);
     o->rewards = calloc(n, sizeof *o->rewards);
     o->flags = calloc(n, 1);
     o->actions = calloc(n, 1);
@@ -66,9 +65,6 @@ static enum status open_memory(struct observer *o, struct error *error)
 static enum status open_environments(struct observer *o, struct error *error)
 {
     const struct job *job = &o->worker->job;
-    o->spec = environment_find(job->environment.name);
-    if (o->spec == NULL)
-        return error_set(error, STATUS_NOT_FOUND, "no environment \"%s\"", job->environment.name);
     o->count = job->observers.environments;
     o->first = (o->worker->self.worker - 1u) * o->count;
     enum status status = environments_new(&o->environments, job->seed, o->first, o->count, error);
@@ -140,7 +136,7 @@ static enum status ask_actions(struct observer *o, uint32_t episode, uint32_t st
         .args = {episode, step},
         .tensor_count = 4,
         .tensors = {{.dtype = WIRE_U32, .rank = 1, .dims = {o->live}},
-                    {.dtype = WIRE_F32, .rank = 2, .dims = {o->live, o->spec->observation_size}},
+                    {.dtype = WIRE_F32, .rank = 2, .dims = {o->live, CARTPOLE_STATE_SIZE}},
                     {.dtype = WIRE_F32, .rank = 1, .dims = {o->live}},
                     {.dtype = WIRE_U8, .rank = 1, .dims = {o->live}}},
         .data = {o->numbers, o->observations, o->rewards, o->flags},
@@ -157,9 +153,9 @@ static enum status ask_actions(struct observer *o, uint32_t episode, uint32_t st
     else
         memcpy(o->actions, m->data[0], o->live);
     for (uint32_t i = 0; status == STATUS_OK && i < o->live; i++)
-        if (o->actions[i] >= o->spec->action_count)
+        if (o->actions[i] >= CARTPOLE_ACTIONS)
             status = error_set(error, STATUS_INVALID, "action %u for environment %u: expected 0..%u",
-                               o->actions[i], o->numbers[i], o->spec->action_count - 1);
+                               o->actions[i], o->numbers[i], CARTPOLE_ACTIONS - 1);
     future_release(answer);
     return status;
 }

@@ -1,4 +1,4 @@
-/* What every environment owes its observer: specs, counting, truncation, resets keyed by position, and
+/* What every environment owes its observer: counting, truncation, resets keyed by position, and
  * results that do not depend on how environments are spread over objects. */
 #include "worker/environment/environment.h"
 
@@ -7,19 +7,10 @@
 #include "worker/environment/cartpole.h"
 
 #include <check.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { SIZE = CARTPOLE_STATE_SIZE };
-
-static const struct environment_spec *spec;
-
-static void spec_find(void)
-{
-    spec = environment_find("CartPole-v1");
-    ck_assert_ptr_nonnull(spec);
-}
 
 static struct environments *make(uint64_t seed, uint32_t first, uint32_t count)
 {
@@ -50,19 +41,6 @@ static uint8_t balance(const float observation[SIZE])
 {
     return observation[2] + 0.5f * observation[3] + 0.05f * observation[0] + 0.1f * observation[1] > 0;
 }
-
-START_TEST(find_knows_its_names)
-{
-    ck_assert_str_eq(spec->name, "CartPole-v1");
-    ck_assert_uint_eq(spec->observation_size, 4);
-    ck_assert_uint_eq(spec->action_count, 2);
-    ck_assert_uint_eq(spec->steps_max, 500);
-    ck_assert_ptr_eq(environment_find("CartPole-v1"), spec);
-    static const char *const strangers[] = {"", "CartPole-v0", "CartPole-v", "CartPole-v11", "cartpole-v1"};
-    for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
-        ck_assert_ptr_null(environment_find(strangers[i]));
-}
-END_TEST
 
 START_TEST(reset_is_keyed_by_seed_number_episode_step)
 {
@@ -215,63 +193,15 @@ START_TEST(spreading_changes_no_bit)
 }
 END_TEST
 
-/* ---- our callers' mistakes end the process ---- */
-
-START_TEST(step_before_reset_aborts)
-{
-    struct environments *environments = make(1, 0, 1);
-    step_one(environments, 0, 0);
-}
-END_TEST
-
-START_TEST(step_after_the_end_aborts)
-{
-    struct environments *environments = make(1, 0, 1);
-    environments_reset(environments, 0, 0, 0);
-    for (int step = 0; step < 500; step++)
-        step_one(environments, 0, 1);
-}
-END_TEST
-
-START_TEST(index_out_of_bounds_aborts)
-{
-    struct environments *environments = make(1, 0, 3);
-    if (_i == 0)
-        environments_reset(environments, 3, 0, 0);
-    float observation[SIZE];
-    if (_i == 1)
-        observe_one(environments, 3, observation);
-    if (_i == 2)
-        step_one(environments, 3, 0);
-}
-END_TEST
-
-START_TEST(action_out_of_bounds_aborts)
-{
-    struct environments *environments = make(1, 0, 1);
-    environments_reset(environments, 0, 0, 0);
-    step_one(environments, 0, 2);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("environment");
     TCase *tcase = tcase_create("contract");
-    tcase_add_checked_fixture(tcase, spec_find, NULL);
-    tcase_add_test(tcase, find_knows_its_names);
     tcase_add_test(tcase, reset_is_keyed_by_seed_number_episode_step);
     tcase_add_test(tcase, truncated_at_500_and_not_before);
     tcase_add_test(tcase, reset_in_the_middle_counts_anew);
     tcase_add_test(tcase, pushed_one_way_it_terminates);
     tcase_add_test(tcase, spreading_changes_no_bit);
     suite_add_tcase(suite, tcase);
-    TCase *mistakes = tcase_create("mistakes");
-    tcase_add_checked_fixture(mistakes, spec_find, NULL);
-    tcase_add_test_raise_signal(mistakes, step_before_reset_aborts, SIGABRT);
-    tcase_add_test_raise_signal(mistakes, step_after_the_end_aborts, SIGABRT);
-    tcase_add_loop_test_raise_signal(mistakes, index_out_of_bounds_aborts, SIGABRT, 0, 3);
-    tcase_add_test_raise_signal(mistakes, action_out_of_bounds_aborts, SIGABRT);
-    suite_add_tcase(suite, mistakes);
     return suite_run(suite);
 }
