@@ -1,11 +1,8 @@
-/* CartPole over many environments at once. One transition of one environment is cartpole_transition in
- * cartpole.h.
- *
- * States lie value by value (all x, then all x_dot, …). A step gathers LANES environments into arrays of
- * constant length, computes, and scatters. The constant length lets the compiler use vectors. Every
- * environment goes through the same operations, so its bits depend neither on its place nor on the number of
- * others. A short last block fills the remaining lanes with its first environment and does not store their
- * results. */
+/* CartPole over many environments at once. States lie value by value (all x, then all x_dot, …). A step
+ * gathers LANES environments into arrays of constant length, which lets the compiler use vectors, computes,
+ * and scatters. Every environment goes through the same operations, so its bits depend neither on its place
+ * nor on the number of others. A short last block fills the remaining lanes with its first environment and
+ * does not store their results. */
 #include "worker/environment/cartpole.h"
 
 enum { LANES = 8 };

@@ -17,16 +17,12 @@
 static struct job_reading *reading_new(const char *origin, const char *const *overrides,
                                        size_t override_count)
 {
-    struct job_reading *reading = calloc(1, sizeof *reading);
-    struct json_document *documents = calloc(1 + override_count, sizeof *documents);
-    if (reading == NULL || documents == NULL) {
-        free(reading);
-        free(documents);
+    struct job_reading *reading =
+        calloc(1, sizeof *reading + (1 + override_count) * sizeof *reading->documents);
+    if (reading == NULL)
         return NULL;
-    }
     reading->kinds = JOB_KINDS_ALL;
     reading->origin = origin;
-    reading->documents = documents;
     reading->overrides = overrides;
     reading->override_count = (uint32_t)override_count;
     return reading;
@@ -71,7 +67,6 @@ static enum status reading_end(struct job_reading *reading, enum status status, 
         status = STATUS_NO_MEMORY;
     for (size_t i = 0; i <= reading->override_count; i++)
         json_document_fini(&reading->documents[i]);
-    free(reading->documents);
     free(reading);
     return status;
 }
@@ -88,36 +83,25 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
 
 /* ---- from a file ---- */
 
-/* Opens a file that can be read to its end. A FIFO would make open wait without O_NONBLOCK. */
-static enum status open_file(int *descriptor, const char *path, struct error *error)
-{
-    struct stat about;
-    enum status status = STATUS_OK;
-    *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (*descriptor < 0)
-        return error_set_errno(error, errno, "cannot be opened");
-    if (fstat(*descriptor, &about) != 0)
-        status = error_set_errno(error, errno, "cannot be examined");
-    else if (!S_ISREG(about.st_mode))
-        status = error_set(error, STATUS_INVALID, "expected a regular file, got %s",
-                           S_ISDIR(about.st_mode) ? "a directory" : "something else");
-    if (status != STATUS_OK)
-        close(*descriptor);
-    return status;
-}
-
-/* Reads one byte more than a job may have, if the file has it. */
+/* Reads one byte more than a job may have, if the file has it. A FIFO would make open wait without
+ * O_NONBLOCK. */
 static enum status read_file(const char *path, char text[JOB_TEXT_BYTES_MAX + 1], size_t *length,
                              struct error *error)
 {
-    int descriptor;
-    enum status status = open_file(&descriptor, path, error);
-    if (status != STATUS_OK)
-        return status;
-    const ssize_t bytes = file_read_at(descriptor, text, JOB_TEXT_BYTES_MAX + 1, 0);
-    if (bytes < 0)
-        status = error_set_errno(error, errno, "cannot be read");
-    *length = (size_t)bytes;
+    struct stat about;
+    enum status status = STATUS_OK;
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (descriptor < 0)
+        return error_set_errno(error, errno, "cannot be opened");
+    if (fstat(descriptor, &about) == 0 && !S_ISREG(about.st_mode)) {
+        status = error_set(error, STATUS_INVALID, "expected a regular file, got %s",
+                           S_ISDIR(about.st_mode) ? "a directory" : "something else");
+    } else {
+        const ssize_t bytes = file_read_at(descriptor, text, JOB_TEXT_BYTES_MAX + 1, 0);
+        if (bytes < 0)
+            status = error_set_errno(error, errno, "cannot be read");
+        *length = (size_t)bytes;
+    }
     close(descriptor);
     return status;
 }
@@ -129,7 +113,7 @@ enum status job_read_file(struct job *job, const char *path, const char *const *
     char *text = malloc(JOB_TEXT_BYTES_MAX + 1);
     enum status status = STATUS_NO_MEMORY;
     struct error error;
-    size_t length;
+    size_t length = 0;
     *problems = NULL;
     if (reading != NULL && text != NULL) {
         status = read_file(path, text, &length, &error);
@@ -143,6 +127,7 @@ enum status job_read_file(struct job *job, const char *path, const char *const *
     free(text);
     return status;
 }
+
 /* ---- to text ---- */
 
 /* A group's members follow it in the table. */

@@ -12,9 +12,10 @@
 static void report_unknown(struct job_reading *reading, struct problem_place place, const char *pointer)
 {
     char words[JOB_WORDS_BYTES] = "";
-    for (unsigned left = job_key_kinds(pointer); left != 0; left &= left - 1)
-        words_add(words, "%s\"%s\"", words[0] == '\0' ? "is a key of the kind " : " or ",
-                  job_kind_name(ffs((int)left) - 1));
+    for (int kind = JOB_REINFORCE; kind <= JOB_MODEL_PARALLEL; kind++)
+        if (job_key_at(JOB_KINDS_OF(kind), pointer) != NULL)
+            words_add(words, "%s\"%s\"", words[0] == '\0' ? "is a key of the kind " : " or ",
+                      job_kind_name(kind));
     if (words[0] != '\0') {
         words_add(words, ", this job is a \"%s\"", job_kind_name(ffs((int)reading->kinds) - 1));
     } else {

@@ -15,11 +15,9 @@ struct message_list {
     uint32_t count;
 };
 
-static void message_add(struct message_list *list, const char *what, const char *one, const char *other,
-                        uint64_t bytes, const char *how, ...) __attribute__((format(printf, 6, 7)));
-
-static void message_add(struct message_list *list, const char *what, const char *one, const char *other,
-                        uint64_t bytes, const char *how, ...)
+__attribute__((format(printf, 6, 7))) static void message_add(struct message_list *list, const char *what,
+                                                              const char *one, const char *other,
+                                                              uint64_t bytes, const char *how, ...)
 {
     struct job_message *message = &list->messages[list->count++];
     *message = (struct job_message){.what = what, .keys = {one, other}, .bytes = bytes};

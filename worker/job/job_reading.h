@@ -27,14 +27,14 @@ struct job_found {
 
 struct job_reading {
     struct job job;
-    unsigned kinds;                  /* the bit of the job's kind; JOB_KINDS_ALL while that is not known */
-    const char *origin;              /* the file's name */
-    struct json_document *documents; /* by source; without a text: not read */
+    unsigned kinds;     /* the bit of the job's kind; JOB_KINDS_ALL while that is not known */
+    const char *origin; /* the file's name */
     const char *const *overrides;
     uint32_t override_count;
     struct job_found found[JOB_KEYS_MAX];      /* by the table's index */
     struct job_problem problems[PROBLEMS_MAX]; /* the first ones, in the order of their places */
     uint32_t problem_count;                    /* of all */
+    struct json_document documents[];          /* by source; without a text: not read */
 };
 
 /* Reads the file's text and every override, and notes where each key's value is. The kind comes first,

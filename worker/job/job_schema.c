@@ -22,7 +22,7 @@ static cJSON *object_of(const char *name, cJSON *value)
 static void add_number(cJSON *schema, const char *name, double number)
 {
     char words[JOB_WORDS_BYTES] = "";
-    words_add_number(words, number);
+    words_add_number(words, number, true);
     cJSON_AddRawToObject(schema, name, words);
 }
 

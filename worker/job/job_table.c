@@ -451,15 +451,6 @@ bool job_key_ignored(const char *name)
     return name[0] == '_' || strcmp(name, "$schema") == 0;
 }
 
-unsigned job_key_kinds(const char *pointer)
-{
-    unsigned kinds = 0;
-    for (size_t i = 0; i < job_key_count; i++)
-        if (strcmp(job_keys[i].pointer, pointer) == 0)
-            kinds |= job_keys[i].kinds;
-    return kinds;
-}
-
 const char *job_kind_name(int kind)
 {
     return job_key_at(JOB_KINDS_ALL, "/kind")->names[kind];

@@ -111,9 +111,6 @@ const char *job_key_name(const struct job_key *key);
 /* Whether a key is allowed everywhere and ignored: "$schema", and every name that begins with _. */
 bool job_key_ignored(const char *name);
 
-/* The kinds that have a key at `pointer`. */
-unsigned job_key_kinds(const char *pointer);
-
 /* The name of a kind of job. */
 const char *job_kind_name(int kind);
 
@@ -154,10 +151,9 @@ bool job_pattern_matches(const struct job_key *key, const char *text);
 /* Appends to `words`, which is terminated; what does not fit is cut. */
 void words_add(char words[JOB_WORDS_BYTES], const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* A number, with as few digits as read back to the same double. */
-void words_add_number(char words[JOB_WORDS_BYTES], double value);
-
-/* The key's value as JSON; doubles as %.17g, or with as few digits as read back (brief). */
+/* A number with 17 digits, or with as few as read back to the same double (brief); and the key's value as
+ * JSON, its numbers likewise. */
+void words_add_number(char words[JOB_WORDS_BYTES], double value, bool brief);
 void words_add_value(char words[JOB_WORDS_BYTES], const struct job *job, const struct job_key *key,
                      bool brief);
 

@@ -21,30 +21,21 @@ void words_add(char words[JOB_WORDS_BYTES], const char *format, ...)
 
 /* ---- values ---- */
 
-void words_add_number(char words[JOB_WORDS_BYTES], double value)
+void words_add_number(char words[JOB_WORDS_BYTES], double value, bool brief)
 {
     char text[32] = "";
-    for (int digits = fabs(value) < 1e15 && value == floor(value) ? 15 : 1; digits <= 17; digits++) {
+    int digits = !brief ? 17 : fabs(value) < 1e15 && value == floor(value) ? 15 : 1;
+    do
         snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
+    while (digits++ < 17 && strtod(text, NULL) != value);
     words_add(words, "%s", text);
-}
-
-static void add_double(char words[JOB_WORDS_BYTES], double value, bool brief)
-{
-    if (brief)
-        words_add_number(words, value);
-    else
-        words_add(words, "%.17g", value);
 }
 
 static void add_channels(char words[JOB_WORDS_BYTES], const struct job_channels *channels, bool brief)
 {
     for (uint32_t i = 0; i < channels->count; i++) {
         words_add(words, i == 0 ? "[" : ", ");
-        add_double(words, channels->value[i], brief);
+        words_add_number(words, channels->value[i], brief);
     }
     words_add(words, "]");
 }
@@ -70,7 +61,7 @@ void words_add_value(char words[JOB_WORDS_BYTES], const struct job *job, const s
     else if (key->type == JOB_INTEGER)
         words_add(words, key->elements > 0 ? "[%.0f]" : "%.0f", job_value_number(job, key));
     else if (key->type == JOB_NUMBER)
-        add_double(words, *(const double *)at, brief);
+        words_add_number(words, *(const double *)at, brief);
     else if (key->type == JOB_BOOLEAN)
         words_add(words, *(const bool *)at ? "true" : "false");
     else if (key->type == JOB_NUMBERED && strcmp(name, key->names[0]) != 0)
@@ -101,9 +92,9 @@ static void add_bounds(char words[JOB_WORDS_BYTES], const struct job_key *key)
     }
     if (!key->bounds_only)
         words_add(words, integer ? "an integer in " : key->min_open ? "a number in (" : "a number in [");
-    words_add_number(words, key->min);
+    words_add_number(words, key->min, true);
     words_add(words, key->bounds_only ? " or " : integer ? ".." : ", ");
-    words_add_number(words, key->max);
+    words_add_number(words, key->max, true);
     if (!integer)
         words_add(words, key->max_open ? ")" : "]");
 }

@@ -189,7 +189,6 @@ START_TEST(table_is_sound)
     ck_assert_str_eq(job_kind_name(JOB_REINFORCE), "reinforce");
     ck_assert_str_eq(job_kind_name(JOB_PARAMETER_SERVER), "parameter-server");
     ck_assert_str_eq(job_kind_name(JOB_MODEL_PARALLEL), "model-parallel");
-    ck_assert_uint_eq(job_key_kinds("/optimizer/lr"), JOB_KINDS_ALL);
     ck_assert_int_eq(JOB_TOKENS_MAX, VOCABULARY_WORDS_MAX);
     ck_assert_int_eq(JOB_LSTM_LAYERS_MAX, RNN_LAYERS_MAX);
 }
