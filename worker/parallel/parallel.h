@@ -9,7 +9,8 @@
  *     whole_model.[ch]         all values in one process, for checkpoints
  *     parallel_hidden_state.[ch]    the hidden state: kept, reset, saved and restored
  *     parallel_data.[ch], held_out.[ch], plateau.[ch]    batches, the held-out walk, the learning rate
- *     language.[ch]            `coalesced evaluate` and `coalesced generate`
+ *     language.h               `coalesced evaluate` (language_evaluate.c) and `coalesced generate`
+ *                              (language_generate.c), of one model (language_model.[ch])
  *
  * The lead makes the layers where the job places them, and one optimizer of all their parameters, and shares
  * both with the other trainers. A worker has one thread. */
