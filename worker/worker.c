@@ -91,6 +91,11 @@ struct monotime worker_beat(struct worker *worker)
     return monotime_add_us(worker->beat_due, worker->beat_us - BEAT_US_MIN);
 }
 
+void worker_progress(void *worker)
+{
+    worker_beat(worker);
+}
+
 static void worker_obey_order(struct worker *worker, const struct control_message *order)
 {
     switch (order->kind) {

@@ -87,6 +87,9 @@ void worker_wait_order(struct worker *worker);
 /* Tells the supervisor that this worker turns, at most 10 times a second; returns when to call again. */
 struct monotime worker_beat(struct worker *worker);
 
+/* worker_beat for tapes and readers, between two operations. */
+void worker_progress(void *worker);
+
 /* Makes every turn of `rpc` read orders and beat. STATUS_BUSY: the rpc can watch no further descriptor. */
 enum status worker_attach(struct worker *worker, struct rpc *rpc);
 

@@ -3,11 +3,6 @@
 
 #include <stdlib.h>
 
-bool held_out_is_there(const struct parallel_data *data)
-{
-    return data->held_out_batches > 0;
-}
-
 static enum status held_out_walk(const struct parallel_data *data, struct parallel_batch *batch,
                                  int32_t *tokens, int32_t *targets, held_out_forward *forward, void *context,
                                  double *sum, uint64_t *count, struct error *error)

@@ -17,9 +17,6 @@ struct parallel_batch {
 typedef enum status held_out_forward(void *context, const struct parallel_batch *batch, double *loss,
                                      struct error *error);
 
-/* Whether the held-out data fills one batch of the job's evaluation. */
-bool held_out_is_there(const struct parallel_data *data);
-
 /* *loss: the mean over all `*count` targets. The state begins at zero and is carried from batch to batch.
  * Allocates memory for the call. */
 enum status held_out_loss(const struct parallel_data *data, held_out_forward *forward, void *context,

@@ -38,7 +38,7 @@ static enum status language_open_data(struct parallel_data *data, const struct l
         return error_set(error, STATUS_INVALID,
                          "synthetic data has none held out to evaluate: expected \"text\" in /data/kind");
     const enum status status = parallel_data_open(data, l->job, &reading, error);
-    if (status != STATUS_OK || held_out_is_there(data))
+    if (status != STATUS_OK || data->held_out_batches > 0)
         return status;
     return error_set(error, STATUS_INVALID,
                      "%.300s: too little is held out to evaluate %u columns (/data/held_out)",

@@ -6,11 +6,6 @@
 
 #include <string.h>
 
-void parallel_progress(void *arg)
-{
-    worker_beat(arg);
-}
-
 /* ---- sizes ---- */
 
 /* Room for all activations and gradients of an iteration, several times: untouched pages cost nothing. A
@@ -84,17 +79,6 @@ static void parallel_handle_holdings(void *context, struct rpc_request *request,
 static const struct rpc_method methods[] = {
     {.method = METHOD_HOLDINGS, .callers = WIRE_ROLE_TRAINER, .handler = parallel_handle_holdings}};
 
-enum status parallel_ask_holdings(const struct parallel *p, uint16_t worker, uint64_t epoch,
-                                  struct error *error)
-{
-    const struct rpc_message message = {.args = {[HOLDINGS_EPOCH] = epoch}};
-    struct future *answer = NULL;
-    const enum status status =
-        rpc_call(p->rpc, worker, METHOD_HOLDINGS, &message, MONOTIME_NEVER, &answer, error);
-    future_release(answer);
-    return status;
-}
-
 /* ---- opening ---- */
 
 static enum status parallel_open_outbox(struct parallel *p, struct error *error)
@@ -143,7 +127,7 @@ static enum status parallel_open_objects(struct parallel *p, struct error *error
                                        .outbox = p->outbox.data != NULL ? &p->outbox : NULL,
                                        .contexts_max = 2 * trainers + 2,
                                        .pieces_max = PARTS * (2 * trainers + 2),
-                                       .progress = parallel_progress,
+                                       .progress = worker_progress,
                                        .progress_context = p->worker};
     status = dist_new(&p->dist, &config, error);
     if (status == STATUS_OK)

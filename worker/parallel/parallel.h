@@ -72,13 +72,6 @@ enum { HOLDINGS_EPOCH = 0 };
 void parallel_report(const struct parallel *parallel);
 void parallel_answer_holdings(const struct parallel *parallel, struct rpc_request *request);
 
-/* The lead's: has `worker` report its holdings. Waits. */
-enum status parallel_ask_holdings(const struct parallel *parallel, uint16_t worker, uint64_t epoch,
-                                  struct error *error);
-
-/* For tapes and readers: beats. `arg`: the struct worker. */
-void parallel_progress(void *arg);
-
 /* Bytes of a worker's segment for this job. */
 size_t parallel_segment_bytes(const struct job *job);
 

@@ -5,8 +5,11 @@
 /* ---- the end ---- */
 
 /* Returns when this trainer has released everything; in the lead, when every trainer has, and reports
- * FINISHED. An optimizer keeps parameters, and parameters keep their layers, so the last object is freed some
- * turns later. */
+ * FINISHED.
+ *
+ * An owner frees an object at the end of one of its turns, and only then the objects that this one has kept:
+ * a local optimizer keeps its parameters, and a parameter keeps its layer. An answer to an echo takes the
+ * owner at least a turn, so after TURNS echoes the last layer is freed too. */
 static enum status parallel_trainer_finish(struct parallel_trainer *t, struct error *error)
 {
     enum { TURNS = 6 };

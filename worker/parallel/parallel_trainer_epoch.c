@@ -57,7 +57,7 @@ static uint64_t epoch_number(const struct parallel_trainer *t)
 static bool epoch_evaluates(const struct parallel_trainer *t)
 {
     const struct job *job = t->job;
-    return job->evaluation.has_every && held_out_is_there(&t->data) &&
+    return job->evaluation.has_every && t->data.held_out_batches > 0 &&
            (epoch_number(t) % job->evaluation.every == 0 || t->iteration >= t->data.updates);
 }
 

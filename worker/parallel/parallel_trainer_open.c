@@ -29,7 +29,7 @@ static enum status trainer_open_tape(struct parallel_trainer *t, struct error *e
     if (status == STATUS_OK)
         status = tape_new_in(&t->tape, t->backend, &source, error);
     if (status == STATUS_OK)
-        tape_on_progress(t->tape, parallel_progress, t->base.worker);
+        tape_on_progress(t->tape, worker_progress, t->base.worker);
     return status;
 }
 
@@ -64,7 +64,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     if (status != STATUS_OK || worker->leave)
         return status;
     t->plateau = (struct plateau){.lr = t->job->optimizer.lr, .best_loss = INFINITY};
-    const struct parallel_reading reading = {.progress = parallel_progress, .progress_context = worker};
+    const struct parallel_reading reading = {.progress = worker_progress, .progress_context = worker};
     status = parallel_data_open(&t->data, t->job, &reading, error);
     if (status == STATUS_OK)
         status = parallel_data_check(&t->data, error);

@@ -125,12 +125,12 @@ enum status parallel_peer_wait(struct parallel_trainer *t, struct error *error)
     return status;
 }
 
-static enum status peer_echo(struct parallel_trainer *t, uint16_t worker, struct error *error)
+/* A call of which only the status matters. Waits. */
+static enum status peer_call(struct parallel_trainer *t, uint16_t worker, enum wire_method method,
+                             const struct rpc_message *message, struct error *error)
 {
-    const struct rpc_message nothing = {0};
     struct future *answer = NULL;
-    const enum status status =
-        rpc_call(t->base.rpc, worker, METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
+    const enum status status = rpc_call(t->base.rpc, worker, method, message, MONOTIME_NEVER, &answer, error);
     future_release(answer);
     return status;
 }
@@ -139,9 +139,10 @@ enum status parallel_peer_flush(struct parallel_trainer *t, uint32_t turns, stru
 {
     const uint32_t end =
         parallel_trainer_leads(t) ? roster_workers(&t->base.roster) : t->base.roster.lead + 1u;
+    const struct rpc_message nothing = {0};
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
-        status = peer_echo(t, (uint16_t)(i % end), error);
+        status = peer_call(t, (uint16_t)(i % end), METHOD_ECHO, &nothing, error);
     return status;
 }
 
@@ -238,11 +239,12 @@ enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, flo
 enum status parallel_peer_holdings(struct parallel_trainer *t, uint64_t epoch, struct error *error)
 {
     const struct roster *roster = &t->base.roster;
+    const struct rpc_message message = {.args = {[HOLDINGS_EPOCH] = epoch}};
     enum status status = STATUS_OK;
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++)
-        status = parallel_ask_holdings(&t->base, (uint16_t)(roster->lead + i), epoch, error);
+        status = peer_call(t, (uint16_t)(roster->lead + i), METHOD_HOLDINGS, &message, error);
     for (uint32_t i = 0; i < roster->servers && status == STATUS_OK; i++)
-        status = parallel_ask_holdings(&t->base, (uint16_t)i, epoch, error);
+        status = peer_call(t, (uint16_t)i, METHOD_HOLDINGS, &message, error);
     parallel_report(&t->base);
     return status;
 }

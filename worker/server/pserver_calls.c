@@ -69,24 +69,23 @@ static struct rpc_message pserver_describe_model(const struct pserver *p, uint32
                  [MODEL_FLAGS] = flags}};
 }
 
-/* True: the request is bad, and `why` names the fault. */
-static bool pserver_check_question(const struct pserver *p, const struct rpc_request *request, char *why,
-                                   size_t bytes)
+static enum status pserver_check_question(const struct pserver *p, const struct rpc_request *request,
+                                          struct error *error)
 {
     const uint64_t *args = rpc_request_message(request)->args;
     const unsigned worker = rpc_request_source(request);
     char range[RANGE_TEXT_BYTES];
     if (args[GET_FINGERPRINT] != p->fingerprint)
-        return snprintf(why, bytes,
-                        "trainer %u computes another model: fingerprint %016llx, expected %016llx", worker,
-                        (unsigned long long)args[GET_FINGERPRINT], (unsigned long long)p->fingerprint) > 0;
-    if (args[GET_COUNT] > 0 && (args[GET_COUNT] > PARAMETER_SERVER_CHUNK_ELEMENTS_MAX ||
-                                !pserver_owns_range(p, args[GET_FIRST], args[GET_COUNT])))
-        return snprintf(why, bytes,
-                        "trainer %u asks for %llu elements from %llu: expected at most %d within %s", worker,
-                        (unsigned long long)args[GET_COUNT], (unsigned long long)args[GET_FIRST],
-                        PARAMETER_SERVER_CHUNK_ELEMENTS_MAX, shard_range_text(p, range)) > 0;
-    return false;
+        return error_set(error, STATUS_INVALID,
+                         "trainer %u computes another model: fingerprint %016llx, expected %016llx", worker,
+                         (unsigned long long)args[GET_FINGERPRINT], (unsigned long long)p->fingerprint);
+    if (args[GET_COUNT] == 0 || (args[GET_COUNT] <= PARAMETER_SERVER_CHUNK_ELEMENTS_MAX &&
+                                 pserver_owns_range(p, args[GET_FIRST], args[GET_COUNT])))
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "trainer %u asks for %llu elements from %llu: expected at most %d within %s", worker,
+                     (unsigned long long)args[GET_COUNT], (unsigned long long)args[GET_FIRST],
+                     PARAMETER_SERVER_CHUNK_ELEMENTS_MAX, shard_range_text(p, range));
 }
 
 void pserver_get_model(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -96,11 +95,11 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
     const uint32_t count = (uint32_t)message->args[GET_COUNT];
     uint64_t version = message->args[GET_VERSION];
     uint32_t slot;
-    char why[240];
+    struct error error;
     if (pserver_reject_when_ending(p, request))
         return;
-    if (pserver_check_question(p, request, why, sizeof why)) {
-        rpc_reject(request, "%s", why);
+    if (pserver_check_question(p, request, &error) != STATUS_OK) {
+        rpc_reject(request, "%s", error.text);
         return;
     }
     if (version == PARAMETER_SERVER_NEWEST)

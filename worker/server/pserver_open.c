@@ -27,12 +27,6 @@ static void pserver_joined(void *context, uint16_t worker)
         p->seats[worker - p->servers].joined = true;
 }
 
-/* Beats during long work before the loop. */
-static void pserver_beat_between(void *arg)
-{
-    worker_beat(arg);
-}
-
 /* ---- memory ---- */
 
 static enum status pserver_reorder_params(struct pserver *p, struct classifier *classifier,
@@ -42,7 +36,7 @@ static enum status pserver_reorder_params(struct pserver *p, struct classifier *
     enum status status = tape_new(&tape, p->backend, error);
     if (status != STATUS_OK)
         return status;
-    tape_on_progress(tape, pserver_beat_between, p->worker);
+    tape_on_progress(tape, worker_progress, p->worker);
     status = classifier_reorder(classifier, tape, error);
     tape_free(tape);
     return status;
@@ -192,7 +186,7 @@ static uint32_t pserver_update_threads(const struct pserver *p)
 
 /* ---- sockets ---- */
 
-static enum status pserver_serve(struct pserver *p, struct error *error)
+static enum status pserver_open_sessions(struct pserver *p, struct error *error)
 {
     const uint32_t workers = p->servers + p->trainers;
     const struct rpc_config config = {.pending_max = workers,
@@ -203,12 +197,8 @@ static enum status pserver_serve(struct pserver *p, struct error *error)
                                       .context = p,
                                       .joined = pserver_joined,
                                       .left = pserver_left};
-    return worker_open_rpc(p->worker, &config, &p->rpc, error);
-}
-
-static enum status pserver_dial(struct pserver *p, struct error *error)
-{
-    return worker_connect(p->worker, p->rpc, error);
+    const enum status status = worker_open_rpc(p->worker, &config, &p->rpc, error);
+    return status == STATUS_OK ? worker_connect(p->worker, p->rpc, error) : status;
 }
 
 /* ---- all of it ---- */
@@ -216,8 +206,8 @@ static enum status pserver_dial(struct pserver *p, struct error *error)
 enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error)
 {
     static enum status (*const steps[])(struct pserver *, struct error *) = {
-        pserver_open_params, pserver_open_velocity, pserver_open_inboxes, pserver_open_round,
-        pserver_fill_first,  pserver_serve,         pserver_dial,         pserver_checkpoint_open,
+        pserver_open_params, pserver_open_velocity, pserver_open_inboxes,    pserver_open_round,
+        pserver_fill_first,  pserver_open_sessions, pserver_checkpoint_open,
     };
     p->worker = worker;
     p->job = &worker->job;
