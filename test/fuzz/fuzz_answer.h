@@ -54,7 +54,6 @@ struct asked {
 
 struct made { /* an optimizer's parts */
     uint64_t number;
-    uint64_t words[NEW_WORDS];
     uint32_t indices[4];
     uint32_t count;
 };
@@ -196,7 +195,7 @@ static void answer_backward(struct request *answer, const struct asked *request)
     }
 }
 
-/* Makes an optimizer of a request's words and indices. */
+/* Makes an optimizer of a request's indices. */
 static uint64_t make_part(const struct asked *request)
 {
     struct made *part = &made[made_count++ % MADE_MAX];
@@ -204,7 +203,6 @@ static uint64_t make_part(const struct asked *request)
     const uint32_t count = header->tensor_count > 1 ? header->tensors[1].dims[0] : 0;
     *part = (struct made){.number = new_number(header->destination, MADE_OPTIMIZER)};
     part->count = count < 4 ? count : 4;
-    memcpy(part->words, request->beginning, sizeof part->words);
     if (NEW_WORDS * sizeof(uint64_t) + count * 12 <= ASKED_BYTES)
         memcpy(part->indices, request->beginning + NEW_WORDS * sizeof(uint64_t) + count * sizeof(uint64_t),
                part->count * sizeof part->indices[0]);
@@ -218,7 +216,7 @@ static void answer_parameter(struct request *answer, const struct asked *request
     if (function == PARAMETER_INFO) {
         request_add(answer, WIRE_U8, 6, "weight");
         request_add(answer, WIRE_U32, 2, sizes);
-    } else if (function == PARAMETER_GRADIENT) {
+    } else if (function == PARAMETER_GET) {
         request_add(answer, WIRE_F32, WIDTH * WIDTH, NULL);
     } else if (function == PARAMETER_OPTIMIZER) {
         answer->header.args[0] = make_part(request);
@@ -232,13 +230,9 @@ static void answer_optimizer(struct request *answer, const struct asked *request
         if (made[i].number == request->header.args[0])
             part = &made[i];
     const uint32_t count = part->count > 0 ? part->count : 1;
-    if (request->header.args[1] == LOCAL_INFO) {
-        request_add(answer, WIRE_U64, NEW_WORDS, part->words);
-        request_add(answer, WIRE_U32, count, part->indices);
-    } else if (request->header.args[1] == LOCAL_NORM) {
+    if (request->header.args[1] == LOCAL_NORM) {
         request_add(answer, WIRE_U64, count, NULL);
-    } else if (request->header.args[1] == LOCAL_MOMENT_GET) {
-        request_add(answer, WIRE_F32, WIDTH * WIDTH, NULL);
+        request_add(answer, WIRE_U32, count, part->indices);
     }
 }
 

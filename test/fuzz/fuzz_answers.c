@@ -268,10 +268,10 @@ static void act_parameter(struct rref *ref, const uint8_t *bytes)
                                         shape_elements(&info.shape) > 0));
         break;
     case 1:
-        status = dist_parameter_get(dist, ref, values, count, &error);
+        status = dist_parameter_get(dist, ref, bytes[ACT_OTHER] % 3, values, count, &error);
         break;
     case 2:
-        status = dist_parameter_set(dist, ref, values, count, &error);
+        status = dist_parameter_set(dist, ref, bytes[ACT_OTHER] % 3, values, count, &error);
         break;
     default:
         status = dist_parameter_gradient(dist, ref, dist->next_context - 1, values, count, &error);
@@ -326,23 +326,11 @@ static void act_step(struct dist_optimizer *optimizer, unsigned which, const uin
 
 static void act_state(struct dist_optimizer *optimizer, const uint8_t *bytes)
 {
-    const enum dist_moment moment = (bytes[ACT_HOW] & 4) != 0 ? DIST_MOMENT_SECOND : DIST_MOMENT_FIRST;
     struct error error = {0};
-    float values[VALUES] = {0};
-    enum status status;
-    switch (bytes[ACT_HOW] & 3) {
-    case 0:
-        status = dist_optimizer_moment_get(optimizer, bytes[ACT_NUMBER] % 4, moment, values, VALUES, &error);
-        break;
-    case 1:
-        status = dist_optimizer_moment_set(optimizer, bytes[ACT_NUMBER] % 4, moment, values, VALUES, &error);
-        break;
-    case 2:
-        status = dist_optimizer_steps_set(optimizer, bytes[ACT_NUMBER], &error);
-        break;
-    default:
-        status = dist_optimizer_share(optimizer, bytes[ACT_OTHER] % WORKERS, bytes[ACT_NUMBER], &error);
-    }
+    enum status status =
+        (bytes[ACT_HOW] & 1) != 0
+            ? dist_optimizer_steps_set(optimizer, bytes[ACT_NUMBER], &error)
+            : dist_optimizer_share(optimizer, bytes[ACT_OTHER] % WORKERS, bytes[ACT_NUMBER], &error);
     is_well(status, &error);
 }
 

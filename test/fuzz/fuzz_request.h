@@ -79,9 +79,7 @@ static void ask_optimizer(struct request *request, const uint8_t *bytes, uint64_
     uint64_t words[NEW_WORDS] = {[NEW_KIND] = bytes[SHAPE] >> 1 & 1,
                                  [NEW_LR] = word_of_double(lr),
                                  [NEW_EPSILON] = word_of_double(lr),
-                                 [NEW_ASYNC] = bytes[SHAPE] >> 2 & 1,
-                                 [NEW_OWNERS] = 1,
-                                 [NEW_TOTAL] = count};
+                                 [NEW_ASYNC] = bytes[SHAPE] >> 2 & 1};
     const uint64_t numbers[2] = {parameter, parameter + 1};
     request_add(request, WIRE_U64, NEW_WORDS, words);
     request_add(request, WIRE_U64, count, numbers);
@@ -102,10 +100,7 @@ static void ask_object(struct request *request, const uint8_t *bytes)
     static const float values[WIDTH * WIDTH] = {1};
     const unsigned what = bytes[NUMBER] % 8;
     request->header.args[1] = what;
-    _Static_assert(PARAMETER_SET == LOCAL_STEP,
-                   "a parameter's function and an optimizer's have one number here");
-    request->header.args[2] = what == PARAMETER_SET ? context_number(bytes[CHANGE]) : bytes[CHANGE];
-    request->header.args[3] = bytes[PLACE];
+    request->header.args[VALUES_WHICH] = bytes[CHANGE] % 5;
     if (bytes[SHAPE] >= 0xf0)
         return;
     if ((bytes[SHAPE] & 0x80) != 0)

@@ -34,7 +34,7 @@
  * by it.
  *
  * ---- Reading values for a checkpoint ----
- * dist_parameter_get and dist_optimizer_moment_get read the newest values of one parameter. Values of several
+ * dist_parameter_get reads the newest values and moments of one parameter. Values of several
  * parameters belong to one version only if no participant's step is on its way meanwhile: with `async`, a
  * step may have been taken on one owner and not yet on the next. So the participants pause first, each after
  * its dist_optimizer_step has returned (parallel_peer_state does so); the optimizer itself holds nothing
@@ -91,12 +91,21 @@ struct dist_parameter_info {
 enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struct dist_parameter_info *info,
                                 struct error *error);
 
-/* Values in and out, canonical float32; `count` is shape_elements, another one STATUS_INVALID. Wait.
- * _set is STATUS_BUSY when all versions of the object's values are being read. */
-enum status dist_parameter_get(struct dist *dist, struct rref *parameter, float *values, size_t count,
-                               struct error *error);
-enum status dist_parameter_set(struct dist *dist, struct rref *parameter, const float *values, size_t count,
-                               struct error *error);
+enum dist_values {
+    DIST_VALUES,       /* the parameter's own */
+    DIST_MOMENT_FIRST, /* its optimizer's: SGD's momentum is the first, Adam's are both; zeros before a step
+                        */
+    DIST_MOMENT_SECOND,
+    DIST_GRADIENT, /* dist_parameter_gradient's */
+};
+
+/* Values in and out, canonical float32; `count` is shape_elements, another one STATUS_INVALID, and so is a
+ * moment that the parameter does not have. Wait. _set of DIST_VALUES is STATUS_BUSY when all versions of the
+ * object's values are being read. */
+enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum dist_values which,
+                               float *values, size_t count, struct error *error);
+enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum dist_values which,
+                               const float *values, size_t count, struct error *error);
 
 /* The gradient of a parameter in context number `context`; zeros where there is none. Waits. */
 enum status dist_parameter_gradient(struct dist *dist, struct rref *parameter, uint64_t context,
@@ -115,7 +124,7 @@ struct dist_optimizer_config {
  * afterwards. Waits. STATUS_INVALID: settings out of range, participants not ascending, no parameter or too
  * many; or, with its name, a parameter that is given twice or has another optimizer. With `async` also one
  * whose object has too few versions (STATUS_UNAVAILABLE: none, as its backend's memory is not the host's).
- * STATUS_PEER_DIED: an owner or, without `async`, a participant is gone. */
+ * STATUS_PEER_DIED: an owner is gone. */
 enum status dist_optimizer_new(struct dist_optimizer **out, struct dist *dist,
                                const struct dist_optimizer_config *config, struct rref *const parameters[],
                                uint32_t count, struct error *error);
@@ -130,7 +139,7 @@ enum status dist_optimizer_share(struct dist_optimizer *optimizer, uint16_t work
                                  struct error *error);
 
 /* On the other worker: a handle made of the references that its `taken` was given, in any order. They are
- * copied. Waits. STATUS_INVALID: they are not all local optimizers of one optimizer, each once. */
+ * copied. STATUS_INVALID: they are not all references to local optimizers. */
 enum status dist_optimizer_join(struct dist_optimizer **out, struct dist *dist, struct rref *const locals[],
                                 uint32_t count, struct error *error);
 
@@ -153,21 +162,7 @@ struct dist_step {
 enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_context *context,
                                 struct dist_step *step, struct error *error);
 
-/* ---- state, for checkpoints ---- */
-
-/* Which moment: SGD's momentum is the first, Adam's are both. */
-enum dist_moment { DIST_MOMENT_FIRST, DIST_MOMENT_SECOND };
-
-/* Moments of the optimizer's parameter `index`, canonical float32; zeros before the first step. Wait.
- * STATUS_INVALID: no such parameter, another number of elements, or the optimizer has no such moment. */
-enum status dist_optimizer_moment_get(struct dist_optimizer *optimizer, uint32_t index,
-                                      enum dist_moment moment, float *values, size_t count,
-                                      struct error *error);
-enum status dist_optimizer_moment_set(struct dist_optimizer *optimizer, uint32_t index,
-                                      enum dist_moment moment, const float *values, size_t count,
-                                      struct error *error);
-
-/* How many steps were taken so far, on all owners at once. Waits. */
+/* How many steps were taken so far, on all owners at once, for a run that goes on. Waits. */
 enum status dist_optimizer_steps_set(struct dist_optimizer *optimizer, uint64_t steps, struct error *error);
 
 #endif

@@ -109,40 +109,47 @@ static void answer_info(void *object, struct rpc_request *request, const struct 
     rpc_reply(request, &reply);
 }
 
+/* A reply to this worker itself would lend `values` (rpc.h), so dist_parameter.c reads values of this
+ * worker's parameters in place. */
 static void answer_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     const struct owned_parameter *parameter = object;
+    const size_t elements = owned_parameter_elements(parameter);
     struct error error = {0};
-    float *values;
-    (void)message;
-    enum status status = owned_parameter_values(parameter, &values, &error);
-    if (status == STATUS_OK)
-        status = owned_parameter_get(parameter, values, owned_parameter_elements(parameter), &error);
-    owned_parameter_reply(parameter, request, values, status, &error);
+    struct rpc_message reply = {0};
+    float *values = malloc(elements * sizeof *values);
+    enum status status =
+        values != NULL
+            ? owned_parameter_read(parameter, message->args[VALUES_WHICH], message->context, values, &error)
+            : error_set(&error, STATUS_NO_MEMORY, "no memory for %zu values", elements);
+    if (status == STATUS_OK) {
+        message_add(&reply, WIRE_F32, values, (uint32_t)elements);
+        rpc_reply(request, &reply);
+    } else {
+        rpc_fail(request, status, "%s", error.text);
+    }
+    free(values);
 }
 
+/* The values are copied, as they may lie at any address in the message. */
 static void answer_set(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     const struct owned_parameter *parameter = object;
+    const uint32_t count = message->tensor_count == 1 ? message_flat(message, 0, WIRE_F32) : 0;
     struct error error = {0};
-    float *values;
-    enum status status = owned_parameter_take(parameter, message, &values, &error);
-    if (status == STATUS_OK)
-        status = owned_parameter_set(parameter, values, owned_parameter_elements(parameter), &error);
+    float *values = malloc(count * sizeof *values);
+    enum status status = owned_parameter_check(parameter, count, &error);
+    if (status == STATUS_OK && values == NULL)
+        status = error_set(&error, STATUS_NO_MEMORY, "no memory for %u values", count);
+    if (status == STATUS_OK) {
+        memcpy(values, message->data[0], count * sizeof *values);
+        status = owned_parameter_write(parameter, message->args[VALUES_WHICH], values, &error);
+    }
     free(values);
-    request_finish(request, status, &error);
-}
-
-static void answer_gradient(void *object, struct rpc_request *request, const struct rpc_message *message)
-{
-    const struct owned_parameter *parameter = object;
-    struct error error = {0};
-    float *values;
-    enum status status = owned_parameter_values(parameter, &values, &error);
     if (status == STATUS_OK)
-        status = owned_parameter_gradient(parameter, message->context, values,
-                                          owned_parameter_elements(parameter), &error);
-    owned_parameter_reply(parameter, request, values, status, &error);
+        rpc_reply(request, NULL);
+    else
+        rpc_fail(request, status, "%s", error.text);
 }
 
 static void answer_optimizer(void *object, struct rpc_request *request, const struct rpc_message *message)
@@ -154,7 +161,6 @@ static rref_function *const functions[PARAMETER_FUNCTIONS] = {
     [PARAMETER_INFO] = answer_info,
     [PARAMETER_GET] = answer_get,
     [PARAMETER_SET] = answer_set,
-    [PARAMETER_GRADIENT] = answer_gradient,
     [PARAMETER_OPTIMIZER] = answer_optimizer,
 };
 

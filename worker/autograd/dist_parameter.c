@@ -88,23 +88,50 @@ enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struc
 
 /* ---- values ---- */
 
-enum status dist_parameter_get(struct dist *dist, struct rref *parameter, float *values, size_t count,
-                               struct error *error)
+static enum status parameter_read(struct dist *dist, struct rref *parameter, enum dist_values which,
+                                  uint64_t context, float *values, size_t count, struct error *error)
 {
     const struct owned_parameter *here = rref_local(parameter);
+    const struct rpc_message message = {.args = {[VALUES_WHICH] = which}, .context = context};
+    struct future *future;
     enum status status = check_parameter(parameter, error);
+    if (status == STATUS_OK && here != NULL)
+        status = owned_parameter_check(here, count, error);
+    if (status == STATUS_OK && here != NULL)
+        return owned_parameter_read(here, which, context, values, error);
+    if (status == STATUS_OK)
+        status = object_call(dist, parameter, PARAMETER_GET, &message, &future, error);
     if (status != STATUS_OK)
         return status;
-    if (here != NULL)
-        return owned_parameter_get(here, values, count, error);
-    return object_values(dist, parameter, PARAMETER_GET, &(struct rpc_message){0}, values, count, error);
+    const struct rpc_message *value = future_value(future);
+    const uint32_t got = message_flat(value, 0, WIRE_F32);
+    if (got == 0)
+        status = object_malformed(dist, rref_owner(parameter), error);
+    else if (got != count)
+        status = error_set(error, STATUS_INVALID, "the parameter has %u values, room for %zu", got, count);
+    else
+        memcpy(values, value->data[0], count * sizeof *values);
+    future_release(future);
+    return status;
 }
 
-enum status dist_parameter_set(struct dist *dist, struct rref *parameter, const float *values, size_t count,
-                               struct error *error)
+enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum dist_values which,
+                               float *values, size_t count, struct error *error)
+{
+    return parameter_read(dist, parameter, which, 0, values, count, error);
+}
+
+enum status dist_parameter_gradient(struct dist *dist, struct rref *parameter, uint64_t context,
+                                    float *values, size_t count, struct error *error)
+{
+    return parameter_read(dist, parameter, DIST_GRADIENT, context, values, count, error);
+}
+
+enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum dist_values which,
+                               const float *values, size_t count, struct error *error)
 {
     struct future *future;
-    struct rpc_message message = {0};
+    struct rpc_message message = {.args = {[VALUES_WHICH] = which}};
     enum status status = check_parameter(parameter, error);
     if (status == STATUS_OK && (count == 0 || count > SHAPE_ELEMENTS_MAX))
         status = error_set(error, STATUS_INVALID, "expected 1..%d values of a parameter, got %zu",
@@ -116,17 +143,4 @@ enum status dist_parameter_set(struct dist *dist, struct rref *parameter, const 
     if (status == STATUS_OK)
         future_release(future);
     return status;
-}
-
-enum status dist_parameter_gradient(struct dist *dist, struct rref *parameter, uint64_t context,
-                                    float *values, size_t count, struct error *error)
-{
-    const struct owned_parameter *here = rref_local(parameter);
-    const struct rpc_message message = {.context = context};
-    enum status status = check_parameter(parameter, error);
-    if (status != STATUS_OK)
-        return status;
-    if (here != NULL)
-        return owned_parameter_gradient(here, context, values, count, error);
-    return object_values(dist, parameter, PARAMETER_GRADIENT, &message, values, count, error);
 }

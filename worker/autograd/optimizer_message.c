@@ -30,14 +30,6 @@ double double_of_word(uint64_t word)
     return value;
 }
 
-void request_finish(struct rpc_request *request, enum status status, const struct error *error)
-{
-    if (status == STATUS_OK)
-        rpc_reply(request, &(struct rpc_message){0});
-    else
-        rpc_fail(request, status, "%s", error->text);
-}
-
 /* ---- calls that wait ---- */
 
 enum status object_call(struct dist *dist, struct rref *rref, uint32_t function,
@@ -60,23 +52,4 @@ enum status object_malformed(struct dist *dist, uint16_t owner, struct error *er
     rpc_reject_worker(dist_rpc(dist), owner, "an answer about parameters of another form than agreed");
     return error_set(error, STATUS_INVALID, "worker %u answers about parameters in another form than agreed",
                      owner);
-}
-
-enum status object_values(struct dist *dist, struct rref *rref, uint32_t function,
-                          const struct rpc_message *message, float *values, size_t count, struct error *error)
-{
-    struct future *future;
-    enum status status = object_call(dist, rref, function, message, &future, error);
-    if (status != STATUS_OK)
-        return status;
-    const struct rpc_message *value = future_value(future);
-    const uint32_t got = message_flat(value, 0, WIRE_F32);
-    if (got == 0)
-        status = object_malformed(dist, rref_owner(rref), error);
-    else if (got != count)
-        status = error_set(error, STATUS_INVALID, "the parameter has %u values, room for %zu", got, count);
-    else
-        memcpy(values, value->data[0], count * sizeof *values);
-    future_release(future);
-    return status;
 }

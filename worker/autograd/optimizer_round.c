@@ -49,6 +49,7 @@ static void round_finish_norm(struct local *local, struct participant *participa
     for (uint32_t i = 0; i < count; i++)
         participants[i].normed = status == STATUS_OK ? participants[i].context : 0;
     message_add(&reply, WIRE_U64, local->sums, local->count);
+    message_add(&reply, WIRE_U32, local->indices, local->count);
     round_end(local, participants, count, status, &error, &reply);
 }
 
@@ -78,13 +79,10 @@ static enum status round_check_sender(struct local *local, struct participant **
                          source, (unsigned long long)message->context);
     if (participant->request != NULL)
         return error_set(error, STATUS_INVALID, "worker %u has asked already in this round", source);
-    for (uint32_t i = 0; i < local->participant_count && local->words[NEW_ASYNC] == 0; i++)
-        if (local->participants[i].gone != STATUS_OK)
-            return error_set(error, local->participants[i].gone,
-                             "worker %u, which takes part in every step, is gone",
-                             local->participants[i].worker);
+    if (local->ended.status != STATUS_OK)
+        *error = local->ended;
     *out = participant;
-    return STATUS_OK;
+    return local->ended.status;
 }
 
 static enum status round_check_words(struct participant *participant, enum round round,
@@ -138,7 +136,7 @@ static void round_add_request(struct local *local, enum round round, struct rpc_
     participant->request = request;
     participant->context = message->context;
     local->waiting++;
-    if (local->words[NEW_ASYNC] != 0) {
+    if (local->async) {
         finish(local, participant, 1);
         return;
     }
@@ -165,14 +163,9 @@ void local_step(void *object, struct rpc_request *request, const struct rpc_mess
 
 void local_worker_left(struct local *local, uint16_t worker, enum status why)
 {
-    struct participant *participant = round_find_participant(local, worker);
-    if (participant == NULL || participant->gone != STATUS_OK)
+    if (local->async || local->ended.status != STATUS_OK || round_find_participant(local, worker) == NULL)
         return;
-    participant->gone = why;
-    struct error error = {0};
-    if (local->waiting == 0)
-        return;
-    error_set(&error, why, "worker %u %s in the middle of a round", worker,
+    error_set(&local->ended, why, "worker %u, which takes part in every step, has %s", worker,
               why == STATUS_SHUTDOWN ? "left" : "died");
-    round_fail(local, why, &error);
+    round_fail(local, why, &local->ended);
 }

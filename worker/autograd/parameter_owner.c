@@ -1,4 +1,5 @@
 /* Objects with parameters on their owner, and the values of a single parameter. A role's thread runs this. */
+#include "kernels/params/gradients.h"
 #include "worker/autograd/optimizer_internal.h"
 
 #include <stdlib.h>
@@ -87,7 +88,7 @@ size_t owned_parameter_elements(const struct owned_parameter *parameter)
     return shape_elements(&parameter->entry->parameter->tensor.shape);
 }
 
-static enum status check_count(const struct owned_parameter *parameter, size_t count, struct error *error)
+enum status owned_parameter_check(const struct owned_parameter *parameter, size_t count, struct error *error)
 {
     const size_t elements = owned_parameter_elements(parameter);
     return count == elements ? STATUS_OK
@@ -95,89 +96,60 @@ static enum status check_count(const struct owned_parameter *parameter, size_t c
                                          parameter->entry->parameter->name, elements, count);
 }
 
-enum status owned_parameter_get(const struct owned_parameter *parameter, float *values, size_t count,
-                                struct error *error)
+static enum status owned_find_moment(const struct owned_parameter *parameter, uint64_t which,
+                                     struct gradients **out, struct error *error)
 {
-    enum status status = check_count(parameter, count, error);
-    if (status != STATUS_OK)
-        return status;
-    return params_read(parameter->owned->params, parameter->entry->parameter, DTYPE_F32, values, error);
+    const struct group *group = parameter->entry->group;
+    const bool known = which == DIST_MOMENT_FIRST || which == DIST_MOMENT_SECOND;
+    *out = known && group != NULL ? optimizer_moment(group->optimizer, which == DIST_MOMENT_FIRST ? 0 : 1)
+                                  : NULL;
+    return *out != NULL ? STATUS_OK
+                        : error_set(error, STATUS_INVALID, "parameter %s has no %s here",
+                                    parameter->entry->parameter->name,
+                                    which == DIST_MOMENT_FIRST    ? "first moment"
+                                    : which == DIST_MOMENT_SECOND ? "second moment"
+                                                                  : "such values");
 }
 
-enum status owned_parameter_set(const struct owned_parameter *parameter, const float *values, size_t count,
-                                struct error *error)
-{
-    struct owned *owned = parameter->owned;
-    enum status status = check_count(parameter, count, error);
-    if (status == STATUS_OK)
-        status = owned_may_change(owned, error);
-    if (status == STATUS_OK && owned->versions != NULL)
-        status = dist_versions_advance(owned->versions, error);
-    if (status == STATUS_OK)
-        status = params_write(owned->params, parameter->entry->parameter, DTYPE_F32, values, error);
-    return status;
-}
-
-enum status owned_parameter_gradient(const struct owned_parameter *parameter, uint64_t context, float *values,
-                                     size_t count, struct error *error)
+static enum status owned_read_gradient(const struct owned_parameter *parameter, uint64_t context,
+                                       float *values, struct error *error)
 {
     struct gradients *gradients = NULL;
     const struct owned *owned = parameter->owned;
-    enum status status = check_count(parameter, count, error);
-    if (status != STATUS_OK)
-        return status;
-    status = dist_gradients(owned->owner->dist, context, owned->object, &gradients, error);
+    enum status status = dist_gradients(owned->owner->dist, context, owned->object, &gradients, error);
     if (status == STATUS_OK && gradients != NULL)
         return gradients_read(gradients, parameter->entry->parameter, DTYPE_F32, values, error);
     if (status != STATUS_OK && status != STATUS_NOT_FOUND)
         return status;
-    memset(values, 0, count * sizeof *values);
+    memset(values, 0, owned_parameter_elements(parameter) * sizeof *values);
     return STATUS_OK;
 }
 
-/* ---- values in messages ---- */
-
-enum status owned_parameter_values(const struct owned_parameter *parameter, float **values,
-                                   struct error *error)
+enum status owned_parameter_read(const struct owned_parameter *parameter, uint64_t which, uint64_t context,
+                                 float *values, struct error *error)
 {
-    const char *name = parameter->entry->parameter->name;
-    const size_t elements = owned_parameter_elements(parameter), most = WIRE_BODY_BYTES_MAX / sizeof(float);
-    *values = NULL;
-    if (elements > most)
-        return error_set(error, STATUS_INVALID, "%s has %zu values, of which a message carries %zu", name,
-                         elements, most);
-    *values = malloc(elements * sizeof(float));
-    return *values != NULL ? STATUS_OK
-                           : error_set(error, STATUS_NO_MEMORY, "no memory for the values of %s", name);
+    const struct parameter *entry = parameter->entry->parameter;
+    struct gradients *moment;
+    if (which == DIST_VALUES)
+        return params_read(parameter->owned->params, entry, DTYPE_F32, values, error);
+    if (which == DIST_GRADIENT)
+        return owned_read_gradient(parameter, context, values, error);
+    enum status status = owned_find_moment(parameter, which, &moment, error);
+    return status == STATUS_OK ? gradients_read(moment, entry, DTYPE_F32, values, error) : status;
 }
 
-enum status owned_parameter_take(const struct owned_parameter *parameter, const struct rpc_message *message,
-                                 float **values, struct error *error)
+enum status owned_parameter_write(const struct owned_parameter *parameter, uint64_t which,
+                                  const float *values, struct error *error)
 {
-    const uint32_t count = message->tensor_count == 1 ? message_flat(message, 0, WIRE_F32) : 0;
-    *values = NULL;
-    enum status status = check_count(parameter, count, error);
-    if (status == STATUS_OK)
-        status = owned_parameter_values(parameter, values, error);
-    if (status == STATUS_OK)
-        memcpy(*values, message->data[0], count * sizeof **values);
-    return status;
-}
-
-void owned_parameter_reply(const struct owned_parameter *parameter, struct rpc_request *request,
-                           float *values, enum status status, const struct error *error)
-{
-    const uint16_t self = rpc_worker(parameter->owned->owner->rpc);
-    struct rpc_message reply = {0};
-    if (status == STATUS_OK && rpc_request_source(request) == self) {
-        rpc_fail(request, STATUS_INVALID,
-                 "worker %u owns parameter %s: it reads values in place, without a request", self,
-                 parameter->entry->parameter->name);
-    } else if (status == STATUS_OK) {
-        message_add(&reply, WIRE_F32, values, (uint32_t)owned_parameter_elements(parameter));
-        rpc_reply(request, &reply);
-    } else {
-        rpc_fail(request, status, "%s", error->text);
+    struct owned *owned = parameter->owned;
+    struct parameter *entry = parameter->entry->parameter;
+    struct gradients *moment;
+    enum status status = STATUS_OK;
+    if (which != DIST_VALUES) {
+        status = owned_find_moment(parameter, which, &moment, error);
+        return status == STATUS_OK ? gradients_write(moment, entry, DTYPE_F32, values, error) : status;
     }
-    free(values);
+    if (owned->versions != NULL)
+        status = dist_versions_advance(owned->versions, error);
+    return status == STATUS_OK ? params_write(owned->params, entry, DTYPE_F32, values, error) : status;
 }

@@ -97,13 +97,14 @@ static void parallel_taken(void *context, uint16_t from, uint64_t tag, struct rr
         rref_release(rref);
 }
 
-/* The classes of the objects that workers create. */
+/* The classes of the objects that workers create or give each other. */
 static const struct rref_class *const classes[] = {
     &layer_classes[JOB_LAYER_EMBEDDING],
     &layer_classes[JOB_LAYER_LSTM],
     &layer_classes[JOB_LAYER_DECODER],
     &dist_parameter_class,
     &dist_optimizer_class,
+    &parallel_trainer_class,
 };
 
 /* Opens references and contexts on the rpc. */

@@ -41,6 +41,9 @@ struct parallel {
     void (*asked_holdings)(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
 };
 
+/* "trainer": the lead's handle on another trainer (parallel_trainer_peers.c). */
+extern const struct rref_class parallel_trainer_class;
+
 /* Opens the outbox, the rpc, the references and the contexts, and returns once there is a session with every
  * other worker of the job. Blocks meanwhile as worker_connect does; requests of others are served. The job is
  * WELCOME's afterwards. After a failure only parallel_close is left; the same where the order to leave has

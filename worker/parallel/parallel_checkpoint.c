@@ -15,9 +15,8 @@ static enum status checkpoint_fetch_values(struct parallel_trainer *t, bool mome
     for (uint32_t i = 0; i < t->parameter_count && status == STATUS_OK; i++) {
         float *values = whole_values(whole, i, momentum);
         const size_t count = whole_count(whole, i);
-        status = momentum
-                     ? dist_optimizer_moment_get(t->optimizer, i, DIST_MOMENT_FIRST, values, count, error)
-                     : dist_parameter_get(t->base.dist, t->parameters[i], values, count, error);
+        status = dist_parameter_get(t->base.dist, t->parameters[i],
+                                    momentum ? DIST_MOMENT_FIRST : DIST_VALUES, values, count, error);
     }
     return status;
 }

@@ -149,9 +149,8 @@ static enum status resume_send_values(struct parallel_trainer *t, bool momentum,
     for (uint32_t i = 0; i < t->parameter_count && status == STATUS_OK; i++) {
         const float *values = whole_values(whole, i, momentum);
         const size_t count = whole_count(whole, i);
-        status = momentum
-                     ? dist_optimizer_moment_set(t->optimizer, i, DIST_MOMENT_FIRST, values, count, error)
-                     : dist_parameter_set(t->base.dist, t->parameters[i], values, count, error);
+        status = dist_parameter_set(t->base.dist, t->parameters[i],
+                                    momentum ? DIST_MOMENT_FIRST : DIST_VALUES, values, count, error);
     }
     return status;
 }

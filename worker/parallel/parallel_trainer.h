@@ -1,4 +1,4 @@
-/* A trainer of a model-parallel job: shared by its files, and private to them but for parallel_trainer_class.
+/* A trainer of a model-parallel job: shared by its files, and private to them.
  *
  *     parallel_trainer.c         the role: the loop, and its end
  *     parallel_trainer_open.c    the start: data, layers, optimizer
@@ -168,9 +168,6 @@ enum status parallel_peer_wait(struct parallel_trainer *t, struct error *error);
 /* Returns when the messages sent before have reached all workers (from the lead; otherwise all servers and
  * the lead). Repeats that `turns` times. */
 enum status parallel_peer_flush(struct parallel_trainer *t, uint32_t turns, struct error *error);
-
-/* "trainer": the lead's handle on another trainer. */
-extern const struct rref_class parallel_trainer_class;
 
 /* The lead waits for a reference from every other trainer; the others send theirs. */
 enum status parallel_peer_meet(struct parallel_trainer *t, struct error *error);

@@ -33,17 +33,22 @@ static enum status trainer_open_tape(struct parallel_trainer *t, struct error *e
     return status;
 }
 
-/* Stores a reference that has arrived: the lead's, at another trainer; another trainer's, at the lead. */
+/* Stores a reference that has arrived: the lead's, at another trainer; another trainer's, at the lead. One of
+ * another class than its tag says is released. */
 static void trainer_taken(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref)
 {
     struct parallel_trainer *t = (struct parallel_trainer *)(void *)parallel; /* its first member */
     const uint32_t number = (uint32_t)from - parallel->roster.servers;
+    const struct rref_class *class = rref_class_of(rref);
+    const bool is_lead = from == parallel->roster.lead;
     struct rref **place = NULL;
-    if (parallel_trainer_leads(t) && from > parallel->roster.lead && tag == number && number < t->trainers)
+    if (parallel_trainer_leads(t) && from > parallel->roster.lead && tag == number && number < t->trainers &&
+        class == &parallel_trainer_class)
         place = &t->peers[number];
-    else if (from == parallel->roster.lead && tag < JOB_LAYERS)
+    else if (is_lead && tag < JOB_LAYERS && class == &layer_classes[tag])
         place = &t->layers[tag];
-    else if (from == parallel->roster.lead && tag == TAG_OPTIMIZER && t->local_count < DIST_PARAMETERS_MAX)
+    else if (is_lead && tag == TAG_OPTIMIZER && class == &dist_optimizer_class &&
+             t->local_count < DIST_PARAMETERS_MAX)
         place = &t->locals[t->local_count++];
     if (place == NULL || *place != NULL) {
         rref_release(rref);

@@ -389,14 +389,14 @@ static inline float *values_of(float *values, uint32_t parameter)
 static inline void model_read(const struct model *model, float *values)
 {
     for (uint32_t i = 0; i < model->parameter_count; i++)
-        STAGE_OK(dist_parameter_get(dist_of(model), model->parameters[i], values_of(values, i),
+        STAGE_OK(dist_parameter_get(dist_of(model), model->parameters[i], DIST_VALUES, values_of(values, i),
                                     elements_of(i), &stage.error));
 }
 
 static inline void model_write(const struct model *model, float *values)
 {
     for (uint32_t i = 0; i < model->parameter_count; i++)
-        STAGE_OK(dist_parameter_set(dist_of(model), model->parameters[i], values_of(values, i),
+        STAGE_OK(dist_parameter_set(dist_of(model), model->parameters[i], DIST_VALUES, values_of(values, i),
                                     elements_of(i), &stage.error));
 }
 

@@ -221,7 +221,8 @@ START_TEST(what_had_no_part_in_the_loss_moves_by_its_momentum)
     struct dist_optimizer *optimizer = make_optimizer(&model, OPTIMIZER_SGD);
     step_on(&model, optimizer, 0, 0);
     model_read(&model, before);
-    STAGE_OK(dist_optimizer_moment_get(optimizer, 3, DIST_MOMENT_FIRST, momentum, WIDTH, &stage.error));
+    STAGE_OK(dist_parameter_get(dist_of(&model), model.parameters[3], DIST_MOMENT_FIRST, momentum, WIDTH,
+                                &stage.error));
     struct dist_context *context = model_backward(&model, 1, 1);
     struct dist_step step = {.lr = 0.5, .last = true};
     STAGE_OK(dist_optimizer_step(optimizer, context, &step, &stage.error));
@@ -308,13 +309,13 @@ struct state {
     float values[PARTS_MAX * PART_VALUES], moments[2][PARTS_MAX * PART_VALUES];
 };
 
-static void save(const struct model *model, struct dist_optimizer *optimizer, struct state *state)
+static void save(const struct model *model, struct state *state)
 {
     model_read(model, state->values);
     for (unsigned m = 0; m < 2; m++)
         for (uint32_t i = 0; i < model->parameter_count; i++)
-            STAGE_OK(dist_optimizer_moment_get(optimizer, i, m, values_of(state->moments[m], i),
-                                               elements_of(i), &stage.error));
+            STAGE_OK(dist_parameter_get(dist_of(model), model->parameters[i], DIST_MOMENT_FIRST + m,
+                                        values_of(state->moments[m], i), elements_of(i), &stage.error));
 }
 
 static void restore(const struct model *model, struct dist_optimizer *optimizer, struct state *state,
@@ -323,8 +324,8 @@ static void restore(const struct model *model, struct dist_optimizer *optimizer,
     model_write(model, state->values);
     for (unsigned m = 0; m < 2; m++)
         for (uint32_t i = 0; i < model->parameter_count; i++)
-            STAGE_OK(dist_optimizer_moment_set(optimizer, i, m, values_of(state->moments[m], i),
-                                               elements_of(i), &stage.error));
+            STAGE_OK(dist_parameter_set(dist_of(model), model->parameters[i], DIST_MOMENT_FIRST + m,
+                                        values_of(state->moments[m], i), elements_of(i), &stage.error));
     STAGE_OK(dist_optimizer_steps_set(optimizer, steps, &stage.error));
 }
 
@@ -341,12 +342,12 @@ START_TEST(a_run_goes_on_elsewhere_with_its_state)
         for (unsigned i = 0; i < HALFWAY && turn == 0; i++)
             step_on(&model, optimizer, i, 0);
         if (turn == 0)
-            save(&model, optimizer, &halfway);
+            save(&model, &halfway);
         else
             restore(&model, optimizer, &halfway, HALFWAY);
         for (unsigned i = HALFWAY; i < STEPS; i++)
             step_on(&model, optimizer, i, 0);
-        save(&model, optimizer, turn == 0 ? &expected : &got);
+        save(&model, turn == 0 ? &expected : &got);
         dist_optimizer_free(optimizer);
         model_release(&model);
         stage_close_empty();
@@ -380,12 +381,15 @@ START_TEST(values_that_were_asked_for_leave_no_copy_at_their_owner)
     await_ready(model.parts[0]);
     find_parameters(&model);
     struct dist_optimizer *optimizer = make_optimizer(&model, OPTIMIZER_SGD);
-    STAGE_OK(
-        dist_optimizer_moment_get(optimizer, 1, DIST_MOMENT_FIRST, values, WIDTH, &stage.error)); // warm up
+    STAGE_OK(dist_parameter_get(dist_of(&model), model.parameters[1], DIST_MOMENT_FIRST, values, WIDTH,
+                                &stage.error)); // warm up
     const size_t before = bytes_in_use();
-    STAGE_OK(dist_parameter_get(dist_of(&model), model.parameters[0], values, LARGE, &stage.error));
-    STAGE_OK(dist_optimizer_moment_get(optimizer, 0, DIST_MOMENT_FIRST, values, LARGE, &stage.error));
-    STAGE_OK(dist_optimizer_moment_set(optimizer, 0, DIST_MOMENT_FIRST, values, LARGE, &stage.error));
+    STAGE_OK(
+        dist_parameter_get(dist_of(&model), model.parameters[0], DIST_VALUES, values, LARGE, &stage.error));
+    STAGE_OK(dist_parameter_get(dist_of(&model), model.parameters[0], DIST_MOMENT_FIRST, values, LARGE,
+                                &stage.error));
+    STAGE_OK(dist_parameter_set(dist_of(&model), model.parameters[0], DIST_MOMENT_FIRST, values, LARGE,
+                                &stage.error));
     STAGE_OK(dist_parameter_gradient(dist_of(&model), model.parameters[0], 77, values, LARGE, &stage.error));
     stage_turns(4);
     const size_t after = bytes_in_use();

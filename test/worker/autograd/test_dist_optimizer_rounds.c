@@ -284,9 +284,9 @@ START_TEST(a_death_ends_the_round_for_all)
     await_waiting(0, 2);
     stage_kill(OTHER_TRAINER);
     for (unsigned i = 0; i < 2; i++)
-        expect_refusal(futures[i], STATUS_PEER_DIED, "worker 4 died in the middle of a round");
+        expect_refusal(futures[i], STATUS_PEER_DIED, "worker 4, which takes part in every step, has died");
     expect_refusal(send_step(0, 0, 0.5, false), STATUS_PEER_DIED, "worker 4, which takes part");
-    expect_refusal(send_step(1, 1, 0.5, false), STATUS_PEER_DIED, "is gone");
+    expect_refusal(send_step(1, 1, 0.5, false), STATUS_PEER_DIED, "has died");
     model_read(&models[0], after);
     expect_equal(after, before, COUNT, "a failed round");
     end_contexts();
@@ -306,7 +306,7 @@ START_TEST(a_contributors_death_ends_the_round_too)
     await_waiting(0, 2);
     future_release(gone);
     stage_kill(OTHER_TRAINER);
-    expect_refusal(future, STATUS_PEER_DIED, "worker 4 died");
+    expect_refusal(future, STATUS_PEER_DIED, "worker 4, which takes part in every step, has died");
     end_contexts();
     close_round();
 }
