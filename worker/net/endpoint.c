@@ -44,11 +44,10 @@ struct shared_context {
     unsigned users;
 };
 
-/* Counts the process's contexts and messages: each message that is prepared or received must be sent or
- * released before the last context is freed. A leak checker cannot test this: libzmq 4.3.4 itself loses the
- * first frame of a message whose rest is under way when its socket is closed right behind a send
- * (test/lsan.supp). Contexts, A_CONTEXT each, and messages are one number, for while one thread's last
- * context goes another thread may make its first, and messages. */
+/* The process's contexts, A_CONTEXT each, and messages, in one number: each message that is prepared or
+ * received must be sent or released before the last context is freed. A leak checker cannot test this: libzmq
+ * 4.3.4 itself loses the first frame of a message whose rest is under way when its socket is closed right
+ * behind a send (test/lsan.supp). */
 static const int64_t A_CONTEXT = INT64_C(1) << 32;
 static _Atomic int64_t alive;
 
@@ -157,7 +156,7 @@ static enum status address_check_ipc_path(const char *address, bool must_be_free
     if (length == 0 || path[0] != '/')
         return error_set(error, STATUS_INVALID, "%s: expected ipc:// and an absolute path", address);
     if (length > sizeof((struct sockaddr_un *)0)->sun_path - 1)
-        return error_set(error, STATUS_INVALID, "%s: a path of %zu bytes, a socket's may have 107", address,
+        return error_set(error, STATUS_INVALID, "%s: the path has %zu bytes, expected at most 107", address,
                          length);
     struct stat info;
     if (must_be_free && lstat(path, &info) == 0)
@@ -219,7 +218,7 @@ enum status endpoint_bind(struct endpoint **out, const char *address, struct err
         return status;
     if (zmq_bind(endpoint->socket, address) != 0) {
         int errnum = errno;
-        status = errnum == EADDRINUSE ? error_set(error, STATUS_BUSY, "%s: taken", address)
+        status = errnum == EADDRINUSE ? error_set(error, STATUS_BUSY, "%s: the address is in use", address)
                                       : error_set(error,
                                                   errnum == EACCES || errnum == EPERM ? STATUS_PERMISSION
                                                   : errnum == EINVAL                  ? STATUS_INVALID
@@ -492,12 +491,10 @@ static enum status endpoints_sleep_once(struct endpoint *const *endpoints, size_
     return STATUS_OK;
 }
 
-/* Looks again and again before sleeping, with a yield between, for other processes on this processor. A sleep
- * that leaves a processor idle costs its waking, which in a virtual machine is several times a switch of
- * context. After three looks in vain a wait sleeps at once, and tries to spin again now and then: with more
- * workers than processors the next message is far off, and others have work to do. Jobs of ten episodes on
- * two idle processors, turn by turn, medians of 4: one observer 0.58 s without, 0.22 with; four 0.84 and
- * 0.69; ten 1.50 and 1.46. */
+/* Looks again and again before the sleep, because waking an idle processor takes several times as long as a
+ * switch of context. The yield lets other processes of this processor run. After three spins that found
+ * nothing a wait sleeps at once, and one wait of 64 spins again: where workers outnumber processors, the next
+ * message is far off. */
 static enum status endpoints_spin(struct endpoint *const *endpoints, size_t count, struct monotime until,
                                   bool *readable)
 {

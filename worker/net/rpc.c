@@ -261,6 +261,7 @@ static enum status rpc_run_turn(struct rpc *rpc, struct monotime until, const st
 {
     unsigned gone_before = rpc->gone_count;
     rpc->in_turn = true;
+    futures_tell(rpc);
     sessions_reap(rpc);
     bool is_news = rpc->gone_count != gone_before;
     bool is_idle = rpc_drain_socket(rpc, awaited) == 0 && !is_news && !rpc->has_failed;

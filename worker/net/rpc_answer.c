@@ -40,31 +40,27 @@ static bool answers_close_request(struct rpc_request *request)
     return false;
 }
 
-static void answers_reply_header(const struct rpc_request *request, struct wire_header *header)
+/* Answers with `value`, or when `status` is not STATUS_OK with `text`. */
+static void answers_complete(struct rpc_request *request, enum status status, const struct rpc_message *value,
+                             const char *text)
 {
-    rpc_header(request->rpc, header, WIRE_REPLY, request->source);
-    header->method = request->method;
-    header->request = request->id;
+    struct rpc_session *session = request->session;
+    const uint64_t id = request->id;
+    struct wire_header header;
+    assert(status != STATUS_AGAIN);
+    if (!answers_close_request(request))
+        return;
+    rpc_header(request->rpc, &header, WIRE_REPLY, request->source);
+    header.method = request->method;
+    header.request = id;
+    header.status = (uint8_t)status;
+    if (send_answer(request, &header, value, text) != STATUS_OK)
+        calls_fail(session, id, STATUS_NO_MEMORY, "no memory for the answer");
 }
 
 void rpc_reply(struct rpc_request *request, const struct rpc_message *value)
 {
-    if (!answers_close_request(request))
-        return;
-    struct wire_header header;
-    answers_reply_header(request, &header);
-    send_answer(request, &header, value, NULL);
-}
-
-static void answers_fail_request(struct rpc_request *request, enum status status, const char *text)
-{
-    assert(status != STATUS_OK && status != STATUS_AGAIN);
-    if (!answers_close_request(request))
-        return;
-    struct wire_header header;
-    answers_reply_header(request, &header);
-    header.status = (uint8_t)status;
-    send_answer(request, &header, NULL, text);
+    answers_complete(request, STATUS_OK, value, NULL);
 }
 
 void rpc_fail(struct rpc_request *request, enum status status, const char *format, ...)
@@ -74,7 +70,7 @@ void rpc_fail(struct rpc_request *request, enum status status, const char *forma
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    answers_fail_request(request, status, text);
+    answers_complete(request, status, NULL, text);
 }
 
 /* ---- dispatch ---- */
@@ -148,7 +144,7 @@ static enum status answers_fail_bad_request(struct rpc *rpc, struct rpc_session 
                                             struct rpc_arrival *arrival, const struct error *error)
 {
     if (session->is_self) {
-        answers_fail_request(answers_open_request(rpc, session, arrival), error->status, error->text);
+        answers_complete(answers_open_request(rpc, session, arrival), error->status, NULL, error->text);
         return STATUS_OK;
     }
     arrival_drop(arrival);

@@ -147,14 +147,11 @@ void futures_tell(struct rpc *rpc)
     rpc->is_telling = false;
 }
 
-void calls_fail(struct rpc *rpc, struct rpc_session *session, uint64_t request, enum status why,
-                const char *text)
+void calls_fail(struct rpc_session *session, uint64_t request, enum status why, const char *text)
 {
     struct future *call = *call_find(session, request);
-    if (call == NULL)
-        return;
-    call_fail(call, why, text);
-    futures_tell(rpc);
+    if (call != NULL)
+        call_fail(call, why, text);
 }
 
 static bool future_is_pending(const struct future *future)

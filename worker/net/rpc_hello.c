@@ -48,7 +48,7 @@ void hello_receive_answer(struct rpc *rpc, struct rpc_socket *socket, struct end
                header.source == worker && header.destination == rpc->config.worker &&
                header.role == rpc->roster[worker]) {
         if (hello_keep_welcome(rpc, socket, message) == STATUS_OK)
-            session_open(rpc, socket->dialed, socket, &header, 0);
+            session_open(socket->dialed, socket, &header, 0);
     } else {
         rpc->counters.stale++;
     }
@@ -95,14 +95,14 @@ static void hello_receive(struct rpc *rpc, struct rpc_socket *socket, const stru
     if (reason != NULL) {
         rpc->counters.strangers++;
         rpc->counters.stale += header->generation != rpc->config.generation;
-        peers_ignore(rpc, peer);
+        peer_ignore(rpc, peer);
         session_say_bye(rpc, socket, peer, header->source, reason);
         return;
     }
     struct rpc_session *session = &rpc->sessions[header->source];
     if (session->is_live)
         session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, "replaced by a later incarnation");
-    session_open(rpc, session, socket, header, peer);
+    session_open(session, socket, header, peer);
     hello_welcome(rpc, session);
     if (rpc->config.joined != NULL) {
         rpc->callbacks++;
@@ -116,7 +116,7 @@ void hello_receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct e
     struct wire_header header;
     struct error error;
     uint32_t peer = message->peer;
-    bool is_known = socket->dialed != NULL || peers_is_ignored(rpc, peer);
+    bool is_known = socket->dialed != NULL || peer_is_ignored(rpc, peer);
     enum status status = is_known ? STATUS_OK
                                   : wire_decode(&header, message->header, message->header_bytes,
                                                 message->payload_bytes, &error);
@@ -128,7 +128,7 @@ void hello_receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct e
     rpc->counters.strangers++;
     if (is_known)
         return;
-    peers_ignore(rpc, peer);
+    peer_ignore(rpc, peer);
     if (status != STATUS_OK)
         session_say_bye(rpc, socket, peer, 0, error.text);
     else if (header.kind != WIRE_BYE)

@@ -7,14 +7,13 @@
  *   rpc_receive.c      the checks of every message that arrives
  *   rpc_hello.c        HELLO and WELCOME as they arrive; strangers
  *   rpc_session_end.c  the end of a session: BYE, death, a bad message
- *   rpc_call.c         calls that this worker makes, their replies, and futures
  *   rpc_answer.c       calls that this worker answers: dispatch, replies
+ *   rpc_call.c         calls that this worker makes, their replies, and futures
  *   rpc_duplicates.c   the window that recognises a repeated request
  *   rpc_send.c         sending messages, and holding messages that cannot leave yet
  *   rpc_queue.c        the pool of requests, and the queues they stand in
- *   rpc_session.c      the table of sessions
+ *   rpc_session.c      the table of sessions, and connections to ignore
  *   rpc_body.c         bodies that arrive and leave in pieces
- *   rpc_peers.c        the bound socket's connections: their sessions, and connections to ignore
  *   rpc_rules.c        the checks that need no connection
  *
  * A file calls only files below it in this list.
@@ -99,7 +98,6 @@ struct rpc_request {
     uint64_t id;
     uint16_t method, source;
     bool is_used;           /* not in the pool: it holds frames */
-    bool is_returned;       /* see self_return_unsent */
     rpc_answered *answered; /* NULL: none */
     void *answered_context;
     uint64_t answered_number;
@@ -137,11 +135,6 @@ struct rpc_session {
     struct segment segment; /* the peer's segment; mapped when it first lends a tensor, and kept */
     uint64_t window_top;    /* the highest request id seen */
     uint64_t window[REPLAY_WINDOW / 64];
-};
-
-struct peer_slot {
-    uint32_t peer;
-    uint32_t session; /* its index + 1; 0: empty */
 };
 
 /* The bound socket, which tells its connections apart by routing id, or a dialed one. */
@@ -192,8 +185,6 @@ struct rpc {
 
     struct rpc_session *sessions; /* (config.workers) */
     unsigned lost_count;
-    struct peer_slot *peers; /* open addressing, a power of two of slots, at most half full */
-    uint32_t peers_mask;
     uint32_t strangers[STRANGERS_MAX];
     unsigned stranger_count, stranger_next;
 
@@ -217,16 +208,6 @@ struct rpc {
     size_t beat_count;
 };
 
-/* ---- rpc_peers.c ---- */
-
-enum status peers_new(struct rpc *rpc);
-void peers_free(struct rpc *rpc);
-struct rpc_session *peers_find(struct rpc *rpc, uint32_t peer); /* NULL: a stranger */
-void peers_add(struct rpc *rpc, struct rpc_session *session);
-void peers_remove(struct rpc *rpc, uint32_t peer);
-bool peers_is_ignored(const struct rpc *rpc, uint32_t peer); /* this worker sent it BYE lately */
-void peers_ignore(struct rpc *rpc, uint32_t peer);
-
 /* ---- rpc_session.c ---- */
 
 enum status sessions_new(struct rpc *rpc);
@@ -235,8 +216,14 @@ struct rpc_session *session_of(struct rpc *rpc, uint16_t worker); /* live, or NU
 
 /* Makes a session live after HELLO or WELCOME, with nothing sent or seen in it yet. `peer`: the bound
  * socket's name for the connection; 0: a dialed one. */
-void session_open(struct rpc *rpc, struct rpc_session *session, struct rpc_socket *socket,
-                  const struct wire_header *greeting, uint32_t peer);
+void session_open(struct rpc_session *session, struct rpc_socket *socket, const struct wire_header *greeting,
+                  uint32_t peer);
+
+/* The session of a connection of the bound socket; NULL: a stranger. `source`: the worker that a message of
+ * it names, which is looked at first. */
+struct rpc_session *session_of_peer(struct rpc *rpc, uint32_t peer, uint16_t source);
+bool peer_is_ignored(const struct rpc *rpc, uint32_t peer); /* this worker sent it BYE lately */
+void peer_ignore(struct rpc *rpc, uint32_t peer);
 
 /* A send found the peer gone: the next turn ends the session, outside of the caller's work. */
 void session_lose(struct rpc *rpc, struct rpc_session *session);
@@ -316,9 +303,8 @@ void futures_tell(struct rpc *rpc); /* runs the functions of calls that are done
 /* A reply has come: completes its call, and takes the arrival over. Returns the fault that costs the sender
  * the session, or NULL. */
 const char *calls_receive_reply(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
-/* Ends the call of `session` with that id, if it is pending still. */
-void calls_fail(struct rpc *rpc, struct rpc_session *session, uint64_t request, enum status why,
-                const char *text);
+/* Ends the call of `session` with that id, if it is pending still. Its function runs in the next turn. */
+void calls_fail(struct rpc_session *session, uint64_t request, enum status why, const char *text);
 void calls_expire(struct rpc *rpc); /* the calls whose deadline has passed */
 /* Completes the pending calls of `session`; NULL: all. */
 void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum status why, const char *text);
@@ -370,9 +356,9 @@ struct rpc_request *send_take_object(struct rpc *rpc, struct endpoint_message *f
 enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wire_header *header,
                          const struct rpc_message *message, struct error *error);
 /* Sends the answer to a request that is closed, `value` or `text`, and gives the request back when it has
- * left. */
-void send_answer(struct rpc_request *request, struct wire_header *header, const struct rpc_message *value,
-                 const char *text);
+ * left. STATUS_NO_MEMORY: a request of this worker to itself cannot be answered. */
+enum status send_answer(struct rpc_request *request, struct wire_header *header,
+                        const struct rpc_message *value, const char *text);
 void send_drop_held(struct rpc *rpc, struct rpc_session *session);
 void send_flush(struct rpc *rpc);
 

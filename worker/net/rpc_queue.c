@@ -56,7 +56,6 @@ struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frame
         return NULL;
     rpc->free_requests = request->next;
     request->is_used = true;
-    request->is_returned = false;
     request->answered = NULL;
     request->body = (struct rpc_body){0};
     request->leaving = NULL;

@@ -5,12 +5,15 @@
  */
 #include "worker/net/rpc_internal.h"
 
-/* The session of the connection that a message came through. NULL: it has none. */
+#include <string.h>
+
+/* The session of the connection that a message came through. NULL: it has none. `source`: the worker that the
+ * message names. */
 static struct rpc_session *receive_find_session(struct rpc *rpc, const struct rpc_socket *socket,
-                                                uint32_t peer)
+                                                uint32_t peer, uint16_t source)
 {
     if (socket->dialed == NULL)
-        return peers_find(rpc, peer);
+        return session_of_peer(rpc, peer, source);
     return socket->dialed->is_live ? socket->dialed : NULL;
 }
 
@@ -122,8 +125,11 @@ static void receive_in_session(struct rpc *rpc, struct rpc_session *session, str
 
 static void receive_message(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message)
 {
+    uint16_t source = 0;
     rpc->counters.received++;
-    struct rpc_session *session = receive_find_session(rpc, socket, message->peer);
+    if (message->header_bytes == WIRE_HEADER_BYTES)
+        memcpy(&source, message->header + offsetof(struct wire_header, source), sizeof source);
+    struct rpc_session *session = receive_find_session(rpc, socket, message->peer, source);
     if (session != NULL)
         receive_in_session(rpc, session, message);
     else if (hello_is_awaited(socket))
@@ -134,7 +140,7 @@ static void receive_message(struct rpc *rpc, struct rpc_socket *socket, struct e
 
 static void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32_t peer)
 {
-    struct rpc_session *session = receive_find_session(rpc, socket, peer);
+    struct rpc_session *session = receive_find_session(rpc, socket, peer, 0);
     rpc->counters.received++;
     if (hello_is_awaited(socket)) {
         rpc->counters.bad++;
@@ -143,8 +149,8 @@ static void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32
         session_end_bad(rpc, session, "a message that is not two frames within the limits");
     } else {
         rpc->counters.strangers++;
-        if (socket->dialed == NULL && peer != 0 && !peers_is_ignored(rpc, peer)) {
-            peers_ignore(rpc, peer);
+        if (socket->dialed == NULL && peer != 0 && !peer_is_ignored(rpc, peer)) {
+            peer_ignore(rpc, peer);
             session_say_bye(rpc, socket, peer, 0, "a message that is not two frames within the limits");
         }
     }

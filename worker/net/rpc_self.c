@@ -20,14 +20,6 @@ void self_open(struct rpc *rpc)
     session->next_request = 1;
 }
 
-static void self_take_returned(struct rpc *rpc, struct rpc_session *session, struct rpc_request *request)
-{
-    const uint64_t id = request->id;
-    request_release(request);
-    request_give_back(rpc, request);
-    calls_fail(rpc, session, id, STATUS_NO_MEMORY, "no memory for the answer");
-}
-
 static void self_take_one(struct rpc *rpc)
 {
     struct rpc_session *session = &rpc->sessions[rpc->config.worker];
@@ -35,10 +27,6 @@ static void self_take_one(struct rpc *rpc)
     struct endpoint_message frames;
     struct rpc_arrival arrival = {.frames = &frames};
     queue_remove(&rpc->local, holder);
-    if (holder->is_returned) {
-        self_take_returned(rpc, session, holder);
-        return;
-    }
     endpoint_move(&frames, &holder->frames);
     request_give_back(rpc, holder);
     size_t payload_bytes = frames.payload_bytes - sizeof arrival.lent;

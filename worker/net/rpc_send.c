@@ -252,13 +252,6 @@ static void self_post(struct rpc *rpc, struct rpc_request *holder)
     rpc->counters.sent++;
 }
 
-/* There is no memory for the answer: the request goes back to its caller as it came, and the call fails. */
-static void self_return_unsent(struct rpc *rpc, struct rpc_request *request)
-{
-    request->is_returned = true;
-    queue_push(&rpc->local, request);
-}
-
 /* Keeps a message until there is room; to oneself, until the next turn. */
 static void send_hold(struct rpc *rpc, struct rpc_session *session, struct rpc_request *holder,
                       bool is_answer)
@@ -442,9 +435,9 @@ static enum status send_begin_answer(struct rpc_request *request, struct wire_he
 }
 
 /* Without memory for the answer the session ends: otherwise the caller would wait for ever. The session with
- * oneself cannot end; there the call alone fails. */
-void send_answer(struct rpc_request *request, struct wire_header *header, const struct rpc_message *value,
-                 const char *text)
+ * oneself cannot end. */
+enum status send_answer(struct rpc_request *request, struct wire_header *header,
+                        const struct rpc_message *value, const char *text)
 {
     struct rpc *rpc = request->rpc;
     struct rpc_session *session = request->session;
@@ -452,18 +445,18 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
     struct leaving_body *leaving;
     enum status status =
         send_begin_answer(request, header, value == NULL ? &no_value : value, text, &out, &leaving);
-    if (status != STATUS_OK && session->is_self) {
-        self_return_unsent(rpc, request);
-        return;
-    }
     request_release(request);
+    if (status != STATUS_OK && session->is_self) {
+        request_give_back(rpc, request);
+        return status;
+    }
     if (status == STATUS_OK) {
         status = leaving != NULL ? STATUS_AGAIN : send_try(rpc, session, &out);
         if (status == STATUS_AGAIN) {
             endpoint_move(&request->frames, &out);
             request->leaving = leaving;
             send_hold(rpc, session, request, true);
-            return;
+            return STATUS_OK;
         }
         if (status != STATUS_OK)
             endpoint_release(&out);
@@ -471,6 +464,7 @@ void send_answer(struct rpc_request *request, struct wire_header *header, const 
     if (status != STATUS_OK)
         session_lose(rpc, session);
     request_give_back(rpc, request);
+    return STATUS_OK;
 }
 
 /* ---- what waits ---- */

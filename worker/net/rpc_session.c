@@ -1,5 +1,6 @@
-/* The table of sessions: one place for each worker of the roster. A session opens with HELLO and WELCOME
- * (rpc_hello.c) and ends in rpc_session_end.c. Thread: the owner of the rpc. */
+/* The table of sessions: one place for each worker of the roster; and a ring of the connections that this
+ * worker ended last with BYE, which are ignored while they stand in the ring. A session opens with HELLO and
+ * WELCOME (rpc_hello.c) and ends in rpc_session_end.c. Thread: the owner of the rpc. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -9,7 +10,7 @@
 enum status sessions_new(struct rpc *rpc)
 {
     rpc->sessions = calloc(rpc->config.workers, sizeof *rpc->sessions);
-    return rpc->sessions == NULL ? STATUS_NO_MEMORY : peers_new(rpc);
+    return rpc->sessions == NULL ? STATUS_NO_MEMORY : STATUS_OK;
 }
 
 /* A session that never opened is not touched. */
@@ -23,7 +24,6 @@ static void session_release(struct rpc_session *session)
 
 void sessions_free(struct rpc *rpc)
 {
-    peers_free(rpc);
     for (size_t i = 0; rpc->sessions != NULL && i < rpc->config.workers; i++)
         session_release(&rpc->sessions[i]);
     free(rpc->sessions);
@@ -36,8 +36,8 @@ struct rpc_session *session_of(struct rpc *rpc, uint16_t worker)
     return &rpc->sessions[worker];
 }
 
-void session_open(struct rpc *rpc, struct rpc_session *session, struct rpc_socket *socket,
-                  const struct wire_header *greeting, uint32_t peer)
+void session_open(struct rpc_session *session, struct rpc_socket *socket, const struct wire_header *greeting,
+                  uint32_t peer)
 {
     session->worker = greeting->source;
     session->role = greeting->role;
@@ -48,9 +48,44 @@ void session_open(struct rpc *rpc, struct rpc_session *session, struct rpc_socke
     memset(session->window, 0, sizeof session->window);
     session->socket = socket;
     session->peer = peer;
-    if (socket->dialed == NULL)
-        peers_add(rpc, session);
 }
+
+/* ---- the bound socket's connections ---- */
+
+static bool session_is_of(const struct rpc_session *session, uint32_t peer)
+{
+    return session->is_live && session->peer == peer;
+}
+
+struct rpc_session *session_of_peer(struct rpc *rpc, uint32_t peer, uint16_t source)
+{
+    if (peer != 0 && source < rpc->config.workers && session_is_of(&rpc->sessions[source], peer))
+        return &rpc->sessions[source];
+    if (peer == 0 || peer_is_ignored(rpc, peer))
+        return NULL;
+    for (size_t i = 0; i < rpc->config.workers; i++)
+        if (session_is_of(&rpc->sessions[i], peer))
+            return &rpc->sessions[i];
+    return NULL;
+}
+
+bool peer_is_ignored(const struct rpc *rpc, uint32_t peer)
+{
+    for (unsigned i = 0; i < rpc->stranger_count; i++)
+        if (rpc->strangers[i] == peer)
+            return true;
+    return false;
+}
+
+void peer_ignore(struct rpc *rpc, uint32_t peer)
+{
+    rpc->strangers[rpc->stranger_next] = peer;
+    rpc->stranger_next = (rpc->stranger_next + 1) % STRANGERS_MAX;
+    if (rpc->stranger_count < STRANGERS_MAX)
+        rpc->stranger_count++;
+}
+
+/* ---- lost sessions ---- */
 
 void session_lose(struct rpc *rpc, struct rpc_session *session)
 {

@@ -36,8 +36,7 @@ static void session_close(struct rpc *rpc, struct rpc_session *session)
     if (session->socket->dialed != NULL) {
         rpc->gone_count++;
     } else {
-        peers_remove(rpc, session->peer);
-        peers_ignore(rpc, session->peer);
+        peer_ignore(rpc, session->peer);
     }
 }
 
