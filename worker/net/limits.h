@@ -25,7 +25,7 @@ enum {
     RPC_LEFT_MAX = 4,                         /* functions that rpc_on_left adds */
     STRANGERS_MAX = 64,      /* connections that this worker ended last with BYE, and ignores */
     FAREWELLS_MAX = 64,      /* BYEs that wait for room */
-    REPLIES_HELD_MIN = 1024, /* replies that may wait for room, beside incoming_max */
+    REPLIES_HELD_MAX = 1024, /* replies that may wait for one peer when it sends a request */
     HELD_BYTES_MAX =
         WIRE_QUEUE_MAX * WIRE_PAYLOAD_BYTES_MAX, /* of one session's held replies: a second queue */
     DRAIN_MAX = 256,                             /* messages of one socket handled in one turn */

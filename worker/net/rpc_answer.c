@@ -2,8 +2,8 @@
  *
  * A request object lives from its arrival to the moment its answer has left. While it is open it holds the
  * peer's frames; once answered, the answer's. An answer that finds its peer's queue full waits (rpc_send.c).
- * When the pool of requests is used up, the peer with the most unread answers loses its session. So does a
- * peer that sends a request while 60 MiB of answers wait for it. */
+ * A peer that sends a request while more than REPLIES_HELD_MAX answers, or 60 MiB of answers, wait for it
+ * loses its session. */
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
@@ -98,16 +98,18 @@ static enum status answers_check_request(const struct rpc *rpc, const struct rpc
         return error_set(error, STATUS_PERMISSION, "method %u is not permitted here", header->method);
     if (!method->any_tensors && rules_check_tensors(method, rpc->config.rows_max, header, error) != STATUS_OK)
         return STATUS_INVALID;
-    if (session->answers_held.bytes > HELD_BYTES_MAX)
+    if (session->answers_held.messages > REPLIES_HELD_MAX || session->answers_held.bytes > HELD_BYTES_MAX)
         return error_set(error, STATUS_INVALID, "too many answers wait unread");
     return STATUS_OK;
 }
 
+/* NULL: no memory. A message to oneself has just given its object back, and finds that one. */
 static struct rpc_request *answers_open_request(struct rpc *rpc, struct rpc_session *session,
                                                 struct rpc_arrival *arrival)
 {
-    struct rpc_request *request = send_take_object(rpc, arrival->frames);
-    assert(request != NULL); /* see requests_count */
+    struct rpc_request *request = request_take(rpc, arrival->frames);
+    if (request == NULL)
+        return NULL;
     request->session = session;
     request->id = arrival->header.request;
     request->method = arrival->header.method;
@@ -165,7 +167,12 @@ enum status answers_receive_request(struct rpc *rpc, struct rpc_session *session
         error_set(error, STATUS_INVALID, "a request whose body has not come");
         return answers_fail_bad_request(rpc, session, arrival, error);
     }
-    answers_serve_request(rpc, answers_open_request(rpc, session, arrival), arrival);
+    struct rpc_request *request = answers_open_request(rpc, session, arrival);
+    if (request == NULL) {
+        arrival_drop(arrival);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a request");
+    }
+    answers_serve_request(rpc, request, arrival);
     return STATUS_OK;
 }
 

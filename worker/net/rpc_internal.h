@@ -18,7 +18,7 @@
  *
  * A file calls only files below it in this list.
  *
- * All objects come from pools that are allocated at the start. An object that ends is unlinked first and its
+ * An object that ends is unlinked first and its
  * callbacks run last, so that a callback may call everything that rpc.h allows. */
 #ifndef WORKER_NET_RPC_INTERNAL_H
 #define WORKER_NET_RPC_INTERNAL_H
@@ -95,6 +95,7 @@ struct rpc_request {
     bool is_answer;              /* of a message that waits: a reply; else a request */
     struct rpc_session *session; /* NULL: its peer is gone */
     struct rpc_request *previous, *next;
+    struct rpc_request *next_of_all;
     uint64_t id;
     uint16_t method, source;
     bool is_used;           /* not in the pool: it holds frames */
@@ -110,7 +111,6 @@ struct rpc_request {
 struct request_queue {
     struct rpc_request *first, *last;
     uint32_t count;
-    size_t bytes; /* of the payloads in it */
 };
 
 /* One peer. There is one session per worker of the roster, by number. Its memory is not touched before HELLO
@@ -120,8 +120,7 @@ struct rpc_session {
     uint16_t worker;
     uint8_t role;
     bool is_live, was_live;
-    bool is_lost;        /* a send found the peer gone, or leaves_answers; the next turn ends the session */
-    bool leaves_answers; /* lost because the peer does not read its answers: see send_make_room */
+    bool is_lost; /* a send found the peer gone; the next turn ends the session */
     bool is_self;
     uint32_t peer, incarnation;
     uint64_t next_request;
@@ -195,10 +194,10 @@ struct rpc {
     uint32_t pending;
     struct monotime next_deadline; /* no pending call has an earlier one */
 
-    struct rpc_request *requests, *free_requests;
-    uint32_t incoming;      /* peers' calls that are open */
-    uint32_t held_total;    /* messages that wait to leave, farewells included */
-    uint32_t requests_held; /* requests among them */
+    struct rpc_request *requests, *free_requests; /* all, and those that are not used */
+    uint32_t incoming;                            /* peers' calls that are open */
+    uint32_t held_total;                          /* messages that wait to leave, farewells included */
+    uint32_t requests_held;                       /* requests among them */
     struct request_queue farewells;
     struct request_queue local; /* sent to oneself, not taken up yet */
 
@@ -227,8 +226,7 @@ void peer_ignore(struct rpc *rpc, uint32_t peer);
 
 /* A send found the peer gone: the next turn ends the session, outside of the caller's work. */
 void session_lose(struct rpc *rpc, struct rpc_session *session);
-/* The same because the peer does not read its answers. */
-void session_lose_slow(struct rpc *rpc, struct rpc_session *session);
+
 /* ---- rpc_session_end.c ---- */
 
 /* Ends a session: BYE, the peer's open requests detached, the calls of it completed with `call_status`, and
@@ -312,7 +310,7 @@ void calls_complete(struct rpc *rpc, const struct rpc_session *session, enum sta
 /* ---- rpc_answer.c ---- */
 
 void answers_serve_echo(struct rpc *rpc);
-/* A request has come: serves it, and takes the arrival over. STATUS_INVALID: *error costs its sender the
+/* A request has come: serves it, and takes the arrival over. A failure, in *error, costs its sender the
  * session. */
 enum status answers_receive_request(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival,
                                     struct error *error);
@@ -347,11 +345,6 @@ void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kin
 void send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
                const char *text, size_t bytes, bool hold);
 
-/* An object out of the pool, with the frames moved into it. When none is left, the peer with the most unread
- * answers loses its session, and the messages that wait for it are freed. NULL: no peer has unread
- * answers. */
-struct rpc_request *send_take_object(struct rpc *rpc, struct endpoint_message *frames);
-
 /* Sends a request, or holds it until there is room. Errors as rpc_call_async. */
 enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wire_header *header,
                          const struct rpc_message *message, struct error *error);
@@ -364,10 +357,9 @@ void send_flush(struct rpc *rpc);
 
 /* ---- rpc_queue.c ---- */
 
-enum status requests_new(struct rpc *rpc);
 void requests_free(struct rpc *rpc);
 void request_tell_answered(struct rpc_request *request); /* calls the function of rpc_on_answer, once */
-/* An object out of the pool, with the frames moved into it. NULL: none is left. */
+/* An object out of the pool, with the frames moved into it. NULL: no memory. */
 struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames);
 void request_give_back(struct rpc *rpc, struct rpc_request *request);
 void request_release(struct rpc_request *request); /* its frames, and its body */

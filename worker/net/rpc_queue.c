@@ -1,32 +1,11 @@
 /* The pool of request objects, and the queues they stand in.
  *
  * An object is a peer's call, from its arrival until its answer has left, or a message of this worker that
- * waits to leave. An object is in one queue at most. The pool is allocated at the start. */
+ * waits to leave. An object is in one queue at most. The pool grows when an object is wanted and none is
+ * free; objects are freed with the rpc. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdlib.h>
-
-/* At most incoming_max requests and the one being refused are open. At most pending_max requests wait to
- * leave. Requests to oneself may be open or answered besides: incoming_max once more. So when the pool is
- * used up, at least REPLIES_HELD_MIN answers wait for peers, and send_make_room ends a peer's session: a
- * request that arrives always finds an object. */
-static size_t requests_count(const struct rpc *rpc)
-{
-    return 2 * (size_t)rpc->config.incoming_max + rpc->config.pending_max + REPLIES_HELD_MIN + FAREWELLS_MAX;
-}
-
-enum status requests_new(struct rpc *rpc)
-{
-    size_t count = requests_count(rpc);
-    rpc->requests = calloc(count, sizeof *rpc->requests);
-    if (rpc->requests == NULL)
-        return STATUS_NO_MEMORY;
-    for (size_t i = count; i-- > 0;) {
-        rpc->requests[i].next = rpc->free_requests;
-        rpc->free_requests = &rpc->requests[i];
-    }
-    return STATUS_OK;
-}
 
 void request_tell_answered(struct rpc_request *request)
 {
@@ -39,22 +18,29 @@ void request_tell_answered(struct rpc_request *request)
 /* Also of requests that their handlers have not answered. */
 void requests_free(struct rpc *rpc)
 {
-    for (size_t i = 0; rpc->requests != NULL && i < requests_count(rpc); i++) {
-        struct rpc_request *request = &rpc->requests[i];
-        if (!request->is_used)
-            continue;
-        request_tell_answered(request);
-        request_release(request);
+    while (rpc->requests != NULL) {
+        struct rpc_request *request = rpc->requests;
+        rpc->requests = request->next_of_all;
+        if (request->is_used) {
+            request_tell_answered(request);
+            request_release(request);
+        }
+        free(request);
     }
-    free(rpc->requests);
 }
 
 struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames)
 {
     struct rpc_request *request = rpc->free_requests;
-    if (request == NULL)
-        return NULL;
-    rpc->free_requests = request->next;
+    if (request == NULL) {
+        request = malloc(sizeof *request);
+        if (request == NULL)
+            return NULL;
+        request->next_of_all = rpc->requests;
+        rpc->requests = request;
+    } else {
+        rpc->free_requests = request->next;
+    }
     request->is_used = true;
     request->answered = NULL;
     request->body = (struct rpc_body){0};
@@ -89,7 +75,6 @@ void queue_push(struct request_queue *queue, struct rpc_request *request)
         queue->last->next = request;
     queue->last = request;
     queue->count++;
-    queue->bytes += request->frames.payload_bytes;
 }
 
 void queue_remove(struct request_queue *queue, struct rpc_request *request)
@@ -103,7 +88,6 @@ void queue_remove(struct request_queue *queue, struct rpc_request *request)
     else
         request->next->previous = request->previous;
     queue->count--;
-    queue->bytes -= request->frames.payload_bytes;
 }
 
 void queue_drop(struct rpc *rpc, struct request_queue *queue)

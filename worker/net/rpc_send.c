@@ -6,7 +6,6 @@
  * copied into buffers, at most RPC_BODY_BYTES_MAX bytes a session. */
 #include "worker/net/rpc_internal.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,32 +286,6 @@ void send_drop_held(struct rpc *rpc, struct rpc_session *session)
         held_drop(rpc, &session->held, session->held.first);
 }
 
-/* The peer with the most unread answers loses its session; the messages that wait for it go back to the
- * pool. */
-static void send_make_room(struct rpc *rpc)
-{
-    struct rpc_session *most = NULL;
-    uint32_t messages = 0;
-    for (size_t i = 0; i < rpc->config.workers; i++) {
-        struct rpc_session *session = &rpc->sessions[i];
-        if (!session->is_live || session->answers_held.messages <= messages)
-            continue;
-        most = session;
-        messages = session->answers_held.messages;
-    }
-    if (most == NULL)
-        return;
-    send_drop_held(rpc, most);
-    session_lose_slow(rpc, most);
-}
-
-struct rpc_request *send_take_object(struct rpc *rpc, struct endpoint_message *frames)
-{
-    if (rpc->free_requests == NULL)
-        send_make_room(rpc);
-    return request_take(rpc, frames);
-}
-
 /* STATUS_AGAIN: the message must be held. */
 static enum status send_try(struct rpc *rpc, struct rpc_session *session, struct endpoint_message *out)
 {
@@ -345,7 +318,7 @@ static enum status send_built(struct rpc *rpc, struct rpc_session *session, cons
     if (status != STATUS_AGAIN)
         return status;
     if (send_has_room(rpc, session, header->body_bytes))
-        holder = send_take_object(rpc, out);
+        holder = request_take(rpc, out);
     if (holder == NULL)
         return STATUS_BUSY;
     if (header->body_bytes != 0)
@@ -389,25 +362,6 @@ enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wi
     return error_set(error, STATUS_NOT_FOUND, "worker %u is gone", session->worker);
 }
 
-/* Builds a failure in place of an answer that cannot be sent. */
-__attribute__((format(printf, 4, 5))) static enum status send_build_failure(const struct rpc_request *request,
-                                                                            enum status failed,
-                                                                            struct endpoint_message *out,
-                                                                            const char *format, ...)
-{
-    struct wire_header header;
-    char text[WIRE_ERROR_TEXT_MAX + 1];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    rpc_header(request->rpc, &header, WIRE_REPLY, request->source);
-    header.method = request->method;
-    header.request = request->id;
-    header.status = (uint8_t)failed;
-    return send_build(request->rpc, request->session, &header, &no_value, text, out, NULL);
-}
-
 /* Builds the answer's frames and sends the beginning of its body. An answer over the limits becomes a failure
  * and not an assertion, since the caller may have chosen its size. */
 static enum status send_begin_answer(struct rpc_request *request, struct wire_header *header,
@@ -416,22 +370,28 @@ static enum status send_begin_answer(struct rpc_request *request, struct wire_he
 {
     struct rpc *rpc = request->rpc;
     struct rpc_session *session = request->session;
+    struct wire_header failure = *header;
     struct error limit;
+    char why[WIRE_ERROR_TEXT_MAX + 1];
     *leaving = NULL;
     enum status status = send_build(rpc, session, header, value, text, out, &limit);
-    if (status == STATUS_INVALID)
-        return send_build_failure(request, STATUS_INVALID, out, "an answer of worker %u cannot be sent: %s",
-                                  rpc->config.worker, limit.text);
-    if (status != STATUS_OK || header->body_bytes == 0)
-        return status;
-    if (header->body_bytes <= RPC_BODY_BYTES_MAX - session->leaving_bytes) {
-        status = send_pieces(rpc, session, header, value, leaving);
-        if (status != STATUS_OK)
-            endpoint_release(out);
+    if (status == STATUS_INVALID) {
+        snprintf(why, sizeof why, "an answer of worker %u cannot be sent: %.350s", rpc->config.worker,
+                 limit.text);
+    } else if (status == STATUS_OK && header->body_bytes > RPC_BODY_BYTES_MAX - session->leaving_bytes) {
+        endpoint_release(out);
+        status = STATUS_BUSY;
+        snprintf(why, sizeof why, "too many bytes of answers wait already");
+    } else {
+        if (status == STATUS_OK && header->body_bytes != 0) {
+            status = send_pieces(rpc, session, header, value, leaving);
+            if (status != STATUS_OK)
+                endpoint_release(out);
+        }
         return status;
     }
-    endpoint_release(out);
-    return send_build_failure(request, STATUS_BUSY, out, "too many bytes of answers wait already");
+    failure.status = (uint8_t)status;
+    return send_build(rpc, session, &failure, &no_value, why, out, NULL);
 }
 
 /* Without memory for the answer the session ends: otherwise the caller would wait for ever. The session with
@@ -471,8 +431,7 @@ enum status send_answer(struct rpc_request *request, struct wire_header *header,
 
 static bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct endpoint_message *message)
 {
-    struct rpc_request *request =
-        rpc->farewells.count < FAREWELLS_MAX ? send_take_object(rpc, message) : NULL;
+    struct rpc_request *request = rpc->farewells.count < FAREWELLS_MAX ? request_take(rpc, message) : NULL;
     if (request == NULL)
         return false;
     request->way = way;

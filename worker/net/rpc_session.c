@@ -95,9 +95,3 @@ void session_lose(struct rpc *rpc, struct rpc_session *session)
     session->is_lost = true;
     rpc->lost_count++;
 }
-
-void session_lose_slow(struct rpc *rpc, struct rpc_session *session)
-{
-    session->leaves_answers |= !session->is_lost;
-    session_lose(rpc, session);
-}

@@ -32,7 +32,7 @@ static void session_close(struct rpc *rpc, struct rpc_session *session)
     session->is_live = false;
     if (session->is_lost)
         rpc->lost_count--;
-    session->is_lost = session->leaves_answers = false;
+    session->is_lost = false;
     if (session->socket->dialed != NULL) {
         rpc->gone_count++;
     } else {
@@ -76,9 +76,7 @@ void sessions_reap(struct rpc *rpc)
 {
     for (size_t i = 0; i < rpc->config.workers && rpc->lost_count > 0; i++) {
         struct rpc_session *session = &rpc->sessions[i];
-        if (session->is_lost && session->leaves_answers)
-            session_end_bad(rpc, session, "too many answers wait unread");
-        else if (session->is_lost)
+        if (session->is_lost)
             session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, "the connection is gone");
     }
 }
