@@ -1,4 +1,4 @@
-/* A backend beside ref, and complaints about it: what the conformance tests share. */
+/* Shared by the conformance tests: a backend beside ref, and messages about their differences. */
 #ifndef TEST_KERNELS_CONFORMANCE_H
 #define TEST_KERNELS_CONFORMANCE_H
 

@@ -1,8 +1,8 @@
 /* The one table of (operation, shapes, attributes): every operation of kernels/kernels.h in every form.
  *
- * It drives test_conformance (each backend against ref), test_gradients (ref against finite differences) and
- * bench_kernels (the rates of the models' shapes). What a row computes on, and how far a float32 backend may
- * be off, follows from the row by the functions below; both are stated here, once. */
+ * It drives test_conformance (each backend against ref), test_gradients (ref against finite differences)
+ * and bench_kernels (the rates of the models' shapes). The functions below give a row's data, and the
+ * bound on a float32 backend's deviation. */
 #ifndef TEST_KERNELS_OP_CASES_H
 #define TEST_KERNELS_OP_CASES_H
 

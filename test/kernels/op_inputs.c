@@ -1,4 +1,4 @@
-/* What a row of the table computes on, and how it is called in messages. */
+/* The data of a row of the table, and its name in messages. */
 #include "test/kernels/op_cases.h"
 #include "test/kernels/policy/mlp_problem.h"
 

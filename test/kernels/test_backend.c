@@ -1,4 +1,5 @@
-/* How plug-ins are found, and what is said of those that cannot be used. The plug-ins are test/preload's. */
+/* The search for plug-ins, and the messages about plug-ins that cannot be used. The plug-ins are
+ * test/preload's. */
 #include "kernels/kernels.h"
 #include "test/oracle/ref.h"
 #include "test/process.h"

@@ -1,6 +1,6 @@
-/* The policy written in operations, on every backend, against kernels/policy/mlp.h, which computes it in one
- * pass and draws by itself: the same masks bit for bit, probabilities and gradients within float32's
- * rounding. What an agent acts on and what a tape learns from are thereby the same function. */
+/* The policy written in operations, on every backend, against kernels/policy/mlp.h, which computes it in
+ * one pass and draws by itself: the same masks bit for bit, probabilities and gradients within float32's
+ * rounding. So the agent acts by the same function from which the tape learns. */
 #include "test/kernels/conformance.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/workplace.h"

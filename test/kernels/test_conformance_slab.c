@@ -1,6 +1,7 @@
-/* What a backend does beside the operations, against ref or by itself: numbers up and down, fill, accumulate,
- * scale, sums of squares, the search for what is not finite, and the optimizers; on canonical memory of
- * every awkward length, and on a tensor in a layout of the backend's own, whose padding must not count.
+/* The functions of a backend other than the operations, compared with ref or with exact values: upload and
+ * download, fill, accumulate, scale, sums of squares, the search for an element that is not finite, and
+ * the optimizers; on canonical memory of every awkward length, and on a tensor in a layout of the
+ * backend's own, whose padding must not count.
  *
  * All are single operations on each element, two or three roundings of 2^-24: the bound is 8 of them, and 16
  * for Adam, which has a root and a division. */

@@ -1,6 +1,6 @@
 /* A parameter server's update, on each backend that has it: against ref within a bound; to the bit against
- * the same operations written as a plain loop here, for every number of threads, wherever a range is cut and
- * on each instruction set; what is not finite, in any contribution and at any place. */
+ * the same operations written as a plain loop here, for every number of threads, wherever a range is cut
+ * and on each instruction set; elements that are not finite, in any contribution and at any place. */
 #include "test/kernels/conformance.h"
 #include "test/workplace.h"
 

@@ -1,4 +1,5 @@
-/* The line between supervisor and worker: what goes in comes out; what does not belong is refused. */
+/* The line between supervisor and worker: a sent message arrives whole, and a malformed message is
+ * refused. */
 #include "test/workplace.h"
 #include "worker/control.h"
 

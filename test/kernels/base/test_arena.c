@@ -1,4 +1,4 @@
-/* Arenas: placement, reuse, one chunk from the second step on, and what is done when memory runs out. */
+/* Arenas: placement, reuse, one chunk from the second step on, and running out of memory. */
 #include "kernels/base/arena.h"
 #include "test/workplace.h"
 

@@ -1,5 +1,5 @@
-/* How many processors there are, told by a sched_getaffinity(2) of this test's own: of a small machine, of
- * one with more than a cpu_set_t holds, and of a kernel that says nothing. */
+/* The number of processors. This test has a sched_getaffinity(2) of its own, which answers as a small
+ * machine, as a machine with more processors than a cpu_set_t holds, or with an error. */
 #include "kernels/base/processors.h"
 #include "test/workplace.h"
 

@@ -1,4 +1,5 @@
-/* Text from strangers: which bytes are a character, what of them is shown, how far apart two words are. */
+/* Text from outside: the bytes of a character, the characters that may be shown, the distance of two
+ * words. */
 #include "kernels/base/text.h"
 
 #include "test/workplace.h"

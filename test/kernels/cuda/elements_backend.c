@@ -1,5 +1,5 @@
-/* The threads of our GPU kernels, one after the other on the CPU: see the header. Where a kernel is more than
- * threads that know nothing of each other (a reduction's tree, a sort's steps), the same steps stand here. */
+/* The threads of our GPU kernels, one after the other on the CPU: see the header. Where the threads of a
+ * kernel depend on each other (a reduction's tree, a sort's steps), this file repeats the same steps. */
 #include "test/kernels/cuda/elements_backend.h"
 
 #include "kernels/cuda/elements.h"

@@ -1,5 +1,5 @@
-/* What only a GPU can show, beside the conformance table: the captured policy, whose replays must draw anew,
- * and the optimizers' bits. Without a GPU it says so in one line. */
+/* Tests that need a GPU and are not in the conformance table: the captured policy, whose replays must draw
+ * anew, and the optimizers' bits. Without a GPU the program prints one line. */
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/mlp_ref.h"
 #include "test/values.h"

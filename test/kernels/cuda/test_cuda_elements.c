@@ -1,5 +1,5 @@
-/* What our GPU kernels compute, run on the CPU (kernels/cuda/elements.h): the operations against ref over the
- * whole table, and what promises the CPU's bits against the CPU's own functions. */
+/* The arithmetic of our GPU kernels (kernels/cuda/elements.h), run on the CPU: the operations are compared
+ * with ref over the whole table, and functions that promise the CPU's bits with the CPU's own functions. */
 #include "kernels/cuda/elements.h"
 #include "test/kernels/cuda/elements_backend.h"
 #include "test/kernels/op_run.h"

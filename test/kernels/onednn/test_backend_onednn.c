@@ -1,9 +1,8 @@
-/* What is special about the CPU backend: layouts that pass from operation to operation, parameters that
- * change, plans that are made once, padding, the same bits twice on one thread and on two, indices out of
- * range.
+/* The CPU backend: layouts that pass from operation to operation, parameters that change, plans that are
+ * made once, padding, the same bits twice on one thread and on two, indices out of range.
  *
- * The library's functions are wrapped here, so that a test can count what is made and which primitives run.
- * That every operation is right is test_conformance's to see. */
+ * The library's functions are wrapped here, so that a test can count the primitives that are made and run.
+ * test_conformance checks the results of the operations. */
 #include "kernels/params/optim.h"
 #include "kernels/tape/tape.h"
 #include "test/kernels/params/reorder.h"

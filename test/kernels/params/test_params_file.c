@@ -1,6 +1,6 @@
-/* Parameters in safetensors files: what was saved is loaded, on the oracle and on the CPU backend and from
- * one to the other; a file that does not fit changes nothing and is told why; a full disk leaves the old
- * file. */
+/* Parameters in safetensors files: saved values are loaded, on the oracle, on the CPU backend, and from
+ * one to the other; a file that does not fit is refused with a reason and changes no parameter; a full
+ * disk leaves the old file. */
 #include "kernels/params/gradients.h"
 #include "kernels/params/params_file.h"
 #include "kernels/safetensors/safetensors.h"

@@ -1,6 +1,6 @@
-/* Parameters in somebody else's memory: in two halves, in one slot after the other, in memory that cannot be
- * written; layouts that are adopted before there is anything to move; gradients where others read them; and
- * the fingerprint by which two processes see that they mean the same slab. */
+/* Parameters in the caller's memory: in two halves, in one slot after the other, in memory that cannot be
+ * written; layouts that are adopted before the parameters have values; gradients in shared memory; and the
+ * fingerprint by which two processes compare the layouts of their slabs. */
 #include "kernels/params/gradients.h"
 #include "kernels/params/params_internal.h"
 #include "test/kernels/params/reorder.h"

@@ -1,4 +1,4 @@
-/* The policy's rows against oneDNN's primitives, which share nothing with them but the definition. */
+/* The policy's rows against oneDNN's primitives, which share no code with them. */
 #include "test/baseline/mlp_onednn.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/workplace.h"

@@ -1,5 +1,5 @@
-/* safetensors files: what is written is read, and files of Python's library are read and ours by it.
- */
+/* safetensors files: written files are read again, our library reads the files of Python's, and Python's
+ * reads ours. */
 #include "test/kernels/safetensors/safetensors_memory.h"
 #include "test/process.h"
 #include "test/workplace.h"

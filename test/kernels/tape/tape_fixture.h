@@ -1,5 +1,5 @@
-/* What the tests of tape, parameters and optimizers begin with: a backend, params, a tape; and a graph's
- * helpers. The backend is the oracle, or a table made from it. */
+/* The fixture of the tests of tape, parameters and optimizers: a backend, params, a tape, and functions
+ * that build a graph. The backend is the oracle, or a table made from it. */
 #ifndef TEST_KERNELS_TAPE_TAPE_FIXTURE_H
 #define TEST_KERNELS_TAPE_TAPE_FIXTURE_H
 

@@ -1,5 +1,5 @@
-/* The tape on the oracle: gradients against hand-worked values and finite differences, who owns which memory,
- * that the first error sticks, and that a series of equal steps allocates nothing. */
+/* The tape on the oracle: gradients against hand-worked values and finite differences, ownership of
+ * memory, the first error, and a series of equal steps, which allocates no memory. */
 #include "kernels/params/gradients.h"
 #include "test/kernels/tape/tape_fixture.h"
 #include "test/workplace.h"

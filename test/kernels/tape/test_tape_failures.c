@@ -1,4 +1,4 @@
-/* What the tape says of calls that cannot be, and of a loss that is not finite. */
+/* The tape's messages about calls with wrong arguments, and about a loss that is not finite. */
 #include "test/kernels/tape/tape_fixture.h"
 #include "test/workplace.h"
 

@@ -1,6 +1,6 @@
-/* Deaths and distributed autograd (worker/autograd/dist.h): in a forward, in a backward, between the two; of
- * the callee, of a worker in the middle, of the root. Callers get STATUS_PEER_DIED, and nothing is left
- * anywhere. */
+/* Deaths and distributed autograd (worker/autograd/dist.h): a callee, a worker in the middle or the root
+ * dies in a forward, in a backward, or between the two. Callers get STATUS_PEER_DIED, and no worker keeps
+ * a record of the context. */
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"
 #include "worker/autograd/dist_internal.h"

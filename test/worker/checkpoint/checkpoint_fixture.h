@@ -1,4 +1,4 @@
-/* What the tests of checkpoints begin with: a small model on the CPU backend, cut among one or several
+/* The fixture of the tests of checkpoints: a small model on the CPU backend, cut among one or several
  * servers, with values that are functions of (seed, entry, element); and a run's folder. */
 #ifndef TEST_WORKER_CHECKPOINT_CHECKPOINT_FIXTURE_H
 #define TEST_WORKER_CHECKPOINT_CHECKPOINT_FIXTURE_H

@@ -1,5 +1,5 @@
-/* Checkpoints there and back: bit for bit, from any number of servers to any other, in any layout; the files
- * are the same bytes whoever wrote them, and what a run is given to begin with need not be a checkpoint. */
+/* Checkpoints there and back: bit for bit, from any number of servers to any other, in any layout; any
+ * number of servers writes the same bytes, and a run may begin with a file that is no checkpoint. */
 #include "test/worker/checkpoint/checkpoint_fixture.h"
 
 #include "kernels/safetensors/safetensors.h"

@@ -1,5 +1,5 @@
-/* What a model-parallel job's checkpoint holds beside the two files of every checkpoint: the vocabulary, the
- * trainers' hidden state, and what the schedule of the learning rate goes on from. */
+/* The files of a model-parallel job's checkpoint that other checkpoints lack: the vocabulary, the
+ * trainers' hidden state, and the state of the learning rate's schedule. */
 #include "test/worker/checkpoint/checkpoint_fixture.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Checkpoints that cannot be written: whatever fails, wherever, the failure names the file and the reason,
- * the older checkpoint stands, and the next one is made as if nothing had been.
+/* Checkpoints that cannot be written: every failure names the file and the reason, the older checkpoint
+ * stays as it is, and the next checkpoint is written as usual.
  *
  * The program's own write and fsync stand in front of the C library's, so that a disk can be full at any byte
  * and fail at any synchronization. */

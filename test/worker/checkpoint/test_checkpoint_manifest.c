@@ -1,4 +1,4 @@
-/* The manifest of a checkpoint: what is written is read, and whatever else stands there is refused with its
+/* The manifest of a checkpoint: a written manifest is read again, and any other text is refused with its
  * place. */
 #include "test/workplace.h"
 #include "worker/checkpoint/checkpoint_internal.h"

@@ -1,5 +1,5 @@
-/* The image files of test/golden/images.txt (images.py makes them and says what a line holds). Anything wrong
- * with them fails the running check. */
+/* The image files of test/golden/images.txt (images.py makes them and describes a line). An error in the
+ * file fails the running check. */
 #ifndef TEST_WORKER_DATA_GOLDEN_IMAGES_H
 #define TEST_WORKER_DATA_GOLDEN_IMAGES_H
 

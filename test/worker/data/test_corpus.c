@@ -1,5 +1,5 @@
-/* A text as a language model reads it: the rule of words, the two parts, the batches; what is no text; and
- * the tutorial's random data, held to what PyTorch was given (test/golden/rnn_parallel.py). */
+/* A text as a language model reads it: the rule of words, the two parts, the batches; files that are no
+ * text; and the tutorial's random data, compared with PyTorch's (test/golden/rnn_parallel.py). */
 #include "test/golden.h"
 #include "test/process.h"
 #include "test/workplace.h"

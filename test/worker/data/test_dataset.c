@@ -1,4 +1,4 @@
-/* What all kinds of data share, and the real Fashion-MNIST where it is installed. */
+/* The interface that all kinds of data share, and the real Fashion-MNIST where it is installed. */
 #include "test/worker/data/data_fixture.h"
 #include "test/workplace.h"
 

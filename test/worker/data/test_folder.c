@@ -1,5 +1,5 @@
-/* Folders of images: what is listed and in which order, what is wrong with a folder, and what a loader does
- * about files that cannot be decoded. */
+/* Folders of images: the files that are listed, and their order; errors in a folder; and a loader's
+ * handling of files that cannot be decoded. */
 #include "test/worker/data/data_fixture.h"
 #include "test/worker/data/golden_images.h"
 #include "test/workplace.h"

@@ -1,4 +1,4 @@
-/* The loader: which samples come, in which order, the same to whoever asks and wherever it began. */
+/* The loader: the samples and their order are the same for every loader, wherever it begins. */
 #include "kernels/base/rng.h"
 #include "test/worker/data/data_fixture.h"
 #include "test/worker/data/golden_images.h"

@@ -1,4 +1,5 @@
-/* What is done to an image: resizing against PyTorch's, everything else exactly. */
+/* The transforms of an image: resizing is compared with PyTorch's, every other transform with exact
+ * values. */
 #include "test/workplace.h"
 #include "worker/data/image.h"
 #include "worker/data/transform.h"

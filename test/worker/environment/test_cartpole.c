@@ -1,4 +1,4 @@
-/* CartPole's physics against what Gymnasium did (test/golden/cartpole.bin, by cartpole.py beside it), and
+/* CartPole's physics against Gymnasium's record (test/golden/cartpole.bin, by cartpole.py beside it), and
  * the many-at-once functions against the single transition. */
 #include "test/workplace.h"
 #include "worker/environment/cartpole.h"

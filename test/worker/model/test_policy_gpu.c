@@ -1,5 +1,5 @@
-/* The policy on a GPU, without one: the oracle's backend with a stand-in for the captured launches. It learns
- * what the policy on the CPU learns, and its parameters are where the launches read them. */
+/* The policy on a GPU, without one: the oracle's backend with a stand-in for the captured launches. Its
+ * steps move the parameters like the CPU's, and the launches read the parameters that the tape updates. */
 #include "kernels/kernels.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/ref.h"

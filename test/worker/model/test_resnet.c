@@ -1,5 +1,5 @@
-/* The ResNets: three steps of training held to PyTorch's (test/golden/resnet.py), and what the model takes
- * and refuses. */
+/* The ResNets: three steps of training held to PyTorch's (test/golden/resnet.py), and the inputs that the
+ * model accepts and refuses. */
 #include "test/training.h"
 #include "test/worker/model/resnet_statistics.h"
 #include "test/workplace.h"

@@ -1,5 +1,5 @@
-/* The language model: three steps of training held to PyTorch's (test/golden/rnn.py), whole and with its ends
- * on another tape with params of their own; dropout; what it refuses. */
+/* The language model: three steps of training held to PyTorch's (test/golden/rnn.py), whole and with its
+ * ends on another tape with params of their own; dropout; inputs that do not fit. */
 #include "test/training.h"
 #include "test/workplace.h"
 #include "worker/model/rnn.h"

@@ -1,4 +1,4 @@
-/* Opening an rpc and dialing in one call, for test programs and benchmarks whose worker nobody dials. */
+/* Opening an rpc and dialing in one call, for test programs and benchmarks whose worker accepts no dials. */
 #ifndef TEST_WORKER_NET_NET_CONNECT_H
 #define TEST_WORKER_NET_NET_CONNECT_H
 

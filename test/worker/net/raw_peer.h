@@ -1,5 +1,5 @@
-/* Bare ZeroMQ sockets that send what no rpc would, and a server for them to send it to. For test programs,
- * which each use what they need. */
+/* Bare ZeroMQ sockets that send messages which no rpc sends, and a server that receives them. For test
+ * programs, which each use what they need. */
 #ifndef TEST_WORKER_NET_RAW_PEER_H
 #define TEST_WORKER_NET_RAW_PEER_H
 

@@ -1,5 +1,5 @@
-/* How sessions end and what they leave behind: cancelled calls, deaths, BYE from either side; and what else a
- * turn does: watches and the beat. */
+/* The ends of sessions: cancelled calls, deaths, BYE from either side; and the watches and the beat of a
+ * turn. */
 #include "test/worker/net/net_service.h"
 #include "test/workplace.h"
 

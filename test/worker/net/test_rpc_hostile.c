@@ -1,5 +1,5 @@
 /* The rpc's server against peers that break the rules. Each bad message costs its sender the session, is
- * answered with BYE and a reason, and costs nobody else anything. */
+ * answered with BYE and a reason, and changes no other session. */
 #include "test/worker/net/raw_peer.h"
 #include "test/workplace.h"
 

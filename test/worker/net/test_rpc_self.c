@@ -1,5 +1,6 @@
-/* Calls to oneself, and what layers add to an rpc: methods with a context of their own, listeners, a context
- * in every message, tensors of any number and shape. One rpc alone, but for the listeners' test. */
+/* Calls to oneself, and the additions of higher layers to an rpc: methods with a context of their own,
+ * listeners, a context in every message, tensors of any number and shape. One rpc alone, but for the
+ * listeners' test. */
 #include "test/worker/net/net_fixture.h"
 #include "test/workplace.h"
 

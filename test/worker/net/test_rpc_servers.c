@@ -1,5 +1,5 @@
 /* A worker with several servers, and servers with each other: calls of all sessions at a time, in both
- * directions; a server that dies, refuses, is silent or is late; who is told of what. */
+ * directions; a server that dies, refuses, is silent or is late; the reports to each worker. */
 #include "test/worker/net/net_cluster.h"
 #include "test/workplace.h"
 #include "worker/job/job.h"

@@ -1,5 +1,6 @@
-/* Shared memory by worker and bounds (worker/net/segment.h): who may map what, and what is refused. Each
- * check makes its own memfds at the workers' descriptors, as the supervisor does before it starts them. */
+/* Shared memory by worker and bounds (worker/net/segment.h): the segments that each worker may map, and
+ * refusals. Each check makes its own memfds at the workers' descriptors, as the supervisor does before it
+ * starts them. */
 #include "test/workplace.h"
 #include "worker/net/segment.h"
 

@@ -1,5 +1,5 @@
-/* The layers by themselves: each computes what it computes within the whole model, bit for bit, and refuses
- * what does not fit. */
+/* The layers by themselves: each gives the same bits alone as within the whole model, and refuses inputs
+ * that do not fit. */
 #include "test/workplace.h"
 #include "worker/parallel/layer.h"
 

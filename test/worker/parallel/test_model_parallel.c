@@ -1,5 +1,5 @@
-/* Whole runs of the kind model-parallel: jobs that end well, the same numbers wherever the parts lie, what is
- * done with their checkpoints, and what becomes of a job when a worker dies or a signal comes. Resuming:
+/* Whole runs of the kind model-parallel: jobs that end well, the same numbers under every placement, the
+ * use of their checkpoints, and the end of a job when a worker dies or a signal comes. Resuming:
  * test_model_parallel_resume.c. */
 #include "test/until.h"
 #include "test/worker/parallel/language_fixture.h"

@@ -1,5 +1,5 @@
-/* What a model-parallel job reads, by trainer and iteration: epochs, limits, counts of tokens, shapes, and
- * the state that a training begins with. */
+/* The data of a model-parallel job, by trainer and iteration: epochs, limits, counts of tokens, shapes,
+ * and the first state of a training. */
 #include "test/workplace.h"
 #include "worker/parallel/held_out.h"
 #include "worker/parallel/parallel_hidden_state.h"

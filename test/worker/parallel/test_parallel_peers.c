@@ -1,4 +1,5 @@
-/* What the lead of a model-parallel job asks of another trainer, without a model: the pause for a checkpoint.
+/* The calls of a model-parallel job's lead to another trainer, without a model: the pause for a
+ * checkpoint.
  *
  * Both trainers run on the test's thread. While the lead waits, each of its turns ends with one of every
  * other worker; the other trainer's iteration ends after ITERATION_TURNS of them. */

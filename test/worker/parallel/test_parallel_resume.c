@@ -1,4 +1,4 @@
-/* What trainers keep for checkpoints: the lead, and the others. Whole runs that save and go on:
+/* The state that the lead and the other trainers keep for checkpoints. Whole runs that save and go on:
  * test_model_parallel_resume.c. */
 #include "test/workplace.h"
 #include "worker/parallel/parallel_trainer.h"

@@ -1,5 +1,5 @@
-/* The role `pserver` of a model-parallel job, the real process, against trainers that are this test: who may
- * ask what it holds, and that its supervisor has been told when the answer comes. */
+/* The role `pserver` of a model-parallel job, the real process, against trainers that this test plays: the
+ * workers that may ask for its state, and the report to its supervisor, which comes before the answer. */
 #include "test/worker/bare_worker.h"
 #include "test/worker/net/net_connect.h"
 #include "test/workplace.h"

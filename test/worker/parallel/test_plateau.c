@@ -1,4 +1,4 @@
-/* The plateau schedule: what lowers the rate, and what does not. */
+/* The plateau schedule: the losses that lower the rate, and the losses that do not. */
 #include "worker/parallel/plateau.h"
 
 #include "test/workplace.h"

@@ -1,4 +1,4 @@
-/* References between workers: what each function does, and how long an object lives. */
+/* References between workers: each function, and the lifetime of an object. */
 #include "test/worker/reference/rref_fixture.h"
 #include "test/workplace.h"
 

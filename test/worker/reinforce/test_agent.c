@@ -1,5 +1,5 @@
-/* The agent against an observer that this test plays itself: what it answers, what it refuses, what it
- * reports. The agent is the real binary; the test stands in for its supervisor and its only observer. */
+/* The agent against an observer that this test plays itself: its answers, its refusals, its reports. The
+ * agent is the real binary; the test stands in for its supervisor and its only observer. */
 #include "test/worker/bare_worker.h"
 #include "test/worker/net/net_connect.h"
 #include "test/workplace.h"

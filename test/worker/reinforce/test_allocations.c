@@ -1,5 +1,5 @@
-/* In steady state our own code allocates nothing: a long job's processes make exactly as many allocations as
- * a short one's. They are counted from outside, by a preloaded library (test/preload). */
+/* In steady state our own code allocates no memory: a long job's processes make exactly as many
+ * allocations as a short one's. They are counted from outside, by a preloaded library (test/preload). */
 #include "test/process.h"
 #include "test/workplace.h"
 

@@ -1,4 +1,4 @@
-/* The coalescer's three modes: what is launched when, in which order, and what is counted. */
+/* The coalescer's three modes: the time and the order of launches, and the counters. */
 #include "test/workplace.h"
 #include "worker/reinforce/coalescer.h"
 

@@ -1,5 +1,5 @@
-/* The learner: one rollout in, one step of the policy out; and what it says of a rollout that cannot be
- * learned from. */
+/* The learner: one rollout in, one step of the policy out; and the message about a rollout with a NaN or
+ * an infinity. */
 #include "test/workplace.h"
 #include "worker/model/policy_internal.h"
 #include "worker/reinforce/learner.h"

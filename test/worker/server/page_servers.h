@@ -1,4 +1,4 @@
-/* Real pservers without a supervisor, for trainers that are played byte by byte
+/* Real pservers without a supervisor, for trainers that a test plays byte by byte
  * (test/worker/server/page_trainer.h). For test programs, which each use what they need. */
 #ifndef TEST_WORKER_SERVER_PAGE_SERVERS_H
 #define TEST_WORKER_SERVER_PAGE_SERVERS_H

@@ -1,7 +1,8 @@
-/* The stage of the pserver's tests: pservers as real processes, and their supervisor in the test's own. Who
- * plays on it is in test/worker/server/pserver_trainers.h, which tests include.
+/* The stage of the pserver's tests: pservers as real processes, and their supervisor in the test's own.
+ * The trainers are in test/worker/server/pserver_trainers.h, which tests include.
  *
- * Everything runs on the test's thread; no time is asserted, only that what must come comes at last. */
+ * Everything runs on the test's thread; no time is asserted, only that every expected message comes at
+ * last. */
 #ifndef TEST_WORKER_SERVER_PSERVER_STAGE_H
 #define TEST_WORKER_SERVER_PSERVER_STAGE_H
 

@@ -1,5 +1,5 @@
-/* The trainers of the pserver's tests, in the test's own process, and a plain model of what the servers must
- * come to.
+/* The trainers of the pserver's tests, in the test's own process, and a plain model of the servers'
+ * expected values.
  *
  * A trainer's gradients and statistics are functions of (trainer, step, element), of sizes at which no sum is
  * exact. Models and contributions are compared as canonical images: all parameters in the order of the slab,

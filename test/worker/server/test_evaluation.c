@@ -1,5 +1,5 @@
-/* Evaluation: its shares make the whole, its data is opened once and beside the beats, and the command finds
- * in a file what the trainers found in memory. */
+/* Evaluation: its shares make the whole, its data is opened once while the worker beats, and the command
+ * computes from a file the same numbers as the trainers from memory. */
 #include "test/kernels/params/model_file.h"
 #include "test/process.h"
 #include "test/worker/data/data_fixture.h"

@@ -1,6 +1,6 @@
-/* Whole runs of the kind parameter-server: jobs that end well, the same numbers however they are run, and
- * what becomes of a job when a worker dies, a signal comes, or its numbers fail. Resuming:
- * test_parameter_server_resume.c. */
+/* Whole runs of the kind parameter-server: jobs that end well, the same numbers under every transport and
+ * number of servers, and the end of a job when a worker dies, a signal comes, or a number is not finite.
+ * Resuming: test_parameter_server_resume.c. */
 #include "test/worker/server/job_ends.h"
 
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
 /* worker/net/PROTOCOL.md held against the parameter server: a trainer written from that page alone trains
- * with the real one, and what it is told is what the page says. */
+ * with the real server, whose answers are those of the page. */
 #include "test/worker/data/data_fixture.h"
 #include "test/worker/server/page_servers.h"
 #include "test/workplace.h"

@@ -1,6 +1,5 @@
-/* The parameter server's rounds: what it makes of contributions, under each rule, transport and number of
- * servers; what it refuses. The servers are real processes; this test plays the trainers and the supervisor.
- */
+/* The parameter server's rounds: its updates under each rule, transport and number of servers, and its
+ * refusals. The servers are real processes; this test plays the trainers and the supervisor. */
 #include "test/worker/server/pserver_trainers.h"
 #include "test/workplace.h"
 

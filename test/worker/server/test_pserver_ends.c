@@ -1,5 +1,5 @@
-/* What a parameter server does beside its rounds: checkpoints, resuming, the ends of a job. The servers are
- * real processes; this test plays the trainers and the supervisor. */
+/* A parameter server outside of its rounds: checkpoints, resuming, the ends of a job. The servers are real
+ * processes; this test plays the trainers and the supervisor. */
 #include "kernels/params/gradients.h"
 #include "test/worker/server/pserver_trainers.h"
 #include "test/workplace.h"

@@ -1,6 +1,6 @@
-/* A parameter server and trainers that break every rule of PROTOCOL.md, in bytes: each loses its session and
- * is told why; nobody else notices, and the server goes on. Wrong numbers of well-formed calls under every
- * transport: test_pserver.c. */
+/* A parameter server and trainers that break every rule of PROTOCOL.md, in bytes: each loses its session
+ * and gets the reason; the other trainers and the server go on. Wrong numbers of well-formed calls under
+ * every transport: test_pserver.c. */
 #include "test/worker/data/data_fixture.h"
 #include "test/worker/server/page_servers.h"
 #include "test/workplace.h"

@@ -1,5 +1,5 @@
-/* The trainer against parameter servers that this test plays itself: what it asks, what it sends, and that
- * every bit of it is what a tape makes of the same model and batch. */
+/* The trainer against parameter servers that this test plays itself: its requests, and its gradients,
+ * which have the bits of a tape with the same model and batch. */
 #include "test/worker/server/trainer_stage.h"
 #include "test/workplace.h"
 

@@ -1,8 +1,8 @@
 /* Parameter servers and a supervisor played by a test, for the real binary as a trainer: the second of two.
  *
  * A version's values are drawn, by its number, into the slots of a segment or of memory that messages are
- * read from. What the trainer sends is held, bit for bit, to what a tape makes here of the same version and
- * batch. Everything runs on the test's thread. */
+ * read from. The trainer's gradients must have the bits of a tape in this process with the same version
+ * and batch. Everything runs on the test's thread. */
 #ifndef TEST_WORKER_SERVER_TRAINER_STAGE_H
 #define TEST_WORKER_SERVER_TRAINER_STAGE_H
 
