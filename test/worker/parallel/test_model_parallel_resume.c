@@ -1,5 +1,6 @@
 /* Runs of the kind model-parallel that are broken off and resumed: whatever stopped them, their logs and
  * their checkpoints are in the end those of a run that never stopped. */
+#include "kernels/safetensors/safetensors.h"
 #include "test/worker/parallel/language_fixture.h"
 #include "test/worker/server/job_goes_on.h"
 #include "worker/checkpoint/checkpoint_internal.h"
@@ -222,6 +223,109 @@ START_TEST(other_lines_are_refused)
 }
 END_TEST
 
+/* ---- checkpoints during async training ---- */
+
+enum { ASYNC_TRAINERS = 3, ASYNC_BEGIN = 2, ASYNC_UPDATES = 20 };
+
+static struct safetensors *open_weights(const char *folder, int file)
+{
+    char path[224];
+    struct safetensors *weights;
+    struct error error = {0};
+    snprintf(path, sizeof path, "%s/%s", folder, checkpoint_file_names[file]);
+    ck_assert_msg(safetensors_open(&weights, path, &error) == STATUS_OK, "%s", error.text);
+    return weights;
+}
+
+/* Every value of both files: all parameters 0, all momentum 1. */
+static void level_checkpoint(const char *folder, struct manifest *manifest)
+{
+    char path[224];
+    size_t bytes;
+    for (int file = 0; file < CHECKPOINT_FILES; file++) {
+        struct safetensors *weights = open_weights(folder, file);
+        char *text = file_read(weights->path);
+        const float value = file == CHECKPOINT_OPTIMIZER ? 1 : 0;
+        for (uint64_t at = weights->data; at < weights->data + weights->data_bytes; at += sizeof value)
+            memcpy(text + at, &value, sizeof value);
+        bytes = weights->data + weights->data_bytes;
+        FILE *out = fopen(weights->path, "w");
+        ck_assert(out != NULL && fwrite(text, 1, bytes, out) == bytes && fclose(out) == 0);
+        crypto_hash_sha256(manifest->files[file].sha256, (const unsigned char *)text, bytes);
+        free(text);
+        safetensors_close(weights);
+    }
+    char *text = manifest_format(manifest, &bytes);
+    snprintf(path, sizeof path, "%s/" MANIFEST_NAME, folder);
+    text_write(path, text);
+    free(text);
+}
+
+/* The steps that all trainers have taken together. */
+static uint64_t steps_of(struct manifest *manifest, const char *folder)
+{
+    struct error error = {0};
+    uint64_t steps = 0;
+    ck_assert_msg(manifest_read(manifest, folder, &error) == STATUS_OK, "%s", error.text);
+    for (uint32_t i = 0; i < ASYNC_TRAINERS; i++)
+        steps += manifest->counters.steps[i];
+    return steps;
+}
+
+static void expect_all(const char *folder, int file, float expected)
+{
+    struct safetensors *weights = open_weights(folder, file);
+    char *text = file_read(weights->path);
+    float value;
+    for (uint64_t at = weights->data; at < weights->data + weights->data_bytes; at += sizeof value) {
+        memcpy(&value, text + at, sizeof value);
+        ck_assert_msg(value == expected, "%s: expected %a in all parameters, got %a", weights->path,
+                      (double)expected, (double)value);
+    }
+    free(text);
+    safetensors_close(weights);
+}
+
+/* With one token no loss depends on any parameter, so that all gradients are zero. From equal values on, each
+ * step then does the same to every value of every parameter: the momentum m becomes 0.96875 m and the
+ * parameter p becomes p - m. So a value says how many steps its parameter has had, and a checkpoint between
+ * whose parameters a step lies would show two values. */
+START_TEST(a_checkpoint_of_async_training_is_of_one_version)
+{
+    const char *sets[] = {"/stop={\"updates\":2}",
+                          "/model/tokens=1",
+                          "/trainers/count=3",
+                          "/server/count=2",
+                          "/placement/lstm=server 1",
+                          "/server/round=async",
+                          "/optimizer/lr=1",
+                          "/optimizer/momentum=0.96875",
+                          "/checkpoint/every=1",
+                          "/checkpoint/keep=1000",
+                          NULL};
+    char folder[192], name[64];
+    struct manifest manifest;
+    server_run(workplace.run_dir, sets, false);
+    place(folder, "run", "checkpoints/00000002");
+    const uint64_t begin = steps_of(&manifest, folder);
+    level_checkpoint(folder, &manifest);
+    sets[0] = "/stop={\"updates\":20}";
+    server_run(workplace.run_dir, sets, true);
+    for (unsigned update = ASYNC_BEGIN; update <= ASYNC_UPDATES; update++) {
+        snprintf(name, sizeof name, "checkpoints/%08u", update);
+        place(folder, "run", name);
+        const uint64_t steps = steps_of(&manifest, folder) - begin;
+        float momentum = 1, parameter = 0;
+        for (uint64_t i = 0; i < steps; i++) {
+            momentum *= 0.96875f;
+            parameter -= momentum;
+        }
+        expect_all(folder, CHECKPOINT_MODEL, parameter);
+        expect_all(folder, CHECKPOINT_OPTIMIZER, momentum);
+    }
+}
+END_TEST
+
 /* ---- another end ---- */
 
 START_TEST(a_finished_run_gets_a_later_end)
@@ -260,6 +364,7 @@ int main(void)
     tcase_add_test(runs, a_run_whose_worker_died_goes_on);
     tcase_add_loop_test(runs, damaged_checkpoints_are_reported_and_left_out, 0, 2);
     tcase_add_loop_test(runs, another_text_is_refused, 0, 3);
+    tcase_add_test(runs, a_checkpoint_of_async_training_is_of_one_version);
     tcase_add_test(runs, an_older_checkpoint_goes_on_with_any_text_of_its_words);
     tcase_add_test(runs, other_lines_are_refused);
     tcase_add_test(runs, a_finished_run_gets_a_later_end);
