@@ -17,12 +17,6 @@
 
 enum { SLOTS = 3 };
 
-struct slot {
-    struct batch batch;
-    float *images;
-    int32_t *labels;
-};
-
 struct loader {
     const struct job *job;
     enum dataset_split split;
@@ -35,8 +29,8 @@ struct loader {
     uint64_t epoch;
     uint8_t *bad;           /* one for each sample that could not be decoded */
     uint64_t position, end; /* evaluation: the samples left of the share */
-    _Atomic uint64_t skipped;
-    struct slot slots[SLOTS];
+    uint64_t skipped;       /* their number */
+    struct batch slots[SLOTS];
 
     pthread_mutex_t lock;
     pthread_cond_t filled, emptied;
@@ -70,8 +64,7 @@ static enum status loader_read_sample(struct loader *loader, uint32_t sample, in
     if (status != STATUS_CORRUPT)
         return status;
     loader->bad[sample] = 1;
-    const uint64_t skipped = atomic_fetch_add_explicit(&loader->skipped, 1, memory_order_relaxed) + 1;
-    log_warning("%s: skipped, %llu so far", error->text, (unsigned long long)skipped);
+    log_warning("%s: skipped, %llu so far", error->text, (unsigned long long)++loader->skipped);
     return status;
 }
 
@@ -83,12 +76,12 @@ static enum status loader_give_up(const struct loader *loader, uint64_t tried, s
 
 /* ---- one batch ---- */
 
-static enum status loader_fill_synthetic(struct loader *loader, struct slot *slot, struct error *error)
+static enum status loader_fill_synthetic(struct loader *loader, struct batch *slot, struct error *error)
 {
     (void)error;
     synthetic_images(loader->normal, slot->images, loader->batch * transform_elements(loader->transform),
                      loader->job->seed, loader->step, loader->share);
-    slot->batch.samples = loader->batch;
+    slot->samples = loader->batch;
     return STATUS_OK;
 }
 
@@ -114,7 +107,7 @@ static void loader_turn_to_epoch(struct loader *loader, uint64_t epoch)
     loader->epoch = epoch;
 }
 
-static enum status loader_fill_training(struct loader *loader, struct slot *slot, struct error *error)
+static enum status loader_fill_training(struct loader *loader, struct batch *slot, struct error *error)
 {
     const struct job *job = loader->job;
     const struct sampling_place at = sampling_place(loader->step, loader->share, loader->shares,
@@ -132,15 +125,15 @@ static enum status loader_fill_training(struct loader *loader, struct slot *slot
         if (status != STATUS_OK)
             return status;
     }
-    slot->batch.samples = loader->batch;
+    slot->samples = loader->batch;
     return STATUS_OK;
 }
 
-static enum status loader_fill_evaluation(struct loader *loader, struct slot *slot, struct error *error)
+static enum status loader_fill_evaluation(struct loader *loader, struct batch *slot, struct error *error)
 {
     const struct sampling_view whole = {0};
     uint64_t bad = 0;
-    uint32_t *filled = &slot->batch.samples;
+    uint32_t *filled = &slot->samples;
     *filled = 0;
     while (loader->position < loader->end && *filled < loader->batch && !atomic_load(&loader->stop)) {
         enum status status =
@@ -158,9 +151,9 @@ static enum status loader_fill_evaluation(struct loader *loader, struct slot *sl
     return STATUS_OK;
 }
 
-static enum status loader_fill_batch(struct loader *loader, struct slot *slot, struct error *error)
+static enum status loader_fill_batch(struct loader *loader, struct batch *slot, struct error *error)
 {
-    slot->batch.step = loader->step;
+    slot->step = loader->step;
     if (loader->split == DATASET_EVALUATION)
         return loader_fill_evaluation(loader, slot, error);
     return loader->job->data.kind == JOB_DATA_SYNTHETIC ? loader_fill_synthetic(loader, slot, error)
@@ -186,11 +179,9 @@ static enum status loader_allocate(struct loader *loader, struct error *error)
     const uint64_t count = dataset_count(loader->dataset);
     bool whole = true;
     for (int i = 0; i < SLOTS; i++) {
-        struct slot *slot = &loader->slots[i];
+        struct batch *slot = &loader->slots[i];
         slot->images = reallocarray(NULL, loader->batch, elements * sizeof *slot->images);
         slot->labels = calloc(loader->batch, sizeof *slot->labels);
-        slot->batch.images = slot->images;
-        slot->batch.labels = slot->labels;
         whole = whole && slot->images != NULL && slot->labels != NULL;
     }
     loader->bad = calloc(count + 1, sizeof *loader->bad);
@@ -272,10 +263,10 @@ static void *loader_thread(void *arg)
     if (status != STATUS_OK)
         loader_hand_over(loader, false, status, &error);
     for (bool more = true; status == STATUS_OK && more && loader_wait_for_room(loader);) {
-        struct slot *slot = &loader->slots[loader->made % SLOTS];
+        struct batch *slot = &loader->slots[loader->made % SLOTS];
         status = loader_fill_batch(loader, slot, &error);
         loader->step++;
-        more = status == STATUS_OK && slot->batch.samples > 0;
+        more = status == STATUS_OK && slot->samples > 0;
         loader_hand_over(loader, more, status, &error);
     }
     return NULL;
@@ -371,8 +362,6 @@ void loader_free(struct loader *loader)
 /* Waits, with the lock held, for a signal from the thread. False: `until` has passed. */
 static bool loader_wait_filled(struct loader *loader, struct monotime until)
 {
-    if (monotime_is_never(until))
-        return pthread_cond_wait(&loader->filled, &loader->lock) == 0;
     const struct timespec at = {.tv_sec = (time_t)(until.ns / 1000000000u),
                                 .tv_nsec = (long)(until.ns % 1000000000u)};
     return pthread_cond_timedwait(&loader->filled, &loader->lock, &at) == 0;
@@ -387,7 +376,7 @@ enum status loader_next(struct loader *loader, struct monotime until, const stru
     while (loader->made == loader->taken && !loader->ended && in_time)
         in_time = loader_wait_filled(loader, until);
     if (loader->made > loader->taken) {
-        *batch = &loader->slots[loader->taken++ % SLOTS].batch;
+        *batch = &loader->slots[loader->taken++ % SLOTS];
         pthread_cond_signal(&loader->emptied);
         status = STATUS_OK;
     } else if (loader->ended) {
@@ -397,9 +386,4 @@ enum status loader_next(struct loader *loader, struct monotime until, const stru
     }
     pthread_mutex_unlock(&loader->lock);
     return status;
-}
-
-uint64_t loader_skipped(const struct loader *loader)
-{
-    return atomic_load_explicit(&loader->skipped, memory_order_relaxed);
 }

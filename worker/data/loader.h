@@ -38,9 +38,9 @@ enum { LOADER_BAD_MIN = 16 };
 
 struct batch {
     uint64_t step;
-    uint32_t samples;      /* 0: an evaluation share has no more */
-    const float *images;   /* (samples, channels, size, size) */
-    const int32_t *labels; /* (samples) */
+    uint32_t samples; /* 0: an evaluation share has no more */
+    float *images;    /* (samples, channels, size, size) */
+    int32_t *labels;  /* (samples) */
 };
 
 struct loader_config {
@@ -70,8 +70,5 @@ void loader_free(struct loader *loader);
  * STATUS_CORRUPT; evaluation: those of dataset_open. */
 enum status loader_next(struct loader *loader, struct monotime until, const struct batch **batch,
                         struct error *error);
-
-/* Samples that could not be decoded so far. */
-uint64_t loader_skipped(const struct loader *loader);
 
 #endif

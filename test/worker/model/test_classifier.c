@@ -24,7 +24,7 @@ static struct classifier *classifier;
 static struct tape *tape;
 static struct error error;
 static float *images;
-static const int32_t labels[BATCH] = {2, 0, 1};
+static int32_t labels[BATCH] = {2, 0, 1};
 static struct batch batch;
 
 #define OK(call) training_ok(call, &error)
@@ -92,7 +92,7 @@ static void logits_of_twin(bool training, double logits[BATCH][CLASSES])
 
 START_TEST(the_loss_is_the_mean_over_the_batch)
 {
-    static const int32_t others[BATCH] = {3, 3, 0};
+    static int32_t others[BATCH] = {3, 3, 0};
     double logits[BATCH][CLASSES];
     open_on(ref(), _i == 0 ? JOB_LOSS_MSE : JOB_LOSS_CROSS_ENTROPY);
     OK(params_build(params, SEED, &error));
