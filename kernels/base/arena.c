@@ -26,18 +26,15 @@ struct block {
     uint32_t owners;
 };
 
-/* `block` holds the taken blocks from its front, in order of offset, and from its end what was released and
- * had a chunk of its own: that can still be read (poisoned) until the next block is taken. */
 struct arena {
     struct arena_source source;
     bool poison;
     char *chunk;
     size_t chunk_bytes;
-    size_t reach; // of the plan, the furthest so far
-    struct block *block;
-    size_t count, left, capacity;
+    size_t reach;        // of the plan, the furthest so far
+    struct block *block; // (count) taken, in order of offset
+    size_t count, capacity;
     uint64_t serial;
-    struct arena_stats stats;
 };
 
 /* A mapping that begins on a large page: what the kernel gave beyond it at both ends goes back. */
@@ -100,29 +97,10 @@ void arena_poison(struct arena *arena, bool on)
     arena->poison = on;
 }
 
-static void *chunk_take(struct arena *arena, size_t bytes)
-{
-    void *chunk = arena->source.take(arena->source.context, bytes);
-    arena->stats.takes++;
-    if (chunk != NULL)
-        arena->stats.held += bytes;
-    return chunk;
-}
-
 static void chunk_give(struct arena *arena, void *chunk, size_t bytes)
 {
-    if (chunk == NULL)
-        return;
-    arena->source.give(arena->source.context, chunk, bytes);
-    arena->stats.held -= bytes;
-}
-
-static void give_left(struct arena *arena)
-{
-    for (; arena->left > 0; arena->left--) {
-        const struct block *block = &arena->block[arena->capacity - arena->left];
-        chunk_give(arena, block->own, block->bytes);
-    }
+    if (chunk != NULL)
+        arena->source.give(arena->source.context, chunk, bytes);
 }
 
 void arena_free(struct arena *arena)
@@ -130,7 +108,6 @@ void arena_free(struct arena *arena)
     if (arena == NULL)
         return;
     arena_reset(arena);
-    give_left(arena);
     chunk_give(arena, arena->chunk, arena->chunk_bytes);
     free(arena->block);
     free(arena);
@@ -143,7 +120,7 @@ static void consolidate(struct arena *arena)
     if (arena->count > 0 || arena->reach <= arena->chunk_bytes)
         return;
     chunk_give(arena, arena->chunk, arena->chunk_bytes);
-    arena->chunk = chunk_take(arena, arena->reach);
+    arena->chunk = arena->source.take(arena->source.context, arena->reach);
     arena->chunk_bytes = arena->chunk != NULL ? arena->reach : 0;
 }
 
@@ -170,9 +147,13 @@ static size_t first_fit(const struct arena *arena, size_t bytes, size_t *offset)
     return i;
 }
 
+static void *block_address(const struct arena *arena, const struct block *block)
+{
+    return block->own != NULL ? block->own : arena->chunk + block->offset;
+}
+
 void *arena_take(struct arena *arena, size_t bytes)
 {
-    give_left(arena);
     consolidate(arena);
     if (bytes > SIZE_MAX - ARENA_ALIGNMENT || !make_room(arena))
         return NULL;
@@ -183,7 +164,7 @@ void *arena_take(struct arena *arena, size_t bytes)
         return NULL;
     size_t end = block.offset + block.bytes;
     if (end > arena->chunk_bytes) {
-        block.own = chunk_take(arena, block.bytes);
+        block.own = arena->source.take(arena->source.context, block.bytes);
         if (block.own == NULL)
             return NULL;
     }
@@ -192,34 +173,24 @@ void *arena_take(struct arena *arena, size_t bytes)
     arena->count++;
     arena->serial++;
     arena->reach = end > arena->reach ? end : arena->reach;
-    struct arena_stats *stats = &arena->stats;
-    stats->in_use += block.bytes;
-    stats->peak = stats->in_use > stats->peak ? stats->in_use : stats->peak;
-    return block.own != NULL ? block.own : arena->chunk + block.offset;
-}
-
-static void *address(const struct arena *arena, const struct block *block)
-{
-    return block->own != NULL ? block->own : arena->chunk + block->offset;
+    return block_address(arena, &block);
 }
 
 static void release_at(struct arena *arena, size_t i)
 {
     struct block block = arena->block[i];
     if (arena->poison)
-        arena->source.poison(arena->source.context, address(arena, &block), block.bytes);
-    arena->stats.in_use -= block.bytes;
+        arena->source.poison(arena->source.context, block_address(arena, &block), block.bytes);
     arena->count--;
     memmove(arena->block + i, arena->block + i + 1, (arena->count - i) * sizeof block);
-    if (block.own != NULL)
-        arena->block[arena->capacity - ++arena->left] = block;
+    chunk_give(arena, block.own, block.bytes);
 }
 
 /* The block that begins at `memory`, or NULL. */
 static struct block *find_block(const struct arena *arena, const void *memory)
 {
     for (size_t i = arena->count; i-- > 0;)
-        if (address(arena, &arena->block[i]) == memory)
+        if (block_address(arena, &arena->block[i]) == memory)
             return &arena->block[i];
     return NULL;
 }
@@ -265,7 +236,10 @@ void arena_rollback(struct arena *arena, uint64_t mark)
             release_at(arena, i);
 }
 
-void arena_stats(const struct arena *arena, struct arena_stats *stats)
+size_t arena_in_use(const struct arena *arena)
 {
-    *stats = arena->stats;
+    size_t bytes = 0;
+    for (size_t i = 0; i < arena->count; i++)
+        bytes += arena->block[i].bytes;
+    return bytes;
 }

@@ -8,8 +8,7 @@
  * source is not called any more.
  *
  * One thread at a time. Nothing here blocks. With poison on (the default in a sanitizer's build), the source
- * fills a released block with 0xff bytes (a NaN in every float format). Its memory can be read until the next
- * block is taken. */
+ * fills a released block with 0xff bytes (a NaN in every float format). */
 #ifndef KERNELS_BASE_ARENA_H
 #define KERNELS_BASE_ARENA_H
 
@@ -64,11 +63,7 @@ void arena_poison(struct arena *arena, bool on);
 /* Ends the step: all blocks are gone. */
 void arena_reset(struct arena *arena);
 
-struct arena_stats {
-    size_t in_use, peak; /* bytes in blocks now; the most at any time since arena_new */
-    size_t held;         /* bytes in chunks */
-    uint64_t takes;      /* chunks that were asked of the source since arena_new */
-};
-void arena_stats(const struct arena *arena, struct arena_stats *stats);
+/* The bytes of all blocks that are taken. */
+size_t arena_in_use(const struct arena *arena);
 
 #endif

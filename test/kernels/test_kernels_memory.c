@@ -39,17 +39,10 @@ static void *scarce_take(void *context, size_t bytes)
     return chunks_left-- > 0 ? arena_host.take(context, bytes) : NULL;
 }
 
-static size_t in_use(const struct arena *arena)
-{
-    struct arena_stats stats;
-    arena_stats(arena, &stats);
-    return stats.in_use;
-}
-
 /* Runs forward or backward with 0, 1, 2, … chunks until that is enough; how many it needed. */
 static int run_scarce(struct described *d, bool backward, struct tensor *const made[], int count)
 {
-    const size_t before = in_use(d->call.arena);
+    const size_t before = arena_in_use(d->call.arena);
     for (int chunks = 0; chunks < 20; chunks++) {
         chunks_left = chunks;
         enum status status = backward ? op_backward(op_fixture.backend, &d->call, &op_fixture.error)
@@ -58,7 +51,7 @@ static int run_scarce(struct described *d, bool backward, struct tensor *const m
             return chunks;
         ck_assert_int_eq(status, STATUS_NO_MEMORY);
         ck_assert_int_eq(op_fixture.error.status, STATUS_NO_MEMORY);
-        ck_assert_uint_eq(in_use(d->call.arena), before);
+        ck_assert_uint_eq(arena_in_use(d->call.arena), before);
         for (int i = 0; i < count; i++)
             if (made[i] != NULL)
                 made[i]->data = NULL;

@@ -87,6 +87,16 @@ static inline struct variable *fixture_input(struct shape shape, const char *nam
     return tape_input(fixture.tape, shape, DTYPE_F64, name, values);
 }
 
+/* A step of 8 KiB. The blocks of the next steps lie in one chunk of that size, so a test can look at a block
+ * after its release. */
+static inline void fixture_settle(void)
+{
+    static const double zeros[1024];
+    fixture_begin();
+    ck_assert_ptr_nonnull(fixture_input(SHAPE1(1024), "settle", zeros));
+    CK_OK(tape_finish(fixture.tape, &fixture.error));
+}
+
 static inline void fixture_expect(const double *got, const double *expected, size_t count, const char *what)
 {
     for (size_t i = 0; i < count; i++)
