@@ -118,8 +118,8 @@ static void set_threads(void)
     setenv("GOMP_SPINCOUNT", "10000", 0);
 }
 
-static _Noreturn void become_worker(const struct child *child, int fd, const struct child_segments *segments,
-                                    pid_t supervisor)
+static _Noreturn void become_worker(const struct child *child, const char *role, int fd,
+                                    const struct child_segments *segments, pid_t supervisor)
 {
     char index[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -137,8 +137,7 @@ static _Noreturn void become_worker(const struct child *child, int fd, const str
         _exit(EX_OSERR);
     }
     snprintf(index, sizeof index, "%u", child->start.worker);
-    execl("/proc/self/exe", "coalesced", "worker", "--role", child->role->name, "--index", index,
-          (char *)NULL);
+    execl("/proc/self/exe", "coalesced", "worker", "--role", role, "--index", index, (char *)NULL);
     log_error("%s: cannot execute this program anew: %s", child->name, strerror(errno));
     _exit(EX_OSERR);
 }
@@ -156,19 +155,19 @@ static enum status send_start(struct child *child, const char *job_text, size_t 
     return status == STATUS_OK ? status : error_set(error, status, "cannot send START to %s", child->name);
 }
 
-enum status child_spawn(struct child *child, const struct role *role, const struct control_start *start,
-                        const char *job_text, size_t job_bytes, const struct child_segments *segments,
-                        struct error *error)
+enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
+                        size_t job_bytes, const struct child_segments *segments, struct error *error)
 {
     int line[2];
-    *child = (struct child){.role = role, .start = *start, .state = CHILD_GONE, .fd = -1};
-    snprintf(child->name, sizeof child->name, "%s %u", role->name, start->worker);
+    const char *role = role_by_wire(start->role)->name;
+    *child = (struct child){.start = *start, .state = CHILD_GONE, .fd = -1};
+    snprintf(child->name, sizeof child->name, "%s %u", role, start->worker);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0)
         return error_set_errno(error, errno, "cannot make a control line for %s", child->name);
     pid_t supervisor = getpid();
     child->pid = fork();
     if (child->pid == 0)
-        become_worker(child, line[1], segments, supervisor);
+        become_worker(child, role, line[1], segments, supervisor);
     close(line[1]);
     if (child->pid < 0) {
         close(line[0]);

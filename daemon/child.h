@@ -20,7 +20,6 @@ enum child_state {
 };
 
 struct child {
-    const struct role *role;
     struct control_start start;
     enum child_state state;
     pid_t pid;
@@ -51,13 +50,12 @@ struct child_segments {
 enum status child_segments_open(struct child_segments *segments, unsigned count, struct error *error);
 void child_segments_close(struct child_segments *segments);
 
-/* Forks, executes this binary as a worker of the role, and sends START with the job's text. The worker finds
- * each segment at the descriptor that worker/net/segment.h names. It dies with the calling thread
- * (PR_SET_PDEATHSIG), which must be the process's first. STATUS_IO, STATUS_BUSY; STATUS_INVALID: the job's
- * text is too long. */
-enum status child_spawn(struct child *child, const struct role *role, const struct control_start *start,
-                        const char *job_text, size_t job_bytes, const struct child_segments *segments,
-                        struct error *error);
+/* Forks, executes this binary as a worker of the role in `start`, and sends START with the job's text. The
+ * worker finds each segment at the descriptor that worker/net/segment.h names. It dies with the calling
+ * thread (PR_SET_PDEATHSIG), which must be the process's first. STATUS_IO, STATUS_BUSY; STATUS_INVALID: the
+ * job's text is too long. */
+enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
+                        size_t job_bytes, const struct child_segments *segments, struct error *error);
 
 /* Sends an order. If the line is full, the order is lost with a warning; if the line is closed, without one.
  * The worker's silence or its exit is noticed later. */

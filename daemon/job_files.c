@@ -99,10 +99,10 @@ enum status job_files_of_run(struct job *job, const char *path, struct error *er
     char *problems = NULL;
     enum status status = job_read_file(job, path, NULL, 0, NULL, &problems);
     if (status != STATUS_OK)
-        status = error_set(error, status == STATUS_INVALID ? STATUS_CORRUPT : status,
-                           "the job of the run cannot be read: %.*s",
-                           problems != NULL ? (int)strcspn(problems, "\n") : 0,
-                           problems != NULL ? problems : "");
+        status =
+            error_set(error, status == STATUS_INVALID ? STATUS_CORRUPT : status,
+                      "the job of the run cannot be read: %.*s",
+                      problems != NULL ? (int)strcspn(problems, "\n") : 0, problems != NULL ? problems : "");
     free(problems);
     return status;
 }

@@ -47,7 +47,7 @@ static enum status open_file(struct runlog *log, const char *name, int *fd, stru
     return error_set(error, STATUS_IO, "cannot open %s/%s: expected a regular file", log->path, name);
 }
 
-static enum status open_files(struct runlog *log, struct error *error)
+enum status runlog_reopen(struct runlog *log, struct error *error)
 {
     int text, json;
     enum status status = open_file(log, "episodes.log", &text, error);
@@ -79,18 +79,13 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
     log->log_fd = log->jsonl_fd = -1;
     log->terminal = isatty(STDOUT_FILENO) == 1;
     log->begin = monotime_now();
-    enum status status = open_files(log, error);
+    enum status status = runlog_reopen(log, error);
     if (status != STATUS_OK) {
         free(log);
         return status;
     }
     *out = log;
     return STATUS_OK;
-}
-
-enum status runlog_reopen(struct runlog *log, struct error *error)
-{
-    return open_files(log, error);
 }
 
 /* ---- stdout ---- */

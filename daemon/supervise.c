@@ -6,7 +6,6 @@
 #include "daemon/supervise_internal.h"
 #include "kernels/base/log.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -198,9 +197,7 @@ static enum status spawn_all(struct supervisor *s, struct error *error)
     for (unsigned i = 0; i < s->count && status == STATUS_OK; i++) {
         start.worker = (uint16_t)i;
         start.role = roster_role(&s->roster, start.worker);
-        const struct role *role = role_by_wire(start.role);
-        assert(role != NULL);
-        status = child_spawn(&s->children[i], role, &start, s->job_text, s->job_bytes, &s->segments, error);
+        status = child_spawn(&s->children[i], &start, s->job_text, s->job_bytes, &s->segments, error);
     }
     return status;
 }
