@@ -1,12 +1,10 @@
-/* The supervisor's reaction to each message: one table, [kind of message][state of its worker], at the end of
- * this file. Supervisor process; its only thread; no lock. */
+/* The supervisor's reaction to each message: a table of what is permitted, [kind of message][state of its
+ * worker], and a function for each kind. Supervisor process; its only thread; no lock. */
 #include "daemon/service.h"
 #include "daemon/supervise_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-
-typedef void reaction(struct supervisor *s, struct child *child, const struct control_message *message);
 
 void supervise_expel(struct supervisor *s, struct child *child, uint32_t message_kind)
 {
@@ -20,49 +18,27 @@ void supervise_expel(struct supervisor *s, struct child *child, uint32_t message
     supervise_fail(s, STATUS_INTERNAL, why);
 }
 
-static void ignore_message(struct supervisor *s, struct child *child, const struct control_message *message)
-{
-    (void)s;
-    (void)child;
-    (void)message;
-}
-
-static void note_beat(struct supervisor *s, struct child *child, const struct control_message *message)
-{
-    (void)s;
-    (void)message;
-    child->last_beat = monotime_now();
-}
-
-/* The worker had not yet read the order to leave when it said READY. */
-static void note_opened(struct supervisor *s, struct child *child, const struct control_message *message)
-{
-    (void)s;
-    (void)message;
-    child->opened = true;
-}
-
 /* A worker may connect once all workers that it connects to have bound their sockets. */
-static void mark_bound(struct supervisor *s, struct child *child, const struct control_message *message)
+static void connect_workers(struct supervisor *s)
 {
     unsigned bound = 0;
-    (void)message;
-    child->bound = true;
     while (bound < s->roster.listeners && s->children[bound].bound)
         bound++;
     for (unsigned i = 1; i < s->count; i++) {
-        struct child *other = &s->children[i];
-        if (other->connected || roster_dialed(&s->roster, (uint16_t)i) > bound)
+        struct child *child = &s->children[i];
+        if (child->connected || roster_dialed(&s->roster, (uint16_t)i) > bound)
             continue;
-        other->connected = true;
-        child_order(other, CONTROL_CONNECT, NULL, 0);
+        child->connected = true;
+        child_order(child, CONTROL_CONNECT, NULL, 0);
     }
 }
 
-static void mark_ready(struct supervisor *s, struct child *child, const struct control_message *message)
+/* A worker that is leaving had not yet read the order when it said READY. */
+static void mark_ready(struct supervisor *s, struct child *child)
 {
-    (void)message;
     child->opened = true;
+    if (child->state == CHILD_LEAVING)
+        return;
     child->state = CHILD_READY;
     if (++s->ready == s->count)
         service_notify("READY=1\nSTATUS=training with %u workers", s->count);
@@ -87,11 +63,6 @@ static void show_status(const struct control_message *record)
 static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     struct error error;
-    if (child != &s->children[s->roster.lead] ||
-        (message->kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)) {
-        supervise_expel(s, child, message->kind);
-        return;
-    }
     if (s->log_failed)
         return;
     show_status(message);
@@ -104,53 +75,77 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
     }
 }
 
-static void note_holdings(struct supervisor *s, struct child *child, const struct control_message *message)
+static void finish_job(struct supervisor *s, const struct control_finished *finished)
 {
-    s->holdings[child->start.worker] = message->body.status;
-}
-
-static void finish_job(struct supervisor *s, struct child *child, const struct control_message *message)
-{
-    if (child != &s->children[s->roster.lead]) {
-        supervise_expel(s, child, message->kind);
-        return;
-    }
-    s->result = message->body.finished;
+    s->result = *finished;
     if (s->result.end > CONTROL_END_STOPPED)
         s->result.end = CONTROL_END_STOPPED;
     service_notify("STOPPING=1");
     supervise_close(s);
 }
 
-static void note_last_words(struct supervisor *s, struct child *child, const struct control_message *message)
-{
-    (void)s;
-    child->last_words = message->body.failed;
-    child->last_words.text[ERROR_TEXT_BYTES - 1] = '\0';
-}
-
 /* ---- the table ---- */
 
+enum permission { EXPEL, IGNORE, OBEY };
+
 /* clang-format off */
-static reaction *const reactions[CONTROL_KINDS][CHILD_KILLED] = { /* NULL: not permitted */
-    /*                    starting         ready            leaving */
-    [CONTROL_BOUND]    = {mark_bound,      NULL,            ignore_message},
-    [CONTROL_READY]    = {mark_ready,      NULL,            note_opened},
-    [CONTROL_BEAT]     = {note_beat,       note_beat,       note_beat},
-    [CONTROL_EPISODE]  = {NULL,            log_record,      ignore_message},
-    [CONTROL_UPDATE]   = {NULL,            log_record,      ignore_message},
-    [CONTROL_EPOCH]    = {NULL,            log_record,      ignore_message},
-    [CONTROL_STATUS]   = {NULL,            note_holdings,   note_holdings},
-    [CONTROL_FINISHED] = {NULL,            finish_job,      ignore_message},
-    [CONTROL_FAILED]   = {note_last_words, note_last_words, note_last_words},
+static const enum permission permissions[CONTROL_KINDS][CHILD_KILLED] = {
+    /*                    starting  ready  leaving */
+    [CONTROL_BOUND]    = {OBEY,     EXPEL, IGNORE},
+    [CONTROL_READY]    = {OBEY,     EXPEL, OBEY},
+    [CONTROL_BEAT]     = {OBEY,     OBEY,  OBEY},
+    [CONTROL_EPISODE]  = {EXPEL,    OBEY,  IGNORE},
+    [CONTROL_UPDATE]   = {EXPEL,    OBEY,  IGNORE},
+    [CONTROL_EPOCH]    = {EXPEL,    OBEY,  IGNORE},
+    [CONTROL_STATUS]   = {EXPEL,    OBEY,  OBEY},
+    [CONTROL_FINISHED] = {EXPEL,    OBEY,  IGNORE},
+    [CONTROL_FAILED]   = {OBEY,     OBEY,  OBEY},
 };
 /* clang-format on */
 
+/* The lead alone may report a record or the end. */
+static enum permission permission_of(const struct supervisor *s, const struct child *child,
+                                     const struct control_message *message)
+{
+    const uint32_t kind = message->kind;
+    const enum permission permission = permissions[kind][child->state];
+    if (permission != OBEY || (kind != CONTROL_EPISODE && kind != CONTROL_UPDATE && kind != CONTROL_EPOCH &&
+                               kind != CONTROL_FINISHED))
+        return permission;
+    if (kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)
+        return EXPEL;
+    return child == &s->children[s->roster.lead] ? OBEY : EXPEL;
+}
+
 void supervise_obey_message(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    reaction *const react = reactions[message->kind][child->state];
-    if (react == NULL)
+    const enum permission permission = permission_of(s, child, message);
+    if (permission == EXPEL)
         supervise_expel(s, child, message->kind);
-    else
-        react(s, child, message);
+    if (permission != OBEY)
+        return;
+    switch (message->kind) {
+    case CONTROL_BOUND:
+        child->bound = true;
+        connect_workers(s);
+        return;
+    case CONTROL_READY:
+        mark_ready(s, child);
+        return;
+    case CONTROL_BEAT:
+        child->last_beat = monotime_now();
+        return;
+    case CONTROL_STATUS:
+        s->holdings[child->start.worker] = message->body.status;
+        return;
+    case CONTROL_FINISHED:
+        finish_job(s, &message->body.finished);
+        return;
+    case CONTROL_FAILED:
+        child->last_words = message->body.failed;
+        child->last_words.text[ERROR_TEXT_BYTES - 1] = '\0';
+        return;
+    default:
+        log_record(s, child, message);
+    }
 }
