@@ -1,4 +1,4 @@
-/* What every environment owes its observer: counting, truncation, resets keyed by position, and
+/* The interface of every environment: counting, truncation, resets keyed by position, and
  * results that do not depend on how environments are spread over objects. */
 #include "worker/environment/environment.h"
 

@@ -1,4 +1,5 @@
-/* Deadlines, functions that run when a call is done, and futures that nobody keeps. */
+/* Deadlines, functions that run when a call is done, and futures that are released before
+ * they are done. */
 #include "test/worker/net/net_service.h"
 #include "test/workplace.h"
 
