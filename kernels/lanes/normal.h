@@ -16,14 +16,20 @@
 #include "kernels/base/rng.h"
 #include "kernels/base/status.h"
 
-struct normal_lanes;
+enum { NORMAL_GROUP = 64 };
 
-/* The one that this processor computes with; lasts for ever. Errors as isa_choose. */
-enum status normal_choose(const struct normal_lanes **out, struct error *error);
+/* Draws 64 group … + 63 of the blocks whose word 0 is `word`. Any alignment. */
+typedef void normal_group(float out[NORMAL_GROUP], const struct rng_key *key, uint32_t word, uint32_t group);
+
+/* Indexed by enum isa (kernels/lanes/isa.h). */
+extern normal_group normal_group_baseline, normal_group_avx2, normal_group_avx512;
+
+/* The one that this processor computes with. Errors as isa_choose. */
+enum status normal_choose(normal_group **out, struct error *error);
 
 /* The first `count` (at most 2^34) draws of normal(0, 1) that have this key, stream and block. `key`'s
  * environment is not read: it counts the blocks, from 0. */
-void normal_fill(const struct normal_lanes *lanes, float *out, uint64_t count, const struct rng_key *key,
+void normal_fill(normal_group *draw, float *out, uint64_t count, const struct rng_key *key,
                  enum rng_stream stream, uint32_t block);
 
 #endif

@@ -1,5 +1,5 @@
 /* Normal draws, compiled once per instruction set; any thread. */
-#include "kernels/lanes/normal_lanes.h"
+#include "kernels/lanes/normal.h"
 
 #include "kernels/lanes/lanes.h"
 
@@ -50,7 +50,8 @@ LANES_INLINE void store_pair(float *out, vu first, vu second)
     lanes_store(out + LANES_COUNT, (vf)((vu)choose(odd, c, s) ^ sine_sign));
 }
 
-static void group(float out[NORMAL_GROUP], const struct rng_key *key, uint32_t word, uint32_t number)
+void LANES_NAME(normal_group)(float out[NORMAL_GROUP], const struct rng_key *key, uint32_t word,
+                              uint32_t number)
 {
     for (uint32_t p = 0; p < LANES_PARTS; p++, out += LANES_WIDTH) {
         vu c[4] = {lanes_set_u32(word), lanes_index(number * LANES_COUNT + p * LANES_WIDTH),
@@ -60,5 +61,3 @@ static void group(float out[NORMAL_GROUP], const struct rng_key *key, uint32_t w
         store_pair(out + 2 * LANES_COUNT, c[2], c[3]);
     }
 }
-
-const struct normal_lanes LANES_NAME(normal_lanes) = {.group = group};

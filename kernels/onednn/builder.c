@@ -4,11 +4,6 @@
 
 #include <assert.h>
 
-struct onednn *builder_onednn(struct builder *builder)
-{
-    return builder->onednn;
-}
-
 bool builder_failed(const struct builder *builder)
 {
     return builder->status != STATUS_OK;

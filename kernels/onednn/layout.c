@@ -4,29 +4,9 @@
 #include "kernels/base/fnv.h"
 
 #include <assert.h>
+#include <oneapi/dnnl/dnnl_debug.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *result_text(dnnl_status_t result)
-{
-    switch (result) {
-    case dnnl_success:
-        return "success";
-    case dnnl_out_of_memory:
-        return "out of memory";
-    case dnnl_invalid_arguments:
-        return "invalid arguments";
-    case dnnl_unimplemented:
-        return "not implemented";
-    case dnnl_iterator_ends:
-        return "no implementation left";
-    case dnnl_runtime_error:
-        return "runtime error";
-    case dnnl_not_required:
-        return "not required";
-    }
-    return "unknown status";
-}
 
 enum status onednn_check(dnnl_status_t result, const char *call, const char *op, const struct shape *shape,
                          struct error *error)
@@ -36,7 +16,7 @@ enum status onednn_check(dnnl_status_t result, const char *call, const char *op,
     char text[SHAPE_TEXT_BYTES] = "";
     return error_set(error, result == dnnl_out_of_memory ? STATUS_NO_MEMORY : STATUS_INTERNAL,
                      "oneDNN's %s for %s%s%s: %s", call, op, shape == NULL ? "" : " of ",
-                     shape == NULL ? "" : shape_text(shape, text), result_text(result));
+                     shape == NULL ? "" : shape_text(shape, text), dnnl_status2str(result));
 }
 
 /* ---- descriptors ---- */

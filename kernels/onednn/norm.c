@@ -4,7 +4,6 @@
  * third output are the mean again and the unbiased variance, which running statistics are moved with. */
 #include "kernels/onednn/onednn.h"
 
-#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -29,18 +28,12 @@ static dnnl_primitive_desc_t describe_forward(struct builder *builder, const str
                             &operation, NULL);
 }
 
-/* Where a statistic of the batch goes: saved, else its output, else nowhere. The output is allocated in any
- * case. */
+/* Where a statistic of the batch goes: saved, else its output, which is allocated in any case. */
 static int statistic_slot(struct builder *builder, const struct op_call *call, uint32_t saved,
                           const dnnl_memory_desc_t *c)
 {
-    const uint32_t output = 1 + saved;
-    int slot = -1;
-    if (call->out[output] != NULL)
-        slot = builder_output(builder, PLACE_OUT, output, call->out[output], c);
-    if (call->keep)
-        slot = builder_saved(builder, saved, c);
-    return slot == -1 ? builder_scratch(builder, c) : slot;
+    const int slot = builder_output(builder, PLACE_OUT, 1 + saved, call->out[1 + saved], c);
+    return call->keep ? builder_saved(builder, saved, c) : slot;
 }
 
 static int positive_slot(struct builder *builder, const struct op_call *call, dnnl_primitive_desc_t forward)
@@ -73,15 +66,11 @@ static void build_forward(struct builder *builder, const struct op_call *call)
 static void finish_statistics(struct op_call *call)
 {
     const uint32_t channels = call->in[1]->shape.size[0];
-    const size_t values = shape_elements(&call->in[0]->shape) / channels;
-    const double n = (double)values;
-    const struct tensor *mean = call->out[1], *variance = call->out[2];
-    if (call->keep && mean != NULL)
-        memcpy(mean->data, call->saved[SAVED_MEAN].data, channels * sizeof(float));
-    if (variance == NULL)
-        return;
-    float *unbiased = variance->data;
+    const double n = (double)(shape_elements(&call->in[0]->shape) / channels);
+    float *unbiased = call->out[2]->data;
     const float *biased = call->keep ? call->saved[SAVED_VARIANCE].data : unbiased;
+    if (call->keep)
+        memcpy(call->out[1]->data, call->saved[SAVED_MEAN].data, channels * sizeof(float));
     for (uint32_t c = 0; c < channels; c++)
         unbiased[c] = (float)((double)biased[c] * n / (n - 1));
 }
@@ -96,7 +85,6 @@ static bool lost_nan(const struct op_call *call)
     const struct tensor *const read[] = {call->in[1], call->in[2], training ? call->out[1] : call->in[3],
                                          training ? call->out[2] : call->in[4]};
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
-        assert(read[i] != NULL); // op_forward saw to it
         const float *values = read[i]->data;
         for (uint32_t c = 0; c < read[i]->shape.size[0]; c++)
             if (isnan(values[c]) || (i == MEAN && isinf(values[c])))

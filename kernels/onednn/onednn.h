@@ -114,7 +114,6 @@ enum status onednn_reorder(struct backend *backend, struct tensor *to, const str
 /* Which array of the call a tensor stands in. */
 enum place { PLACE_IN, PLACE_OUT, PLACE_SAVED, PLACE_DOUT, PLACE_DIN, PLACE_SCRATCH, PLACE_PAD };
 
-struct onednn *builder_onednn(struct builder *builder);
 bool builder_failed(const struct builder *builder);
 
 /* A primitive descriptor from an operation's; NULL after a failure. Lives until the plan is built. `made`

@@ -5,7 +5,6 @@
 #include "kernels/params/slab.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,22 +174,6 @@ enum status gradients_square_sum(struct gradients *gradients, const struct param
     if (status == STATUS_OK)
         status =
             backend_square_sum(gradients->params->backend, &gradients->entries[parameter->index], sum, error);
-    return status;
-}
-
-enum status gradients_norm(struct gradients *gradients, double *norm, struct error *error)
-{
-    struct params *params = gradients->params;
-    enum status status = STATUS_OK;
-    double sum = 0;
-    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
-        double squares = 0;
-        if (params->entries[i]->kind == PARAMETER_TRAINED)
-            status = gradients_square_sum(gradients, params->entries[i], &squares, error);
-        sum += squares;
-    }
-    if (status == STATUS_OK)
-        *norm = sqrt(sum);
     return status;
 }
 

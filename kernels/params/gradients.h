@@ -47,10 +47,6 @@ enum status gradients_write(struct gradients *gradients, const struct parameter 
 enum status gradients_add(struct gradients *to, struct gradients *from, const struct parameter *parameter,
                           struct error *error);
 
-/* Square root of the sum of squares over all entries, in double, entry by entry in order of registration (as
- * clip_grad_norm_ counts it). */
-enum status gradients_norm(struct gradients *gradients, double *norm, struct error *error);
-
 /* One entry's sum of squares, in double. */
 enum status gradients_square_sum(struct gradients *gradients, const struct parameter *parameter, double *sum,
                                  struct error *error);

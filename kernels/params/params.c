@@ -51,31 +51,6 @@ void params_free(struct params *params)
 
 /* ---- registering ---- */
 
-static enum status check_entry(struct params *params, const char *name, enum parameter_kind kind,
-                               const struct shape *shape, const struct init *init, struct error *error)
-{
-    char text[SHAPE_TEXT_BYTES];
-    if (name[0] == '\0' || strcmp(name, "__metadata__") == 0)
-        return error_set(error, STATUS_INVALID, "parameter name \"%s\" is reserved", name);
-    if (params_find(params, name) != NULL)
-        return error_set(error, STATUS_INVALID, "parameter name \"%s\" is there already", name);
-    if (shape->rank > SHAPE_RANK_MAX)
-        return error_set(error, STATUS_INVALID, "parameter %s: expected a rank of 0..%d, got %u", name,
-                         SHAPE_RANK_MAX, shape->rank);
-    if (shape_elements(shape) == 0)
-        return error_set(error, STATUS_INVALID, "parameter %s: expected 1..%d elements, got shape %s", name,
-                         SHAPE_ELEMENTS_MAX, shape_text(shape, text));
-    if (kind == PARAMETER_COUNTER && shape->rank != 0)
-        return error_set(error, STATUS_INVALID, "parameter %s: a counter is a scalar, got shape %s", name,
-                         shape_text(shape, text));
-    if (kind != PARAMETER_TRAINED && init->kind != INIT_CONSTANT)
-        return error_set(error, STATUS_INVALID, "parameter %s: only a trained one can be drawn", name);
-    if (!isfinite(init->value))
-        return error_set(error, STATUS_INVALID, "parameter %s: expected a finite initial value, got %g", name,
-                         init->value);
-    return STATUS_OK;
-}
-
 static bool make_room(struct params *params)
 {
     if (params->count < params->capacity)
@@ -92,10 +67,15 @@ static bool make_room(struct params *params)
 enum status params_add(struct params *params, const char *name, enum parameter_kind kind, struct shape shape,
                        struct init init, struct parameter **out, struct error *error)
 {
-    assert(!params->laid_out);
-    enum status status = check_entry(params, name, kind, &shape, &init, error);
-    if (status != STATUS_OK)
-        return status;
+    char text[SHAPE_TEXT_BYTES];
+    assert(!params->laid_out && isfinite(init.value));
+    assert(kind != PARAMETER_COUNTER || shape.rank == 0);
+    assert(kind == PARAMETER_TRAINED || init.kind == INIT_CONSTANT);
+    if (params_find(params, name) != NULL)
+        return error_set(error, STATUS_INVALID, "parameter name \"%s\" is there already", name);
+    if (shape_elements(&shape) == 0)
+        return error_set(error, STATUS_INVALID, "parameter %s: expected 1..%d elements, got shape %s", name,
+                         SHAPE_ELEMENTS_MAX, shape_text(&shape, text));
     struct parameter *parameter = calloc(1, sizeof *parameter);
     char *copy = strdup(name);
     if (parameter == NULL || copy == NULL || !make_room(params)) {
@@ -147,37 +127,14 @@ const struct tensor *params_slab(const struct params *params)
 
 /* ---- reading and writing ---- */
 
-static enum status check_counter_dtype(const struct parameter *parameter, enum dtype dtype,
-                                       struct error *error)
-{
-    if (dtype == DTYPE_F64)
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "parameter %s: a counter is read and written as %s, not as %s",
-                     parameter->name, dtype_name(DTYPE_F64), dtype_name(dtype));
-}
-
 enum status params_read(struct params *params, const struct parameter *parameter, enum dtype dtype,
                         void *values, struct error *error)
 {
-    if (parameter->kind != PARAMETER_COUNTER)
-        return backend_download(params->backend, &parameter->tensor, dtype, values, error);
-    enum status status = check_counter_dtype(parameter, dtype, error);
-    if (status == STATUS_OK)
-        *(double *)values = (double)parameter->counter;
-    return status;
+    return backend_download(params->backend, &parameter->tensor, dtype, values, error);
 }
 
 enum status params_write(struct params *params, struct parameter *parameter, enum dtype dtype,
                          const void *values, struct error *error)
 {
-    if (parameter->kind != PARAMETER_COUNTER)
-        return backend_upload(params->backend, &parameter->tensor, dtype, values, error);
-    enum status status = check_counter_dtype(parameter, dtype, error);
-    double value = status == STATUS_OK ? *(const double *)values : 0;
-    if (!(fabs(value) <= 9007199254740992.0)) // 2^53: to there a double holds every integer
-        return error_set(error, STATUS_INVALID, "parameter %s: a counter cannot be %g", parameter->name,
-                         value);
-    if (status == STATUS_OK)
-        parameter->counter = (int64_t)value;
-    return status;
+    return backend_upload(params->backend, &parameter->tensor, dtype, values, error);
 }

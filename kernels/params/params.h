@@ -52,8 +52,8 @@ enum status params_new(struct params **out, struct backend *backend, struct erro
 void params_free(struct params *params);
 
 /* Registers an entry; before params_build. `name` is copied. *out stays valid as long as the params.
- * STATUS_INVALID: a bad shape, a name that is registered already or that safetensors reserves, or a buffer
- * or counter with a random initial value. */
+ * STATUS_INVALID: a name that is registered already, or a shape of too many elements. The caller sees to the
+ * rest: the name is none that safetensors reserves, a counter is a scalar, only a trained entry is drawn. */
 enum status params_add(struct params *params, const char *name, enum parameter_kind kind, struct shape shape,
                        struct init init, struct parameter **out, struct error *error);
 
@@ -120,7 +120,7 @@ struct backend *params_backend(const struct params *params);
  * the last params_place placed every trained entry. */
 const struct tensor *params_slab(const struct params *params);
 
-/* One entry's values, canonical. A counter is read and written as DTYPE_F64, or through its field. */
+/* One entry's values, canonical. A counter is read and written through its field. */
 enum status params_read(struct params *params, const struct parameter *parameter, enum dtype dtype,
                         void *values, struct error *error);
 enum status params_write(struct params *params, struct parameter *parameter, enum dtype dtype,

@@ -50,16 +50,6 @@ enum status mlp_check_shape(const struct mlp_shape *shape, double dropout, struc
     return status;
 }
 
-static struct dropout_mask mask_of(const struct mlp_shape *shape, double dropout)
-{
-    const uint32_t words = mlp_mask_words(shape);
-    const uint64_t dropped = (uint64_t)lrint(dropout * 65536); // of 65536
-    return (struct dropout_mask){.words = words,
-                                 .draw_bound = dropped > 0 ? (uint32_t)((dropped << 16) - 1) : 0,
-                                 .last_word = (uint16_t)(0xffffu >> (words * MLP_LANES - shape->hidden)),
-                                 .draws = dropped > 0};
-}
-
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error)
 {
     enum isa isa = ISA_BASELINE;
@@ -75,7 +65,10 @@ enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double drop
     struct mlp_packed *packed = &mlp->packed;
     packed->shape = *shape;
     packed->blocks = mlp_mask_words(shape);
-    packed->mask = mask_of(shape, dropout);
+    const uint64_t dropped = (uint64_t)lrint(dropout * 65536); // of 65536
+    packed->draws = dropped > 0;
+    packed->draw_bound = dropped > 0 ? (uint32_t)((dropped << 16) - 1) : 0;
+    packed->last_word = (uint16_t)(0xffffu >> (packed->blocks * MLP_LANES - shape->hidden));
     packed->scale = (float)(1 / (1 - dropout));
     size_t bytes = packed->blocks * mlp_packed_stride(shape) * sizeof(float);
     packed->weights = aligned_alloc(64, bytes);

@@ -5,8 +5,9 @@
 #ifndef KERNELS_POLICY_MLP_LANES_H
 #define KERNELS_POLICY_MLP_LANES_H
 
-#include "kernels/policy/dropout_mask_lanes.h"
 #include "kernels/policy/mlp_batch.h"
+
+#include <stdbool.h>
 
 enum { MLP_LANES = 16 };
 
@@ -15,8 +16,10 @@ enum { MLP_LANES = 16 };
  * in one piece, so that a row walks through memory once. Units beyond `hidden` are zeros. */
 struct mlp_packed {
     struct mlp_shape shape;
-    uint32_t blocks; // of 16 units
-    struct dropout_mask mask;
+    uint32_t blocks;           // of 16 units, each with one word of a row's mask
+    uint32_t draw_bound;       // a 32-bit word with the unit's 16 bits on top is above it: kept
+    uint16_t last_word;        // the bits of the last word that are units
+    bool draws;                // false: the dropout is 0, every unit is kept and none drawn
     float scale;               // 1 / (1 - p)
     float b2[MLP_ACTIONS_MAX]; // zeros beyond `actions`
     float *weights;            // (blocks, 1 + inputs + actions, 16), 64-byte aligned

@@ -23,7 +23,7 @@ struct loader {
     uint32_t share, shares, batch;
     struct dataset *dataset;
     struct transform *transform;
-    const struct normal_lanes *normal; /* synthetic */
+    normal_group *normal; /* synthetic */
     struct image image;
     uint32_t *order; /* training: the permutation of epoch `epoch` */
     uint64_t epoch;

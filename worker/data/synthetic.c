@@ -5,8 +5,8 @@
 
 enum { STEP_BITS_MAX = 55 };
 
-void synthetic_images(const struct normal_lanes *lanes, float *images, uint64_t count, uint64_t seed,
-                      uint64_t step, uint32_t trainer)
+void synthetic_images(normal_group *lanes, float *images, uint64_t count, uint64_t seed, uint64_t step,
+                      uint32_t trainer)
 {
     const struct rng_key key = {.seed = seed, .step = (uint32_t)step, .episode = trainer};
     assert(step >> STEP_BITS_MAX == 0);

@@ -15,14 +15,14 @@ enum { NAMES = 3 };
 static const struct rng_key key = {.seed = 543, .environment = 99, .step = 7, .episode = 3};
 
 /* NULL, and a line that says so, where this processor lacks it. */
-static const struct normal_lanes *choose(const char *name)
+static normal_group *choose(const char *name)
 {
-    const struct normal_lanes *lanes = NULL;
+    normal_group *draw = NULL;
     struct error error;
     setenv("COALESCED_ISA", name, 1);
-    if (normal_choose(&lanes, &error) == STATUS_UNAVAILABLE)
+    if (normal_choose(&draw, &error) == STATUS_UNAVAILABLE)
         printf("test_normal: %s is not tested: %s\n", name, error.text);
-    return lanes;
+    return draw;
 }
 
 /* One draw by its formula, in double, with its r. */
@@ -43,7 +43,7 @@ START_TEST(draws_follow_their_formula)
 {
     enum { DRAWS = 1 << 15 };
     static float out[DRAWS];
-    const struct normal_lanes *lanes = choose(names[_i]);
+    normal_group *lanes = choose(names[_i]);
     if (lanes == NULL)
         return;
     normal_fill(lanes, out, DRAWS, &key, RNG_DATA, 5);
@@ -61,7 +61,7 @@ START_TEST(every_instruction_set_draws_the_same_bits)
 {
     enum { DRAWS = 10000 };
     static float ours[DRAWS], theirs[DRAWS];
-    const struct normal_lanes *baseline = choose("baseline"), *lanes = choose(names[_i]);
+    normal_group *baseline = choose("baseline"), *lanes = choose(names[_i]);
     ck_assert_ptr_nonnull(baseline);
     if (lanes == NULL)
         return;
@@ -75,7 +75,7 @@ END_TEST
 START_TEST(a_draw_does_not_depend_on_how_many_there_are)
 {
     float many[200], few[201];
-    const struct normal_lanes *lanes = choose("baseline");
+    normal_group *lanes = choose("baseline");
     ck_assert_ptr_nonnull(lanes);
     normal_fill(lanes, many, 200, &key, RNG_DATA, 5);
     for (int count = 0; count < 200; count++) {
@@ -102,7 +102,7 @@ START_TEST(draws_are_normal)
     enum { DRAWS = 1 << 18 };
     static float out[DRAWS];
     double sum = 0, squares = 0, products = 0;
-    const struct normal_lanes *lanes = choose("baseline");
+    normal_group *lanes = choose("baseline");
     ck_assert_ptr_nonnull(lanes);
     normal_fill(lanes, out, DRAWS, &key, RNG_DATA, 0);
     for (unsigned i = 0; i < DRAWS; i++) {
@@ -122,7 +122,7 @@ END_TEST
 
 START_TEST(an_unknown_instruction_set_is_refused)
 {
-    const struct normal_lanes *lanes;
+    normal_group *lanes;
     struct error error;
     setenv("COALESCED_ISA", "avx3", 1);
     ck_assert_int_eq(normal_choose(&lanes, &error), STATUS_INVALID);

@@ -90,7 +90,7 @@ END_TEST
 START_TEST(synthetic_batches_are_draws_of_their_place)
 {
     enum { ELEMENTS = 4 * 27 };
-    const struct normal_lanes *lanes;
+    normal_group *lanes;
     struct error error;
     float expected[ELEMENTS];
     data.job.data.kind = JOB_DATA_SYNTHETIC;
@@ -124,7 +124,7 @@ START_TEST(synthetic_images_differ_by_step_trainer_and_seed)
         uint64_t seed, step;
         uint32_t trainer;
     } kinds[KINDS] = {{1, 5, 0}, {1, 6, 0}, {1, 5 + (UINT64_C(1) << 32), 0}, {1, 5, 1}, {2, 5, 0}};
-    const struct normal_lanes *lanes;
+    normal_group *lanes;
     struct error error;
     float images[KINDS][COUNT];
     ck_assert_int_eq(normal_choose(&lanes, &error), STATUS_OK);
