@@ -8,11 +8,11 @@
  * floating tensor has the backend's dtype, indices are DTYPE_I32. Means of losses are over all their terms.
  *
  * OP_LINEAR            x (rows, inputs), weight (outputs, inputs), bias? (outputs) -> y (rows, outputs)
- *                      y = x weight^T + bias; with attributes.relu, max(0, that).
+ *                      y = x weight^T + bias
  *
- * OP_CONV2D            x (n, c, h, w), weight (o, c, kh, kw), bias? (o) -> y (n, o, h', w')
+ * OP_CONV2D            x (n, c, h, w), weight (o, c, kh, kw) -> y (n, o, h', w')
  *                      Cross-correlation with zero padding: h' = (h + 2 padding[0] - kh) / stride[0] + 1,
- *                      rounded down; w' alike. With attributes.relu, max(0, that).
+ *                      rounded down; w' alike.
  *
  * OP_BATCH_NORM        x (n, c, h, w), weight (c), bias (c), running mean? (c), running variance? (c)
  *                      -> y as x, batch mean (c), batch variance (c)
@@ -51,11 +51,11 @@
  *                      An index out of range is STATUS_INVALID; the message names it. (GPU: the caller checks
  *                      before the upload; the kernel clamps the index and the result is undefined.)
  *
- * OP_LSTM_LAYER        x (steps, batch, inputs), h0? (batch, hidden), c0? (batch, hidden),
- *                      weight_ih (4 hidden, inputs), weight_hh (4 hidden, hidden), bias_ih? (4 hidden),
- *                      bias_hh? (4 hidden; both or none)
+ * OP_LSTM_LAYER        x (steps, batch, inputs), h0 (batch, hidden), c0 (batch, hidden),
+ *                      weight_ih (4 hidden, inputs), weight_hh (4 hidden, hidden), bias_ih (4 hidden),
+ *                      bias_hh (4 hidden)
  *                      -> y (steps, batch, hidden), hn (batch, hidden), cn (batch, hidden)
- *                      PyTorch's equations and gate order i, f, g, o. An absent h0 or c0 is zero.
+ *                      PyTorch's equations and gate order i, f, g, o.
  *
  * OP_MSE               x, target as x -> scalar
  *                      Mean of (x - target)^2. No gradient for the target.
@@ -114,7 +114,7 @@ struct draw {
 
 /* One operation's settings; each reads its own and ignores the rest. */
 struct op_attributes {
-    bool relu;           /* linear, conv2d, batch norm, add */
+    bool relu;           /* batch norm, add */
     bool training;       /* batch norm */
     double epsilon;      /* batch norm; > 0 */
     uint32_t kernel[2];  /* pools: height, width */

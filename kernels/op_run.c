@@ -155,7 +155,7 @@ static enum status finish_sizes(const struct op_call *call, struct sizes *sizes,
         assert(sizes->rest.rank <= 1);
         return STATUS_OK;
     case OP_LSTM_LAYER:
-        assert(sizes->of['g'] == 4 * sizes->of['h'] && (call->in[5] == NULL) == (call->in[6] == NULL));
+        assert(sizes->of['g'] == 4 * sizes->of['h']);
         gates = shape_of_pattern("tbg", sizes);
         if (shape_elements(&gates) != 0)
             return STATUS_OK;

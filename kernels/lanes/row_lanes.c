@@ -166,8 +166,7 @@ LANES_INLINE vf gate_sum(const struct row_lstm *row, size_t gate, size_t i)
     const size_t at = gate * row->hidden + i, left = row->hidden - i;
     vf sum = load_some(row->gates + at, left, 0);
     for (int b = 0; b < 2; b++)
-        if (row->bias[b] != NULL)
-            sum += load_some(row->bias[b] + at, left, 0);
+        sum += load_some(row->bias[b] + at, left, 0);
     return sum;
 }
 
@@ -178,9 +177,7 @@ static void row_lstm_forward(const struct row_lstm *row)
         const size_t left = hidden - at;
         vf i = sigmoid(gate_sum(row, 0, at)), f = sigmoid(gate_sum(row, 1, at));
         vf g = hyperbolic_tangent(gate_sum(row, 2, at)), o = sigmoid(gate_sum(row, 3, at));
-        vf c = i * g;
-        if (row->c_prev != NULL)
-            c = lanes_fma(f, load_some(row->c_prev + at, left, 0), c);
+        vf c = lanes_fma(f, load_some(row->c_prev + at, left, 0), i * g);
         store_some(row->gates + at, left, i);
         store_some(row->gates + hidden + at, left, f);
         store_some(row->gates + 2 * hidden + at, left, g);
@@ -202,7 +199,7 @@ static void row_lstm_backward(const struct row_lstm *row)
         vf dh = row->dy == NULL ? lanes_set(0) : load_some(row->dy + at, left, 0);
         if (row->dh != NULL)
             dh += load_some(row->dh + at, left, 0);
-        vf c_prev = row->c_prev == NULL ? lanes_set(0) : load_some(row->c_prev + at, left, 0);
+        vf c_prev = load_some(row->c_prev + at, left, 0);
         vf t = hyperbolic_tangent(load_some(row->c + at, left, 0));
         vf dc = lanes_fma(dh * o, 1.0f - t * t, load_some(row->dc + at, left, 0));
         store_some(dsums, left, dc * g * (i * (1.0f - i)));

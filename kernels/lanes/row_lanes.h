@@ -18,8 +18,8 @@ enum { ROW_DRAW_UNITS = 128 };
 struct row_lstm {
     size_t hidden;
     float *gates; /* (4, hidden): forward: in, sums of products; out, the gates. Backward: the gates */
-    const float *bias[2]; /* (4, hidden) each, or NULL; forward */
-    const float *c_prev;  /* (hidden) or NULL: zeros */
+    const float *bias[2]; /* (4, hidden) each; forward */
+    const float *c_prev;  /* (hidden) */
     float *c;             /* (hidden): written by the forward, read by the backward */
     float *h;             /* (hidden): written by the forward */
     const float *dy;      /* (hidden) or NULL: what comes from this step's output */

@@ -161,22 +161,6 @@ void builder_step(struct builder *builder, dnnl_primitive_desc_t descriptor, con
     plan->steps++;
 }
 
-int builder_mask(struct builder *builder, const dnnl_memory_desc_t *desc, int y, int dy)
-{
-    const dnnl_alg_kind_t kind = dnnl_eltwise_relu_use_dst_for_bwd;
-    dnnl_eltwise_desc_t forward, backward;
-    dnnl_primitive_desc_t hint = builder_describe(
-        builder, dnnl_eltwise_forward_desc_init(&forward, dnnl_forward_training, kind, desc, 0, 0), &forward,
-        NULL);
-    dnnl_primitive_desc_t descriptor = builder_describe(
-        builder, dnnl_eltwise_backward_desc_init(&backward, kind, desc, desc, 0, 0), &backward, hint);
-    int masked = builder_scratch(builder, desc);
-    builder_step(builder, descriptor,
-                 (const struct binding[]){
-                     {DNNL_ARG_DST, y}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_SRC, masked}, {0, 0}});
-    return masked;
-}
-
 void builder_finish(struct builder *builder)
 {
     struct plan *plan = builder->plan;

@@ -6,16 +6,12 @@
 
 /* ---- relu ---- */
 
-void onednn_relu(struct backend *backend, struct tensor *to, const struct tensor *from)
-{
-    loop_pass(backend, onednn_of(backend)->element->relu, &(struct elements){.to = to->data, .a = from->data},
-              loop_elements(from));
-}
-
 enum status relu_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;
-    onednn_relu(backend, call->out[0], call->in[0]);
+    loop_pass(backend, onednn_of(backend)->element->relu,
+              &(struct elements){.to = call->out[0]->data, .a = call->in[0]->data},
+              loop_elements(call->in[0]));
     return STATUS_OK;
 }
 

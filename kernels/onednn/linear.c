@@ -73,10 +73,7 @@ static void build_forward(struct builder *builder, const struct op_call *call)
 
 enum status onednn_linear_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    enum status status = plan_run(backend, call, PASS_FORWARD, build_forward, error);
-    if (status == STATUS_OK && call->attributes.relu)
-        onednn_relu(backend, call->out[0], call->out[0]);
-    return status;
+    return plan_run(backend, call, PASS_FORWARD, build_forward, error);
 }
 
 static void build_backward_data(struct builder *builder, const struct op_call *call,
@@ -122,9 +119,6 @@ static void build_backward(struct builder *builder, const struct op_call *call)
     const struct linear linear = linear_of(call);
     dnnl_primitive_desc_t forward = describe_inner_product(builder, call, &linear);
     int dy = builder_input(builder, PLACE_DOUT, 0, call->dout[0], &linear.y);
-    if (call->attributes.relu)
-        dy = builder_mask(builder, &linear.y, builder_input(builder, PLACE_OUT, 0, call->out[0], &linear.y),
-                          dy);
     if (call->din[0] != NULL)
         build_backward_data(builder, call, &linear, forward, dy);
     if (call->din[1] != NULL || (linear.biased && call->din[2] != NULL))

@@ -36,8 +36,8 @@ static struct lstm lstm_of(struct backend *backend, const struct op_call *call)
         .inputs = x->size[2],
         .hidden = call->in[4]->shape.size[1],
         .x = call->in[0]->data,
-        .h0 = data_or_null(call->in[1]),
-        .c0 = data_or_null(call->in[2]),
+        .h0 = call->in[1]->data,
+        .c0 = call->in[2]->data,
         .weight_ih = call->in[3]->data,
         .weight_hh = call->in[4]->data,
         .y = call->out[0]->data,
@@ -57,7 +57,7 @@ static enum status product(const struct lstm *lstm, char a_form, char b_form, si
                         "dnnl_sgemm", "lstm", &lstm->call->in[0]->shape, error);
 }
 
-/* The cells before step t, or NULL for zeros. */
+/* The cells before step t. */
 static const float *cells_before(const struct lstm *lstm, size_t t)
 {
     return t == 0 ? lstm->c0 : lstm->cells + (t - 1) * lstm->batch * lstm->hidden;
@@ -68,7 +68,7 @@ static const float *cells_before(const struct lstm *lstm, size_t t)
 static void gates_forward(const struct lstm *lstm, size_t t, float *y)
 {
     const size_t batch = lstm->batch, hidden = lstm->hidden;
-    const float *bias_ih = data_or_null(lstm->call->in[5]), *bias_hh = data_or_null(lstm->call->in[6]);
+    const float *bias_ih = lstm->call->in[5]->data, *bias_hh = lstm->call->in[6]->data;
     const float *before = cells_before(lstm, t);
 #pragma omp parallel for schedule(static) if (batch * hidden > 1024)
     for (size_t b = 0; b < batch; b++) {
@@ -76,7 +76,7 @@ static void gates_forward(const struct lstm *lstm, size_t t, float *y)
         const struct row_lstm one = {.hidden = hidden,
                                      .gates = lstm->gates + row * 4 * hidden,
                                      .bias = {bias_ih, bias_hh},
-                                     .c_prev = before == NULL ? NULL : before + b * hidden,
+                                     .c_prev = before + b * hidden,
                                      .c = lstm->cells + row * hidden,
                                      .h = y + row * hidden};
         lstm->onednn->row->lstm_forward(&one);
@@ -109,11 +109,9 @@ static enum status walk_forward(const struct lstm *lstm, const float *turned, fl
     const size_t hidden = lstm->hidden, state = lstm->batch * hidden;
     enum status status = STATUS_OK;
     for (size_t t = 0; t < lstm->steps && status == STATUS_OK; t++) {
-        if (t > 0 || lstm->h0 != NULL)
-            status =
-                product(lstm, 'N', turned != NULL ? 'N' : 'T', lstm->batch, 4 * hidden, hidden,
-                        t == 0 ? lstm->h0 : y + (t - 1) * state, turned != NULL ? turned : lstm->weight_hh, 1,
-                        lstm->gates + t * 4 * state, error);
+        status = product(lstm, 'N', turned != NULL ? 'N' : 'T', lstm->batch, 4 * hidden, hidden,
+                         t == 0 ? lstm->h0 : y + (t - 1) * state, turned != NULL ? turned : lstm->weight_hh,
+                         1, lstm->gates + t * 4 * state, error);
         if (status == STATUS_OK)
             gates_forward(lstm, t, y);
     }
@@ -146,10 +144,8 @@ enum status lstm_forward(struct backend *backend, struct op_call *call, struct e
         status = walk_forward(&lstm, turned, y, error);
     if (status != STATUS_OK)
         return status;
-    if (call->out[1] != NULL)
-        memcpy(call->out[1]->data, y + (lstm.steps - 1) * state, state * sizeof *y);
-    if (call->out[2] != NULL)
-        memcpy(call->out[2]->data, lstm.cells + (lstm.steps - 1) * state, state * sizeof *y);
+    memcpy(call->out[1]->data, y + (lstm.steps - 1) * state, state * sizeof *y);
+    memcpy(call->out[2]->data, lstm.cells + (lstm.steps - 1) * state, state * sizeof *y);
     if (call->keep) {
         call->saved[SAVED_GATES] = gates;
         call->saved[SAVED_CELLS] = cells;
@@ -196,7 +192,7 @@ static void gates_backward(const struct lstm *lstm, size_t t, const struct lstm_
         const size_t row = t * batch + b;
         const struct row_lstm one = {.hidden = hidden,
                                      .gates = lstm->gates + row * 4 * hidden,
-                                     .c_prev = before == NULL ? NULL : before + b * hidden,
+                                     .c_prev = before + b * hidden,
                                      .c = lstm->cells + row * hidden,
                                      .dy = dy == NULL ? NULL : dy + row * hidden,
                                      .dh = dh == NULL ? NULL : dh + b * hidden,
@@ -236,7 +232,7 @@ static enum status back_weight_hh(const struct lstm *lstm, const struct lstm_bac
                          back->dsums + 4 * state, lstm->y, 0, dweight, error);
     else
         memset(dweight, 0, 4 * hidden * hidden * sizeof *dweight);
-    if (status == STATUS_OK && lstm->h0 != NULL)
+    if (status == STATUS_OK)
         status = product(lstm, 'T', 'N', 4 * hidden, hidden, lstm->batch, back->dsums, lstm->h0, 1, dweight,
                          error);
     return status;

@@ -141,9 +141,6 @@ struct binding {
 };
 void builder_step(struct builder *builder, dnnl_primitive_desc_t descriptor, const struct binding *bindings);
 
-/* Back through ReLU by its result: the slot of dy where y > 0, else 0. All three lie as `desc` says. */
-int builder_mask(struct builder *builder, const dnnl_memory_desc_t *desc, int y, int dy);
-
 /* A step that copies one slot to another, each in its own layout. */
 void builder_reorder(struct builder *builder, int from, int to);
 
@@ -176,10 +173,6 @@ onednn_op mse_forward, mse_backward;                              /* loss.c */
 onednn_op cross_entropy_forward, cross_entropy_backward;          /* loss.c */
 onednn_op sum_forward, sum_backward;                              /* loss.c */
 onednn_op lstm_forward, lstm_backward;                            /* lstm.c */
-
-/* y = max(0, x), of one shape and layout, in place where they are the same; a NaN stays, which the library's
- * own ReLU behind a product would make a zero. */
-void onednn_relu(struct backend *backend, struct tensor *y, const struct tensor *x); /* element.c */
 
 /* ---- loops.c: flat memory ---- */
 

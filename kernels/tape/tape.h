@@ -3,7 +3,7 @@
  *
  *     tape_begin(tape, TAPE_TRAIN, gradients);
  *     struct variable *x = tape_input(tape, SHAPE4(20, 3, 64, 64), DTYPE_F32, "images", images);
- *     struct variable *h = tape_linear(tape, x, tape_parameter(tape, w), tape_parameter(tape, b), false);
+ *     struct variable *h = tape_linear(tape, x, tape_parameter(tape, w), tape_parameter(tape, b));
  *     …
  *     tape_backward(tape, loss);
  *     status = tape_finish(tape, &error);        the step is over; gradients hold the sums
@@ -103,9 +103,9 @@ bool tape_keep(struct variable *variable);
 /* ---- operations: kernels/op.h says what each computes; NULL for an absent optional tensor ---- */
 
 struct variable *tape_linear(struct tape *tape, struct variable *x, struct variable *weight,
-                             struct variable *bias, bool relu);
-struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight,
-                             struct variable *bias, uint32_t stride, uint32_t padding, bool relu);
+                             struct variable *bias);
+struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight, uint32_t stride,
+                             uint32_t padding);
 struct batch_statistics {
     struct variable *mean, *variance; /* (c) of this batch; the variance is the unbiased one */
 };
@@ -130,7 +130,7 @@ struct lstm_parameters {
     struct variable *weight_ih, *weight_hh, *bias_ih, *bias_hh;
 };
 struct lstm_state {
-    struct variable *h, *c; /* (batch, hidden) each; both NULL: zeros */
+    struct variable *h, *c; /* (batch, hidden) each */
 };
 /* `layers` layers on each other; between two of them dropout p, keyed by *draw with word[2] + layer. `state`
  * has `layers` entries: it goes in as the first state, and comes out as the last one. */

@@ -13,18 +13,16 @@ static struct variable *apply_op(struct tape *tape, enum op op, const struct op_
 }
 
 struct variable *tape_linear(struct tape *tape, struct variable *x, struct variable *weight,
-                             struct variable *bias, bool relu)
+                             struct variable *bias)
 {
-    const struct op_attributes attributes = {.relu = relu};
-    return apply_op(tape, OP_LINEAR, &attributes, (struct variable *[]){x, weight, bias});
+    return apply_op(tape, OP_LINEAR, &(struct op_attributes){0}, (struct variable *[]){x, weight, bias});
 }
 
-struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight,
-                             struct variable *bias, uint32_t stride, uint32_t padding, bool relu)
+struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight, uint32_t stride,
+                             uint32_t padding)
 {
-    const struct op_attributes attributes = {
-        .relu = relu, .stride = {stride, stride}, .padding = {padding, padding}};
-    return apply_op(tape, OP_CONV2D, &attributes, (struct variable *[]){x, weight, bias});
+    const struct op_attributes attributes = {.stride = {stride, stride}, .padding = {padding, padding}};
+    return apply_op(tape, OP_CONV2D, &attributes, (struct variable *[]){x, weight});
 }
 
 struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct variable *weight,

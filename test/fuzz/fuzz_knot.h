@@ -80,7 +80,7 @@ static struct variable *knot_map(const struct knot *knot, struct dist_piece *pie
     struct variable *x = dist_piece_input(piece, 0);
     if (x == NULL || variable_tensor(x)->dtype == DTYPE_I32)
         return tape_fail(tape, STATUS_INVALID, "expected an input");
-    return tape_linear(tape, x, tape_parameter(tape, knot->weight), tape_parameter(tape, knot->bias), false);
+    return tape_linear(tape, x, tape_parameter(tape, knot->weight), tape_parameter(tape, knot->bias));
 }
 
 static void knot_then(void *arg, struct dist_piece *piece, enum status status, struct variable *const out[],

@@ -77,8 +77,8 @@ def lstm(a, x, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh):
 def compute(op, a, t):
     pool = dict(kernel_size=a["kernel"], stride=a["stride"], padding=a["padding"])
     return {
-        "linear": lambda: [relu_if(F.linear(*t), a)],
-        "conv2d": lambda: [relu_if(F.conv2d(*t, stride=a["stride"], padding=a["padding"]), a)],
+        "linear": lambda: [F.linear(*t)],
+        "conv2d": lambda: [F.conv2d(*t, stride=a["stride"], padding=a["padding"])],
         "batch_norm": lambda: batch_norm(a, *t),
         "max_pool": lambda: [F.max_pool2d(t[0], **pool)],
         "avg_pool": lambda: [F.avg_pool2d(t[0], **pool)],
@@ -107,12 +107,11 @@ def I(limit, *sizes):
 # One (operation, inputs, attributes) each; an input is its sizes, I(limit, sizes...) for integers, or None.
 CASES = [
     C("linear", (3, 5), (4, 5), (4,)),
-    C("linear", (3, 5), (4, 5), (4,), relu=1),
     C("linear", (1, 1), (2, 1), None),
-    C("conv2d", (2, 3, 7, 6), (4, 3, 3, 3), (4,), stride=(1, 1), padding=(1, 1)),
-    C("conv2d", (2, 3, 7, 6), (4, 3, 3, 2), None, stride=(2, 3), padding=(1, 0), relu=1),
-    C("conv2d", (1, 2, 5, 5), (3, 2, 1, 1), (3,), stride=(2, 2), padding=(0, 0)),
-    C("conv2d", (1, 1, 2, 2), (2, 1, 3, 3), (2,), stride=(3, 3), padding=(3, 4)),
+    C("conv2d", (2, 3, 7, 6), (4, 3, 3, 3), stride=(1, 1), padding=(1, 1)),
+    C("conv2d", (2, 3, 7, 6), (4, 3, 3, 2), stride=(2, 3), padding=(1, 0)),
+    C("conv2d", (1, 2, 5, 5), (3, 2, 1, 1), stride=(2, 2), padding=(0, 0)),
+    C("conv2d", (1, 1, 2, 2), (2, 1, 3, 3), stride=(3, 3), padding=(3, 4)),
     C("batch_norm", (3, 2, 2, 3), (2,), (2,), None, None, training=1),
     C("batch_norm", (3, 2, 2, 3), (2,), (2,), None, None, training=1, relu=1, epsilon=0.1),
     C("batch_norm", (2, 3, 1, 1), (3,), (3,), (3,), (3,), training=1),
@@ -132,9 +131,9 @@ CASES = [
     C("embedding", I(4, 3, 2), (4, 5)),
     C("embedding", I(3, 7), (3, 1)),
     C("lstm", (4, 3, 5), (3, 2), (3, 2), (8, 5), (8, 2), (8,), (8,), dout=(0, 1, 2)),
-    C("lstm", (3, 2, 4), None, None, (12, 4), (12, 3), (12,), (12,), dout=(0,)),
-    C("lstm", (1, 1, 1), (1, 1), None, (4, 1), (4, 1), None, None, dout=(1,)),
-    C("lstm", (2, 2, 3), None, (2, 2), (8, 3), (8, 2), None, None, dout=(2,)),
+    C("lstm", (3, 2, 4), (2, 3), (2, 3), (12, 4), (12, 3), (12,), (12,), dout=(0,)),
+    C("lstm", (1, 1, 1), (1, 1), (1, 1), (4, 1), (4, 1), (4,), (4,), dout=(1,)),
+    C("lstm", (2, 2, 3), (2, 2), (2, 2), (8, 3), (8, 2), (8,), (8,), dout=(2,)),
     C("mse", (3, 4), (3, 4)),
     C("cross_entropy", (5, 3), I(3, 5)),
     C("cross_entropy", (5, 3, 10), I(3, 5, 10)),

@@ -14,17 +14,17 @@ enum {
     T = OP_CASE_TIME,
 };
 
-#define LINEAR(use_, name_, rows, inputs, outputs, bias, relu_)                                              \
-    .op = OP_LINEAR, .use = (use_), .name = (name_), .attributes = {.relu = (relu_)},                        \
-    .absent = (bias) ? 0 : 4, .in = {SHAPE2(rows, inputs), SHAPE2(outputs, inputs), SHAPE1(outputs)}
+#define LINEAR(use_, name_, rows, inputs, outputs, bias)                                                     \
+    .op = OP_LINEAR, .use = (use_), .name = (name_), .absent = (bias) ? 0 : 4,                               \
+    .in = {SHAPE2(rows, inputs), SHAPE2(outputs, inputs), SHAPE1(outputs)}
 /* sh, sw, ph, pw: stride and padding of height and of width */
-#define CONV(use_, name_, n, c, h, w, o, kh, kw, sh, sw, ph, pw, bias, relu_)                                \
+#define CONV(use_, name_, n, c, h, w, o, kh, kw, sh, sw, ph, pw)                                             \
     .op = OP_CONV2D, .use = (use_), .name = (name_),                                                         \
-    .attributes = {.relu = (relu_), .stride = {(sh), (sw)}, .padding = {(ph), (pw)}},                        \
-    .absent = (bias) ? 0 : 4, .in = {SHAPE4(n, c, h, w), SHAPE4(o, c, kh, kw), SHAPE1(o)}
-/* ResNet's convolutions: square, no bias, no ReLU */
+    .attributes = {.stride = {(sh), (sw)}, .padding = {(ph), (pw)}},                                         \
+    .in = {SHAPE4(n, c, h, w), SHAPE4(o, c, kh, kw)}
+/* ResNet's convolutions: square */
 #define RESNET(use, name, n, c, size, o, k, s)                                                               \
-    CONV(use, name, n, c, size, size, o, k, k, s, s, (k) / 2, (k) / 2, false, false)
+    CONV(use, name, n, c, size, size, o, k, k, s, s, (k) / 2, (k) / 2)
 #define NORM(use_, name_, n, c, h, w, training_, relu_, running)                                             \
     .op = OP_BATCH_NORM, .use = (use_), .name = (name_),                                                     \
     .attributes = {.relu = (relu_), .training = (training_), .epsilon = 1e-5}, .absent = (running) ? 0 : 24, \
@@ -48,10 +48,8 @@ enum {
     .in = {shape_, SHAPE2(rows, 3)}
 #define EMBEDDING(use_, name_, indices, vocabulary, width)                                                   \
     .op = OP_EMBEDDING, .use = (use_), .name = (name_), .in = {indices, SHAPE2(vocabulary, width)}
-/* absent: bits of h0 (2), c0 (4), bias_ih (32), bias_hh (64) */
-enum { NO_H0 = 2, NO_C0 = 4, NO_STATE = 6, NO_BIAS = 96 };
-#define LSTM(use_, name_, steps, batch, inputs, hidden, absent_)                                             \
-    .op = OP_LSTM_LAYER, .use = (use_), .name = (name_), .absent = (absent_),                                \
+#define LSTM(use_, name_, steps, batch, inputs, hidden)                                                      \
+    .op = OP_LSTM_LAYER, .use = (use_), .name = (name_),                                                     \
     .in = {SHAPE3(steps, batch, inputs), SHAPE2(batch, hidden),        SHAPE2(batch, hidden),                \
            SHAPE2(4 * (hidden), inputs), SHAPE2(4 * (hidden), hidden), SHAPE1(4 * (hidden)),                 \
            SHAPE1(4 * (hidden))}
@@ -62,43 +60,43 @@ enum { NO_H0 = 2, NO_C0 = 4, NO_STATE = 6, NO_BIAS = 96 };
     .absent = (coefficient) ? 0 : 2, .in = {shape_, shape_}
 
 const struct op_case op_cases[] = {
-    {LINEAR(CD, "", 1, 1, 1, true, false)},
-    {LINEAR(CD, "", 1, 1, 1, false, true)},
-    {LINEAR(CD, "", 1, 7, 3, true, false)},
-    {LINEAR(CD, "", 3, 1, 7, false, false)},
-    {LINEAR(CD, "", 7, 13, 1, true, true)},
-    {LINEAR(CD, "", 13, 17, 31, true, true)},
-    {LINEAR(CD, "", 31, 33, 17, false, false)},
-    {LINEAR(CD, "", 2, 65, 33, false, true)},
-    {LINEAR(CD, "", 65, 127, 65, true, false)},
-    {LINEAR(CD, "", 257, 19, 129, true, true)},
-    {LINEAR(CD, "policy affine1", 10, 4, 128, true, false)},
-    {LINEAR(CD, "policy affine2", 10, 128, 2, true, false)},
-    {LINEAR(CT, "policy affine1", 1024, 4, 128, true, true)},
-    {LINEAR(CT, "policy affine2", 1024, 128, 2, true, false)},
-    {LINEAR(CD, "tutorial decoder", 15, 3, 10, true, false)},
-    {LINEAR(C, "decoder", 7, 200, 1000, true, false)},
-    {LINEAR(T, "decoder", 700, 200, 10000, true, false)},
-    {LINEAR(C, "resnet fc", 3, 2048, 30, true, false)},
-    {LINEAR(T, "resnet fc", 20, 2048, 1000, true, false)},
+    {LINEAR(CD, "", 1, 1, 1, true)},
+    {LINEAR(CD, "", 1, 1, 1, false)},
+    {LINEAR(CD, "", 1, 7, 3, true)},
+    {LINEAR(CD, "", 3, 1, 7, false)},
+    {LINEAR(CD, "", 7, 13, 1, true)},
+    {LINEAR(CD, "", 13, 17, 31, true)},
+    {LINEAR(CD, "", 31, 33, 17, false)},
+    {LINEAR(CD, "", 2, 65, 33, false)},
+    {LINEAR(CD, "", 65, 127, 65, true)},
+    {LINEAR(CD, "", 257, 19, 129, true)},
+    {LINEAR(CD, "policy affine1", 10, 4, 128, true)},
+    {LINEAR(CD, "policy affine2", 10, 128, 2, true)},
+    {LINEAR(CT, "policy affine1", 1024, 4, 128, true)},
+    {LINEAR(CT, "policy affine2", 1024, 128, 2, true)},
+    {LINEAR(CD, "tutorial decoder", 15, 3, 10, true)},
+    {LINEAR(C, "decoder", 7, 200, 1000, true)},
+    {LINEAR(T, "decoder", 700, 200, 10000, true)},
+    {LINEAR(C, "resnet fc", 3, 2048, 30, true)},
+    {LINEAR(T, "resnet fc", 20, 2048, 1000, true)},
 
-    {CONV(CD, "", 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, true, false)},
-    {CONV(CD, "", 1, 1, 3, 3, 1, 3, 3, 1, 1, 1, 1, false, false)},
-    {CONV(CD, "", 2, 3, 5, 7, 4, 3, 3, 1, 1, 0, 0, true, true)},
-    {CONV(CD, "", 1, 3, 7, 7, 5, 3, 3, 2, 2, 1, 1, false, true)},
-    {CONV(CD, "", 3, 7, 5, 5, 13, 1, 1, 1, 1, 0, 0, true, false)},
-    {CONV(CD, "", 2, 17, 4, 3, 3, 3, 3, 1, 1, 1, 1, true, false)},
-    {CONV(CD, "one tap of three", 1, 2, 1, 5, 3, 3, 3, 1, 1, 1, 1, false, false)},
-    {CONV(CD, "oblong", 2, 3, 9, 6, 5, 3, 2, 2, 1, 1, 0, true, false)},
-    {CONV(CD, "oblong", 1, 5, 8, 11, 2, 1, 5, 1, 3, 0, 2, false, true)},
-    {CONV(CD, "rows left over", 1, 2, 8, 8, 3, 3, 3, 3, 3, 0, 0, true, false)},
-    {CONV(CD, "padding wider than the image", 1, 2, 2, 2, 3, 5, 5, 1, 1, 3, 3, false, false)},
-    {CONV(CD, "", 2, 31, 9, 9, 33, 3, 3, 1, 1, 1, 1, true, true)},
-    {CONV(CD, "", 1, 65, 7, 7, 17, 1, 1, 2, 2, 0, 0, false, false)},
-    {CONV(CD, "", 5, 13, 8, 8, 64, 3, 3, 2, 2, 1, 1, true, false)},
-    {CONV(CD, "", 3, 16, 6, 6, 16, 3, 3, 1, 1, 1, 1, false, false)},
+    {CONV(CD, "", 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0)},
+    {CONV(CD, "", 1, 1, 3, 3, 1, 3, 3, 1, 1, 1, 1)},
+    {CONV(CD, "", 2, 3, 5, 7, 4, 3, 3, 1, 1, 0, 0)},
+    {CONV(CD, "", 1, 3, 7, 7, 5, 3, 3, 2, 2, 1, 1)},
+    {CONV(CD, "", 3, 7, 5, 5, 13, 1, 1, 1, 1, 0, 0)},
+    {CONV(CD, "", 2, 17, 4, 3, 3, 3, 3, 1, 1, 1, 1)},
+    {CONV(CD, "one tap of three", 1, 2, 1, 5, 3, 3, 3, 1, 1, 1, 1)},
+    {CONV(CD, "oblong", 2, 3, 9, 6, 5, 3, 2, 2, 1, 1, 0)},
+    {CONV(CD, "oblong", 1, 5, 8, 11, 2, 1, 5, 1, 3, 0, 2)},
+    {CONV(CD, "rows left over", 1, 2, 8, 8, 3, 3, 3, 3, 3, 0, 0)},
+    {CONV(CD, "padding wider than the image", 1, 2, 2, 2, 3, 5, 5, 1, 1, 3, 3)},
+    {CONV(CD, "", 2, 31, 9, 9, 33, 3, 3, 1, 1, 1, 1)},
+    {CONV(CD, "", 1, 65, 7, 7, 17, 1, 1, 2, 2, 0, 0)},
+    {CONV(CD, "", 5, 13, 8, 8, 64, 3, 3, 2, 2, 1, 1)},
+    {CONV(CD, "", 3, 16, 6, 6, 16, 3, 3, 1, 1, 1, 1)},
     {RESNET(C, "stem", 1, 3, 32, 64, 7, 2)},
-    {CONV(C, "stem of one channel", 1, 1, 28, 28, 64, 7, 7, 2, 2, 3, 3, false, false)},
+    {CONV(C, "stem of one channel", 1, 1, 28, 28, 64, 7, 7, 2, 2, 3, 3)},
     {RESNET(C, "layer1 1x1", 1, 64, 16, 64, 1, 1)},
     {RESNET(C, "layer1 3x3", 1, 64, 6, 64, 3, 1)},
     {RESNET(C, "layer2 3x3/2", 1, 128, 6, 128, 3, 2)},
@@ -232,21 +230,19 @@ const struct op_case op_cases[] = {
     {EMBEDDING(CD, "many of one", SHAPE2(35, 20), 3, 65)},
     {EMBEDDING(C, "", SHAPE2(35, 20), 1000, 200)},
     {EMBEDDING(T, "rnn", SHAPE2(35, 20), 10000, 200)},
-    {LSTM(CD, "", 1, 1, 1, 1, 0)},
-    {LSTM(CD, "", 1, 1, 1, 1, NO_STATE | NO_BIAS)},
-    {LSTM(CD, "", 2, 3, 5, 7, 0)},
-    {LSTM(CD, "", 3, 1, 7, 3, NO_STATE)},
-    {LSTM(CD, "", 3, 2, 3, 5, NO_BIAS)},
-    {LSTM(CD, "", 2, 3, 4, 3, NO_H0)},
-    {LSTM(CD, "", 2, 3, 4, 3, NO_C0 | NO_BIAS)},
-    {LSTM(CD, "tutorial", 5, 3, 2, 3, 0)},
-    {LSTM(CD, "tutorial, layer 2", 5, 3, 3, 3, 0)},
-    {LSTM(CD, "", 7, 5, 13, 17, 0)},
-    {LSTM(CD, "", 3, 17, 65, 33, NO_STATE)},
-    {LSTM(C, "", 5, 4, 32, 64, 0)},
-    {LSTM(C, "rnn", 3, 2, 200, 200, 0)},
-    {LSTM(T, "tutorial", 5, 3, 2, 3, 0)},
-    {LSTM(T, "rnn", 35, 20, 200, 200, 0)},
+    {LSTM(CD, "", 1, 1, 1, 1)},
+    {LSTM(CD, "", 2, 3, 5, 7)},
+    {LSTM(CD, "", 3, 1, 7, 3)},
+    {LSTM(CD, "", 3, 2, 3, 5)},
+    {LSTM(CD, "", 2, 3, 4, 3)},
+    {LSTM(CD, "tutorial", 5, 3, 2, 3)},
+    {LSTM(CD, "tutorial, layer 2", 5, 3, 3, 3)},
+    {LSTM(CD, "", 7, 5, 13, 17)},
+    {LSTM(CD, "", 3, 17, 65, 33)},
+    {LSTM(C, "", 5, 4, 32, 64)},
+    {LSTM(C, "rnn", 3, 2, 200, 200)},
+    {LSTM(T, "tutorial", 5, 3, 2, 3)},
+    {LSTM(T, "rnn", 35, 20, 200, 200)},
 
     {BINARY(OP_MSE, CD, "", SHAPE0(), SHAPE0())},
     {BINARY(OP_MSE, CD, "", SHAPE2(7, 3), SHAPE2(7, 3))},

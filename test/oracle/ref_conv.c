@@ -130,17 +130,12 @@ enum status ref_conv2d_forward(struct backend *backend, struct op_call *call, st
 {
     (void)backend;
     const struct conv conv = conv_of(call);
-    const double *bias = ref_doubles(call->in[2]);
     enum status status = ref_make(call, call->out[0], error);
     if (status != STATUS_OK)
         return status;
     double *y = call->out[0]->data;
-    const size_t plane = conv.out_h * conv.out_w;
-    for (size_t i = 0; i < conv.n * conv.o; i++)
-        for (size_t j = 0; j < plane; j++)
-            y[i * plane + j] = bias != NULL ? bias[i % conv.o] : 0;
+    ref_zero(y, ref_count(call->out[0]));
     for_each_tap(&conv, tap_forward, call->in[0]->data, call->in[1]->data, y);
-    ref_apply_relu(call, call->out[0]);
     return STATUS_OK;
 }
 
@@ -160,14 +155,6 @@ enum status ref_conv2d_backward(struct backend *backend, struct op_call *call, s
     if ((dweight = ref_doubles(call->din[1])) != NULL) {
         ref_zero(dweight, ref_count(call->din[1]));
         for_each_tap(&conv, tap_backward_weight, call->in[0]->data, dweight, dz);
-    }
-    double *dbias = ref_doubles(call->din[2]);
-    const size_t plane = conv.out_h * conv.out_w;
-    for (size_t o = 0; dbias != NULL && o < conv.o; o++) {
-        dbias[o] = 0;
-        for (size_t n = 0; n < conv.n; n++)
-            for (size_t j = 0; j < plane; j++)
-                dbias[o] += dz[(n * conv.o + o) * plane + j];
     }
     arena_release(call->arena, scratch);
     return STATUS_OK;

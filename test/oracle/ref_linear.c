@@ -21,7 +21,6 @@ enum status ref_linear_forward(struct backend *backend, struct op_call *call, st
                 sum += x[r * inputs + i] * weight[o * inputs + i];
             y[r * outputs + o] = sum;
         }
-    ref_apply_relu(call, call->out[0]);
     return STATUS_OK;
 }
 

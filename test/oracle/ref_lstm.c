@@ -39,8 +39,7 @@ static struct lstm lstm_of(const struct op_call *call)
                          .cells = call->saved[CELLS].data};
 }
 
-/* The state (batch, hidden) before a step, in `all` (steps, batch, hidden) or before the first; NULL: zero.
- */
+/* The state (batch, hidden) before a step, in `all` (steps, batch, hidden) or before the first. */
 static const double *before(const struct lstm *lstm, const double *all, const double *first, size_t step)
 {
     return step == 0 ? first : all + (step - 1) * lstm->batch * lstm->hidden;
@@ -59,15 +58,13 @@ static double dot(const double *a, const double *b, size_t count)
     return sum;
 }
 
-/* z (4 hidden) of one row of the batch at one step; h NULL: zero. */
+/* z (4 hidden) of one row of the batch at one step. */
 static void preactivations(const struct lstm *lstm, const double *x, const double *h, double *z)
 {
     for (size_t r = 0; r < 4 * lstm->hidden; r++) {
-        double sum = lstm->bias_ih != NULL ? lstm->bias_ih[r] : 0;
-        sum += lstm->bias_hh != NULL ? lstm->bias_hh[r] : 0;
+        double sum = lstm->bias_ih[r] + lstm->bias_hh[r];
         sum += dot(lstm->weight_ih + r * lstm->inputs, x, lstm->inputs);
-        if (h != NULL)
-            sum += dot(lstm->weight_hh + r * lstm->hidden, h, lstm->hidden);
+        sum += dot(lstm->weight_hh + r * lstm->hidden, h, lstm->hidden);
         z[r] = sum;
     }
 }
@@ -80,13 +77,13 @@ static void step_forward(const struct lstm *lstm, size_t step)
     for (size_t b = 0; b < lstm->batch; b++) {
         const size_t row = step * lstm->batch + b;
         double *i = lstm->gates + row * 4 * hidden, *f = i + hidden, *g = f + hidden, *o = g + hidden;
-        preactivations(lstm, lstm->x + row * lstm->inputs, h != NULL ? h + b * hidden : NULL, i);
+        preactivations(lstm, lstm->x + row * lstm->inputs, h + b * hidden, i);
         for (size_t j = 0; j < hidden; j++) {
             i[j] = sigmoid(i[j]);
             f[j] = sigmoid(f[j]);
             g[j] = tanh(g[j]);
             o[j] = sigmoid(o[j]);
-            const double cell = i[j] * g[j] + (c != NULL ? f[j] * c[b * hidden + j] : 0);
+            const double cell = i[j] * g[j] + f[j] * c[b * hidden + j];
             lstm->cells[row * hidden + j] = cell;
             lstm->y[row * hidden + j] = o[j] * tanh(cell);
         }
@@ -141,7 +138,7 @@ static void cell_backward(const struct lstm *lstm, size_t step, const double *dh
             double *to = dz + b * 4 * hidden + j;
             dc[at] += dh[at] * o * (1 - tanh_c * tanh_c);
             to[0] = dc[at] * g * i * (1 - i);
-            to[hidden] = dc[at] * (c != NULL ? c[at] : 0) * f * (1 - f);
+            to[hidden] = dc[at] * c[at] * f * (1 - f);
             to[2 * hidden] = dc[at] * i * (1 - g * g);
             to[3 * hidden] = dh[at] * tanh_c * o * (1 - o);
             dc[at] *= f;
@@ -193,9 +190,8 @@ static void input_gradients(const struct op_call *call, const struct lstm *lstm,
         ref_zero(dweight_hh, gates * lstm->hidden);
     for (size_t step = 0; dweight_hh != NULL && step < lstm->steps; step++) {
         const double *h = before(lstm, lstm->y, lstm->h0, step);
-        if (h != NULL)
-            ref_add_product(dweight_hh, dz + step * lstm->batch * gates, true, h, gates, lstm->batch,
-                            lstm->hidden);
+        ref_add_product(dweight_hh, dz + step * lstm->batch * gates, true, h, gates, lstm->batch,
+                        lstm->hidden);
     }
     for (int i = BIAS_IH; i <= BIAS_HH; i++)
         if (call->din[i] != NULL)

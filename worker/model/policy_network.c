@@ -22,12 +22,12 @@ struct variable *policy_network_forward(const struct policy_network *network, st
     const struct draw draw = {.seed = seed};
     struct parameter *const *parameter = network->parameter;
     struct variable *affine1 = tape_linear(tape, observations, tape_parameter(tape, parameter[0]),
-                                           tape_parameter(tape, parameter[1]), false);
+                                           tape_parameter(tape, parameter[1]));
     struct variable *dropped = tape_dropout(tape, affine1, dropout, &draw, rows);
     struct variable *hidden = tape_relu(tape, dropped);
     tape_drop(tape, dropped);
-    struct variable *logits = tape_linear(tape, hidden, tape_parameter(tape, parameter[2]),
-                                          tape_parameter(tape, parameter[3]), false);
+    struct variable *logits =
+        tape_linear(tape, hidden, tape_parameter(tape, parameter[2]), tape_parameter(tape, parameter[3]));
     tape_drop(tape, hidden);
     struct variable *log_probabilities = tape_log_softmax(tape, logits);
     tape_drop(tape, logits);

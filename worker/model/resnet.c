@@ -152,8 +152,8 @@ void resnet_free(struct resnet *resnet)
 static struct variable *layer_forward(struct layer *layer, struct tape *tape, struct variable *x,
                                       bool training, bool relu)
 {
-    struct variable *h = tape_conv2d(tape, x, tape_parameter(tape, layer->convolution), NULL, layer->stride,
-                                     layer->padding, false);
+    struct variable *h =
+        tape_conv2d(tape, x, tape_parameter(tape, layer->convolution), layer->stride, layer->padding);
     struct variable *y =
         tape_batch_norm(tape, h, tape_parameter(tape, layer->weight), tape_parameter(tape, layer->bias),
                         tape_constant(tape, &layer->running_mean->tensor),
@@ -196,7 +196,7 @@ struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct
     struct variable *pooled = tape_global_avg_pool(tape, x);
     tape_drop(tape, x);
     struct variable *logits = tape_linear(tape, pooled, tape_parameter(tape, resnet->fc_weight),
-                                          tape_parameter(tape, resnet->fc_bias), false);
+                                          tape_parameter(tape, resnet->fc_bias));
     tape_drop(tape, pooled);
     return logits;
 }

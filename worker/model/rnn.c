@@ -117,7 +117,7 @@ struct variable *rnn_decoder_forward(const struct rnn_decoder *decoder, const st
         return NULL;
     const struct shape shape = variable_tensor(dropped)->shape; // (steps, batch, hidden)
     struct variable *rows = tape_reshape(tape, dropped, SHAPE2(shape.size[0] * shape.size[1], shape.size[2]));
-    struct variable *logits = tape_linear(tape, rows, tape_parameter(tape, decoder->weight),
-                                          tape_parameter(tape, decoder->bias), false);
+    struct variable *logits =
+        tape_linear(tape, rows, tape_parameter(tape, decoder->weight), tape_parameter(tape, decoder->bias));
     return tape_reshape(tape, logits, SHAPE3(shape.size[0], shape.size[1], config->tokens));
 }

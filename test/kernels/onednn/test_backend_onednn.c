@@ -143,8 +143,7 @@ static void net_close(void)
 
 static struct variable *layer(struct variable *x, uint32_t i, bool relu)
 {
-    struct variable *h =
-        tape_conv2d(net.tape, x, tape_parameter(net.tape, net.convolution[i]), NULL, 1, 1, false);
+    struct variable *h = tape_conv2d(net.tape, x, tape_parameter(net.tape, net.convolution[i]), 1, 1);
     return tape_batch_norm(net.tape, h, tape_parameter(net.tape, net.scale[i]),
                            tape_parameter(net.tape, net.shift[i]), NULL, NULL, true, 1e-5, relu, NULL);
 }
@@ -165,7 +164,7 @@ static double net_walk(void)
     struct variable *sum = tape_add(net.tape, second, first, true);
     struct variable *pooled = tape_global_avg_pool(net.tape, tape_max_pool(net.tape, sum, 3, 2, 1));
     struct variable *logits = tape_linear(net.tape, pooled, tape_parameter(net.tape, net.weight),
-                                          tape_parameter(net.tape, net.bias), false);
+                                          tape_parameter(net.tape, net.bias));
     struct variable *target = tape_input(net.tape, SHAPE1(IMAGES), DTYPE_I32, "labels", labels);
     struct variable *mean = tape_cross_entropy(net.tape, logits, target);
     tape_loss(net.tape, mean, &loss);

@@ -78,7 +78,7 @@ START_TEST(a_linear_fit_by_hand)
     fixture_begin();
     struct variable *x = fixture_input(SHAPE2(2, 2), "x", (double[]){1, 2, 4, 5});
     struct variable *target = fixture_input(SHAPE2(2, 1), "target", (double[]){1, 6});
-    struct variable *y = tape_linear(fixture.tape, x, fixture_use(w), fixture_use(b), false);
+    struct variable *y = tape_linear(fixture.tape, x, fixture_use(w), fixture_use(b));
     struct variable *loss = tape_mse(fixture.tape, y, target);
     double value = 0;
     CK_OK(tape_loss(fixture.tape, loss, &value));
@@ -104,9 +104,8 @@ static struct variable *net_forward(struct tape *tape)
     struct variable *x = tape_input(tape, SHAPE2(NET_ROWS, NET_IN), DTYPE_F64, "x", rows);
     struct variable *target = tape_input(tape, SHAPE1(NET_ROWS * NET_HIDDEN), DTYPE_F64, "target", targets);
     struct variable *h =
-        tape_linear(tape, x, tape_parameter(tape, net[0]), tape_parameter(tape, net[1]), true);
-    struct variable *inner =
-        tape_linear(tape, h, tape_parameter(tape, net[2]), tape_parameter(tape, net[3]), false);
+        tape_relu(tape, tape_linear(tape, x, tape_parameter(tape, net[0]), tape_parameter(tape, net[1])));
+    struct variable *inner = tape_linear(tape, h, tape_parameter(tape, net[2]), tape_parameter(tape, net[3]));
     struct variable *y = tape_add(tape, h, inner, true);
     return tape_mse(tape, tape_reshape(tape, y, SHAPE1(NET_ROWS * NET_HIDDEN)), target);
 }
@@ -463,7 +462,7 @@ START_TEST(the_first_failure_sticks)
     net_open(0);
     fixture_begin();
     struct variable *x = fixture_input(SHAPE2(2, 3), "x", (double[6]){0});
-    struct variable *bad = tape_linear(fixture.tape, x, fixture_use(net[0]), fixture_use(net[1]), false);
+    struct variable *bad = tape_linear(fixture.tape, x, fixture_use(net[0]), fixture_use(net[1]));
     ck_assert_ptr_null(bad);
     fixture_expect_failure(STATUS_INVALID, "2x3");
     struct variable *out[OP_OUTPUTS_MAX];
@@ -509,12 +508,12 @@ START_TEST(progress_is_told_between_operations)
     tape_on_progress(fixture.tape, count_call, &calls);
     fixture_begin();
     struct variable *loss = net_forward(fixture.tape);
-    ck_assert_int_eq(calls, 5);
+    ck_assert_int_eq(calls, 6);
     CK_OK(tape_backward(fixture.tape, loss));
-    ck_assert_int_eq(calls, 10);
+    ck_assert_int_eq(calls, 12);
     tape_on_progress(fixture.tape, NULL, NULL);
     net_loss();
-    ck_assert_int_eq(calls, 10);
+    ck_assert_int_eq(calls, 12);
     fixture_close();
 }
 END_TEST
@@ -533,7 +532,7 @@ START_TEST(progress_may_give_the_step_up)
     struct error error = {0};
     net_open(0);
     tape_on_progress(fixture.tape, give_up_in_time, NULL);
-    for (int after = 1; after <= 10; after++) { // five operations forward, five back
+    for (int after = 1; after <= 12; after++) { // six operations forward, six back
         calls_left = after;
         fixture_begin();
         ck_assert_int_eq(tape_backward(fixture.tape, net_forward(fixture.tape)), STATUS_SHUTDOWN);

@@ -81,37 +81,38 @@ START_TEST(a_loss_that_is_not_finite_names_the_first_culprit)
     fixture_write(w2, fine);
     fixture_begin();
     struct variable *x = fixture_input(SHAPE2(1, 2), "x", fine);
-    struct variable *loss = tape_sum(
-        tape,
-        tape_linear(tape, tape_linear(tape, x, fixture_use(w1), NULL, true), fixture_use(w2), NULL, false),
-        NULL, 1);
+    struct variable *loss =
+        tape_sum(tape,
+                 tape_linear(tape, tape_relu(tape, tape_linear(tape, x, fixture_use(w1), NULL)),
+                             fixture_use(w2), NULL),
+                 NULL, 1);
     double value = 0;
     CK_OK(tape_loss(tape, loss, &value));
     ck_assert(value == 4);
     fixture_begin();
     fixture_write(w1, huge);
     x = fixture_input(SHAPE2(1, 2), "x", huge);
-    loss = tape_sum(
-        tape,
-        tape_linear(tape, tape_linear(tape, x, fixture_use(w1), NULL, true), fixture_use(w2), NULL, false),
-        NULL, 1);
+    loss = tape_sum(tape,
+                    tape_linear(tape, tape_relu(tape, tape_linear(tape, x, fixture_use(w1), NULL)),
+                                fixture_use(w2), NULL),
+                    NULL, 1);
     expect_blame(loss, "the loss is inf; the first tensor that holds a NaN or an infinity is the output of "
                        "linear of l1.weight");
     x = tape_reshape(tape, fixture_input(SHAPE1(2), "x", huge), SHAPE2(1, 2));
-    loss = tape_sum(
-        tape, tape_relu(tape, tape_add(tape, x, tape_linear(tape, x, fixture_use(w1), NULL, false), false)),
-        NULL, 1);
+    loss =
+        tape_sum(tape, tape_relu(tape, tape_add(tape, x, tape_linear(tape, x, fixture_use(w1), NULL), false)),
+                 NULL, 1);
     expect_blame(loss, "output of linear of l1.weight");
     fixture_write(w1, fine);
     fixture_write(w2, broken);
     x = fixture_input(SHAPE2(1, 2), "x", fine);
-    loss = tape_sum(
-        tape,
-        tape_linear(tape, tape_linear(tape, x, fixture_use(w1), NULL, true), fixture_use(w2), NULL, false),
-        NULL, 1);
+    loss = tape_sum(tape,
+                    tape_linear(tape, tape_relu(tape, tape_linear(tape, x, fixture_use(w1), NULL)),
+                                fixture_use(w2), NULL),
+                    NULL, 1);
     expect_blame(loss, "the parameter l2.weight");
     x = fixture_input(SHAPE2(1, 2), "images", broken);
-    loss = tape_sum(tape, tape_linear(tape, x, fixture_use(w1), NULL, true), NULL, 1);
+    loss = tape_sum(tape, tape_relu(tape, tape_linear(tape, x, fixture_use(w1), NULL)), NULL, 1);
     expect_blame(loss, "the input images");
     x = fixture_input(SHAPE2(1, 2), "x", (double[]){1e308, 1});
     loss = tape_sum(tape, tape_add(tape, tape_relu(tape, x), tape_relu(tape, x), false), NULL, 1);

@@ -138,9 +138,9 @@ static void record(struct walker *walker, const int waits[LINKS])
     struct variable *x = tape_input(tape, SHAPE2(2, 3), DTYPE_F64, "x", rows);
     struct variable *target = tape_input(tape, SHAPE2(2, 3), DTYPE_F64, "target", targets);
     struct variable *second = put(tape, &walker->links[2], tape_parameter(tape, weight[1]));
-    struct variable *h = tape_linear(tape, x, tape_parameter(tape, weight[0]), NULL, false);
+    struct variable *h = tape_linear(tape, x, tape_parameter(tape, weight[0]), NULL);
     struct variable *r = tape_relu(tape, put(tape, &walker->links[0], h));
-    struct variable *y = tape_linear(tape, put(tape, &walker->links[1], r), second, NULL, false);
+    struct variable *y = tape_linear(tape, put(tape, &walker->links[1], r), second, NULL);
     walker->loss = tape_mse(tape, tape_add(tape, tape_add(tape, y, h, false), r, true), target);
     ck_assert_ptr_nonnull(walker->loss);
 }

@@ -122,7 +122,7 @@ enum {
 
 static inline struct variable *knot_map(struct knot *knot, struct tape *tape, struct variable *x)
 {
-    return tape_linear(tape, x, tape_parameter(tape, knot->weight), tape_parameter(tape, knot->bias), false);
+    return tape_linear(tape, x, tape_parameter(tape, knot->weight), tape_parameter(tape, knot->bias));
 }
 
 struct knot_work {
@@ -313,7 +313,7 @@ static inline void knot_forward(void *object, struct dist_piece *piece)
         knot_call_on(knot, piece);
         break;
     case KNOT_WRONG:
-        out[0] = tape_linear(tape, x, tape_parameter(tape, knot->bias), NULL, false);
+        out[0] = tape_linear(tape, x, tape_parameter(tape, knot->bias), NULL);
         dist_return(piece, out, 1);
         break;
     case KNOT_TWO:

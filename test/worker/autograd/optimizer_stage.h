@@ -137,7 +137,7 @@ static inline void part_forward(void *object, struct dist_piece *piece)
         return;
     }
     struct variable *out = tape_linear(tape, dist_piece_input(piece, 0), tape_parameter(tape, part->weight),
-                                       tape_parameter(tape, part->bias), false);
+                                       tape_parameter(tape, part->bias));
     dist_return(piece, &out, 1);
 }
 
