@@ -33,7 +33,7 @@ static enum status language_batch_loss(void *context, const struct parallel_batc
 static enum status language_open_data(struct parallel_data *data, const struct language *l,
                                       struct error *error)
 {
-    const struct parallel_reading reading = {.vocabulary = l->vocabulary};
+    const struct corpus_config reading = {.vocabulary = l->vocabulary};
     if (l->job->data.kind != JOB_DATA_TEXT)
         return error_set(error, STATUS_INVALID,
                          "synthetic data has none held out to evaluate: expected \"text\" in /data/kind");

@@ -34,7 +34,7 @@ static struct rpc_config parallel_limits(const struct roster *roster)
 
 /* ---- holdings ---- */
 
-static struct control_status parallel_counts(const struct parallel *p)
+void parallel_report(const struct parallel *p)
 {
     struct rref_counts references;
     struct dist_counts contexts;
@@ -48,13 +48,7 @@ static struct control_status parallel_counts(const struct parallel *p)
     for (uint32_t peer = 0; peer < roster_workers(&p->roster); peer++)
         if (peer != p->worker->self.worker)
             status.users_of[peer] = rrefs_of_peer(p->rrefs, (uint16_t)peer);
-    return status;
-}
-
-void parallel_report(const struct parallel *p)
-{
-    const struct control_status now = parallel_counts(p);
-    worker_report(CONTROL_STATUS, &now, sizeof now);
+    worker_report(CONTROL_STATUS, &status, sizeof status);
 }
 
 void parallel_answer_holdings(const struct parallel *p, struct rpc_request *request)

@@ -36,18 +36,14 @@ static enum status data_check_held_out(const struct parallel_data *data, struct 
                      job->data.path, job->evaluation.batch);
 }
 
-static enum status data_open_text(struct parallel_data *data, const struct parallel_reading *reading,
+static enum status data_open_text(struct parallel_data *data, const struct corpus_config *reading,
                                   struct error *error)
 {
     const struct job *job = data->job;
-    struct corpus_config config = {.path = job->data.path,
-                                   .minimum_count = job->sequence.minimum_count,
-                                   .held_out = job->sequence.held_out};
-    if (reading != NULL) {
-        config.vocabulary = reading->vocabulary;
-        config.progress = reading->progress;
-        config.progress_context = reading->progress_context;
-    }
+    struct corpus_config config = reading != NULL ? *reading : (struct corpus_config){0};
+    config.path = job->data.path;
+    config.minimum_count = job->sequence.minimum_count;
+    config.held_out = job->sequence.held_out;
     enum status status = corpus_read(&data->corpus, &config, error);
     if (status != STATUS_OK)
         return status;
@@ -69,7 +65,7 @@ struct rnn_config parallel_rnn(const struct job *job, uint32_t tokens)
 }
 
 enum status parallel_data_open(struct parallel_data *data, const struct job *job,
-                               const struct parallel_reading *reading, struct error *error)
+                               const struct corpus_config *reading, struct error *error)
 {
     *data = (struct parallel_data){
         .job = job, .rnn = parallel_rnn(job, job->rnn.tokens), .epoch_updates = job->sequence.updates};

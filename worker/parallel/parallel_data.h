@@ -17,17 +17,10 @@ struct parallel_data {
     uint64_t held_out_batches;       /* of an evaluation; 0: too little is held out */
 };
 
-/* How a text is read. */
-struct parallel_reading {
-    const struct vocabulary *vocabulary; /* the vocabulary to read with; NULL: the text's own */
-    void (*progress)(void *context);     /* optional, as corpus_config's */
-    void *progress_context;
-};
-
-/* `reading` NULL: as with all members NULL. Errors as corpus_read. Afterwards, and after a failure,
- * parallel_data_close. */
+/* Of `reading` its vocabulary and its progress count; NULL: neither. Errors as corpus_read. Afterwards, and
+ * after a failure, parallel_data_close. */
 enum status parallel_data_open(struct parallel_data *data, const struct job *job,
-                               const struct parallel_reading *reading, struct error *error);
+                               const struct corpus_config *reading, struct error *error);
 
 /* Checks that the job can train on the data; an evaluation alone does not need it. STATUS_INVALID: a text
  * that is too short for one iteration, or for an evaluation that the job asks for; a vocabulary with which a

@@ -69,7 +69,7 @@ enum status parallel_trainer_open(struct parallel_trainer *t, struct worker *wor
     if (status != STATUS_OK || worker->leave)
         return status;
     t->plateau = (struct plateau){.lr = t->job->optimizer.lr, .best_loss = INFINITY};
-    const struct parallel_reading reading = {.progress = worker_progress, .progress_context = worker};
+    const struct corpus_config reading = {.progress = worker_progress, .progress_context = worker};
     status = parallel_data_open(&t->data, t->job, &reading, error);
     if (status == STATUS_OK)
         status = parallel_data_check(&t->data, error);

@@ -36,8 +36,8 @@
 struct pserver_inbox {
     float *image;  /* in `inboxes`; only the server's range gets pages */
     uint64_t step; /* the step of the chunks in `image`; UINT64_MAX: none */
-    uint8_t *come; /* a bit for each PIECE elements of the image */
-    size_t pieces; /* bits set */
+    uint8_t *come; /* in `marks`: 1 for each PIECE elements of the image that have come */
+    size_t pieces; /* marks that are 1 */
 };
 
 /* The server's record of one trainer. */
@@ -88,6 +88,7 @@ struct pserver {
     struct segment segment;  /* the slots; inline: mapped for this process alone */
     struct segment velocity; /* (2, P) of even and of odd versions; the server's range gets memory */
     struct segment inboxes;  /* inline: (trainers) images */
+    struct segment marks;    /* inline: (trainers, elements / PIECE) bytes */
     uint32_t threads;        /* for an update */
 
     /* ---- the round ---- */

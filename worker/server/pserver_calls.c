@@ -131,7 +131,7 @@ static void inbox_empty(const struct pserver *p, struct pserver_inbox *inbox, ui
     inbox->step = step;
     inbox->pieces = 0;
     if (inbox->come != NULL)
-        memset(inbox->come, 0, p->elements / PARAMETER_SERVER_PIECE_ELEMENTS / 8 + 1);
+        memset(inbox->come, 0, p->elements / PARAMETER_SERVER_PIECE_ELEMENTS);
 }
 
 /* The number of pieces in this server's range of a contribution. */
@@ -147,9 +147,8 @@ static void inbox_take_chunk(struct pserver_inbox *inbox, size_t first, uint32_t
     const size_t end = (first + count) / PARAMETER_SERVER_PIECE_ELEMENTS;
     memcpy(inbox->image + first, data, count * sizeof *inbox->image);
     for (size_t i = first / PARAMETER_SERVER_PIECE_ELEMENTS; i < end; i++) {
-        const uint8_t bit = (uint8_t)(1u << i % 8);
-        inbox->pieces += (inbox->come[i / 8] & bit) == 0;
-        inbox->come[i / 8] |= bit;
+        inbox->pieces += inbox->come[i] == 0;
+        inbox->come[i] = 1;
     }
 }
 

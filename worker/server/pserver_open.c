@@ -7,8 +7,6 @@
 
 #include "kernels/base/processors.h"
 
-#include <stdlib.h>
-
 static const struct rpc_method methods[] = {
     {.method = METHOD_GET_MODEL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_get_model},
     {.method = METHOD_PUSH_CHUNK,
@@ -100,15 +98,13 @@ static enum status pserver_open_inboxes(struct pserver *p, struct error *error)
 {
     if (p->job->transport == JOB_TRANSPORT_SHARED)
         return STATUS_OK;
-    const enum status status =
-        image_map(&p->inboxes, p->trainers * p->image_bytes, "the contributions", error);
+    const size_t pieces = p->elements / PARAMETER_SERVER_PIECE_ELEMENTS;
+    enum status status = image_map(&p->inboxes, p->trainers * p->image_bytes, "the contributions", error);
+    if (status == STATUS_OK)
+        status = image_map(&p->marks, p->trainers * pieces, "the contributions' marks", error);
     for (uint32_t i = 0; i < p->trainers && status == STATUS_OK; i++) {
-        struct pserver_inbox *inbox = &p->seats[i].inbox;
-        inbox->image = (float *)(void *)(p->inboxes.data + i * p->image_bytes);
-        inbox->come = calloc(p->elements / PARAMETER_SERVER_PIECE_ELEMENTS / 8 + 1, 1);
-        if (inbox->come == NULL)
-            return error_set(error, STATUS_NO_MEMORY, "no memory for a contribution of trainer %u",
-                             p->seats[i].worker);
+        p->seats[i].inbox.image = (float *)(void *)(p->inboxes.data + i * p->image_bytes);
+        p->seats[i].inbox.come = p->marks.data + i * pieces;
     }
     return status;
 }
@@ -236,13 +232,12 @@ void pserver_close(struct pserver *p, const char *why)
     pserver_epoch_release(p);
     rpc_free(p->rpc, why, LINGER_MS);
     p->worker->rpc = NULL;
-    for (uint32_t i = 0; i < p->trainers; i++) {
+    for (uint32_t i = 0; i < p->trainers; i++)
         segment_detach(&p->seats[i].outbox);
-        free(p->seats[i].inbox.come);
-    }
     gradients_free(p->momentum);
     segment_detach(&p->velocity);
     segment_detach(&p->inboxes);
+    segment_detach(&p->marks);
     params_free(p->params);
     backend_close(p->backend);
     segment_detach(&p->segment);
