@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void print_string(FILE *out, const char *text)
+static void format_string(FILE *out, const char *text)
 {
     putc('"', out);
     for (; *text != '\0'; text++) {
@@ -19,9 +19,9 @@ static void print_string(FILE *out, const char *text)
     putc('"', out);
 }
 
-static void print_entry(FILE *out, const struct safetensors_entry *entry, uint64_t offset)
+static void format_entry(FILE *out, const struct safetensors_entry *entry, uint64_t offset)
 {
-    print_string(out, entry->name);
+    format_string(out, entry->name);
     fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", entry->dtype);
     for (uint32_t i = 0; i < entry->rank; i++)
         fprintf(out, "%s%" PRIu64, i == 0 ? "" : ",", entry->size[i]);
@@ -40,7 +40,7 @@ char *safetensors_format(const struct safetensors_entry *entries, size_t count, 
     for (size_t i = 0; i < count; i++) {
         if (i > 0)
             putc(',', out);
-        print_entry(out, &entries[i], offset);
+        format_entry(out, &entries[i], offset);
         offset += entries[i].bytes;
     }
     putc('}', out);

@@ -66,15 +66,17 @@ static bool tensor_bytes(const struct dtype_format *format, const struct safeten
 
 /* ---- failures ---- */
 
-static const char *show_name(char shown[SHOWN_BYTES], const char *name)
+static const char *header_show(char shown[SHOWN_BYTES], const char *name)
 {
     text_show(shown, SHOWN_BYTES, name, strlen(name), SHOWN_CHARACTERS);
     return shown;
 }
 
 /* `tensor`: the name of the tensor at fault; NULL: the file. */
-__attribute__((format(printf, 4, 5))) static enum status
-refuse(const struct safetensors *file, const char *tensor, struct error *error, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static enum status header_refuse(const struct safetensors *file,
+                                                                       const char *tensor,
+                                                                       struct error *error,
+                                                                       const char *format, ...)
 {
     char text[320], shown[SHOWN_BYTES];
     va_list list;
@@ -83,11 +85,11 @@ refuse(const struct safetensors *file, const char *tensor, struct error *error, 
     va_end(list);
     if (tensor == NULL)
         return error_set(error, STATUS_CORRUPT, "%s: %s", file->path, text);
-    return error_set(error, STATUS_CORRUPT, "%s: tensor \"%s\": %s", file->path, show_name(shown, tensor),
+    return error_set(error, STATUS_CORRUPT, "%s: tensor \"%s\": %s", file->path, header_show(shown, tensor),
                      text);
 }
 
-static enum status refuse_memory(const char *path, struct error *error)
+static enum status header_no_memory(const char *path, struct error *error)
 {
     return error_set(error, STATUS_NO_MEMORY, "%s: no memory for its header", path);
 }
@@ -95,7 +97,7 @@ static enum status refuse_memory(const char *path, struct error *error)
 /* ---- one entry ---- */
 
 /* The elements of a JSON array of integers, at most `max`. */
-static bool read_integers(const cJSON *array, uint64_t *values, uint32_t max, uint32_t *count)
+static bool header_read_integers(const cJSON *array, uint64_t *values, uint32_t max, uint32_t *count)
 {
     const cJSON *item;
     *count = 0;
@@ -111,31 +113,34 @@ static bool read_integers(const cJSON *array, uint64_t *values, uint32_t max, ui
     return true;
 }
 
-static enum status read_offsets(const struct safetensors *file, struct safetensors_entry *entry,
-                                const cJSON *item, const struct dtype_format *format, struct error *error)
+static enum status header_read_offsets(const struct safetensors *file, struct safetensors_entry *entry,
+                                       const cJSON *item, const struct dtype_format *format,
+                                       struct error *error)
 {
     uint64_t offset[2], bytes;
     uint32_t count;
-    if (!read_integers(item, offset, 2, &count) || count != 2)
-        return refuse(file, entry->name, error, "its data_offsets are not two integers");
+    if (!header_read_integers(item, offset, 2, &count) || count != 2)
+        return header_refuse(file, entry->name, error, "its data_offsets are not two integers");
     if (offset[0] > offset[1] || offset[1] > file->data_bytes)
-        return refuse(file, entry->name, error,
-                      "its data_offsets are %" PRIu64 " and %" PRIu64 ", expected to ascend within %" PRIu64
-                      " bytes of data",
-                      offset[0], offset[1], file->data_bytes);
+        return header_refuse(file, entry->name, error,
+                             "its data_offsets are %" PRIu64 " and %" PRIu64
+                             ", expected to ascend within %" PRIu64 " bytes of data",
+                             offset[0], offset[1], file->data_bytes);
     if (!tensor_bytes(format, entry, &bytes))
-        return refuse(file, entry->name, error, "the product of its shape overflows or fills no whole bytes");
+        return header_refuse(file, entry->name, error,
+                             "the product of its shape overflows or fills no whole bytes");
     if (offset[1] - offset[0] != bytes)
-        return refuse(file, entry->name, error,
-                      "its data_offsets span %" PRIu64 " bytes, expected %" PRIu64 " by shape and dtype",
-                      offset[1] - offset[0], bytes);
+        return header_refuse(file, entry->name, error,
+                             "its data_offsets span %" PRIu64 " bytes, expected %" PRIu64
+                             " by shape and dtype",
+                             offset[1] - offset[0], bytes);
     entry->offset = file->data + offset[0];
     entry->bytes = (size_t)bytes;
     return STATUS_OK;
 }
 
-static enum status read_entry(const struct safetensors *file, struct safetensors_entry *entry,
-                              const cJSON *item, struct error *error)
+static enum status header_read_entry(const struct safetensors *file, struct safetensors_entry *entry,
+                                     const cJSON *item, struct error *error)
 {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype");
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(item, "shape");
@@ -144,18 +149,18 @@ static enum status read_entry(const struct safetensors *file, struct safetensors
     entry->name = item->string;
     if (!cJSON_IsObject(item) || cJSON_GetArraySize(item) != 3 || dtype == NULL || shape == NULL ||
         offsets == NULL)
-        return refuse(file, entry->name, error, "expected an object of dtype, shape and data_offsets");
+        return header_refuse(file, entry->name, error, "expected an object of dtype, shape and data_offsets");
     if (!cJSON_IsString(dtype))
-        return refuse(file, entry->name, error, "its dtype is no string");
+        return header_refuse(file, entry->name, error, "its dtype is no string");
     const struct dtype_format *format = dtype_find(dtype->valuestring);
     if (format == NULL)
-        return refuse(file, entry->name, error, "there is no dtype \"%s\"",
-                      show_name(shown, dtype->valuestring));
+        return header_refuse(file, entry->name, error, "there is no dtype \"%s\"",
+                             header_show(shown, dtype->valuestring));
     entry->dtype = format->text;
-    if (!read_integers(shape, entry->size, SAFETENSORS_RANK_MAX, &entry->rank))
-        return refuse(file, entry->name, error, "its shape is not an array of at most %d integers",
-                      SAFETENSORS_RANK_MAX);
-    return read_offsets(file, entry, offsets, format, error);
+    if (!header_read_integers(shape, entry->size, SAFETENSORS_RANK_MAX, &entry->rank))
+        return header_refuse(file, entry->name, error, "its shape is not an array of at most %d integers",
+                             SAFETENSORS_RANK_MAX);
+    return header_read_offsets(file, entry, offsets, format, error);
 }
 
 /* ---- all entries ---- */
@@ -178,60 +183,61 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* Each entry must begin where the one before ends, and the last must end with the file. */
-static enum status check_row(const struct safetensors *file, struct error *error)
+static enum status header_check_row(const struct safetensors *file, struct error *error)
 {
     uint64_t end = 0;
     for (size_t i = 0; i < file->count; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
         const uint64_t begin = entry->offset - file->data;
         if (begin != end)
-            return refuse(file, entry->name, error,
-                          "it begins at byte %" PRIu64 " of the data, expected %" PRIu64
-                          ", where the tensor before ends",
-                          begin, end);
+            return header_refuse(file, entry->name, error,
+                                 "it begins at byte %" PRIu64 " of the data, expected %" PRIu64
+                                 ", where the tensor before ends",
+                                 begin, end);
         end += entry->bytes;
     }
     if (end != file->data_bytes)
-        return refuse(file, NULL, error, "its tensors end at byte %" PRIu64 " of %" PRIu64 " bytes of data",
-                      end, file->data_bytes);
+        return header_refuse(file, NULL, error,
+                             "its tensors end at byte %" PRIu64 " of %" PRIu64 " bytes of data", end,
+                             file->data_bytes);
     return STATUS_OK;
 }
 
-static enum status check_names(const struct safetensors *file, struct error *error)
+static enum status header_check_names(const struct safetensors *file, struct error *error)
 {
     char shown[SHOWN_BYTES];
     for (size_t i = 1; i < file->count; i++)
         if (strcmp(file->entries[i - 1].name, file->entries[i].name) == 0)
-            return refuse(file, NULL, error, "the name \"%s\" stands twice in its header",
-                          show_name(shown, file->entries[i].name));
+            return header_refuse(file, NULL, error, "the name \"%s\" stands twice in its header",
+                                 header_show(shown, file->entries[i].name));
     return STATUS_OK;
 }
 
-static enum status read_entries(struct safetensors *file, struct error *error)
+static enum status header_read_entries(struct safetensors *file, struct error *error)
 {
     const cJSON *item;
     file->entries = calloc((size_t)cJSON_GetArraySize(file->json) + 1, sizeof *file->entries);
     if (file->entries == NULL)
-        return refuse_memory(file->path, error);
+        return header_no_memory(file->path, error);
     cJSON_ArrayForEach(item, file->json)
     {
         if (strcmp(item->string, "__metadata__") == 0)
             continue;
-        enum status status = read_entry(file, &file->entries[file->count++], item, error);
+        enum status status = header_read_entry(file, &file->entries[file->count++], item, error);
         if (status != STATUS_OK)
             return status;
     }
     qsort(file->entries, file->count, sizeof *file->entries, compare_places);
-    enum status status = check_row(file, error);
+    enum status status = header_check_row(file, error);
     qsort(file->entries, file->count, sizeof *file->entries, compare_names);
-    return status == STATUS_OK ? check_names(file, error) : status;
+    return status == STATUS_OK ? header_check_names(file, error) : status;
 }
 
 /* ---- the file ---- */
 
 /* Returns a fault of the header's text that cJSON would let pass, in a few words, or NULL. cJSON allocates
  * for every value and ends at a zero. */
-static const char *check_text(const char *text, size_t length)
+static const char *header_check_text(const char *text, size_t length)
 {
     size_t values = 1, size;
     for (size_t at = 0; at < length; at += size) {
@@ -247,55 +253,57 @@ static const char *check_text(const char *text, size_t length)
     return NULL;
 }
 
-static enum status read_bytes(const struct safetensors *file, const char *tensor, void *to, size_t bytes,
-                              uint64_t offset, struct error *error)
+static enum status safetensors_read_bytes(const struct safetensors *file, const char *tensor, void *to,
+                                          size_t bytes, uint64_t offset, struct error *error)
 {
     const ssize_t n = file_read_at(file->fd, to, bytes, offset);
     if (n < 0)
         return error_set_errno(error, errno, "%s: cannot be read", file->path);
-    return (size_t)n == bytes ? STATUS_OK : refuse(file, tensor, error, "it was cut short while it was read");
+    return (size_t)n == bytes ? STATUS_OK
+                              : header_refuse(file, tensor, error, "it was cut short while it was read");
 }
 
 /* Reads the JSON of `length` bytes. */
-static enum status read_json(struct safetensors *file, size_t length, struct error *error)
+static enum status header_read_json(struct safetensors *file, size_t length, struct error *error)
 {
     char *text = calloc(1, length + 1);
     if (text == NULL)
-        return refuse_memory(file->path, error);
-    enum status status = read_bytes(file, NULL, text, length, LENGTH_BYTES, error);
-    const char *fault = status == STATUS_OK ? check_text(text, length) : NULL;
+        return header_no_memory(file->path, error);
+    enum status status = safetensors_read_bytes(file, NULL, text, length, LENGTH_BYTES, error);
+    const char *fault = status == STATUS_OK ? header_check_text(text, length) : NULL;
     if (fault != NULL)
-        status = refuse(file, NULL, error, "%s", fault);
+        status = header_refuse(file, NULL, error, "%s", fault);
     errno = 0; // all that tells a want of memory from bad text
     // With the zero behind it: without it, this version of cJSON reads a byte past a text that ends early.
     if (status == STATUS_OK)
         file->json = cJSON_ParseWithLengthOpts(text, length + 1, NULL, 1);
     if (status == STATUS_OK && file->json == NULL && errno == ENOMEM)
-        status = refuse_memory(file->path, error);
+        status = header_no_memory(file->path, error);
     else if (status == STATUS_OK && !cJSON_IsObject(file->json))
-        status = refuse(file, NULL, error, "its header is no JSON object");
+        status = header_refuse(file, NULL, error, "its header is no JSON object");
     free(text);
     return status;
 }
 
 /* Reads the header of a file of `bytes` bytes. */
-static enum status read_header(struct safetensors *file, uint64_t bytes, struct error *error)
+static enum status header_read(struct safetensors *file, uint64_t bytes, struct error *error)
 {
     uint64_t length;
     if (bytes < LENGTH_BYTES)
-        return refuse(file, NULL, error, "%" PRIu64 " bytes are too few for a safetensors file", bytes);
-    enum status status = read_bytes(file, NULL, &length, sizeof length, 0, error);
+        return header_refuse(file, NULL, error, "%" PRIu64 " bytes are too few for a safetensors file",
+                             bytes);
+    enum status status = safetensors_read_bytes(file, NULL, &length, sizeof length, 0, error);
     if (status != STATUS_OK)
         return status;
     if (length > HEADER_BYTES_MAX || length > bytes - LENGTH_BYTES)
-        return refuse(file, NULL, error,
-                      "a header of %" PRIu64 " bytes, expected at most %d and no more than the %" PRIu64
-                      " that follow",
-                      length, HEADER_BYTES_MAX, bytes - LENGTH_BYTES);
+        return header_refuse(file, NULL, error,
+                             "a header of %" PRIu64
+                             " bytes, expected at most %d and no more than the %" PRIu64 " that follow",
+                             length, HEADER_BYTES_MAX, bytes - LENGTH_BYTES);
     file->data = LENGTH_BYTES + length;
     file->data_bytes = bytes - file->data;
-    status = read_json(file, (size_t)length, error);
-    return status == STATUS_OK ? read_entries(file, error) : status;
+    status = header_read_json(file, (size_t)length, error);
+    return status == STATUS_OK ? header_read_entries(file, error) : status;
 }
 
 enum status safetensors_open(struct safetensors **out, const char *path, struct error *error)
@@ -305,11 +313,11 @@ enum status safetensors_open(struct safetensors **out, const char *path, struct 
     *out = NULL;
     if (file == NULL || (file->path = strdup(path)) == NULL) {
         free(file);
-        return refuse_memory(path, error);
+        return header_no_memory(path, error);
     }
     enum status status = file_open(&file->fd, &bytes, path, error);
     if (status == STATUS_OK)
-        status = read_header(file, bytes, error);
+        status = header_read(file, bytes, error);
     if (status == STATUS_OK)
         *out = file;
     else
@@ -338,5 +346,5 @@ const struct safetensors_entry *safetensors_find(const struct safetensors *file,
 enum status safetensors_read(const struct safetensors *file, const struct safetensors_entry *entry,
                              void *values, struct error *error)
 {
-    return read_bytes(file, entry->name, values, entry->bytes, entry->offset, error);
+    return safetensors_read_bytes(file, entry->name, values, entry->bytes, entry->offset, error);
 }

@@ -40,7 +40,7 @@ bool checkpoint_number(const char *name, bool temporary, uint64_t *update)
 
 /* ---- listing ---- */
 
-static int compare_numbers(const void *a, const void *b)
+static int list_compare(const void *a, const void *b)
 {
     const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
     return left < right ? -1 : left > right;
@@ -79,7 +79,7 @@ enum status checkpoint_list(struct checkpoint_list *list, const char *run_dir, b
     }
     closedir(folder);
     if (list->count > 0)
-        qsort(list->numbers, list->count, sizeof *list->numbers, compare_numbers);
+        qsort(list->numbers, list->count, sizeof *list->numbers, list_compare);
     return status;
 }
 

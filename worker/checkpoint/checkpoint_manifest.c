@@ -88,25 +88,25 @@ char *manifest_format(const struct manifest *manifest, size_t *bytes)
 /* ---- reading ---- */
 
 /* From the digits: a double cannot represent all integers beyond 2^53. */
-static uint64_t integer_of(const struct json_document *document, const cJSON *value)
+static uint64_t manifest_integer(const struct json_document *document, const cJSON *value)
 {
     return cJSON_IsNumber(value) ? strtoull(document->text + json_place_of(document, value)->value, NULL, 10)
                                  : 0;
 }
 
-static const cJSON *member_of(const cJSON *object, const char *key)
+static const cJSON *manifest_member(const cJSON *object, const char *key)
 {
     return cJSON_GetObjectItemCaseSensitive(object, key);
 }
 
 static uint64_t integer_member(const struct json_document *document, const char *key)
 {
-    return integer_of(document, member_of(document->root, key));
+    return manifest_integer(document, manifest_member(document->root, key));
 }
 
 static double number_member(const struct json_document *document, const char *key)
 {
-    const cJSON *value = member_of(document->root, key);
+    const cJSON *value = manifest_member(document->root, key);
     return cJSON_IsNumber(value) ? value->valuedouble : 0;
 }
 
@@ -114,32 +114,32 @@ static double number_member(const struct json_document *document, const char *ke
 static void manifest_read_sized(const struct json_document *document, const cJSON *object, const char *name,
                                 uint64_t *size, uint8_t sum[crypto_hash_sha256_BYTES])
 {
-    const char *hex = cJSON_GetStringValue(member_of(object, "sha256"));
-    *size = integer_of(document, member_of(object, name));
+    const char *hex = cJSON_GetStringValue(manifest_member(object, "sha256"));
+    *size = manifest_integer(document, manifest_member(object, name));
     if (hex != NULL)
         sodium_hex2bin(sum, crypto_hash_sha256_BYTES, hex, strlen(hex), NULL, NULL, NULL);
 }
 
 static void manifest_read_counters(const struct json_document *document, struct checkpoint_counters *counters)
 {
-    const cJSON *steps = member_of(document->root, "steps"), *step;
+    const cJSON *steps = manifest_member(document->root, "steps"), *step;
     counters->update = integer_member(document, "update");
     counters->late = integer_member(document, "late");
     counters->epoch_loss = number_member(document, "epoch_loss");
     cJSON_ArrayForEach(step, steps)
     {
         if (counters->trainers < JOB_TRAINERS_MAX)
-            counters->steps[counters->trainers++] = integer_of(document, step);
+            counters->steps[counters->trainers++] = manifest_integer(document, step);
     }
 }
 
 static void manifest_read_extra(const struct json_document *document, struct manifest *manifest)
 {
     struct checkpoint_counters *counters = &manifest->counters;
-    const cJSON *text = member_of(document->root, "text");
+    const cJSON *text = manifest_member(document->root, "text");
     counters->line_loss = number_member(document, "line_loss");
     counters->lr = number_member(document, "lr");
-    counters->best_loss = cJSON_IsNull(member_of(document->root, "best_loss"))
+    counters->best_loss = cJSON_IsNull(manifest_member(document->root, "best_loss"))
                               ? (double)INFINITY
                               : number_member(document, "best_loss");
     if (text != NULL)
@@ -148,16 +148,16 @@ static void manifest_read_extra(const struct json_document *document, struct man
 
 static void manifest_read_values(const struct json_document *document, struct manifest *manifest)
 {
-    const cJSON *files = member_of(document->root, "files");
+    const cJSON *files = manifest_member(document->root, "files");
     manifest_read_counters(document, &manifest->counters);
     manifest->entries = (uint32_t)integer_member(document, "entries");
     manifest->elements = integer_member(document, "elements");
-    manifest->momentum = cJSON_IsTrue(member_of(document->root, "momentum"));
-    manifest->extra = member_of(document->root, "line_loss") != NULL;
+    manifest->momentum = cJSON_IsTrue(manifest_member(document->root, "momentum"));
+    manifest->extra = manifest_member(document->root, "line_loss") != NULL;
     if (manifest->extra)
         manifest_read_extra(document, manifest);
     for (int i = 0; i < CHECKPOINT_FILES_MAX; i++) {
-        const cJSON *file = member_of(files, checkpoint_file_names[i]);
+        const cJSON *file = manifest_member(files, checkpoint_file_names[i]);
         if (file != NULL)
             manifest_read_sized(document, file, "bytes", &manifest->files[i].bytes,
                                 manifest->files[i].sha256);

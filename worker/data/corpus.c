@@ -179,7 +179,8 @@ static enum status reading_take_all(struct reading *reading, struct error *error
 /* ---- the file ---- */
 
 /* Adds the command that writes the text where the missing file is the one that the shipped job names. */
-static enum status open_text(const struct reading *reading, int *fd, uint64_t *bytes, struct error *error)
+static enum status reading_open_text(const struct reading *reading, int *fd, uint64_t *bytes,
+                                     struct error *error)
 {
     static const char shipped[] = "build/data/kjv.txt";
     struct error reason;
@@ -198,7 +199,7 @@ static enum status reading_load(struct reading *reading, struct error *error)
 {
     uint64_t bytes;
     int fd;
-    enum status status = open_text(reading, &fd, &bytes, error);
+    enum status status = reading_open_text(reading, &fd, &bytes, error);
     if (status != STATUS_OK)
         return status;
     reading->text = calloc(1, bytes + 1);
@@ -236,8 +237,8 @@ static size_t training_count(const struct reading *reading, double held_out)
     return reading->line_ends[reading->lines - held - 1];
 }
 
-static enum status build_vocabulary(struct vocabulary **out, const struct reading *reading, size_t count,
-                                    uint32_t minimum_count, struct error *error)
+static enum status corpus_build_vocabulary(struct vocabulary **out, const struct reading *reading,
+                                           size_t count, uint32_t minimum_count, struct error *error)
 {
     struct error reason;
     uint64_t *counts = calloc(vocabulary_size(reading->words), sizeof *counts);
@@ -254,7 +255,7 @@ static enum status build_vocabulary(struct vocabulary **out, const struct readin
 }
 
 /* Replaces each token's number by the vocabulary's. */
-static enum status renumber_tokens(struct reading *reading, const struct vocabulary *vocabulary,
+static enum status corpus_renumber(struct reading *reading, const struct vocabulary *vocabulary,
                                    struct error *error)
 {
     const struct vocabulary *words = reading->words;
@@ -316,10 +317,10 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
         status = reading_take_all(&reading, error);
     const size_t training = status == STATUS_OK ? training_count(&reading, config->held_out) : 0;
     if (status == STATUS_OK && config->vocabulary == NULL)
-        status = build_vocabulary(&corpus->own, &reading, training, config->minimum_count, error);
+        status = corpus_build_vocabulary(&corpus->own, &reading, training, config->minimum_count, error);
     corpus->vocabulary = config->vocabulary != NULL ? config->vocabulary : corpus->own;
     if (status == STATUS_OK)
-        status = renumber_tokens(&reading, corpus->vocabulary, error);
+        status = corpus_renumber(&reading, corpus->vocabulary, error);
     if (status == STATUS_OK) {
         corpus->training = (struct corpus_split){.tokens = reading.tokens, .count = training};
         corpus->held_out =

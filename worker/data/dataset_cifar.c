@@ -23,17 +23,17 @@ static const struct variant cifar10 = {
 };
 static const struct variant cifar100 = {.files = {{"train.bin"}, {"test.bin"}}, .label_bytes = 2};
 
-static bool has(const char *folder, const char *name)
+static bool cifar_has(const char *folder, const char *name)
 {
     char path[DATA_PATH_BYTES];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     return access(path, F_OK) == 0;
 }
 
-static enum status variant_of(const struct variant **variant, const char *folder, struct error *error)
+static enum status cifar_variant(const struct variant **variant, const char *folder, struct error *error)
 {
-    *variant = has(folder, cifar10.files[0][0]) ? &cifar10 : &cifar100;
-    if (*variant == &cifar100 && !has(folder, cifar100.files[0][0]))
+    *variant = cifar_has(folder, cifar10.files[0][0]) ? &cifar10 : &cifar100;
+    if (*variant == &cifar100 && !cifar_has(folder, cifar100.files[0][0]))
         return error_set(error, STATUS_NOT_FOUND, "%.300s: neither %s (CIFAR-10) nor %s (CIFAR-100) is there",
                          folder, cifar10.files[0][0], cifar100.files[0][0]);
     return STATUS_OK;
@@ -77,7 +77,7 @@ enum status dataset_cifar(struct dataset *dataset, const struct job *job, enum d
                           bool probe, struct error *error)
 {
     const struct variant *variant;
-    enum status status = variant_of(&variant, job->data.path, error);
+    enum status status = cifar_variant(&variant, job->data.path, error);
     dataset->width = dataset->height = SIDE;
     dataset->channels = CHANNELS;
     dataset->labels = variant->label_bytes - 1;

@@ -43,7 +43,7 @@ struct folder {
 };
 
 /* The end of a path, made fit to print. */
-static const char *show(char text[SHOWN_BYTES], const char *path)
+static const char *folder_show(char text[SHOWN_BYTES], const char *path)
 {
     const size_t length = strlen(path), most = 3 * SHOWN_CHARACTERS;
     const size_t cut = length > most ? length - most : 0;
@@ -53,12 +53,12 @@ static const char *show(char text[SHOWN_BYTES], const char *path)
 
 /* ---- listing ---- */
 
-static int by_bytes(const struct dirent **a, const struct dirent **b)
+static int names_compare(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static int is_visible(const struct dirent *entry)
+static int names_take_visible(const struct dirent *entry)
 {
     return entry->d_name[0] != '.';
 }
@@ -97,7 +97,7 @@ static void names_free(struct names *names)
 static enum status names_read(struct names *names, const char *path, bool folders, struct error *error)
 {
     *names = (struct names){0};
-    const int found = scandir(path, &names->entries, is_visible, by_bytes);
+    const int found = scandir(path, &names->entries, names_take_visible, names_compare);
     if (found < 0)
         return error_set_errno(error, errno, "%.300s", path);
     for (int i = 0; i < found; i++) {
@@ -110,8 +110,8 @@ static enum status names_read(struct names *names, const char *path, bool folder
     return STATUS_OK;
 }
 
-static enum status list_classes(struct names *classes, const char *path, const struct job *job,
-                                struct error *error)
+static enum status folder_list_classes(struct names *classes, const char *path, const struct job *job,
+                                       struct error *error)
 {
     char shown[SHOWN_BYTES];
     enum status status = names_read(classes, path, true, error);
@@ -119,28 +119,28 @@ static enum status list_classes(struct names *classes, const char *path, const s
         return status;
     if (classes->count == 0)
         return error_set(error, STATUS_INVALID, "%s: expected a folder of images for each class, found none",
-                         show(shown, path));
+                         folder_show(shown, path));
     if (classes->count > job->model.classes)
         return error_set(error, STATUS_INVALID, "%s: %zu class folders, where /model/classes is %u",
-                         show(shown, path), classes->count, job->model.classes);
+                         folder_show(shown, path), classes->count, job->model.classes);
     return STATUS_OK;
 }
 
-static void class_path(char path[DATA_PATH_BYTES], const struct folder *folder, size_t class)
+static void folder_class_path(char path[DATA_PATH_BYTES], const struct folder *folder, size_t class)
 {
     snprintf(path, DATA_PATH_BYTES, "%s/%s", folder->path, folder->classes.entries[class]->d_name);
 }
 
 /* Appends the images of a class, of which there must be one. */
-static enum status list_class(struct folder *folder, size_t class, struct error *error)
+static enum status folder_list_class(struct folder *folder, size_t class, struct error *error)
 {
     char path[DATA_PATH_BYTES], shown[SHOWN_BYTES];
     struct names files;
-    class_path(path, folder, class);
+    folder_class_path(path, folder, class);
     enum status status = names_read(&files, path, false, error);
     if (status == STATUS_OK && files.count == 0)
         status = error_set(error, STATUS_INVALID, "%s: a class folder without a .jpg, .jpeg or .png file",
-                           show(shown, path));
+                           folder_show(shown, path));
     struct sample *grown = reallocarray(folder->samples, folder->count + files.count + 1, sizeof *grown);
     if (grown == NULL)
         status = error_set(error, STATUS_NO_MEMORY, "no memory for a list of files");
@@ -155,21 +155,23 @@ static enum status list_class(struct folder *folder, size_t class, struct error 
 }
 
 /* A label is the index of its class in the list, so both splits must have the same list. */
-static enum status check_same_classes(const struct folder *folder, const struct job *job, struct error *error)
+static enum status folder_check_classes(const struct folder *folder, const struct job *job,
+                                        struct error *error)
 {
     char path[SPLIT_PATH_BYTES], shown[2][SHOWN_BYTES];
     const struct names *ours = &folder->classes;
     struct names theirs;
     snprintf(path, sizeof path, "%s/%s", job->data.path, split_names[DATASET_TRAIN]);
-    enum status status = list_classes(&theirs, path, job, error);
+    enum status status = folder_list_classes(&theirs, path, job, error);
     for (size_t i = 0; status == STATUS_OK && (i < ours->count || i < theirs.count); i++) {
         const char *left = i < ours->count ? ours->entries[i]->d_name : "nothing";
         const char *right = i < theirs.count ? theirs.entries[i]->d_name : "nothing";
         if (i >= ours->count || i >= theirs.count || strcmp(left, right) != 0)
-            status = error_set(error, STATUS_INVALID,
-                               "%.200s: expected the same class folders in train and test; number %zu is %s "
-                               "in train, %s in test",
-                               job->data.path, i + 1, show(shown[0], right), show(shown[1], left));
+            status =
+                error_set(error, STATUS_INVALID,
+                          "%.200s: expected the same class folders in train and test; number %zu is %s "
+                          "in train, %s in test",
+                          job->data.path, i + 1, folder_show(shown[0], right), folder_show(shown[1], left));
     }
     names_free(&theirs);
     return status;
@@ -200,14 +202,14 @@ enum status dataset_folder(struct dataset *dataset, const struct job *job, enum 
         return probe ? STATUS_OK
                      : error_set(error, STATUS_INVALID, "%.300s: no such folder: nothing to evaluate on",
                                  folder->path);
-    enum status status = list_classes(&folder->classes, folder->path, job, error);
+    enum status status = folder_list_classes(&folder->classes, folder->path, job, error);
     if (status == STATUS_OK && split == DATASET_EVALUATION)
-        status = check_same_classes(folder, job, error);
+        status = folder_check_classes(folder, job, error);
     for (size_t class = 0; class < folder->classes.count && status == STATUS_OK; class ++)
-        status = list_class(folder, class, error);
+        status = folder_list_class(folder, class, error);
     if (status == STATUS_OK && folder->count > DATASET_SAMPLES_MAX)
         status = error_set(error, STATUS_INVALID, "%s: expected at most %d images, found %zu",
-                           show(shown, folder->path), DATASET_SAMPLES_MAX, folder->count);
+                           folder_show(shown, folder->path), DATASET_SAMPLES_MAX, folder->count);
     dataset->count = folder->count;
     return status;
 }
@@ -267,13 +269,14 @@ enum status folder_read(struct folder *folder, uint64_t index, struct image *ima
     struct error reason = {0};
     size_t bytes = 0;
     *label = sample->label;
-    class_path(path, folder, (size_t)sample->label);
+    folder_class_path(path, folder, (size_t)sample->label);
     const size_t used = strlen(path);
     snprintf(path + used, sizeof path - used, "/%s", sample->file->d_name);
     enum status status = folder_read_file(folder, path, &bytes, &reason);
     if (status == STATUS_OK)
         status = image_decode(image, folder->bytes, bytes, &reason);
     if (status == STATUS_CORRUPT)
-        return error_set(error, status, "%s cannot be decoded (%.100s)", show(shown, path), reason.text);
+        return error_set(error, status, "%s cannot be decoded (%.100s)", folder_show(shown, path),
+                         reason.text);
     return status == STATUS_OK ? STATUS_OK : error_set(error, status, "%s", reason.text);
 }

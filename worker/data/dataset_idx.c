@@ -16,7 +16,7 @@ enum {
 static const char *const image_files[] = {"train-images-idx3-ubyte", "t10k-images-idx3-ubyte"};
 static const char *const label_files[] = {"train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"};
 
-static uint32_t word(const uint8_t *bytes)
+static uint32_t idx_word(const uint8_t *bytes)
 {
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
@@ -38,30 +38,31 @@ static enum status idx_open_file(struct data_file *file, const char *folder, con
     return error_set(error, status, "%s", reason.text);
 }
 
-static enum status read_header(struct data_file *file, uint32_t magic, uint8_t *header, size_t bytes,
-                               uint32_t *count, struct error *error)
+static enum status idx_read_header(struct data_file *file, uint32_t magic, uint8_t *header, size_t bytes,
+                                   uint32_t *count, struct error *error)
 {
     enum status status = data_file_read(file, header, bytes, error);
     if (status != STATUS_OK)
         return status;
-    if (word(header) != magic)
+    if (idx_word(header) != magic)
         return error_set(error, STATUS_CORRUPT, "%.300s: offset 0: expected the magic number %08x, got %08x",
-                         file->path, magic, word(header));
-    *count = word(header + 4);
+                         file->path, magic, idx_word(header));
+    *count = idx_word(header + 4);
     if (*count == 0 || *count > DATASET_SAMPLES_MAX)
         return error_set(error, STATUS_CORRUPT, "%.300s: offset 4: expected 1..%d samples, got %u",
                          file->path, DATASET_SAMPLES_MAX, *count);
     return STATUS_OK;
 }
 
-static enum status read_images_header(struct dataset *dataset, struct data_file *images, struct error *error)
+static enum status idx_read_images_header(struct dataset *dataset, struct data_file *images,
+                                          struct error *error)
 {
     uint8_t header[IMAGES_HEADER_BYTES];
     uint32_t count;
-    enum status status = read_header(images, IMAGES_MAGIC, header, sizeof header, &count, error);
+    enum status status = idx_read_header(images, IMAGES_MAGIC, header, sizeof header, &count, error);
     if (status != STATUS_OK)
         return status;
-    const uint32_t height = word(header + 8), width = word(header + 12);
+    const uint32_t height = idx_word(header + 8), width = idx_word(header + 12);
     if (height == 0 || width == 0 || height > IMAGE_SIDE_MAX || width > IMAGE_SIDE_MAX ||
         height * width > IMAGE_BYTES_MAX)
         return error_set(error, STATUS_CORRUPT,
@@ -76,12 +77,12 @@ static enum status read_images_header(struct dataset *dataset, struct data_file 
     return data_file_expect(images, IMAGES_HEADER_BYTES + count * (uint64_t)dataset->pixel_stride, error);
 }
 
-static enum status read_labels_header(const struct dataset *dataset, struct data_file *labels,
-                                      const struct data_file *images, struct error *error)
+static enum status idx_read_labels_header(const struct dataset *dataset, struct data_file *labels,
+                                          const struct data_file *images, struct error *error)
 {
     uint8_t header[LABELS_HEADER_BYTES];
     uint32_t count;
-    enum status status = read_header(labels, LABELS_MAGIC, header, sizeof header, &count, error);
+    enum status status = idx_read_header(labels, LABELS_MAGIC, header, sizeof header, &count, error);
     if (status != STATUS_OK)
         return status;
     if (count != dataset->count)
@@ -90,8 +91,8 @@ static enum status read_labels_header(const struct dataset *dataset, struct data
     return data_file_expect(labels, LABELS_HEADER_BYTES + (uint64_t)count, error);
 }
 
-static enum status read_contents(struct dataset *dataset, struct data_file *labels, struct data_file *images,
-                                 const struct job *job, struct error *error)
+static enum status idx_read_contents(struct dataset *dataset, struct data_file *labels,
+                                     struct data_file *images, const struct job *job, struct error *error)
 {
     const size_t pixels = dataset->count * dataset->pixel_stride;
     dataset->memory = malloc(dataset->pixels + pixels);
@@ -115,11 +116,11 @@ enum status dataset_idx(struct dataset *dataset, const struct job *job, enum dat
     if (status == STATUS_OK)
         status = idx_open_file(&labels, job->data.path, label_files[split], error);
     if (status == STATUS_OK)
-        status = read_images_header(dataset, &images, error);
+        status = idx_read_images_header(dataset, &images, error);
     if (status == STATUS_OK)
-        status = read_labels_header(dataset, &labels, &images, error);
+        status = idx_read_labels_header(dataset, &labels, &images, error);
     if (status == STATUS_OK && !probe)
-        status = read_contents(dataset, &labels, &images, job, error);
+        status = idx_read_contents(dataset, &labels, &images, job, error);
     data_file_close(&images);
     data_file_close(&labels);
     return status;
