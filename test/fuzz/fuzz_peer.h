@@ -49,7 +49,7 @@ static inline struct rpc_session *peer_open_session(void)
     struct rpc_session *session = &rpc->sessions[PEER];
     incarnation++;
     const struct wire_header greeting = {.source = PEER, .role = roster[PEER], .incarnation = incarnation};
-    session_open(rpc, session, &rpc->sockets[0], &greeting, CONNECTION);
+    session_open(session, &rpc->sockets[0], &greeting, CONNECTION);
     request_id = 1;
     return session;
 }

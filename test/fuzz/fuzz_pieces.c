@@ -92,7 +92,7 @@ static struct rpc_session *session_with(struct rpc *rpc, const struct wire_heade
         .source = header->source, .role = roster[header->source], .incarnation = header->incarnation};
     sockets[header->source].dialed = session;
     if (!session->is_live)
-        session_open(rpc, session, &sockets[header->source], &greeting, 0);
+        session_open(session, &sockets[header->source], &greeting, 0);
     return session;
 }
 
