@@ -400,6 +400,7 @@ static void begin(const uint8_t *data, size_t size)
     memset(is_cut, 0, sizeof is_cut);
     all_leave = false;
     idle_looks = refs_next = futures_next = 0;
+    dist->lost = (struct error){0}; // by the end of the input before
     for (unsigned worker = 1; worker <= PEERS; worker++) {
         rpc->sessions[worker].worker = (uint16_t)worker;
         require(say_hello(&rpc->sessions[worker], &hello));

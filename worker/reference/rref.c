@@ -136,7 +136,9 @@ bool rrefs_call_ends(struct rrefs *rrefs)
 
 void rrefs_counts(const struct rrefs *rrefs, struct rref_counts *counts)
 {
-    *counts = (struct rref_counts){.objects = rrefs->object_count, .references = rrefs->ref_count};
+    *counts = (struct rref_counts){.objects = rrefs->object_count};
+    for (const struct rref *ref = rrefs->refs; ref != NULL; ref = ref->next)
+        counts->references += ref->state != RREF_RELEASING;
     for (uint32_t i = 0; i < rrefs->workers; i++)
         if (i != rrefs->self)
             counts->users += rrefs_of_peer(rrefs, (uint16_t)i);
