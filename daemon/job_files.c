@@ -56,7 +56,7 @@ static enum status check_text(const struct job *job, const char **pointer, struc
 {
     struct parallel_data data;
     enum status status = parallel_data_open(&data, job, NULL, error);
-    *pointer = status == STATUS_OK ? NULL : "/data/path";
+    *pointer = "/data/path";
     if (status == STATUS_OK)
         status = parallel_data_check(&data, error);
     if (status == STATUS_OK)

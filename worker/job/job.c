@@ -47,9 +47,7 @@ static enum status reading_judge(struct job_reading *reading, const char *text, 
     const char *pointer;
     struct error error;
     status = judge_files(&reading->job, &pointer, &error);
-    if (status != STATUS_OK && pointer == NULL) {
-        job_report(reading, (struct problem_place){0}, "", "%s", error.text);
-    } else if (status != STATUS_OK) {
+    if (status != STATUS_OK) {
         const struct job_key *key = job_key_at(reading->kinds, pointer);
         job_report(reading, job_found_place(reading, &reading->found[key - job_keys]), pointer, "%s",
                    error.text);
