@@ -7,9 +7,9 @@
 /* Returns when this trainer has released everything; in the lead, when every trainer has, and reports
  * FINISHED.
  *
- * An owner frees an object at the end of one of its turns, and only then the objects that this one has kept:
- * a local optimizer keeps its parameters, and a parameter keeps its layer. An answer to an echo takes the
- * owner at least a turn, so after TURNS echoes the last layer is freed too. */
+ * A worker frees an object at the end of a turn. A local optimizer keeps its parameters, and a parameter
+ * keeps its layer, so these objects are freed in turn after turn. A worker needs a turn to answer an echo:
+ * after TURNS echoes the last layer is freed. */
 static enum status parallel_trainer_finish(struct parallel_trainer *t, struct error *error)
 {
     enum { TURNS = 6 };
