@@ -5,7 +5,7 @@
  *   parameter_owner.c    on an owner: objects with parameters, and the values of one parameter
  *   optimizer_step.c     on an owner: a local optimizer gathers gradients, takes the norm or the step
  *   optimizer_round.c    on an owner: requests of one round are collected, then answered alike
- *   optimizer_owner.c    on an owner: a local optimizer is made, described and ended; class "optimizer"
+ *   optimizer_owner.c    on an owner: a local optimizer is made and ended; class "optimizer"
  *   dist_owner.c         on an owner: class "parameter", METHOD_PARAMETERS, departures
  *   dist_parameter.c     where it is called: parameters of objects anywhere
  *   dist_optimizer.c     where it is called: one optimizer over all owners
