@@ -12,9 +12,9 @@
 
 /* The meaning of a pattern's signs, as the inputs tell it one after the other. */
 struct sizes {
-    uint32_t of[128];   /* by letter or digit; 0: not known yet */
-    uint32_t from[128]; /* the input that told it */
-    struct shape rest;  /* `+` */
+    uint32_t of[128];  /* by letter or digit; 0: not known yet */
+    uint8_t from[128]; /* the input that told it */
+    struct shape rest; /* `+` */
     bool rest_known;
 };
 
@@ -41,7 +41,7 @@ static uint32_t sizes_learn(struct sizes *sizes, const char *pattern, const stru
         sizes->rest = (struct shape){.rank = shape->rank - letters};
         memcpy(sizes->rest.size, shape->size + (plus - pattern), sizes->rest.rank * sizeof *shape->size);
         sizes->rest_known = true;
-        sizes->from['+'] = i;
+        sizes->from['+'] = (uint8_t)i;
     }
     if (shape->rank != letters + (plus != NULL ? sizes->rest.rank : 0))
         return sizes->rest_known && plus != NULL ? sizes->from['+'] : i;
@@ -50,7 +50,7 @@ static uint32_t sizes_learn(struct sizes *sizes, const char *pattern, const stru
         const uint32_t count = sign == '+' ? sizes->rest.rank : 1;
         if (sign != '+' && sizes->of[sign] == 0) {
             sizes->of[sign] = shape->size[d];
-            sizes->from[sign] = i;
+            sizes->from[sign] = (uint8_t)i;
         }
         if (memcmp(sign == '+' ? sizes->rest.size : &sizes->of[sign], shape->size + d,
                    count * sizeof *shape->size) != 0)
@@ -86,14 +86,15 @@ static enum status check_input(const struct backend *backend, const struct op_ca
         return STATUS_OK;
     if (in == NULL)
         return error_set(error, STATUS_INVALID, "%s: there is no %s", rule->name, role->name);
-    tensor_text(role->name, in, text);
     if (in->dtype != dtype)
-        return error_set(error, STATUS_INVALID, "%s: %s is %s, expected %s", rule->name, text,
-                         dtype_name(in->dtype), dtype_name(dtype));
-    pattern_text(role->shape, sizes, expected);
+        return error_set(error, STATUS_INVALID, "%s: %s is %s, expected %s", rule->name,
+                         tensor_text(role->name, in, text), dtype_name(in->dtype), dtype_name(dtype));
+    const struct sizes before = *sizes;
     const uint32_t because = sizes_learn(sizes, role->shape, &in->shape, i);
     if (because == OP_INPUTS_MAX)
         return STATUS_OK;
+    tensor_text(role->name, in, text);
+    pattern_text(role->shape, &before, expected);
     if (because == i)
         return error_set(error, STATUS_INVALID, "%s: %s, expected %s", rule->name, text, expected);
     return error_set(error, STATUS_INVALID, "%s: %s, expected %s to fit %s", rule->name, text, expected,
@@ -121,7 +122,6 @@ static enum status finish_sizes(const struct op_call *call, struct sizes *sizes,
     size_t rows;
     struct shape gates;
     char text[TENSOR_TEXT_BYTES], wanted[SHAPE_TEXT_BYTES];
-    tensor_text(op_rule(call->op)->in[0].name, call->in[0], text);
     switch (call->op) {
     case OP_CONV2D:
         slide_window(call, call->in[1]->shape.size + 2, sizes);
@@ -136,21 +136,21 @@ static enum status finish_sizes(const struct op_call *call, struct sizes *sizes,
             return STATUS_OK;
         return error_set(error, STATUS_INVALID,
                          "batch norm: %s has one value per channel, expected more than one in training",
-                         text);
+                         tensor_text("x", call->in[0], text));
     case OP_RESHAPE:
         sizes->rest = set->shape;
         if (shape_elements(&set->shape) == elements)
             return STATUS_OK;
         return error_set(error, STATUS_INVALID,
-                         "reshape: %s cannot become %s: expected equally many elements", text,
-                         shape_text(&set->shape, wanted));
+                         "reshape: %s cannot become %s: expected equally many elements",
+                         tensor_text("x", call->in[0], text), shape_text(&set->shape, wanted));
     case OP_DROPOUT:
         rows = call->in[1] == NULL ? 1 : sizes->of['r'];
         assert(set->dropout >= 0 && set->dropout < 1 && elements % rows == 0);
         if (elements / rows <= DRAWN_MAX)
             return STATUS_OK;
         return error_set(error, STATUS_INVALID, "dropout: %s, expected at most %d elements in a row's draw",
-                         text, DRAWN_MAX);
+                         tensor_text("x", call->in[0], text), DRAWN_MAX);
     case OP_CROSS_ENTROPY:
         assert(sizes->rest.rank <= 1);
         return STATUS_OK;
@@ -160,7 +160,7 @@ static enum status finish_sizes(const struct op_call *call, struct sizes *sizes,
         if (shape_elements(&gates) != 0)
             return STATUS_OK;
         return error_set(error, STATUS_INVALID, "lstm: gates of shape %s from %s: expected 1..%d elements",
-                         shape_text(&gates, wanted), text, SHAPE_ELEMENTS_MAX);
+                         shape_text(&gates, wanted), tensor_text("x", call->in[0], text), SHAPE_ELEMENTS_MAX);
     default:
         return STATUS_OK;
     }
