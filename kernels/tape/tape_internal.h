@@ -1,5 +1,6 @@
 /* Shared by the tape's files: tape.c (life, leaves), tape_record.c (recording), tape_walk.c (the gradient),
- * tape_look.c (reading results), tape_pool.c (memory), tape_ops.c (operations by name).
+ * tape_look.c (reading results), tape_records.c (the memory of variables and nodes), tape_ops.c (operations
+ * by name).
  *
  * Memory. The arena counts the owners of a block (variables, saved tensors, gradients), for a reshape's
  * output is its input's memory, and an add's two input gradients may both be its output's. Memory outside the

@@ -13,13 +13,6 @@ static uint16_t root_of(uint64_t id)
 
 /* ---- beginning ---- */
 
-enum status dist_check_alive(const struct dist *dist, struct error *error)
-{
-    if (dist->lost.status != STATUS_OK)
-        *error = dist->lost;
-    return dist->lost.status;
-}
-
 struct dist_context *context_find(const struct dist *dist, uint64_t id)
 {
     struct dist_context *context = dist->contexts;

@@ -185,6 +185,14 @@ struct dist {
     struct error lost; /* STATUS_PEER_DIED: a worker is gone */
 };
 
+/* STATUS_PEER_DIED: a worker of the job is gone, so no context can be right. */
+static inline enum status dist_check_alive(const struct dist *dist, struct error *error)
+{
+    if (dist->lost.status != STATUS_OK)
+        *error = dist->lost;
+    return dist->lost.status;
+}
+
 /* ---- dist_memory.c ---- */
 
 enum status memory_new(struct dist_memory *memory, struct segment *segment, struct error *error);
@@ -296,9 +304,6 @@ void piece_walk(struct dist_piece *piece); /* begins its walk; seeds are set */
 void piece_finish_walk(struct dist_piece *piece, enum status status, struct error *error);
 
 /* ---- dist_context.c ---- */
-
-/* STATUS_PEER_DIED: a worker of the job is gone, so no context can be right. */
-enum status dist_check_alive(const struct dist *dist, struct error *error);
 
 struct dist_context *context_find(const struct dist *dist, uint64_t id); /* NULL: not here */
 enum status context_make(struct dist *dist, uint64_t id, struct dist_context **out, struct error *error);

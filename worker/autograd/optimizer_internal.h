@@ -1,14 +1,14 @@
 /* The distributed optimizer's own header. Private to the files below and their tests. Each file calls those
  * above it, never those below it:
  *
- *   optimizer_message.c  the forms of messages; a call that waits
- *   parameter_owner.c    on an owner: objects with parameters, and the values of one parameter
- *   optimizer_step.c     on an owner: a local optimizer gathers gradients, takes the norm or the step
- *   optimizer_round.c    on an owner: requests of one round are collected, then answered alike
- *   optimizer_owner.c    on an owner: a local optimizer is made and ended; class "optimizer"
- *   dist_owner.c         on an owner: class "parameter", METHOD_PARAMETERS, departures
- *   dist_parameter.c     where it is called: parameters of objects anywhere
- *   dist_optimizer.c     where it is called: one optimizer over all owners
+ *   optimizer_message.c      the forms of messages; a call that waits
+ *   parameter_owner.c        on an owner: objects with parameters, and the values of one parameter
+ *   optimizer_owner_step.c   on an owner: a local optimizer gathers gradients, takes the norm or the step
+ *   optimizer_owner_round.c  on an owner: requests of one round are collected, then answered alike
+ *   optimizer_owner.c        on an owner: a local optimizer is made and ended; class "optimizer"
+ *   dist_owner.c             on an owner: class "parameter", METHOD_PARAMETERS, departures
+ *   dist_parameter.c         where it is called: parameters of objects anywhere
+ *   dist_optimizer.c         where it is called: one optimizer over all owners, and the norm of all gradients
  *
  * An owner has one `struct owned` for each object whose parameters have been asked for. An object of class
  * "parameter" refers to it. A local optimizer keeps the parameters that it was made of, and so their objects.
@@ -137,7 +137,7 @@ enum status owned_parameter_write(const struct owned_parameter *parameter, uint6
 /* STATUS_INVALID: `count` is not the number of the parameter's values. */
 enum status owned_parameter_check(const struct owned_parameter *parameter, size_t count, struct error *error);
 
-/* ---- optimizer_step.c ---- */
+/* ---- optimizer_owner_step.c ---- */
 
 /* A local optimizer's parameters of one object. */
 struct group {
@@ -181,7 +181,7 @@ enum status local_take_norm(struct local *local, const struct participant *parti
 enum status local_take_step(struct local *local, const struct participant *participants, uint32_t count,
                             struct error *error);
 
-/* ---- optimizer_round.c ---- */
+/* ---- optimizer_owner_round.c ---- */
 
 /* LOCAL_NORM and LOCAL_STEP: keep the request until the round is complete, or answer it. */
 void local_norm(void *object, struct rpc_request *request, const struct rpc_message *message);

@@ -1,6 +1,6 @@
 /* A local optimizer, as an object of class "optimizer": made and ended. Its rounds are in
- * optimizer_round.c, its arithmetic in optimizer_step.c. A role's thread runs this, in handlers. The
- * description comes from another worker, and is checked here. */
+ * optimizer_owner_round.c, its arithmetic in optimizer_owner_step.c. A role's thread runs this, in handlers.
+ * The description comes from another worker, and is checked here. */
 #include "kernels/params/gradients.h"
 #include "worker/autograd/optimizer_internal.h"
 

@@ -77,23 +77,6 @@ uint64_t dataset_count(const struct dataset *dataset)
     return dataset->count;
 }
 
-static uint8_t label_at(const struct dataset *dataset, uint64_t index)
-{
-    return dataset->memory[dataset->labels + index * dataset->label_stride];
-}
-
-enum status dataset_check_labels(const struct dataset *dataset, uint64_t first, const struct data_file *file,
-                                 uint64_t offset, const struct job *job, struct error *error)
-{
-    for (uint64_t i = first; i < dataset->count; i++)
-        if (label_at(dataset, i) >= job->model.classes)
-            return error_set(error, STATUS_CORRUPT,
-                             "%.300s: offset %llu: label %u, where /model/classes is %u", file->path,
-                             (unsigned long long)(offset + (i - first) * dataset->label_stride),
-                             label_at(dataset, i), job->model.classes);
-    return STATUS_OK;
-}
-
 enum status dataset_read(struct dataset *dataset, uint64_t index, struct image *image, int32_t *label,
                          struct error *error)
 {
@@ -109,6 +92,6 @@ enum status dataset_read(struct dataset *dataset, uint64_t index, struct image *
     for (size_t i = 0; i < plane; i++)
         for (uint32_t c = 0; c < channels; c++)
             image->pixels[channels * i + c] = pixels[c * plane + i];
-    *label = label_at(dataset, index);
+    *label = dataset_label_at(dataset, index);
     return STATUS_OK;
 }

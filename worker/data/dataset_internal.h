@@ -20,6 +20,11 @@ struct dataset {
     struct folder *folder;
 };
 
+static inline uint8_t dataset_label_at(const struct dataset *dataset, uint64_t index)
+{
+    return dataset->memory[dataset->labels + index * dataset->label_stride];
+}
+
 /* Opens a split; with `probe` only its headers and names, for the count. *dataset is all zero before, and
  * freed by the caller, after a failure too. With `probe` held-out data may be absent: the count is 0. */
 typedef enum status dataset_opener(struct dataset *dataset, const struct job *job, enum dataset_split split,

@@ -4,7 +4,7 @@
 #ifndef WORKER_PARALLEL_LANGUAGE_MODEL_H
 #define WORKER_PARALLEL_LANGUAGE_MODEL_H
 
-#include "worker/parallel/held_out.h"
+#include "worker/parallel/held_out_loss.h"
 #include "worker/parallel/layer.h"
 
 struct language {

@@ -3,7 +3,7 @@
  *
  *     parallel.[ch]            the frame of every worker: socket, segment, references, contexts
  *     parallel_server.c        the role pserver: hosts objects, and nothing else
- *     parallel_trainer*.c      the role trainer (parallel_trainer.h); the first trainer is the lead
+ *     parallel_trainer*.c      the role trainer (parallel_trainer_internal.h); the first trainer is the lead
  *     parallel_checkpoint.c, parallel_resume.c    checkpoints
  *     layer.[ch]               one of the model's three layers, also as an object to call
  *     whole_model.[ch]         all values in one process, for checkpoints

@@ -3,7 +3,7 @@
  *
  * A checkpoint is taken after an iteration and before the changes at an epoch's end, so that a resumed run
  * makes these changes itself. It is published when the log has the last line before it. */
-#include "worker/parallel/parallel_trainer.h"
+#include "worker/parallel/parallel_trainer_internal.h"
 
 /* ---- gathering ---- */
 

@@ -3,7 +3,7 @@
  *
  * Every trainer takes its progress and its hidden state from the checkpoint. The lead also reads the whole
  * model's values, and sends them to the workers that own them. */
-#include "worker/parallel/parallel_trainer.h"
+#include "worker/parallel/parallel_trainer_internal.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* The role `trainer` in a model-parallel job: iterations, with the ends of epochs and checkpoints between
  * them; at the end every reference is released before any worker leaves. The process's first thread. */
-#include "worker/parallel/parallel_trainer.h"
+#include "worker/parallel/parallel_trainer_internal.h"
 
 /* ---- the end ---- */
 

@@ -1,5 +1,5 @@
 /* Lines for the logs, and the end of an epoch. */
-#include "worker/parallel/parallel_trainer.h"
+#include "worker/parallel/parallel_trainer_internal.h"
 
 static double epoch_seconds_since(struct monotime begin)
 {

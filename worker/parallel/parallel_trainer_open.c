@@ -1,5 +1,5 @@
 /* A trainer's start and end: memory, sockets, and how the layers and the optimizer are made and shared. */
-#include "worker/parallel/parallel_trainer.h"
+#include "worker/parallel/parallel_trainer_internal.h"
 
 #include "worker/device.h"
 

@@ -1,6 +1,6 @@
 /* Questions between trainers, through objects of class "trainer": the lead asks, the others answer between
  * two iterations. */
-#include "worker/parallel/parallel_trainer.h"
+#include "worker/parallel/parallel_trainer_internal.h"
 
 #include <string.h>
 

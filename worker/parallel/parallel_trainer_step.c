@@ -1,5 +1,5 @@
 /* One iteration of training; a forward without learning. */
-#include "worker/parallel/parallel_trainer.h"
+#include "worker/parallel/parallel_trainer_internal.h"
 
 /* Calls the three layers in turn and computes the loss; reads the new state. NULL on failure: the tape has
  * the error. An evaluation draws nothing, so its iteration number does not matter. */

@@ -112,26 +112,6 @@ void rrefs_free(struct rrefs *rrefs)
     rrefs_call_ends(rrefs);
 }
 
-void rrefs_call_begins(struct rrefs *rrefs)
-{
-    rrefs->pending++;
-}
-
-/* Calls and requests end in rpc_free at the latest; the references stay until then. */
-bool rrefs_call_ends(struct rrefs *rrefs)
-{
-    assert(rrefs->pending > 0);
-    rrefs->pending--;
-    if (!rrefs->is_closed)
-        return true;
-    if (rrefs->pending > 0)
-        return false;
-    while (rrefs->refs != NULL)
-        user_free(rrefs->refs);
-    free(rrefs);
-    return false;
-}
-
 /* ---- counting ---- */
 
 void rrefs_counts(const struct rrefs *rrefs, struct rref_counts *counts)

@@ -1,6 +1,7 @@
 /* References' own header. Private to the files below and their tests. Each file calls those above it, never
  * those below it:
  *
+ *   rref_memory.c  how long entries, and the references as a whole, last
  *   rref_owner.c   objects that live here, and their uses: REMOTE, CLAIM, RELEASE, OBJECT
  *   rref_user.c    references of this worker: making, passing on, using, copying, releasing
  *   rref.c         opening, closing, the end of a turn, deaths; the protocol and why it is safe
@@ -66,6 +67,10 @@ struct rrefs {
     bool has_unsent; /* an entry is RREF_RELEASING */
 };
 
+/* ---- rref_memory.c ---- */
+
+void user_free(struct rref *ref); /* takes the entry out of the list, and frees it */
+
 /* A call or a request will end in a callback with this memory; the callback begins with rrefs_call_ends.
  * False: the rrefs are closed, and perhaps freed by this. */
 void rrefs_call_begins(struct rrefs *rrefs);
@@ -93,7 +98,6 @@ rpc_handler owner_on_remote, owner_on_claim, owner_on_release, owner_on_object;
 
 /* Sends RELEASEs that could not be sent before; returns when to come again. */
 struct monotime user_turn(struct rrefs *rrefs);
-void user_free(struct rref *ref);
 
 rpc_handler user_on_share;
 

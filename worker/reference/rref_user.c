@@ -40,16 +40,6 @@ static enum status user_take(struct rrefs *rrefs, enum rref_state state, uint16_
     return STATUS_OK;
 }
 
-void user_free(struct rref *ref)
-{
-    struct rref **link = &ref->rrefs->refs;
-    while (*link != ref)
-        link = &(*link)->next;
-    *link = ref->next;
-    ref->rrefs->ref_count--;
-    free(ref);
-}
-
 /* A handle for a use that the owner has counted; `ref`, taken for it, is freed when the object has an entry
  * already. Returns the entry with the handle. */
 static struct rref *user_hold(struct rref *ref, uint64_t number, const struct rref_class *class)

@@ -5,6 +5,8 @@
  *     pserver_open.c        the start: memory, model, sockets; the end
  *     pserver_calls.c       the trainers' calls, and their answers
  *     pserver_update.c      a full round becomes the next version: the optimizer is applied
+ *     pserver_finite.c      a contribution with a NaN or an infinity
+ *     pserver_statistics.c  the running means and variances of batch norms, in that version
  *     pserver_epoch.c       the end of an epoch, with its evaluation by the trainers
  *     pserver_checkpoint.c  when a checkpoint is taken; the other servers' shards of it
  *     round.[ch]            which contributions make a round, and which slot is free
@@ -152,11 +154,34 @@ void pserver_answer_late(struct pserver *p);
 /* Ends every PUSH_PULL with STATUS_SHUTDOWN. */
 void pserver_dismiss(struct pserver *p);
 
+/* ---- pserver_finite.c ---- */
+
+/* The index of the first NaN or infinity, or SIZE_MAX. */
+size_t pserver_first_not_finite(const float *values, size_t count);
+
+/* The name of the entry in which `element` of the slab of this kind lies. */
+const char *pserver_entry_at(const struct pserver *p, enum parameter_kind kind, size_t element);
+
+/* Looks for a NaN or an infinity in elements [first, first + count) of the trainer's contribution, whose
+ * entries are of this kind. Where there is one, the contribution leaves the round, its sender loses its
+ * session, and the answer is true. */
+bool pserver_expel_not_finite(struct pserver *p, uint32_t trainer, enum parameter_kind kind, size_t first,
+                              size_t count);
+
 /* ---- pserver_update.c ---- */
 
 /* Makes the next version from the members' contributions, into `slot`, and reports it. STATUS_AGAIN: a
  * contribution was not finite; its sender's session has ended, and nothing else has changed. */
 enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error);
+
+/* ---- pserver_statistics.c ---- */
+
+/* running' = 0.9 running + 0.1 (s_0 + s_1 + …) / n for each element, in double, over the members in the order
+ * of their numbers. False: a member's statistics are not finite, and the member was expelled. */
+bool pserver_statistics_move(struct pserver *p, float *next, const float *now);
+
+/* num_batches_tracked: the batches of a round count as one. */
+void pserver_statistics_count(struct pserver *p);
 
 /* ---- pserver_epoch.c ---- */
 

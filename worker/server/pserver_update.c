@@ -9,73 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double STATISTICS_MOMENTUM = 0.1; /* the weight of the new; PyTorch's default of batch norms */
-
-static size_t update_first_not_finite(const float *values, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!isfinite(values[i]))
-            return i;
-    return SIZE_MAX;
-}
-
-/* The entry in which `element` of one of the slabs lies. */
-static const char *update_entry_at(const struct pserver *p, enum parameter_kind kind, size_t element)
-{
-    const char *name = "";
-    for (uint32_t i = 0; i < params_count(p->params); i++) {
-        const struct parameter *parameter = params_at(p->params, i);
-        if (parameter->kind == kind && parameter->offset <= element)
-            name = parameter->name;
-    }
-    return name;
-}
-
-/* Rejects a contribution with a NaN or an infinity, and its sender. */
-static void update_expel_member(struct pserver *p, uint32_t trainer, const char *what, const char *name)
-{
-    struct pserver_seat *seat = &p->seats[trainer];
-    struct rpc_request *push = seat->push;
-    uint64_t step = p->round.seat[trainer].step;
-    round_withdraw(&p->round, trainer);
-    seat->push = NULL;
-    if (push != NULL)
-        rpc_reject(push, "trainer %u, step %llu: its %s of %s is not finite", seat->worker,
-                   (unsigned long long)step, what, name);
-}
-
-/* ---- running statistics, server 0's ---- */
-
-/* running' = 0.9 running + 0.1 (s_0 + s_1 + …) / n for each element, in double, over the members in the order
- * of their numbers. False: a member's statistics are not finite. */
-static bool update_move_statistics(struct pserver *p, float *next, const float *now)
-{
-    const size_t first = p->shard.statistics_first, count = p->shard.statistics_end - first;
-    const double weight = STATISTICS_MOMENTUM;
-    for (uint32_t m = 0; m < p->member_count; m++) {
-        size_t bad = update_first_not_finite(p->seats[p->members[m]].image + first, count);
-        if (bad == SIZE_MAX)
-            continue;
-        update_expel_member(p, p->members[m], "statistic", update_entry_at(p, PARAMETER_BUFFER, bad));
-        return false;
-    }
-    for (size_t i = first; i < first + count; i++) {
-        double sum = 0;
-        for (uint32_t m = 0; m < p->member_count; m++)
-            sum += (double)p->seats[p->members[m]].image[i];
-        next[i] = (float)((1 - weight) * (double)now[i] + weight * (sum / p->member_count));
-    }
-    return true;
-}
-
-/* num_batches_tracked: the batches of a round count as one. */
-static void update_count_batches(struct pserver *p)
-{
-    for (uint32_t i = 0; i < params_count(p->params); i++)
-        if (params_at(p->params, i)->kind == PARAMETER_COUNTER)
-            params_at(p->params, i)->counter++;
-}
-
 /* ---- parameters ---- */
 
 static enum status update_move_parameters(struct pserver *p, float *next, const float *now,
@@ -102,15 +35,13 @@ static enum status update_move_parameters(struct pserver *p, float *next, const 
     if (status != STATUS_OK || round.not_finite == UINT32_MAX)
         return status;
     if (round.not_finite == round.contributions) {
-        size_t at = update_first_not_finite(next + first, round.count);
+        size_t at = pserver_first_not_finite(next + first, round.count);
         return error_set(error, STATUS_INTERNAL,
                          "update %llu: %s is not finite after a step with lr %g along finite gradients",
-                         (unsigned long long)version + 1, update_entry_at(p, PARAMETER_TRAINED, first + at),
+                         (unsigned long long)version + 1, pserver_entry_at(p, PARAMETER_TRAINED, first + at),
                          round.sgd.lr);
     }
-    size_t bad = update_first_not_finite(p->gradients[round.not_finite], round.count);
-    update_expel_member(p, p->members[round.not_finite], "gradient",
-                        update_entry_at(p, PARAMETER_TRAINED, first + bad));
+    pserver_expel_not_finite(p, p->members[round.not_finite], PARAMETER_TRAINED, first, round.count);
     return STATUS_AGAIN;
 }
 
@@ -172,13 +103,13 @@ enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error
     struct pass pass = {.begin = monotime_now()};
     float *next = pserver_image(p, slot);
     const float *now = pserver_image(p, p->round.newest);
-    if (!update_move_statistics(p, next, now))
+    if (!pserver_statistics_move(p, next, now))
         return STATUS_AGAIN;
     enum status status = update_move_parameters(p, next, now, error);
     if (status != STATUS_OK)
         return status;
     round_advance(&p->round, slot, p->members, p->member_count);
-    update_count_batches(p);
+    pserver_statistics_count(p);
     pass.end = monotime_now();
     update_report(p, &pass);
     return STATUS_OK;

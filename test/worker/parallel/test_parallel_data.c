@@ -1,7 +1,7 @@
 /* The data of a model-parallel job, by trainer and iteration: epochs, limits, counts of tokens, shapes,
  * and the first state of a training. */
 #include "test/workplace.h"
-#include "worker/parallel/held_out.h"
+#include "worker/parallel/held_out_loss.h"
 #include "worker/parallel/parallel_hidden_state.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
  * other worker; the other trainer's iteration ends after ITERATION_TURNS of them. */
 #include "test/worker/net/net_cluster.h"
 #include "test/workplace.h"
-#include "worker/parallel/parallel_trainer.h"
+#include "worker/parallel/parallel_trainer_internal.h"
 
 enum { LEAD = SERVERS, OTHER, ITERATION_TURNS = 5, STATE = 2 };
 

@@ -1,7 +1,7 @@
 /* The state that the lead and the other trainers keep for checkpoints. Whole runs that save and go on:
  * test_model_parallel_resume.c. */
 #include "test/workplace.h"
-#include "worker/parallel/parallel_trainer.h"
+#include "worker/parallel/parallel_trainer_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Batches of evaluation.batch columns, sequence.steps rows at a time. */
-#include "worker/parallel/held_out.h"
+#include "worker/parallel/held_out_loss.h"
 
 #include <stdlib.h>
 

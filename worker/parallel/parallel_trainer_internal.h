@@ -20,11 +20,11 @@
  * An update in the log is an iteration of the lead; its loss is the lead's own. The others' losses are not
  * sent.
  */
-#ifndef WORKER_PARALLEL_PARALLEL_TRAINER_H
-#define WORKER_PARALLEL_PARALLEL_TRAINER_H
+#ifndef WORKER_PARALLEL_PARALLEL_TRAINER_INTERNAL_H
+#define WORKER_PARALLEL_PARALLEL_TRAINER_INTERNAL_H
 
 #include "worker/checkpoint/checkpoint_saver.h"
-#include "worker/parallel/held_out.h"
+#include "worker/parallel/held_out_loss.h"
 #include "worker/parallel/layer.h"
 #include "worker/parallel/parallel.h"
 #include "worker/parallel/parallel_hidden_state.h"

@@ -1,7 +1,7 @@
 /* One pass of a model over the held-out lines of a text. The lead of a running job and `coalesced evaluate`
  * share it, so their losses are equal bit for bit. */
-#ifndef WORKER_PARALLEL_HELD_OUT_H
-#define WORKER_PARALLEL_HELD_OUT_H
+#ifndef WORKER_PARALLEL_HELD_OUT_LOSS_H
+#define WORKER_PARALLEL_HELD_OUT_LOSS_H
 
 #include "worker/parallel/parallel_data.h"
 

@@ -1,4 +1,5 @@
-/* Pools: records that stay where they are. */
+/* The memory of the tape's records, its variables and nodes: pools, in which a record stays where it is. The
+ * memory of tensors is an arena's (kernels/base/arena.h). */
 #include "kernels/tape/tape_internal.h"
 
 #include <stdlib.h>
