@@ -124,6 +124,7 @@ static enum status finish_sizes(const struct op_call *call, struct sizes *sizes,
     char text[TENSOR_TEXT_BYTES], wanted[SHAPE_TEXT_BYTES];
     switch (call->op) {
     case OP_CONV2D:
+        assert(call->in[1] != NULL);
         slide_window(call, call->in[1]->shape.size + 2, sizes);
         return STATUS_OK;
     case OP_MAX_POOL:
@@ -146,7 +147,7 @@ static enum status finish_sizes(const struct op_call *call, struct sizes *sizes,
                          tensor_text("x", call->in[0], text), shape_text(&set->shape, wanted));
     case OP_DROPOUT:
         rows = call->in[1] == NULL ? 1 : sizes->of['r'];
-        assert(set->dropout >= 0 && set->dropout < 1 && elements % rows == 0);
+        assert(rows > 0 && set->dropout >= 0 && set->dropout < 1 && elements % rows == 0);
         if (elements / rows <= DRAWN_MAX)
             return STATUS_OK;
         return error_set(error, STATUS_INVALID, "dropout: %s, expected at most %d elements in a row's draw",

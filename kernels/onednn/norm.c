@@ -66,7 +66,8 @@ static void build_forward(struct builder *builder, const struct op_call *call)
 static void finish_statistics(struct op_call *call)
 {
     const uint32_t channels = call->in[1]->shape.size[0];
-    const double n = (double)(shape_elements(&call->in[0]->shape) / channels);
+    const size_t values = shape_elements(&call->in[0]->shape) / channels; /* of each channel */
+    const double n = (double)values;
     float *unbiased = call->out[2]->data;
     const float *biased = call->keep ? call->saved[SAVED_VARIANCE].data : unbiased;
     if (call->keep)

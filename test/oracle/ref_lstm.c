@@ -7,6 +7,7 @@
  * hidden). */
 #include "test/oracle/ref_internal.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -61,6 +62,7 @@ static double dot(const double *a, const double *b, size_t count)
 /* z (4 hidden) of one row of the batch at one step. */
 static void preactivations(const struct lstm *lstm, const double *x, const double *h, double *z)
 {
+    assert(lstm->bias_ih != NULL && lstm->bias_hh != NULL);
     for (size_t r = 0; r < 4 * lstm->hidden; r++) {
         double sum = lstm->bias_ih[r] + lstm->bias_hh[r];
         sum += dot(lstm->weight_ih + r * lstm->inputs, x, lstm->inputs);

@@ -137,9 +137,9 @@ static void answer_set(void *object, struct rpc_request *request, const struct r
     const struct owned_parameter *parameter = object;
     const uint32_t count = message->tensor_count == 1 ? message_flat(message, 0, WIRE_F32) : 0;
     struct error error = {0};
-    float *values = malloc(count * sizeof *values);
+    float *values = NULL;
     enum status status = owned_parameter_check(parameter, count, &error);
-    if (status == STATUS_OK && values == NULL)
+    if (status == STATUS_OK && (values = calloc(count, sizeof *values)) == NULL)
         status = error_set(&error, STATUS_NO_MEMORY, "no memory for %u values", count);
     if (status == STATUS_OK) {
         memcpy(values, message->data[0], count * sizeof *values);

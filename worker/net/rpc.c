@@ -84,7 +84,8 @@ static enum status rpc_open_memory(struct rpc *rpc, struct error *error)
         if (rpc->welcome != NULL)
             memcpy(rpc->welcome, config->welcome, config->welcome_bytes);
     }
-    if (!has_all || sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK)
+    if (!has_all || sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK ||
+        requests_new(rpc) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
     return STATUS_OK;
 }

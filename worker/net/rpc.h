@@ -20,7 +20,8 @@
  * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call,
  * rpc_wait, rpc_dial and rpc_free block. Callbacks (handlers, functions of rpc_call_then, watches, beats) run
  * inside rpc_turn with no lock held; they must not call rpc_turn, rpc_call or rpc_wait (asserted). The
- * memory of calls is taken in rpc_open; that of requests grows with their number, and is kept. */
+ * memory of calls is taken in rpc_open, and that of two requests of each worker; it grows where more are open
+ * at a time, and is kept. */
 #ifndef WORKER_NET_RPC_H
 #define WORKER_NET_RPC_H
 

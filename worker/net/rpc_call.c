@@ -99,8 +99,10 @@ static void call_remove(struct rpc *rpc, struct future *call)
 {
     struct rpc_session *session = call->session;
     struct future **at = &session->calls, *before = NULL;
-    for (; *at != call; at = &(*at)->next)
+    while (*at != call) {
         before = *at;
+        at = &before->next;
+    }
     *at = call->next;
     if (session->calls_last == call)
         session->calls_last = before;
@@ -180,7 +182,7 @@ void calls_expire(struct rpc *rpc)
     while (!monotime_before(now, rpc->next_deadline)) {
         struct future *call = calls_find_earliest(rpc);
         rpc->next_deadline = call == NULL ? MONOTIME_NEVER : call->deadline;
-        if (monotime_before(now, rpc->next_deadline))
+        if (call == NULL || monotime_before(now, rpc->next_deadline))
             break;
         rpc->counters.timeouts++;
         call_fail(call, STATUS_TIMEOUT, "no answer before the deadline");

@@ -357,6 +357,7 @@ void send_flush(struct rpc *rpc);
 
 /* ---- rpc_queue.c ---- */
 
+enum status requests_new(struct rpc *rpc); /* STATUS_NO_MEMORY */
 void requests_free(struct rpc *rpc);
 void request_tell_answered(struct rpc_request *request); /* calls the function of rpc_on_answer, once */
 /* An object out of the pool, with the frames moved into it. NULL: no memory. */

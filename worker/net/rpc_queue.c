@@ -1,8 +1,9 @@
 /* The pool of request objects, and the queues they stand in.
  *
  * An object is a peer's call, from its arrival until its answer has left, or a message of this worker that
- * waits to leave. An object is in one queue at most. The pool grows when an object is wanted and none is
- * free; objects are freed with the rpc. */
+ * waits to leave. An object is in one queue at most. The pool begins with two objects for each worker: a call
+ * of that worker, and an answer that waits to leave. It grows when more are wanted; objects are freed with
+ * the rpc. */
 #include "worker/net/rpc_internal.h"
 
 #include <stdlib.h>
@@ -13,6 +14,27 @@ void request_tell_answered(struct rpc_request *request)
     request->answered = NULL;
     if (answered != NULL)
         answered(request->answered_context, request->answered_number);
+}
+
+static struct rpc_request *request_new(struct rpc *rpc)
+{
+    struct rpc_request *request = calloc(1, sizeof *request);
+    if (request == NULL)
+        return NULL;
+    request->next_of_all = rpc->requests;
+    rpc->requests = request;
+    return request;
+}
+
+enum status requests_new(struct rpc *rpc)
+{
+    for (uint32_t i = 0; i < 2 * (uint32_t)rpc->config.workers; i++) {
+        struct rpc_request *request = request_new(rpc);
+        if (request == NULL)
+            return STATUS_NO_MEMORY;
+        request_give_back(rpc, request);
+    }
+    return STATUS_OK;
 }
 
 /* Also of requests that their handlers have not answered. */
@@ -32,15 +54,12 @@ void requests_free(struct rpc *rpc)
 struct rpc_request *request_take(struct rpc *rpc, struct endpoint_message *frames)
 {
     struct rpc_request *request = rpc->free_requests;
-    if (request == NULL) {
-        request = malloc(sizeof *request);
-        if (request == NULL)
-            return NULL;
-        request->next_of_all = rpc->requests;
-        rpc->requests = request;
-    } else {
+    if (request != NULL)
         rpc->free_requests = request->next;
-    }
+    else
+        request = request_new(rpc);
+    if (request == NULL)
+        return NULL;
     request->is_used = true;
     request->answered = NULL;
     request->body = (struct rpc_body){0};

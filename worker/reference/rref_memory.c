@@ -28,8 +28,10 @@ bool rrefs_call_ends(struct rrefs *rrefs)
         return true;
     if (rrefs->pending > 0)
         return false;
-    while (rrefs->refs != NULL)
-        user_free(rrefs->refs);
+    for (struct rref *ref = rrefs->refs, *next; ref != NULL; ref = next) {
+        next = ref->next;
+        free(ref);
+    }
     free(rrefs);
     return false;
 }
