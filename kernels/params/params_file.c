@@ -160,13 +160,14 @@ __attribute__((format(printf, 2, 3))) static void problems_add(struct problems *
 {
     if (problems->count++ >= PROBLEMS_SHOWN)
         return;
-    char *end = problems->text + problems->length;
-    size_t left = sizeof problems->text - problems->length;
-    int written = snprintf(end, left, "%s", problems->length == 0 ? "" : "; ");
+    char problem[ERROR_TEXT_BYTES];
+    const size_t left = sizeof problems->text - problems->length;
     va_list list;
     va_start(list, format);
-    written += vsnprintf(end + written, left - (size_t)written, format, list);
+    vsnprintf(problem, sizeof problem, format, list);
     va_end(list);
+    const int written =
+        snprintf(problems->text + problems->length, left, "%s%s", problems->length == 0 ? "" : "; ", problem);
     problems->length += (size_t)written < left ? (size_t)written : left - 1;
 }
 

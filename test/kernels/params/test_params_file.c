@@ -1,6 +1,6 @@
 /* Parameters in safetensors files: saved values are loaded, on the oracle, on the CPU backend, and from
  * one to the other; a file that does not fit is refused with a reason and changes no parameter; a full
- * disk leaves the old file. */
+ * disk is reported. */
 #include "kernels/params/gradients.h"
 #include "kernels/params/params_file.h"
 #include "kernels/safetensors/safetensors.h"
@@ -305,6 +305,20 @@ static void make_integers(struct safetensors_entry *entries, size_t *count)
     entries[3].dtype = "F64";
 }
 
+/* Four problems, of which a message has room for two. */
+static void add_long_entries(struct safetensors_entry *entries, size_t *count)
+{
+    static const char *const names[] = {
+        "first name \n\n\n\n\n\n\n\n\n\n characters", "second name \n\n\n\n\n\n\n\n\n\n characters",
+        "third name \n\n\n\n\n\n\n\n\n\n characters", "fourth name \n\n\n\n\n\n\n\n\n\n characters"};
+    for (size_t i = 0; i < 4; i++) {
+        struct safetensors_entry *entry = &entries[(*count)++];
+        *entry = (struct safetensors_entry){.name = names[i], .dtype = "F32", .rank = SAFETENSORS_RANK_MAX};
+        for (uint32_t j = 1; j < SAFETENSORS_RANK_MAX; j++)
+            entry->size[j] = UINT64_C(1) << 53;
+    }
+}
+
 static void spoil_everything(struct safetensors_entry *entries, size_t *count)
 {
     for (size_t i = 0; i < *count; i++)
@@ -325,6 +339,7 @@ START_TEST(what_does_not_fit_changes_nothing)
                                 "; bn.num_batches_tracked holds F64, expected I64"));
     refuse(spoil_everything,
            WORDS("conv.weight holds U64", "bn.num_batches_tracked holds U64", "; and 2 more"));
+    refuse(add_long_entries, WORDS("first name \\u000a", "0x9007199254740992x"));
 }
 END_TEST
 
