@@ -257,17 +257,35 @@ struct rpc_message layer_arguments(const struct layer_settings *settings, uint64
     };
 }
 
-/* A number for a field of 32 bits; a larger one becomes UINT32_MAX, which the field's check rejects by name.
- */
-static uint32_t layer_narrow_argument(uint64_t number)
+/* Checks what another worker asks for: the model's own code trusts its sizes. */
+static enum status layer_check_arguments(const char *name, const uint64_t numbers[LAYER_ARGUMENTS],
+                                         struct error *error)
 {
-    return number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
+    enum { THREADS_MAX = 1024 };
+    static const struct {
+        const char *what;
+        uint32_t index, most;
+    } checks[] = {{"tokens", 0, INT32_MAX},
+                  {"numbers in an embedding", 1, INT32_MAX},
+                  {"hidden units", 2, INT32_MAX / 4},
+                  {"layers", 3, RNN_LAYERS_MAX},
+                  {"threads", 6, THREADS_MAX}};
+    double dropout;
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+        const uint64_t number = numbers[checks[i].index];
+        if (number == 0 || number > checks[i].most)
+            return error_set(error, STATUS_INVALID, "%s: expected 1..%u %s, got %llu", name, checks[i].most,
+                             checks[i].what, (unsigned long long)number);
+    }
+    memcpy(&dropout, &numbers[4], sizeof dropout);
+    if (dropout >= 0 && dropout < 1)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "%s: expected a dropout in [0, 1), got %g", name, dropout);
 }
 
 static enum status layer_create(enum job_layer which, void *context, const struct rpc_message *arguments,
                                 void **object, struct error *error)
 {
-    enum { THREADS_MAX = 1024 };
     const struct job *const *job = context;
     const struct wire_tensor *tensor = &arguments->tensors[1];
     uint64_t numbers[LAYER_ARGUMENTS];
@@ -277,18 +295,20 @@ static enum status layer_create(enum job_layer which, void *context, const struc
         return error_set(error, STATUS_INVALID, "%s: expected %d numbers of 64 bits to make it of",
                          layer_classes[which].name, LAYER_ARGUMENTS);
     memcpy(numbers, arguments->data[1], sizeof numbers);
-    if (numbers[6] == 0 || numbers[6] > THREADS_MAX)
-        return error_set(error, STATUS_INVALID, "%s: expected 1..%d threads, got %llu",
-                         layer_classes[which].name, THREADS_MAX, (unsigned long long)numbers[6]);
-    struct layer_settings settings = {.rnn = {.tokens = layer_narrow_argument(numbers[0]),
-                                              .embedding = layer_narrow_argument(numbers[1]),
-                                              .hidden = layer_narrow_argument(numbers[2]),
-                                              .layers = layer_narrow_argument(numbers[3])},
+    enum status status = layer_check_arguments(layer_classes[which].name, numbers, error);
+    if (status != STATUS_OK)
+        return status;
+    struct layer_settings settings = {.rnn = {.tokens = (uint32_t)numbers[0],
+                                              .embedding = (uint32_t)numbers[1],
+                                              .hidden = (uint32_t)numbers[2],
+                                              .layers = (uint32_t)numbers[3]},
                                       .seed = numbers[5],
                                       .threads = (uint32_t)numbers[6],
-                                      .versions = layer_narrow_argument(numbers[7])};
+                                      .versions = numbers[7] > UINT32_MAX
+                                                      ? UINT32_MAX
+                                                      : (uint32_t)numbers[7]}; // dist_versions_new checks it
     memcpy(&settings.rnn.dropout, &numbers[4], sizeof numbers[4]);
-    enum status status = layer_new(&layer, which, &settings, *job, error);
+    status = layer_new(&layer, which, &settings, *job, error);
     if (status == STATUS_OK)
         *object = layer;
     return status;

@@ -220,7 +220,20 @@ START_TEST(what_does_not_fit_is_refused_by_name)
 }
 END_TEST
 
-/* What a constructor is given by another worker. */
+/* Number `index` of what another worker gives a constructor is `number`. */
+static void not_made_of(int index, uint64_t number, const char *expected)
+{
+    uint64_t of[LAYER_ARGUMENTS];
+    const struct rpc_message message = layer_arguments(&settings, of);
+    void *object;
+    of[index] = number;
+    for (int layer = 0; layer < JOB_LAYERS; layer++) {
+        ck_assert_int_eq(layer_classes[layer].create(NULL, 0, &message, &object, &error), STATUS_INVALID);
+        ck_assert_msg(strstr(error.text, expected) != NULL, "\"%s\" does not say \"%s\"", error.text,
+                      expected);
+    }
+}
+
 START_TEST(what_no_layer_can_be_made_of_is_refused)
 {
     uint64_t of[LAYER_ARGUMENTS];
@@ -230,12 +243,12 @@ START_TEST(what_no_layer_can_be_made_of_is_refused)
     ck_assert_int_eq(layer_classes[JOB_LAYER_LSTM].create(NULL, 0, &message, &object, &error),
                      STATUS_INVALID);
     ck_assert_msg(strstr(error.text, "lstm: expected 8 numbers") != NULL, "%s", error.text);
-    message = layer_arguments(&settings, of);
-    of[6] = 4096;
-    ck_assert_int_eq(layer_classes[JOB_LAYER_DECODER].create(NULL, 0, &message, &object, &error),
-                     STATUS_INVALID);
-    ck_assert_msg(strstr(error.text, "decoder: expected 1..1024 threads, got 4096") != NULL, "%s",
-                  error.text);
+    not_made_of(0, 0, "1..2147483647 tokens, got 0");
+    not_made_of(1, UINT64_MAX, "1..2147483647 numbers in an embedding, got 18446744073709551615");
+    not_made_of(2, 0, "1..536870911 hidden units, got 0");
+    not_made_of(3, 9, "1..8 layers, got 9");
+    not_made_of(4, UINT64_MAX, "a dropout in [0, 1), got ");
+    not_made_of(6, 4096, "1..1024 threads, got 4096");
 }
 END_TEST
 
