@@ -17,9 +17,11 @@ struct sgd_settings {
 };
 
 /* One update of a parameter server: a single pass over all elements, out of place, so that a failed round
- * changes nothing. For each element, in this order of operations: g = (g_0 + g_1 + … + g_{n-1}) / n;  v' =
- * momentum v + g (first: v' = g);  p' = p - lr v' n = 1 divides by nothing. Without momentum (0), velocity
- * and velocity_out are NULL and p' = p - lr g. */
+ * changes nothing. For each element, in this order of operations:
+ *
+ *     g = (g_0 + g_1 + … + g_{n-1}) / n;  v' = momentum v + g (first: v' = g);  p' = p - lr v'
+ *
+ * Without momentum (0), velocity and velocity_out are NULL and p' = p - lr g. */
 struct sgd_round {
     struct sgd_settings sgd;
     bool first;                   /* no velocity yet: `velocity` is not read */
@@ -27,7 +29,7 @@ struct sgd_round {
     uint32_t contributions;       /* n >= 1 */
     const void *const *gradients; /* (n) in the order of summation; all in the backend's dtype, host memory */
     const void *parameters, *velocity;
-    /* They overlap no other array. Every array is aligned to 64 bytes. */
+    /* Each overlaps no other array, or is the array that it replaces. Every array is aligned to 64 bytes. */
     void *parameters_out, *velocity_out;
     uint32_t threads; /* 0: one per processor of this process's affinity */
     /* Out. UINT32_MAX: every p' is finite. Else the number of the first contribution with a NaN or an

@@ -20,8 +20,8 @@
  *                      max(0, that). Training: mean and biased variance are the batch's own; the second and
  *                      third output are the mean and the *unbiased* variance, for the caller to move the
  *                      running ones with; the running ones are not read. One value per channel is
- * STATUS_INVALID. Otherwise: the running ones are used and required; outputs 2 and 3 and the backward do not
- * exist.
+ *                      STATUS_INVALID. Outside of training the running ones are used and required; outputs
+ *                      2 and 3 and the backward do not exist.
  *
  * OP_MAX_POOL          x (n, c, h, w) -> y (n, c, h', w')
  *                      Padding counts as minus infinity and is at most half of the kernel. The gradient goes
@@ -197,7 +197,7 @@ enum status op_shapes(const struct backend *backend, const struct op_call *call,
 enum status op_forward(struct backend *backend, struct op_call *call, struct error *error);
 
 /* Computes the gradients of call->in from those of call->out. in, out, attributes and saved are as op_forward
- * left them, with call->keep true. Errors as op_forward, but for op_shapes'. */
+ * left them, with call->keep true. Errors as op_forward, without those of op_shapes. */
 enum status op_backward(struct backend *backend, struct op_call *call, struct error *error);
 
 /* For backends: every element of int32 input `input`, in canonical host memory, is in 0..limit-1. */

@@ -47,7 +47,7 @@ ELEMENT float element_bias(float x, const float *bias, size_t i, uint32_t channe
     return relu ? element_relu(y) : y;
 }
 
-/* ---- draws (kernels.h, "Draws") ---- */
+/* ---- draws (kernels/op.h, "Draws") ---- */
 
 /* kernels/base/rng.h's rng_block, where a GPU can call it. word: (environment, step, episode). */
 ELEMENT void element_philox(uint64_t seed, const uint32_t word[3], uint32_t stream, uint32_t block,

@@ -37,7 +37,7 @@ enum status data_file_expect(const struct data_file *file, uint64_t bytes, struc
 enum status data_file_read(struct data_file *file, void *to, size_t bytes, struct error *error);
 
 /* Checks that the contents end here. STATUS_CORRUPT: more follows, or a packed file's own checksum is wrong.
- */
+ * Bytes behind a packed file's contents that are not gzip are ignored, as gzip does. */
 enum status data_file_end(struct data_file *file, struct error *error);
 
 #endif

@@ -1,7 +1,7 @@
 /* The room worker/data: what a job learns from, read from files and made into batches. Images come as
  * datasets (this header), which the loader turns into batches (loader.h); a text comes as a corpus
- * (corpus.h). The room includes worker/job and kernels/base only; models, servers, trainers and the daemon's
- * check include it.
+ * (corpus.h). The room includes worker/job, kernels/base and kernels/lanes; models, servers, trainers and the
+ * daemon's check include it.
  *
  * A dataset is labelled images as their files hold them. This header reads; order and augmentation are the
  * loader's.

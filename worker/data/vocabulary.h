@@ -37,9 +37,8 @@ enum status vocabulary_build(struct vocabulary **out, const struct vocabulary *w
                              uint64_t minimum_count, struct error *error);
 
 /* Reads the text form; every line ends with a newline. STATUS_CORRUPT: the text does not begin with "<unk>"
- * and
- * "<eos>", or a line is not UTF-8, empty, too long, cut off, repeated, one too many, or contains white space
- * or a control character. The message begins with "FILE: line N: "; `file` serves that alone. */
+ * and "<eos>", or a line is not UTF-8, empty, too long, cut off, repeated, one too many, or contains white
+ * space or a control character. The message begins with "FILE: line N: "; `file` serves that alone. */
 enum status vocabulary_parse(struct vocabulary **out, const char *file, const char *text, size_t bytes,
                              struct error *error);
 

@@ -7,7 +7,7 @@
  * parameters and running statistics; a contribution's holds gradients in [0, P) and, in [P, P + B), the
  * batch's own mean and unbiased variance where the running ones stand.
  *
- * Server j owns a contiguous range of entries: shard_of. The statistics are server 0's.
+ * Server j owns a contiguous range of entries (shards_of). The statistics are server 0's.
  *
  * ---- Where it lies ----
  * transport "shared": a pserver's segment holds `slots` images of IMAGE bytes each (image_bytes: (P + B) * 4
