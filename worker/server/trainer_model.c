@@ -113,6 +113,8 @@ enum status trainer_model_open(struct trainer *t, struct error *error)
         status = model_open_mirror(t, error);
     if (status == STATUS_OK)
         status = net_lay_out(t->on_image, t->job, error);
+    tape_free(t->mirror.tape); // with the memory of the forward that has found the layouts
+    t->mirror.tape = NULL;
     if (status == STATUS_OK && !in_place)
         status = model_open_scratch(t, error);
     return status == STATUS_OK ? model_open_image(t, error) : status;
