@@ -1,5 +1,6 @@
 /* Linear layers and convolutions. A linear layer is a 1x1 convolution of one-pixel images, so that cuDNN
- * fuses its bias and activation like a convolution's.
+ * fuses its bias. The ReLU behind a linear layer is fused for a captured policy (cuda_policy.cu), the only
+ * caller that sets attributes.relu; it has no backward.
  *
  * Only algorithms that cuDNN documents as deterministic are chosen, and only plain float32 arithmetic
  * (CUDNN_FMA_MATH: the default may round the factors to TF32). */
@@ -186,7 +187,7 @@ static enum status forward_separate(struct cuda *cuda, struct plan *plan, const 
     const float *bias = cuda_floats(call->in[2]);
     const bool relu = call->attributes.relu;
     TRY(run<forward_pass>(cuda, plan, call, NULL, error));
-    if (bias == NULL && !relu)
+    if (bias == NULL)
         return STATUS_OK;
     const uint32_t channels = s->outputs, plane = s->window.out[0] * s->window.out[1];
     float *to = cuda_floats(y);
@@ -251,9 +252,8 @@ enum status cuda_convolution_backward(struct backend *backend, struct op_call *c
 {
     struct cuda *cuda = cuda_of(backend);
     struct plan *plan;
-    void *dy;
+    const void *dy = call->dout[0]->data;
     TRY(plan_of(cuda, call, &plan, error));
-    TRY(cuda_unfused_gradient(cuda, call, &dy, error));
     for (int i = 0; i < 3; i++)
         if (call->din[i] != NULL)
             TRY(cuda_output(call, call->din[i], error));
@@ -264,6 +264,5 @@ enum status cuda_convolution_backward(struct backend *backend, struct op_call *c
     if (call->din[2] != NULL)
         CUDNN_TRY(call->in[0], cudnnConvolutionBackwardBias, cuda->cudnn, &ONE, plan->y, dy, &ZERO,
                   plan->channels, call->din[2]->data);
-    cuda_release_gradient(call, dy);
     return STATUS_OK;
 }

@@ -79,7 +79,7 @@ struct image_sizes {
 
 struct lstm_sizes {
     uint32_t steps, batch, inputs, hidden;
-    uint32_t bias, training; /* 0 or 1 */
+    uint32_t training; /* 0 or 1 */
 };
 
 /* Keys are compared byte by byte: unused members are 0. */
@@ -99,7 +99,7 @@ struct pass_choice {
     bool ran;      /* it has run */
 };
 
-/* How a convolution's bias and ReLU are added; the first that cuDNN supports for the shape. */
+/* How a linear layer's bias and ReLU are added; the first that cuDNN supports for the shape. */
 enum fusion {
     FUSED,       /* in one call, whose ReLU lets a NaN through */
     FUSED_PLAIN, /* in one call, whose ReLU may make a zero of a NaN */
@@ -178,8 +178,8 @@ static const float ONE = 1, ZERO = 0;
 typedef enum status plan_describe(struct cuda *cuda, struct plan *plan, const struct tensor *about,
                                   struct error *error);
 
-/* The plan under `key`; the first time it is made by `describe`. It lives until
- * the next call of this function. */
+/* The plan under `key`; the first time it is made by `describe`. It lives until the next call of this
+ * function. */
 enum status cuda_plan(struct cuda *cuda, const struct plan_key *key, plan_describe *describe,
                       const struct tensor *about, struct plan **out, struct error *error);
 
@@ -206,7 +206,7 @@ enum status cuda_scratch(struct op_call *call, size_t bytes, void **out, const s
                          struct error *error);
 enum status cuda_saved(struct op_call *call, uint32_t index, size_t bytes, struct error *error);
 
-/* Gives `to` the values of `from`: the same memory. */
+/* Gives `to` the memory of `from`, which then has one more owner in the arena. */
 void cuda_same_memory(struct op_call *call, struct tensor *to, const struct tensor *from);
 
 /* to = sum of the terms (elements.h) times `scale`, on the device; c may be NULL. The order depends on
@@ -260,15 +260,6 @@ static enum status cuda_each(struct cuda *cuda, size_t count, const char *name, 
     const cudaError_t code = cudaGetLastError();
     return code == cudaSuccess ? STATUS_OK : cuda_failed(error, name, code, about);
 }
-
-/* ---- cuda_norm.cu ---- */
-
-/* The gradient of the call's output before its ReLU, into `to`. */
-enum status cuda_relu_backward(struct cuda *cuda, const struct op_call *call, float *to, struct error *error);
-
-/* With attributes.relu, the same in scratch; else *dy is the output's gradient itself. */
-enum status cuda_unfused_gradient(struct cuda *cuda, struct op_call *call, void **dy, struct error *error);
-void cuda_release_gradient(struct op_call *call, void *dy);
 
 /* ---- the table's functions ---- */
 

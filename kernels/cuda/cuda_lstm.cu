@@ -15,7 +15,7 @@ enum { SAVED_RESERVE, SAVED_WEIGHTS };                      /* for the backward 
 static struct lstm_sizes sizes_of(const struct op_call *call)
 {
     const uint32_t *x = call->in[X]->shape.size;
-    return {x[0], x[1], x[2], call->in[WEIGHT_HH]->shape.size[1], call->in[BIAS_IH] != NULL, call->keep};
+    return {x[0], x[1], x[2], call->in[WEIGHT_HH]->shape.size[1], call->keep};
 }
 
 /* ---- plan ---- */
@@ -46,9 +46,9 @@ static enum status describe_lstm(struct cuda *cuda, struct plan *plan, const str
     const int strides[3] = {(int)(s->batch * s->hidden), (int)s->hidden, 1};
     CUDNN_TRY(about, cudnnCreateRNNDescriptor, &plan->rnn);
     CUDNN_TRY(about, cudnnSetRNNDescriptor_v8, plan->rnn, CUDNN_RNN_ALGO_STANDARD, CUDNN_LSTM,
-              s->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
-              CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, (int32_t)s->inputs, (int32_t)s->hidden,
-              (int32_t)s->hidden, 1, cuda->no_dropout, CUDNN_RNN_PADDED_IO_DISABLED);
+              CUDNN_RNN_DOUBLE_BIAS, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT,
+              CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, (int32_t)s->inputs, (int32_t)s->hidden, (int32_t)s->hidden, 1,
+              cuda->no_dropout, CUDNN_RNN_PADDED_IO_DISABLED);
     TRY(describe_data(&plan->sequences_x, s, s->inputs, about, error));
     TRY(describe_data(&plan->sequences_y, s, s->hidden, about, error));
     CUDNN_TRY(about, cudnnCreateTensorDescriptor, &plan->state);
@@ -97,7 +97,7 @@ static enum status plan_pieces(struct cuda *cuda, struct plan *plan, const struc
             CUDNN_TRY(about, cudnnGetRNNWeightParams, cuda->cudnn, plan->rnn, 0, plan->weight_bytes, weights,
                       (int32_t)(of * LSTM_GATES + gate), plan->gate_matrix, (void **)&at[of][gate],
                       plan->gate_vector, (void **)&at[2 + of][gate]);
-    for (uint32_t of = 0; of < (s->bias ? 4 : 2); of++)
+    for (uint32_t of = 0; of < 4; of++)
         for (uint32_t gate = 0; gate < LSTM_GATES; gate++) {
             const uint32_t columns = of >= 2 ? 1 : of == 0 ? s->inputs : s->hidden;
             const size_t bytes = (size_t)s->hidden * columns * sizeof(float);

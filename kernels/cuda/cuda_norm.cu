@@ -41,9 +41,10 @@ enum status cuda_relu(struct backend *backend, struct op_call *call, struct erro
     return queue_relu(cuda_of(backend), call->in[0], call->out[0], error);
 }
 
-/* Computes the gradient from the output alone: the tape has released the input, for which cuDNN's call asks.
- */
-enum status cuda_relu_backward(struct cuda *cuda, const struct op_call *call, float *to, struct error *error)
+/* The gradient of the call's output before its ReLU, into `to`. It is computed from the output alone: the
+ * tape has released the input, for which cuDNN's call asks. */
+static enum status relu_backward(struct cuda *cuda, const struct op_call *call, float *to,
+                                 struct error *error)
 {
     const struct tensor *about = call->out[0];
     const float *y = cuda_floats(about), *dy = cuda_floats(call->dout[0]);
@@ -51,17 +52,18 @@ enum status cuda_relu_backward(struct cuda *cuda, const struct op_call *call, fl
                      [=] __device__(size_t i) { to[i] = element_relu_backward(y[i], dy[i]); });
 }
 
-enum status cuda_unfused_gradient(struct cuda *cuda, struct op_call *call, void **dy, struct error *error)
+/* With attributes.relu, the same in scratch; else *dy is the output's gradient itself. */
+static enum status unfused_gradient(struct cuda *cuda, struct op_call *call, void **dy, struct error *error)
 {
     const struct tensor *y = call->out[0];
     *dy = call->dout[0]->data;
     if (!call->attributes.relu)
         return STATUS_OK;
     TRY(cuda_scratch(call, cuda_elements(y) * sizeof(float), dy, y, error));
-    return cuda_relu_backward(cuda, call, (float *)*dy, error);
+    return relu_backward(cuda, call, (float *)*dy, error);
 }
 
-void cuda_release_gradient(struct op_call *call, void *dy)
+static void release_gradient(struct op_call *call, void *dy)
 {
     if (call->attributes.relu)
         arena_release(call->arena, dy);
@@ -70,7 +72,7 @@ void cuda_release_gradient(struct op_call *call, void *dy)
 enum status cuda_relu_op_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     TRY(cuda_output(call, call->din[0], error));
-    return cuda_relu_backward(cuda_of(backend), call, cuda_floats(call->din[0]), error);
+    return relu_backward(cuda_of(backend), call, cuda_floats(call->din[0]), error);
 }
 
 /* ---- add ---- */
@@ -92,7 +94,7 @@ enum status cuda_add_backward(struct backend *backend, struct op_call *call, str
         struct tensor *din = call->din[i];
         if (din != NULL && call->attributes.relu) {
             TRY(cuda_output(call, din, error));
-            TRY(cuda_relu_backward(cuda, call, cuda_floats(din), error));
+            TRY(relu_backward(cuda, call, cuda_floats(din), error));
         } else if (din != NULL)
             cuda_same_memory(call, din, call->dout[0]);
     }
@@ -157,7 +159,7 @@ enum status cuda_batch_norm_backward(struct backend *backend, struct op_call *ca
         TRY(cuda_output(call, call->din[i], error));
         gradient[i] = call->din[i]->data;
     }
-    TRY(cuda_unfused_gradient(cuda, call, &dy, error));
+    TRY(unfused_gradient(cuda, call, &dy, error));
     CUDNN_TRY(x, cudnnBatchNormalizationBackward, cuda->cudnn, CUDNN_BATCHNORM_SPATIAL, &ONE, &ZERO, &ONE,
               &ZERO, plan->x, x->data, plan->x, dy, plan->x, gradient[0], plan->channels, call->in[1]->data,
               gradient[1], gradient[2], call->attributes.epsilon, call->saved[SAVED_MEAN].data,
@@ -165,7 +167,7 @@ enum status cuda_batch_norm_backward(struct backend *backend, struct op_call *ca
     for (int i = 0; i < 3; i++)
         if (call->din[i] == NULL)
             arena_release(call->arena, gradient[i]);
-    cuda_release_gradient(call, dy);
+    release_gradient(call, dy);
     return STATUS_OK;
 }
 

@@ -39,11 +39,10 @@ ELEMENT float element_relu_backward(float y, float dy)
     return y > 0 ? dy : 0;
 }
 
-/* Bias and ReLU of a convolution that cuDNN does not fuse: element i of (n, channels, plane). bias may be
- * NULL. */
+/* Bias and ReLU of a linear layer, where cuDNN does not fuse them: element i of (n, channels, plane). */
 ELEMENT float element_bias(float x, const float *bias, size_t i, uint32_t channels, uint32_t plane, bool relu)
 {
-    float y = bias != NULL ? x + bias[i / plane % channels] : x;
+    const float y = x + bias[i / plane % channels];
     return relu ? element_relu(y) : y;
 }
 
