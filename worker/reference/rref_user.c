@@ -131,26 +131,30 @@ static void user_fail(struct rref *ref, enum status status, const char *text)
     error_set(&ref->failure, status, "%s", text);
 }
 
-/* The answer to REMOTE. An owner that answers with a number in use loses its session. */
+/* The answer to REMOTE. An owner that answers with a number in use loses its session, last of all: the
+ * functions that learn of its end may release the reference. */
 static void user_on_made(struct future *future, void *arg)
 {
     struct rref *ref = arg;
     struct rrefs *rrefs = ref->rrefs;
     const struct rpc_message *value = future_value(future);
+    const uint16_t owner = ref->owner;
     if (!rrefs_call_ends(rrefs))
         return;
+    const bool is_twice = value != NULL && user_find(rrefs, owner, value->args[0]) != NULL;
     if (value == NULL) {
         user_fail(ref, future_status(future), future_text(future));
-    } else if (user_find(rrefs, ref->owner, value->args[0]) != NULL) {
+    } else if (is_twice) {
         user_fail(ref, STATUS_INVALID, "its owner answered with another object's number");
-        rpc_reject_worker(rrefs->rpc, ref->owner, "object %llu was made twice",
-                          (unsigned long long)value->args[0]);
     } else {
         ref->state = RREF_HELD;
         ref->number = value->args[0];
         ref->uses = 1;
     }
     user_end_if_unused(ref);
+    if (is_twice)
+        rpc_reject_worker(rrefs->rpc, owner, "object %llu was made twice",
+                          (unsigned long long)value->args[0]);
 }
 
 /* The constructor's message, with the class's name as its first tensor. */
