@@ -54,6 +54,7 @@ static enum status send_fill_header(const struct rpc *rpc, const struct rpc_sess
             return error_set(error, STATUS_INVALID, "tensor %u: rank %u, at most %d", i,
                              value->tensors[i].rank, WIRE_RANK_MAX);
         header->tensors[i] = value->tensors[i];
+        header->tensors[i].reserved = 0;
         for (unsigned d = header->tensors[i].rank; d < WIRE_RANK_MAX; d++)
             header->tensors[i].dims[d] = 0;
     }

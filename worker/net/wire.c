@@ -190,19 +190,19 @@ enum status wire_check(const struct wire_header *header, struct error *error)
     return wire_check_payload(header, tensor_bytes, error);
 }
 
-void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYTES])
-{
-    assert(wire_check(header, NULL) == STATUS_OK);
-    struct wire_header marked = *header;
-    marked.magic = WIRE_MAGIC;
-    marked.version = WIRE_VERSION;
-    memcpy(bytes, &marked, sizeof marked);
-}
-
 static bool reserved_is_zero(const struct wire_header *header)
 {
     return (header->tensors[0].reserved | header->tensors[1].reserved | header->tensors[2].reserved |
             header->tensors[3].reserved) == 0;
+}
+
+void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYTES])
+{
+    assert(wire_check(header, NULL) == STATUS_OK && reserved_is_zero(header));
+    struct wire_header marked = *header;
+    marked.magic = WIRE_MAGIC;
+    marked.version = WIRE_VERSION;
+    memcpy(bytes, &marked, sizeof marked);
 }
 
 enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length, size_t payload_bytes,

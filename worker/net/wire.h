@@ -110,7 +110,8 @@ enum status wire_check(const struct wire_header *header, struct error *error);
 /* Checks the tensors alone. *sum: the bytes of the tensors that travel. */
 enum status wire_check_tensors(const struct wire_header *header, uint64_t *sum, struct error *error);
 
-/* Writes `header` into `bytes`. The header must be one that wire_check accepts (asserted). */
+/* Writes `header` into `bytes`. The header must be one that wire_check accepts, with reserved fields of zero
+ * (asserted). */
 void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYTES]);
 
 /* Reads a header out of a frame of `length` bytes, and checks in this order: length, magic, version,
