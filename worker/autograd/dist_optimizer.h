@@ -17,10 +17,11 @@
  * max_norm that all of them must have named (different ones: STATUS_INVALID for all, and nothing changes).
  * When a participant dies, the round fails with STATUS_PEER_DIED, and so do all later ones. When a
  * participant frees its optimizer, they fail with STATUS_SHUTDOWN, which is not the others' fault. The step
- * changes the values in place, so a participant asks for it when it has walked all its contexts. `async`:
- * each step is taken when it comes. Contexts that have still to walk keep the parameters that their forward
- * read: objects need versions for that (dist_versions.h), one more than there are participants. Each
- * participant has one context at a time.
+ * changes the values in place: a context that has yet to walk would get wrong gradients, and nothing reports
+ * it. So a participant asks for a step when it has walked all its contexts, and no other worker has a context
+ * open that trains. `async`: each step is taken when it comes. Contexts that have still to walk keep the
+ * parameters that their forward read: objects need versions for that (dist_versions.h), one more than there
+ * are participants. Each participant has one context at a time.
  *
  * A parameter without a gradient in a context, because its object had no part in the loss, has the gradient
  * zero: the step is taken all the same, and moves it by its momentum (as PyTorch's with gradients that are
@@ -101,7 +102,7 @@ enum dist_values {
 
 /* Values in and out, canonical float32; `count` is shape_elements, another one STATUS_INVALID, and so is a
  * moment that the parameter does not have. Wait. _set of DIST_VALUES is STATUS_BUSY when all versions of the
- * object's values are being read. */
+ * object's values are being read; an object with one version is changed in place, as by a step of `all`. */
 enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum dist_values which,
                                float *values, size_t count, struct error *error);
 enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum dist_values which,

@@ -113,16 +113,8 @@ enum status owned_use(struct owned **out, struct dist_owner *owner, uint16_t sou
                       struct error *error);
 void owned_release(struct owned *owned);
 
-/* A participant, and its request in the open round. */
-struct participant {
-    uint16_t worker;
-    struct rpc_request *request; /* NULL: none (yet) */
-    uint64_t context;
-    uint64_t normed; /* the context of its last norm, which a step with clipping has to follow; 0: none */
-    uint64_t words[STEP_WORDS];
-};
-
-/* STATUS_BUSY: all versions of the object's values have readers. */
+/* STATUS_BUSY: all versions of the object's values have readers. Values with one version may always change:
+ * readers of those are not known here (dist_optimizer.h, "The round"). */
 enum status owned_may_change(const struct owned *owned, struct error *error);
 
 size_t owned_parameter_elements(const struct owned_parameter *parameter);
@@ -154,6 +146,15 @@ struct local_entry {
     struct owned_parameter *object; /* in use until the optimizer ends */
     uint64_t number;
     struct group *group;
+};
+
+/* A participant, and its request in the open round. */
+struct participant {
+    uint16_t worker;
+    struct rpc_request *request; /* NULL: none (yet) */
+    uint64_t context;
+    uint64_t normed; /* the context of its last norm, which a step with clipping has to follow; 0: none */
+    uint64_t words[STEP_WORDS];
 };
 
 enum round { ROUND_NONE, ROUND_NORM, ROUND_STEP };
