@@ -18,8 +18,8 @@
  *
  * A file calls only files below it in this list.
  *
- * An object that ends is unlinked first and its
- * callbacks run last, so that a callback may call everything that rpc.h allows. */
+ * An object that ends is unlinked first and its callbacks run last, so that a callback may call everything
+ * that rpc.h allows. */
 #ifndef WORKER_NET_RPC_INTERNAL_H
 #define WORKER_NET_RPC_INTERNAL_H
 

@@ -1,7 +1,8 @@
 /* Every message that arrives, checked before anything else sees it. Thread: the owner of the rpc.
  *
  * The order of checks: two frames, the header by itself, the job's generation, source, incarnation and
- * destination, what is lent; then, in the files for calls and answers, method, caller, tensors, repetition.
+ * destination, what is lent; then, in the files for calls and answers, method, caller, tensors, unread
+ * answers, repetition.
  */
 #include "worker/net/rpc_internal.h"
 

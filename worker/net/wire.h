@@ -41,13 +41,12 @@ enum wire_method {
     METHOD_PUSH_PULL = 6,   /* trainer -> pserver: a gradient in, the next model out */
     METHOD_EVALUATE = 7,    /* pserver 0 -> trainer */
     METHOD_SAVE_SHARD = 8,  /* pserver 0 -> pserver: its shard of a checkpoint */
-    METHOD_REMOTE = 9,   /* any -> any, this and the next five: worker/reference/rref.h; create an object */
-    METHOD_SHARE = 10,   /* giver -> taker: a reference */
-    METHOD_CLAIM = 11,   /* taker -> owner: count the taker as a user, before the giver releases its use */
-    METHOD_RELEASE = 12, /* user -> owner: gives uses back */
-    METHOD_OBJECT = 14,  /* 13 is not used; user -> owner: call a function of the object */
-    METHOD_FORWARD =
-        15, /* any -> any, this, 16 and 18: worker/autograd/dist.h; call within a context; 17 is not used */
+    METHOD_REMOTE = 9,    /* any -> any, this and the next five: worker/reference/rref.h; create an object */
+    METHOD_SHARE = 10,    /* giver -> taker: a reference */
+    METHOD_CLAIM = 11,    /* taker -> owner: count the taker as a user, before the giver releases its use */
+    METHOD_RELEASE = 12,  /* user -> owner: gives uses back */
+    METHOD_OBJECT = 14,   /* 13 is not used; user -> owner: call a function of the object */
+    METHOD_FORWARD = 15,  /* any -> any, this, 16 and 18 (17 is not used): dist.h; call within a context */
     METHOD_BACKWARD = 16, /* output gradients in, input gradients out */
     METHOD_END_CONTEXT = 18,
     METHOD_PARAMETERS = 19, /* any -> owner: references to an object's parameters; dist_optimizer.h */
@@ -78,10 +77,9 @@ enum wire_piece_args {
     PIECE_KIND /* WIRE_REQUEST or WIRE_REPLY: the kind of the message that it belongs to */
 };
 
-/* Fields that a kind does not use are zero. Only requests and replies have a
- * method, a context and tensors; they and pieces have a request id, args and body_bytes; a reply that failed
- * has no args, context or tensors; only requests have left_us; only replies have a status; only HELLO and
- * WELCOME have a role. */
+/* Fields that a kind does not use are zero. Only requests and replies have a method, a context and tensors;
+ * they and pieces have a request id, args and body_bytes. A reply that failed has no args, context or
+ * tensors. Only requests have left_us, only replies a status, only HELLO and WELCOME a role. */
 struct wire_header {
     uint32_t magic; /* wire_encode writes the right magic and version */
     uint16_t version;
