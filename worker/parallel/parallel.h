@@ -8,7 +8,7 @@
  *     layer.[ch]               one of the model's three layers, also as an object to call
  *     whole_model.[ch]         all values in one process, for checkpoints
  *     parallel_hidden_state.[ch]    the hidden state: kept, reset, saved and restored
- *     parallel_data.[ch], held_out.[ch], plateau.[ch]    batches, the held-out walk, the learning rate
+ *     parallel_data.[ch], held_out_loss.[ch], plateau.[ch]    batches, the held-out loss, the learning rate
  *     language.h               `coalesced evaluate` (language_evaluate.c) and `coalesced generate`
  *                              (language_generate.c), of one model (language_model.[ch])
  *

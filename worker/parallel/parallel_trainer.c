@@ -7,9 +7,8 @@
 /* Returns when this trainer has released everything; in the lead, when every trainer has, and reports
  * FINISHED.
  *
- * A worker frees an object at the end of a turn. A local optimizer keeps its parameters, and a parameter
- * keeps its layer, so these objects are freed in turn after turn. A worker needs a turn to answer an echo:
- * after TURNS echoes the last layer is freed. */
+ * A worker destroys unused objects at the end of a turn, after it has answered the echoes that came in that
+ * turn. A RELEASE that finds no room is sent in a later turn. So one echo is not enough; TURNS are plenty. */
 static enum status parallel_trainer_finish(struct parallel_trainer *t, struct error *error)
 {
     enum { TURNS = 6 };
