@@ -131,18 +131,28 @@ static enum status lead_make_layers(struct parallel_trainer *t, struct error *er
     return status;
 }
 
-/* In the order of the layers, which is the whole model's. */
+/* In the order of the layers, which is the whole model's. The owners say how many each layer has. */
 static enum status lead_find_parameters(struct parallel_trainer *t, struct error *error)
 {
     static struct rref *of_layer[DIST_PARAMETERS_MAX]; /* too much for a stack */
-    enum status status = STATUS_OK;
-    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
+    const uint32_t expected = params_count(t->values.whole.params);
+    uint32_t found = 0;
+    for (int i = 0; i < JOB_LAYERS; i++) {
         uint32_t count = 0;
-        status = dist_parameters(t->base.dist, t->layers[i], of_layer, &count, error);
-        for (uint32_t j = 0; j < count && status == STATUS_OK; j++)
-            t->parameters[t->parameter_count++] = of_layer[j];
+        const enum status status = dist_parameters(t->base.dist, t->layers[i], of_layer, &count, error);
+        if (status != STATUS_OK)
+            return status;
+        found += count;
+        for (uint32_t j = 0; j < count; j++)
+            if (t->parameter_count < DIST_PARAMETERS_MAX)
+                t->parameters[t->parameter_count++] = of_layer[j];
+            else
+                rref_release(of_layer[j]);
     }
-    return status;
+    return found == expected
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "the owners' layers have %u parameters, the model has %u",
+                           found, expected);
 }
 
 static enum status lead_make_optimizer(struct parallel_trainer *t, struct error *error)
