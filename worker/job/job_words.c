@@ -212,11 +212,16 @@ void words_suggest_value(char words[JOB_WORDS_BYTES], const struct job_key *key,
 {
     const bool numbered = key->type == JOB_NUMBERED;
     char word[JOB_NAME_BYTES]; /* of these, the name before the number */
-    const char *nearest = NULL;
+    const char *best = NULL;
+    size_t best_distance = SIZE_MAX;
     snprintf(word, sizeof word, "%.*s", (int)strcspn(got, numbered ? " " : ""), got);
-    for (size_t i = 0; key->names != NULL && key->names[i] != NULL; i++)
-        if (near_distance(word, key->names[i]) != SIZE_MAX && strcmp(word, key->names[i]) != 0)
-            nearest = key->names[i];
-    if (nearest != NULL)
-        words_add(words, "; did you mean \"%s\"?", nearest);
+    for (size_t i = 0; key->names != NULL && key->names[i] != NULL; i++) {
+        const size_t distance = near_distance(word, key->names[i]);
+        if (distance < best_distance && strcmp(word, key->names[i]) != 0) {
+            best = key->names[i];
+            best_distance = distance;
+        }
+    }
+    if (best != NULL)
+        words_add(words, "; did you mean \"%s\"?", best);
 }

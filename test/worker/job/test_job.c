@@ -123,6 +123,10 @@ START_TEST(override_problems_of_a_parameter_server)
     static const struct {
         const char *override, *problem;
     } cases[] = {
+        {"/model/name=ResNet18",
+         "expected one of \"resnet18\", \"resnet50\", got \"ResNet18\"; did you mean \"resnet18\"?"},
+        {"/model/name=resnet8",
+         "expected one of \"resnet18\", \"resnet50\", got \"resnet8\"; did you mean \"resnet18\"?"},
         {"/server/round=first 3", NULL},
         {"/server/round=\"first 3\"", NULL},
         {"/server/round=async 0", NULL},
