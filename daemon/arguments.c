@@ -98,6 +98,8 @@ static int read_options(int argc, char **argv, unsigned accepts, struct argument
     while (code == 0 && !arguments->help && (option = getopt_long(argc, argv, ":", options, &index)) != -1) {
         if (option == ':')
             return usage_error("an argument is missing after %s", argv[optind - 1]);
+        if (option == '?' && optopt > HELP) /* a letter, perhaps one of several behind one dash */
+            return usage_error("unknown option -%c", optopt);
         if (option == '?')
             return usage_error("unknown option %s", argv[optind - 1]);
         const char *owner = option_owner(option, accepts);

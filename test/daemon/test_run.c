@@ -312,6 +312,15 @@ START_TEST(usage_errors_exit_64)
 }
 END_TEST
 
+START_TEST(an_unknown_letter_is_named_itself)
+{
+    struct process process;
+    const char *argv[] = {daemon_path(), "check", "-xy", "a.json", NULL};
+    ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 10), 64);
+    expect_text(process_err(&process), "coalesced: unknown option -x; see coalesced --help");
+}
+END_TEST
+
 /* An unknown word is a usage error; a set that this processor lacks is a device that is unavailable. */
 START_TEST(the_instruction_set_is_judged_before_a_worker_starts)
 {
@@ -541,6 +550,7 @@ int main(void)
     tcase_add_test(jobs, a_gpu_that_is_not_there_exits_69_and_says_why);
     tcase_add_test(jobs, auto_takes_the_cpu_then_and_says_so);
     tcase_add_test(jobs, usage_errors_exit_64);
+    tcase_add_test(jobs, an_unknown_letter_is_named_itself);
     tcase_add_test(jobs, the_instruction_set_is_judged_before_a_worker_starts);
     tcase_add_test(jobs, help_and_version_go_to_stdout);
     tcase_add_test(jobs, output_that_is_lost_is_an_error_with_words);
