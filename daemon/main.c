@@ -41,7 +41,8 @@ static const char usage[] =
     "model's names.\n"
     "\n"
     "Signals to a run: SIGTERM and SIGINT finish the round and end the job; a second one hurries. SIGHUP\n"
-    "reads JOB.json again (/log takes effect at once). SIGUSR1 reopens the logs.\n"
+    "reads JOB.json again (/log takes effect at once, but not in a model-parallel job). SIGUSR1 reopens the\n"
+    "logs.\n"
     "\n"
     "Exit status: 0 finished, solved or stopped; 64 usage; 65 corrupt data; 66 input missing;\n"
     "69 device unavailable; 70 internal; 74 I/O; 75 already running; 77 permission; 78 bad job file.\n";
