@@ -139,7 +139,7 @@ void line_write_start(struct line *line, const struct job *job, const char *even
         line_add(line, ",\"servers\":%u,\"trainers\":%u,\"batch\":%u,\"threads\":%u", job->server.count,
                  job->trainers.count, job->trainers.batch, job->trainers.threads);
     if (job->kind == JOB_MODEL_PARALLEL)
-        line_add(line, ",\"part_threads\":[%u,%u,%u]", job->threads[JOB_LAYER_EMBEDDING].count,
+        line_add(line, ",\"layer_threads\":[%u,%u,%u]", job->threads[JOB_LAYER_EMBEDDING].count,
                  job->threads[JOB_LAYER_LSTM].count, job->threads[JOB_LAYER_DECODER].count);
     line_add(line, "}}\n");
 }

@@ -32,7 +32,7 @@ START_TEST(a_job_trains_logs_and_saves)
     ck_assert_uint_eq(text_count(json, ",\"lr\":0.5,\"samples\":12,\"timing\":"), 6);
     ck_assert_uint_eq(text_count(json, ",\"held_out\":null,"), 2);
     ck_assert_ptr_nonnull(strstr(json, "\"servers\":1,\"trainers\":1,\"batch\":3,\"threads\":1,"
-                                       "\"part_threads\":[1,1,1]}}"));
+                                       "\"layer_threads\":[1,1,1]}}"));
     /* Between two epochs the parts and their parameters are there, and no context. */
     expect_holdings("run",
                     ",\"objects\":[6,10],\"references\":[0,16],\"users\":[6,0],\"users_of\":[{\"1\":6},{}],"
