@@ -55,7 +55,7 @@ static enum status reading_judge(struct job_reading *reading, const char *text, 
     return status;
 }
 
-/* Writes what came of the reading, and releases it. */
+/* Hands over the job, or the list of problems, and releases the reading. */
 static enum status reading_end(struct job_reading *reading, enum status status, struct job *job,
                                char **problems)
 {

@@ -198,9 +198,9 @@ struct job {
  * reads `--set /pointer=value: …`. A value that is not JSON is a string. An override replaces what the file
  * and earlier overrides say at its pointer, wrong or not; one of a whole object replaces the object.
  * On success fills *job, every default resolved (`name` from origin's stem). On STATUS_INVALID, *problems
- * holds every problem found in the order of the file, one in a line, of a text that is not JSON the first
- * error alone; behind the first 100 problems one last line says how many more there are. It is malloc'ed, and
- * otherwise NULL. Numbers are read and written in the "C" numeric locale, which no process of ours leaves.
+ * holds every problem in the order of the file, one a line; of a text that is not JSON only the first error.
+ * After 100 problems one last line says how many more there are. *problems is malloc'ed, and NULL on success.
+ * Numbers are read and written in the "C" numeric locale, which no process of ours leaves.
  * The only other error is STATUS_NO_MEMORY. */
 enum status job_parse(struct job *job, const char *text, size_t length, const char *origin,
                       const char *const *overrides, size_t override_count, char **problems);
@@ -212,7 +212,7 @@ typedef enum status job_files_judge(const struct job *job, const char **pointer,
 /* Reads the file `path` and parses it; a good job's files are then judged by `judge_files` (NULL: not
  * judged), whose error becomes the one problem, with the place of its key. A file that cannot be opened, is
  * not a regular file, or is longer than JOB_TEXT_BYTES_MAX is one problem and STATUS_NOT_FOUND,
- * STATUS_PERMISSION or STATUS_INVALID; one that the disk does not give is STATUS_IO. */
+ * STATUS_PERMISSION or STATUS_INVALID; a failed read is STATUS_IO. */
 enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
                           size_t override_count, job_files_judge *judge_files, char **problems);
 

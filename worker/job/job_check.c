@@ -7,7 +7,7 @@
 
 /* ---- one value ---- */
 
-/* `words` is "expected …", and what. */
+/* `words` says what was expected; this adds what was found. */
 static void report_value(struct job_reading *reading, const struct job_key *key, uint32_t source,
                          const cJSON *item, const char *pointer, char words[JOB_WORDS_BYTES])
 {
@@ -90,7 +90,7 @@ enum status job_check(struct job_reading *reading)
     for (size_t i = 0; i < job_key_count; i++)
         if (reading->found[i].item != NULL && (job_keys[i].kinds & reading->kinds) == reading->kinds)
             check_value(reading, &job_keys[i], &reading->found[i]);
-    /* Without a file that is an object, what is missing and what clashes is not known. */
+    /* A file that is no object has been reported. Which keys it lacks, and which clash, is not known. */
     if (!cJSON_IsObject(reading->documents[0].root))
         return STATUS_OK;
     require_kind(reading);

@@ -12,7 +12,7 @@ static struct job_found *found_at(struct job_reading *reading, const char *point
 
 /* Keys whose values may not go together. */
 struct clash {
-    struct problem_place last; /* where the last of them is said */
+    struct problem_place last; /* the place of the one that comes last */
     const char *last_pointer;
     bool wrong; /* a value is wrong by itself */
 };
@@ -80,7 +80,8 @@ static void check_rule(struct job_reading *reading, const struct job_rule *rule)
 
 /* ---- limits ---- */
 
-/* A limit of more factors is silent once one of fewer is broken: the first factor counts as wrong. */
+/* The first factor of a broken limit counts as wrong from then on: a limit with the same factors and more
+ * does not report the clash again. */
 static void check_limit(struct job_reading *reading, const struct job_limit *limit)
 {
     struct clash clash = {.last_pointer = NULL};

@@ -1,5 +1,5 @@
-/* Where each key of the job stands: in the file, in an override, or nowhere. Reports what is not JSON, and
- * keys that are none. Runs in whatever process reads a job, on the caller's thread. */
+/* Where each key of the job stands: in the file, in an override, or nowhere. Reports text that is not JSON,
+ * and unknown keys. Runs in whatever process reads a job, on the caller's thread. */
 #include "kernels/base/text.h"
 #include "worker/job/job_reading.h"
 
@@ -8,7 +8,7 @@
 
 /* ---- unknown keys ---- */
 
-/* Where no kind is known, every key of any kind is one. */
+/* While the kind is not known, a key of any kind is known. */
 static void report_unknown(struct job_reading *reading, struct problem_place place, const char *pointer)
 {
     char words[JOB_WORDS_BYTES] = "";
@@ -69,7 +69,7 @@ static void collect_members(struct job_reading *reading, uint32_t source, const 
 
 /* ---- overrides ---- */
 
-/* The key that an override names; NULL when it names none, which has been reported where it should be. */
+/* The key that an override names. NULL: there is none, which is reported, or it is a key to be ignored. */
 static const struct job_key *override_key(struct job_reading *reading, uint32_t source, const char *override)
 {
     const struct job_key *key = NULL;
@@ -88,8 +88,8 @@ static const struct job_key *override_key(struct job_reading *reading, uint32_t 
     return key;
 }
 
-/* Reads `text` as the value of `key`: JSON, else a string. But an object or an array with an error in it was
- * meant as one: a string of it would hide what is wrong. */
+/* Reads `text` as the value of `key`: JSON, else a string. Where the key takes an object or an array, text
+ * that begins like one is not taken for a string: the message would hide the error in it. */
 static enum status collect_override_value(struct job_reading *reading, uint32_t source,
                                           const struct job_key *key, const char *text)
 {
@@ -125,7 +125,7 @@ static enum status collect_override(struct job_reading *reading, uint32_t source
     return key == NULL ? STATUS_OK : collect_override_value(reading, source, key, equals + 1);
 }
 
-/* Collects the overrides of the kind, or all others. */
+/* Collects the overrides of /kind (`of_kind`), or all others. */
 static enum status collect_overrides(struct job_reading *reading, bool of_kind)
 {
     enum status status = STATUS_OK;
@@ -137,7 +137,7 @@ static enum status collect_overrides(struct job_reading *reading, bool of_kind)
 
 /* ---- the kind, and then everything ---- */
 
-/* A value that is no kind, or not there, is reported by job_check. */
+/* job_check reports a kind that is missing, and a value that is no kind. */
 static void read_kind(struct job_reading *reading, const struct job_key *key)
 {
     const char *name = cJSON_GetStringValue(reading->found[key - job_keys].item);

@@ -23,7 +23,8 @@ bool problem_place_before(struct problem_place a, struct problem_place b)
     return a.source != b.source ? a.source < b.source : a.offset < b.offset;
 }
 
-/* Makes room for a problem at `place`, behind those found there before. NULL: it is none of the first. */
+/* Makes room for a problem at `place`, behind earlier ones at the same place. NULL: PROBLEMS_MAX problems
+ * stand before it. */
 static struct job_problem *problem_insert(struct job_reading *reading, struct problem_place place)
 {
     struct job_problem *problems = reading->problems;

@@ -38,8 +38,8 @@ struct job_reading {
 };
 
 /* Reads the file's text and every override, and notes where each key's value is. The kind comes first,
- * wherever it stands, for it decides what a key is. Reports what is not JSON and what is no key of this
- * kind; of a job without a kind, what is a key of none. Errors: STATUS_NO_MEMORY. */
+ * wherever it stands, for it decides which keys there are. Reports text that is not JSON, and keys that the
+ * job's kind does not have; of a job without a kind, keys that no kind has. Errors: STATUS_NO_MEMORY. */
 enum status job_collect(struct job_reading *reading, const char *text, size_t length);
 
 /* Judges every value found (without a kind, those of keys that all kinds have), and stores the good ones into
@@ -53,7 +53,7 @@ void job_check_rules(struct job_reading *reading);
 
 /* ---- problems: job_problems.c ---- */
 
-/* The place where the key's value stands, or else the job's first character. */
+/* The place of the key's value; of a key without a value, the place of the whole job. */
 struct problem_place job_found_place(const struct job_reading *reading, const struct job_found *found);
 
 bool problem_place_before(struct problem_place a, struct problem_place b);

@@ -165,11 +165,12 @@ void words_add_element(char words[JOB_WORDS_BYTES], const struct job_key *key);
 /* What the condition's key must be: "null", "\"all\"", "at most /trainers/count". */
 void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition);
 
-/* "; did you mean \"count\"?" with the key beside `pointer`, which is no key, that is most like it, or else
- * with keys elsewhere of the same name: "; did you mean /observers/count?". Nothing if there is none. */
+/* Suggests a key in place of the unknown `pointer`: the key of the same group whose name is nearest, "; did
+ * you mean \"count\"?"; or else keys of the same name elsewhere, "; did you mean /observers/count?". Nothing
+ * if no key is near. */
 void words_suggest_key(char words[JOB_WORDS_BYTES], unsigned kinds, const char *pointer);
 
-/* The same of the string `got`, which is none of the key's names. */
+/* Suggests the name nearest to the string `got`, which is none of the key's names. */
 void words_suggest_value(char words[JOB_WORDS_BYTES], const struct job_key *key, const char *got);
 
 #endif

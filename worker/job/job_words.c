@@ -161,7 +161,8 @@ void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const stru
 
 /* ---- suggestions ---- */
 
-/* The distance of two words that one slip of the pen parts, or two in a longer word; else SIZE_MAX. */
+/* The distance of two words, if one may be the other mistyped: by one slip, or by two in a word of five or
+ * more letters. Else SIZE_MAX. */
 static size_t near_distance(const char *word, const char *name)
 {
     const size_t distance = text_distance(word, name);

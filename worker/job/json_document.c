@@ -1,5 +1,5 @@
-/* JSON text read strictly; see the header. The scanner is a recursive descent of bounded depth. A function of
- * its that returns false has written the error, and everything above it returns at once. */
+/* JSON text read strictly; see the header. The scanner is a recursive descent of bounded depth. A scan
+ * function that returns false has written the error; its callers return at once. */
 #include "worker/job/json_document.h"
 
 #include "kernels/base/text.h"
@@ -158,7 +158,7 @@ static bool is_number(const char *text)
     return text[0] == '\0';
 }
 
-/* Explains why the `length` bytes of `word`, of which `copy` holds the first, are no JSON. */
+/* Explains why the word at the scanner's place, of `length` bytes, is not JSON. `copy` is its beginning. */
 static bool refuse_word(struct scanner *scanner, const char *copy, size_t length)
 {
     static const char *const known[][2] = {
@@ -305,8 +305,8 @@ void json_pointer_add(char pointer[JSON_POINTER_BYTES], const char *name)
     text_show(pointer + used, JSON_POINTER_BYTES - used, escaped, length, SHOWN_KEY_CHARACTERS);
 }
 
-/* Gives `item`, whose pointer is `pointer`, and the items in it their places, in the order of the text, up to
- * a duplicate key. */
+/* Links `item`, whose pointer is `pointer`, and all items inside it to their places, in the order of the
+ * text. False: there is a duplicate key. */
 static bool link_places(struct scanner *scanner, cJSON *item, const char *pointer)
 {
     struct json_document *document = scanner->document;

@@ -38,8 +38,7 @@ struct json_document {
 
 struct json_error {
     uint32_t offset;             /* in the text */
-    char text[JSON_ERROR_BYTES]; /* one sentence, fit to show; that of a duplicate key begins with its pointer
-                                  */
+    char text[JSON_ERROR_BYTES]; /* one sentence, fit to show; of a duplicate key: "/pointer: …" */
 };
 
 /* Lines and columns begin at 1. A column is a UTF-8 character, or one byte that belongs to none. */
@@ -53,8 +52,9 @@ struct json_position {
 enum status json_document_parse(struct json_document *document, const char *text, size_t length,
                                 struct json_error *error);
 
-/* Makes a document of one string, `value`, which no JSON text says, and which follows one byte of the
- * caller's. Errors and release as above. */
+/* Makes a document whose only value is the string `value`, taken as it is, without quotes or escapes. `value`
+ * must not be the first byte of the caller's text: the byte before it takes the place of the opening quote.
+ * STATUS_NO_MEMORY. The caller calls json_document_fini in every case. */
 enum status json_document_of_string(struct json_document *document, const char *value);
 
 void json_document_fini(struct json_document *document);
