@@ -38,8 +38,8 @@ uint64_t replay_last_update(const struct replay *replay);
  * and the schedule is linear. */
 enum status replay_compare(struct replay *replay, const char *line, bool *known, struct error *error);
 
-/* Whether episodes.log has the line `text`; episodes.jsonl has its like, `json`. Both files have the same
- * epochs, but for the last line: a kill may have come between the two writes. */
+/* Whether episodes.log has the line `text`, where episodes.jsonl has the record's line `json`. Both files
+ * have the same epochs, but for the last line: a kill may have come between the two writes. */
 bool replay_has_text(const struct replay *replay, const char *json, const char *text);
 
 #endif

@@ -48,8 +48,8 @@ void *arena_take(struct arena *arena, size_t bytes);
 void arena_share(struct arena *arena, const void *memory);
 uint32_t arena_owners(const struct arena *arena, const void *memory);
 
-/* Takes one owner away; without any the block is released early. NULL is nothing. A pointer that is no block
- * of this arena fails an assertion. */
+/* Takes one owner away; a block without owners is released before the step ends. NULL is nothing. A pointer
+ * that is no block of this arena fails an assertion. */
 void arena_release(struct arena *arena, void *memory);
 
 /* A point in the sequence of blocks taken. arena_rollback releases every block taken since: a failed

@@ -53,8 +53,8 @@ enum status error_set(struct error *error, enum status status, const char *forma
 enum status error_set_errno(struct error *error, int errnum, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Of a failure to make a file: a STATUS_NOT_FOUND of `error` becomes STATUS_IO, for what is missing is no
- * input. Returns the error's status. */
+/* After a failure to make a file: turns STATUS_NOT_FOUND into STATUS_IO, because the exit code of "not found"
+ * tells of a missing input. Returns the error's status. */
 enum status error_of_output(struct error *error);
 
 #ifdef __clang_analyzer__
