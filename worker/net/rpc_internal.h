@@ -366,6 +366,5 @@ void request_give_back(struct rpc *rpc, struct rpc_request *request);
 void request_release(struct rpc_request *request); /* its frames, and its body */
 void queue_push(struct request_queue *queue, struct rpc_request *request);
 void queue_remove(struct request_queue *queue, struct rpc_request *request);
-void queue_drop(struct rpc *rpc, struct request_queue *queue); /* releases the frames too */
 
 #endif

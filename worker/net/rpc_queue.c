@@ -108,13 +108,3 @@ void queue_remove(struct request_queue *queue, struct rpc_request *request)
         request->next->previous = request->previous;
     queue->count--;
 }
-
-void queue_drop(struct rpc *rpc, struct request_queue *queue)
-{
-    while (queue->first != NULL) {
-        struct rpc_request *request = queue->first;
-        queue_remove(queue, request);
-        request_release(request);
-        request_give_back(rpc, request);
-    }
-}
