@@ -135,14 +135,15 @@ static void answer_get(void *object, struct rpc_request *request, const struct r
 static void answer_set(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     const struct owned_parameter *parameter = object;
+    const size_t elements = owned_parameter_elements(parameter);
     const uint32_t count = message->tensor_count == 1 ? message_flat(message, 0, WIRE_F32) : 0;
     struct error error = {0};
-    float *values = NULL;
+    float *values = malloc(elements * sizeof *values);
     enum status status = owned_parameter_check(parameter, count, &error);
-    if (status == STATUS_OK && (values = calloc(count, sizeof *values)) == NULL)
-        status = error_set(&error, STATUS_NO_MEMORY, "no memory for %u values", count);
+    if (status == STATUS_OK && values == NULL)
+        status = error_set(&error, STATUS_NO_MEMORY, "no memory for %zu values", elements);
     if (status == STATUS_OK) {
-        memcpy(values, message->data[0], count * sizeof *values);
+        memcpy(values, message->data[0], elements * sizeof *values);
         status = owned_parameter_write(parameter, message->args[VALUES_WHICH], values, &error);
     }
     free(values);
