@@ -198,7 +198,7 @@ void loop_pass(const struct backend *backend, element_pass *pass, const struct e
 /* The sum over pieces of two arrays (b may be NULL), in their order whatever thread computed them. */
 double loop_sum(element_sum *term, const float *a, const float *b, size_t count);
 
-/* ---- memory.c: the small things of the table ---- */
+/* ---- vectors.c: copies, fill, add, searches, the optimizers ---- */
 
 enum status onednn_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
                           struct error *error);

@@ -12,6 +12,7 @@
 #include "kernels/policy/mlp_lanes.h"
 
 #include "kernels/lanes/lanes.h"
+#include "kernels/policy/dropout_mask.h"
 
 #include <assert.h>
 
@@ -114,21 +115,6 @@ static void copy_probabilities(const struct tile *tile, uint32_t first, uint32_t
 
 /* ---- act ---- */
 
-/* Draws a row's mask, 128 units at a time. */
-LANES_INLINE void draw_mask(const struct mlp_packed *packed, const struct rng_key *key, uint16_t *words)
-{
-    const vu bound = lanes_set_u32(packed->draw_bound);
-    if (!packed->draws)
-        memset(words, 0xff, packed->blocks * sizeof *words);
-    for (uint32_t group = 0; packed->draws && group * 8 < packed->blocks; group++) {
-        uint32_t bits[8];
-        lanes_draw_group(bits, key, group, bound);
-        for (uint32_t v = 0; v < 8 && group * 8 + v < packed->blocks; v++)
-            words[group * 8 + v] = (uint16_t)bits[v];
-    }
-    words[packed->blocks - 1] &= packed->last_word;
-}
-
 /* Each lane's first action whose cumulated probability is above the row's uniform. The sums only grow, so
  * that is the number of sums, without the last, that are not above it. */
 LANES_INLINE void sample_tile(const struct mlp_batch *batch, uint32_t first, uint32_t rows, uint64_t seed,
@@ -161,8 +147,8 @@ LANES_INLINE void act_body(const struct mlp_packed *packed, const struct mlp_bat
     for (uint32_t first = 0; first < batch->count; first += LANES_WIDTH) {
         uint32_t rows = tile_rows(batch, first);
         for (uint32_t i = first; i < first + rows; i++)
-            draw_mask(packed, &(struct rng_key){seed, environment[i], step[i], episode},
-                      batch->masks + (size_t)batch->row[i] * packed->blocks);
+            dropout_mask_draw(packed, &(struct rng_key){seed, environment[i], step[i], episode},
+                              batch->masks + (size_t)batch->row[i] * packed->blocks);
         forward_tile(packed, batch, first, rows, &tile, inputs, actions, false);
         sample_tile(batch, first, rows, seed, episode, environment, step, &tile, actions);
         if (probabilities != NULL)
