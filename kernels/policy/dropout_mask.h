@@ -4,23 +4,23 @@
 #define KERNELS_POLICY_DROPOUT_MASK_H
 
 #include "kernels/lanes/lanes.h"
-#include "kernels/policy/mlp_lanes.h"
 
-/* Draws a row's mask, a bit for each hidden unit, 128 units at a time. `key` names the draw (rng.h); without
- * dropout all units are kept. The bits beyond the last unit are 0. */
-LANES_INLINE void dropout_mask_draw(const struct mlp_packed *packed, const struct rng_key *key,
-                                    uint16_t *words)
+/* Draws a row's mask of `blocks` words, 16 hidden units to a word, 128 units at a time. `key` names the draw
+ * (rng.h), `bound` is lanes_draw_group's. Without `draws` all units are kept. `last_word`: the bits of the
+ * last word that are units. */
+LANES_INLINE void dropout_mask_draw(uint16_t *words, uint32_t blocks, const struct rng_key *key, bool draws,
+                                    uint32_t bound, uint16_t last_word)
 {
-    const vu bound = lanes_set_u32(packed->draw_bound);
-    if (!packed->draws)
-        memset(words, 0xff, packed->blocks * sizeof *words);
-    for (uint32_t group = 0; packed->draws && group * 8 < packed->blocks; group++) {
+    const vu bounds = lanes_set_u32(bound);
+    if (!draws)
+        memset(words, 0xff, blocks * sizeof *words);
+    for (uint32_t group = 0; draws && group * 8 < blocks; group++) {
         uint32_t bits[8];
-        lanes_draw_group(bits, key, group, bound);
-        for (uint32_t v = 0; v < 8 && group * 8 + v < packed->blocks; v++)
+        lanes_draw_group(bits, key, group, bounds);
+        for (uint32_t v = 0; v < 8 && group * 8 + v < blocks; v++)
             words[group * 8 + v] = (uint16_t)bits[v];
     }
-    words[packed->blocks - 1] &= packed->last_word;
+    words[blocks - 1] &= last_word;
 }
 
 #endif

@@ -147,8 +147,9 @@ LANES_INLINE void act_body(const struct mlp_packed *packed, const struct mlp_bat
     for (uint32_t first = 0; first < batch->count; first += LANES_WIDTH) {
         uint32_t rows = tile_rows(batch, first);
         for (uint32_t i = first; i < first + rows; i++)
-            dropout_mask_draw(packed, &(struct rng_key){seed, environment[i], step[i], episode},
-                              batch->masks + (size_t)batch->row[i] * packed->blocks);
+            dropout_mask_draw(batch->masks + (size_t)batch->row[i] * packed->blocks, packed->blocks,
+                              &(struct rng_key){seed, environment[i], step[i], episode}, packed->draws,
+                              packed->draw_bound, packed->last_word);
         forward_tile(packed, batch, first, rows, &tile, inputs, actions, false);
         sample_tile(batch, first, rows, seed, episode, environment, step, &tile, actions);
         if (probabilities != NULL)
