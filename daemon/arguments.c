@@ -1,6 +1,8 @@
 /* argv read by getopt_long. The command's process; its only thread. */
 #include "daemon/arguments.h"
 
+#include "worker/reinforce/policy_evaluate.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -39,13 +41,18 @@ static bool read_positive(const char *text, double *value)
     return end != text && *end == '\0' && isfinite(*value) && *value > 0;
 }
 
-enum { SET = 1, RUN_DIR, RESUME, WORDS, SEED, TEMPERATURE, HELP };
+enum { SET = 1, RUN_DIR, RESUME, EPISODES, WORDS, SEED, TEMPERATURE, HELP };
 
 static const struct option options[] = {
-    {"set", required_argument, NULL, SET},   {"run-dir", required_argument, NULL, RUN_DIR},
-    {"resume", no_argument, NULL, RESUME},   {"words", required_argument, NULL, WORDS},
-    {"seed", required_argument, NULL, SEED}, {"temperature", required_argument, NULL, TEMPERATURE},
-    {"help", no_argument, NULL, HELP},       {NULL, 0, NULL, 0},
+    {"set", required_argument, NULL, SET},
+    {"run-dir", required_argument, NULL, RUN_DIR},
+    {"resume", no_argument, NULL, RESUME},
+    {"episodes", required_argument, NULL, EPISODES},
+    {"words", required_argument, NULL, WORDS},
+    {"seed", required_argument, NULL, SEED},
+    {"temperature", required_argument, NULL, TEMPERATURE},
+    {"help", no_argument, NULL, HELP},
+    {NULL, 0, NULL, 0},
 };
 
 /* The commands that the option belongs to; NULL: it belongs to this one, which takes `accepts`. */
@@ -55,6 +62,8 @@ static const char *option_owner(int option, unsigned accepts)
         return accepts & ACCEPTS_JOB ? NULL : "commands with a job file";
     if (option == RUN_DIR || option == RESUME)
         return accepts & ACCEPTS_RUN ? NULL : "run";
+    if (option == EPISODES)
+        return accepts & ACCEPTS_EPISODES ? NULL : "evaluate";
     return option == HELP || accepts & ACCEPTS_TEXT ? NULL : "generate";
 }
 
@@ -62,6 +71,7 @@ static const char *option_owner(int option, unsigned accepts)
 static int store_option(int option, const char *text, struct arguments *arguments)
 {
     struct language_generate *settings = &arguments->text;
+    uint64_t episodes;
     switch (option) {
     case SET:
         arguments->overrides[arguments->override_count++] = text;
@@ -71,6 +81,11 @@ static int store_option(int option, const char *text, struct arguments *argument
         return text[0] != '\0' ? 0 : usage_error("--run-dir: expected a path");
     case RESUME:
         arguments->resume = true;
+        return 0;
+    case EPISODES:
+        if (!read_integer(text, &episodes) || episodes == 0 || episodes > POLICY_EPISODES_MAX)
+            return usage_error("--episodes: expected an integer in 1..%d, got %s", POLICY_EPISODES_MAX, text);
+        arguments->episodes = (uint32_t)episodes;
         return 0;
     case WORDS:
         if (read_integer(text, &settings->words) && settings->words > 0)

@@ -14,6 +14,7 @@ enum accepts {
     ACCEPTS_RUN = 2,        /* --run-dir, --resume */
     ACCEPTS_CHECKPOINT = 4, /* in front of the job, if there is one */
     ACCEPTS_TEXT = 8,       /* --words, --seed, --temperature */
+    ACCEPTS_EPISODES = 16,  /* --episodes */
 };
 
 struct arguments {
@@ -21,6 +22,7 @@ struct arguments {
     const char *job_path;
     const char *checkpoint;
     struct language_generate text;
+    uint32_t episodes;   /* 0: not given */
     const char *run_dir; /* NULL: not given */
     bool resume;
     const char **overrides; /* the values of --set, in order */

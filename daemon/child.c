@@ -118,7 +118,14 @@ static void set_threads(void)
     setenv("GOMP_SPINCOUNT", "10000", 0);
 }
 
-static _Noreturn void become_worker(const struct child *child, const char *role, int fd,
+/* The directory may have the number of the control line: it is moved out of the way first. */
+static bool place_descriptors(int line, int run_fd, const struct child_segments *segments)
+{
+    const int run = fcntl(run_fd, F_DUPFD_CLOEXEC, SEGMENT_FD_FIRST + (int)segments->count);
+    return run >= 0 && place_control(line) && dup2(run, CONTROL_RUN_FD) >= 0 && place_segments(segments);
+}
+
+static _Noreturn void become_worker(const struct child *child, const char *role, int fd, int run_fd,
                                     const struct child_segments *segments, pid_t supervisor)
 {
     char index[16];
@@ -132,7 +139,7 @@ static _Noreturn void become_worker(const struct child *child, const char *role,
     bool placed = null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDOUT_FILENO) >= 0;
     if (placed && null > STDERR_FILENO)
         close(null);
-    if (!placed || !place_control(fd) || !place_segments(segments)) {
+    if (!placed || !place_descriptors(fd, run_fd, segments)) {
         log_error("%s: cannot place its descriptors: %s", child->name, strerror(errno));
         _exit(EX_OSERR);
     }
@@ -156,18 +163,19 @@ static enum status send_start(struct child *child, const char *job_text, size_t 
 }
 
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
-                        size_t job_bytes, const struct child_segments *segments, struct error *error)
+                        size_t job_bytes, int run_fd, const struct child_segments *segments,
+                        struct error *error)
 {
     int line[2];
     const char *role = role_by_wire(start->role)->name;
-    *child = (struct child){.start = *start, .state = CHILD_GONE, .fd = -1};
+    *child = (struct child){.start = *start, .state = CHILD_GONE, .fd = -1, .deaths = child->deaths};
     snprintf(child->name, sizeof child->name, "%s %u", role, start->worker);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0)
         return error_set_errno(error, errno, "cannot make a control line for %s", child->name);
     pid_t supervisor = getpid();
     child->pid = fork();
     if (child->pid == 0)
-        become_worker(child, role, line[1], segments, supervisor);
+        become_worker(child, role, line[1], run_fd, segments, supervisor);
     close(line[1]);
     if (child->pid < 0) {
         close(line[0]);
@@ -183,23 +191,26 @@ void child_order(struct child *child, enum control_kind kind, const void *body, 
 {
     if (!child_is_heard(child))
         return;
-    if (control_send(child->fd, kind, body, body_bytes) == STATUS_BUSY)
-        log_warning("%s does not read its orders", child->name);
+    if (control_send(child->fd, kind, body, body_bytes) != STATUS_BUSY)
+        return;
+    log_warning("%s (process %ld) does not take its orders: killed", child->name, (long)child->pid);
+    kill(child->pid, SIGKILL);
 }
 
 void child_kill(struct child *child)
 {
-    if (child->state == CHILD_GONE)
+    if (!child_lives(child))
         return;
     kill(child->pid, SIGKILL);
     child->state = CHILD_KILLED;
 }
 
-bool child_reap(const struct child *child, bool wait, char *text, size_t bytes)
+bool child_reap(struct child *child, bool wait)
 {
     int status;
     pid_t ended;
-    if (child->state == CHILD_GONE)
+    const long pid = (long)child->pid;
+    if (!child_lives(child))
         return false;
     do
         ended = waitpid(child->pid, &status, wait ? 0 : WNOHANG);
@@ -207,14 +218,14 @@ bool child_reap(const struct child *child, bool wait, char *text, size_t bytes)
     if (ended == 0)
         return false;
     if (ended < 0) /* ECHILD: another reaped it */
-        snprintf(text, bytes, "%s (process %ld) is gone: how it ended is not known", child->name,
-                 (long)child->pid);
+        snprintf(child->end, sizeof child->end, "%s (process %ld) is gone: how it ended is not known",
+                 child->name, pid);
     else if (WIFSIGNALED(status))
-        snprintf(text, bytes, "%s (process %ld) was killed by signal %d (%s)%s", child->name,
-                 (long)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)),
+        snprintf(child->end, sizeof child->end, "%s (process %ld) was killed by signal %d (%s)%s",
+                 child->name, pid, WTERMSIG(status), strsignal(WTERMSIG(status)),
                  WCOREDUMP(status) ? ", core dumped" : "");
     else
-        snprintf(text, bytes, "%s (process %ld) exited with code %d", child->name, (long)child->pid,
+        snprintf(child->end, sizeof child->end, "%s (process %ld) exited with code %d", child->name, pid,
                  WEXITSTATUS(status));
     return true;
 }

@@ -16,7 +16,9 @@ enum child_state {
     CHILD_READY,    /* has said READY */
     CHILD_LEAVING,  /* told to leave */
     CHILD_KILLED,   /* SIGKILL is on its way */
-    CHILD_GONE,     /* reaped */
+    CHILD_WAITING,  /* reaped; its successor starts at `restart_at` */
+    CHILD_GONE,     /* reaped, or not started yet */
+    CHILD_STATES
 };
 
 struct child {
@@ -32,12 +34,25 @@ struct child {
     struct monotime last_beat;
     struct error last_words; /* of its FAILED message; STATUS_OK: none has come */
     char name[32];           /* "observer 3" */
+    char end[160];           /* CHILD_GONE: how it ended, child_reap's words */
+
+    /* ---- of all incarnations ---- */
+    unsigned deaths; /* in a row, without an episode or update between them */
+    bool replaced;   /* it died, or must die, and a successor follows */
+    struct monotime restart_at;
+    char reason[ERROR_TEXT_BYTES]; /* why its successor starts */
 };
 
 /* False: the child was killed or is gone. Its messages count no more, and no order reaches it. */
 static inline bool child_is_heard(const struct child *child)
 {
-    return child->state != CHILD_KILLED && child->state != CHILD_GONE;
+    return child->state <= CHILD_LEAVING;
+}
+
+/* Whether there is a process: one that was killed may not be reaped yet. */
+static inline bool child_lives(const struct child *child)
+{
+    return child->state <= CHILD_KILLED;
 }
 
 /* The workers' segments (worker/net/segment.h): one memfd each, empty. */
@@ -51,21 +66,23 @@ enum status child_segments_open(struct child_segments *segments, unsigned count,
 void child_segments_close(struct child_segments *segments);
 
 /* Forks, executes this binary as a worker of the role in `start`, and sends START with the job's text. The
- * worker finds each segment at the descriptor that worker/net/segment.h names. It dies with the calling
- * thread (PR_SET_PDEATHSIG), which must be the process's first. STATUS_IO, STATUS_BUSY; STATUS_INVALID: the
- * job's text is too long. */
+ * child's members `of all incarnations` stay, but `replaced` is false. The worker finds the directory
+ * `run_fd` at CONTROL_RUN_FD, and each segment at the descriptor that worker/net/segment.h names. It dies
+ * with the calling thread (PR_SET_PDEATHSIG), which must be the process's first. STATUS_IO, STATUS_BUSY;
+ * STATUS_INVALID: the job's text is too long. */
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
-                        size_t job_bytes, const struct child_segments *segments, struct error *error);
+                        size_t job_bytes, int run_fd, const struct child_segments *segments,
+                        struct error *error);
 
-/* Sends an order. If the line is full, the order is lost with a warning; if the line is closed, without one.
- * The worker's silence or its exit is noticed later. */
+/* Sends an order. A worker whose line is full is killed with a warning, because it would wait for ever for
+ * what it was not told; its exit is reaped later. If the line is closed, the order is lost. */
 void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes);
 
 /* Sends SIGKILL; the child is reaped later. */
 void child_kill(struct child *child);
 
-/* Reaps the child if it has exited; with `wait`, blocks until then. True: `text` says how, as in "observer 3
- * (process 4711) was killed by signal 9 (Killed)". */
-bool child_reap(const struct child *child, bool wait, char *text, size_t bytes);
+/* Reaps the child if it has exited; with `wait`, blocks until then. True: child->end says how, as in
+ * "observer 3 (process 4711) was killed by signal 9 (Killed)". */
+bool child_reap(struct child *child, bool wait);
 
 #endif

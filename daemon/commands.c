@@ -6,11 +6,13 @@
 #include "daemon/job_files.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
+#include "daemon/runlog_coverage.h"
 #include "daemon/service.h"
 #include "daemon/supervise.h"
 #include "kernels/base/log.h"
 #include "kernels/policy/mlp.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/reinforce/policy_evaluate.h"
 #include "worker/roster.h"
 #include "worker/server/evaluation.h"
 
@@ -39,7 +41,7 @@ static int read_job(const struct arguments *arguments, struct job *job)
 {
     char *problems;
     const enum status status =
-        job_read_file(job, arguments->job_path, arguments->overrides, arguments->override_count,
+        job_read_file(job, path_of(arguments->job_path), arguments->overrides, arguments->override_count,
                       arguments->checkpoint == NULL ? job_files_check : NULL, &problems);
     if (status != STATUS_OK && problems == NULL)
         fprintf(stderr, "coalesced: %s: %s\n", arguments->job_path, status_name(status));
@@ -62,15 +64,9 @@ static int check_environment(void)
 
 static int check_kind(const struct arguments *arguments, const struct job *job)
 {
-    if (job->kind != JOB_REINFORCE)
+    if (arguments->episodes == 0 || job->kind == JOB_REINFORCE)
         return 0;
-    if (arguments->resume)
-        return usage_error("--resume: a job of kind reinforce has no checkpoints to go on from: %s",
-                           arguments->job_path);
-    if (arguments->checkpoint != NULL)
-        return usage_error("a job of kind reinforce has no held-out data to evaluate on: %s",
-                           arguments->job_path);
-    return 0;
+    return usage_error("--episodes belongs to jobs of kind reinforce: %s", arguments->job_path);
 }
 
 /* Reads the arguments and the job among them. 0, COMMAND_HELP, or the exit code of an error that is printed.
@@ -125,6 +121,17 @@ static enum status raise_descriptor_limit(const struct job *job, struct error *e
     return STATUS_OK;
 }
 
+/* The newest checkpoint that the logs cover. */
+static enum status find_resume_point(const struct rundir *dir, const struct job *job,
+                                     struct resume_point *resume, struct error *error)
+{
+    uint64_t epoch_updates, covered;
+    enum status status = job_files_epoch_updates(&epoch_updates, job, error);
+    if (status == STATUS_OK)
+        status = runlog_covered(dir->fd, dir->path, job, epoch_updates, &covered, error);
+    return status == STATUS_OK ? resume_find(resume, rundir_path(dir), covered, error) : status;
+}
+
 static enum status open_run(const struct arguments *arguments, struct job *job, struct rundir *dir,
                             struct resume_point *resume, struct error *error)
 {
@@ -134,10 +141,9 @@ static enum status open_run(const struct arguments *arguments, struct job *job, 
     status = rundir_open(dir, arguments->run_dir, job, arguments->resume, error);
     if (status != STATUS_OK)
         return status;
-    if (job->kind != JOB_REINFORCE)
-        status = checkpoint_probe(dir->real, error);
-    if (status == STATUS_OK && arguments->resume)
-        status = resume_find(resume, dir->real, error);
+    status = checkpoint_probe(rundir_path(dir), error);
+    if (status == STATUS_OK && dir->resumed)
+        status = find_resume_point(dir, job, resume, error);
     if (status != STATUS_OK)
         rundir_close(dir);
     return status;
@@ -157,7 +163,7 @@ static enum status run_job(const struct arguments *arguments, struct job *job, s
         struct supervise_config config = {.job = job,
                                           .dir = &dir,
                                           .log = log,
-                                          .resume = arguments->resume ? &resume : NULL,
+                                          .resume = dir.resumed ? &resume : NULL,
                                           .job_path = arguments->job_path,
                                           .overrides = arguments->overrides,
                                           .override_count = arguments->override_count};
@@ -196,9 +202,24 @@ static enum status evaluate_text(const struct arguments *arguments, const struct
     return status;
 }
 
+static enum status evaluate_policy(const struct arguments *arguments, const struct job *job,
+                                   struct error *error)
+{
+    const uint32_t episodes = arguments->episodes > 0 ? arguments->episodes : 100;
+    struct policy_evaluation found;
+    enum status status = policy_evaluate(&found, arguments->checkpoint, job, episodes, error);
+    if (status == STATUS_OK)
+        printf("Mean reward: %.2f\tStandard deviation: %.2f\tMinimum: %.2f\tMaximum: %.2f\t(%" PRIu32
+               " episodes)\n",
+               found.mean, found.deviation, found.least, found.most, episodes);
+    return status;
+}
+
 static enum status evaluate(const struct arguments *arguments, struct job *job, struct error *error)
 {
     job_resolve(job);
+    if (job->kind == JOB_REINFORCE)
+        return evaluate_policy(arguments, job, error);
     return job->kind == JOB_MODEL_PARALLEL ? evaluate_text(arguments, job, error)
                                            : evaluate_images(arguments, job, error);
 }
@@ -221,7 +242,7 @@ static const struct command {
 } commands[] = {
     {"run", ACCEPTS_JOB | ACCEPTS_RUN, run_job},
     {"check", ACCEPTS_JOB, NULL}, /* reading the job has checked it */
-    {"evaluate", ACCEPTS_JOB | ACCEPTS_CHECKPOINT, evaluate},
+    {"evaluate", ACCEPTS_JOB | ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES, evaluate},
     {"generate", ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, generate},
 };
 

@@ -75,6 +75,36 @@ enum status job_files_check(const struct job *job, const char **pointer, struct 
     return STATUS_OK;
 }
 
+static enum status image_epoch_updates(uint64_t *updates, const struct job *job, struct error *error)
+{
+    struct dataset_info info;
+    struct schedule schedule = {0};
+    enum status status = dataset_probe(&info, job, error);
+    if (status == STATUS_OK)
+        status = schedule_of(&schedule, job, &info, error);
+    *updates = schedule.epoch_updates;
+    return status;
+}
+
+static enum status text_epoch_updates(uint64_t *updates, const struct job *job, struct error *error)
+{
+    struct parallel_data data;
+    const enum status status = parallel_data_open(&data, job, NULL, error);
+    *updates = data.epoch_updates;
+    parallel_data_close(&data);
+    return status;
+}
+
+enum status job_files_epoch_updates(uint64_t *updates, const struct job *job, struct error *error)
+{
+    *updates = 0;
+    if (job->kind == JOB_PARAMETER_SERVER)
+        return image_epoch_updates(updates, job, error);
+    if (job->kind == JOB_MODEL_PARALLEL)
+        return text_epoch_updates(updates, job, error);
+    return STATUS_OK;
+}
+
 /* ---- the job of a run or checkpoint ---- */
 
 enum status job_files_check_folder(const char *checkpoint, struct error *error)
@@ -94,15 +124,15 @@ enum status job_files_check_folder(const char *checkpoint, struct error *error)
     return STATUS_OK;
 }
 
-enum status job_files_of_run(struct job *job, const char *path, struct error *error)
+enum status job_files_of_run(struct job *job, struct path path, struct error *error)
 {
     char *problems = NULL;
     enum status status = job_read_file(job, path, NULL, 0, NULL, &problems);
-    if (status != STATUS_OK)
-        status =
-            error_set(error, status == STATUS_INVALID ? STATUS_CORRUPT : status,
-                      "the job of the run cannot be read: %.*s",
-                      problems != NULL ? (int)strcspn(problems, "\n") : 0, problems != NULL ? problems : "");
+    if (status != STATUS_OK) {
+        const char *why = problems != NULL ? problems : status_name(status);
+        status = error_set(error, status == STATUS_INVALID ? STATUS_CORRUPT : status,
+                           "the job of the run cannot be read: %.*s", (int)strcspn(why, "\n"), why);
+    }
     free(problems);
     return status;
 }
@@ -130,7 +160,7 @@ enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, str
     free(real);
     if ((size_t)length >= sizeof path)
         return error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
-    status = job_files_of_run(job, path, error);
+    status = job_files_of_run(job, path_of(path), error);
     if (status == STATUS_OK && job->kind != JOB_MODEL_PARALLEL)
         status =
             error_set(error, STATUS_INVALID,

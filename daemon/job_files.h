@@ -3,8 +3,11 @@
 #ifndef DAEMON_JOB_FILES_H
 #define DAEMON_JOB_FILES_H
 
+#include "kernels/base/file.h"
 #include "kernels/base/status.h"
 #include "worker/job/job.h"
+
+#include <stdint.h>
 
 /* Opens every file that the job names, reads a text, and compares an /init with the model, so that a file
  * that is missing, damaged, or of no use for the job is found before a worker starts. Errors:
@@ -13,8 +16,12 @@
  * evaluates and no images are held out, a warning is logged. */
 enum status job_files_check(const struct job *job, const char **pointer, struct error *error);
 
+/* The updates of an epoch of the job's data, which this opens as a run does; 0: no epochs. Errors as
+ * job_files_check. */
+enum status job_files_epoch_updates(uint64_t *updates, const struct job *job, struct error *error);
+
 /* Reads RUN/job.json, `path`. STATUS_CORRUPT: it is no job file; others as job_read_file. */
-enum status job_files_of_run(struct job *job, const char *path, struct error *error);
+enum status job_files_of_run(struct job *job, struct path path, struct error *error);
 
 /* Reads RUN/job.json of the checkpoint folder RUN/checkpoints/NUMBER. STATUS_NOT_FOUND: there is no such
  * folder, or no job in RUN; STATUS_CORRUPT: the job cannot be read; STATUS_INVALID: it is not model-parallel.

@@ -19,8 +19,8 @@ static const char usage[] =
     "      Train.\n"
     "  coalesced check JOB.json [--set /POINTER=VALUE]...\n"
     "      Check the job and the files that it names; print what is wrong, else nothing.\n"
-    "  coalesced evaluate CHECKPOINT JOB.json [--set /POINTER=VALUE]...\n"
-    "      Print accuracy or perplexity, and loss, on held-out data.\n"
+    "  coalesced evaluate CHECKPOINT JOB.json [--set /POINTER=VALUE]... [--episodes N]\n"
+    "      Print accuracy or perplexity, and loss, on held-out data; or the rewards of a policy.\n"
     "  coalesced generate CHECKPOINT [--words N] [--seed S] [--temperature T]\n"
     "      Print text that a language model writes.\n"
     "  coalesced schema [man | pointers]\n"
@@ -31,14 +31,15 @@ static const char usage[] =
     "  --set /POINTER=VALUE  override a key of the job; VALUE is JSON, else a string\n"
     "  --run-dir DIR         where the run's files go (default: runs/NAME, or\n"
     "                        $STATE_DIRECTORY/NAME where that is set)\n"
-    "  --resume              continue the run from its newest sound checkpoint\n"
+    "  --resume              continue the run from its newest sound checkpoint; begin where there is none\n"
+    "  --episodes N          how many episodes a policy plays, greedily (default: 100)\n"
     "  --words N             how many words to print (default: 100)\n"
     "  --seed S              the seed of the draws (default: 1)\n"
     "  --temperature T       divides each logit (default: 1.0)\n"
     "\n"
     "A run's files are episodes.log, episodes.jsonl, job.json and checkpoints/NUMBER/. CHECKPOINT is one of\n"
-    "these NUMBER folders; for evaluate, but not of a language model, also any safetensors file with the\n"
-    "model's names.\n"
+    "these folders, or checkpoints/best; for evaluate, but not of a language model, also any safetensors\n"
+    "file with the model's names.\n"
     "\n"
     "Signals to a run: SIGTERM and SIGINT finish the round and end the job; a second one hurries. SIGHUP\n"
     "reads JOB.json again (/log takes effect at once, but not in a model-parallel job). SIGUSR1 reopens the\n"
@@ -47,13 +48,22 @@ static const char usage[] =
     "Exit status: 0 finished, solved or stopped; 64 usage; 65 corrupt data; 66 input missing;\n"
     "69 device unavailable; 70 internal; 74 I/O; 75 already running; 77 permission; 78 bad job file.\n";
 
+/* flush_output reports an output that failed. */
+static int write_schema(void)
+{
+    if (job_write_schema(stdout) == 0 || ferror(stdout))
+        return 0;
+    fprintf(stderr, "coalesced: cannot write the schema: %s\n", strerror(errno));
+    return EX_SOFTWARE;
+}
+
 static int command_schema(int argc, char **argv)
 {
     if (argc > 2)
         return usage_error("schema takes at most one argument: %s", argv[2]);
     if (argc == 1)
-        job_write_schema(stdout);
-    else if (strcmp(argv[1], "man") == 0)
+        return write_schema();
+    if (strcmp(argv[1], "man") == 0)
         job_write_manual(stdout);
     else if (strcmp(argv[1], "pointers") == 0)
         job_write_pointers(stdout);

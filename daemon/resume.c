@@ -76,7 +76,7 @@ void resume_keep(struct job *job, const struct job *began)
             job->threads[layer] = began->threads[layer];
 }
 
-enum status resume_adopt(const char *path, struct job *job, struct error *error)
+enum status resume_adopt(struct path path, struct job *job, struct error *error)
 {
     struct job was;
     const enum status status = job_files_of_run(&was, path, error);
@@ -88,7 +88,7 @@ enum status resume_adopt(const char *path, struct job *job, struct error *error)
         was.log = job->log;
     was.checkpoint = job->checkpoint;
     was.supervise = job->supervise;
-    return compare_jobs(path, &was, job, error);
+    return compare_jobs(path.text, &was, job, error);
 }
 
 /* ---- the checkpoint ---- */
@@ -98,20 +98,25 @@ static void warn_damaged(const char *path, const char *why)
     log_warning("the checkpoint %s is damaged and skipped: %s", path, why);
 }
 
-enum status resume_find(struct resume_point *point, const char *run_dir, struct error *error)
+enum status resume_find(struct resume_point *point, struct path run, uint64_t covered, struct error *error)
 {
     struct checkpoint_counters counters = {0};
     *point = (struct resume_point){0};
-    enum status status = checkpoint_newest(run_dir, point->checkpoint, &counters, warn_damaged, error);
+    enum status status = checkpoint_set_aside(run, covered, error);
+    if (status != STATUS_OK)
+        return status;
+    status = checkpoint_newest(run, point->checkpoint, &counters, warn_damaged, error);
     if (status == STATUS_NOT_FOUND) {
         log_info("%s has no sound checkpoint: the run starts again from its beginning and compares its log",
-                 run_dir);
+                 run.text);
         point->checkpoint[0] = '\0';
         return STATUS_OK;
     }
     if (status != STATUS_OK)
         return status;
     point->update = counters.update;
+    if (counters.score.measure == CHECKPOINT_RUNNING_REWARD)
+        point->running_reward = counters.score.value;
     log_info("going on from %s", point->checkpoint);
     return STATUS_OK;
 }

@@ -18,15 +18,18 @@ void resume_keep(struct job *job, const struct job *began);
  * /checkpoint and /supervise alone, and in a model-parallel job not in /log: its lines are means over so many
  * updates. STATUS_NOT_FOUND: there is no such file. STATUS_CORRUPT: it is no job file. STATUS_INVALID names
  * the keys that differ. */
-enum status resume_adopt(const char *path, struct job *job, struct error *error);
+enum status resume_adopt(struct path path, struct job *job, struct error *error);
 
 struct resume_point {
     char checkpoint[CHECKPOINT_PATH_BYTES]; /* its folder; "": the run starts again from its beginning */
-    uint64_t update;                        /* the last update in it */
+    uint64_t update;                        /* the last update or episode in it */
+    double running_reward;                  /* reinforce: after that episode; else 0 */
 };
 
-/* Finds the newest sound checkpoint of the run in `run_dir`, and logs it; warns of each newer one that is
- * damaged. To find none is no error. STATUS_IO, STATUS_PERMISSION, STATUS_NO_MEMORY. */
-enum status resume_find(struct resume_point *point, const char *run_dir, struct error *error);
+/* Finds the newest sound checkpoint of the run in the directory `run`, whose logs have every line up to
+ * update or episode `covered` (daemon/runlog_coverage.h), and logs it; sets each checkpoint aside that is
+ * later; warns of each newer one that is damaged. To find none is no error. STATUS_IO, STATUS_PERMISSION,
+ * STATUS_NO_MEMORY. */
+enum status resume_find(struct resume_point *point, struct path run, uint64_t covered, struct error *error);
 
 #endif

@@ -3,10 +3,13 @@
 
 #include "daemon/resume.h"
 #include "daemon/socket_folder.h"
+#include "kernels/base/file.h"
+#include "kernels/base/log.h"
 #include "worker/roster.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,12 +19,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const run_files[] = {"job.json", "episodes.log", "episodes.jsonl", "checkpoints"};
+static const char *const run_files[] = {"job.json",    "episodes.log",     "episodes.jsonl",
+                                        "checkpoints", "episodes.log.cut", "episodes.jsonl.cut"};
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
 _Static_assert(sizeof((struct rundir *)0)->real >= PATH_MAX, "realpath writes that much");
 
-/* Makes the directory and its parents, like mkdir -p. */
+/* Syncs the folder that `path` lies in, which has just got this entry. */
+static enum status sync_parent(const char *path, struct error *error)
+{
+    char copy[sizeof((struct rundir *)0)->path];
+    snprintf(copy, sizeof copy, "%s", path);
+    return file_sync_folder(path_of(dirname(copy)), error);
+}
+
+/* Makes the directory and its parents, like mkdir -p, and syncs each new entry. */
 static enum status make_directories(const struct rundir *dir, struct error *error)
 {
     char parent[sizeof dir->path];
@@ -31,10 +43,13 @@ static enum status make_directories(const struct rundir *dir, struct error *erro
         if (parent[i] != '/' && parent[i] != '\0')
             continue;
         parent[i] = '\0';
-        if (mkdir(parent, 0777) != 0 && errno != EEXIST) {
+        const bool made = mkdir(parent, 0777) == 0;
+        if (!made && errno != EEXIST) {
             error_set_errno(error, errno, "cannot make the directory %s", parent);
             return error_of_output(error);
         }
+        if (made && sync_parent(parent, error) != STATUS_OK)
+            return error->status;
         parent[i] = dir->path[i];
     }
     return STATUS_OK;
@@ -58,7 +73,7 @@ static enum status take_lock(struct rundir *dir, struct error *error)
                          pid[0] ? pid : "unknown");
     }
     int length = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
-    if (ftruncate(dir->lock_fd, 0) != 0 || pwrite(dir->lock_fd, pid, (size_t)length, 0) != length)
+    if (ftruncate(dir->lock_fd, 0) != 0 || !file_write(dir->lock_fd, pid, (size_t)length))
         return error_set_errno(error, errno, "cannot write %s/lock", dir->path);
     return STATUS_OK;
 }
@@ -82,12 +97,18 @@ static bool rundir_has(const struct rundir *dir, const char *name)
     return fstatat(dir->fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+/* Without these files there is at most the job.json of a start that failed. */
+static bool has_run(const struct rundir *dir)
+{
+    return rundir_has(dir, "episodes.jsonl") || rundir_has(dir, "episodes.log") ||
+           rundir_has(dir, "checkpoints");
+}
+
 static enum status move_earlier_run(struct rundir *dir, struct error *error)
 {
     char previous[32], target[64];
-    if (!rundir_has(dir, "episodes.jsonl") && !rundir_has(dir, "episodes.log") &&
-        !rundir_has(dir, "checkpoints"))
-        return STATUS_OK; /* at most the job.json of a start that failed */
+    if (!has_run(dir))
+        return STATUS_OK;
     enum status status = make_previous(dir, previous, error);
     for (unsigned i = 0; i < RUN_FILES && status == STATUS_OK; i++) {
         if (!rundir_has(dir, run_files[i]))
@@ -100,27 +121,34 @@ static enum status move_earlier_run(struct rundir *dir, struct error *error)
     return status;
 }
 
-/* Replaces job.json by a rename, so that it always holds a whole job, the old one or the new one. */
-static enum status write_job(struct rundir *dir, const struct job *job, struct error *error)
+/* Writes and syncs job.json.tmp. False: failed, see errno. */
+static bool write_temporary_job(const struct rundir *dir, const char *text, size_t bytes)
+{
+    const int fd =
+        openat(dir->fd, "job.json.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    const bool written = fd >= 0 && file_write(fd, text, bytes) && fsync(fd) == 0;
+    const int errnum = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = errnum;
+    return written;
+}
+
+/* Replaces job.json by a rename, so that it always holds a whole job, the old one or the new one, also after
+ * a loss of power: the file is synced before the rename, the directory after it. */
+static enum status write_job(const struct rundir *dir, const struct job *job, struct error *error)
 {
     size_t bytes;
     char *text = job_format(job, &bytes);
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for job.json");
-    const int fd =
-        openat(dir->fd, "job.json.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    const ssize_t written = fd < 0 ? -1 : write(fd, text, bytes);
-    bool is_whole = written == (ssize_t)bytes;
-    if (fd >= 0 && close(fd) != 0)
-        is_whole = false;
+    enum status status = STATUS_OK;
+    if (!write_temporary_job(dir, text, bytes) ||
+        renameat(dir->fd, "job.json.tmp", dir->fd, "job.json") != 0 || fsync(dir->fd) != 0) {
+        status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+        unlinkat(dir->fd, "job.json.tmp", 0);
+    }
     free(text);
-    if (is_whole && renameat(dir->fd, "job.json.tmp", dir->fd, "job.json") == 0)
-        return STATUS_OK;
-    enum status status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
-    if (written >= 0 && written < (ssize_t)bytes)
-        status = error_set(error, STATUS_IO, "cannot write %s/job.json: there was room for %zd of %zu bytes",
-                           dir->path, written, bytes);
-    unlinkat(dir->fd, "job.json.tmp", 0);
     return status;
 }
 
@@ -128,7 +156,7 @@ static enum status open_sockets(struct rundir *dir, const struct job *job, struc
 {
     if (realpath(dir->path, dir->real) == NULL)
         return error_set_errno(error, errno, "cannot resolve %s", dir->path);
-    return socket_folder_open(dir->address, dir->real, roster_of(job).listeners, error);
+    return socket_folder_open(dir->address, dir->fd, roster_of(job).listeners, error);
 }
 
 static enum status choose_path(struct rundir *dir, const char *path, const struct job *job,
@@ -148,13 +176,22 @@ static enum status choose_path(struct rundir *dir, const char *path, const struc
     return STATUS_OK;
 }
 
-/* A directory without job.json has no run to resume. */
-static enum status find_run(const char *job_path, struct error *error)
+/* Whether the run in the directory is resumed: `job` must then be its job. */
+static enum status adopt_run(struct rundir *dir, struct job *job, struct error *error)
 {
-    struct stat info;
-    if (stat(job_path, &info) != 0)
-        return error_set_errno(error, errno, "there is no run to resume: cannot look at %s", job_path);
-    return STATUS_OK;
+    char job_path[sizeof dir->path + sizeof "/job.json"];
+    if (!has_run(dir)) {
+        log_info("%s has no run to resume: a run begins there", dir->path);
+        return STATUS_OK;
+    }
+    snprintf(job_path, sizeof job_path, "%s/job.json", dir->path);
+    if (!rundir_has(dir, "job.json"))
+        return error_set(error, STATUS_NOT_FOUND,
+                         "%s has logs or checkpoints, but no job.json that says of which job: expected "
+                         "job.json, or a start without --resume",
+                         dir->path);
+    dir->resumed = true;
+    return resume_adopt(path_below(path_of_folder(dir->fd, dir->path), job_path), job, error);
 }
 
 static enum status open_and_lock(struct rundir *dir, struct error *error)
@@ -169,20 +206,17 @@ static enum status open_and_lock(struct rundir *dir, struct error *error)
 enum status rundir_open(struct rundir *dir, const char *path, struct job *job, bool resume,
                         struct error *error)
 {
-    char job_path[sizeof dir->path + sizeof "/job.json"];
     *dir = (struct rundir){.fd = -1, .lock_fd = -1};
     enum status status = choose_path(dir, path, job, error);
-    if (status != STATUS_OK)
-        return status;
-    snprintf(job_path, sizeof job_path, "%s/job.json", dir->path);
-    status = resume ? find_run(job_path, error) : make_directories(dir, error);
+    if (status == STATUS_OK)
+        status = make_directories(dir, error);
     if (status == STATUS_OK)
         status = open_and_lock(dir, error);
     if (status == STATUS_OK && resume)
-        status = resume_adopt(job_path, job, error);
+        status = adopt_run(dir, job, error);
     if (status == STATUS_OK)
         status = open_sockets(dir, job, error);
-    if (status == STATUS_OK && !resume)
+    if (status == STATUS_OK && !dir->resumed)
         status = move_earlier_run(dir, error);
     if (status == STATUS_OK) {
         job_resolve(job);
@@ -193,14 +227,18 @@ enum status rundir_open(struct rundir *dir, const char *path, struct job *job, b
     return status;
 }
 
-/* False after the directory was removed and made again: another run may hold the new lock, and its sockets
- * have the same names. */
+struct path rundir_path(const struct rundir *dir)
+{
+    return path_of_folder(dir->fd, dir->real);
+}
+
+/* False after the lock was removed and made again: another run may hold the new one, and its sockets have the
+ * same names. */
 static bool lock_is_in_place(const struct rundir *dir)
 {
     struct stat held, there;
-    char path[sizeof dir->path + sizeof "/lock"];
-    snprintf(path, sizeof path, "%s/lock", dir->path);
-    return fstat(dir->lock_fd, &held) == 0 && (lstat(path, &there) != 0 || held.st_ino == there.st_ino);
+    return fstat(dir->lock_fd, &held) == 0 &&
+           (fstatat(dir->fd, "lock", &there, AT_SYMLINK_NOFOLLOW) != 0 || held.st_ino == there.st_ino);
 }
 
 void rundir_close(struct rundir *dir)

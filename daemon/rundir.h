@@ -3,6 +3,7 @@
  *     lock            flock'ed by the supervisor as long as it lives; holds its process id
  *     job.json        the job, every key with its value
  *     episodes.log    for people      episodes.jsonl  for programs     (daemon/runlog.h)
+ *     episodes.log.cut, episodes.jsonl.cut             wrong lines (daemon/runlog_coverage.h)
  *     checkpoints/    (worker/checkpoint/checkpoint.h)
  *     previous-N/     the same files of an earlier run
  *
@@ -11,6 +12,7 @@
 #ifndef DAEMON_RUNDIR_H
 #define DAEMON_RUNDIR_H
 
+#include "kernels/base/file.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
 #include "worker/job/job.h"
@@ -19,9 +21,10 @@
 
 struct rundir {
     char path[4096];                     /* as on the command line */
-    char real[CONTROL_PATH_BYTES];       /* absolute, without links */
-    int fd;                              /* the directory */
+    char real[CONTROL_PATH_BYTES];       /* absolute, without links: for messages */
+    int fd;                              /* the directory, open from rundir_open to rundir_close */
     int lock_fd;                         /* locked until rundir_close */
+    bool resumed;                        /* its run goes on; false: a run begins */
     char address[CONTROL_ADDRESS_BYTES]; /* of its sockets (daemon/socket_folder.h); "": none */
 };
 
@@ -30,11 +33,15 @@ struct rundir {
  * error nothing stays locked. STATUS_BUSY names the process that holds the lock; STATUS_PERMISSION and
  * STATUS_IO name the file; STATUS_INVALID: a path is too long.
  *
- * Without `resume` the directory is made with its parents, and an earlier run's files move to previous-N.
- * With `resume` its files stay, and `job` must be the run's own job (errors of resume_adopt).
- * STATUS_NOT_FOUND: there is no run. */
+ * The directory is made with its parents where it is missing. Without `resume` an earlier run's files move to
+ * previous-N. With `resume` they stay, and `job` must be the run's own job (errors of resume_adopt;
+ * STATUS_NOT_FOUND: there are logs or checkpoints and no job.json); where there is no run, one begins, and a
+ * line in the log says so. */
 enum status rundir_open(struct rundir *dir, const char *path, struct job *job, bool resume,
                         struct error *error);
+
+/* The directory, below which the run's files are: where it is now, if it was renamed since. */
+struct path rundir_path(const struct rundir *dir);
 
 /* Removes the sockets that are still there, and unlocks the directory. */
 void rundir_close(struct rundir *dir);

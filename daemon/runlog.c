@@ -3,12 +3,14 @@
 
 #include "daemon/runlog_lines.h"
 #include "daemon/runlog_replay.h"
+#include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,10 +28,12 @@ struct runlog {
     bool terminal;          /* stdout is a terminal */
     bool silent;            /* stdout is gone */
     bool progress;          /* a progress line stands on the terminal */
+    bool wrote_text;        /* episodes.log has got a line since it was opened */
     struct monotime progress_due, begin;
     struct replay *replay; /* of a resumed run; else NULL */
     uint64_t count;        /* the newest episode or update */
     double running_reward; /* after the last episode */
+    struct error lost;     /* of a file that was left and could not be synced; STATUS_OK: none */
 };
 
 /* A fifo without a reader would block the open, and later a write. */
@@ -47,21 +51,40 @@ static enum status open_file(struct runlog *log, const char *name, int *fd, stru
     return error_set(error, STATUS_IO, "cannot open %s/%s: expected a regular file", log->path, name);
 }
 
+/* A file is synced when it is left: a checkpoint syncs the files that have the logs' names by then. */
+static void leave_file(struct runlog *log, int fd, const char *name)
+{
+    if (fd < 0)
+        return;
+    if (fdatasync(fd) != 0)
+        error_set_errno(&log->lost, errno, "cannot write %s/%s to the disk", log->path, name);
+    close(fd);
+}
+
+/* Opens both files, and syncs their names. After an error neither is open. */
+static enum status open_files(struct runlog *log, int *text, int *json, struct error *error)
+{
+    enum status status = open_file(log, "episodes.log", text, error);
+    if (status != STATUS_OK)
+        return status;
+    status = open_file(log, "episodes.jsonl", json, error);
+    if (status == STATUS_OK && fsync(log->dir_fd) != 0) {
+        status = error_set_errno(error, errno, "cannot write the directory %s to the disk", log->path);
+        close(*json);
+    }
+    if (status != STATUS_OK)
+        close(*text);
+    return status;
+}
+
 enum status runlog_reopen(struct runlog *log, struct error *error)
 {
     int text, json;
-    enum status status = open_file(log, "episodes.log", &text, error);
+    const enum status status = open_files(log, &text, &json, error);
     if (status != STATUS_OK)
         return status;
-    status = open_file(log, "episodes.jsonl", &json, error);
-    if (status != STATUS_OK) {
-        close(text);
-        return status;
-    }
-    if (log->log_fd >= 0)
-        close(log->log_fd);
-    if (log->jsonl_fd >= 0)
-        close(log->jsonl_fd);
+    leave_file(log, log->log_fd, "episodes.log");
+    leave_file(log, log->jsonl_fd, "episodes.jsonl");
     log->log_fd = text;
     log->jsonl_fd = json;
     return STATUS_OK;
@@ -144,6 +167,13 @@ void runlog_close(struct runlog *log)
     free(log);
 }
 
+static void cut_half_line(const struct runlog *log, int fd, const char *name, off_t whole)
+{
+    struct stat now;
+    if ((fstat(fd, &now) != 0 || now.st_size != whole) && ftruncate(fd, whole) != 0)
+        log_error("%s/%s ends in half a line: %s", log->path, name, strerror(errno));
+}
+
 /* Writes one line, whole or not at all. */
 static enum status append_line(struct runlog *log, int fd, const char *name, const struct line *line,
                                struct error *error)
@@ -151,18 +181,11 @@ static enum status append_line(struct runlog *log, int fd, const char *name, con
     struct stat before;
     if (fstat(fd, &before) != 0)
         return error_set_errno(error, errno, "cannot look at %s/%s", log->path, name);
-    ssize_t written;
-    do
-        written = write(fd, line->text, line->length);
-    while (written < 0 && errno == EINTR);
-    if (written == (ssize_t)line->length)
+    if (file_write(fd, line->text, line->length))
         return STATUS_OK;
-    if (written < 0)
-        return error_set_errno(error, errno, "cannot write %s/%s", log->path, name);
-    if (written > 0 && ftruncate(fd, before.st_size) != 0)
-        log_error("%s/%s ends in half a line: %s", log->path, name, strerror(errno));
-    return error_set(error, STATUS_IO, "cannot write %s/%s: there was room for %zd of %zu bytes", log->path,
-                     name, written, line->length);
+    error_set_errno(error, errno, "cannot write %s/%s", log->path, name);
+    cut_half_line(log, fd, name, before.st_size);
+    return error->status;
 }
 
 static enum status append_json(struct runlog *log, struct error *error)
@@ -174,6 +197,7 @@ static enum status append_text(struct runlog *log, struct error *error)
 {
     runlog_clear_progress(log);
     show_text(log, log->text.text, log->text.length);
+    log->wrote_text = true;
     return append_line(log, log->log_fd, "episodes.log", &log->text, error);
 }
 
@@ -181,7 +205,7 @@ static enum status append_text(struct runlog *log, struct error *error)
 
 enum status runlog_start(struct runlog *log, struct error *error)
 {
-    line_write_start(&log->json, log->job, "start", "seed", log->job->seed);
+    line_write_start(&log->json, log->job);
     return append_json(log, error);
 }
 
@@ -191,17 +215,34 @@ static uint64_t line_before(const struct job *job, uint64_t update)
     return job->kind == JOB_MODEL_PARALLEL ? update - update % job->log.every : update;
 }
 
-enum status runlog_resume(struct runlog *log, uint64_t update, struct error *error)
+enum status runlog_resume(struct runlog *log, uint64_t update, double running_reward,
+                          const struct line_restart *cause, struct error *error)
 {
+    const char *unit = log->job->kind == JOB_REINFORCE ? "episode" : "update";
+    replay_close(log->replay);
+    log->replay = NULL;
     enum status status = replay_open(&log->replay, log->dir_fd, log->path, log->job, error);
     if (status != STATUS_OK)
         return status;
-    if (replay_last_update(log->replay) < line_before(log->job, update))
-        log_warning("%s/episodes.jsonl ends at update %" PRIu64 ", before the checkpoint's", log->path,
-                    replay_last_update(log->replay));
+    if (replay_last_number(log->replay) < line_before(log->job, update))
+        log_warning("%s/episodes.jsonl ends at %s %" PRIu64 ", before the checkpoint's", log->path, unit,
+                    replay_last_number(log->replay));
     log->count = update;
-    line_write_start(&log->json, log->job, "resume", "update", update);
+    log->running_reward = running_reward;
+    line_write_resumed(&log->json, log->job, update, cause);
     return append_json(log, error);
+}
+
+enum status runlog_restart(struct runlog *log, const struct line_restart *restart, struct error *error)
+{
+    line_write_restarted(&log->json, restart);
+    return append_json(log, error);
+}
+
+/* Whether the run has ended before with the line that is to be written, and did nothing since. */
+static bool has_end(const struct runlog *log)
+{
+    return log->replay != NULL && !log->wrote_text && replay_ends_with(log->replay, log->text.text);
 }
 
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
@@ -221,7 +262,7 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
         line_write_not_solved(&log->text, log->running_reward, log->count, log->job->stop.running_reward);
     else
         return STATUS_OK;
-    return append_text(log, error);
+    return has_end(log) ? STATUS_OK : append_text(log, error);
 }
 
 /* ---- records ---- */
@@ -253,12 +294,29 @@ static enum status append_record(struct runlog *log, const struct control_messag
     return append_text(log, error);
 }
 
+/* The line of such an epoch has null in the loss's place. */
+static void warn_of_held_out_loss(struct runlog *log, const struct control_epoch *epoch)
+{
+    if (epoch->evaluated == 0 || isfinite(epoch->evaluation_loss))
+        return;
+    runlog_clear_progress(log);
+    log_warning("epoch %" PRIu64 ", update %" PRIu64
+                ": the loss on held-out data is %s: expected a finite number; training goes on",
+                epoch->epoch, epoch->update, isnan(epoch->evaluation_loss) ? "not a number" : "infinite");
+}
+
 enum status runlog_record(struct runlog *log, const struct control_message *record,
                           const struct control_status *holdings, struct error *error)
 {
-    const enum status status = append_record(log, record, holdings, error);
-    if (record->kind == CONTROL_EPOCH)
+    enum status status = append_record(log, record, holdings, error);
+    if (status == STATUS_OK && log->lost.status != STATUS_OK) {
+        *error = log->lost;
+        status = error->status;
+    }
+    if (record->kind == CONTROL_EPOCH) {
+        warn_of_held_out_loss(log, &record->body.epoch);
         return status;
+    }
     log->count = control_record_number(record);
     if (record->kind == CONTROL_EPISODE)
         log->running_reward = record->body.episode.running_reward;

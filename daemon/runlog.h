@@ -11,13 +11,14 @@
 #ifndef DAEMON_RUNLOG_H
 #define DAEMON_RUNLOG_H
 
+#include "daemon/runlog_lines.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
 #include "worker/job/job.h"
 
 struct runlog;
 
-/* Opens both logs in the directory `dir_fd` (named `path` in messages). */
+/* Opens both logs in the directory `dir_fd` (named `path` in messages), and syncs the directory. */
 enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const struct job *job,
                         struct error *error);
 /* Clears the progress line and closes; NULL is allowed. */
@@ -27,16 +28,20 @@ void runlog_close(struct runlog *log);
  */
 void runlog_clear_progress(struct runlog *log);
 
-/* Opens the files again by their names, for rotation by rename: no line is lost or split. After an error the
- * old files are kept. */
+/* Opens the files again by their names, for rotation by rename: no line is lost or split. The old files are
+ * synced, and one that cannot be fails the next record. After an error the old files are kept. */
 enum status runlog_reopen(struct runlog *log, struct error *error);
 
-/* One line each: of a start; of a resume after update `update`, which reads the logs first
- * (daemon/runlog_replay.h); of an episode, update or epoch; of the end. `holdings`: what each worker
- * reported last; only a model-parallel job's lines show it. STATUS_IO names the file. Of a resumed run:
- * STATUS_INTERNAL, it computed other numbers than before; STATUS_INVALID, because /stop changed. */
+/* One line each: of a start; of a resume after update or episode `update`, at which the running reward was
+ * `running_reward`, and which reads the logs first (daemon/runlog_replay.h), by a command (cause NULL) or
+ * because of a death, once for each; of a worker that starts again; of an episode, update or epoch; of the
+ * end. `holdings`: what each worker reported last; only a model-parallel job's lines show it. STATUS_IO names
+ * the file. Of a resumed run: STATUS_INTERNAL, it computed other numbers than before; STATUS_INVALID, because
+ * /stop changed. */
 enum status runlog_start(struct runlog *log, struct error *error);
-enum status runlog_resume(struct runlog *log, uint64_t update, struct error *error);
+enum status runlog_resume(struct runlog *log, uint64_t update, double running_reward,
+                          const struct line_restart *cause, struct error *error);
+enum status runlog_restart(struct runlog *log, const struct line_restart *restart, struct error *error);
 enum status runlog_record(struct runlog *log, const struct control_message *record,
                           const struct control_status *holdings, struct error *error);
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,

@@ -1,6 +1,8 @@
 /* Formats the lines of the run's logs. Supervisor process; its only thread. */
 #include "daemon/runlog_lines.h"
 
+#include "kernels/base/text.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -125,11 +127,8 @@ static void write_sums(struct line *line, const struct control_status *holdings,
 /* ---- events ---- */
 
 /* The process and the workers are in `timing`: they change no number of the run. */
-void line_write_start(struct line *line, const struct job *job, const char *event, const char *member,
-                      uint64_t value)
+static void write_workers(struct line *line, const struct job *job)
 {
-    line->length = 0;
-    line_add(line, "{\"event\":\"%s\",\"%s\":%" PRIu64, event, member, value);
     write_timing(line);
     line_add(line, ",\"pid\":%ld,\"version\":\"%s\"", (long)getpid(), COALESCED_VERSION);
     if (job->kind == JOB_REINFORCE)
@@ -141,6 +140,47 @@ void line_write_start(struct line *line, const struct job *job, const char *even
     if (job->kind == JOB_MODEL_PARALLEL)
         line_add(line, ",\"layer_threads\":[%u,%u,%u]", job->threads[JOB_LAYER_EMBEDDING].count,
                  job->threads[JOB_LAYER_LSTM].count, job->threads[JOB_LAYER_DECODER].count);
+    line_add(line, "}}\n");
+}
+
+void line_write_start(struct line *line, const struct job *job)
+{
+    line->length = 0;
+    line_add(line, "{\"event\":\"start\",\"seed\":%" PRIu64, job->seed);
+    write_workers(line, job);
+}
+
+/* A reason may quote a worker's last words, and these may quote anything. */
+static void write_cause(struct line *line, const struct line_restart *cause)
+{
+    char shown[2 * ERROR_TEXT_BYTES];
+    line_add(line, ",\"role\":\"%s\",\"worker\":%u,\"incarnation\":%u,\"reason\":\"", cause->role,
+             cause->worker, cause->incarnation);
+    text_show(shown, sizeof shown, cause->reason, strlen(cause->reason), ERROR_TEXT_BYTES);
+    for (const char *at = shown; *at != '\0'; at++)
+        line_add(line, *at == '"' || *at == '\\' ? "\\%c" : "%c", *at);
+    line_add(line, "\"");
+}
+
+void line_write_resumed(struct line *line, const struct job *job, uint64_t number,
+                        const struct line_restart *cause)
+{
+    line->length = 0;
+    line_add(line, "{\"event\":\"resumed\",\"%s\":%" PRIu64,
+             job->kind == JOB_REINFORCE ? "episode" : "update", number);
+    if (cause != NULL) {
+        line_add(line, ",\"generation\":%u", cause->generation);
+        write_cause(line, cause);
+    }
+    write_workers(line, job);
+}
+
+void line_write_restarted(struct line *line, const struct line_restart *restart)
+{
+    line->length = 0;
+    line_add(line, "{\"event\":\"restarted\"");
+    write_cause(line, restart);
+    write_timing(line);
     line_add(line, "}}\n");
 }
 
@@ -279,19 +319,25 @@ static void write_update_text(struct line *line, const struct control_update *r,
         line_add(line, "Samples/s: %.1f\n", samples_per_s(r));
 }
 
+/* The sign of a NaN says nothing. */
+static double without_sign_of_nan(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
 static void write_epoch_text(struct line *line, const struct control_epoch *r, bool is_language)
 {
+    const double loss = without_sign_of_nan(r->evaluation_loss);
     line_add(line, "Epoch %" PRIu64 "\tLoss: %.4f", r->epoch, r->loss);
     if (is_language)
         line_add(line, "\tPerplexity: %.2f", exp(r->loss));
     if (r->evaluated > 0 && is_language)
         line_add(line,
                  "\tHeld-out loss: %.4f\tHeld-out perplexity: %.2f\t(unigram: %.2f; %" PRIu64 " tokens)",
-                 r->evaluation_loss, exp(r->evaluation_loss), r->unigram_perplexity, r->evaluated);
+                 loss, exp(loss), r->unigram_perplexity, r->evaluated);
     else if (r->evaluated > 0)
-        line_add(line, "\tTest loss: %.4f\tAccuracy: %.2f %%\t(%" PRIu64 " of %" PRIu64 ")",
-                 r->evaluation_loss, 100 * (double)r->correct / (double)r->evaluated, r->correct,
-                 r->evaluated);
+        line_add(line, "\tTest loss: %.4f\tAccuracy: %.2f %%\t(%" PRIu64 " of %" PRIu64 ")", loss,
+                 100 * (double)r->correct / (double)r->evaluated, r->correct, r->evaluated);
     line_add(line, "\n");
 }
 
@@ -343,6 +389,8 @@ void line_write_progress(struct line *line, const struct job *job, const struct 
 struct line_key line_key_of_json(const char *text)
 {
     uint64_t number, epoch;
+    if (sscanf(text, "{\"episode\":%20" SCNu64 ",", &number) == 1)
+        return (struct line_key){.kind = LINE_EPISODE, .number = number};
     if (sscanf(text, "{\"update\":%20" SCNu64 ",", &number) == 1)
         return (struct line_key){.kind = LINE_UPDATE, .number = number};
     if (sscanf(text, "{\"epoch\":%20" SCNu64 ",\"update\":%20" SCNu64 ",", &epoch, &number) == 2)
@@ -353,6 +401,8 @@ struct line_key line_key_of_json(const char *text)
 struct line_key line_key_of_text(const char *text)
 {
     uint64_t number;
+    if (sscanf(text, "Episode %20" SCNu64 "\t", &number) == 1)
+        return (struct line_key){.kind = LINE_EPISODE, .number = number};
     if (sscanf(text, "Update %20" SCNu64 "\t", &number) == 1)
         return (struct line_key){.kind = LINE_UPDATE, .number = number};
     if (sscanf(text, "Epoch %20" SCNu64 "\t", &number) == 1)
@@ -360,17 +410,16 @@ struct line_key line_key_of_text(const char *text)
     return (struct line_key){.kind = LINE_OTHER};
 }
 
-/* The evaluation's members stand last in front of `timing`; the first is null where there was none. */
+/* The evaluation's members stand last in front of `timing`: `held_out`, null where there was none, or
+ * `test_loss` and others, the last of them `evaluated`, 0 where there was none. */
 bool line_evaluated(const char *text, size_t *bytes)
 {
-    static const char *const firsts[] = {",\"held_out\":", ",\"test_loss\":"};
-    for (size_t i = 0; i < sizeof firsts / sizeof firsts[0]; i++) {
-        const char *at = strstr(text, firsts[i]);
-        if (at == NULL)
-            continue;
-        *bytes = (size_t)(at - text);
-        return strncmp(at + strlen(firsts[i]), "null", 4) != 0;
-    }
-    *bytes = strlen(text);
-    return false;
+    static const char held_out[] = ",\"held_out\":", test_loss[] = ",\"test_loss\":",
+                      none[] = ",\"evaluated\":0,";
+    const char *of_text = strstr(text, held_out), *of_images = strstr(text, test_loss);
+    const char *at = of_text != NULL ? of_text : of_images;
+    *bytes = at != NULL ? (size_t)(at - text) : strlen(text);
+    if (of_text != NULL)
+        return strncmp(of_text + strlen(held_out), "null", 4) != 0;
+    return of_images != NULL && strstr(of_images, none) == NULL;
 }

@@ -28,6 +28,15 @@ struct line {
 /* The learning rate of an update's line begins like this, behind the losses. */
 #define LINE_LR "\"lr\":"
 
+/* A worker died: a successor takes its place, or all workers start again. */
+struct line_restart {
+    const char *role;
+    uint16_t worker;
+    uint32_t incarnation; /* the successor's; where all start again, the one that died */
+    uint32_t generation;  /* where all start again; else 0 */
+    const char *reason;   /* a sentence */
+};
+
 /* The last event of episodes.jsonl. */
 struct line_end {
     const char *why;
@@ -36,12 +45,14 @@ struct line_end {
     double job_s;
 };
 
-/* One line of episodes.jsonl each, ended by '\n': the event "start" with the member "seed", or "resume" with
- * "update"; the last event; an episode, update or epoch. An epoch of a model-parallel job shows in `timing`
- * what each worker holds, by its number, and the last event shows the sums, which are 0 after an orderly end.
- */
-void line_write_start(struct line *line, const struct job *job, const char *event, const char *member,
-                      uint64_t value);
+/* One line of episodes.jsonl each, ended by '\n': the event "start"; "resumed" after the episode or update
+ * `number`, with the death that caused it, or NULL after a command; "restarted"; the last event; an episode,
+ * update or epoch. An epoch of a model-parallel job shows in `timing` what each worker holds, by its number,
+ * and the last event shows the sums, which are 0 after an orderly end. */
+void line_write_start(struct line *line, const struct job *job);
+void line_write_resumed(struct line *line, const struct job *job, uint64_t number,
+                        const struct line_restart *cause);
+void line_write_restarted(struct line *line, const struct line_restart *restart);
 void line_write_end(struct line *line, const struct job *job, const struct line_end *end,
                     const struct control_status *holdings);
 void line_write_json(struct line *line, const struct job *job, const struct control_message *record,
@@ -59,13 +70,13 @@ void line_write_not_solved(struct line *line, double running_reward, uint64_t ep
 /* The progress line of an episode or update on a terminal: LINE_CLEAR, and no '\n'. */
 void line_write_progress(struct line *line, const struct job *job, const struct control_message *record);
 
-/* The update or epoch of a line that is read back. An epoch's line of episodes.jsonl is ordered by its last
- * update, whose line it follows: an epoch that the job's end cuts short has another last update in a run that
- * goes on. */
-enum line_kind { LINE_OTHER, LINE_UPDATE, LINE_EPOCH };
+/* The episode, update or epoch of a line that is read back. An epoch's line of episodes.jsonl is ordered by
+ * its last update, whose line it follows: an epoch that the job's end cuts short has another last update in a
+ * run that goes on. */
+enum line_kind { LINE_OTHER, LINE_EPISODE, LINE_UPDATE, LINE_EPOCH };
 struct line_key {
     enum line_kind kind;
-    uint64_t number; /* the update's; in episodes.log the epoch's where it is an epoch's line */
+    uint64_t number; /* the episode's or update's; in episodes.log the epoch's where it is an epoch's line */
     uint64_t epoch;  /* the epoch's; 0 in other lines */
 };
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE_KINDS = LINE_EPOCH + 1 };
+enum { LINE_KINDS = LINE_EPOCH + 1, END_BYTES = 512 };
 
 /* One log as a whole. */
 struct summary {
@@ -19,6 +19,7 @@ struct summary {
     struct line_key epoch;     /* the epoch's line that came last */
     bool evaluated;            /* episodes.jsonl: that line has an evaluation */
     uint32_t epoch_lines;      /* that epoch's lines at the file's end, in a row */
+    char end[END_BYTES];       /* the last line, if it is none of a record; else "" */
 };
 
 struct replay {
@@ -30,7 +31,8 @@ struct replay {
     char *line; /* the line that was read last */
     size_t capacity;
     bool reaches_back;    /* the file has lines older than the first line that was computed again */
-    struct line_key next; /* of `line`; LINE_OTHER at the file's end */
+    struct line_key next; /* of `line`; LINE_OTHER at the file's end, or where it cannot be read further */
+    int read_error;       /* errno of the read that failed; else 0 */
 };
 
 /* ---- the two files ---- */
@@ -38,6 +40,7 @@ struct replay {
 static void summary_add(struct summary *summary, struct line_key key, const char *text)
 {
     size_t bytes;
+    snprintf(summary->end, sizeof summary->end, "%s", key.kind == LINE_OTHER ? text : "");
     if (key.number > summary->last[key.kind])
         summary->last[key.kind] = key.number;
     if (key.kind != LINE_EPOCH)
@@ -69,7 +72,7 @@ static enum status read_file(struct replay *replay, FILE *file, const char *name
         summary_add(summary, key_of(replay->line), replay->line);
         whole += length;
     }
-    return ferror(file) ? error_set_errno(error, errno, "cannot read %s/%s", replay->path, name) : STATUS_OK;
+    return feof(file) ? STATUS_OK : error_set_errno(error, errno, "cannot read %s/%s", replay->path, name);
 }
 
 /* NULL: failed. */
@@ -89,6 +92,8 @@ static void next_record(struct replay *replay)
     replay->next = (struct line_key){.kind = LINE_OTHER};
     while (replay->next.kind == LINE_OTHER && getline(&replay->line, &replay->capacity, replay->json) > 0)
         replay->next = line_key_of_json(replay->line);
+    if (replay->next.kind == LINE_OTHER && !feof(replay->json))
+        replay->read_error = errno;
 }
 
 static enum status read_both(struct replay *replay, int dir_fd, struct error *error)
@@ -107,6 +112,14 @@ static enum status read_both(struct replay *replay, int dir_fd, struct error *er
     return read_file(replay, replay->json, json_name, line_key_of_json, &replay->of_json, error);
 }
 
+/* A policy acts on a GPU by launches of several sizes, except in the mode "barrier". */
+static bool is_reproducible(const struct job *job)
+{
+    return job->kind == JOB_REINFORCE
+               ? job->device == JOB_DEVICE_CPU || job->coalesce.mode == JOB_COALESCE_BARRIER
+               : job->server.round.name == JOB_ROUND_ALL;
+}
+
 enum status replay_open(struct replay **out, int dir_fd, const char *path, const struct job *job,
                         struct error *error)
 {
@@ -115,7 +128,7 @@ enum status replay_open(struct replay **out, int dir_fd, const char *path, const
         return error_set(error, STATUS_NO_MEMORY, "no memory to read the logs");
     replay->path = path;
     replay->linear = job->optimizer.schedule == JOB_SCHEDULE_LINEAR;
-    replay->compares = job->server.round.name == JOB_ROUND_ALL;
+    replay->compares = is_reproducible(job);
     const enum status status = read_both(replay, dir_fd, error);
     if (status != STATUS_OK) {
         replay_close(replay);
@@ -137,9 +150,15 @@ void replay_close(struct replay *replay)
     free(replay);
 }
 
-uint64_t replay_last_update(const struct replay *replay)
+uint64_t replay_last_number(const struct replay *replay)
 {
-    return replay->of_json.last[LINE_UPDATE];
+    const uint64_t *last = replay->of_json.last;
+    return last[LINE_EPISODE] > last[LINE_UPDATE] ? last[LINE_EPISODE] : last[LINE_UPDATE];
+}
+
+bool replay_ends_with(const struct replay *replay, const char *text)
+{
+    return strcmp(replay->of_text.end, text) == 0;
 }
 
 /* Both logs have the same epochs in the same order, unless a kill between the two writes lost one of
@@ -216,20 +235,20 @@ static enum status fail_other_stop(const struct replay *replay, const char *now,
                      "%.*s; with the schedule \"linear\" the rate depends on /stop: expected the former "
                      "/stop until a checkpoint is as far as the log, at update %" PRIu64,
                      update, (int)strcspn(now + name, ","), now + name, (int)strcspn(was + name, ","),
-                     was + name, replay_last_update(replay));
+                     was + name, replay_last_number(replay));
 }
 
 static enum status fail_difference(const struct replay *replay, const char *now, struct error *error)
 {
     const char *there = replay->line;
     const size_t at = differing_member(there, now);
+    const struct line_key key = line_key_of_json(now);
     if (replay->linear && strncmp(now + at, LINE_LR, strlen(LINE_LR)) == 0)
-        return fail_other_stop(replay, now + at, there + at, line_key_of_json(now).number, error);
+        return fail_other_stop(replay, now + at, there + at, key.number, error);
     return error_set(error, STATUS_INTERNAL,
-                     "update %" PRIu64
-                     ", computed again, is not what the log says: it is now %.*s, it was %.*s",
-                     line_key_of_json(now).number, excerpt_bytes(now + at), now + at,
-                     excerpt_bytes(there + at), there + at);
+                     "%s %" PRIu64 ", computed again, is not what the log says: it is now %.*s, it was %.*s",
+                     key.kind == LINE_EPISODE ? "episode" : "update", key.number, excerpt_bytes(now + at),
+                     now + at, excerpt_bytes(there + at), there + at);
 }
 
 static bool adds_evaluation(const char *now, const char *there)
@@ -252,12 +271,9 @@ static void find_line(struct replay *replay, struct line_key key)
 
 /* An epoch's line may have been added out of order, at the end of an earlier run that evaluated it or cut it
  * short: it is looked for in the rest of the file, where nothing more is to be compared. */
-enum status replay_compare(struct replay *replay, const char *line, bool *known, struct error *error)
+static enum status compare_known(struct replay *replay, const char *line, struct line_key key, bool *known,
+                                 struct error *error)
 {
-    const struct line_key key = line_key_of_json(line);
-    *known = key.number <= replay->of_json.last[key.kind];
-    if (!*known)
-        return STATUS_OK;
     for (; replay->next.kind != LINE_OTHER && key_before(replay->next, key); next_record(replay))
         replay->reaches_back = true;
     if (key.kind == LINE_EPOCH && replay->reaches_back) {
@@ -274,4 +290,16 @@ enum status replay_compare(struct replay *replay, const char *line, bool *known,
         find_line(replay, key);
     }
     return STATUS_OK;
+}
+
+enum status replay_compare(struct replay *replay, const char *line, bool *known, struct error *error)
+{
+    const struct line_key key = line_key_of_json(line);
+    *known = key.number <= replay->of_json.last[key.kind];
+    if (!*known)
+        return STATUS_OK;
+    const enum status status = compare_known(replay, line, key, known, error);
+    if (status == STATUS_OK && replay->read_error != 0)
+        return error_set_errno(error, replay->read_error, "cannot read %s/episodes.jsonl", replay->path);
+    return status;
 }

@@ -1,9 +1,9 @@
 /* The lines that a resumed run finds in its own logs.
  *
- * A resumed run computes the updates after its checkpoint again. Where the job is reproducible (/server/round
- * is "all") they must come out the same: a line that is in the log is compared, without `timing`, and not
- * written twice. Under the other rules the order of arrival changes the numbers, and the line in the log
- * stands.
+ * A resumed run computes the episodes or updates after its checkpoint again. Where the job is reproducible
+ * they must come out the same: a line that is in the log is compared, without `timing`, and not written
+ * twice. Elsewhere the line in the log stands: under the rules of /server/round other than "all" the order of
+ * arrival changes the numbers, and on a GPU a policy's launches of other sizes do.
  *
  * Epochs: a job evaluates its last epoch even where /evaluation/every would skip it, so a run that goes on
  * with another /stop evaluates other epochs. An evaluation that only one of two lines has is not compared.
@@ -28,14 +28,17 @@ enum status replay_open(struct replay **out, int dir_fd, const char *path, const
                         struct error *error);
 void replay_close(struct replay *replay); /* NULL is allowed */
 
-/* The last update in episodes.jsonl; 0: none. */
-uint64_t replay_last_update(const struct replay *replay);
+/* The last episode or update in episodes.jsonl; 0: none. */
+uint64_t replay_last_number(const struct replay *replay);
 
-/* Compares a line for episodes.jsonl with the line of the same update or epoch in it; called in the file's
- * order. *known: the line need not be written, because it is there, or because a later one is (the file's
- * beginning may have been moved away). STATUS_INTERNAL: the two differ; the text names the update and shows
- * both from the first difference on. STATUS_INVALID: they differ in the learning rate, because /stop changed
- * and the schedule is linear. */
+/* Whether `text`, of no record, was the last line of episodes.log when it was read. */
+bool replay_ends_with(const struct replay *replay, const char *text);
+
+/* Compares a line for episodes.jsonl with the line of the same episode, update or epoch in it; called in the
+ * file's order. *known: the line need not be written, because it is there, or because a later one is (the
+ * file's beginning may have been moved away). STATUS_INTERNAL: the two differ; the text names the episode or
+ * update and shows both from the first difference on. STATUS_INVALID: they differ in the learning rate,
+ * because /stop changed and the schedule is linear. */
 enum status replay_compare(struct replay *replay, const char *line, bool *known, struct error *error);
 
 /* Whether episodes.log has the line `text`, where episodes.jsonl has the record's line `json`. Both files

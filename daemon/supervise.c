@@ -53,7 +53,7 @@ static bool read_message(struct supervisor *s, struct child *child)
     if (status == STATUS_OK && message.kind == CONTROL_EPOCH && child == &s->children[s->roster.lead])
         read_others(s, child);
     if (status == STATUS_OK)
-        supervise_obey_message(s, child, &message);
+        supervise_react(s, child, message.kind, &message);
     else
         supervise_expel(s, child, message.kind);
     return true;
@@ -62,14 +62,13 @@ static bool read_message(struct supervisor *s, struct child *child)
 /* Handles each worker's exit, after the messages that its line still holds. */
 static void reap_children(struct supervisor *s, bool wait)
 {
-    char text[160];
     for (unsigned i = 0; i < s->count; i++) {
         struct child *child = &s->children[i];
-        if (!child_reap(child, wait, text, sizeof text))
+        if (!child_reap(child, wait))
             continue;
         for (unsigned last = 0; last < LINE_MESSAGES_MAX && read_message(s, child); last++)
             ;
-        supervise_exit(s, child, text);
+        supervise_react(s, child, EVENT_EXITED, NULL);
     }
 }
 
@@ -94,45 +93,41 @@ static uint64_t silence_us_max(const struct supervisor *s, const struct child *c
     return child->state == CHILD_STARTING ? hang_us + START_US : hang_us;
 }
 
-static void kill_silent(struct supervisor *s, struct child *child)
+/* The next time at which something is due of this worker; what is due now has been done. */
+static struct monotime check_child(struct supervisor *s, struct child *child, struct monotime now)
 {
-    char why[128];
-    snprintf(why, sizeof why, "%s (process %ld) sent no heartbeat for %g s: killed", child->name,
-             (long)child->pid, s->config->job->supervise.hang_s);
-    child_kill(child);
-    supervise_fail(s, STATUS_INTERNAL, why);
+    const bool waits = child->state == CHILD_WAITING;
+    struct monotime due =
+        waits ? child->restart_at : monotime_add_us(child->last_beat, silence_us_max(s, child));
+    if (!waits && !child_is_heard(child))
+        return MONOTIME_NEVER;
+    if (!monotime_before(now, due))
+        supervise_react(s, child, waits ? EVENT_DUE : EVENT_SILENT, NULL);
+    if (!monotime_before(now, s->kill_at))
+        supervise_react(s, child, EVENT_LATE, NULL);
+    return monotime_before(now, due) ? due : now;
 }
 
-/* Kills each worker that was silent for too long or did not leave in time; returns the next deadline. */
+/* Acts on every deadline that has come; returns the next one. */
 static struct monotime check_deadlines(struct supervisor *s)
 {
     struct monotime now = monotime_now(), next = service_watchdog(now);
     excuse_own_absence(s, now);
-    for (unsigned i = 0; i < s->count; i++) {
-        struct child *child = &s->children[i];
-        if (!child_is_heard(child))
-            continue;
-        struct monotime due = monotime_add_us(child->last_beat, silence_us_max(s, child));
-        if (!monotime_before(now, due))
-            kill_silent(s, child);
-        else
-            next = monotime_earliest(next, due);
-        if (!monotime_before(now, s->kill_at)) {
-            log_warning("%s (process %ld) did not leave in time: killed", child->name, (long)child->pid);
-            child_kill(child);
-        }
-    }
+    for (unsigned i = 0; i < s->count; i++)
+        next = monotime_earliest(next, check_child(s, &s->children[i], now));
+    next = monotime_earliest(next, supervise_advance_generation(s, now));
     return monotime_earliest(next, monotime_before(now, s->kill_at) ? s->kill_at : MONOTIME_NEVER);
 }
 
 /* ---- the loop ---- */
 
-static bool any_lives(const struct supervisor *s)
+/* Whether a worker lives or is to start. */
+static bool goes_on(const struct supervisor *s)
 {
     for (unsigned i = 0; i < s->count; i++)
         if (s->children[i].state != CHILD_GONE)
             return true;
-    return false;
+    return s->regeneration.pending;
 }
 
 /* Fails the job and kills all workers at once: without poll the loop cannot go on. */
@@ -186,22 +181,6 @@ static enum status open_memory(struct supervisor *s, struct error *error)
     return STATUS_OK;
 }
 
-static enum status spawn_all(struct supervisor *s, struct error *error)
-{
-    enum status status = s->roster.segments ? child_segments_open(&s->segments, s->count, error) : STATUS_OK;
-    struct control_start start = {.incarnation = 1, .generation = 1};
-    memcpy(start.address, s->config->dir->address, sizeof start.address);
-    memcpy(start.run_dir, s->config->dir->real, sizeof start.run_dir);
-    if (s->config->resume != NULL)
-        memcpy(start.resume, s->config->resume->checkpoint, sizeof start.resume);
-    for (unsigned i = 0; i < s->count && status == STATUS_OK; i++) {
-        start.worker = (uint16_t)i;
-        start.role = roster_role(&s->roster, start.worker);
-        status = child_spawn(&s->children[i], &start, s->job_text, s->job_bytes, &s->segments, error);
-    }
-    return status;
-}
-
 static void supervisor_close(struct supervisor *s)
 {
     if (s->signal_fd >= 0)
@@ -227,24 +206,31 @@ static enum status write_end(struct supervisor *s, struct error *error)
 
 enum status supervise(const struct supervise_config *config, struct error *error)
 {
-    struct supervisor s = {
-        .config = config, .signal_fd = -1, .kill_at = MONOTIME_NEVER, .result = {.end = CONTROL_END_STOPPED}};
+    struct supervisor s = {.config = config,
+                           .signal_fd = -1,
+                           .generation = 1,
+                           .kill_at = MONOTIME_NEVER,
+                           .result = {.end = CONTROL_END_STOPPED}};
+    if (config->resume != NULL)
+        s.resume = *config->resume;
+    s.furthest = s.resume.update;
     enum status status = open_memory(&s, error);
     if (status == STATUS_OK)
         status = supervise_take_signals(&s, error);
     if (status == STATUS_OK)
-        status = config->resume != NULL ? runlog_resume(config->log, config->resume->update, error)
-                                        : runlog_start(config->log, error);
+        status = config->resume != NULL
+                     ? runlog_resume(config->log, s.resume.update, s.resume.running_reward, NULL, error)
+                     : runlog_start(config->log, error);
     if (status != STATUS_OK) {
         supervisor_close(&s);
         return status;
     }
     s.wake_due = monotime_now();
-    if (spawn_all(&s, error) != STATUS_OK)
+    if (supervise_spawn_all(&s, error) != STATUS_OK)
         supervise_fail(&s, error->status, error->text);
-    while (any_lives(&s)) {
+    while (goes_on(&s)) {
         struct monotime next = check_deadlines(&s);
-        if (any_lives(&s))
+        if (goes_on(&s))
             wait_and_read(&s, next);
     }
     status = write_end(&s, error);

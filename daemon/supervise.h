@@ -10,8 +10,13 @@
  * about training: the lead (worker/roster.h) reports what happened and when the job is over. Its files, and
  * what each decides, are listed in supervise_internal.h.
  *
+ * A worker that dies, or must be killed, starts again. A replaceable one (worker/roster.h) starts alone,
+ * under its next incarnation. After the death of any other worker all workers are killed and start again
+ * under the job's next generation, from the newest sound checkpoint. supervise_exit.c says which deaths end
+ * the job.
+ *
  * The end, in order: the lead finishes its round and says FINISHED; the clients leave; the servers leave,
- * from the highest number down; the logs close. A worker that exits unasked ends the job. */
+ * from the highest number down; the logs close. */
 #ifndef DAEMON_SUPERVISE_H
 #define DAEMON_SUPERVISE_H
 

@@ -34,11 +34,14 @@ void supervise_leave_next(struct supervisor *s)
 void supervise_close(struct supervisor *s)
 {
     s->closing = true;
+    supervise_forget_restarts(s);
     supervise_leave_next(s);
 }
 
 void supervise_hurry(struct supervisor *s)
 {
+    s->hurried = true;
+    supervise_forget_restarts(s);
     for (unsigned i = 0; i < s->count; i++)
         child_order(&s->children[i], CONTROL_HURRY, NULL, 0);
     s->kill_at = monotime_earliest(s->kill_at, monotime_add_us(monotime_now(), GRACE_US));

@@ -2,8 +2,9 @@
  *
  *     supervise.c          the loop: wait, read, deadlines; the job's start
  *     supervise_signals.c  the reaction to each signal
- *     supervise_table.c    the reaction to each message: one table, [kind of message][state of its worker]
- *     supervise_exit.c     the reaction to a worker's exit, and the other workers that are told
+ *     supervise_table.c    the reaction to each event of a worker: one table, [event][state of the worker]
+ *     supervise_exit.c     a worker is dead, or must die: what follows
+ *     supervise_restart.c  a successor in its place, or all workers again under the next generation
  *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
  */
 #ifndef DAEMON_SUPERVISE_INTERNAL_H
@@ -15,19 +16,43 @@
 
 #include <poll.h>
 
+/* What can happen to a worker: a message of it, by its kind (enum control_kind), or one of these. */
+enum supervise_event {
+    EVENT_SILENT = CONTROL_KINDS, /* no beat has come for too long */
+    EVENT_LATE,                   /* it lives after the time at which it had to be gone */
+    EVENT_EXITED,                 /* it is reaped; child->end says how it ended */
+    EVENT_DUE,                    /* the time at which its successor starts has come */
+    EVENTS
+};
+
+/* All workers start again, under the next generation. */
+struct regeneration {
+    bool pending; /* all workers are killed; the next generation starts when they are reaped */
+    struct monotime due;
+    unsigned fruitless; /* generations in a row that have brought no episode or update that is new */
+    uint16_t worker;    /* whose death is the cause */
+    char reason[ERROR_TEXT_BYTES];
+};
+
 struct supervisor {
     const struct supervise_config *config;
     struct roster roster;
     struct child *children;          /* (count) by worker number: the servers, then their clients */
     struct control_status *holdings; /* (count) the newest CONTROL_STATUS of each worker */
     unsigned count;                  /* workers of the job */
-    unsigned ready;                  /* workers that have said READY */
+    uint32_t generation;
+    struct resume_point resume; /* where this generation began */
     struct child_segments segments;
     struct pollfd *waits; /* (1 + count) signals, then each child's control line */
     int signal_fd;
-    unsigned stops;  /* SIGINT and SIGTERM so far */
-    bool log_failed; /* a record's line is missing: no later one may follow */
-    bool closing;    /* the workers are told to leave, each when its turn has come */
+    bool announced;    /* the service manager knows that the job trains */
+    unsigned stops;    /* SIGINT and SIGTERM so far */
+    bool log_failed;   /* a record's line is missing: no later one may follow */
+    bool hurried;      /* the workers have given up their calls */
+    bool finished;     /* FINISHED has come: the logs and checkpoints are complete */
+    bool closing;      /* the workers are told to leave, each when its turn has come */
+    uint64_t furthest; /* the highest episode or update that was recorded */
+    struct regeneration regeneration;
     struct control_finished result;
     struct monotime kill_at;   /* workers that still live at this time are killed */
     struct monotime wake_due;  /* the latest time at which the last wait should have ended */
@@ -37,20 +62,57 @@ struct supervisor {
     size_t job_bytes;
 };
 
+/* What an event sets off. `message`: NULL where the event is no message. */
+typedef void supervise_reaction(struct supervisor *s, struct child *child,
+                                const struct control_message *message);
+
 /* supervise_signals.c: opens the descriptor by which signals arrive. STATUS_IO. */
 enum status supervise_take_signals(struct supervisor *s, struct error *error);
 
 /* Obeys all signals that have arrived. True: SIGCHLD was among them, and children wait to be reaped. */
 bool supervise_obey_signals(struct supervisor *s);
 
-/* supervise_table.c: acts on a message of a worker that is neither killed nor gone. */
-void supervise_obey_message(struct supervisor *s, struct child *child, const struct control_message *message);
+/* supervise_table.c: reacts to an event of a worker. `event`: enum control_kind or enum supervise_event. */
+void supervise_react(struct supervisor *s, struct child *child, unsigned event,
+                     const struct control_message *message);
 
-/* Kills a worker that sent a message which its state does not permit, and fails the job. */
+/* Kills a worker that sent a message which its state does not permit. */
 void supervise_expel(struct supervisor *s, struct child *child, uint32_t message_kind);
 
-/* supervise_exit.c: acts on the exit of a worker that was reaped. `exit_text` is child_reap's. */
-void supervise_exit(struct supervisor *s, struct child *child, const char *exit_text);
+/* Tells workers to connect: those whose listeners have all bound their sockets. */
+void supervise_connect(struct supervisor *s);
+
+/* supervise_exit.c: a worker died unasked, or must die: it is killed if it lives. Decides what follows: a
+ * successor, the next generation, or the job's end with `status`. `why` is a sentence that names the worker.
+ */
+void supervise_lose(struct supervisor *s, struct child *child, enum status status, const char *why);
+
+/* The reactions to EVENT_EXITED: of a worker that was neither killed by the supervisor nor told to leave;
+ * that was told to leave; that was killed. */
+supervise_reaction exit_unasked, exit_asked, exit_killed;
+
+/* supervise_restart.c: has a successor of this worker start, once the worker is reaped and a delay is over. A
+ * follow-on failure, whose cause is another worker, waits a little longer. */
+void supervise_replace(struct child *child, bool is_follow_on, const char *why);
+
+/* The reaction to EVENT_DUE: starts the successor. */
+supervise_reaction restart_due;
+
+/* No worker starts any more. */
+void supervise_forget_restarts(struct supervisor *s);
+
+/* Kills all workers; the next generation starts when all are reaped and a delay is over. */
+void supervise_regenerate(struct supervisor *s, const struct child *cause, const char *why);
+
+/* Starts the next generation if it is due. Returns when to look again. */
+struct monotime supervise_advance_generation(struct supervisor *s, struct monotime now);
+
+/* Starts all workers of this generation. */
+enum status supervise_spawn_all(struct supervisor *s, struct error *error);
+
+/* An episode or update ends the rows of deaths of the workers that made it. One that is new, and not computed
+ * again after a death, also ends the row of generations that brought nothing. */
+void supervise_note_progress(struct supervisor *s, const struct control_message *record);
 
 /* supervise_end.c: fails the job, with the sentence `why`, and hurries it. The first failure is the outcome;
  * later ones are only logged. */
@@ -59,7 +121,8 @@ void supervise_fail(struct supervisor *s, enum status status, const char *why);
 /* Has every worker give up its pending calls. Those that live GRACE_US later are killed. */
 void supervise_hurry(struct supervisor *s);
 
-/* Begins the orderly end: from now on each worker is told to leave as soon as its turn has come. */
+/* Begins the orderly end: from now on each worker is told to leave as soon as its turn has come, and none
+ * starts. */
 void supervise_close(struct supervisor *s);
 
 /* Tells the next workers in order to leave, once supervise_close was called; called after each exit. */

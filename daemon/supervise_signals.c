@@ -34,6 +34,8 @@ static void stop_job(struct supervisor *s)
     if (s->stops == 1) {
         log_info("stopping: the running round is finished first; a second signal hurries");
         service_notify("STOPPING=1\nSTATUS=finishing the round");
+        if (s->regeneration.pending) /* no round is running */
+            supervise_close(s);
         child_order(&s->children[s->roster.lead], CONTROL_DRAIN, NULL, 0);
     } else if (s->stops == 2) {
         log_info("hurrying: the running round is given up");
@@ -78,8 +80,8 @@ static void reload_job(struct supervisor *s)
     struct job job;
     char *problems = NULL;
     runlog_clear_progress(config->log);
-    if (job_read_file(&job, config->job_path, config->overrides, config->override_count, NULL, &problems) ==
-        STATUS_OK) {
+    if (job_read_file(&job, path_of(config->job_path), config->overrides, config->override_count, NULL,
+                      &problems) == STATUS_OK) {
         adopt_job(s, &job);
     } else {
         log_lines(problems);

@@ -1,10 +1,13 @@
-/* The supervisor's reaction to each message: a table of what is permitted, [kind of message][state of its
- * worker], and a function for each kind. Supervisor process; its only thread; no lock. */
+/* The supervisor's reaction to each event of a worker: one table, [event][state of the worker]. Supervisor
+ * process; its only thread; no lock. */
 #include "daemon/service.h"
 #include "daemon/supervise_internal.h"
+#include "kernels/base/log.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+
+/* ---- messages ---- */
 
 void supervise_expel(struct supervisor *s, struct child *child, uint32_t message_kind)
 {
@@ -14,34 +17,80 @@ void supervise_expel(struct supervisor *s, struct child *child, uint32_t message
     snprintf(why, sizeof why,
              "%s (process %ld) sent a message that is not permitted (kind %u, while %s): killed", child->name,
              (long)child->pid, message_kind, states[child->state]);
-    child_kill(child);
-    supervise_fail(s, STATUS_INTERNAL, why);
+    supervise_lose(s, child, STATUS_INTERNAL, why);
+}
+
+static void expel(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    supervise_expel(s, child, message->kind);
 }
 
 /* A worker may connect once all workers that it connects to have bound their sockets. */
-static void connect_workers(struct supervisor *s)
+void supervise_connect(struct supervisor *s)
 {
     unsigned bound = 0;
     while (bound < s->roster.listeners && s->children[bound].bound)
         bound++;
     for (unsigned i = 1; i < s->count; i++) {
         struct child *child = &s->children[i];
-        if (child->connected || roster_dialed(&s->roster, (uint16_t)i) > bound)
+        if (child->connected || !child_is_heard(child) || roster_dialed(&s->roster, (uint16_t)i) > bound)
             continue;
         child->connected = true;
         child_order(child, CONTROL_CONNECT, NULL, 0);
     }
 }
 
-/* A worker that is leaving had not yet read the order when it said READY. */
-static void mark_ready(struct supervisor *s, struct child *child)
+static void mark_bound(struct supervisor *s, struct child *child, const struct control_message *message)
 {
+    (void)message;
+    child->bound = true;
+    supervise_connect(s);
+}
+
+/* A worker that is leaving had not yet read the order when it said READY. */
+static void mark_opened(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    (void)message;
     child->opened = true;
-    if (child->state == CHILD_LEAVING)
-        return;
+}
+
+static void mark_ready(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    mark_opened(s, child, message);
     child->state = CHILD_READY;
-    if (++s->ready == s->count)
+    for (unsigned i = 0; i < s->count; i++)
+        if (!s->children[i].opened)
+            return;
+    if (!s->announced)
         service_notify("READY=1\nSTATUS=training with %u workers", s->count);
+    s->announced = true;
+}
+
+static void keep_beat(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    (void)message;
+    child->last_beat = monotime_now();
+}
+
+static void keep_holdings(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    s->holdings[child->start.worker] = message->body.status;
+}
+
+static void keep_last_words(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    child->last_words = message->body.failed;
+    child->last_words.text[ERROR_TEXT_BYTES - 1] = '\0';
+}
+
+/* ---- messages of the lead ---- */
+
+static bool is_lead(const struct supervisor *s, const struct child *child)
+{
+    return child == &s->children[s->roster.lead];
 }
 
 static void show_status(const struct control_message *record)
@@ -63,89 +112,93 @@ static void show_status(const struct control_message *record)
 static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     struct error error;
+    if (!is_lead(s, child) ||
+        (message->kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)) {
+        expel(s, child, message);
+        return;
+    }
     if (s->log_failed)
         return;
     show_status(message);
     s->log_failed = runlog_record(s->config->log, message, s->holdings, &error) != STATUS_OK;
     if (s->log_failed) {
         supervise_fail(s, error.status, error.text);
-    } else if (message->kind != CONTROL_EPOCH) {
+        return;
+    }
+    supervise_note_progress(s, message);
+    if (message->kind != CONTROL_EPOCH) {
         const struct control_logged logged = {.number = control_record_number(message)};
         child_order(child, CONTROL_LOGGED, &logged, sizeof logged);
     }
 }
 
-static void finish_job(struct supervisor *s, const struct control_finished *finished)
+static void finish_job(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    s->result = *finished;
+    if (!is_lead(s, child)) {
+        expel(s, child, message);
+        return;
+    }
+    s->result = message->body.finished;
     if (s->result.end > CONTROL_END_STOPPED)
         s->result.end = CONTROL_END_STOPPED;
-    service_notify("STOPPING=1");
+    s->finished = true;
+    service_notify("%sSTOPPING=1", s->announced ? "" : "READY=1\n"); /* systemd waits for READY */
     supervise_close(s);
+}
+
+/* ---- deadlines and exits ---- */
+
+static void kill_silent(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    char why[128];
+    (void)message;
+    snprintf(why, sizeof why, "%s (process %ld) sent no heartbeat for %g s: killed", child->name,
+             (long)child->pid, s->config->job->supervise.hang_s);
+    supervise_lose(s, child, STATUS_INTERNAL, why);
+}
+
+static void kill_late(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    (void)message;
+    log_warning("%s (process %ld) did not leave in time: killed", child->name, (long)child->pid);
+    child_kill(child);
 }
 
 /* ---- the table ---- */
 
-enum permission { EXPEL, IGNORE, OBEY };
+static void ignore(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    (void)child;
+    (void)message;
+}
 
 /* clang-format off */
-static const enum permission permissions[CONTROL_KINDS][CHILD_KILLED] = {
-    /*                    starting  ready  leaving */
-    [CONTROL_BOUND]    = {OBEY,     EXPEL, IGNORE},
-    [CONTROL_READY]    = {OBEY,     EXPEL, OBEY},
-    [CONTROL_BEAT]     = {OBEY,     OBEY,  OBEY},
-    [CONTROL_EPISODE]  = {EXPEL,    OBEY,  IGNORE},
-    [CONTROL_UPDATE]   = {EXPEL,    OBEY,  IGNORE},
-    [CONTROL_EPOCH]    = {EXPEL,    OBEY,  IGNORE},
-    [CONTROL_STATUS]   = {EXPEL,    OBEY,  OBEY},
-    [CONTROL_FINISHED] = {EXPEL,    OBEY,  IGNORE},
-    [CONTROL_FAILED]   = {OBEY,     OBEY,  OBEY},
+static supervise_reaction *const reactions[EVENTS][CHILD_STATES] = {
+    /*                    starting         ready            leaving          killed       waiting  gone */
+    [CONTROL_BOUND]    = {mark_bound,      expel,           ignore,          ignore,      ignore,  ignore},
+    [CONTROL_READY]    = {mark_ready,      expel,           mark_opened,     ignore,      ignore,  ignore},
+    [CONTROL_BEAT]     = {keep_beat,       keep_beat,       keep_beat,       ignore,      ignore,  ignore},
+    [CONTROL_EPISODE]  = {expel,           log_record,      ignore,          ignore,      ignore,  ignore},
+    [CONTROL_UPDATE]   = {expel,           log_record,      ignore,          ignore,      ignore,  ignore},
+    [CONTROL_EPOCH]    = {expel,           log_record,      ignore,          ignore,      ignore,  ignore},
+    [CONTROL_STATUS]   = {expel,           keep_holdings,   keep_holdings,   ignore,      ignore,  ignore},
+    [CONTROL_FINISHED] = {expel,           finish_job,      ignore,          ignore,      ignore,  ignore},
+    [CONTROL_FAILED]   = {keep_last_words, keep_last_words, keep_last_words, ignore,      ignore,  ignore},
+    [EVENT_SILENT]     = {kill_silent,     kill_silent,     kill_silent,     ignore,      ignore,  ignore},
+    [EVENT_LATE]       = {kill_late,       kill_late,       kill_late,       ignore,      ignore,  ignore},
+    [EVENT_EXITED]     = {exit_unasked,    exit_unasked,    exit_asked,      exit_killed, ignore,  ignore},
+    [EVENT_DUE]        = {ignore,          ignore,          ignore,          ignore,      restart_due, ignore},
 };
 /* clang-format on */
 
-/* The lead alone may report a record or the end. */
-static enum permission permission_of(const struct supervisor *s, const struct child *child,
-                                     const struct control_message *message)
+/* An order is no message of a worker. */
+void supervise_react(struct supervisor *s, struct child *child, unsigned event,
+                     const struct control_message *message)
 {
-    const uint32_t kind = message->kind;
-    const enum permission permission = permissions[kind][child->state];
-    if (permission != OBEY || (kind != CONTROL_EPISODE && kind != CONTROL_UPDATE && kind != CONTROL_EPOCH &&
-                               kind != CONTROL_FINISHED))
-        return permission;
-    if (kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)
-        return EXPEL;
-    return child == &s->children[s->roster.lead] ? OBEY : EXPEL;
-}
-
-void supervise_obey_message(struct supervisor *s, struct child *child, const struct control_message *message)
-{
-    const enum permission permission = permission_of(s, child, message);
-    if (permission == EXPEL)
-        supervise_expel(s, child, message->kind);
-    if (permission != OBEY)
-        return;
-    switch (message->kind) {
-    case CONTROL_BOUND:
-        child->bound = true;
-        connect_workers(s);
-        return;
-    case CONTROL_READY:
-        mark_ready(s, child);
-        return;
-    case CONTROL_BEAT:
-        child->last_beat = monotime_now();
-        return;
-    case CONTROL_STATUS:
-        s->holdings[child->start.worker] = message->body.status;
-        return;
-    case CONTROL_FINISHED:
-        finish_job(s, &message->body.finished);
-        return;
-    case CONTROL_FAILED:
-        child->last_words = message->body.failed;
-        child->last_words.text[ERROR_TEXT_BYTES - 1] = '\0';
-        return;
-    default:
-        log_record(s, child, message);
-    }
+    supervise_reaction *react = reactions[event][child->state];
+    if (react == NULL)
+        react = child_is_heard(child) ? expel : ignore;
+    react(s, child, message);
 }

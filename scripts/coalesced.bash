@@ -38,14 +38,15 @@ _coalesced() {
             compopt -o dirnames 2>/dev/null
             return
             ;;
-        --words | --seed | --temperature)
+        --episodes | --words | --seed | --temperature)
             return
             ;;
     esac
     local options=
     case $command in
         run) options='--set --run-dir --resume --help' ;;
-        check | evaluate) options='--set --help' ;;
+        check) options='--set --help' ;;
+        evaluate) options='--set --episodes --help' ;;
         generate) options='--words --seed --temperature --help' ;;
         schema) options='man pointers' ;;
     esac

@@ -2,6 +2,7 @@
 #include "worker/control.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -14,6 +15,25 @@ static const size_t least_bytes[CONTROL_KINDS] = {
     [CONTROL_FAILED] = sizeof(struct error),
 };
 
+/* The kernel may lack memory for a message, for a moment. */
+static bool control_lacks_memory(int errnum)
+{
+    return errnum == ENOMEM || errnum == ENOBUFS;
+}
+
+/* Whether to try a send again. Waits a millisecond where the kernel lacked memory, a tenth of a second in
+ * all.
+ */
+static bool control_send_again(int errnum, unsigned *tries)
+{
+    enum { TRIES_MAX = 100 };
+    if (control_lacks_memory(errnum) && ++*tries <= TRIES_MAX) {
+        poll(NULL, 0, 1);
+        return true;
+    }
+    return errnum == EINTR;
+}
+
 enum status control_send(int fd, enum control_kind kind, const void *body, size_t body_bytes)
 {
     uint32_t number = kind;
@@ -23,12 +43,13 @@ enum status control_send(int fd, enum control_kind kind, const void *body, size_
     };
     struct msghdr packet = {.msg_iov = parts, .msg_iovlen = body_bytes > 0 ? 2 : 1};
     ssize_t sent;
+    unsigned tries = 0;
     do
         sent = sendmsg(fd, &packet, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
+    while (sent < 0 && control_send_again(errno, &tries));
     if (sent >= 0)
         return STATUS_OK;
-    return errno == EAGAIN || errno == ENOBUFS ? STATUS_BUSY : STATUS_PEER_DIED;
+    return errno == EAGAIN || control_lacks_memory(errno) ? STATUS_BUSY : STATUS_PEER_DIED;
 }
 
 enum status control_receive(int fd, bool wait, struct control_message *message)
@@ -40,7 +61,8 @@ enum status control_receive(int fd, bool wait, struct control_message *message)
     struct msghdr packet = {.msg_iov = parts, .msg_iovlen = 2};
     ssize_t received = recvmsg(fd, &packet, wait ? 0 : MSG_DONTWAIT);
     if (received < 0)
-        return errno == EAGAIN || errno == EINTR ? STATUS_AGAIN : STATUS_PEER_DIED;
+        return errno == EAGAIN || errno == EINTR || control_lacks_memory(errno) ? STATUS_AGAIN
+                                                                                : STATUS_PEER_DIED;
     if (received == 0)
         return STATUS_PEER_DIED;
     if ((size_t)received < sizeof message->kind)

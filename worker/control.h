@@ -16,7 +16,8 @@
 #include <stdint.h>
 
 enum {
-    CONTROL_FD = 3, /* where a worker finds its end */
+    CONTROL_FD = 3,     /* where a worker finds its end */
+    CONTROL_RUN_FD = 4, /* where a worker finds the run's directory, open */
     CONTROL_ADDRESS_BYTES = 160,
     CONTROL_PATH_BYTES = 4096,
     CONTROL_BODY_BYTES_MAX = 32 * 1024,
@@ -48,14 +49,16 @@ struct control_start {
     uint16_t worker; /* this worker's number: servers from 0, then clients (worker/roster.h) */
     uint8_t role;    /* enum wire_role */
     uint32_t incarnation, generation;
+    uint8_t secret[WIRE_SECRET_BYTES];   /* of this run of the job: worker/net/greeting.h */
     char address[CONTROL_ADDRESS_BYTES]; /* worker N binds this with ".N" appended */
-    char run_dir[CONTROL_PATH_BYTES];    /* absolute; checkpoints go to its folder of that name */
-    char resume[CONTROL_PATH_BYTES];     /* the checkpoint to go on from; "": a fresh start */
+    char run_dir[CONTROL_PATH_BYTES];    /* absolute, for messages: CONTROL_RUN_FD is the directory */
+    char resume[CONTROL_PATH_BYTES];     /* the checkpoint to go on from, below it; "": a fresh start */
 };
 
 struct control_died {
     uint16_t worker;
-    char text[200]; /* "observer 3 was killed by signal 9" */
+    uint32_t incarnation; /* the one that is gone; its successor may have a session already */
+    char text[200];       /* "observer 3 was killed by signal 9" */
 };
 
 struct control_logged {
@@ -150,11 +153,12 @@ static inline uint64_t control_record_number(const struct control_message *recor
     return record->kind == CONTROL_EPISODE ? record->body.episode.episode : record->body.update.update;
 }
 
-/* Sends one message. Never blocks, never raises SIGPIPE. STATUS_PEER_DIED: the other end is gone.
- * STATUS_BUSY: its queue is full. */
+/* Sends one message. Never raises SIGPIPE. Blocks only where the kernel lacks memory, for a tenth of a second
+ * at most. STATUS_PEER_DIED: the other end is gone. STATUS_BUSY: its queue is full, or there is no memory. */
 enum status control_send(int fd, enum control_kind kind, const void *body, size_t body_bytes);
 
-/* Receives one message. STATUS_AGAIN: none is waiting (or, when `wait`, interrupted). STATUS_PEER_DIED:
+/* Receives one message. STATUS_AGAIN: none is waiting (or, when `wait`, interrupted), or the kernel lacks
+ * memory for it now. STATUS_PEER_DIED:
  * end of file. STATUS_INVALID: a message of no known kind or too short for it; one that is too short to have
  * a kind has kind 0. */
 enum status control_receive(int fd, bool wait, struct control_message *message);

@@ -14,14 +14,16 @@ struct roster roster_of(const struct job *job)
                                .clients = job->observers.count,
                                .listeners = 1,
                                .server_role = WIRE_ROLE_AGENT,
-                               .client_role = WIRE_ROLE_OBSERVER};
+                               .client_role = WIRE_ROLE_OBSERVER,
+                               .replaceable = 1};
     return (struct roster){.servers = servers,
                            .clients = clients,
                            .listeners = is_parallel ? servers + clients - 1 : servers,
                            .server_role = WIRE_ROLE_PSERVER,
                            .client_role = WIRE_ROLE_TRAINER,
                            .segments = job->transport == JOB_TRANSPORT_SHARED,
-                           .lead = is_parallel ? (uint16_t)servers : 0};
+                           .lead = is_parallel ? (uint16_t)servers : 0,
+                           .replaceable = is_parallel ? servers + clients : servers};
 }
 
 void roster_roles(const struct roster *roster, uint8_t roles[ROSTER_WORKERS_MAX])

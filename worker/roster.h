@@ -19,12 +19,14 @@ struct roster {
     uint8_t server_role, client_role; /* enum wire_role */
     bool segments;                    /* every worker has a segment (worker/net/segment.h) */
     uint16_t lead;                    /* the worker that reports FINISHED and gets the order to drain */
+    uint32_t replaceable; /* a worker of this number or a higher one owns no parameters: a successor can take
+                             its place while the others go on */
 };
 
 /* reinforce: 1 agent, observers.count observers; only the agent listens. parameter-server: server.count
  * pservers, trainers.count trainers; the pservers listen; segments where the transport is shared.
  * model-parallel: the same workers, led by the first trainer, and all but the last one listen. In the other
- * kinds server 0 leads. */
+ * kinds server 0 leads. Observers are replaceable, and the trainers of a parameter-server job. */
 struct roster roster_of(const struct job *job);
 
 static inline uint32_t roster_workers(const struct roster *roster)

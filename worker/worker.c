@@ -41,6 +41,7 @@ struct monotime worker_beat(struct worker *worker)
     if (!monotime_before(now, worker->beat_due)) {
         if (control_send(CONTROL_FD, CONTROL_BEAT, NULL, 0) == STATUS_PEER_DIED)
             worker_is_orphaned(); /* a full line needs no further beat */
+        worker_report_strangers(worker, now);
         worker->beat_due = monotime_add_us(now, BEAT_US_MIN);
     }
     return monotime_add_us(worker->beat_due, worker->beat_us - BEAT_US_MIN);
@@ -59,7 +60,8 @@ static void worker_obey_order(struct worker *worker, const struct control_messag
         break;
     case CONTROL_DIED:
         if (worker->rpc != NULL)
-            rpc_peer_died(worker->rpc, order->body.died.worker, order->body.died.text);
+            rpc_peer_died(worker->rpc, order->body.died.worker, order->body.died.incarnation,
+                          order->body.died.text);
         break;
     case CONTROL_LOGGED:
         worker->logged = order->body.logged.number;
@@ -123,6 +125,26 @@ enum status worker_attach(struct worker *worker, struct rpc *rpc)
     return rpc_watch(rpc, CONTROL_FD, worker_orders_ready, worker);
 }
 
+struct path worker_run_dir(const struct worker *worker)
+{
+    return path_of_folder(CONTROL_RUN_FD, worker->self.run_dir);
+}
+
+bool worker_resumes(const struct worker *worker)
+{
+    return worker->self.resume[0] != '\0';
+}
+
+struct path worker_resume_path(const struct worker *worker)
+{
+    return path_below(worker_run_dir(worker), worker->self.resume);
+}
+
+bool worker_goes_on(const struct worker *worker)
+{
+    return worker->self.generation > 1 || worker_resumes(worker);
+}
+
 /* The supervisor has checked this text, so a failure here is no fault of the job file. */
 static enum status worker_read_job(struct worker *worker, const char *text, size_t bytes, const char *origin,
                                    struct error *error)
@@ -157,8 +179,9 @@ enum status worker_open_rpc(const struct worker *worker, const struct rpc_config
     roster_roles(&roster, role_of_worker);
     whole.worker = worker->self.worker;
     whole.role = worker->self.role;
-    whole.incarnation = whole.peer_incarnation_max = worker->self.incarnation;
+    whole.incarnation = worker->self.incarnation;
     whole.generation = worker->self.generation;
+    memcpy(whole.secret, worker->self.secret, sizeof whole.secret);
     whole.roster = role_of_worker;
     whole.workers = roster_workers(&roster);
     if (worker->self.worker == 0) {

@@ -9,6 +9,7 @@
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
 
+#include "kernels/base/file.h"
 #include "kernels/base/monotime.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
@@ -27,6 +28,8 @@ struct worker {
     struct rpc *rpc;  /* set by the role; worker_read_orders passes deaths and hurry to it */
     uint64_t beat_us; /* between two beats of an idle worker */
     struct monotime beat_due;
+    struct monotime strangers_due;     /* of the next line about strangers */
+    uint64_t strangers;                /* that the last line was about */
     uint64_t logged;                   /* the newest episode or update that is in the logs */
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
 };
@@ -58,6 +61,15 @@ role_run *role_run_of(uint8_t wire, int job_kind);
 /* Runs the worker whose control line is at CONTROL_FD; `role` comes from its command line. */
 int worker_main(const struct role *role);
 
+/* The run's directory, which the supervisor holds open; whether this worker goes on from a checkpoint in it,
+ * and only then, from which. */
+struct path worker_run_dir(const struct worker *worker);
+bool worker_resumes(const struct worker *worker);
+struct path worker_resume_path(const struct worker *worker);
+
+/* Whether the run was broken off before, by a death or by a command. */
+bool worker_goes_on(const struct worker *worker);
+
 /* ---- sessions ----
  * A role opens its rpc, finishes its long preparations, and then connects: from then on it turns, so that it
  * answers the workers that dial it. */
@@ -86,6 +98,9 @@ void worker_wait_order(struct worker *worker);
 
 /* Tells the supervisor that this worker turns, at most 10 times a second; returns when to call again. */
 struct monotime worker_beat(struct worker *worker);
+
+/* Warns of strangers at this worker's socket, when there were more since the last line; a line in 10 s. */
+void worker_report_strangers(struct worker *worker, struct monotime now);
 
 /* worker_beat for tapes and readers, between two operations. */
 void worker_progress(void *worker);

@@ -102,6 +102,11 @@ enum status optimizer_lr_set(struct optimizer *optimizer, double lr, struct erro
 
 /* ---- state ---- */
 
+uint64_t optimizer_steps(const struct optimizer *optimizer)
+{
+    return optimizer->steps;
+}
+
 void optimizer_steps_set(struct optimizer *optimizer, uint64_t steps)
 {
     optimizer->steps = steps;

@@ -33,8 +33,9 @@ enum status optimizer_lr_set(struct optimizer *optimizer, double lr, struct erro
 
 /* ---- state: what a run that goes on elsewhere has to have ---- */
 
-/* Sets the number of steps taken: the first step of a kind may differ from later ones, and Adam's corrections
- * follow the count. */
+/* The number of steps taken, and sets it: the first step of a kind may differ from later ones, and Adam's
+ * corrections follow the count. */
+uint64_t optimizer_steps(const struct optimizer *optimizer);
 void optimizer_steps_set(struct optimizer *optimizer, uint64_t steps);
 
 /* Moment 0: SGD's momentum, or Adam's first moment. Moment 1: Adam's second. It is read and written by

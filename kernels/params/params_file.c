@@ -99,27 +99,28 @@ static enum status save_bytes(int fd, const char *path, const struct params_savi
 
 /* Writes the file out of its first bytes and its entries' values, which pass through `values`. An fsync that
  * failed is not tried again: the kernel may have dropped the pages that it could not write. */
-static enum status save_file(const char *path, const struct params_saving *saving, const char *header,
+static enum status save_file(struct path path, const struct params_saving *saving, const char *header,
                              size_t header_bytes, const struct safetensors_entry *entries, size_t count,
                              void *values, struct error *error)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    const int fd =
+        openat(path.folder, path_name(path), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
-        return error_set_errno(error, errno, "%s: cannot be created", path);
-    enum status status = save_bytes(fd, path, saving, header, header_bytes, error);
+        return error_set_errno(error, errno, "%s: cannot be created", path.text);
+    enum status status = save_bytes(fd, path.text, saving, header, header_bytes, error);
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         status = save_fill(saving, &entries[i], values, error);
         if (status == STATUS_OK)
-            status = save_bytes(fd, path, saving, values, entries[i].bytes, error);
+            status = save_bytes(fd, path.text, saving, values, entries[i].bytes, error);
     }
     if (status == STATUS_OK && fsync(fd) != 0)
-        status = error_set_errno(error, errno, "%s: cannot be written", path);
+        status = error_set_errno(error, errno, "%s: cannot be written", path.text);
     if (close(fd) != 0 && status == STATUS_OK)
-        status = error_set_errno(error, errno, "%s: cannot be written", path);
+        status = error_set_errno(error, errno, "%s: cannot be written", path.text);
     return status;
 }
 
-enum status params_file_save(const char *path, const struct params_saving *saving, struct error *error)
+enum status params_file_save(struct path path, const struct params_saving *saving, struct error *error)
 {
     struct params *params = saving->params;
     size_t count = 0, largest = 0, header_bytes = 0;
@@ -137,7 +138,7 @@ enum status params_file_save(const char *path, const struct params_saving *savin
     void *values = malloc(largest + 1);
     enum status status = STATUS_NO_MEMORY;
     if (header == NULL || values == NULL)
-        error_set(error, status, "%s: no memory for its header and %zu bytes", path, largest);
+        error_set(error, status, "%s: no memory for its header and %zu bytes", path.text, largest);
     else
         status = save_file(path, saving, header, header_bytes, entries, count, values, error);
     free(entries);
@@ -242,13 +243,13 @@ static enum status check_fit(const struct params_file *file, bool counters_optio
 
 /* ---- loading ---- */
 
-enum status params_file_open(struct params_file **out, struct params *params, const char *path,
+enum status params_file_open(struct params_file **out, struct params *params, struct path path,
                              const struct params_range *contents, bool counters_optional, struct error *error)
 {
     struct params_file *file = calloc(1, sizeof *file);
     *out = NULL;
     if (file == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "%s: no memory to open it", path);
+        return error_set(error, STATUS_NO_MEMORY, "%s: no memory to open it", path.text);
     *file = (struct params_file){.params = params, .contents = *contents};
     enum status status = safetensors_open(&file->file, path, error);
     if (status == STATUS_OK)

@@ -7,6 +7,7 @@
 #ifndef KERNELS_PARAMS_PARAMS_FILE_H
 #define KERNELS_PARAMS_PARAMS_FILE_H
 
+#include "kernels/base/file.h"
 #include "kernels/params/gradients.h"
 
 /* Some of a model's entries. */
@@ -23,7 +24,7 @@ struct params_file; /* open, and found to fit */
  * I64), and nothing else; with `counters_optional` a counter may be absent. The entries need no memory. The
  * params outlive the file. STATUS_INVALID: the message names the first entries at fault, with both shapes.
  * Other errors as safetensors_open. */
-enum status params_file_open(struct params_file **out, struct params *params, const char *path,
+enum status params_file_open(struct params_file **out, struct params *params, struct path path,
                              const struct params_range *contents, bool counters_optional,
                              struct error *error);
 void params_file_close(struct params_file *file); /* NULL is nothing */
@@ -50,6 +51,6 @@ struct params_saving {
  * registration, and syncs the file. A PyTorch model of the same names loads the file strictly. Equal values
  * give equal bytes, whatever their source. After a failure the file may be there, cut short.
  * STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY; errors of reading a source. */
-enum status params_file_save(const char *path, const struct params_saving *saving, struct error *error);
+enum status params_file_save(struct path path, const struct params_saving *saving, struct error *error);
 
 #endif

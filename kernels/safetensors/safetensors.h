@@ -20,6 +20,7 @@
 #ifndef KERNELS_SAFETENSORS_SAFETENSORS_H
 #define KERNELS_SAFETENSORS_SAFETENSORS_H
 
+#include "kernels/base/file.h"
 #include "kernels/base/status.h"
 
 #include <stddef.h>
@@ -48,7 +49,7 @@ struct safetensors {
 
 /* Reads the header; the values stay in the file, which is kept open. STATUS_NOT_FOUND, STATUS_PERMISSION,
  * STATUS_IO, STATUS_CORRUPT, STATUS_NO_MEMORY. */
-enum status safetensors_open(struct safetensors **out, const char *path, struct error *error);
+enum status safetensors_open(struct safetensors **out, struct path path, struct error *error);
 
 void safetensors_close(struct safetensors *file); /* NULL is nothing */
 

@@ -306,14 +306,14 @@ static enum status header_read(struct safetensors *file, uint64_t bytes, struct 
     return status == STATUS_OK ? header_read_entries(file, error) : status;
 }
 
-enum status safetensors_open(struct safetensors **out, const char *path, struct error *error)
+enum status safetensors_open(struct safetensors **out, struct path path, struct error *error)
 {
     struct safetensors *file = calloc(1, sizeof *file);
     uint64_t bytes;
     *out = NULL;
-    if (file == NULL || (file->path = strdup(path)) == NULL) {
+    if (file == NULL || (file->path = strdup(path.text)) == NULL) {
         free(file);
-        return header_no_memory(path, error);
+        return header_no_memory(path.text, error);
     }
     enum status status = file_open(&file->fd, &bytes, path, error);
     if (status == STATUS_OK)

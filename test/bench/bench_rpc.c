@@ -137,7 +137,6 @@ static void our_server(const struct bench_case *bench, const char *address, int 
     struct rpc_config config = {.role = WIRE_ROLE_AGENT,
                                 .roster = roster,
                                 .workers = bench->clients + 1,
-                                .peer_incarnation_max = UINT32_MAX,
                                 .pending_max = 64,
                                 .incoming_max = 64,
                                 .rows_max = 64,

@@ -312,7 +312,10 @@ static inline _Noreturn void act_worker(int argc, char **argv)
     await_order(CONTROL_START);
     fake.self = fake.order.body.start;
     story_add_descriptors();
-    story_add("run %s resume %s", fake.self.run_dir, fake.self.resume);
+    struct stat held = {0}, there = {0};
+    const bool same = fstat(CONTROL_RUN_FD, &held) == 0 && stat(fake.self.run_dir, &there) == 0 &&
+                      held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+    story_add("run %s%s resume %s", fake.self.run_dir, same ? "" : " is not held open", fake.self.resume);
     if (fake.self.worker < SERVERS)
         act_server();
     else

@@ -3,14 +3,15 @@
 #include "test/workplace.h"
 
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static struct child child;
-static char text[160];
 
 /* A child process that exits with `code` at once. */
 static void fork_child(int code)
@@ -26,9 +27,9 @@ START_TEST(an_exit_is_waited_for_and_told)
 {
     char wanted[64];
     fork_child(7);
-    ck_assert(child_reap(&child, true, text, sizeof text));
+    ck_assert(child_reap(&child, true));
     snprintf(wanted, sizeof wanted, "observer 3 (process %d) exited with code 7", (int)child.pid);
-    ck_assert_str_eq(text, wanted);
+    ck_assert_str_eq(child.end, wanted);
 }
 END_TEST
 
@@ -40,11 +41,11 @@ START_TEST(a_child_that_lives_is_not_reaped)
         pause();
         _exit(0);
     }
-    ck_assert(!child_reap(&child, false, text, sizeof text));
+    ck_assert(!child_reap(&child, false));
     child_kill(&child);
     ck_assert_int_eq(child.state, CHILD_KILLED);
-    ck_assert(child_reap(&child, true, text, sizeof text));
-    ck_assert_ptr_nonnull(strstr(text, "was killed by signal 9 (Killed)"));
+    ck_assert(child_reap(&child, true));
+    ck_assert_ptr_nonnull(strstr(child.end, "was killed by signal 9 (Killed)"));
 }
 END_TEST
 
@@ -52,8 +53,27 @@ START_TEST(a_child_that_another_has_reaped_is_gone)
 {
     fork_child(0);
     ck_assert_int_eq(waitpid(child.pid, NULL, 0), child.pid);
-    ck_assert(child_reap(&child, false, text, sizeof text));
-    ck_assert_ptr_nonnull(strstr(text, "is gone: how it ended is not known"));
+    ck_assert(child_reap(&child, false));
+    ck_assert_ptr_nonnull(strstr(child.end, "is gone: how it ended is not known"));
+}
+END_TEST
+
+START_TEST(a_child_that_takes_no_orders_is_killed)
+{
+    int line[2], status = 0;
+    enum { ORDERS_MAX = 100000 };
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line), 0);
+    child = (struct child){.state = CHILD_READY, .name = "observer 3", .fd = line[0]};
+    child.pid = fork();
+    if (child.pid == 0) {
+        pause();
+        _exit(0);
+    }
+    for (unsigned i = 0; i < ORDERS_MAX && waitpid(child.pid, &status, WNOHANG) == 0; i++)
+        child_order(&child, CONTROL_HURRY, NULL, 0);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    close(line[0]);
+    close(line[1]);
 }
 END_TEST
 
@@ -64,6 +84,7 @@ int main(void)
     tcase_add_test(ends, an_exit_is_waited_for_and_told);
     tcase_add_test(ends, a_child_that_lives_is_not_reaped);
     tcase_add_test(ends, a_child_that_another_has_reaped_is_gone);
+    tcase_add_test(ends, a_child_that_takes_no_orders_is_killed);
     suite_add_tcase(suite, ends);
     return suite_run(suite);
 }

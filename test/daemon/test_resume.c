@@ -51,6 +51,7 @@ static void resume_run(void)
 {
     enum status status = rundir_open(&dir, "run", &job, true, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    ck_assert(dir.resumed);
 }
 
 static void expect_refused(enum status status, const char *words)
@@ -156,12 +157,28 @@ START_TEST(a_list_that_is_too_long_is_cut)
 }
 END_TEST
 
-START_TEST(a_directory_without_a_run_is_refused)
+/* Also where an earlier start has failed before its first line: its job does not matter. */
+START_TEST(where_no_run_is_one_begins)
+{
+    ck_assert_int_eq(rundir_open(&dir, "nowhere/at/all", &job, true, &error), STATUS_OK);
+    ck_assert(!dir.resumed && path_exists("nowhere/at/all/job.json"));
+    rundir_close(&dir);
+    const char *other[] = {"/seed=9"};
+    parse_job(other, 1);
+    ck_assert_int_eq(rundir_open(&dir, "nowhere/at/all", &job, true, &error), STATUS_OK);
+    ck_assert(!dir.resumed && !path_exists("nowhere/at/all/previous-1"));
+    rundir_close(&dir);
+    char *text = file_read("nowhere/at/all/job.json");
+    ck_assert_ptr_nonnull(strstr(text, "\"seed\": 9,"));
+    free(text);
+}
+END_TEST
+
+START_TEST(a_run_without_its_job_is_refused)
 {
     ck_assert_int_eq(remove("run/job.json"), 0);
-    expect_refused(STATUS_NOT_FOUND, "there is no run to resume: cannot look at run/job.json");
-    ck_assert_int_eq(rundir_open(&dir, "nowhere/at/all", &job, true, &error), STATUS_NOT_FOUND);
-    ck_assert(!path_exists("nowhere"));
+    expect_refused(STATUS_NOT_FOUND, "run has logs or checkpoints, but no job.json");
+    ck_assert(path_exists("run/episodes.jsonl") && !path_exists("run/previous-1"));
 }
 END_TEST
 
@@ -196,6 +213,7 @@ START_TEST(a_model_parallel_run_keeps_its_lines_and_threads)
     }
     ck_assert_int_eq(rundir_open(&dir, "other", &began, false, &error), STATUS_OK);
     rundir_close(&dir);
+    text_write("other/episodes.jsonl", "jsonl");
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides + 1, 2, &problems),
                      STATUS_OK);
     ck_assert_int_eq(rundir_open(&dir, "other", &job, true, &error), STATUS_OK);
@@ -221,7 +239,7 @@ END_TEST
 START_TEST(without_a_checkpoint_it_goes_on_from_the_beginning)
 {
     struct resume_point point = {.update = 7};
-    ck_assert_int_eq(resume_find(&point, "run", &error), STATUS_OK);
+    ck_assert_int_eq(resume_find(&point, path_of("run"), UINT64_MAX, &error), STATUS_OK);
     ck_assert(point.update == 0 && point.checkpoint[0] == '\0');
 }
 END_TEST
@@ -237,7 +255,8 @@ int main(void)
     tcase_add_loop_test(tests, every_other_key_is_the_runs, 0, 7);
     tcase_add_test(tests, several_differences_are_told_at_once);
     tcase_add_loop_test(tests, a_list_that_is_too_long_is_cut, 0, 2);
-    tcase_add_test(tests, a_directory_without_a_run_is_refused);
+    tcase_add_test(tests, where_no_run_is_one_begins);
+    tcase_add_test(tests, a_run_without_its_job_is_refused);
     tcase_add_test(tests, a_run_whose_job_is_damaged_is_refused);
     tcase_add_test(tests, a_run_of_another_kind_is_refused);
     tcase_add_test(tests, a_model_parallel_run_keeps_its_lines_and_threads);

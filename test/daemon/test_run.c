@@ -483,7 +483,7 @@ START_TEST(a_job_file_that_cannot_be_written_ends_the_start)
     const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
     struct process_options small = {.file_bytes_max = 400};
     ck_assert_int_eq(process_run(&process, workplace.folder, argv, &small, 60), 74);
-    expect_text(process_err(&process), "job.json: there was room for 400 of ");
+    expect_text(process_err(&process), "job.json: File too large");
 }
 END_TEST
 

@@ -125,7 +125,7 @@ START_TEST(job_json_is_the_resolved_job)
     char *problems = NULL;
     size_t bytes, read_bytes;
     open_run(&dir, "run");
-    ck_assert_int_eq(job_read_file(&read, "run/job.json", NULL, 0, NULL, &problems), STATUS_OK);
+    ck_assert_int_eq(job_read_file(&read, path_of("run/job.json"), NULL, 0, NULL, &problems), STATUS_OK);
     char *given = job_format(&job, &bytes), *got = job_format(&read, &read_bytes);
     ck_assert_str_eq(got, given);
     path_expect_text("run/job.json", given);

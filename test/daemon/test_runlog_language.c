@@ -154,7 +154,7 @@ START_TEST(a_resumed_run_is_held_to_its_lines)
     close_log();
     char *before = log_numbers(workplace.jsonl), *text_before = file_read(workplace.log);
     start();
-    ck_assert_int_eq(runlog_resume(runlog, 300, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_resume(runlog, 300, 0, NULL, &error), STATUS_OK);
     ck_assert_int_eq(log_update(400, 2), STATUS_OK);
     ck_assert_int_eq(log_epoch(1, 50, 3), STATUS_OK);
     close_log();
@@ -162,7 +162,7 @@ START_TEST(a_resumed_run_is_held_to_its_lines)
     ck_assert_str_eq(after, before);
     ck_assert_str_eq(text_after, text_before);
     start();
-    ck_assert_int_eq(runlog_resume(runlog, 300, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_resume(runlog, 300, 0, NULL, &error), STATUS_OK);
     ck_assert_int_eq(log_update(400, 2), STATUS_OK);
     ck_assert_int_eq(log_epoch(1, 50, 3.5), STATUS_INTERNAL);
     ck_assert_ptr_nonnull(strstr(error.text,
@@ -171,7 +171,7 @@ START_TEST(a_resumed_run_is_held_to_its_lines)
     close_log();
     job.server.round.name = JOB_ROUND_ASYNC; /* no number need be reproduced */
     start();
-    ck_assert_int_eq(runlog_resume(runlog, 300, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_resume(runlog, 300, 0, NULL, &error), STATUS_OK);
     ck_assert_int_eq(log_update(400, 7), STATUS_OK);
     free(before);
     free(after);

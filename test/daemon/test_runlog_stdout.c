@@ -88,7 +88,7 @@ START_TEST(updates_have_a_progress_line_too)
     ck_assert_int_eq(add_epoch(&epoch), STATUS_OK);
     close_log();
     open_log();
-    ck_assert_int_eq(runlog_resume(runlog, 11, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_resume(runlog, 11, 0, NULL, &error), STATUS_OK);
     ck_assert_int_eq(add_update(&update), STATUS_OK);
     close_log();
     char *seen = drain(screen);

@@ -75,7 +75,7 @@ static void finish_run(const char *why)
 static void resume_run(uint64_t update)
 {
     open_log();
-    enum status status = runlog_resume(runlog, update, &error);
+    enum status status = runlog_resume(runlog, update, 0, NULL, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
@@ -191,7 +191,7 @@ START_TEST(what_is_logged_is_not_logged_again)
     log_updates((uint64_t)_i + 1, 8);
     finish_run("finished");
     char *json = file_read(workplace.jsonl), event[64];
-    snprintf(event, sizeof event, "{\"event\":\"resume\",\"update\":%d,\"timing\":{\"unix_s\":", _i);
+    snprintf(event, sizeof event, "{\"event\":\"resumed\",\"update\":%d,\"timing\":{\"unix_s\":", _i);
     ck_assert_uint_eq(text_count(json, event), 1);
     ck_assert_uint_eq(text_count(json, "{\"event\":\"start\""), 1);
     ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"finished\",\"updates\":8,"));
@@ -233,7 +233,7 @@ START_TEST(a_torn_line_is_cut_and_written_anew)
     resume_run(4);
     char *json = file_read(workplace.jsonl);
     ck_assert_ptr_null(strstr(json, torn[_i]));
-    ck_assert_ptr_nonnull(strstr(json, "}\n{\"event\":\"resume\""));
+    ck_assert_ptr_nonnull(strstr(json, "}\n{\"event\":\"resumed\""));
     free(json);
     log_updates(5, 8);
     close_log();
@@ -520,7 +520,7 @@ START_TEST(a_log_that_cannot_be_read_is_named)
     ck_assert_int_eq(remove(workplace.log), 0);
     open_log(); /* makes the file again */
     ck_assert_int_eq(remove(workplace.jsonl), 0);
-    ck_assert_int_eq(runlog_resume(runlog, 2, &error), STATUS_NOT_FOUND);
+    ck_assert_int_eq(runlog_resume(runlog, 2, 0, NULL, &error), STATUS_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(error.text, workplace.jsonl));
 }
 END_TEST

@@ -25,12 +25,18 @@ static struct process daemon_process;
     "\"stop\":{\"episodes\":1000000},\"supervise\":{\"hang_s\":2}}"
 
 /* Starts an endless job and waits until it trains. */
-static void start_job(const struct process_options *options)
+static void start_job_with(const char *setting, const struct process_options *options)
 {
     workplace_write_job(ENDLESS);
-    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, "--set",
+                          setting,       NULL};
     process_start(&daemon_process, workplace.folder, argv, options);
     ck_assert(file_wait_for(workplace.jsonl, "\"episode\":2,", 60));
+}
+
+static void start_job(const struct process_options *options)
+{
+    start_job_with("/supervise/restart=true", options);
 }
 
 static pid_t worker_pid(const char *arguments)
@@ -38,6 +44,14 @@ static pid_t worker_pid(const char *arguments)
     pid_t pid = 0;
     ck_assert_uint_eq(process_children(daemon_process.pid, arguments, &pid, 1), 1);
     return pid;
+}
+
+static void expect_exit(unsigned limit_s, int wanted)
+{
+    const int code = process_wait(&daemon_process, limit_s);
+    char *err = process_err(&daemon_process);
+    ck_assert_msg(code == wanted, "exit %d, not %d: %s", code, wanted, err);
+    free(err);
 }
 
 static void expect_said(const char *wanted)
@@ -69,7 +83,7 @@ START_TEST(sigterm_finishes_the_round)
     size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
     ck_assert_uint_eq(count, 4);
     kill(daemon_process.pid, SIGTERM);
-    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    expect_exit(30, 0);
     expect_said("the running round is finished first");
     expect_clean_end(pids, count, "stopped");
 }
@@ -83,7 +97,7 @@ START_TEST(ctrl_c_reaches_everyone_and_only_the_supervisor_obeys)
     for (size_t i = 0; i < count; i++)
         kill(pids[i], SIGINT);
     kill(daemon_process.pid, SIGINT);
-    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    expect_exit(30, 0);
     expect_clean_end(pids, count, "stopped");
 }
 END_TEST
@@ -103,7 +117,7 @@ START_TEST(a_second_signal_hurries)
     kill(daemon_process.pid, SIGTERM);
     sleep_ms(50);
     kill(daemon_process.pid, SIGTERM);
-    ck_assert_int_eq(process_wait(&daemon_process, 20), 0);
+    expect_exit(20, 0);
     expect_said("hurrying");
     expect_clean_end(pids, count, "stopped");
     char *log = file_read(workplace.jsonl);
@@ -145,7 +159,7 @@ START_TEST(a_suspended_job_goes_on)
     ck_assert(file_wait_for(workplace.jsonl, next, 30));
     sleep_ms(500);
     kill(daemon_process.pid, SIGTERM);
-    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    expect_exit(30, 0);
 }
 END_TEST
 
@@ -159,14 +173,15 @@ START_TEST(an_inherited_ignored_sigchld_changes_nothing)
 }
 END_TEST
 
-/* Kills one worker and expects the job to fail with a message that names it. */
+/* Kills one worker and expects the job, which may not start it again, to fail with a message that names it.
+ */
 static void kill_and_expect(const char *arguments, int signal, const char *wanted)
 {
     pid_t pids[PIDS_MAX];
-    start_job(NULL);
+    start_job_with("/supervise/restart=false", NULL);
     size_t count = process_children(daemon_process.pid, "worker", pids, PIDS_MAX);
     kill(worker_pid(arguments), signal);
-    ck_assert_int_eq(process_wait(&daemon_process, 30), 70);
+    expect_exit(30, 70);
     expect_said(wanted);
     expect_clean_end(pids, count, "failed");
 }
@@ -230,7 +245,7 @@ START_TEST(rotation_loses_no_line)
     kill(daemon_process.pid, SIGUSR1);
     ck_assert(file_wait_for(workplace.jsonl, "\"episode\":", 30));
     kill(daemon_process.pid, SIGTERM);
-    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    expect_exit(30, 0);
     char *old = file_read(rotated), *new = file_read(workplace.jsonl);
     char *all = malloc(strlen(old) + strlen(new) + 1);
     ck_assert_ptr_nonnull(all);
@@ -259,7 +274,7 @@ START_TEST(rotation_onto_a_fifo_keeps_the_old_files)
     kill(daemon_process.pid, SIGUSR1);
     ck_assert(file_wait_for(daemon_process.err_path, "expected a regular file; the lines go on", 20));
     kill(daemon_process.pid, SIGTERM);
-    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    expect_exit(30, 0);
 }
 END_TEST
 
@@ -288,7 +303,7 @@ START_TEST(sighup_reads_the_job_again)
     kill(daemon_process.pid, SIGHUP);
     ck_assert(file_wait_for(daemon_process.err_path, "its other changes wait for the next start", 20));
     kill(daemon_process.pid, SIGTERM);
-    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    expect_exit(30, 0);
 }
 END_TEST
 
@@ -304,23 +319,50 @@ static void hear(int fd, char *heard, size_t bytes)
     }
 }
 
-START_TEST(a_service_manager_hears_of_start_life_and_end)
+/* The socket of a service manager; and the setting that names it, "NOTIFY_SOCKET=PATH". */
+static int open_manager(char setting[160])
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct timeval patience = {.tv_usec = 500000};
-    char setting[160];
-    static char heard[1 << 20];
     snprintf(address.sun_path, sizeof address.sun_path, "%s/notify", workplace.folder);
-    snprintf(setting, sizeof setting, "NOTIFY_SOCKET=%s/notify", workplace.folder);
+    snprintf(setting, 160, "NOTIFY_SOCKET=%s/notify", workplace.folder);
     int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+    return fd;
+}
+
+/* systemd takes an end before READY for a failure. */
+START_TEST(a_finished_job_that_is_resumed_is_ready_before_it_ends)
+{
+    static char heard[1 << 16];
+    char setting[160];
+    const int fd = open_manager(setting);
+    const char *argv[] = {daemon_path(), "run",   workplace.job_path, "--run-dir", workplace.run_dir,
+                          "--resume",    "--set", "/stop/episodes=2", NULL};
+    struct process_options service = {.environment = (const char *[]){setting, NULL}};
+    workplace_write_job(ENDLESS);
+    ck_assert_int_eq(process_run(&daemon_process, workplace.folder, argv, NULL, 60), 0);
+    ck_assert_int_eq(process_run(&daemon_process, workplace.folder, argv, &service, 60), 0);
+    hear(fd, heard, sizeof heard);
+    char *ready = strstr(heard, "READY=1\n");
+    ck_assert(ready != NULL && strstr(ready, "STOPPING=1\n") != NULL);
+    ck_assert_uint_eq(text_count(heard, "READY=1\n"), 1);
+    close(fd);
+}
+END_TEST
+
+START_TEST(a_service_manager_hears_of_start_life_and_end)
+{
+    char setting[160];
+    static char heard[1 << 20];
+    const int fd = open_manager(setting);
     struct process_options service = {
         .environment = (const char *[]){setting, "WATCHDOG_USEC=200000", "JOURNAL_STREAM=1:2", NULL}};
     start_job(&service);
     kill(daemon_process.pid, SIGTERM);
     hear(fd, heard, sizeof heard);
-    ck_assert_int_eq(process_wait(&daemon_process, 30), 0);
+    expect_exit(30, 0);
     ck_assert_uint_eq(text_count(heard, "READY=1\n"), 1);
     ck_assert_ptr_nonnull(strstr(heard, "WATCHDOG=1\n"));
     ck_assert_ptr_nonnull(strstr(heard, "STATUS=episode "));
@@ -351,6 +393,7 @@ int main(void)
     tcase_add_test(ends, rotation_onto_a_fifo_keeps_the_old_files);
     tcase_add_test(ends, sighup_reads_the_job_again);
     tcase_add_test(ends, a_service_manager_hears_of_start_life_and_end);
+    tcase_add_test(ends, a_finished_job_that_is_resumed_is_ready_before_it_ends);
     suite_add_tcase(suite, ends);
     return suite_run(suite);
 }

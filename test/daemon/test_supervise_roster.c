@@ -16,7 +16,7 @@ static void open_place(void)
 {
     static const char text[] =
         "{\"kind\":\"parameter-server\",\"server\":{\"count\":3},\"trainers\":{\"count\":2},"
-        "\"stop\":{\"updates\":2}}";
+        "\"stop\":{\"updates\":2},\"supervise\":{\"restart\":false}}";
     char *problems = NULL;
     char path[96];
     workplace_open();
@@ -34,7 +34,7 @@ static void open_parallel_place(void)
 {
     static const char text[] =
         "{\"kind\":\"model-parallel\",\"server\":{\"count\":3},\"trainers\":{\"count\":2},"
-        "\"placement\":{\"lstm\":\"server 2\"},\"stop\":{\"updates\":2}}";
+        "\"placement\":{\"lstm\":\"server 2\"},\"stop\":{\"updates\":2},\"supervise\":{\"restart\":false}}";
     char *problems = NULL;
     open_place();
     setenv("PARALLEL", "1", 1);
@@ -161,22 +161,23 @@ START_TEST(what_server_0_reports_is_logged_and_acknowledged)
 }
 END_TEST
 
-/* All workers have the same empty, unsealed memory files at the same descriptors, and nothing else. */
+/* All workers have the same empty, unsealed memory files at the same descriptors, and beside them only the
+ * run's directory and their control line. */
 START_TEST(every_worker_has_every_segment)
 {
     char line[256] = "";
     job.transport = _i == 1 ? JOB_TRANSPORT_INLINE : JOB_TRANSPORT_SHARED;
     expect_good(_i == 2 ? "free" : "", NULL);
     if (_i == 1) {
-        ck_assert_uint_eq(text_count(story, ": holds 4:\n"), WORKERS);
+        ck_assert_uint_eq(text_count(story, ": holds 5:\n"), WORKERS);
         return;
     }
-    const char *holds = find_line("pserver 0: holds 9:") + strlen("pserver 0");
+    const char *holds = find_line("pserver 0: holds 10:") + strlen("pserver 0");
     snprintf(line, sizeof line, "%.*s", (int)(strchr(holds, '\n') + 1 - holds), holds);
     ck_assert_uint_eq(text_count(story, line), WORKERS);
     ck_assert_uint_eq(text_count(line, "/0/0"), WORKERS);
     unsigned long inode[WORKERS];
-    ck_assert_int_eq(sscanf(line, ": holds 9: %lu/0/0 %lu/0/0 %lu/0/0 %lu/0/0 %lu/0/0", &inode[0], &inode[1],
+    ck_assert_int_eq(sscanf(line, ": holds 10: %lu/0/0 %lu/0/0 %lu/0/0 %lu/0/0 %lu/0/0", &inode[0], &inode[1],
                             &inode[2], &inode[3], &inode[4]),
                      WORKERS);
     for (unsigned i = 1; i < WORKERS; i++)

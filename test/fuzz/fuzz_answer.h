@@ -461,11 +461,17 @@ static bool say_request(const struct rpc_session *session, struct endpoint_messa
 static bool say_hello(struct rpc_session *session, struct endpoint_message *out)
 {
     struct rpc_session later = {.worker = session->worker};
-    struct wire_header hello = {.kind = WIRE_HELLO, .role = roster[later.worker], .destination = SELF};
+    static const uint8_t room[WIRE_HELLO_BYTES];
+    struct wire_header hello = {
+        .kind = WIRE_HELLO, .role = roster[later.worker], .destination = SELF, .payload_bytes = sizeof room};
     later.incarnation = ++incarnation;
     later.peer = CONNECTION + ++connections;
     is_cut[later.worker] = false;
-    return peer_write(out, &later, &hello, "");
+    if (!peer_write(out, &later, &hello, room))
+        return false;
+    const struct greeting greeting = {.header = out->header, .nonce = out->payload};
+    greeting_prove(&greeting, rpc->config.secret, out->payload + WIRE_NONCE_BYTES);
+    return true;
 }
 
 static bool say_bye(const struct rpc_session *session, struct endpoint_message *out)

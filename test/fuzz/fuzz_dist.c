@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         dist_counts(dist, &counts);
         require(counts.contexts <= CONTEXTS_MAX && counts.pieces <= PIECES_MAX);
     }
-    rpc_peer_died(rpc, PEER, "the input is over");
+    rpc_peer_died(rpc, PEER, UINT32_MAX, "the input is over");
     for (unsigned i = 0; i < 8; i++)
         rpc_turn(rpc, (struct monotime){1});
     require_nothing_left();

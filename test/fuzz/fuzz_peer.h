@@ -34,7 +34,6 @@ static inline void peer_open_rpc(const char *name, struct segment *outbox)
                                 .generation = 1,
                                 .roster = roster,
                                 .workers = WORKERS,
-                                .peer_incarnation_max = UINT32_MAX,
                                 .pending_max = 16,
                                 .incoming_max = 16,
                                 .rows_max = 4,

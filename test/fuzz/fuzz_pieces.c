@@ -53,7 +53,7 @@ static struct wire_header header_of(const uint8_t step[STEP_BYTES], const struct
     bool is_piece = header.kind == WIRE_PIECE;
     bool is_call = header.kind == WIRE_REQUEST || header.kind == WIRE_REPLY;
     if (header.kind == WIRE_HELLO)
-        header.role = WIRE_ROLE_TRAINER;
+        header.role = WIRE_ROLE_TRAINER, header.payload_bytes = WIRE_HELLO_BYTES;
     if (!is_piece && !is_call)
         return header;
     const struct arriving_body *arriving = &rpc->sessions[header.source % WORKERS].arriving;

@@ -154,7 +154,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (size % 3 == 0)
             peer_turn(session);
     }
-    rpc_peer_died(rpc, PEER, "the input is over");
+    rpc_peer_died(rpc, PEER, UINT32_MAX, "the input is over");
     while (kept_count > 0)
         rpc_fail(kept[--kept_count], STATUS_IO, "to nobody");
     while (taken_count > 0)

@@ -48,7 +48,7 @@ static void check_file(const uint8_t *bytes, size_t size)
     struct safetensors *file = NULL;
     struct error error = {0};
     require(safetensors_memory_put(bytes, size));
-    enum status status = safetensors_open(&file, SAFETENSORS_MEMORY_PATH, &error);
+    enum status status = safetensors_open(&file, path_of(SAFETENSORS_MEMORY_PATH), &error);
     require((status == STATUS_OK) == (file != NULL));
     if (status == STATUS_OK)
         check_accepted(file, size);

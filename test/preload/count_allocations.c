@@ -5,9 +5,7 @@
  * Each process appends one line to the file when it exits: its command line, its pid, and the number of calls
  * of malloc, calloc, realloc, reallocarray, aligned_alloc, memalign, posix_memalign, strdup and strndup from
  * the program's own code. Two runs of different length with equal counts show that a steady state allocates
- * nothing. A call is the program's own when its return address lies in an executable segment of the main
- * program. Allocations of libzmq, oneDNN and the C library do not count; those of our archives do, since the
- * program links them statically.
+ * nothing. own_code.h says which calls are the program's own; here only those of the main program are.
  *
  * Calls may come from any thread, so the counter is atomic; everything else is written once, before main.
  * A process that a signal ends writes no line, nor does one between fork and exec, whose count is its
@@ -16,10 +14,11 @@
  * Not for programs under the address or thread sanitizer, whose allocators must be loaded first. The C
  * library's allocator is called by the names that it exports for such libraries (__libc_malloc), because a
  * lookup of a function would itself allocate. */
+#include "test/preload/own_code.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,59 +36,27 @@ extern void *__libc_memalign(size_t alignment, size_t bytes);
 
 void *memalign(size_t alignment, size_t bytes);
 
-enum { SEGMENTS_MAX = 8, TITLE_BYTES_MAX = 2048, LINE_BYTES_MAX = TITLE_BYTES_MAX + 64 };
+enum { LINE_BYTES_MAX = OWN_TITLE_BYTES_MAX + 64 };
 
-static struct {
-    uintptr_t begin, end;
-} segments[SEGMENTS_MAX];
-static size_t segment_count;
-static char title[TITLE_BYTES_MAX]; /* the command line, its arguments separated by blanks */
-static char file[PATH_MAX];         /* empty: write nothing */
+static char title[OWN_TITLE_BYTES_MAX]; /* the command line, its arguments separated by blanks */
+static char file[PATH_MAX];             /* empty: write nothing */
 static bool child_before_exec;
 static uint64_t calls;
 
 static inline void count_call(const void *from)
 {
-    uintptr_t address = (uintptr_t)from;
-    for (size_t i = 0; i < segment_count; i++) {
-        if (address >= segments[i].begin && address < segments[i].end) {
-            __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
-        }
-    }
-}
-
-/* Records the executable segments of the main program, which comes first, and ends the walk. */
-static int note_segments(struct dl_phdr_info *info, size_t bytes, void *context)
-{
-    (void)bytes;
-    (void)context;
-    for (size_t i = 0; i < info->dlpi_phnum && segment_count < SEGMENTS_MAX; i++) {
-        const ElfW(Phdr) *header = &info->dlpi_phdr[i];
-        if (header->p_type == PT_LOAD && (header->p_flags & PF_X) != 0) {
-            segments[segment_count].begin = info->dlpi_addr + header->p_vaddr;
-            segments[segment_count].end = info->dlpi_addr + header->p_vaddr + header->p_memsz;
-            segment_count++;
-        }
-    }
-    return 1;
+    if (own_segment_of((uintptr_t)from) != NULL)
+        __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
 }
 
 static void note_title(void)
 {
-    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return;
-    }
-    ssize_t length = read(fd, title, sizeof title - 1);
-    close(fd);
-    while (length > 0 && title[length - 1] == '\0') {
+    size_t length = own_command_line(title, sizeof title);
+    while (length > 0 && title[length - 1] == '\0')
         length--;
-    }
-    for (ssize_t i = 0; i < length; i++) {
-        if (title[i] == '\0' || title[i] == '\n') {
+    for (size_t i = 0; i < length; i++)
+        if (title[i] == '\0' || title[i] == '\n')
             title[i] = ' ';
-        }
-    }
 }
 
 static void forget_parent(void)
@@ -105,7 +72,7 @@ __attribute__((constructor)) static void count_allocations_begin(void)
         snprintf(file, sizeof file, "%s", name);
     }
     note_title();
-    dl_iterate_phdr(note_segments, NULL);
+    own_code_note((const char *const[]){NULL});
     pthread_atfork(NULL, NULL, forget_parent);
 }
 

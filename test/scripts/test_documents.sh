@@ -156,6 +156,7 @@ fi
 check "commands" offers "run check evaluate generate schema --help --version" ''
 check "a command's beginning" offers "check" ch
 check "a command's options" offers "--set --run-dir --resume --help" run --
+check "the options of evaluate" offers "--set --episodes --help" evaluate --
 check "another command's options" offers "--words --seed --temperature --help" generate --
 check "pointers" offers_pointers
 check "a pointer's beginning" offers "/stop/episodes= /stop/epochs=" run a.json --set /stop/ep

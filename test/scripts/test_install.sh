@@ -51,7 +51,7 @@ the_jobs() {
 
 # The unit starts the program where it will lie at last, not where it was staged.
 the_place() {
-    grep -qx 'ExecStart=/usr/bin/coalesced run /etc/coalesced/%i.json' "$unit" &&
+    grep -qx 'ExecStart=/usr/bin/coalesced run /etc/coalesced/%i.json --resume' "$unit" &&
         ! grep -F -e '@PREFIX@' -e "$stage" "$unit"
 }
 

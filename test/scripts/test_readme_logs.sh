@@ -29,7 +29,7 @@ check "a run ends" run a
 check "another run ends halfway" run b --set /stop/epochs=5
 check "the command prints a difference" says_something
 check "the second run resumes" run b --resume
-check "its log has the event of the resume" grep -q '"event":"resume"' "$scratch/b/episodes.jsonl"
+check "its log has the event of the resume" grep -q '"event":"resumed"' "$scratch/b/episodes.jsonl"
 check "the command prints nothing" says_nothing
 check "a run with another seed ends" run b --set /seed=1
 check "the command prints a difference again" says_something

@@ -18,7 +18,7 @@ help_of() {
     [[ $said == *"scripts/$1"* && $said != *"set -"* ]]
 }
 
-for script in run test bench data deps lint sweep gpu-check; do
+for script in run test bench data deps lint sweep gpu-check chaos; do
     check "scripts/$script --help prints its usage and exits 0" help_of "$script"
 done
 

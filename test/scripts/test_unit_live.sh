@@ -73,15 +73,18 @@ is_back() {
     [[ $pid -gt 1 && $pid != "$2" && $(property "$1" ActiveState) == active ]]
 }
 
-# comes_back INSTANCE SIGNAL [supervisor|worker]: after the signal the unit is started again.
+# comes_back INSTANCE SIGNAL: after the signal to the supervisor the unit is started again.
 comes_back() {
-    local before target
+    local before
     before=$(property "$1" MainPID)
-    target=$before
-    if [[ $3 == worker ]]; then
-        target=$(systemd_run pgrep -P "$before" | tail -n 1)
-    fi
-    [[ $target -gt 1 ]] && systemd_run kill "-$2" "$target" && until_true 60 is_back "$1" "$before"
+    [[ $before -gt 1 ]] && systemd_run kill "-$2" "$before" && until_true 60 is_back "$1" "$before"
+}
+
+# worker_comes_back INSTANCE NAME: an observer that is killed is started again within the run.
+worker_comes_back() {
+    local log=$systemd_root/var/lib/private/coalesced/$1/$2/episodes.jsonl
+    systemd_run kill -KILL "$(systemd_run pgrep -P "$(property "$1" MainPID)" | tail -n 1)" &&
+        until_true 20 grep -q '"event":"restarted"' "$log"
 }
 
 stays_down() {
@@ -93,18 +96,28 @@ finishes() {
     start "$1" && until_true 60 has "$1" ActiveState inactive && has "$1" Result success
 }
 
+# went_on INSTANCE NAME: the log of the instance's run has a resume, and no earlier run was moved away.
+went_on() {
+    local run=$systemd_root/var/lib/private/coalesced/$1/$2
+    grep -q '"event":"resumed"' "$run/episodes.jsonl" && [[ ! -e $run/previous-1 ]]
+}
+
 check "a CartPole job starts and is ready" start cartpole
 check "its status line tells of episodes" until_true 20 status_tells_of_episodes
 check "a good job file is read again" reload "${ENDLESS/1000\}/500\}}" '/log is in force'
 check "a bad one changes nothing" reload '{"kind": "reinforce", "observers": {"count": 0}}' 'nothing is changed'
 check "it stops in good order" stop
 check "a model-parallel job, whose kernels are written at run time, runs to its end" finishes rnn
+check "started again, the finished job ends at once" finishes rnn
+check "its run went on, and none began anew" went_on rnn rnn
 check "a bad job is not started again" stays_down
 check "a job to be killed starts" start killed
-check "after a killed supervisor it is started again" comes_back killed KILL supervisor
-check "after a killed worker too" comes_back killed KILL worker
-check "both were restarts" has killed NRestarts 2
+check "after a killed supervisor it is started again" comes_back killed KILL
+check "that was a restart" has killed NRestarts 1
+check "the run went on" went_on killed cartpole
+check "a killed worker is started again by its supervisor" worker_comes_back killed cartpole
+check "the unit is not" has killed NRestarts 1
 check "a job to be hung starts" start hung
-check "after a watchdog's timeout it is started again" comes_back hung STOP supervisor
+check "after a watchdog's timeout it is started again" comes_back hung STOP
 check "that was the watchdog" systemd_said hung 'Watchdog timeout'
 finish

@@ -7,6 +7,7 @@
 #include "worker/control.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,16 @@ struct bare_worker {
     struct control_message message; /* the last report */
 };
 
+/* The process has its run's directory where it looks for it. */
+static inline void bare_worker_place_run(const char *run_dir)
+{
+    const int fd = open(run_dir, O_RDONLY | O_DIRECTORY);
+    if (fd >= 0 && fd != CONTROL_RUN_FD) {
+        dup2(fd, CONTROL_RUN_FD);
+        close(fd);
+    }
+}
+
 /* Starts `worker->start` as `role` with this job. */
 static inline void bare_worker_start(struct bare_worker *worker, const char *role, const char *job)
 {
@@ -34,6 +45,7 @@ static inline void bare_worker_start(struct bare_worker *worker, const char *rol
     if (worker->pid == 0) {
         if (line[1] != CONTROL_FD)
             dup2(line[1], CONTROL_FD);
+        bare_worker_place_run(worker->start.run_dir);
         execl(program, "coalesced", "worker", "--role", role, "--index", index, (char *)NULL);
         _exit(120);
     }

@@ -1,9 +1,14 @@
 /* Checkpoints: one folder per checkpoint, complete or absent.
  *
  *     RUN/checkpoints/00000120/model.safetensors      every entry under PyTorch's name; loads strictly there
- *                              optimizer.safetensors  momentum under the parameters' names
+ *                              optimizer.safetensors  SGD's momentum under the parameters' names; Adam's two
+ *                                                     moments under these names with .exp_avg and .exp_avg_sq
+ *                                                     behind, PyTorch's names for them
  *                              manifest.json          counters, and the SHA-256 of both; written last
  *     RUN/checkpoints/00000120.tmp/                   being written, or left by a writer that died
+ *     RUN/checkpoints/00000120.ahead/                 set aside, because the logs do not reach so far
+ *     RUN/checkpoints/best/                           with /checkpoint/best: a checkpoint like the others,
+ * but never counted, pruned or resumed from
  *
  * This room holds the format's one writer and one reader, and the state machine that takes a checkpoint
  * beside a running loop. It includes kernels/, worker/job and the frame's background thread; the job kinds'
@@ -12,14 +17,16 @@
  *
  *     checkpoint_saver.[ch]   the state machine: due, gather, write, wait for the log, publish
  *     checkpoint_publish.c    a checkpoint becomes visible (one rename); older ones are pruned
+ *     checkpoint_best.c       the best checkpoint is kept apart
  *     checkpoint_write.c      the files of a checkpoint
  *     checkpoint_read.c       checking, finding the newest, loading
  *     checkpoint_manifest.c   manifest.json
  *     checkpoint_folder.c     folder names, listing, small files
  *
  * Order of writing: checkpoint_begin; every server above 0 writes its shard into N.tmp; checkpoint_write
- * (server 0) merges the shards, writes the manifest and syncs every file; once the log has the update's line,
- * checkpoint_publish renames N.tmp to N, syncs RUN/checkpoints and removes all but the newest `keep`. A
+ * (server 0) merges the shards, writes the manifest and syncs every file; once the logs have the update's
+ * line, checkpoint_publish syncs the logs, renames N.tmp to N, syncs RUN/checkpoints and removes all but the
+ * newest `keep`. A
  * failure at any point leaves the older checkpoints as they are; the unfinished folder is removed by
  * checkpoint_abandon or by the next checkpoint_begin. A file whose write or fsync failed is never retried.
  *
@@ -29,10 +36,15 @@
  * A folder's name is the update's number, in eight digits or more; the newest checkpoint has the largest.
  * Other names in RUN/checkpoints, and further files in a checkpoint, are ignored.
  *
+ * A run's directory and a checkpoint's folder are given as struct path (kernels/base/file.h): a running job
+ * holds its directory open and writes below the descriptor, so that a directory that is renamed while the job
+ * runs keeps getting the job's checkpoints, and a folder put in its place gets none.
+ *
  * All functions block on files. Needs memory for the largest entry beside the parameters. */
 #ifndef WORKER_CHECKPOINT_CHECKPOINT_H
 #define WORKER_CHECKPOINT_CHECKPOINT_H
 
+#include "kernels/base/file.h"
 #include "kernels/params/params_file.h"
 #include "worker/job/job.h"
 
@@ -41,16 +53,31 @@ enum {
     CHECKPOINT_HASH_BYTES = 32
 };
 
-/* A job's progress, beside model and momentum. Data order and draws are functions of (seed, step, trainer),
+/* How good the model is, by what the job measures. Of the held-out loss, whose exponential is the perplexity,
+ * less is better. */
+enum checkpoint_measure {
+    CHECKPOINT_UNMEASURED,
+    CHECKPOINT_RUNNING_REWARD,
+    CHECKPOINT_ACCURACY,
+    CHECKPOINT_HELD_OUT_LOSS,
+    CHECKPOINT_MEASURES
+};
+struct checkpoint_score {
+    int measure; /* enum checkpoint_measure */
+    double value;
+};
+
+/* A job's progress, beside model and moments. Data order and draws are functions of (seed, step, trainer),
  * so the steps are their position. */
 struct checkpoint_counters {
-    uint64_t update; /* = version */
+    uint64_t update; /* = version; reinforce: the episode */
     uint32_t trainers;
-    uint64_t steps[JOB_TRAINERS_MAX]; /* each trainer's next step */
+    uint64_t steps[JOB_TRAINERS_MAX]; /* each trainer's next step; reinforce: one, Adam's steps so far */
     uint64_t late;                    /* contributions dropped so far */
     double epoch_loss;                /* sum of the losses of the running epoch's updates so far */
-    double line_loss;                 /* model-parallel: the same since the last line in the logs */
-    double lr, best_loss;             /* model-parallel: the plateau schedule; best_loss INFINITY: none */
+    struct checkpoint_score score; /* reinforce: always; else with /checkpoint/best where it was evaluated */
+    double line_loss;              /* model-parallel: the same since the last line in the logs */
+    double lr, best_loss;          /* model-parallel: the plateau schedule; best_loss INFINITY: none */
 };
 
 /* Identifies the text that a language model reads (worker/data/corpus.h): a run resumes with that text only.
@@ -74,7 +101,8 @@ struct checkpoint_extra {
 /* The values that this process saves or loads. Layouts are the params'; files are canonical. */
 struct checkpoint_values {
     struct params *params;      /* placed on the version to save, or on the slot to load into */
-    struct gradients *momentum; /* placed likewise; NULL: the optimizer has none */
+    struct gradients *momentum; /* SGD's, placed likewise; NULL: the optimizer has none */
+    struct params *moments;     /* Adam's, as they are named in the file; NULL: the optimizer is SGD */
 
     /* (servers) each server's entries, where the model is cut among several; NULL: all are here. */
     const struct params_range *shards;
@@ -84,74 +112,91 @@ struct checkpoint_values {
 /* ---- writing ---- */
 
 /* Makes RUN/checkpoints and an empty N.tmp in it; removes older .tmp folders. */
-enum status checkpoint_begin(const char *run_dir, uint64_t update, struct error *error);
+enum status checkpoint_begin(struct path run, uint64_t update, struct error *error);
 
 /* Checks that checkpoint_begin could make a folder in RUN/checkpoints: for the start of a run, long before
  * the first checkpoint is due (daemon/commands.c). Makes RUN/checkpoints. STATUS_IO or STATUS_PERMISSION with
  * the path and the reason. */
-enum status checkpoint_probe(const char *run_dir, struct error *error);
+enum status checkpoint_probe(struct path run, struct error *error);
 
 /* Writes the shard of a server above 0 into N.tmp: shard-J.model.safetensors, shard-J.optimizer.safetensors.
  */
-enum status checkpoint_write_shard(const char *run_dir, uint64_t update,
-                                   const struct checkpoint_values *values, struct error *error);
+enum status checkpoint_write_shard(struct path run, uint64_t update, const struct checkpoint_values *values,
+                                   struct error *error);
 
 /* Writes the checkpoint's files out of server 0's values and the other servers' shards, which must be there
  * and are removed; then the manifest; syncs all. `extra`: NULL but for a model-parallel job, whose lead
- * writes the whole model alone. STATUS_INVALID: a loss or the learning rate is not finite, or a shard does
- * not fit the model and its cut. */
-enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
+ * writes the whole model alone. STATUS_INVALID: a loss, the score or the learning rate is not finite, or a
+ * shard does not fit the model and its cut. */
+enum status checkpoint_write(struct path run, const struct checkpoint_counters *counters,
                              const struct checkpoint_values *values, const struct checkpoint_extra *extra,
                              struct error *error);
 
-/* Renames N.tmp to N and syncs RUN/checkpoints: from the rename on the checkpoint is visible. A damaged
- * checkpoint of that name is replaced. Then removes all older checkpoints but the newest `keep` (at least 1),
- * this one included; later numbers, which can only be damaged, are neither counted nor removed. An old
- * checkpoint that cannot be removed is logged and no failure.
+/* Syncs RUN/episodes.jsonl and RUN/episodes.log, so that a loss of power leaves no checkpoint without its
+ * lines; renames N.tmp to N and syncs RUN/checkpoints: from the rename on the checkpoint is visible. A
+ * damaged checkpoint of that name is replaced. Then removes all older checkpoints but the newest `keep` (at
+ * least 1), this one included; later numbers, which can only be damaged, are neither counted nor removed. An
+ * old checkpoint that cannot be removed is logged and no failure.
  *
  * Errors of all writing functions name file and reason: "…/00000120.tmp/model.safetensors: cannot be
  * written: No space left on device". */
-enum status checkpoint_publish(const char *run_dir, uint64_t update, uint32_t keep, struct error *error);
+enum status checkpoint_publish(struct path run, uint64_t update, uint32_t keep, struct error *error);
+
+/* Renames each checkpoint later than `update` to N.ahead, with a warning: the logs do not reach so far, and a
+ * run that goes on from an older checkpoint may come to other numbers. An older N.ahead is removed. */
+enum status checkpoint_set_aside(struct path run, uint64_t update, struct error *error);
+
+/* Makes N.tmp, which is written, also the best checkpoint; before checkpoint_publish. Waits for the logs to
+ * be on the disk. At any moment RUN/checkpoints/best is the former one or the new one, whole. STATUS_IO,
+ * STATUS_PERMISSION: the file system has no hard links, or as the other writing functions. */
+enum status checkpoint_keep_best(struct path run, uint64_t update, struct error *error);
+
+/* The score of RUN/checkpoints/best; unmeasured: there is none, or it is damaged, which is logged. Errors of
+ * checkpoint_newest, but for STATUS_NOT_FOUND. */
+enum status checkpoint_best_score(struct path run, struct checkpoint_score *score, struct error *error);
+
+/* Any measured score is better than none or than one of another measure. */
+bool checkpoint_score_better(const struct checkpoint_score *score, const struct checkpoint_score *than);
 
 /* Removes N.tmp, of a checkpoint that failed. */
-void checkpoint_abandon(const char *run_dir, uint64_t update);
+void checkpoint_abandon(struct path run, uint64_t update);
 
 /* ---- reading ---- */
 
 /* Checks a checkpoint's folder: the manifest; size and SHA-256 of each file; that a folder named like a
  * checkpoint holds the checkpoint of that number. STATUS_CORRUPT, STATUS_NOT_FOUND. */
-enum status checkpoint_check(const char *path, struct checkpoint_counters *counters, struct error *error);
+enum status checkpoint_check(struct path path, struct checkpoint_counters *counters, struct error *error);
 
 /* The newest sound checkpoint of a run. Each damaged newer one is reported to `damaged` (path, why; may be
  * NULL) and skipped. STATUS_NOT_FOUND: there is none. STATUS_PERMISSION, STATUS_NO_MEMORY: a checkpoint could
  * not be read; it may be sound, so no older one is taken in its place. */
-enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYTES],
+enum status checkpoint_newest(struct path run, char path[CHECKPOINT_PATH_BYTES],
                               struct checkpoint_counters *counters,
                               void (*damaged)(const char *path, const char *why), struct error *error);
 
 /* The counters and the text of a checkpoint that was checked before: reads the manifest alone. `text` may be
  * NULL. */
-enum status checkpoint_facts(const char *path, struct checkpoint_counters *counters,
+enum status checkpoint_facts(struct path path, struct checkpoint_counters *counters,
                              struct checkpoint_text *text, struct error *error);
 
 /* Loads this server's shard (server 0: statistics and num_batches_tracked too) from a checkpoint's two files,
  * which were checked before: hashes are not compared again. The files must hold the whole model and nothing
  * else: otherwise the error names the first few entries at fault, and nothing is changed. STATUS_INVALID:
- * another model, or momentum on one side only; STATUS_CORRUPT, STATUS_NOT_FOUND. After a file that is cut or
+ * another model, or moments on one side only; STATUS_CORRUPT, STATUS_NOT_FOUND. After a file that is cut or
  * unreadable midway the entries hold a mixture. */
-enum status checkpoint_load(const char *path, const struct checkpoint_values *values, struct error *error);
+enum status checkpoint_load(struct path path, const struct checkpoint_values *values, struct error *error);
 
 /* Loads the model alone, from a checkpoint's folder (whose hash is compared) or from any safetensors file
  * with matching names; num_batches_tracked may be absent (then 0). Values are F32, or F64, which is rounded;
  * F16 and BF16 are STATUS_INVALID: "… holds BF16, expected F32 or F64". For `coalesced evaluate`, and for
  * /init, which a job's check restricts to files. */
-enum status checkpoint_load_model(const char *path, const struct checkpoint_values *values,
+enum status checkpoint_load_model(struct path path, const struct checkpoint_values *values,
                                   struct error *error);
 
 /* The files of struct checkpoint_extra. `vocabulary`: its hash is compared; malloc'ed and zero-terminated;
  * NULL: there is none. `state`, of a checkpoint that was checked before, must fit entirely, as in
  * checkpoint_load. */
-enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *bytes, struct error *error);
-enum status checkpoint_load_state(const char *path, struct params *state, struct error *error);
+enum status checkpoint_vocabulary(struct path path, char **vocabulary, size_t *bytes, struct error *error);
+enum status checkpoint_load_state(struct path path, struct params *state, struct error *error);
 
 #endif

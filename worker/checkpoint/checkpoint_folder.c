@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,17 +18,21 @@ enum { NAME_BYTES = 32 };
 
 static const char *const suffixes[] = {"", ".tmp"};
 
-void checkpoint_path(char path[CHECKPOINT_PATH_BYTES], const char *format, ...)
+struct path checkpoint_path(char text[CHECKPOINT_PATH_BYTES], struct path folder, const char *format, ...)
 {
     va_list list;
+    const int length = snprintf(text, CHECKPOINT_PATH_BYTES, "%s/", folder.text);
+    const size_t used = length < CHECKPOINT_PATH_BYTES ? (size_t)length : CHECKPOINT_PATH_BYTES - 1;
     va_start(list, format);
-    vsnprintf(path, CHECKPOINT_PATH_BYTES, format, list);
+    vsnprintf(text + used, CHECKPOINT_PATH_BYTES - used, format, list);
     va_end(list);
+    return path_below(folder, text);
 }
 
-void checkpoint_folder(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update, bool temporary)
+struct path checkpoint_folder(char text[CHECKPOINT_PATH_BYTES], struct path run, uint64_t update,
+                              bool temporary)
 {
-    checkpoint_path(path, "%s/checkpoints/%08" PRIu64 "%s", run_dir, update, suffixes[temporary]);
+    return checkpoint_path(text, run, "checkpoints/%08" PRIu64 "%s", update, suffixes[temporary]);
 }
 
 bool checkpoint_number(const char *name, bool temporary, uint64_t *update)
@@ -56,26 +61,38 @@ static bool list_add(struct checkpoint_list *list, uint64_t update)
     return true;
 }
 
-enum status checkpoint_list(struct checkpoint_list *list, const char *run_dir, bool temporary,
+/* NULL: failed, see errno. */
+static DIR *list_open_folder(struct path path)
+{
+    const int fd = openat(path.folder, path_name(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+    const int errnum = errno;
+    if (folder == NULL && fd >= 0)
+        close(fd);
+    errno = errnum;
+    return folder;
+}
+
+enum status checkpoint_list(struct checkpoint_list *list, struct path run, bool temporary,
                             struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
+    const struct path path = checkpoint_path(text, run, "checkpoints");
     enum status status = STATUS_OK;
     uint64_t update;
     *list = (struct checkpoint_list){0};
-    checkpoint_path(path, "%s/checkpoints", run_dir);
-    DIR *folder = opendir(path);
+    DIR *folder = list_open_folder(path);
     if (folder == NULL)
-        return error_set_errno(error, errno, "%s", path);
+        return error_set_errno(error, errno, "%s", text);
     while (status == STATUS_OK) {
         errno = 0;
         const struct dirent *entry = readdir(folder);
         if (entry == NULL && errno != 0)
-            status = error_set_errno(error, errno, "%s: cannot be listed", path);
+            status = error_set_errno(error, errno, "%s: cannot be listed", text);
         if (entry == NULL)
             break;
         if (checkpoint_number(entry->d_name, temporary, &update) && !list_add(list, update))
-            status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to list it", path);
+            status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to list it", text);
     }
     closedir(folder);
     if (list->count > 0)
@@ -85,7 +102,7 @@ enum status checkpoint_list(struct checkpoint_list *list, const char *run_dir, b
 
 /* ---- a small file ---- */
 
-enum status checkpoint_read_file(char **text, size_t *bytes, const char *path, size_t max,
+enum status checkpoint_read_file(char **text, size_t *bytes, struct path path, size_t max,
                                  struct error *error)
 {
     uint64_t size;
@@ -96,15 +113,15 @@ enum status checkpoint_read_file(char **text, size_t *bytes, const char *path, s
         return status;
     if (size > max) {
         close(fd);
-        return error_set(error, STATUS_CORRUPT, "%s: expected at most %zu bytes, got %" PRIu64, path, max,
-                         size);
+        return error_set(error, STATUS_CORRUPT, "%s: expected at most %zu bytes, got %" PRIu64, path.text,
+                         max, size);
     }
     *text = calloc(1, (size_t)size + 1);
     const ssize_t read = *text != NULL ? file_read_at(fd, *text, (size_t)size, 0) : 0;
     if (*text == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to read it", path);
+        status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to read it", path.text);
     else if (read < 0)
-        status = error_set_errno(error, errno, "%s: cannot be read", path);
+        status = error_set_errno(error, errno, "%s: cannot be read", path.text);
     *bytes = (size_t)read;
     close(fd);
     return status;

@@ -19,13 +19,20 @@ enum {
 };
 extern const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX];
 
-/* Formats a path. One that does not fit is longer than the system takes (PATH_MAX): every call refuses it. */
-void checkpoint_path(char path[CHECKPOINT_PATH_BYTES], const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* Whether the optimizer has values to save. */
+static inline bool checkpoint_has_moments(const struct checkpoint_values *values)
+{
+    return values->momentum != NULL || values->moments != NULL;
+}
+
+/* Formats the name of something below `folder`; the path's text lies in `text`. One that does not fit is
+ * longer than the system takes (PATH_MAX): every call refuses it. */
+struct path checkpoint_path(char text[CHECKPOINT_PATH_BYTES], struct path folder, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* RUN/checkpoints/N, or N.tmp. */
-void checkpoint_folder(char path[CHECKPOINT_PATH_BYTES], const char *run_dir, uint64_t update,
-                       bool temporary);
+struct path checkpoint_folder(char text[CHECKPOINT_PATH_BYTES], struct path run, uint64_t update,
+                              bool temporary);
 
 /* Whether `name` is a checkpoint's, or with `temporary` that of one being written. The number has eight
  * digits, or more without a leading zero. */
@@ -37,22 +44,39 @@ struct checkpoint_list {
     uint64_t *numbers; /* (count) */
     size_t count;
 };
-enum status checkpoint_list(struct checkpoint_list *list, const char *run_dir, bool temporary,
+enum status checkpoint_list(struct checkpoint_list *list, struct path run, bool temporary,
                             struct error *error);
 
 /* Reads a file of at most `max` bytes, with a zero behind them. The caller frees *text, after a failure too.
  * STATUS_CORRUPT: it is larger. */
-enum status checkpoint_read_file(char **text, size_t *bytes, const char *path, size_t max,
+enum status checkpoint_read_file(char **text, size_t *bytes, struct path path, size_t max,
                                  struct error *error);
+
+/* ---- folders: checkpoint_publish.c ---- */
+
+#define CHECKPOINT_BEST "best"
+
+/* Removes a folder with all its files; an absent one is no failure. */
+enum status checkpoint_remove_tree(struct path path, struct error *error);
+
+/* Writes the run's logs to the disk: a loss of power must not leave a checkpoint that is ahead of its logs.
+ */
+enum status checkpoint_sync_logs(struct path run, struct error *error);
+
+/* Renames `from` to `to`: the checkpoint is visible from here on. One of that name is exchanged for the new
+ * one in the same step, and stands at `from` then; or is removed first where the file system cannot exchange.
+ */
+enum status checkpoint_take_name(struct path from, struct path to, struct error *error);
 
 /* ---- the manifest ---- */
 
 /* JSON. The keys: `format` (1), `update`, `steps` (of each trainer), `late`, `epoch_loss` (%.17g, which reads
- * back to the same bits), `entries` and `elements` (of the model, all kinds), `momentum`, `files` (by name,
- * each with `bytes` and `sha256`), and `sha256`: of the manifest's text up to the comma before this key, so
- * that no value can change unseen. A model-parallel job adds `line_loss`, `lr` and `best_loss` (null: none),
- * may have more files, and for a text adds `text` with its `tokens` and `sha256`; checkpoints of older
- * versions lack `text`.
+ * back to the same bits), the score under its measure's name ("running_reward", "accuracy", "held_out_loss")
+ * where the model was measured, `entries` and `elements` (of the model, all kinds), `momentum` (the optimizer
+ * has moments), `files` (by name, each with `bytes` and `sha256`), and `sha256`: of the manifest's text up to
+ * the comma before this key, so that no value can change unseen. A model-parallel job adds `line_loss`, `lr`
+ * and `best_loss` (null: none), may have more files, and for a text adds `text` with its `tokens` and
+ * `sha256`; checkpoints of older versions lack `text`.
  *
  * A manifest is read by its values alone, and is sound when manifest_format makes the same text of them, byte
  * for byte: so no key can be missing, of another type, out of range, unknown or there twice. */
@@ -85,6 +109,6 @@ enum status manifest_parse(struct manifest *manifest, const char *name, const ch
                            struct error *error);
 
 /* Reads the manifest of a checkpoint's folder. Errors also as file_open. */
-enum status manifest_read(struct manifest *manifest, const char *folder, struct error *error);
+enum status manifest_read(struct manifest *manifest, struct path folder, struct error *error);
 
 #endif

@@ -19,6 +19,12 @@ const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX] = {[CHECKPOINT_MOD
                                                                  [CHECKPOINT_VOCABULARY] = "vocabulary.txt",
                                                                  [CHECKPOINT_STATE] = "state.safetensors"};
 
+static const char *const measure_names[CHECKPOINT_MEASURES] = {
+    [CHECKPOINT_RUNNING_REWARD] = "running_reward",
+    [CHECKPOINT_ACCURACY] = "accuracy",
+    [CHECKPOINT_HELD_OUT_LOSS] = "held_out_loss",
+};
+
 /* ---- writing ---- */
 
 static void manifest_print_extra(FILE *out, const struct manifest *manifest)
@@ -48,6 +54,8 @@ static void manifest_print_values(FILE *out, const struct manifest *manifest)
         fprintf(out, "%s%" PRIu64, i == 0 ? "" : ", ", counters->steps[i]);
     fprintf(out, "],\n  \"late\": %" PRIu64 ",\n  \"epoch_loss\": %.17g,\n", counters->late,
             counters->epoch_loss);
+    if (counters->score.measure != CHECKPOINT_UNMEASURED)
+        fprintf(out, "  \"%s\": %.17g,\n", measure_names[counters->score.measure], counters->score.value);
     if (manifest->extra)
         manifest_print_extra(out, manifest);
     fprintf(out, "  \"entries\": %" PRIu32 ",\n  \"elements\": %" PRIu64 ",\n  \"momentum\": %s,\n",
@@ -126,6 +134,9 @@ static void manifest_read_counters(const struct json_document *document, struct 
     counters->update = integer_member(document, "update");
     counters->late = integer_member(document, "late");
     counters->epoch_loss = number_member(document, "epoch_loss");
+    for (int i = CHECKPOINT_UNMEASURED + 1; i < CHECKPOINT_MEASURES; i++)
+        if (manifest_member(document->root, measure_names[i]) != NULL)
+            counters->score = (struct checkpoint_score){i, number_member(document, measure_names[i])};
     cJSON_ArrayForEach(step, steps)
     {
         if (counters->trainers < JOB_TRAINERS_MAX)
@@ -207,14 +218,14 @@ enum status manifest_parse(struct manifest *manifest, const char *name, const ch
     return status;
 }
 
-enum status manifest_read(struct manifest *manifest, const char *folder, struct error *error)
+enum status manifest_read(struct manifest *manifest, struct path folder, struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES], *text;
+    char path_text[CHECKPOINT_PATH_BYTES], *text;
     size_t bytes;
-    checkpoint_path(path, "%s/" MANIFEST_NAME, folder);
+    const struct path path = checkpoint_path(path_text, folder, MANIFEST_NAME);
     enum status status = checkpoint_read_file(&text, &bytes, path, MANIFEST_BYTES_MAX, error);
     if (status == STATUS_OK)
-        status = manifest_parse(manifest, path, text, bytes, error);
+        status = manifest_parse(manifest, path.text, text, bytes, error);
     free(text);
     return status;
 }

@@ -9,145 +9,219 @@
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DESCRIPTORS_MAX = 8 };
-
 /* ---- removing ---- */
 
-static int publish_remove_one(const char *path, const struct stat *stat, int type, struct FTW *place)
+static int publish_remove_entry(int folder, const char *name);
+
+/* Removes everything in an open folder. 0, or an errno. */
+static int publish_empty_folder(DIR *folder)
 {
-    (void)stat;
-    (void)type;
-    (void)place;
-    return remove(path) == 0 || errno == ENOENT ? 0 : errno;
+    int failure = 0;
+    while (failure == 0) {
+        errno = 0;
+        const struct dirent *entry = readdir(folder);
+        if (entry == NULL)
+            return errno;
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            failure = publish_remove_entry(dirfd(folder), entry->d_name);
+    }
+    return failure;
 }
 
-/* Removes a folder with all its files; an absent one is no failure. */
-static enum status publish_remove_tree(const char *path, struct error *error)
+/* Removes a file, or a folder with everything in it; one that is not there is no failure. 0, or an errno. */
+static int publish_remove_entry(int folder, const char *name)
 {
-    int failure = nftw(path, publish_remove_one, DESCRIPTORS_MAX, FTW_DEPTH | FTW_PHYS);
-    if (failure < 0)
-        failure = errno;
-    if (failure == 0 || failure == ENOENT)
-        return STATUS_OK;
-    return error_set_errno(error, failure, "%s: cannot be removed", path);
+    if (unlinkat(folder, name, 0) == 0 || errno == ENOENT)
+        return 0;
+    if (errno != EISDIR)
+        return errno;
+    const int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+    if (entries == NULL) {
+        const int errnum = errno;
+        if (fd >= 0)
+            close(fd);
+        return errnum;
+    }
+    const int failure = publish_empty_folder(entries);
+    closedir(entries);
+    return failure != 0 || unlinkat(folder, name, AT_REMOVEDIR) == 0 ? failure : errno;
+}
+
+enum status checkpoint_remove_tree(struct path path, struct error *error)
+{
+    const int failure = publish_remove_entry(path.folder, path_name(path));
+    return failure == 0 ? STATUS_OK : error_set_errno(error, failure, "%s: cannot be removed", path.text);
 }
 
 /* From the rename on the folder is no checkpoint any more. */
-static enum status publish_remove_checkpoint(const char *run_dir, uint64_t update, struct error *error)
+static enum status publish_remove_checkpoint(struct path run, uint64_t update, struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES], removed[CHECKPOINT_PATH_BYTES];
-    checkpoint_folder(path, run_dir, update, false);
-    checkpoint_folder(removed, run_dir, update, true);
-    if (rename(path, removed) != 0)
-        return error_set_errno(error, errno, "%s: cannot be removed", path);
-    return publish_remove_tree(removed, error);
+    char text[CHECKPOINT_PATH_BYTES], removed_text[CHECKPOINT_PATH_BYTES];
+    const struct path path = checkpoint_folder(text, run, update, false);
+    const struct path removed = checkpoint_folder(removed_text, run, update, true);
+    if (renameat(path.folder, path_name(path), removed.folder, path_name(removed)) != 0)
+        return error_set_errno(error, errno, "%s: cannot be removed", text);
+    return checkpoint_remove_tree(removed, error);
 }
 
-void checkpoint_abandon(const char *run_dir, uint64_t update)
+void checkpoint_abandon(struct path run, uint64_t update)
 {
-    char path[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
     struct error error = {0};
-    checkpoint_folder(path, run_dir, update, true);
-    if (publish_remove_tree(path, &error) != STATUS_OK)
+    if (checkpoint_remove_tree(checkpoint_folder(text, run, update, true), &error) != STATUS_OK)
         log_warning("%s", error.text);
 }
 
 /* ---- making N.tmp ---- */
 
-static enum status publish_remove_temporaries(const char *run_dir, struct error *error)
+static enum status publish_remove_temporaries(struct path run, struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
     struct checkpoint_list list;
-    enum status status = checkpoint_list(&list, run_dir, true, error);
-    for (size_t i = 0; i < list.count && status == STATUS_OK; i++) {
-        checkpoint_folder(path, run_dir, list.numbers[i], true);
-        status = publish_remove_tree(path, error);
-    }
+    enum status status = checkpoint_list(&list, run, true, error);
+    for (size_t i = 0; i < list.count && status == STATUS_OK; i++)
+        status = checkpoint_remove_tree(checkpoint_folder(text, run, list.numbers[i], true), error);
     free(list.numbers);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    return checkpoint_remove_tree(checkpoint_path(text, run, "checkpoints/" CHECKPOINT_BEST ".tmp"), error);
 }
 
-enum status checkpoint_begin(const char *run_dir, uint64_t update, struct error *error)
+enum status checkpoint_begin(struct path run, uint64_t update, struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
+    struct path path = checkpoint_path(text, run, "checkpoints");
     enum status status = STATUS_OK;
-    checkpoint_path(path, "%s/checkpoints", run_dir);
-    if (mkdir(path, 0777) == 0)
-        status = file_sync_folder(run_dir, error);
+    if (mkdirat(path.folder, path_name(path), 0777) == 0)
+        status = file_sync_folder(run, error);
     else if (errno != EEXIST)
-        status = error_set_errno(error, errno, "%s: cannot be made", path);
+        status = error_set_errno(error, errno, "%s: cannot be made", text);
     if (status == STATUS_OK)
-        status = publish_remove_temporaries(run_dir, error);
-    checkpoint_folder(path, run_dir, update, true);
-    if (status == STATUS_OK && mkdir(path, 0777) != 0)
-        status = error_set_errno(error, errno, "%s: cannot be made", path);
+        status = publish_remove_temporaries(run, error);
+    path = checkpoint_folder(text, run, update, true);
+    if (status == STATUS_OK && mkdirat(path.folder, path_name(path), 0777) != 0)
+        status = error_set_errno(error, errno, "%s: cannot be made", text);
     return status;
 }
 
-enum status checkpoint_probe(const char *run_dir, struct error *error)
+enum status checkpoint_probe(struct path run, struct error *error)
 {
-    enum status status = checkpoint_begin(run_dir, 0, error);
+    enum status status = checkpoint_begin(run, 0, error);
     if (status != STATUS_OK)
         return error_of_output(error); /* checkpoints/ may be a link to nowhere, or a file */
-    checkpoint_abandon(run_dir, 0);
+    checkpoint_abandon(run, 0);
     return STATUS_OK;
+}
+
+/* ---- setting aside ---- */
+
+static enum status publish_set_aside_one(struct path run, uint64_t number, uint64_t update,
+                                         struct error *error)
+{
+    char text[CHECKPOINT_PATH_BYTES], aside_text[CHECKPOINT_PATH_BYTES];
+    const struct path path = checkpoint_folder(text, run, number, false);
+    const struct path aside = checkpoint_path(aside_text, run, "checkpoints/%08" PRIu64 ".ahead", number);
+    const enum status status = checkpoint_remove_tree(aside, error);
+    if (status != STATUS_OK)
+        return status;
+    if (renameat(path.folder, path_name(path), aside.folder, path_name(aside)) != 0)
+        return error_set_errno(error, errno, "%s: cannot be renamed", text);
+    log_warning("the checkpoint %s is ahead of the log, which covers %" PRIu64 ": it is set aside as %s",
+                text, update, aside_text);
+    return STATUS_OK;
+}
+
+enum status checkpoint_set_aside(struct path run, uint64_t update, struct error *error)
+{
+    struct checkpoint_list list;
+    enum status status = checkpoint_list(&list, run, false, error);
+    for (size_t i = 0; i < list.count && status == STATUS_OK; i++)
+        if (list.numbers[i] > update)
+            status = publish_set_aside_one(run, list.numbers[i], update, error);
+    free(list.numbers);
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status; /* there is no folder with checkpoints */
 }
 
 /* ---- publishing ---- */
 
 /* Removes all but the newest `keep`. A number above `update` can only be a damaged checkpoint, which a
  * resumed run skipped: it is neither counted nor removed. A failure is logged; the new checkpoint stands. */
-static void checkpoint_prune(const char *run_dir, uint64_t update, uint32_t keep)
+static void checkpoint_prune(struct path run, uint64_t update, uint32_t keep)
 {
     struct checkpoint_list list;
     struct error error = {0};
-    enum status status = checkpoint_list(&list, run_dir, false, &error);
+    enum status status = checkpoint_list(&list, run, false, &error);
     size_t counted = list.count;
     while (counted > 0 && list.numbers[counted - 1] > update)
         counted--;
     for (size_t i = 0; i + keep < counted && status == STATUS_OK; i++)
-        status = publish_remove_checkpoint(run_dir, list.numbers[i], &error);
+        status = publish_remove_checkpoint(run, list.numbers[i], &error);
     if (status != STATUS_OK)
         log_warning("%s", error.text);
     free(list.numbers);
 }
 
-/* Renames `from` to `to`: the checkpoint is visible from here on. A damaged checkpoint of that name is
- * exchanged for the new one in the same step, or removed first where the file system cannot exchange. */
-static enum status checkpoint_take_name(const char *from, const char *to, struct error *error)
+enum status checkpoint_take_name(struct path from, struct path to, struct error *error)
 {
-    if (rename(from, to) == 0)
+    const char *const from_name = path_name(from), *const to_name = path_name(to);
+    if (renameat(from.folder, from_name, to.folder, to_name) == 0)
         return STATUS_OK;
     if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
-        return error_set_errno(error, errno, "%s: cannot be renamed", from);
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0)
+        return error_set_errno(error, errno, "%s: cannot be renamed", from.text);
+    if (renameat2(from.folder, from_name, to.folder, to_name, RENAME_EXCHANGE) == 0)
         return STATUS_OK;
-    enum status status = publish_remove_tree(to, error);
-    if (status == STATUS_OK && rename(from, to) != 0)
-        status = error_set_errno(error, errno, "%s: cannot be renamed", from);
+    enum status status = checkpoint_remove_tree(to, error);
+    if (status == STATUS_OK && renameat(from.folder, from_name, to.folder, to_name) != 0)
+        status = error_set_errno(error, errno, "%s: cannot be renamed", from.text);
     return status;
 }
 
-enum status checkpoint_publish(const char *run_dir, uint64_t update, uint32_t keep, struct error *error)
+/* Writes a log to the disk. One that is not there was moved away: its writer syncs it when it leaves it.
+ * EINVAL: a fifo or device stands in its place, which its writer has refused. */
+static enum status publish_sync_log(struct path run, const char *name, struct error *error)
 {
-    char from[CHECKPOINT_PATH_BYTES], to[CHECKPOINT_PATH_BYTES], parent[CHECKPOINT_PATH_BYTES];
-    checkpoint_folder(from, run_dir, update, true);
-    checkpoint_folder(to, run_dir, update, false);
-    checkpoint_path(parent, "%s/checkpoints", run_dir);
-    enum status status = checkpoint_take_name(from, to, error);
+    char text[CHECKPOINT_PATH_BYTES];
+    const struct path path = checkpoint_path(text, run, "%s", name);
+    enum status status = STATUS_OK;
+    const int fd = openat(path.folder, path_name(path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "%s: cannot be opened", text);
+    if (fdatasync(fd) != 0 && errno != EINVAL)
+        status = error_set_errno(error, errno, "%s: cannot be written to the disk", text);
+    close(fd);
+    return status;
+}
+
+enum status checkpoint_sync_logs(struct path run, struct error *error)
+{
+    const enum status status = publish_sync_log(run, "episodes.jsonl", error);
+    return status == STATUS_OK ? publish_sync_log(run, "episodes.log", error) : status;
+}
+
+enum status checkpoint_publish(struct path run, uint64_t update, uint32_t keep, struct error *error)
+{
+    char from_text[CHECKPOINT_PATH_BYTES], to_text[CHECKPOINT_PATH_BYTES], parent[CHECKPOINT_PATH_BYTES];
+    const struct path from = checkpoint_folder(from_text, run, update, true);
+    const struct path to = checkpoint_folder(to_text, run, update, false);
+    enum status status = checkpoint_sync_logs(run, error);
     if (status == STATUS_OK)
-        status = file_sync_folder(parent, error);
+        status = checkpoint_take_name(from, to, error);
+    if (status == STATUS_OK)
+        status = file_sync_folder(checkpoint_path(parent, run, "checkpoints"), error);
     if (status != STATUS_OK)
         return status;
-    checkpoint_abandon(run_dir, update); // a damaged one that was exchanged
-    checkpoint_prune(run_dir, update, keep);
+    checkpoint_abandon(run, update); // a damaged one that was exchanged
+    checkpoint_prune(run, update, keep);
     return STATUS_OK;
 }

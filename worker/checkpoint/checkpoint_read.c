@@ -41,25 +41,25 @@ static enum status read_hash_file(int fd, const char *path, uint64_t bytes,
 }
 
 /* Compares size and SHA-256 of a file in the folder with the manifest's. */
-static enum status read_check_file(const char *folder, const char *name, const struct manifest_file *expected,
+static enum status read_check_file(struct path folder, const char *name, const struct manifest_file *expected,
                                    struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
+    const struct path path = checkpoint_path(text, folder, "%s", name);
     uint8_t sha256[crypto_hash_sha256_BYTES];
     uint64_t bytes = 0;
     int fd = -1;
-    checkpoint_path(path, "%s/%s", folder, name);
     enum status status = file_open(&fd, &bytes, path, error);
     if (status != STATUS_OK)
         return status;
     if (bytes != expected->bytes)
         status =
             error_set(error, STATUS_CORRUPT, "%s: %" PRIu64 " bytes, expected %" PRIu64 " by its manifest",
-                      path, bytes, expected->bytes);
+                      text, bytes, expected->bytes);
     else
-        status = read_hash_file(fd, path, bytes, sha256, error);
+        status = read_hash_file(fd, text, bytes, sha256, error);
     if (status == STATUS_OK && memcmp(sha256, expected->sha256, sizeof sha256) != 0)
-        status = error_set(error, STATUS_CORRUPT, "%s: its SHA-256 differs from the manifest's", path);
+        status = error_set(error, STATUS_CORRUPT, "%s: its SHA-256 differs from the manifest's", text);
     close(fd);
     return status;
 }
@@ -70,7 +70,7 @@ static enum status read_check_number(const char *path, const struct manifest *ma
 {
     char copy[CHECKPOINT_PATH_BYTES];
     uint64_t number;
-    checkpoint_path(copy, "%s", path);
+    snprintf(copy, sizeof copy, "%s", path);
     if (!checkpoint_number(basename(copy), false, &number) || number == manifest->counters.update)
         return STATUS_OK;
     return error_set(error, STATUS_CORRUPT,
@@ -78,12 +78,12 @@ static enum status read_check_number(const char *path, const struct manifest *ma
                      path, manifest->counters.update, number);
 }
 
-enum status checkpoint_check(const char *path, struct checkpoint_counters *counters, struct error *error)
+enum status checkpoint_check(struct path path, struct checkpoint_counters *counters, struct error *error)
 {
     struct manifest manifest;
     enum status status = manifest_read(&manifest, path, error);
     if (status == STATUS_OK)
-        status = read_check_number(path, &manifest, error);
+        status = read_check_number(path.text, &manifest, error);
     for (int i = 0; i < CHECKPOINT_FILES_MAX && status == STATUS_OK; i++)
         if (manifest_has(&manifest, i))
             status = read_check_file(path, checkpoint_file_names[i], &manifest.files[i], error);
@@ -92,7 +92,7 @@ enum status checkpoint_check(const char *path, struct checkpoint_counters *count
     return status;
 }
 
-enum status checkpoint_facts(const char *path, struct checkpoint_counters *counters,
+enum status checkpoint_facts(struct path path, struct checkpoint_counters *counters,
                              struct checkpoint_text *text, struct error *error)
 {
     struct manifest manifest;
@@ -113,16 +113,15 @@ static bool read_is_damage(enum status status)
     return status == STATUS_CORRUPT || status == STATUS_NOT_FOUND || status == STATUS_IO;
 }
 
-enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYTES],
+enum status checkpoint_newest(struct path run, char path[CHECKPOINT_PATH_BYTES],
                               struct checkpoint_counters *counters,
                               void (*damaged)(const char *path, const char *why), struct error *error)
 {
     struct checkpoint_list list;
     struct error why = {0};
-    enum status status = checkpoint_list(&list, run_dir, false, error), found = STATUS_NOT_FOUND;
+    enum status status = checkpoint_list(&list, run, false, error), found = STATUS_NOT_FOUND;
     for (size_t i = list.count; status == STATUS_OK && read_is_damage(found) && i-- > 0;) {
-        checkpoint_folder(path, run_dir, list.numbers[i], false);
-        found = checkpoint_check(path, counters, &why);
+        found = checkpoint_check(checkpoint_folder(path, run, list.numbers[i], false), counters, &why);
         if (read_is_damage(found) && damaged != NULL)
             damaged(path, why.text);
     }
@@ -131,7 +130,7 @@ enum status checkpoint_newest(const char *run_dir, char path[CHECKPOINT_PATH_BYT
         return status;
     if (!read_is_damage(found))
         return error_set(error, found, "%s", why.text);
-    return error_set(error, STATUS_NOT_FOUND, "%s/checkpoints: no sound checkpoint is there", run_dir);
+    return error_set(error, STATUS_NOT_FOUND, "%s/checkpoints: no sound checkpoint is there", run.text);
 }
 
 /* ---- loading ---- */
@@ -142,67 +141,71 @@ static struct params_range params_own_range(const struct checkpoint_values *valu
     return values->shards != NULL ? values->shards[values->server] : PARAMS_RANGE_ALL;
 }
 
-static enum status checkpoint_open_file(struct params_file **file, const char *folder, int which,
-                                        const struct checkpoint_values *values,
-                                        const struct params_range *contents, struct error *error)
+static enum status checkpoint_open_file(struct params_file **file, struct path folder, int which,
+                                        struct params *params, const struct params_range *contents,
+                                        struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
-    checkpoint_path(path, "%s/%s", folder, checkpoint_file_names[which]);
-    return params_file_open(file, values->params, path, contents, false, error);
+    char text[CHECKPOINT_PATH_BYTES];
+    const struct path path = checkpoint_path(text, folder, "%s", checkpoint_file_names[which]);
+    return params_file_open(file, params, path, contents, false, error);
 }
 
 static enum status read_check_momentum(const char *path, const struct manifest *manifest,
                                        const struct checkpoint_values *values, struct error *error)
 {
-    if (manifest->momentum == (values->momentum != NULL))
+    if (manifest->momentum == checkpoint_has_moments(values))
         return STATUS_OK;
     return error_set(error, STATUS_INVALID, "%s: saved %s momentum, but the job's optimizer has %s", path,
                      manifest->momentum ? "with" : "without", manifest->momentum ? "none" : "it");
 }
 
-enum status checkpoint_load(const char *path, const struct checkpoint_values *values, struct error *error)
+enum status checkpoint_load(struct path path, const struct checkpoint_values *values, struct error *error)
 {
     struct params_file *model = NULL, *optimizer = NULL;
     const struct params_range range = params_own_range(values);
+    struct params *of_optimizer = values->moments != NULL ? values->moments : values->params;
     struct params_range trained = PARAMS_RANGE_TRAINED;
     struct manifest manifest;
     enum status status = manifest_read(&manifest, path, error);
     if (status == STATUS_OK)
-        status = checkpoint_open_file(&model, path, CHECKPOINT_MODEL, values, &PARAMS_RANGE_ALL, error);
+        status =
+            checkpoint_open_file(&model, path, CHECKPOINT_MODEL, values->params, &PARAMS_RANGE_ALL, error);
     if (status == STATUS_OK)
-        status = read_check_momentum(path, &manifest, values, error);
-    if (values->momentum == NULL)
+        status = read_check_momentum(path.text, &manifest, values, error);
+    if (!checkpoint_has_moments(values))
         trained = (struct params_range){0};
     if (status == STATUS_OK)
-        status = checkpoint_open_file(&optimizer, path, CHECKPOINT_OPTIMIZER, values, &trained, error);
+        status = checkpoint_open_file(&optimizer, path, CHECKPOINT_OPTIMIZER, of_optimizer, &trained, error);
     if (status == STATUS_OK)
         status = params_file_load(model, NULL, &range, error);
-    if (status == STATUS_OK && values->momentum != NULL)
-        status = params_file_load(optimizer, values->momentum, &range, error);
+    if (status == STATUS_OK && checkpoint_has_moments(values))
+        status =
+            params_file_load(optimizer, values->momentum, values->moments != NULL ? &trained : &range, error);
     params_file_close(model);
     params_file_close(optimizer);
     return status;
 }
 
-/* The path of the model's file: in a checkpoint's folder, after its hash was compared; else `path` itself. */
-static enum status read_model_path(char file[CHECKPOINT_PATH_BYTES], const char *path, struct error *error)
+/* The path of the model's file: in a checkpoint's folder, after its hash was compared; else *path as it is.
+ * `text` has room for it. */
+static enum status read_model_path(struct path *path, char text[CHECKPOINT_PATH_BYTES], struct error *error)
 {
+    const struct path folder = *path;
     struct manifest manifest;
     struct stat stat_of;
-    if (stat(path, &stat_of) != 0)
-        return error_set_errno(error, errno, "%s", path);
-    checkpoint_path(file, "%s", path);
+    if (fstatat(folder.folder, path_name(folder), &stat_of, 0) != 0)
+        return error_set_errno(error, errno, "%s", folder.text);
     if (!S_ISDIR(stat_of.st_mode))
         return STATUS_OK;
-    checkpoint_path(file, "%s/%s", path, checkpoint_file_names[CHECKPOINT_MODEL]);
-    enum status status = manifest_read(&manifest, path, error);
-    return status == STATUS_OK ? read_check_file(path, checkpoint_file_names[CHECKPOINT_MODEL],
+    *path = checkpoint_path(text, folder, "%s", checkpoint_file_names[CHECKPOINT_MODEL]);
+    enum status status = manifest_read(&manifest, folder, error);
+    return status == STATUS_OK ? read_check_file(folder, checkpoint_file_names[CHECKPOINT_MODEL],
                                                  &manifest.files[CHECKPOINT_MODEL], error)
                                : status;
 }
 
 /* Loads the entries of `range` out of a file that holds the whole of `params`. */
-static enum status read_whole(const char *path, struct params *params, bool counters_optional,
+static enum status read_whole(struct path path, struct params *params, bool counters_optional,
                               const struct params_range *range, struct error *error)
 {
     struct params_file *file = NULL;
@@ -213,21 +216,21 @@ static enum status read_whole(const char *path, struct params *params, bool coun
     return status;
 }
 
-enum status checkpoint_load_model(const char *path, const struct checkpoint_values *values,
+enum status checkpoint_load_model(struct path path, const struct checkpoint_values *values,
                                   struct error *error)
 {
-    char file[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
     const struct params_range range = params_own_range(values);
-    const enum status status = read_model_path(file, path, error);
-    return status == STATUS_OK ? read_whole(file, values->params, true, &range, error) : status;
+    const enum status status = read_model_path(&path, text, error);
+    return status == STATUS_OK ? read_whole(path, values->params, true, &range, error) : status;
 }
 
 /* ---- a model-parallel job's further files ---- */
 
-enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *bytes, struct error *error)
+enum status checkpoint_vocabulary(struct path path, char **vocabulary, size_t *bytes, struct error *error)
 {
     const char *name = checkpoint_file_names[CHECKPOINT_VOCABULARY];
-    char file[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
     struct manifest manifest;
     *vocabulary = NULL;
     *bytes = 0;
@@ -238,13 +241,13 @@ enum status checkpoint_vocabulary(const char *path, char **vocabulary, size_t *b
     status = read_check_file(path, name, facts, error);
     if (status != STATUS_OK)
         return status;
-    checkpoint_path(file, "%s/%s", path, name);
-    return checkpoint_read_file(vocabulary, bytes, file, (size_t)facts->bytes, error);
+    return checkpoint_read_file(vocabulary, bytes, checkpoint_path(text, path, "%s", name),
+                                (size_t)facts->bytes, error);
 }
 
-enum status checkpoint_load_state(const char *path, struct params *state, struct error *error)
+enum status checkpoint_load_state(struct path path, struct params *state, struct error *error)
 {
-    char file[CHECKPOINT_PATH_BYTES];
-    checkpoint_path(file, "%s/%s", path, checkpoint_file_names[CHECKPOINT_STATE]);
+    char text[CHECKPOINT_PATH_BYTES];
+    const struct path file = checkpoint_path(text, path, "%s", checkpoint_file_names[CHECKPOINT_STATE]);
     return read_whole(file, state, false, &PARAMS_RANGE_ALL, error);
 }

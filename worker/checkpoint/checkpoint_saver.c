@@ -4,6 +4,10 @@
 #include "worker/checkpoint/checkpoint_saver.h"
 
 #include <assert.h>
+#include <math.h>
+
+#define SOON_FIRST_S 0.25
+#define SOON_LAST_S 16.0
 
 /* ---- the thread ---- */
 
@@ -17,17 +21,26 @@ static enum status saver_write_files(void *arg, struct error *error)
 {
     const struct checkpoint_saver *saver = arg;
     const struct checkpoint_saving *saving = &saver->saving;
-    const char *run_dir = saver->config.run_dir;
+    const struct path run = saver->config.run_dir;
     if (!saver->config.publishes)
-        return checkpoint_write_shard(run_dir, saving->counters.update, &saving->values, error);
-    return checkpoint_write(run_dir, &saving->counters, &saving->values, saving->extra, error);
+        return checkpoint_write_shard(run, saving->counters.update, &saving->values, error);
+    return checkpoint_write(run, &saving->counters, &saving->values, saving->extra, error);
 }
 
 static enum status saver_publish_folder(void *arg, struct error *error)
 {
-    const struct checkpoint_saver *saver = arg;
-    return checkpoint_publish(saver->config.run_dir, saver->saving.counters.update,
-                              saver->config.job->checkpoint.keep, error);
+    struct checkpoint_saver *saver = arg;
+    const struct checkpoint_counters *counters = &saver->saving.counters;
+    const struct path run_dir = saver->config.run_dir;
+    enum status status = STATUS_OK;
+    if (saver->config.job->checkpoint.best && saver->saving.competes &&
+        checkpoint_score_better(&counters->score, &saver->best)) {
+        status = checkpoint_keep_best(run_dir, counters->update, error);
+        saver->best = counters->score;
+    }
+    return status == STATUS_OK
+               ? checkpoint_publish(run_dir, counters->update, saver->config.job->checkpoint.keep, error)
+               : status;
 }
 
 /* ---- opening and closing ---- */
@@ -35,8 +48,14 @@ static enum status saver_publish_folder(void *arg, struct error *error)
 enum status checkpoint_saver_open(struct checkpoint_saver *saver,
                                   const struct checkpoint_saver_config *config, struct error *error)
 {
-    *saver = (struct checkpoint_saver){.config = *config, .saved = config->saved, .last = monotime_now()};
-    return background_open(&saver->thread, config->rpc, error);
+    *saver = (struct checkpoint_saver){.config = *config,
+                                       .saved = config->saved,
+                                       .last = monotime_now(),
+                                       .soon_s = config->again ? SOON_FIRST_S : (double)INFINITY};
+    enum status status = STATUS_OK;
+    if (config->publishes && config->job->checkpoint.best)
+        status = checkpoint_best_score(config->run_dir, &saver->best, error);
+    return status == STATUS_OK ? background_open(&saver->thread, config->rpc, error) : status;
 }
 
 static void saver_remove_unfinished(struct checkpoint_saver *saver)
@@ -59,6 +78,14 @@ bool checkpoint_saver_busy(const struct checkpoint_saver *saver)
 
 /* ---- from state to state ---- */
 
+/* The age of the newest checkpoint at which the next one is due. */
+static double saver_interval_s(const struct checkpoint_saver *saver)
+{
+    const struct job *job = saver->config.job;
+    const double usual = job->checkpoint.has_every_s ? job->checkpoint.every_s : (double)INFINITY;
+    return fmin(saver->soon_s, usual);
+}
+
 bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update, bool last)
 {
     const struct job *job = saver->config.job;
@@ -66,8 +93,14 @@ bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update,
         return false;
     if (last || (job->checkpoint.has_every && update % job->checkpoint.every == 0))
         return true;
-    return job->checkpoint.has_every_s && saver->state == CHECKPOINT_IDLE &&
-           (double)monotime_us_between(saver->last, monotime_now()) >= job->checkpoint.every_s * 1e6;
+    return saver->state == CHECKPOINT_IDLE &&
+           (double)monotime_us_between(saver->last, monotime_now()) >= saver_interval_s(saver) * 1e6;
+}
+
+bool checkpoint_saver_improves(const struct checkpoint_saver *saver, const struct checkpoint_score *score)
+{
+    assert(saver->state == CHECKPOINT_IDLE);
+    return saver->config.job->checkpoint.best && checkpoint_score_better(score, &saver->best);
 }
 
 static void saver_run_on_thread(struct checkpoint_saver *saver, enum checkpoint_saver_state state,
@@ -116,6 +149,7 @@ static enum status saver_step(struct checkpoint_saver *saver, uint64_t logged, s
     default:
         saver->saved = saver->saving.counters.update;
         saver->last = monotime_now();
+        saver->soon_s = saver->soon_s < SOON_LAST_S ? 2 * saver->soon_s : (double)INFINITY;
         saver->state = CHECKPOINT_IDLE;
     }
     return STATUS_OK;

@@ -29,11 +29,12 @@
 struct rpc;
 
 struct checkpoint_saver_config {
-    const char *run_dir;   /* outlives the saver */
-    const struct job *job; /* its group `checkpoint`: every, every_s, keep */
+    struct path run_dir;   /* its text outlives the saver */
+    const struct job *job; /* its group `checkpoint` */
     struct rpc *rpc;       /* a turn of this rpc ends when the thread is done */
     bool publishes;        /* false: writes a shard alone */
     uint64_t saved;        /* the update with which the run begins */
+    bool again;            /* the run goes on after a break: see checkpoint_saver_due */
 
     /* Collects what other processes hold, or waits for values that are not here yet. STATUS_AGAIN: call again
      * after the next turn. NULL: everything is at hand at checkpoint_saver_begin. */
@@ -47,6 +48,7 @@ struct checkpoint_saving {
     struct checkpoint_values values;     /* must stay unchanged while the saver is WRITING */
     const struct checkpoint_extra *extra;
     uint64_t line; /* the log's line that must be acknowledged before it is published; 0: none */
+    bool competes; /* with /checkpoint/best: it becomes the best one if its score is better */
 };
 
 enum checkpoint_saver_state {
@@ -63,11 +65,14 @@ struct checkpoint_saver {
     enum checkpoint_saver_state state; /* read */
     uint64_t saved;                    /* the newest update that was published, or began the run */
     struct monotime last;              /* of that */
+    double soon_s;                     /* after a break: the time to the next checkpoint; else infinite */
+    struct checkpoint_score best;      /* of RUN/checkpoints/best; the thread's while it publishes */
     struct checkpoint_saving saving;   /* read; the thread's from MAKING on */
     struct background thread;
 };
 
-/* Afterwards, and after a failure, checkpoint_saver_close. */
+/* Reads the best checkpoint's score where the job keeps that one. Afterwards, and after a failure,
+ * checkpoint_saver_close. Errors also of checkpoint_best_score. */
 enum status checkpoint_saver_open(struct checkpoint_saver *saver,
                                   const struct checkpoint_saver_config *config, struct error *error);
 
@@ -75,8 +80,13 @@ enum status checkpoint_saver_open(struct checkpoint_saver *saver,
 void checkpoint_saver_close(struct checkpoint_saver *saver);
 
 /* Whether `update` must be saved: it is the run's last one; a multiple of checkpoint.every; or the newest
- * checkpoint is checkpoint.every_s old, and no other is being taken. Never twice. */
+ * checkpoint is checkpoint.every_s old, and no other is being taken. Never twice. A run that goes on after a
+ * break saves sooner at first, after 0.25 s, 0.5 s, 1 s, up to 16 s: where workers die often, the next death
+ * must not undo all that came after the last one. */
 bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update, bool last);
+
+/* Whether a checkpoint of this score would become the best one. The saver must be idle. */
+bool checkpoint_saver_improves(const struct checkpoint_saver *saver, const struct checkpoint_score *score);
 
 /* Begins a checkpoint; the saver must be idle. */
 void checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpoint_saving *saving);

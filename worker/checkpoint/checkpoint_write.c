@@ -29,25 +29,27 @@ static struct params_saving writer_saving_of(const struct checkpoint_values *val
         if (values->momentum == NULL)
             saving.contents = (struct params_range){0};
     }
+    if (file == CHECKPOINT_OPTIMIZER && values->moments != NULL)
+        saving = (struct params_saving){.params = values->moments, .contents = PARAMS_RANGE_TRAINED};
     return saving;
 }
 
-static void writer_shard_path(char path[CHECKPOINT_PATH_BYTES], const char *folder, uint32_t server, int file)
+static struct path writer_shard_path(char text[CHECKPOINT_PATH_BYTES], struct path folder, uint32_t server,
+                                     int file)
 {
-    checkpoint_path(path, "%s/shard-%" PRIu32 ".%s", folder, server, checkpoint_file_names[file]);
+    return checkpoint_path(text, folder, "shard-%" PRIu32 ".%s", server, checkpoint_file_names[file]);
 }
 
-enum status checkpoint_write_shard(const char *run_dir, uint64_t update,
-                                   const struct checkpoint_values *values, struct error *error)
+enum status checkpoint_write_shard(struct path run, uint64_t update, const struct checkpoint_values *values,
+                                   struct error *error)
 {
-    char folder[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES];
+    char folder_text[CHECKPOINT_PATH_BYTES], text[CHECKPOINT_PATH_BYTES];
+    const struct path folder = checkpoint_folder(folder_text, run, update, true);
     enum status status = STATUS_OK;
     assert(values->server > 0 && values->server < values->servers);
-    checkpoint_folder(folder, run_dir, update, true);
     for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++) {
         const struct params_saving saving = writer_saving_of(values, file, &values->shards[values->server]);
-        writer_shard_path(path, folder, values->server, file);
-        status = params_file_save(path, &saving, error);
+        status = params_file_save(writer_shard_path(text, folder, values->server, file), &saving, error);
     }
     return status;
 }
@@ -72,29 +74,29 @@ struct shard_files {
     size_t count;
 };
 
-static enum status writer_open_shards(struct shard_files *shards, const char *folder,
+static enum status writer_open_shards(struct shard_files *shards, struct path folder,
                                       const struct checkpoint_values *values, int file, struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
     enum status status = STATUS_OK;
     shards->count = 0;
     for (uint32_t server = 1; server < values->servers && status == STATUS_OK; server++) {
         const struct params_saving theirs = writer_saving_of(values, file, &values->shards[server]);
-        writer_shard_path(path, folder, server, file);
-        status = params_file_open(&shards->files[shards->count], values->params, path, &theirs.contents,
-                                  false, error);
+        status =
+            params_file_open(&shards->files[shards->count], values->params,
+                             writer_shard_path(text, folder, server, file), &theirs.contents, false, error);
         shards->count += status == STATUS_OK;
     }
     return status;
 }
 
 /* Writes one file and records its size and hash for the manifest. */
-static enum status writer_save_hashed(const char *folder, int file, struct params_saving saving,
+static enum status writer_save_hashed(struct path folder, int file, struct params_saving saving,
                                       struct manifest_file *facts, struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
+    const struct path path = checkpoint_path(text, folder, "%s", checkpoint_file_names[file]);
     struct hashing hashing = {0};
-    checkpoint_path(path, "%s/%s", folder, checkpoint_file_names[file]);
     crypto_hash_sha256_init(&hashing.state);
     saving.written = writer_hash_bytes;
     saving.observer = &hashing;
@@ -104,7 +106,7 @@ static enum status writer_save_hashed(const char *folder, int file, struct param
     return status;
 }
 
-static enum status writer_write_file(const char *folder, const struct checkpoint_values *values, int file,
+static enum status writer_write_file(struct path folder, const struct checkpoint_values *values, int file,
                                      struct manifest_file *facts, struct error *error)
 {
     struct params_saving saving = writer_saving_of(values, file, &PARAMS_RANGE_ALL);
@@ -119,37 +121,37 @@ static enum status writer_write_file(const char *folder, const struct checkpoint
     return status;
 }
 
-static enum status writer_remove_shards(const char *folder, uint32_t servers, struct error *error)
+static enum status writer_remove_shards(struct path folder, uint32_t servers, struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
     for (uint32_t server = 1; server < servers; server++)
         for (int file = 0; file < CHECKPOINT_FILES; file++) {
-            writer_shard_path(path, folder, server, file);
-            if (unlink(path) != 0)
-                return error_set_errno(error, errno, "%s: cannot be removed", path);
+            const struct path path = writer_shard_path(text, folder, server, file);
+            if (unlinkat(path.folder, path_name(path), 0) != 0)
+                return error_set_errno(error, errno, "%s: cannot be removed", text);
         }
     return STATUS_OK;
 }
 
 /* ---- a model-parallel job's further files ---- */
 
-static enum status writer_write_text(const char *folder, const char *name, const char *text, size_t bytes,
+static enum status writer_write_text(struct path folder, const char *name, const char *text, size_t bytes,
                                      struct error *error)
 {
-    char path[CHECKPOINT_PATH_BYTES];
-    checkpoint_path(path, "%s/%s", folder, name);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    char path_text[CHECKPOINT_PATH_BYTES];
+    const struct path path = checkpoint_path(path_text, folder, "%s", name);
+    int fd = openat(path.folder, path_name(path), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
-        return error_set_errno(error, errno, "%s: cannot be created", path);
+        return error_set_errno(error, errno, "%s: cannot be created", path_text);
     enum status status = STATUS_OK;
     if (!file_write(fd, text, bytes) || fsync(fd) != 0)
-        status = error_set_errno(error, errno, "%s: cannot be written", path);
+        status = error_set_errno(error, errno, "%s: cannot be written", path_text);
     if (close(fd) != 0 && status == STATUS_OK)
-        status = error_set_errno(error, errno, "%s: cannot be written", path);
+        status = error_set_errno(error, errno, "%s: cannot be written", path_text);
     return status;
 }
 
-static enum status writer_write_extra(const char *folder, const struct checkpoint_extra *extra,
+static enum status writer_write_extra(struct path folder, const struct checkpoint_extra *extra,
                                       struct manifest *manifest, struct error *error)
 {
     struct manifest_file *vocabulary = &manifest->files[CHECKPOINT_VOCABULARY];
@@ -171,13 +173,13 @@ static enum status writer_write_extra(const char *folder, const struct checkpoin
 
 /* ---- the manifest ---- */
 
-static enum status writer_write_manifest(const char *folder, const struct manifest *manifest,
+static enum status writer_write_manifest(struct path folder, const struct manifest *manifest,
                                          struct error *error)
 {
     size_t bytes = 0;
     char *text = manifest_format(manifest, &bytes);
     if (text == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for its manifest", folder);
+        return error_set(error, STATUS_NO_MEMORY, "%s: no memory for its manifest", folder.text);
     enum status status = writer_write_text(folder, MANIFEST_NAME, text, bytes, error);
     free(text);
     return status == STATUS_OK ? file_sync_folder(folder, error) : status;
@@ -192,6 +194,7 @@ static enum status writer_check_counters(const struct checkpoint_counters *count
         double value;
         bool used;
     } checks[] = {{"the epoch's loss", counters->epoch_loss, true},
+                  {"the score", counters->score.value, true},
                   {"the loss since the last line", counters->line_loss, extra},
                   {"the learning rate", counters->lr, extra},
                   {"the lowest loss", counters->best_loss, extra && counters->best_loss != (double)INFINITY}};
@@ -202,20 +205,20 @@ static enum status writer_check_counters(const struct checkpoint_counters *count
     return STATUS_OK;
 }
 
-enum status checkpoint_write(const char *run_dir, const struct checkpoint_counters *counters,
+enum status checkpoint_write(struct path run, const struct checkpoint_counters *counters,
                              const struct checkpoint_values *values, const struct checkpoint_extra *extra,
                              struct error *error)
 {
-    char folder[CHECKPOINT_PATH_BYTES];
+    char text[CHECKPOINT_PATH_BYTES];
+    const struct path folder = checkpoint_folder(text, run, counters->update, true);
     struct manifest manifest = {.counters = *counters,
                                 .entries = params_count(values->params),
-                                .momentum = values->momentum != NULL,
+                                .momentum = checkpoint_has_moments(values),
                                 .extra = extra != NULL};
     assert(values->server == 0 && values->servers <= JOB_SERVERS_MAX);
     assert(counters->trainers >= 1 && counters->trainers <= JOB_TRAINERS_MAX);
     for (uint32_t i = 0; i < manifest.entries; i++)
         manifest.elements += shape_elements(&params_at(values->params, i)->tensor.shape);
-    checkpoint_folder(folder, run_dir, counters->update, true);
     enum status status = writer_check_counters(counters, manifest.extra, error);
     for (int file = 0; file < CHECKPOINT_FILES && status == STATUS_OK; file++)
         status = writer_write_file(folder, values, file, &manifest.files[file], error);

@@ -184,7 +184,7 @@ static enum status reading_open_text(const struct reading *reading, int *fd, uin
 {
     static const char shipped[] = "build/data/kjv.txt";
     struct error reason;
-    enum status status = file_open(fd, bytes, reading->path, &reason);
+    enum status status = file_open(fd, bytes, path_of(reading->path), &reason);
     const size_t length = strlen(reading->path), ending = sizeof shipped - 1;
     if (status == STATUS_OK)
         return status;

@@ -242,7 +242,7 @@ static enum status folder_read_file(struct folder *folder, const char *path, siz
     uint64_t size;
     int fd;
     errno = 0;
-    enum status status = file_open(&fd, &size, path, error);
+    enum status status = file_open(&fd, &size, path_of(path), error);
     if (status != STATUS_OK && !is_the_file(errno))
         return status;
     if (status != STATUS_OK && errno != 0)

@@ -5,8 +5,10 @@
  * what a chunk of text or a profile may inflate to (8 MB). */
 #include "worker/data/image.h"
 
+#include <errno.h>
 #include <png.h>
 #include <setjmp.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,13 +19,16 @@ struct reading {
     png_infop info;
     const uint8_t *bytes;
     size_t left;
+    bool lacks_memory;
     jmp_buf escape;
     char text[REASON_BYTES];
 };
 
+/* libpng reports a failed allocation as it reports a damaged file; malloc alone sets errno here. */
 __attribute__((noreturn)) static void png_fail(png_structp png, png_const_charp text)
 {
     struct reading *reading = png_get_error_ptr(png);
+    reading->lacks_memory = errno == ENOMEM;
     snprintf(reading->text, sizeof reading->text, "%s", text);
     longjmp(reading->escape, 1);
 }
@@ -92,12 +97,14 @@ enum status image_decode_png(struct image *image, const uint8_t *bytes, size_t c
 {
     struct reading reading = {.bytes = bytes, .left = count};
     enum status status;
+    errno = 0;
     if (setjmp(reading.escape) == 0) {
         status = png_prepare(&reading, error);
         if (status == STATUS_OK)
             status = png_decode(&reading, image, error);
     } else {
-        status = error_set(error, STATUS_CORRUPT, "%s", reading.text);
+        status =
+            error_set(error, reading.lacks_memory ? STATUS_NO_MEMORY : STATUS_CORRUPT, "%s", reading.text);
     }
     png_destroy_read_struct(&reading.png, &reading.info, NULL);
     return status;

@@ -83,12 +83,12 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
 
 /* Reads one byte more than a job may have, if the file has it. A FIFO would make open wait without
  * O_NONBLOCK. */
-static enum status read_file(const char *path, char text[JOB_TEXT_BYTES_MAX + 1], size_t *length,
+static enum status read_file(struct path path, char text[JOB_TEXT_BYTES_MAX + 1], size_t *length,
                              struct error *error)
 {
     struct stat about;
     enum status status = STATUS_OK;
-    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    const int descriptor = openat(path.folder, path_name(path), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (descriptor < 0)
         return error_set_errno(error, errno, "cannot be opened");
     if (fstat(descriptor, &about) == 0 && !S_ISREG(about.st_mode)) {
@@ -104,10 +104,10 @@ static enum status read_file(const char *path, char text[JOB_TEXT_BYTES_MAX + 1]
     return status;
 }
 
-enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
+enum status job_read_file(struct job *job, struct path path, const char *const *overrides,
                           size_t override_count, job_files_judge *judge_files, char **problems)
 {
-    struct job_reading *reading = reading_new(path, overrides, override_count);
+    struct job_reading *reading = reading_new(path.text, overrides, override_count);
     char *text = malloc(JOB_TEXT_BYTES_MAX + 1);
     enum status status = STATUS_NO_MEMORY;
     struct error error;

@@ -11,6 +11,7 @@
 #ifndef WORKER_JOB_JOB_H
 #define WORKER_JOB_JOB_H
 
+#include "kernels/base/file.h"
 #include "kernels/base/status.h"
 
 #include <stdbool.h>
@@ -158,9 +159,10 @@ struct job {
     } evaluation;
     struct {
         bool has_every, has_every_s;
-        uint64_t every; /* updates between two checkpoints */
+        uint64_t every; /* episodes or updates between two checkpoints */
         double every_s; /* seconds between two checkpoints */
         uint32_t keep;  /* checkpoints */
+        bool best;      /* keeps the best one apart */
     } checkpoint;
 
     /* ---- model-parallel, beside transport, init, trainers, server (round all or async, without a bound),
@@ -189,6 +191,7 @@ struct job {
     } sequence;          /* /data in JSON, but for the keys named here */
     struct {
         double hang_s;
+        bool restart;
     } supervise;
 };
 
@@ -213,7 +216,7 @@ typedef enum status job_files_judge(const struct job *job, const char **pointer,
  * judged), whose error becomes the one problem, with the place of its key. A file that cannot be opened, is
  * not a regular file, or is longer than JOB_TEXT_BYTES_MAX is one problem and STATUS_NOT_FOUND,
  * STATUS_PERMISSION or STATUS_INVALID; a failed read is STATUS_IO. */
-enum status job_read_file(struct job *job, const char *path, const char *const *overrides,
+enum status job_read_file(struct job *job, struct path path, const char *const *overrides,
                           size_t override_count, job_files_judge *judge_files, char **problems);
 
 /* Fixes the numbers that depend on the machine: trainers.threads, and the threads of each layer. Called once,
@@ -231,7 +234,7 @@ char *job_format(const struct job *job, size_t *bytes);
 
 /* Documents that are generated from the table. 0, or EOF on error. */
 
-/* The JSON schema (draft 2020-12) of job files. */
+/* The JSON schema (draft 2020-12) of job files. Without memory (ENOMEM) nothing is written. */
 int job_write_schema(FILE *stream);
 
 /* The manual of job files, a page in mdoc(7). */

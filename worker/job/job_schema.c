@@ -3,12 +3,23 @@
  * keyword that applies is the kind, which picks one of the descriptions: an editor then names the key at
  * fault, where alternatives would only say that none fits. Runs in the command's process.
  *
- * Without memory a tree lacks a branch or is NULL, which cJSON's functions let pass. */
+ * Without memory a tree lacks a branch or is NULL, which cJSON's functions let pass. The allocation that
+ * failed is remembered, and such a tree is not written. */
 #include "worker/job/job_table.h"
 
+#include <errno.h>
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
+
+static bool lacks_memory; /* an allocation has failed since the schema was begun */
+
+static void *schema_allocate(size_t bytes)
+{
+    void *memory = malloc(bytes);
+    lacks_memory |= memory == NULL;
+    return memory;
+}
 
 /* An object with one member, which it takes. */
 static cJSON *object_of(const char *name, cJSON *value)
@@ -142,8 +153,10 @@ static bool default_satisfies(int kind, const struct job_condition *condition,
     struct job job;
     const struct job_key *key = job_key_at(JOB_KINDS_OF(kind), condition->pointer);
     const struct job_condition *where = &key->null_where;
-    if (job_defaults(&job, JOB_KINDS_OF(kind)) != STATUS_OK)
+    if (job_defaults(&job, JOB_KINDS_OF(kind)) != STATUS_OK) {
+        lacks_memory = true;
         return false;
+    }
     for (size_t i = 0; where->test != JOB_ALWAYS && i < 2 && given[i].test != JOB_ALWAYS; i++)
         if (given[i].test == where->test && strcmp(given[i].pointer, where->pointer) == 0 &&
             (where->name == NULL || strcmp(given[i].name, where->name) == 0))
@@ -211,7 +224,7 @@ static cJSON *kind_schema(int kind)
     return schema;
 }
 
-int job_write_schema(FILE *stream)
+static cJSON *whole_schema(void)
 {
     cJSON *schema = cJSON_CreateObject();
     cJSON_AddStringToObject(schema, "$schema", "https://json-schema.org/draft/2020-12/schema");
@@ -229,9 +242,21 @@ int job_write_schema(FILE *stream)
         cJSON_AddItemToObject(rule, "then", kind_schema(kind));
         cJSON_AddItemToArray(all, rule);
     }
+    return schema;
+}
+
+int job_write_schema(FILE *stream)
+{
+    cJSON_Hooks hooks = {.malloc_fn = schema_allocate, .free_fn = free};
+    lacks_memory = false;
+    cJSON_InitHooks(&hooks);
+    cJSON *schema = whole_schema();
     char *text = cJSON_Print(schema);
-    const bool written = text != NULL && fprintf(stream, "%s\n", text) > 0 && fflush(stream) == 0;
-    free(text);
     cJSON_Delete(schema);
+    cJSON_InitHooks(NULL);
+    const bool written = !lacks_memory && fprintf(stream, "%s\n", text) > 0 && fflush(stream) == 0;
+    free(text);
+    if (lacks_memory)
+        errno = ENOMEM;
     return written ? 0 : EOF;
 }

@@ -351,19 +351,38 @@ const struct job_key job_keys[] = {
              "has a line for each; of a model-parallel job it has the same lines as episodes.log, each with "
              "the mean loss since the last line."},
 
-    {"/checkpoint", TRAINERS, JOB_OBJECT, .text = "The checkpoints, from which a run can be resumed."},
+    {"/checkpoint", ANY, JOB_OBJECT, .text = "The checkpoints, from which a run can be resumed."},
+    {"/checkpoint/every", REINFORCE, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
+     NULLABLE(checkpoint.has_every), BY_DEFAULT(null), .unit = "episodes",
+     .text = "The number of episodes from one checkpoint to the next. The last episode always makes one."},
+    {"/checkpoint/every_s", REINFORCE, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
+     NULLABLE(checkpoint.has_every_s), BY_DEFAULT(2), .unit = "seconds",
+     .text = "The time from one checkpoint to the next, in addition to /checkpoint/every."},
     {"/checkpoint/every", TRAINERS, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
      NULLABLE(checkpoint.has_every), BY_DEFAULT(100), .unit = "updates",
      .text = "The number of updates from one checkpoint to the next. The last update always makes one."},
     {"/checkpoint/every_s", TRAINERS, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
      NULLABLE(checkpoint.has_every_s), BY_DEFAULT(null), .unit = "seconds",
      .text = "The time from one checkpoint to the next, in addition to /checkpoint/every."},
-    {"/checkpoint/keep", TRAINERS, JOB_INTEGER, AT(checkpoint.keep), RANGE(1, 1000), BY_DEFAULT(3),
+    {"/checkpoint/keep", ANY, JOB_INTEGER, AT(checkpoint.keep), RANGE(1, 1000), BY_DEFAULT(3),
      .text = "The number of checkpoints that are kept, the newest ones."},
+    {"/checkpoint/best", REINFORCE, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
+     .text =
+         "Whether the checkpoint with the highest running reward is kept, as checkpoints/best, too. Those "
+         "by /checkpoint/every and the one at the job's end compete, or, where /checkpoint/every is null, "
+         "all: the clock then has a say in which is kept."},
+    {"/checkpoint/best", TRAINERS, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
+     .text = "Whether the checkpoint with the highest accuracy or the lowest perplexity on held-out data is "
+             "kept, as checkpoints/best, too. An epoch whose evaluation is the best so far makes a "
+             "checkpoint."},
 
     {"/supervise", ANY, JOB_OBJECT, .text = "How the supervisor watches the worker processes."},
     {"/supervise/hang_s", ANY, JOB_NUMBER, AT(supervise.hang_s), RANGE(1, 3600), BY_DEFAULT(10),
      .unit = "seconds", .text = "The time without a heartbeat after which a worker is killed."},
+    {"/supervise/restart", ANY, JOB_BOOLEAN, AT(supervise.restart), BY_DEFAULT(true),
+     .text = "Whether a worker that dies or is killed starts again. An observer, or a trainer of a "
+             "parameter-server job, starts again alone; after the death of any other worker all workers "
+             "start again from the newest checkpoint. false: the death of a worker ends the job."},
 };
 const size_t job_key_count = sizeof job_keys / sizeof job_keys[0];
 _Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MAX == 16,

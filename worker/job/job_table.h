@@ -165,6 +165,8 @@ void words_add_element(char words[JOB_WORDS_BYTES], const struct job_key *key);
 /* What the condition's key must be: "null", "\"all\"", "at most /trainers/count". */
 void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition);
 
+/* ---- "did you mean": job_suggestions.c ---- */
+
 /* Suggests a key in place of the unknown `pointer`: the key of the same group whose name is nearest, "; did
  * you mean \"count\"?"; or else keys of the same name elsewhere, "; did you mean /observers/count?". Nothing
  * if no key is near. */

@@ -17,7 +17,7 @@ enum status model_file_check(const char *path, const struct job *job, const stru
         status =
             rnn != NULL ? rnn_register(rnn, params, error) : classifier_new(&classifier, job, params, error);
     if (status == STATUS_OK)
-        status = params_file_open(&file, params, path, &PARAMS_RANGE_ALL, true, error);
+        status = params_file_open(&file, params, path_of(path), &PARAMS_RANGE_ALL, true, error);
     params_file_close(file);
     classifier_free(classifier);
     params_free(params);

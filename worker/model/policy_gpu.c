@@ -70,6 +70,45 @@ static enum status warm_up(struct policy_gpu *gpu, struct error *error)
     return status;
 }
 
+/* ---- values ---- */
+
+/* The optimizer's moment that an array of policy_values is. */
+static struct gradients *moment_of(const struct policy_gpu *gpu, int array)
+{
+    return optimizer_moment(gpu->optimizer, array == POLICY_SECOND_MOMENT);
+}
+
+enum status policy_gpu_save(struct policy_gpu *gpu, struct policy_values *values, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++)
+        for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
+            const struct parameter *parameter = gpu->network.parameter[i];
+            float *to = policy_values_at(values, i, array);
+            status = array == POLICY_VALUES
+                         ? params_read(gpu->params, parameter, DTYPE_F32, to, error)
+                         : gradients_read(moment_of(gpu, array), parameter, DTYPE_F32, to, error);
+        }
+    values->steps = optimizer_steps(gpu->optimizer);
+    return status;
+}
+
+enum status policy_gpu_restore(struct policy_gpu *gpu, const struct policy_values *values,
+                               struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++)
+        for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
+            struct parameter *parameter = gpu->network.parameter[i];
+            const float *from = policy_values_at(values, i, array);
+            status = array == POLICY_VALUES
+                         ? params_write(gpu->params, parameter, DTYPE_F32, from, error)
+                         : gradients_write(moment_of(gpu, array), parameter, DTYPE_F32, from, error);
+        }
+    optimizer_steps_set(gpu->optimizer, values->steps);
+    return status;
+}
+
 /* ---- opening ---- */
 
 static enum status open_params(struct policy_gpu *gpu, const struct policy_config *config,

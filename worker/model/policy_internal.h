@@ -5,6 +5,7 @@
 
 #include "worker/model/policy.h"
 #include "worker/model/policy_parameters.h"
+#include "worker/model/policy_values.h"
 
 struct policy {
     struct policy_gpu *gpu; /* NULL: on the CPU, with what follows */
@@ -18,7 +19,7 @@ struct policy {
     struct policy_parameter parameters[POLICY_PARAMETERS];
 };
 
-/* The functions of policy.h with the same names. */
+/* The functions of policy.h and policy_values.h with the same names. */
 enum status policy_gpu_new(struct policy_gpu **out, const struct policy_config *config,
                            struct backend *backend, struct error *error);
 void policy_gpu_free(struct policy_gpu *gpu);
@@ -27,5 +28,8 @@ enum status policy_gpu_act(struct policy_gpu *gpu, const struct mlp_batch *batch
 enum status policy_gpu_learn(struct policy_gpu *gpu, const struct mlp_batch *batch, const float *coefficient,
                              uint32_t episode, double *loss, policy_progress *progress, void *context,
                              struct error *error);
+enum status policy_gpu_save(struct policy_gpu *gpu, struct policy_values *values, struct error *error);
+enum status policy_gpu_restore(struct policy_gpu *gpu, const struct policy_values *values,
+                               struct error *error);
 
 #endif

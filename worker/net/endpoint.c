@@ -10,6 +10,8 @@
  * sockets, all of them must be quiet. */
 #include "worker/net/endpoint.h"
 
+#include "worker/net/endpoint_door.h"
+#include "worker/net/endpoint_gate.h"
 #include "worker/net/wire.h"
 
 #include <arpa/inet.h>
@@ -42,6 +44,7 @@ enum {
 struct shared_context {
     void *zmq;
     unsigned users;
+    struct endpoint_door *door; /* of the bound endpoint; NULL: there is none */
 };
 
 /* The process's contexts, A_CONTEXT each, and messages, in one number: each message that is prepared or
@@ -95,6 +98,25 @@ static enum status socket_set_options(struct endpoint *endpoint, struct error *e
                   : STATUS_OK;
 }
 
+/* A ROUTER asks for the pass, a DEALER shows it. */
+static enum status socket_set_pass(struct endpoint *endpoint, const struct wire_pass *pass,
+                                   struct error *error)
+{
+    const int is_server = 1;
+    void *socket = endpoint->socket;
+    bool failed;
+    if (endpoint->is_router)
+        failed = zmq_setsockopt(socket, ZMQ_PLAIN_SERVER, &is_server, sizeof is_server) != 0;
+    else
+        failed = zmq_setsockopt(socket, ZMQ_PLAIN_USERNAME, pass->user, strlen(pass->user)) != 0 ||
+                 zmq_setsockopt(socket, ZMQ_PLAIN_PASSWORD, pass->password, strlen(pass->password)) != 0;
+    if (failed)
+        return error_set(error, STATUS_IO, "a ZeroMQ socket's pass: %s", zmq_strerror(errno));
+    return endpoint->is_router
+               ? endpoint_door_open(&endpoint->context->door, endpoint->context->zmq, pass, error)
+               : STATUS_OK;
+}
+
 static struct shared_context *context_new(void)
 {
     struct shared_context *context = malloc(sizeof *context);
@@ -116,6 +138,7 @@ static void context_leave(struct shared_context *context)
         return;
     while (zmq_ctx_term(context->zmq) != 0 && errno == EINTR)
         ;
+    endpoint_door_free(context->door);
     free(context);
     const int64_t left = atomic_fetch_sub(&alive, A_CONTEXT) - A_CONTEXT;
     assert(left == 0 || left > A_CONTEXT / 2);
@@ -123,7 +146,7 @@ static void context_leave(struct shared_context *context)
 }
 
 static enum status endpoint_open(struct endpoint **out, struct endpoint *beside, bool is_router,
-                                 struct error *error)
+                                 const struct wire_pass *pass, struct error *error)
 {
     struct endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (endpoint == NULL)
@@ -140,6 +163,8 @@ static enum status endpoint_open(struct endpoint **out, struct endpoint *beside,
         return STATUS_IO;
     }
     enum status status = socket_set_options(endpoint, error);
+    if (status == STATUS_OK)
+        status = socket_set_pass(endpoint, pass, error);
     if (status != STATUS_OK) {
         endpoint_free(endpoint, 0);
         return status;
@@ -207,15 +232,17 @@ static enum status endpoint_remember_path(struct endpoint *endpoint, const char 
     return STATUS_OK;
 }
 
-enum status endpoint_bind(struct endpoint **out, const char *address, struct error *error)
+enum status endpoint_bind(struct endpoint **out, const char *address, const struct wire_pass *pass,
+                          unsigned peers, struct error *error)
 {
     struct endpoint *endpoint;
     enum status status = address_check(address, true, error);
     if (status != STATUS_OK)
         return status;
-    status = endpoint_open(&endpoint, NULL, true, error);
+    status = endpoint_open(&endpoint, NULL, true, pass, error);
     if (status != STATUS_OK)
         return status;
+    endpoint_gate_widen(STRANGERS_MAX + peers);
     if (zmq_bind(endpoint->socket, address) != 0) {
         int errnum = errno;
         status = errnum == EADDRINUSE ? error_set(error, STATUS_BUSY, "%s: the address is in use", address)
@@ -236,13 +263,13 @@ enum status endpoint_bind(struct endpoint **out, const char *address, struct err
 }
 
 enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
-                             struct error *error)
+                             const struct wire_pass *pass, struct error *error)
 {
     struct endpoint *endpoint;
     enum status status = address_check(address, false, error);
     if (status != STATUS_OK)
         return status;
-    status = endpoint_open(&endpoint, beside, false, error);
+    status = endpoint_open(&endpoint, beside, false, pass, error);
     if (status != STATUS_OK)
         return status;
     if (zmq_connect(endpoint->socket, address) != 0) {
@@ -413,6 +440,15 @@ void endpoint_release(struct endpoint_message *message)
     zmq_msg_close(message_frame(message, 0));
     zmq_msg_close(message_frame(message, 1));
     endpoint_count_message(-1);
+}
+
+struct endpoint_counts endpoint_counts(const struct endpoint *endpoint)
+{
+    const struct endpoint_gate_counts gate = endpoint_gate_counts();
+    const struct endpoint_door *door = endpoint->context->door;
+    return (struct endpoint_counts){.unproven = gate.accepted - gate.admitted - gate.waiting,
+                                    .refused = door != NULL ? endpoint_door_refused(door) : 0,
+                                    .crowded = gate.crowded};
 }
 
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from)

@@ -7,6 +7,7 @@
 
 #include "kernels/base/monotime.h"
 #include "kernels/base/status.h"
+#include "worker/net/wire.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,15 +27,18 @@ struct endpoint_message {
     uint64_t frames[2][ENDPOINT_FRAME_WORDS]; /* ZeroMQ's own two message structs */
 };
 
-/* Makes a bound ROUTER. "ipc://PATH": refuses a PATH that exists (STATUS_BUSY), is not absolute or is
- * longer than 107 bytes (STATUS_INVALID); the file is removed by endpoint_free. "tcp://" beyond loopback is
- * refused. */
-enum status endpoint_bind(struct endpoint **out, const char *address, struct error *error);
+/* Makes a bound ROUTER, to which only connections with `pass` get through. Of connections
+ * that have not shown the pass yet, STRANGERS_MAX and one for each of `peers` may wait at a time; when more
+ * come, those that have waited longest are cut off (endpoint_gate.h). "ipc://PATH": refuses a PATH that
+ * exists (STATUS_BUSY), is not absolute or is longer than 107 bytes (STATUS_INVALID); the file is removed by
+ * endpoint_free. "tcp://" beyond loopback is refused. */
+enum status endpoint_bind(struct endpoint **out, const char *address, const struct wire_pass *pass,
+                          unsigned peers, struct error *error);
 
-/* Makes a connected DEALER, in the ZeroMQ context of `beside` when that is not NULL: endpoints of one
- * thread that are waited for together share one. */
+/* Makes a connected DEALER, which shows `pass`, in the ZeroMQ context of `beside` when that is not NULL:
+ * endpoints of one thread that are waited for together share one. */
 enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
-                             struct error *error);
+                             const struct wire_pass *pass, struct error *error);
 
 /* Sent messages may leave for `linger_ms` more. The last endpoint of a context waits for its own and for
  * those of endpoints that were freed before. When the last endpoint of the process is freed, every message
@@ -56,6 +60,15 @@ enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *me
  * libzmq itself cuts a connection on which a frame exceeds the payload's limit by more than 4 KiB. */
 enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
 void endpoint_release(struct endpoint_message *message);
+
+/* Connections to a ROUTER, since the start. All but `refused` are of all bound endpoints of the
+ * process. */
+struct endpoint_counts {
+    uint64_t unproven; /* they ended without having shown the pass */
+    uint64_t refused;  /* they showed a wrong pass */
+    uint64_t crowded;  /* cut off while they waited, to make room */
+};
+struct endpoint_counts endpoint_counts(const struct endpoint *endpoint);
 
 /* Moves a message into `to`, which holds none; `from` holds none afterwards, and must not be released. Never
  * copy the struct: ZeroMQ keeps a small frame's bytes inside it, and `header` and `payload` point there. */

@@ -12,6 +12,10 @@ enum {
     WIRE_BODY_BYTES_MAX = 512 << 20, /* of all tensors of a message that travel, and of each lent tensor */
     WIRE_ERROR_TEXT_MAX = 400,       /* bytes */
     WIRE_QUEUE_MAX = 60,             /* messages in flight to one peer: less than 64 MB */
+    WIRE_SECRET_BYTES = 32,          /* of one job, from its supervisor */
+    WIRE_NONCE_BYTES = 32,           /* of one HELLO */
+    WIRE_PROOF_BYTES = 32,           /* that the sender of HELLO or WELCOME knows the secret */
+    WIRE_HELLO_BYTES = WIRE_NONCE_BYTES + WIRE_PROOF_BYTES,
     REPLAY_WINDOW = 4096, /* request ids up to the highest seen: a repeated one is recognised among these */
 };
 
@@ -24,6 +28,7 @@ enum {
     RPC_BEATS_MAX = 4,                        /* functions that rpc_on_turn adds */
     RPC_LEFT_MAX = 4,                         /* functions that rpc_on_left adds */
     STRANGERS_MAX = 64,      /* connections that this worker ended last with BYE, and ignores */
+    GATE_WAITING_MAX = 2048, /* connections that have not said a proven HELLO */
     FAREWELLS_MAX = 64,      /* BYEs that wait for room */
     REPLIES_HELD_MAX = 1024, /* replies that may wait for one peer when it sends a request */
     HELD_BYTES_MAX =

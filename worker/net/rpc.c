@@ -6,6 +6,7 @@
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,9 +19,11 @@ static enum status rpc_check_config(const struct rpc_config *config, struct erro
     assert(config->role != 0 && (config->role & (config->role - 1)) == 0);
     assert(config->worker < config->workers && config->roster[config->worker] == config->role);
     assert(config->pending_max >= 1 && config->incoming_max >= 1);
-    if (config->welcome_bytes > WIRE_PAYLOAD_BYTES_MAX)
+    if (config->welcome_bytes > WIRE_PAYLOAD_BYTES_MAX - WIRE_PROOF_BYTES)
         return error_set(error, STATUS_INVALID, "the job has %zu bytes, at most %d", config->welcome_bytes,
-                         WIRE_PAYLOAD_BYTES_MAX);
+                         WIRE_PAYLOAD_BYTES_MAX - WIRE_PROOF_BYTES);
+    if (sodium_init() < 0)
+        return error_set(error, STATUS_INTERNAL, "libsodium does not start");
     return STATUS_OK;
 }
 
@@ -63,9 +66,11 @@ static void *rpc_copy_of(const void *bytes, size_t count)
 static enum status rpc_open_bound(struct rpc *rpc, const char *address, struct error *error)
 {
     struct endpoint *endpoint;
+    struct wire_pass pass;
     if (address == NULL)
         return STATUS_OK;
-    enum status status = endpoint_bind(&endpoint, address, error);
+    greeting_make_pass(&pass, rpc->config.secret, rpc->config.worker);
+    enum status status = endpoint_bind(&endpoint, address, &pass, rpc->config.workers, error);
     if (status == STATUS_OK)
         rpc_add_socket(rpc, endpoint, NULL);
     return status;
@@ -75,17 +80,9 @@ static enum status rpc_open_memory(struct rpc *rpc, struct error *error)
 {
     const struct rpc_config *config = &rpc->config;
     rpc->roster = rpc_copy_of(config->roster, config->workers);
-    bool has_all = rpc->roster != NULL;
     rpc->config.roster = rpc->roster;
-    if (config->welcome_bytes > 0) {
-        rpc->welcome = calloc(1, config->welcome_bytes + 1);
-        rpc->welcome_bytes = config->welcome_bytes;
-        has_all = has_all && rpc->welcome != NULL;
-        if (rpc->welcome != NULL)
-            memcpy(rpc->welcome, config->welcome, config->welcome_bytes);
-    }
-    if (!has_all || sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK ||
-        requests_new(rpc) != STATUS_OK)
+    if (rpc->roster == NULL || hello_keep_job(rpc, config->welcome, config->welcome_bytes) != STATUS_OK ||
+        sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK || requests_new(rpc) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
     return STATUS_OK;
 }
@@ -118,7 +115,7 @@ const char *rpc_welcome(const struct rpc *rpc, size_t *bytes)
 {
     if (bytes != NULL)
         *bytes = rpc->welcome_bytes;
-    return rpc->welcome;
+    return (const char *)rpc->welcome + WIRE_PROOF_BYTES;
 }
 
 uint16_t rpc_worker(const struct rpc *rpc)
@@ -319,4 +316,10 @@ enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
 void rpc_counters(const struct rpc *rpc, struct rpc_counters *counters)
 {
     *counters = rpc->counters;
+    if (rpc->socket_count == 0 || rpc->sockets[0].dialed != NULL)
+        return;
+    const struct endpoint_counts counts = endpoint_counts(rpc->endpoints[0]);
+    counters->unproven = counts.unproven;
+    counters->refused = counts.refused;
+    counters->crowded = counts.crowded;
 }

@@ -89,14 +89,13 @@ struct rpc_config {
     uint16_t worker;
     uint8_t role; /* roster[worker] */
     uint32_t incarnation, generation;
-    const uint8_t *roster;         /* the role of every worker of the job, by number; copied */
-    uint32_t workers;              /* how many; worker/roster.h has the order of their numbers */
-    uint32_t peer_incarnation_max; /* the highest that the supervisor has given out; HELLO with a higher one
-                                      is refused */
-    uint32_t pending_max;          /* this worker's calls at a time; one more is STATUS_BUSY */
-    uint32_t incoming_max;         /* all peers' calls at a time; one more is answered STATUS_BUSY */
-    uint32_t rows_max;             /* see struct rpc_tensor_rule */
-    const struct rpc_method *methods; /* static; METHOD_ECHO is served by rpc itself */
+    const uint8_t *roster;             /* the role of every worker of the job, by number; copied */
+    uint32_t workers;                  /* how many; worker/roster.h has the order of their numbers */
+    uint8_t secret[WIRE_SECRET_BYTES]; /* the job's: peers that cannot prove to know it are strangers */
+    uint32_t pending_max;              /* this worker's calls at a time; one more is STATUS_BUSY */
+    uint32_t incoming_max;             /* all peers' calls at a time; one more is answered STATUS_BUSY */
+    uint32_t rows_max;                 /* see struct rpc_tensor_rule */
+    const struct rpc_method *methods;  /* static; METHOD_ECHO is served by rpc itself */
     size_t method_count;
     void *context;                                  /* for handlers and the two below */
     void (*joined)(void *context, uint16_t worker); /* `worker` has said HELLO to this one; may be NULL */
@@ -118,7 +117,8 @@ enum status rpc_open(struct rpc **out, const struct rpc_config *config, const ch
 /* Dials 0 to RPC_DIALED_MAX workers, all of lower numbers than this one's, no two alike: connects a DEALER to
  * each, says HELLO to all, and blocks until every WELCOME has come or `deadline`. Once, right after rpc_open.
  * No handler runs meanwhile; messages to the bound socket wait. Errors name the worker: STATUS_TIMEOUT;
- * STATUS_PERMISSION with the reason in its BYE; as rpc_open. After an error only rpc_free is left. */
+ * STATUS_PERMISSION with the reason in its BYE, or when its WELCOME does not prove the job's secret; as
+ * rpc_open. After an error only rpc_free is left. */
 enum status rpc_dial(struct rpc *rpc, const struct rpc_address *addresses, size_t count,
                      struct monotime deadline, struct error *error);
 
@@ -172,10 +172,12 @@ void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg)
 /* Calls the beat with `arg` soon: the next turn does not wait before it. */
 void rpc_hurry(struct rpc *rpc, const void *arg);
 
-/* Completes every pending call with `why`. rpc_peer_died ends the session with `worker` and completes the
- * calls to it. */
+/* Completes every pending call with `why`. */
 void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text);
-void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text);
+
+/* Ends the session with `worker` and completes the calls to it, unless the session is a later incarnation's:
+ * the news of a death may come behind the successor's HELLO. */
+void rpc_peer_died(struct rpc *rpc, uint16_t worker, uint32_t incarnation, const char *text);
 
 /* ---- calling ---- */
 
@@ -251,6 +253,10 @@ struct rpc_counters {
     uint64_t duplicates;     /* requests seen before: dropped */
     uint64_t stale;          /* replies without a pending call, old generations: dropped */
     uint64_t timeouts;       /* of this worker's calls */
+    /* Connections to the bound socket; see struct endpoint_counts in worker/net/endpoint.h. */
+    uint64_t unproven; /* they ended without having shown the pass */
+    uint64_t refused;  /* they showed a wrong one */
+    uint64_t crowded;  /* cut off, because more came than may wait */
 };
 void rpc_counters(const struct rpc *rpc, struct rpc_counters *counters);
 

@@ -6,6 +6,8 @@
 #include "worker/net/rpc_internal.h"
 
 #include <assert.h>
+#include <sodium.h>
+#include <string.h>
 
 enum { HELLO_EVERY_US = 250000 };
 
@@ -26,21 +28,30 @@ static uint16_t dial_worker_at(const struct rpc *rpc, const struct rpc_socket *s
 static void hello_say(struct rpc *rpc, const struct rpc_socket *socket)
 {
     struct wire_header header;
+    uint8_t encoded[WIRE_HEADER_BYTES], payload[WIRE_HELLO_BYTES];
+    const struct greeting greeting = {.header = encoded, .nonce = payload};
     rpc_header(rpc, &header, WIRE_HELLO, dial_worker_at(rpc, socket));
     header.role = rpc->config.role;
-    send_text(rpc, socket->endpoint, &header, 0, NULL, 0, false);
+    header.payload_bytes = sizeof payload;
+    wire_encode(&header, encoded);
+    memcpy(payload, socket->dialed->nonce, WIRE_NONCE_BYTES);
+    greeting_prove(&greeting, rpc->config.secret, payload + WIRE_NONCE_BYTES);
+    send_text(rpc, socket->endpoint, &header, 0, payload, sizeof payload, false);
 }
 
 /* Connects to a worker and says HELLO. */
 static enum status dial_connect(struct rpc *rpc, const struct rpc_address *address, struct error *error)
 {
     struct endpoint *endpoint, *beside = rpc->socket_count > 0 ? rpc->endpoints[0] : NULL;
+    struct wire_pass pass;
     struct error reason;
     assert(address->worker < rpc->config.worker && rpc->sessions[address->worker].socket == NULL);
-    enum status status = endpoint_connect(&endpoint, beside, address->address, &reason);
+    greeting_make_pass(&pass, rpc->config.secret, address->worker);
+    enum status status = endpoint_connect(&endpoint, beside, address->address, &pass, &reason);
     if (status != STATUS_OK)
         return error_set(error, status, "worker %u: %s", address->worker, reason.text);
     rpc_add_socket(rpc, endpoint, &rpc->sessions[address->worker]);
+    randombytes_buf(rpc->sessions[address->worker].nonce, WIRE_NONCE_BYTES);
     hello_say(rpc, rpc->sessions[address->worker].socket);
     return STATUS_OK;
 }

@@ -15,6 +15,7 @@
  *   rpc_session.c      the table of sessions, and connections to ignore
  *   rpc_body.c         bodies that arrive and leave in pieces
  *   rpc_rules.c        the checks that need no connection
+ *   greeting.c         the proofs in HELLO and WELCOME
  *
  * A file calls only files below it in this list.
  *
@@ -24,6 +25,7 @@
 #define WORKER_NET_RPC_INTERNAL_H
 
 #include "worker/net/endpoint.h"
+#include "worker/net/greeting.h"
 #include "worker/net/rpc.h"
 #include "worker/net/segment.h"
 
@@ -123,6 +125,7 @@ struct rpc_session {
     bool is_lost; /* a send found the peer gone; the next turn ends the session */
     bool is_self;
     uint32_t peer, incarnation;
+    uint8_t nonce[WIRE_NONCE_BYTES]; /* of this worker's HELLO, or of the peer's */
     uint64_t next_request;
     struct future *calls, *calls_last; /* this worker's pending calls */
     struct request_queue open, held;
@@ -176,8 +179,8 @@ struct rpc {
     unsigned busy_turns;
     struct rpc_counters counters;
     struct error join_error; /* why the peer that answered HELLO last cannot be joined */
-    char *welcome;
-    size_t welcome_bytes;
+    uint8_t *welcome;        /* WELCOME's payload: room for the proof, the job's text, a terminating zero */
+    size_t welcome_bytes;    /* of the job's text */
     struct rpc_service services[METHOD_COUNT];
     struct rpc_listener listeners[RPC_LEFT_MAX];
     size_t listener_count;
@@ -247,6 +250,9 @@ void sessions_reap(struct rpc *rpc);
 
 /* ---- rpc_hello.c ---- */
 
+/* Keeps the job's text, for this worker and for its own WELCOMEs. STATUS_NO_MEMORY. */
+enum status hello_keep_job(struct rpc *rpc, const void *text, size_t bytes);
+
 /* Whether HELLO was sent through this socket and no WELCOME has come yet. */
 bool hello_is_awaited(const struct rpc_socket *socket);
 
@@ -254,8 +260,8 @@ bool hello_is_awaited(const struct rpc_socket *socket);
 void hello_receive_answer(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
 void hello_receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct endpoint_message *message);
 
-/* A greeting within a session: repeated, or out of place. */
-void hello_receive_again(struct rpc *rpc, struct rpc_session *session, const struct wire_header *header);
+/* A greeting within a session: repeated, or out of place. Takes the arrival over. */
+void hello_receive_again(struct rpc *rpc, struct rpc_session *session, struct rpc_arrival *arrival);
 
 /* ---- rpc_receive.c ---- */
 
@@ -341,9 +347,9 @@ unsigned self_drain(struct rpc *rpc, const struct future *awaited);
 /* Fills the fields that all headers of this worker share. */
 void rpc_header(const struct rpc *rpc, struct wire_header *header, enum wire_kind kind, uint16_t destination);
 
-/* Sends a message of text. If it cannot leave at once it waits (`hold`), or is dropped. */
-void send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
-               const char *text, size_t bytes, bool hold);
+/* Sends a message of text. If it cannot leave at once it waits (`hold`), or is dropped: false. */
+bool send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
+               const void *text, size_t bytes, bool hold);
 
 /* Sends a request, or holds it until there is room. Errors as rpc_call_async. */
 enum status send_request(struct rpc *rpc, struct rpc_session *session, struct wire_header *header,

@@ -95,8 +95,7 @@ static void receive_kind(struct rpc *rpc, struct rpc_session *session, struct rp
         receive_bye(rpc, session, message);
         break;
     default:
-        endpoint_release(message);
-        hello_receive_again(rpc, session, &arrival->header);
+        hello_receive_again(rpc, session, arrival);
     }
 }
 

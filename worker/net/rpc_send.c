@@ -441,22 +441,23 @@ static bool send_hold_farewell(struct rpc *rpc, struct endpoint *way, struct end
     return true;
 }
 
-void send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
-               const char *text, size_t bytes, bool hold)
+bool send_text(struct rpc *rpc, struct endpoint *way, struct wire_header *header, uint32_t peer,
+               const void *text, size_t bytes, bool hold)
 {
     struct endpoint_message message;
     uint8_t encoded[WIRE_HEADER_BYTES];
     header->payload_bytes = (uint32_t)bytes;
     wire_encode(header, encoded);
     if (endpoint_prepare(&message, peer, encoded, sizeof encoded, bytes) != STATUS_OK)
-        return;
+        return false;
     if (bytes > 0)
         memcpy(message.payload, text, bytes);
     enum status status = endpoint_send(way, &message);
-    if (status == STATUS_OK)
-        rpc->counters.sent++;
-    else if (status != STATUS_AGAIN || !hold || !send_hold_farewell(rpc, way, &message))
-        endpoint_release(&message);
+    rpc->counters.sent += status == STATUS_OK;
+    if (status == STATUS_OK || (status == STATUS_AGAIN && hold && send_hold_farewell(rpc, way, &message)))
+        return true;
+    endpoint_release(&message);
+    return false;
 }
 
 static enum status send_held(struct rpc *rpc, struct rpc_session *session, struct rpc_request *request)

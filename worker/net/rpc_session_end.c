@@ -81,10 +81,10 @@ void sessions_reap(struct rpc *rpc)
     }
 }
 
-void rpc_peer_died(struct rpc *rpc, uint16_t worker, const char *text)
+void rpc_peer_died(struct rpc *rpc, uint16_t worker, uint32_t incarnation, const char *text)
 {
     struct rpc_session *session = session_of(rpc, worker);
-    if (session != NULL)
+    if (session != NULL && session->incarnation <= incarnation)
         session_end(rpc, session, STATUS_PEER_DIED, STATUS_PEER_DIED, text);
 }
 

@@ -176,8 +176,12 @@ static enum status wire_check_payload(const struct wire_header *header, uint64_t
         return wire_check_body(header, tensor_bytes, error);
     if ((header->kind == WIRE_BYE || header->status != STATUS_OK) && bytes > WIRE_ERROR_TEXT_MAX)
         return error_set(error, STATUS_INVALID, "text of %u bytes, at most %d", bytes, WIRE_ERROR_TEXT_MAX);
-    if (header->kind == WIRE_HELLO && bytes != 0)
-        return error_set(error, STATUS_INVALID, "payload of %u bytes in a HELLO", bytes);
+    if (header->kind == WIRE_HELLO && bytes != WIRE_HELLO_BYTES)
+        return error_set(error, STATUS_INVALID, "payload of %u bytes in a HELLO, expected %d", bytes,
+                         WIRE_HELLO_BYTES);
+    if (header->kind == WIRE_WELCOME && bytes < WIRE_PROOF_BYTES)
+        return error_set(error, STATUS_INVALID, "payload of %u bytes in a WELCOME, expected at least %d",
+                         bytes, WIRE_PROOF_BYTES);
     return STATUS_OK;
 }
 

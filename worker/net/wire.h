@@ -1,10 +1,11 @@
 /* The header that begins every message, and the limits that every message keeps.
  *
  * A message is two frames: this header (struct wire_header as it lies in memory) and one payload
- * (tensors one after the other without gaps, in the header's order; an error's UTF-8 text; a HELLO's and
- * WELCOME's text; or a piece of what the next message's tensors hold). A tensor may also be lent: then only
- * its place in the sender's segment (worker/net/segment.h) travels. PROTOCOL.md says the same in prose, for a
- * client in another language. Encoding and decoding are pure: no I/O, no allocation, no blocking. */
+ * (tensors one after the other without gaps, in the header's order; an error's UTF-8 text; HELLO's and
+ * WELCOME's proof (worker/net/greeting.h); or a piece of what the next message's tensors hold). A tensor may
+ * also be lent: then only its place in the sender's segment (worker/net/segment.h) travels. PROTOCOL.md says
+ * the same in prose, for a client in another language. Encoding and decoding are pure: no I/O, no allocation,
+ * no blocking. */
 #ifndef WORKER_NET_WIRE_H
 #define WORKER_NET_WIRE_H
 
@@ -16,14 +17,14 @@
 
 enum {
     WIRE_MAGIC = 0x4c414f43, /* "COAL" as bytes */
-    WIRE_VERSION = 3,
+    WIRE_VERSION = 4,
     WIRE_HEADER_BYTES = 200,
     WIRE_PLACE_ALIGNMENT = 64,
 };
 
 enum wire_kind {
-    WIRE_HELLO = 1,   /* dialing worker -> dialed worker, first: the sender's role and incarnation */
-    WIRE_WELCOME = 2, /* its answer: the resolved job, as JSON text */
+    WIRE_HELLO = 1,   /* dialing worker -> dialed worker, first: the sender's role and incarnation, proven */
+    WIRE_WELCOME = 2, /* its answer: a proof, then the resolved job, as JSON text */
     WIRE_REQUEST = 3, /* either way */
     WIRE_REPLY = 4,   /* answers one request, with a value or a status and a text */
     WIRE_BYE = 5,     /* either way, last: the session is over; the payload is the reason */
@@ -77,6 +78,13 @@ enum wire_piece_args {
     PIECE_KIND /* WIRE_REQUEST or WIRE_REPLY: the kind of the message that it belongs to */
 };
 
+/* What a dialing worker shows the listener in ZMTP's PLAIN handshake (worker/net/greeting.h). Both are text;
+ * the rooms behind it are zero. */
+struct wire_pass {
+    char user[8];                            /* the listener's worker number */
+    char password[2 * WIRE_PROOF_BYTES + 1]; /* hexadecimal */
+};
+
 /* Fields that a kind does not use are zero. Only requests and replies have a method, a context and tensors;
  * they and pieces have a request id, args and body_bytes. A reply that failed has no args, context or
  * tensors. Only requests have left_us, only replies a status, only HELLO and WELCOME a role. */
@@ -117,8 +125,9 @@ void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYT
  * rank, dims, product without overflow, place), payload length against WIRE_PAYLOAD_BYTES_MAX, against what
  * the kind may carry (requests and successful replies: the sum of the sizes of the tensors that travel, or
  * nothing when that is body_bytes; pieces: within body_bytes; failed replies and BYE: WIRE_ERROR_TEXT_MAX;
- * HELLO: none), and against `payload_bytes`, the length of the frame that came with
- * it. STATUS_INVALID says which field broke which rule; *header is then not to be used. */
+ * HELLO: WIRE_HELLO_BYTES; WELCOME: WIRE_PROOF_BYTES or more), and against `payload_bytes`, the length of the
+ * frame that came with it. STATUS_INVALID says which field broke which rule; *header is then not to be used.
+ */
 enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length, size_t payload_bytes,
                         struct error *error);
 

@@ -3,8 +3,12 @@
 #include "worker/parallel/language.h"
 #include "worker/parallel/language_model.h"
 
+#include <math.h>
+
 /* The model, and where its loss is computed: on a backend of its own, as at a trainer. */
 struct evaluation_of_language {
+    const char *checkpoint;
+    uint64_t batches; /* so far */
     struct language language;
     struct backend *backend;
     struct tape *tape;
@@ -26,7 +30,13 @@ static enum status language_batch_loss(void *context, const struct parallel_batc
         tape_input(tape, SHAPE2(rows, l->rnn.tokens), DTYPE_F32, "logits", l->outputs[JOB_LAYER_DECODER]),
         tape_input(tape, SHAPE1(rows), DTYPE_I32, "targets", batch->targets));
     tape_read(tape, mean, DTYPE_F64, loss);
-    return tape_finish(tape, error);
+    status = tape_finish(tape, error);
+    evaluation->batches++;
+    if (status != STATUS_OK || isfinite(*loss))
+        return status;
+    return error_set(error, STATUS_CORRUPT,
+                     "%.300s: its loss on batch %llu of the held-out text is not finite",
+                     evaluation->checkpoint, (unsigned long long)evaluation->batches);
 }
 
 /* Reads the text in the checkpoint's words. */
@@ -49,7 +59,7 @@ enum status language_evaluate(const struct job *job, const char *checkpoint, dou
                               struct error *error)
 {
     const size_t rows = (size_t)job->sequence.steps * job->evaluation.batch;
-    struct evaluation_of_language evaluation = {0};
+    struct evaluation_of_language evaluation = {.checkpoint = checkpoint};
     struct parallel_data data = {0};
     enum status status = language_open(&evaluation.language, job, checkpoint, rows, error);
     if (status == STATUS_OK)

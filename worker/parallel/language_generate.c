@@ -47,9 +47,25 @@ static enum status language_put_word(FILE *stream, const struct language *l, uin
     return put >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot write the text");
 }
 
+/* `number`: of the word that is to be drawn, from 0. */
+static enum status language_check_logits(const struct language *l, const char *checkpoint, uint64_t number,
+                                         struct error *error)
+{
+    const float *logits = l->outputs[JOB_LAYER_DECODER];
+    uint32_t i = 0;
+    while (i < l->rnn.tokens && isfinite(logits[i]))
+        i++;
+    if (i == l->rnn.tokens)
+        return STATUS_OK;
+    return error_set(error, STATUS_CORRUPT,
+                     "%.300s: for word %llu of the text the logit of \"%.60s\" is not finite", checkpoint,
+                     (unsigned long long)number + 1, vocabulary_word(l->vocabulary, i));
+}
+
 /* The text begins after a line end, with a state of zeros. */
-static enum status language_write_text(struct language *l, const struct language_generate *settings,
-                                       FILE *stream, float *h, float *c, struct error *error)
+static enum status language_write_text(struct language *l, const char *checkpoint,
+                                       const struct language_generate *settings, FILE *stream, float *h,
+                                       float *c, struct error *error)
 {
     int32_t word = VOCABULARY_END_OF_LINE;
     const struct parallel_batch batch = {
@@ -58,6 +74,8 @@ static enum status language_write_text(struct language *l, const struct language
     const char *before = NULL;
     for (uint64_t i = 0; i < settings->words && status == STATUS_OK; i++) {
         status = language_forward(l, &batch, error);
+        if (status == STATUS_OK)
+            status = language_check_logits(l, checkpoint, i, error);
         if (status != STATUS_OK)
             break;
         word = (int32_t)language_draw_word(l->outputs[JOB_LAYER_DECODER], l->rnn.tokens, settings, i);
@@ -78,7 +96,7 @@ enum status language_generate(const struct job *job, const char *checkpoint,
     if (status == STATUS_OK && state == NULL)
         status = error_set(error, STATUS_NO_MEMORY, "no memory for a state of %zu numbers", count);
     if (status == STATUS_OK)
-        status = language_write_text(&language, settings, stream, state, state + count, error);
+        status = language_write_text(&language, checkpoint, settings, stream, state, state + count, error);
     free(state);
     language_close(&language);
     return status;

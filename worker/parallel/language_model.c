@@ -14,7 +14,7 @@ static enum status language_open_vocabulary(struct language *l, const char *chec
 {
     char *text, file[PATH_MAX];
     size_t bytes;
-    enum status status = checkpoint_vocabulary(checkpoint, &text, &bytes, error);
+    enum status status = checkpoint_vocabulary(path_of(checkpoint), &text, &bytes, error);
     if (status != STATUS_OK)
         return status;
     if (text == NULL)
@@ -62,7 +62,7 @@ static enum status language_open_model(struct language *l, const char *checkpoin
     enum status status = whole_open(&whole, &l->rnn, false, error);
     if (status == STATUS_OK) {
         const struct checkpoint_values values = {.params = whole.params};
-        status = checkpoint_load_model(checkpoint, &values, error);
+        status = checkpoint_load_model(path_of(checkpoint), &values, error);
     }
     if (status == STATUS_OK)
         status = language_open_layers(l, &whole, error);

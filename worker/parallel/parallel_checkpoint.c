@@ -2,8 +2,11 @@
  * while the loop goes on (worker/checkpoint/checkpoint_saver.h). The trainer's thread.
  *
  * A checkpoint is taken after an iteration and before the changes at an epoch's end, so that a resumed run
- * makes these changes itself. It is published when the log has the last line before it. */
+ * makes these changes itself; with /checkpoint/best it waits for the epoch's evaluation. It is published when
+ * the log has the last line before it. */
 #include "worker/parallel/parallel_trainer_internal.h"
+
+#include <math.h>
 
 /* ---- gathering ---- */
 
@@ -37,11 +40,11 @@ static enum status checkpoint_fetch_states(struct parallel_trainer *t, uint64_t 
 
 /* ---- the saver ---- */
 
-enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *error)
+/* Gathers all values and begins to write them. */
+static enum status checkpoint_begin_scored(struct parallel_trainer *t, struct checkpoint_score score,
+                                           struct error *error)
 {
     struct parallel_values *values = &t->values;
-    if (!parallel_trainer_leads(t) || !checkpoint_saver_due(&t->saver, t->iteration, t->last))
-        return STATUS_OK;
     enum status status = parallel_checkpoint_wait(t, error);
     if (status != STATUS_OK)
         return status;
@@ -51,10 +54,12 @@ enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *
                      .epoch_loss = t->epoch_loss,
                      .line_loss = t->line_loss,
                      .lr = t->plateau.lr,
-                     .best_loss = t->plateau.best_loss},
+                     .best_loss = t->plateau.best_loss,
+                     .score = score},
         .values = {.params = values->whole.params, .momentum = values->whole.momentum},
         .extra = &values->extra,
-        .line = t->lines[0]};
+        .line = t->lines[0],
+        .competes = true};
     status =
         checkpoint_fetch_states(t, saving.counters.steps, error); // first: with `async` it pauses the others
     if (status == STATUS_OK)
@@ -65,6 +70,29 @@ enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *
         status = parallel_peer_resume(t, error);
     if (status == STATUS_OK)
         checkpoint_saver_begin(&t->saver, &saving);
+    return status;
+}
+
+enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *error)
+{
+    const struct checkpoint_score unmeasured = {0};
+    const bool waits = t->job->checkpoint.best && t->epoch_open && parallel_trainer_evaluates(t);
+    if (!parallel_trainer_leads(t) || waits || !checkpoint_saver_due(&t->saver, t->iteration, t->last))
+        return STATUS_OK;
+    return checkpoint_begin_scored(t, unmeasured, error);
+}
+
+enum status parallel_checkpoint_begin_evaluated(struct parallel_trainer *t, double held_out_loss,
+                                                struct error *error)
+{
+    const int measure = isfinite(held_out_loss) ? CHECKPOINT_HELD_OUT_LOSS : CHECKPOINT_UNMEASURED;
+    const struct checkpoint_score score = {measure, isfinite(held_out_loss) ? held_out_loss : 0};
+    if (!t->job->checkpoint.best || t->saver.saved == t->iteration)
+        return STATUS_OK;
+    enum status status = parallel_checkpoint_wait(t, error);
+    if (status == STATUS_OK && (checkpoint_saver_due(&t->saver, t->iteration, t->last) ||
+                                checkpoint_saver_improves(&t->saver, &score)))
+        status = checkpoint_begin_scored(t, score, error);
     return status;
 }
 
@@ -86,10 +114,11 @@ enum status parallel_checkpoint_wait(struct parallel_trainer *t, struct error *e
 
 enum status parallel_checkpoint_open(struct parallel_trainer *t, struct error *error)
 {
-    const struct checkpoint_saver_config config = {.run_dir = t->base.worker->self.run_dir,
+    const struct checkpoint_saver_config config = {.run_dir = worker_run_dir(t->base.worker),
                                                    .job = t->job,
                                                    .rpc = t->base.rpc,
                                                    .publishes = true,
-                                                   .saved = t->iteration};
+                                                   .saved = t->iteration,
+                                                   .again = worker_goes_on(t->base.worker)};
     return parallel_trainer_leads(t) ? checkpoint_saver_open(&t->saver, &config, error) : STATUS_OK;
 }

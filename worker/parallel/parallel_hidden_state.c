@@ -98,7 +98,7 @@ void hidden_state_save(struct hidden_state *state, uint32_t trainer)
     memcpy(c, state->c, state->count * sizeof *c);
 }
 
-enum status hidden_state_load(struct hidden_state *state, uint32_t trainer, const char *path,
+enum status hidden_state_load(struct hidden_state *state, uint32_t trainer, struct path path,
                               struct error *error)
 {
     float *h, *c;

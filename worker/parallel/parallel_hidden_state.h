@@ -44,7 +44,7 @@ void hidden_state_saved(const struct hidden_state *state, uint32_t trainer, floa
 
 /* This trainer's state into that room; from the checkpoint at `path`. Errors as checkpoint_load_state. */
 void hidden_state_save(struct hidden_state *state, uint32_t trainer);
-enum status hidden_state_load(struct hidden_state *state, uint32_t trainer, const char *path,
+enum status hidden_state_load(struct hidden_state *state, uint32_t trainer, struct path path,
                               struct error *error);
 
 #endif

@@ -30,7 +30,7 @@ static enum status resume_open_text(struct parallel_trainer *t, struct error *er
 
 static bool resume_is_asked_for(const struct parallel_trainer *t)
 {
-    return t->base.worker->self.resume[0] != '\0';
+    return worker_resumes(t->base.worker);
 }
 
 static bool resume_has_values(const struct parallel_trainer *t)
@@ -46,8 +46,8 @@ static enum status resume_load_values(struct parallel_trainer *t, struct error *
     const struct checkpoint_values values = {.params = whole->params, .momentum = whole->momentum};
     if (!resume_has_values(t))
         return STATUS_OK;
-    return resume_is_asked_for(t) ? checkpoint_load(t->base.worker->self.resume, &values, error)
-                                  : checkpoint_load_model(t->job->init.path, &values, error);
+    return resume_is_asked_for(t) ? checkpoint_load(worker_resume_path(t->base.worker), &values, error)
+                                  : checkpoint_load_model(path_of(t->job->init.path), &values, error);
 }
 
 static enum status resume_open_whole(struct parallel_trainer *t, struct error *error)
@@ -76,7 +76,7 @@ void parallel_values_close(struct parallel_trainer *t)
 /* ---- resuming ---- */
 
 /* A word's number is its row in the model: another vocabulary is another model. */
-static enum status resume_check_vocabulary(struct parallel_trainer *t, const char *path, struct error *error)
+static enum status resume_check_vocabulary(struct parallel_trainer *t, struct path path, struct error *error)
 {
     const struct checkpoint_extra *ours = &t->values.extra;
     char *text;
@@ -93,7 +93,7 @@ static enum status resume_check_vocabulary(struct parallel_trainer *t, const cha
     return error_set(error, STATUS_INVALID,
                      "%.200s was made with other words than those of %.200s: expected the text with which "
                      "the run began",
-                     path, t->data.text ? t->job->data.path : "synthetic data");
+                     path.text, t->data.text ? t->job->data.path : "synthetic data");
 }
 
 /* A text with the same words in another order, or with other lines held out, belongs to another run. */
@@ -118,24 +118,24 @@ static enum status resume_check_text(const struct parallel_trainer *t, const cha
 
 enum status parallel_resume(struct parallel_trainer *t, struct error *error)
 {
-    const char *path = t->base.worker->self.resume;
     struct checkpoint_counters counters;
     struct checkpoint_text text;
     if (!resume_is_asked_for(t))
         return STATUS_OK;
+    const struct path path = worker_resume_path(t->base.worker);
     enum status status = checkpoint_facts(path, &counters, &text, error);
     if (status != STATUS_OK)
         return status;
     if (counters.trainers != t->trainers)
-        return error_set(error, STATUS_INVALID, "%.300s comes from a job with %u trainers: expected %u", path,
-                         counters.trainers, t->trainers);
+        return error_set(error, STATUS_INVALID, "%.300s comes from a job with %u trainers: expected %u",
+                         path.text, counters.trainers, t->trainers);
     t->iteration = counters.steps[t->number];
     t->epoch_loss = counters.epoch_loss;
     t->line_loss = counters.line_loss;
     t->plateau = (struct plateau){.lr = counters.lr, .best_loss = counters.best_loss};
     status = resume_check_vocabulary(t, path, error);
     if (status == STATUS_OK)
-        status = resume_check_text(t, path, &text, error);
+        status = resume_check_text(t, path.text, &text, error);
     return status == STATUS_OK ? hidden_state_load(&t->hidden, t->number, path, error) : status;
 }
 

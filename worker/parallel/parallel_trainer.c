@@ -29,7 +29,6 @@ static enum status parallel_trainer_finish(struct parallel_trainer *t, struct er
         return status;
     t->over = true;
     parallel_peer_answer(t);
-    parallel_report(&t->base);
     if (leads)
         worker_report(CONTROL_FINISHED, &finished, sizeof finished);
     return STATUS_OK;

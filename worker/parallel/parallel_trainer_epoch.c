@@ -53,8 +53,7 @@ static uint64_t epoch_number(const struct parallel_trainer *t)
     return (t->iteration + t->data.epoch_updates - 1) / t->data.epoch_updates;
 }
 
-/* The job's last update is evaluated if the job asks for any evaluation. */
-static bool epoch_evaluates(const struct parallel_trainer *t)
+bool parallel_trainer_evaluates(const struct parallel_trainer *t)
 {
     const struct job *job = t->job;
     return job->evaluation.has_every && t->data.held_out_batches > 0 &&
@@ -69,6 +68,8 @@ static enum status epoch_evaluate(struct parallel_trainer *t, struct control_epo
                                        &record->evaluated, error);
     record->unigram_perplexity = t->data.corpus.unigram_perplexity;
     record->timing.evaluation_s = epoch_seconds_since(begin);
+    if (status == STATUS_OK)
+        status = parallel_checkpoint_begin_evaluated(t, record->evaluation_loss, error);
     if (status == STATUS_OK && t->job->optimizer.schedule == JOB_SCHEDULE_PLATEAU)
         plateau_see(&t->plateau, record->evaluation_loss, t->job->sequence.decay);
     return status;
@@ -81,7 +82,7 @@ static enum status epoch_lead(struct parallel_trainer *t, struct error *error)
                                    .update = t->iteration,
                                    .loss = t->epoch_loss / (double)(t->iteration - first),
                                    .timing = {.epoch_s = epoch_seconds_since(t->epoch_begin)}};
-    enum status status = epoch_evaluates(t) ? epoch_evaluate(t, &record, error) : STATUS_OK;
+    enum status status = parallel_trainer_evaluates(t) ? epoch_evaluate(t, &record, error) : STATUS_OK;
     if (status == STATUS_OK)
         status = parallel_peer_holdings(t, epoch, error);
     if (status != STATUS_OK)

@@ -127,6 +127,10 @@ held_out_forward parallel_trainer_forward;
 /* After an iteration: reports the log's line if one is due. */
 enum status parallel_trainer_line(struct parallel_trainer *t, struct error *error);
 
+/* Whether the epoch that this iteration ends is evaluated. The job's last update is, if the job asks for any
+ * evaluation. */
+bool parallel_trainer_evaluates(const struct parallel_trainer *t);
+
 /* The end of an epoch. The lead evaluates, sets the next rate, reports and sends the rate; the others, if in
  * step, wait for it. */
 enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error);
@@ -151,8 +155,12 @@ enum status parallel_values_send(struct parallel_trainer *t, struct error *error
 enum status parallel_checkpoint_open(struct parallel_trainer *t, struct error *error);
 
 /* If a checkpoint is due: gathers all values and begins to write them. Waits, also for the checkpoint before.
+ * With /checkpoint/best the second function has this duty where the iteration ends an epoch that is
+ * evaluated: there a checkpoint is also due if the loss is the lowest so far. The lead's, before plateau_see.
  */
 enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *error);
+enum status parallel_checkpoint_begin_evaluated(struct parallel_trainer *t, double held_out_loss,
+                                                struct error *error);
 
 /* Goes on with the running checkpoint. STATUS_AGAIN while there is one. */
 enum status parallel_checkpoint_advance(struct parallel_trainer *t, struct error *error);

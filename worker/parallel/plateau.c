@@ -1,9 +1,11 @@
 /* Pure arithmetic; the lead's thread. */
 #include "worker/parallel/plateau.h"
 
+#include <math.h>
+
 void plateau_see(struct plateau *plateau, double loss, double decay)
 {
-    if (loss < plateau->best_loss)
+    if (isfinite(loss) && loss < plateau->best_loss)
         plateau->best_loss = loss;
     else if (plateau->lr * decay > 0)
         plateau->lr *= decay;

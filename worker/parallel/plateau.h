@@ -1,5 +1,6 @@
 /* The learning rate's decay on a plateau, as in the tutorial's language model: after a held-out loss that is
- * not below the best one so far, the rate is multiplied by `decay`, unless that would make it 0. Pure. */
+ * not below the best one so far, or not finite, the rate is multiplied by `decay`, unless that would make it
+ * 0. Pure. */
 #ifndef WORKER_PARALLEL_PLATEAU_H
 #define WORKER_PARALLEL_PLATEAU_H
 

@@ -21,17 +21,6 @@ static void serve_while_learning(void *context)
 
 /* ---- one episode ---- */
 
-static enum status call_observer(struct agent *agent, struct agent_seat *seat, struct error *error)
-{
-    const struct job *job = &agent->worker->job;
-    uint64_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : 0;
-    struct rpc_message message = {.args = {agent->episode, steps}};
-    seat->next_step = 0;
-    seat->waiting = false;
-    return rpc_call_then(agent->rpc, seat->worker, METHOD_RUN_EPISODE, &message, MONOTIME_NEVER,
-                         agent_returned, seat, &seat->called, error);
-}
-
 static enum status play_episode(struct agent *agent, struct error *error)
 {
     uint32_t observers = agent->worker->job.observers.count;
@@ -42,8 +31,10 @@ static enum status play_episode(struct agent *agent, struct error *error)
     memset(agent->alive, 1, agent->environments);
     agent->live = agent->environments;
     coalescer_set_live(agent->coalescer, agent->live);
+    agent->lost = 0;
     for (uint32_t i = 0; i < observers; i++) {
-        enum status status = call_observer(agent, &agent->seats[i], error);
+        agent->seats[i].recorded = 0;
+        enum status status = agent_call_observer(&agent->seats[i], error);
         if (status != STATUS_OK)
             return status;
     }
@@ -69,8 +60,7 @@ static enum status find_failure(struct agent *agent, struct error *error)
             continue;
         const char *text = future_text(agent->seats[i].called);
         return error_set(error, status, "observer %u, episode %llu: %s: %s", i + 1,
-                         (unsigned long long)agent->episode, status_name(status),
-                         text[0] != '\0' ? text : "its answer does not match its steps");
+                         (unsigned long long)agent->episode, status_name(status), text);
     }
     return STATUS_OK;
 }
@@ -131,20 +121,29 @@ static enum status after_gathering(struct agent *agent, struct error *error)
         report_finished(agent);
         return STATUS_OK;
     }
-    return agent->joined == agent->worker->job.observers.count ? play_episode(agent, error) : STATUS_AGAIN;
+    if (agent->joined < agent->worker->job.observers.count)
+        return STATUS_AGAIN;
+    if (agent->episode == 0 || !is_over(agent))
+        return play_episode(agent, error);
+    agent->phase = AGENT_CLOSING; /* resumed, with nothing left to do */
+    return STATUS_OK;
 }
 
 /* SHUTDOWN from an observer: the order to hurry has reached it, and not yet this process. Wait for it. */
 static enum status after_playing(struct agent *agent, struct error *error)
 {
-    if (agent->playing > 0)
+    enum status status = agent->worker->hurry ? STATUS_OK : agent_call_successors(agent, error);
+    if (status != STATUS_OK)
+        return status;
+    if (agent->playing > (agent->worker->hurry ? agent->lost : 0))
         return STATUS_AGAIN;
-    enum status status = find_failure(agent, error);
+    status = find_failure(agent, error);
     if (status == STATUS_SHUTDOWN && !agent->worker->hurry)
         return STATUS_AGAIN;
     release_futures(agent);
     if (status != STATUS_OK && agent->worker->hurry) {
         coalescer_clear(agent->coalescer, agent_drop_request);
+        agent_drop_parked(agent);
         agent->episode--; /* abandoned: it has no record */
         agent->end = CONTROL_END_STOPPED;
         agent->phase = AGENT_CLOSING;
@@ -168,11 +167,22 @@ static enum status after_learning(struct agent *agent, struct error *error)
 
 static enum status after_reporting(struct agent *agent, struct error *error)
 {
+    (void)error;
     if (agent->worker->logged + 1 < agent->episode)
         return STATUS_AGAIN;
     report_episode(agent);
     worker_read_orders(agent->worker); /* an order to stop may wait behind busy turns */
-    if (!is_over(agent))
+    agent->phase = AGENT_SAVING;
+    return STATUS_OK;
+}
+
+static enum status after_saving(struct agent *agent, struct error *error)
+{
+    const bool over = is_over(agent);
+    enum status status = agent_checkpoint_begin(agent, over, error);
+    if (status != STATUS_OK)
+        return status;
+    if (!over)
         return play_episode(agent, error);
     agent->phase = AGENT_CLOSING;
     return STATUS_OK;
@@ -181,7 +191,8 @@ static enum status after_reporting(struct agent *agent, struct error *error)
 static enum status after_closing(struct agent *agent, struct error *error)
 {
     (void)error;
-    if (agent->worker->logged < agent->episode)
+    const bool saved = agent->saver.state == CHECKPOINT_IDLE;
+    if (agent->worker->logged < agent->episode || (!saved && !agent->worker->hurry))
         return STATUS_AGAIN;
     report_finished(agent);
     return STATUS_OK;
@@ -200,7 +211,8 @@ static enum status agent_advance(struct agent *agent, struct error *error)
     static enum status (*const after[])(struct agent *, struct error *) = {
         [AGENT_GATHERING] = after_gathering, [AGENT_PLAYING] = after_playing,
         [AGENT_LEARNING] = after_learning,   [AGENT_REPORTING] = after_reporting,
-        [AGENT_CLOSING] = after_closing,     [AGENT_OVER] = after_over,
+        [AGENT_SAVING] = after_saving,       [AGENT_CLOSING] = after_closing,
+        [AGENT_OVER] = after_over,
     };
     enum status status;
     do
@@ -230,7 +242,9 @@ enum status agent_run(struct worker *worker, struct error *error)
             status = error->status;
             break;
         }
-        status = agent_advance(&agent, error);
+        status = agent_checkpoint_advance(&agent, error);
+        if (status == STATUS_OK)
+            status = agent_advance(&agent, error);
     }
     agent_close(&agent);
     return status;

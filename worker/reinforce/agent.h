@@ -7,14 +7,17 @@
  *     reply     the actions, to every request of the batch                            agent_step.c
  *     rollout   every row of the episode, with its reward                             rollout.c
  *     returns   rewards discounted, normalized and scaled                             returns.c
- *     learner   forward again, backward, Adam; then the next episode                  learner.c
+ *     learner   forward again, backward, Adam                                         learner.c
+ *     saver     the values, to a checkpoint if one is due; then the next episode      agent_checkpoint.c
  *
- * agent.c (the loop), agent_open.c and agent_step.c share this header. The room may include the frame
- * (worker/), job, net, environment and model (scripts/rooms); no other room includes it. */
+ * agent.c (the loop), agent_open.c, agent_step.c, agent_replay.c and agent_checkpoint.c share this header.
+ * The room may include the frame (worker/), job, net, environment, model and checkpoint (scripts/rooms). */
 #ifndef WORKER_REINFORCE_AGENT_H
 #define WORKER_REINFORCE_AGENT_H
 
+#include "worker/checkpoint/checkpoint_saver.h"
 #include "worker/environment/environment.h"
+#include "worker/model/policy_values.h"
 #include "worker/net/rpc.h"
 #include "worker/reinforce/coalescer.h"
 #include "worker/reinforce/learner.h"
@@ -27,19 +30,25 @@ enum agent_phase {
     AGENT_PLAYING,   /* run_episode is out at every observer; steps come in */
     AGENT_LEARNING,  /* every row is in; the policy learns from them */
     AGENT_REPORTING, /* waits until the predecessor's record is in the logs, then reports this one's */
-    AGENT_CLOSING,   /* waits until the last record is in the logs */
-    AGENT_OVER,      /* FINISHED is reported; waits for the order to leave */
+    AGENT_SAVING,    /* waits until a checkpoint that is due can be begun */
+    AGENT_CLOSING, /* waits until the last record is in the logs and, but in a hurry, the last checkpoint done
+                    */
+    AGENT_OVER,    /* FINISHED is reported; waits for the order to leave */
 };
 
-/* One observer in the running episode. */
+/* One observer in the running episode. When it dies, its successor plays the episode again from the first
+ * step, and gets the recorded actions up to the step at which its predecessor stopped (agent_replay.c). */
 struct agent_seat {
     struct agent *agent;
-    uint16_t worker;       /* its number; its environments are those of seat `worker` - 1 */
-    uint32_t first;        /* its first environment */
-    uint32_t next_step;    /* the step that its next request must be for */
-    bool waiting;          /* its request is in the coalescer's line */
-    struct future *called; /* run_episode */
-    enum status returned;  /* the answer's status, by agent_returned */
+    uint16_t worker;            /* its number; its environments are those of seat `worker` - 1 */
+    uint32_t first;             /* its first environment */
+    uint32_t next_step;         /* the step that its next request must be for */
+    uint32_t recorded;          /* its steps in the rollout; above next_step while a successor plays again */
+    bool waiting;               /* the last recorded step has no actions yet: it is in the coalescer's line */
+    struct rpc_request *parked; /* a successor's request for that step; NULL: none */
+    bool lost;                  /* its session has ended: the next one is asked to play the episode */
+    struct future *called;      /* run_episode */
+    enum status returned;       /* the answer's status, by agent_returned */
 };
 
 struct agent {
@@ -60,11 +69,14 @@ struct agent {
     enum control_end end;
     uint32_t joined;
     struct agent_seat *seats;   /* (observers) */
-    uint32_t playing;           /* observers that have not answered run_episode */
+    uint32_t playing;           /* observers that have not answered run_episode, the lost ones included */
+    uint32_t lost;              /* seats that are lost */
     uint32_t live;              /* environments whose episode is not over */
     uint8_t *alive;             /* (environments) */
     struct monotime serve_next; /* while learning: when the loop is served again */
     struct learner_result learned;
+    struct policy_values values; /* of the newest checkpoint; the saver's until that is written */
+    struct checkpoint_saver saver;
     struct error launch_error; /* of the first launch that failed; STATUS_OK: none did */
     struct {
         uint32_t *row, *environment, *step; /* (environments) of one launch */
@@ -81,7 +93,25 @@ void agent_close(struct agent *agent);
 /* Answers a waiting request with SHUTDOWN; for coalescer_clear. */
 void agent_drop_request(void *context, void *request);
 
+/* ---- agent_checkpoint.c ---- */
+
+/* In a run that resumes, also gives the policy its values, and the agent its counters. After agent_open has
+ * opened policy and rpc. STATUS_INVALID: the checkpoint is of another kind of job, or of another shape. */
+enum status agent_checkpoint_open(struct agent *agent, struct error *error);
+/* Waits for the saver's thread. Before the rpc is freed. */
+void agent_checkpoint_close(struct agent *agent);
+
+/* Between two episodes: begins a checkpoint if one is due. `last`: the job ends here. STATUS_AGAIN: one is
+ * due, and the one before is not done; call again after the next turn. */
+enum status agent_checkpoint_begin(struct agent *agent, bool last, struct error *error);
+
+/* In every turn: continues the checkpoint that is being taken. Does not block. */
+enum status agent_checkpoint_advance(struct agent *agent, struct error *error);
+
 /* ---- agent_step.c ---- */
+
+/* The tensors of METHOD_STEP's request. */
+enum { TENSOR_ENVIRONMENT, TENSOR_OBSERVATION, TENSOR_REWARD, TENSOR_FLAGS };
 
 /* METHOD_STEP's handler: checks an observer's rows, stores them in the rollout, puts the request in line. */
 rpc_handler agent_step;
@@ -90,7 +120,30 @@ rpc_handler agent_step;
 coalescer_launch agent_launch;
 
 /* Stores the last rewards, which an observer's answer to run_episode carries. For rpc_call_then; arg: the
- * seat. The seat's `returned` is STATUS_INVALID when the answer does not match the observer's steps. */
+ * seat. An answer that does not match the observer's steps costs the session. */
 future_then_function agent_returned;
+
+/* Answers METHOD_STEP with the actions of its rows, which are in the rollout. */
+void agent_reply(struct agent *agent, struct rpc_request *request);
+
+/* ---- agent_replay.c ---- */
+
+/* Asks the seat's observer to play the running episode; without a session the seat is lost. Errors as
+ * rpc_call_then. */
+enum status agent_call_observer(struct agent_seat *seat, struct error *error);
+
+/* Asks the successors of lost observers, as far as they have a session. */
+enum status agent_call_successors(struct agent *agent, struct error *error);
+
+/* A step that the rollout holds already. Answers the request, or parks it until the launch; ends the sender's
+ * session if the step differs from the recorded one. */
+void agent_replay_step(struct agent_seat *seat, struct rpc_request *request,
+                       const struct rpc_message *message);
+
+/* Answers the parked request of a seat whose step was launched just now. */
+void agent_release_parked(struct agent_seat *seat);
+
+/* Ends the parked requests of all seats with STATUS_SHUTDOWN. */
+void agent_drop_parked(struct agent *agent);
 
 #endif

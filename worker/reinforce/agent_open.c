@@ -4,6 +4,7 @@
 #include "kernels/base/log.h"
 #include "kernels/kernels.h"
 #include "worker/device.h"
+#include "worker/reinforce/policy_shape.h"
 #include "worker/roster.h"
 
 #include <stdlib.h>
@@ -30,8 +31,8 @@ static void observer_left(void *context, uint16_t worker, enum status why, const
 {
     struct agent *agent = context;
     agent->joined--;
-    if (agent->phase != AGENT_OVER && !agent->worker->hurry)
-        log_warning("observer %u left: %s: %s", worker, status_name(why), text);
+    if (why == STATUS_INVALID)
+        log_warning("observer %u left: %s", worker, text);
 }
 
 static enum status open_memory(struct agent *agent, struct error *error)
@@ -58,7 +59,7 @@ static enum status open_policy(struct agent *agent, struct error *error)
     const struct job *job = &agent->worker->job;
     uint32_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : CARTPOLE_STEPS_MAX;
     struct policy_config policy = {
-        .shape = {.inputs = CARTPOLE_STATE_SIZE, .hidden = job->policy.hidden, .actions = CARTPOLE_ACTIONS},
+        .shape = policy_shape_of(job),
         .dropout = job->policy.dropout,
         .seed = job->seed,
         .adam = {.lr = job->optimizer.lr,
@@ -127,6 +128,8 @@ enum status agent_open(struct agent *agent, struct worker *worker, struct error 
     if (status == STATUS_OK)
         status = open_rpc(agent, error);
     if (status == STATUS_OK)
+        status = agent_checkpoint_open(agent, error);
+    if (status == STATUS_OK)
         status = worker_attach(worker, agent->rpc);
     return status;
 }
@@ -142,6 +145,7 @@ void agent_close(struct agent *agent)
     enum { LINGER_MS = 200 };
     if (agent->coalescer != NULL)
         coalescer_clear(agent->coalescer, agent_drop_request);
+    agent_checkpoint_close(agent);
     rpc_free(agent->rpc, "the job is over", LINGER_MS);
     agent->worker->rpc = NULL;
     coalescer_free(agent->coalescer);

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { TENSOR_ENVIRONMENT, TENSOR_OBSERVATION, TENSOR_REWARD, TENSOR_FLAGS };
 enum { RETURN_REWARD, RETURN_FLAGS, RETURN_LENGTH };
 
 static uint32_t u32_at(const void *data, uint32_t i)
@@ -47,7 +46,7 @@ static enum status check_request(const struct agent_seat *seat, const struct rpc
     if (agent->phase != AGENT_PLAYING || episode != agent->episode)
         return error_set(error, STATUS_INVALID, "step of episode %llu: expected the running episode, %llu",
                          (unsigned long long)episode, (unsigned long long)agent->episode);
-    if (seat->waiting)
+    if (seat->parked != NULL || (seat->waiting && seat->next_step == seat->recorded))
         return error_set(error, STATUS_INVALID, "step %llu while step %u is not answered",
                          (unsigned long long)step, seat->next_step - 1);
     if (step != seat->next_step || step >= agent->rollout->steps_max)
@@ -135,7 +134,12 @@ void agent_step(void *context, struct rpc_request *request, const struct rpc_mes
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
         return;
     }
-    if (check_request(seat, message, &why) != STATUS_OK || check_rows(seat, message, &why) != STATUS_OK) {
+    enum status status = check_request(seat, message, &why);
+    if (status == STATUS_OK && seat->next_step < seat->recorded) {
+        agent_replay_step(seat, request, message);
+        return;
+    }
+    if (status != STATUS_OK || check_rows(seat, message, &why) != STATUS_OK) {
         rpc_reject(request, "%s", why.text);
         return;
     }
@@ -147,7 +151,7 @@ void agent_step(void *context, struct rpc_request *request, const struct rpc_mes
     store_rows(seat, message);
     retire_absent(seat, message);
     seat->waiting = true;
-    seat->next_step++;
+    seat->recorded = ++seat->next_step;
 }
 
 /* Fills the batch's arrays from `begin` on with the rows of one request. */
@@ -162,14 +166,17 @@ static void gather_rows(struct agent *agent, const struct rpc_message *m, uint32
     }
 }
 
-static void reply_actions(struct agent *agent, struct rpc_request *request, uint32_t begin, uint32_t rows)
+void agent_reply(struct agent *agent, struct rpc_request *request)
 {
-    for (uint32_t i = 0; i < rows; i++)
-        agent->batch.actions[i] = agent->rollout->actions[agent->batch.row[begin + i]];
+    const struct rpc_message *m = rpc_request_message(request);
+    const uint32_t rows = m->tensors[TENSOR_ENVIRONMENT].dims[0], step = (uint32_t)m->args[1];
+    for (uint32_t i = 0; i < rows; i++) {
+        const uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
+        agent->batch.actions[i] = agent->rollout->actions[rollout_row(agent->rollout, step, environment)];
+    }
     struct rpc_message actions = {.tensor_count = 1,
                                   .tensors = {{.dtype = WIRE_U8, .rank = 1, .dims = {rows}}},
                                   .data = {agent->batch.actions}};
-    agent->seats[rpc_request_source(request) - 1].waiting = false;
     rpc_reply(request, &actions);
 }
 
@@ -191,9 +198,12 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
         rpc_fail(slots[i].request, STATUS_SHUTDOWN, "the job is ending");
     if (status != STATUS_OK)
         return; // agent_run sees launch_error
-    begin = 0;
-    for (size_t i = 0; i < count; begin += slots[i++].rows)
-        reply_actions(agent, slots[i].request, begin, slots[i].rows);
+    for (size_t i = 0; i < count; i++) {
+        struct agent_seat *seat = &agent->seats[rpc_request_source(slots[i].request) - 1];
+        agent_reply(agent, slots[i].request);
+        seat->waiting = false;
+        agent_release_parked(seat);
+    }
 }
 
 /* Whether an observer's answer to run_episode has another form than its steps announced. */
@@ -224,7 +234,7 @@ static bool is_bad_return(const struct agent_seat *seat, const struct rpc_messag
 static enum status take_return(struct agent_seat *seat, const struct rpc_message *m)
 {
     struct agent *agent = seat->agent;
-    if (seat->waiting || is_bad_return(seat, m))
+    if (seat->waiting || seat->next_step != seat->recorded || is_bad_return(seat, m))
         return STATUS_INVALID;
     for (uint32_t i = 0; i < agent->per_observer; i++) {
         uint32_t environment = seat->first + i;
@@ -241,8 +251,15 @@ static enum status take_return(struct agent_seat *seat, const struct rpc_message
 void agent_returned(struct future *future, void *arg)
 {
     struct agent_seat *seat = arg;
-    seat->agent->playing--;
+    struct agent *agent = seat->agent;
     seat->returned = future_status(future);
-    if (seat->returned == STATUS_OK)
-        seat->returned = take_return(seat, future_value(future));
+    if (seat->returned == STATUS_OK && take_return(seat, future_value(future)) != STATUS_OK) {
+        rpc_reject_worker(agent->rpc, seat->worker, "its answer to run_episode does not match its steps");
+        seat->returned = STATUS_PEER_DIED;
+    }
+    seat->lost = seat->returned == STATUS_PEER_DIED;
+    if (seat->lost)
+        agent->lost++;
+    else
+        agent->playing--;
 }

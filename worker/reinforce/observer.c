@@ -96,10 +96,11 @@ static enum status observer_open(struct observer *o, struct worker *worker, stru
     return status;
 }
 
-static void observer_close(struct observer *o, const char *why)
+/* An observer that fails leaves its episode unanswered: BYE tells the agent to wait for the successor. */
+static void observer_close(struct observer *o, bool failed, const char *why)
 {
     enum { LINGER_MS = 200 };
-    if (o->episode != NULL)
+    if (o->episode != NULL && !failed)
         rpc_fail(o->episode, STATUS_SHUTDOWN, "%s", why);
     rpc_free(o->rpc, why, LINGER_MS);
     o->worker->rpc = NULL;
@@ -218,7 +219,7 @@ enum status observer_run(struct worker *worker, struct error *error)
     struct observer observer = {0};
     while (!worker->connect && !worker->leave)
         worker_wait_order(worker);
-    if (!worker->connect)
+    if (worker->leave)
         return STATUS_OK;
     enum status status = observer_open(&observer, worker, error);
     if (status == STATUS_OK)
@@ -234,6 +235,7 @@ enum status observer_run(struct worker *worker, struct error *error)
             status = STATUS_OK;
         }
     }
-    observer_close(&observer, status == STATUS_OK ? WORKER_FINISHED : error->text);
+    const bool failed = status != STATUS_OK;
+    observer_close(&observer, failed, failed ? error->text : WORKER_FINISHED);
     return status;
 }

@@ -7,6 +7,8 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/device.h"
 
+#include <math.h>
+
 static struct monotime evaluator_soon(void)
 {
     enum { WAIT_US = 50000 }; /* for data, between two calls of progress */
@@ -41,6 +43,8 @@ enum status evaluator_run(struct evaluator *evaluator, uint32_t share, struct ev
         status = classifier_evaluate(evaluator->classifier, evaluator->tape, batch, &sums->loss_sum,
                                      &sums->correct, error);
         sums->samples += batch->samples;
+        if (isfinite(sums->loss_sum))
+            sums->finite = sums->samples;
     }
     evaluator_close(evaluator);
     return status;
@@ -54,14 +58,27 @@ void evaluator_close(struct evaluator *evaluator)
 
 /* ---- the command ---- */
 
+static enum status evaluator_check_finite(const struct evaluation *sums, uint32_t share,
+                                          const char *checkpoint, struct error *error)
+{
+    if (isfinite(sums->loss_sum))
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_CORRUPT,
+        "%.300s: its loss is not finite from sample %llu of %llu of the held-out data's share %u on",
+        checkpoint, (unsigned long long)sums->finite + 1, (unsigned long long)sums->samples, share);
+}
+
 static enum status evaluator_run_shares(struct evaluation *sums, struct evaluator *evaluator,
-                                        struct error *error)
+                                        const char *checkpoint, struct error *error)
 {
     enum status status = STATUS_OK;
     *sums = (struct evaluation){0};
     for (uint32_t share = 0; share < evaluator->job->trainers.count && status == STATUS_OK; share++) {
         struct evaluation of_share;
         status = evaluator_run(evaluator, share, &of_share, error);
+        if (status == STATUS_OK)
+            status = evaluator_check_finite(&of_share, share, checkpoint, error);
         sums->loss_sum += of_share.loss_sum;
         sums->correct += of_share.correct;
         sums->samples += of_share.samples;
@@ -85,9 +102,9 @@ static enum status evaluation_load_and_run(struct evaluation *sums, const char *
     evaluator.classifier = classifier;
     status = classifier_build(classifier, tape, error);
     if (status == STATUS_OK)
-        status = checkpoint_load_model(checkpoint, &values, error);
+        status = checkpoint_load_model(path_of(checkpoint), &values, error);
     if (status == STATUS_OK)
-        status = evaluator_run_shares(sums, &evaluator, error);
+        status = evaluator_run_shares(sums, &evaluator, checkpoint, error);
     evaluator_close(&evaluator);
     classifier_free(classifier);
     return status;

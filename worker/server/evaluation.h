@@ -14,6 +14,7 @@
 struct evaluation {
     double loss_sum;
     uint64_t correct, samples;
+    uint64_t finite; /* of `samples`: how many come before the first batch with a loss that is not finite */
 };
 
 /* A model on its tape, and the held-out data. */
@@ -34,7 +35,8 @@ void evaluator_close(struct evaluator *evaluator);
 
 /* The command `coalesced evaluate`: loads the model of `checkpoint` (a checkpoint's folder or a safetensors
  * file), opens the job's device, runs all shares. The number of training samples does not matter.
- * STATUS_INVALID: the job has no held-out data; STATUS_CORRUPT: none of it can be decoded. */
+ * STATUS_INVALID: the job has no held-out data; STATUS_CORRUPT: none of it can be decoded, or the model's
+ * loss is not finite. */
 enum status evaluation_run(struct evaluation *sums, const char *checkpoint, const struct job *job,
                            struct error *error);
 

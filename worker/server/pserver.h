@@ -61,6 +61,11 @@ struct pserver_epoch {
     struct monotime begin; /* of the epoch that runs */
     struct monotime asked; /* when the evaluation began */
     double loss_sum;       /* of the running epoch's updates */
+    struct {
+        uint64_t version; /* the one with which the epoch before ended */
+        double loss_sum;
+        struct checkpoint_score score; /* with /checkpoint/best; unmeasured: it was not evaluated */
+    } ended;
     struct pserver_share {
         struct future *call; /* METHOD_EVALUATE under way; NULL: not asked yet, or answered */
         bool answered;
@@ -207,7 +212,8 @@ void pserver_place(struct pserver *p, uint64_t version);
 /* This server's values, as they are placed now. */
 struct checkpoint_values pserver_checkpoint_values(const struct pserver *p);
 
-/* Server 0: whether the newest version is to be saved before its members are answered; begins to save it. */
+/* Server 0: whether the newest version is to be saved now; begins to save it. Before its members are
+ * answered, or, with /checkpoint/best and where it is evaluated, afterwards. */
 bool pserver_checkpoint_due(const struct pserver *p);
 void pserver_checkpoint_begin(struct pserver *p);
 

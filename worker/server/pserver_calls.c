@@ -314,8 +314,8 @@ void pserver_left(void *context, uint16_t worker, enum status why, const char *t
 {
     struct pserver *p = context;
     bool trains = worker >= p->servers;
-    if (!p->over && !p->worker->hurry && strcmp(text, WORKER_FINISHED) != 0)
-        log_warning("%s %u left: %s: %s", trains ? "trainer" : "pserver", worker, status_name(why), text);
+    if (why == STATUS_INVALID)
+        log_warning("%s %u left: %s", trains ? "trainer" : "pserver", worker, text);
     if (!trains)
         return;
     struct pserver_seat *seat = &p->seats[worker - p->servers];

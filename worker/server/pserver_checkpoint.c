@@ -35,10 +35,22 @@ struct checkpoint_values pserver_checkpoint_values(const struct pserver *p)
 
 /* ---- server 0 ---- */
 
+/* The newest version's evaluation has ended, or there is none; then the epoch's line is reported, too. */
+static bool pserver_has_ended_epoch(const struct pserver *p)
+{
+    return p->epoch.ended.version == p->round.version;
+}
+
 bool pserver_checkpoint_due(const struct pserver *p)
 {
     const uint64_t version = p->round.version;
-    return checkpoint_saver_due(&p->saver, version, version >= p->last_version);
+    const bool evaluates = p->number == 0 && p->job->checkpoint.best &&
+                           schedule_ends_epoch(&p->schedule, version) &&
+                           schedule_evaluates(&p->schedule, version);
+    if (version == p->saver.saved || (evaluates && !pserver_has_ended_epoch(p)))
+        return false;
+    return checkpoint_saver_due(&p->saver, version, version >= p->last_version) ||
+           (evaluates && checkpoint_saver_improves(&p->saver, &p->epoch.ended.score));
 }
 
 void pserver_checkpoint_begin(struct pserver *p)
@@ -49,7 +61,12 @@ void pserver_checkpoint_begin(struct pserver *p)
                                                     .late = p->late_before + p->round.late,
                                                     .epoch_loss = p->epoch.loss_sum},
                                        .values = pserver_checkpoint_values(p),
-                                       .line = version};
+                                       .line = version,
+                                       .competes = true};
+    if (pserver_has_ended_epoch(p)) { /* a resumed run ends the epoch again */
+        saving.counters.epoch_loss = p->epoch.ended.loss_sum;
+        saving.counters.score = p->epoch.ended.score;
+    }
     for (uint32_t i = 0; i < p->trainers; i++)
         saving.counters.steps[i] = p->round.seat[i].step;
     pserver_place(p, version);
@@ -164,11 +181,12 @@ bool pserver_checkpoint_holds(const struct pserver *p)
 
 enum status pserver_checkpoint_open(struct pserver *p, struct error *error)
 {
-    const struct checkpoint_saver_config config = {.run_dir = p->worker->self.run_dir,
+    const struct checkpoint_saver_config config = {.run_dir = worker_run_dir(p->worker),
                                                    .job = p->job,
                                                    .rpc = p->rpc,
                                                    .publishes = p->number == 0,
                                                    .saved = p->begin_version,
+                                                   .again = worker_goes_on(p->worker),
                                                    .gather = pserver_gather,
                                                    .context = p};
     return checkpoint_saver_open(&p->saver, &config, error);

@@ -6,7 +6,6 @@
  * joined. */
 #include "worker/server/pserver.h"
 
-#include <math.h>
 #include <string.h>
 
 void pserver_epoch_end(struct pserver *p)
@@ -38,11 +37,12 @@ enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error 
     return status == STATUS_NOT_FOUND || status == STATUS_BUSY ? STATUS_OK : status;
 }
 
+/* A loss that is not finite can be: a model that trains well may be at a loss with other images. */
 static bool evaluation_is_impossible(const struct pserver *p, uint32_t share, const struct evaluation *sums)
 {
     const uint64_t count = p->evaluation_samples, shares = p->trainers;
     const uint64_t samples = count * (share + 1) / shares - count * share / shares;
-    return !isfinite(sums->loss_sum) || sums->samples > samples || sums->correct > sums->samples;
+    return sums->samples > samples || sums->correct > sums->samples;
 }
 
 /* Takes an answer. STATUS_SHUTDOWN from a trainer: the order to stop has reached it, and reaches this server
@@ -110,6 +110,12 @@ static void epoch_report(struct pserver *p)
         record.evaluation_loss /= (double)record.evaluated;
     if (epoch->evaluates)
         record.timing.evaluation_s = (double)monotime_us_between(epoch->asked, now) * 1e-6;
+    epoch->ended.version = update;
+    epoch->ended.loss_sum = epoch->loss_sum;
+    epoch->ended.score = (struct checkpoint_score){0};
+    if (p->job->checkpoint.best && record.evaluated > 0)
+        epoch->ended.score =
+            (struct checkpoint_score){CHECKPOINT_ACCURACY, (double)record.correct / (double)record.evaluated};
     epoch->loss_sum = 0;
     epoch->begin = now;
     worker_report(CONTROL_EPOCH, &record, sizeof record);

@@ -127,13 +127,12 @@ static enum status pserver_draw_entries(struct pserver *p, struct error *error)
 
 static enum status pserver_fill_first(struct pserver *p, struct error *error)
 {
-    const char *resume = p->worker->self.resume;
     const struct checkpoint_values values = pserver_checkpoint_values(p);
     pserver_place(p, p->begin_version);
-    if (resume[0] != '\0')
-        return checkpoint_load(resume, &values, error);
+    if (worker_resumes(p->worker))
+        return checkpoint_load(worker_resume_path(p->worker), &values, error);
     if (p->job->init.has_path)
-        return checkpoint_load_model(p->job->init.path, &values, error);
+        return checkpoint_load_model(path_of(p->job->init.path), &values, error);
     return pserver_draw_entries(p, error);
 }
 
@@ -141,12 +140,14 @@ static enum status pserver_fill_first(struct pserver *p, struct error *error)
 static enum status pserver_read_counters(struct pserver *p, struct checkpoint_counters *counters,
                                          struct error *error)
 {
-    const char *resume = p->worker->self.resume;
     *counters = (struct checkpoint_counters){.trainers = p->trainers};
-    enum status status = resume[0] == '\0' ? STATUS_OK : checkpoint_facts(resume, counters, NULL, error);
+    if (!worker_resumes(p->worker))
+        return STATUS_OK;
+    const struct path resume = worker_resume_path(p->worker);
+    const enum status status = checkpoint_facts(resume, counters, NULL, error);
     if (status == STATUS_OK && counters->trainers != p->trainers)
         return error_set(error, STATUS_INVALID, "%.300s comes from a job with %u trainers: expected %u",
-                         resume, counters->trainers, p->trainers);
+                         resume.text, counters->trainers, p->trainers);
     return status;
 }
 

@@ -313,10 +313,12 @@ static void trainer_drop_evaluation(struct trainer *t, const char *why)
     t->evaluate = NULL;
 }
 
-static void trainer_close(struct trainer *t, const char *why)
+/* A trainer that fails leaves an evaluation unanswered: BYE tells the server to ask the successor. */
+static void trainer_close(struct trainer *t, bool failed, const char *why)
 {
     enum { LINGER_MS = 200 };
-    trainer_drop_evaluation(t, why);
+    if (!failed)
+        trainer_drop_evaluation(t, why);
     rpc_free(t->rpc, why, LINGER_MS);
     t->worker->rpc = NULL;
     loader_free(t->loader);
@@ -329,7 +331,7 @@ enum status trainer_run(struct worker *worker, struct error *error)
     struct trainer trainer = {0};
     while (!worker->connect && !worker->leave)
         worker_wait_order(worker);
-    if (!worker->connect)
+    if (worker->leave)
         return STATUS_OK;
     enum status status = trainer_open(&trainer, worker, error);
     if (status == STATUS_OK)
@@ -346,6 +348,7 @@ enum status trainer_run(struct worker *worker, struct error *error)
     }
     if (worker->leave && status == STATUS_PEER_DIED)
         status = STATUS_OK; // the servers were told so too
-    trainer_close(&trainer, status == STATUS_OK ? WORKER_FINISHED : error->text);
+    const bool failed = status != STATUS_OK;
+    trainer_close(&trainer, failed, failed ? error->text : WORKER_FINISHED);
     return status;
 }

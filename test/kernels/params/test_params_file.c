@@ -162,7 +162,7 @@ START_TEST(the_file_holds_names_shapes_and_dtypes)
     struct safetensors *file = NULL;
     struct error error = {0};
     save(params, path);
-    ck_assert_int_eq(safetensors_open(&file, path, &error), STATUS_OK);
+    ck_assert_int_eq(safetensors_open(&file, path_of(path), &error), STATUS_OK);
     ck_assert_uint_eq(file->count, ENTRIES);
     for (size_t i = 0; i < ENTRIES; i++) {
         const struct safetensors_entry *entry = safetensors_find(file, registered[i].name);
@@ -239,7 +239,7 @@ static void refuse(void (*change)(struct safetensors_entry *entries, size_t *cou
     size_t count = ENTRIES;
     save(first, path);
     char *bytes = file_read(path);
-    ck_assert_int_eq(safetensors_open(&file, path, &error), STATUS_OK);
+    ck_assert_int_eq(safetensors_open(&file, path_of(path), &error), STATUS_OK);
     for (size_t i = 0; i < count; i++)
         entries[i] = *safetensors_find(file, registered[i].name);
     change(entries, &count);
@@ -351,7 +351,7 @@ static struct params_file *open_part(struct params *params, const char *from,
 {
     struct params_file *file = NULL;
     struct error error = {0};
-    enum status status = params_file_open(&file, params, from, range, counters_optional, &error);
+    enum status status = params_file_open(&file, params, path_of(from), range, counters_optional, &error);
     if (words == NULL) {
         ck_assert_msg(status == STATUS_OK, "%s", error.text);
         return file;
@@ -365,7 +365,7 @@ static struct params_file *open_part(struct params *params, const char *from,
 static void save_part(const char *to, struct params_saving saving)
 {
     struct error error = {0};
-    ck_assert_msg(params_file_save(to, &saving, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_msg(params_file_save(path_of(to), &saving, &error) == STATUS_OK, "%s", error.text);
 }
 
 /* Two models, a file of one's first entry, and a file of the other with that part in it. */

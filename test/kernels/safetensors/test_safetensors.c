@@ -28,7 +28,7 @@ static unsigned char *build(const char *header, size_t header_bytes, size_t data
 static enum status open_bytes(struct safetensors **file, const void *bytes, size_t count, struct error *error)
 {
     ck_assert(safetensors_memory_put(bytes, count));
-    return safetensors_open(file, SAFETENSORS_MEMORY_PATH, error);
+    return safetensors_open(file, path_of(SAFETENSORS_MEMORY_PATH), error);
 }
 
 static void refuse_bytes(const char *what, const void *bytes, size_t count, const char *words)

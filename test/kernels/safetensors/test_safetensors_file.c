@@ -27,7 +27,7 @@ static struct safetensors *open_file(const char *name)
 {
     struct safetensors *file = NULL;
     struct error error = {0};
-    ck_assert_msg(safetensors_open(&file, name, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_msg(safetensors_open(&file, path_of(name), &error) == STATUS_OK, "%s", error.text);
     return file;
 }
 
@@ -37,16 +37,16 @@ START_TEST(no_file_is_told_apart_from_a_bad_one)
 {
     struct safetensors *file;
     struct error error = {0};
-    ck_assert_int_eq(safetensors_open(&file, path, &error), STATUS_NOT_FOUND);
+    ck_assert_int_eq(safetensors_open(&file, path_of(path), &error), STATUS_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(error.text, path));
-    ck_assert_int_eq(safetensors_open(&file, workplace.folder, &error), STATUS_IO);
+    ck_assert_int_eq(safetensors_open(&file, path_of(workplace.folder), &error), STATUS_IO);
     ck_assert_int_eq(mkfifo(path, 0600), 0);
-    ck_assert_int_eq(safetensors_open(&file, path, &error), STATUS_IO);
+    ck_assert_int_eq(safetensors_open(&file, path_of(path), &error), STATUS_IO);
     ck_assert_int_eq(unlink(path), 0);
     FILE *out = fopen(path, "w");
     ck_assert_ptr_nonnull(out);
     ck_assert_int_eq(fclose(out), 0);
-    ck_assert_int_eq(safetensors_open(&file, path, &error), STATUS_CORRUPT);
+    ck_assert_int_eq(safetensors_open(&file, path_of(path), &error), STATUS_CORRUPT);
     ck_assert_ptr_null(file);
 }
 END_TEST

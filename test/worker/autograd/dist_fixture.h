@@ -33,7 +33,7 @@ static inline void dist_kill(unsigned worker)
     cluster_end(&stage.cluster, (uint16_t)worker, "killed", 0);
     for (unsigned i = 0; i < MEMBERS; i++)
         if (stage.cluster.members[i].rpc != NULL)
-            rpc_peer_died(stage.cluster.members[i].rpc, (uint16_t)worker, "it was killed");
+            rpc_peer_died(stage.cluster.members[i].rpc, (uint16_t)worker, UINT32_MAX, "it was killed");
 }
 
 /* Some workers sleep for some turns: so messages of one worker are read now before, now after those of

@@ -297,7 +297,7 @@ static inline void stage_kill(unsigned worker)
     side_close(worker);
     for (unsigned i = 0; i < MEMBERS; i++)
         if (stage.cluster.members[i].rpc != NULL)
-            rpc_peer_died(stage.cluster.members[i].rpc, (uint16_t)worker, "it was killed");
+            rpc_peer_died(stage.cluster.members[i].rpc, (uint16_t)worker, UINT32_MAX, "it was killed");
 }
 
 /* ---- models ---- */

@@ -253,14 +253,15 @@ static inline enum status checkpoint_prepare(uint64_t update, uint64_t seed, uin
                                              bool momentum)
 {
     const struct checkpoint_counters counters = counters_of(update);
-    enum status status = checkpoint_begin(workplace.run_dir, update, &checkpoint_error);
+    enum status status = checkpoint_begin(path_of(workplace.run_dir), update, &checkpoint_error);
     for (uint32_t server = servers; server-- > 0 && status == STATUS_OK;) {
         struct member member;
         member_open(&member, server, servers, blocked, momentum);
         member_write(&member, seed);
-        status = server == 0
-                     ? checkpoint_write(workplace.run_dir, &counters, &member.values, NULL, &checkpoint_error)
-                     : checkpoint_write_shard(workplace.run_dir, update, &member.values, &checkpoint_error);
+        status = server == 0 ? checkpoint_write(path_of(workplace.run_dir), &counters, &member.values, NULL,
+                                                &checkpoint_error)
+                             : checkpoint_write_shard(path_of(workplace.run_dir), update, &member.values,
+                                                      &checkpoint_error);
         member_close(&member);
     }
     return status;
@@ -269,7 +270,7 @@ static inline enum status checkpoint_prepare(uint64_t update, uint64_t seed, uin
 static inline void checkpoint_make(uint64_t update, uint64_t seed, uint32_t keep)
 {
     CK_OK(checkpoint_prepare(update, seed, 1, false, true));
-    CK_OK(checkpoint_publish(workplace.run_dir, update, keep, &checkpoint_error));
+    CK_OK(checkpoint_publish(path_of(workplace.run_dir), update, keep, &checkpoint_error));
 }
 
 static inline int compare_names(const struct dirent **a, const struct dirent **b)
@@ -329,7 +330,7 @@ static inline void expect_newest(uint64_t update, const char *name)
     struct checkpoint_counters counters;
     char path[CHECKPOINT_PATH_BYTES];
     told[0] = '\0';
-    CK_OK(checkpoint_newest(workplace.run_dir, path, &counters, tell, &checkpoint_error));
+    CK_OK(checkpoint_newest(path_of(workplace.run_dir), path, &counters, tell, &checkpoint_error));
     ck_assert_str_eq(path, checkpoint_at(name));
     ck_assert_uint_eq(counters.update, update);
 }

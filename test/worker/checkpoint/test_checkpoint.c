@@ -54,7 +54,7 @@ static void expect_loads(const char *path, uint64_t seed, uint32_t servers, bool
         struct member member;
         member_open(&member, server, servers, blocked, true);
         member_write(&member, seed + 1);
-        CK_OK(checkpoint_load(path, &member.values, &checkpoint_error));
+        CK_OK(checkpoint_load(path_of(path), &member.values, &checkpoint_error));
         member_expect(&member, seed, seed);
         member_close(&member);
     }
@@ -70,14 +70,14 @@ START_TEST(any_servers_write_the_same_files_and_any_read_them)
         const uint32_t servers = 1 + round / 2;
         const bool blocked = round % 2 == 1;
         CK_OK(checkpoint_prepare(7, 40, servers, blocked, true));
-        CK_OK(checkpoint_publish(workplace.run_dir, 7, 3, &checkpoint_error));
+        CK_OK(checkpoint_publish(path_of(workplace.run_dir), 7, 3, &checkpoint_error));
         struct contents contents = contents_read("00000007");
         if (round == 0)
             first = contents_read("00000007");
         expect_same_contents(&contents, &first);
         expect_names("00000007", "manifest.json model.safetensors optimizer.safetensors");
         contents_free(&contents);
-        CK_OK(checkpoint_check(checkpoint_at("00000007"), &counters, &checkpoint_error));
+        CK_OK(checkpoint_check(path_of(checkpoint_at("00000007")), &counters, &checkpoint_error));
         expect_counters(&counters, 7);
         for (uint32_t readers = 1; readers <= SERVERS_MAX; readers++)
             expect_loads(checkpoint_at("00000007"), 40, readers, !blocked);
@@ -92,7 +92,7 @@ START_TEST(the_files_hold_what_pytorch_calls_it)
     char path[256];
     checkpoint_make(7, 1, 3);
     snprintf(path, sizeof path, "%s/model.safetensors", checkpoint_at("00000007"));
-    CK_OK(safetensors_open(&file, path, &checkpoint_error));
+    CK_OK(safetensors_open(&file, path_of(path), &checkpoint_error));
     ck_assert_uint_eq(file->count, MODEL_ENTRIES);
     for (uint32_t i = 0; i < MODEL_ENTRIES; i++) {
         const struct safetensors_entry *entry = safetensors_find(file, model_entries[i].name);
@@ -102,7 +102,7 @@ START_TEST(the_files_hold_what_pytorch_calls_it)
     }
     safetensors_close(file);
     snprintf(path, sizeof path, "%s/optimizer.safetensors", checkpoint_at("00000007"));
-    CK_OK(safetensors_open(&file, path, &checkpoint_error));
+    CK_OK(safetensors_open(&file, path_of(path), &checkpoint_error));
     ck_assert_uint_eq(file->count, MODEL_ENTRIES - 3);
     ck_assert_ptr_null(safetensors_find(file, "bn.running_mean"));
     ck_assert_ptr_nonnull(safetensors_find(file, "temperature"));
@@ -115,19 +115,19 @@ START_TEST(an_optimizer_without_momentum_saves_none)
 {
     struct member with, without;
     CK_OK(checkpoint_prepare(7, 1, 2, false, false));
-    CK_OK(checkpoint_publish(workplace.run_dir, 7, 3, &checkpoint_error));
+    CK_OK(checkpoint_publish(path_of(workplace.run_dir), 7, 3, &checkpoint_error));
     checkpoint_make(8, 1, 3);
     member_open(&with, 0, 1, false, true);
     member_open(&without, 0, 1, false, false);
     member_write(&with, 2);
     member_write(&without, 2);
-    expect_failure(checkpoint_load(checkpoint_at("00000007"), &with.values, &checkpoint_error),
+    expect_failure(checkpoint_load(path_of(checkpoint_at("00000007")), &with.values, &checkpoint_error),
                    STATUS_INVALID, "saved without momentum, but the job's optimizer has it");
-    expect_failure(checkpoint_load(checkpoint_at("00000008"), &without.values, &checkpoint_error),
+    expect_failure(checkpoint_load(path_of(checkpoint_at("00000008")), &without.values, &checkpoint_error),
                    STATUS_INVALID, "saved with momentum, but the job's optimizer has none");
     member_expect(&with, 2, 2);
     member_expect(&without, 2, 2);
-    CK_OK(checkpoint_load(checkpoint_at("00000007"), &without.values, &checkpoint_error));
+    CK_OK(checkpoint_load(path_of(checkpoint_at("00000007")), &without.values, &checkpoint_error));
     member_expect(&without, 1, 1);
     member_close(&with);
     member_close(&without);
@@ -144,21 +144,22 @@ START_TEST(counters_come_back_to_the_bit)
         for (uint32_t j = 0; j < JOB_TRAINERS_MAX; j++)
             saved.steps[j] = UINT64_MAX / (j + 1);
         saved.epoch_loss = losses[i];
-        CK_OK(checkpoint_begin(workplace.run_dir, saved.update, &checkpoint_error));
-        CK_OK(checkpoint_write(workplace.run_dir, &saved, &member.values, NULL, &checkpoint_error));
-        CK_OK(checkpoint_publish(workplace.run_dir, saved.update, 9, &checkpoint_error));
+        CK_OK(checkpoint_begin(path_of(workplace.run_dir), saved.update, &checkpoint_error));
+        CK_OK(checkpoint_write(path_of(workplace.run_dir), &saved, &member.values, NULL, &checkpoint_error));
+        CK_OK(checkpoint_publish(path_of(workplace.run_dir), saved.update, 9, &checkpoint_error));
         char name[32];
         snprintf(name, sizeof name, "%" PRIu64, saved.update);
         memset(&read, 0xA5, sizeof read);
-        CK_OK(checkpoint_facts(checkpoint_at(name), &read, NULL, &checkpoint_error));
+        CK_OK(checkpoint_facts(path_of(checkpoint_at(name)), &read, NULL, &checkpoint_error));
         ck_assert_mem_eq(read.steps, saved.steps, sizeof read.steps);
         ck_assert_mem_eq(&read.epoch_loss, &saved.epoch_loss, sizeof read.epoch_loss);
         ck_assert(read.update == saved.update && read.trainers == saved.trainers && read.late == saved.late);
     }
     struct checkpoint_counters endless = counters_of(1);
     endless.epoch_loss = INFINITY;
-    expect_failure(checkpoint_write(workplace.run_dir, &endless, &member.values, NULL, &checkpoint_error),
-                   STATUS_INVALID, "the epoch's loss is inf");
+    expect_failure(
+        checkpoint_write(path_of(workplace.run_dir), &endless, &member.values, NULL, &checkpoint_error),
+        STATUS_INVALID, "the epoch's loss is inf");
     member_close(&member);
 }
 END_TEST
@@ -206,17 +207,17 @@ START_TEST(any_file_of_the_model_can_be_begun_from)
         member_write(&member, 2);
         for (uint64_t seed = 3; seed < 5; seed++) {
             write_weights(path, seed, seed == 3 ? "F32" : "F64", true);
-            CK_OK(checkpoint_load_model(path, &member.values, &checkpoint_error));
+            CK_OK(checkpoint_load_model(path_of(path), &member.values, &checkpoint_error));
             member_expect(&member, seed, 2);
         }
         write_weights(path, 5, "F32", false);
-        CK_OK(checkpoint_load_model(path, &member.values, &checkpoint_error));
+        CK_OK(checkpoint_load_model(path_of(path), &member.values, &checkpoint_error));
         struct parameter *tracked = params_at(member.values.params, MODEL_TRACKED);
         ck_assert_int_eq(tracked->counter, server == 0 ? 0 : tracked->counter);
         tracked->counter = model_tracked(5);
         member_expect(&member, 5, 2);
         checkpoint_make(7, 6, 3);
-        CK_OK(checkpoint_load_model(checkpoint_at("00000007"), &member.values, &checkpoint_error));
+        CK_OK(checkpoint_load_model(path_of(checkpoint_at("00000007")), &member.values, &checkpoint_error));
         member_expect(&member, 6, 2);
         member_close(&member);
     }
@@ -231,12 +232,12 @@ START_TEST(a_model_that_does_not_fit_changes_nothing)
     member_open(&member, 0, 1, false, true);
     member_write(&member, 2);
     write_weights(path, 3, "BF16", true);
-    expect_failure(checkpoint_load_model(path, &member.values, &checkpoint_error), STATUS_INVALID,
+    expect_failure(checkpoint_load_model(path_of(path), &member.values, &checkpoint_error), STATUS_INVALID,
                    "conv.weight holds BF16, expected F32 or F64");
-    expect_failure(checkpoint_load_model(workplace.run_dir, &member.values, &checkpoint_error),
+    expect_failure(checkpoint_load_model(path_of(workplace.run_dir), &member.values, &checkpoint_error),
                    STATUS_NOT_FOUND, "run/manifest.json");
-    expect_failure(checkpoint_load_model("nowhere", &member.values, &checkpoint_error), STATUS_NOT_FOUND,
-                   "nowhere");
+    expect_failure(checkpoint_load_model(path_of("nowhere"), &member.values, &checkpoint_error),
+                   STATUS_NOT_FOUND, "nowhere");
     struct params *params = NULL;
     CK_OK(params_new(&params, checkpoint_backend, &checkpoint_error));
     struct parameter *parameter;
@@ -245,7 +246,8 @@ START_TEST(a_model_that_does_not_fit_changes_nothing)
     CK_OK(params_build(params, 1, &checkpoint_error));
     const struct checkpoint_values other = {.params = params};
     checkpoint_make(7, 6, 3);
-    expect_failure(checkpoint_load(checkpoint_at("00000007"), &other, &checkpoint_error), STATUS_INVALID,
+    expect_failure(checkpoint_load(path_of(checkpoint_at("00000007")), &other, &checkpoint_error),
+                   STATUS_INVALID,
                    "00000007/model.safetensors does not fit the model: conv.weight is 32x32x3x3, expected 3");
     ck_assert_float_eq(((const float *)parameter->tensor.data)[0], 1);
     params_free(params);
@@ -264,10 +266,10 @@ START_TEST(the_newest_is_the_largest_number_and_nothing_else_counts)
         "-0000123",   "18446744073709551616"};
     struct checkpoint_counters counters;
     char path[CHECKPOINT_PATH_BYTES];
-    expect_failure(checkpoint_newest(workplace.run_dir, path, &counters, tell, &checkpoint_error),
+    expect_failure(checkpoint_newest(path_of(workplace.run_dir), path, &counters, tell, &checkpoint_error),
                    STATUS_NOT_FOUND, "run/checkpoints");
-    CK_OK(checkpoint_begin(workplace.run_dir, 1, &checkpoint_error));
-    expect_failure(checkpoint_newest(workplace.run_dir, path, &counters, tell, &checkpoint_error),
+    CK_OK(checkpoint_begin(path_of(workplace.run_dir), 1, &checkpoint_error));
+    expect_failure(checkpoint_newest(path_of(workplace.run_dir), path, &counters, tell, &checkpoint_error),
                    STATUS_NOT_FOUND, "run/checkpoints: no sound checkpoint is there");
     checkpoint_make(99999999, 1, 9);
     checkpoint_make(0, 1, 9);
@@ -331,11 +333,11 @@ START_TEST(leftovers_of_a_death_are_removed_by_the_next)
     ck_assert_int_eq(mkdir(checkpoint_at("notes.tmp"), 0755), 0);
     expect_newest(1, "00000001");
     ck_assert_str_eq(told, "");
-    CK_OK(checkpoint_begin(workplace.run_dir, 2, &checkpoint_error));
+    CK_OK(checkpoint_begin(path_of(workplace.run_dir), 2, &checkpoint_error));
     expect_names("", "00000001 00000002.tmp notes.tmp");
     expect_names("00000002.tmp", "");
-    checkpoint_abandon(workplace.run_dir, 2);
-    checkpoint_abandon(workplace.run_dir, 2);
+    checkpoint_abandon(path_of(workplace.run_dir), 2);
+    checkpoint_abandon(path_of(workplace.run_dir), 2);
     expect_names("", "00000001 notes.tmp");
     expect_newest(1, "00000001");
 }

@@ -19,12 +19,13 @@ static void expect_passed_over(enum status status, const char *words)
 {
     struct checkpoint_counters counters = {0};
     struct member member;
-    expect_failure(checkpoint_check(checkpoint_at("00000002"), &counters, &checkpoint_error), status, words);
+    expect_failure(checkpoint_check(path_of(checkpoint_at("00000002")), &counters, &checkpoint_error), status,
+                   words);
     ck_assert_uint_eq(counters.update, 0);
     expect_newest(SOUND, "00000001");
     ck_assert_msg(strncmp(told, "00000002: ", 10) == 0 && strstr(told, words) != NULL, "told: %s", told);
     member_open(&member, 0, 1, false, true);
-    CK_OK(checkpoint_load(checkpoint_at("00000001"), &member.values, &checkpoint_error));
+    CK_OK(checkpoint_load(path_of(checkpoint_at("00000001")), &member.values, &checkpoint_error));
     member_expect(&member, SOUND, SOUND);
     member_close(&member);
 }
@@ -138,14 +139,14 @@ START_TEST(an_extra_file_and_a_copy_are_no_damage)
     ck_assert_str_eq(told, "");
     ck_assert_int_eq(rename(checkpoint_at("00000002"), checkpoint_at("best")), 0);
     snprintf(path, sizeof path, "%s//", checkpoint_at("best"));
-    CK_OK(checkpoint_check(path, &counters, &checkpoint_error));
+    CK_OK(checkpoint_check(path_of(path), &counters, &checkpoint_error));
     expect_counters(&counters, DAMAGED);
     ck_assert_int_eq(rename(checkpoint_at("best"), checkpoint_at("00000003")), 0);
     snprintf(path, sizeof path, "%s//", checkpoint_at("00000003"));
-    expect_failure(checkpoint_check(path, &counters, &checkpoint_error), STATUS_CORRUPT,
+    expect_failure(checkpoint_check(path_of(path), &counters, &checkpoint_error), STATUS_CORRUPT,
                    "update 2, expected 3");
     ck_assert_int_eq(chdir(checkpoint_at("00000001")), 0);
-    CK_OK(checkpoint_check(".", &counters, &checkpoint_error));
+    CK_OK(checkpoint_check(path_of("."), &counters, &checkpoint_error));
 }
 END_TEST
 
@@ -156,7 +157,7 @@ START_TEST(all_are_damaged)
     ck_assert_int_eq(unlink(checkpoint_at("00000001/manifest.json")), 0);
     ck_assert_int_eq(truncate(damaged_file(names[0]), 3), 0);
     told[0] = '\0';
-    expect_failure(checkpoint_newest(workplace.run_dir, path, &counters, tell, &checkpoint_error),
+    expect_failure(checkpoint_newest(path_of(workplace.run_dir), path, &counters, tell, &checkpoint_error),
                    STATUS_NOT_FOUND, "no sound checkpoint is there");
     ck_assert_ptr_nonnull(strstr(told, "00000002: "));
     ck_assert_ptr_nonnull(strstr(told, "00000001: "));
@@ -173,7 +174,7 @@ START_TEST(a_checkpoint_that_may_not_be_read_is_not_passed_over)
     if (geteuid() == 0)
         ck_assert_int_eq(seteuid(65534), 0);
     told[0] = '\0';
-    expect_failure(checkpoint_newest(workplace.run_dir, path, &counters, tell, &checkpoint_error),
+    expect_failure(checkpoint_newest(path_of(workplace.run_dir), path, &counters, tell, &checkpoint_error),
                    STATUS_PERMISSION, names[1]);
     ck_assert_str_eq(told, "");
     if (getuid() == 0)
@@ -191,19 +192,21 @@ START_TEST(a_damaged_one_that_is_loaded_changes_nothing)
     const char *path = checkpoint_at("00000002");
     char copy[192];
     snprintf(copy, sizeof copy, "%s", path);
-    CK_OK(checkpoint_load_model(copy, &member.values, &checkpoint_error));
+    CK_OK(checkpoint_load_model(path_of(copy), &member.values, &checkpoint_error));
     member_expect(&member, DAMAGED, 3);
     member_write(&member, 3);
     ck_assert_int_eq(truncate(damaged_file(names[1]), 5000), 0);
-    expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_CORRUPT, "");
+    expect_failure(checkpoint_load(path_of(copy), &member.values, &checkpoint_error), STATUS_CORRUPT, "");
     flip(damaged_file(names[0]), size_of(damaged_file(names[0])) - 1, 3);
-    expect_failure(checkpoint_load_model(copy, &member.values, &checkpoint_error), STATUS_CORRUPT,
+    expect_failure(checkpoint_load_model(path_of(copy), &member.values, &checkpoint_error), STATUS_CORRUPT,
                    "model.safetensors: its SHA-256 differs from the manifest's");
     ck_assert_int_eq(unlink(damaged_file(names[0])), 0);
-    expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_NOT_FOUND, names[0]);
+    expect_failure(checkpoint_load(path_of(copy), &member.values, &checkpoint_error), STATUS_NOT_FOUND,
+                   names[0]);
     ck_assert_int_eq(unlink(damaged_file(names[2])), 0);
-    expect_failure(checkpoint_load(copy, &member.values, &checkpoint_error), STATUS_NOT_FOUND, names[2]);
-    expect_failure(checkpoint_facts(copy, &(struct checkpoint_counters){0}, NULL, &checkpoint_error),
+    expect_failure(checkpoint_load(path_of(copy), &member.values, &checkpoint_error), STATUS_NOT_FOUND,
+                   names[2]);
+    expect_failure(checkpoint_facts(path_of(copy), &(struct checkpoint_counters){0}, NULL, &checkpoint_error),
                    STATUS_NOT_FOUND, names[2]);
     member_expect(&member, 3, 3);
     member_close(&member);

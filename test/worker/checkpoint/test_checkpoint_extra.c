@@ -40,11 +40,12 @@ static enum status write_checkpoint(const struct checkpoint_counters *counters,
     struct member member;
     member_open(&member, 0, 1, false, true);
     member_write(&member, 40);
-    enum status status = checkpoint_begin(workplace.run_dir, counters->update, &checkpoint_error);
+    enum status status = checkpoint_begin(path_of(workplace.run_dir), counters->update, &checkpoint_error);
     if (status == STATUS_OK)
-        status = checkpoint_write(workplace.run_dir, counters, &member.values, extra, &checkpoint_error);
+        status =
+            checkpoint_write(path_of(workplace.run_dir), counters, &member.values, extra, &checkpoint_error);
     if (status == STATUS_OK)
-        status = checkpoint_publish(workplace.run_dir, counters->update, 3, &checkpoint_error);
+        status = checkpoint_publish(path_of(workplace.run_dir), counters->update, 3, &checkpoint_error);
     member_close(&member);
     return status;
 }
@@ -74,17 +75,18 @@ START_TEST(all_of_it_comes_back)
         make_whole(bests[i]);
         expect_names("00000007", "manifest.json model.safetensors optimizer.safetensors state.safetensors "
                                  "vocabulary.txt");
-        CK_OK(checkpoint_check(checkpoint_at("00000007"), &counters, &checkpoint_error));
+        CK_OK(checkpoint_check(path_of(checkpoint_at("00000007")), &counters, &checkpoint_error));
         expect_counters(&counters, 7);
         ck_assert(counters.line_loss == 2.0 / 3 && counters.lr == 5);
         ck_assert_mem_eq(&counters.best_loss, &bests[i], sizeof bests[i]);
-        CK_OK(checkpoint_facts(checkpoint_at("00000007"), &counters, &of_text, &checkpoint_error));
+        CK_OK(checkpoint_facts(path_of(checkpoint_at("00000007")), &counters, &of_text, &checkpoint_error));
         ck_assert_uint_eq(of_text.tokens, 97);
         ck_assert_mem_eq(of_text.sha256, text.sha256, sizeof text.sha256);
-        CK_OK(checkpoint_vocabulary(checkpoint_at("00000007"), &vocabulary, &bytes, &checkpoint_error));
+        CK_OK(checkpoint_vocabulary(path_of(checkpoint_at("00000007")), &vocabulary, &bytes,
+                                    &checkpoint_error));
         ck_assert_uint_eq(bytes, WORDS_BYTES);
         ck_assert_str_eq(vocabulary, words);
-        CK_OK(checkpoint_load_state(checkpoint_at("00000007"), state, &checkpoint_error));
+        CK_OK(checkpoint_load_state(path_of(checkpoint_at("00000007")), state, &checkpoint_error));
         CK_OK(params_read(state, params_at(state, 0), DTYPE_F32, values, &checkpoint_error));
         for (int j = 0; j < STATE_ELEMENTS; j++)
             ck_assert_float_eq(values[j], 1 + (float)j / 3);
@@ -105,14 +107,14 @@ START_TEST(what_is_not_there_is_not_missed)
     size_t bytes;
     CK_OK(write_checkpoint(&counters, &extra));
     expect_names("00000007", "manifest.json model.safetensors optimizer.safetensors");
-    CK_OK(checkpoint_newest(workplace.run_dir, path, &read, NULL, &checkpoint_error));
+    CK_OK(checkpoint_newest(path_of(workplace.run_dir), path, &read, NULL, &checkpoint_error));
     ck_assert(read.lr == 5 && isinf(read.best_loss));
-    CK_OK(checkpoint_vocabulary(path, &vocabulary, &bytes, &checkpoint_error));
+    CK_OK(checkpoint_vocabulary(path_of(path), &vocabulary, &bytes, &checkpoint_error));
     ck_assert(vocabulary == NULL && bytes == 0);
-    CK_OK(checkpoint_facts(path, &read, &of_text, &checkpoint_error));
+    CK_OK(checkpoint_facts(path_of(path), &read, &of_text, &checkpoint_error));
     ck_assert_uint_eq(of_text.tokens, 0);
     struct params *state = state_new("trainer0.h", 1);
-    expect_failure(checkpoint_load_state(path, state, &checkpoint_error), STATUS_NOT_FOUND,
+    expect_failure(checkpoint_load_state(path_of(path), state, &checkpoint_error), STATUS_NOT_FOUND,
                    "state.safetensors");
     params_free(state);
 }
@@ -135,25 +137,28 @@ START_TEST(a_damaged_one_is_found_out)
     size_t bytes;
     make_whole(1);
     damage("vocabulary.txt", "<UNK>", 5);
-    expect_failure(checkpoint_check(checkpoint_at("00000007"), &counters, &checkpoint_error), STATUS_CORRUPT,
-                   "vocabulary.txt: its SHA-256 differs from the manifest's");
-    expect_failure(checkpoint_vocabulary(checkpoint_at("00000007"), &vocabulary, &bytes, &checkpoint_error),
+    expect_failure(checkpoint_check(path_of(checkpoint_at("00000007")), &counters, &checkpoint_error),
                    STATUS_CORRUPT, "vocabulary.txt: its SHA-256 differs from the manifest's");
+    expect_failure(
+        checkpoint_vocabulary(path_of(checkpoint_at("00000007")), &vocabulary, &bytes, &checkpoint_error),
+        STATUS_CORRUPT, "vocabulary.txt: its SHA-256 differs from the manifest's");
     ck_assert_ptr_null(vocabulary);
     make_whole(1);
     damage("state.safetensors", "\x7F", 1);
-    expect_failure(checkpoint_check(checkpoint_at("00000007"), &counters, &checkpoint_error), STATUS_CORRUPT,
-                   "state.safetensors: its SHA-256 differs from the manifest's");
+    expect_failure(checkpoint_check(path_of(checkpoint_at("00000007")), &counters, &checkpoint_error),
+                   STATUS_CORRUPT, "state.safetensors: its SHA-256 differs from the manifest's");
     make_whole(1);
     snprintf(path, sizeof path, "%s/vocabulary.txt", checkpoint_at("00000007"));
     ck_assert_int_eq(truncate(path, 3), 0);
-    expect_failure(checkpoint_vocabulary(checkpoint_at("00000007"), &vocabulary, &bytes, &checkpoint_error),
-                   STATUS_CORRUPT, "vocabulary.txt: 3 bytes, expected");
+    expect_failure(
+        checkpoint_vocabulary(path_of(checkpoint_at("00000007")), &vocabulary, &bytes, &checkpoint_error),
+        STATUS_CORRUPT, "vocabulary.txt: 3 bytes, expected");
     ck_assert_int_eq(unlink(path), 0);
-    expect_failure(checkpoint_check(checkpoint_at("00000007"), &counters, &checkpoint_error),
+    expect_failure(checkpoint_check(path_of(checkpoint_at("00000007")), &counters, &checkpoint_error),
                    STATUS_NOT_FOUND, "vocabulary.txt");
-    expect_failure(checkpoint_vocabulary(checkpoint_at("00000007"), &vocabulary, &bytes, &checkpoint_error),
-                   STATUS_NOT_FOUND, "vocabulary.txt");
+    expect_failure(
+        checkpoint_vocabulary(path_of(checkpoint_at("00000007")), &vocabulary, &bytes, &checkpoint_error),
+        STATUS_NOT_FOUND, "vocabulary.txt");
 }
 END_TEST
 
@@ -162,8 +167,8 @@ START_TEST(another_state_changes_nothing)
     struct params *state = state_new("trainer1.h", -5);
     float values[STATE_ELEMENTS];
     make_whole(1);
-    expect_failure(checkpoint_load_state(checkpoint_at("00000007"), state, &checkpoint_error), STATUS_INVALID,
-                   "state.safetensors does not fit the model");
+    expect_failure(checkpoint_load_state(path_of(checkpoint_at("00000007")), state, &checkpoint_error),
+                   STATUS_INVALID, "state.safetensors does not fit the model");
     CK_OK(params_read(state, params_at(state, 0), DTYPE_F32, values, &checkpoint_error));
     ck_assert_float_eq(values[0], -5);
     params_free(state);

@@ -84,7 +84,8 @@ static void set_up(void)
 static enum status whole_checkpoint(uint64_t update)
 {
     enum status status = checkpoint_prepare(update, update, 2, false, true);
-    return status == STATUS_OK ? checkpoint_publish(workplace.run_dir, update, 9, &checkpoint_error) : status;
+    return status == STATUS_OK ? checkpoint_publish(path_of(workplace.run_dir), update, 9, &checkpoint_error)
+                               : status;
 }
 
 /* Of a failed checkpoint nothing is to be seen (unless it was published, and only may not last); abandoned or
@@ -98,14 +99,14 @@ static void expect_harmless(bool published, bool abandon)
         expect_newest(OLDER, "00000001");
     ck_assert_str_eq(told, "");
     if (abandon)
-        checkpoint_abandon(workplace.run_dir, FAILING);
+        checkpoint_abandon(path_of(workplace.run_dir), FAILING);
     if (abandon && !published)
         expect_names("", "00000001");
     ck_assert_int_eq(whole_checkpoint(FAILING), STATUS_OK);
     expect_newest(FAILING, "00000002");
     expect_names("", "00000001 00000002");
     ck_assert_int_eq(rename(checkpoint_at("00000002"), checkpoint_at("00000002.tmp")), 0);
-    checkpoint_abandon(workplace.run_dir, FAILING);
+    checkpoint_abandon(path_of(workplace.run_dir), FAILING);
 }
 
 static const char *const files[] = {"shard-1.model.safetensors", "shard-1.optimizer.safetensors",
@@ -203,16 +204,17 @@ START_TEST(a_folder_that_cannot_be_written)
     ck_assert_int_eq(chmod(workplace.folder, 0755), 0);
     ck_assert_int_eq(chmod(checkpoint_at(""), 0555), 0);
     as_nobody(true);
-    expect_failure(checkpoint_begin(workplace.run_dir, FAILING, &checkpoint_error), STATUS_PERMISSION,
-                   "/checkpoints/00000002.tmp: cannot be made: Permission denied");
+    expect_failure(checkpoint_begin(path_of(workplace.run_dir), FAILING, &checkpoint_error),
+                   STATUS_PERMISSION, "/checkpoints/00000002.tmp: cannot be made: Permission denied");
     as_nobody(false);
     ck_assert_int_eq(chmod(checkpoint_at(""), 0755), 0);
-    CK_OK(checkpoint_begin(workplace.run_dir, FAILING, &checkpoint_error));
+    CK_OK(checkpoint_begin(path_of(workplace.run_dir), FAILING, &checkpoint_error));
     ck_assert_int_eq(chmod(checkpoint_at("00000002.tmp"), 0555), 0);
     member_open(&member, 0, 1, false, true);
     as_nobody(true);
-    expect_failure(checkpoint_write(workplace.run_dir, &counters, &member.values, NULL, &checkpoint_error),
-                   STATUS_PERMISSION, "/00000002.tmp/model.safetensors");
+    expect_failure(
+        checkpoint_write(path_of(workplace.run_dir), &counters, &member.values, NULL, &checkpoint_error),
+        STATUS_PERMISSION, "/00000002.tmp/model.safetensors");
     as_nobody(false);
     member_close(&member);
     ck_assert_int_eq(chmod(checkpoint_at("00000002.tmp"), 0755), 0);
@@ -226,12 +228,13 @@ START_TEST(no_run_directory_or_no_room_for_its_name)
     struct checkpoint_counters counters;
     memset(path, 'x', sizeof path);
     path[sizeof path - 1] = '\0';
-    expect_failure(checkpoint_begin(path, 1, &checkpoint_error), STATUS_IO, "xxx");
-    expect_failure(checkpoint_publish(path, 1, 1, &checkpoint_error), STATUS_IO, "xxx");
-    expect_failure(checkpoint_check(path, &counters, &checkpoint_error), STATUS_IO, "xxx");
+    expect_failure(checkpoint_begin(path_of(path), 1, &checkpoint_error), STATUS_IO, "xxx");
+    expect_failure(checkpoint_publish(path_of(path), 1, 1, &checkpoint_error), STATUS_IO, "xxx");
+    expect_failure(checkpoint_check(path_of(path), &counters, &checkpoint_error), STATUS_IO, "xxx");
     snprintf(path, sizeof path, "%s/nowhere", workplace.folder);
-    expect_failure(checkpoint_begin(path, 1, &checkpoint_error), STATUS_NOT_FOUND, "nowhere/checkpoints");
-    expect_failure(checkpoint_publish(workplace.run_dir, 5, 1, &checkpoint_error), STATUS_NOT_FOUND,
+    expect_failure(checkpoint_begin(path_of(path), 1, &checkpoint_error), STATUS_NOT_FOUND,
+                   "nowhere/checkpoints");
+    expect_failure(checkpoint_publish(path_of(workplace.run_dir), 5, 1, &checkpoint_error), STATUS_NOT_FOUND,
                    "00000005.tmp: cannot be renamed");
     expect_newest(OLDER, "00000001");
 }
@@ -244,14 +247,14 @@ static enum status write_with_shard(uint32_t server, uint32_t servers)
     const struct checkpoint_counters counters = counters_of(FAILING);
     struct member first, other;
     member_open(&first, 0, 2, false, true);
-    CK_OK(checkpoint_begin(workplace.run_dir, FAILING, &checkpoint_error));
+    CK_OK(checkpoint_begin(path_of(workplace.run_dir), FAILING, &checkpoint_error));
     if (server > 0) {
         member_open(&other, server, servers, false, true);
-        CK_OK(checkpoint_write_shard(workplace.run_dir, FAILING, &other.values, &checkpoint_error));
+        CK_OK(checkpoint_write_shard(path_of(workplace.run_dir), FAILING, &other.values, &checkpoint_error));
         member_close(&other);
     }
     enum status status =
-        checkpoint_write(workplace.run_dir, &counters, &first.values, NULL, &checkpoint_error);
+        checkpoint_write(path_of(workplace.run_dir), &counters, &first.values, NULL, &checkpoint_error);
     member_close(&first);
     return status;
 }

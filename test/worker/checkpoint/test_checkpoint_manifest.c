@@ -179,6 +179,25 @@ static char *change(const char *text, const char *from, const char *to)
     return changed;
 }
 
+/* A double that needs all of its digits. */
+START_TEST(a_score_is_read_by_its_measures_name)
+{
+    struct manifest manifest = manifest_sound(), again;
+    struct error error = {0};
+    size_t bytes;
+    manifest.counters.score = (struct checkpoint_score){CHECKPOINT_RUNNING_REWARD, 1 / 3.0};
+    char *text = manifest_format(&manifest, &bytes);
+    ck_assert_ptr_nonnull(strstr(text, "\n  \"running_reward\": 0.33333333333333331,\n"));
+    ck_assert_msg(manifest_parse(&again, "m.json", text, bytes, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_int_eq(again.counters.score.measure, CHECKPOINT_RUNNING_REWARD);
+    ck_assert_double_eq(again.counters.score.value, 1 / 3.0);
+    char *other = change(text, "running_reward", "running_rewart");
+    refuse_text(other, bytes, "m.json:7: expected \"entries\": 9,");
+    free(other);
+    free(text);
+}
+END_TEST
+
 START_TEST(anything_else_is_refused_with_its_place)
 {
     const struct manifest manifest = manifest_sound();
@@ -259,6 +278,7 @@ int main(void)
     Suite *suite = suite_create("checkpoint manifest");
     TCase *text = tcase_create("text");
     tcase_add_test(text, what_is_written_is_read);
+    tcase_add_test(text, a_score_is_read_by_its_measures_name);
     tcase_add_test(text, what_is_written_of_a_model_parallel_job_is_read);
     tcase_add_test(text, anything_else_is_refused_with_its_place);
     tcase_add_test(text, anything_else_of_a_model_parallel_job_is_refused);

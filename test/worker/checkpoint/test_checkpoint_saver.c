@@ -4,6 +4,7 @@
 #include "test/worker/net/net_fixture.h"
 #include "worker/checkpoint/checkpoint_saver.h"
 
+#include <math.h>
 #include <unistd.h>
 
 static struct net net;
@@ -46,16 +47,22 @@ static void teardown(void)
     checkpoint_close();
 }
 
-static void open_saver(uint64_t saved)
+static void open_saver_of(uint64_t saved, bool again)
 {
-    const struct checkpoint_saver_config config = {.run_dir = workplace.run_dir,
+    const struct checkpoint_saver_config config = {.run_dir = path_of(workplace.run_dir),
                                                    .job = &job,
                                                    .rpc = net.server,
                                                    .publishes = true,
                                                    .saved = saved,
+                                                   .again = again,
                                                    .gather = gather,
                                                    .context = &job};
     CK_OK(checkpoint_saver_open(&saver, &config, &checkpoint_error));
+}
+
+static void open_saver(uint64_t saved)
+{
+    open_saver_of(saved, false);
 }
 
 static void begin(uint64_t update)
@@ -149,17 +156,37 @@ START_TEST(a_checkpoint_is_due_at_multiples_at_the_end_and_by_the_clock)
 END_TEST
 
 /* For the start of a run: a file has the folder's name. */
+/* A run that goes on after a break saves early, and twice as late each time, whatever the clock is set to. */
+START_TEST(a_run_that_goes_on_saves_soon)
+{
+    job.checkpoint.every = 1000000;
+    open_saver_of(2, true);
+    ck_assert(!checkpoint_saver_due(&saver, 3, false));
+    usleep(260000);
+    ck_assert(checkpoint_saver_due(&saver, 3, false));
+    begin(3);
+    CK_OK(advance_to(CHECKPOINT_IDLE, 3));
+    ck_assert_double_eq(saver.soon_s, 0.5);
+    ck_assert(!checkpoint_saver_due(&saver, 4, false));
+    saver.soon_s = 16;
+    begin(4);
+    CK_OK(advance_to(CHECKPOINT_IDLE, 4));
+    ck_assert(isinf(saver.soon_s));
+}
+END_TEST
+
 START_TEST(an_unusable_folder_is_found_by_the_probe)
 {
     char path[192];
-    CK_OK(checkpoint_probe(workplace.run_dir, &checkpoint_error));
+    CK_OK(checkpoint_probe(path_of(workplace.run_dir), &checkpoint_error));
     expect_names("", "");
     snprintf(path, sizeof path, "%s/checkpoints", workplace.run_dir);
     ck_assert_int_eq(rmdir(path), 0);
     FILE *file = fopen(path, "w");
     ck_assert_ptr_nonnull(file);
     fclose(file);
-    expect_failure(checkpoint_probe(workplace.run_dir, &checkpoint_error), STATUS_IO, "Not a directory");
+    expect_failure(checkpoint_probe(path_of(workplace.run_dir), &checkpoint_error), STATUS_IO,
+                   "Not a directory");
 }
 END_TEST
 
@@ -173,6 +200,7 @@ int main(void)
     tcase_add_test(all, a_failure_leaves_the_older_checkpoint_alone);
     tcase_add_test(all, an_unfinished_checkpoint_goes_with_the_saver);
     tcase_add_test(all, a_checkpoint_is_due_at_multiples_at_the_end_and_by_the_clock);
+    tcase_add_test(all, a_run_that_goes_on_saves_soon);
     tcase_add_test(all, an_unusable_folder_is_found_by_the_probe);
     tcase_set_timeout(all, 60);
     suite_add_tcase(suite, all);

@@ -25,7 +25,7 @@ START_TEST(golden_pairs)
         char *expected = read_text(expected_path);
         struct job job;
         char *problems;
-        enum status status = job_read_file(&job, path, NULL, 0, NULL, &problems);
+        enum status status = job_read_file(&job, path_of(path), NULL, 0, NULL, &problems);
         bool good = strncmp(path, "test/job/good-", 14) == 0;
         ck_assert_msg(status == (good ? STATUS_OK : STATUS_INVALID), "%s: %s", path, status_name(status));
         size_t bytes;
@@ -82,9 +82,10 @@ START_TEST(override_problems)
         {"/observers/=4", "unknown key"},
         {"/=4", "unknown key"},
         {"/a~1b~0c=4", "unknown key"},
-        {"/checkpoint/every=4",
-         "/checkpoint: is a key of the kind \"parameter-server\" or \"model-parallel\", "
-         "this job is a \"reinforce\""},
+        {"/checkpoint/every=4", NULL},
+        {"/checkpoint/every_s=0", "expected null or a number in (0, 1000000], got 0"},
+        {"/trainers/count=4", "/trainers: is a key of the kind \"parameter-server\" or \"model-parallel\", "
+                              "this job is a \"reinforce\""},
         {"/loss/name=mse", "is a key of the kind \"parameter-server\", this job is a \"reinforce\""},
         {"/agent/threads=4", "/agent: unknown key"},
         {"/kind=model-paralel",
@@ -318,7 +319,7 @@ static void expect_file(const char *path, enum status expected, const char *prob
     struct job job;
     char *problems;
     char line[512];
-    enum status status = job_read_file(&job, path, NULL, 0, NULL, &problems);
+    enum status status = job_read_file(&job, path_of(path), NULL, 0, NULL, &problems);
     ck_assert_msg(status == expected, "%s: %s", path, status_name(status));
     snprintf(line, sizeof line, "%s: %s\n", path, problem);
     ck_assert_str_eq(problems, line);
@@ -406,7 +407,7 @@ static struct job read_config(const char *path)
 {
     struct job job;
     char *problems;
-    ck_assert_msg(job_read_file(&job, path, NULL, 0, NULL, &problems) == STATUS_OK, "%s", problems);
+    ck_assert_msg(job_read_file(&job, path_of(path), NULL, 0, NULL, &problems) == STATUS_OK, "%s", problems);
     return job;
 }
 
@@ -437,7 +438,8 @@ START_TEST(config_of_the_parameter_server)
     static const char *const overrides[] = {"/name=job"};
     struct job job, plain = parse_job(minimal_server, NULL, 0);
     char *problems;
-    ck_assert_msg(job_read_file(&job, "config/resnet50-ps.json", overrides, 1, NULL, &problems) == STATUS_OK,
+    ck_assert_msg(job_read_file(&job, path_of("config/resnet50-ps.json"), overrides, 1, NULL, &problems) ==
+                      STATUS_OK,
                   "%s", problems);
     ck_assert(same_job(&job, &plain));
     job = read_config("config/resnet50-ps.json");
@@ -471,8 +473,8 @@ START_TEST(config_of_the_language_model)
                                             "/threads={}"};
     struct job job, plain = parse_job(minimal_parallel, NULL, 0);
     char *problems;
-    ck_assert_msg(job_read_file(&job, "config/rnn.json", overrides, 4, NULL, &problems) == STATUS_OK, "%s",
-                  problems);
+    ck_assert_msg(job_read_file(&job, path_of("config/rnn.json"), overrides, 4, NULL, &problems) == STATUS_OK,
+                  "%s", problems);
     ck_assert(same_job(&job, &plain));
     job = read_config("config/rnn.json");
     ck_assert_str_eq(job.name, "rnn");

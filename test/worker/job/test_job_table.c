@@ -28,7 +28,9 @@ START_TEST(defaults)
     ck_assert(job.running_reward.of == JOB_OF_MEAN && job.running_reward.weight == 0.5);
     ck_assert(job.stop.has_episodes && job.stop.episodes == 10 && !job.stop.has_running_reward);
     ck_assert(job.log.every == 1 && job.supervise.hang_s == 10);
-    ck_assert(job.optimizer.momentum == 0 && job.trainers.count == 0 && job.checkpoint.keep == 0);
+    ck_assert(job.optimizer.momentum == 0 && job.trainers.count == 0);
+    ck_assert(!job.checkpoint.has_every && job.checkpoint.has_every_s && job.checkpoint.every_s == 2);
+    ck_assert_uint_eq(job.checkpoint.keep, 3);
 }
 END_TEST
 
@@ -136,7 +138,7 @@ START_TEST(every_bound_of_every_key_holds)
         if (key->max_open)
             ck_assert(accepts(key, nextafter(key->max, -INFINITY)));
     }
-    ck_assert_uint_eq(keys, 61);
+    ck_assert_uint_eq(keys, 63);
 }
 END_TEST
 

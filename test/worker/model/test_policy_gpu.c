@@ -169,6 +169,40 @@ START_TEST(what_is_not_finite_changes_nothing)
 }
 END_TEST
 
+static void learn(struct policy *policy)
+{
+    double loss;
+    must(policy_learn(policy, &problem.batch, problem.coefficient, EPISODE, &loss, NULL, NULL, &error));
+}
+
+/* A policy on the CPU goes on from a checkpoint of one on a GPU, and the other way round. */
+START_TEST(its_values_are_the_cpus)
+{
+    struct policy_values values = {0};
+    must(policy_values_open(&values, &config.shape, &error));
+    act_alike();
+    learn(gpu);
+    learn(gpu);
+    must(policy_save(gpu, &values, &error));
+    ck_assert_uint_eq(values.steps, 2);
+    must(policy_restore(cpu, &values, &error));
+    ck_assert_uint_eq(cpu->steps, 2);
+    expect_near(1e-7);
+    learn(cpu);
+    learn(gpu);
+    expect_near(1e-4);
+    must(policy_save(cpu, &values, &error));
+    learn(gpu);
+    must(policy_restore(gpu, &values, &error));
+    expect_near(0);
+    act_alike();
+    learn(cpu);
+    learn(gpu);
+    expect_near(1e-4);
+    policy_values_close(&values);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("policy_gpu");
@@ -176,6 +210,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, it_learns_what_the_cpu_learns);
     tcase_add_test(tests, what_is_not_finite_changes_nothing);
+    tcase_add_test(tests, its_values_are_the_cpus);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
 }

@@ -98,10 +98,10 @@ static void write_checkpoint(void)
         shards[i] = (struct params_range){cut[i].entry_first, cut[i].entry_end, i == 0};
     reorder_params(params, NULL, 0);
     ck_assert_ptr_nonnull(params_find(params, "layer1.0.conv2.weight")->tensor.layout);
-    training_ok(checkpoint_begin(folder, BATCHES, &error), &error);
-    training_ok(checkpoint_write_shard(folder, BATCHES, &second, &error), &error);
-    training_ok(checkpoint_write(folder, &counters, &first, NULL, &error), &error);
-    training_ok(checkpoint_publish(folder, BATCHES, 1, &error), &error);
+    training_ok(checkpoint_begin(path_of(folder), BATCHES, &error), &error);
+    training_ok(checkpoint_write_shard(path_of(folder), BATCHES, &second, &error), &error);
+    training_ok(checkpoint_write(path_of(folder), &counters, &first, NULL, &error), &error);
+    training_ok(checkpoint_publish(path_of(folder), BATCHES, 1, &error), &error);
     char written[160];
     snprintf(written, sizeof written, "%.63s/checkpoints/00000003/model.safetensors", folder);
     ck_assert_int_eq(rename(written, in_folder("ours.safetensors")), 0);
@@ -134,7 +134,7 @@ static void compare_theirs(void)
     struct error error = {0};
     open_model(50, CLASSES, WIDTH, 4);
     const struct checkpoint_values part = {.params = params};
-    training_ok(checkpoint_load_model(in_folder("theirs.safetensors"), &part, &error), &error);
+    training_ok(checkpoint_load_model(path_of(in_folder("theirs.safetensors")), &part, &error), &error);
     ck_assert_int_eq(params_find(params, "layer4.2.bn3.num_batches_tracked")->counter, THEIR_BATCHES);
     evaluate(logits);
     FILE *file = fopen(in_folder("theirs.logits"), "r");
@@ -226,7 +226,7 @@ static void rewrite(const char *from, const char *to, const char *left_out)
     struct error error = {0};
     size_t count = 0;
     char *bytes = file_read(in_folder(from));
-    training_ok(safetensors_open(&file, path, &error), &error);
+    training_ok(safetensors_open(&file, path_of(path), &error), &error);
     for (size_t i = 0; i < file->count; i++) {
         entries[count] = file->entries[i];
         values[count] = bytes + entries[count].offset;

@@ -95,7 +95,7 @@ static inline struct rpc_config cluster_config(struct member *member)
         .generation = 1,
         .roster = cluster_roster,
         .workers = MEMBERS,
-        .peer_incarnation_max = NET_INCARNATION_MAX,
+        .secret = NET_SECRET,
         .pending_max = 64,
         .incoming_max = 64,
         .rows_max = 16,

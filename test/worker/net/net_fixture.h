@@ -16,7 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { NET_CLIENTS_MAX = 8, NET_INCARNATION_MAX = 1000 };
+enum { NET_CLIENTS_MAX = 8 };
+
+#define NET_SECRET "the secret of a job, in 32 bytes"
 
 /* One agent, and observers. */
 static const uint8_t net_roster[1 + NET_CLIENTS_MAX] = {
@@ -49,7 +51,7 @@ static inline struct rpc_config net_server_config(const struct rpc_method *metho
                                .generation = 1,
                                .roster = net_roster,
                                .workers = sizeof net_roster,
-                               .peer_incarnation_max = NET_INCARNATION_MAX,
+                               .secret = NET_SECRET,
                                .pending_max = 64,
                                .incoming_max = 64,
                                .rows_max = 16,
@@ -69,6 +71,7 @@ static inline struct rpc_config net_client_config(uint16_t worker, const struct 
                                .generation = 1,
                                .roster = net_roster,
                                .workers = sizeof net_roster,
+                               .secret = NET_SECRET,
                                .pending_max = 64,
                                .incoming_max = 64,
                                .rows_max = 16,

@@ -3,6 +3,7 @@
 #ifndef TEST_WORKER_NET_RAW_PEER_H
 #define TEST_WORKER_NET_RAW_PEER_H
 
+#include "test/worker/net/net_door.h"
 #include "test/worker/net/net_fixture.h"
 
 #include <zmq.h>
@@ -11,7 +12,10 @@
 
 struct raw {
     void *context, *socket;
-    struct rpc *turned; /* turned while an answer is awaited */
+    struct endpoint_door *door; /* of a bare server */
+    struct rpc *turned;         /* turned while an answer is awaited */
+    uint8_t secret[WIRE_SECRET_BYTES];
+    uint8_t nonce[WIRE_NONCE_BYTES]; /* of its own HELLO; a server's: of the HELLO that it took */
 };
 
 struct answer {
@@ -19,12 +23,21 @@ struct answer {
     char text[512];
 };
 
-static inline void raw_open(struct raw *raw, int type, const char *address, struct rpc *turned)
+/* `worker`: the listener, which a ROUTER pretends to be. */
+static inline void raw_open_to(struct raw *raw, int type, const char *address, uint16_t worker,
+                               struct rpc *turned)
 {
     int linger = 0, queue = 2, none = 0;
     raw->context = zmq_ctx_new();
     raw->socket = zmq_socket(raw->context, type);
     raw->turned = turned;
+    raw->door = NULL;
+    memcpy(raw->secret, NET_SECRET, sizeof raw->secret);
+    memset(raw->nonce, 7, sizeof raw->nonce);
+    if (type == ZMQ_DEALER)
+        door_show_pass(raw->socket, raw->secret, worker);
+    else
+        raw->door = door_serve(raw->context, raw->socket, raw->secret, worker);
     zmq_setsockopt(raw->socket, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(raw->socket, ZMQ_RCVHWM, &queue, sizeof queue); /* what it does not take waits with us */
     zmq_setsockopt(raw->socket, ZMQ_SNDHWM, &none, sizeof none);
@@ -32,10 +45,16 @@ static inline void raw_open(struct raw *raw, int type, const char *address, stru
                      0);
 }
 
+static inline void raw_open(struct raw *raw, int type, const char *address, struct rpc *turned)
+{
+    raw_open_to(raw, type, address, 0, turned);
+}
+
 static inline void raw_close(struct raw *raw)
 {
     zmq_close(raw->socket);
     zmq_ctx_term(raw->context);
+    endpoint_door_free(raw->door);
 }
 
 static inline void raw_send_bytes(struct raw *raw, const void *header, size_t header_bytes,
@@ -45,12 +64,53 @@ static inline void raw_send_bytes(struct raw *raw, const void *header, size_t he
     ck_assert_int_ge(zmq_send(raw->socket, payload, payload_bytes, 0), 0);
 }
 
+enum { RAW_PAYLOAD_MAX = 4096 };
+
+/* The payload of a message that carries `text`; a greeting's has its nonce and its proof too. */
+static inline void raw_fill(const struct raw *raw, struct wire_header *header, const char *text,
+                            uint8_t payload[RAW_PAYLOAD_MAX])
+{
+    const size_t first = header->kind == WIRE_HELLO     ? WIRE_HELLO_BYTES
+                         : header->kind == WIRE_WELCOME ? WIRE_PROOF_BYTES
+                                                        : 0;
+    uint8_t encoded[WIRE_HEADER_BYTES];
+    const struct greeting greeting = {encoded, raw->nonce, text, strlen(text)};
+    memcpy(payload + first, text, strlen(text));
+    if (first + strlen(text) > 0)
+        header->payload_bytes = (uint32_t)(first + strlen(text));
+    wire_encode(header, encoded);
+    if (header->kind == WIRE_HELLO)
+        memcpy(payload, raw->nonce, sizeof raw->nonce);
+    if (first > 0)
+        greeting_prove(&greeting, raw->secret, payload + first - WIRE_PROOF_BYTES);
+}
+
+static inline void raw_send_text(struct raw *raw, const struct wire_header *header, const char *text)
+{
+    struct wire_header whole = *header;
+    uint8_t payload[RAW_PAYLOAD_MAX] = {0}, bytes[WIRE_HEADER_BYTES];
+    raw_fill(raw, &whole, text, payload);
+    wire_encode(&whole, bytes);
+    raw_send_bytes(raw, bytes, sizeof bytes, payload, whole.payload_bytes);
+}
+
 static inline void raw_send(struct raw *raw, const struct wire_header *header)
 {
-    static const uint8_t payload[4096];
-    uint8_t bytes[WIRE_HEADER_BYTES];
-    wire_encode(header, bytes);
-    raw_send_bytes(raw, bytes, sizeof bytes, payload, header->payload_bytes);
+    raw_send_text(raw, header, "");
+}
+
+/* A bare server takes a HELLO: its routing id, header and nonce. */
+static inline size_t raw_take_greeting(struct raw *raw, uint8_t id[8], struct wire_header *header)
+{
+    uint8_t bytes[WIRE_HEADER_BYTES], payload[WIRE_HELLO_BYTES + 1];
+    int id_bytes = zmq_recv(raw->socket, id, 8, 0);
+    ck_assert_int_eq(id_bytes, 5);
+    ck_assert_int_eq(zmq_recv(raw->socket, bytes, sizeof bytes, 0), WIRE_HEADER_BYTES);
+    ck_assert_int_eq(zmq_recv(raw->socket, payload, sizeof payload, 0), WIRE_HELLO_BYTES);
+    ck_assert_int_eq(wire_decode(header, bytes, sizeof bytes, WIRE_HELLO_BYTES, NULL), STATUS_OK);
+    ck_assert_int_eq(header->kind, WIRE_HELLO);
+    memcpy(raw->nonce, payload, sizeof raw->nonce);
+    return (size_t)id_bytes;
 }
 
 /* One whole message, turning the rpc meanwhile. False: none came within `turns` turns of a millisecond. */
@@ -73,7 +133,10 @@ static inline bool raw_receive(struct raw *raw, struct answer *answer, unsigned 
     enum status status =
         wire_decode(&answer->header, frames[0], (size_t)lengths[0], (size_t)lengths[1], &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
-    snprintf(answer->text, sizeof answer->text, "%.*s", lengths[1], (const char *)frames[1]);
+    const int first = answer->header.kind == WIRE_WELCOME ? WIRE_PROOF_BYTES : 0;
+    snprintf(answer->text, sizeof answer->text, "%.*s", lengths[1] - first, (const char *)frames[1] + first);
+    const struct greeting greeting = {frames[0], raw->nonce, answer->text, strlen(answer->text)};
+    ck_assert(first == 0 || greeting_is_proven(&greeting, raw->secret, frames[1]));
     return true;
 }
 

@@ -8,6 +8,7 @@
 
 #include <check.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
+
+static const struct wire_pass pass = {"0", "let me in"};
 
 struct place {
     char folder[64], path[160], address[192];
@@ -39,7 +42,7 @@ static struct endpoint *bound(const char *address)
 {
     struct endpoint *endpoint;
     struct error error = {0};
-    enum status status = endpoint_bind(&endpoint, address, &error);
+    enum status status = endpoint_bind(&endpoint, address, &pass, 8, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     return endpoint;
 }
@@ -48,7 +51,7 @@ static struct endpoint *connected(const char *address)
 {
     struct endpoint *endpoint;
     struct error error = {0};
-    enum status status = endpoint_connect(&endpoint, NULL, address, &error);
+    enum status status = endpoint_connect(&endpoint, NULL, address, &pass, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     return endpoint;
 }
@@ -114,7 +117,7 @@ static void expect_bind_refused(const char *address, enum status status, const c
 {
     struct endpoint *endpoint = NULL;
     struct error error = {0};
-    ck_assert_int_eq(endpoint_bind(&endpoint, address, &error), status);
+    ck_assert_int_eq(endpoint_bind(&endpoint, address, &pass, 8, &error), status);
     ck_assert_ptr_null(endpoint);
     ck_assert_msg(strstr(error.text, says) != NULL, "\"%s\" does not say \"%s\"", error.text, says);
 }
@@ -146,7 +149,7 @@ START_TEST(test_addresses)
     expect_bind_refused("ipc:///nowhere/at/all/server", STATUS_IO, "/nowhere/at/all/server");
     struct endpoint *endpoint = NULL;
     struct error error = {0};
-    ck_assert_int_eq(endpoint_connect(&endpoint, NULL, "carrier-pigeon://x", &error), STATUS_INVALID);
+    ck_assert_int_eq(endpoint_connect(&endpoint, NULL, "carrier-pigeon://x", &pass, &error), STATUS_INVALID);
     ck_assert_ptr_null(endpoint);
     endpoint_free(bound("tcp://127.0.0.1:*"), 0);
     endpoint_free(NULL, 0);
@@ -186,6 +189,31 @@ START_TEST(test_file_is_removed)
 END_TEST
 
 /* ---- messages ---- */
+
+/* A connection that shows another pass is not heard, and is counted. One that shows the pass is. */
+START_TEST(test_wrong_pass)
+{
+    static const struct wire_pass wrong[] = {
+        {"0", "let me im"}, {"0", "let me in!"}, {"1", "let me in"}, {"0", "l"}};
+    struct place place = place_new();
+    struct endpoint *router = bound(place.address), *strangers[4], *dealer;
+    for (unsigned i = 0; i < 4; i++) {
+        ck_assert_int_eq(endpoint_connect(&strangers[i], NULL, place.address, &wrong[i], NULL), STATUS_OK);
+        send_text(strangers[i], 0, "hello", "");
+    }
+    UNTIL(endpoint_counts(router).refused == 4, sched_yield());
+    dealer = connected(place.address);
+    send_text(dealer, 0, "a peer's", "");
+    expect_text(router, "a peer's", "", NULL);
+    struct endpoint_message message;
+    ck_assert_int_eq(endpoint_receive(router, &message), STATUS_AGAIN);
+    for (unsigned i = 0; i < 4; i++)
+        endpoint_free(strangers[i], 0);
+    endpoint_free(dealer, 0);
+    endpoint_free(router, 0);
+    rmdir(place.folder);
+}
+END_TEST
 
 START_TEST(test_messages_both_ways)
 {
@@ -355,7 +383,7 @@ START_TEST(test_wait_any)
     struct error error = {0};
     bool readable = false;
     uint32_t peers[2];
-    ck_assert_int_eq(endpoint_connect(&dealers[1], dealers[0], place.address, &error), STATUS_OK);
+    ck_assert_int_eq(endpoint_connect(&dealers[1], dealers[0], place.address, &pass, &error), STATUS_OK);
     for (unsigned i = 0; i < 2; i++) {
         send_text(dealers[i], 0, "hello", "");
         expect_text(router, "hello", "", &peers[i]);
@@ -405,6 +433,7 @@ int main(void)
 {
     Suite *suite = suite_create("endpoint");
     TCase *tcase = tcase_create("endpoint");
+    tcase_add_test(tcase, test_wrong_pass);
     tcase_add_test(tcase, test_addresses);
     tcase_add_test(tcase, test_file_that_exists);
     tcase_add_test(tcase, test_file_is_removed);

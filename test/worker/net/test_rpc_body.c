@@ -521,7 +521,7 @@ START_TEST(test_a_body_that_never_ends)
     while (net.server->sessions[2].arriving.request != 4)
         net_turn(&net);
     ck_assert_uint_eq(net.server->sessions[2].body_bytes, 2 << 20);
-    rpc_peer_died(net.server, 2, "killed");
+    rpc_peer_died(net.server, 2, UINT32_MAX, "killed");
     ck_assert_uint_eq(net.server->sessions[2].body_bytes, 0);
     raw_close(&raw);
     net_free(&net);

@@ -32,7 +32,7 @@ START_TEST(test_peer_died)
     struct future *kept = step(net.clients[0], DO_KEEP, MONOTIME_NEVER);
     UNTIL(server.kept_count >= 1, net_turn(&net));
     struct future *a = episode(net.server, 1, 1), *b = episode(net.server, 2, 2);
-    rpc_peer_died(net.server, 1, "killed by signal 9");
+    rpc_peer_died(net.server, 1, UINT32_MAX, "killed by signal 9");
     net_expect_failure(&net, a, STATUS_PEER_DIED, "killed by signal 9");
     ck_assert_uint_eq(server.left, 1u << 1);
     ck_assert_int_eq(server.left_why, STATUS_PEER_DIED);
@@ -42,7 +42,7 @@ START_TEST(test_peer_died)
     future_release(b);
     net_expect_failure(&net, kept, STATUS_PEER_DIED, "killed by signal 9");
     ck_assert_int_eq(rpc_turn(net.clients[0], net_in_ms(0)), STATUS_PEER_DIED);
-    rpc_peer_died(net.server, 1, "again");
+    rpc_peer_died(net.server, 1, UINT32_MAX, "again");
     ck_assert_str_eq(server.left_text, "killed by signal 9");
     net_free(&net);
 }

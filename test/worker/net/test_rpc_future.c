@@ -181,7 +181,7 @@ START_TEST(test_on_answer)
     rpc_on_answer(kept, note_number, &sum, 1);
     rpc_on_answer(lost, note_number, &sum, 10);
     ck_assert(rpc_request_is_live(lost));
-    rpc_peer_died(net.server, 2, "the test says so");
+    rpc_peer_died(net.server, 2, UINT32_MAX, "the test says so");
     ck_assert(!rpc_request_is_live(lost));
     ck_assert_uint_eq(sum, 0);
     rpc_fail(lost, STATUS_IO, "to nobody");

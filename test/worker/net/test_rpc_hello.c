@@ -10,11 +10,10 @@ START_TEST(test_hello_refused)
     struct net net;
     struct service service;
     service_start(&net, &service, 0);
-    struct wire_header headers[] = {hello(0, 1), hello(NET_CLIENTS_MAX + 1, 1),    hello(2, 1), hello(2, 1),
-                                    hello(2, 1), hello(2, NET_INCARNATION_MAX + 1)};
-    static const char *const says[] = {"no such worker", "no such worker",
-                                       "role",           "generation",
-                                       "another worker", "has not started this incarnation"};
+    struct wire_header headers[] = {hello(0, 1), hello(NET_CLIENTS_MAX + 1, 1), hello(2, 1), hello(2, 1),
+                                    hello(2, 1)};
+    static const char *const says[] = {"no such worker", "no such worker", "role", "generation",
+                                       "another worker"};
     headers[2].role = WIRE_ROLE_AGENT;
     headers[3].generation = 7;
     headers[4].destination = 3;
@@ -29,6 +28,40 @@ START_TEST(test_hello_refused)
         raw_close(&raw);
     }
     ck_assert_uint_eq(service.left_count, 0);
+    net_free(&net);
+}
+END_TEST
+
+/* A program without the secret cannot take a worker's place: neither before the worker nor after it, under no
+ * incarnation. The worker joins and works as if nobody had been there. */
+START_TEST(test_hello_without_the_secret)
+{
+    struct net net;
+    struct service service;
+    struct raw before, worker, after;
+    service_start(&net, &service, 0);
+    struct wire_header same = hello(2, 1), later = hello(2, 7), request = step_request(2, 1);
+    raw_open(&before, ZMQ_DEALER, net.address, net.server);
+    before.secret[31] ^= 1;
+    raw_send(&before, &same);
+    raw_expect(&before, WIRE_BYE, "does not prove the job's secret");
+
+    raw_join(&worker, &net, 2);
+    raw_open(&after, ZMQ_DEALER, net.address, net.server);
+    memset(after.secret, 0, sizeof after.secret);
+    raw_send(&after, &later);
+    raw_expect(&after, WIRE_BYE, "does not prove the job's secret");
+    raw_send(&after, &request);
+    raw_expect_silence(&after);
+
+    raw_send(&worker, &request);
+    raw_expect(&worker, WIRE_REPLY, "");
+    ck_assert_uint_eq(service.calls, 1);
+    ck_assert_uint_eq(service.left_count, 0);
+    ck_assert_uint_eq(counters_of(net.server).strangers, 3);
+    raw_close(&before);
+    raw_close(&worker);
+    raw_close(&after);
     net_free(&net);
 }
 END_TEST
@@ -86,7 +119,10 @@ START_TEST(test_incarnations)
     raw_open(&fourth, ZMQ_DEALER, net.address, net.server);
     raw_send(&fourth, &between);
     raw_expect(&fourth, WIRE_BYE, "here already");
-    rpc_peer_died(net.server, 2, "killed");
+    rpc_peer_died(net.server, 2, 4, "the one before");
+    raw_send(&third, &later);
+    raw_expect(&third, WIRE_WELCOME, "reinforce");
+    rpc_peer_died(net.server, 2, 5, "killed");
     raw_expect(&third, WIRE_BYE, "killed");
     raw_close(&fourth);
     raw_open(&fourth, ZMQ_DEALER, net.address, net.server);
@@ -131,15 +167,8 @@ static void raw_take_hello(struct raw *raw, struct net *net, struct joining *joi
     snprintf(joining->address, sizeof joining->address, "%s", net->address);
     joining->config = net_client_config(1, NULL, 0, NULL);
     ck_assert_int_eq(pthread_create(&joining->thread, NULL, join_thread, joining), 0);
-    uint8_t bytes[WIRE_HEADER_BYTES];
     struct wire_header header;
-    int got = zmq_recv(raw->socket, id, 8, 0);
-    ck_assert_int_eq(got, 5);
-    *id_bytes = (size_t)got;
-    ck_assert_int_eq(zmq_recv(raw->socket, bytes, sizeof bytes, 0), WIRE_HEADER_BYTES);
-    ck_assert_int_eq(zmq_recv(raw->socket, bytes + 1, 1, 0), 0);
-    ck_assert_int_eq(wire_decode(&header, bytes, sizeof bytes, 0, NULL), STATUS_OK);
-    ck_assert_int_eq(header.kind, WIRE_HELLO);
+    *id_bytes = raw_take_greeting(raw, id, &header);
     ck_assert_int_eq(header.role, WIRE_ROLE_OBSERVER);
     ck_assert_uint_eq(header.source, 1);
 }
@@ -147,12 +176,8 @@ static void raw_take_hello(struct raw *raw, struct net *net, struct joining *joi
 static void raw_send_to(struct raw *raw, const uint8_t *id, size_t id_bytes, const struct wire_header *header,
                         const char *text)
 {
-    uint8_t bytes[WIRE_HEADER_BYTES];
-    struct wire_header whole = *header;
-    whole.payload_bytes = (uint32_t)strlen(text);
-    wire_encode(&whole, bytes);
     ck_assert_int_ge(zmq_send(raw->socket, id, id_bytes, ZMQ_SNDMORE), 0);
-    raw_send_bytes(raw, bytes, sizeof bytes, text, strlen(text));
+    raw_send_text(raw, header, text);
 }
 
 static void finish(struct raw *raw, struct net *net, struct joining *joining)
@@ -177,6 +202,30 @@ START_TEST(test_join_refused)
     pthread_join(joining.thread, NULL);
     ck_assert_int_eq(joining.status, STATUS_PERMISSION);
     ck_assert_ptr_nonnull(strstr(joining.error.text, "go?away"));
+    finish(&raw, &net, &joining);
+}
+END_TEST
+
+/* A stranger that has taken the server's address does not get to hand out a job: without the secret, nor with
+ * a WELCOME that it has seen before, which answered another HELLO. */
+START_TEST(test_join_an_impostor)
+{
+    struct raw raw;
+    struct net net;
+    struct joining joining;
+    uint8_t id[8];
+    size_t id_bytes;
+    const struct wire_header welcome = {
+        .kind = WIRE_WELCOME, .role = WIRE_ROLE_AGENT, .destination = 1, .incarnation = 1, .generation = 1};
+    raw_take_hello(&raw, &net, &joining, id, &id_bytes);
+    if (_i == 0)
+        raw.secret[0] ^= 1;
+    else
+        raw.nonce[0] ^= 1;
+    raw_send_to(&raw, id, id_bytes, &welcome, "{}");
+    pthread_join(joining.thread, NULL);
+    ck_assert_int_eq(joining.status, STATUS_PERMISSION);
+    ck_assert_ptr_nonnull(strstr(joining.error.text, "its WELCOME does not prove the job's secret"));
     finish(&raw, &net, &joining);
 }
 END_TEST
@@ -314,6 +363,7 @@ int main(void)
     Suite *suite = suite_create("rpc_hello");
     TCase *server = tcase_create("server");
     tcase_add_test(server, test_hello_refused);
+    tcase_add_test(server, test_hello_without_the_secret);
     tcase_add_test(server, test_hello_repeated);
     tcase_add_test(server, test_incarnations);
     tcase_add_test(server, test_deadline_travels_as_time_left);
@@ -321,6 +371,7 @@ int main(void)
     suite_add_tcase(suite, server);
     TCase *client = tcase_create("client");
     tcase_add_test(client, test_join_refused);
+    tcase_add_loop_test(client, test_join_an_impostor, 0, 2);
     tcase_add_test(client, test_join_answered_with_garbage);
     tcase_add_test(client, test_join_with_nobody);
     tcase_add_test(client, test_bad_server);

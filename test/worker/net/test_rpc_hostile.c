@@ -380,7 +380,10 @@ START_TEST(test_routing_id_of_its_own)
     service_start(&net, &service, 1);
     raw.context = zmq_ctx_new();
     raw.socket = zmq_socket(raw.context, ZMQ_DEALER);
+    raw.door = NULL;
     raw.turned = net.server;
+    memcpy(raw.secret, NET_SECRET, sizeof raw.secret);
+    door_show_pass(raw.socket, raw.secret, 0);
     zmq_setsockopt(raw.socket, ZMQ_ROUTING_ID, "me", 2);
     ck_assert_int_eq(zmq_connect(raw.socket, net.address), 0);
     struct wire_header header = hello(2, 1);

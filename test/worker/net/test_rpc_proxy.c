@@ -7,6 +7,7 @@
  * effect under a number of its own; handlers answer at once, later and out of order, or with a failure. In
  * the end every future has completed once, every effect has counted at most once, and once where its future
  * has a value. */
+#include "test/worker/net/net_door.h"
 #include "test/worker/net/net_fixture.h"
 #include "test/workplace.h"
 
@@ -18,7 +19,7 @@ enum {
     CALLS_UP = 12500,   /* of each client */
     CALLS = CLIENTS * (CALLS_DOWN + CALLS_UP),
     PENDING_DOWN_MAX = 8192,
-    PENDING_UP_MAX = 2048,
+    PENDING_UP_MAX = REPLIES_HELD_MAX - 64, /* a client of which more answers wait loses its session */
     KEPT_MAX = 4096,
     DEADLINE_MS = 1500,
     WHEEL_SLOTS = 256, /* a delayed message lets up to so many others pass */
@@ -40,6 +41,7 @@ struct proxy {
     pthread_t thread;
     atomic_bool stop;
     void *context, *front, *backs[CLIENTS];
+    struct endpoint_door *door;
     uint8_t ids[CLIENTS][5];
     unsigned client_count;
     struct parcel *wheel[WHEEL_SLOTS];
@@ -76,6 +78,7 @@ static unsigned client_of(struct proxy *proxy, const uint8_t id[5])
         ck_assert_uint_lt(i, CLIENTS);
         memcpy(proxy->ids[i], id, 5);
         proxy->backs[i] = proxy_socket(proxy, ZMQ_DEALER);
+        door_show_pass(proxy->backs[i], (const uint8_t *)NET_SECRET, 0);
         ck_assert_int_eq(zmq_connect(proxy->backs[i], proxy->back_address), 0);
         proxy->client_count++;
     }
@@ -200,6 +203,7 @@ static void *proxy_run(void *arg)
         zmq_close(proxy->backs[i]);
     zmq_close(proxy->front);
     zmq_ctx_term(proxy->context);
+    endpoint_door_free(proxy->door);
     return NULL;
 }
 
@@ -211,6 +215,7 @@ static void proxy_start(struct proxy *proxy, const struct net *net, uint64_t see
     snprintf(proxy->front_address, sizeof proxy->front_address, "ipc://%s/proxy", net->folder);
     proxy->context = zmq_ctx_new();
     proxy->front = proxy_socket(proxy, ZMQ_ROUTER);
+    proxy->door = door_serve(proxy->context, proxy->front, (const uint8_t *)NET_SECRET, 0);
     ck_assert_int_eq(zmq_bind(proxy->front, proxy->front_address), 0);
     atomic_init(&proxy->stop, false);
     ck_assert_int_eq(pthread_create(&proxy->thread, NULL, proxy_run, proxy), 0);
@@ -298,7 +303,7 @@ static void on_completed(struct future *future, void *arg)
         ck_assert_str_eq(future_text(future), text);
         ck_assert_uint_eq(entry->effects, 1);
     } else {
-        ck_assert_int_eq(status, STATUS_TIMEOUT);
+        ck_assert_msg(status == STATUS_TIMEOUT, "status %d: %s", status, future_text(future));
     }
 }
 

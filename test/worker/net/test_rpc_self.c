@@ -191,7 +191,7 @@ START_TEST(test_failures_cost_no_session)
     ck_assert_ptr_nonnull(strstr(error.text, "not permitted"));
     ck_assert_int_eq(rpc_call(net.server, 0, METHOD_STEP, NULL, MONOTIME_NEVER, &future, &error),
                      STATUS_PERMISSION);
-    rpc_peer_died(net.server, 0, "it is oneself");
+    rpc_peer_died(net.server, 0, UINT32_MAX, "it is oneself");
     rpc_reject_worker(net.server, 0, "it is oneself");
     ck_assert_int_eq(rpc_call(net.server, 0, METHOD_ECHO, NULL, MONOTIME_NEVER, &future, &error), STATUS_OK);
     future_release(future);
@@ -359,7 +359,7 @@ START_TEST(test_listeners)
     rpc_on_left(net.server, on_left_second, &layer);
     config = net_client_config(2, NULL, 0, NULL);
     net_join(&net, &config);
-    rpc_peer_died(net.server, 2, "killed");
+    rpc_peer_died(net.server, 2, UINT32_MAX, "killed");
     ck_assert_uint_eq(layer.left, 4 | 64);
     net_free(&net);
 }

@@ -32,7 +32,7 @@ START_TEST(test_hello_refused)
         struct wire_header header = hello(cases[i].source, 1);
         header.destination = cases[i].destination;
         header.role = cases[i].role;
-        raw_open(&raw, ZMQ_DEALER, cluster.addresses[1], cluster.members[1].rpc);
+        raw_open_to(&raw, ZMQ_DEALER, cluster.addresses[1], 1, cluster.members[1].rpc);
         raw_send(&raw, &header);
         raw_expect(&raw, WIRE_BYE, cases[i].says);
         raw_close(&raw);
@@ -74,17 +74,12 @@ static void bare_start(struct bare *bare)
     struct member *server = &bare->cluster.members[0];
     struct rpc_config config = cluster_config(server);
     cluster_serve(&bare->cluster, 0, &config);
-    raw_open(&bare->raw, ZMQ_ROUTER, bare->cluster.addresses[1], NULL);
+    raw_open_to(&bare->raw, ZMQ_ROUTER, bare->cluster.addresses[1], 1, NULL);
     ck_assert_int_eq(pthread_create(&bare->thread, NULL, join_both, bare), 0);
     while ((server->joined & 1u << SERVERS) == 0)
         rpc_turn(server->rpc, net_in_ms(10));
-    uint8_t bytes[WIRE_HEADER_BYTES];
     struct wire_header header;
-    bare->id_bytes = (size_t)zmq_recv(bare->raw.socket, bare->id, sizeof bare->id, 0);
-    ck_assert_int_eq(zmq_recv(bare->raw.socket, bytes, sizeof bytes, 0), WIRE_HEADER_BYTES);
-    ck_assert_int_eq(zmq_recv(bare->raw.socket, bytes + 1, 1, 0), 0);
-    ck_assert_int_eq(wire_decode(&header, bytes, sizeof bytes, 0, NULL), STATUS_OK);
-    ck_assert_int_eq(header.kind, WIRE_HELLO);
+    bare->id_bytes = raw_take_greeting(&bare->raw, bare->id, &header);
     ck_assert_int_eq(header.role, WIRE_ROLE_TRAINER);
     ck_assert_uint_eq(header.source, SERVERS);
     ck_assert_uint_eq(header.destination, 1);
@@ -222,14 +217,12 @@ static void *join_first(void *arg)
 
 static void first_start(struct bare *bare)
 {
-    uint8_t bytes[WIRE_HEADER_BYTES];
+    struct wire_header header;
     memset(bare, 0, sizeof *bare);
     cluster_make_addresses(&bare->cluster);
     raw_open(&bare->raw, ZMQ_ROUTER, bare->cluster.addresses[0], NULL);
     ck_assert_int_eq(pthread_create(&bare->thread, NULL, join_first, bare), 0);
-    bare->id_bytes = (size_t)zmq_recv(bare->raw.socket, bare->id, sizeof bare->id, 0);
-    ck_assert_int_eq(zmq_recv(bare->raw.socket, bytes, sizeof bytes, 0), WIRE_HEADER_BYTES);
-    ck_assert_int_eq(zmq_recv(bare->raw.socket, bytes, sizeof bytes, 0), 0);
+    bare->id_bytes = raw_take_greeting(&bare->raw, bare->id, &header);
     struct wire_header welcome = bare_header(WIRE_WELCOME);
     welcome.source = 0;
     welcome.role = WIRE_ROLE_PSERVER;

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -139,16 +140,16 @@ END_TEST
  * the supervisor, not a fault of the job file. */
 START_TEST(only_a_memory_file_will_do)
 {
+    char wanted[64];
     close(SEGMENT_FD_FIRST + OWNER);
     if (_i == 1) {
         int fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
         ck_assert_int_eq(dup2(fd, SEGMENT_FD_FIRST + OWNER), SEGMENT_FD_FIRST + OWNER);
         close(fd);
     }
-    expect_error(segment_create(&segment, OWNER, PAGE, &error), STATUS_INTERNAL,
-                 "no memory file at descriptor 24");
-    expect_error(segment_attach(&reader, OWNER, PAGE, &error), STATUS_INVALID,
-                 "no memory file at descriptor 24");
+    snprintf(wanted, sizeof wanted, "no memory file at descriptor %d", SEGMENT_FD_FIRST + OWNER);
+    expect_error(segment_create(&segment, OWNER, PAGE, &error), STATUS_INTERNAL, wanted);
+    expect_error(segment_attach(&reader, OWNER, PAGE, &error), STATUS_INVALID, wanted);
 }
 END_TEST
 

@@ -8,8 +8,12 @@
 
 static struct wire_header hello(void)
 {
-    return (struct wire_header){
-        .kind = WIRE_HELLO, .role = WIRE_ROLE_OBSERVER, .source = 1, .incarnation = 3, .generation = 2};
+    return (struct wire_header){.kind = WIRE_HELLO,
+                                .role = WIRE_ROLE_OBSERVER,
+                                .source = 1,
+                                .incarnation = 3,
+                                .generation = 2,
+                                .payload_bytes = WIRE_HELLO_BYTES};
 }
 
 static struct wire_header request(void)
@@ -130,7 +134,7 @@ END_TEST
 START_TEST(test_golden_bytes)
 {
     static const uint8_t golden[WIRE_HEADER_BYTES] = {
-        0x43, 0x4f, 0x41, 0x4c, 3,    0,    3,    0,    3, 0, 0, 2, 0x02, 0x01, 0x04, 0x03, /* magic ..
+        0x43, 0x4f, 0x41, 0x4c, 4,    0,    3,    0,    3, 0, 0, 2, 0x02, 0x01, 0x04, 0x03, /* magic ..
                                                                                                destination */
         0x08, 0x07, 0x06, 0x05, 0x0c, 0x0b, 0x0a, 0x09, /* incarnation, generation */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, /* request */
@@ -156,8 +160,8 @@ END_TEST
 
 START_TEST(test_protocol_example)
 {
-    static const uint8_t golden[WIRE_HEADER_BYTES] = {0x43, 0x4f, 0x41, 0x4c, 3, 0, 1, 0, 0, 0, 2, 0,
-                                                      1,    0,    0,    0,    3, 0, 0, 0, 2, 0, 0, 0};
+    static const uint8_t golden[WIRE_HEADER_BYTES] = {
+        0x43, 0x4f, 0x41, 0x4c, 4, 0, 1, 0, 0, 0, 2, 0, 1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, [80] = 64};
     uint8_t bytes[WIRE_HEADER_BYTES];
     struct wire_header header = hello();
     wire_encode(&header, bytes);
@@ -188,6 +192,12 @@ struct broken_byte {
 static struct wire_header bye(void)
 {
     return (struct wire_header){.kind = WIRE_BYE, .source = 2};
+}
+
+static struct wire_header welcome(void)
+{
+    return (struct wire_header){
+        .kind = WIRE_WELCOME, .role = WIRE_ROLE_AGENT, .payload_bytes = WIRE_PROOF_BYTES};
 }
 
 static const struct broken_byte broken_bytes[] = {
@@ -277,7 +287,8 @@ static const struct broken_byte broken_bytes[] = {
     {request, 82, 17, "payload"},
     {failed_reply, 81, 2, "text"},
     {bye, 81, 2, "text"},
-    {hello, 80, 1, "payload"},
+    {hello, 80, 63, "payload of 63 bytes in a HELLO"},
+    {welcome, 80, 31, "payload of 31 bytes in a WELCOME"},
     {failed_reply, 80, 13, "announced"},
 };
 

@@ -416,13 +416,23 @@ END_TEST
 /* Two servers and two trainers. */
 static const char *const four[] = {"/server/count=2", "/trainers/count=2", "/placement/lstm=server 1", NULL};
 
-START_TEST(a_killed_worker_ends_the_job)
+static const char *const workers[] = {"pserver --index 0", "pserver --index 1", "trainer --index 2",
+                                      "trainer --index 3"};
+
+START_TEST(a_killed_worker_ends_a_job_without_restarts)
 {
-    static const char *const workers[] = {"pserver --index 0", "pserver --index 1", "trainer --index 2",
-                                          "trainer --index 3"};
     const char *sets[] = {four[0], four[1], four[2], _i % 2 == 0 ? "/transport=shared" : "/transport=inline",
                           NULL};
     expect_death_ends(sets, workers[_i]);
+}
+END_TEST
+
+START_TEST(a_killed_worker_changes_nothing)
+{
+    const char *sets[] = {four[0], four[1], four[2], _i % 2 == 0 ? "/transport=shared" : "/transport=inline",
+                          NULL};
+    expect_death_changes_nothing(sets, workers[_i], SIGKILL,
+                                 "was killed by signal 9 (Killed); all workers start again");
 }
 END_TEST
 
@@ -518,7 +528,8 @@ int main(void)
     tcase_add_loop_test(runs, what_a_text_is_too_large_and_too_small_for_is_told, 0, 5);
     tcase_add_loop_test(runs, what_is_wrong_with_a_text_is_told_first, 0, 8);
     tcase_add_test(runs, values_of_another_model_are_refused);
-    tcase_add_loop_test(runs, a_killed_worker_ends_the_job, 0, 4);
+    tcase_add_loop_test(runs, a_killed_worker_ends_a_job_without_restarts, 0, 4);
+    tcase_add_loop_test(runs, a_killed_worker_changes_nothing, 0, 4);
     tcase_add_loop_test(runs, ctrl_c_finishes_the_iteration_and_saves, 0, 2);
     tcase_add_test(runs, a_second_signal_hurries);
     tcase_add_test(runs, a_second_signal_ends_running_rounds);

@@ -125,12 +125,17 @@ START_TEST(a_rate_is_that_of_the_updates_since_the_resume)
 }
 END_TEST
 
-/* A worker's death ends the job; it is the command that takes it up again. */
+/* Where the death of a worker ends the job, the command takes the run up again. */
 START_TEST(a_run_whose_worker_died_goes_on)
 {
     const char *sets[SETS_MAX];
     pid_t victim;
+    unsigned count = 0;
     way_sets(sets, ways[1], "/stop={\"updates\":1000000000}", "/checkpoint/every=2");
+    while (sets[count] != NULL)
+        count++;
+    sets[count++] = "/supervise/restart=false";
+    sets[count] = NULL;
     server_start(workplace.run_dir, sets, false, NULL);
     ck_assert(file_wait_for(workplace.jsonl, "{\"update\":6,", 90));
     ck_assert_uint_eq(process_children(daemon_process.pid, "pserver --index 0", &victim, 1), 1);
@@ -198,7 +203,7 @@ START_TEST(an_older_checkpoint_goes_on_with_any_text_of_its_words)
     size_t bytes;
     way_sets(sets, ways[1], "/stop={\"updates\":5}", "/checkpoint/every=5");
     server_run(workplace.run_dir, sets, false);
-    ck_assert_int_eq(manifest_read(&manifest, place(folder, "run", "checkpoints/00000005"), &error),
+    ck_assert_int_eq(manifest_read(&manifest, path_of(place(folder, "run", "checkpoints/00000005")), &error),
                      STATUS_OK);
     ck_assert_uint_eq(manifest.text.tokens, 240);
     manifest.text.tokens = 0;
@@ -233,7 +238,7 @@ static struct safetensors *open_weights(const char *folder, int file)
     struct safetensors *weights;
     struct error error = {0};
     snprintf(path, sizeof path, "%s/%s", folder, checkpoint_file_names[file]);
-    ck_assert_msg(safetensors_open(&weights, path, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_msg(safetensors_open(&weights, path_of(path), &error) == STATUS_OK, "%s", error.text);
     return weights;
 }
 
@@ -266,7 +271,7 @@ static uint64_t steps_of(struct manifest *manifest, const char *folder)
 {
     struct error error = {0};
     uint64_t steps = 0;
-    ck_assert_msg(manifest_read(manifest, folder, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_msg(manifest_read(manifest, path_of(folder), &error) == STATUS_OK, "%s", error.text);
     for (uint32_t i = 0; i < ASYNC_TRAINERS; i++)
         steps += manifest->counters.steps[i];
     return steps;

@@ -50,7 +50,7 @@ static void load(struct whole *into, uint32_t update)
     char name[64], path[192];
     const struct checkpoint_values part = {.params = into->params, .momentum = into->momentum};
     snprintf(name, sizeof name, "checkpoints/%08u", update);
-    training_ok(checkpoint_load(place(path, "run", name), &part, &error), &error);
+    training_ok(checkpoint_load(path_of(place(path, "run", name)), &part, &error), &error);
 }
 
 static double loss_of(uint32_t update)

@@ -36,12 +36,24 @@ START_TEST(the_rate_never_becomes_0)
 }
 END_TEST
 
+/* As in PyTorch, such a loss is no better than any other; the best one stays a number. */
+START_TEST(a_loss_that_is_not_finite_is_no_better)
+{
+    static const double losses[] = {(double)NAN, (double)INFINITY, (double)-INFINITY};
+    struct plateau plateau = {.lr = 20, .best_loss = 4};
+    plateau_see(&plateau, losses[_i], 0.25);
+    ck_assert_double_eq(plateau.lr, 5);
+    ck_assert_double_eq(plateau.best_loss, 4);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("plateau");
     TCase *schedule = tcase_create("schedule");
     tcase_add_test(schedule, the_rate_falls_when_the_loss_does_not);
     tcase_add_test(schedule, the_rate_never_becomes_0);
+    tcase_add_loop_test(schedule, a_loss_that_is_not_finite_is_no_better, 0, 3);
     suite_add_tcase(suite, schedule);
     return suite_run(suite);
 }

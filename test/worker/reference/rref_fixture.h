@@ -61,7 +61,7 @@ static inline enum status cell_create(void *context, uint16_t creator, const str
         return error_set(error, STATUS_INVALID, "a cell of worker %u cannot have the number %d", creator,
                          CELL_UNLUCKY);
     if (number == CELL_SUICIDE)
-        rpc_peer_died(side->member->rpc, creator, "its constructor says so");
+        rpc_peer_died(side->member->rpc, creator, UINT32_MAX, "its constructor says so");
     struct cell *cell = cell_new(side->member->worker, number);
     if (arguments->tensor_count > 1)
         memcpy(&cell->sum, arguments->data[1], sizeof cell->sum);
@@ -187,7 +187,7 @@ static inline void rref_kill(unsigned worker)
     cluster_end(&cluster, (uint16_t)worker, "killed", 0);
     for (unsigned i = 0; i < MEMBERS; i++)
         if (cluster.members[i].rpc != NULL)
-            rpc_peer_died(cluster.members[i].rpc, (uint16_t)worker, "it was killed");
+            rpc_peer_died(cluster.members[i].rpc, (uint16_t)worker, UINT32_MAX, "it was killed");
 }
 
 static inline void rref_turns(unsigned turns)

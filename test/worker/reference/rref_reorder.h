@@ -6,6 +6,7 @@
 #ifndef TEST_WORKER_REFERENCE_RREF_REORDER_H
 #define TEST_WORKER_REFERENCE_RREF_REORDER_H
 
+#include "test/worker/net/net_door.h"
 #include "test/worker/net/net_fixture.h"
 
 #include <zmq.h>
@@ -28,7 +29,8 @@ struct reorder_parcel {
 };
 
 struct reorder {
-    void *context, *fronts[REORDER_FRONTS];
+    void *contexts[REORDER_FRONTS], *fronts[REORDER_FRONTS];
+    struct endpoint_door *doors[REORDER_FRONTS];
     char back_addresses[REORDER_FRONTS][96];
     unsigned front_count, lane_count, parcel_count;
     struct reorder_lane lanes[REORDER_LANES];
@@ -36,10 +38,10 @@ struct reorder {
     unsigned delivered, repeated, overtaken;
 };
 
-static inline void *reorder_socket(struct reorder *reorder, int type)
+static inline void *reorder_socket(struct reorder *reorder, unsigned front, int type)
 {
     int none = 0;
-    void *socket = zmq_socket(reorder->context, type);
+    void *socket = zmq_socket(reorder->contexts[front], type);
     zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof none);
     zmq_setsockopt(socket, ZMQ_SNDHWM, &none, sizeof none);
     zmq_setsockopt(socket, ZMQ_RCVHWM, &none, sizeof none);
@@ -49,16 +51,19 @@ static inline void *reorder_socket(struct reorder *reorder, int type)
 static inline void reorder_open(struct reorder *reorder)
 {
     memset(reorder, 0, sizeof *reorder);
-    reorder->context = zmq_ctx_new();
 }
 
-/* Puts `address` in front of the server that listens at `back_address`. */
+/* Puts `address` in front of the server that listens at `back_address`: of server 0 first, then 1, and so on.
+ */
 static inline void reorder_add(struct reorder *reorder, const char *address, const char *back_address)
 {
     unsigned front = reorder->front_count++;
     ck_assert_uint_lt(front, REORDER_FRONTS);
     snprintf(reorder->back_addresses[front], sizeof reorder->back_addresses[front], "%s", back_address);
-    reorder->fronts[front] = reorder_socket(reorder, ZMQ_ROUTER);
+    reorder->contexts[front] = zmq_ctx_new();
+    reorder->fronts[front] = reorder_socket(reorder, front, ZMQ_ROUTER);
+    reorder->doors[front] = door_serve(reorder->contexts[front], reorder->fronts[front],
+                                       (const uint8_t *)NET_SECRET, (uint16_t)front);
     ck_assert_int_eq(zmq_bind(reorder->fronts[front], address), 0);
 }
 
@@ -74,9 +79,11 @@ static inline void reorder_close(struct reorder *reorder)
         reorder_free_parcel(&reorder->parcels[i]);
     for (unsigned i = 0; i < reorder->lane_count; i++)
         zmq_close(reorder->lanes[i].back);
-    for (unsigned i = 0; i < reorder->front_count; i++)
+    for (unsigned i = 0; i < reorder->front_count; i++) {
         zmq_close(reorder->fronts[i]);
-    zmq_ctx_term(reorder->context);
+        zmq_ctx_term(reorder->contexts[i]);
+        endpoint_door_free(reorder->doors[i]);
+    }
 }
 
 static inline unsigned reorder_lane_of(struct reorder *reorder, unsigned front, const uint8_t id[5])
@@ -88,7 +95,8 @@ static inline unsigned reorder_lane_of(struct reorder *reorder, unsigned front, 
     if (i == reorder->lane_count) {
         ck_assert_uint_lt(i, REORDER_LANES);
         struct reorder_lane *lane = &reorder->lanes[reorder->lane_count++];
-        *lane = (struct reorder_lane){.front = front, .back = reorder_socket(reorder, ZMQ_DEALER)};
+        *lane = (struct reorder_lane){.front = front, .back = reorder_socket(reorder, front, ZMQ_DEALER)};
+        door_show_pass(lane->back, (const uint8_t *)NET_SECRET, (uint16_t)front);
         memcpy(lane->id, id, 5);
         ck_assert_int_eq(zmq_connect(lane->back, reorder->back_addresses[front]), 0);
     }

@@ -61,7 +61,7 @@ static struct rpc_config config_of(const struct person *person)
                                .generation = 1,
                                .roster = roster,
                                .workers = WORKERS,
-                               .peer_incarnation_max = NET_INCARNATION_MAX,
+                               .secret = NET_SECRET,
                                .pending_max = 512,
                                .incoming_max = 512,
                                .rows_max = 1};
@@ -272,7 +272,7 @@ static void act(struct person *person)
 static void tell_death(unsigned to, uint16_t dead)
 {
     if (people[to].rpc != NULL)
-        rpc_peer_died(people[to].rpc, dead, "it was seen dying");
+        rpc_peer_died(people[to].rpc, dead, UINT32_MAX, "it was seen dying");
 }
 
 /* Somebody dies, or somebody is told of a death. */

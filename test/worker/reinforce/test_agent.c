@@ -47,33 +47,9 @@ static void start_agent(const char *mode)
     char job[512];
     agent.start = (struct control_start){.role = WIRE_ROLE_AGENT, .incarnation = 1, .generation = 1};
     snprintf(agent.start.address, sizeof agent.start.address, "ipc://%s/agent.sock", folder);
+    snprintf(agent.start.run_dir, sizeof agent.start.run_dir, "%s", folder);
     snprintf(job, sizeof job, JOB, mode);
     bare_worker_start(&agent, "agent", job);
-}
-
-static void join(void)
-{
-    static const uint8_t roster[] = {WIRE_ROLE_AGENT, WIRE_ROLE_OBSERVER};
-    char address[CONTROL_ADDRESS_BYTES + 8];
-    bare_worker_address(&agent, address);
-    struct rpc_address server = {0, address};
-    struct rpc_config config = {.worker = 1,
-                                .role = WIRE_ROLE_OBSERVER,
-                                .incarnation = 1,
-                                .generation = 1,
-                                .roster = roster,
-                                .workers = 2,
-                                .pending_max = 4,
-                                .incoming_max = 4,
-                                .rows_max = 8,
-                                .methods = methods,
-                                .method_count = 1};
-    struct error error;
-    bare_worker_expect(&agent, CONTROL_BOUND);
-    bare_worker_expect(&agent, CONTROL_READY);
-    enum status status =
-        net_connect(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 20000000), &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
 static void setup(void)
@@ -96,6 +72,49 @@ static void wait_for_call(void)
     while (called == NULL && monotime_before(monotime_now(), until))
         ck_assert_int_eq(rpc_turn(rpc, until), STATUS_OK);
     ck_assert_ptr_nonnull(called);
+}
+
+static void join_as(uint32_t incarnation)
+{
+    static const uint8_t roster[] = {WIRE_ROLE_AGENT, WIRE_ROLE_OBSERVER};
+    char address[CONTROL_ADDRESS_BYTES + 8];
+    bare_worker_address(&agent, address);
+    struct rpc_address server = {0, address};
+    struct rpc_config config = {.worker = 1,
+                                .role = WIRE_ROLE_OBSERVER,
+                                .incarnation = incarnation,
+                                .generation = 1,
+                                .roster = roster,
+                                .workers = 2,
+                                .pending_max = 4,
+                                .incoming_max = 4,
+                                .rows_max = 8,
+                                .methods = methods,
+                                .method_count = 1};
+    struct error error;
+    enum status status =
+        net_connect(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 20000000), &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+}
+
+static void join(void)
+{
+    bare_worker_expect(&agent, CONTROL_BOUND);
+    bare_worker_expect(&agent, CONTROL_READY);
+    join_as(1);
+}
+
+/* The observer dies without a word; its successor joins, and is asked to play the same episode. */
+static void replace_observer(uint32_t successor)
+{
+    struct control_died died = {.worker = 1, .incarnation = successor - 1, .text = "the test says so"};
+    const uint64_t running = episode;
+    ck_assert_int_eq(control_send(agent.control, CONTROL_DIED, &died, sizeof died), STATUS_OK);
+    rpc_free(rpc, "the test says so", 0);
+    called = NULL;
+    join_as(successor);
+    wait_for_call();
+    ck_assert_uint_eq(episode, running);
 }
 
 static void good_rows(uint64_t step)
@@ -156,6 +175,14 @@ static void answer_episode(const float *rewards, const uint8_t *flags, const uin
     called = NULL;
     for (int i = 0; i < 3; i++)
         rpc_turn(rpc, (struct monotime){1});
+}
+
+static void expect_no_session(void)
+{
+    struct monotime until = monotime_add_us(monotime_now(), 20000000);
+    while (!rpc_is_gone(rpc, 0) && monotime_before(monotime_now(), until))
+        rpc_turn(rpc, until);
+    ck_assert(rpc_is_gone(rpc, 0));
 }
 
 static const float ones[] = {1, 1, 1};
@@ -287,8 +314,10 @@ START_TEST(a_bad_step_costs_its_sender_the_session)
     ck_assert_msg(strstr(error.text, bad_steps[_i].wanted) != NULL, "expected \"%s\" in: %s",
                   bad_steps[_i].wanted, error.text);
     ck_assert_int_ne(step(actions, &error), STATUS_OK);
-    bare_worker_expect(&agent, CONTROL_FAILED); /* without an observer the episode cannot end */
-    ck_assert_ptr_nonnull(strstr(agent.message.body.failed.text, "observer 1, episode 1"));
+    replace_observer(2); /* the rows that were refused changed nothing */
+    play_steps(0, STEPS);
+    answer_episode(ones, (const uint8_t[]){0, 0, 0}, five);
+    bare_worker_expect(&agent, CONTROL_EPISODE);
 }
 END_TEST
 
@@ -316,7 +345,7 @@ static const struct {
     uint32_t steps;
 } bad_answers[] = {{NAN, 0, STEPS}, {1, 4, STEPS}, {1, 0, STEPS - 1}, {1, 0, STEPS + 1}, {1, 0, 0}};
 
-START_TEST(a_bad_answer_ends_the_job_by_name)
+START_TEST(a_bad_answer_costs_its_sender_the_session)
 {
     float rewards[] = {1, bad_answers[_i].reward, 1};
     uint8_t flags[] = {0, bad_answers[_i].flags, 0};
@@ -326,9 +355,113 @@ START_TEST(a_bad_answer_ends_the_job_by_name)
     wait_for_call();
     play_steps(0, STEPS);
     answer_episode(rewards, flags, steps);
-    bare_worker_expect(&agent, CONTROL_FAILED);
-    ck_assert_ptr_nonnull(strstr(agent.message.body.failed.text, "observer 1, episode 1"));
-    ck_assert_ptr_nonnull(strstr(agent.message.body.failed.text, "does not match"));
+    expect_no_session();
+    replace_observer(2);
+    play_steps(0, STEPS);
+    answer_episode(ones, (const uint8_t[]){0, 0, 0}, five);
+    bare_worker_expect(&agent, CONTROL_EPISODE);
+}
+END_TEST
+
+/* ---- a successor ---- */
+
+/* It gets the actions that its predecessor got, and goes on from there. The record is the same. */
+START_TEST(a_successor_plays_the_episode_again)
+{
+    uint8_t first[STEPS][ENVIRONMENTS], again[ENVIRONMENTS];
+    struct error error;
+    start_agent("steps");
+    join();
+    wait_for_call();
+    for (uint32_t died_at = 0; died_at <= STEPS; died_at++) {
+        for (uint64_t i = 0; i < died_at; i++) {
+            good_rows(i);
+            ck_assert_int_eq(step(again, &error), STATUS_OK);
+            if (i + 1 < died_at)
+                ck_assert_mem_eq(again, first[i], ENVIRONMENTS);
+            else
+                memcpy(first[i], again, ENVIRONMENTS);
+        }
+        replace_observer(died_at + 2);
+    }
+    play_steps(0, STEPS);
+    answer_episode(ones, (const uint8_t[]){0, 0, 0}, five);
+    bare_worker_expect(&agent, CONTROL_EPISODE);
+    ck_assert_uint_eq(agent.message.body.episode.env_steps, ENVIRONMENTS * STEPS);
+    ck_assert_uint_eq(agent.message.body.episode.timing.launches, STEPS);
+}
+END_TEST
+
+/* Environments that had ended are absent from the later steps that are played again, too. */
+START_TEST(a_successor_plays_ended_environments_again)
+{
+    uint8_t actions[ENVIRONMENTS];
+    struct error error;
+    start_agent("episode");
+    join();
+    wait_for_call();
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        good_rows(0);
+        ck_assert_int_eq(step(actions, &error), STATUS_OK);
+        good_rows(1);
+        rows.count = 1;
+        rows.environments[0] = 1;
+        memmove(rows.observations, rows.observations + 4, 4 * sizeof(float));
+        ck_assert_int_eq(step(actions, &error), STATUS_OK);
+        if (turn == 0)
+            replace_observer(2);
+    }
+    answer_episode(ones, (const uint8_t[]){1, 1, 1}, (const uint32_t[]){1, 2, 1});
+    bare_worker_expect(&agent, CONTROL_EPISODE);
+    ck_assert_uint_eq(agent.message.body.episode.env_steps, 4);
+}
+END_TEST
+
+static void other_observation(void)
+{
+    rows.observations[11] += 0.5f;
+}
+static void other_reward(void)
+{
+    rows.rewards[2] = 3;
+}
+static void other_flags(void)
+{
+    rows.flags[0] = 1;
+}
+static void (*const other_steps[])(void) = {other_observation, other_reward, other_flags, too_few_rows,
+                                            unordered_environments};
+
+START_TEST(a_successor_that_plays_something_else_is_refused)
+{
+    uint8_t actions[ENVIRONMENTS];
+    struct error error;
+    start_agent("steps");
+    join();
+    wait_for_call();
+    play_steps(0, 3);
+    replace_observer(2);
+    play_steps(0, 1);
+    good_rows(1);
+    other_steps[_i]();
+    ck_assert_int_ne(step(actions, &error), STATUS_OK);
+    ck_assert_msg(strstr(error.text, "step 1 of episode 1, played again after a death, is another one") !=
+                      NULL,
+                  "%s", error.text);
+}
+END_TEST
+
+/* An answer before all recorded steps were played again does not match them. */
+START_TEST(a_successor_that_stops_early_is_refused)
+{
+    start_agent("steps");
+    join();
+    wait_for_call();
+    play_steps(0, STEPS);
+    replace_observer(2);
+    play_steps(0, STEPS - 1);
+    answer_episode(ones, (const uint8_t[]){0, 0, 0}, five);
+    expect_no_session();
 }
 END_TEST
 
@@ -363,11 +496,16 @@ int main(void)
     tcase_add_checked_fixture(episodes, setup, teardown);
     tcase_set_timeout(episodes, 60);
     tcase_add_test(episodes, two_good_episodes_end_the_job);
+    tcase_add_test(episodes, a_successor_plays_the_episode_again);
+    tcase_add_test(episodes, a_successor_plays_ended_environments_again);
+    tcase_add_loop_test(episodes, a_successor_that_plays_something_else_is_refused, 0,
+                        sizeof other_steps / sizeof other_steps[0]);
+    tcase_add_test(episodes, a_successor_that_stops_early_is_refused);
     tcase_add_test(episodes, environments_that_end_leave_the_barrier);
     tcase_add_loop_test(episodes, a_bad_step_costs_its_sender_the_session, 0,
                         sizeof bad_steps / sizeof bad_steps[0]);
     tcase_add_test(episodes, a_row_of_an_ended_environment_is_refused);
-    tcase_add_loop_test(episodes, a_bad_answer_ends_the_job_by_name, 0,
+    tcase_add_loop_test(episodes, a_bad_answer_costs_its_sender_the_session, 0,
                         sizeof bad_answers / sizeof bad_answers[0]);
     tcase_add_test(episodes, drain_finishes_the_episode_and_hurry_gives_it_up);
     suite_add_tcase(suite, episodes);

@@ -37,7 +37,8 @@ static char *count(const char *job, const char *mode, const char *episodes)
     snprintf(preload, sizeof preload, "LD_PRELOAD=%s", getenv("COUNT_ALLOCATIONS_SO"));
     const char *argv[] = {daemon_path(), "run",       job,     "--set",  "/observers/count=10",
                           "--set",       mode,        "--set", episodes, "--set",
-                          "/device=cpu", "--run-dir", dir,     NULL};
+                          "/device=cpu", "--run-dir", dir,     "--set",  "/checkpoint/every_s=null",
+                          NULL};
     struct process_options options = {.environment = (const char *[]){counts, preload, NULL}};
     ck_assert_int_eq(process_run(&process, folder, argv, &options, 60), 0);
     char *text = file_read(counts_path), *lines[64], *sorted = calloc(1, strlen(text) + 64), *end = sorted;

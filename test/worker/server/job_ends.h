@@ -38,15 +38,37 @@ static inline pid_t process_of(const char *worker)
     return pid;
 }
 
-/* One of four workers, "pserver --index 0", is killed. */
+/* One of four workers, "pserver --index 0", is killed, and may not start again. */
 static inline void expect_death_ends(const char *const *sets, const char *worker)
 {
+    const char *all[SETS_MAX] = {"/supervise/restart=false"};
     pid_t pids[PIDS_MAX];
-    const size_t count = start_and_list(sets, pids);
+    for (unsigned i = 0; sets[i] != NULL; i++)
+        all[1 + i] = sets[i];
+    const size_t count = start_and_list(all, pids);
     ck_assert_uint_eq(count, 4);
     kill(process_of(worker), SIGKILL);
     expect_said(server_end(70), "was killed by signal 9 (Killed)");
     expect_clean_end(pids, count, "failed");
+}
+
+/* A worker gets a signal that kills or stops it. The job goes on, and its logs and its last checkpoint are
+ * those of an undisturbed run. */
+static inline void expect_death_changes_nothing(const char *const *sets, const char *worker, int signal,
+                                                const char *said)
+{
+    enum { UPDATES = 150 };
+    const char *all[SETS_MAX] = {"/stop={\"updates\":150}", "/checkpoint/every=20"};
+    char dir[192];
+    for (unsigned i = 0; sets[i] != NULL; i++)
+        all[2 + i] = sets[i];
+    server_start(workplace.run_dir, all, false, NULL);
+    ck_assert(file_wait_for(workplace.jsonl, "{\"update\":30,", 90));
+    kill(process_of(worker), signal);
+    expect_said(server_end(0), said);
+    server_run(place(dir, "whole", ""), all, false);
+    expect_same_logs("run", "whole");
+    expect_same_checkpoint("run", "whole", UPDATES);
 }
 
 /* What is running is finished, logged and saved. */

@@ -40,6 +40,7 @@ static inline void page_serve(unsigned servers, unsigned trainers, const char *m
         *start = (struct control_start){.worker = (uint16_t)i,
                                         .role = WIRE_ROLE_PSERVER,
                                         .incarnation = PAGE_INCARNATION,
+                                        .secret = PAGE_SECRET,
                                         .generation = 1};
         snprintf(start->address, sizeof start->address, "ipc://%s/s", page.folder);
         snprintf(start->run_dir, sizeof start->run_dir, "%s/run", page.folder);

@@ -5,6 +5,7 @@
 #define TEST_WORKER_SERVER_PAGE_TRAINER_H
 
 #include <check.h>
+#include <sodium.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@
 
 enum {
     PAGE_HEADER = 200,
+    PAGE_NONCE = 32,
+    PAGE_PROOF = 32,
     PAGE_TEXT = 401,
     PAGE_CHUNK = 131072,
     PAGE_ENTRIES_MAX = 160,
@@ -22,6 +25,7 @@ enum {
 enum { PAGE_HELLO = 1, PAGE_WELCOME = 2, PAGE_REQUEST = 3, PAGE_REPLY = 4, PAGE_BYE = 5 };
 enum { PAGE_ECHO = 1, PAGE_GET_MODEL = 4, PAGE_PUSH_CHUNK = 5, PAGE_PUSH_PULL = 6, PAGE_EVALUATE = 7 };
 #define PAGE_NEWEST UINT64_MAX
+#define PAGE_SECRET "handed down by this page's tests"
 
 /* ---- the model as one row of numbers ---- */
 
@@ -163,6 +167,7 @@ struct page_peer {
     uint16_t worker, server;
     uint32_t incarnation;
     uint64_t requests;
+    const char *secret; /* 32 bytes */
 };
 
 static inline void page_put(uint8_t *at, uint64_t number, unsigned bytes)
@@ -179,13 +184,28 @@ static inline uint64_t page_get(const uint8_t *at, unsigned bytes)
     return number;
 }
 
+/* ZMTP's PLAIN: the listener's number, and 64 hexadecimal digits that HMAC-SHA-256 makes of that text. */
+static inline void page_show_pass(const struct page_peer *peer)
+{
+    char user[8], password[2 * PAGE_PROOF + 1];
+    uint8_t code[PAGE_PROOF];
+    const int length = snprintf(user, sizeof user, "%u", peer->server);
+    crypto_auth_hmacsha256(code, (const uint8_t *)user, (unsigned long long)length,
+                           (const uint8_t *)peer->secret);
+    sodium_bin2hex(password, sizeof password, code, sizeof code);
+    zmq_setsockopt(peer->socket, ZMQ_PLAIN_USERNAME, user, strlen(user));
+    zmq_setsockopt(peer->socket, ZMQ_PLAIN_PASSWORD, password, strlen(password));
+}
+
 static inline void page_open(struct page_peer *peer, const char *address, uint16_t worker, uint16_t server,
                              uint32_t incarnation)
 {
     int linger = 0, wait = PAGE_WAIT_MS;
-    *peer = (struct page_peer){.worker = worker, .server = server, .incarnation = incarnation};
+    *peer = (struct page_peer){
+        .worker = worker, .server = server, .incarnation = incarnation, .secret = PAGE_SECRET};
     peer->context = zmq_ctx_new();
     peer->socket = zmq_socket(peer->context, ZMQ_DEALER);
+    page_show_pass(peer);
     zmq_setsockopt(peer->socket, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(peer->socket, ZMQ_RCVTIMEO, &wait, sizeof wait);
     zmq_setsockopt(peer->socket, ZMQ_SNDTIMEO, &wait, sizeof wait);
@@ -206,7 +226,7 @@ static inline void page_header(const struct page_peer *peer, uint8_t header[PAGE
 {
     memset(header, 0, PAGE_HEADER);
     memcpy(header, "COAL", 4);
-    header[4] = 3;
+    header[4] = 4;
     header[6] = kind;
     page_put(header + 12, peer->worker, 2);
     page_put(header + 14, peer->server, 2);
@@ -221,6 +241,35 @@ static inline void page_send(struct page_peer *peer, const uint8_t header[PAGE_H
     ck_assert_int_ge(zmq_send(peer->socket, payload, bytes, 0), 0);
 }
 
+/* HMAC-SHA-256 of header, nonce and text. */
+static inline void page_prove(const struct page_peer *peer, const uint8_t *header, const uint8_t *nonce,
+                              const void *text, size_t bytes, uint8_t proof[PAGE_PROOF])
+{
+    crypto_auth_hmacsha256_state state;
+    crypto_auth_hmacsha256_init(&state, (const uint8_t *)peer->secret, 32);
+    crypto_auth_hmacsha256_update(&state, header, PAGE_HEADER);
+    crypto_auth_hmacsha256_update(&state, nonce, PAGE_NONCE);
+    crypto_auth_hmacsha256_update(&state, text, bytes);
+    crypto_auth_hmacsha256_final(&state, proof);
+}
+
+static inline void page_nonce(const struct page_peer *peer, uint8_t nonce[PAGE_NONCE])
+{
+    memset(nonce, 0, PAGE_NONCE);
+    page_put(nonce, peer->worker, 2);
+    page_put(nonce + 2, peer->incarnation, 4);
+}
+
+static inline void page_check_welcome(const struct page_peer *peer, const uint8_t *header,
+                                      const uint8_t *payload, size_t bytes)
+{
+    uint8_t proof[PAGE_PROOF], nonce[PAGE_NONCE];
+    ck_assert_uint_ge(bytes, PAGE_PROOF);
+    page_nonce(peer, nonce);
+    page_prove(peer, header, nonce, payload + PAGE_PROOF, bytes - PAGE_PROOF, proof);
+    ck_assert_mem_eq(payload, proof, PAGE_PROOF);
+}
+
 static inline void page_receive(struct page_peer *peer, struct page_message *message)
 {
     uint8_t header[PAGE_HEADER];
@@ -229,7 +278,7 @@ static inline void page_receive(struct page_peer *peer, struct page_message *mes
     length = zmq_recv(peer->socket, message->floats, sizeof message->floats, 0);
     ck_assert_int_ge(length, 0);
     ck_assert_int_eq(length, (int)page_get(header + 80, 4));
-    ck_assert_mem_eq(header, "COAL\3\0", 6);
+    ck_assert_mem_eq(header, "COAL\4\0", 6);
     message->kind = header[6];
     message->status = header[7];
     message->method = (uint16_t)page_get(header + 8, 2);
@@ -240,6 +289,8 @@ static inline void page_receive(struct page_peer *peer, struct page_message *mes
     for (unsigned i = 0; i < 4; i++)
         message->args[i] = page_get(header + 40 + 8 * i, 8);
     ck_assert_uint_eq(message->source, peer->server);
+    if (message->kind == PAGE_WELCOME)
+        page_check_welcome(peer, header, (const uint8_t *)message->floats, (size_t)length);
     message->count = header[11] == 1 ? (uint32_t)page_get(header + 92, 4) : 0;
     message->text[0] = '\0';
     if (message->kind == PAGE_BYE || message->status != 0)
@@ -248,10 +299,13 @@ static inline void page_receive(struct page_peer *peer, struct page_message *mes
 
 static inline void page_hello(struct page_peer *peer)
 {
-    uint8_t header[PAGE_HEADER];
+    uint8_t header[PAGE_HEADER], payload[PAGE_NONCE + PAGE_PROOF];
     page_header(peer, header, PAGE_HELLO);
     header[10] = 8;
-    page_send(peer, header, NULL, 0);
+    page_put(header + 80, sizeof payload, 4);
+    page_nonce(peer, payload);
+    page_prove(peer, header, payload, NULL, 0, payload + PAGE_NONCE);
+    page_send(peer, header, payload, sizeof payload);
 }
 
 /* A request with no deadline; with one float tensor when `count` is not 0. Its id. */

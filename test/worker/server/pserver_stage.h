@@ -190,14 +190,25 @@ static inline void ps_turns(int count)
 
 /* ---- processes ---- */
 
+/* A directory that is not there is one that was removed while it was open. */
+static inline int ps_open_run_dir(void)
+{
+    const bool absent = mkdir(ps.start.run_dir, 0700) == 0;
+    const int fd = open(ps.start.run_dir, O_RDONLY | O_DIRECTORY);
+    if (absent)
+        rmdir(ps.start.run_dir);
+    return fd;
+}
+
 static inline void ps_exec(uint32_t server, int control, const char *program)
 {
     char index[16];
     int high[PS_WORKERS_MAX];
-    int line = fcntl(control, F_DUPFD, 200);
+    int line = fcntl(control, F_DUPFD, 200), run = fcntl(ps_open_run_dir(), F_DUPFD, 200);
     for (uint32_t i = 0; i < ps.servers + ps.trainers; i++)
         high[i] = ps_shared() ? fcntl(ps.memory[i], F_DUPFD, 201) : -1;
     dup2(line, CONTROL_FD);
+    dup2(run, CONTROL_RUN_FD);
     for (uint32_t i = 0; i < ps.servers + ps.trainers; i++)
         if (high[i] >= 0)
             dup2(high[i], SEGMENT_FD_FIRST + (int)i);
@@ -212,6 +223,8 @@ static inline void ps_start_one(uint32_t server)
 {
     int line[2];
     const char *program = daemon_path();
+    snprintf(ps.start.run_dir, sizeof ps.start.run_dir, "%s%s", ps.run_dir,
+             ps.elsewhere && server > 0 ? "-elsewhere" : "");
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line), 0);
     ps.pid[server] = fork();
     if (ps.pid[server] == 0)
@@ -220,8 +233,6 @@ static inline void ps_start_one(uint32_t server)
     ps.control[server] = line[0];
     char *body = malloc(sizeof ps.start + ps.job_bytes);
     ps.start.worker = (uint16_t)server;
-    snprintf(ps.start.run_dir, sizeof ps.start.run_dir, "%s%s", ps.run_dir,
-             ps.elsewhere && server > 0 ? "-elsewhere" : "");
     memcpy(body, &ps.start, sizeof ps.start);
     memcpy(body + sizeof ps.start, ps.job_text, ps.job_bytes);
     ck_assert_int_eq(control_send(line[0], CONTROL_START, body, sizeof ps.start + ps.job_bytes), STATUS_OK);

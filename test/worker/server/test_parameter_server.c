@@ -208,18 +208,38 @@ END_TEST
 
 /* ---- jobs that end otherwise ---- */
 
-START_TEST(a_killed_worker_ends_the_job)
+static const char *const workers[] = {"pserver --index 0", "pserver --index 1", "trainer --index 2",
+                                      "trainer --index 3"};
+
+START_TEST(a_killed_worker_ends_a_job_without_restarts)
 {
-    static const char *const workers[] = {"pserver --index 0", "pserver --index 1", "trainer --index 2",
-                                          "trainer --index 3"};
     const char *sets[] = {"/server/count=2", _i % 2 == 0 ? "/transport=shared" : "/transport=inline", NULL};
     expect_death_ends(sets, workers[_i]);
 }
 END_TEST
 
-START_TEST(a_silent_trainer_ends_the_job)
+START_TEST(a_killed_worker_changes_nothing)
+{
+    const char *sets[] = {"/server/count=2", _i < 4 ? "/transport=shared" : "/transport=inline", NULL};
+    const bool owns_parameters = _i % 4 < 2;
+    expect_death_changes_nothing(sets, workers[_i % 4], SIGKILL,
+                                 owns_parameters
+                                     ? "was killed by signal 9 (Killed); all workers start again"
+                                     : "was killed by signal 9 (Killed); incarnation 2 takes its place");
+}
+END_TEST
+
+START_TEST(a_silent_trainer_is_replaced)
 {
     const char *sets[] = {"/supervise/hang_s=2", NULL};
+    expect_death_changes_nothing(sets, "trainer --index 1", SIGSTOP,
+                                 "sent no heartbeat for 2 s: killed; incarnation 2 takes its place");
+}
+END_TEST
+
+START_TEST(a_silent_trainer_ends_a_job_without_restarts)
+{
+    const char *sets[] = {"/supervise/hang_s=2", "/supervise/restart=false", NULL};
     pid_t pids[PIDS_MAX];
     const size_t count = start_and_list(sets, pids);
     kill(process_of("trainer --index 1"), SIGSTOP);
@@ -302,8 +322,10 @@ int main(void)
     tcase_add_loop_test(runs, missing_files_are_told_first, 0, 3);
     tcase_add_test(runs, check_prints_nothing_of_a_good_job);
     tcase_add_loop_test(runs, evaluations_of_nothing_are_warned_of, 0, 3);
-    tcase_add_loop_test(runs, a_killed_worker_ends_the_job, 0, 4);
-    tcase_add_test(runs, a_silent_trainer_ends_the_job);
+    tcase_add_loop_test(runs, a_killed_worker_ends_a_job_without_restarts, 0, 4);
+    tcase_add_loop_test(runs, a_killed_worker_changes_nothing, 0, 8);
+    tcase_add_test(runs, a_silent_trainer_is_replaced);
+    tcase_add_test(runs, a_silent_trainer_ends_a_job_without_restarts);
     tcase_add_loop_test(runs, ctrl_c_finishes_the_round_and_saves, 0, 3);
     tcase_add_test(runs, sighup_reads_the_job_again);
     tcase_add_test(runs, a_second_signal_hurries);

@@ -79,7 +79,7 @@ START_TEST(a_finished_run_goes_on)
     server_run(workplace.run_dir, sets, false);
     resume_and_compare(NULL, 6, "checkpoints/00000003");
     char *json = file_read(workplace.jsonl);
-    ck_assert_uint_eq(text_count(json, "{\"event\":\"resume\",\"update\":3,"), 1);
+    ck_assert_uint_eq(text_count(json, "{\"event\":\"resumed\",\"update\":3,"), 1);
     ck_assert_uint_eq(text_count(json, "{\"event\":\"finished\""), 2);
     ck_assert(!run_has("run", "previous-1"));
     free(json);
@@ -215,7 +215,7 @@ START_TEST(a_full_disk_ends_the_job_and_spares_what_is_saved)
     server_run(workplace.run_dir, sets, false);
     server_start(workplace.run_dir, more, true, &full);
     char *err = server_end(74);
-    expect_said(err, "00000006.tmp/");
+    expect_said(err, ".tmp/");
     ck_assert(run_has("run", "checkpoints/00000004/manifest.json"));
     ck_assert(!run_has("run", "checkpoints/00000006"));
     resume_and_compare(sets, 8, "checkpoints/00000004");
@@ -236,14 +236,17 @@ START_TEST(another_job_is_refused)
 }
 END_TEST
 
-START_TEST(where_no_run_is_none_is_resumed)
+START_TEST(where_no_run_is_one_begins)
 {
+    char dir[192];
     server_start(workplace.run_dir, NULL, true, NULL);
-    expect_said(server_end(66), "there is no run to resume");
-    ck_assert(!run_has("run", ""));
-    workplace_write_job("{\"kind\":\"reinforce\"}");
-    server_start(workplace.run_dir, NULL, true, NULL);
-    expect_said(server_end(64), "a job of kind reinforce has no checkpoints to go on from");
+    expect_said(server_end(0), "run has no run to resume: a run begins there\n");
+    char *json = file_read(workplace.jsonl);
+    ck_assert_int_eq(strncmp(json, "{\"event\":\"start\",", 17), 0);
+    free(json);
+    server_run(place(dir, "whole", ""), NULL, false);
+    expect_same_logs("run", "whole");
+    expect_same_checkpoint("run", "whole", 4);
     const char *argv[] = {daemon_path(), "check", workplace.job_path, "--resume", NULL};
     process_start(&daemon_process, workplace.folder, argv, NULL);
     expect_said(server_end(64), "--resume belongs to run");
@@ -285,7 +288,7 @@ int main(void)
     tcase_add_test(resumed, another_end_of_a_linear_schedule_waits_for_the_log);
     tcase_add_test(resumed, a_full_disk_ends_the_job_and_spares_what_is_saved);
     tcase_add_test(resumed, another_job_is_refused);
-    tcase_add_test(resumed, where_no_run_is_none_is_resumed);
+    tcase_add_test(resumed, where_no_run_is_one_begins);
     tcase_add_test(resumed, a_fresh_start_moves_the_checkpoints);
     tcase_add_test(resumed, an_unusable_folder_is_found_at_the_start);
     suite_add_tcase(suite, resumed);

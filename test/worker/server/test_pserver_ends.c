@@ -40,7 +40,7 @@ static void expect_plain_model(const char *path, int64_t batches)
     params_place_buffers(own, image + ps.parameters);
     gradients_place(gradients, momentum);
     const struct checkpoint_values part = {.params = own, .momentum = gradients};
-    PS_OK(checkpoint_load(path, &part, &ps.error));
+    PS_OK(checkpoint_load(path_of(path), &part, &ps.error));
     ck_assert_int_eq(memcmp(image, ps.model, ps.elements * sizeof *image), 0);
     ck_assert_int_eq(memcmp(momentum, ps.velocity, ps.parameters * sizeof *momentum), 0);
     ck_assert_int_eq(params_find(own, "bn1.num_batches_tracked")->counter, batches);
@@ -57,7 +57,7 @@ static void expect_checkpoint(uint64_t update)
     char name[32];
     struct checkpoint_counters counters;
     snprintf(name, sizeof name, "%08llu", (unsigned long long)update);
-    PS_OK(checkpoint_check(ps_checkpoint(name), &counters, &ps.error));
+    PS_OK(checkpoint_check(path_of(ps_checkpoint(name)), &counters, &ps.error));
     ck_assert_uint_eq(counters.update, update);
     ck_assert_uint_eq(counters.trainers, ps.trainers);
     for (uint32_t i = 0; i < ps.trainers; i++)
@@ -94,7 +94,7 @@ END_TEST
 START_TEST(a_successor_pushes_while_a_checkpoint_is_written)
 {
     uint64_t args[WIRE_ARGS] = {0};
-    struct control_died died = {.text = "the last trainer was killed"};
+    struct control_died died = {.incarnation = UINT32_MAX, .text = "the last trainer was killed"};
     ps_set(arrangements[_i][0]);
     ps_set(arrangements[_i][1]);
     ps_set("/checkpoint/every=1");

@@ -109,6 +109,77 @@ START_TEST(an_epoch_is_evaluated_by_its_trainers)
 }
 END_TEST
 
+static double number_in_manifest(const char *checkpoint, const char *key)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s/manifest.json", checkpoint);
+    char *text = file_read(ps_checkpoint(name)), *at = strstr(text, key);
+    ck_assert_msg(at != NULL, "no %s in: %s", key, text);
+    const double number = strtod(at + strlen(key), NULL);
+    free(text);
+    return number;
+}
+
+/* A run that resumes there tells the epoch again: its losses must be in the checkpoint. */
+START_TEST(a_job_that_is_stopped_behind_an_epoch_saves_the_epochs_losses)
+{
+    set_data();
+    ps_set(arrangements[_i][0]);
+    ps_set(arrangements[_i][1]);
+    ps_start(&info);
+    ps_round();
+    ps_push_all();
+    PS_UNTIL(ps_answered(0) && ps_answered(1));
+    expect_question(0, 2);
+    expect_question(1, 2);
+    ps_pull_all(0);
+    answer_evaluation(0, 1.5, 2, 2);
+    answer_evaluation(1, 0.25, 1, 3);
+    PS_UNTIL(strcmp(ps.events, "U1 U2 E1 ") == 0);
+    ps_order(CONTROL_DRAIN);
+    PS_UNTIL(ps.finished);
+    ck_assert(number_in_manifest("00000002", "\"epoch_loss\": ") == ps.updates[1].loss + ps.updates[2].loss);
+    ps_end(0);
+}
+END_TEST
+
+/* The version that is evaluated is saved afterwards, with its score, though the next round waits already. */
+START_TEST(a_version_that_is_the_best_so_far_is_saved)
+{
+    set_data();
+    ps_set(arrangements[_i][0]);
+    ps_set(arrangements[_i][1]);
+    ps_set("/checkpoint={\"every\":null,\"best\":true}");
+    ps_start(&info);
+    ps_round();
+    ps_push_all();
+    PS_UNTIL(ps_answered(0) && ps_answered(1));
+    expect_question(0, 2);
+    expect_question(1, 2);
+    ps_pull_all(0);
+    ps_push_all();
+    answer_evaluation(1, 0.25, 1, 3);
+    answer_evaluation(0, 1.5, 2, 2);
+    ps_pull_all(0);
+    PS_UNTIL(strcmp(ps.events, "U1 U2 E1 U3 ") == 0);
+    PS_UNTIL(ps_has_checkpoint("00000002"));
+    ck_assert(number_in_manifest("best", "\"update\": ") == 2);
+    ck_assert(number_in_manifest("best", "\"accuracy\": ") == 0.6);
+    ck_assert(number_in_manifest("best", "\"epoch_loss\": ") == ps.updates[1].loss + ps.updates[2].loss);
+    ps_push_all();
+    PS_UNTIL(ps_answered(0) && ps_answered(1));
+    ps_pull_all(PULL_LAST);
+    expect_question(0, 4);
+    expect_question(1, 4);
+    answer_evaluation(0, 0, 0, 2);
+    answer_evaluation(1, 0, 0, 3);
+    PS_UNTIL(ps.finished);
+    ck_assert(number_in_manifest("00000004", "\"accuracy\": ") == 0);
+    ck_assert(number_in_manifest("best", "\"update\": ") == 2);
+    ps_end(0);
+}
+END_TEST
+
 START_TEST(an_epoch_that_is_not_evaluated_is_told_all_the_same)
 {
     set_data();
@@ -147,7 +218,7 @@ END_TEST
 START_TEST(a_dead_trainers_part_is_its_successors)
 {
     uint64_t args[WIRE_ARGS] = {0};
-    struct control_died died = {.worker = 2, .text = "trainer 2 was killed"};
+    struct control_died died = {.incarnation = UINT32_MAX, .worker = 2, .text = "trainer 2 was killed"};
     set_data();
     ps_start(&info);
     ps_round();
@@ -188,7 +259,7 @@ END_TEST
 static const struct {
     double loss;
     uint64_t correct, samples;
-} bad_sums[] = {{1, 1, 4}, {1, 3, 2}, {NAN, 1, 2}};
+} bad_sums[] = {{1, 1, 4}, {1, 3, 2}};
 
 START_TEST(sums_that_cannot_be_cost_their_sender_the_session)
 {
@@ -228,6 +299,8 @@ int main(void)
     Suite *suite = suite_create("pserver_evaluation");
     TCase *evaluation = ps_case(suite, "evaluation");
     tcase_add_loop_test(evaluation, an_epoch_is_evaluated_by_its_trainers, 0, 2);
+    tcase_add_loop_test(evaluation, a_job_that_is_stopped_behind_an_epoch_saves_the_epochs_losses, 0, 2);
+    tcase_add_loop_test(evaluation, a_version_that_is_the_best_so_far_is_saved, 0, 2);
     tcase_add_test(evaluation, an_epoch_that_is_not_evaluated_is_told_all_the_same);
     tcase_add_test(evaluation, an_evaluation_is_repeated_by_a_resumed_run);
     tcase_add_test(evaluation, a_dead_trainers_part_is_its_successors);

@@ -285,7 +285,6 @@ static inline void serve(uint32_t number)
                                       .generation = 1,
                                       .roster = rosters[stage.servers - 1],
                                       .workers = stage.servers + TRAINERS,
-                                      .peer_incarnation_max = 1,
                                       .pending_max = 4,
                                       .incoming_max = 16,
                                       .rows_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,

@@ -1,0 +1,170 @@
+/* Workers that start again: one in its place, or all under the next generation. Supervisor process; its only
+ * thread; no lock. */
+#include "daemon/socket_folder.h"
+#include "daemon/supervise_internal.h"
+#include "kernels/base/log.h"
+
+#include <math.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The first start comes at once. As long as no episode or update comes between, later ones come 0.5 s after
+ * the death, 1 s after it, then 2 s, up to 30 s. */
+static struct monotime restart_time(unsigned fruitless)
+{
+    enum { FIRST_US = 500000, LONGEST_US = 30000000, DOUBLINGS_MAX = 6 };
+    const unsigned doublings = fruitless < 2 + DOUBLINGS_MAX ? fruitless - 2 : DOUBLINGS_MAX;
+    const uint64_t delay_us = fruitless < 2 ? 0 : (uint64_t)FIRST_US << doublings;
+    return monotime_add_us(monotime_now(), delay_us < LONGEST_US ? delay_us : LONGEST_US);
+}
+
+/* ---- one worker ---- */
+
+/* A worker that failed because a peer did may be told of before the peer is: if the peer's death starts the
+ * next generation, this worker needs no successor. */
+void supervise_replace(struct child *child, bool is_follow_on, const char *why)
+{
+    enum { CAUSE_US = 200000 };
+    child->replaced = true;
+    child->restart_at = monotime_add_us(restart_time(child->deaths), is_follow_on ? CAUSE_US : 0);
+    snprintf(child->reason, sizeof child->reason, "%s", why);
+}
+
+static enum status log_restart(struct supervisor *s, const struct child *child, uint32_t incarnation,
+                               struct error *error)
+{
+    const struct line_restart line = {.role = role_by_wire(child->start.role)->name,
+                                      .worker = child->start.worker,
+                                      .incarnation = incarnation,
+                                      .reason = child->reason};
+    runlog_clear_progress(s->config->log);
+    log_warning("%s; incarnation %u takes its place", child->reason, incarnation);
+    return runlog_restart(s->config->log, &line, error);
+}
+
+/* A fork that fails counts as a death: it is tried again. */
+void restart_due(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    struct error error = {0};
+    struct control_start start = child->start;
+    (void)message;
+    start.incarnation++;
+    if (log_restart(s, child, start.incarnation, &error) != STATUS_OK) {
+        s->log_failed = true;
+        supervise_fail(s, error.status, error.text);
+        return;
+    }
+    if (child_spawn(child, &start, s->job_text, s->job_bytes, s->config->dir->fd, &s->segments, &error) !=
+        STATUS_OK) {
+        child_kill(child);
+        supervise_lose(s, child, STATUS_INTERNAL, error.text);
+        if (child->state == CHILD_GONE && child->replaced)
+            child->state = CHILD_WAITING;
+    }
+    supervise_connect(s);
+}
+
+void supervise_forget_restarts(struct supervisor *s)
+{
+    s->regeneration.pending = false;
+    for (unsigned i = 0; i < s->count; i++) {
+        struct child *child = &s->children[i];
+        child->replaced = false;
+        if (child->state == CHILD_WAITING)
+            child->state = CHILD_GONE;
+    }
+}
+
+/* ---- all workers ---- */
+
+enum status supervise_spawn_all(struct supervisor *s, struct error *error)
+{
+    enum status status = s->roster.segments ? child_segments_open(&s->segments, s->count, error) : STATUS_OK;
+    struct control_start start = {.incarnation = 1, .generation = s->generation};
+    randombytes_buf(start.secret, sizeof start.secret);
+    memcpy(start.address, s->config->dir->address, sizeof start.address);
+    memcpy(start.run_dir, s->config->dir->real, sizeof start.run_dir);
+    memcpy(start.resume, s->resume.checkpoint, sizeof start.resume);
+    for (unsigned i = 0; i < s->count && status == STATUS_OK; i++) {
+        start.worker = (uint16_t)i;
+        start.role = roster_role(&s->roster, start.worker);
+        status = child_spawn(&s->children[i], &start, s->job_text, s->job_bytes, s->config->dir->fd,
+                             &s->segments, error);
+    }
+    return status;
+}
+
+void supervise_regenerate(struct supervisor *s, const struct child *cause, const char *why)
+{
+    struct regeneration *regeneration = &s->regeneration;
+    supervise_forget_restarts(s);
+    for (unsigned i = 0; i < s->count; i++)
+        child_kill(&s->children[i]);
+    regeneration->pending = true;
+    regeneration->due = restart_time(++regeneration->fruitless);
+    regeneration->worker = cause->start.worker;
+    snprintf(regeneration->reason, sizeof regeneration->reason, "%s", why);
+}
+
+/* The sockets of killed workers are still there, and their segments may hold half a write. */
+static enum status regeneration_start(struct supervisor *s, struct error *error)
+{
+    const struct child *cause = &s->children[s->regeneration.worker];
+    s->generation++;
+    memset(s->holdings, 0, s->count * sizeof *s->holdings);
+    socket_folder_clear(s->config->dir->address);
+    child_segments_close(&s->segments);
+    runlog_clear_progress(s->config->log);
+    log_warning("%s; all workers start again", s->regeneration.reason);
+    const struct line_restart line = {.role = role_by_wire(cause->start.role)->name,
+                                      .worker = cause->start.worker,
+                                      .incarnation = cause->start.incarnation,
+                                      .generation = s->generation,
+                                      .reason = s->regeneration.reason};
+    enum status status = resume_find(&s->resume, rundir_path(s->config->dir), UINT64_MAX, error);
+    if (status == STATUS_OK)
+        status = runlog_resume(s->config->log, s->resume.update, s->resume.running_reward, &line, error);
+    return status == STATUS_OK ? supervise_spawn_all(s, error) : status;
+}
+
+struct monotime supervise_advance_generation(struct supervisor *s, struct monotime now)
+{
+    struct error error = {0};
+    if (!s->regeneration.pending)
+        return MONOTIME_NEVER;
+    for (unsigned i = 0; i < s->count; i++)
+        if (s->children[i].state != CHILD_GONE)
+            return MONOTIME_NEVER;
+    if (monotime_before(now, s->regeneration.due))
+        return s->regeneration.due;
+    s->regeneration.pending = false;
+    if (regeneration_start(s, &error) != STATUS_OK)
+        supervise_fail(s, error.status, error.text);
+    return MONOTIME_NEVER;
+}
+
+/* ---- progress ---- */
+
+/* Whether the worker took part. An update of a parameter server has no loss of a trainer that did not. */
+static bool took_part(const struct supervisor *s, const struct child *child,
+                      const struct control_message *record)
+{
+    const unsigned trainer = child->start.worker - s->roster.servers;
+    const bool names_trainers =
+        record->kind == CONTROL_UPDATE && s->config->job->kind == JOB_PARAMETER_SERVER;
+    return !names_trainers || child->start.worker < s->roster.servers ||
+           (trainer < record->body.update.trainers && !isnan(record->body.update.losses[trainer]));
+}
+
+void supervise_note_progress(struct supervisor *s, const struct control_message *record)
+{
+    const uint64_t number = record->kind == CONTROL_EPOCH ? 0 : control_record_number(record);
+    for (unsigned i = 0; i < s->count; i++)
+        if (took_part(s, &s->children[i], record))
+            s->children[i].deaths = 0;
+    if (number <= s->furthest)
+        return;
+    s->furthest = number;
+    s->regeneration.fruitless = 0;
+}

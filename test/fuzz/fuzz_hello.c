@@ -1,0 +1,125 @@
+/* Greetings of anybody: what is not a HELLO with the job's proof opens no session and touches none, and what
+ * is not a WELCOME with the proof over this worker's own nonce joins nobody.
+ *
+ * The input is a row of greetings, 8 bytes each: who says it, on which connection, of which incarnation and
+ * generation, and one byte of it that is changed, before the proof is made or behind it. */
+#include "test/fuzz/fuzz_peer.h"
+
+enum { STEP_BYTES = 8, WELCOME_BYTES = WIRE_PROOF_BYTES + 2, PEERS = 16 };
+enum step {
+    STEP_KIND,
+    STEP_SOURCE,
+    STEP_PEER,
+    STEP_INCARNATION,
+    STEP_GENERATION,
+    STEP_WHEN,
+    STEP_AT,
+    STEP_CHANGE
+};
+
+static struct rpc *dialer;
+
+static void open_dialer(void)
+{
+    const struct rpc_config config = {.worker = 2,
+                                      .role = WIRE_ROLE_TRAINER,
+                                      .incarnation = 1,
+                                      .generation = 1,
+                                      .roster = roster,
+                                      .workers = WORKERS,
+                                      .pending_max = 4,
+                                      .incoming_max = 4};
+    require(rpc_open(&dialer, &config, NULL, NULL) == STATUS_OK);
+    dialer->sockets[0].dialed = &dialer->sessions[0];
+}
+
+static void prove(const uint8_t *header, uint8_t *payload, bool is_hello, const uint8_t *nonce)
+{
+    const struct greeting greeting = {
+        .header = header, .nonce = nonce, .text = payload + WIRE_PROOF_BYTES, .text_bytes = is_hello ? 0 : 2};
+    greeting_prove(&greeting, rpc->config.secret, is_hello ? payload + WIRE_NONCE_BYTES : payload);
+}
+
+/* Writes the greeting that a step stands for. True: the bytes are as they were when the proof was made. */
+static bool write_greeting(const uint8_t step[STEP_BYTES], struct endpoint_message *frames,
+                           const uint8_t *nonce)
+{
+    const bool is_hello = nonce == NULL;
+    uint8_t bytes[WIRE_HEADER_BYTES + WIRE_HELLO_BYTES] = {0}, *payload = bytes + WIRE_HEADER_BYTES;
+    const size_t payload_bytes = is_hello ? (size_t)WIRE_HELLO_BYTES : (size_t)WELCOME_BYTES;
+    const size_t at = (step[STEP_AT] + (step[STEP_WHEN] & 2) * 128u) % (WIRE_HEADER_BYTES + payload_bytes);
+    const struct wire_header header = {.kind = is_hello ? WIRE_HELLO : WIRE_WELCOME,
+                                       .role = is_hello ? WIRE_ROLE_TRAINER : WIRE_ROLE_PSERVER,
+                                       .source = is_hello ? step[STEP_SOURCE] % 4 : 0,
+                                       .destination = is_hello ? 0 : 2,
+                                       .incarnation = step[STEP_INCARNATION],
+                                       .generation = step[STEP_GENERATION] < 0xf0 ? 1 : step[STEP_GENERATION],
+                                       .payload_bytes = (uint32_t)payload_bytes};
+    wire_encode(&header, bytes);
+    memset(payload, step[STEP_PEER], payload_bytes);
+    const bool is_before = (step[STEP_WHEN] & 1) != 0;
+    if (is_before)
+        bytes[at] ^= step[STEP_CHANGE];
+    prove(bytes, payload, is_hello, is_hello ? payload : nonce);
+    if (!is_before)
+        bytes[at] ^= step[STEP_CHANGE];
+    const size_t cut = step[STEP_KIND] >= 0xf8 ? 1 : 0;
+    require(endpoint_prepare(frames, CONNECTION + step[STEP_PEER] % PEERS, bytes, WIRE_HEADER_BYTES - cut,
+                             payload_bytes) == STATUS_OK);
+    memcpy(frames->payload, payload, payload_bytes);
+    return cut == 0 && (is_before || step[STEP_CHANGE] == 0);
+}
+
+static void say_hello(const uint8_t step[STEP_BYTES])
+{
+    struct endpoint_message frames;
+    uint32_t before[WORKERS];
+    bool was_live[WORKERS];
+    for (unsigned i = 0; i < WORKERS; i++) {
+        before[i] = rpc->sessions[i].incarnation;
+        was_live[i] = rpc->sessions[i].is_live;
+    }
+    const bool is_whole = write_greeting(step, &frames, NULL);
+    hello_receive_stranger(rpc, &rpc->sockets[0], &frames);
+    for (unsigned i = 0; i < WORKERS && !is_whole; i++)
+        require(rpc->sessions[i].incarnation == before[i] && rpc->sessions[i].is_live == was_live[i]);
+}
+
+static void answer_hello(const uint8_t step[STEP_BYTES])
+{
+    struct endpoint_message frames;
+    struct rpc_session *session = &dialer->sessions[0];
+    const bool knows_nonce = step[STEP_SOURCE] < 0xe0;
+    uint8_t nonce[WIRE_NONCE_BYTES];
+    memset(session->nonce, step[STEP_SOURCE], sizeof session->nonce);
+    memset(nonce, step[STEP_SOURCE] ^ !knows_nonce, sizeof nonce);
+    const bool is_whole = write_greeting(step, &frames, nonce);
+    hello_receive_answer(dialer, &dialer->sockets[0], &frames);
+    require(!session->is_live || (is_whole && knows_nonce));
+    require(session->is_live || dialer->join_error.status != STATUS_OK || dialer->counters.stale > 0);
+    session->is_live = session->was_live = false;
+    dialer->join_error = (struct error){0};
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (rpc == NULL) {
+        peer_open_rpc("hello", NULL);
+        open_dialer();
+    }
+    for (; size >= STEP_BYTES; data += STEP_BYTES, size -= STEP_BYTES) {
+        if ((data[STEP_KIND] & 1) != 0)
+            answer_hello(data);
+        else
+            say_hello(data);
+    }
+    for (unsigned i = 1; i < WORKERS; i++) {
+        rpc_peer_died(rpc, (uint16_t)i, UINT32_MAX, "the input is over");
+        rpc->sessions[i].was_live = false;
+    }
+    rpc->stranger_count = rpc->stranger_next = 0;
+    rpc_turn(rpc, (struct monotime){1});
+    return 0;
+}

@@ -1,0 +1,147 @@
+/* The handler of libzmq's authentication protocol. Thread: one of its own per context with a bound endpoint,
+ * which owns the handler's socket. The count is atomic; the rest is set before the thread starts. */
+#include "worker/net/endpoint_door.h"
+
+#include "worker/net/endpoint_gate.h"
+
+#include <pthread.h>
+#include <sodium.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+/* A request's frames, as RFC 27 numbers them; PLAIN has two credentials. */
+enum {
+    ZAP_VERSION,
+    ZAP_REQUEST,
+    ZAP_DOMAIN,
+    ZAP_ADDRESS,
+    ZAP_IDENTITY,
+    ZAP_MECHANISM,
+    ZAP_USER,
+    ZAP_PASSWORD,
+    ZAP_FRAMES
+};
+
+enum { ZAP_FRAME_BYTES = 257 }; /* a user or password has at most 255 bytes; behind it a zero */
+
+struct endpoint_door {
+    void *socket;
+    pthread_t thread;
+    struct wire_pass pass;
+    _Atomic uint64_t refused;
+};
+
+struct zap_frame {
+    int bytes;
+    char data[ZAP_FRAME_BYTES];
+};
+
+/* Receives a request. False: the context has ended. Frames beyond the last one are dropped. */
+static bool door_receive(struct endpoint_door *door, struct zap_frame frames[ZAP_FRAMES])
+{
+    int more = 1;
+    size_t bytes = sizeof more;
+    memset(frames, 0, ZAP_FRAMES * sizeof *frames);
+    for (unsigned i = 0; more; i++) {
+        struct zap_frame dropped, *frame = i < ZAP_FRAMES ? &frames[i] : &dropped;
+        do
+            frame->bytes = zmq_recv(door->socket, frame->data, sizeof frame->data - 1, 0);
+        while (frame->bytes < 0 && zmq_errno() == EINTR);
+        if (frame->bytes < 0 || zmq_getsockopt(door->socket, ZMQ_RCVMORE, &more, &bytes) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* `right` fills its room behind a terminating zero with zeros, as a frame does. */
+static bool frame_is(const struct zap_frame *frame, const char *right, size_t right_bytes)
+{
+    return (size_t)frame->bytes == strlen(right) && sodium_memcmp(frame->data, right, right_bytes) == 0;
+}
+
+static bool door_agrees(const struct endpoint_door *door, const struct zap_frame frames[ZAP_FRAMES])
+{
+    const struct wire_pass *pass = &door->pass;
+    return frame_is(&frames[ZAP_MECHANISM], "PLAIN", sizeof "PLAIN") &&
+           frame_is(&frames[ZAP_USER], pass->user, sizeof pass->user) &&
+           frame_is(&frames[ZAP_PASSWORD], pass->password, sizeof pass->password);
+}
+
+static void door_answer(struct endpoint_door *door, const struct zap_frame *request, const char *status)
+{
+    zmq_send(door->socket, "1.0", 3, ZMQ_SNDMORE);
+    zmq_send(door->socket, request->data, (size_t)request->bytes, ZMQ_SNDMORE);
+    zmq_send(door->socket, status, strlen(status), ZMQ_SNDMORE);
+    zmq_send(door->socket, "", 0, ZMQ_SNDMORE); /* the status's text, */
+    zmq_send(door->socket, "", 0, ZMQ_SNDMORE); /* the user's id, */
+    zmq_send(door->socket, "", 0, 0);           /* and metadata */
+}
+
+/* libzmq's address of a unix socket's peer is HOST:UID:GID:PID. */
+static void door_admit(const struct zap_frame *address)
+{
+    int pid = 0;
+    sscanf(address->data + strcspn(address->data, ":"), ":%*u:%*u:%d", &pid);
+    endpoint_gate_admit(pid);
+}
+
+static void *door_run(void *arg)
+{
+    struct endpoint_door *door = arg;
+    struct zap_frame frames[ZAP_FRAMES];
+    while (door_receive(door, frames)) {
+        const bool agrees = door_agrees(door, frames);
+        if (agrees)
+            door_admit(&frames[ZAP_ADDRESS]);
+        else
+            atomic_fetch_add(&door->refused, 1);
+        door_answer(door, &frames[ZAP_REQUEST], agrees ? "200" : "400");
+    }
+    zmq_close(door->socket);
+    return NULL;
+}
+
+enum status endpoint_door_open(struct endpoint_door **out, void *zmq_context, const struct wire_pass *pass,
+                               struct error *error)
+{
+    const int linger = 0;
+    struct endpoint_door *door = calloc(1, sizeof *door);
+    if (door == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a socket's door");
+    door->pass = *pass;
+    door->socket = zmq_socket(zmq_context, ZMQ_REP);
+    if (door->socket == NULL || zmq_setsockopt(door->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+        zmq_bind(door->socket, "inproc://zeromq.zap.01") != 0) {
+        error_set(error, STATUS_IO, "cannot open a socket's door: %s", zmq_strerror(zmq_errno()));
+        goto fail;
+    }
+    const int failed = pthread_create(&door->thread, NULL, door_run, door);
+    if (failed != 0) {
+        error_set_errno(error, failed, "cannot start the thread of a socket's door");
+        goto fail;
+    }
+    *out = door;
+    return STATUS_OK;
+fail:
+    if (door->socket != NULL)
+        zmq_close(door->socket);
+    free(door);
+    return STATUS_IO;
+}
+
+void endpoint_door_free(struct endpoint_door *door)
+{
+    if (door == NULL)
+        return;
+    pthread_join(door->thread, NULL);
+    free(door);
+}
+
+uint64_t endpoint_door_refused(const struct endpoint_door *door)
+{
+    return atomic_load(&door->refused);
+}

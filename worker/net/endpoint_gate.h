@@ -1,0 +1,34 @@
+/* How many may wait at the door: a bound on the connections that have not shown the pass.
+ *
+ * libzmq accepts every connection, keeps each for the 30 s of a handshake, and ends the process when accept4
+ * fails with an errno that it does not expect, such as EMFILE (4.3.4, ipc_listener.cpp). So this program
+ * defines accept4 itself; the dynamic linker gives libzmq this definition. It accepts every connection too,
+ * because the newest may be a worker's, and when too many wait it shuts down the one that has waited longest.
+ * A worker waits for a millisecond, so it is not cut off unless strangers connect faster than that; then it
+ * dials again.
+ *
+ * The kernel names the process at the other end of a unix socket. It names none for tcp:// and for a process
+ * of another namespace: those count as one process, number 0.
+ *
+ * One gate per process. Any thread may call these functions; they do not block. */
+#ifndef WORKER_NET_ENDPOINT_GATE_H
+#define WORKER_NET_ENDPOINT_GATE_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Makes room for `count` connections that wait at a time, when there is less. At most GATE_WAITING_MAX. */
+void endpoint_gate_widen(unsigned count);
+
+/* Process `pid` has shown the pass: its connections that wait are not cut off any more. */
+void endpoint_gate_admit(pid_t pid);
+
+struct endpoint_gate_counts {
+    uint64_t accepted; /* connections; since the start, of all listeners of this process */
+    uint64_t admitted; /* of these: of processes that have shown the pass */
+    uint64_t crowded;  /* cut off to make room */
+    uint64_t waiting;  /* now */
+};
+struct endpoint_gate_counts endpoint_gate_counts(void);
+
+#endif

@@ -1,0 +1,105 @@
+/* The agent's use of the saver (worker/checkpoint/checkpoint_saver.h). The agent's thread.
+ *
+ * A checkpoint is taken between two episodes. It is written from a copy of the policy's values, so that the
+ * next episode is played and learned from meanwhile. Everything else that an episode depends on is a function
+ * of (seed, episode). */
+#include "worker/reinforce/agent.h"
+#include "worker/reinforce/policy_shape.h"
+
+static struct checkpoint_values agent_checkpoint_values(const struct agent *agent)
+{
+    return (struct checkpoint_values){.params = agent->values.params, .moments = agent->values.moments};
+}
+
+/* ---- resuming ---- */
+
+static enum status agent_check_counters(const char *path, const struct checkpoint_counters *counters,
+                                        struct error *error)
+{
+    if (counters->score.measure == CHECKPOINT_RUNNING_REWARD && counters->trainers == 1)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "%.300s comes from a job of another kind: expected one of the kind \"reinforce\"", path);
+}
+
+static enum status agent_resume(struct agent *agent, struct error *error)
+{
+    const struct path path = worker_resume_path(agent->worker);
+    const struct checkpoint_values values = agent_checkpoint_values(agent);
+    struct checkpoint_counters counters;
+    enum status status = checkpoint_facts(path, &counters, NULL, error);
+    if (status == STATUS_OK)
+        status = agent_check_counters(path.text, &counters, error);
+    if (status == STATUS_OK)
+        status = checkpoint_load(path, &values, error);
+    if (status != STATUS_OK)
+        return status;
+    agent->values.steps = counters.steps[0];
+    agent->episode = agent->worker->logged = counters.update;
+    agent->running_reward = counters.score.value;
+    return policy_restore(agent->policy, &agent->values, error);
+}
+
+/* ---- opening and closing ---- */
+
+enum status agent_checkpoint_open(struct agent *agent, struct error *error)
+{
+    const struct worker *worker = agent->worker;
+    const struct mlp_shape shape = policy_shape_of(&worker->job);
+    enum status status = policy_values_open(&agent->values, &shape, error);
+    if (status == STATUS_OK && worker_resumes(worker))
+        status = agent_resume(agent, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct checkpoint_saver_config config = {.run_dir = worker_run_dir(worker),
+                                                   .job = &worker->job,
+                                                   .rpc = agent->rpc,
+                                                   .publishes = true,
+                                                   .saved = agent->episode,
+                                                   .again = worker_goes_on(worker)};
+    return checkpoint_saver_open(&agent->saver, &config, error);
+}
+
+void agent_checkpoint_close(struct agent *agent)
+{
+    checkpoint_saver_close(&agent->saver);
+    policy_values_close(&agent->values);
+}
+
+/* ---- taking ---- */
+
+/* Of equal runs the same checkpoints compete, however often one is stopped and resumed: but for those by the
+ * clock, which compete where there are no others. */
+static bool agent_checkpoint_competes(const struct agent *agent, bool last)
+{
+    const struct job *job = &agent->worker->job;
+    return !job->checkpoint.has_every || agent->episode % job->checkpoint.every == 0 ||
+           (last && agent->end != CONTROL_END_STOPPED);
+}
+
+enum status agent_checkpoint_begin(struct agent *agent, bool last, struct error *error)
+{
+    if (!checkpoint_saver_due(&agent->saver, agent->episode, last))
+        return STATUS_OK;
+    if (agent->saver.state != CHECKPOINT_IDLE)
+        return STATUS_AGAIN;
+    enum status status = policy_save(agent->policy, &agent->values, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct checkpoint_saving saving = {
+        .counters = {.update = agent->episode,
+                     .trainers = 1,
+                     .steps = {agent->values.steps},
+                     .score = {CHECKPOINT_RUNNING_REWARD, agent->running_reward}},
+        .values = agent_checkpoint_values(agent),
+        .line = agent->episode,
+        .competes = agent_checkpoint_competes(agent, last)};
+    checkpoint_saver_begin(&agent->saver, &saving);
+    return STATUS_OK;
+}
+
+enum status agent_checkpoint_advance(struct agent *agent, struct error *error)
+{
+    const enum status status = checkpoint_saver_advance(&agent->saver, agent->worker->logged, error);
+    return status == STATUS_AGAIN ? STATUS_OK : status;
+}
