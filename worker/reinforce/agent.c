@@ -137,7 +137,7 @@ static enum status after_playing(struct agent *agent, struct error *error)
         return status;
     if (agent->playing > (agent->worker->hurry ? agent->lost : 0))
         return STATUS_AGAIN;
-    status = find_failure(agent, error);
+    status = agent->lost > 0 ? STATUS_SHUTDOWN : find_failure(agent, error); /* lost: only in a hurry */
     if (status == STATUS_SHUTDOWN && !agent->worker->hurry)
         return STATUS_AGAIN;
     release_futures(agent);

@@ -7,6 +7,13 @@
 
 /* ---- asking ---- */
 
+static void seat_drop_parked(struct agent_seat *seat, enum status status, const char *why)
+{
+    if (seat->parked != NULL)
+        rpc_fail(seat->parked, status, "%s", why);
+    seat->parked = NULL;
+}
+
 enum status agent_call_observer(struct agent_seat *seat, struct error *error)
 {
     struct agent *agent = seat->agent;
@@ -16,6 +23,7 @@ enum status agent_call_observer(struct agent_seat *seat, struct error *error)
     future_release(seat->called);
     seat->called = NULL;
     seat->next_step = 0;
+    seat_drop_parked(seat, STATUS_PEER_DIED, "the observer that sent it is gone");
     seat->lost = !rpc_reaches(agent->rpc, seat->worker);
     agent->lost += seat->lost;
     if (seat->lost)
@@ -101,9 +109,6 @@ void agent_release_parked(struct agent_seat *seat)
 
 void agent_drop_parked(struct agent *agent)
 {
-    for (uint32_t i = 0; i < agent->worker->job.observers.count; i++) {
-        if (agent->seats[i].parked != NULL)
-            rpc_fail(agent->seats[i].parked, STATUS_SHUTDOWN, "the job is ending");
-        agent->seats[i].parked = NULL;
-    }
+    for (uint32_t i = 0; i < agent->worker->job.observers.count; i++)
+        seat_drop_parked(&agent->seats[i], STATUS_SHUTDOWN, "the job is ending");
 }

@@ -14,12 +14,14 @@
 enum { ENVIRONMENTS = 3, STEPS = 5 };
 
 #define JOB                                                                                                  \
-    "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":1,\"environments\":3},"             \
-    "\"rollout\":{\"mode\":\"%s\",\"steps\":5},\"stop\":{\"episodes\":2}}"
+    "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":%u,\"environments\":3},"            \
+    "\"rollout\":{\"mode\":\"%s\",\"steps\":5},\"stop\":{\"episodes\":%u}}"
 
 static char folder[64];
 static struct bare_worker agent;
+static uint32_t agent_workers;
 static struct rpc *rpc;
+static struct rpc *second;         /* of an observer that only joins */
 static struct rpc_request *called; /* run_episode */
 static uint64_t episode;
 
@@ -42,14 +44,20 @@ static void run_episode(void *context, struct rpc_request *request, const struct
 static const struct rpc_method methods[] = {
     {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .handler = run_episode}};
 
-static void start_agent(const char *mode)
+static void start_agent_for(const char *mode, unsigned observers, unsigned episodes)
 {
     char job[512];
+    agent_workers = 1 + observers;
     agent.start = (struct control_start){.role = WIRE_ROLE_AGENT, .incarnation = 1, .generation = 1};
     snprintf(agent.start.address, sizeof agent.start.address, "ipc://%s/agent.sock", folder);
     snprintf(agent.start.run_dir, sizeof agent.start.run_dir, "%s", folder);
-    snprintf(job, sizeof job, JOB, mode);
+    snprintf(job, sizeof job, JOB, observers, mode, episodes);
     bare_worker_start(&agent, "agent", job);
+}
+
+static void start_agent(const char *mode)
+{
+    start_agent_for(mode, 1, 2);
 }
 
 static void setup(void)
@@ -61,7 +69,8 @@ static void setup(void)
 static void teardown(void)
 {
     rpc_free(rpc, "the test is over", 0);
-    rpc = NULL;
+    rpc_free(second, "the test is over", 0);
+    rpc = second = NULL;
     bare_worker_kill(&agent);
     folder_remove(folder);
 }
@@ -74,18 +83,18 @@ static void wait_for_call(void)
     ck_assert_ptr_nonnull(called);
 }
 
-static void join_as(uint32_t incarnation)
+static void join_as(struct rpc **joined, uint16_t worker, uint32_t incarnation)
 {
-    static const uint8_t roster[] = {WIRE_ROLE_AGENT, WIRE_ROLE_OBSERVER};
+    static const uint8_t roster[] = {WIRE_ROLE_AGENT, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER};
     char address[CONTROL_ADDRESS_BYTES + 8];
     bare_worker_address(&agent, address);
     struct rpc_address server = {0, address};
-    struct rpc_config config = {.worker = 1,
+    struct rpc_config config = {.worker = worker,
                                 .role = WIRE_ROLE_OBSERVER,
                                 .incarnation = incarnation,
                                 .generation = 1,
                                 .roster = roster,
-                                .workers = 2,
+                                .workers = agent_workers,
                                 .pending_max = 4,
                                 .incoming_max = 4,
                                 .rows_max = 8,
@@ -93,7 +102,7 @@ static void join_as(uint32_t incarnation)
                                 .method_count = 1};
     struct error error;
     enum status status =
-        net_connect(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 20000000), &error);
+        net_connect(joined, &config, &server, 1, monotime_add_us(monotime_now(), 20000000), &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
@@ -101,18 +110,25 @@ static void join(void)
 {
     bare_worker_expect(&agent, CONTROL_BOUND);
     bare_worker_expect(&agent, CONTROL_READY);
-    join_as(1);
+    join_as(&rpc, 1, 1);
 }
 
-/* The observer dies without a word; its successor joins, and is asked to play the same episode. */
-static void replace_observer(uint32_t successor)
+/* The observer dies without a word. */
+static void end_observer(uint32_t incarnation)
 {
-    struct control_died died = {.worker = 1, .incarnation = successor - 1, .text = "the test says so"};
-    const uint64_t running = episode;
+    struct control_died died = {.worker = 1, .incarnation = incarnation, .text = "the test says so"};
     ck_assert_int_eq(control_send(agent.control, CONTROL_DIED, &died, sizeof died), STATUS_OK);
     rpc_free(rpc, "the test says so", 0);
+    rpc = NULL;
     called = NULL;
-    join_as(successor);
+}
+
+/* The observer dies; its successor joins, and is asked to play the same episode. */
+static void replace_observer(uint32_t successor)
+{
+    const uint64_t running = episode;
+    end_observer(successor - 1);
+    join_as(&rpc, 1, successor);
     wait_for_call();
     ck_assert_uint_eq(episode, running);
 }
@@ -128,8 +144,8 @@ static void good_rows(uint64_t step)
     }
 }
 
-/* Sends `rows`; the answer's status, its actions into `actions`, its error into `error`. */
-static enum status step(uint8_t actions[ENVIRONMENTS], struct error *error)
+/* Sends `rows`. The caller releases the future. */
+static struct future *send_step(void)
 {
     struct rpc_message request = {.tensor_count = 4,
                                   .tensors = {{.dtype = WIRE_U32, .rank = 1, .dims = {rows.count}},
@@ -137,12 +153,24 @@ static enum status step(uint8_t actions[ENVIRONMENTS], struct error *error)
                                               {.dtype = WIRE_F32, .rank = 1, .dims = {rows.count}},
                                               {.dtype = WIRE_U8, .rank = 1, .dims = {rows.count}}},
                                   .data = {rows.environments, rows.observations, rows.rewards, rows.flags}};
+    struct future *answer = NULL;
+    struct error error = {0};
     memcpy(request.args, rows.args, sizeof request.args);
-    struct future *answer;
-    enum status status =
-        rpc_call(rpc, 0, METHOD_STEP, &request, monotime_add_us(monotime_now(), 20000000), &answer, error);
-    if (status != STATUS_OK)
+    rpc_call_async(rpc, 0, METHOD_STEP, &request, monotime_add_us(monotime_now(), 20000000), &answer, &error);
+    return answer;
+}
+
+/* Sends `rows`; the answer's status, its actions into `actions`, its error into `error`. */
+static enum status step(uint8_t actions[ENVIRONMENTS], struct error *error)
+{
+    struct future *answer = send_step();
+    if (answer == NULL)
+        return STATUS_PEER_DIED;
+    enum status status = rpc_wait(rpc, answer, error);
+    if (status != STATUS_OK) {
+        future_release(answer);
         return status;
+    }
     const struct rpc_message *value = future_value(answer);
     ck_assert_uint_eq(value->tensor_count, 1);
     ck_assert_uint_eq(value->tensors[0].dims[0], rows.count);
@@ -465,6 +493,60 @@ START_TEST(a_successor_that_stops_early_is_refused)
 }
 END_TEST
 
+/* Takes a message there and back: the agent has seen all that this observer sent before. */
+static void echo(void)
+{
+    struct error error = {0};
+    struct future *answer = NULL;
+    const enum status status = rpc_call(rpc, 0, METHOD_ECHO, &(struct rpc_message){0},
+                                        monotime_add_us(monotime_now(), 20000000), &answer, &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    future_release(answer);
+}
+
+/* A step waits for another observer's; the observer that sent it dies, and so does its successor, which has
+ * sent the step again. The one after that may send it, too. */
+START_TEST(a_successor_that_dies_while_its_step_waits_has_a_successor)
+{
+    start_agent_for("steps", 2, 2);
+    bare_worker_expect(&agent, CONTROL_BOUND);
+    bare_worker_expect(&agent, CONTROL_READY);
+    join_as(&second, 2, 1);
+    join_as(&rpc, 1, 1);
+    wait_for_call();
+    good_rows(0);
+    for (uint32_t successor = 2; successor <= 5; successor++) {
+        struct future *waits = send_step();
+        echo();
+        ck_assert_int_eq(future_status(waits), STATUS_AGAIN);
+        replace_observer(successor);
+    }
+}
+END_TEST
+
+/* An order to hurry gives up an episode that no observer could begin: it has no record. */
+START_TEST(an_episode_that_lacks_its_observer_is_given_up)
+{
+    const uint8_t flags[] = {0, 0, 0};
+    start_agent_for("steps", 1, 3);
+    join();
+    for (uint64_t n = 1; n <= 2; n++) {
+        wait_for_call();
+        play_steps(0, STEPS);
+        answer_episode(ones, flags, five);
+    }
+    bare_worker_expect(&agent, CONTROL_EPISODE);
+    end_observer(1); /* before the second record, which waits for the first one's line */
+    bare_worker_logged(&agent, 1);
+    bare_worker_expect(&agent, CONTROL_EPISODE);
+    bare_worker_logged(&agent, 2);
+    bare_worker_expect(&agent, CONTROL_BEAT); /* the third episode has begun */
+    bare_worker_order(&agent, CONTROL_HURRY);
+    bare_worker_expect(&agent, CONTROL_FINISHED);
+    ck_assert_uint_eq(agent.message.body.finished.end, CONTROL_END_STOPPED);
+}
+END_TEST
+
 START_TEST(drain_finishes_the_episode_and_hurry_gives_it_up)
 {
     const uint8_t flags[] = {0, 0, 0};
@@ -501,6 +583,8 @@ int main(void)
     tcase_add_loop_test(episodes, a_successor_that_plays_something_else_is_refused, 0,
                         sizeof other_steps / sizeof other_steps[0]);
     tcase_add_test(episodes, a_successor_that_stops_early_is_refused);
+    tcase_add_test(episodes, a_successor_that_dies_while_its_step_waits_has_a_successor);
+    tcase_add_test(episodes, an_episode_that_lacks_its_observer_is_given_up);
     tcase_add_test(episodes, environments_that_end_leave_the_barrier);
     tcase_add_loop_test(episodes, a_bad_step_costs_its_sender_the_session, 0,
                         sizeof bad_steps / sizeof bad_steps[0]);
