@@ -1,6 +1,6 @@
-/* Models that train well and are at a loss with the held-out data: their loss there is not finite. The job
- * goes on, its line says null, and a warning says so; `coalesced evaluate` and `coalesced generate` end with
- * an error. Such a model is made by hand, from one that a job has saved. */
+/* Models whose training loss is finite, and whose loss on held-out data is not. The job goes on, its line has
+ * null, and a warning names the epoch; `coalesced evaluate` and `coalesced generate` end with an error. The
+ * test makes such a model by hand, from one that a job has saved. */
 #include "kernels/safetensors/safetensors.h"
 #include "test/worker/parallel/language_fixture.h"
 #include "worker/data/vocabulary.h"

@@ -49,6 +49,13 @@ static uint8_t follow(const float observation[4])
     return observation[2] + 0.25f * observation[3] > 0;
 }
 
+/* Both logits are infinite. */
+static uint8_t overflow(const float observation[4])
+{
+    (void)observation;
+    return 0;
+}
+
 /* All zero but for these: both actions are equally probable; the right one is more probable; hidden units 0
  * and 1 hold what `follow` looks at, and its opposite. */
 static void write_model(rule *of)
@@ -67,6 +74,10 @@ static void write_model(rule *of)
         first[4 + 2] = -1;
         first[4 + 3] = -0.25f;
         second[HIDDEN + 0] = second[1] = 1;
+    }
+    for (unsigned i = 0; of == overflow && i < 2; i++) {
+        first[4 * i + 2] = i == 0 ? 3e38f : -3e38f;
+        second[i] = second[HIDDEN + i] = 3e38f;
     }
     const struct params_saving saving = {.params = values.params, .contents = PARAMS_RANGE_ALL};
     must(params_file_save(path_of(model), &saving, &error));
@@ -138,6 +149,16 @@ START_TEST(a_model_of_another_shape_is_refused)
     job.policy.hidden = 64;
     ck_assert_int_eq(policy_evaluate(&got, model, &job, 1, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "affine1.weight is 128x4, expected 64x4"));
+}
+END_TEST
+
+START_TEST(a_model_whose_probabilities_are_not_finite_is_refused)
+{
+    struct policy_evaluation got;
+    write_model(overflow);
+    ck_assert_int_eq(policy_evaluate(&got, model, &job, EPISODES, &error), STATUS_CORRUPT);
+    ck_assert_msg(strstr(error.text, "in episode 1 the probability of action 0 is not finite") != NULL, "%s",
+                  error.text);
 }
 END_TEST
 
@@ -222,6 +243,7 @@ int main(void)
     tcase_add_loop_test(tests, it_plays_what_is_most_probable, 0, 3);
     tcase_add_test(tests, one_episode_is_the_first_of_many);
     tcase_add_test(tests, a_model_of_another_shape_is_refused);
+    tcase_add_test(tests, a_model_whose_probabilities_are_not_finite_is_refused);
     tcase_add_test(tests, a_checkpoint_is_evaluated_in_one_line);
     tcase_add_test(tests, bad_numbers_of_episodes_are_refused);
     tcase_add_test(tests, foreign_and_damaged_folders_are_refused);
