@@ -21,9 +21,7 @@ static bool control_lacks_memory(int errnum)
     return errnum == ENOMEM || errnum == ENOBUFS;
 }
 
-/* Whether to try a send again. Waits a millisecond where the kernel lacked memory, a tenth of a second in
- * all.
- */
+/* Whether to try a send again. Waits a millisecond where the kernel lacked memory, at most 100 times. */
 static bool control_send_again(int errnum, unsigned *tries)
 {
     enum { TRIES_MAX = 100 };

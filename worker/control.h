@@ -158,9 +158,8 @@ static inline uint64_t control_record_number(const struct control_message *recor
 enum status control_send(int fd, enum control_kind kind, const void *body, size_t body_bytes);
 
 /* Receives one message. STATUS_AGAIN: none is waiting (or, when `wait`, interrupted), or the kernel lacks
- * memory for it now. STATUS_PEER_DIED:
- * end of file. STATUS_INVALID: a message of no known kind or too short for it; one that is too short to have
- * a kind has kind 0. */
+ * memory for it now. STATUS_PEER_DIED: end of file. STATUS_INVALID: a message of no known kind or too short
+ * for it; one that is too short to have a kind has kind 0. */
 enum status control_receive(int fd, bool wait, struct control_message *message);
 
 #endif

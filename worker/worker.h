@@ -28,8 +28,8 @@ struct worker {
     struct rpc *rpc;  /* set by the role; worker_read_orders passes deaths and hurry to it */
     uint64_t beat_us; /* between two beats of an idle worker */
     struct monotime beat_due;
-    struct monotime strangers_due;     /* of the next line about strangers */
-    uint64_t strangers;                /* that the last line was about */
+    struct monotime strangers_due;     /* not before this time: the next warning about strangers */
+    uint64_t strangers;                /* how many the last warning counted */
     uint64_t logged;                   /* the newest episode or update that is in the logs */
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
 };
@@ -61,9 +61,10 @@ role_run *role_run_of(uint8_t wire, int job_kind);
 /* Runs the worker whose control line is at CONTROL_FD; `role` comes from its command line. */
 int worker_main(const struct role *role);
 
-/* The run's directory, which the supervisor holds open; whether this worker goes on from a checkpoint in it,
- * and only then, from which. */
+/* The run's directory, which the supervisor has opened. */
 struct path worker_run_dir(const struct worker *worker);
+
+/* Whether the run goes on from a checkpoint; that checkpoint's folder, if it does. */
 bool worker_resumes(const struct worker *worker);
 struct path worker_resume_path(const struct worker *worker);
 
@@ -99,7 +100,8 @@ void worker_wait_order(struct worker *worker);
 /* Tells the supervisor that this worker turns, at most 10 times a second; returns when to call again. */
 struct monotime worker_beat(struct worker *worker);
 
-/* Warns of strangers at this worker's socket, when there were more since the last line; a line in 10 s. */
+/* Warns of strangers at this worker's socket if more have come since the last warning. At most one warning in
+ * 10 s. */
 void worker_report_strangers(struct worker *worker, struct monotime now);
 
 /* worker_beat for tapes and readers, between two operations. */

@@ -7,13 +7,13 @@
  *                              manifest.json          counters, and the SHA-256 of both; written last
  *     RUN/checkpoints/00000120.tmp/                   being written, or left by a writer that died
  *     RUN/checkpoints/00000120.ahead/                 set aside, because the logs do not reach so far
- *     RUN/checkpoints/best/                           with /checkpoint/best: a checkpoint like the others,
- * but never counted, pruned or resumed from
+ *     RUN/checkpoints/best/                           with /checkpoint/best: like the others, but never
+ *                                                     counted, pruned or resumed from
  *
  * This room holds the format's one writer and one reader, and the state machine that takes a checkpoint
- * beside a running loop. It includes kernels/, worker/job and the frame's background thread; the job kinds'
- * rooms (worker/server, worker/parallel) and daemon/ include it. It knows no job kind: a kind hands over its
- * values as struct checkpoint_values.
+ * beside a running loop. It includes kernels/, worker/job and the frame's background thread. The job kinds'
+ * rooms (worker/reinforce, worker/server, worker/parallel) and daemon/ include it. It knows no job kind: a
+ * kind hands over its values as struct checkpoint_values.
  *
  *     checkpoint_saver.[ch]   the state machine: due, gather, write, wait for the log, publish
  *     checkpoint_publish.c    a checkpoint becomes visible (one rename); older ones are pruned
@@ -26,9 +26,9 @@
  * Order of writing: checkpoint_begin; every server above 0 writes its shard into N.tmp; checkpoint_write
  * (server 0) merges the shards, writes the manifest and syncs every file; once the logs have the update's
  * line, checkpoint_publish syncs the logs, renames N.tmp to N, syncs RUN/checkpoints and removes all but the
- * newest `keep`. A
- * failure at any point leaves the older checkpoints as they are; the unfinished folder is removed by
- * checkpoint_abandon or by the next checkpoint_begin. A file whose write or fsync failed is never retried.
+ * newest `keep`. A failure at any point leaves the older checkpoints as they are; the unfinished folder is
+ * removed by checkpoint_abandon or by the next checkpoint_begin. A file whose write or fsync failed is never
+ * retried.
  *
  * Equal runs have equal files, byte for byte: nothing in a checkpoint depends on when, where, by which
  * process or by how many servers it was written.
@@ -146,9 +146,10 @@ enum status checkpoint_publish(struct path run, uint64_t update, uint32_t keep, 
  * run that goes on from an older checkpoint may come to other numbers. An older N.ahead is removed. */
 enum status checkpoint_set_aside(struct path run, uint64_t update, struct error *error);
 
-/* Makes N.tmp, which is written, also the best checkpoint; before checkpoint_publish. Waits for the logs to
- * be on the disk. At any moment RUN/checkpoints/best is the former one or the new one, whole. STATUS_IO,
- * STATUS_PERMISSION: the file system has no hard links, or as the other writing functions. */
+/* Makes N.tmp, which is written, also the best checkpoint; before checkpoint_publish. Syncs the logs. At any
+ * moment RUN/checkpoints/best is the former one or the new one, whole; where the file system cannot exchange
+ * two names, the former one is removed first. STATUS_IO, STATUS_PERMISSION: the file system has no hard
+ * links, or as the other writing functions. */
 enum status checkpoint_keep_best(struct path run, uint64_t update, struct error *error);
 
 /* The score of RUN/checkpoints/best; unmeasured: there is none, or it is damaged, which is logged. Errors of

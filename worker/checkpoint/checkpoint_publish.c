@@ -187,8 +187,8 @@ enum status checkpoint_take_name(struct path from, struct path to, struct error 
     return status;
 }
 
-/* Writes a log to the disk. One that is not there was moved away: its writer syncs it when it leaves it.
- * EINVAL: a fifo or device stands in its place, which its writer has refused. */
+/* Writes a log to the disk. A missing log has been moved away; its writer syncs it before it closes it.
+ * EINVAL: a fifo or device has the log's name, and the writer does not use it. */
 static enum status publish_sync_log(struct path run, const char *name, struct error *error)
 {
     char text[CHECKPOINT_PATH_BYTES];

@@ -31,9 +31,8 @@ enum agent_phase {
     AGENT_LEARNING,  /* every row is in; the policy learns from them */
     AGENT_REPORTING, /* waits until the predecessor's record is in the logs, then reports this one's */
     AGENT_SAVING,    /* waits until a checkpoint that is due can be begun */
-    AGENT_CLOSING, /* waits until the last record is in the logs and, but in a hurry, the last checkpoint done
-                    */
-    AGENT_OVER,    /* FINISHED is reported; waits for the order to leave */
+    AGENT_CLOSING,   /* waits for the last record's line and, if there is no hurry, the last checkpoint */
+    AGENT_OVER,      /* FINISHED is reported; waits for the order to leave */
 };
 
 /* One observer in the running episode. When it dies, its successor plays the episode again from the first

@@ -68,8 +68,8 @@ void agent_checkpoint_close(struct agent *agent)
 
 /* ---- taking ---- */
 
-/* Of equal runs the same checkpoints compete, however often one is stopped and resumed: but for those by the
- * clock, which compete where there are no others. */
+/* With /checkpoint/every, the checkpoints that compete to be the best are the same in all equal runs: those
+ * at its multiples and at the job's end, not those by the clock or at a stop. Without it, all compete. */
 static bool agent_checkpoint_competes(const struct agent *agent, bool last)
 {
     const struct job *job = &agent->worker->job;

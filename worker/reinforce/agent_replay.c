@@ -47,7 +47,8 @@ enum status agent_call_successors(struct agent *agent, struct error *error)
 
 /* ---- steps ---- */
 
-/* Whether row i of the request is the recorded row of this environment, and what the row before earned. */
+/* Whether row i of the request repeats the recorded row of this environment: its observation, and the reward
+ * and the flags of the step before. */
 static bool is_same_row(const struct agent_seat *seat, const struct rpc_message *m, uint32_t i,
                         uint32_t environment)
 {

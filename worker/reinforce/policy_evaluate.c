@@ -18,7 +18,8 @@ struct greedy {
     struct environments *environments;
     uint32_t episodes, alive;
     uint32_t *live;       /* (alive) environments whose episode goes on */
-    uint32_t *row, *zero; /* (episodes) 0, 1, 2, …; the keys of draws that nobody looks at */
+    uint32_t *row;        /* (episodes) 0, 1, 2, … */
+    uint32_t *zero;       /* (episodes) zeros: the keys of mlp_act's draws, which are not used */
     float *observations;  /* (episodes, inputs) */
     float *probabilities; /* (episodes, actions) */
     float *rewards;       /* (episodes) of the last step */
@@ -107,7 +108,7 @@ static uint8_t greedy_choice(const float *probabilities, uint32_t actions)
     return (uint8_t)best;
 }
 
-/* In an episode's first step that is not finite. */
+/* The error names the first episode and action whose probability is not finite. */
 static enum status greedy_check_finite(const struct greedy *greedy, const char *checkpoint,
                                        struct error *error)
 {

@@ -65,7 +65,7 @@ static enum status evaluator_check_finite(const struct evaluation *sums, uint32_
         return STATUS_OK;
     return error_set(
         error, STATUS_CORRUPT,
-        "%.300s: its loss is not finite from sample %llu of %llu of the held-out data's share %u on",
+        "%.300s: its loss is not finite from sample %llu of %llu on, in share %u of the held-out data",
         checkpoint, (unsigned long long)sums->finite + 1, (unsigned long long)sums->samples, share);
 }
 

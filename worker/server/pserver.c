@@ -76,8 +76,8 @@ static enum status pserver_continue_round(struct pserver *p, struct error *error
         return pserver_complete_round(p, error);
     const bool ended = p->number == 0 && p->round.version >= p->last_version;
     status = pserver_epoch_advance(p, error);
-    const bool evaluated = p->job->checkpoint.best && pserver_checkpoint_due(p);
-    if (status == STATUS_OK && !ended && !evaluated)
+    const bool saves_first = p->job->checkpoint.best && pserver_checkpoint_due(p);
+    if (status == STATUS_OK && !ended && !saves_first)
         status = pserver_try_update(p, error);
     if (status != STATUS_OK)
         return status;

@@ -212,8 +212,9 @@ void pserver_place(struct pserver *p, uint64_t version);
 /* This server's values, as they are placed now. */
 struct checkpoint_values pserver_checkpoint_values(const struct pserver *p);
 
-/* Server 0: whether the newest version is to be saved now; begins to save it. Before its members are
- * answered, or, with /checkpoint/best and where it is evaluated, afterwards. */
+/* Server 0: whether the newest version is to be saved now; begins to save it. Without /checkpoint/best, a
+ * version is saved before its members are answered. With it, a version that is evaluated is saved after its
+ * evaluation, and one that the clock makes due may be saved after its members were answered. */
 bool pserver_checkpoint_due(const struct pserver *p);
 void pserver_checkpoint_begin(struct pserver *p);
 

@@ -37,7 +37,7 @@ enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error 
     return status == STATUS_NOT_FOUND || status == STATUS_BUSY ? STATUS_OK : status;
 }
 
-/* A loss that is not finite can be: a model that trains well may be at a loss with other images. */
+/* The loss is not checked: that of a sound model may be infinite or NaN on held-out data. */
 static bool evaluation_is_impossible(const struct pserver *p, uint32_t share, const struct evaluation *sums)
 {
     const uint64_t count = p->evaluation_samples, shares = p->trainers;
