@@ -30,10 +30,11 @@ struct runlog {
     bool progress;          /* a progress line stands on the terminal */
     bool wrote_text;        /* episodes.log has got a line since it was opened */
     struct monotime progress_due, begin;
-    struct replay *replay; /* of a resumed run; else NULL */
-    uint64_t count;        /* the newest episode or update */
-    double running_reward; /* after the last episode */
-    struct error lost;     /* of a file that was left and could not be synced; STATUS_OK: none */
+    struct replay *replay;       /* of a resumed run; else NULL */
+    uint64_t count;              /* the newest episode or update */
+    uint64_t logged[LINE_KINDS]; /* the highest number of each kind that this process has logged */
+    double running_reward;       /* after the last episode */
+    struct error lost;           /* of a file that was left and could not be synced; STATUS_OK: none */
 };
 
 /* A fifo without a reader would block the open, and later a write. */
@@ -221,10 +222,12 @@ enum status runlog_resume(struct runlog *log, uint64_t update, double running_re
     const char *unit = log->job->kind == JOB_REINFORCE ? "episode" : "update";
     replay_close(log->replay);
     log->replay = NULL;
-    enum status status = replay_open(&log->replay, log->dir_fd, log->path, log->job, error);
+    enum status status = cause != NULL ? runlog_reopen(log, error) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = replay_open(&log->replay, log->dir_fd, log->path, log->job, error);
     if (status != STATUS_OK)
         return status;
-    if (replay_last_number(log->replay) < line_before(log->job, update))
+    if (cause == NULL && replay_last_number(log->replay) < line_before(log->job, update))
         log_warning("%s/episodes.jsonl ends at %s %" PRIu64 ", before the checkpoint's", log->path, unit,
                     replay_last_number(log->replay));
     log->count = update;
@@ -275,8 +278,16 @@ static bool is_for_text(const struct runlog *log, const struct control_message *
     return control_record_number(record) % log->job->log.every == 0;
 }
 
+/* Whether a resumed run finds the record's line in episodes.log. An epoch that is not in episodes.jsonl may
+ * have an evaluation that its older line lacks. */
+static bool has_text(const struct runlog *log, const struct control_message *record, bool has_json)
+{
+    return log->replay != NULL && (has_json || record->kind != CONTROL_EPOCH) &&
+           replay_has_text(log->replay, log->json.text, log->text.text);
+}
+
 /* Writes a record's two lines, episodes.jsonl's first. A line that a resumed run finds in its logs is
- * compared instead. */
+ * compared instead. A line that this process has logged may be in a file that was moved away since. */
 static enum status append_record(struct runlog *log, const struct control_message *record,
                                  const struct control_status *holdings, struct error *error)
 {
@@ -284,12 +295,15 @@ static enum status append_record(struct runlog *log, const struct control_messag
     enum status status = STATUS_OK;
     line_write_json(&log->json, log->job, record, holdings);
     line_write_text(&log->text, log->job, record);
+    const struct line_key key = line_key_of_json(log->json.text);
     if (log->replay != NULL)
         status = replay_compare(log->replay, log->json.text, &has_json, error);
-    if (status == STATUS_OK && !has_json)
+    if (status != STATUS_OK || key.number <= log->logged[key.kind])
+        return status;
+    log->logged[key.kind] = key.number;
+    if (!has_json)
         status = append_json(log, error);
-    if (status != STATUS_OK || !is_for_text(log, record) ||
-        (has_json && replay_has_text(log->replay, log->json.text, log->text.text)))
+    if (status != STATUS_OK || !is_for_text(log, record) || has_text(log, record, has_json))
         return status;
     return append_text(log, error);
 }

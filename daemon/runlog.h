@@ -32,12 +32,15 @@ void runlog_clear_progress(struct runlog *log);
  * synced, and one that cannot be fails the next record. After an error the old files are kept. */
 enum status runlog_reopen(struct runlog *log, struct error *error);
 
-/* One line each: of a start; of a resume after update or episode `update`, at which the running reward was
- * `running_reward`, and which reads the logs first (daemon/runlog_replay.h), by a command (cause NULL) or
- * because of a death, once for each; of a worker that starts again; of an episode, update or epoch; of the
- * end. `holdings`: what each worker reported last; only a model-parallel job's lines show it. STATUS_IO names
- * the file. Of a resumed run: STATUS_INTERNAL, it computed other numbers than before; STATUS_INVALID, because
- * /stop changed. */
+/* One line each: of a start; of a resume; of a worker that starts again; of an episode, update or epoch; of
+ * the end. `holdings`: what each worker reported last; only a model-parallel job's lines show it. STATUS_IO
+ * names the file. Of a resumed run: STATUS_INTERNAL, it computed other numbers than before; STATUS_INVALID,
+ * because /stop changed.
+ *
+ * runlog_resume: after update or episode `update`, at which the running reward was `running_reward`; by a
+ * command (cause NULL), once and first, or because of a death, once for each. It reads the logs
+ * (daemon/runlog_replay.h), after a death as runlog_reopen leaves them. A line that this process has written
+ * is not written again, also where it was moved away since. */
 enum status runlog_start(struct runlog *log, struct error *error);
 enum status runlog_resume(struct runlog *log, uint64_t update, double running_reward,
                           const struct line_restart *cause, struct error *error);

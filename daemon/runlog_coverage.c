@@ -60,7 +60,8 @@ static bool text_ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* A run that begins or goes on at the file's first line. */
+/* A run that begins or goes on at the file's first line. After a death, lines between the checkpoint and the
+ * death may be in a file that was moved away. */
 static void reading_begin(struct sequence *sequence, const char *event)
 {
     static const char *const units[] = {"update", "episode"};
@@ -70,7 +71,8 @@ static void reading_begin(struct sequence *sequence, const char *event)
     for (unsigned i = 0; i < 2 && !sequence->begun; i++) {
         char begin[48];
         const int length = snprintf(begin, sizeof begin, "{\"event\":\"resumed\",\"%s\":", units[i]);
-        if (strncmp(event, begin, (size_t)length) == 0 && sscanf(event + length, "%20" SCNu64, &number) == 1)
+        if (strncmp(event, begin, (size_t)length) == 0 && strstr(event, ",\"generation\":") == NULL &&
+            sscanf(event + length, "%20" SCNu64, &number) == 1)
             sequence_begin(sequence, number);
     }
 }

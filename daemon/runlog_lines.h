@@ -73,7 +73,7 @@ void line_write_progress(struct line *line, const struct job *job, const struct 
 /* The episode, update or epoch of a line that is read back. An epoch's line of episodes.jsonl is ordered by
  * its last update, whose line it follows: an epoch that the job's end cuts short has another last update in a
  * run that goes on. */
-enum line_kind { LINE_OTHER, LINE_EPISODE, LINE_UPDATE, LINE_EPOCH };
+enum line_kind { LINE_OTHER, LINE_EPISODE, LINE_UPDATE, LINE_EPOCH, LINE_KINDS };
 struct line_key {
     enum line_kind kind;
     uint64_t number; /* the episode's or update's; in episodes.log the epoch's where it is an epoch's line */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE_KINDS = LINE_EPOCH + 1, END_BYTES = 512 };
+enum { END_BYTES = 512 };
 
 /* One log as a whole. */
 struct summary {

@@ -45,6 +45,8 @@ static void print_line(FILE *file, const char *word, bool is_json)
         fprintf(file, is_json ? "{\"update\":%s,\"loss\":1,\"timing\":{}}\n" : "Update %s\tLoss\n", word);
     else if (word[0] == 'r' && is_json)
         fprintf(file, "{\"event\":\"resumed\",\"update\":%s,\"timing\":{}}\n", word + 1);
+    else if (word[0] == 'd' && is_json) /* a death */
+        fprintf(file, "{\"event\":\"resumed\",\"update\":%s,\"generation\":2,\"timing\":{}}\n", word + 1);
     else if (strcmp(word, "zeros") == 0)
         fwrite("\0\0\0\0\n", 1, 5, file);
     else if (strcmp(word, "torn") == 0)
@@ -114,6 +116,8 @@ static const struct {
     {"e2@4 5 6 e3@6", 6, NO_WRONG_LINE},
     {"7 e3@6 8", 7, 2},
     {"r4 5 6 e3@6", 6, NO_WRONG_LINE},
+    {"r4 6 e3@6", 4, 2},
+    {"d4 7 8 e4@8", 8, NO_WRONG_LINE}, /* a death after the beginning was moved away */
     {"5 7", 5, 2},
     {"start 1 2 e1@2 3 e2@3 finished r3 4 e2@4 5", 5, NO_WRONG_LINE},             /* cut short, then whole */
     {"start 1 2 e1@2 3 4 e2@4 finished r2 e1@2 finished r4 5", 5, NO_WRONG_LINE}, /* evaluated later */

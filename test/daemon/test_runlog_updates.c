@@ -487,28 +487,68 @@ START_TEST(rules_that_do_not_repeat_are_not_compared)
 }
 END_TEST
 
-/* Rotation moved the first lines away: the others are still not written twice. */
-START_TEST(a_rotated_log_goes_on)
+static void move_logs_away(void)
 {
     char old_json[160], old_text[160];
     snprintf(old_json, sizeof old_json, "%s.1", workplace.jsonl);
     snprintf(old_text, sizeof old_text, "%s.1", workplace.log);
-    open_log();
-    log_updates(1, 3);
     ck_assert_int_eq(rename(workplace.jsonl, old_json), 0);
     ck_assert_int_eq(rename(workplace.log, old_text), 0);
+}
+
+/* Expects so many records in each log, and this one first. */
+static void expect_lines(const char *first, unsigned json_lines, unsigned text_lines)
+{
+    char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
+    ck_assert_int_eq(strncmp(json, first, strlen(first)), 0);
+    ck_assert_uint_eq(text_count(json, "\n"), json_lines);
+    ck_assert_uint_eq(text_count(text, "\n"), text_lines);
+    free(json);
+    free(text);
+}
+
+/* Rotation moved the first lines away: the others are still not written twice. */
+START_TEST(a_rotated_log_goes_on)
+{
+    open_log();
+    log_updates(1, 3);
+    move_logs_away();
     ck_assert_int_eq(runlog_reopen(runlog, &error), STATUS_OK);
     log_updates(4, 5);
     close_log();
     resume_run(1);
     log_updates(2, 6);
     close_log();
-    char *json = log_numbers(workplace.jsonl), *text = log_numbers(workplace.log);
-    ck_assert_uint_eq(text_count(json, "\n"), 5); /* updates 4, 5 and 6, epochs 2 and 3 */
-    ck_assert_uint_eq(text_count(text, "\n"), 5);
-    ck_assert_int_eq(strncmp(json, "{\"update\":4,", 12), 0);
-    free(json);
-    free(text);
+    expect_lines("{\"update\":4,", 5, 5); /* updates 4, 5 and 6, epochs 2 and 3 */
+}
+END_TEST
+
+/* A worker dies just after the logs were moved away, before SIGUSR1 comes or after it. */
+START_TEST(a_rotation_before_a_death_repeats_no_line)
+{
+    const struct line_restart death = {.role = "pserver", .generation = 2, .reason = "a death"};
+    open_log();
+    log_updates(1, 5);
+    move_logs_away();
+    ck_assert(_i == 0 || runlog_reopen(runlog, &error) == STATUS_OK);
+    ck_assert_msg(runlog_resume(runlog, 1, 0, &death, &error) == STATUS_OK, "%s", error.text);
+    log_updates(2, 7);
+    close_log();
+    expect_lines("{\"update\":6,", 3, 3); /* updates 6 and 7, epoch 3 */
+}
+END_TEST
+
+/* Only episodes.jsonl was moved away. */
+START_TEST(a_text_that_stays_has_no_line_twice)
+{
+    open_log();
+    log_updates(1, 5);
+    close_log();
+    ck_assert_int_eq(remove(workplace.jsonl), 0);
+    resume_run(4);
+    log_updates(5, 7);
+    close_log();
+    expect_lines("{\"update\":5,", 4, 10);
 }
 END_TEST
 
@@ -553,6 +593,8 @@ int main(void)
     tcase_add_loop_test(resumed, an_evaluation_may_be_missing_on_either_side, 0, 2);
     tcase_add_loop_test(resumed, rules_that_do_not_repeat_are_not_compared, 0, 2);
     tcase_add_test(resumed, a_rotated_log_goes_on);
+    tcase_add_loop_test(resumed, a_rotation_before_a_death_repeats_no_line, 0, 2);
+    tcase_add_test(resumed, a_text_that_stays_has_no_line_twice);
     tcase_add_test(resumed, a_log_that_cannot_be_read_is_named);
     return suite_run(suite);
 }
