@@ -16,7 +16,7 @@ enum child_state {
     CHILD_READY,    /* has said READY */
     CHILD_LEAVING,  /* told to leave */
     CHILD_KILLED,   /* SIGKILL is on its way */
-    CHILD_WAITING,  /* reaped; its successor starts at `restart_at` */
+    CHILD_WAITING,  /* reaped; its successor, or the next generation, starts at `restart_at` */
     CHILD_GONE,     /* reaped, or not started yet */
     CHILD_STATES
 };
@@ -34,13 +34,12 @@ struct child {
     struct monotime last_beat;
     struct error last_words; /* of its FAILED message; STATUS_OK: none has come */
     char name[32];           /* "observer 3" */
-    char end[160];           /* CHILD_GONE: how it ended, child_reap's words */
+    char end[160];           /* once it is reaped: how it ended, child_reap's words */
 
-    /* ---- of all incarnations ---- */
-    unsigned deaths; /* in a row, without an episode or update between them */
-    bool replaced;   /* it died, or must die, and a successor follows */
+    unsigned deaths; /* of all its incarnations, in a row, without an episode or update between them */
+    bool replaced;   /* it died, or must die, and something starts at `restart_at` */
     struct monotime restart_at;
-    char reason[ERROR_TEXT_BYTES]; /* why its successor starts */
+    char reason[ERROR_TEXT_BYTES]; /* for that start */
 };
 
 /* False: the child was killed or is gone. Its messages count no more, and no order reaches it. */
@@ -66,7 +65,7 @@ enum status child_segments_open(struct child_segments *segments, unsigned count,
 void child_segments_close(struct child_segments *segments);
 
 /* Forks, executes this binary as a worker of the role in `start`, and sends START with the job's text. The
- * child's members `of all incarnations` stay, but `replaced` is false. The worker finds the directory
+ * child keeps its `deaths`; all else begins anew. The worker finds the directory
  * `run_fd` at CONTROL_RUN_FD, and each segment at the descriptor that worker/net/segment.h names. It dies
  * with the calling thread (PR_SET_PDEATHSIG), which must be the process's first. STATUS_IO, STATUS_BUSY;
  * STATUS_INVALID: the job's text is too long. */

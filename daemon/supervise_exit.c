@@ -2,7 +2,8 @@
  *
  *     the job is over already            nothing but a warning
  *     the worker is replaceable          a successor takes its place          supervise_restart.c
- *     any other worker                   all start again, from the newest checkpoint
+ *     any other worker                   all start again, from the newest checkpoint; after a follow-on
+ *                                        failure a little later, for its cause may be one that ends the job
  *     the failure would come again, or   the job ends with the worker's status
  *     may not be survived
  *
@@ -102,6 +103,8 @@ void supervise_lose(struct supervisor *s, struct child *child, enum status statu
         supervise_replace(child, is_follow_on(child), why);
     else if (s->regeneration.fruitless >= FRUITLESS_MAX)
         fail_after_generations(s, child, why);
+    else if (is_follow_on(child))
+        supervise_await_cause(child, why);
     else
         supervise_regenerate(s, child, why);
 }

@@ -95,7 +95,11 @@ supervise_reaction exit_unasked, exit_asked, exit_killed;
  * follow-on failure, whose cause is another worker, waits a little longer. */
 void supervise_replace(struct child *child, bool is_follow_on, const char *why);
 
-/* The reaction to EVENT_DUE: starts the successor. */
+/* Has the next generation start a moment after this worker's follow-on failure, if nothing else decides
+ * before what follows: the death of the worker that is its cause. */
+void supervise_await_cause(struct child *child, const char *why);
+
+/* The reaction to EVENT_DUE: starts the successor, or the next generation. */
 supervise_reaction restart_due;
 
 /* No worker starts any more. */

@@ -21,14 +21,33 @@ static struct monotime restart_time(unsigned fruitless)
 
 /* ---- one worker ---- */
 
-/* A worker that failed because a peer did may be told of before the peer is: if the peer's death starts the
- * next generation, this worker needs no successor. */
+enum { CAUSE_US = 200000 }; /* a follow-on failure may be reaped so long before its cause */
+
+static void plan_start(struct child *child, struct monotime due, const char *why)
+{
+    child->replaced = true;
+    child->restart_at = due;
+    snprintf(child->reason, sizeof child->reason, "%s", why);
+}
+
+/* If the death of the peer that is the cause starts the next generation, this worker needs no successor. */
 void supervise_replace(struct child *child, bool is_follow_on, const char *why)
 {
-    enum { CAUSE_US = 200000 };
-    child->replaced = true;
-    child->restart_at = monotime_add_us(restart_time(child->deaths), is_follow_on ? CAUSE_US : 0);
-    snprintf(child->reason, sizeof child->reason, "%s", why);
+    plan_start(child, monotime_add_us(restart_time(child->deaths), is_follow_on ? CAUSE_US : 0), why);
+}
+
+void supervise_await_cause(struct child *child, const char *why)
+{
+    plan_start(child, monotime_add_us(monotime_now(), CAUSE_US), why);
+}
+
+/* No cause has come. An order to stop has perhaps: then no generation begins. */
+static void end_wait_for_cause(struct supervisor *s, const struct child *child)
+{
+    if (s->stops > 0)
+        supervise_close(s);
+    else
+        supervise_regenerate(s, child, child->reason);
 }
 
 static enum status log_restart(struct supervisor *s, const struct child *child, uint32_t incarnation,
@@ -44,11 +63,10 @@ static enum status log_restart(struct supervisor *s, const struct child *child, 
 }
 
 /* A fork that fails counts as a death: it is tried again. */
-void restart_due(struct supervisor *s, struct child *child, const struct control_message *message)
+static void restart_worker(struct supervisor *s, struct child *child)
 {
     struct error error = {0};
     struct control_start start = child->start;
-    (void)message;
     start.incarnation++;
     if (log_restart(s, child, start.incarnation, &error) != STATUS_OK) {
         s->log_failed = true;
@@ -63,6 +81,15 @@ void restart_due(struct supervisor *s, struct child *child, const struct control
             child->state = CHILD_WAITING;
     }
     supervise_connect(s);
+}
+
+void restart_due(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)message;
+    if (child->start.worker >= s->roster.replaceable)
+        restart_worker(s, child);
+    else
+        end_wait_for_cause(s, child);
 }
 
 void supervise_forget_restarts(struct supervisor *s)

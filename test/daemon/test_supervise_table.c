@@ -244,15 +244,13 @@ static const char *const of_lead[EVENTS][CHILD_STATES] = {
     [EVENT_SILENT] = {ENDS, ENDS, ENDS},
     [EVENT_LATE] = {"killed", "killed", "killed"},
     [EVENT_EXITED] = {"gone death regeneration", "gone death regeneration", "gone", "gone"},
-    /* a lead is never replaced: EVENT_DUE cannot come while it waits */
+    [EVENT_DUE] = {NULL, NULL, NULL, NULL, "gone regeneration"},
 };
 
 static void walk(const char *const expected[EVENTS][CHILD_STATES], unsigned worker, unsigned event)
 {
     for (unsigned state = 0; state < CHILD_STATES; state++) {
         char was[160], is[160];
-        if (event == EVENT_DUE && state == CHILD_WAITING && worker == LEAD)
-            continue;
         open_supervisor();
         put(&s.children[worker], (enum child_state)state);
         describe(was, worker);
@@ -355,6 +353,44 @@ START_TEST(last_words_decide)
 }
 END_TEST
 
+/* The lead fails because a peer did, and is reaped first. */
+static void lose_lead_to_a_peer(void)
+{
+    struct control_message message = {.kind = CONTROL_FAILED, .body.failed = {.status = STATUS_PEER_DIED}};
+    open_supervisor();
+    supervise_react(&s, &s.children[LEAD], CONTROL_FAILED, &message);
+    supervise_react(&s, &s.children[LEAD], EVENT_EXITED, NULL);
+    ck_assert_int_eq(s.children[LEAD].state, CHILD_WAITING);
+    ck_assert_int_eq(s.outcome.status, STATUS_OK);
+}
+
+/* A cause that would come again ends the job. */
+START_TEST(a_follow_on_failure_waits_for_its_cause)
+{
+    struct control_message message = {.kind = CONTROL_FAILED, .body.failed = {.status = STATUS_IO}};
+    lose_lead_to_a_peer();
+    ck_assert_int_eq(s.children[OBSERVER].state, CHILD_READY);
+    supervise_react(&s, &s.children[OBSERVER], CONTROL_FAILED, &message);
+    supervise_react(&s, &s.children[OBSERVER], EVENT_EXITED, NULL);
+    ck_assert_int_eq(s.outcome.status, STATUS_IO);
+    ck_assert_int_eq(s.children[LEAD].state, CHILD_GONE);
+    close_supervisor();
+}
+END_TEST
+
+START_TEST(a_job_stops_while_a_follow_on_failure_waits)
+{
+    lose_lead_to_a_peer();
+    s.stops = 1;
+    supervise_react(&s, &s.children[LEAD], EVENT_DUE, NULL);
+    ck_assert(!s.regeneration.pending);
+    ck_assert_int_eq(s.outcome.status, STATUS_OK);
+    ck_assert_int_eq(s.children[LEAD].state, CHILD_GONE);
+    ck_assert_int_eq(s.children[OBSERVER].state, CHILD_LEAVING);
+    close_supervisor();
+}
+END_TEST
+
 /* The delays of one worker's restarts, and the end of its row of deaths. */
 START_TEST(deaths_without_progress_come_later_and_end)
 {
@@ -431,6 +467,8 @@ int main(int argc, char **argv)
     tcase_add_test(tests, a_generation_ends_all_workers);
     tcase_add_test(tests, a_death_after_the_end_of_the_job_is_no_failure);
     tcase_add_loop_test(tests, last_words_decide, 0, sizeof failures / sizeof failures[0]);
+    tcase_add_test(tests, a_follow_on_failure_waits_for_its_cause);
+    tcase_add_test(tests, a_job_stops_while_a_follow_on_failure_waits);
     tcase_add_test(tests, deaths_without_progress_come_later_and_end);
     tcase_add_test(tests, an_episode_ends_the_row_of_deaths);
     tcase_add_loop_test(tests, generations_without_anything_new_end, 0, 2);
