@@ -149,6 +149,7 @@ static _Noreturn void become_worker(const struct child *child, const char *role,
     _exit(EX_OSERR);
 }
 
+/* A worker that was killed at once is no error here: its exit is reaped later. */
 static enum status send_start(struct child *child, const char *job_text, size_t job_bytes,
                               struct error *error)
 {
@@ -159,7 +160,9 @@ static enum status send_start(struct child *child, const char *job_text, size_t 
     memcpy(body, &child->start, sizeof child->start);
     memcpy(body + sizeof child->start, job_text, job_bytes);
     enum status status = control_send(child->fd, CONTROL_START, body, sizeof child->start + job_bytes);
-    return status == STATUS_OK ? status : error_set(error, status, "cannot send START to %s", child->name);
+    if (status == STATUS_OK || status == STATUS_PEER_DIED)
+        return STATUS_OK;
+    return error_set(error, status, "cannot send START to %s", child->name);
 }
 
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,

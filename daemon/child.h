@@ -65,10 +65,10 @@ enum status child_segments_open(struct child_segments *segments, unsigned count,
 void child_segments_close(struct child_segments *segments);
 
 /* Forks, executes this binary as a worker of the role in `start`, and sends START with the job's text. The
- * child keeps its `deaths`; all else begins anew. The worker finds the directory
- * `run_fd` at CONTROL_RUN_FD, and each segment at the descriptor that worker/net/segment.h names. It dies
- * with the calling thread (PR_SET_PDEATHSIG), which must be the process's first. STATUS_IO, STATUS_BUSY;
- * STATUS_INVALID: the job's text is too long. */
+ * child keeps its `deaths`; all else begins anew. The worker finds the directory `run_fd` at CONTROL_RUN_FD,
+ * and each segment at the descriptor that worker/net/segment.h names. It dies with the calling thread
+ * (PR_SET_PDEATHSIG), which must be the process's first. A worker that is dead before START is sent is no
+ * error: it is reaped like any other. STATUS_IO, STATUS_BUSY; STATUS_INVALID: the job's text is too long. */
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
                         size_t job_bytes, int run_fd, const struct child_segments *segments,
                         struct error *error);

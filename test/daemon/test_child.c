@@ -3,6 +3,7 @@
 #include "test/workplace.h"
 
 #include <check.h>
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +78,40 @@ START_TEST(a_child_that_takes_no_orders_is_killed)
 }
 END_TEST
 
+static bool dies_at_once;
+
+/* The C library's, but one child is dead when this returns. */
+pid_t fork(void)
+{
+    siginfo_t end;
+    pid_t (*next)(void);
+    *(void **)&next = dlsym(RTLD_NEXT, "fork");
+    const pid_t pid = next();
+    if (pid == 0 && dies_at_once)
+        raise(SIGKILL);
+    if (pid > 0 && dies_at_once)
+        waitid(P_PID, (id_t)pid, &end, WEXITED | WNOWAIT);
+    dies_at_once = false;
+    return pid;
+}
+
+/* It is killed before START is sent. */
+START_TEST(a_child_that_dies_at_once_is_reaped)
+{
+    const struct control_start start = {.worker = 1, .role = WIRE_ROLE_OBSERVER};
+    const struct child_segments segments = {0};
+    struct error error = {0};
+    child = (struct child){.state = CHILD_GONE, .deaths = 3};
+    dies_at_once = true;
+    ck_assert_msg(child_spawn(&child, &start, "{}", 2, STDIN_FILENO, &segments, &error) == STATUS_OK, "%s",
+                  error.text);
+    ck_assert_uint_eq(child.deaths, 3);
+    ck_assert(child_reap(&child, false));
+    ck_assert_ptr_nonnull(strstr(child.end, "was killed by signal 9 (Killed)"));
+    close(child.fd);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("child");
@@ -85,6 +120,7 @@ int main(void)
     tcase_add_test(ends, a_child_that_lives_is_not_reaped);
     tcase_add_test(ends, a_child_that_another_has_reaped_is_gone);
     tcase_add_test(ends, a_child_that_takes_no_orders_is_killed);
+    tcase_add_test(ends, a_child_that_dies_at_once_is_reaped);
     suite_add_tcase(suite, ends);
     return suite_run(suite);
 }
