@@ -119,6 +119,40 @@ exit 69
 BODY
 check "an end that no fault explains" finds "the daemon ended with 69: the device is away" ends_otherwise
 
+program ends_early <<'BODY'
+[[ -e $run.began ]] || { touch "$run.began"; exit 0; }
+daemon "$@"
+BODY
+check "success before the job's end" finds "the daemon ended with 0: " ends_early
+
+program is_killed <<'BODY'
+[[ -e $run.began ]] || { touch "$run.began"; kill -KILL $$; }
+daemon "$@"
+BODY
+check "a SIGKILL that is not of chaos" finds "the daemon ended with -9: " is_killed
+
+program garbles_a_line <<'BODY'
+daemon "$@"
+sed -i '3s/^/garbage /' "$run/episodes.jsonl"
+BODY
+check "a line that is not JSON" finds "run1: what it left cannot be read: " garbles_a_line
+
+# A SIGTERM to chaos within the undisturbed run: the daemon goes with it, and the folder too.
+ends_with_its_daemon() {
+    local pid code=0
+    mkdir "$scratch/own"
+    TMPDIR=$scratch/own "$chaos" "$scratch/job.json" --set /stop/episodes=1000000 2>/dev/null &
+    pid=$!
+    until compgen -G "$scratch/own/chaos*/whole/run/episodes.jsonl" >/dev/null; do
+        sleep 0.05
+    done
+    kill "$pid"
+    wait "$pid" || code=$?
+    pgrep -af "$scratch/own" && return 1
+    [[ $code -eq 143 && -z $(ls "$scratch/own") ]]
+}
+check "chaos that is told to end leaves no process and no file" ends_with_its_daemon
+
 # ---- usage ----
 
 # refuses CODE TEXT ARGUMENT...
