@@ -36,7 +36,7 @@ enum point { POINT_NONE, POINT_FILE, POINT_CHECKPOINT, POINT_LINE, POINT_MESSAGE
 enum call { CALL_WRITES, CALL_MAKES, CALL_CHANGES, CALL_SYNCS };
 enum moment { MOMENT_BEFORE, MOMENT_HALF, MOMENT_AFTER };
 
-/* scripts/chaos writes and reads these as ten little-endian words. `point` is written last. */
+/* scripts/chaos writes and reads these as eight little-endian words. `point` is written last. */
 static struct order {
     uint32_t point;
     int32_t skip, count;
@@ -236,6 +236,8 @@ CALL(fate_of_file(fd, path, CALL_MAKES), int, -1, mkdirat, (int fd, const char *
      mode)
 CALL(fate_of_file(fd, path, CALL_CHANGES), int, -1, unlinkat, (int fd, const char *path, int flags), fd, path,
      flags)
+CALL(fate_of_file(to_fd, to, CALL_MAKES), int, -1, linkat,
+     (int from_fd, const char *from, int to_fd, const char *to, int flags), from_fd, from, to_fd, to, flags)
 CALL(fate_of_file(to_fd, to, CALL_CHANGES), int, -1, renameat,
      (int from_fd, const char *from, int to_fd, const char *to), from_fd, from, to_fd, to)
 CALL(fate_of_file(to_fd, to, CALL_CHANGES), int, -1, renameat2,

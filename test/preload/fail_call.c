@@ -372,6 +372,8 @@ CALL("rename", int, -1, renameat2,
      (int from_fd, const char *from, int to_fd, const char *to, unsigned int flags), from_fd, from, to_fd, to,
      flags)
 CALL("rename", int, -1, link, (const char *from, const char *to), from, to)
+CALL("rename", int, -1, linkat, (int from_fd, const char *from, int to_fd, const char *to, int flags),
+     from_fd, from, to_fd, to, flags)
 CALL("remove", int, -1, unlink, (const char *path), path)
 CALL("remove", int, -1, unlinkat, (int folder, const char *path, int flags), folder, path, flags)
 CALL("remove", int, -1, rmdir, (const char *path), path)

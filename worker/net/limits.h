@@ -28,7 +28,7 @@ enum {
     RPC_BEATS_MAX = 4,                        /* functions that rpc_on_turn adds */
     RPC_LEFT_MAX = 4,                         /* functions that rpc_on_left adds */
     STRANGERS_MAX = 64,      /* connections that this worker ended last with BYE, and ignores */
-    GATE_WAITING_MAX = 2048, /* connections that have not said a proven HELLO */
+    GATE_WAITING_MAX = 2048, /* connections that have not shown the pass */
     FAREWELLS_MAX = 64,      /* BYEs that wait for room */
     REPLIES_HELD_MAX = 1024, /* replies that may wait for one peer when it sends a request */
     HELD_BYTES_MAX =
