@@ -9,6 +9,8 @@
 
 enum { SERVERS = 3, CLIENTS = 2, MEMBERS = SERVERS + CLIENTS };
 
+enum { BYE_MS = 3000 }; /* a loaded machine takes long to shake hands, and BYE waits for that */
+
 static const uint8_t cluster_roster[MEMBERS] = {WIRE_ROLE_PSERVER, WIRE_ROLE_PSERVER, WIRE_ROLE_PSERVER,
                                                 WIRE_ROLE_TRAINER, WIRE_ROLE_TRAINER};
 
@@ -166,7 +168,7 @@ static inline enum status cluster_try_join(struct cluster *cluster, const struct
     status = rpc_dial(rpc, below, count, deadline, error);
     cluster_turner_stop(cluster);
     if (status != STATUS_OK)
-        rpc_free(rpc, "this worker could not join all of its peers", 100);
+        rpc_free(rpc, "this worker could not join all of its peers", BYE_MS);
     else
         *out = rpc;
     return status;
