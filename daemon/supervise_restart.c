@@ -152,12 +152,22 @@ static enum status regeneration_start(struct supervisor *s, struct error *error)
     enum status status = resume_find(&s->resume, rundir_path(s->config->dir), UINT64_MAX, error);
     if (status == STATUS_OK)
         status = runlog_resume(s->config->log, s->resume.update, s->resume.running_reward, &line, error);
-    return status == STATUS_OK ? supervise_spawn_all(s, error) : status;
+    return status;
+}
+
+/* A fork that fails counts as another death of the worker that is the cause: it is tried again. */
+static void regeneration_run(struct supervisor *s)
+{
+    struct error error = {0};
+    s->regeneration.pending = false;
+    if (regeneration_start(s, &error) != STATUS_OK)
+        supervise_fail(s, error.status, error.text);
+    else if (supervise_spawn_all(s, &error) != STATUS_OK)
+        supervise_lose(s, &s->children[s->regeneration.worker], STATUS_INTERNAL, error.text);
 }
 
 struct monotime supervise_advance_generation(struct supervisor *s, struct monotime now)
 {
-    struct error error = {0};
     if (!s->regeneration.pending)
         return MONOTIME_NEVER;
     for (unsigned i = 0; i < s->count; i++)
@@ -165,9 +175,7 @@ struct monotime supervise_advance_generation(struct supervisor *s, struct monoti
             return MONOTIME_NEVER;
     if (monotime_before(now, s->regeneration.due))
         return s->regeneration.due;
-    s->regeneration.pending = false;
-    if (regeneration_start(s, &error) != STATUS_OK)
-        supervise_fail(s, error.status, error.text);
+    regeneration_run(s);
     return MONOTIME_NEVER;
 }
 

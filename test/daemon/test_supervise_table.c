@@ -5,6 +5,8 @@
 #include "test/workplace.h"
 
 #include <check.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -454,6 +456,49 @@ START_TEST(generations_without_anything_new_end)
 }
 END_TEST
 
+static unsigned forks_to_failure; /* 0: none fails */
+
+/* The C library's, but one fails. */
+pid_t fork(void)
+{
+    pid_t (*next)(void);
+    *(void **)&next = dlsym(RTLD_NEXT, "fork");
+    if (forks_to_failure == 0 || --forks_to_failure > 0)
+        return next();
+    errno = EAGAIN;
+    return -1;
+}
+
+static void reap_all(void)
+{
+    for (unsigned i = 0; i < WORKERS; i++)
+        if (s.children[i].state == CHILD_KILLED && child_reap(&s.children[i], true))
+            supervise_react(&s, &s.children[i], EVENT_EXITED, NULL);
+}
+
+/* The machine has no room for a process when a generation starts: the workers that are there already end, and
+ * another generation follows. */
+START_TEST(a_generation_whose_fork_fails_is_tried_again)
+{
+    open_supervisor();
+    supervise_lose(&s, &s.children[LEAD], STATUS_INTERNAL, "a death");
+    reap_all();
+    forks_to_failure = (unsigned)_i;
+    supervise_advance_generation(&s, monotime_now());
+    ck_assert_int_eq(s.outcome.status, STATUS_OK);
+    ck_assert(s.regeneration.pending);
+    ck_assert_ptr_nonnull(strstr(s.regeneration.reason, "cannot fork "));
+    reap_all();
+    const struct monotime due = supervise_advance_generation(&s, monotime_now());
+    ck_assert(monotime_before(monotime_now(), due));
+    supervise_advance_generation(&s, due);
+    ck_assert_uint_eq(s.generation, 3);
+    for (unsigned i = 0; i < WORKERS; i++)
+        ck_assert_int_eq(s.children[i].state, CHILD_STARTING);
+    close_supervisor();
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "worker") == 0)
@@ -472,6 +517,7 @@ int main(int argc, char **argv)
     tcase_add_test(tests, deaths_without_progress_come_later_and_end);
     tcase_add_test(tests, an_episode_ends_the_row_of_deaths);
     tcase_add_loop_test(tests, generations_without_anything_new_end, 0, 2);
+    tcase_add_loop_test(tests, a_generation_whose_fork_fails_is_tried_again, 1, WORKERS + 1);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
 }

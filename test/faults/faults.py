@@ -490,6 +490,8 @@ def test_scenario(name, options):
         learn_symbols(faults)
         before = found_before(name, faults)
         faults = [fault for fault in faults if re.search(options.only, str(fault))]
+        if not faults:
+            sys.exit(f"faults.py: {name}: no fault matches --only {options.only}")
         if not options.all and len(faults) > options.sample:
             faults = random.Random(13).sample(faults, options.sample) + before
         verdicts = []
