@@ -7,6 +7,8 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 # shellcheck source=test/shell.bash
 source "$here/../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/runs.bash"
 
 place=$scratch/mounted
 mkdir "$place"
@@ -22,43 +24,12 @@ truncate -s 32M "$scratch/disk"
 mkfs.ext4 -q -F -m 0 "$scratch/disk"
 mount -o loop "$scratch/disk" "$place" 2>"$scratch/why" || skip "loop mounts are not permitted: $(head -1 "$scratch/why")"
 
-export XDG_RUNTIME_DIR=$scratch
-cat >"$scratch/reinforce.json" <<'JSON'
-{"kind": "reinforce", "device": "cpu", "observers": {"count": 2}, "rollout": {"steps": 20}, "log": {"every": 1}}
-JSON
-cat >"$scratch/parameter-server.json" <<'JSON'
-{"kind": "parameter-server", "device": "cpu", "model": {"name": "resnet18", "classes": 10, "width": 8},
- "trainers": {"count": 2, "batch": 4, "threads": 1}, "data": {"size": 16}, "server": {"count": 2},
- "optimizer": {"lr": 0.01, "momentum": 0.9}, "log": {"every": 1}}
-JSON
-cat >"$scratch/model-parallel.json" <<'JSON'
-{"kind": "model-parallel", "device": "cpu", "model": {"name": "rnn", "tokens": 10, "embedding": 2, "hidden": 3},
- "trainers": {"count": 1, "batch": 3, "threads": 1}, "data": {"kind": "synthetic", "steps": 5, "updates": 5},
- "optimizer": {"name": "sgd", "lr": 0.05}, "log": {"every": 1}}
-JSON
-
-# run_job KIND RUN UPDATES-OR-EPISODES [ARGUMENT]...
-run_job() {
-    local unit=updates
-    [[ $1 != reinforce ]] || unit=episodes
-    "$COALESCED" run "$scratch/$1.json" --run-dir "$2" --set "/stop={\"$unit\":$3}" \
-        --set '/checkpoint={"every":2,"keep":2}' "${@:4}" </dev/null
-}
-
-numbers() {
-    grep -v '^{"event"' "$1/episodes.jsonl" | sed 's/,"timing".*//'
-}
-
-last_number() {
-    grep -Eo '^[{]"(update|episode)":[0-9]+' "$1/episodes.jsonl" | tail -1 | grep -o '[0-9]*$'
-}
-
 # begin KIND FAULT: an endless run in $place/run; the fault comes after its sixth line; the exit code in $scratch/code.
 begin() {
     local run=$place/run code=0
     rm -rf "$run"
     run_job "$1" "$run" 1000000000 >"$scratch/said" 2>&1 &
-    until grep -Eaq '"(update|episode)":6,' "$run/episodes.jsonl" 2>/dev/null; do sleep 0.02; done
+    wait_for_number "$run" 6
     "$2"
     wait $! || code=$?
     echo "$code" >"$scratch/code"
@@ -90,7 +61,7 @@ ends_as_undisturbed() {
     local last
     rm -f "$place/filler"
     chattr -i "$place/run/checkpoints"
-    last=$(($(last_number "$place/run") / 5 * 5 + 10))
+    last=$(whole_epochs "$place/run")
     run_job "$1" "$place/run" "$last" --resume && run_job "$1" "$scratch/$1-$last" "$last" &&
         diff <(numbers "$place/run" | grep -v '^{"epoch"') <(numbers "$scratch/$1-$last" | grep -v '^{"epoch"')
 }

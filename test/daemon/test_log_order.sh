@@ -7,33 +7,11 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 # shellcheck source=test/shell.bash
 source "$here/../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/runs.bash"
 
-export XDG_RUNTIME_DIR=$scratch
-cat >"$scratch/reinforce.json" <<'JSON'
-{"kind": "reinforce", "device": "cpu", "observers": {"count": 2}, "rollout": {"steps": 20}, "log": {"every": 1}}
-JSON
-cat >"$scratch/parameter-server.json" <<'JSON'
-{"kind": "parameter-server", "device": "cpu", "model": {"name": "resnet18", "classes": 10, "width": 8},
- "trainers": {"count": 2, "batch": 4, "threads": 1}, "data": {"size": 16},
- "optimizer": {"lr": 0.01, "momentum": 0.9}, "log": {"every": 1}}
-JSON
-cat >"$scratch/model-parallel.json" <<'JSON'
-{"kind": "model-parallel", "device": "cpu", "model": {"name": "rnn", "tokens": 10, "embedding": 2, "hidden": 3},
- "trainers": {"count": 1, "batch": 3, "threads": 1}, "data": {"kind": "synthetic", "steps": 5, "updates": 5},
- "optimizer": {"name": "sgd", "lr": 0.05}, "log": {"every": 2}}
-JSON
-
-# run_job KIND RUN UPDATES-OR-EPISODES [ARGUMENT]...
-run_job() {
-    local unit=updates
-    [[ $1 != reinforce ]] || unit=episodes
-    "$COALESCED" run "$scratch/$1.json" --run-dir "$2" --set "/stop={\"$unit\":$3}" \
-        --set '/checkpoint={"every":4,"keep":9}' "${@:4}" </dev/null
-}
-
-numbers() {
-    grep -v '^{"event"' "$1/episodes.jsonl" | sed 's/,"timing".*//'
-}
+checkpoint='{"every": 4, "keep": 9}'
+sed -i 's/"log": {"every": 1}/"log": {"every": 2}/' "$scratch/model-parallel.json"
 
 words() {
     sed 's/\t\(Samples\|Tokens\)\/s.*//' "$1/episodes.log"

@@ -74,6 +74,16 @@ static pid_t worker_pid(const char *arguments, pid_t other)
     ck_abort_msg("there is no process %s but %d", arguments, (int)other);
 }
 
+/* Kills all of the job's `expected` processes with these arguments at once. */
+static void kill_processes(const char *arguments, size_t expected)
+{
+    pid_t pids[8];
+    const size_t count = process_children(job_process.pid, arguments, pids, 8);
+    ck_assert_uint_eq(count, expected);
+    for (size_t i = 0; i < count; i++)
+        kill(pids[i], SIGKILL);
+}
+
 static const char *const modes[] = {"/coalesce/mode=off", "/coalesce/mode=barrier", "/coalesce/mode=dynamic"};
 
 /* A successor that dies too, at whatever step, changes nothing either. */
@@ -107,13 +117,9 @@ END_TEST
 START_TEST(all_observers_are_replaced)
 {
     const char *sets[] = {modes[_i], NULL};
-    pid_t pids[4];
     start_run(workplace.run_dir, sets);
     ck_assert(file_wait_for(workplace.jsonl, "{\"episode\":2,", 30));
-    const size_t count = process_children(job_process.pid, "observer", pids, 4);
-    ck_assert_uint_eq(count, 3);
-    for (size_t i = 0; i < count; i++)
-        kill(pids[i], SIGKILL);
+    kill_processes("observer", 3);
     expect_end(0);
     expect_undisturbed_log(sets);
 }
@@ -159,13 +165,9 @@ END_TEST
 /* Every process of the job at once, but for the supervisor. */
 START_TEST(all_workers_start_again)
 {
-    pid_t pids[8];
     start_run(workplace.run_dir, NULL);
     ck_assert(file_wait_for(workplace.jsonl, "{\"episode\":4,", 30));
-    const size_t count = process_children(job_process.pid, "worker", pids, 8);
-    ck_assert_uint_eq(count, 4);
-    for (size_t i = 0; i < count; i++)
-        kill(pids[i], SIGKILL);
+    kill_processes("worker", 4);
     expect_end(0);
     expect_undisturbed_log(NULL);
 }

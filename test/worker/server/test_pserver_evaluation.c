@@ -69,11 +69,12 @@ static void expect_question(uint32_t trainer, uint64_t version)
                           : args[EVALUATE_OFFSET] == PARAMETER_SERVER_NOWHERE);
 }
 
-START_TEST(an_epoch_is_evaluated_by_its_trainers)
+/* The job's first epoch, up to the question that both trainers get at its end. */
+static void play_first_epoch(const char *const arrangement[2])
 {
     set_data();
-    ps_set(arrangements[_i][0]);
-    ps_set(arrangements[_i][1]);
+    ps_set(arrangement[0]);
+    ps_set(arrangement[1]);
     ps_start(&info);
     ps_round();
     ps_push_all();
@@ -81,6 +82,11 @@ START_TEST(an_epoch_is_evaluated_by_its_trainers)
     expect_question(0, 2);
     expect_question(1, 2);
     ps_pull_all(0);
+}
+
+START_TEST(an_epoch_is_evaluated_by_its_trainers)
+{
+    play_first_epoch(arrangements[_i]);
     answer_evaluation(1, 0.25, 1, 3);
     ps_push_all(); /* the next round is full before the evaluation is over, and waits */
     ps_turns(20);
@@ -123,16 +129,7 @@ static double number_in_manifest(const char *checkpoint, const char *key)
 /* A run that resumes there tells the epoch again: its losses must be in the checkpoint. */
 START_TEST(a_job_that_is_stopped_behind_an_epoch_saves_the_epochs_losses)
 {
-    set_data();
-    ps_set(arrangements[_i][0]);
-    ps_set(arrangements[_i][1]);
-    ps_start(&info);
-    ps_round();
-    ps_push_all();
-    PS_UNTIL(ps_answered(0) && ps_answered(1));
-    expect_question(0, 2);
-    expect_question(1, 2);
-    ps_pull_all(0);
+    play_first_epoch(arrangements[_i]);
     answer_evaluation(0, 1.5, 2, 2);
     answer_evaluation(1, 0.25, 1, 3);
     PS_UNTIL(strcmp(ps.events, "U1 U2 E1 ") == 0);

@@ -1,0 +1,55 @@
+# Sourced by the shell tests that break runs and resume them, behind test/shell.bash: a small job of each kind as
+# $scratch/KIND.json, and words for their runs. A RUN is a run directory.
+#
+#   run_job KIND RUN N [ARGUMENT]...   runs the job up to update or episode N, with checkpoints as $checkpoint says
+#   numbers RUN                        the log without events and `timing`
+#   last_number RUN                    its last update or episode
+#   wait_for_number RUN N              returns when the log has it
+#   newest_checkpoint RUN              the checkpoint's name
+#   whole_epochs RUN                   a number behind the last one, at the end of an epoch of each kind: two runs up to
+#                                      there have the same lines
+
+# shellcheck disable=SC2154 # test/shell.bash makes the folder
+export XDG_RUNTIME_DIR=$scratch
+checkpoint='{"every": 2, "keep": 2}'
+
+cat >"$scratch/reinforce.json" <<'JSON'
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 2}, "rollout": {"steps": 20}, "log": {"every": 1}}
+JSON
+cat >"$scratch/parameter-server.json" <<'JSON'
+{"kind": "parameter-server", "device": "cpu", "model": {"name": "resnet18", "classes": 10, "width": 8},
+ "trainers": {"count": 2, "batch": 4, "threads": 1}, "data": {"size": 16}, "server": {"count": 2},
+ "optimizer": {"lr": 0.01, "momentum": 0.9}, "log": {"every": 1}}
+JSON
+cat >"$scratch/model-parallel.json" <<'JSON'
+{"kind": "model-parallel", "device": "cpu", "model": {"name": "rnn", "tokens": 10, "embedding": 2, "hidden": 3},
+ "trainers": {"count": 1, "batch": 3, "threads": 1}, "data": {"kind": "synthetic", "steps": 5, "updates": 5},
+ "optimizer": {"name": "sgd", "lr": 0.05}, "log": {"every": 1}}
+JSON
+
+run_job() {
+    local unit=updates
+    [[ $1 != reinforce ]] || unit=episodes
+    "$COALESCED" run "$scratch/$1.json" --run-dir "$2" --set "/stop={\"$unit\":$3}" --set "/checkpoint=$checkpoint" \
+        "${@:4}" </dev/null
+}
+
+numbers() {
+    grep -av '^{"event"' "$1/episodes.jsonl" | sed 's/,"timing".*//'
+}
+
+last_number() {
+    grep -Eao '^[{]"(update|episode)":[0-9]+' "$1/episodes.jsonl" | tail -1 | grep -o '[0-9]*$'
+}
+
+wait_for_number() {
+    until grep -Eaq "\"(update|episode)\":$2," "$1/episodes.jsonl" 2>/dev/null; do sleep 0.02; done
+}
+
+newest_checkpoint() {
+    find "$1/checkpoints" -maxdepth 1 -regex '.*/[0-9]+' -printf '%f\n' | sort | tail -1
+}
+
+whole_epochs() {
+    echo $(($(last_number "$1") / 5 * 5 + 10))
+}
