@@ -17,8 +17,7 @@ static struct process job_process;
 /* Long enough, some seconds, for several deaths. */
 #define JOB                                                                                                  \
     "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"seed\":5,\"observers\":{\"count\":3},"                     \
-    "\"rollout\":{\"mode\":\"steps\",\"steps\":150},\"stop\":{\"episodes\":30,\"running_reward\":null},"     \
-    "\"supervise\":{\"hang_s\":1}}"
+    "\"rollout\":{\"mode\":\"steps\",\"steps\":150},\"stop\":{\"episodes\":30,\"running_reward\":null}}"
 
 static void start_run(const char *run_dir, const char *const *sets)
 {
@@ -127,12 +126,13 @@ END_TEST
 
 START_TEST(a_stopped_observer_is_killed_and_replaced)
 {
-    start_run(workplace.run_dir, NULL);
+    const char *sets[] = {"/supervise/hang_s=1", NULL};
+    start_run(workplace.run_dir, sets);
     ck_assert(file_wait_for(workplace.jsonl, "{\"episode\":3,", 30));
     kill(worker_pid("observer --index 3", 0), SIGSTOP);
     expect_end(0);
     expect_said("sent no heartbeat for 1 s: killed; incarnation 2 takes its place");
-    expect_undisturbed_log(NULL);
+    expect_undisturbed_log(sets);
 }
 END_TEST
 
