@@ -535,6 +535,7 @@ START_TEST(an_episode_that_lacks_its_observer_is_given_up)
         play_steps(0, STEPS);
         answer_episode(ones, flags, five);
     }
+    echo(); /* the agent has the second answer: the news of a death could overtake it */
     bare_worker_expect(&agent, CONTROL_EPISODE);
     end_observer(1); /* before the second record, which waits for the first one's line */
     bare_worker_logged(&agent, 1);
