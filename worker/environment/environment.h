@@ -1,39 +1,159 @@
-/* Environments: the worlds that observers step. Pure: no I/O, no clock, no messages. The room includes
- * kernels/base alone; worker/job includes it for the name, worker/reinforce to step.
+/* An environment for coalesced: what a plug-in exports, and what it may rely on. C11 or C++11. Copy this file
+ * beside your source; it includes nothing else of coalesced.
  *
- * A `struct environments` is K environments of CartPole that one observer owns. Its environment i has the
- * job-wide number `first + i`, which keys its draws (kernels/base/rng.h): a trajectory depends on the job's
- * seed, the environment's number, the episode and the actions, and on nothing else. One thread at a time may
- * use one object. */
-#ifndef WORKER_ENVIRONMENT_ENVIRONMENT_H
-#define WORKER_ENVIRONMENT_ENVIRONMENT_H
+ * A plug-in is a shared object with one function, environment_plugin(). It returns a table of functions, and
+ * the names of the environments that they make. coalesced opens an instance: `count` environments of one
+ * name, which are stepped together. Several instances may live in one process; they share nothing. One thread
+ * at a time uses an instance, and not always the same one.
+ *
+ *     open -> reset, with every environment -> step, step, reset of those that have ended, step, … -> close
+ *
+ * Rows. An environment with A agents has A rows in every buffer: row = environment * A + agent. The buffers
+ * are dense, belong to the caller, and stay where they are from the first reset until close. `which` names
+ * environments, ascending, each once; NULL: all of them, and n is count. A function touches the rows of the
+ * environments that it was called for, and no other.
+ *
+ * An end. A step that ends an episode writes the last observation of that episode, so that its value can be
+ * estimated at a truncation. The environment then waits for reset: nothing resets itself within a step
+ * (Gymnasium's AutoresetMode.DISABLED).
+ *
+ * The same bits. A reset's state depends on its seed and on nothing else. After it, the same actions give the
+ * same rows, in whichever instance, row and company. coalesced try checks this, and all else that stands
+ * here.
+ *
+ * Errors. A function that returns int returns 0, or not 0 with a sentence in `error`, ended by a zero; the
+ * job then ends with the sentence. After open no function should allocate. Strings are UTF-8. */
+#ifndef COALESCED_ENVIRONMENT_H
+#define COALESCED_ENVIRONMENT_H
 
-#include "kernels/base/status.h"
-#include "worker/environment/cartpole.h"
+#include <stddef.h>
+#include <stdint.h>
 
-/* How one step ended: neither, one, or both. */
-enum environment_flag { ENVIRONMENT_TERMINATED = 1, ENVIRONMENT_TRUNCATED = 2, ENVIRONMENT_FLAGS = 3 };
+#define ENVIRONMENT_VERSION 1
+#define ENVIRONMENT_ERROR_BYTES 400
 
-struct environments;
+/* The type of a space's elements. */
+enum { ENVIRONMENT_U8 = 1, ENVIRONMENT_I32 = 2, ENVIRONMENT_F32 = 3 };
 
-/* Makes `count` environments (at least 1) numbered from `first`, none of them reset yet. Allocates all the
- * memory that they will ever need. Errors: STATUS_NO_MEMORY. Release with environments_free. */
-enum status environments_new(struct environments **out, uint64_t seed, uint32_t first, uint32_t count,
-                             struct error *error);
-void environments_free(struct environments *environments);
+/* A row's flags after a step, added up. */
+enum {
+    ENVIRONMENT_TERMINATED = 1, /* the episode has ended in a state that has no future: its value is 0 */
+    ENVIRONMENT_TRUNCATED = 2,  /* the episode was cut: the last observation's state had a future */
+    ENVIRONMENT_RESTARTED = 4,  /* with one of the above: it could not help resetting itself. The observation
+                                   is the next episode's first; the last one is lost */
+    ENVIRONMENT_FAILED = 8,     /* it broke: the episode so far is not learned from, and it is reset */
+    ENVIRONMENT_ABSENT = 16     /* this agent is not in the environment at present: its row says nothing */
+};
 
-/* Puts environment `index` (0 .. count - 1) into a fresh first state, drawn for (episode, step). */
-void environments_reset(struct environments *environments, uint32_t index, uint32_t episode, uint32_t step);
+/* What an environment cannot do; environment_spec.limits, added up. */
+enum {
+    ENVIRONMENT_SINGLETON = 1,  /* there can be one instance in a process, of one environment */
+    ENVIRONMENT_CANNOT_SEED = 2 /* two resets with one seed may differ: such a job cannot be repeated */
+};
 
-/* Steps the `n` environments `indices` (local, each at most once) with `actions`, which are below
- * CARTPOLE_ACTIONS. rewards: (n), flags: (n) of enum environment_flag. An environment that has ended must be
- * reset before it is stepped again. */
-void environments_step(struct environments *environments, uint32_t n, const uint32_t *indices,
-                       const uint8_t *actions, float *rewards, uint8_t *flags);
+/* What a reset draws its first state from. Equal seeds are equal in all four. */
+struct environment_seed {
+    uint64_t job;
+    uint32_t environment; /* its number in the job, from 0 */
+    uint32_t episode;     /* the job's episode, or the environment's */
+    uint32_t step;        /* within it */
+};
 
-/* Writes the present observations of the `n` environments `indices`. observations: (n, CARTPOLE_STATE_SIZE)
- * float32. */
-void environments_observe(const struct environments *environments, uint32_t n, const uint32_t *indices,
-                          float *observations);
+/* The seed as one number, for a generator that takes one. Two seeds that differ give different numbers but
+ * for chance (2^-64). */
+static inline uint64_t environment_seed_mix(struct environment_seed seed)
+{
+    const uint64_t words[3] = {seed.job, (uint64_t)seed.environment << 32 | seed.episode, seed.step};
+    uint64_t mixed = 0;
+    for (int i = 0; i < 3; i++) { /* David Stafford's finalizer, variant 13, as in SplitMix64 */
+        mixed = (mixed ^ words[i]) + 0x9e3779b97f4a7c15u;
+        mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
+        mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
+        mixed ^= mixed >> 31;
+    }
+    return mixed;
+}
+
+/* What one row holds: an observation or an action. Rank 0 is one element.
+ *
+ * An observation is ENVIRONMENT_F32 or ENVIRONMENT_U8, of rank 3 at most. U8 of rank 3 is an image: height,
+ * width, channels. `choices` is NULL; `low` and `high` are NULL or bounds of each element, which may be
+ * infinite.
+ *
+ * An action with `choices` is ENVIRONMENT_I32 and has rank 0 or 1: element e is 0 … choices[e] - 1
+ * (Gymnasium's Discrete and MultiDiscrete). An action without is ENVIRONMENT_F32 of rank 0 or 1: element e is
+ * in low[e] … high[e], both finite (Box). The caller sees to the bounds. */
+struct environment_space {
+    uint32_t dtype, rank, shape[3];
+    const double *low, *high;
+    const uint32_t *choices;
+};
+
+struct environment_spec {
+    uint32_t size;              /* sizeof(struct environment_spec) */
+    uint32_t limits;            /* of the enum above */
+    uint32_t agents;            /* rows of an environment, at least 1 */
+    uint32_t steps_max;         /* the caller truncates an episode after so many steps; 0: never */
+    uint32_t has_mask;          /* 1: it says which choices are allowed; needs `choices` */
+    uint32_t metric_count;      /* numbers that an ended row reports */
+    const char *const *metrics; /* (metric_count) their names: "is_success", … */
+    struct environment_space observation, action;
+};
+
+struct environment_buffers {
+    void *observation;  /* (rows, shape…)  out: reset, step */
+    const void *action; /* (rows, shape…)  in: step */
+    float *reward;      /* (rows)          out: step; of this step */
+    uint8_t *flags;     /* (rows)          out: step; of the enum above */
+    uint8_t *mask;      /* (rows, sum of choices), choice by choice, 1: allowed; at least one of each element.
+                           out: reset, step. NULL without has_mask */
+    float *metrics;     /* (rows, metric_count)  out: step, where a row ends. NULL without metrics */
+};
+
+/* What environment_render draws. */
+enum {
+    ENVIRONMENT_TEXT = 1, /* UTF-8 with line ends; width and height are not used */
+    ENVIRONMENT_RGB = 2   /* (height, width, 3) bytes */
+};
+
+struct environment_plugin {
+    uint32_t version;         /* ENVIRONMENT_VERSION */
+    uint32_t size;            /* sizeof(struct environment_plugin) */
+    const char *const *names; /* of its environments; the last is NULL */
+
+    /* Makes `count` environments of `name`, not reset yet. `options`: the job's JSON object, "{}" without; an
+     * option that is not known is an error. *spec lives as long as *out. */
+    int (*open)(void **out, const struct environment_spec **spec, const char *name, const char *options,
+                uint32_t count, char error[ENVIRONMENT_ERROR_BYTES]);
+    void (*close)(void *self);
+
+    /* Puts n environments into the first states that seeds[0 … n - 1] give. */
+    int (*reset)(void *self, const struct environment_buffers *buffers, uint32_t n, const uint32_t *which,
+                 const struct environment_seed *seeds, char error[ENVIRONMENT_ERROR_BYTES]);
+
+    /* Steps n environments, none of which waits for reset. */
+    int (*step)(void *self, const struct environment_buffers *buffers, uint32_t n, const uint32_t *which,
+                char error[ENVIRONMENT_ERROR_BYTES]);
+
+    /* ---- any of what follows may be NULL ---- */
+
+    /* A picture of environment `which` of enum `kind` in `out`. Returns its bytes; 0: it cannot. More than
+     * `capacity`: nothing is written, come back with so many. */
+    size_t (*render)(void *self, uint32_t which, int kind, uint32_t *width, uint32_t *height, void *out,
+                     size_t capacity);
+
+    /* All of the state of environment `which`, by which a run is resumed to the bit. Returns its bytes, as
+     * render does. load: into an environment of any instance of the same name and options; it writes the
+     * observation and the mask. */
+    size_t (*save)(void *self, uint32_t which, void *out, size_t capacity);
+    int (*load)(void *self, const struct environment_buffers *buffers, uint32_t which, const void *state,
+                size_t size, char error[ENVIRONMENT_ERROR_BYTES]);
+};
+
+#ifdef __cplusplus
+extern "C"
+#endif
+    const struct environment_plugin *
+    environment_plugin(void);
 
 #endif

@@ -16,7 +16,7 @@
 #define WORKER_REINFORCE_AGENT_H
 
 #include "worker/checkpoint/checkpoint_saver.h"
-#include "worker/environment/environment.h"
+#include "worker/environment/environments.h"
 #include "worker/model/policy_values.h"
 #include "worker/net/rpc.h"
 #include "worker/reinforce/coalescer.h"

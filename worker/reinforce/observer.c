@@ -2,7 +2,7 @@
  *
  * A handler never waits, so run_episode's handler only remembers the request. The loop then plays the episode
  * with blocking calls, as the tutorial's observer does, and answers the request at the end. */
-#include "worker/environment/environment.h"
+#include "worker/environment/environments.h"
 #include "worker/net/rpc.h"
 #include "worker/worker.h"
 

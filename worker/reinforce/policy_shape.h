@@ -3,7 +3,7 @@
 #define WORKER_REINFORCE_POLICY_SHAPE_H
 
 #include "kernels/policy/mlp_batch.h"
-#include "worker/environment/environment.h"
+#include "worker/environment/environments.h"
 #include "worker/job/job.h"
 
 static inline struct mlp_shape policy_shape_of(const struct job *job)

@@ -1,7 +1,7 @@
 /* Greedy play against the same play by hand: policies whose choices are known, and the command as a whole. */
 #include "kernels/params/params_file.h"
 #include "test/worker/reinforce/reinforce_fixture.h"
-#include "worker/environment/environment.h"
+#include "worker/environment/environments.h"
 #include "worker/model/policy_values.h"
 #include "worker/reinforce/policy_evaluate.h"
 

@@ -1,6 +1,6 @@
 /* What an observer needs of CartPole beside its physics: step counts, truncation, the end of an episode. The
  * states are a slab of doubles, one row per state value, one column per environment. */
-#include "worker/environment/environment.h"
+#include "worker/environment/environments.h"
 
 #include <stdlib.h>
 

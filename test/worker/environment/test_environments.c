@@ -1,6 +1,6 @@
 /* The interface of every environment: counting, truncation, resets keyed by position, and
  * results that do not depend on how environments are spread over objects. */
-#include "worker/environment/environment.h"
+#include "worker/environment/environments.h"
 
 #include "kernels/base/rng.h"
 #include "test/workplace.h"
