@@ -217,6 +217,7 @@ install: $(BUILD)/coalesced $(PLUGINS)
 	install -m 644 config/*.json $(DESTDIR)$(PREFIX)/share/coalesced/
 	sed 's|@PREFIX@|$(PREFIX)|g' scripts/coalesced@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
+	install -D -m 644 worker/environment/environment.h $(DESTDIR)$(PREFIX)/include/coalesced/environment.h
 	install -D -m 644 scripts/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
 	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/RUNS.md

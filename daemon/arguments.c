@@ -1,6 +1,8 @@
 /* argv read by getopt_long. The command's process; its only thread. */
 #include "daemon/arguments.h"
 
+#include "worker/environment/environment_contract.h"
+#include "worker/job/json_document.h"
 #include "worker/reinforce/policy_evaluate.h"
 
 #include <errno.h>
@@ -10,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sysexits.h>
 
 int usage_error(const char *format, ...)
@@ -41,7 +44,7 @@ static bool read_positive(const char *text, double *value)
     return end != text && *end == '\0' && isfinite(*value) && *value > 0;
 }
 
-enum { SET = 1, RUN_DIR, RESUME, EPISODES, WORDS, SEED, TEMPERATURE, HELP };
+enum { SET = 1, RUN_DIR, RESUME, EPISODES, WORDS, SEED, TEMPERATURE, NAME, OPTIONS, STEPS, LIMIT_S, HELP };
 
 static const struct option options[] = {
     {"set", required_argument, NULL, SET},
@@ -51,6 +54,10 @@ static const struct option options[] = {
     {"words", required_argument, NULL, WORDS},
     {"seed", required_argument, NULL, SEED},
     {"temperature", required_argument, NULL, TEMPERATURE},
+    {"name", required_argument, NULL, NAME},
+    {"options", required_argument, NULL, OPTIONS},
+    {"steps", required_argument, NULL, STEPS},
+    {"limit-s", required_argument, NULL, LIMIT_S},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
 };
@@ -64,14 +71,38 @@ static const char *option_owner(int option, unsigned accepts)
         return accepts & ACCEPTS_RUN ? NULL : "run";
     if (option == EPISODES)
         return accepts & ACCEPTS_EPISODES ? NULL : "evaluate";
+    if (option == NAME || option == OPTIONS || option == STEPS || option == LIMIT_S)
+        return accepts & ACCEPTS_PLUGIN ? NULL : "try";
+    if (option == SEED)
+        return accepts & (ACCEPTS_TEXT | ACCEPTS_PLUGIN) ? NULL : "generate and try";
     return option == HELP || accepts & ACCEPTS_TEXT ? NULL : "generate";
+}
+
+/* Reads an integer in 1..most. 0, or the exit code. */
+static int store_count(const char *name, const char *text, uint32_t most, uint32_t *value)
+{
+    uint64_t read;
+    if (!read_integer(text, &read) || read == 0 || read > most)
+        return usage_error("--%s: expected an integer in 1..%u, got %s", name, most, text);
+    *value = (uint32_t)read;
+    return 0;
+}
+
+static int store_options(const char *text, struct arguments *arguments)
+{
+    struct json_document document;
+    struct json_error why = {.text = "expected a JSON object"};
+    const bool good = json_document_parse(&document, text, strlen(text), &why) == STATUS_OK &&
+                      cJSON_IsObject(document.root);
+    json_document_fini(&document);
+    arguments->options = text;
+    return good ? 0 : usage_error("--options: %s: %s", why.text, text);
 }
 
 /* Stores the option's value. 0, or the exit code. */
 static int store_option(int option, const char *text, struct arguments *arguments)
 {
     struct language_generate *settings = &arguments->text;
-    uint64_t episodes;
     switch (option) {
     case SET:
         arguments->overrides[arguments->override_count++] = text;
@@ -83,10 +114,7 @@ static int store_option(int option, const char *text, struct arguments *argument
         arguments->resume = true;
         return 0;
     case EPISODES:
-        if (!read_integer(text, &episodes) || episodes == 0 || episodes > POLICY_EPISODES_MAX)
-            return usage_error("--episodes: expected an integer in 1..%d, got %s", POLICY_EPISODES_MAX, text);
-        arguments->episodes = (uint32_t)episodes;
-        return 0;
+        return store_count("episodes", text, POLICY_EPISODES_MAX, &arguments->episodes);
     case WORDS:
         if (read_integer(text, &settings->words) && settings->words > 0)
             return 0;
@@ -99,6 +127,15 @@ static int store_option(int option, const char *text, struct arguments *argument
         if (read_positive(text, &settings->temperature))
             return 0;
         return usage_error("--temperature: expected a number above 0, got %s", text);
+    case NAME:
+        arguments->name = text;
+        return 0;
+    case OPTIONS:
+        return store_options(text, arguments);
+    case STEPS:
+        return store_count("steps", text, CONTRACT_STEPS_MAX, &arguments->steps);
+    case LIMIT_S:
+        return store_count("limit-s", text, 86400, &arguments->limit_s);
     default:
         arguments->help = true;
         return 0;
@@ -129,6 +166,10 @@ static int read_options(int argc, char **argv, unsigned accepts, struct argument
 static int read_files(int argc, char **argv, unsigned accepts, struct arguments *arguments)
 {
     const bool job = accepts & ACCEPTS_JOB, checkpoint = accepts & ACCEPTS_CHECKPOINT;
+    if (accepts & ACCEPTS_PLUGIN) {
+        arguments->environment = argv[optind];
+        return optind + 1 == argc ? 0 : usage_error("expected one plug-in, or the name of an environment");
+    }
     if (optind + job + checkpoint != argc)
         return usage_error("expected %s", !checkpoint ? "one job file"
                                           : job       ? "a checkpoint and a job file"
@@ -140,7 +181,8 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
 
 int arguments_read(struct arguments *arguments, int argc, char **argv, unsigned accepts)
 {
-    *arguments = (struct arguments){.text = {.words = 100, .seed = 1, .temperature = 1}};
+    *arguments = (struct arguments){
+        .text = {.words = 100, .seed = 1, .temperature = 1}, .options = "{}", .steps = 1000, .limit_s = 60};
     arguments->overrides = calloc((size_t)argc, sizeof *arguments->overrides);
     if (arguments->overrides == NULL) {
         fprintf(stderr, "coalesced: no memory for the arguments\n");

@@ -15,6 +15,7 @@ enum accepts {
     ACCEPTS_CHECKPOINT = 4, /* in front of the job, if there is one */
     ACCEPTS_TEXT = 8,       /* --words, --seed, --temperature */
     ACCEPTS_EPISODES = 16,  /* --episodes */
+    ACCEPTS_PLUGIN = 32,    /* a plug-in or an environment, --name, --options, --steps, --limit-s, --seed */
 };
 
 struct arguments {
@@ -22,7 +23,11 @@ struct arguments {
     const char *job_path;
     const char *checkpoint;
     struct language_generate text;
-    uint32_t episodes;   /* 0: not given */
+    uint32_t episodes;       /* 0: not given */
+    const char *environment; /* a plug-in's path, or a built-in environment's name */
+    const char *name;        /* of one of the plug-in's environments; NULL: not given */
+    const char *options;     /* a JSON object */
+    uint32_t steps, limit_s;
     const char *run_dir; /* NULL: not given */
     bool resume;
     const char **overrides; /* the values of --set, in order */

@@ -1,5 +1,5 @@
-/* run, check, evaluate and generate. The command's process, its only thread; after the fork of `run`, the
- * supervisor's. */
+/* run, check, evaluate, generate and try. The command's process, its only thread; after the fork of `run`,
+ * the supervisor's. */
 #include "daemon/commands.h"
 
 #include "daemon/arguments.h"
@@ -9,6 +9,7 @@
 #include "daemon/runlog_coverage.h"
 #include "daemon/service.h"
 #include "daemon/supervise.h"
+#include "daemon/try.h"
 #include "kernels/base/log.h"
 #include "kernels/policy/mlp.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -233,6 +234,12 @@ static enum status generate(const struct arguments *arguments, struct job *job, 
     return language_generate(job, arguments->checkpoint, &arguments->text, stdout, error);
 }
 
+static enum status try_environment(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    (void)job;
+    return try_environments(arguments, error);
+}
+
 /* ---- the commands ---- */
 
 static const struct command {
@@ -244,6 +251,7 @@ static const struct command {
     {"check", ACCEPTS_JOB, NULL}, /* reading the job has checked it */
     {"evaluate", ACCEPTS_JOB | ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES, evaluate},
     {"generate", ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, generate},
+    {"try", ACCEPTS_PLUGIN, try_environment},
 };
 
 static const struct command *find_command(const char *name)

@@ -23,6 +23,8 @@ static const char usage[] =
     "      Print accuracy or perplexity, and loss, on held-out data; or the rewards of a policy.\n"
     "  coalesced generate CHECKPOINT [--words N] [--seed S] [--temperature T]\n"
     "      Print text that a language model writes.\n"
+    "  coalesced try PLUGIN | NAME [--name NAME] [--options JSON] [--steps N] [--seed S] [--limit-s N]\n"
+    "      Check that a plug-in's environments, or a built-in one, keep the contract of environment.h.\n"
     "  coalesced schema [man | pointers]\n"
     "      Print the JSON schema of job files; or their manual, a page of mdoc(7); or the pointers of\n"
     "      their keys.\n"
@@ -36,17 +38,22 @@ static const char usage[] =
     "  --words N             how many words to print (default: 100)\n"
     "  --seed S              the seed of the draws (default: 1)\n"
     "  --temperature T       divides each logit (default: 1.0)\n"
+    "  --name NAME           the one environment of the plug-in to try (default: all)\n"
+    "  --options JSON        the environment's options, an object (default: {})\n"
+    "  --steps N             how many random steps each environment makes (default: 1000)\n"
+    "  --limit-s N           how many seconds one call of a plug-in may take (default: 60)\n"
     "\n"
     "A run's files are episodes.log, episodes.jsonl, job.json and checkpoints/NUMBER/. CHECKPOINT is one of\n"
     "these folders, or checkpoints/best; for evaluate, but not of a language model, also any safetensors\n"
-    "file with the model's names.\n"
+    "file with the model's names. PLUGIN is the path of a shared object, with a / or ending in .so.\n"
     "\n"
     "Signals to a run: SIGTERM and SIGINT finish the round and end the job; a second one hurries. SIGHUP\n"
     "reads JOB.json again (/log takes effect at once, but not in a model-parallel job). SIGUSR1 reopens the\n"
     "logs.\n"
     "\n"
-    "Exit status: 0 finished, solved or stopped; 64 usage; 65 corrupt data; 66 input missing;\n"
-    "69 device unavailable; 70 internal; 74 I/O; 75 already running; 77 permission; 78 bad job file.\n";
+    "Exit status: 0 finished, solved or stopped; 64 usage; 65 corrupt data, or a broken contract;\n"
+    "66 input missing; 69 device unavailable; 70 internal, or a plug-in crashed or hung; 74 I/O;\n"
+    "75 already running; 77 permission; 78 bad job file or plug-in.\n";
 
 /* flush_output reports an output that failed. */
 static int write_schema(void)

@@ -18,7 +18,7 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run check evaluate generate schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run check evaluate generate try schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
@@ -38,7 +38,7 @@ _coalesced() {
             compopt -o dirnames 2>/dev/null
             return
             ;;
-        --episodes | --words | --seed | --temperature)
+        --episodes | --words | --seed | --temperature | --name | --options | --steps | --limit-s)
             return
             ;;
     esac
@@ -48,16 +48,19 @@ _coalesced() {
         check) options='--set --help' ;;
         evaluate) options='--set --episodes --help' ;;
         generate) options='--words --seed --temperature --help' ;;
+        try) options='--name --options --steps --seed --limit-s --help' ;;
         schema) options='man pointers' ;;
     esac
     if [[ $current == -* || $command == schema ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
         return
     fi
-    # Job files end in .json; a checkpoint is a folder, or a safetensors file.
+    # Job files end in .json; a checkpoint is a folder, or a safetensors file; a plug-in ends in .so.
     compopt -o filenames 2>/dev/null
     if [[ $command == generate ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
+    elif [[ $command == try ]]; then
+        mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.so' -- "$current")
     elif [[ $command == evaluate ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.@(json|safetensors)' -- "$current")
     else

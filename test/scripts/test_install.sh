@@ -19,7 +19,7 @@ install_it() {
 what_belongs() {
     printf './usr/%s\n' bin/coalesced lib/coalesced/libcoalesced-onednn.so lib/systemd/system/coalesced@.service \
         share/man/man1/coalesced.1 share/man/man5/coalesced-job.5 share/doc/coalesced/RUNS.md \
-        share/bash-completion/completions/coalesced
+        share/bash-completion/completions/coalesced include/coalesced/environment.h
     if [[ -e $build/libcoalesced-cuda.so ]]; then
         printf './usr/lib/coalesced/libcoalesced-cuda.so\n'
     fi
@@ -49,6 +49,13 @@ the_jobs() {
     diff <(cd "$here/../../config" && sha256sum -- *.json) <(cd "$stage/usr/share/coalesced" && sha256sum -- *)
 }
 
+# The installed header is a C11 and a C++11 header that needs nothing else.
+the_header() {
+    printf '#include <coalesced/environment.h>\nconst struct environment_plugin *p;\n' >"$scratch/user.c" &&
+        gcc -std=c11 -Wall -Wextra -pedantic -Werror -I "$stage/usr/include" -fsyntax-only "$scratch/user.c" &&
+        g++ -std=c++11 -Wall -Wextra -pedantic -Werror -I "$stage/usr/include" -fsyntax-only -x c++ "$scratch/user.c"
+}
+
 # The unit starts the program where it will lie at last, not where it was staged.
 the_place() {
     grep -qx 'ExecStart=/usr/bin/coalesced run /etc/coalesced/%i.json --resume' "$unit" &&
@@ -64,6 +71,7 @@ check "make install" install_it
 check "nothing else is installed" only_what_belongs
 check "the program tells its version" the_version
 check "the job files are the checkout's" the_jobs
+check "the plug-ins' header is one in C and in C++" the_header
 check "the unit names the installed program" the_place
 check "a plug-in's mode" modes 755 "$stage/usr/lib/coalesced/libcoalesced-onednn.so"
 check "the program's mode" modes 755 "$stage/usr/bin/coalesced"

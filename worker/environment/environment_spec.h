@@ -1,0 +1,52 @@
+/* What a plug-in's tables say, held to environment.h, and the sizes that follow. Pure functions; any
+ * thread. */
+#ifndef WORKER_ENVIRONMENT_ENVIRONMENT_SPEC_H
+#define WORKER_ENVIRONMENT_ENVIRONMENT_SPEC_H
+
+#include "kernels/base/status.h"
+#include "worker/environment/environment.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    ENVIRONMENT_AGENTS_MAX = 1024,
+    ENVIRONMENT_METRICS_MAX = 64,
+    ENVIRONMENT_CHOICES_MAX = 1 << 16,   /* of one element */
+    ENVIRONMENT_ROW_BYTES_MAX = 1 << 24, /* of one observation or action */
+    ENVIRONMENT_STEP_FLAGS = ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED | ENVIRONMENT_RESTARTED |
+                             ENVIRONMENT_FAILED | ENVIRONMENT_ABSENT
+};
+
+/* Whether the table is whole: version, size, names and the functions that no plug-in is without.
+ * STATUS_INVALID; the sentence begins with a verb, for the caller to put the file in front. */
+enum status environment_table_check(const struct environment_plugin *plugin, struct error *error);
+
+bool environment_has_name(const struct environment_plugin *plugin, const char *name);
+
+/* Whether every number of the spec is within what environment.h and the limits above allow. STATUS_INVALID;
+ * the sentence names the member. */
+enum status environment_spec_check(const struct environment_spec *spec, struct error *error);
+
+/* The functions below take what has passed environment_spec_check. */
+
+size_t environment_space_elements(const struct environment_space *space);
+
+/* The bytes of one row. */
+size_t environment_space_bytes(const struct environment_space *space);
+
+/* The bytes of one row's mask: the sum of the action's choices; 0 of an action without. */
+size_t environment_choices(const struct environment_spec *spec);
+
+/* Whether the flags of a row end its episode, so that the row waits for reset. */
+static inline bool environment_flags_end(uint8_t flags)
+{
+    return (flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0 &&
+           (flags & ENVIRONMENT_RESTARTED) == 0;
+}
+
+/* Whether an environment waits for reset, by its rows' flags: one failed, or each has ended or is absent. */
+bool environment_is_over(const uint8_t *flags, uint32_t agents);
+
+#endif
