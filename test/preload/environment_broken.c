@@ -61,7 +61,8 @@ static bool is(const struct broken *broken, const char *fault)
 
 static void crash(void)
 {
-    *(volatile int *)8 = 1;
+    volatile uintptr_t nowhere = 8;
+    *(volatile int *)nowhere = 1;
 }
 
 static void hang(void)
