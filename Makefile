@@ -39,6 +39,7 @@ BASELINE := $(wildcard test/baseline/*.c)
 CUDA := $(wildcard kernels/cuda/*.cu)
 KERNELS := $(filter-out $(LANES) $(ONEDNN),$(wildcard kernels/*.c kernels/*/*.c))
 WORKER := $(wildcard worker/*.c worker/*/*.c)
+MUJOCO := $(wildcard worker/environment/mujoco/*.c)
 DAEMON := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
 TEST_SOURCES := $(sort $(shell find test -name '*.c'))
 TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
@@ -66,7 +67,14 @@ CUDNN_DIR ?= $(patsubst %/include/cudnn.h,%,$(firstword $(wildcard $(CUDA_HOME)/
 CUDNN_SO := $(if $(CUDNN_DIR),$(firstword $(wildcard $(addprefix $(CUDNN_DIR)/,$(addsuffix /libcudnn.so.9,lib lib64 lib/x86_64-linux-gnu)))))
 CUDA_SO := $(if $(and $(NVCC),$(CUDNN_SO),$(if $(SAN),,yes)),$(BUILD)/libcoalesced-cuda.so)
 CUDA_ABSENT = $(if $(SAN),sanitizers do not see code on a GPU,$(if $(NVCC),no cuDNN 9 (CUDNN_DIR),no CUDA toolkit (nvcc)))
-PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO)
+# The environments of MuJoCo need its library, and Gymnasium's models of them: the Python packages that scripts/deps mujoco
+# installs, or MUJOCO_DIR, a folder with include/mujoco/ and libmujoco.so.*, and MUJOCO_MODELS, a folder with the XML files.
+MUJOCO_PACKAGES := $(firstword $(wildcard build/mujoco-venv/lib/python3*/site-packages))
+MUJOCO_DIR ?= $(patsubst %/include/mujoco/mujoco.h,%,$(wildcard $(MUJOCO_PACKAGES)/mujoco/include/mujoco/mujoco.h))
+MUJOCO_MODELS ?= $(wildcard $(MUJOCO_PACKAGES)/gymnasium/envs/mujoco/assets)
+MUJOCO_LIBRARY := $(if $(MUJOCO_DIR),$(firstword $(wildcard $(MUJOCO_DIR)/libmujoco.so.* $(MUJOCO_DIR)/lib/libmujoco.so.*)))
+MUJOCO_SO := $(if $(and $(MUJOCO_LIBRARY),$(MUJOCO_MODELS)),$(BUILD)/libcoalesced-mujoco.so)
+PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO) $(MUJOCO_SO)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
 .PHONY: all check bench benches bench-kernels fuzz lint format install clean help documents print-cudnn
@@ -135,6 +143,14 @@ $(BUILD)/%.o: %.cu Makefile
 $(BUILD)/libcoalesced-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(CUDA)) $(BUILD)/libkernels.a
 	$(NVCC) -shared -cudart=static -Xlinker=--exclude-libs=ALL -Xlinker=--no-undefined \
 	    -Xlinker=-rpath=$(abspath $(dir $(CUDNN_SO))) -o $@ $^ -L$(dir $(CUDNN_SO)) -l:libcudnn.so.9
+
+$(call objects,$(MUJOCO)): CPPFLAGS += -isystem $(MUJOCO_DIR)/include
+$(call objects,$(MUJOCO)): CFLAGS += -fvisibility=hidden
+$(BUILD)/libcoalesced-mujoco.so: $(call objects,$(MUJOCO)) $(BUILD)/libkernels.a
+	@mkdir -p $(@D)/mujoco-models
+	cp $(MUJOCO_MODELS)/*.xml $(@D)/mujoco-models/
+	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -Wl,-rpath,$(abspath $(dir $(MUJOCO_LIBRARY))) -o $@ $^ \
+	    $(MUJOCO_LIBRARY) -lcjson -lm
 
 # Prints the path of cuDNN, or an empty line, for scripts/gpu-check.
 print-cudnn:
@@ -213,6 +229,7 @@ install: $(BUILD)/coalesced $(PLUGINS)
 	install -D -m 755 $(BUILD)/coalesced $(DESTDIR)$(PREFIX)/bin/coalesced
 	install -d $(DESTDIR)$(PREFIX)/lib/coalesced
 	install -m 755 $(PLUGINS) $(DESTDIR)$(PREFIX)/lib/coalesced/
+	$(if $(MUJOCO_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/coalesced/mujoco-models $(MUJOCO_MODELS)/*.xml)
 	install -d $(DESTDIR)$(PREFIX)/share/coalesced $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 config/*.json $(DESTDIR)$(PREFIX)/share/coalesced/
 	sed 's|@PREFIX@|$(PREFIX)|g' scripts/coalesced@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
