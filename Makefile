@@ -157,8 +157,8 @@ print-cudnn:
 	@echo '$(CUDNN_SO)'
 
 # A test program links its own object and, from the archives, the objects that it uses. All test programs lie in
-# $(BUILD)/test/, wherever their sources lie. Only test_*_onednn and three benchmarks link oneDNN.
-$(filter %_onednn,$(TESTS)) $(addprefix $(BUILD)/test/,bench_mlp bench_models bench_kernels): \
+# $(BUILD)/test/, wherever their sources lie. Only test_*_onednn and four benchmarks link oneDNN.
+$(filter %_onednn,$(TESTS)) $(addprefix $(BUILD)/test/,bench_mlp bench_dense bench_models bench_kernels): \
     EXTRA_LIBS := $(BUILD)/libbaseline.a $(BUILD)/libkernels.a -ldnnl $(OPENMP)
 define test_rule
 $(BUILD)/test/$(basename $(notdir $(1))): $(call objects,$(1)) $(BUILD)/libtest.a $(BUILD)/libbaseline.a $(ARCHIVES)
@@ -200,7 +200,7 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/nor
 
 # The oracle computes where a target needs a backend.
 build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
-    $(filter-out test/oracle/mlp_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
+    $(filter-out test/oracle/mlp_ref.c test/oracle/dense_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
     prepare send receive move release wait)

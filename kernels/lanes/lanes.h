@@ -107,10 +107,15 @@ LANES_INLINE vf lanes_keep(uint32_t mask, vf x)
     return _mm512_maskz_mov_ps((__mmask16)mask, x);
 }
 
-/* a > b ? a : b; a NaN in b stays, as relu and max in PyTorch have it. */
+/* a > b ? a : b; a NaN in b stays, as relu and max in PyTorch have it. lanes_min: a < b ? a : b, likewise. */
 LANES_INLINE vf lanes_max(vf a, vf b)
 {
     return _mm512_max_ps(a, b);
+}
+
+LANES_INLINE vf lanes_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
 }
 
 /* x where a < b, else 0. */
@@ -194,6 +199,11 @@ LANES_INLINE vf lanes_max(vf a, vf b)
     return _mm256_max_ps(a, b);
 }
 
+LANES_INLINE vf lanes_min(vf a, vf b)
+{
+    return _mm256_min_ps(a, b);
+}
+
 LANES_INLINE uint32_t lanes_above_bits(vu a, vu b)
 {
     return (uint32_t)_mm256_movemask_ps((__m256)(a > b));
@@ -245,6 +255,11 @@ LANES_INLINE vf lanes_max(vf a, vf b)
     return _mm_max_ps(a, b);
 }
 
+LANES_INLINE vf lanes_min(vf a, vf b)
+{
+    return _mm_min_ps(a, b);
+}
+
 LANES_INLINE uint32_t lanes_above_bits(vu a, vu b)
 {
     return (uint32_t)_mm_movemask_ps((__m128)(a > b));
@@ -271,16 +286,15 @@ LANES_INLINE float lanes_sum(const vf x[LANES_PARTS])
     return _mm_cvtss_f32(two) + _mm_cvtss_f32(_mm_shuffle_ps(two, two, 1));
 }
 
-/* e^x for x <= 0: at most 1 ulp from the true value down to x = -87, and 0 below; NaN stays NaN.
- * x = n ln 2 + r with |r| <= ln(2)/2, ln 2 in two pieces (Cody and Waite) of which the first has zeros
- * enough at its end that n times it is exact; e^r by its Taylor series, whose next term is under 2^-27. */
-LANES_INLINE vf lanes_exp(vf x)
+/* e^r of an x = n ln 2 + r with |r| <= ln(2)/2; `shifted` holds n in its low bits. ln 2 is in two pieces
+ * (Cody and Waite) of which the first has zeros enough at its end that n times it is exact. e^r by its Taylor
+ * series, whose next term is under 2^-27. */
+LANES_INLINE vf lanes_exp_rest(vf x, vf *shifted)
 {
     const vf round = lanes_set(0x1.8p23f); // adding it leaves the integer in the low bits
-    vf clamped = lanes_max(lanes_set(-87.0f), x);
-    vf shifted = lanes_fma(clamped, lanes_set(0x1.715476p+0f), round);
-    vf n = shifted - round;
-    vf r = lanes_fma(n, lanes_set(-0x1.62e400p-1f), clamped);
+    *shifted = lanes_fma(x, lanes_set(0x1.715476p+0f), round);
+    vf n = *shifted - round;
+    vf r = lanes_fma(n, lanes_set(-0x1.62e400p-1f), x);
     r = lanes_fma(n, lanes_set(-0x1.7f7d1cp-20f), r);
     vf sum = lanes_fma(r, lanes_set(1.0f / 5040), lanes_set(1.0f / 720));
     sum = lanes_fma(r, sum, lanes_set(1.0f / 120));
@@ -288,9 +302,16 @@ LANES_INLINE vf lanes_exp(vf x)
     sum = lanes_fma(r, sum, lanes_set(1.0f / 6));
     sum = lanes_fma(r, sum, lanes_set(0.5f));
     sum = lanes_fma(r, sum, lanes_set(1.0f));
-    sum = lanes_fma(r, sum, lanes_set(1.0f));
+    return lanes_fma(r, sum, lanes_set(1.0f));
+}
+
+/* e^x for x <= 0: at most 1 ulp from the true value down to x = -87, and 0 below; NaN stays NaN. For any x:
+ * kernels/lanes/exp_log_tanh.h. */
+LANES_INLINE vf lanes_exp(vf x)
+{
+    vf shifted, rest = lanes_exp_rest(lanes_max(lanes_set(-87.0f), x), &shifted);
     vf power = (vf)(((vu)shifted << 23) + 0x3f800000u);
-    return lanes_where_not_less(x, lanes_set(-87.0f), sum * power);
+    return lanes_where_not_less(x, lanes_set(-87.0f), rest * power);
 }
 
 /* log(x) for positive normal x, within 2 ulp. x = 2^n (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2), and with

@@ -1,0 +1,62 @@
+/* e^x, log(x) and tanh(x) of any float, each lane by itself, with the same bits on every instruction set.
+ * Only
+ * *_lanes.c sources include this header. Where the argument is known to be at most 0, or positive and normal,
+ * lanes.h has shorter ones.
+ *
+ * Errors are in units of the result's last place (ulp), as test/kernels/lanes/test_exp_log_tanh.c finds them
+ * against libm in double, over all floats. A subnormal result counts in units of the smallest float. */
+#ifndef KERNELS_LANES_EXP_LOG_TANH_H
+#define KERNELS_LANES_EXP_LOG_TANH_H
+
+#include "kernels/lanes/lanes.h"
+
+#include <math.h>
+
+/* yes where a < b, else no; a NaN in a or b gives no. */
+LANES_INLINE vf lanes_choose_less(vf a, vf b, vf yes, vf no)
+{
+    return (vf)((vu)lanes_where_less(a, b, yes) | (vu)lanes_where_not_less(a, b, no));
+}
+
+/* e^x: within 1 ulp, subnormal results too. Above 88.72284 infinity, below -103.98 0; NaN stays NaN.
+ * 2^n is applied in two steps, because n reaches from -150 to 130 and a float's exponent does not. */
+LANES_INLINE vf lanes_exp_full(vf x)
+{
+    vf shifted;
+    vf rest = lanes_exp_rest(lanes_max(lanes_set(-104.0f), lanes_min(lanes_set(90.0f), x)), &shifted);
+    vi n = (vi)shifted - 0x4b400000, half = n >> 1;
+    return rest * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
+}
+
+/* log(x): within 2 ulp, of a subnormal x too. -infinity for 0, NaN below 0; infinity and NaN stay. A
+ * subnormal is first multiplied by 2^24. */
+LANES_INLINE vf lanes_log_full(vf x)
+{
+    const vf normal = lanes_set(0x1p-126f), none = {};
+    vf scaled = lanes_choose_less(x, normal, x * 0x1p24f, x);
+    vf logarithm = lanes_log(scaled) - lanes_where_less(x, normal, lanes_set(0x1.0a2b24p+4f)); // 24 ln 2
+    vf of_infinity = lanes_choose_less(x, lanes_set(INFINITY), logarithm, x);
+    vf of_none = lanes_choose_less(x, none, lanes_set(NAN), lanes_set(-INFINITY));
+    return lanes_choose_less(x, lanes_set(0x1p-149f), of_none, of_infinity);
+}
+
+/* tanh(x): within 5 ulp, and at most 1 in size; exactly 1 from 8.1067753 on, where tanh is 1 - 1.8e-7. NaN
+ * stays NaN, -0 stays -0. It is x P(x^2) / Q(x^2) with P and Q of degree 4: the minimax approximation of
+ * tanh(x) / x over |x| <= 8.4 in relative error (2^-26.5), found by Remez's exchange in 60 digits. All
+ * coefficients are positive, so that nothing cancels. The bound of x is the first float whose result is 1. */
+LANES_INLINE vf lanes_tanh(vf x)
+{
+    x = lanes_max(lanes_set(-0x1.036ab4p+3f), lanes_min(lanes_set(0x1.036ab4p+3f), x));
+    vf y = x * x;
+    vf p = lanes_fma(y, lanes_set(0x1.f0c326p-27f), lanes_set(0x1.66b0e8p-16f));
+    vf q = lanes_fma(y, lanes_set(0x1.b94d56p-21f), lanes_set(0x1.60784cp-12f));
+    p = lanes_fma(y, p, lanes_set(0x1.d034b6p-9f));
+    q = lanes_fma(y, q, lanes_set(0x1.aad38ap-6f));
+    p = lanes_fma(y, p, lanes_set(0x1.12d536p-3f));
+    q = lanes_fma(y, q, lanes_set(0x1.debfeap-2f));
+    p = lanes_fma(y, p, lanes_set(1.0f));
+    q = lanes_fma(y, q, lanes_set(1.0f));
+    return x * p / q;
+}
+
+#endif

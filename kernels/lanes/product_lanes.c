@@ -1,0 +1,98 @@
+/* Matrix products, compiled once per instruction set; any thread.
+ *
+ * The innermost loop holds a tile of c in registers: a few rows by a few blocks of columns. For each k it
+ * loads one vector of b for each of the tile's columns and one number of a for each of its rows. The tile is
+ * as large as the registers allow: with AVX-512 8 rows by 32 columns in 16 of 32 registers, with AVX2 6 rows
+ * by 16 columns in 12 of 16. What is left at the lower end goes through smaller tiles, with the same bits.
+ *
+ * Blocks of columns are the outer loop, so that the columns of b, 32 * depth floats, stay in the nearest
+ * cache while all rows pass by. */
+#include "kernels/lanes/product_lanes.h"
+
+#include "kernels/lanes/lanes.h"
+
+#include <assert.h>
+#include <stdbool.h>
+
+#if defined(__AVX512F__)
+enum { TILE_ROWS = 8, TILE_BLOCKS = 2 };
+#elif defined(__AVX2__)
+enum { TILE_ROWS = 6, TILE_BLOCKS = 1 };
+#else
+enum { TILE_ROWS = 2, TILE_BLOCKS = 1 };
+#endif
+
+enum { TILE_VECTORS = TILE_BLOCKS * LANES_PARTS };
+
+/* A tile of `rows` by `blocks`, both constants to the compiler, as is which of a's distances is 1. */
+LANES_INLINE void multiply_tile(const struct product *p, uint32_t row, uint32_t block, uint32_t rows,
+                                uint32_t blocks, bool row_major)
+{
+    const uint32_t vectors = blocks * LANES_PARTS, depth = p->depth;
+    const size_t a_row = row_major ? p->a_row : 1, a_depth = row_major ? 1 : p->a_depth;
+    const size_t b_depth = p->b_depth, b_block = p->b_block, c_row = p->c_row;
+    const float *a = p->a + row * a_row, *b = p->b + block * b_block;
+    float *c = p->c + row * c_row + (size_t)block * LANES_COUNT;
+    const float *begin = p->begin != NULL ? p->begin + (size_t)block * LANES_COUNT : c;
+    const size_t begin_row = p->begin != NULL ? 0 : c_row;
+    vf sum[TILE_ROWS][TILE_VECTORS];
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (uint32_t v = 0; v < vectors; v++)
+            sum[r][v] = lanes_load(begin + r * begin_row + v * LANES_WIDTH);
+    for (uint32_t k = 0; k < depth; k++, b += b_depth, a += a_depth) {
+        vf column[TILE_VECTORS];
+#pragma GCC unroll 8
+        for (uint32_t v = 0; v < vectors; v++)
+            column[v] = lanes_load(b + v / LANES_PARTS * b_block + v % LANES_PARTS * LANES_WIDTH);
+#pragma GCC unroll 8
+        for (uint32_t r = 0; r < rows; r++) {
+            const vf x = lanes_set(a[r * a_row]);
+#pragma GCC unroll 8
+            for (uint32_t v = 0; v < vectors; v++)
+                sum[r][v] = lanes_fma(column[v], x, sum[r][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (uint32_t v = 0; v < vectors; v++)
+            lanes_store(c + r * c_row + v * LANES_WIDTH, sum[r][v]);
+}
+
+/* All rows of `blocks` blocks. */
+LANES_INLINE void multiply_columns(const struct product *p, uint32_t block, uint32_t blocks, bool row_major)
+{
+    uint32_t row = 0;
+    for (; p->rows - row >= TILE_ROWS; row += TILE_ROWS)
+        multiply_tile(p, row, block, TILE_ROWS, blocks, row_major);
+    if (TILE_ROWS > 4 && p->rows - row >= 4) {
+        multiply_tile(p, row, block, TILE_ROWS > 4 ? 4 : 1, blocks, row_major);
+        row += 4;
+    }
+    if (TILE_ROWS > 2 && p->rows - row >= 2) {
+        multiply_tile(p, row, block, TILE_ROWS > 2 ? 2 : 1, blocks, row_major);
+        row += 2;
+    }
+    if (p->rows > row)
+        multiply_tile(p, row, block, 1, blocks, row_major);
+}
+
+LANES_INLINE void multiply(const struct product *p, bool row_major)
+{
+    uint32_t block = 0;
+    for (; p->blocks - block >= TILE_BLOCKS; block += TILE_BLOCKS)
+        multiply_columns(p, block, TILE_BLOCKS, row_major);
+    if (TILE_BLOCKS > 1 && p->blocks > block)
+        multiply_columns(p, block, 1, row_major);
+}
+
+void LANES_NAME(product)(const struct product *product)
+{
+    assert(product->a_row == 1 || product->a_depth == 1);
+    if (product->a_depth == 1)
+        multiply(product, true);
+    else
+        multiply(product, false);
+}

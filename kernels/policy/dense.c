@@ -1,0 +1,242 @@
+/* A general policy's weights: memory, and their order for the products. */
+#include "kernels/policy/dense_internal.h"
+
+#include "kernels/lanes/isa.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ----
+ *
+ * A first pass over what a struct needs counts the floats; a second one, with memory, sets the pointers. */
+
+struct places {
+    float *memory; // NULL: count only
+    size_t used;
+};
+
+static void place(struct places *places, float **at, size_t floats)
+{
+    if (places->memory != NULL)
+        *at = places->memory + places->used;
+    places->used += (floats + PRODUCT_BLOCK - 1) / PRODUCT_BLOCK * PRODUCT_BLOCK;
+}
+
+/* Zeros, from a cache line's begin. */
+static enum status take_places(struct places *places, const char *what, struct error *error)
+{
+    const size_t bytes = places->used * sizeof(float);
+    *places = (struct places){.memory = aligned_alloc(64, bytes)};
+    if (places->memory == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the %zu bytes of a policy's %s", bytes,
+                         what);
+    memset(places->memory, 0, bytes);
+    return STATUS_OK;
+}
+
+static void place_matrix(struct places *places, struct dense_matrix *matrix, size_t rows, uint32_t columns)
+{
+    matrix->stride = product_stride(columns);
+    place(places, &matrix->at, rows * matrix->stride);
+}
+
+/* ---- the weights ---- */
+
+static void place_layer(struct places *places, struct dense_layer *layer, bool first)
+{
+    const size_t out_blocks = product_blocks(layer->outputs), in_blocks = product_blocks(layer->inputs);
+    place(places, &layer->begin, out_blocks * PRODUCT_BLOCK);
+    place(places, &layer->forward, out_blocks * layer->inputs * PRODUCT_BLOCK);
+    if (!first)
+        place(places, &layer->backward, in_blocks * layer->outputs * PRODUCT_BLOCK);
+}
+
+static void place_dense(struct places *places, struct dense *dense)
+{
+    for (uint32_t n = 0; n < dense_networks(dense); n++)
+        for (uint32_t l = 0; l <= dense->shape.layers; l++)
+            place_layer(places, &dense->layer[n][l], l == 0);
+    place(places, &dense->sigma, dense->shape.components);
+    place(places, &dense->inverse, dense->shape.components);
+    place(places, &dense->shift, dense->shape.components);
+}
+
+/* The layers' sizes, and where their parameters are. */
+static void describe_layers(struct dense *dense)
+{
+    struct dense_parameter list[DENSE_PARAMETERS_MAX];
+    const uint32_t count = dense_parameters(&dense->shape, list);
+    for (uint32_t p = 0; p < count; p++) {
+        struct dense_layer *layer = &dense->layer[list[p].network][list[p].layer];
+        if (list[p].kind == DENSE_LOG_SIGMA) {
+            dense->log_sigma = list[p].offset;
+        } else if (list[p].kind == DENSE_BIAS) {
+            layer->bias = list[p].offset;
+        } else {
+            layer->weight = list[p].offset;
+            layer->outputs = list[p].shape[0];
+            layer->inputs = list[p].shape[1];
+        }
+    }
+}
+
+enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error)
+{
+    static const struct dense_lanes *const lanes[ISA_COUNT] = {[ISA_BASELINE] = &dense_lanes_baseline,
+                                                               [ISA_AVX2] = &dense_lanes_avx2,
+                                                               [ISA_AVX512] = &dense_lanes_avx512};
+    static product_function *const products[ISA_COUNT] = {
+        [ISA_BASELINE] = product_baseline, [ISA_AVX2] = product_avx2, [ISA_AVX512] = product_avx512};
+    enum isa isa = ISA_BASELINE;
+    enum status status = dense_check_shape(shape, error);
+    if (status == STATUS_OK)
+        status = isa_choose(&isa, error);
+    if (status != STATUS_OK)
+        return status;
+    struct dense *dense = calloc(1, sizeof *dense);
+    if (dense == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a policy");
+    dense->shape = *shape;
+    dense->outputs = dense_outputs(shape);
+    dense->lanes = lanes[isa];
+    dense->product = products[isa];
+    describe_layers(dense);
+    struct places places = {0};
+    place_dense(&places, dense);
+    status = take_places(&places, "weights", error);
+    if (status != STATUS_OK) {
+        free(dense);
+        return status;
+    }
+    dense->memory = places.memory;
+    place_dense(&places, dense);
+    *out = dense;
+    return STATUS_OK;
+}
+
+void dense_free(struct dense *dense)
+{
+    if (dense == NULL)
+        return;
+    free(dense->memory);
+    free(dense);
+}
+
+/* panels (blocks of columns, depth, 16)[n / 16][k][n % 16] = from[n][k] */
+static void pack_transposed(float *panels, const float *from, uint32_t columns, uint32_t depth)
+{
+    for (uint32_t n = 0; n < columns; n++) {
+        float *to = panels + (size_t)(n / PRODUCT_BLOCK) * depth * PRODUCT_BLOCK + n % PRODUCT_BLOCK;
+        for (uint32_t k = 0; k < depth; k++)
+            to[(size_t)k * PRODUCT_BLOCK] = from[(size_t)n * depth + k];
+    }
+}
+
+/* panels[n / 16][k][n % 16] = from[k][n] */
+static void pack(float *panels, const float *from, uint32_t columns, uint32_t depth)
+{
+    for (uint32_t first = 0; first < columns; first += PRODUCT_BLOCK) {
+        float *to = panels + (size_t)first * depth;
+        const uint32_t width = columns - first < PRODUCT_BLOCK ? columns - first : PRODUCT_BLOCK;
+        for (uint32_t k = 0; k < depth; k++)
+            memcpy(to + (size_t)k * PRODUCT_BLOCK, from + (size_t)k * columns + first, width * sizeof *to);
+    }
+}
+
+static void load_sigma(struct dense *dense, const float *log_sigma)
+{
+    const double half_log_two_pi = 0.918938533204672741780;
+    const uint32_t components = dense->shape.components;
+    double entropy = 0;
+    memcpy(dense->sigma, log_sigma, components * sizeof *log_sigma);
+    for (uint32_t d = 0; d < components; d += DENSE_LANES) // in place: each number by itself
+        dense->lanes->exp(dense->sigma + d, dense->sigma + d);
+    for (uint32_t d = 0; d < components; d++) {
+        dense->inverse[d] = 1 / dense->sigma[d];
+        dense->shift[d] = (float)((double)log_sigma[d] + half_log_two_pi);
+        entropy += (double)log_sigma[d] + half_log_two_pi + 0.5;
+    }
+    dense->entropy = (float)entropy;
+}
+
+void dense_load(struct dense *dense, const float *parameters)
+{
+    for (uint32_t n = 0; n < dense_networks(dense); n++)
+        for (uint32_t l = 0; l <= dense->shape.layers; l++) {
+            const struct dense_layer *layer = &dense->layer[n][l];
+            const float *weight = parameters + layer->weight;
+            memcpy(layer->begin, parameters + layer->bias, layer->outputs * sizeof *layer->begin);
+            pack_transposed(layer->forward, weight, layer->outputs, layer->inputs);
+            if (layer->backward != NULL)
+                pack(layer->backward, weight, layer->inputs, layer->outputs);
+        }
+    if (dense->shape.gaussian)
+        load_sigma(dense, parameters + dense->log_sigma);
+}
+
+const struct dense_shape *dense_shape(const struct dense *dense)
+{
+    return &dense->shape;
+}
+
+const char *dense_isa(const struct dense *dense)
+{
+    return dense->lanes->name;
+}
+
+/* ---- the workspace ---- */
+
+/* The most outputs of a layer. */
+static uint32_t widest(const struct dense *dense)
+{
+    uint32_t most = dense->outputs;
+    for (uint32_t l = 0; l < dense->shape.layers; l++)
+        most = dense->shape.width[l] > most ? dense->shape.width[l] : most;
+    return most;
+}
+
+static void place_work(struct places *places, struct dense_work *work, const struct dense *dense)
+{
+    const uint32_t inputs = dense->shape.inputs, rows = DENSE_CHUNK_ROWS;
+    place_matrix(places, &work->inputs, rows, inputs < DENSE_INPUT_BLOCK ? inputs : DENSE_INPUT_BLOCK);
+    for (uint32_t n = 0; n < dense_networks(dense); n++)
+        for (uint32_t l = 0; l <= dense->shape.layers; l++)
+            place_matrix(places, &work->output[n][l], rows, dense->layer[n][l].outputs);
+    for (int p = 0; p < 2; p++)
+        place(places, &work->pull[p], rows * product_stride(widest(dense)));
+    if (dense->shape.gaussian)
+        place_matrix(places, &work->log_sigma, rows, dense->shape.components);
+    place_matrix(places, &work->piece, DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS);
+    place(places, &work->scratch, 2 * dense->outputs * DENSE_LANES);
+    place(places, &work->zeros, DENSE_OUTPUTS_MAX);
+    place(places, &work->ones, DENSE_CHUNK_ROWS);
+}
+
+enum status dense_work_new(struct dense_work **out, const struct dense *dense, struct error *error)
+{
+    struct places places = {0};
+    struct dense_work *work = calloc(1, sizeof *work);
+    if (work == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's rows");
+    place_work(&places, work, dense);
+    const enum status status = take_places(&places, "rows", error);
+    if (status != STATUS_OK) {
+        free(work);
+        return status;
+    }
+    work->memory = places.memory;
+    place_work(&places, work, dense);
+    for (int i = 0; i < DENSE_CHUNK_ROWS; i++)
+        work->ones[i] = 1;
+    *out = work;
+    return STATUS_OK;
+}
+
+void dense_work_free(struct dense_work *work)
+{
+    if (work == NULL)
+        return;
+    free(work->memory);
+    free(work);
+}

@@ -1,0 +1,125 @@
+/* A general policy's rows on the CPU: dense layers of any depth, what they choose, and what they learn.
+ *
+ * Which kernel: kernels/policy/mlp.h is the tutorial's network, one hidden layer with dropout, at most 16
+ * inputs and one Categorical of at most 16 choices; it computes such a row in one fused pass. This one
+ * computes every other policy of dense layers (dense_shape.h), without dropout, and gives log-probabilities,
+ * entropies and values beside the actions. Convolutions go through kernels/tape.
+ *
+ *     h_0 = the observation,   h_l = f(W_l h_{l-1} + b_l), f tanh or ReLU,   z = W h_last + b (the head)
+ *
+ * and once more with weights of its own for the value network, whose head has one output, the value. z is the
+ * logits of all Categoricals, component after component, or the means of a diagonal Gaussian.
+ *
+ * Categorical, over the choices a that the row's mask allows (all, without masks):
+ *     log P(a) = z_a - max z - log sum exp(z - max z),   H = -sum P(a) log P(a)
+ * A forbidden choice has P = 0, is never chosen, and takes no gradient. Where the mask leaves one choice,
+ * log P and H are exactly 0. Drawn: the smallest a with u < P(0) + … + P(a), u = rng_uniform_float of word 0
+ * of block c of stream RNG_ACTION for component c; where rounding leaves none, the last a with P above 0.
+ * Greedy: the greatest logit, the smallest a among equals. Gaussian, with sigma_d = exp(log_std_d), the same
+ * in every state: t_d = (a_d - z_d) / sigma_d,   log p(a) = sum -t_d^2 / 2 - log sigma_d - log(2 pi) / 2 H =
+ * sum log sigma_d + log(2 pi e) / 2 Drawn: a_d = z_d + sigma_d n, with n number d % 4 of block d / 4 of
+ * RNG_ACTION as kernels/lanes/normal.h makes four of a block. Greedy: z_d. Actions are not clipped: the
+ * caller clips what an environment sees, and keeps what was drawn. An action's log-probability and entropy
+ * are the sums over its components, ascending.
+ *
+ * The same bits. A row's results depend on the parameters and on the row alone: not on the number of rows,
+ * the rows around it, the thread or the instruction set (baseline, AVX2, AVX-512). Each output of a layer is
+ * its bias and then one chain of fused multiply-adds over the inputs, ascending; exp, log and tanh are
+ * kernels/lanes/exp_log_tanh.h's. So dense_evaluate gives an action exactly the log-probability that
+ * dense_act gave it. A NaN in a row's observation, or a NaN parameter, leaves a NaN in its results; the
+ * action is one that the mask allows even then. test/oracle/dense_ref.h is the oracle in double.
+ *
+ * A `struct dense` holds the parameters, a `struct dense_work` the activations of up to 256 rows. Any number
+ * of threads may compute with one dense, each with a work of its own. Only the functions named _new allocate;
+ * nothing blocks. */
+#ifndef KERNELS_POLICY_DENSE_H
+#define KERNELS_POLICY_DENSE_H
+
+#include "kernels/base/status.h"
+#include "kernels/policy/dense_shape.h"
+
+enum { DENSE_CHUNK_ROWS = 256 };
+
+/* ---- parameters ---- */
+
+struct dense;
+
+/* `shape` is copied; parameters are zeros until dense_load. Takes 4 to 8 bytes for each parameter. Errors:
+ * those of dense_check_shape and isa_choose; STATUS_NO_MEMORY. */
+enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error);
+void dense_free(struct dense *dense);
+
+/* Computes with these parameters (dense_parameters.h) from now on; they are copied. No other thread computes
+ * with `dense` meanwhile. */
+void dense_load(struct dense *dense, const float *parameters);
+
+const struct dense_shape *dense_shape(const struct dense *dense);
+
+/* "avx512", "avx2" or "baseline". COALESCED_ISA in the environment, read by dense_new, lowers it. */
+const char *dense_isa(const struct dense *dense);
+
+/* ---- rows ---- */
+
+struct dense_work;
+
+/* Belongs to `dense`, which outlives it. Takes up to 1 KiB for each unit of all layers, and 1 MiB.
+ * STATUS_NO_MEMORY.
+ */
+enum status dense_work_new(struct dense_work **out, const struct dense *dense, struct error *error);
+void dense_work_free(struct dense_work *work);
+
+/* A batch: row i of it is row `row[i]` of the arrays, which the caller owns. Actions are in `choices` or in
+ * `actions`, as the shape says; the other one is not read. */
+struct dense_batch {
+    uint32_t count;
+    const uint32_t *row;       // (count) index into the arrays
+    const float *observations; // (rows, inputs)
+    const uint8_t *mask; // (rows, outputs), not 0: allowed, at least one of each component. NULL: all are
+    int32_t *choices;    // (rows, components) Categoricals: 0 … choices - 1
+    float *actions;      // (rows, components) Gaussian
+};
+
+/* What keys the draws of row i of a batch: (seed, environment[i], step[i], episode). */
+struct dense_draw {
+    uint64_t seed;
+    uint32_t episode;
+    const uint32_t *environment, *step; // (count)
+};
+
+/* What is computed for each row, in the batch's order. NULL: not wanted. */
+struct dense_results {
+    float *log_probability; // (count) of the row's action
+    float *entropy;         // (count)
+    float *value;           // (count); NULL without a value network
+};
+
+/* Chooses an action for each row, and writes it. `draw` NULL: greedily. Any number of rows. */
+void dense_act(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
+               const struct dense_draw *draw, const struct dense_results *results);
+
+/* Of the values alone; actions and masks are not read. For a state that is bootstrapped from. Any number of
+ * rows. */
+void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
+                 float *value);
+
+/* Of the batch's own actions, which are within their choices (asserted), for at most DENSE_CHUNK_ROWS rows
+ * (asserted). A forbidden action has log-probability -infinity. `work` then holds what dense_gradient needs.
+ */
+void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
+                    const struct dense_results *results);
+
+/* dL/d of each result of the rows that were evaluated, in their order. NULL: all 0. */
+struct dense_pulls {
+    const float *log_probability; // (count)
+    const float *entropy;         // (count)
+    const float *value;           // (count); NULL without a value network
+};
+
+/* Adds dL/d of every parameter to `gradient`, which has the parameters' order, for the batch that was last
+ * evaluated with `work`. Its arrays still hold what they held then, and so does `dense`. The chunk is summed
+ * by itself, rows ascending, and added at the end: calling this chunk after chunk gives one order of
+ * summation. One dense_evaluate is good for one dense_gradient. */
+void dense_gradient(const struct dense *dense, struct dense_work *work, const struct dense_pulls *pulls,
+                    float *gradient);
+
+#endif

@@ -1,0 +1,56 @@
+/* What kernels/policy/dense.h computes besides products: activations, heads, sums; a table for each
+ * instruction set. Private to kernels/policy/dense*.c and their tests; dense.h is the manual. */
+#ifndef KERNELS_POLICY_DENSE_LANES_H
+#define KERNELS_POLICY_DENSE_LANES_H
+
+#include "kernels/policy/dense.h"
+
+#include <stdbool.h>
+
+enum { DENSE_LANES = 16 };
+
+/* A matrix of rows whose columns come in blocks of 16: whole blocks are read and written. */
+struct dense_matrix {
+    float *at;
+    size_t stride; // floats between rows
+};
+
+/* Rows at the policy's head, DENSE_CHUNK_ROWS at most. */
+struct dense_head {
+    const struct dense_shape *shape;
+    uint32_t outputs;
+    struct dense_batch batch;
+    struct dense_matrix z;                // (rows, outputs) logits or means
+    float *scratch;                       // (2, most choices of a component, 16)
+    const float *sigma, *inverse, *shift; // (components) sigma, 1 / sigma, log sigma + log(2 pi) / 2
+    float entropy;                        // of a Gaussian
+};
+
+struct dense_lanes {
+    const char *name;
+
+    /* h = f(h), of whole blocks. */
+    void (*activate)(enum dense_activation activation, struct dense_matrix h, uint32_t rows, uint32_t blocks);
+    /* dh = dh f'(x), by h = f(x): dh (1 - h^2), or dh where h > 0. */
+    void (*slope)(enum dense_activation activation, struct dense_matrix dh, struct dense_matrix h,
+                  uint32_t rows, uint32_t blocks);
+    /* to[r * row_step + c * column_step] += sums[r][c] */
+    void (*add)(float *to, size_t row_step, size_t column_step, struct dense_matrix sums, uint32_t rows,
+                uint32_t columns);
+
+    /* dense_act, dense_evaluate, and the head's part of dense_gradient, which writes dL/dz; with a Gaussian
+     * also each row's part of dL/d log_std. */
+    void (*act)(const struct dense_head *head, const struct dense_draw *draw, float *log_probability);
+    void (*evaluate)(const struct dense_head *head, float *log_probability, float *entropy);
+    void (*pull)(const struct dense_head *head, const struct dense_pulls *pulls, struct dense_matrix dz,
+                 struct dense_matrix dlog_sigma);
+
+    /* 16 numbers at a time, each by itself. log and tanh are for the tests. */
+    void (*exp)(const float x[DENSE_LANES], float y[DENSE_LANES]);
+    void (*log)(const float x[DENSE_LANES], float y[DENSE_LANES]);
+    void (*tanh)(const float x[DENSE_LANES], float y[DENSE_LANES]);
+};
+
+extern const struct dense_lanes dense_lanes_baseline, dense_lanes_avx2, dense_lanes_avx512;
+
+#endif

@@ -1,0 +1,208 @@
+/* The list of a general policy's parameters, and their first values. */
+#include "kernels/policy/dense_parameters.h"
+
+#include "kernels/base/rng.h"
+#include "kernels/lanes/normal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the list ---- */
+
+struct list {
+    struct dense_parameter *out;
+    uint32_t count;
+    size_t offset;
+};
+
+static struct dense_parameter *list_add(struct list *list, enum dense_parameter_kind kind, uint32_t rank,
+                                        uint32_t first, uint32_t second)
+{
+    struct dense_parameter *parameter = &list->out[list->count++];
+    *parameter = (struct dense_parameter){
+        .kind = kind, .rank = rank, .shape = {first, second}, .offset = list->offset};
+    parameter->count = (size_t)first * second;
+    list->offset += parameter->count;
+    return parameter;
+}
+
+/* The weight and bias of one Linear of PyTorch's. */
+static void list_linear(struct list *list, enum dense_network_kind network, uint32_t layer, uint32_t outputs,
+                        uint32_t inputs, const char *name)
+{
+    for (int bias = 0; bias < 2; bias++) {
+        struct dense_parameter *parameter =
+            list_add(list, bias ? DENSE_BIAS : DENSE_WEIGHT, bias ? 1 : 2, outputs, bias ? 1 : inputs);
+        parameter->network = network;
+        parameter->layer = layer;
+        parameter->inputs = inputs;
+        snprintf(parameter->name, sizeof parameter->name, "%s.%s", name, bias ? "bias" : "weight");
+    }
+}
+
+static uint32_t layer_inputs(const struct dense_shape *shape, uint32_t layer)
+{
+    return layer == 0 ? shape->inputs : shape->width[layer - 1];
+}
+
+static void list_hidden(struct list *list, const struct dense_shape *shape, enum dense_network_kind network,
+                        const char *of)
+{
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        char name[DENSE_NAME_BYTES - 8];
+        snprintf(name, sizeof name, "mlp_extractor.%s.%u", of, 2 * l);
+        list_linear(list, network, l, shape->width[l], layer_inputs(shape, l), name);
+    }
+}
+
+uint32_t dense_parameters(const struct dense_shape *shape, struct dense_parameter out[DENSE_PARAMETERS_MAX])
+{
+    struct list list = {.out = out};
+    const uint32_t last = shape->layers, features = layer_inputs(shape, last);
+    if (shape->gaussian)
+        snprintf(list_add(&list, DENSE_LOG_SIGMA, 1, shape->components, 1)->name, DENSE_NAME_BYTES,
+                 "log_std");
+    list_hidden(&list, shape, DENSE_POLICY, "policy_net");
+    if (shape->value)
+        list_hidden(&list, shape, DENSE_VALUE, "value_net");
+    list_linear(&list, DENSE_POLICY, last, dense_outputs(shape), features, "action_net");
+    if (shape->value)
+        list_linear(&list, DENSE_VALUE, last, 1, features, "value_net");
+    return list.count;
+}
+
+size_t dense_parameter_count(const struct dense_shape *shape)
+{
+    struct dense_parameter list[DENSE_PARAMETERS_MAX];
+    const struct dense_parameter *last = &list[dense_parameters(shape, list) - 1];
+    return last->offset + last->count;
+}
+
+/* ---- orthogonal values ---- */
+
+/* Eight sums at once: number i goes to sum i mod 8. */
+typedef double eight __attribute__((vector_size(64)));
+
+static double dot(const double *a, const double *b, size_t count)
+{
+    eight sums = {0};
+    size_t i = 0;
+    double total = 0;
+    for (; i + 8 <= count; i += 8) {
+        eight x, y;
+        memcpy(&x, a + i, sizeof x);
+        memcpy(&y, b + i, sizeof y);
+        sums += x * y;
+    }
+    for (int s = 0; s < 8; s++)
+        total += sums[s];
+    for (; i < count; i++)
+        total += a[i] * b[i];
+    return total;
+}
+
+/* to += factor * from */
+static void add_multiple(double *to, const double *from, double factor, size_t count)
+{
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        eight x, y;
+        memcpy(&x, to + i, sizeof x);
+        memcpy(&y, from + i, sizeof y);
+        x += factor * y;
+        memcpy(to + i, &x, sizeof x);
+    }
+    for (; i < count; i++)
+        to[i] += factor * from[i];
+}
+
+/* Makes `count` vectors of `length` orthonormal. Normal draws are as good as never dependent on each other.
+ */
+static void make_orthonormal(double *vectors, size_t count, size_t length)
+{
+    for (size_t i = 0; i < count; i++) {
+        double *unit = vectors + i * length;
+        const double norm = sqrt(dot(unit, unit, length));
+        for (size_t e = 0; e < length; e++)
+            unit[e] /= norm;
+        for (size_t j = i + 1; j < count; j++) {
+            double *other = vectors + j * length;
+            add_multiple(other, unit, -dot(unit, other, length), length);
+        }
+    }
+}
+
+/* A weight (rows, columns), which holds its draws. */
+static enum status begin_orthogonal(float *weight, size_t rows, size_t columns, double gain,
+                                    struct error *error)
+{
+    const bool wide = columns > rows;
+    const size_t count = wide ? rows : columns, length = wide ? columns : rows;
+    double *vectors = malloc(count * length * sizeof *vectors);
+    if (vectors == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory to make %zu values orthogonal", count * length);
+    for (size_t v = 0; v < count; v++)
+        for (size_t e = 0; e < length; e++)
+            vectors[v * length + e] = (double)(wide ? weight[v * columns + e] : weight[e * columns + v]);
+    make_orthonormal(vectors, count, length);
+    for (size_t v = 0; v < count; v++)
+        for (size_t e = 0; e < length; e++)
+            *(wide ? &weight[v * columns + e] : &weight[e * columns + v]) =
+                (float)(gain * vectors[v * length + e]);
+    free(vectors);
+    return STATUS_OK;
+}
+
+/* ---- first values ---- */
+
+enum { ORTHOGONAL_BLOCK = 1 };
+
+static void fill(float *values, size_t count, double value)
+{
+    for (size_t i = 0; i < count; i++)
+        values[i] = (float)value;
+}
+
+static void draw_uniform(float *values, const struct dense_parameter *parameter, uint32_t number,
+                         uint64_t seed)
+{
+    const double bound = 1 / sqrt(parameter->inputs);
+    for (size_t e = 0; e < parameter->count; e++)
+        values[e] = rng_initial_uniform(seed, number, (uint32_t)e, bound);
+}
+
+static double gain_of(const struct dense_shape *shape, const struct dense_parameter *parameter,
+                      const struct dense_initial *initial)
+{
+    if (parameter->layer < shape->layers)
+        return initial->gain_hidden;
+    return parameter->network == DENSE_POLICY ? initial->gain_policy : initial->gain_value;
+}
+
+enum status dense_begin(float *parameters, const struct dense_shape *shape,
+                        const struct dense_initial *initial, uint64_t seed, struct error *error)
+{
+    struct dense_parameter list[DENSE_PARAMETERS_MAX];
+    const uint32_t count = dense_parameters(shape, list);
+    normal_group *normal;
+    enum status status = normal_choose(&normal, error);
+    for (uint32_t p = 0; p < count && status == STATUS_OK; p++) {
+        const struct dense_parameter *parameter = &list[p];
+        float *values = parameters + parameter->offset;
+        if (parameter->kind == DENSE_LOG_SIGMA) {
+            fill(values, parameter->count, initial->log_sigma);
+        } else if (!initial->orthogonal) {
+            draw_uniform(values, parameter, p, seed);
+        } else if (parameter->kind == DENSE_BIAS) {
+            fill(values, parameter->count, 0);
+        } else {
+            const struct rng_key key = {.seed = seed, .episode = p};
+            normal_fill(normal, values, parameter->count, &key, RNG_INIT, ORTHOGONAL_BLOCK);
+            status = begin_orthogonal(values, parameter->shape[0], parameter->shape[1],
+                                      gain_of(shape, parameter, initial), error);
+        }
+    }
+    return status;
+}

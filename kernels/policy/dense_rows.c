@@ -1,0 +1,285 @@
+/* A general policy's forward and backward over a chunk of rows, as products (kernels/lanes/product_lanes.h).
+ *
+ * Layer by layer, all rows of a chunk. Observations wider than DENSE_INPUT_BLOCK pass in pieces of so many
+ * columns, gathered from their rows; the products take up one after the other where the piece before left
+ * off. */
+#include "kernels/policy/dense_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- forward ---- */
+
+/* Columns [first, first + width) of the batch's observations. */
+static void gather(const struct dense *dense, const struct dense_work *work, const struct dense_batch *batch,
+                   uint32_t first, uint32_t width)
+{
+    const uint32_t inputs = dense->shape.inputs;
+    for (uint32_t r = 0; r < batch->count; r++)
+        memcpy(work->inputs.at + r * work->inputs.stride,
+               batch->observations + (size_t)batch->row[r] * inputs + first, width * sizeof(float));
+}
+
+/* to = x W^T + b of a layer's inputs [first, first + width), which x holds. */
+static void layer_forward(const struct dense *dense, const struct dense_layer *layer, struct dense_matrix x,
+                          uint32_t rows, uint32_t first, uint32_t width, struct dense_matrix to)
+{
+    dense->product(&(struct product){.rows = rows,
+                                     .depth = width,
+                                     .blocks = product_blocks(layer->outputs),
+                                     .a = x.at,
+                                     .a_row = x.stride,
+                                     .a_depth = 1,
+                                     .b = layer->forward + (size_t)first * PRODUCT_BLOCK,
+                                     .b_depth = PRODUCT_BLOCK,
+                                     .b_block = (size_t)layer->inputs * PRODUCT_BLOCK,
+                                     .begin = first == 0 ? layer->begin : NULL,
+                                     .c = to.at,
+                                     .c_row = to.stride});
+}
+
+/* The first layers' sums, of networks [begin, end). */
+static void first_layers(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
+                         uint32_t begin, uint32_t end)
+{
+    const uint32_t inputs = dense->shape.inputs;
+    for (uint32_t first = 0; first < inputs; first += DENSE_INPUT_BLOCK) {
+        const uint32_t width = smaller(inputs - first, DENSE_INPUT_BLOCK);
+        gather(dense, work, batch, first, width);
+        for (uint32_t n = begin; n < end; n++)
+            layer_forward(dense, &dense->layer[n][0], work->inputs, batch->count, first, width,
+                          work->output[n][0]);
+    }
+}
+
+/* Fills work->output of networks [begin, end): the hidden layers' activations and the heads' sums. */
+static void forward(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
+                    uint32_t begin, uint32_t end)
+{
+    const uint32_t rows = batch->count;
+    first_layers(dense, work, batch, begin, end);
+    for (uint32_t n = begin; n < end; n++)
+        for (uint32_t l = 0; l < dense->shape.layers; l++) {
+            const struct dense_layer *next = &dense->layer[n][l + 1];
+            const struct dense_matrix h = work->output[n][l];
+            dense->lanes->activate(dense->shape.activation, h, rows, product_blocks(next->inputs));
+            layer_forward(dense, next, h, rows, 0, next->inputs, work->output[n][l + 1]);
+        }
+}
+
+/* ---- the heads ---- */
+
+static struct dense_head head_of(const struct dense *dense, const struct dense_work *work,
+                                 const struct dense_batch *batch)
+{
+    return (struct dense_head){.shape = &dense->shape,
+                               .outputs = dense->outputs,
+                               .batch = *batch,
+                               .z = work->output[DENSE_POLICY][dense->shape.layers],
+                               .scratch = work->scratch,
+                               .sigma = dense->sigma,
+                               .inverse = dense->inverse,
+                               .shift = dense->shift,
+                               .entropy = dense->entropy};
+}
+
+static void store_values(const struct dense *dense, const struct dense_work *work, uint32_t rows,
+                         float *value)
+{
+    const struct dense_matrix v = work->output[DENSE_VALUE][dense->shape.layers];
+    for (uint32_t r = 0; r < rows; r++)
+        value[r] = v.at[r * v.stride];
+}
+
+/* Rows [first, first + DENSE_CHUNK_ROWS) of the batch. */
+static struct dense_batch chunk_of(const struct dense_batch *batch, uint32_t first)
+{
+    struct dense_batch chunk = *batch;
+    chunk.count = smaller(batch->count - first, DENSE_CHUNK_ROWS);
+    chunk.row += first;
+    return chunk;
+}
+
+static float *behind(float *values, uint32_t first)
+{
+    return values == NULL ? NULL : values + first;
+}
+
+void dense_act(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
+               const struct dense_draw *draw, const struct dense_results *results)
+{
+    assert(results->value == NULL || dense->shape.value);
+    for (uint32_t first = 0; first < batch->count; first += DENSE_CHUNK_ROWS) {
+        const struct dense_batch chunk = chunk_of(batch, first);
+        const struct dense_head head = head_of(dense, work, &chunk);
+        struct dense_draw keys = {0};
+        if (draw != NULL)
+            keys =
+                (struct dense_draw){draw->seed, draw->episode, draw->environment + first, draw->step + first};
+        forward(dense, work, &chunk, DENSE_POLICY, results->value != NULL ? DENSE_NETWORKS : DENSE_VALUE);
+        dense->lanes->act(&head, draw != NULL ? &keys : NULL, behind(results->log_probability, first));
+        if (results->value != NULL)
+            store_values(dense, work, chunk.count, results->value + first);
+    }
+}
+
+void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
+                 float *value)
+{
+    assert(dense->shape.value);
+    for (uint32_t first = 0; first < batch->count; first += DENSE_CHUNK_ROWS) {
+        const struct dense_batch chunk = chunk_of(batch, first);
+        forward(dense, work, &chunk, DENSE_VALUE, DENSE_NETWORKS);
+        store_values(dense, work, chunk.count, value + first);
+    }
+}
+
+void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
+                    const struct dense_results *results)
+{
+    assert(batch->count <= DENSE_CHUNK_ROWS && (results->value == NULL || dense->shape.value));
+    const struct dense_head head = head_of(dense, work, batch);
+    work->batch = *batch;
+    forward(dense, work, batch, DENSE_POLICY, dense_networks(dense));
+    dense->lanes->evaluate(&head, results->log_probability, results->entropy);
+    if (results->value != NULL)
+        store_values(dense, work, batch->count, results->value);
+}
+
+/* ---- backward ---- */
+
+/* to[m * row_step + n * column_step] += sum over rows of a[row][m] b[row][n], for `m_count` by `n_count`
+ * numbers. */
+static void add_products(const struct dense *dense, const struct dense_work *work, struct dense_matrix a,
+                         uint32_t m_count, struct dense_matrix b, uint32_t n_count, float *to,
+                         size_t row_step, size_t column_step)
+{
+    for (uint32_t n = 0; n < n_count; n += DENSE_PIECE_COLUMNS)
+        for (uint32_t m = 0; m < m_count; m += DENSE_PIECE_ROWS) {
+            const uint32_t rows = smaller(m_count - m, DENSE_PIECE_ROWS);
+            const uint32_t columns = smaller(n_count - n, DENSE_PIECE_COLUMNS);
+            dense->product(&(struct product){.rows = rows,
+                                             .depth = work->batch.count,
+                                             .blocks = product_blocks(columns),
+                                             .a = a.at + m,
+                                             .a_row = 1,
+                                             .a_depth = a.stride,
+                                             .b = b.at + n,
+                                             .b_depth = b.stride,
+                                             .b_block = PRODUCT_BLOCK,
+                                             .begin = work->zeros,
+                                             .c = work->piece.at,
+                                             .c_row = work->piece.stride});
+            dense->lanes->add(to + m * row_step + n * column_step, row_step, column_step, work->piece, rows,
+                              columns);
+        }
+}
+
+/* Adds the sums of the columns of x, over the batch's rows. */
+static void add_columns(const struct dense *dense, const struct dense_work *work, struct dense_matrix x,
+                        uint32_t columns, float *to)
+{
+    const struct dense_matrix ones = {work->ones, 1};
+    add_products(dense, work, ones, 1, x, columns, to, 0, 1);
+}
+
+/* Adds the gradient of a weight's columns [first, first + width), whose inputs are x. Either the inputs or
+ * the outputs lie across the lanes, whichever leaves fewer lanes idle; the bits are the same. */
+static void add_weight(const struct dense *dense, const struct dense_work *work,
+                       const struct dense_layer *layer, struct dense_matrix x, uint32_t first, uint32_t width,
+                       struct dense_matrix pull, float *gradient)
+{
+    float *to = gradient + layer->weight + first;
+    const uint32_t outputs = layer->outputs;
+    if (outputs * product_blocks(width) <= width * product_blocks(outputs))
+        add_products(dense, work, pull, outputs, x, width, to, layer->inputs, 1);
+    else
+        add_products(dense, work, x, width, pull, outputs, to, 1, layer->inputs);
+}
+
+/* The first layer's; the inputs are gathered again unless one piece holds them all. */
+static void add_first_weight(const struct dense *dense, const struct dense_work *work,
+                             const struct dense_layer *layer, struct dense_matrix pull, float *gradient)
+{
+    for (uint32_t first = 0; first < layer->inputs; first += DENSE_INPUT_BLOCK) {
+        const uint32_t width = smaller(layer->inputs - first, DENSE_INPUT_BLOCK);
+        if (layer->inputs > DENSE_INPUT_BLOCK)
+            gather(dense, work, &work->batch, first, width);
+        add_weight(dense, work, layer, work->inputs, first, width, pull, gradient);
+    }
+}
+
+/* to = dL/d of the sums of the layer before `layer`, whose activations are h. */
+static void pull_back(const struct dense *dense, const struct dense_work *work,
+                      const struct dense_layer *layer, struct dense_matrix pull, struct dense_matrix h,
+                      struct dense_matrix to)
+{
+    const uint32_t rows = work->batch.count, blocks = product_blocks(layer->inputs);
+    dense->product(&(struct product){.rows = rows,
+                                     .depth = layer->outputs,
+                                     .blocks = blocks,
+                                     .a = pull.at,
+                                     .a_row = pull.stride,
+                                     .a_depth = 1,
+                                     .b = layer->backward,
+                                     .b_depth = PRODUCT_BLOCK,
+                                     .b_block = (size_t)layer->outputs * PRODUCT_BLOCK,
+                                     .begin = work->zeros,
+                                     .c = to.at,
+                                     .c_row = to.stride});
+    dense->lanes->slope(dense->shape.activation, to, h, rows, blocks);
+}
+
+/* A network's backward; work->pull[0] holds dL/dz of its head. */
+static void backward(const struct dense *dense, const struct dense_work *work, enum dense_network_kind n,
+                     float *gradient)
+{
+    uint32_t current = 0;
+    for (uint32_t l = dense->shape.layers;; l--, current ^= 1) {
+        const struct dense_layer *layer = &dense->layer[n][l];
+        const struct dense_matrix pull = {work->pull[current], product_stride(layer->outputs)};
+        add_columns(dense, work, pull, layer->outputs, gradient + layer->bias);
+        if (l == 0) {
+            add_first_weight(dense, work, layer, pull, gradient);
+            return;
+        }
+        const struct dense_matrix h = work->output[n][l - 1];
+        add_weight(dense, work, layer, h, 0, layer->inputs, pull, gradient);
+        pull_back(dense, work, layer, pull, h, (struct dense_matrix){work->pull[current ^ 1], h.stride});
+    }
+}
+
+static void policy_backward(const struct dense *dense, const struct dense_work *work,
+                            const struct dense_pulls *pulls, float *gradient)
+{
+    const struct dense_head head = head_of(dense, work, &work->batch);
+    const struct dense_matrix dz = {work->pull[0], product_stride(dense->outputs)};
+    dense->lanes->pull(&head, pulls, dz, work->log_sigma);
+    if (dense->shape.gaussian)
+        add_columns(dense, work, work->log_sigma, dense->shape.components, gradient + dense->log_sigma);
+    backward(dense, work, DENSE_POLICY, gradient);
+}
+
+static void value_backward(const struct dense *dense, const struct dense_work *work,
+                           const struct dense_pulls *pulls, float *gradient)
+{
+    const size_t stride = product_stride(1);
+    for (uint32_t r = 0; r < work->batch.count; r++)
+        work->pull[0][r * stride] = pulls->value[r];
+    backward(dense, work, DENSE_VALUE, gradient);
+}
+
+void dense_gradient(const struct dense *dense, struct dense_work *work, const struct dense_pulls *pulls,
+                    float *gradient)
+{
+    assert(pulls->value == NULL || dense->shape.value);
+    if (pulls->log_probability != NULL || pulls->entropy != NULL)
+        policy_backward(dense, work, pulls, gradient);
+    if (pulls->value != NULL)
+        value_backward(dense, work, pulls, gradient);
+}

@@ -1,0 +1,37 @@
+/* Shapes that the general policy's tests compute: CartPole's and HalfCheetah's, no hidden layer and eight,
+ * ones and primes and both sides of a multiple of 16, several pieces of inputs, every head with and without a
+ * value network, and rows that end within a tile, a register and a chunk. */
+#ifndef TEST_KERNELS_POLICY_DENSE_CASES_H
+#define TEST_KERNELS_POLICY_DENSE_CASES_H
+
+#include "test/kernels/policy/dense_problem.h"
+
+#define DENSE_CATEGORICALS(...)                                                                              \
+    .components = sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t), .choices = {__VA_ARGS__}
+#define DENSE_HIDDEN(...)                                                                                    \
+    .layers = sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t), .width = {__VA_ARGS__}
+
+static const struct dense_case dense_cases[] = {
+    {{.inputs = 4, DENSE_HIDDEN(64, 64), .value = true, DENSE_CATEGORICALS(2)}, 300, false},
+    {{.inputs = 17, DENSE_HIDDEN(64, 64), .value = true, .gaussian = true, .components = 6}, 300, false},
+    {{.inputs = 1, DENSE_HIDDEN(1), .activation = DENSE_RELU, DENSE_CATEGORICALS(1)}, 3, false},
+    {{.inputs = 3, .value = true, DENSE_CATEGORICALS(5)}, 37, true},
+    {{.inputs = 300, .gaussian = true, .components = 1}, 9, false},
+    {{.inputs = 5, DENSE_HIDDEN(15, 16, 17), .activation = DENSE_RELU, DENSE_CATEGORICALS(3, 1, 4)},
+     50,
+     true},
+    {{.inputs = 7, DENSE_HIDDEN(31, 33), .value = true, .gaussian = true, .components = 5}, 257, false},
+    {{.inputs = 600, DENSE_HIDDEN(18), .value = true, DENSE_CATEGORICALS(2, 2)}, 21, false},
+    {{.inputs = 2, DENSE_HIDDEN(8, 7, 6, 5, 4, 3, 2, 9), .value = true, DENSE_CATEGORICALS(2, 3, 2)},
+     40,
+     true},
+    {{.inputs = 16, DENSE_HIDDEN(129), .activation = DENSE_RELU, .value = true, DENSE_CATEGORICALS(90, 3)},
+     33,
+     true},
+    {{.inputs = 9, DENSE_HIDDEN(40, 300), .activation = DENSE_RELU, .gaussian = true, .components = 19},
+     18,
+     false},
+};
+enum { DENSE_CASES = sizeof dense_cases / sizeof *dense_cases };
+
+#endif

@@ -1,0 +1,241 @@
+/* A general policy's gradient on every instruction set of this machine: against the oracle in double, the
+ * oracle against finite differences of itself, and the promised order of summation. */
+#include "test/kernels/policy/dense_cases.h"
+#include "test/oracle/dense_ref.h"
+#include "test/workplace.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct dense_problem problem;
+
+static bool open_case(int number)
+{
+    return dense_problem_open(&problem, dense_cases, number);
+}
+
+static void close_case(void)
+{
+    dense_problem_close(&problem);
+}
+
+static double *zeros(size_t count)
+{
+    double *values = calloc(count, sizeof *values);
+    ck_assert_ptr_nonnull(values);
+    return values;
+}
+
+/* The error of a parameter is held to the norm of the whole gradient of its layer's kind, which is what
+ * rounding in float grows with; a gradient of zeros would fail by far. */
+START_TEST(gradient_is_the_oracles)
+{
+    if (!open_case(_i))
+        return;
+    double *expected = zeros(problem.count), norm = 0, worst = 0;
+    const struct dense_pulls pulls = dense_problem_pulls(&problem, 0);
+    dense_problem_learn(&problem);
+    dense_ref_gradient(&problem.shape, problem.exact, &problem.batch, &pulls, expected);
+    for (size_t p = 0; p < problem.count; p++) {
+        const double error = fabs((double)problem.gradient[p] - expected[p]);
+        worst = !(error <= worst) ? error : worst;
+        norm += expected[p] * expected[p];
+    }
+    ck_assert_msg(worst <= 1e-6 * sqrt(norm), "%g of %g", worst, sqrt(norm));
+    ck_assert_double_gt(norm, problem.outputs > 1 ? 0.1 : -1);
+    free(expected);
+    close_case();
+}
+END_TEST
+
+/* The oracle's formulas, by central differences in double. ReLU's corners are where a difference is none. */
+START_TEST(oracle_is_the_slope_of_its_loss)
+{
+    struct dense_case one = dense_cases[_i];
+    one.rows = one.rows < 10 ? one.rows : 10;
+    dense_problem_init(&problem, &one, (uint64_t)_i + 1);
+    const struct dense_pulls pulls = dense_problem_pulls(&problem, 0);
+    double *slope = zeros(problem.count), worst = 0;
+    dense_ref_gradient(&problem.shape, problem.exact, &problem.batch, &pulls, slope);
+    const double h = 1e-6;
+    for (size_t p = 0; p < problem.count; p += 1 + problem.count / 300) {
+        const double kept = problem.exact[p];
+        problem.exact[p] = kept + h;
+        const double above = dense_ref_gradient(&problem.shape, problem.exact, &problem.batch, &pulls, NULL);
+        problem.exact[p] = kept - h;
+        const double below = dense_ref_gradient(&problem.shape, problem.exact, &problem.batch, &pulls, NULL);
+        problem.exact[p] = kept;
+        worst = fmax(worst, fabs((above - below) / (2 * h) - slope[p]) / (1 + fabs(slope[p])));
+    }
+    ck_assert_msg(worst <= 1e-6, "%g", worst);
+    free(slope);
+    dense_problem_fini(&problem);
+}
+END_TEST
+
+START_TEST(instruction_sets_agree_bit_for_bit)
+{
+    ck_assert(open_case(_i * DENSE_ISAS + DENSE_ISAS - 1));
+    const size_t bytes = problem.count * sizeof(float);
+    float *baseline = malloc(bytes);
+    ck_assert_ptr_nonnull(baseline);
+    dense_problem_learn(&problem);
+    memcpy(baseline, problem.gradient, bytes);
+    close_case();
+    for (int j = 0; j < DENSE_ISAS - 1; j++) {
+        if (!open_case(_i * DENSE_ISAS + j))
+            continue;
+        dense_problem_learn(&problem);
+        ck_assert_mem_eq(problem.gradient, baseline, bytes);
+        close_case();
+    }
+    free(baseline);
+}
+END_TEST
+
+static void add_gradient_of(const struct dense_batch *batch, const struct dense_pulls *pulls, float *gradient)
+{
+    dense_evaluate(problem.dense, problem.work, batch, &(struct dense_results){0});
+    dense_gradient(problem.dense, problem.work, pulls, gradient);
+}
+
+/* Each chunk is summed from zero and then added: the same bits as adding the chunks' own gradients. */
+START_TEST(chunks_are_added_in_order)
+{
+    if (!open_case(_i))
+        return;
+    dense_problem_learn(&problem);
+    float *sum = calloc(problem.count, sizeof *sum), *own = calloc(problem.count, sizeof *own);
+    ck_assert(sum != NULL && own != NULL);
+    for (uint32_t first = 0; first < problem.rows; first += DENSE_CHUNK_ROWS) {
+        const struct dense_batch chunk = dense_problem_piece(&problem, first, DENSE_CHUNK_ROWS);
+        const struct dense_pulls pulls = dense_problem_pulls(&problem, first);
+        memset(own, 0, problem.count * sizeof *own);
+        add_gradient_of(&chunk, &pulls, own);
+        for (size_t p = 0; p < problem.count; p++)
+            sum[p] += own[p];
+    }
+    ck_assert_mem_eq(sum, problem.gradient, problem.count * sizeof *sum);
+    free(sum);
+    free(own);
+    close_case();
+}
+END_TEST
+
+/* The biases by hand: a row alone gives its own pull, exactly; a chunk gives their sum, rows ascending. */
+START_TEST(rows_are_added_in_order)
+{
+    if (!open_case(_i))
+        return;
+    const struct dense_batch chunk = dense_problem_piece(&problem, 0, DENSE_CHUNK_ROWS);
+    const struct dense_pulls pulls = dense_problem_pulls(&problem, 0);
+    float *all = calloc(problem.count, sizeof *all), *sum = calloc(problem.count, sizeof *sum);
+    float *own = calloc(problem.count, sizeof *own);
+    ck_assert(all != NULL && sum != NULL && own != NULL);
+    add_gradient_of(&chunk, &pulls, all);
+    for (uint32_t i = 0; i < chunk.count; i++) {
+        const struct dense_batch row = dense_problem_piece(&problem, i, 1);
+        const struct dense_pulls pull = dense_problem_pulls(&problem, i);
+        memset(own, 0, problem.count * sizeof *own);
+        add_gradient_of(&row, &pull, own);
+        for (size_t p = 0; p < problem.count; p++)
+            sum[p] += own[p];
+    }
+    struct dense_parameter list[DENSE_PARAMETERS_MAX];
+    const uint32_t parameters = dense_parameters(&problem.shape, list);
+    for (uint32_t p = 0; p < parameters; p++)
+        if (list[p].kind != DENSE_WEIGHT)
+            ck_assert_mem_eq(sum + list[p].offset, all + list[p].offset, list[p].count * sizeof *sum);
+    free(all);
+    free(sum);
+    free(own);
+    close_case();
+}
+END_TEST
+
+/* A pull that is not given is 0, and a network that nothing pulls at gets nothing. */
+START_TEST(pulls_that_are_not_given_are_zero)
+{
+    if (!open_case(_i))
+        return;
+    const struct dense_batch chunk = dense_problem_piece(&problem, 0, DENSE_CHUNK_ROWS);
+    const float none[DENSE_CHUNK_ROWS] = {0};
+    const float *value = problem.shape.value ? none : NULL;
+    const struct {
+        struct dense_pulls sparse, full;
+    } pairs[] = {{{.log_probability = problem.pull[0]}, {problem.pull[0], none, value}},
+                 {{.entropy = problem.pull[1]}, {none, problem.pull[1], value}},
+                 {{.value = problem.shape.value ? problem.pull[2] : NULL},
+                  {none, none, problem.shape.value ? problem.pull[2] : NULL}}};
+    float *sparse = calloc(problem.count, sizeof *sparse), *full = calloc(problem.count, sizeof *full);
+    ck_assert(sparse != NULL && full != NULL);
+    for (int i = 0; i < 3; i++) {
+        memset(sparse, 0, problem.count * sizeof *sparse);
+        memset(full, 0, problem.count * sizeof *full);
+        add_gradient_of(&chunk, &pairs[i].sparse, sparse);
+        add_gradient_of(&chunk, &pairs[i].full, full);
+        for (size_t p = 0; p < problem.count; p++)
+            if (!(sparse[p] == full[p])) // -0 is 0
+                ck_abort_msg("pair %d, parameter %zu: %g and %g", i, p, (double)sparse[p], (double)full[p]);
+    }
+    free(sparse);
+    free(full);
+    close_case();
+}
+END_TEST
+
+/* A forbidden choice's logit takes no gradient, and the certain choice neither. */
+START_TEST(masks_keep_gradients_away)
+{
+    ck_assert(open_case(3 * DENSE_ISAS + _i % DENSE_ISAS) || _i < DENSE_ISAS - 1);
+    if (problem.dense == NULL)
+        return;
+    for (uint32_t row = 0; row < problem.rows; row++) {
+        memcpy(problem.mask + (size_t)row * 5, (uint8_t[]){0, row % 2 == 0, 1, 0, 0}, 5);
+        problem.batch.choices[row] = 2;
+    }
+    dense_problem_learn(&problem);
+    const float *bias = problem.gradient + 5 * 3;
+    ck_assert(bias[0] == 0 && bias[3] == 0 && bias[4] == 0);
+    ck_assert(bias[1] != 0 && bias[2] != 0);
+    for (uint32_t row = 0; row < problem.rows; row++)
+        problem.mask[(size_t)row * 5 + 1] = 0;
+    dense_problem_learn(&problem);
+    for (uint32_t p = 0; p < 5 * (3 + 1); p++)
+        ck_assert(problem.gradient[p] == 0);
+    close_case();
+}
+END_TEST
+
+START_TEST(no_rows_are_no_gradient)
+{
+    ck_assert(open_case(DENSE_ISAS - 1));
+    const struct dense_batch none = dense_problem_piece(&problem, 0, 0);
+    const struct dense_pulls pulls = dense_problem_pulls(&problem, 0);
+    memset(problem.gradient, 0, problem.count * sizeof(float));
+    add_gradient_of(&none, &pulls, problem.gradient);
+    for (size_t p = 0; p < problem.count; p++)
+        if (problem.gradient[p] != 0)
+            ck_abort_msg("parameter %zu", p);
+    close_case();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("dense_gradient");
+    TCase *backward = tcase_create("backward");
+    tcase_set_timeout(backward, 120);
+    tcase_add_loop_test(backward, gradient_is_the_oracles, 0, DENSE_CASES * DENSE_ISAS);
+    tcase_add_loop_test(backward, oracle_is_the_slope_of_its_loss, 0, DENSE_CASES);
+    tcase_add_loop_test(backward, instruction_sets_agree_bit_for_bit, 0, DENSE_CASES);
+    tcase_add_loop_test(backward, chunks_are_added_in_order, 0, DENSE_CASES * DENSE_ISAS);
+    tcase_add_loop_test(backward, rows_are_added_in_order, 0, DENSE_CASES * DENSE_ISAS);
+    tcase_add_loop_test(backward, pulls_that_are_not_given_are_zero, 0, DENSE_CASES * DENSE_ISAS);
+    tcase_add_loop_test(backward, masks_keep_gradients_away, 0, DENSE_ISAS);
+    tcase_add_test(backward, no_rows_are_no_gradient);
+    suite_add_tcase(suite, backward);
+    return suite_run(suite);
+}

@@ -1,0 +1,244 @@
+/* The oracle of a general policy's rows. Written for reading beside the formulas in kernels/policy/dense.h.
+ */
+#include "test/oracle/dense_ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDEST = DENSE_WIDTH_MAX > DENSE_OUTPUTS_MAX ? DENSE_WIDTH_MAX : DENSE_OUTPUTS_MAX };
+
+/* ---- where the parameters are ---- */
+
+/* A layer's weight; its bias follows. */
+struct place {
+    size_t weight, bias;
+    uint32_t inputs, outputs;
+};
+
+static struct place place_next(size_t *used, uint32_t inputs, uint32_t outputs)
+{
+    struct place place = {.weight = *used, .inputs = inputs, .outputs = outputs};
+    place.bias = place.weight + (size_t)inputs * outputs;
+    *used = place.bias + outputs;
+    return place;
+}
+
+static uint32_t inputs_of(const struct dense_shape *shape, uint32_t layer)
+{
+    return layer == 0 ? shape->inputs : shape->width[layer - 1];
+}
+
+/* places[network][layer] in the order that dense_parameters.h gives: log_std, the policy's hidden layers, the
+ * value network's, the policy's head, the value network's. */
+static void places_of(const struct dense_shape *shape, struct place places[2][DENSE_LAYERS_MAX + 1])
+{
+    const int networks = shape->value ? 2 : 1;
+    const uint32_t last = shape->layers;
+    size_t used = shape->gaussian ? shape->components : 0;
+    for (int n = 0; n < networks; n++)
+        for (uint32_t l = 0; l < last; l++)
+            places[n][l] = place_next(&used, inputs_of(shape, l), shape->width[l]);
+    for (int n = 0; n < networks; n++)
+        places[n][last] = place_next(&used, inputs_of(shape, last), n == 0 ? dense_outputs(shape) : 1);
+}
+
+/* ---- forward ---- */
+
+/* Outputs of each layer; those of the head are the last. */
+struct activations {
+    double of[DENSE_LAYERS_MAX + 1][WIDEST];
+};
+
+static double activate(const struct dense_shape *shape, double x)
+{
+    return shape->activation == DENSE_TANH ? tanh(x) : x > 0 ? x : 0;
+}
+
+static void network_forward(const struct dense_shape *shape, const double *parameters,
+                            const struct place *places, const float *x, struct activations *to)
+{
+    for (uint32_t l = 0; l <= shape->layers; l++)
+        for (uint32_t j = 0; j < places[l].outputs; j++) {
+            double sum = parameters[places[l].bias + j];
+            for (uint32_t i = 0; i < places[l].inputs; i++)
+                sum += parameters[places[l].weight + (size_t)j * places[l].inputs + i] *
+                       (l == 0 ? (double)x[i] : to->of[l - 1][i]);
+            to->of[l][j] = l < shape->layers ? activate(shape, sum) : sum;
+        }
+}
+
+/* A component's probabilities, its part of the log-probability, and its entropy, which is returned. */
+static double evaluate_component(const double *z, const uint8_t *mask, uint32_t choices, uint32_t chosen,
+                                 double *p, double *log_probability)
+{
+    double highest = -INFINITY, total = 0, entropy = 0;
+    for (uint32_t a = 0; a < choices; a++)
+        if (mask == NULL || mask[a])
+            highest = fmax(highest, z[a]);
+    for (uint32_t a = 0; a < choices; a++)
+        total += p[a] = mask == NULL || mask[a] ? exp(z[a] - highest) : 0;
+    for (uint32_t a = 0; a < choices; a++) {
+        p[a] /= total;
+        entropy -= p[a] > 0 ? p[a] * (z[a] - highest - log(total)) : 0;
+    }
+    *log_probability += mask == NULL || mask[chosen] ? z[chosen] - highest - log(total) : -INFINITY;
+    return entropy;
+}
+
+static void evaluate_head(const struct dense_shape *shape, const double *parameters,
+                          const struct dense_batch *batch, uint32_t row, struct dense_ref_row *out)
+{
+    const size_t first = (size_t)row * shape->components;
+    const uint8_t *mask = batch->mask == NULL ? NULL : batch->mask + (size_t)row * dense_outputs(shape);
+    out->log_probability = out->entropy = 0;
+    for (uint32_t c = 0, offset = 0; !shape->gaussian && c < shape->components; offset += shape->choices[c++])
+        out->entropy +=
+            evaluate_component(out->z + offset, mask == NULL ? NULL : mask + offset, shape->choices[c],
+                               (uint32_t)batch->choices[first + c], out->p + offset, &out->log_probability);
+    for (uint32_t d = 0; shape->gaussian && d < shape->components; d++) {
+        const double t = ((double)batch->actions[first + d] - out->z[d]) / exp(parameters[d]);
+        out->log_probability += -t * t / 2 - parameters[d] - log(2 * M_PI) / 2;
+        out->entropy += parameters[d] + log(2 * M_PI * M_E) / 2;
+    }
+}
+
+static void evaluate_row(const struct dense_shape *shape, const double *parameters,
+                         const struct dense_batch *batch, uint32_t row, struct activations to[2],
+                         struct dense_ref_row *out)
+{
+    struct place places[2][DENSE_LAYERS_MAX + 1];
+    const float *x = batch->observations + (size_t)row * shape->inputs;
+    places_of(shape, places);
+    network_forward(shape, parameters, places[0], x, &to[0]);
+    if (shape->value)
+        network_forward(shape, parameters, places[1], x, &to[1]);
+    memcpy(out->z, to[0].of[shape->layers], dense_outputs(shape) * sizeof *out->z);
+    out->value = shape->value ? to[1].of[shape->layers][0] : 0;
+    evaluate_head(shape, parameters, batch, row, out);
+}
+
+void dense_ref_evaluate(const struct dense_shape *shape, const double *parameters,
+                        const struct dense_batch *batch, uint32_t row, struct dense_ref_row *out)
+{
+    static struct activations activations[2];
+    evaluate_row(shape, parameters, batch, row, activations, out);
+}
+
+/* ---- draws ---- */
+
+uint32_t dense_ref_choice(const struct dense_shape *shape, const struct dense_ref_row *out,
+                          const struct rng_key *key, uint32_t c, double *margin)
+{
+    uint32_t words[4], offset = 0, chosen = UINT32_MAX, last = 0;
+    for (uint32_t i = 0; i < c; i++)
+        offset += shape->choices[i];
+    rng_block(key, RNG_ACTION, c, words);
+    const double uniform = (double)rng_uniform_float(words[0]);
+    double cumulated = 0;
+    *margin = 1;
+    for (uint32_t a = 0; a < shape->choices[c]; a++) {
+        if (out->p[offset + a] <= 0)
+            continue;
+        if (cumulated > 0) // the border between this choice and the one before
+            *margin = fmin(*margin, fabs(uniform - cumulated));
+        cumulated += out->p[offset + a];
+        last = a;
+        if (uniform < cumulated && chosen == UINT32_MAX)
+            chosen = a;
+    }
+    return chosen == UINT32_MAX ? last : chosen;
+}
+
+double dense_ref_action(const struct dense_shape *shape, const double *parameters,
+                        const struct dense_ref_row *out, const struct rng_key *key, uint32_t d)
+{
+    uint32_t words[4];
+    (void)shape;
+    rng_block(key, RNG_ACTION, d / 4, words);
+    const uint32_t *pair = words + d % 4 / 2 * 2;
+    const double u = ((pair[0] >> 1) + 0.5) * 0x1p-31, angle = 2 * M_PI * (pair[1] * 0x1p-32);
+    const double normal = sqrt(-2 * log(u)) * (d % 2 == 0 ? cos(angle) : sin(angle));
+    return out->z[d] + exp(parameters[d]) * normal;
+}
+
+/* ---- backward ---- */
+
+/* Adds one row's part; pull (outputs of the head) is dL/dz, and is used up. */
+static void network_backward(const struct dense_shape *shape, const double *parameters,
+                             const struct place *places, const float *x, const struct activations *of,
+                             double *pull, double *gradient)
+{
+    for (uint32_t l = shape->layers + 1; l-- > 0;) {
+        double before[WIDEST] = {0};
+        for (uint32_t j = 0; j < places[l].outputs; j++) {
+            gradient[places[l].bias + j] += pull[j];
+            for (uint32_t i = 0; i < places[l].inputs; i++) {
+                const size_t weight = places[l].weight + (size_t)j * places[l].inputs + i;
+                gradient[weight] += pull[j] * (l == 0 ? (double)x[i] : of->of[l - 1][i]);
+                if (l > 0)
+                    before[i] += pull[j] * parameters[weight];
+            }
+        }
+        for (uint32_t i = 0; l > 0 && i < places[l].inputs; i++) {
+            const double h = of->of[l - 1][i];
+            pull[i] = before[i] * (shape->activation == DENSE_TANH ? 1 - h * h : h > 0);
+        }
+    }
+}
+
+/* dL/dz of the row's head; adds to the gradient of log_std. */
+static void pull_head(const struct dense_shape *shape, const double *parameters,
+                      const struct dense_batch *batch, uint32_t row, const struct dense_ref_row *out,
+                      double of_log_probability, double of_entropy, double *pull, double *gradient)
+{
+    const size_t first = (size_t)row * shape->components;
+    for (uint32_t c = 0, offset = 0; !shape->gaussian && c < shape->components;
+         offset += shape->choices[c++]) {
+        double entropy = 0;
+        for (uint32_t a = 0; a < shape->choices[c]; a++)
+            entropy -= out->p[offset + a] > 0 ? out->p[offset + a] * log(out->p[offset + a]) : 0;
+        for (uint32_t a = 0; a < shape->choices[c]; a++) {
+            const double p = out->p[offset + a], chosen = (uint32_t)batch->choices[first + c] == a;
+            pull[offset + a] =
+                of_log_probability * (chosen - p) - (p > 0 ? of_entropy * p * (log(p) + entropy) : 0);
+        }
+    }
+    for (uint32_t d = 0; shape->gaussian && d < shape->components; d++) {
+        const double sigma = exp(parameters[d]), t = ((double)batch->actions[first + d] - out->z[d]) / sigma;
+        pull[d] = of_log_probability * t / sigma;
+        gradient[d] += of_log_probability * (t * t - 1) + of_entropy;
+    }
+}
+
+static double pull_of(const float *pulls, uint32_t i)
+{
+    return pulls == NULL ? 0 : (double)pulls[i];
+}
+
+double dense_ref_gradient(const struct dense_shape *shape, const double *parameters,
+                          const struct dense_batch *batch, const struct dense_pulls *pulls, double *gradient)
+{
+    static struct activations activations[2];
+    static struct dense_ref_row out;
+    struct place places[2][DENSE_LAYERS_MAX + 1];
+    double loss = 0;
+    places_of(shape, places);
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const float *x = batch->observations + (size_t)batch->row[i] * shape->inputs;
+        const double of_log_probability = pull_of(pulls->log_probability, i),
+                     of_entropy = pull_of(pulls->entropy, i), of_value = pull_of(pulls->value, i);
+        evaluate_row(shape, parameters, batch, batch->row[i], activations, &out);
+        loss += of_log_probability * out.log_probability + of_entropy * out.entropy + of_value * out.value;
+        if (gradient == NULL)
+            continue;
+        double pull[WIDEST] = {0};
+        pull_head(shape, parameters, batch, batch->row[i], &out, of_log_probability, of_entropy, pull,
+                  gradient);
+        network_backward(shape, parameters, places[0], x, &activations[0], pull, gradient);
+        pull[0] = of_value;
+        if (shape->value)
+            network_backward(shape, parameters, places[1], x, &activations[1], pull, gradient);
+    }
+    return loss;
+}
