@@ -39,7 +39,7 @@ static double worse(double worst, float got, double should)
 }
 
 /* Results are within this of the oracle's, times 1 + |result|; they stay below a quarter of it. */
-static const double near = 1e-5;
+static const double near = 1.6e-6;
 
 START_TEST(results_are_the_oracles)
 {
