@@ -69,7 +69,7 @@ START_TEST(oracle_is_the_slope_of_its_loss)
         problem.exact[p] = kept;
         worst = fmax(worst, fabs((above - below) / (2 * h) - slope[p]) / (1 + fabs(slope[p])));
     }
-    ck_assert_msg(worst <= 1e-6, "%g", worst);
+    ck_assert_msg(worst <= 1e-7, "%g", worst);
     free(slope);
     dense_problem_fini(&problem);
 }

@@ -1,0 +1,164 @@
+/* The general policy's kernels on one thread: nanoseconds per row, and the share of a large matrix product's
+ * rate.
+ *
+ *     bench_dense
+ *
+ * `act` is the forward of both networks, the draws and their log-probabilities; `learn` is dense_evaluate and
+ * dense_gradient of chunks of 256 rows; `load` packs the parameters, once per update. Rounds of sgemm and of
+ * all the others alternate, so that a disturbance affects all. Figures are the median and, in brackets, the
+ * tenth and the ninetieth percentile. The clock is the thread's CPU time. No time fails.
+ *
+ * The floor. With w the weights of a network, a row takes 2 w floating-point operations forward, and backward
+ * 2 w for the weights' gradient and 2 (w - w_first) for the activations': 17.8 kFLOP to act and 51.4 to learn
+ * at 4-64-64-2 with a value network, 283 and 832 at 17-256-256-6. Weights and a chunk's activations (36 KB
+ * and 0.4 MB; 0.57 MB and 1.4 MB) lie in the second cache, from which a product takes 8 bytes a cycle: they
+ * cost less than the arithmetic. Beside the products, each hidden unit takes a tanh, about 1 ns / 16 lanes *
+ * 16 instructions. */
+#include "test/baseline/mlp_onednn.h"
+#include "test/kernels/policy/dense_problem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ROUNDS = 31, ROUND_NS = 4000000, SGEMM_N = 768 };
+
+static const struct {
+    const char *name;
+    struct dense_shape shape;
+} shapes[] = {
+    {"4-64-64-2",
+     {.inputs = 4, .layers = 2, .width = {64, 64}, .value = true, .components = 1, .choices = {2}}},
+    {"17-256-256-6",
+     {.inputs = 17, .layers = 2, .width = {256, 256}, .value = true, .gaussian = true, .components = 6}},
+};
+
+static double cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (double)used.tv_sec * 1e9 + (double)used.tv_nsec;
+}
+
+typedef void work(struct dense_problem *problem);
+
+static void load(struct dense_problem *problem)
+{
+    dense_load(problem->dense, problem->parameters);
+}
+
+static double time_ns(work *run, struct dense_problem *problem, unsigned times)
+{
+    const double begin = cpu_ns();
+    for (unsigned i = 0; i < times; i++)
+        run(problem);
+    return (cpu_ns() - begin) / times;
+}
+
+/* The number of calls for a round of about ROUND_NS. */
+static unsigned calibrate(work *run, struct dense_problem *problem)
+{
+    time_ns(run, problem, 2);
+    const double once = time_ns(run, problem, 3);
+    return once > ROUND_NS ? 1 : (unsigned)(ROUND_NS / once) + 1;
+}
+
+static double sgemm_ns(void)
+{
+    static float a[SGEMM_N * SGEMM_N], b[SGEMM_N * SGEMM_N], c[SGEMM_N * SGEMM_N];
+    for (size_t i = 0; i < SGEMM_N * SGEMM_N; i++)
+        a[i] = b[i] = (float)(i % 7);
+    const double begin = cpu_ns();
+    if (mlp_onednn_sgemm(SGEMM_N, a, b, c) != STATUS_OK) {
+        fprintf(stderr, "bench_dense: oneDNN failed\n");
+        exit(EXIT_FAILURE);
+    }
+    return cpu_ns() - begin;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+static double median(double ns[ROUNDS])
+{
+    qsort(ns, ROUNDS, sizeof *ns, compare_doubles);
+    return ns[ROUNDS / 2];
+}
+
+/* Weights of one network; those of its first layer apart. */
+static double weights_of(const struct dense_shape *shape, uint32_t outputs, double *first)
+{
+    double sum = 0;
+    uint32_t inputs = shape->inputs;
+    for (uint32_t l = 0; l <= shape->layers; l++) {
+        const uint32_t width = l < shape->layers ? shape->width[l] : outputs;
+        sum += (double)inputs * width;
+        *first += l == 0 ? (double)inputs * width : 0;
+        inputs = width;
+    }
+    return sum;
+}
+
+/* Floating-point operations of the products for a row. */
+static double flop_of(const struct dense_shape *shape, bool learn)
+{
+    double first = 0, weights = weights_of(shape, dense_outputs(shape), &first);
+    if (shape->value)
+        weights += weights_of(shape, 1, &first);
+    return learn ? 6 * weights - 2 * first : 2 * weights;
+}
+
+/* One row of the table. `flop` of one of `rows`; 0: no rate. */
+static void measure(const char *name, const char *what, struct dense_problem *problem, work *run, double flop)
+{
+    double ns[ROUNDS], sgemm[ROUNDS];
+    const unsigned times = calibrate(run, problem);
+    for (int round = 0; round < ROUNDS; round++) {
+        sgemm[round] = sgemm_ns();
+        ns[round] = time_ns(run, problem, times) / problem->rows;
+    }
+    const double peak = 2.0 * SGEMM_N * SGEMM_N * SGEMM_N / median(sgemm), typical = median(ns);
+    printf("%-13s %-8s %-6s %5u  %9.1f [%9.1f %9.1f]", name, dense_isa(problem->dense), what, problem->rows,
+           typical, ns[ROUNDS / 10], ns[ROUNDS - 1 - ROUNDS / 10]);
+    if (flop > 0)
+        printf("  %6.1f GFLOP/s, %3.0f %% of sgemm's %.0f", flop / typical, 100 * flop / typical / peak,
+               peak);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void measure_shape(size_t s, const char *isa)
+{
+    static const uint32_t rows[] = {1, 16, 256, 4096};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        struct dense_problem problem;
+        const struct dense_case one = {shapes[s].shape, rows[r], false};
+        dense_problem_init(&problem, &one, 1);
+        for (uint32_t i = 0; i < rows[r]; i++)
+            problem.row[i] = i;
+        if (dense_problem_load(&problem, isa)) {
+            measure(shapes[s].name, "act", &problem, dense_problem_act, flop_of(&one.shape, false));
+            if (rows[r] > 16)
+                measure(shapes[s].name, "learn", &problem, dense_problem_learn, flop_of(&one.shape, true));
+            if (rows[r] == 1)
+                measure(shapes[s].name, "load", &problem, load, 0);
+            dense_problem_unload(&problem);
+        }
+        dense_problem_fini(&problem);
+    }
+}
+
+int main(void)
+{
+    printf("policies of dense layers, tanh, with a value network; one thread; sgemm: oneDNN %s\n"
+           "shape         set      what    rows  ns per row\n",
+           mlp_onednn_version());
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int i = 0; i < DENSE_ISAS; i++)
+            measure_shape(s, dense_isas[i]);
+    return EXIT_SUCCESS;
+}
