@@ -33,12 +33,12 @@ ISAS := baseline avx2 avx512
 ISA_baseline :=
 ISA_avx2 := -mavx2 -mfma
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512
-LANES := $(wildcard kernels/*/*_lanes.c)
+LANES := $(wildcard kernels/*/*_lanes.c worker/*/*_lanes.c)
 ONEDNN := $(wildcard kernels/onednn/*.c)
 BASELINE := $(wildcard test/baseline/*.c)
 CUDA := $(wildcard kernels/cuda/*.cu)
 KERNELS := $(filter-out $(LANES) $(ONEDNN),$(wildcard kernels/*.c kernels/*/*.c))
-WORKER := $(wildcard worker/*.c worker/*/*.c)
+WORKER := $(filter-out $(LANES),$(wildcard worker/*.c worker/*/*.c))
 MUJOCO := $(wildcard worker/environment/mujoco/*.c)
 DAEMON := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
 TEST_SOURCES := $(sort $(shell find test -name '*.c'))
@@ -56,6 +56,8 @@ $(call objects,$(TEST_PROGRAMS)): CFLAGS += -O1
 endif
 
 LANE_OBJECTS := $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(LANES)))
+KERNEL_LANES := $(filter $(BUILD)/kernels/%,$(LANE_OBJECTS))
+WORKER_LANES := $(filter $(BUILD)/worker/%,$(LANE_OBJECTS))
 # The thread sanitizer does not see how OpenMP orders its threads, so its build runs our loops on one thread.
 OPENMP := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
 # The GPU plug-in needs nvcc and cuDNN. CUDNN_DIR is the folder with cuDNN's include/ and lib/ when it is neither the
@@ -106,14 +108,18 @@ $(BUILD)/%.o: %.c Makefile
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
 LANE_FLAGS := -O3 $(if $(filter address,$(SAN)),--param asan-use-after-return=0)
 define lane_rule
-$(BUILD)/kernels/%_lanes.$(1).o: kernels/%_lanes.c Makefile
+$(BUILD)/%_lanes.$(1).o: %_lanes.c Makefile
 	@mkdir -p $$(@D)
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(LANE_FLAGS) $$(ISA_$(1)) -DLANES_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call lane_rule,$(isa))))
 
-$(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(LANE_OBJECTS)
-$(BUILD)/libworker.a: $(call objects,$(WORKER))
+# Which operations raise the flags of IEEE 754 is nobody's concern here. No result changes, and gcc may compute both
+# sides of a condition, which it needs to make vector code of one.
+$(WORKER_LANES): CFLAGS += -fno-trapping-math
+
+$(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(KERNEL_LANES)
+$(BUILD)/libworker.a: $(call objects,$(WORKER)) $(WORKER_LANES)
 $(BUILD)/libdaemon.a: $(call objects,$(DAEMON))
 $(BUILD)/libbaseline.a: $(call objects,$(BASELINE))
 $(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS))
@@ -194,7 +200,8 @@ documents: $(BUILD)/coalesced
 FUZZ_SECONDS ?= 300
 FUZZERS := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/normal.c,$(KERNELS)) \
-                $(wildcard worker/net/*.c worker/reference/*.c worker/autograd/*.c worker/job/*.c worker/environment/*.c) \
+                $(wildcard worker/net/*.c worker/reference/*.c worker/autograd/*.c worker/job/*.c) \
+                $(filter-out $(LANES),$(wildcard worker/environment/*.c)) \
                 $(filter-out worker/data/loader.c worker/data/synthetic.c,$(wildcard worker/data/*.c)) \
                 worker/checkpoint/checkpoint_folder.c worker/checkpoint/checkpoint_manifest.c
 
@@ -204,10 +211,10 @@ build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
     prepare send receive move release wait)
-build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(wildcard test/fuzz/*.h) Makefile
+build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(WORKER_LANES) $(wildcard test/fuzz/*.h) Makefile
 	@mkdir -p $(@D)
 	$(CLANG) $(CPPFLAGS) -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	    -o $@ $< $(FUZZ_SOURCES) $(FUZZ_BACKEND) $(FUZZ_LINK) $(LDLIBS)
+	    -o $@ $< $(FUZZ_SOURCES) $(WORKER_LANES) $(FUZZ_BACKEND) $(FUZZ_LINK) $(LDLIBS)
 
 fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do \
@@ -225,7 +232,7 @@ lint:
 format:
 	clang-format -i $(SOURCES)
 
-install: $(BUILD)/coalesced $(PLUGINS)
+install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment
 	install -D -m 755 $(BUILD)/coalesced $(DESTDIR)$(PREFIX)/bin/coalesced
 	install -d $(DESTDIR)$(PREFIX)/lib/coalesced
 	install -m 755 $(PLUGINS) $(DESTDIR)$(PREFIX)/lib/coalesced/
@@ -235,6 +242,7 @@ install: $(BUILD)/coalesced $(PLUGINS)
 	sed 's|@PREFIX@|$(PREFIX)|g' scripts/coalesced@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	install -D -m 644 worker/environment/environment.h $(DESTDIR)$(PREFIX)/include/coalesced/environment.h
+	install -D -m 755 scripts/new-environment $(DESTDIR)$(PREFIX)/bin/coalesced-new-environment
 	install -D -m 644 scripts/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
 	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/RUNS.md

@@ -4,6 +4,7 @@
 #include "kernels/base/log.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/data/dataset.h"
+#include "worker/environment/environment_load.h"
 #include "worker/job/job_table.h"
 #include "worker/model/model_file.h"
 #include "worker/parallel/parallel_data.h"
@@ -17,6 +18,16 @@
 #include <sys/stat.h>
 
 /* ---- files of a job ---- */
+
+/* The observers load a plug-in, this process does not: its code could take the supervisor down. */
+static enum status check_environment(const struct job *job, const char **pointer, struct error *error)
+{
+    if (job->environment.has_gymnasium || job->environment.has_class)
+        return STATUS_OK; /* its observers will say what is wrong */
+    *pointer = job->environment.has_plugin ? "/environment/plugin" : "/environment/name";
+    return job->environment.has_plugin ? environment_check_file(job->environment.plugin, error)
+                                       : environment_check_built_in(job->environment.name, error);
+}
 
 /* A warning and no error, for /evaluation/every has a default. Synthetic data has no folder that could be
  * missing. */
@@ -72,7 +83,7 @@ enum status job_files_check(const struct job *job, const char **pointer, struct 
         return check_images(job, pointer, error);
     if (job->kind == JOB_MODEL_PARALLEL)
         return check_text(job, pointer, error);
-    return STATUS_OK;
+    return check_environment(job, pointer, error);
 }
 
 static enum status image_epoch_updates(uint64_t *updates, const struct job *job, struct error *error)

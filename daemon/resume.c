@@ -71,6 +71,10 @@ void resume_keep(struct job *job, const struct job *began)
         job->trainers.has_threads = began->trainers.has_threads;
         job->trainers.threads = began->trainers.threads;
     }
+    if (!job->policy.has_threads) {
+        job->policy.has_threads = began->policy.has_threads;
+        job->policy.threads = began->policy.threads;
+    }
     for (int layer = 0; layer < JOB_LAYERS; layer++)
         if (!job->threads[layer].has)
             job->threads[layer] = began->threads[layer];

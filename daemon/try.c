@@ -52,11 +52,15 @@ static enum status try_names(const struct arguments *arguments, struct try_board
                              const struct environment_plugin *plugin, struct error *error)
 {
     enum status status = STATUS_OK;
-    if (arguments->name != NULL && !environment_has_name(plugin, arguments->name))
-        return error_set(error, STATUS_INVALID, "%s has no environment %s", arguments->environment,
-                         arguments->name);
+    const bool built_in = environment_is_built_in(arguments->environment);
+    const char *wanted = built_in ? arguments->environment : arguments->name;
+    if (built_in && arguments->name != NULL)
+        return error_set(error, STATUS_INVALID, "--name is for a plug-in; %s is a built-in environment",
+                         arguments->environment);
+    if (wanted != NULL && !environment_has_name(plugin, wanted))
+        return error_set(error, STATUS_INVALID, "%s has no environment %s", arguments->environment, wanted);
     for (const char *const *name = plugin->names; *name != NULL && status == STATUS_OK; name++) {
-        if (arguments->name != NULL && strcmp(arguments->name, *name) != 0)
+        if (wanted != NULL && strcmp(wanted, *name) != 0)
             continue;
         const struct environment_trial trial = {plugin, *name, arguments->options, &board->progress};
         snprintf(board->name, sizeof board->name, "%s", *name);

@@ -10,9 +10,9 @@
  * OP_LINEAR            x (rows, inputs), weight (outputs, inputs), bias? (outputs) -> y (rows, outputs)
  *                      y = x weight^T + bias
  *
- * OP_CONV2D            x (n, c, h, w), weight (o, c, kh, kw) -> y (n, o, h', w')
- *                      Cross-correlation with zero padding: h' = (h + 2 padding[0] - kh) / stride[0] + 1,
- *                      rounded down; w' alike.
+ * OP_CONV2D            x (n, c, h, w), weight (o, c, kh, kw), bias? (o) -> y (n, o, h', w')
+ *                      Cross-correlation with zero padding, plus the bias: h' = (h + 2 padding[0] - kh) /
+ * stride[0] + 1, rounded down; w' alike.
  *
  * OP_BATCH_NORM        x (n, c, h, w), weight (c), bias (c), running mean? (c), running variance? (c)
  *                      -> y as x, batch mean (c), batch variance (c)

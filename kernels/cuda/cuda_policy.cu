@@ -24,7 +24,7 @@ struct policy_launch {
     /* Slabs on the device, and pinned on the host. In: (rows, inputs) float32 observations, then (rows, 3)
      * int32 keys. Out: (rows) actions. */
     void *in, *in_host;
-    uint8_t *out, *out_host;
+    int32_t *out, *out_host;
     void *hidden, *logits; /* (rows_max, hidden), (rows_max, actions) */
     void *workspace;
     size_t workspace_bytes;
@@ -94,11 +94,12 @@ static enum status queue_body(struct backend *backend, struct policy_launch *lau
     const uint64_t seed = launch->settings.seed;
     const uint32_t classes = shape->actions;
     const float *z = cuda_floats(&logits);
-    uint8_t *action = launch->out;
+    int32_t *action = launch->out;
     TRY(cuda_each(cuda, rows, "launch of the policy's actions", &x, error, [=] __device__(size_t row) {
-        action[row] = (uint8_t)element_policy_action(seed, key + 3 * row, z + row * classes, classes);
+        action[row] = (int32_t)element_policy_action(seed, key + 3 * row, z + row * classes, classes);
     }));
-    CUDA_TRY(&x, cudaMemcpyAsync, launch->out_host, launch->out, rows, cudaMemcpyDeviceToHost, cuda->stream);
+    CUDA_TRY(&x, cudaMemcpyAsync, launch->out_host, launch->out, rows * sizeof(int32_t),
+             cudaMemcpyDeviceToHost, cuda->stream);
     return STATUS_OK;
 }
 
@@ -167,11 +168,11 @@ static enum status take_memory(struct policy_launch *launch, struct error *error
     const uint32_t rows = launch->settings.rows_max;
     const size_t bytes = in_bytes(launch, rows);
     CUDA_TRY(NULL, cudaMalloc, &launch->in, bytes);
-    CUDA_TRY(NULL, cudaMalloc, (void **)&launch->out, rows);
+    CUDA_TRY(NULL, cudaMalloc, (void **)&launch->out, rows * sizeof(int32_t));
     CUDA_TRY(NULL, cudaMalloc, &launch->hidden, (size_t)rows * shape->hidden * sizeof(float));
     CUDA_TRY(NULL, cudaMalloc, &launch->logits, (size_t)rows * shape->actions * sizeof(float));
     CUDA_TRY(NULL, cudaHostAlloc, &launch->in_host, bytes, cudaHostAllocDefault);
-    CUDA_TRY(NULL, cudaHostAlloc, (void **)&launch->out_host, rows, cudaHostAllocDefault);
+    CUDA_TRY(NULL, cudaHostAlloc, (void **)&launch->out_host, rows * sizeof(int32_t), cudaHostAllocDefault);
     memset(launch->in_host, 0, bytes);
     return STATUS_OK;
 }

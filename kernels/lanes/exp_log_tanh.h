@@ -24,8 +24,9 @@ LANES_INLINE vf lanes_exp_full(vf x)
 {
     vf shifted;
     vf rest = lanes_exp_rest(lanes_max(lanes_set(-104.0f), lanes_min(lanes_set(90.0f), x)), &shifted);
-    vi n = (vi)shifted - 0x4b400000, half = n >> 1;
-    return rest * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
+    vi n = (vi)((vu)shifted - 0x4b400000u), half = n >> 1; // floor(n / 2)
+    vu first = ((vu)half + 127u) << 23, second = ((vu)n - (vu)half + 127u) << 23;
+    return rest * (vf)first * (vf)second;
 }
 
 /* log(x): within 2 ulp, of a subnormal x too. -infinity for 0, NaN below 0; infinity and NaN stay. A

@@ -3,7 +3,8 @@
  * The innermost loop holds a tile of c in registers: a few rows by a few blocks of columns. For each k it
  * loads one vector of b for each of the tile's columns and one number of a for each of its rows. The tile is
  * as large as the registers allow: with AVX-512 8 rows by 32 columns in 16 of 32 registers, with AVX2 6 rows
- * by 16 columns in 12 of 16. What is left at the lower end goes through smaller tiles, with the same bits.
+ * by 16 columns in 12 of 16. The rows left at the end go through tiles of fewer rows, with the same bits;
+ * these are wider, because a chain waits for its last sum, and only other chains fill the time.
  *
  * Blocks of columns are the outer loop, so that the columns of b, 32 * depth floats, stay in the nearest
  * cache while all rows pass by. */
@@ -22,7 +23,8 @@ enum { TILE_ROWS = 6, TILE_BLOCKS = 1 };
 enum { TILE_ROWS = 2, TILE_BLOCKS = 1 };
 #endif
 
-enum { TILE_VECTORS = TILE_BLOCKS * LANES_PARTS };
+enum { PAIR_BLOCKS = 2, LONE_BLOCKS = 4 }; /* of tiles of two rows and of one */
+enum { TILE_VECTORS = LONE_BLOCKS * LANES_PARTS };
 
 /* A tile of `rows` by `blocks`, both constants to the compiler, as is which of a's distances is 1. */
 LANES_INLINE void multiply_tile(const struct product *p, uint32_t row, uint32_t block, uint32_t rows,
@@ -36,56 +38,58 @@ LANES_INLINE void multiply_tile(const struct product *p, uint32_t row, uint32_t 
     const float *begin = p->begin != NULL ? p->begin + (size_t)block * LANES_COUNT : c;
     const size_t begin_row = p->begin != NULL ? 0 : c_row;
     vf sum[TILE_ROWS][TILE_VECTORS];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (uint32_t v = 0; v < vectors; v++)
             sum[r][v] = lanes_load(begin + r * begin_row + v * LANES_WIDTH);
     for (uint32_t k = 0; k < depth; k++, b += b_depth, a += a_depth) {
         vf column[TILE_VECTORS];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (uint32_t v = 0; v < vectors; v++)
             column[v] = lanes_load(b + v / LANES_PARTS * b_block + v % LANES_PARTS * LANES_WIDTH);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (uint32_t r = 0; r < rows; r++) {
             const vf x = lanes_set(a[r * a_row]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (uint32_t v = 0; v < vectors; v++)
                 sum[r][v] = lanes_fma(column[v], x, sum[r][v]);
         }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (uint32_t v = 0; v < vectors; v++)
             lanes_store(c + r * c_row + v * LANES_WIDTH, sum[r][v]);
 }
 
-/* All rows of `blocks` blocks. */
-LANES_INLINE void multiply_columns(const struct product *p, uint32_t block, uint32_t blocks, bool row_major)
+/* Rows [first, end), a multiple of tile_rows. */
+LANES_INLINE void multiply_rows(const struct product *p, uint32_t first, uint32_t end, uint32_t tile_rows,
+                                uint32_t tile_blocks, bool row_major)
 {
-    uint32_t row = 0;
-    for (; p->rows - row >= TILE_ROWS; row += TILE_ROWS)
-        multiply_tile(p, row, block, TILE_ROWS, blocks, row_major);
-    if (TILE_ROWS > 4 && p->rows - row >= 4) {
-        multiply_tile(p, row, block, TILE_ROWS > 4 ? 4 : 1, blocks, row_major);
-        row += 4;
-    }
-    if (TILE_ROWS > 2 && p->rows - row >= 2) {
-        multiply_tile(p, row, block, TILE_ROWS > 2 ? 2 : 1, blocks, row_major);
-        row += 2;
-    }
-    if (p->rows > row)
-        multiply_tile(p, row, block, 1, blocks, row_major);
+    uint32_t block = 0;
+    for (; p->blocks - block >= tile_blocks; block += tile_blocks)
+        for (uint32_t row = first; row < end; row += tile_rows)
+            multiply_tile(p, row, block, tile_rows, tile_blocks, row_major);
+    for (; block < p->blocks; block++)
+        for (uint32_t row = first; row < end; row += tile_rows)
+            multiply_tile(p, row, block, tile_rows, 1, row_major);
 }
 
 LANES_INLINE void multiply(const struct product *p, bool row_major)
 {
-    uint32_t block = 0;
-    for (; p->blocks - block >= TILE_BLOCKS; block += TILE_BLOCKS)
-        multiply_columns(p, block, TILE_BLOCKS, row_major);
-    if (TILE_BLOCKS > 1 && p->blocks > block)
-        multiply_columns(p, block, 1, row_major);
+    uint32_t row = p->rows - p->rows % TILE_ROWS;
+    multiply_rows(p, 0, row, TILE_ROWS, TILE_BLOCKS, row_major);
+    if (TILE_ROWS > 4 && p->rows - row >= 4) {
+        multiply_rows(p, row, row + 4, TILE_ROWS > 4 ? 4 : 1, TILE_BLOCKS, row_major);
+        row += 4;
+    }
+    if (TILE_ROWS > 2 && p->rows - row >= 2) {
+        multiply_rows(p, row, row + 2, TILE_ROWS > 2 ? 2 : 1, PAIR_BLOCKS, row_major);
+        row += 2;
+    }
+    if (row < p->rows)
+        multiply_rows(p, row, p->rows, 1, LONE_BLOCKS, row_major);
 }
 
 void LANES_NAME(product)(const struct product *product)

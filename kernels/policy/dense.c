@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xmmintrin.h>
 
 /* ---- memory ----
  *
@@ -57,9 +58,9 @@ static void place_dense(struct places *places, struct dense *dense)
     for (uint32_t n = 0; n < dense_networks(dense); n++)
         for (uint32_t l = 0; l <= dense->shape.layers; l++)
             place_layer(places, &dense->layer[n][l], l == 0);
-    place(places, &dense->sigma, dense->shape.components);
-    place(places, &dense->inverse, dense->shape.components);
-    place(places, &dense->shift, dense->shape.components);
+    place(places, &dense->sigma.sigma, dense->shape.components);
+    place(places, &dense->sigma.inverse, dense->shape.components);
+    place(places, &dense->sigma.shift, dense->shape.components);
 }
 
 /* The layers' sizes, and where their parameters are. */
@@ -81,17 +82,28 @@ static void describe_layers(struct dense *dense)
     }
 }
 
-enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error)
+enum status dense_choose(const struct dense_lanes **lanes, product_function **product, struct error *error)
 {
-    static const struct dense_lanes *const lanes[ISA_COUNT] = {[ISA_BASELINE] = &dense_lanes_baseline,
-                                                               [ISA_AVX2] = &dense_lanes_avx2,
-                                                               [ISA_AVX512] = &dense_lanes_avx512};
+    static const struct dense_lanes *const tables[ISA_COUNT] = {[ISA_BASELINE] = &dense_lanes_baseline,
+                                                                [ISA_AVX2] = &dense_lanes_avx2,
+                                                                [ISA_AVX512] = &dense_lanes_avx512};
     static product_function *const products[ISA_COUNT] = {
         [ISA_BASELINE] = product_baseline, [ISA_AVX2] = product_avx2, [ISA_AVX512] = product_avx512};
     enum isa isa = ISA_BASELINE;
+    const enum status status = isa_choose(&isa, error);
+    *lanes = tables[isa];
+    if (product != NULL)
+        *product = products[isa];
+    return status;
+}
+
+enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error)
+{
+    const struct dense_lanes *lanes;
+    product_function *product;
     enum status status = dense_check_shape(shape, error);
     if (status == STATUS_OK)
-        status = isa_choose(&isa, error);
+        status = dense_choose(&lanes, &product, error);
     if (status != STATUS_OK)
         return status;
     struct dense *dense = calloc(1, sizeof *dense);
@@ -99,8 +111,8 @@ enum status dense_new(struct dense **out, const struct dense_shape *shape, struc
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy");
     dense->shape = *shape;
     dense->outputs = dense_outputs(shape);
-    dense->lanes = lanes[isa];
-    dense->product = products[isa];
+    dense->lanes = lanes;
+    dense->product = product;
     describe_layers(dense);
     struct places places = {0};
     place_dense(&places, dense);
@@ -123,12 +135,29 @@ void dense_free(struct dense *dense)
     free(dense);
 }
 
+/* to[k][n] = from[n][k] for 4 by 4 numbers. */
+static void transpose_four(float *to, const float *from, uint32_t depth)
+{
+    __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + depth);
+    __m128 c = _mm_loadu_ps(from + 2 * (size_t)depth), d = _mm_loadu_ps(from + 3 * (size_t)depth);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_store_ps(to, a);
+    _mm_store_ps(to + PRODUCT_BLOCK, b);
+    _mm_store_ps(to + 2 * PRODUCT_BLOCK, c);
+    _mm_store_ps(to + 3 * PRODUCT_BLOCK, d);
+}
+
 /* panels (blocks of columns, depth, 16)[n / 16][k][n % 16] = from[n][k] */
 static void pack_transposed(float *panels, const float *from, uint32_t columns, uint32_t depth)
 {
+    const uint32_t whole_columns = columns - columns % 4, whole_depth = depth - depth % 4;
     for (uint32_t n = 0; n < columns; n++) {
         float *to = panels + (size_t)(n / PRODUCT_BLOCK) * depth * PRODUCT_BLOCK + n % PRODUCT_BLOCK;
-        for (uint32_t k = 0; k < depth; k++)
+        uint32_t k = 0;
+        if (n < whole_columns && n % 4 == 0)
+            for (; k < whole_depth; k += 4)
+                transpose_four(to + (size_t)k * PRODUCT_BLOCK, from + (size_t)n * depth + k, depth);
+        for (k = n < whole_columns ? whole_depth : 0; k < depth; k++)
             to[(size_t)k * PRODUCT_BLOCK] = from[(size_t)n * depth + k];
     }
 }
@@ -144,20 +173,20 @@ static void pack(float *panels, const float *from, uint32_t columns, uint32_t de
     }
 }
 
-static void load_sigma(struct dense *dense, const float *log_sigma)
+void dense_sigma_load(struct dense_sigma *sigma, const struct dense_lanes *lanes, const float *log_std,
+                      uint32_t components)
 {
     const double half_log_two_pi = 0.918938533204672741780;
-    const uint32_t components = dense->shape.components;
     double entropy = 0;
-    memcpy(dense->sigma, log_sigma, components * sizeof *log_sigma);
+    memcpy(sigma->sigma, log_std, components * sizeof *log_std);
     for (uint32_t d = 0; d < components; d += DENSE_LANES) // in place: each number by itself
-        dense->lanes->exp(dense->sigma + d, dense->sigma + d);
+        lanes->exp(sigma->sigma + d, sigma->sigma + d);
     for (uint32_t d = 0; d < components; d++) {
-        dense->inverse[d] = 1 / dense->sigma[d];
-        dense->shift[d] = (float)((double)log_sigma[d] + half_log_two_pi);
-        entropy += (double)log_sigma[d] + half_log_two_pi + 0.5;
+        sigma->inverse[d] = 1 / sigma->sigma[d];
+        sigma->shift[d] = (float)((double)log_std[d] + half_log_two_pi);
+        entropy += (double)log_std[d] + half_log_two_pi + 0.5;
     }
-    dense->entropy = (float)entropy;
+    sigma->entropy = (float)entropy;
 }
 
 void dense_load(struct dense *dense, const float *parameters)
@@ -172,7 +201,7 @@ void dense_load(struct dense *dense, const float *parameters)
                 pack(layer->backward, weight, layer->inputs, layer->outputs);
         }
     if (dense->shape.gaussian)
-        load_sigma(dense, parameters + dense->log_sigma);
+        dense_sigma_load(&dense->sigma, dense->lanes, parameters + dense->log_sigma, dense->shape.components);
 }
 
 const struct dense_shape *dense_shape(const struct dense *dense)

@@ -44,7 +44,7 @@ enum { DENSE_CHUNK_ROWS = 256 };
 
 struct dense;
 
-/* `shape` is copied; parameters are zeros until dense_load. Takes 4 to 8 bytes for each parameter. Errors:
+/* `shape` is copied; parameters are zeros until dense_load. Takes about 8 bytes for each parameter. Errors:
  * those of dense_check_shape and isa_choose; STATUS_NO_MEMORY. */
 enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error);
 void dense_free(struct dense *dense);
@@ -73,7 +73,8 @@ void dense_work_free(struct dense_work *work);
 struct dense_batch {
     uint32_t count;
     const uint32_t *row;       // (count) index into the arrays
-    const float *observations; // (rows, inputs)
+    const float *observations; // (rows, inputs); NULL: they are `bytes`
+    const uint8_t *bytes;      // (rows, inputs) integers 0 … 255, which stand for their 255th parts
     const uint8_t *mask; // (rows, outputs), not 0: allowed, at least one of each component. NULL: all are
     int32_t *choices;    // (rows, components) Categoricals: 0 … choices - 1
     float *actions;      // (rows, components) Gaussian
@@ -118,7 +119,7 @@ struct dense_pulls {
 /* Adds dL/d of every parameter to `gradient`, which has the parameters' order, for the batch that was last
  * evaluated with `work`. Its arrays still hold what they held then, and so does `dense`. The chunk is summed
  * by itself, rows ascending, and added at the end: calling this chunk after chunk gives one order of
- * summation. One dense_evaluate is good for one dense_gradient. */
+ * summation. */
 void dense_gradient(const struct dense *dense, struct dense_work *work, const struct dense_pulls *pulls,
                     float *gradient);
 

@@ -28,8 +28,7 @@ struct dense {
     struct dense_layer layer[DENSE_NETWORKS]
                             [DENSE_LAYERS_MAX + 1]; // (networks, layers + 1): the head is last
     size_t log_sigma;                               // in the flat array
-    float *sigma, *inverse, *shift;                 // struct dense_head's; (components) by 16
-    float entropy;
+    struct dense_sigma sigma;
     const struct dense_lanes *lanes;
     product_function *product;
     float *memory; // all of the above
@@ -46,6 +45,13 @@ struct dense_work {
     float *zeros, *ones;           // (DENSE_OUTPUTS_MAX), (DENSE_CHUNK_ROWS)
     float *memory;                 // all of the above
 };
+
+/* The tables of the instruction set that isa_choose picks; `product` may be NULL. Errors: isa_choose's. */
+enum status dense_choose(const struct dense_lanes **lanes, product_function **product, struct error *error);
+
+/* Fills *sigma by log_std (components). */
+void dense_sigma_load(struct dense_sigma *sigma, const struct dense_lanes *lanes, const float *log_std,
+                      uint32_t components);
 
 static inline uint32_t dense_networks(const struct dense *dense)
 {

@@ -345,7 +345,8 @@ LANES_INLINE vf deviation(const struct tile *tile, uint32_t d)
     float lane[LANES_WIDTH] = {0};
     for (uint32_t l = 0; l < tile->rows; l++)
         lane[l] = action_of(tile, l)[d];
-    return (lanes_load(lane) - tile_column(tile, tile->head->z, d)) * lanes_set(tile->head->inverse[d]);
+    return (lanes_load(lane) - tile_column(tile, tile->head->z, d)) *
+           lanes_set(tile->head->sigma->inverse[d]);
 }
 
 LANES_INLINE void evaluate_gaussian(const struct tile *tile, float *log_probability, float *entropy)
@@ -353,10 +354,10 @@ LANES_INLINE void evaluate_gaussian(const struct tile *tile, float *log_probabil
     vf sum = {};
     for (uint32_t d = 0; d < tile->head->shape->components; d++) {
         const vf t = deviation(tile, d);
-        sum = lanes_fma(t * lanes_set(-0.5f), t, sum - lanes_set(tile->head->shift[d]));
+        sum = lanes_fma(t * lanes_set(-0.5f), t, sum - lanes_set(tile->head->sigma->shift[d]));
     }
     tile_store(tile, log_probability, sum);
-    tile_store(tile, entropy, lanes_set(tile->head->entropy));
+    tile_store(tile, entropy, lanes_set(tile->head->sigma->entropy));
 }
 
 LANES_INLINE void store_actions(const struct tile *tile, uint32_t d, vf x)
@@ -378,7 +379,7 @@ LANES_INLINE void act_gaussian(const struct tile *tile, const struct dense_draw 
             lanes_normal_pair(normal + 2, words[2], words[3]);
         }
         const vf mean = tile_column(tile, tile->head->z, d);
-        store_actions(tile, d, lanes_fma(lanes_set(tile->head->sigma[d]), normal[d % 4], mean));
+        store_actions(tile, d, lanes_fma(lanes_set(tile->head->sigma->sigma[d]), normal[d % 4], mean));
     }
     evaluate_gaussian(tile, log_probability, NULL);
 }
@@ -389,7 +390,7 @@ LANES_INLINE void pull_gaussian(const struct tile *tile, vf of_log_probability, 
 {
     for (uint32_t d = 0; d < tile->head->shape->components; d++) {
         const vf t = deviation(tile, d);
-        tile_store_column(tile, dz, d, of_log_probability * t * lanes_set(tile->head->inverse[d]));
+        tile_store_column(tile, dz, d, of_log_probability * t * lanes_set(tile->head->sigma->inverse[d]));
         tile_store_column(tile, dlog_sigma, d,
                           lanes_fma(of_log_probability, lanes_fma(t, t, lanes_set(-1.0f)), of_entropy));
     }

@@ -15,15 +15,20 @@ struct dense_matrix {
     size_t stride; // floats between rows
 };
 
+/* A Gaussian's deviations, each array (components) by 16. */
+struct dense_sigma {
+    float *sigma, *inverse, *shift; // sigma, 1 / sigma, log sigma + log(2 pi) / 2
+    float entropy;
+};
+
 /* Rows at the policy's head, DENSE_CHUNK_ROWS at most. */
 struct dense_head {
     const struct dense_shape *shape;
     uint32_t outputs;
     struct dense_batch batch;
-    struct dense_matrix z;                // (rows, outputs) logits or means
-    float *scratch;                       // (2, most choices of a component, 16)
-    const float *sigma, *inverse, *shift; // (components) sigma, 1 / sigma, log sigma + log(2 pi) / 2
-    float entropy;                        // of a Gaussian
+    struct dense_matrix z;           // (rows, outputs) logits or means
+    float *scratch;                  // (2, most choices of a component, 16)
+    const struct dense_sigma *sigma; // of a Gaussian
 };
 
 struct dense_lanes {

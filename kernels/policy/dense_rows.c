@@ -20,9 +20,15 @@ static void gather(const struct dense *dense, const struct dense_work *work, con
                    uint32_t first, uint32_t width)
 {
     const uint32_t inputs = dense->shape.inputs;
-    for (uint32_t r = 0; r < batch->count; r++)
-        memcpy(work->inputs.at + r * work->inputs.stride,
-               batch->observations + (size_t)batch->row[r] * inputs + first, width * sizeof(float));
+    for (uint32_t r = 0; r < batch->count; r++) {
+        float *to = work->inputs.at + r * work->inputs.stride;
+        const size_t from = (size_t)batch->row[r] * inputs + first;
+        if (batch->observations != NULL)
+            memcpy(to, batch->observations + from, width * sizeof *to);
+        else
+            for (uint32_t i = 0; i < width; i++)
+                to[i] = (float)batch->bytes[from + i] / 255;
+    }
 }
 
 /* to = x W^T + b of a layer's inputs [first, first + width), which x holds. */
@@ -82,10 +88,7 @@ static struct dense_head head_of(const struct dense *dense, const struct dense_w
                                .batch = *batch,
                                .z = work->output[DENSE_POLICY][dense->shape.layers],
                                .scratch = work->scratch,
-                               .sigma = dense->sigma,
-                               .inverse = dense->inverse,
-                               .shift = dense->shift,
-                               .entropy = dense->entropy};
+                               .sigma = &dense->sigma};
 }
 
 static void store_values(const struct dense *dense, const struct dense_work *work, uint32_t rows,

@@ -1,4 +1,5 @@
-/* The policy's rows on the CPU: affine, dropout, ReLU, affine, softmax, sample; forward and backward.
+/* The tutorial's policy on the CPU: affine, dropout, ReLU, affine, softmax, sample; forward and backward.
+ * Every other policy of dense layers is kernels/policy/dense.h's.
  *
  * The room of the policy's kernels includes kernels/base and kernels/lanes. The agent's policy
  * (worker/model/policy.c) computes with it; every backend includes mlp_batch.h for the shape and the

@@ -28,7 +28,7 @@ struct mlp_batch {
     const uint32_t *row;       /* (count) index into the arrays */
     const float *observations; /* (rows, inputs) */
     uint16_t *masks;           /* (rows, mask words): written by mlp_act, read by mlp_gradient */
-    uint8_t *actions;          /* (rows): written by mlp_act, read by mlp_gradient */
+    int32_t *actions;          /* (rows): written by mlp_act, read by mlp_gradient */
 };
 
 #endif

@@ -136,7 +136,7 @@ LANES_INLINE void sample_tile(const struct mlp_batch *batch, uint32_t first, uin
     float chosen[LANES_WIDTH];
     lanes_store(chosen, action);
     for (uint32_t r = 0; r < rows; r++)
-        batch->actions[batch->row[first + r]] = (uint8_t)chosen[r];
+        batch->actions[batch->row[first + r]] = (int32_t)chosen[r];
 }
 
 LANES_INLINE void act_body(const struct mlp_packed *packed, const struct mlp_batch *batch, uint64_t seed,
@@ -182,8 +182,8 @@ LANES_INLINE double pull_chunk(const struct mlp_packed *packed, const struct mlp
         uint32_t rows = tile_rows(batch, first);
         forward_tile(packed, batch, first, rows, &tile, inputs, actions, true);
         for (uint32_t r = 0; r < rows; r++) {
-            uint8_t taken = batch->actions[batch->row[first + r]];
-            assert(taken < actions);
+            const int32_t taken = batch->actions[batch->row[first + r]];
+            assert(taken >= 0 && (uint32_t)taken < actions);
             loss -= (double)coefficient[first + r] * (double)tile.log_probability[taken][r];
             tile.probability[taken][r] -= 1.0f;
             for (uint32_t a = 0; a < actions; a++) {

@@ -104,8 +104,8 @@ bool tape_keep(struct variable *variable);
 
 struct variable *tape_linear(struct tape *tape, struct variable *x, struct variable *weight,
                              struct variable *bias);
-struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight, uint32_t stride,
-                             uint32_t padding);
+struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight,
+                             struct variable *bias, uint32_t stride, uint32_t padding);
 struct batch_statistics {
     struct variable *mean, *variance; /* (c) of this batch; the variance is the unbiased one */
 };

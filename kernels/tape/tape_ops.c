@@ -18,11 +18,11 @@ struct variable *tape_linear(struct tape *tape, struct variable *x, struct varia
     return apply_op(tape, OP_LINEAR, &(struct op_attributes){0}, (struct variable *[]){x, weight, bias});
 }
 
-struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight, uint32_t stride,
-                             uint32_t padding)
+struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight,
+                             struct variable *bias, uint32_t stride, uint32_t padding)
 {
     const struct op_attributes attributes = {.stride = {stride, stride}, .padding = {padding, padding}};
-    return apply_op(tape, OP_CONV2D, &attributes, (struct variable *[]){x, weight});
+    return apply_op(tape, OP_CONV2D, &attributes, (struct variable *[]){x, weight, bias});
 }
 
 struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct variable *weight,

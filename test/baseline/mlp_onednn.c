@@ -388,7 +388,7 @@ enum status mlp_onednn_forward(struct mlp_onednn *onednn, const float *observati
 }
 
 enum status mlp_onednn_gradient(struct mlp_onednn *onednn, const float *observations, const float *keep,
-                                const uint8_t *actions, const float *coefficient, float *gradient,
+                                const int32_t *actions, const float *coefficient, float *gradient,
                                 double *loss)
 {
     const struct mlp_shape *shape = &onednn->shape;
@@ -398,7 +398,7 @@ enum status mlp_onednn_gradient(struct mlp_onednn *onednn, const float *observat
     *loss = 0;
     memset(onednn->d_log_p, 0, (size_t)onednn->rows * shape->actions * sizeof(float));
     for (uint32_t i = 0; i < onednn->rows; i++) {
-        const size_t taken = (size_t)i * shape->actions + actions[i];
+        const size_t taken = (size_t)i * shape->actions + (uint32_t)actions[i];
         onednn->d_log_p[taken] = -coefficient[i];
         *loss -= (double)coefficient[i] * (double)onednn->log_p[taken];
     }

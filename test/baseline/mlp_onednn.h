@@ -30,7 +30,7 @@ enum status mlp_onednn_forward(struct mlp_onednn *onednn, const float *observati
 /* The forward, then the gradient of L = sum_i -coefficient[i] * log P(actions[i]), which replaces what
  * `gradient` (slab order) held. *loss is L. */
 enum status mlp_onednn_gradient(struct mlp_onednn *onednn, const float *observations, const float *keep,
-                                const uint8_t *actions, const float *coefficient, float *gradient,
+                                const int32_t *actions, const float *coefficient, float *gradient,
                                 double *loss);
 
 /* C = A B of n x n matrices by the library's matrix product: the yardstick of what a core can do. */

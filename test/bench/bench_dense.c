@@ -1,7 +1,7 @@
 /* The general policy's kernels on one thread: nanoseconds per row, and the share of a large matrix product's
  * rate.
  *
- *     bench_dense
+ *     bench_dense [ISA]        ISA: only that instruction set
  *
  * `act` is the forward of both networks, the draws and their log-probabilities; `learn` is dense_evaluate and
  * dense_gradient of chunks of 256 rows; `load` packs the parameters, once per update. Rounds of sgemm and of
@@ -133,7 +133,7 @@ static void measure(const char *name, const char *what, struct dense_problem *pr
 
 static void measure_shape(size_t s, const char *isa)
 {
-    static const uint32_t rows[] = {1, 16, 256, 4096};
+    static const uint32_t rows[] = {1, 16, 256};
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         struct dense_problem problem;
         const struct dense_case one = {shapes[s].shape, rows[r], false};
@@ -142,7 +142,7 @@ static void measure_shape(size_t s, const char *isa)
             problem.row[i] = i;
         if (dense_problem_load(&problem, isa)) {
             measure(shapes[s].name, "act", &problem, dense_problem_act, flop_of(&one.shape, false));
-            if (rows[r] > 16)
+            if (rows[r] == DENSE_CHUNK_ROWS)
                 measure(shapes[s].name, "learn", &problem, dense_problem_learn, flop_of(&one.shape, true));
             if (rows[r] == 1)
                 measure(shapes[s].name, "load", &problem, load, 0);
@@ -152,13 +152,27 @@ static void measure_shape(size_t s, const char *isa)
     }
 }
 
-int main(void)
+/* oneDNN computes on this thread alone once a chain of it is made. */
+static void keep_to_one_thread(void)
 {
+    struct mlp_onednn *chain = NULL;
+    struct error error;
+    if (mlp_onednn_new(&chain, &(struct mlp_shape){4, 16, 2}, 1, &error) != STATUS_OK) {
+        fprintf(stderr, "bench_dense: %s\n", error.text);
+        exit(EXIT_FAILURE);
+    }
+    mlp_onednn_free(chain);
+}
+
+int main(int argc, char **argv)
+{
+    keep_to_one_thread();
     printf("policies of dense layers, tanh, with a value network; one thread; sgemm: oneDNN %s\n"
            "shape         set      what    rows  ns per row\n",
            mlp_onednn_version());
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int i = 0; i < DENSE_ISAS; i++)
-            measure_shape(s, dense_isas[i]);
+            if (argc < 2 || strcmp(argv[1], dense_isas[i]) == 0)
+                measure_shape(s, dense_isas[i]);
     return EXIT_SUCCESS;
 }

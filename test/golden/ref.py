@@ -140,6 +140,7 @@ CASES = [
     C("log_probability", (4, 3), I(3, 4)),
     C("sum", (3, 4), None, scale=0.25),
     C("sum", (2, 5), (2, 5), scale=-2.0),
+    C("conv2d", (2, 3, 5, 4), (4, 3, 3, 2), (4,), stride=(2, 1), padding=(1, 0)),
 ]
 DEFAULTS = dict(relu=0, training=0, epsilon=1e-5, kernel=(1, 1), stride=(1, 1), padding=(0, 0), p=0.0, seed=0,
                 draw=(0, 0, 0), scale=1.0, shape=(), dout=(0,))

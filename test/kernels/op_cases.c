@@ -20,8 +20,12 @@ enum {
 /* sh, sw, ph, pw: stride and padding of height and of width */
 #define CONV(use_, name_, n, c, h, w, o, kh, kw, sh, sw, ph, pw)                                             \
     .op = OP_CONV2D, .use = (use_), .name = (name_),                                                         \
-    .attributes = {.stride = {(sh), (sw)}, .padding = {(ph), (pw)}},                                         \
-    .in = {SHAPE4(n, c, h, w), SHAPE4(o, c, kh, kw)}
+    .attributes = {.stride = {(sh), (sw)}, .padding = {(ph), (pw)}}, .absent = 4,                            \
+    .in = {SHAPE4(n, c, h, w), SHAPE4(o, c, kh, kw), SHAPE1(o)}
+/* Square, with a bias, without padding */
+#define CONV_BIAS(use_, name_, n, c, size, o, k, s)                                                          \
+    .op = OP_CONV2D, .use = (use_), .name = (name_), .attributes = {.stride = {(s), (s)}},                   \
+    .in = {SHAPE4(n, c, size, size), SHAPE4(o, c, k, k), SHAPE1(o)}
 /* ResNet's convolutions: square */
 #define RESNET(use, name, n, c, size, o, k, s)                                                               \
     CONV(use, name, n, c, size, size, o, k, k, s, s, (k) / 2, (k) / 2)
@@ -95,6 +99,12 @@ const struct op_case op_cases[] = {
     {CONV(CD, "", 1, 65, 7, 7, 17, 1, 1, 2, 2, 0, 0)},
     {CONV(CD, "", 5, 13, 8, 8, 64, 3, 3, 2, 2, 1, 1)},
     {CONV(CD, "", 3, 16, 6, 6, 16, 3, 3, 1, 1, 1, 1)},
+    {CONV_BIAS(CD, "bias", 1, 1, 1, 1, 1, 1)},
+    {CONV_BIAS(CD, "bias", 2, 3, 5, 7, 3, 2)},
+    {CONV_BIAS(CD, "bias", 3, 17, 4, 33, 2, 1)},
+    {CONV_BIAS(C, "cnn 0", 3, 4, 84, 32, 8, 4)},
+    {CONV_BIAS(C, "cnn 2", 3, 32, 20, 64, 4, 2)},
+    {CONV_BIAS(C, "cnn 4", 3, 64, 9, 64, 3, 1)},
     {RESNET(C, "stem", 1, 3, 32, 64, 7, 2)},
     {CONV(C, "stem of one channel", 1, 1, 28, 28, 64, 7, 7, 2, 2, 3, 3)},
     {RESNET(C, "layer1 1x1", 1, 64, 16, 64, 1, 1)},
@@ -109,6 +119,9 @@ const struct op_case op_cases[] = {
     {RESNET(C, "one pixel", 2, 512, 1, 64, 1, 1)},
     {RESNET(C, "one pixel 3x3", 2, 64, 1, 64, 3, 1)},
     {RESNET(T, "stem", 20, 3, 64, 64, 7, 2)},
+    {CONV_BIAS(T, "cnn 0", 256, 4, 84, 32, 8, 4)},
+    {CONV_BIAS(T, "cnn 2", 256, 32, 20, 64, 4, 2)},
+    {CONV_BIAS(T, "cnn 4", 256, 64, 9, 64, 3, 1)},
     {RESNET(T, "layer1 1x1", 20, 64, 16, 64, 1, 1)},
     {RESNET(T, "layer1 3x3", 20, 64, 16, 64, 3, 1)},
     {RESNET(T, "layer1 1x1", 20, 64, 16, 256, 1, 1)},

@@ -38,10 +38,10 @@ static const struct link {
     enum op op;
     enum slot in[OP_INPUTS_MAX], out;
 } links[] = {
-    {OP_CONV2D, {X, W1}, CONV1},  {OP_BATCH_NORM, {CONV1, SCALE, SHIFT, NONE, NONE}, NORM},
-    {OP_RELU, {NORM}, RELU},      {OP_CONV2D, {RELU, W2}, CONV2},
-    {OP_ADD, {CONV2, RELU}, SUM}, {OP_AVG_POOL, {SUM}, POOL},
-    {OP_RESHAPE, {POOL}, FLAT},   {OP_LINEAR, {FLAT, W3, B3}, Y},
+    {OP_CONV2D, {X, W1, NONE}, CONV1}, {OP_BATCH_NORM, {CONV1, SCALE, SHIFT, NONE, NONE}, NORM},
+    {OP_RELU, {NORM}, RELU},           {OP_CONV2D, {RELU, W2, NONE}, CONV2},
+    {OP_ADD, {CONV2, RELU}, SUM},      {OP_AVG_POOL, {SUM}, POOL},
+    {OP_RESHAPE, {POOL}, FLAT},        {OP_LINEAR, {FLAT, W3, B3}, Y},
 };
 enum { LINKS = sizeof links / sizeof *links };
 

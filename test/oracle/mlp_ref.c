@@ -124,7 +124,7 @@ double mlp_ref_gradient(const struct mlp_shape *shape, double dropout, const dou
         if (gradient == NULL)
             continue;
         for (uint32_t a = 0; a < shape->actions; a++)
-            dz[a] = (double)coefficient[r] * (exp(logs[a]) - (a == batch->actions[row]));
+            dz[a] = (double)coefficient[r] * (exp(logs[a]) - ((int32_t)a == batch->actions[row]));
         backward_row(shape, dropout, parameters, x, hidden, dz, gradient);
     }
     return loss;

@@ -126,6 +126,22 @@ static void tap_backward_weight(const struct conv *conv, const struct tap *tap, 
     dweight[tap->element] += sum;
 }
 
+/* Every element of y: its channel's bias, or 0. */
+static void begin_with_bias(const struct conv *conv, const struct tensor *bias, double *y)
+{
+    const size_t plane = conv->out_h * conv->out_w;
+    for (size_t i = 0; i < conv->n * conv->o * plane; i++)
+        y[i] = bias == NULL ? 0 : ((const double *)bias->data)[i / plane % conv->o];
+}
+
+static void sum_planes(const struct conv *conv, const double *dy, double *dbias)
+{
+    const size_t plane = conv->out_h * conv->out_w;
+    ref_zero(dbias, conv->o);
+    for (size_t i = 0; i < conv->n * conv->o * plane; i++)
+        dbias[i / plane % conv->o] += dy[i];
+}
+
 enum status ref_conv2d_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)backend;
@@ -134,7 +150,7 @@ enum status ref_conv2d_forward(struct backend *backend, struct op_call *call, st
     if (status != STATUS_OK)
         return status;
     double *y = call->out[0]->data;
-    ref_zero(y, ref_count(call->out[0]));
+    begin_with_bias(&conv, call->in[2], y);
     for_each_tap(&conv, tap_forward, call->in[0]->data, call->in[1]->data, y);
     return STATUS_OK;
 }
@@ -143,7 +159,7 @@ enum status ref_conv2d_backward(struct backend *backend, struct op_call *call, s
 {
     (void)backend;
     const struct conv conv = conv_of(call);
-    double *dz, *dx = NULL, *dweight = NULL;
+    double *dz, *dx = NULL, *dweight = NULL, *dbias = NULL;
     void *scratch;
     enum status status = ref_begin_backward(call, &dz, &scratch, error);
     if (status != STATUS_OK)
@@ -156,6 +172,8 @@ enum status ref_conv2d_backward(struct backend *backend, struct op_call *call, s
         ref_zero(dweight, ref_count(call->din[1]));
         for_each_tap(&conv, tap_backward_weight, call->in[0]->data, dweight, dz);
     }
+    if ((dbias = ref_doubles(call->din[2])) != NULL)
+        sum_planes(&conv, dz, dbias);
     arena_release(call->arena, scratch);
     return STATUS_OK;
 }

@@ -127,6 +127,8 @@ static const char *fault_of(const char *name)
 
 static const char *latest_fault = ""; /* of the latest instance: a name that is none has no fault */
 
+static const volatile size_t too_many_bytes = ENVIRONMENT_ERROR_BYTES + 8;
+
 static int broken_open(void **out, const struct environment_spec **spec, const char *name,
                        const char *options, uint32_t count, char error[ENVIRONMENT_ERROR_BYTES])
 {
@@ -148,7 +150,7 @@ static int broken_open(void **out, const struct environment_spec **spec, const c
     if (is(b, "open-hangs"))
         hang();
     if (is(b, "error-overflows"))
-        memset(error, 'e', ENVIRONMENT_ERROR_BYTES + 8);
+        memset(error, 'e', too_many_bytes);
     if (is(b, "open-fails"))
         snprintf(error, ENVIRONMENT_ERROR_BYTES, "the licence has expired");
     return is(b, "open-fails") || is(b, "open-fails-silently");

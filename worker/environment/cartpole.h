@@ -65,7 +65,7 @@ static inline double cartpole_cos(double theta)
 
 /* The state 20 ms after `state` under `action` (0 pushes left, 1 right). `state` must not have ended
  * (cartpole_terminated): the polynomials above hold up to the threshold and no further. */
-static inline struct cartpole_state cartpole_transition(struct cartpole_state state, uint8_t action)
+static inline struct cartpole_state cartpole_transition(struct cartpole_state state, int32_t action)
 {
     const double gravity = 9.8, pole_kg = 0.1, total_kg = 0.1 + 1.0, half_length_m = 0.5;
     const double pole_kg_m = 0.1 * 0.5, push_n = 10.0, tau_s = 0.02;
@@ -81,20 +81,5 @@ static inline struct cartpole_state cartpole_transition(struct cartpole_state st
                                    .theta = state.theta + tau_s * state.theta_dot,
                                    .theta_dot = state.theta_dot + tau_s * theta_acceleration};
 }
-
-/* ---- many at once: `states` is (CARTPOLE_STATE_SIZE, count), x of all first, then x_dot, … ---- */
-
-/* Draws the first state of environment `index`: four uniforms in [-0.05, 0.05), of which number v is made
- * of words 2 (v mod 2) and 2 (v mod 2) + 1 of block v / 2 of RNG_RESET at `key`. */
-void cartpole_reset(double *states, uint32_t count, uint32_t index, const struct rng_key *key);
-
-/* cartpole_transition for the `n` environments `indices` (each at most once).
- * terminated: (n), 1 where the new state has ended, else 0. */
-void cartpole_step(double *states, uint32_t count, uint32_t n, const uint32_t *indices,
-                   const uint8_t *actions, uint8_t *terminated);
-
-/* observations: (n, CARTPOLE_STATE_SIZE) float32, the states of the `n` environments `indices`. */
-void cartpole_observe(const double *states, uint32_t count, uint32_t n, const uint32_t *indices,
-                      float *observations);
 
 #endif

@@ -1,6 +1,7 @@
 /* The checks, one function each, in the order in which they are told. */
 #include "worker/environment/environment_contract.h"
 
+#include "kernels/base/monotime.h"
 #include "worker/environment/environment_play.h"
 #include "worker/environment/environment_spec.h"
 
@@ -405,8 +406,7 @@ static enum status check_save(struct contract *c, struct error *error)
     struct play_trace trace = {0};
     if (c->trial->plugin->save == NULL || (c->spec.limits & ENVIRONMENT_SINGLETON) != 0) {
         tell(c, "  --  save and load are not checked: %s",
-             c->trial->plugin->save == NULL ? "there are none, so a run of it cannot be resumed"
-                                            : "SINGLETON, and it needs two instances");
+             c->trial->plugin->save == NULL ? "there are none" : "SINGLETON, and it needs two instances");
         return STATUS_OK;
     }
     set_clause(c, "a saved state continues with the same bits");
@@ -505,11 +505,14 @@ static uint32_t list_ended(struct play *play)
     return n;
 }
 
-/* Only step and reset are timed. */
-static enum status measure_steps(struct play *play, uint32_t ticks, double *seconds, struct error *error)
+/* At most `ticks` steps, for about a second; *done is how many. Only step and reset are timed. */
+static enum status measure_steps(struct play *play, uint32_t ticks, uint32_t *done, double *seconds,
+                                 struct error *error)
 {
+    enum { WHOLE_US = 1000000 };
+    const struct monotime until = monotime_add_us(monotime_now(), WHOLE_US);
     enum status status = STATUS_OK;
-    for (uint32_t tick = 0; tick < ticks && status == STATUS_OK; tick++) {
+    for (*done = 0; *done < ticks && status == STATUS_OK && monotime_before(monotime_now(), until); ++*done) {
         for (uint32_t i = 0; i < play->probe->count; i++)
             play_draw_actions(play, i);
         const double begun = cpu_seconds();
@@ -529,7 +532,7 @@ static enum status measure(struct contract *c, struct error *error)
 {
     enum { COUNT = 256, TICKS_MAX = 1000 };
     const uint32_t count = c->subjects == 1 ? 1 : COUNT;
-    const uint32_t ticks = c->steps < TICKS_MAX ? c->steps : TICKS_MAX;
+    uint32_t steps = c->steps < TICKS_MAX ? c->steps : TICKS_MAX;
     const struct play_cast none = {.generation = 5};
     struct probe probe = {0};
     struct play play = {0};
@@ -539,10 +542,10 @@ static enum status measure(struct contract *c, struct error *error)
     if (status == STATUS_OK)
         status = play_begin(&play, &probe, &c->reference, c->seed, &none, error);
     if (status == STATUS_OK)
-        status = measure_steps(&play, ticks, &seconds, error);
+        status = measure_steps(&play, steps, &steps, &seconds, error);
     if (status == STATUS_OK)
         tell(c, "      %.3g steps per CPU second, resets included (%u environments, %u steps of each)",
-             seconds > 0 ? (double)count * ticks / seconds : 0.0, count, ticks);
+             seconds > 0 ? (double)count * steps / seconds : 0.0, count, steps);
     play_free(&play);
     probe_close(&probe);
     return status;

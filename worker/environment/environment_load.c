@@ -1,6 +1,7 @@
-/* dlopen, dlsym, and a look at the table. */
+/* A look at the built-in names; dlopen, dlsym, and a look at the table. */
 #include "worker/environment/environment_load.h"
 
+#include "worker/environment/classic.h"
 #include "worker/environment/environment_spec.h"
 
 #include <dlfcn.h>
@@ -12,11 +13,61 @@
 
 typedef const struct environment_plugin *plugin_function(void);
 
+bool environment_is_built_in(const char *name)
+{
+    return environment_has_name(&classic_environments, name);
+}
+
+/* A word that may have been meant as a name: neither a path nor a shared object. */
+static bool is_word(const char *from)
+{
+    const size_t length = strlen(from);
+    return strchr(from, '/') == NULL && (length < 3 || strcmp(from + length - 3, ".so") != 0);
+}
+
+enum { KNOWN_BYTES = 160 };
+
+/* The names of all built-in environments. */
+static void list_known(char known[KNOWN_BYTES])
+{
+    known[0] = '\0';
+    for (const char *const *name = classic_environments.names; *name != NULL; name++)
+        snprintf(known + strlen(known), KNOWN_BYTES - strlen(known), "%s%s", known[0] != '\0' ? ", " : "",
+                 *name);
+}
+
+/* Names the built-in environments where the missing file may be a misspelt one. */
+static enum status set_missing(struct error *error, const char *from, int errnum)
+{
+    char known[KNOWN_BYTES];
+    if (errnum != ENOENT || !is_word(from))
+        return error_set_errno(error, errnum, "%s", from);
+    list_known(known);
+    return error_set(error, STATUS_NOT_FOUND, "%.100s: no such file, and no built-in environment (%s)", from,
+                     known);
+}
+
+enum status environment_check_built_in(const char *name, struct error *error)
+{
+    char known[KNOWN_BYTES];
+    list_known(known);
+    return environment_is_built_in(name)
+               ? STATUS_OK
+               : error_set(error, STATUS_NOT_FOUND,
+                           "there is no built-in environment %.100s: expected one of %s", name, known);
+}
+
+enum status environment_check_file(const char *path, struct error *error)
+{
+    return access(path, R_OK) == 0 ? STATUS_OK : set_missing(error, path, errno);
+}
+
 static enum status open_library(void **library, const char *path, struct error *error)
 {
     char direct[PATH_MAX]; /* with a slash: dlopen searches the system's folders for a name without one */
-    if (access(path, R_OK) != 0)
-        return error_set_errno(error, errno, "%s", path);
+    const enum status status = environment_check_file(path, error);
+    if (status != STATUS_OK)
+        return status;
     if ((size_t)snprintf(direct, sizeof direct, "%s%s", strchr(path, '/') == NULL ? "./" : "", path) >=
         sizeof direct)
         return error_set_errno(error, ENAMETOOLONG, "%.200s…", path);
@@ -26,10 +77,14 @@ static enum status open_library(void **library, const char *path, struct error *
     return STATUS_OK;
 }
 
-enum status environment_load(const struct environment_plugin **out, const char *path, struct error *error)
+enum status environment_load(const struct environment_plugin **out, const char *from, struct error *error)
 {
     void *library;
-    enum status status = open_library(&library, path, error);
+    if (environment_is_built_in(from)) {
+        *out = &classic_environments;
+        return STATUS_OK;
+    }
+    enum status status = open_library(&library, from, error);
     if (status != STATUS_OK)
         return status;
     plugin_function *plugin = NULL;
@@ -37,12 +92,12 @@ enum status environment_load(const struct environment_plugin **out, const char *
     dlclose(library); /* stays loaded: RTLD_NODELETE */
     if (plugin == NULL)
         return error_set(error, STATUS_INVALID,
-                         "%s is no plug-in of environments: it has no function environment_plugin()", path);
+                         "%s is no plug-in of environments: it has no function environment_plugin()", from);
     const struct environment_plugin *table = plugin();
     struct error why;
     status = environment_table_check(table, &why);
     if (status != STATUS_OK)
-        return error_set(error, status, "%s: %s", path, why.text);
+        return error_set(error, status, "%s: %s", from, why.text);
     *out = table;
     return STATUS_OK;
 }

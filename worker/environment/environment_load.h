@@ -1,16 +1,33 @@
-/* From the path that a job or a person gives to a plug-in's table. A file that was loaded stays loaded until
- * the process ends; its path is searched nowhere but where it points to. Blocks while the file is read, and
- * runs code of the file. */
+/* From what a job or a person calls an environment to a plug-in's table: the name of a built-in environment
+ * (classic.h), or the path of a plug-in.
+ *
+ * A built-in name wins over a file of that name in the working directory, which ./NAME means. A path with a
+ * slash, or one that ends in .so, is never a built-in name.
+ *
+ * A file that was loaded stays loaded until the process ends; its path is searched nowhere but where it
+ * points to. Blocks while the file is read, and runs code of the file. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_LOAD_H
 #define WORKER_ENVIRONMENT_ENVIRONMENT_LOAD_H
 
 #include "kernels/base/status.h"
 #include "worker/environment/environment.h"
 
-/* Loads the plug-in `path`, a shared object; a relative path begins at the working directory. *out lives as
- * long as the process. STATUS_NOT_FOUND and STATUS_PERMISSION: of the file. STATUS_INVALID: it is no shared
- * object, lacks environment_plugin(), is of another version or size, or its table has a gap. Each sentence
- * begins with the path. */
-enum status environment_load(const struct environment_plugin **out, const char *path, struct error *error);
+#include <stdbool.h>
+
+/* Whether it is the name of a built-in environment. */
+bool environment_is_built_in(const char *name);
+
+/* Whether it is one, with a sentence that names all. STATUS_NOT_FOUND. */
+enum status environment_check_built_in(const char *name, struct error *error);
+
+/* Whether the file of a plug-in can be read; no code of the file runs. STATUS_NOT_FOUND, STATUS_PERMISSION.
+ */
+enum status environment_check_file(const char *path, struct error *error);
+
+/* Of a built-in name the table of all built-in environments. Else loads the plug-in `from`, a shared object;
+ * a relative path begins at the working directory. *out lives as long as the process. STATUS_NOT_FOUND and
+ * STATUS_PERMISSION: of the file. STATUS_INVALID: it is no shared object, lacks environment_plugin(), is of
+ * another version or size, or its table has a gap. Each sentence begins with `from`. */
+enum status environment_load(const struct environment_plugin **out, const char *from, struct error *error);
 
 #endif

@@ -35,16 +35,23 @@ static struct play_record *record_at(const struct play_trace *trace, uint32_t su
     return &trace->records[((size_t)subject * (trace->steps + 1) + step) * trace->agents + agent];
 }
 
+static uint32_t float_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 /* The name of what differs; NULL: nothing. */
 static const char *difference(const struct play_record *a, const struct play_record *b)
 {
-    return a->flags != b->flags                               ? "the flags differ"
-           : memcmp(&a->reward, &b->reward, sizeof a->reward) ? "the reward differs"
-           : a->observation != b->observation                 ? "the observation differs"
-           : a->mask != b->mask                               ? "the mask differs"
-           : a->metrics != b->metrics                         ? "the metrics differ"
-           : a->first != b->first ? "the state after the reset that follows differs"
-                                  : NULL;
+    return a->flags != b->flags                             ? "the flags differ"
+           : float_bits(a->reward) != float_bits(b->reward) ? "the reward differs"
+           : a->observation != b->observation               ? "the observation differs"
+           : a->mask != b->mask                             ? "the mask differs"
+           : a->metrics != b->metrics                       ? "the metrics differ"
+           : a->first != b->first                           ? "the state after the reset that follows differs"
+                                                            : NULL;
 }
 
 enum status play_compare(const struct play_trace *expected, const struct play_trace *found,

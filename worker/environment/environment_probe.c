@@ -1,5 +1,5 @@
 /* Guard bytes, patterns, and the look at every row. */
-#include "worker/environment/environment_probe.h"
+#include "worker/environment/environment_probe_internal.h"
 
 #include "kernels/base/monotime.h"
 #include "kernels/base/text.h"
@@ -12,15 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATTERN = 0xa5, GUARD_BYTES_MIN = 256, GUARD_BYTES_MAX = 1 << 16, ERROR_GUARD_BYTES = 64 };
-static const uint32_t pattern_float = 0x7fa5a5a5; /* a NaN that nobody computes */
+enum { GUARD_BYTES_MIN = 256, GUARD_BYTES_MAX = 1 << 16, ERROR_GUARD_BYTES = 64 };
 
-static const char *const area_names[PROBE_AREAS] = {"observation", "action", "reward",
-                                                    "flags",       "mask",   "metrics"};
+const char *const probe_area_names[PROBE_AREAS] = {"observation", "action", "reward",
+                                                   "flags",       "mask",   "metrics"};
 
-/* The sentence's first words are the environment's name and the clause. */
-__attribute__((format(printf, 3, 4))) static enum status broken(const struct environment_trial *trial,
-                                                                struct error *error, const char *format, ...)
+enum status probe_broken(const struct environment_trial *trial, struct error *error, const char *format, ...)
 {
     char words[ERROR_TEXT_BYTES];
     va_list list;
@@ -46,7 +43,7 @@ __attribute__((format(printf, 3, 4))) static void call_begin(const struct enviro
     va_start(list, format);
     vsnprintf(progress->call, sizeof progress->call, format, list);
     va_end(list);
-    memset(text, PATTERN, sizeof *text);
+    memset(text, PROBE_PATTERN_BYTE, sizeof *text);
     atomic_store(&progress->begun_ns, monotime_now().ns);
 }
 
@@ -54,7 +51,7 @@ __attribute__((format(printf, 3, 4))) static void call_begin(const struct enviro
 static bool has_sentence(const struct call_error *text)
 {
     return memchr(text->text, '\0', sizeof text->text) != NULL && text->text[0] != '\0' &&
-           (uint8_t)text->text[0] != PATTERN;
+           (uint8_t)text->text[0] != PROBE_PATTERN_BYTE;
 }
 
 /* The end of a call that must not write beyond its error. */
@@ -63,9 +60,9 @@ static enum status call_end(const struct environment_trial *trial, const struct 
 {
     atomic_store(&trial->progress->begun_ns, 0);
     for (size_t i = 0; i < sizeof text->guard; i++)
-        if (text->guard[i] != PATTERN)
-            return broken(trial, error, "%s wrote beyond the %d bytes of its error", trial->progress->call,
-                          ENVIRONMENT_ERROR_BYTES);
+        if (text->guard[i] != PROBE_PATTERN_BYTE)
+            return probe_broken(trial, error, "%s wrote beyond the %d bytes of its error",
+                                trial->progress->call, ENVIRONMENT_ERROR_BYTES);
     return STATUS_OK;
 }
 
@@ -79,9 +76,9 @@ static enum status call_succeeds(const struct environment_trial *trial, const st
     if (status != STATUS_OK || failed == 0)
         return status;
     if (!has_sentence(text))
-        return broken(trial, error, "%s returned %d without a sentence in error", call, failed);
+        return probe_broken(trial, error, "%s returned %d without a sentence in error", call, failed);
     text_show(shown, sizeof shown, text->text, strlen(text->text), sizeof shown);
-    return broken(trial, error, "%s failed: %s", call, shown);
+    return probe_broken(trial, error, "%s failed: %s", call, shown);
 }
 
 /* The end of a call that must fail. */
@@ -92,10 +89,10 @@ static enum status call_refuses(const struct environment_trial *trial, const str
     if (status != STATUS_OK)
         return status;
     if (failed == 0)
-        return broken(trial, error, "%s succeeded: expected an error", trial->progress->call);
+        return probe_broken(trial, error, "%s succeeded: expected an error", trial->progress->call);
     if (!has_sentence(text))
-        return broken(trial, error, "%s returned %d without a sentence in error", trial->progress->call,
-                      failed);
+        return probe_broken(trial, error, "%s returned %d without a sentence in error", trial->progress->call,
+                            failed);
     return STATUS_OK;
 }
 
@@ -112,7 +109,7 @@ static enum status open_area(struct probe_buffer *area, size_t rows, size_t row_
     area->before = malloc(all);
     if (area->memory == NULL || area->before == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu rows of %zu bytes", rows, row_bytes);
-    memset(area->memory, PATTERN, all);
+    memset(area->memory, PROBE_PATTERN_BYTE, all);
     return STATUS_OK;
 }
 
@@ -163,11 +160,11 @@ enum status probe_open(struct probe *probe, const struct environment_trial *tria
     if (status != STATUS_OK)
         return status;
     if (spec == NULL)
-        return broken(trial, error, "open succeeded without a spec: *spec is NULL");
+        return probe_broken(trial, error, "open succeeded without a spec: *spec is NULL");
     probe->self = self;
     probe->spec = spec;
     if (environment_spec_check(spec, &why) != STATUS_OK)
-        return broken(trial, error, "%s", why.text);
+        return probe_broken(trial, error, "%s", why.text);
     return open_buffers(probe, error);
 }
 
@@ -213,7 +210,7 @@ void *probe_row(const struct probe *probe, enum probe_area area, uint32_t enviro
 static void fill_float(void *row, size_t bytes)
 {
     for (size_t i = 0; i + 4 <= bytes; i += 4)
-        memcpy((uint8_t *)row + i, &pattern_float, 4);
+        memcpy((uint8_t *)row + i, &probe_pattern_float, 4);
 }
 
 /* Fills the rows of an environment with the pattern, in the areas of the set `outputs`. */
@@ -229,7 +226,7 @@ static void fill_rows(struct probe *probe, uint32_t environment, unsigned output
         if (floats)
             fill_float(rows, bytes);
         else
-            memset(rows, PATTERN, bytes);
+            memset(rows, PROBE_PATTERN_BYTE, bytes);
     }
 }
 
@@ -258,20 +255,21 @@ static enum status check_area(const struct probe *probe, enum probe_area which, 
                               struct error *error)
 {
     const struct probe_buffer *area = &probe->areas[which];
-    const char *call = probe->trial->progress->call, *name = area_names[which];
+    const char *call = probe->trial->progress->call, *name = probe_area_names[which];
     const size_t guard = area->guard_bytes;
     if (memcmp(area->memory, area->before, guard) != 0)
-        return broken(probe->trial, error, "%s wrote in front of the buffer `%s`", call, name);
+        return probe_broken(probe->trial, error, "%s wrote in front of the buffer `%s`", call, name);
     if (memcmp(area->memory + guard + area->bytes, area->before + guard + area->bytes, guard) != 0)
-        return broken(probe->trial, error, "%s wrote behind the buffer `%s`", call, name);
+        return probe_broken(probe->trial, error, "%s wrote behind the buffer `%s`", call, name);
     if (!output && memcmp(area->memory + guard, area->before + guard, area->bytes) != 0)
-        return broken(probe->trial, error, "%s changed the buffer `%s`, which is not its output", call, name);
+        return probe_broken(probe->trial, error, "%s changed the buffer `%s`, which is not its output", call,
+                            name);
     for (uint32_t i = 0; output && i < probe->count; i++) {
         const size_t bytes = area->row_bytes * probe->spec->agents, at = guard + i * bytes;
         if (!probe->asked[i] && memcmp(area->memory + at, area->before + at, bytes) != 0)
-            return broken(probe->trial, error,
-                          "%s changed the %s of environment %u, which was not among its environments", call,
-                          name, i);
+            return probe_broken(probe->trial, error,
+                                "%s changed the %s of environment %u, which was not among its environments",
+                                call, name, i);
     }
     return STATUS_OK;
 }
@@ -290,164 +288,10 @@ static enum status check_lists(const struct probe *probe, uint32_t n, const uint
                                const struct environment_seed *seeds, struct error *error)
 {
     if (which != NULL && memcmp(which, probe->which, n * sizeof *which) != 0)
-        return broken(probe->trial, error, "%s changed the list `which`", probe->trial->progress->call);
+        return probe_broken(probe->trial, error, "%s changed the list `which`", probe->trial->progress->call);
     if (seeds != NULL && memcmp(seeds, probe->seeds, n * sizeof *seeds) != 0)
-        return broken(probe->trial, error, "%s changed the list `seeds`", probe->trial->progress->call);
+        return probe_broken(probe->trial, error, "%s changed the list `seeds`", probe->trial->progress->call);
     return STATUS_OK;
-}
-
-/* ---- the rows that a call wrote ---- */
-
-/* A row's place in words: "environment 3", or "environment 3, agent 1". */
-struct row_name {
-    char text[64];
-};
-
-static struct row_name name_of(const struct probe *probe, uint32_t environment, uint32_t agent)
-{
-    struct row_name name;
-    const int length = snprintf(name.text, sizeof name.text, "environment %u", environment);
-    if (probe->spec->agents > 1)
-        snprintf(name.text + length, sizeof name.text - (size_t)length, ", agent %u", agent);
-    return name;
-}
-
-/* `count` finite numbers at `row`, of an area. */
-static enum status check_floats(const struct probe *probe, enum probe_area area, const void *row,
-                                size_t count, struct row_name name, struct error *error)
-{
-    for (size_t i = 0; i < count; i++) {
-        float value;
-        memcpy(&value, (const uint8_t *)row + 4 * i, 4);
-        if (isfinite(value))
-            continue;
-        if (memcmp(&value, &pattern_float, 4) == 0)
-            return broken(probe->trial, error, "%s did not write element %zu of the %s of %s",
-                          probe->trial->progress->call, i, area_names[area], name.text);
-        return broken(probe->trial, error, "%s: element %zu of the %s of %s is %g: expected a finite number",
-                      probe->trial->progress->call, i, area_names[area], name.text, (double)value);
-    }
-    return STATUS_OK;
-}
-
-static double element_of(const struct environment_space *space, const uint8_t *row, size_t i)
-{
-    float value;
-    if (space->dtype == ENVIRONMENT_U8)
-        return row[i];
-    memcpy(&value, row + 4 * i, 4);
-    return (double)value;
-}
-
-/* The bounds as they are in float32: a plug-in rounds what it writes. */
-static enum status check_bounds(const struct probe *probe, const uint8_t *row, struct row_name name,
-                                struct error *error)
-{
-    const struct environment_space *space = &probe->spec->observation;
-    const size_t elements = environment_space_elements(space);
-    for (size_t i = 0; (space->low != NULL || space->high != NULL) && i < elements; i++) {
-        const double value = element_of(space, row, i);
-        const double low = space->low != NULL ? (double)(float)space->low[i] : -INFINITY;
-        const double high = space->high != NULL ? (double)(float)space->high[i] : INFINITY;
-        if (value < low || value > high)
-            return broken(probe->trial, error,
-                          "%s: element %zu of the observation of %s is %.9g: expected %.9g..%.9g",
-                          probe->trial->progress->call, i, name.text, value, low, high);
-    }
-    return STATUS_OK;
-}
-
-static enum status check_observation(const struct probe *probe, uint32_t environment, uint32_t agent,
-                                     struct error *error)
-{
-    const uint8_t *row = probe_row(probe, PROBE_OBSERVATION, environment, agent);
-    const struct environment_space *space = &probe->spec->observation;
-    const struct row_name name = name_of(probe, environment, agent);
-    enum status status = STATUS_OK;
-    if (space->dtype == ENVIRONMENT_F32)
-        status = check_floats(probe, PROBE_OBSERVATION, row, environment_space_elements(space), name, error);
-    return status == STATUS_OK ? check_bounds(probe, row, name, error) : status;
-}
-
-static enum status check_mask(const struct probe *probe, uint32_t environment, uint32_t agent,
-                              struct error *error)
-{
-    const uint8_t *mask = probe_row(probe, PROBE_MASK, environment, agent);
-    const struct environment_space *action = &probe->spec->action;
-    const struct row_name name = name_of(probe, environment, agent);
-    const size_t elements = environment_space_elements(action);
-    for (size_t element = 0; element < elements; mask += action->choices[element++]) {
-        unsigned allowed = 0;
-        for (uint32_t choice = 0; choice < action->choices[element]; choice++) {
-            if (mask[choice] > 1)
-                return broken(probe->trial, error,
-                              "%s: the mask of %s is %u at choice %u of element %zu: expected 0 or 1",
-                              probe->trial->progress->call, name.text, mask[choice], choice, element);
-            allowed += mask[choice];
-        }
-        if (allowed == 0)
-            return broken(probe->trial, error, "%s: the mask of %s allows no choice of element %zu",
-                          probe->trial->progress->call, name.text, element);
-    }
-    return STATUS_OK;
-}
-
-static enum status check_flags(const struct probe *probe, uint8_t flags, struct row_name name,
-                               struct error *error)
-{
-    const unsigned ended = flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED);
-    const char *call = probe->trial->progress->call;
-    if (flags == PATTERN)
-        return broken(probe->trial, error, "%s did not write the flags of %s", call, name.text);
-    if ((flags & ~(unsigned)ENVIRONMENT_STEP_FLAGS) != 0)
-        return broken(probe->trial, error, "%s: the flags of %s are %#x, which has bits without a meaning",
-                      call, name.text, flags);
-    if ((flags & ENVIRONMENT_RESTARTED) != 0 && ended == 0)
-        return broken(probe->trial, error,
-                      "%s: the flags of %s say RESTARTED, and neither TERMINATED nor TRUNCATED", call,
-                      name.text);
-    if ((flags & ENVIRONMENT_ABSENT) != 0 && ended != 0)
-        return broken(probe->trial, error, "%s: the flags of %s say ABSENT, and an end", call, name.text);
-    return STATUS_OK;
-}
-
-/* Observation and mask: what reset, step and load write. */
-static enum status check_state(const struct probe *probe, uint32_t environment, uint32_t agent,
-                               struct error *error)
-{
-    const enum status status = check_observation(probe, environment, agent, error);
-    return status == STATUS_OK && probe->spec->has_mask ? check_mask(probe, environment, agent, error)
-                                                        : status;
-}
-
-static enum status check_stepped_row(const struct probe *probe, uint32_t environment, uint32_t agent,
-                                     struct error *error)
-{
-    const struct row_name name = name_of(probe, environment, agent);
-    const uint8_t flags = *(const uint8_t *)probe_row(probe, PROBE_FLAGS, environment, agent);
-    enum status status = check_flags(probe, flags, name, error);
-    if (status != STATUS_OK || (flags & (ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED)) != 0)
-        return status;
-    status =
-        check_floats(probe, PROBE_REWARD, probe_row(probe, PROBE_REWARD, environment, agent), 1, name, error);
-    if (status == STATUS_OK)
-        status = check_state(probe, environment, agent, error);
-    const bool ended = (flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0;
-    if (status == STATUS_OK && ended && probe->spec->metric_count > 0)
-        status = check_floats(probe, PROBE_METRICS, probe_row(probe, PROBE_METRICS, environment, agent),
-                              probe->spec->metric_count, name, error);
-    return status;
-}
-
-static enum status check_present(const struct probe *probe, uint32_t environment, struct error *error)
-{
-    const uint8_t *flags = probe_row(probe, PROBE_FLAGS, environment, 0);
-    for (uint32_t agent = 0; agent < probe->spec->agents; agent++)
-        if ((flags[agent] & ENVIRONMENT_ABSENT) == 0)
-            return STATUS_OK;
-    return broken(probe->trial, error,
-                  "%s: no agent of environment %u is present: expected an end in the step before",
-                  probe->trial->progress->call, environment);
 }
 
 /* ---- reset, step, load ---- */
@@ -488,7 +332,7 @@ enum status probe_reset(struct probe *probe, uint32_t n, const uint32_t *which,
     note_before(probe, n, which, seeds, RESET_OUTPUTS);
     call_begin(probe->trial, &text, "reset of %u environments", n);
     const int failed = probe->trial->plugin->reset(probe->self, &probe->buffers, n, which, seeds, text.text);
-    const enum status status = check_after(probe, &text, failed, RESET_OUTPUTS, check_state, error);
+    const enum status status = check_after(probe, &text, failed, RESET_OUTPUTS, probe_check_state, error);
     return status == STATUS_OK ? check_lists(probe, n, which, seeds, error) : status;
 }
 
@@ -498,12 +342,12 @@ enum status probe_step(struct probe *probe, uint32_t n, const uint32_t *which, s
     note_before(probe, n, which, NULL, STEP_OUTPUTS);
     call_begin(probe->trial, &text, "step of %u environments", n);
     const int failed = probe->trial->plugin->step(probe->self, &probe->buffers, n, which, text.text);
-    enum status status = check_after(probe, &text, failed, STEP_OUTPUTS, check_stepped_row, error);
+    enum status status = check_after(probe, &text, failed, STEP_OUTPUTS, probe_check_stepped_row, error);
     if (status == STATUS_OK)
         status = check_lists(probe, n, which, NULL, error);
     for (uint32_t i = 0; status == STATUS_OK && i < probe->count; i++)
         if (probe->asked[i])
-            status = check_present(probe, i, error);
+            status = probe_check_present(probe, i, error);
     return status;
 }
 
@@ -515,7 +359,7 @@ enum status probe_load(struct probe *probe, uint32_t which, const void *state, s
     call_begin(probe->trial, &text, "load of environment %u", which);
     const int failed =
         probe->trial->plugin->load(probe->self, &probe->buffers, which, state, size, text.text);
-    return check_after(probe, &text, failed, RESET_OUTPUTS, check_state, error);
+    return check_after(probe, &text, failed, RESET_OUTPUTS, probe_check_state, error);
 }
 
 enum status probe_refuses_state(struct probe *probe, uint32_t which, const void *state, size_t size,
@@ -555,21 +399,21 @@ static enum status sized_call_run(const struct probe *probe, struct sized_call *
 {
     const struct environment_trial *trial = probe->trial;
     uint8_t few[ERROR_GUARD_BYTES];
-    memset(few, PATTERN, sizeof few);
+    memset(few, PROBE_PATTERN_BYTE, sizeof few);
     *out = NULL;
     *bytes = sized_call_make(probe, call, few, 0);
     if (*bytes > (size_t)1 << 30)
-        return broken(trial, error, "%s returned %zu bytes: expected at most 2^30", trial->progress->call,
-                      *bytes);
+        return probe_broken(trial, error, "%s returned %zu bytes: expected at most 2^30",
+                            trial->progress->call, *bytes);
     for (size_t i = 0; i < sizeof few; i++)
-        if (few[i] != PATTERN)
-            return broken(trial, error, "%s wrote where capacity was 0", trial->progress->call);
+        if (few[i] != PROBE_PATTERN_BYTE)
+            return probe_broken(trial, error, "%s wrote where capacity was 0", trial->progress->call);
     if (*bytes == 0)
         return STATUS_OK;
     uint8_t *memory = malloc(*bytes + ERROR_GUARD_BYTES);
     if (memory == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu bytes", *bytes);
-    memset(memory, PATTERN, *bytes + ERROR_GUARD_BYTES);
+    memset(memory, PROBE_PATTERN_BYTE, *bytes + ERROR_GUARD_BYTES);
     const size_t again = sized_call_make(probe, call, memory, *bytes);
     if (again == *bytes && memcmp(memory + *bytes, few, sizeof few) == 0) {
         *out = memory;
@@ -577,9 +421,9 @@ static enum status sized_call_run(const struct probe *probe, struct sized_call *
     }
     free(memory);
     if (again != *bytes)
-        return broken(trial, error, "%s returned %zu bytes, and %zu with so much room", trial->progress->call,
-                      *bytes, again);
-    return broken(trial, error, "%s wrote beyond its %zu bytes", trial->progress->call, *bytes);
+        return probe_broken(trial, error, "%s returned %zu bytes, and %zu with so much room",
+                            trial->progress->call, *bytes, again);
+    return probe_broken(trial, error, "%s wrote beyond its %zu bytes", trial->progress->call, *bytes);
 }
 
 enum status probe_save(struct probe *probe, uint32_t which, void **state, size_t *size, struct error *error)
@@ -589,10 +433,10 @@ enum status probe_save(struct probe *probe, uint32_t which, void **state, size_t
     const enum status status = sized_call_run(probe, &call, &out, size, error);
     *state = out;
     if (status == STATUS_OK && *size == 0)
-        return broken(probe->trial, error,
-                      "save of environment %u returned 0 bytes: without a state to save, "
-                      "expected save = NULL",
-                      which);
+        return probe_broken(probe->trial, error,
+                            "save of environment %u returned 0 bytes: without a state to save, "
+                            "expected save = NULL",
+                            which);
     return status;
 }
 
@@ -601,19 +445,20 @@ static enum status check_picture(const struct probe *probe, const struct sized_c
 {
     if (bytes == (uint64_t)call->width * call->height * 3)
         return STATUS_OK;
-    return broken(probe->trial, error, "%s returned %zu bytes of a picture of %u x %u: expected %" PRIu64,
-                  probe->trial->progress->call, bytes, call->width, call->height,
-                  (uint64_t)call->width * call->height * 3);
+    return probe_broken(probe->trial, error,
+                        "%s returned %zu bytes of a picture of %u x %u: expected %" PRIu64,
+                        probe->trial->progress->call, bytes, call->width, call->height,
+                        (uint64_t)call->width * call->height * 3);
 }
 
 static enum status check_text(const struct probe *probe, const uint8_t *text, size_t bytes,
                               struct error *error)
 {
-    for (size_t at = 0, size; at < bytes; at += size) {
+    for (size_t at = 0, size; text != NULL && at < bytes; at += size) {
         size = text_character((const char *)text + at, bytes - at);
         if (size == 0 || text[at] == '\0')
-            return broken(probe->trial, error, "%s: byte %zu of the text is not UTF-8",
-                          probe->trial->progress->call, at);
+            return probe_broken(probe->trial, error, "%s: byte %zu of the text is not UTF-8",
+                                probe->trial->progress->call, at);
     }
     return STATUS_OK;
 }
@@ -647,7 +492,7 @@ enum status probe_bare_step(struct probe *probe, struct error *error)
     struct environment_progress *progress = probe->trial->progress;
     struct call_error text;
     text.text[0] = '\0';
-    memset(text.guard, PATTERN, sizeof text.guard);
+    memset(text.guard, PROBE_PATTERN_BYTE, sizeof text.guard);
     memcpy(progress->call, "step", sizeof "step");
     atomic_store(&progress->begun_ns, monotime_now().ns);
     const int failed =

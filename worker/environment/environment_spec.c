@@ -62,6 +62,22 @@ size_t environment_choices(const struct environment_spec *spec)
     return sum;
 }
 
+bool environment_floats_are_finite(const void *data, size_t count)
+{
+    enum { BLOCK = 16, ONES = 0x7f800000 }; /* a number that is not finite has an exponent of ones */
+    uint32_t bits[BLOCK], bad = 0;
+    for (; count > 0 && bad == 0; data = (const char *)data + sizeof bits) {
+        const size_t used = count < BLOCK ? count : BLOCK;
+        if (used < BLOCK)
+            memset(bits, 0, sizeof bits);
+        memcpy(bits, data, used * sizeof bits[0]);
+        for (int i = 0; i < BLOCK; i++)
+            bad |= (bits[i] & ONES) == ONES;
+        count -= used;
+    }
+    return bad == 0;
+}
+
 bool environment_is_over(const uint8_t *flags, uint32_t agents)
 {
     bool over = true;

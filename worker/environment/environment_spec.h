@@ -46,6 +46,9 @@ static inline bool environment_flags_end(uint8_t flags)
            (flags & ENVIRONMENT_RESTARTED) == 0;
 }
 
+/* Whether `count` float32, which may lie at any address, are finite. */
+bool environment_floats_are_finite(const void *data, size_t count);
+
 /* Whether an environment waits for reset, by its rows' flags: one failed, or each has ended or is absent. */
 bool environment_is_over(const uint8_t *flags, uint32_t agents);
 

@@ -1,73 +1,222 @@
-/* What an observer needs of CartPole beside its physics: step counts, truncation, the end of an episode. The
- * states are a slab of doubles, one row per state value, one column per environment. */
-#include "worker/environment/environments.h"
+/* Buffers, seeds and the ends of episodes. The thread that owns the object. */
+#include "worker/environment/environments_internal.h"
 
+#include "worker/environment/environment_spec.h"
+
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static const float step_reward = 1.0f; /* of every step, the last included */
+/* ---- opening ---- */
 
-struct environments {
-    uint64_t seed;
-    uint32_t first;
-    uint32_t count;
-    double *states;       /* (CARTPOLE_STATE_SIZE, count) */
-    uint32_t *step_count; /* (count), since the reset */
+/* What a plug-in wrote as its error, up to a zero or the buffer's end. */
+struct plugin_error {
+    char text[ENVIRONMENT_ERROR_BYTES];
 };
 
-enum status environments_new(struct environments **out, uint64_t seed, uint32_t first, uint32_t count,
-                             struct error *error)
+static enum status plugin_refuses(const struct environments *e, const char *call, struct plugin_error *why,
+                                  struct error *error)
 {
-    struct environments *environments = calloc(1, sizeof *environments);
-    *out = NULL;
-    if (environments == NULL)
-        goto no_memory;
-    *environments = (struct environments){.seed = seed, .first = first, .count = count};
-    environments->states = calloc((size_t)count * CARTPOLE_STATE_SIZE, sizeof *environments->states);
-    environments->step_count = calloc(count, sizeof *environments->step_count);
-    if (environments->states == NULL || environments->step_count == NULL)
-        goto no_memory;
-    *out = environments;
+    why->text[sizeof why->text - 1] = '\0';
+    return error_set(error, STATUS_INVALID, "%.100s: %s: %s", e->config.name, call,
+                     why->text[0] != '\0' ? why->text : "it gave no reason");
+}
+
+/* Zeros that begin at a multiple of 64; of no bytes, too. */
+static void *buffer_new(size_t count, size_t bytes)
+{
+    const size_t size = (count * bytes + 64) / 64 * 64;
+    void *memory = aligned_alloc(64, size);
+    return memory != NULL ? memset(memory, 0, size) : NULL;
+}
+
+static enum status open_buffers(struct environments *e, struct error *error)
+{
+    const size_t count = e->config.count, rows = count * e->spec->agents;
+    struct environment_buffers *buffers = &e->buffers;
+    e->elements = environment_space_elements(&e->spec->observation);
+    e->observation_bytes = environment_space_bytes(&e->spec->observation);
+    e->choices = e->spec->has_mask == 1 ? environment_choices(e->spec) : 0;
+    buffers->observation = buffer_new(2 * rows, e->observation_bytes);
+    buffers->action = e->action = buffer_new(rows, environment_space_bytes(&e->spec->action));
+    buffers->reward = buffer_new(rows, sizeof *buffers->reward);
+    buffers->flags = buffer_new(rows, sizeof *buffers->flags);
+    buffers->mask = e->choices > 0 ? buffer_new(rows, e->choices) : NULL;
+    buffers->metrics =
+        e->spec->metric_count > 0 ? buffer_new(rows * e->spec->metric_count, sizeof(float)) : NULL;
+    e->steps = buffer_new(count, sizeof *e->steps);
+    e->seeds = buffer_new(count, sizeof *e->seeds);
+    if (buffers->observation == NULL || e->action == NULL || buffers->reward == NULL ||
+        buffers->flags == NULL || (e->choices > 0 && buffers->mask == NULL) ||
+        (e->spec->metric_count > 0 && buffers->metrics == NULL) || e->steps == NULL || e->seeds == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "%.100s: no memory for %zu environments", e->config.name,
+                         count);
     return STATUS_OK;
-
-no_memory:
-    environments_free(environments);
-    return error_set(error, STATUS_NO_MEMORY, CARTPOLE_NAME ": no memory for %u environments", count);
 }
 
-void environments_free(struct environments *environments)
+static enum status open_instance(struct environments *e, struct error *error)
 {
-    if (environments == NULL)
+    const struct environments_config *config = &e->config;
+    struct plugin_error text = {""};
+    struct error why;
+    void *self = NULL;
+    if (config->plugin->open(&self, &e->spec, config->name, config->options, config->count, text.text) != 0)
+        return plugin_refuses(e, "open", &text, error);
+    e->self = self;
+    if (e->spec == NULL)
+        return error_set(error, STATUS_CORRUPT, "%.100s: open wrote no spec", config->name);
+    if (environment_spec_check(e->spec, &why) != STATUS_OK)
+        return error_set(error, STATUS_CORRUPT, "%.100s: its spec: %s", config->name, why.text);
+    return STATUS_OK;
+}
+
+enum status environments_open(struct environments **out, const struct environments_config *config,
+                              struct error *error)
+{
+    struct environments *e = calloc(1, sizeof *e);
+    *out = NULL;
+    if (e == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for environments");
+    e->config = *config;
+    enum status status = open_instance(e, error);
+    if (status == STATUS_OK)
+        status = open_buffers(e, error);
+    if (status == STATUS_OK)
+        *out = e;
+    else
+        environments_close(e);
+    return status;
+}
+
+void environments_close(struct environments *e)
+{
+    if (e == NULL)
         return;
-    free(environments->step_count);
-    free(environments->states);
-    free(environments);
+    if (e->self != NULL)
+        e->config.plugin->close(e->self);
+    free(e->buffers.observation);
+    free(e->action);
+    free(e->buffers.reward);
+    free(e->buffers.flags);
+    free(e->buffers.mask);
+    free(e->buffers.metrics);
+    free(e->steps);
+    free(e->seeds);
+    free(e);
 }
 
-void environments_reset(struct environments *environments, uint32_t index, uint32_t episode, uint32_t step)
+const char *environments_name(const struct environments *e)
 {
-    struct rng_key key = {.seed = environments->seed,
-                          .environment = environments->first + index,
-                          .step = step,
-                          .episode = episode};
-    cartpole_reset(environments->states, environments->count, index, &key);
-    environments->step_count[index] = 0;
+    return e->config.name;
 }
 
-void environments_step(struct environments *environments, uint32_t n, const uint32_t *indices,
-                       const uint8_t *actions, float *rewards, uint8_t *flags)
+const struct environment_spec *environments_spec(const struct environments *e)
 {
-    cartpole_step(environments->states, environments->count, n, indices, actions, flags);
+    return e->spec;
+}
+
+const struct environment_buffers *environments_buffers(const struct environments *e)
+{
+    return &e->buffers;
+}
+
+void *environments_actions(struct environments *e)
+{
+    return e->action;
+}
+
+/* ---- reset ---- */
+
+enum status environments_reset(struct environments *e, uint32_t n, const uint32_t *which, uint32_t episode,
+                               uint32_t step, struct error *error)
+{
+    struct plugin_error why = {""};
     for (uint32_t i = 0; i < n; i++) {
-        unsigned flag = flags[i] ? ENVIRONMENT_TERMINATED : 0;
-        if (++environments->step_count[indices[i]] >= CARTPOLE_STEPS_MAX)
-            flag |= ENVIRONMENT_TRUNCATED;
-        flags[i] = (uint8_t)flag;
-        rewards[i] = step_reward;
+        const uint32_t index = environments_at(which, i);
+        e->seeds[i] = (struct environment_seed){
+            .job = e->config.seed, .environment = e->config.first + index, .episode = episode, .step = step};
+        e->steps[index] = 0;
+    }
+    if (e->config.plugin->reset(e->self, &e->buffers, n, which, e->seeds, why.text) != 0)
+        return plugin_refuses(e, "reset", &why, error);
+    return environments_check_state(e, n, which, error);
+}
+
+/* ---- step ---- */
+
+/* All flags of the rows in one. */
+static uint8_t flags_of(const struct environments *e, uint32_t n, const uint32_t *which)
+{
+    const uint32_t agents = e->spec->agents;
+    uint8_t flags = 0;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t agent = 0; agent < agents; agent++)
+            flags |= e->buffers.flags[environments_at(which, i) * agents + agent];
+    return flags;
+}
+
+bool environments_is_over(const struct environments *e, uint32_t index)
+{
+    return environment_is_over(e->buffers.flags + (size_t)index * e->spec->agents, e->spec->agents);
+}
+
+static void blank_row(struct environments *e, uint32_t row)
+{
+    memset((char *)e->buffers.observation + row * e->observation_bytes, 0, e->observation_bytes);
+    e->buffers.reward[row] = 0;
+    if (e->choices > 0)
+        memset(e->buffers.mask + row * e->choices, 1, e->choices);
+}
+
+/* What a step's flags mean for the whole environment. */
+static void settle(struct environments *e, uint32_t index, bool is_cut)
+{
+    const uint32_t agents = e->spec->agents;
+    uint8_t *flags = e->buffers.flags + (size_t)index * agents, all = 0;
+    for (uint32_t agent = 0; agent < agents; agent++)
+        all |= flags[agent];
+    if ((all & ENVIRONMENT_RESTARTED) != 0)
+        e->steps[index] = 0;
+    const uint8_t more =
+        (uint8_t)((all & ENVIRONMENT_FAILED) |
+                  (is_cut && (all & ENVIRONMENT_RESTARTED) == 0 ? ENVIRONMENT_TRUNCATED : 0));
+    for (uint32_t agent = 0; agent < agents; agent++)
+        flags[agent] |= (flags[agent] & ENVIRONMENT_ABSENT) != 0 ? 0 : more;
+    const bool is_over = environment_is_over(flags, agents);
+    for (uint32_t agent = 0; agent < agents; agent++) {
+        const bool has_ended = environment_flags_end(flags[agent]);
+        if ((flags[agent] & ENVIRONMENT_FAILED) != 0 || (flags[agent] & ENVIRONMENT_ABSENT) != 0)
+            blank_row(e, index * agents + agent);
+        if (has_ended && !is_over)
+            flags[agent] |= ENVIRONMENT_ABSENT;
     }
 }
 
-void environments_observe(const struct environments *environments, uint32_t n, const uint32_t *indices,
-                          float *observations)
+static void settle_all(struct environments *e, uint32_t n, const uint32_t *which, uint8_t flags)
 {
-    cartpole_observe(environments->states, environments->count, n, indices, observations);
+    const uint32_t steps_max = e->spec->steps_max > 0 ? e->spec->steps_max : UINT32_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t index = environments_at(which, i);
+        const bool is_cut = ++e->steps[index] == steps_max;
+        if (is_cut || flags != 0)
+            settle(e, index, is_cut);
+    }
+}
+
+enum status environments_step(struct environments *e, uint32_t n, const uint32_t *which, struct error *error)
+{
+    struct plugin_error why = {""};
+    enum status status = environments_check_actions(e, n, which, error);
+    if (status != STATUS_OK)
+        return status;
+    if (e->config.plugin->step(e->self, &e->buffers, n, which, why.text) != 0)
+        return plugin_refuses(e, "step", &why, error);
+    const uint8_t flags = flags_of(e, n, which);
+    if (flags != 0)
+        status = environments_check_flags(e, n, which, error);
+    if (status == STATUS_OK) {
+        settle_all(e, n, which, flags);
+        status = environments_check_step(e, n, which, error);
+    }
+    return status == STATUS_OK ? environments_check_state(e, n, which, error) : status;
 }

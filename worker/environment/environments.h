@@ -1,39 +1,66 @@
-/* Environments: the worlds that observers step. Pure: no I/O, no clock, no messages. The room includes
- * kernels/base alone; worker/job includes it for the name, worker/reinforce to step.
+/* The caller's side of environment.h: the environments that one process steps, of any plug-in. The main
+ * header of the room, which includes kernels/base alone. worker/job includes the names of the built-in
+ * environments, worker/reinforce and daemon/ step.
  *
- * A `struct environments` is K environments of CartPole that one observer owns. Its environment i has the
- * job-wide number `first + i`, which keys its draws (kernels/base/rng.h): a trajectory depends on the job's
- * seed, the environment's number, the episode and the actions, and on nothing else. One thread at a time may
- * use one object. */
+ * environments_open makes an instance of `count` environments and the dense buffers that it works in. Rows,
+ * `which` and the buffers are environment.h's: row = environment * agents + agent; `which` names n
+ * environments, ascending, each once; NULL: all, with n = count. Environment i has the job-wide number first
+ * + i, which keys its draws, so that its course depends neither on its place nor on its neighbours.
+ *
+ * What comes back is made uniform, so that whoever reads the rows needs no rule of the plug-in's:
+ *   - an episode of spec.steps_max steps ends with ENVIRONMENT_TRUNCATED;
+ *   - a row that has ended in an environment that goes on is ENVIRONMENT_ABSENT, too;
+ *   - ENVIRONMENT_FAILED in one row is in all present rows of its environment;
+ *   - an absent or failed row has an observation and a reward of 0 and a mask that allows everything.
+ *
+ * A plug-in that breaks environment.h costs the call: STATUS_CORRUPT, with a sentence that begins with the
+ * environment's name and names its number. STATUS_INVALID: the plug-in itself said no, with its words.
+ * Nothing can be done with the environments then but environments_close.
+ *
+ * One thread at a time uses an object. A call blocks for as long as the plug-in's function does. Only
+ * environments_open allocates. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENTS_H
 #define WORKER_ENVIRONMENT_ENVIRONMENTS_H
 
 #include "kernels/base/status.h"
-#include "worker/environment/cartpole.h"
 #include "worker/environment/environment.h"
 
-enum { ENVIRONMENT_FLAGS = ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED };
+#include <stdbool.h>
+
+struct environments_config {
+    const struct environment_plugin *plugin;
+    const char *name;      /* one of the plug-in's names; in every error; outlives the object */
+    const char *options;   /* a JSON object */
+    uint64_t seed;         /* the job's */
+    uint32_t first, count; /* the number of the first one; how many, at least 1 */
+};
 
 struct environments;
 
-/* Makes `count` environments (at least 1) numbered from `first`, none of them reset yet. Allocates all the
- * memory that they will ever need. Errors: STATUS_NO_MEMORY. Release with environments_free. */
-enum status environments_new(struct environments **out, uint64_t seed, uint32_t first, uint32_t count,
-                             struct error *error);
-void environments_free(struct environments *environments);
+/* STATUS_INVALID: the plug-in refuses name, options or count. STATUS_CORRUPT: its spec breaks environment.h.
+ * STATUS_NO_MEMORY. */
+enum status environments_open(struct environments **out, const struct environments_config *config,
+                              struct error *error);
+void environments_close(struct environments *environments);
 
-/* Puts environment `index` (0 .. count - 1) into a fresh first state, drawn for (episode, step). */
-void environments_reset(struct environments *environments, uint32_t index, uint32_t episode, uint32_t step);
+/* These live as long as the object. The buffers are for reading; they begin at multiples of 64 bytes. Behind
+ * the observations there is room for as many again, which is the caller's. Actions are written before a step:
+ * (rows, elements) int32 or float32. */
+const char *environments_name(const struct environments *environments);
+const struct environment_spec *environments_spec(const struct environments *environments);
+const struct environment_buffers *environments_buffers(const struct environments *environments);
+void *environments_actions(struct environments *environments);
 
-/* Steps the `n` environments `indices` (local, each at most once) with `actions`, which are below
- * CARTPOLE_ACTIONS. rewards: (n), flags: (n) of enum environment_flag. An environment that has ended must be
- * reset before it is stepped again. */
-void environments_step(struct environments *environments, uint32_t n, const uint32_t *indices,
-                       const uint8_t *actions, float *rewards, uint8_t *flags);
+/* Puts environments into the first states of (episode, step), and writes observations and masks. */
+enum status environments_reset(struct environments *environments, uint32_t n, const uint32_t *which,
+                               uint32_t episode, uint32_t step, struct error *error);
 
-/* Writes the present observations of the `n` environments `indices`. observations: (n, CARTPOLE_STATE_SIZE)
- * float32. */
-void environments_observe(const struct environments *environments, uint32_t n, const uint32_t *indices,
-                          float *observations);
+/* Steps environments, none of which waits for a reset; writes all of their rows but the actions.
+ * STATUS_INVALID: an action is out of bounds. */
+enum status environments_step(struct environments *environments, uint32_t n, const uint32_t *which,
+                              struct error *error);
+
+/* Whether the environment waits for a reset after its last step. */
+bool environments_is_over(const struct environments *environments, uint32_t index);
 
 #endif

@@ -176,9 +176,11 @@ static void default_threads(bool *has, uint32_t *count, uint32_t threads, const 
 
 void job_resolve(struct job *job)
 {
+    const uint32_t processors = processors_count();
+    if (job->kind == JOB_REINFORCE && job->policy.network == JOB_NETWORK_CNN)
+        default_threads(&job->policy.has_threads, &job->policy.threads, processors, "/policy/threads");
     if (job->kind == JOB_REINFORCE)
         return;
-    const uint32_t processors = processors_count();
     default_threads(&job->trainers.has_threads, &job->trainers.threads, processors / job->trainers.count,
                     "/trainers/threads");
     for (int layer = 0; layer < JOB_LAYERS && job->kind == JOB_MODEL_PARALLEL; layer++)

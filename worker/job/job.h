@@ -23,6 +23,8 @@ enum job_kind { JOB_REINFORCE, JOB_PARAMETER_SERVER, JOB_MODEL_PARALLEL };
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_GPU };
 enum job_rollout { JOB_ROLLOUT_STEPS, JOB_ROLLOUT_EPISODE };
 enum job_coalesce { JOB_COALESCE_OFF, JOB_COALESCE_BARRIER, JOB_COALESCE_DYNAMIC };
+enum job_network { JOB_NETWORK_MLP, JOB_NETWORK_CNN };
+enum job_activation { JOB_ACTIVATION_RELU, JOB_ACTIVATION_TANH };
 enum job_reduction { JOB_REDUCTION_SUM, JOB_REDUCTION_MEAN_OVER_ENVIRONMENTS };
 enum job_of { JOB_OF_MIN, JOB_OF_MEAN };
 enum job_transport { JOB_TRANSPORT_SHARED, JOB_TRANSPORT_INLINE };
@@ -44,7 +46,10 @@ enum {
     JOB_TRAINERS_MAX = 256,
     JOB_SERVERS_MAX = 16,
     JOB_PATH_BYTES = 1024,            /* with the terminating zero */
+    JOB_ENVIRONMENT_NAME_BYTES = 128, /* with the terminating zero */
+    JOB_OPTIONS_BYTES = 2048,         /* likewise */
     JOB_CHANNELS_MAX = 3,             /* of images */
+    JOB_WIDTHS_MAX = 8,               /* POLICY_LAYERS_MAX */
     JOB_TOKENS_MAX = 1 << 20,         /* VOCABULARY_WORDS_MAX */
     JOB_LSTM_LAYERS_MAX = 8,          /* RNN_LAYERS_MAX */
     JOB_UPDATE_SAMPLES_MAX = 1 << 20, /* trainers.count * trainers.batch */
@@ -55,6 +60,12 @@ enum {
 struct job_channels {
     uint32_t count; /* 1 or 3 */
     double value[JOB_CHANNELS_MAX];
+};
+
+/* The widths of a network's hidden layers. */
+struct job_widths {
+    uint32_t count;
+    uint32_t value[JOB_WIDTHS_MAX];
 };
 
 /* A name, and the number behind it: "all", "first K" or "async S" in JSON; "trainer" or "server K". */
@@ -72,9 +83,16 @@ struct job {
     struct {
         uint32_t count;        /* processes */
         uint32_t environments; /* per process */
+        uint32_t groups;       /* of these; each asks for actions by itself */
     } observers;
-    struct {
-        int name; /* 0: there is one */
+    struct { /* at most one of has_plugin, has_gymnasium, has_class */
+        bool has_name, has_plugin, has_gymnasium, has_class;
+        char name[JOB_ENVIRONMENT_NAME_BYTES];      /* a built-in one, or the plug-in's; null: its first */
+        char plugin[JOB_PATH_BYTES];                /* a shared object (worker/environment/environment.h) */
+        char gymnasium[JOB_ENVIRONMENT_NAME_BYTES]; /* an id of Gymnasium's registry */
+        char class[JOB_ENVIRONMENT_NAME_BYTES];     /* "module:Class" */
+        char python[JOB_PATH_BYTES];                /* the interpreter */
+        char options[JOB_OPTIONS_BYTES];            /* a JSON object */
     } environment;
     struct {
         int mode;       /* `steps`: a fixed number with reset on done; `episode`: until done */
@@ -86,8 +104,13 @@ struct job {
         uint64_t max_delay_us; /* microseconds; `dynamic` only */
     } coalesce;
     struct {
-        uint32_t hidden; /* the one hidden layer's width (an array of one number in JSON) */
-        double dropout;  /* probability that a unit is dropped */
+        int network;              /* enum job_network */
+        struct job_widths hidden; /* mlp; in JSON one number, or a list */
+        int activation;           /* enum job_activation; mlp */
+        bool has_dropout; /* false: null in JSON, the network's own (worker/reinforce/policy_shape.h) */
+        double dropout;   /* probability that a unit is dropped */
+        bool has_threads; /* false: null in JSON, until job_resolve; stays so for mlp */
+        uint32_t threads; /* math threads of cnn on a CPU */
     } policy;
     struct {
         double gamma;
@@ -194,6 +217,13 @@ struct job {
         bool restart;
     } supervise;
 };
+
+/* The first environment of group `group` of an observer, counted from the observer's own first one; of
+ * groups: one past the last. Each group has one environment or more. */
+static inline uint32_t job_group_begin(const struct job *job, uint32_t group)
+{
+    return (uint32_t)((uint64_t)group * job->observers.environments / job->observers.groups);
+}
 
 /* Parses and checks `text` (length bytes, need not be terminated). `origin` is the file's name for the
  * problems, which read `origin:12:9: /observers/count: expected an integer in 1..1024, got 0`.

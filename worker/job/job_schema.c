@@ -56,7 +56,7 @@ static void add_type(cJSON *schema, const struct job_key *key, const char *type)
 static void add_bounds(cJSON *schema, const struct job_key *key)
 {
     const double bounds[] = {key->min, key->max};
-    add_type(schema, key, key->type == JOB_INTEGER ? "integer" : "number");
+    add_type(schema, key, key->type == JOB_NUMBER ? "number" : "integer");
     if (key->bounds_only) {
         cJSON_AddItemToObject(schema, "enum", cJSON_CreateDoubleArray(bounds, 2));
     } else if (key->max != DBL_MAX) {
@@ -78,6 +78,7 @@ static void add_value(cJSON *schema, const struct job_key *key)
     switch (key->type) {
     case JOB_INTEGER:
     case JOB_NUMBER:
+    case JOB_WIDTHS:
         add_bounds(schema, key);
         break;
     case JOB_BOOLEAN:
@@ -93,8 +94,11 @@ static void add_value(cJSON *schema, const struct job_key *key)
         break;
     case JOB_NAME:
     case JOB_NUMBERED:
-        cJSON_AddStringToObject(schema, "type", "string");
+        add_type(schema, key, "string");
         cJSON_AddStringToObject(schema, "pattern", key->pattern);
+        break;
+    case JOB_OPTIONS:
+        cJSON_AddStringToObject(schema, "type", "object");
         break;
     case JOB_OBJECT:
         break;
@@ -104,12 +108,18 @@ static void add_value(cJSON *schema, const struct job_key *key)
 static cJSON *key_schema(const struct job_key *key)
 {
     cJSON *schema = object_of("description", cJSON_CreateString(key->text)), *value = schema;
-    if (key->elements > 0) {
+    if (key->type == JOB_WIDTHS) {
+        const char *const types[] = {"integer", "array"};
+        add_value(schema, key);
+        cJSON_DeleteItemFromObject(schema, "type");
+        cJSON_AddItemToObject(schema, "type", cJSON_CreateStringArray(types, 2));
+        add_number(schema, "maxItems", key->elements);
+        value = cJSON_AddObjectToObject(schema, "items");
+    } else if (key->elements > 0) {
         cJSON_AddStringToObject(schema, "type", "array");
         add_number(schema, "minItems", 1);
         add_number(schema, "maxItems", key->elements);
-        if (key->elements > 1)
-            cJSON_AddRawToObject(schema, "not", "{\"minItems\": 2, \"maxItems\": 2}");
+        cJSON_AddRawToObject(schema, "not", "{\"minItems\": 2, \"maxItems\": 2}");
         value = cJSON_AddObjectToObject(schema, "items");
     }
     add_value(value, key);

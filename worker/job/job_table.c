@@ -2,8 +2,6 @@
  * written and the manual explains it. */
 #include "worker/job/job_table.h"
 
-#include "worker/environment/cartpole.h"
-
 #include <float.h>
 #include <string.h>
 
@@ -57,10 +55,37 @@ const struct job_key job_keys[] = {
      .unit = "processes", .text = "The number of observer processes."},
     {"/observers/environments", REINFORCE, JOB_INTEGER, AT(observers.environments),
      RANGE(1, JOB_ENVIRONMENTS_MAX), BY_DEFAULT(1), .text = "The number of environments in each observer."},
+    {"/observers/groups", REINFORCE, JOB_INTEGER, AT(observers.groups), RANGE(1, 64), BY_DEFAULT(1),
+     .text = "The number of groups that each observer's environments are split into. While one group is "
+             "stepped, the agent acts on another. The numbers are the same for every split."},
 
     {"/environment", REINFORCE, JOB_OBJECT, .text = "The environment that the agent acts in."},
-    {"/environment/name", REINFORCE, JOB_ENUM, AT(environment.name), NAMES(CARTPOLE_NAME),
-     BY_DEFAULT("CartPole-v1"), .text = "The environment's name in Gymnasium's registry."},
+    {"/environment/name", REINFORCE, JOB_NAME, AT(environment.name), NULLABLE(environment.has_name),
+     .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
+     .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT("CartPole-v1"),
+     .null_where = IS_SET("/environment/plugin"),
+     .text =
+         "The name of a built-in environment (coalesced try lists them), or of one of the plug-in's; null "
+         "is the plug-in's first."},
+    {"/environment/plugin", REINFORCE, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
+     NULLABLE(environment.has_plugin), BY_DEFAULT(null),
+     .text = "A shared object with environments in C, written against environment.h; a relative path begins "
+             "at the working directory. null: the environment is built in, or in Python."},
+    {"/environment/gymnasium", REINFORCE, JOB_NAME, AT(environment.gymnasium),
+     NULLABLE(environment.has_gymnasium), .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
+     .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT(null),
+     .text = "An id that gymnasium.make knows. The observers are processes of Python then."},
+    {"/environment/class", REINFORCE, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
+     .pattern = "^[A-Za-z_][A-Za-z0-9_.]{0,62}:[A-Za-z_][A-Za-z0-9_.]{0,62}$",
+     .words = "module:Class, each at most 63 of the characters A-Z a-z 0-9 _ .", BY_DEFAULT(null),
+     .text =
+         "A class of one's own with Gymnasium's interface, in a module that Python finds from the working "
+         "directory. The observers are processes of Python then."},
+    {"/environment/python", REINFORCE, JOB_PATH, AT(environment.python), RANGE(1, JOB_PATH_BYTES - 1),
+     BY_DEFAULT("python3"),
+     .text = "The interpreter of environments in Python, a path or a name that PATH finds."},
+    {"/environment/options", REINFORCE, JOB_OPTIONS, AT(environment.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
+     BY_DEFAULT({}), .text = "What the environment itself is told when it is made."},
 
     {"/rollout", REINFORCE, JOB_OBJECT,
      .text = "The steps that are played between two updates of the policy."},
@@ -87,13 +112,30 @@ const struct job_key job_keys[] = {
              "are there. The other modes ignore it."},
 
     {"/policy", REINFORCE, JOB_OBJECT,
-     .text = "The policy network: a linear layer, dropout, ReLU, a linear layer, softmax."},
-    {"/policy/hidden", REINFORCE, JOB_INTEGER, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([128]),
-     .elements = 1, .unit = "units", .text = "The widths of the hidden layers, of which there is one."},
+     .text =
+         "The policy network. What it reads and chooses is the environment's: floats or bytes; one "
+         "choice or several, by softmax; or floats, by a diagonal Gaussian whose deviations do not depend "
+         "on the state."},
+    {"/policy/network", REINFORCE, JOB_ENUM, AT(policy.network), NAMES("mlp", "cnn"), BY_DEFAULT("mlp"),
+     .text = "mlp: dense layers over the observation as one vector. cnn: for images of height, width and "
+             "channels, three convolutions (32 of 8x8 with stride 4, 64 of 4x4 with stride 2, 64 of 3x3) and "
+             "a layer of 512 units, with ReLU (Mnih et al., 2015)."},
+    {"/policy/hidden", REINFORCE, JOB_WIDTHS, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([128]),
+     .elements = JOB_WIDTHS_MAX, .unit = "units",
+     .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
+             "ignores it."},
+    {"/policy/activation", REINFORCE, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"),
+     BY_DEFAULT("relu"), .text = "The function of the hidden units. The network cnn ignores it."},
     {"/policy/dropout", REINFORCE, JOB_NUMBER, AT(policy.dropout), RANGE(0, 1), .max_open = true,
-     BY_DEFAULT(0.6),
+     NULLABLE(policy.has_dropout), BY_DEFAULT(null),
      .text = "The probability that a hidden unit is dropped in training, rounded to a multiple of "
-             "1/65536."},
+             "1/65536. One hidden layer with ReLU can have it, over at most 16 floats and one choice of at "
+             "most 16; null is 0.6 there, and 0 for every other policy."},
+    {"/policy/threads", REINFORCE, JOB_INTEGER, AT(policy.threads), RANGE(1, 1024),
+     NULLABLE(policy.has_threads), BY_DEFAULT(null), .unit = "threads",
+     .text = "The math threads of the network cnn on a CPU, on whose number the last bits of its gradients "
+             "depend. null: the processors, fixed when the run begins and kept for --resume. The network mlp "
+             "has one thread and ignores it."},
 
     {"/returns", REINFORCE, JOB_OBJECT, .text = "How rewards become returns."},
     {"/returns/gamma", REINFORCE, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(1),
@@ -392,12 +434,17 @@ _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_M
 /* ---- rules between keys ---- */
 
 #define NEVER_ENDS "without a limit the job never ends"
+#define ONE_SOURCE "an environment comes from one place"
 #define PLATEAU "a plateau is found in the held-out loss"
 #define BATCH_NORM "the last stage has 1 * 1 pixels, and its batch norm would see one value per channel"
 
 /* clang-format off */
 const struct job_rule job_rules[] = {
     {REINFORCE, .when = {IS_NULL("/stop/episodes")}, .then = IS_SET("/stop/running_reward"), .why = NEVER_ENDS},
+    {REINFORCE, .then = AT_MOST_KEY("/observers/groups", "/observers/environments")},
+    {REINFORCE, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/gymnasium"), .why = ONE_SOURCE},
+    {REINFORCE, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
+    {REINFORCE, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
 
     {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},
     {SERVER, .when = {AT_LEAST("/server/count", 2)}, .then = IS("/server/round", "all")},

@@ -12,11 +12,13 @@
 enum job_type {
     JOB_OBJECT,   /* a group of keys; its members follow it */
     JOB_INTEGER,  /* uint32_t or uint64_t by `bytes` */
+    JOB_WIDTHS,   /* struct job_widths: an integer, or an array of at most `elements` of them */
     JOB_NUMBER,   /* double */
     JOB_BOOLEAN,  /* bool */
     JOB_ENUM,     /* int: the index of a name */
     JOB_NAME,     /* char[]: a string of the key's pattern */
     JOB_PATH,     /* char[]: min..max bytes of text that can be shown as it is */
+    JOB_OPTIONS,  /* char[]: an object that only the environment knows, as text of at most max bytes */
     JOB_NUMBERED, /* struct job_numbered: a string of the key's pattern, one of the names, all but the first
                      with a number behind them */
 };
@@ -43,7 +45,7 @@ enum job_test {
     JOB_AT_MOST_KEY, /* the value of the key `name`; with `number` 1, below that value */
 };
 
-/* A test of one key's value. The number of channels is how many there are. */
+/* A test of one key's value. The number of channels, or of widths, is how many there are. */
 struct job_condition {
     const char *pointer;
     enum job_test test;
@@ -55,11 +57,11 @@ struct job_key {
     const char *pointer; /* JSON pointer; the members of "/a" begin with "/a/" */
     unsigned kinds;      /* the kinds that have the key; no two rows of one pointer share a kind */
     enum job_type type;
-    size_t offset, bytes;     /* of the value in struct job */
-    double min, max;          /* of numbers, exact, since integers stay below 2^53; of a path's bytes */
+    size_t offset, bytes; /* of the value in struct job */
+    double min, max; /* of numbers, exact, since integers stay below 2^53; of a path's or of options' bytes */
     bool min_open, max_open;  /* JOB_NUMBER: the bound itself is not allowed */
     bool bounds_only;         /* JOB_INTEGER: min or max, nothing in between */
-    uint32_t elements;        /* 1: an array of exactly one; 3: of 1 or 3 numbers, struct job_channels */
+    uint32_t elements;        /* JOB_WIDTHS; JOB_NUMBER: an array of 1 or 3 numbers, struct job_channels */
     bool nullable;            /* null is allowed, and makes the bool at `offset_present` false */
     size_t offset_present;    /* nullable only */
     const char *const *names; /* of JOB_ENUM, JOB_NUMBERED: ends with NULL; "" is a number

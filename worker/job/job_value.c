@@ -55,7 +55,7 @@ static bool store_number(void *at, const struct job_key *key, double value)
         return false;
     if (key->type == JOB_NUMBER)
         *(double *)at = value;
-    else if (key->bytes == sizeof(uint32_t))
+    else if (key->type == JOB_WIDTHS || key->bytes == sizeof(uint32_t))
         *(uint32_t *)at = (uint32_t)value;
     else
         *(uint64_t *)at = (uint64_t)value;
@@ -91,6 +91,17 @@ static bool store_text(void *at, const struct job_key *key, const char *text)
     return valid;
 }
 
+static bool store_options(char *at, const struct job_key *key, const cJSON *value)
+{
+    char *text = cJSON_IsObject(value) ? cJSON_PrintUnformatted(value) : NULL;
+    const bool fits = text != NULL && strlen(text) <= (size_t)key->max;
+    memset(at, 0, key->bytes);
+    if (fits)
+        memcpy(at, text, strlen(text));
+    cJSON_free(text);
+    return fits;
+}
+
 /* Stores a value, or one element, at `at`. */
 static bool store_one(void *at, const struct job_key *key, const struct json_document *document,
                       const cJSON *value)
@@ -99,6 +110,7 @@ static bool store_one(void *at, const struct job_key *key, const struct json_doc
     case JOB_OBJECT:
         return cJSON_IsObject(value);
     case JOB_INTEGER:
+    case JOB_WIDTHS:
         return json_is_integer(document, value) && store_number(at, key, value->valuedouble);
     case JOB_NUMBER:
         return cJSON_IsNumber(value) && store_number(at, key, value->valuedouble);
@@ -107,6 +119,8 @@ static bool store_one(void *at, const struct job_key *key, const struct json_doc
         return cJSON_IsBool(value);
     case JOB_ENUM:
         return cJSON_IsString(value) && store_name(at, key, value->valuestring);
+    case JOB_OPTIONS:
+        return store_options(at, key, value);
     case JOB_NUMBERED:
         return cJSON_IsString(value) && store_numbered(at, key, value->valuestring);
     default:
@@ -117,7 +131,9 @@ static bool store_one(void *at, const struct job_key *key, const struct json_doc
 bool job_value_has_elements(const struct job_key *key, const cJSON *value)
 {
     const uint32_t count = (uint32_t)cJSON_GetArraySize(value);
-    return cJSON_IsArray(value) && (count == 1 || count == key->elements) && key->elements > 0;
+    if (!cJSON_IsArray(value) || key->elements == 0)
+        return false;
+    return key->type == JOB_WIDTHS ? count <= key->elements : count == 1 || count == key->elements;
 }
 
 bool job_value_store_element(struct job *job, const struct job_key *key, const struct json_document *document,
@@ -125,8 +141,11 @@ bool job_value_store_element(struct job *job, const struct job_key *key, const s
 {
     void *at = (char *)job + key->offset;
     struct job_channels *channels = at;
-    if (key->elements == 1)
-        return store_one(at, key, document, element);
+    struct job_widths *widths = at;
+    if (key->type == JOB_WIDTHS) {
+        widths->count = index + 1;
+        return store_one(&widths->value[index], key, document, element);
+    }
     channels->count = index + 1;
     return store_one(&channels->value[index], key, document, element);
 }
@@ -142,6 +161,9 @@ bool job_value_store(struct job *job, const struct job_key *key, const struct js
         *(bool *)((char *)job + key->offset_present) = true;
     if (key->elements == 0)
         return store_one((char *)job + key->offset, key, document, value);
+    memset((char *)job + key->offset, 0, key->bytes);
+    if (key->type == JOB_WIDTHS && !cJSON_IsArray(value))
+        return job_value_store_element(job, key, document, value, 0);
     bool good = job_value_has_elements(key, value);
     uint32_t index = 0;
     for (const cJSON *element = value->child; element != NULL && good; element = element->next)
@@ -165,8 +187,8 @@ void job_value_make_null(struct job *job, const struct job_key *key)
 double job_value_number(const struct job *job, const struct job_key *key)
 {
     const void *at = (const char *)job + key->offset;
-    if (key->elements > 1)
-        return ((const struct job_channels *)at)->count;
+    if (key->elements > 0)
+        return *(const uint32_t *)at; // the count of struct job_channels, struct job_widths
     switch (key->type) {
     case JOB_INTEGER:
         return key->bytes == sizeof(uint32_t) ? (double)*(const uint32_t *)at : (double)*(const uint64_t *)at;
@@ -189,6 +211,7 @@ const char *job_value_name(const struct job *job, const struct job_key *key)
         return key->names[((const struct job_numbered *)at)->name];
     case JOB_NAME:
     case JOB_PATH:
+    case JOB_OPTIONS:
         return at;
     default:
         return "";

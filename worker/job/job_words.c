@@ -37,6 +37,14 @@ static void add_channels(char words[JOB_WORDS_BYTES], const struct job_channels 
     words_add(words, "]");
 }
 
+static void add_widths(char words[JOB_WORDS_BYTES], const struct job_widths *widths)
+{
+    words_add(words, "[");
+    for (uint32_t i = 0; i < widths->count; i++)
+        words_add(words, "%s%u", i == 0 ? "" : ", ", widths->value[i]);
+    words_add(words, "]");
+}
+
 /* A string without control characters. */
 static void add_string(char words[JOB_WORDS_BYTES], const char *text)
 {
@@ -53,14 +61,18 @@ void words_add_value(char words[JOB_WORDS_BYTES], const struct job *job, const s
     const char *name = job_value_name(job, key);
     if (job_value_is_null(job, key))
         words_add(words, "null");
-    else if (key->elements > 1)
+    else if (key->type == JOB_WIDTHS)
+        add_widths(words, at);
+    else if (key->elements > 0)
         add_channels(words, at, brief);
     else if (key->type == JOB_INTEGER)
-        words_add(words, key->elements > 0 ? "[%.0f]" : "%.0f", job_value_number(job, key));
+        words_add(words, "%.0f", job_value_number(job, key));
     else if (key->type == JOB_NUMBER)
         words_add_number(words, *(const double *)at, brief);
     else if (key->type == JOB_BOOLEAN)
         words_add(words, *(const bool *)at ? "true" : "false");
+    else if (key->type == JOB_OPTIONS)
+        words_add(words, "%s", name);
     else if (key->type == JOB_NUMBERED && strcmp(name, key->names[0]) != 0)
         words_add(words, "\"%s %.0f\"", name, job_value_number(job, key));
     else
@@ -82,7 +94,7 @@ static void add_names(char words[JOB_WORDS_BYTES], const struct job_key *key)
 
 static void add_bounds(char words[JOB_WORDS_BYTES], const struct job_key *key)
 {
-    const bool integer = key->type == JOB_INTEGER;
+    const bool integer = key->type != JOB_NUMBER;
     if (key->max == DBL_MAX) {
         words_add(words, "a number");
         return;
@@ -98,12 +110,14 @@ static void add_bounds(char words[JOB_WORDS_BYTES], const struct job_key *key)
 
 void words_add_element(char words[JOB_WORDS_BYTES], const struct job_key *key)
 {
-    if (key->type == JOB_INTEGER || key->type == JOB_NUMBER)
+    if (key->type == JOB_INTEGER || key->type == JOB_NUMBER || key->type == JOB_WIDTHS)
         add_bounds(words, key);
     else if (key->type == JOB_ENUM)
         add_names(words, key);
     else if (key->type == JOB_PATH)
         words_add(words, "a path of %.0f to %.0f bytes, all of them printable UTF-8", key->min, key->max);
+    else if (key->type == JOB_OPTIONS)
+        words_add(words, "an object of at most %.0f bytes", key->max);
     else if (key->type == JOB_BOOLEAN)
         words_add(words, "true or false");
     else
@@ -112,11 +126,12 @@ void words_add_element(char words[JOB_WORDS_BYTES], const struct job_key *key)
 
 void words_add_expected(char words[JOB_WORDS_BYTES], const struct job_key *key)
 {
+    const bool channels = key->elements > 0 && key->type != JOB_WIDTHS;
     words_add(words, "%s%s", key->nullable ? "null or " : "",
-              key->elements == 1  ? "an array of exactly one element, "
-              : key->elements > 1 ? "an array of 1 or 3 elements, each "
-                                  : "");
+              channels ? "an array of 1 or 3 elements, each " : "");
     words_add_element(words, key);
+    if (key->type == JOB_WIDTHS)
+        words_add(words, ", or an array of 0 to %u of them", key->elements);
 }
 
 void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition)

@@ -1,53 +1,79 @@
 /* The policy of an agent: how a row acts on it, and how a rollout moves its parameters.
  *
- * The tutorial's network, affine1 -> dropout -> ReLU -> affine2 -> softmax (kernels/policy/mlp.h), with Adam.
- * On a CPU it is flat arrays, the fused kernel and one Adam (policy.c), and needs no backend. On a GPU it
- * acts by one captured launch and learns on the tape (policy_gpu.c).
+ * A policy is made for an environment's spaces (worker/environment/environment.h) and has one of three
+ * networks; each has the head that the action asks for, a Categorical for each component or a diagonal
+ * Gaussian:
  *
- * One thread. After policy_new nothing here allocates. */
+ *     the tutorial's   affine1 -> dropout -> ReLU -> affine2 -> softmax in one fused pass
+ *                      (kernels/policy/mlp.h). Taken for one hidden layer with ReLU, a float32 vector of at
+ *                      most 16 elements, one choice of at most 16, and no mask. On a GPU it acts by one
+ *                      captured launch and learns on the tape. It alone has dropout.
+ *     dense            up to 8 hidden layers with ReLU or tanh (kernels/policy/dense.h), for every other
+ *                      POLICY_MLP. Observations are flattened. On the CPU only.
+ *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (worker/model/policy_cnn.h),
+ *                      for observations of rank 3. It always computes on a backend.
+ *
+ * Elements of uint8 observations are scaled by 1 / 255. A Gaussian's actions are stored as drawn, outside of
+ * their bounds too: the environment gets a copy that policy_bound has clipped.
+ *
+ * One thread. After policy_new nothing here allocates, but for the CNN's tape. */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
-#include "kernels/adam.h"
 #include "kernels/base/status.h"
-#include "kernels/policy/mlp_batch.h"
+#include "worker/model/policy_config.h"
 
-#include <stdbool.h>
-
-struct policy_config {
-    struct mlp_shape shape;
-    double dropout; /* probability that a unit is dropped, 0 <= p < 1 */
-    uint64_t seed;  /* of the first parameters and of every draw */
-    struct adam_settings adam;
-    /* A GPU's: */
-    uint32_t environments; /* a launch has at most one row of each */
-    uint32_t rows_max;     /* of a rollout */
-    bool one_size;         /* launches are all alike, each environment at its own place */
+/* A batch: row i of it is row `row[i]` of the arrays, which the caller owns. policy_act writes actions and
+ * dropout; the others write nothing here. */
+struct policy_rows {
+    uint32_t count;
+    const uint32_t *row;      /* (count) index into the arrays */
+    const void *observations; /* (rows, elements) float32 or uint8, as the space says */
+    void *actions;            /* (rows, components) int32 or float32, as the space says */
+    const uint8_t *allowed;   /* (rows, sum of choices), not 0: allowed, at least one of each component;
+                                 NULL: all are */
+    uint16_t *dropout;        /* (rows, policy_dropout_words) keep bits of hidden units; NULL of no words */
 };
 
-/* Called during learning: after every MLP_CHUNK_ROWS rows on a CPU, between two operations on a GPU. */
+/* Called during learning: after every 256 rows on a CPU, between two operations on a backend. */
 typedef void policy_progress(void *context);
 
 struct backend;
 struct policy;
 
-/* `backend` NULL: on the CPU. Otherwise one with launch_new, which outlives the policy. STATUS_INVALID names
- * the bound that the configuration breaks; STATUS_NO_MEMORY. */
+/* `backend` NULL: on the CPU. Otherwise one that outlives the policy; the tutorial's network needs one with
+ * launch_new, and POLICY_ON_BACKEND always has one (asserted). STATUS_INVALID names the bound that the
+ * configuration breaks, or the job's key that does not fit the environment; STATUS_NO_MEMORY. */
 enum status policy_new(struct policy **out, const struct policy_config *config, struct backend *backend,
                        struct error *error);
 void policy_free(struct policy *policy);
 
-/* mlp_act with the policy's parameters and seed; a GPU leaves the masks as they are. Waits for the result. On
- * a CPU it cannot fail. */
-enum status policy_act(struct policy *policy, const struct mlp_batch *batch, uint32_t episode,
+/* Words of a row's keep bits in policy_rows.dropout; 0 of every network but the tutorial's. */
+uint32_t policy_dropout_words(const struct policy *policy);
+
+/* Draws an action for each row. Row i's draws are keyed by (seed, environment[i], step[i], episode), so
+ * neither the batch's size nor its order has a say. A GPU leaves the keep bits as they are. Waits for the
+ * result. On a CPU without a backend it cannot fail. */
+enum status policy_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
                        const uint32_t *environment, const uint32_t *step, struct error *error);
 
+/* Chooses the most probable action for each row, the first of equal ones; of a Gaussian the mean. Nothing is
+ * drawn or dropped; rows->dropout is not touched. For play and evaluation, on the CPU or a backend, but not
+ * for the tutorial's network on a GPU (STATUS_UNAVAILABLE). STATUS_CORRUPT: a probability
+ * is not finite; the batch's actions are then undefined. */
+enum status policy_choose(struct policy *policy, const struct policy_rows *rows, struct error *error);
+
+/* Clips `count` rows of actions to the action's bounds; NaN becomes the lower one. Choices stay as they are.
+ */
+void policy_bound(const struct policy *policy, float *actions, uint32_t count);
+
 /* One step on L = sum_i -coefficient[i] * log P(action of row i) over all rows of the batch, in its order,
- * with the masks that acted: forward again, backward, Adam. *loss is L under the old parameters. Row index r
- * is step r / environments of environment r % environments in `episode` (by which a GPU draws its masks
- * again). `progress` may be NULL. STATUS_INTERNAL: the loss or a gradient is not finite; the text names the
- * first tensor that holds a NaN or an infinity, and the parameters and moments are as before. */
-enum status policy_learn(struct policy *policy, const struct mlp_batch *batch, const float *coefficient,
+ * with the keep bits and masks that acted: forward again, backward, Adam. *loss is L under the old
+ * parameters. Row index r is step r / environments of environment r % environments in `episode` (by which a
+ * GPU draws its keep bits again). `progress` may be NULL. STATUS_INTERNAL: the loss or a gradient is not
+ * finite; the text names the first tensor that holds a NaN or an infinity, and the parameters and moments are
+ * as before. */
+enum status policy_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                          uint32_t episode, double *loss, policy_progress *progress, void *context,
                          struct error *error);
 

@@ -1,6 +1,8 @@
 /* Gathers a rollout for the tape. The agent's thread. */
 #include "worker/model/policy_batch.h"
 
+#include "worker/model/policy_config.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +11,7 @@ enum { PIECE_ROWS = 1 << 20 };
 
 struct policy_batch {
     struct policy_config config;
+    struct mlp_shape shape;
     uint32_t rows_max;                 // of one piece, filled up
     float *observations, *coefficient; // (rows_max, inputs), (rows_max)
     int32_t *words, *actions;          // (rows_max, 3), (rows_max)
@@ -30,8 +33,9 @@ enum status policy_batch_new(struct policy_batch **out, const struct policy_conf
     if (rows == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of rows");
     rows->config = *config;
+    rows->shape = policy_mlp_shape(config);
     rows->rows_max = filled_up(config->rows_max < PIECE_ROWS ? config->rows_max : PIECE_ROWS);
-    rows->observations = calloc(rows->rows_max, config->shape.inputs * sizeof *rows->observations);
+    rows->observations = calloc(rows->rows_max, rows->shape.inputs * sizeof *rows->observations);
     rows->coefficient = calloc(rows->rows_max, sizeof *rows->coefficient);
     rows->words = calloc(rows->rows_max, 3 * sizeof *rows->words);
     rows->actions = calloc(rows->rows_max, sizeof *rows->actions);
@@ -59,7 +63,7 @@ void policy_batch_free(struct policy_batch *rows)
 static void gather_rows(struct policy_batch *rows, const struct mlp_batch *batch, const float *coefficient,
                         uint32_t episode, uint32_t first, uint32_t count, uint32_t filled)
 {
-    const uint32_t inputs = rows->config.shape.inputs, environments = rows->config.environments;
+    const uint32_t inputs = rows->shape.inputs, environments = rows->config.environments;
     const uint32_t rest = filled - count;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t row = batch->row[first + i];
@@ -82,7 +86,7 @@ static struct variable *record_piece(struct policy_batch *rows, const struct pol
 {
     const struct policy_config *config = &rows->config;
     struct variable *observations =
-        tape_input(tape, SHAPE2(filled, config->shape.inputs), DTYPE_F32, "observations", rows->observations);
+        tape_input(tape, SHAPE2(filled, rows->shape.inputs), DTYPE_F32, "observations", rows->observations);
     struct variable *words = tape_input(tape, SHAPE2(filled, 3), DTYPE_I32, "rows' keys", rows->words);
     struct variable *actions = tape_input(tape, SHAPE1(filled), DTYPE_I32, "actions", rows->actions);
     struct variable *returns = tape_input(tape, SHAPE1(filled), DTYPE_F32, "returns", rows->coefficient);

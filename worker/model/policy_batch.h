@@ -1,4 +1,4 @@
-/* A rollout's rows as tensors on the tape: how the policy learns on a GPU.
+/* A rollout's rows as tensors on the tape: how the tutorial's policy learns on a GPU.
  *
  * Rows are gathered in the batch's order into host memory that is taken once, and are uploaded as the tape's
  * inputs. Of a row only the observation and the action are uploaded: the masks are drawn again from the rows'
@@ -10,6 +10,7 @@
 #ifndef WORKER_MODEL_POLICY_BATCH_H
 #define WORKER_MODEL_POLICY_BATCH_H
 
+#include "kernels/policy/mlp_batch.h"
 #include "worker/model/policy.h"
 #include "worker/model/policy_network.h"
 

@@ -1,9 +1,9 @@
-/* The policy on a GPU: parameters in the backend's memory, one captured launch to act (launch_new in
- * kernels/backend.h), operations of the tape to learn (worker/model/policy_batch.h). Only observations, keys,
- * actions and returns are copied between host and device. */
+/* The tutorial's policy on a GPU: parameters in the backend's memory, one captured launch to act (launch_new
+ * in kernels/backend.h), operations of the tape to learn (worker/model/policy_batch.h). Only observations,
+ * keys, actions and returns are copied between host and device. */
 #include "kernels/params/optim.h"
-#include "kernels/policy/mlp.h"
 #include "worker/model/policy_batch.h"
+#include "worker/model/policy_config.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_network.h"
 
@@ -20,10 +20,29 @@ struct policy_gpu {
     struct policy_batch *batch;   // the rows to learn from
 };
 
-enum status policy_gpu_act(struct policy_gpu *gpu, const struct mlp_batch *batch, uint32_t episode,
+static struct mlp_batch batch_of(const struct policy_rows *rows)
+{
+    return (struct mlp_batch){.count = rows->count,
+                              .row = rows->row,
+                              .observations = rows->observations,
+                              .masks = rows->dropout,
+                              .actions = rows->actions};
+}
+
+static enum status gpu_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
                            const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    return gpu->backend->ops->launch_run(gpu->backend, gpu->launch, batch, episode, environment, step, error);
+    const struct policy_gpu *gpu = policy->network;
+    const struct mlp_batch batch = batch_of(rows);
+    return gpu->backend->ops->launch_run(gpu->backend, gpu->launch, &batch, episode, environment, step,
+                                         error);
+}
+
+static enum status gpu_choose(struct policy *policy, const struct policy_rows *rows, struct error *error)
+{
+    (void)policy;
+    (void)rows;
+    return error_set(error, STATUS_UNAVAILABLE, "this policy chooses its actions on the CPU only");
 }
 
 /* ---- learning ---- */
@@ -42,12 +61,14 @@ static enum status walk_tape(struct policy_gpu *gpu, const struct mlp_batch *bat
     return tape_finish(gpu->tape, error);
 }
 
-enum status policy_gpu_learn(struct policy_gpu *gpu, const struct mlp_batch *batch, const float *coefficient,
+static enum status gpu_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                              uint32_t episode, double *loss, policy_progress *progress, void *context,
                              struct error *error)
 {
+    struct policy_gpu *gpu = policy->network;
+    const struct mlp_batch batch = batch_of(rows);
     double found = 0;
-    enum status status = walk_tape(gpu, batch, coefficient, episode, &found, progress, context, error);
+    enum status status = walk_tape(gpu, &batch, coefficient, episode, &found, progress, context, error);
     if (status == STATUS_OK) // a NaN in a parameter would stay
         status = gradients_check(gpu->gradients, error);
     if (status == STATUS_OK)
@@ -78,8 +99,9 @@ static struct gradients *moment_of(const struct policy_gpu *gpu, int array)
     return optimizer_moment(gpu->optimizer, array == POLICY_SECOND_MOMENT);
 }
 
-enum status policy_gpu_save(struct policy_gpu *gpu, struct policy_values *values, struct error *error)
+static enum status gpu_save(struct policy *policy, struct policy_values *values, struct error *error)
 {
+    const struct policy_gpu *gpu = policy->network;
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < POLICY_PARAMETERS; i++)
         for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
@@ -93,9 +115,9 @@ enum status policy_gpu_save(struct policy_gpu *gpu, struct policy_values *values
     return status;
 }
 
-enum status policy_gpu_restore(struct policy_gpu *gpu, const struct policy_values *values,
-                               struct error *error)
+static enum status gpu_restore(struct policy *policy, const struct policy_values *values, struct error *error)
 {
+    struct policy_gpu *gpu = policy->network;
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < POLICY_PARAMETERS; i++)
         for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
@@ -114,9 +136,10 @@ enum status policy_gpu_restore(struct policy_gpu *gpu, const struct policy_value
 static enum status open_params(struct policy_gpu *gpu, const struct policy_config *config,
                                struct error *error)
 {
+    const struct mlp_shape shape = policy_mlp_shape(config);
     enum status status = params_new(&gpu->params, gpu->backend, error);
     if (status == STATUS_OK)
-        status = policy_network_register(&gpu->network, &config->shape, gpu->params, error);
+        status = policy_network_register(&gpu->network, &shape, gpu->params, error);
     return status == STATUS_OK ? params_build(gpu->params, config->seed, error) : status;
 }
 
@@ -135,7 +158,7 @@ static enum status open_learning(struct policy_gpu *gpu, const struct policy_con
 static enum status open_launch(struct policy_gpu *gpu, const struct policy_config *config,
                                struct error *error)
 {
-    struct policy_launch_settings settings = {.shape = config->shape,
+    struct policy_launch_settings settings = {.shape = policy_mlp_shape(config),
                                               .dropout = config->dropout,
                                               .seed = config->seed,
                                               .rows_max = config->environments,
@@ -145,8 +168,11 @@ static enum status open_launch(struct policy_gpu *gpu, const struct policy_confi
     return gpu->backend->ops->launch_new(gpu->backend, &settings, &gpu->launch, error);
 }
 
-void policy_gpu_free(struct policy_gpu *gpu)
+static void gpu_free(struct policy *policy)
 {
+    struct policy_gpu *gpu = policy->network;
+    if (gpu == NULL)
+        return;
     if (gpu->launch != NULL)
         gpu->backend->ops->launch_free(gpu->backend, gpu->launch);
     policy_batch_free(gpu->batch);
@@ -157,27 +183,27 @@ void policy_gpu_free(struct policy_gpu *gpu)
     free(gpu);
 }
 
-enum status policy_gpu_new(struct policy_gpu **out, const struct policy_config *config,
-                           struct backend *backend, struct error *error)
+static enum status gpu_open(struct policy *policy, const struct policy_config *config,
+                            struct backend *backend, struct error *error)
 {
-    enum status status = mlp_check_shape(&config->shape, config->dropout, error);
-    if (status != STATUS_OK)
-        return status;
-    struct policy_gpu *gpu = calloc(1, sizeof *gpu);
+    struct policy_gpu *gpu = policy->network = calloc(1, sizeof *gpu);
     if (gpu == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    const struct mlp_shape shape = policy_mlp_shape(config);
     gpu->backend = backend;
-    status = open_params(gpu, config, error);
+    policy->dropout_words = mlp_mask_words(&shape);
+    enum status status = open_params(gpu, config, error);
     if (status == STATUS_OK)
         status = open_learning(gpu, config, error);
     if (status == STATUS_OK)
         status = open_launch(gpu, config, error);
-    if (status == STATUS_OK)
-        status = warm_up(gpu, error);
-    if (status != STATUS_OK) {
-        policy_gpu_free(gpu);
-        return status;
-    }
-    *out = gpu;
-    return STATUS_OK;
+    return status == STATUS_OK ? warm_up(gpu, error) : status;
 }
+
+const struct policy_kind policy_gpu_kind = {.open = gpu_open,
+                                            .free = gpu_free,
+                                            .act = gpu_act,
+                                            .choose = gpu_choose,
+                                            .learn = gpu_learn,
+                                            .save = gpu_save,
+                                            .restore = gpu_restore};

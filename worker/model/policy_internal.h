@@ -1,5 +1,9 @@
-/* The policy on a CPU as a struct, and the functions of the policy on a GPU: private to policy.c,
- * policy_gpu.c and tests. */
+/* The policy as a struct, and the tables of functions behind policy.h: private to policy*.c and tests.
+ *
+ *     policy.c        which network, and what all have in common
+ *     policy_flat.c   learning, saving and restoring on the CPU, with flat arrays
+ *     policy_mlp.c    the tutorial's network on them         policy_dense.c   dense layers on them
+ *     policy_gpu.c    the tutorial's network on a GPU        policy_images.c  the CNN on a backend */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
 #define WORKER_MODEL_POLICY_INTERNAL_H
 
@@ -7,29 +11,71 @@
 #include "worker/model/policy_parameters.h"
 #include "worker/model/policy_values.h"
 
+/* The functions of policy.h and policy_values.h with the same names. `open` finds the config's spaces
+ * checked, and sets nothing but its own members; `free` also follows a failed open. */
+struct policy_kind {
+    enum status (*open)(struct policy *policy, const struct policy_config *config, struct backend *backend,
+                        struct error *error);
+    void (*free)(struct policy *policy);
+    enum status (*act)(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
+                       const uint32_t *environment, const uint32_t *step, struct error *error);
+    enum status (*choose)(struct policy *policy, const struct policy_rows *rows, struct error *error);
+    enum status (*learn)(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
+                         uint32_t episode, double *loss, policy_progress *progress, void *context,
+                         struct error *error);
+    enum status (*save)(struct policy *policy, struct policy_values *values, struct error *error);
+    enum status (*restore)(struct policy *policy, const struct policy_values *values, struct error *error);
+};
+
+extern const struct policy_kind policy_mlp_kind, policy_dense_kind, policy_gpu_kind, policy_images_kind;
+
+/* What policy_flat.c needs of a network. Neither allocates. */
+struct policy_flat {
+    void (*load)(struct policy *policy); /* computes with policy->values from now on */
+    /* Adds the gradient of at most POLICY_CHUNK_ROWS rows to policy->gradient, and returns their L. */
+    double (*gradient)(struct policy *policy, const struct policy_rows *rows, const float *coefficient);
+};
+
+enum { POLICY_CHUNK_ROWS = 256 };
+
 struct policy {
-    struct policy_gpu *gpu; /* NULL: on the CPU, with what follows */
-    struct mlp *mlp;        /* holds a packed copy of `values` */
-    struct mlp_shape shape;
+    const struct policy_kind *kind;
+    uint32_t inputs; /* elements of an observation */
+    bool bytes;      /* they are uint8 */
     uint64_t seed;
+    uint32_t dropout_words;
+    uint32_t components; /* of an action */
+    float *low, *high;   /* (components) bounds of floats; NULL of choices */
+
+    void *network; /* struct policy_mlp, policy_dense, policy_gpu, policy_images: the kind's own */
+
+    /* On the CPU without a backend: */
+    const struct policy_flat *flat;
     struct adam_settings adam;
     uint64_t steps;                            /* of Adam */
     size_t count;                              /* floats in each of the arrays below */
     float *values, *gradient, *first, *second; /* the parameters, their gradient, Adam's moments */
-    struct policy_parameter parameters[POLICY_PARAMETERS];
+    uint32_t parameter_count;
+    struct policy_parameter parameters[POLICY_PARAMETERS_MAX];
 };
 
-/* The functions of policy.h and policy_values.h with the same names. */
-enum status policy_gpu_new(struct policy_gpu **out, const struct policy_config *config,
-                           struct backend *backend, struct error *error);
-void policy_gpu_free(struct policy_gpu *gpu);
-enum status policy_gpu_act(struct policy_gpu *gpu, const struct mlp_batch *batch, uint32_t episode,
-                           const uint32_t *environment, const uint32_t *step, struct error *error);
-enum status policy_gpu_learn(struct policy_gpu *gpu, const struct mlp_batch *batch, const float *coefficient,
-                             uint32_t episode, double *loss, policy_progress *progress, void *context,
-                             struct error *error);
-enum status policy_gpu_save(struct policy_gpu *gpu, struct policy_values *values, struct error *error);
-enum status policy_gpu_restore(struct policy_gpu *gpu, const struct policy_values *values,
-                               struct error *error);
+/* ---- policy_flat.c ---- */
+
+/* Takes memory and sets all members from `flat` on. The parameters are zeros: the caller gives them their
+ * first values, and loads them. Errors: those of adam_check; STATUS_NO_MEMORY. */
+enum status policy_flat_open(struct policy *policy, const struct policy_config *config,
+                             const struct policy_flat *flat, struct error *error);
+void policy_flat_close(struct policy *policy);
+
+/* The kind's functions of the same names. */
+enum status policy_flat_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
+                              uint32_t episode, double *loss, policy_progress *progress, void *context,
+                              struct error *error);
+enum status policy_flat_save(struct policy *policy, struct policy_values *values, struct error *error);
+enum status policy_flat_restore(struct policy *policy, const struct policy_values *values,
+                                struct error *error);
+
+/* Rows [first, first + POLICY_CHUNK_ROWS) of the batch, or as many as there are. */
+struct policy_rows policy_chunk(const struct policy_rows *rows, uint32_t first);
 
 #endif

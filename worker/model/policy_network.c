@@ -6,7 +6,7 @@ enum status policy_network_register(struct policy_network *network, const struct
 {
     struct policy_parameter parameters[POLICY_PARAMETERS];
     enum status status = STATUS_OK;
-    policy_parameters(parameters, shape);
+    policy_mlp_parameters(parameters, shape);
     for (uint32_t i = 0; i < POLICY_PARAMETERS && status == STATUS_OK; i++) {
         const struct init init = {INIT_UNIFORM, parameters[i].bound};
         status = params_add(params, parameters[i].name, PARAMETER_TRAINED, parameters[i].shape, init,

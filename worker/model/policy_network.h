@@ -1,4 +1,4 @@
-/* The policy's network as operations of the tape. The tape's thread. */
+/* The tutorial's policy as operations of the tape. The tape's thread. */
 #ifndef WORKER_MODEL_POLICY_NETWORK_H
 #define WORKER_MODEL_POLICY_NETWORK_H
 
@@ -7,7 +7,7 @@
 #include "worker/model/policy_parameters.h"
 
 struct policy_network {
-    struct parameter *parameter[POLICY_PARAMETERS]; /* in the order of policy_parameters */
+    struct parameter *parameter[POLICY_PARAMETERS]; /* in the order of policy_mlp_parameters */
 };
 
 /* Registers the parameters with their first values; before params_build.

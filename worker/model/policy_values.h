@@ -9,7 +9,7 @@
 
 struct policy_values {
     struct backend *backend; /* kernels/backend_memory.h */
-    struct params *params;   /* the parameters: "affine1.weight", …, as in PyTorch's module */
+    struct params *params;   /* the parameters, as policy_parameters lists them: "affine1.weight", … */
     struct params *moments;  /* Adam's: "affine1.weight.exp_avg", "affine1.weight.exp_avg_sq", … */
     uint64_t steps;          /* of Adam */
 };
@@ -17,17 +17,17 @@ struct policy_values {
 /* The three arrays of floats that each of a policy's parameters has. */
 enum policy_array { POLICY_VALUES, POLICY_FIRST_MOMENT, POLICY_SECOND_MOMENT, POLICY_ARRAYS };
 
-/* *values is all zero. All of the copy is zero at first. Afterwards, and after a failure,
- * policy_values_close. STATUS_NO_MEMORY. */
-enum status policy_values_open(struct policy_values *values, const struct mlp_shape *shape,
+/* *values is all zero. `config` is one that policy_new takes. All of the copy is zero at first. Afterwards,
+ * and after a failure, policy_values_close. STATUS_NO_MEMORY. */
+enum status policy_values_open(struct policy_values *values, const struct policy_config *config,
                                struct error *error);
 void policy_values_close(struct policy_values *values);
 
 /* The copy of an array of parameter `index` (worker/model/policy_parameters.h), in canonical layout. */
 float *policy_values_at(const struct policy_values *values, uint32_t index, enum policy_array array);
 
-/* Copies all values of the policy into *values; and gives the policy those of *values. Both have one shape.
- * Waits for a GPU; on a CPU neither can fail, and nothing is allocated. */
+/* Copies all values of the policy into *values; and gives the policy those of *values. Both have one
+ * configuration. Waits for a GPU; on a CPU neither can fail, and nothing is allocated. */
 enum status policy_save(struct policy *policy, struct policy_values *values, struct error *error);
 enum status policy_restore(struct policy *policy, const struct policy_values *values, struct error *error);
 

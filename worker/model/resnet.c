@@ -153,7 +153,7 @@ static struct variable *layer_forward(struct layer *layer, struct tape *tape, st
                                       bool training, bool relu)
 {
     struct variable *h =
-        tape_conv2d(tape, x, tape_parameter(tape, layer->convolution), layer->stride, layer->padding);
+        tape_conv2d(tape, x, tape_parameter(tape, layer->convolution), NULL, layer->stride, layer->padding);
     struct variable *y =
         tape_batch_norm(tape, h, tape_parameter(tape, layer->weight), tape_parameter(tape, layer->bias),
                         tape_constant(tape, &layer->running_mean->tensor),

@@ -17,7 +17,7 @@
 
 enum {
     WIRE_MAGIC = 0x4c414f43, /* "COAL" as bytes */
-    WIRE_VERSION = 4,
+    WIRE_VERSION = 5,
     WIRE_HEADER_BYTES = 200,
     WIRE_PLACE_ALIGNMENT = 64,
 };
@@ -36,7 +36,7 @@ enum wire_method {
     METHOD_NONE = 0,
     METHOD_ECHO = 1,        /* any -> any: answers its tensors unchanged */
     METHOD_RUN_EPISODE = 2, /* agent -> observer: play one rollout */
-    METHOD_STEP = 3,        /* observer -> agent: rows in, actions out */
+    METHOD_STEP = 3,        /* observer -> agent: rows in, actions out; reinforce/step_message.h */
     METHOD_GET_MODEL = 4,   /* trainer -> pserver; this and the next four: worker/server/shards.h */
     METHOD_PUSH_CHUNK = 5,  /* trainer -> pserver: a piece of a contribution, where memory is not shared */
     METHOD_PUSH_PULL = 6,   /* trainer -> pserver: a gradient in, the next model out */
@@ -52,6 +52,7 @@ enum wire_method {
     METHOD_END_CONTEXT = 18,
     METHOD_PARAMETERS = 19, /* any -> owner: references to an object's parameters; dist_optimizer.h */
     METHOD_HOLDINGS = 20,   /* first trainer -> any: report holdings to the supervisor; parallel/parallel.h */
+    METHOD_DESCRIBE = 21,   /* observer -> agent, first: its environment's spaces, as JSON text */
     METHOD_COUNT            /* one past the highest number; a header with this or more is refused */
 };
 

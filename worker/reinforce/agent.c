@@ -27,13 +27,16 @@ static enum status play_episode(struct agent *agent, struct error *error)
     agent->episode++;
     agent->episode_begin = monotime_now();
     rollout_begin(agent->rollout, (uint32_t)agent->episode);
-    coalescer_stats_clear(agent->coalescer);
+    memset(&agent->stats, 0, sizeof agent->stats);
     memset(agent->alive, 1, agent->environments);
-    agent->live = agent->environments;
-    coalescer_set_live(agent->coalescer, agent->live);
+    memset(agent->live, 0, agent->groups * sizeof *agent->live);
+    for (uint32_t i = 0; i < observers * agent->groups; i++) {
+        agent->all[i].recorded = 0;
+        agent->live[i % agent->groups] += agent->all[i].count;
+    }
+    agent_set_live(agent);
     agent->lost = 0;
     for (uint32_t i = 0; i < observers; i++) {
-        agent->seats[i].recorded = 0;
         enum status status = agent_call_observer(&agent->seats[i], error);
         if (status != STATUS_OK)
             return status;
@@ -68,7 +71,7 @@ static enum status find_failure(struct agent *agent, struct error *error)
 static void report_episode(struct agent *agent)
 {
     const struct job *job = &agent->worker->job;
-    const struct coalescer_stats *stats = coalescer_stats(agent->coalescer);
+    const struct coalescer_stats *stats = &agent->stats;
     double reward = job->running_reward.of == JOB_OF_MIN ? rollout_reward_min(agent->rollout)
                                                          : rollout_reward_mean(agent->rollout);
     double weight = job->running_reward.weight;
@@ -107,6 +110,7 @@ static bool is_over(struct agent *agent)
 
 static void report_finished(struct agent *agent)
 {
+    agent_report_ready(agent);
     struct control_finished finished = {.end = agent->end, .running_reward = agent->running_reward};
     worker_report(CONTROL_FINISHED, &finished, sizeof finished);
     agent->phase = AGENT_OVER;
@@ -121,7 +125,7 @@ static enum status after_gathering(struct agent *agent, struct error *error)
         report_finished(agent);
         return STATUS_OK;
     }
-    if (agent->joined < agent->worker->job.observers.count)
+    if (agent->described < agent->worker->job.observers.count)
         return STATUS_AGAIN;
     if (agent->episode == 0 || !is_over(agent))
         return play_episode(agent, error);
@@ -142,7 +146,7 @@ static enum status after_playing(struct agent *agent, struct error *error)
         return STATUS_AGAIN;
     release_futures(agent);
     if (status != STATUS_OK && agent->worker->hurry) {
-        coalescer_clear(agent->coalescer, agent_drop_request);
+        agent_drop_waiting(agent);
         agent_drop_parked(agent);
         agent->episode--; /* abandoned: it has no record */
         agent->end = CONTROL_END_STOPPED;
@@ -221,28 +225,36 @@ static enum status agent_advance(struct agent *agent, struct error *error)
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }
 
+static struct monotime next_launch(const struct agent *agent)
+{
+    struct monotime next = MONOTIME_NEVER;
+    for (uint32_t i = 0; i < agent->groups; i++)
+        next = monotime_earliest(next, coalescer_due(agent->coalescers[i]));
+    return next;
+}
+
 enum status agent_run(struct worker *worker, struct error *error)
 {
     struct agent agent = {0};
     enum status status = agent_open(&agent, worker, error);
     if (status == STATUS_OK)
         status = worker_connect(worker, agent.rpc, error);
-    if (status == STATUS_OK)
-        worker_report(CONTROL_READY, NULL, 0);
     while (status == STATUS_OK && !worker->leave) {
-        status = rpc_turn(agent.rpc, coalescer_due(agent.coalescer));
+        status = rpc_turn(agent.rpc, next_launch(&agent));
         if (status != STATUS_OK) {
             error_set(error, status, "the agent's socket at %s.%u failed", worker->self.address,
                       worker->self.worker);
             break;
         }
-        coalescer_run(agent.coalescer, monotime_now());
-        if (agent.launch_error.status != STATUS_OK) {
-            *error = agent.launch_error;
+        for (uint32_t i = 0; i < agent.groups; i++)
+            coalescer_run(agent.coalescers[i], monotime_now());
+        if (agent.failure.status != STATUS_OK) {
+            *error = agent.failure;
             status = error->status;
             break;
         }
-        status = agent_checkpoint_advance(&agent, error);
+        if (agent.text != NULL)
+            status = agent_checkpoint_advance(&agent, error);
         if (status == STATUS_OK)
             status = agent_advance(&agent, error);
     }

@@ -1,6 +1,7 @@
 /* The room of the job kind `reinforce`: one agent, which acts and learns, and its observers, which step the
  * environments. Each is one thread. The data flow:
  *
+ *     spaces    an observer describes its environment; policy and rollout fit it      agent_describe.c
  *     request   an observer sends rows of (environment, observation, reward, flags)   observer.c
  *     row       checked, and copied from the frame into the rollout                   agent_step.c
  *     launch    a batch is due: one pass of the policy over its rows                  coalescer.c
@@ -10,13 +11,15 @@
  *     learner   forward again, backward, Adam                                         learner.c
  *     saver     the values, to a checkpoint if one is due; then the next episode      agent_checkpoint.c
  *
- * agent.c (the loop), agent_open.c, agent_step.c, agent_replay.c and agent_checkpoint.c share this header.
- * The room may include the frame (worker/), job, net, environment, model and checkpoint (scripts/rooms). */
+ * agent.c (the loop), agent_open.c, agent_describe.c, agent_step.c, agent_replay.c and agent_checkpoint.c
+ * share this header. The room may include the frame (worker/), job, net, environment, model and checkpoint
+ * (scripts/rooms). */
 #ifndef WORKER_REINFORCE_AGENT_H
 #define WORKER_REINFORCE_AGENT_H
 
 #include "worker/checkpoint/checkpoint_saver.h"
-#include "worker/environment/environments.h"
+#include "worker/environment/environment_description.h"
+#include "worker/environment/environment_spec.h"
 #include "worker/model/policy_values.h"
 #include "worker/net/rpc.h"
 #include "worker/reinforce/coalescer.h"
@@ -26,7 +29,7 @@
 
 /* The phases of an episode, in order. */
 enum agent_phase {
-    AGENT_GATHERING, /* not every observer has said HELLO */
+    AGENT_GATHERING, /* not every observer has described its environment */
     AGENT_PLAYING,   /* run_episode is out at every observer; steps come in */
     AGENT_LEARNING,  /* every row is in; the policy learns from them */
     AGENT_REPORTING, /* waits until the predecessor's record is in the logs, then reports this one's */
@@ -35,62 +38,90 @@ enum agent_phase {
     AGENT_OVER,      /* FINISHED is reported; waits for the order to leave */
 };
 
+/* A group of an observer's environments in the running episode: its steps come one after the other. */
+struct agent_group {
+    struct agent_seat *seat;
+    uint32_t first, count;      /* its environments, in the numbering of the job */
+    uint32_t next_step;         /* the step that its next request must be for */
+    uint32_t recorded;          /* its steps in the rollout; above next_step while a successor plays again */
+    bool waiting;               /* the last recorded step has no actions yet: it is in the coalescer's line */
+    struct rpc_request *parked; /* a successor's request for that step; NULL: none */
+};
+
 /* One observer in the running episode. When it dies, its successor plays the episode again from the first
  * step, and gets the recorded actions up to the step at which its predecessor stopped (agent_replay.c). */
 struct agent_seat {
     struct agent *agent;
     uint16_t worker;            /* its number; its environments are those of seat `worker` - 1 */
-    uint32_t first;             /* its first environment */
-    uint32_t next_step;         /* the step that its next request must be for */
-    uint32_t recorded;          /* its steps in the rollout; above next_step while a successor plays again */
-    bool waiting;               /* the last recorded step has no actions yet: it is in the coalescer's line */
-    struct rpc_request *parked; /* a successor's request for that step; NULL: none */
+    bool described;             /* its session has begun, and it has described its environment */
     bool lost;                  /* its session has ended: the next one is asked to play the episode */
     struct future *called;      /* run_episode */
     enum status returned;       /* the answer's status, by agent_returned */
+    struct agent_group *groups; /* (groups) */
 };
 
 struct agent {
     struct worker *worker;
     uint32_t environments; /* of the whole job */
     uint32_t per_observer;
+    uint32_t groups; /* of each observer */
     struct rpc *rpc;
-    struct backend *backend; /* the policy's; NULL: it computes on the CPU */
+    struct coalescer_stats stats; /* of the running episode */
+    struct coalescer *
+        *coalescers; /* (groups) one for the groups of each number: the others' rows may be away */
+
+    /* After the first description: */
+    struct backend *backend; /* the policy's; NULL: it needs none */
+    char *text; /* the description; NULL: there is none yet, and nothing of what follows is open */
+    struct environment_description world;
     struct policy *policy;
-    struct coalescer *coalescer;
     struct rollout *rollout;
     struct returns_config returns;
 
     enum agent_phase phase;
+    bool ready; /* READY is reported */
     uint64_t episode;
     struct monotime episode_begin;
     double running_reward;
     enum control_end end;
-    uint32_t joined;
+    uint32_t described;         /* seats that are described */
     struct agent_seat *seats;   /* (observers) */
+    struct agent_group *all;    /* (observers * groups) the seats' */
     uint32_t playing;           /* observers that have not answered run_episode, the lost ones included */
     uint32_t lost;              /* seats that are lost */
-    uint32_t live;              /* environments whose episode is not over */
+    uint32_t *live;             /* (groups) environments whose episode is not over, in groups of a number */
     uint8_t *alive;             /* (environments) */
     struct monotime serve_next; /* while learning: when the loop is served again */
     struct learner_result learned;
     struct policy_values values; /* of the newest checkpoint; the saver's until that is written */
     struct checkpoint_saver saver;
-    struct error launch_error; /* of the first launch that failed; STATUS_OK: none did */
+    struct error failure; /* the first one within a callback, which ends the job; STATUS_OK: none */
     struct {
-        uint32_t *row, *environment, *step; /* (environments) of one launch */
-        uint8_t *actions;                   /* (environments) of one reply */
+        uint32_t *row, *column, *step; /* (columns) of one launch */
+        char *actions;                 /* (columns, action_bytes) of one reply */
     } batch;
 };
 
 /* ---- agent_open.c ---- */
 
-/* Opens all of it, up to the bound socket. agent_close also follows a failure. */
+/* Opens all that does not depend on the environment, up to the bound socket. agent_close also follows a
+ * failure. */
 enum status agent_open(struct agent *agent, struct worker *worker, struct error *error);
 void agent_close(struct agent *agent);
 
-/* Answers a waiting request with SHUTDOWN; for coalescer_clear. */
-void agent_drop_request(void *context, void *request);
+/* Answers all requests that wait in the coalescers with SHUTDOWN. */
+void agent_drop_waiting(struct agent *agent);
+
+/* ---- agent_describe.c ---- */
+
+/* METHOD_DESCRIBE's handler. The first description opens policy, rollout and checkpoint; every further one
+ * must be the same text. What cannot be opened, and a second environment, end the job. */
+rpc_handler agent_describe;
+
+/* Reports READY, once: a failure before it is the job's own, and no reason to start again. */
+void agent_report_ready(struct agent *agent);
+
+void agent_close_world(struct agent *agent);
 
 /* ---- agent_checkpoint.c ---- */
 
@@ -109,9 +140,6 @@ enum status agent_checkpoint_advance(struct agent *agent, struct error *error);
 
 /* ---- agent_step.c ---- */
 
-/* The tensors of METHOD_STEP's request. */
-enum { TENSOR_ENVIRONMENT, TENSOR_OBSERVATION, TENSOR_REWARD, TENSOR_FLAGS };
-
 /* METHOD_STEP's handler: checks an observer's rows, stores them in the rollout, puts the request in line. */
 rpc_handler agent_step;
 
@@ -122,27 +150,30 @@ coalescer_launch agent_launch;
  * seat. An answer that does not match the observer's steps costs the session. */
 future_then_function agent_returned;
 
+/* Tells the coalescers how many rows live. */
+void agent_set_live(struct agent *agent);
+
 /* Answers METHOD_STEP with the actions of its rows, which are in the rollout. */
 void agent_reply(struct agent *agent, struct rpc_request *request);
 
 /* ---- agent_replay.c ---- */
 
-/* Asks the seat's observer to play the running episode; without a session the seat is lost. Errors as
+/* Asks the seat's observer to play the running episode; before its description the seat is lost. Errors as
  * rpc_call_then. */
 enum status agent_call_observer(struct agent_seat *seat, struct error *error);
 
-/* Asks the successors of lost observers, as far as they have a session. */
+/* Asks the successors of lost observers, as far as they are described. */
 enum status agent_call_successors(struct agent *agent, struct error *error);
 
 /* A step that the rollout holds already. Answers the request, or parks it until the launch; ends the sender's
  * session if the step differs from the recorded one. */
-void agent_replay_step(struct agent_seat *seat, struct rpc_request *request,
+void agent_replay_step(struct agent_group *group, struct rpc_request *request,
                        const struct rpc_message *message);
 
-/* Answers the parked request of a seat whose step was launched just now. */
-void agent_release_parked(struct agent_seat *seat);
+/* Answers the parked request of a group whose step was launched just now. */
+void agent_release_parked(struct agent_group *group);
 
-/* Ends the parked requests of all seats with STATUS_SHUTDOWN. */
+/* Ends the parked requests of all groups with STATUS_SHUTDOWN. */
 void agent_drop_parked(struct agent *agent);
 
 #endif

@@ -45,8 +45,8 @@ static enum status agent_resume(struct agent *agent, struct error *error)
 enum status agent_checkpoint_open(struct agent *agent, struct error *error)
 {
     const struct worker *worker = agent->worker;
-    const struct mlp_shape shape = policy_shape_of(&worker->job);
-    enum status status = policy_values_open(&agent->values, &shape, error);
+    const struct policy_config policy = policy_config_of(&worker->job, &agent->world.spec);
+    enum status status = policy_values_open(&agent->values, &policy, error);
     if (status == STATUS_OK && worker_resumes(worker))
         status = agent_resume(agent, error);
     if (status != STATUS_OK)

@@ -1,17 +1,36 @@
 /* An observer that died, and its successor. The successor plays the episode from its first step: environments
  * are functions of the job's seed, and the agent gives it the actions that it gave to the predecessor. So its
- * steps come out as recorded, until it is where the predecessor stopped. */
+ * steps come out as recorded, until it is where the predecessor stopped. Of environments that cannot be
+ * seeded the recorded rows are forgotten, and the successor's take their place. */
 #include "worker/reinforce/agent.h"
+#include "worker/reinforce/step_message.h"
 
 #include <string.h>
 
 /* ---- asking ---- */
 
-static void seat_drop_parked(struct agent_seat *seat, enum status status, const char *why)
+static void drop_parked(struct agent_group *group, enum status status, const char *why)
 {
-    if (seat->parked != NULL)
-        rpc_fail(seat->parked, status, "%s", why);
-    seat->parked = NULL;
+    if (group->parked != NULL)
+        rpc_fail(group->parked, status, "%s", why);
+    group->parked = NULL;
+}
+
+/* The group's rows of this episode are forgotten, and all of its environments live. A request of the
+ * predecessor that still waits is acted on and dropped; the row that it was of is written again. */
+static void forget_rows(struct agent_group *group)
+{
+    struct agent *agent = group->seat->agent;
+    const uint32_t agents = agent->world.spec.agents;
+    memset(agent->rollout->lengths + group->first * agents, 0,
+           group->count * agents * sizeof *agent->rollout->lengths);
+    for (uint32_t e = group->first; e < group->first + group->count; e++) {
+        agent->live[group - group->seat->groups] += !agent->alive[e];
+        agent->alive[e] = 1;
+    }
+    group->recorded = 0;
+    group->waiting = false;
+    agent_set_live(agent);
 }
 
 enum status agent_call_observer(struct agent_seat *seat, struct error *error)
@@ -22,9 +41,13 @@ enum status agent_call_observer(struct agent_seat *seat, struct error *error)
     const struct rpc_message message = {.args = {agent->episode, steps}};
     future_release(seat->called);
     seat->called = NULL;
-    seat->next_step = 0;
-    seat_drop_parked(seat, STATUS_PEER_DIED, "the observer that sent it is gone");
-    seat->lost = !rpc_reaches(agent->rpc, seat->worker);
+    for (uint32_t i = 0; i < agent->groups; i++) {
+        if ((agent->world.spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
+            forget_rows(&seat->groups[i]);
+        seat->groups[i].next_step = 0;
+        drop_parked(&seat->groups[i], STATUS_PEER_DIED, "the observer that sent it is gone");
+    }
+    seat->lost = !seat->described;
     agent->lost += seat->lost;
     if (seat->lost)
         return STATUS_OK;
@@ -37,7 +60,7 @@ enum status agent_call_successors(struct agent *agent, struct error *error)
     enum status status = STATUS_OK;
     for (uint32_t i = 0; agent->lost > 0 && i < agent->worker->job.observers.count; i++) {
         struct agent_seat *seat = &agent->seats[i];
-        if (!seat->lost || !rpc_reaches(agent->rpc, seat->worker) || status != STATUS_OK)
+        if (!seat->lost || !seat->described || status != STATUS_OK)
             continue;
         agent->lost--;
         status = agent_call_observer(seat, error);
@@ -47,69 +70,70 @@ enum status agent_call_successors(struct agent *agent, struct error *error)
 
 /* ---- steps ---- */
 
-/* Whether row i of the request repeats the recorded row of this environment: its observation, and the reward
- * and the flags of the step before. */
-static bool is_same_row(const struct agent_seat *seat, const struct rpc_message *m, uint32_t i,
-                        uint32_t environment)
+/* Whether row `from` of the request repeats the recorded row of this column: its observation and mask, and
+ * the reward and the flags of the step before. */
+static bool is_same_row(const struct rollout *rollout, const struct rpc_message *m, uint32_t from,
+                        uint32_t column)
 {
-    const struct rollout *rollout = seat->agent->rollout;
-    const size_t bytes = rollout->observation_size * sizeof(float);
-    const uint32_t row = rollout_row(rollout, (uint32_t)m->args[1], environment);
-    const float *recorded = rollout->observations + (size_t)row * rollout->observation_size;
-    uint32_t number;
-    float reward;
-    memcpy(&number, (const char *)m->data[TENSOR_ENVIRONMENT] + i * sizeof number, sizeof number);
-    memcpy(&reward, (const char *)m->data[TENSOR_REWARD] + i * sizeof reward, sizeof reward);
-    if (number != environment ||
-        memcmp((const char *)m->data[TENSOR_OBSERVATION] + i * bytes, recorded, bytes) != 0)
+    const struct rollout_config *config = &rollout->config;
+    const uint32_t row = rollout_row(rollout, (uint32_t)m->args[1], column);
+    const char *observation = (const char *)m->data[STEP_OBSERVATION] + from * config->observation_bytes;
+    const uint8_t *flags = (const uint8_t *)m->data[STEP_FLAGS] + (size_t)from * (1 + config->choices);
+    if (memcmp(observation, rollout->observations + row * config->observation_bytes,
+               config->observation_bytes) != 0 ||
+        (config->choices > 0 &&
+         memcmp(flags + 1, rollout->allowed + (size_t)row * config->choices, config->choices) != 0))
         return false;
-    const uint32_t before = row - rollout->environments;
-    return m->args[1] == 0 || (reward == rollout->rewards[before] &&
-                               ((const uint8_t *)m->data[TENSOR_FLAGS])[i] == rollout->flags[before]);
+    return m->args[1] == 0 ||
+           (f32_at(m->data[STEP_REWARD], from) == rollout->rewards[row - rollout->columns] &&
+            flags[0] == rollout->flags[row - rollout->columns]);
 }
 
 /* Whether the request's rows are those that are recorded of its step. */
-static bool is_same_step(const struct agent_seat *seat, const struct rpc_message *m)
+static bool is_same_step(const struct agent_group *group, const struct rpc_message *m)
 {
-    const struct agent *agent = seat->agent;
-    const uint32_t rows = m->tensors[TENSOR_ENVIRONMENT].dims[0];
+    const struct agent *agent = group->seat->agent;
+    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = agent->world.spec.agents;
     uint32_t i = 0;
-    for (uint32_t e = seat->first; e < seat->first + agent->per_observer; e++) {
-        if (agent->rollout->lengths[e] <= m->args[1])
+    for (uint32_t e = group->first; e < group->first + group->count; e++) {
+        if (agent->rollout->lengths[e * agents] <= m->args[1])
             continue;
-        if (i == rows || !is_same_row(seat, m, i, e))
+        if (i == n || u32_at(m->data[STEP_ENVIRONMENT], i) != e)
             return false;
+        for (uint32_t a = 0; a < agents; a++)
+            if (!is_same_row(agent->rollout, m, i * agents + a, e * agents + a))
+                return false;
         i++;
     }
-    return i == rows;
+    return i == n;
 }
 
-void agent_replay_step(struct agent_seat *seat, struct rpc_request *request,
+void agent_replay_step(struct agent_group *group, struct rpc_request *request,
                        const struct rpc_message *message)
 {
-    if (!is_same_step(seat, message)) {
+    if (!is_same_step(group, message)) {
         rpc_reject(request,
                    "step %llu of episode %llu, played again after a death, is another one: expected the same "
                    "observations and rewards after the same actions",
-                   (unsigned long long)message->args[1], (unsigned long long)seat->agent->episode);
+                   (unsigned long long)message->args[1], (unsigned long long)group->seat->agent->episode);
         return;
     }
-    seat->next_step++;
-    if (seat->waiting && seat->next_step == seat->recorded)
-        seat->parked = request;
+    group->next_step++;
+    if (group->waiting && group->next_step == group->recorded)
+        group->parked = request;
     else
-        agent_reply(seat->agent, request);
+        agent_reply(group->seat->agent, request);
 }
 
-void agent_release_parked(struct agent_seat *seat)
+void agent_release_parked(struct agent_group *group)
 {
-    if (seat->parked != NULL)
-        agent_reply(seat->agent, seat->parked);
-    seat->parked = NULL;
+    if (group->parked != NULL)
+        agent_reply(group->seat->agent, group->parked);
+    group->parked = NULL;
 }
 
 void agent_drop_parked(struct agent *agent)
 {
-    for (uint32_t i = 0; i < agent->worker->job.observers.count; i++)
-        seat_drop_parked(&agent->seats[i], STATUS_SHUTDOWN, "the job is ending");
+    for (uint32_t i = 0; i < agent->worker->job.observers.count * agent->groups; i++)
+        drop_parked(&agent->all[i], STATUS_SHUTDOWN, "the job is ending");
 }

@@ -4,71 +4,43 @@
  * changes nothing here. Then its rows are copied from the frame into the rollout, once; the policy acts on
  * them there, and the learner reads them there. */
 #include "worker/reinforce/agent.h"
+#include "worker/reinforce/step_message.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { RETURN_REWARD, RETURN_FLAGS, RETURN_LENGTH };
 
-static uint32_t u32_at(const void *data, uint32_t i)
-{
-    uint32_t value;
-    memcpy(&value, (const char *)data + i * sizeof value, sizeof value);
-    return value;
-}
-
-static float f32_at(const void *data, uint32_t i)
-{
-    float value;
-    memcpy(&value, (const char *)data + i * sizeof value, sizeof value);
-    return value;
-}
-
-static uint8_t u8_at(const void *data, uint32_t i)
-{
-    return ((const uint8_t *)data)[i];
-}
-
-static bool all_finite(const void *data, size_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (!isfinite(f32_at(data, i)))
-            return false;
-    return true;
-}
-
-/* Holds the request as a whole to the episode and to the observer's earlier steps. */
-static enum status check_request(const struct agent_seat *seat, const struct rpc_message *m,
+/* Holds the request as a whole to the episode and to the group's earlier steps. */
+static enum status check_request(const struct agent_group *group, const struct rpc_message *m,
                                  struct error *error)
 {
-    const struct agent *agent = seat->agent;
-    uint64_t episode = m->args[0], step = m->args[1];
+    const struct agent *agent = group->seat->agent;
+    const uint64_t episode = m->args[0], step = m->args[1];
     if (agent->phase != AGENT_PLAYING || episode != agent->episode)
         return error_set(error, STATUS_INVALID, "step of episode %llu: expected the running episode, %llu",
                          (unsigned long long)episode, (unsigned long long)agent->episode);
-    if (seat->parked != NULL || (seat->waiting && seat->next_step == seat->recorded))
+    if (group->parked != NULL || (group->waiting && group->next_step == group->recorded))
         return error_set(error, STATUS_INVALID, "step %llu while step %u is not answered",
-                         (unsigned long long)step, seat->next_step - 1);
-    if (step != seat->next_step || step >= agent->rollout->steps_max)
+                         (unsigned long long)step, group->next_step - 1);
+    if (step != group->next_step || (m->tensor_count > 0 && step >= agent->rollout->config.steps_max))
         return error_set(error, STATUS_INVALID, "step %llu: expected %u, below %u", (unsigned long long)step,
-                         seat->next_step, agent->rollout->steps_max);
+                         group->next_step, agent->rollout->config.steps_max);
     return STATUS_OK;
 }
 
-/* Holds the rows to the observer's environments: ascending, alive, finite. */
-static enum status check_rows(const struct agent_seat *seat, const struct rpc_message *m, struct error *error)
+/* Holds the rows to the group's environments: ascending, alive. */
+static enum status check_rows(const struct agent_group *group, const struct rpc_message *m,
+                              struct error *error)
 {
-    const struct agent *agent = seat->agent;
+    const struct agent *agent = group->seat->agent;
     const bool steps = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS;
-    const uint32_t rows = m->tensors[TENSOR_ENVIRONMENT].dims[0], end = seat->first + agent->per_observer;
-    const uint8_t flags_allowed = m->args[1] > 0 && steps ? ENVIRONMENT_FLAGS : 0;
-    uint32_t least = seat->first;
-    if (steps && rows != agent->per_observer)
-        return error_set(error, STATUS_INVALID, "%u rows: expected one for each of %u environments", rows,
-                         agent->per_observer);
-    for (uint32_t i = 0; i < rows; i++) {
-        const uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
-        const uint8_t flags = u8_at(m->data[TENSOR_FLAGS], i);
+    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], end = group->first + group->count;
+    uint32_t least = group->first;
+    if (steps && n != group->count)
+        return error_set(error, STATUS_INVALID, "%u rows: expected one for each of %u environments", n,
+                         group->count);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t environment = u32_at(m->data[STEP_ENVIRONMENT], i);
         if (environment < least || environment >= end)
             return error_set(error, STATUS_INVALID,
                              "row %u is of environment %u: expected an ascending one of %u..%u", i,
@@ -76,108 +48,216 @@ static enum status check_rows(const struct agent_seat *seat, const struct rpc_me
         if (!agent->alive[environment])
             return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
                              environment);
-        if ((flags & ~flags_allowed) != 0)
-            return error_set(error, STATUS_INVALID, "row %u has flags %u: expected a subset of %u", i, flags,
-                             flags_allowed);
         least = environment + 1;
     }
-    if (!all_finite(m->data[TENSOR_OBSERVATION], (size_t)rows * CARTPOLE_STATE_SIZE) ||
-        !all_finite(m->data[TENSOR_REWARD], rows))
-        return error_set(error, STATUS_INVALID, "an observation or reward that is not finite");
     return STATUS_OK;
 }
 
-/* An environment of this observer that sends no row any more has ended its episode. */
-static void retire_absent(struct agent_seat *seat, const struct rpc_message *m)
+/* The flags of environment i of the request, agent by agent. */
+static void read_flags(const struct agent *agent, const struct rpc_message *m, uint32_t i,
+                       uint8_t flags[ENVIRONMENT_AGENTS_MAX])
 {
-    struct agent *agent = seat->agent;
-    uint32_t rows = m->tensors[TENSOR_ENVIRONMENT].dims[0], i = 0;
-    if (rows == agent->per_observer)
-        return;
-    for (uint32_t e = seat->first; e < seat->first + agent->per_observer; e++) {
-        if (i < rows && u32_at(m->data[TENSOR_ENVIRONMENT], i) == e) {
-            i++;
-        } else if (agent->alive[e]) {
-            agent->alive[e] = 0;
-            agent->live--;
-        }
-    }
-    coalescer_set_live(agent->coalescer, agent->live);
+    const uint32_t agents = agent->world.spec.agents, bytes = step_flags_bytes(&agent->world.spec);
+    const uint8_t *rows = m->data[STEP_FLAGS];
+    for (uint32_t a = 0; a < agents; a++)
+        flags[a] = rows[((size_t)i * agents + a) * bytes];
 }
 
-/* Writes what the previous step earned and what this step shows into the rollout. */
-static void store_rows(struct agent_seat *seat, const struct rpc_message *m)
+/* At step 0 nothing has ended. In the mode episode an environment whose episode is over has no rows. */
+static enum status check_flags(const struct agent *agent, const struct rpc_message *m, struct error *error)
 {
-    struct rollout *rollout = seat->agent->rollout;
-    size_t observation_bytes = rollout->observation_size * sizeof(float);
-    uint32_t step = (uint32_t)m->args[1];
-    const char *observations = m->data[TENSOR_OBSERVATION];
-    for (uint32_t i = 0; i < m->tensors[TENSOR_ENVIRONMENT].dims[0]; i++) {
-        uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
-        uint32_t row = rollout_row(rollout, step, environment);
-        memcpy(rollout->observations + (size_t)row * rollout->observation_size,
-               observations + i * observation_bytes, observation_bytes);
-        if (step > 0) {
-            rollout->rewards[row - rollout->environments] = f32_at(m->data[TENSOR_REWARD], i);
-            rollout->flags[row - rollout->environments] = u8_at(m->data[TENSOR_FLAGS], i);
-        }
-        rollout->lengths[environment] = step + 1;
+    const uint32_t agents = agent->world.spec.agents;
+    const bool ends = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS;
+    uint8_t flags[ENVIRONMENT_AGENTS_MAX], all = 0;
+    if (ends && m->args[1] > 0)
+        return STATUS_OK;
+    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0]; i++) {
+        read_flags(agent, m, i, flags);
+        for (uint32_t a = 0; a < agents; a++)
+            all |= flags[a];
+        if (m->args[1] == 0 && all != 0)
+            return error_set(error, STATUS_INVALID, "environment %u of step 0 has flags %u: expected 0", i,
+                             all);
+        if (!ends && (environment_is_over(flags, agents) || (all & ENVIRONMENT_RESTARTED) != 0))
+            return error_set(error, STATUS_INVALID,
+                             "environment %u of step %llu has flags %u, its episode is over", i,
+                             (unsigned long long)m->args[1], all);
     }
+    return STATUS_OK;
+}
+
+void agent_set_live(struct agent *agent)
+{
+    for (uint32_t i = 0; i < agent->groups; i++)
+        coalescer_set_live(agent->coalescers[i], agent->live[i] * agent->world.spec.agents);
+}
+
+/* The group's number: which of the coalescers it has. */
+static uint32_t number_of(const struct agent_group *group)
+{
+    return (uint32_t)(group - group->seat->groups);
+}
+
+static void retire(struct agent_group *group, uint32_t environment)
+{
+    struct agent *agent = group->seat->agent;
+    agent->live[number_of(group)] -= agent->alive[environment];
+    agent->alive[environment] = 0;
+}
+
+/* An environment of this group that sends no row any more has ended its episode. */
+static void retire_absent(struct agent_group *group, const struct rpc_message *m)
+{
+    uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], i = 0;
+    if (n == group->count)
+        return;
+    for (uint32_t e = group->first; e < group->first + group->count; e++) {
+        if (i < n && u32_at(m->data[STEP_ENVIRONMENT], i) == e)
+            i++;
+        else
+            retire(group, e);
+    }
+    agent_set_live(group->seat->agent);
+}
+
+/* Writes what a row's previous step earned, and what it shows now, into the rollout. */
+static void store_row(struct rollout *rollout, const struct rpc_message *m, uint32_t from, uint32_t column)
+{
+    const struct rollout_config *config = &rollout->config;
+    const uint32_t step = (uint32_t)m->args[1], row = rollout_row(rollout, step, column);
+    const uint8_t *flags = (const uint8_t *)m->data[STEP_FLAGS] + (size_t)from * (1 + config->choices);
+    memcpy(rollout->observations + row * config->observation_bytes,
+           (const char *)m->data[STEP_OBSERVATION] + from * config->observation_bytes,
+           config->observation_bytes);
+    if (config->choices > 0)
+        memcpy(rollout->allowed + (size_t)row * config->choices, flags + 1, config->choices);
+    if (step > 0) {
+        rollout->rewards[row - rollout->columns] = f32_at(m->data[STEP_REWARD], from);
+        rollout->flags[row - rollout->columns] = flags[0];
+    }
+    rollout->lengths[column] = step + 1;
+}
+
+static void store_rows(struct agent *agent, const struct rpc_message *m)
+{
+    const uint32_t agents = agent->world.spec.agents;
+    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0]; i++)
+        for (uint32_t a = 0; a < agents; a++)
+            store_row(agent->rollout, m, i * agents + a, u32_at(m->data[STEP_ENVIRONMENT], i) * agents + a);
+}
+
+/* The group that the request is of. */
+static enum status find_group(struct agent *agent, const struct rpc_request *request,
+                              struct agent_group **group, struct error *error)
+{
+    const struct agent_seat *seat = &agent->seats[rpc_request_source(request) - 1];
+    const uint64_t number = rpc_request_message(request)->args[2];
+    if (!seat->described)
+        return error_set(error, STATUS_INVALID, "a step before the environment's description");
+    if (number >= agent->groups)
+        return error_set(error, STATUS_INVALID, "a step of group %llu: expected one below %u",
+                         (unsigned long long)number, agent->groups);
+    *group = &seat->groups[number];
+    return STATUS_OK;
+}
+
+/* STATUS_AGAIN: the step is recorded already. */
+static enum status check_step(const struct agent_group *group, const struct rpc_message *m,
+                              struct error *error)
+{
+    const struct agent *agent = group->seat->agent;
+    enum status status = check_request(group, m, error);
+    if (status != STATUS_OK || m->tensor_count == 0)
+        return status;
+    status = step_check(m, &agent->world.spec, group->count, error);
+    if (status == STATUS_OK && group->next_step < group->recorded)
+        return STATUS_AGAIN;
+    if (status == STATUS_OK)
+        status = check_rows(group, m, error);
+    return status == STATUS_OK ? check_flags(agent, m, error) : status;
+}
+
+/* Puts the request in line, and its rows into the rollout. */
+static void take_step(struct agent_group *group, struct rpc_request *request, const struct rpc_message *m)
+{
+    struct agent *agent = group->seat->agent;
+    const uint32_t rows = m->tensors[STEP_ENVIRONMENT].dims[0] * agent->world.spec.agents;
+    if (coalescer_add(agent->coalescers[number_of(group)], request, rows, monotime_now()) != STATUS_OK) {
+        rpc_fail(request, STATUS_BUSY, "more requests than environments");
+        return;
+    }
+    store_rows(agent, m);
+    retire_absent(group, m);
+    group->waiting = true;
+    group->recorded = ++group->next_step;
+}
+
+/* The group's environments are all over, while others of its observer go on: nobody waits for it. */
+static void take_end(struct agent_group *group, struct rpc_request *request)
+{
+    struct agent *agent = group->seat->agent;
+    if (agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS || group->next_step < group->recorded) {
+        rpc_reject(request, "the end of a group at step %u: expected rows", group->next_step);
+        return;
+    }
+    for (uint32_t e = group->first; e < group->first + group->count; e++)
+        retire(group, e);
+    agent_set_live(agent);
+    rpc_reply(request, &(struct rpc_message){0});
 }
 
 void agent_step(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct agent *agent = context;
-    struct agent_seat *seat = &agent->seats[rpc_request_source(request) - 1];
+    struct agent_group *group = NULL;
     struct error why;
     if (agent->worker->hurry) {
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
         return;
     }
-    enum status status = check_request(seat, message, &why);
-    if (status == STATUS_OK && seat->next_step < seat->recorded) {
-        agent_replay_step(seat, request, message);
-        return;
-    }
-    if (status != STATUS_OK || check_rows(seat, message, &why) != STATUS_OK) {
+    enum status status = find_group(agent, request, &group, &why);
+    if (status == STATUS_OK)
+        status = check_step(group, message, &why);
+    if (status == STATUS_AGAIN)
+        agent_replay_step(group, request, message);
+    else if (status == STATUS_OK && message->tensor_count == 0)
+        take_end(group, request);
+    else if (status == STATUS_OK)
+        take_step(group, request, message);
+    else
         rpc_reject(request, "%s", why.text);
-        return;
-    }
-    uint32_t rows = message->tensors[TENSOR_ENVIRONMENT].dims[0];
-    if (coalescer_add(agent->coalescer, request, rows, monotime_now()) != STATUS_OK) {
-        rpc_fail(request, STATUS_BUSY, "more requests than environments");
-        return;
-    }
-    store_rows(seat, message);
-    retire_absent(seat, message);
-    seat->waiting = true;
-    seat->recorded = ++seat->next_step;
 }
+
+/* ---- the launch and its replies ---- */
 
 /* Fills the batch's arrays from `begin` on with the rows of one request. */
 static void gather_rows(struct agent *agent, const struct rpc_message *m, uint32_t begin)
 {
-    uint32_t step = (uint32_t)m->args[1];
-    for (uint32_t i = 0; i < m->tensors[TENSOR_ENVIRONMENT].dims[0]; i++) {
-        uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
-        agent->batch.environment[begin + i] = environment;
+    const uint32_t step = (uint32_t)m->args[1], agents = agent->world.spec.agents;
+    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0] * agents; i++) {
+        const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i / agents) * agents + i % agents;
+        agent->batch.column[begin + i] = column;
         agent->batch.step[begin + i] = step;
-        agent->batch.row[begin + i] = rollout_row(agent->rollout, step, environment);
+        agent->batch.row[begin + i] = rollout_row(agent->rollout, step, column);
     }
 }
 
 void agent_reply(struct agent *agent, struct rpc_request *request)
 {
     const struct rpc_message *m = rpc_request_message(request);
-    const uint32_t rows = m->tensors[TENSOR_ENVIRONMENT].dims[0], step = (uint32_t)m->args[1];
-    for (uint32_t i = 0; i < rows; i++) {
-        const uint32_t environment = u32_at(m->data[TENSOR_ENVIRONMENT], i);
-        agent->batch.actions[i] = agent->rollout->actions[rollout_row(agent->rollout, step, environment)];
+    const struct environment_spec *spec = &agent->world.spec;
+    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = spec->agents;
+    const size_t bytes = agent->rollout->config.action_bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents;
+        memcpy(agent->batch.actions + i * agents * bytes,
+               agent->rollout->actions + rollout_row(agent->rollout, (uint32_t)m->args[1], column) * bytes,
+               agents * bytes);
     }
-    struct rpc_message actions = {.tensor_count = 1,
-                                  .tensors = {{.dtype = WIRE_U8, .rank = 1, .dims = {rows}}},
-                                  .data = {agent->batch.actions}};
-    rpc_reply(request, &actions);
+    policy_bound(agent->policy, (float *)agent->batch.actions, n * agents);
+    rpc_reply(request, &(struct rpc_message){.tensor_count = 1,
+                                             .tensors = {step_action_tensor(spec, n)},
+                                             .data = {agent->batch.actions}});
 }
 
 void agent_launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows)
@@ -187,65 +267,96 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
     uint32_t begin = 0;
     for (size_t i = 0; i < count; begin += slots[i++].rows)
         gather_rows(agent, rpc_request_message(slots[i].request), begin);
-    struct mlp_batch batch = {.count = rows,
-                              .row = agent->batch.row,
-                              .observations = rollout->observations,
-                              .masks = rollout->masks,
-                              .actions = rollout->actions};
-    enum status status = policy_act(agent->policy, &batch, rollout->episode, agent->batch.environment,
-                                    agent->batch.step, &agent->launch_error);
+    const struct policy_rows batch = {.count = rows,
+                                      .row = agent->batch.row,
+                                      .observations = rollout->observations,
+                                      .actions = rollout->actions,
+                                      .allowed = rollout->allowed,
+                                      .dropout = rollout->masks};
+    enum status status = policy_act(agent->policy, &batch, rollout->episode, agent->batch.column,
+                                    agent->batch.step, &agent->failure);
     for (size_t i = 0; status != STATUS_OK && i < count; i++)
         rpc_fail(slots[i].request, STATUS_SHUTDOWN, "the job is ending");
     if (status != STATUS_OK)
-        return; // agent_run sees launch_error
+        return; // agent_run sees the failure
     for (size_t i = 0; i < count; i++) {
-        struct agent_seat *seat = &agent->seats[rpc_request_source(slots[i].request) - 1];
+        struct agent_group *group = &agent->seats[rpc_request_source(slots[i].request) - 1]
+                                         .groups[rpc_request_message(slots[i].request)->args[2]];
         agent_reply(agent, slots[i].request);
-        seat->waiting = false;
-        agent_release_parked(seat);
+        group->waiting = false;
+        agent_release_parked(group);
     }
 }
 
-/* Whether an observer's answer to run_episode has another form than its steps announced. */
-static bool is_bad_return(const struct agent_seat *seat, const struct rpc_message *m)
+/* ---- the end of a rollout ---- */
+
+/* Whether the answer to run_episode has tensors of other forms than this: a reward and flags of each row, and
+ * the steps of each environment. */
+static bool is_misshapen(const struct agent_seat *seat, const struct rpc_message *m)
 {
     static const uint8_t dtypes[] = {
         [RETURN_REWARD] = WIRE_F32, [RETURN_FLAGS] = WIRE_U8, [RETURN_LENGTH] = WIRE_U32};
     const struct agent *agent = seat->agent;
-    if (m->tensor_count != 3)
-        return true;
+    const uint32_t rows = agent->per_observer * agent->world.spec.agents;
     for (int t = 0; t < 3; t++)
         if (m->tensors[t].dtype != dtypes[t] || m->tensors[t].rank != 1 ||
-            m->tensors[t].dims[0] != agent->per_observer)
+            m->tensors[t].dims[0] != (t == RETURN_LENGTH ? agent->per_observer : rows))
             return true;
-    for (uint32_t i = 0; i < agent->per_observer; i++) {
-        uint32_t length = u32_at(m->data[RETURN_LENGTH], i);
-        uint8_t flags = u8_at(m->data[RETURN_FLAGS], i);
-        bool ended = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS
-                         ? length == agent->rollout->steps_max
-                         : flags != 0;
-        if (length == 0 || length != agent->rollout->lengths[seat->first + i] || !ended ||
-            (flags & ~ENVIRONMENT_FLAGS) != 0)
-            return true;
-    }
-    return !all_finite(m->data[RETURN_REWARD], agent->per_observer);
+    return m->tensor_count != 3 || !environment_floats_are_finite(m->data[RETURN_REWARD], rows);
 }
 
-static enum status take_return(struct agent_seat *seat, const struct rpc_message *m)
+/* The first environment of the seat. */
+static uint32_t first_of(const struct agent_seat *seat)
+{
+    return seat->groups[0].first;
+}
+
+/* Whether environment i's end is another than its steps announced. */
+static bool is_bad_end(const struct agent_seat *seat, const struct rpc_message *m, uint32_t i)
+{
+    const struct agent *agent = seat->agent;
+    const uint32_t agents = agent->world.spec.agents, length = u32_at(m->data[RETURN_LENGTH], i);
+    const uint8_t *flags = (const uint8_t *)m->data[RETURN_FLAGS] + (size_t)i * agents;
+    uint8_t all = 0;
+    for (uint32_t a = 0; a < agents; a++)
+        all |= flags[a];
+    const bool ended = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS
+                           ? length == agent->rollout->config.steps_max
+                           : environment_is_over(flags, agents) || (all & ENVIRONMENT_RESTARTED) != 0;
+    return length == 0 || length != agent->rollout->lengths[(first_of(seat) + i) * agents] || !ended ||
+           (all & ~ENVIRONMENT_STEP_FLAGS) != 0;
+}
+
+static enum status check_return(const struct agent_seat *seat, const struct rpc_message *m)
+{
+    const struct agent *agent = seat->agent;
+    for (uint32_t i = 0; i < agent->groups; i++)
+        if (seat->groups[i].waiting || seat->groups[i].next_step != seat->groups[i].recorded)
+            return STATUS_INVALID;
+    if (is_misshapen(seat, m))
+        return STATUS_INVALID;
+    for (uint32_t i = 0; i < agent->per_observer; i++)
+        if (is_bad_end(seat, m, i))
+            return STATUS_INVALID;
+    return STATUS_OK;
+}
+
+/* Stores what the last step of each row earned and ended. */
+static void take_return(struct agent_seat *seat, const struct rpc_message *m)
 {
     struct agent *agent = seat->agent;
-    if (seat->waiting || seat->next_step != seat->recorded || is_bad_return(seat, m))
-        return STATUS_INVALID;
-    for (uint32_t i = 0; i < agent->per_observer; i++) {
-        uint32_t environment = seat->first + i;
-        uint32_t row = rollout_row(agent->rollout, agent->rollout->lengths[environment] - 1, environment);
-        agent->rollout->rewards[row] = f32_at(m->data[RETURN_REWARD], i);
-        agent->rollout->flags[row] = u8_at(m->data[RETURN_FLAGS], i);
-        agent->live -= agent->alive[environment];
-        agent->alive[environment] = 0;
+    struct rollout *rollout = agent->rollout;
+    const uint32_t agents = agent->world.spec.agents;
+    for (uint32_t i = 0; i < agent->per_observer * agents; i++) {
+        const uint32_t column = first_of(seat) * agents + i;
+        const uint32_t row = rollout_row(rollout, rollout->lengths[column] - 1, column);
+        rollout->rewards[row] = f32_at(m->data[RETURN_REWARD], i);
+        rollout->flags[row] = ((const uint8_t *)m->data[RETURN_FLAGS])[i];
     }
-    coalescer_set_live(agent->coalescer, agent->live);
-    return STATUS_OK;
+    for (uint32_t i = 0; i < agent->groups; i++)
+        for (uint32_t e = 0; e < seat->groups[i].count; e++)
+            retire(&seat->groups[i], seat->groups[i].first + e);
+    agent_set_live(agent);
 }
 
 void agent_returned(struct future *future, void *arg)
@@ -253,10 +364,12 @@ void agent_returned(struct future *future, void *arg)
     struct agent_seat *seat = arg;
     struct agent *agent = seat->agent;
     seat->returned = future_status(future);
-    if (seat->returned == STATUS_OK && take_return(seat, future_value(future)) != STATUS_OK) {
+    if (seat->returned == STATUS_OK && check_return(seat, future_value(future)) != STATUS_OK) {
         rpc_reject_worker(agent->rpc, seat->worker, "its answer to run_episode does not match its steps");
         seat->returned = STATUS_PEER_DIED;
     }
+    if (seat->returned == STATUS_OK)
+        take_return(seat, future_value(future));
     seat->lost = seat->returned == STATUS_PEER_DIED;
     if (seat->lost)
         agent->lost++;

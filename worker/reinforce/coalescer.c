@@ -13,7 +13,6 @@ struct coalescer {
     uint32_t live; /* rows that can come: see coalescer_set_live */
     uint32_t rows; /* rows in line */
     size_t count;  /* requests in line */
-    struct coalescer_stats stats;
     struct coalescer_slot line[];
 };
 
@@ -85,13 +84,13 @@ static void launch_batch(struct coalescer *c, struct monotime now)
 {
     uint32_t rows;
     size_t count = measure_batch(c, &rows);
-    c->stats.launches++;
-    c->stats.requests += count;
-    c->stats.rows += rows;
-    if (rows > c->stats.batch_max)
-        c->stats.batch_max = rows;
+    c->config.stats->launches++;
+    c->config.stats->requests += count;
+    c->config.stats->rows += rows;
+    if (rows > c->config.stats->batch_max)
+        c->config.stats->batch_max = rows;
     for (size_t i = 0; i < count; i++)
-        histogram_add(&c->stats.wait_us, monotime_us_between(c->line[i].arrived, now));
+        histogram_add(&c->config.stats->wait_us, monotime_us_between(c->line[i].arrived, now));
     c->config.launch(c->config.context, c->line, count, rows);
     c->count -= count;
     c->rows -= rows;
@@ -114,14 +113,4 @@ void coalescer_clear(struct coalescer *c, void (*drop)(void *context, void *requ
         drop(c->config.context, c->line[i].request);
     c->count = 0;
     c->rows = 0;
-}
-
-const struct coalescer_stats *coalescer_stats(const struct coalescer *c)
-{
-    return &c->stats;
-}
-
-void coalescer_stats_clear(struct coalescer *c)
-{
-    memset(&c->stats, 0, sizeof c->stats);
 }

@@ -31,6 +31,13 @@ struct coalescer_slot {
 /* Computes one batch. The callee may read the slots until it returns, and may not call the coalescer. */
 typedef void coalescer_launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows);
 
+/* What several coalescers have launched since the caller made it all zero. */
+struct coalescer_stats {
+    uint64_t launches, requests, rows;
+    uint32_t batch_max;       /* rows of the largest launch */
+    struct histogram wait_us; /* from a request's arrival to its launch */
+};
+
 struct coalescer_config {
     enum coalescer_mode mode;
     uint32_t slots_max;    /* requests that may wait at a time */
@@ -38,13 +45,7 @@ struct coalescer_config {
     uint64_t max_delay_us; /* dynamic */
     coalescer_launch *launch;
     void *context;
-};
-
-/* Since the last coalescer_stats_clear. */
-struct coalescer_stats {
-    uint64_t launches, requests, rows;
-    uint32_t batch_max;       /* rows of the largest launch */
-    struct histogram wait_us; /* from a request's arrival to its launch */
+    struct coalescer_stats *stats; /* the caller's: every launch is counted there */
 };
 
 struct coalescer;
@@ -69,8 +70,5 @@ void coalescer_run(struct coalescer *coalescer, struct monotime now);
 
 /* Removes every waiting request without a launch, and calls `drop` on each. */
 void coalescer_clear(struct coalescer *coalescer, void (*drop)(void *context, void *request));
-
-const struct coalescer_stats *coalescer_stats(const struct coalescer *coalescer);
-void coalescer_stats_clear(struct coalescer *coalescer);
 
 #endif

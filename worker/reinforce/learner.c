@@ -8,15 +8,16 @@ enum status learner_run(struct policy *policy, struct rollout *rollout, const st
                         struct error *error)
 {
     const struct monotime begin = monotime_now();
-    const struct mlp_batch batch = {.count = returns_coefficients(rollout, returns),
-                                    .row = rollout->order,
-                                    .observations = rollout->observations,
-                                    .masks = rollout->masks,
-                                    .actions = rollout->actions};
+    const struct policy_rows rows = {.count = returns_coefficients(rollout, returns),
+                                     .row = rollout->order,
+                                     .observations = rollout->observations,
+                                     .actions = rollout->actions,
+                                     .allowed = rollout->allowed,
+                                     .dropout = rollout->masks};
     struct error why = {0};
     double loss;
     enum status status =
-        policy_learn(policy, &batch, rollout->coefficients, rollout->episode, &loss, progress, context, &why);
+        policy_learn(policy, &rows, rollout->coefficients, rollout->episode, &loss, progress, context, &why);
     if (status != STATUS_OK)
         return error_set(error, status, "learning from episode %u: %.400s", rollout->episode, why.text);
     *result = (struct learner_result){.loss = loss,

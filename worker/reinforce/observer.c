@@ -1,30 +1,25 @@
 /* The observer: steps its environments and asks the agent for every action. One thread.
  *
- * A handler never waits, so run_episode's handler only remembers the request. The loop then plays the episode
- * with blocking calls, as the tutorial's observer does, and answers the request at the end. */
-#include "worker/environment/environments.h"
+ * Before anything else it tells the agent what its environment is. A handler never waits, so run_episode's
+ * handler only remembers the request. The loop then plays the episode, group by group (observer_group.h), and
+ * answers the request at the end. */
+#include "worker/environment/environment_description.h"
 #include "worker/net/rpc.h"
+#include "worker/reinforce/observer_group.h"
 #include "worker/worker.h"
 
+#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct observer {
     struct worker *worker;
     struct rpc *rpc;
-    struct environments *environments;
-    uint32_t count, first;       /* environments, and the first one's number in the job */
+    uint32_t count, rows; /* environments; their rows */
+    uint32_t group_count;
+    struct observer_group *groups; /* (group_count) */
+    struct observer_last last;
     struct rpc_request *episode; /* run_episode, until it is answered */
-    uint32_t live;               /* environments whose episode goes on */
-    uint32_t *indices, *numbers; /* (live) local; job-wide */
-    float *observations;         /* (live, observation_size) */
-    float *rewards;              /* (live) of the previous step */
-    uint8_t *flags, *actions;    /* (live) */
-    struct {
-        float *rewards; /* (count) by environment: run_episode's answer */
-        uint8_t *flags;
-        uint32_t *steps;
-    } last;
 };
 
 static void run_episode(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -43,37 +38,61 @@ static const struct rpc_method methods[] = {
 
 /* ---- opening ---- */
 
-static enum status open_memory(struct observer *o, struct error *error)
+static enum status open_last(struct observer *o, struct error *error)
 {
-    uint32_t n = o->count;
-    o->indices = calloc(n, sizeof *o->indices);
-    o->numbers = calloc(n, sizeof *o->numbers);
-    o->observations = calloc((size_t)n * CARTPOLE_STATE_SIZE, sizeof *o->observations);
-    o->rewards = calloc(n, sizeof *o->rewards);
-    o->flags = calloc(n, 1);
-    o->actions = calloc(n, 1);
-    o->last.rewards = calloc(n, sizeof *o->last.rewards);
-    o->last.flags = calloc(n, 1);
-    o->last.steps = calloc(n, sizeof *o->last.steps);
-    if (o->indices == NULL || o->numbers == NULL || o->observations == NULL || o->rewards == NULL ||
-        o->flags == NULL || o->actions == NULL || o->last.rewards == NULL || o->last.flags == NULL ||
-        o->last.steps == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %u environments", n);
+    const uint32_t agents = o->groups[0].agents;
+    o->rows = o->count * agents;
+    o->last.rewards = calloc(o->rows, sizeof *o->last.rewards);
+    o->last.flags = calloc(o->rows, 1);
+    o->last.steps = calloc(o->count, sizeof *o->last.steps);
+    if (o->last.rewards == NULL || o->last.flags == NULL || o->last.steps == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u environments", o->count);
+    for (uint32_t i = 0, begin = 0; i < o->group_count; begin += o->groups[i++].count)
+        o->groups[i].last = (struct observer_last){.rewards = o->last.rewards + begin * agents,
+                                                   .flags = o->last.flags + begin * agents,
+                                                   .steps = o->last.steps + begin};
     return STATUS_OK;
 }
 
-static enum status open_environments(struct observer *o, struct error *error)
+/* Group i has the environments from i * count / groups on. */
+static enum status open_groups(struct observer *o, struct error *error)
 {
     const struct job *job = &o->worker->job;
     o->count = job->observers.environments;
-    o->first = (o->worker->self.worker - 1u) * o->count;
-    enum status status = environments_new(&o->environments, job->seed, o->first, o->count, error);
-    return status == STATUS_OK ? open_memory(o, error) : status;
+    o->group_count = job->observers.groups;
+    o->groups = calloc(o->group_count, sizeof *o->groups);
+    if (o->groups == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u groups", o->group_count);
+    const uint32_t first = (o->worker->self.worker - 1u) * o->count;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < o->group_count && status == STATUS_OK; i++) {
+        const uint32_t begin = job_group_begin(job, i), end = job_group_begin(job, i + 1);
+        status = observer_group_open(&o->groups[i], job, i, first + begin, end - begin, error);
+    }
+    return status == STATUS_OK ? open_last(o, error) : status;
+}
+
+/* STATUS_SHUTDOWN: the agent cannot use the environment, and ends the job with its own words. */
+static enum status describe(struct observer *o, struct error *error)
+{
+    const struct observer_group *group = &o->groups[0];
+    char *text = environment_describe(environments_name(group->environments), group->spec);
+    if (text == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the environment's description");
+    const struct rpc_message message = {
+        .tensor_count = 1,
+        .tensors = {{.dtype = WIRE_U8, .rank = 1, .dims = {(uint32_t)strlen(text)}}},
+        .data = {text}};
+    struct future *answer = NULL;
+    const enum status status = rpc_call(o->rpc, 0, METHOD_DESCRIBE, &message, MONOTIME_NEVER, &answer, error);
+    future_release(answer);
+    cJSON_free(text);
+    return status;
 }
 
 static enum status join_agent(struct observer *o, struct error *error)
 {
-    const struct rpc_config config = {.pending_max = 4,
+    const struct rpc_config config = {.pending_max = 2 * o->worker->job.observers.groups + 2,
                                       .incoming_max = 4,
                                       .rows_max = o->worker->job.observers.environments,
                                       .methods = methods,
@@ -92,8 +111,8 @@ static enum status observer_open(struct observer *o, struct worker *worker, stru
     if (status == STATUS_OK)
         status = worker_read_welcome(worker, o->rpc, error);
     if (status == STATUS_OK)
-        status = open_environments(o, error);
-    return status;
+        status = open_groups(o, error);
+    return status == STATUS_OK ? describe(o, error) : status;
 }
 
 /* An observer that fails leaves its episode unanswered: BYE tells the agent to wait for the successor. */
@@ -104,13 +123,9 @@ static void observer_close(struct observer *o, bool failed, const char *why)
         rpc_fail(o->episode, STATUS_SHUTDOWN, "%s", why);
     rpc_free(o->rpc, why, LINGER_MS);
     o->worker->rpc = NULL;
-    environments_free(o->environments);
-    free(o->indices);
-    free(o->numbers);
-    free(o->observations);
-    free(o->rewards);
-    free(o->flags);
-    free(o->actions);
+    for (uint32_t i = 0; i < o->group_count && o->groups != NULL; i++)
+        observer_group_close(&o->groups[i]);
+    free(o->groups);
     free(o->last.rewards);
     free(o->last.flags);
     free(o->last.steps);
@@ -118,77 +133,12 @@ static void observer_close(struct observer *o, bool failed, const char *why)
 
 /* ---- one episode ---- */
 
-static void reset_all(struct observer *o, uint32_t episode)
-{
-    o->live = o->count;
-    for (uint32_t i = 0; i < o->count; i++) {
-        o->indices[i] = i;
-        o->numbers[i] = o->first + i;
-        o->rewards[i] = 0;
-        o->flags[i] = 0;
-        environments_reset(o->environments, i, episode, 0);
-    }
-}
-
-/* Sends the live environments' observations and rewards; receives the agent's actions. */
-static enum status ask_actions(struct observer *o, uint32_t episode, uint32_t step, struct error *error)
-{
-    struct rpc_message rows = {
-        .args = {episode, step},
-        .tensor_count = 4,
-        .tensors = {{.dtype = WIRE_U32, .rank = 1, .dims = {o->live}},
-                    {.dtype = WIRE_F32, .rank = 2, .dims = {o->live, CARTPOLE_STATE_SIZE}},
-                    {.dtype = WIRE_F32, .rank = 1, .dims = {o->live}},
-                    {.dtype = WIRE_U8, .rank = 1, .dims = {o->live}}},
-        .data = {o->numbers, o->observations, o->rewards, o->flags},
-    };
-    environments_observe(o->environments, o->live, o->indices, o->observations);
-    struct future *answer;
-    enum status status = rpc_call(o->rpc, 0, METHOD_STEP, &rows, MONOTIME_NEVER, &answer, error);
-    if (status != STATUS_OK)
-        return status;
-    const struct rpc_message *m = future_value(answer);
-    if (m->tensor_count != 1 || m->tensors[0].dtype != WIRE_U8 || m->tensors[0].dims[0] != o->live)
-        status = error_set(error, STATUS_INVALID, "the agent's answer to step %u: expected %u actions", step,
-                           o->live);
-    else
-        memcpy(o->actions, m->data[0], o->live);
-    for (uint32_t i = 0; status == STATUS_OK && i < o->live; i++)
-        if (o->actions[i] >= CARTPOLE_ACTIONS)
-            status = error_set(error, STATUS_INVALID, "action %u for environment %u: expected 0..%u",
-                               o->actions[i], o->numbers[i], CARTPOLE_ACTIONS - 1);
-    future_release(answer);
-    return status;
-}
-
-/* Environments that the step ended leave in `episode` mode, and are reset in `steps` mode. */
-static void handle_ended(struct observer *o, bool until_done, uint32_t episode, uint32_t step)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < o->live; i++) {
-        uint32_t index = o->indices[i];
-        o->last.rewards[index] = o->rewards[i];
-        o->last.flags[index] = o->flags[i];
-        o->last.steps[index] = step + 1;
-        if (o->flags[i] != 0 && until_done)
-            continue;
-        if (o->flags[i] != 0)
-            environments_reset(o->environments, index, episode, step + 1);
-        o->indices[kept] = index;
-        o->numbers[kept] = o->numbers[i];
-        o->rewards[kept] = o->rewards[i];
-        o->flags[kept] = o->flags[i];
-        kept++;
-    }
-    o->live = kept;
-}
-
 static void answer_episode(struct observer *o)
 {
     struct rpc_message message = {
         .tensor_count = 3,
-        .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {o->count}},
-                    {.dtype = WIRE_U8, .rank = 1, .dims = {o->count}},
+        .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {o->rows}},
+                    {.dtype = WIRE_U8, .rank = 1, .dims = {o->rows}},
                     {.dtype = WIRE_U32, .rank = 1, .dims = {o->count}}},
         .data = {o->last.rewards, o->last.flags, o->last.steps},
     };
@@ -197,21 +147,46 @@ static void answer_episode(struct observer *o)
     rpc_reply(request, &message);
 }
 
-static enum status play_episode(struct observer *o, struct error *error)
+/* Sends the first rows of every group. */
+static enum status begin_groups(struct observer *o, struct error *error)
 {
     const struct rpc_message *call = rpc_request_message(o->episode);
-    uint32_t episode = (uint32_t)call->args[0], steps = (uint32_t)call->args[1];
-    bool until_done = steps == 0;
-    reset_all(o, episode);
-    for (uint32_t step = 0; o->live > 0 && (until_done || step < steps); step++) {
-        enum status status = ask_actions(o, episode, step, error);
-        if (status != STATUS_OK)
-            return status;
-        environments_step(o->environments, o->live, o->indices, o->actions, o->rewards, o->flags);
-        handle_ended(o, until_done, episode, step);
+    const uint32_t episode = (uint32_t)call->args[0], steps = (uint32_t)call->args[1];
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < o->group_count && status == STATUS_OK; i++) {
+        status = observer_group_begin(&o->groups[i], episode, steps, error);
+        if (status == STATUS_OK)
+            status = observer_group_ask(&o->groups[i], o->rpc, error);
     }
-    answer_episode(o);
-    return STATUS_OK;
+    return status;
+}
+
+/* A group that is done has no further request, unless others of the observer's go on. */
+static enum status ask_again(struct observer *o, struct observer_group *group, uint32_t *playing,
+                             struct error *error)
+{
+    if (!observer_group_is_done(group))
+        return observer_group_ask(group, o->rpc, error);
+    --*playing;
+    return *playing > 0 && group->steps == 0 ? observer_group_tell_done(group, o->rpc, error) : STATUS_OK;
+}
+
+/* While a group is stepped here, the agent acts on the rows of the others. */
+static enum status play_episode(struct observer *o, struct error *error)
+{
+    enum status status = begin_groups(o, error);
+    for (uint32_t playing = o->group_count, i = 0; status == STATUS_OK && playing > 0;
+         i = (i + 1) % o->group_count) {
+        struct observer_group *group = &o->groups[i];
+        if (group->answer == NULL)
+            continue;
+        status = observer_group_step(group, o->rpc, error);
+        if (status == STATUS_OK)
+            status = ask_again(o, group, &playing, error);
+    }
+    if (status == STATUS_OK)
+        answer_episode(o);
+    return status;
 }
 
 enum status observer_run(struct worker *worker, struct error *error)
@@ -224,6 +199,8 @@ enum status observer_run(struct worker *worker, struct error *error)
     enum status status = observer_open(&observer, worker, error);
     if (status == STATUS_OK)
         worker_report(CONTROL_READY, NULL, 0);
+    if (status == STATUS_SHUTDOWN)
+        status = STATUS_OK; /* the order to leave is on its way */
     while (status == STATUS_OK && !worker->leave) {
         if (observer.episode != NULL)
             status = play_episode(&observer, error);

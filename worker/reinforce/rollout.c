@@ -1,37 +1,71 @@
 /* The memory of one episode's rows, and the sums of its rewards. */
 #include "worker/reinforce/rollout.h"
 
+#include "worker/environment/environment_spec.h"
 #include "worker/job/job.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum status rollout_new(struct rollout **out, uint32_t environments, uint32_t steps_max,
-                        uint32_t observation_size, uint32_t mask_words, struct error *error)
+/* ---- memory ---- */
+
+static size_t row_bytes(const struct rollout_config *config)
 {
-    uint64_t rows = (uint64_t)environments * steps_max;
+    return config->observation_bytes + config->action_bytes + config->choices + sizeof(float) + 1 +
+           config->dropout_words * sizeof(uint16_t) + sizeof(uint32_t) + sizeof(float);
+}
+
+/* The kernel grants more memory than there is, and kills whoever uses all of it: so this asks first. */
+static enum status check_size(const struct rollout_config *config, uint64_t rows, struct error *error)
+{
+    const double bytes = (double)rows * (double)row_bytes(config);
+    const double machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (rows == 0 || rows > JOB_ROLLOUT_ROWS_MAX)
-        return error_set(error, STATUS_INVALID,
-                         "a rollout of %u environments and %u steps: expected 1..%d rows, got %llu",
-                         environments, steps_max, JOB_ROLLOUT_ROWS_MAX, (unsigned long long)rows);
+        return error_set(
+            error, STATUS_INVALID,
+            "a rollout of %u environments with %u agents each and %u steps: expected 1..%d rows, got %llu",
+            config->environments, config->agents, config->steps_max, JOB_ROLLOUT_ROWS_MAX,
+            (unsigned long long)rows);
+    if (bytes > machine)
+        return error_set(
+            error, STATUS_INVALID,
+            "a rollout of %llu rows with %zu bytes each takes %.1f GiB: this machine has %.1f GiB",
+            (unsigned long long)rows, row_bytes(config), bytes / 0x1p30, machine / 0x1p30);
+    return STATUS_OK;
+}
+
+static bool open_rows(struct rollout *r, uint64_t rows)
+{
+    const struct rollout_config *config = &r->config;
+    r->lengths = calloc(r->columns, sizeof *r->lengths);
+    r->observations = calloc(rows, config->observation_bytes);
+    r->actions = calloc(rows, config->action_bytes);
+    r->allowed = config->choices > 0 ? calloc(rows, config->choices) : NULL;
+    r->rewards = calloc(rows, sizeof *r->rewards);
+    r->flags = calloc(rows, sizeof *r->flags);
+    r->masks = calloc(rows * config->dropout_words + 1, sizeof *r->masks);
+    r->order = calloc(rows, sizeof *r->order);
+    r->coefficients = calloc(rows, sizeof *r->coefficients);
+    return r->lengths != NULL && r->observations != NULL && r->actions != NULL &&
+           (r->allowed != NULL || config->choices == 0) && r->rewards != NULL && r->flags != NULL &&
+           r->masks != NULL && r->order != NULL && r->coefficients != NULL;
+}
+
+enum status rollout_new(struct rollout **out, const struct rollout_config *config, struct error *error)
+{
+    const uint64_t columns = (uint64_t)config->environments * config->agents;
+    const uint64_t rows = columns > JOB_ROLLOUT_ROWS_MAX ? columns : columns * config->steps_max;
+    enum status status = check_size(config, rows, error);
+    if (status != STATUS_OK)
+        return status;
     struct rollout *r = calloc(1, sizeof *r);
     if (r == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a rollout");
-    r->environments = environments;
-    r->steps_max = steps_max;
-    r->observation_size = observation_size;
-    r->mask_words = mask_words;
-    r->lengths = calloc(environments, sizeof *r->lengths);
-    r->observations = calloc(rows * observation_size, sizeof *r->observations);
-    r->rewards = calloc(rows, sizeof *r->rewards);
-    r->flags = calloc(rows, sizeof *r->flags);
-    r->actions = calloc(rows, sizeof *r->actions);
-    r->masks = calloc(rows * mask_words, sizeof *r->masks);
-    r->order = calloc(rows, sizeof *r->order);
-    r->coefficients = calloc(rows, sizeof *r->coefficients);
-    if (r->lengths == NULL || r->observations == NULL || r->rewards == NULL || r->flags == NULL ||
-        r->actions == NULL || r->masks == NULL || r->order == NULL || r->coefficients == NULL) {
+    r->config = *config;
+    r->columns = (uint32_t)columns;
+    if (!open_rows(r, rows)) {
         rollout_free(r);
         return error_set(error, STATUS_NO_MEMORY, "no memory for a rollout of %llu rows",
                          (unsigned long long)rows);
@@ -46,34 +80,45 @@ void rollout_free(struct rollout *r)
         return;
     free(r->lengths);
     free(r->observations);
+    free(r->actions);
+    free(r->allowed);
     free(r->rewards);
     free(r->flags);
-    free(r->actions);
     free(r->masks);
     free(r->order);
     free(r->coefficients);
     free(r);
 }
 
+/* ---- rows ---- */
+
 void rollout_begin(struct rollout *r, uint32_t episode)
 {
     r->episode = episode;
-    memset(r->lengths, 0, r->environments * sizeof *r->lengths);
+    memset(r->lengths, 0, r->columns * sizeof *r->lengths);
+}
+
+bool rollout_is_absent(const struct rollout *r, uint32_t step, uint32_t column)
+{
+    if (step == 0 || (r->flags[rollout_row(r, step - 1, column)] & ENVIRONMENT_ABSENT) == 0)
+        return false;
+    const uint32_t agents = r->config.agents, first = column / agents * agents;
+    return !environment_is_over(r->flags + rollout_row(r, step - 1, first), agents);
 }
 
 uint64_t rollout_rows(const struct rollout *r)
 {
     uint64_t rows = 0;
-    for (uint32_t e = 0; e < r->environments; e++)
-        rows += r->lengths[e];
+    for (uint32_t column = 0; column < r->columns; column++)
+        rows += r->lengths[column];
     return rows;
 }
 
-static double first_segment_reward(const struct rollout *r, uint32_t environment)
+static double first_segment_reward(const struct rollout *r, uint32_t column)
 {
     double sum = 0;
-    for (uint32_t step = 0; step < r->lengths[environment]; step++) {
-        uint32_t row = rollout_row(r, step, environment);
+    for (uint32_t step = 0; step < r->lengths[column]; step++) {
+        uint32_t row = rollout_row(r, step, column);
         sum += (double)r->rewards[row];
         if (r->flags[row] != 0)
             break;
@@ -84,15 +129,15 @@ static double first_segment_reward(const struct rollout *r, uint32_t environment
 double rollout_reward_min(const struct rollout *r)
 {
     double least = first_segment_reward(r, 0);
-    for (uint32_t e = 1; e < r->environments; e++)
-        least = fmin(least, first_segment_reward(r, e));
+    for (uint32_t column = 1; column < r->columns; column++)
+        least = fmin(least, first_segment_reward(r, column));
     return least;
 }
 
 double rollout_reward_mean(const struct rollout *r)
 {
     double sum = 0;
-    for (uint32_t e = 0; e < r->environments; e++)
-        sum += first_segment_reward(r, e);
-    return sum / r->environments;
+    for (uint32_t column = 0; column < r->columns; column++)
+        sum += first_segment_reward(r, column);
+    return sum / r->columns;
 }

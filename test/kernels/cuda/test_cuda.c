@@ -194,15 +194,15 @@ START_TEST(with_one_size_a_row_stands_alone)
     act(ROWS);
     check_rows(ROWS);
     for (uint32_t i = 0; i < ROWS; i += 7) {
-        const uint8_t together = problem.batch.actions[row[i]];
+        const int32_t together = problem.batch.actions[row[i]];
         const struct mlp_batch one = {.count = 1,
                                       .row = row + i,
                                       .observations = problem.batch.observations,
                                       .actions = problem.batch.actions};
-        problem.batch.actions[row[i]] = UINT8_MAX;
+        problem.batch.actions[row[i]] = -1;
         must(gpu->ops->launch_run(gpu, launch, &one, problem.episode, problem.environment + i,
                                   problem.step + i, &error));
-        ck_assert_uint_eq(problem.batch.actions[row[i]], together);
+        ck_assert_int_eq(problem.batch.actions[row[i]], together);
     }
     launch_close();
 }

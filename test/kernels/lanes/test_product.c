@@ -59,6 +59,14 @@ static void fill(uint32_t rows, uint32_t depth, uint32_t blocks)
                 b[k * COLUMNS_MAX + n];
 }
 
+static bool same_bits(float a, float b)
+{
+    uint32_t bits[2];
+    memcpy(&bits[0], &a, sizeof a);
+    memcpy(&bits[1], &b, sizeof b);
+    return bits[0] == bits[1];
+}
+
 /* How many elements of c, whose rows are COLUMNS_MAX apart, are not the chain; elements beyond must be 99. */
 static uint32_t wrong_elements(uint32_t rows, uint32_t depth, uint32_t blocks)
 {
@@ -66,7 +74,7 @@ static uint32_t wrong_elements(uint32_t rows, uint32_t depth, uint32_t blocks)
     for (uint32_t r = 0; r < SIDE_MAX; r++)
         for (uint32_t n = 0; n < COLUMNS_MAX; n++) {
             const float expected = r < rows && n < blocks * PRODUCT_BLOCK ? chain(depth, r, n, begin[n]) : 99;
-            wrong += memcmp(&expected, &c[r * COLUMNS_MAX + n], sizeof expected) != 0;
+            wrong += !same_bits(expected, c[r * COLUMNS_MAX + n]);
         }
     return wrong;
 }

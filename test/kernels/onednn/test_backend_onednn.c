@@ -143,7 +143,7 @@ static void net_close(void)
 
 static struct variable *layer(struct variable *x, uint32_t i, bool relu)
 {
-    struct variable *h = tape_conv2d(net.tape, x, tape_parameter(net.tape, net.convolution[i]), 1, 1);
+    struct variable *h = tape_conv2d(net.tape, x, tape_parameter(net.tape, net.convolution[i]), NULL, 1, 1);
     return tape_batch_norm(net.tape, h, tape_parameter(net.tape, net.scale[i]),
                            tape_parameter(net.tape, net.shift[i]), NULL, NULL, true, 1e-5, relu, NULL);
 }

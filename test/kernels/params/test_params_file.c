@@ -209,7 +209,7 @@ START_TEST(a_reordered_layout_does_not_reach_the_file)
     ck_assert_int_eq(tape_new(&tape, backends[1], &error), STATUS_OK);
     tape_begin(tape, TAPE_TRAIN, NULL);
     struct variable *x = tape_input(tape, SHAPE4(2, 32, 8, 8), DTYPE_F32, "images", images);
-    tape_conv2d(tape, x, tape_parameter(tape, weight), 1, 1);
+    tape_conv2d(tape, x, tape_parameter(tape, weight), NULL, 1, 1);
     ck_assert_msg(tape_finish(tape, &error) == STATUS_OK, "%s", error.text);
     reorder_params(params, NULL, 0);
     ck_assert_ptr_nonnull(weight->tensor.layout);

@@ -79,7 +79,7 @@ void mlp_problem_init(struct mlp_problem *problem, struct mlp_shape shape, doubl
                            .row = problem->row,
                            .observations = numbers(&state, (size_t)rows * shape.inputs, 1),
                            .masks = zeroed((size_t)rows * mlp_mask_words(&shape), sizeof(uint16_t)),
-                           .actions = zeroed(rows, 1)};
+                           .actions = zeroed(rows, sizeof(int32_t))};
     problem->coefficient = numbers(&state, rows, 2);
     problem->probabilities = zeroed((size_t)rows * shape.actions, sizeof(float));
     problem->gradient = zeroed(problem->count, sizeof(float));

@@ -97,14 +97,15 @@ START_TEST(a_row_does_not_know_its_batch)
         return;
     const uint32_t words = mlp_mask_words(&problem.shape), actions = problem.shape.actions;
     const size_t mask_bytes = (size_t)problem.rows * words * sizeof(uint16_t);
+    const size_t action_bytes = problem.rows * sizeof(int32_t);
     mlp_problem_act(&problem, mlp);
     uint16_t *masks = malloc(mask_bytes);
-    uint8_t *chosen = malloc(problem.rows);
+    int32_t *chosen = malloc(action_bytes);
     ck_assert(masks != NULL && chosen != NULL);
     memcpy(masks, problem.batch.masks, mask_bytes);
-    memcpy(chosen, problem.batch.actions, problem.rows);
+    memcpy(chosen, problem.batch.actions, action_bytes);
     memset(problem.batch.masks, 0, mask_bytes);
-    memset(problem.batch.actions, 0xff, problem.rows);
+    memset(problem.batch.actions, 0xff, action_bytes);
     for (uint32_t first = 0, count = 1; first < problem.rows; first += count++) {
         struct mlp_batch piece = problem.batch;
         piece.row += first;
@@ -117,7 +118,7 @@ START_TEST(a_row_does_not_know_its_batch)
                          piece.count * actions * sizeof(float));
     }
     ck_assert_mem_eq(masks, problem.batch.masks, mask_bytes);
-    ck_assert_mem_eq(chosen, problem.batch.actions, problem.rows);
+    ck_assert_mem_eq(chosen, problem.batch.actions, action_bytes);
     free(masks);
     free(chosen);
     close_case();
@@ -142,7 +143,7 @@ START_TEST(instruction_sets_agree_bit_for_bit)
                          (size_t)problem.rows * mlp_mask_words(&problem.shape) * sizeof(uint16_t));
         ck_assert_mem_eq(problem.probabilities, expected.probabilities,
                          (size_t)problem.rows * problem.shape.actions * sizeof(float));
-        ck_assert_mem_eq(problem.batch.actions, expected.batch.actions, problem.rows);
+        ck_assert_mem_eq(problem.batch.actions, expected.batch.actions, problem.rows * sizeof(int32_t));
         close_case();
     }
     mlp_problem_fini(&expected);

@@ -144,7 +144,7 @@ START_TEST(rows_are_added_in_order)
         for (uint32_t first = 0; first < problem.rows; first += MLP_CHUNK_ROWS) {
             float sum = 0;
             for (uint32_t i = first; i < problem.rows && i < first + MLP_CHUNK_ROWS; i++) {
-                float taken = problem.batch.actions[problem.row[i]] == a ? 1.0f : 0.0f;
+                float taken = problem.batch.actions[problem.row[i]] == (int32_t)a ? 1.0f : 0.0f;
                 sum += problem.coefficient[i] * (problem.probabilities[(size_t)i * actions + a] - taken);
             }
             total += sum;
@@ -166,7 +166,7 @@ static void expect_pull_of_what_acted(const struct mlp_batch *batch, uint32_t i,
     memset(problem.gradient, 0, problem.count * sizeof *problem.gradient);
     mlp_gradient(mlp, batch, coefficient, problem.gradient);
     for (uint32_t a = 0; a < actions; a++) {
-        float pull = batch->actions[batch->row[i]] == a ? acted[a] - 1.0f : acted[a];
+        float pull = batch->actions[batch->row[i]] == (int32_t)a ? acted[a] - 1.0f : acted[a];
         ck_assert_mem_eq(&problem.gradient[problem.count - actions + a], &pull, sizeof pull);
     }
 }

@@ -86,7 +86,7 @@ static inline void run_forward(struct params *params)
     CK_OK(tape_new(&tape, checkpoint_backend, &checkpoint_error));
     tape_begin(tape, TAPE_TRAIN, NULL);
     struct variable *x = tape_input(tape, SHAPE4(2, 32, 4, 4), DTYPE_F32, "images", images);
-    tape_conv2d(tape, x, tape_parameter(tape, params_at(params, 0)), 1, 1);
+    tape_conv2d(tape, x, tape_parameter(tape, params_at(params, 0)), NULL, 1, 1);
     CK_OK(tape_finish(tape, &checkpoint_error));
     tape_free(tape);
 }

@@ -1,5 +1,4 @@
-/* CartPole's physics against Gymnasium's record (test/golden/cartpole.bin, by cartpole.py beside it), and
- * the many-at-once functions against the single transition. */
+/* CartPole's physics against Gymnasium's record (test/golden/cartpole.bin, by cartpole.py beside it). */
 #include "test/workplace.h"
 #include "worker/environment/cartpole.h"
 
@@ -109,17 +108,23 @@ START_TEST(golden_covers_every_ending)
 }
 END_TEST
 
+static void observe(struct cartpole_state state, float observation[CARTPOLE_STATE_SIZE])
+{
+    const double values[] = {state.x, state.x_dot, state.theta, state.theta_dot};
+    for (int value = 0; value < CARTPOLE_STATE_SIZE; value++)
+        observation[value] = (float)values[value];
+}
+
 /* Flags and float32 observations are equal; of the float64 states only the last bits differ. */
 START_TEST(one_step_is_gymnasiums)
 {
     for (size_t i = 0; i < record_count; i++) {
         if (!is_transition(i))
             continue;
-        static const uint32_t first[] = {0};
         struct cartpole_state next = cartpole_transition(records[i].state, records[i].action);
         double difference = largest_difference(next, records[i + 1].state);
         float observation[CARTPOLE_STATE_SIZE];
-        cartpole_observe(&next.x, 1, 1, first, observation);
+        observe(next, observation);
         for (uint32_t k = 0; k < CARTPOLE_STATE_SIZE; k++)
             ck_assert_msg(observation[k] == records[i + 1].observation[k],
                           "episode %u step %u: observation %u differs", records[i].episode, records[i].step,
@@ -156,10 +161,9 @@ END_TEST
 
 START_TEST(observation_is_the_state_as_float32)
 {
-    static const uint32_t first[] = {0};
     for (size_t i = 0; i < record_count; i++) {
         float observation[CARTPOLE_STATE_SIZE];
-        cartpole_observe(&records[i].state.x, 1, 1, first, observation);
+        observe(records[i].state, observation);
         ck_assert_mem_eq(observation, records[i].observation, sizeof observation);
     }
 }
@@ -190,81 +194,6 @@ START_TEST(thresholds_belong_to_the_episode)
 }
 END_TEST
 
-/* Steps `n` of COUNT environments, every third in descending order, and expects the bits of the single
- * transition in them and no change in the others. */
-START_TEST(many_step_as_one)
-{
-    enum { COUNT = 61 };
-    double states[CARTPOLE_STATE_SIZE * COUNT], before[CARTPOLE_STATE_SIZE * COUNT];
-    uint32_t indices[COUNT];
-    uint8_t actions[COUNT], terminated[COUNT];
-    uint32_t n = (uint32_t)_i, ended = 0;
-    ck_assert_uint_ge(record_count, COUNT * 200);
-    for (uint32_t i = 0; i < COUNT; i++) {
-        struct cartpole_state state = records[i * 200].state;
-        state.x_dot = i % 4 == 0 ? 200.0 : state.x_dot; /* leaves the track at once */
-        const double values[] = {state.x, state.x_dot, state.theta, state.theta_dot};
-        for (uint32_t value = 0; value < CARTPOLE_STATE_SIZE; value++)
-            states[value * COUNT + i] = values[value];
-    }
-    memcpy(before, states, sizeof states);
-    for (uint32_t i = 0; i < n; i++) {
-        indices[i] = COUNT - 1 - 3 * i;
-        actions[i] = (uint8_t)(i / 2 % 2);
-    }
-    cartpole_step(states, COUNT, n, indices, actions, terminated);
-    for (uint32_t i = 0; i < n; i++) {
-        double *was = before + indices[i];
-        struct cartpole_state next = cartpole_transition(
-            (struct cartpole_state){was[0], was[COUNT], was[2 * COUNT], was[3 * COUNT]}, actions[i]);
-        was[0] = next.x;
-        was[COUNT] = next.x_dot;
-        was[2 * COUNT] = next.theta;
-        was[3 * COUNT] = next.theta_dot;
-        ck_assert_uint_eq(terminated[i], cartpole_terminated(next));
-        ended += terminated[i];
-    }
-    ck_assert_mem_eq(states, before, sizeof states);
-    if (n >= 8)
-        ck_assert(ended > 0 && ended < n);
-}
-END_TEST
-
-START_TEST(reset_draws_as_documented)
-{
-    enum { COUNT = 3 };
-    const struct rng_key key = {.seed = 543, .environment = 7, .step = 11, .episode = 13};
-    double states[CARTPOLE_STATE_SIZE * COUNT] = {0};
-    cartpole_reset(states, COUNT, 1, &key);
-    for (uint32_t value = 0; value < CARTPOLE_STATE_SIZE; value++) {
-        uint32_t words[4];
-        rng_block(&key, RNG_RESET, value / 2, words);
-        double uniform = rng_uniform_double(words[value % 2 * 2], words[value % 2 * 2 + 1]);
-        ck_assert_double_eq(states[value * COUNT + 1], -0.05 + 0.1 * uniform);
-        ck_assert_double_eq(states[value * COUNT], 0);
-        ck_assert_double_eq(states[value * COUNT + 2], 0);
-    }
-}
-END_TEST
-
-START_TEST(reset_fills_its_range)
-{
-    unsigned tenths[CARTPOLE_STATE_SIZE][10] = {{0}};
-    for (uint32_t episode = 0; episode < 2000; episode++) {
-        double state[CARTPOLE_STATE_SIZE];
-        cartpole_reset(state, 1, 0, &(struct rng_key){.seed = 1, .episode = episode});
-        for (int value = 0; value < CARTPOLE_STATE_SIZE; value++) {
-            ck_assert_double_ge(state[value], -0.05);
-            ck_assert_double_lt(state[value], 0.05);
-            tenths[value][(int)((state[value] + 0.05) * 100)]++;
-        }
-    }
-    for (int value = 0; value < CARTPOLE_STATE_SIZE; value++) /* 200 expected, deviation 13 */
-        for (int i = 0; i < 10; i++)
-            ck_assert(tenths[value][i] > 130 && tenths[value][i] < 270);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("cartpole");
@@ -274,13 +203,10 @@ int main(void)
     tcase_add_test(golden, one_step_is_gymnasiums);
     tcase_add_test(golden, trajectory_agrees_for_100_steps);
     tcase_add_test(golden, observation_is_the_state_as_float32);
-    tcase_add_loop_test(golden, many_step_as_one, 0, 21);
     suite_add_tcase(suite, golden);
     TCase *pure = tcase_create("pure");
     tcase_add_test(pure, sine_and_cosine_are_within_an_ulp);
     tcase_add_test(pure, thresholds_belong_to_the_episode);
-    tcase_add_test(pure, reset_draws_as_documented);
-    tcase_add_test(pure, reset_fills_its_range);
     suite_add_tcase(suite, pure);
     return suite_run(suite);
 }

@@ -152,6 +152,7 @@ START_TEST(no_text_does_harm)
 {
     char text[1024];
     const size_t bytes = strlen(cases[_i].text);
+    ck_assert_uint_gt(bytes, 0);
     for (size_t i = 0; i < 3 * bytes; i++) {
         struct environment_description found;
         struct error error = {0};

@@ -101,7 +101,13 @@ START_TEST(override_problems)
          "/observers/environments: expected at most 16384 environments, got /observers/count 1024 * "
          "/observers/environments 17 = 17408"},
         {"/observers/environments=16384", NULL},
-        {"/policy/hidden=64", "expected an array of exactly one element, an integer in 1..1024, got 64"},
+        {"/policy/hidden=64", NULL},
+        {"/policy/hidden=[]", NULL},
+        {"/policy/hidden=[1,1,1,1,1,1,1,1]", NULL},
+        {"/policy/hidden=[1,1,1,1,1,1,1,1,1]",
+         "expected an integer in 1..1024, or an array of 0 to 8 of them, got an array of 9"},
+        {"/policy/hidden=0", "expected an integer in 1..1024, or an array of 0 to 8 of them, got 0"},
+        {"/policy/hidden=[64,1.5]", "/policy/hidden/1: expected an integer in 1..1024, got 1.5"},
         {"/policy/hidden=[0]", "/policy/hidden/0: expected an integer in 1..1024, got 0"},
         {"/stop/episodes=null", "/stop/running_reward: expected a number where /stop/episodes is null, got "
                                 "null: without a limit the job never ends"},
@@ -112,7 +118,16 @@ START_TEST(override_problems)
         {"/name=3",
          "expected 1 to 63 of the characters A-Z a-z 0-9 . _ - that begin with neither . nor -, got 3"},
         {"/name=\"3\"", NULL},
-        {"/environment/name=Pong", "expected \"CartPole-v1\", got \"Pong\""},
+        {"/environment/name=", "expected null or 1 to 127 of the characters A-Z a-z 0-9 _ . / : -, got \"\""},
+        {"/environment={\"plugin\":\"./libmine.so\"}", NULL},
+        {"/environment={\"plugin\":\"a.so\",\"gymnasium\":\"Ant-v5\"}",
+         "/environment/gymnasium: expected null where /environment/plugin is \"a.so\", got \"Ant-v5\": an "
+         "environment comes from one place"},
+        {"/environment/class=Mine",
+         "expected null or module:Class, each at most 63 of the characters A-Z a-z 0-9 _ ., got \"Mine\""},
+        {"/environment/class=mine.worlds:Corridor", NULL},
+        {"/environment/options={\"length\":[4,{\"deep\":true}]}", NULL},
+        {"/environment/options=4", "expected an object of at most 2047 bytes, got 4"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         expect_override(minimal_reinforce, cases[i].override, cases[i].problem);
@@ -245,7 +260,7 @@ START_TEST(override_values_replace_what_was_there)
                                             "/name=from-the-command",
                                             "/returns/normalize=true",
                                             "/optimizer/lr=1e-3",
-                                            "/policy/hidden=[16]",
+                                            "/policy/hidden=[64, 16]",
                                             "/stop/episodes=null",
                                             "/stop/running_reward=-2.5",
                                             "/rollout/mode=episode"};
@@ -257,7 +272,8 @@ START_TEST(override_values_replace_what_was_there)
     ck_assert_str_eq(job.name, "from-the-command");
     ck_assert(job.returns.normalize);
     ck_assert_double_eq(job.optimizer.lr, 1e-3);
-    ck_assert_uint_eq(job.policy.hidden, 16);
+    ck_assert_uint_eq(job.policy.hidden.count, 2);
+    ck_assert_uint_eq(job.policy.hidden.value[1], 16);
     ck_assert(!job.stop.has_episodes && job.stop.has_running_reward);
     ck_assert_double_eq(job.stop.running_reward, -2.5);
     ck_assert_int_eq(job.rollout.mode, JOB_ROLLOUT_EPISODE);

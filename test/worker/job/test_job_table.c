@@ -20,7 +20,7 @@ START_TEST(defaults)
     ck_assert(job.rollout.mode == JOB_ROLLOUT_STEPS && job.rollout.steps == 500);
     ck_assert(job.coalesce.mode == JOB_COALESCE_BARRIER);
     ck_assert(job.coalesce.max_batch == 64 && job.coalesce.max_delay_us == 0);
-    ck_assert(job.policy.hidden == 128 && job.policy.dropout == 0.6);
+    ck_assert(job.policy.hidden.count == 1 && job.policy.hidden.value[0] == 128 && !job.policy.has_dropout);
     ck_assert(job.returns.gamma == 1.0 && !job.returns.normalize);
     ck_assert_int_eq(job.loss.reduction, JOB_REDUCTION_SUM);
     ck_assert(job.optimizer.lr == 0.01 && job.optimizer.beta1 == 0.9 && job.optimizer.beta2 == 0.999);
@@ -95,6 +95,8 @@ END_TEST
 /* A job of the first of the key's kinds, in which this key at its bound breaks no rule that binds several. */
 static const char *base_of(const struct job_key *key)
 {
+    if (strcmp(key->pointer, "/observers/groups") == 0)
+        return "{\"kind\": \"reinforce\", \"observers\": {\"environments\": 64}}";
     if ((key->kinds & JOB_KINDS_OF(JOB_REINFORCE)) != 0)
         return minimal_reinforce;
     if ((key->kinds & JOB_KINDS_OF(JOB_PARAMETER_SERVER)) == 0 &&
@@ -111,7 +113,7 @@ static const char *base_of(const struct job_key *key)
 static bool accepts(const struct job_key *key, double value)
 {
     char override[256], number[40];
-    snprintf(number, sizeof number, key->type == JOB_INTEGER ? "%.0f" : "%.17g", value);
+    snprintf(number, sizeof number, key->type == JOB_NUMBER ? "%.17g" : "%.0f", value);
     snprintf(override, sizeof override, key->elements > 0 ? "%s=[%s]" : "%s=%s", key->pointer, number);
     const char *overrides[] = {override};
     char *got = judge_job(base_of(key), overrides, 1);
@@ -125,11 +127,12 @@ START_TEST(every_bound_of_every_key_holds)
     unsigned keys = 0;
     for (size_t i = 0; i < job_key_count; i++) {
         const struct job_key *key = &job_keys[i];
-        if ((key->type != JOB_INTEGER && key->type != JOB_NUMBER) || key->max == DBL_MAX)
+        if ((key->type != JOB_INTEGER && key->type != JOB_NUMBER && key->type != JOB_WIDTHS) ||
+            key->max == DBL_MAX)
             continue;
         keys++;
-        double below = key->type == JOB_INTEGER ? key->min - 1 : nextafter(key->min, -INFINITY);
-        double above = key->type == JOB_INTEGER ? key->max + 1 : nextafter(key->max, INFINITY);
+        double below = key->type == JOB_NUMBER ? nextafter(key->min, -INFINITY) : key->min - 1;
+        double above = key->type == JOB_NUMBER ? nextafter(key->max, INFINITY) : key->max + 1;
         ck_assert_msg(accepts(key, key->min) == !key->min_open, "%s", key->pointer);
         ck_assert_msg(accepts(key, key->max) == !key->max_open, "%s", key->pointer);
         ck_assert_msg(!accepts(key, below) && !accepts(key, above), "%s", key->pointer);
@@ -138,7 +141,7 @@ START_TEST(every_bound_of_every_key_holds)
         if (key->max_open)
             ck_assert(accepts(key, nextafter(key->max, -INFINITY)));
     }
-    ck_assert_uint_eq(keys, 63);
+    ck_assert_uint_eq(keys, 65);
 }
 END_TEST
 
@@ -228,14 +231,25 @@ static void draw_path(uint64_t *state, char *path, size_t min, size_t max)
     static const char *const pieces[] = {"a",           "/", " ", "\"", "\\", "\xC3\xA9", "\xF0\x9F\x98\x80",
                                          "\xE6\x97\xA5"};
     size_t wanted = draw(state) % 16 == 0 ? max : min + draw(state) % 24, length = 0;
+    memset(path, 0, JOB_PATH_BYTES);
     for (const char *piece = "x"; length + strlen(piece) <= wanted; piece = pieces[draw(state) % 8])
         length += (size_t)snprintf(path + length, JOB_PATH_BYTES - length, "%s", piece);
 }
 
 static void draw_name(uint64_t *state, char *name)
 {
-    for (size_t i = 0, length = 1 + draw(state) % (JOB_NAME_BYTES - 1); i < length; i++)
-        name[i] = "abcXYZ019_.-"[draw(state) % (i == 0 ? 10 : 12)];
+    const size_t length = 1 + draw(state) % (JOB_NAME_BYTES - 1);
+    memset(name, 0, JOB_NAME_BYTES);
+    for (size_t i = 0; i < length; i++)
+        name[i] = "abcXYZ019_.-:"[draw(state) % (i == 0 ? 10 : 13)];
+}
+
+/* Objects as they are printed: with members that need an escape, and deep. */
+static void draw_options(uint64_t *state, char *options)
+{
+    static const char *const pieces[] = {"{}", "{\"a\":[1,{\"b\":null}],\"\\u0001\":\"\\\"\"}",
+                                         "{\"x\":-0.5}"};
+    snprintf(options, JOB_OPTIONS_BYTES, "%s", pieces[draw(state) % 3]);
 }
 
 static void draw_channels(uint64_t *state, struct job_channels *channels, const struct job_key *key)
@@ -243,6 +257,13 @@ static void draw_channels(uint64_t *state, struct job_channels *channels, const 
     channels->count = draw(state) % 2 == 0 ? 1 : JOB_CHANNELS_MAX;
     for (uint32_t i = 0; i < channels->count; i++)
         channels->value[i] = draw_number(state, key);
+}
+
+static void draw_widths(uint64_t *state, struct job_widths *widths, const struct job_key *key)
+{
+    *widths = (struct job_widths){.count = (uint32_t)(draw(state) % (JOB_WIDTHS_MAX + 1))};
+    for (uint32_t i = 0; i < widths->count; i++)
+        widths->value[i] = (uint32_t)draw_number(state, key);
 }
 
 static void draw_integer(uint64_t *state, void *at, const struct job_key *key)
@@ -262,7 +283,9 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
         names++;
     if (key->nullable)
         *(bool *)((char *)job + key->offset_present) = true;
-    if (key->elements > 1)
+    if (key->type == JOB_WIDTHS)
+        draw_widths(state, at, key);
+    else if (key->elements > 0)
         draw_channels(state, at, key);
     else if (key->type == JOB_INTEGER)
         draw_integer(state, at, key);
@@ -275,7 +298,11 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
             *(int *)at = (int)(draw(state) % names);
         while (key->names[*(int *)at][0] == '\0');
     else if (key->type == JOB_NAME)
-        draw_name(state, at);
+        do
+            draw_name(state, at);
+        while (!job_pattern_matches(key, at));
+    else if (key->type == JOB_OPTIONS)
+        draw_options(state, at);
     else if (key->type == JOB_PATH)
         draw_path(state, at, (size_t)key->min, (size_t)key->max);
 }
@@ -313,6 +340,8 @@ static void draw_job(uint64_t *state, struct job *job, int kind)
 
 START_TEST(any_job_survives_being_written_and_read)
 {
+    static const char *const sources[] = {"/environment/plugin", "/environment/gymnasium",
+                                          "/environment/class"};
     uint64_t state = 0x9E3779B97F4A7C15u;
     for (int round = 0; round < 3000; round++) {
         struct job job;
@@ -320,6 +349,11 @@ START_TEST(any_job_survives_being_written_and_read)
         job.observers.environments =
             1 + job.observers.environments % (JOB_ENVIRONMENTS_MAX / job.observers.count);
         job.rollout.steps = 1 + job.rollout.steps % (JOB_ROLLOUT_ROWS_MAX / JOB_ENVIRONMENTS_MAX);
+        job.observers.groups = 1 + job.observers.groups % job.observers.environments;
+        job.observers.groups = job.observers.groups > 64 ? 64 : job.observers.groups;
+        for (int source = 0; source < 3; source++)
+            if (source != round % 3)
+                make_null(&job, sources[source]);
         if (round % 3 == 0)
             make_null(&job, "/stop/episodes");
         else if (round % 3 == 1)

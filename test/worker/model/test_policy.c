@@ -4,6 +4,7 @@
 #include "kernels/params/gradients.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/mlp_ref.h"
+#include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
 #include "worker/model/policy_internal.h"
 
@@ -14,10 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const struct mlp_shape tutorial = {4, 128, 2};
 static const struct policy_config cartpole = {
-    .shape = {4, 128, 2},
-    .dropout = 0.6,
-    .seed = 543,
+    POLICY_PROBLEM_SPACES(4, 128, 2), .dropout = 0.6, .seed = 543,
     .adam = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}};
 
 static struct policy *open_policy(const struct policy_config *config)
@@ -31,7 +31,7 @@ static struct policy *open_policy(const struct policy_config *config)
 static void replace_all(struct policy *policy, const float *from)
 {
     memcpy(policy->values, from, policy->count * sizeof *from);
-    mlp_load(policy->mlp, from);
+    policy->flat->load(policy);
 }
 
 static void expect_all(const struct policy *policy, const float *expected)
@@ -50,8 +50,8 @@ START_TEST(parameters_are_named_and_shaped_as_in_pytorch)
                     {"affine1.bias", {1, {128}}},
                     {"affine2.weight", {2, {2, 128}}},
                     {"affine2.bias", {1, {2}}}};
-    struct policy_parameter parameters[POLICY_PARAMETERS];
-    policy_parameters(parameters, &cartpole.shape);
+    struct policy_parameter parameters[POLICY_PARAMETERS_MAX];
+    ck_assert_uint_eq(policy_parameters(parameters, &cartpole), 4);
     for (uint32_t i = 0; i < 4; i++) {
         ck_assert_str_eq(parameters[i].name, expected[i].name);
         ck_assert(shape_equal(&parameters[i].shape, &expected[i].shape));
@@ -99,7 +99,7 @@ START_TEST(parameters_are_drawn_by_position)
     struct rng_key key = {.seed = 543, .environment = 77, .episode = 2};
     uint32_t words[4];
     rng_block(&key, RNG_INIT, 0, words);
-    ck_assert_uint_eq(mlp_parameter_count(&cartpole.shape), 898);
+    ck_assert_uint_eq(mlp_parameter_count(&tutorial), 898);
     double expected = (2 * (double)rng_uniform_float(words[0]) - 1) / sqrt(128);
     ck_assert_float_eq_tol(policy->values[640 + 77], (float)expected, 1e-9f);
     expect_all(again, policy->values);
@@ -118,7 +118,7 @@ START_TEST(what_cannot_be_is_refused)
     struct policy *none = NULL;
     struct error error = {0};
     struct policy_config config = cartpole;
-    config.shape.hidden = 5000;
+    config.width[0] = 5000;
     ck_assert_int_eq(policy_new(&none, &config, NULL, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "hidden units, got 5000"));
     config = cartpole;
@@ -132,23 +132,21 @@ END_TEST
 START_TEST(it_acts_as_its_parameters_and_seed_say)
 {
     struct mlp_problem problem;
-    mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, 50, 5);
+    mlp_problem_init(&problem, tutorial, cartpole.dropout, 50, 5);
     struct policy *policy = open_policy(&cartpole);
-    ck_assert_int_eq(policy_act(policy, &problem.batch, 9, problem.environment, problem.step, NULL),
-                     STATUS_OK);
-    uint8_t actions[50];
-    memcpy(actions, problem.batch.actions, 50);
+    ck_assert_int_eq(policy_problem_act(policy, &problem, 9, NULL), STATUS_OK);
+    int32_t actions[50];
+    memcpy(actions, problem.batch.actions, sizeof actions);
     struct mlp *mlp = mlp_problem_load(&problem, NULL);
     mlp_load(mlp, policy->values);
     mlp_act(mlp, &problem.batch, 543, 9, problem.environment, problem.step, NULL);
-    ck_assert_mem_eq(actions, problem.batch.actions, 50);
+    ck_assert_mem_eq(actions, problem.batch.actions, sizeof actions);
     replace_all(policy, problem.parameters);
-    ck_assert_int_eq(policy_act(policy, &problem.batch, 9, problem.environment, problem.step, NULL),
-                     STATUS_OK);
-    memcpy(actions, problem.batch.actions, 50);
+    ck_assert_int_eq(policy_problem_act(policy, &problem, 9, NULL), STATUS_OK);
+    memcpy(actions, problem.batch.actions, sizeof actions);
     mlp_load(mlp, problem.parameters);
     mlp_act(mlp, &problem.batch, 543, 9, problem.environment, problem.step, NULL);
-    ck_assert_mem_eq(actions, problem.batch.actions, 50);
+    ck_assert_mem_eq(actions, problem.batch.actions, sizeof actions);
     mlp_free(mlp);
     policy_free(policy);
     mlp_problem_fini(&problem);
@@ -191,7 +189,7 @@ static bool golden_case(void)
                 mask[j / 16] |= (uint16_t)(1u << j % 16);
     }
     for (uint32_t r = 0; r < rows; r++)
-        problem.batch.actions[r] = (uint8_t)((mlp_problem_number(&state) + 1) / 2 * (float)shape.actions);
+        problem.batch.actions[r] = (int32_t)((mlp_problem_number(&state) + 1) / 2 * (float)shape.actions);
     return true;
 }
 
@@ -233,9 +231,7 @@ START_TEST(learning_is_pytorchs)
 {
     int cases = 0;
     for (; golden_case(); cases++) {
-        struct policy_config config = cartpole;
-        config.shape = problem.shape;
-        config.dropout = problem.dropout;
+        const struct policy_config config = policy_problem_config(problem.shape, problem.dropout, 543);
         struct policy *policy = open_policy(&config);
         replace_all(policy, problem.parameters);
         struct mlp *mlp = mlp_problem_load(&problem, NULL);
@@ -246,9 +242,7 @@ START_TEST(learning_is_pytorchs)
         mlp_problem_learn(&problem, mlp);
         mlp_free(mlp);
         for (int step = 1; step <= 3; step++) {
-            ck_assert_int_eq(
-                policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, &error),
-                STATUS_OK);
+            ck_assert_int_eq(policy_problem_learn(policy, &problem, 0, &loss, NULL, NULL, &error), STATUS_OK);
             if (step == 1) {
                 float rounded = (float)loss;
                 golden_compare("loss", &rounded, 1);
@@ -274,19 +268,17 @@ static void count_call(void *context)
 START_TEST(progress_is_told_per_chunk_and_the_loss_falls)
 {
     static const uint32_t rows[] = {1, 256, 257, 1000};
-    mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, rows[_i], 11);
+    mlp_problem_init(&problem, tutorial, cartpole.dropout, rows[_i], 11);
     struct policy *policy = open_policy(&cartpole);
     struct error error = {0};
     double first = 0, loss = 0;
     for (uint32_t i = 0; i < problem.rows; i++)
         problem.coefficient[i] = fabsf(problem.coefficient[i]) + 0.1f; // a loss with a floor
-    ck_assert_int_eq(policy_act(policy, &problem.batch, 0, problem.environment, problem.step, NULL),
-                     STATUS_OK);
+    ck_assert_int_eq(policy_problem_act(policy, &problem, 0, NULL), STATUS_OK);
     for (int pass = 0; pass < 10; pass++) {
         int calls = 0;
-        ck_assert_int_eq(
-            policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, count_call, &calls, &error),
-            STATUS_OK);
+        ck_assert_int_eq(policy_problem_learn(policy, &problem, 0, &loss, count_call, &calls, &error),
+                         STATUS_OK);
         ck_assert_int_eq(calls, (int)((problem.rows + 255) / 256));
         if (pass == 0)
             first = loss;
@@ -317,11 +309,8 @@ static void learn_equally(struct policy *policy, struct policy *spared)
 {
     double loss, other;
     for (int pass = 0; pass < 2; pass++) {
-        ck_assert_int_eq(
-            policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, NULL), STATUS_OK);
-        ck_assert_int_eq(
-            policy_learn(spared, &problem.batch, problem.coefficient, 0, &other, NULL, NULL, NULL),
-            STATUS_OK);
+        ck_assert_int_eq(policy_problem_learn(policy, &problem, 0, &loss, NULL, NULL, NULL), STATUS_OK);
+        ck_assert_int_eq(policy_problem_learn(spared, &problem, 0, &other, NULL, NULL, NULL), STATUS_OK);
         ck_assert_mem_eq(&loss, &other, sizeof loss);
     }
     expect_all(policy, spared->values);
@@ -330,13 +319,12 @@ static void learn_equally(struct policy *policy, struct policy *spared)
 /* Told by name, and nothing has moved, the optimizer's moments and count included. */
 START_TEST(what_is_not_finite_changes_nothing)
 {
-    mlp_problem_init(&problem, cartpole.shape, cartpole.dropout, 300, 12);
+    mlp_problem_init(&problem, tutorial, cartpole.dropout, 300, 12);
     struct policy *policy = open_policy(&cartpole), *spared = open_policy(&cartpole);
     struct error error = {0};
     double loss = -1;
     float whole[1000] = {0}, broken[1000];
-    ck_assert_int_eq(policy_act(policy, &problem.batch, 0, problem.environment, problem.step, NULL),
-                     STATUS_OK);
+    ck_assert_int_eq(policy_problem_act(policy, &problem, 0, NULL), STATUS_OK);
     memcpy(whole, policy->values, problem.count * sizeof *whole);
     memcpy(broken, whole, sizeof broken);
     broken[problem.count - 1] = NAN;
@@ -351,8 +339,7 @@ START_TEST(what_is_not_finite_changes_nothing)
     *culprit = breaks[_i].what == BREAK_PARAMETER ? kept : breaks[_i].value;
     for (uint32_t i = 0; breaks[_i].what == BREAK_GRADIENT && i < 300; i++) // the loss cancels, it does not
         problem.coefficient[i] = problem.batch.actions[problem.row[i]] == 0 ? 3e38f : -3e38f;
-    ck_assert_int_eq(policy_learn(policy, &problem.batch, problem.coefficient, 0, &loss, NULL, NULL, &error),
-                     STATUS_INTERNAL);
+    ck_assert_int_eq(policy_problem_learn(policy, &problem, 0, &loss, NULL, NULL, &error), STATUS_INTERNAL);
     ck_assert_msg(strstr(error.text, breaks[_i].words) != NULL, "%s", error.text);
     ck_assert_double_eq(loss, -1);
     *culprit = kept;

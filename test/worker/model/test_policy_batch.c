@@ -1,10 +1,10 @@
 /* A rollout as tensors on the tape (worker/model/policy_batch.h), on the oracle's backend: loss and gradient
  * are those of test/oracle/mlp_ref.h, which reads the masks that acted, while these draw them again. */
 #include "kernels/params/gradients.h"
-#include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/mlp_ref.h"
 #include "test/oracle/ref.h"
 #include "test/values.h"
+#include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
 #include "worker/model/policy_batch.h"
 
@@ -44,11 +44,9 @@ static void play(struct mlp_shape shape, double dropout, uint32_t count)
 
 static void open_model(uint32_t rows_max)
 {
-    const struct policy_config config = {.shape = problem.shape,
-                                         .dropout = problem.dropout,
-                                         .seed = problem.seed,
-                                         .environments = ENVIRONMENTS,
-                                         .rows_max = rows_max};
+    struct policy_config config = policy_problem_config(problem.shape, problem.dropout, problem.seed);
+    config.environments = ENVIRONMENTS;
+    config.rows_max = rows_max;
     const double *exact = problem.exact;
     must(backend_open(&backend, &ref_ops, &(struct backend_settings){0}, &error));
     must(params_new(&params, backend, &error));

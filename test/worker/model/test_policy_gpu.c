@@ -3,6 +3,7 @@
 #include "kernels/kernels.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/ref.h"
+#include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
 #include "worker/model/policy_internal.h"
 
@@ -13,8 +14,9 @@
 
 enum { ENVIRONMENTS = 7, ROWS = 300, EPISODE = 5, PARAMETERS = 898 };
 
+static const struct mlp_shape tutorial = {4, 128, 2};
 static const struct policy_config config = {
-    .shape = {4, 128, 2},
+    POLICY_PROBLEM_SPACES(4, 128, 2),
     .dropout = 0.6,
     .seed = 543,
     .adam = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
@@ -91,7 +93,7 @@ static void setup(void)
     ops.launch_new = stand_in_new;
     ops.launch_free = stand_in_free;
     ops.launch_run = stand_in_run;
-    mlp_problem_init(&problem, config.shape, config.dropout, ROWS, 3);
+    mlp_problem_init(&problem, tutorial, config.dropout, ROWS, 3);
     for (uint32_t i = 0; i < ROWS; i++) {
         problem.environment[i] = problem.row[i] % ENVIRONMENTS;
         problem.step[i] = problem.row[i] / ENVIRONMENTS;
@@ -122,11 +124,11 @@ static void expect_near(double bound)
 
 static void act_alike(void)
 {
-    uint8_t actions[ROWS];
-    must(policy_act(cpu, &problem.batch, EPISODE, problem.environment, problem.step, &error));
-    memcpy(actions, problem.batch.actions, ROWS);
-    must(policy_act(gpu, &problem.batch, EPISODE, problem.environment, problem.step, &error));
-    ck_assert_mem_eq(actions, problem.batch.actions, ROWS);
+    int32_t actions[ROWS];
+    must(policy_problem_act(cpu, &problem, EPISODE, &error));
+    memcpy(actions, problem.batch.actions, sizeof actions);
+    must(policy_problem_act(gpu, &problem, EPISODE, &error));
+    ck_assert_mem_eq(actions, problem.batch.actions, sizeof actions);
 }
 
 static void count_call(void *context)
@@ -141,9 +143,8 @@ START_TEST(it_learns_what_the_cpu_learns)
     act_alike();
     for (int pass = 0; pass < 3; pass++) {
         double loss[2];
-        must(policy_learn(cpu, &problem.batch, problem.coefficient, EPISODE, &loss[0], NULL, NULL, &error));
-        must(policy_learn(gpu, &problem.batch, problem.coefficient, EPISODE, &loss[1], count_call, &calls,
-                          &error));
+        must(policy_problem_learn(cpu, &problem, EPISODE, &loss[0], NULL, NULL, &error));
+        must(policy_problem_learn(gpu, &problem, EPISODE, &loss[1], count_call, &calls, &error));
         ck_assert_double_eq_tol(loss[0], loss[1], 1e-3);
         expect_near(1e-4);
     }
@@ -159,9 +160,8 @@ START_TEST(what_is_not_finite_changes_nothing)
     act_alike();
     read_gpu(before);
     problem.coefficient[290] = NAN;
-    ck_assert_int_eq(
-        policy_learn(gpu, &problem.batch, problem.coefficient, EPISODE, &loss, NULL, NULL, &error),
-        STATUS_INTERNAL);
+    ck_assert_int_eq(policy_problem_learn(gpu, &problem, EPISODE, &loss, NULL, NULL, &error),
+                     STATUS_INTERNAL);
     ck_assert_msg(strstr(error.text, "the input returns") != NULL, "%s", error.text);
     read_gpu(after);
     ck_assert_mem_eq(before, after, sizeof before);
@@ -172,14 +172,14 @@ END_TEST
 static void learn(struct policy *policy)
 {
     double loss;
-    must(policy_learn(policy, &problem.batch, problem.coefficient, EPISODE, &loss, NULL, NULL, &error));
+    must(policy_problem_learn(policy, &problem, EPISODE, &loss, NULL, NULL, &error));
 }
 
 /* A policy on the CPU goes on from a checkpoint of one on a GPU, and the other way round. */
 START_TEST(its_values_are_the_cpus)
 {
     struct policy_values values = {0};
-    must(policy_values_open(&values, &config.shape, &error));
+    must(policy_values_open(&values, &config, &error));
     act_alike();
     learn(gpu);
     learn(gpu);

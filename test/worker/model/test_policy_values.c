@@ -3,6 +3,7 @@
  * is test_policy_gpu.c's. */
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/process.h"
+#include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/model/policy_internal.h"
@@ -15,10 +16,9 @@
 
 enum { ROWS = 40, SKIPPED = 77 };
 
+static const struct mlp_shape tutorial = {4, 128, 2};
 static const struct policy_config config = {
-    .shape = {4, 128, 2},
-    .dropout = 0.6,
-    .seed = 543,
+    POLICY_PROBLEM_SPACES(4, 128, 2), .dropout = 0.6, .seed = 543,
     .adam = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}};
 
 static struct error error;
@@ -34,9 +34,9 @@ static void must(enum status status)
 static void setup(void)
 {
     workplace_open();
-    mlp_problem_init(&problem, config.shape, config.dropout, ROWS, 3);
+    mlp_problem_init(&problem, tutorial, config.dropout, ROWS, 3);
     must(policy_new(&policy, &config, NULL, &error));
-    must(policy_values_open(&values, &config.shape, &error));
+    must(policy_values_open(&values, &config, &error));
 }
 
 static void teardown(void)
@@ -50,9 +50,9 @@ static void teardown(void)
 static void learn(struct policy *pupil, unsigned steps)
 {
     double loss;
-    must(policy_act(pupil, &problem.batch, 1, problem.environment, problem.step, &error));
+    must(policy_problem_act(pupil, &problem, 1, &error));
     for (unsigned i = 0; i < steps; i++)
-        must(policy_learn(pupil, &problem.batch, problem.coefficient, 1, &loss, NULL, NULL, &error));
+        must(policy_problem_learn(pupil, &problem, 1, &loss, NULL, NULL, &error));
 }
 
 static void expect_equal(const struct policy *a, const struct policy *b)
@@ -116,7 +116,7 @@ static void write_rows(void)
     float probabilities[2 * ROWS];
     struct mlp *mlp;
     char path[128];
-    must(mlp_new(&mlp, &config.shape, 0, &error));
+    must(mlp_new(&mlp, &tutorial, 0, &error));
     mlp_load(mlp, policy->values);
     mlp_act(mlp, &problem.batch, config.seed, 1, problem.environment, problem.step, probabilities);
     mlp_free(mlp);

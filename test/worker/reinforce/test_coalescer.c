@@ -4,6 +4,7 @@
 
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { LAUNCHES_MAX = 32, SLOTS_MAX = 16 };
 
@@ -31,6 +32,8 @@ static void record(void *context, const struct coalescer_slot *slots, size_t cou
     seen.count++;
 }
 
+static struct coalescer_stats stats;
+
 static struct coalescer *make(enum coalescer_mode mode, uint32_t max_batch, uint64_t max_delay_us)
 {
     struct coalescer_config config = {.mode = mode,
@@ -38,8 +41,10 @@ static struct coalescer *make(enum coalescer_mode mode, uint32_t max_batch, uint
                                       .max_batch = max_batch,
                                       .max_delay_us = max_delay_us,
                                       .launch = record,
-                                      .context = &seen};
+                                      .context = &seen,
+                                      .stats = &stats};
     struct coalescer *coalescer;
+    memset(&stats, 0, sizeof stats);
     seen.count = seen.dropped = 0;
     ck_assert_int_eq(coalescer_new(&coalescer, &config), STATUS_OK);
     return coalescer;
@@ -205,16 +210,12 @@ START_TEST(counts_launches_rows_and_waits)
     add(c, 0, 1, 100);
     add(c, 1, 2, 110);
     coalescer_run(c, at_us(112));
-    const struct coalescer_stats *stats = coalescer_stats(c);
-    ck_assert_uint_eq(stats->launches, 1);
-    ck_assert_uint_eq(stats->requests, 2);
-    ck_assert_uint_eq(stats->rows, 3);
-    ck_assert_uint_eq(stats->batch_max, 3);
-    ck_assert_uint_eq(histogram_percentile(&stats->wait_us, 0.5), 2);
-    ck_assert_uint_eq(histogram_percentile(&stats->wait_us, 1.0), 12);
-    coalescer_stats_clear(c);
-    ck_assert_uint_eq(stats->launches, 0);
-    ck_assert_uint_eq(stats->wait_us.count, 0);
+    ck_assert_uint_eq(stats.launches, 1);
+    ck_assert_uint_eq(stats.requests, 2);
+    ck_assert_uint_eq(stats.rows, 3);
+    ck_assert_uint_eq(stats.batch_max, 3);
+    ck_assert_uint_eq(histogram_percentile(&stats.wait_us, 0.5), 2);
+    ck_assert_uint_eq(histogram_percentile(&stats.wait_us, 1.0), 12);
     coalescer_free(c);
 }
 END_TEST

@@ -1,5 +1,6 @@
 /* The learner: one rollout in, one step of the policy out; and the message about a rollout with a NaN or
  * an infinity. */
+#include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
 #include "worker/model/policy_internal.h"
 #include "worker/reinforce/learner.h"
@@ -17,29 +18,35 @@ static struct rollout *rollout;
  */
 static void fill_rollout(const struct mlp_shape *shape)
 {
-    ck_assert_int_eq(rollout_new(&rollout, ENVIRONMENTS, STEPS, shape->inputs, mlp_mask_words(shape), NULL),
-                     STATUS_OK);
+    const struct rollout_config config = {.environments = ENVIRONMENTS,
+                                          .agents = 1,
+                                          .steps_max = STEPS,
+                                          .observation_bytes = shape->inputs * sizeof(float),
+                                          .action_bytes = sizeof(int32_t),
+                                          .dropout_words = mlp_mask_words(shape)};
+    ck_assert_int_eq(rollout_new(&rollout, &config, NULL), STATUS_OK);
     rollout_begin(rollout, 7);
     for (uint32_t e = 0; e < ENVIRONMENTS; e++)
         rollout->lengths[e] = STEPS;
     for (uint32_t row = 0; row < ENVIRONMENTS * STEPS; row++) {
         for (uint32_t i = 0; i < shape->inputs; i++)
-            rollout->observations[row * shape->inputs + i] = (float)((row + i) % 5) - 2;
+            ((float *)rollout->observations)[row * shape->inputs + i] = (float)((row + i) % 5) - 2;
         memset(rollout->masks + row * mlp_mask_words(shape), 0xff,
                mlp_mask_words(shape) * sizeof *rollout->masks);
         rollout->rewards[row] = 1;
-        rollout->actions[row] = 1;
+        ((int32_t *)rollout->actions)[row] = 1;
         rollout->flags[row] = 0;
     }
 }
 
 static void setup(void)
 {
-    const struct policy_config config = {
-        .shape = {4, 128, 2}, .dropout = 0.6, .seed = 3, .adam = ADAM_DEFAULTS};
+    const struct mlp_shape shape = {4, 128, 2};
+    struct policy_config config = policy_problem_config(shape, 0.6, 3);
+    config.adam = ADAM_DEFAULTS;
     struct error error = {0};
     ck_assert_int_eq(policy_new(&policy, &config, NULL, &error), STATUS_OK);
-    fill_rollout(&config.shape);
+    fill_rollout(&shape);
 }
 
 static void teardown(void)
@@ -103,7 +110,7 @@ START_TEST(a_loss_that_is_not_finite_names_episode_and_tensor)
     float before[PARAMETERS], after[PARAMETERS];
     read_parameters(before);
     const uint32_t row = rollout_row(rollout, 0, 1); // the second environment's first row: 300th in the order
-    rollout->observations[row * 4] = cases[_i].observation;
+    ((float *)rollout->observations)[row * 4] = cases[_i].observation;
     rollout->rewards[row] = cases[_i].reward;
     ck_assert_int_eq(learn(&result, &error), STATUS_INTERNAL);
     ck_assert_int_eq(status_exit_code(STATUS_INTERNAL), 70);
@@ -111,7 +118,7 @@ START_TEST(a_loss_that_is_not_finite_names_episode_and_tensor)
     ck_assert_double_eq(result.loss, 5);
     read_parameters(after);
     ck_assert_mem_eq(before, after, sizeof before);
-    rollout->observations[row * 4] = 0;
+    ((float *)rollout->observations)[row * 4] = 0;
     rollout->rewards[row] = 1;
     ck_assert_int_eq(learn(&result, &error), STATUS_OK);
 }

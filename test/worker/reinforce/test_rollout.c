@@ -1,6 +1,7 @@
 /* A rollout's rewards, against values worked out by hand, and the limit of its rows. */
 #include "test/worker/reinforce/rollout_rows.h"
 #include "test/workplace.h"
+#include "worker/environment/environment.h"
 
 #include <check.h>
 #include <string.h>
@@ -21,9 +22,50 @@ START_TEST(too_many_rows_are_refused_by_name)
 {
     struct rollout *rollout;
     struct error error = {0};
-    ck_assert_int_eq(rollout_new(&rollout, 16384, 100000, 4, 8, &error), STATUS_INVALID);
+    struct rollout_config config = {
+        .environments = 16384, .agents = 1, .steps_max = 100000, .observation_bytes = 16, .action_bytes = 4};
+    ck_assert_int_eq(rollout_new(&rollout, &config, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "1638400000"));
-    ck_assert_int_eq(rollout_new(&rollout, 0, 10, 4, 8, &error), STATUS_INVALID);
+    config.environments = 0;
+    ck_assert_int_eq(rollout_new(&rollout, &config, &error), STATUS_INVALID);
+    config.environments = config.agents = UINT32_MAX;
+    ck_assert_int_eq(rollout_new(&rollout, &config, &error), STATUS_INVALID);
+}
+END_TEST
+
+/* 2^24 rows of 16 MiB each: the kernel would promise them. */
+START_TEST(more_memory_than_the_machine_has_is_refused)
+{
+    struct rollout *rollout;
+    struct error error = {0};
+    const struct rollout_config config = {.environments = 16384,
+                                          .agents = 1,
+                                          .steps_max = 1024,
+                                          .observation_bytes = 1 << 24,
+                                          .action_bytes = 4};
+    ck_assert_int_eq(rollout_new(&rollout, &config, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "16777216 rows"));
+    ck_assert_ptr_nonnull(strstr(error.text, "this machine has"));
+}
+END_TEST
+
+/* Agent 1 of 2 ends at step 1; its environment goes on to step 3, and is reset. */
+START_TEST(an_agent_is_absent_from_its_end_to_the_reset)
+{
+    enum { ENDS = ENVIRONMENT_TERMINATED, GONE = ENVIRONMENT_ABSENT };
+    const struct rollout_config config = {
+        .environments = 2, .agents = 2, .steps_max = 6, .observation_bytes = 4, .action_bytes = 4};
+    const bool absent[] = {false, false, true, true, false, false};
+    struct rollout *rollout;
+    ck_assert_int_eq(rollout_new(&rollout, &config, NULL), STATUS_OK);
+    rollout_begin(rollout, 1);
+    rollout_fill(rollout, 2, (const uint8_t[]){0, 0, 0, ENDS, 0, 0}, 6);
+    rollout_fill(rollout, 3, (const uint8_t[]){0, ENDS | GONE, GONE, GONE, 0, 0}, 6);
+    for (uint32_t step = 0; step < 6; step++) {
+        ck_assert(!rollout_is_absent(rollout, step, 2));
+        ck_assert(rollout_is_absent(rollout, step, 3) == absent[step]);
+    }
+    rollout_free(rollout);
 }
 END_TEST
 
@@ -33,6 +75,8 @@ int main(void)
     TCase *rollout = tcase_create("rollout");
     tcase_add_test(rollout, rewards_are_those_of_the_first_segment);
     tcase_add_test(rollout, too_many_rows_are_refused_by_name);
+    tcase_add_test(rollout, more_memory_than_the_machine_has_is_refused);
+    tcase_add_test(rollout, an_agent_is_absent_from_its_end_to_the_reset);
     suite_add_tcase(suite, rollout);
     return suite_run(suite);
 }

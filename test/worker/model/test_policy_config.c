@@ -1,0 +1,143 @@
+/* Which network a configuration asks for, and what is refused by which words. */
+#include "test/workplace.h"
+#include "worker/model/policy_config.h"
+
+#include <check.h>
+#include <string.h>
+
+static const uint32_t choices[300] = {4, 3, 16, 17};
+static const double lows[300], highs[300];
+
+static struct policy_config config;
+static struct error error;
+
+/* CartPole's, as the tutorial has it. */
+static void setup(void)
+{
+    config = (struct policy_config){.observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {4}},
+                                    .action = {.dtype = ENVIRONMENT_I32, .choices = choices},
+                                    .layers = 1,
+                                    .width = {128},
+                                    .dropout = 0.6,
+                                    .adam = ADAM_DEFAULTS};
+}
+
+static const struct environment_space image = {.dtype = ENVIRONMENT_U8, .rank = 3, .shape = {84, 84, 4}},
+                                      box = {.dtype = ENVIRONMENT_F32, .low = lows, .high = highs};
+
+static void expect_form(enum policy_form form, enum policy_device device)
+{
+    ck_assert_int_eq(policy_form(&config), form);
+    ck_assert_int_eq(policy_device(&config), device);
+    setup();
+}
+
+START_TEST(the_tutorials_network_is_taken_where_it_fits)
+{
+    expect_form(POLICY_FORM_TUTORIAL, POLICY_ON_EITHER);
+    config.observation.shape[0] = 16;
+    config.action.choices = &choices[2];
+    expect_form(POLICY_FORM_TUTORIAL, POLICY_ON_EITHER);
+    config.observation.rank = 0;
+    expect_form(POLICY_FORM_TUTORIAL, POLICY_ON_EITHER);
+    config.action.rank = config.action.shape[0] = 1;
+    expect_form(POLICY_FORM_TUTORIAL, POLICY_ON_EITHER);
+}
+END_TEST
+
+START_TEST(everything_else_is_dense)
+{
+    config.observation.shape[0] = 17;
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.observation.rank = 2;
+    config.observation.shape[1] = 2;
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.observation.dtype = ENVIRONMENT_U8;
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.action.choices = &choices[3];
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.action.rank = 1;
+    config.action.shape[0] = 2;
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.action = box;
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.has_mask = true;
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.layers = 0;
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.layers = 2;
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.activation = POLICY_TANH;
+    expect_form(POLICY_FORM_DENSE, POLICY_ON_CPU);
+    config.network = POLICY_CNN;
+    expect_form(POLICY_FORM_CNN, POLICY_ON_BACKEND);
+}
+END_TEST
+
+/* `words` NULL: it is taken. */
+static void expect_check(bool gpu, const char *words)
+{
+    const enum status status = policy_check(&config, gpu, &error);
+    ck_assert_int_eq(status, words == NULL ? STATUS_OK : STATUS_INVALID);
+    ck_assert_msg(words == NULL || strstr(error.text, words) != NULL, "%s", error.text);
+    setup();
+}
+
+START_TEST(what_does_not_fit_is_refused_by_its_key)
+{
+    expect_check(false, NULL);
+    expect_check(true, NULL);
+    config.layers = 2;
+    expect_check(false, "/policy/dropout: expected 0, got 0.6: only a policy of one hidden layer");
+    config.layers = 2;
+    config.dropout = 0;
+    expect_check(true, "/device: expected \"cpu\" or \"auto\"");
+    config.observation = (struct environment_space){.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {65537}};
+    expect_check(false, "observation has 65537 elements: expected at most 65536");
+    config.action = box;
+    config.action.rank = 1;
+    config.action.shape[0] = 257;
+    expect_check(false, "action has 257 components: expected at most 256");
+    config.action.rank = 1;
+    config.action.shape[0] = 2;
+    config.action.choices = (const uint32_t[]){1000, 25};
+    expect_check(false, "action has 1025 choices in all: expected at most 1024");
+    config.width[0] = 1025;
+    expect_check(false, "1..1024 hidden units, got 1025");
+}
+END_TEST
+
+START_TEST(the_cnn_wants_images)
+{
+    config.network = POLICY_CNN;
+    config.dropout = 0;
+    expect_check(false, "/policy/network: expected \"mlp\": \"cnn\" reads images of height, width and "
+                        "channels, and the environment's observation has rank 1");
+    config.network = POLICY_CNN;
+    config.dropout = 0;
+    config.observation = image;
+    config.observation.shape[1] = 35;
+    expect_check(false, "reads images of at least 36x36, and the environment's are 84x35");
+    config.network = POLICY_CNN;
+    config.observation = image;
+    expect_check(false, "/policy/dropout: expected 0, got 0.6: the network \"cnn\" has no dropout");
+    config.network = POLICY_CNN;
+    config.dropout = 0;
+    config.observation = image;
+    config.observation.shape[0] = config.observation.shape[1] = 36;
+    expect_check(true, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("policy_config");
+    TCase *tests = tcase_create("policy_config");
+    tcase_add_checked_fixture(tests, setup, NULL);
+    tcase_add_test(tests, the_tutorials_network_is_taken_where_it_fits);
+    tcase_add_test(tests, everything_else_is_dense);
+    tcase_add_test(tests, what_does_not_fit_is_refused_by_its_key);
+    tcase_add_test(tests, the_cnn_wants_images);
+    suite_add_tcase(suite, tests);
+    return suite_run(suite);
+}

@@ -1,0 +1,204 @@
+/* The scenes, one function each, in pixels of Gymnasium's view. */
+#include "worker/environment/classic_view.h"
+
+#include "worker/environment/acrobot.h"
+#include "worker/environment/canvas.h"
+#include "worker/environment/environment.h"
+#include "worker/environment/mountain_car.h"
+#include "worker/environment/pendulum.h"
+#include "worker/environment/sine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct canvas_point point;
+
+static const struct canvas_ink black = {0, 0, 0, '#'}, brown = {202, 152, 101, '|'},
+                               violet = {129, 132, 203, 'o'}, cyan = {0, 204, 204, '='},
+                               yellow = {204, 204, 0, 'o'}, grey = {128, 128, 128, 'o'},
+                               red = {204, 77, 77, '='}, line = {0, 0, 0, '-'}, hill = {0, 0, 0, '.'};
+
+/* `distance` from p in the direction of the unit vector `along`. */
+static point move(point p, point along, double distance)
+{
+    return (point){p.x + distance * along.x, p.y + distance * along.y};
+}
+
+static void paint_disc(const struct canvas *canvas, point middle, double radius, struct canvas_ink ink)
+{
+    canvas_paint(canvas, middle, middle, radius, true, ink);
+}
+
+static void paint_line(const struct canvas *canvas, point from, point to, struct canvas_ink ink)
+{
+    canvas_paint(canvas, from, to, 0.5, false, ink);
+}
+
+static void paint_cartpole(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX])
+{
+    const double pixels_per_m = 600 / 4.8;
+    const point cart = {values[0] * pixels_per_m + 300, 100}, axle = {cart.x, cart.y + 7.5};
+    const point up = {sine(values[2]), cosine(values[2])};
+    paint_line(canvas, (point){0, cart.y}, (point){600, cart.y}, line);
+    canvas_paint(canvas, (point){cart.x - 25, cart.y}, (point){cart.x + 25, cart.y}, 15, false, black);
+    canvas_paint(canvas, move(axle, up, -5), move(axle, up, pixels_per_m - 5), 5, false, brown);
+    paint_disc(canvas, axle, 5, violet);
+}
+
+static void paint_acrobot(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX])
+{
+    const double pixels_per_m = 500 / 4.4, theta = values[0] + values[1];
+    const point first = {sine(values[0]), -cosine(values[0])}, second = {sine(theta), -cosine(theta)};
+    const point pivot = {250, 250}, joint = move(pivot, first, pixels_per_m);
+    const double goal = pivot.y + pixels_per_m;
+    paint_line(canvas, (point){0, goal}, (point){500, goal}, line);
+    canvas_paint(canvas, pivot, joint, 0.1 * pixels_per_m, false, cyan);
+    paint_disc(canvas, pivot, 0.1 * pixels_per_m, yellow);
+    canvas_paint(canvas, joint, move(joint, second, pixels_per_m), 0.1 * pixels_per_m, false, cyan);
+    paint_disc(canvas, joint, 0.1 * pixels_per_m, yellow);
+}
+
+/* The valley's surface at a position. */
+static point mountain_car_ground(double position)
+{
+    const double pixels = 600 / (MOUNTAIN_CAR_POSITION_MAX - MOUNTAIN_CAR_POSITION_MIN);
+    return (point){(position - MOUNTAIN_CAR_POSITION_MIN) * pixels,
+                   (0.45 * sine(3 * position) + 0.55) * pixels};
+}
+
+static void paint_valley(const struct canvas *canvas, double goal)
+{
+    enum { PIECES = 99 };
+    const double piece = (MOUNTAIN_CAR_POSITION_MAX - MOUNTAIN_CAR_POSITION_MIN) / PIECES;
+    for (int i = 0; i < PIECES; i++)
+        paint_line(canvas, mountain_car_ground(MOUNTAIN_CAR_POSITION_MIN + i * piece),
+                   mountain_car_ground(MOUNTAIN_CAR_POSITION_MIN + (i + 1) * piece), hill);
+    const point foot = mountain_car_ground(goal), tip = {foot.x, foot.y + 50};
+    paint_line(canvas, foot, tip, black);
+    canvas_paint(canvas, (point){tip.x, tip.y - 5}, (point){tip.x + 25, tip.y - 5}, 5, false, yellow);
+}
+
+static void paint_mountain_car_at(const struct canvas *canvas, double position, double goal)
+{
+    const double slope = cosine(3 * position);
+    const point along = {cosine(slope), sine(slope)}, up = {-along.y, along.x};
+    const point ground = mountain_car_ground(position), base = {ground.x, ground.y + 10};
+    const point body = move(base, up, 10);
+    paint_valley(canvas, goal);
+    canvas_paint(canvas, move(body, along, -20), move(body, along, 20), 10, false, black);
+    paint_disc(canvas, move(base, along, 10), 8, grey);
+    paint_disc(canvas, move(base, along, -10), 8, grey);
+}
+
+static void paint_mountain_car(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX])
+{
+    paint_mountain_car_at(canvas, values[0], MOUNTAIN_CAR_GOAL);
+}
+
+static void paint_mountain_car_continuous(const struct canvas *canvas,
+                                          const double values[CLASSIC_VALUES_MAX])
+{
+    paint_mountain_car_at(canvas, values[0], MOUNTAIN_CAR_CONTINUOUS_GOAL);
+}
+
+static void paint_pendulum(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX])
+{
+    const double pixels_per_m = 500 / 4.4;
+    const point pivot = {250, 250}, up = {-sine(values[0]), cosine(values[0])};
+    canvas_paint(canvas, pivot, move(pivot, up, pixels_per_m), 0.1 * pixels_per_m, true, red);
+    paint_disc(canvas, pivot, 0.05 * pixels_per_m, black);
+}
+
+/* ---- text and RGB ---- */
+
+static const struct view {
+    uint32_t width, height;
+    const char *names[CLASSIC_VALUES_MAX]; /* of the values; NULL: there are no more */
+    int digits;                            /* behind a value's point */
+    void (*paint)(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX]);
+} views[CLASSIC_KINDS] = {
+    [CLASSIC_CARTPOLE] = {600, 400, {"x", "x_dot", "theta", "theta_dot"}, 2, paint_cartpole},
+    [CLASSIC_ACROBOT] = {500, 500, {"theta1", "theta2", "speed1", "speed2"}, 2, paint_acrobot},
+    [CLASSIC_MOUNTAIN_CAR] = {600, 400, {"position", "velocity"}, 4, paint_mountain_car},
+    [CLASSIC_MOUNTAIN_CAR_CONTINUOUS] =
+        {600, 400, {"position", "velocity"}, 4, paint_mountain_car_continuous},
+    [CLASSIC_PENDULUM] = {500, 500, {"theta", "theta_dot"}, 2, paint_pendulum},
+};
+
+enum { TEXT_COLUMNS = 60, TEXT_ROW_BYTES = TEXT_COLUMNS + 1 };
+
+/* A letter is twice as high as wide. */
+static uint32_t text_rows(const struct view *view)
+{
+    return view->height * TEXT_COLUMNS / (2 * view->width);
+}
+
+static struct canvas text_canvas(const struct view *view, uint8_t *cells)
+{
+    const double cell_width = (double)view->width / TEXT_COLUMNS;
+    return (struct canvas){.cells = cells,
+                           .columns = TEXT_COLUMNS,
+                           .rows = text_rows(view),
+                           .row_bytes = TEXT_ROW_BYTES,
+                           .letters = true,
+                           .cell_width = cell_width,
+                           .cell_height = 2 * cell_width};
+}
+
+/* "x +0.01 x_dot -0.20 …", cut to a row. */
+static void write_numbers(uint8_t *out, const struct view *view, const double values[CLASSIC_VALUES_MAX])
+{
+    char words[2 * TEXT_ROW_BYTES] = "";
+    size_t length = 0;
+    for (int i = 0; i < CLASSIC_VALUES_MAX && view->names[i] != NULL && length < TEXT_COLUMNS; i++)
+        length += (size_t)snprintf(words + length, sizeof words - length, "%s %+.*f ", view->names[i],
+                                   view->digits, values[i]);
+    memset(out, ' ', TEXT_COLUMNS);
+    memcpy(out, words, length < TEXT_COLUMNS ? length : TEXT_COLUMNS);
+    out[TEXT_COLUMNS] = '\n';
+}
+
+static size_t view_as_text(const struct view *view, const double values[CLASSIC_VALUES_MAX], uint8_t *out,
+                           size_t capacity)
+{
+    const size_t bytes = (text_rows(view) + (size_t)1) * TEXT_ROW_BYTES;
+    if (bytes > capacity)
+        return bytes;
+    const struct canvas canvas = text_canvas(view, out + TEXT_ROW_BYTES);
+    write_numbers(out, view, values);
+    canvas_clear(&canvas);
+    view->paint(&canvas, values);
+    for (uint32_t row = 0; row < canvas.rows; row++)
+        canvas.cells[(size_t)row * TEXT_ROW_BYTES + TEXT_COLUMNS] = '\n';
+    return bytes;
+}
+
+static size_t view_as_rgb(const struct view *view, const double values[CLASSIC_VALUES_MAX], uint8_t *out,
+                          size_t capacity)
+{
+    const size_t bytes = (size_t)view->width * view->height * 3;
+    if (bytes > capacity)
+        return bytes;
+    const struct canvas canvas = {.cells = out,
+                                  .columns = view->width,
+                                  .rows = view->height,
+                                  .row_bytes = view->width * 3,
+                                  .cell_width = 1,
+                                  .cell_height = 1};
+    canvas_clear(&canvas);
+    view->paint(&canvas, values);
+    return bytes;
+}
+
+size_t classic_view(enum classic_kind kind, const double values[CLASSIC_VALUES_MAX], int picture,
+                    uint32_t *width, uint32_t *height, void *out, size_t capacity)
+{
+    const struct view *view = &views[kind];
+    if (picture == ENVIRONMENT_TEXT)
+        return view_as_text(view, values, out, capacity);
+    if (picture != ENVIRONMENT_RGB)
+        return 0;
+    *width = view->width;
+    *height = view->height;
+    return view_as_rgb(view, values, out, capacity);
+}

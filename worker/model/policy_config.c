@@ -1,0 +1,146 @@
+/* From spaces to shapes. */
+#include "worker/model/policy_config.h"
+
+#include "kernels/policy/mlp.h"
+#include "worker/environment/environment_spec.h"
+
+uint32_t policy_components(const struct policy_config *config)
+{
+    return (uint32_t)environment_space_elements(&config->action);
+}
+
+static uint32_t count_outputs(const struct policy_config *config)
+{
+    const uint32_t components = policy_components(config);
+    uint32_t sum = 0;
+    if (config->action.choices == NULL)
+        return components;
+    for (uint32_t c = 0; c < components; c++)
+        sum += config->action.choices[c];
+    return sum;
+}
+
+enum policy_device policy_device(const struct policy_config *config)
+{
+    static const enum policy_device devices[] = {[POLICY_FORM_TUTORIAL] = POLICY_ON_EITHER,
+                                                 [POLICY_FORM_DENSE] = POLICY_ON_CPU,
+                                                 [POLICY_FORM_CNN] = POLICY_ON_BACKEND};
+    return devices[policy_form(config)];
+}
+
+enum policy_form policy_form(const struct policy_config *config)
+{
+    const struct environment_space *seen = &config->observation, *action = &config->action;
+    if (config->network == POLICY_CNN)
+        return POLICY_FORM_CNN;
+    const bool vector = seen->dtype == ENVIRONMENT_F32 && seen->rank <= 1 &&
+                        environment_space_elements(seen) <= MLP_INPUTS_MAX;
+    const bool choice = action->choices != NULL && policy_components(config) == 1 &&
+                        action->choices[0] <= MLP_ACTIONS_MAX && !config->has_mask;
+    const bool layer = config->layers == 1 && config->activation == POLICY_RELU;
+    return vector && choice && layer ? POLICY_FORM_TUTORIAL : POLICY_FORM_DENSE;
+}
+
+struct mlp_shape policy_mlp_shape(const struct policy_config *config)
+{
+    return (struct mlp_shape){.inputs = (uint32_t)environment_space_elements(&config->observation),
+                              .hidden = config->width[0],
+                              .actions = config->action.choices[0]};
+}
+
+struct dense_shape policy_dense_shape(const struct policy_config *config)
+{
+    const bool cnn = policy_form(config) == POLICY_FORM_CNN;
+    const size_t inputs = cnn ? POLICY_CNN_FEATURES : environment_space_elements(&config->observation);
+    struct dense_shape shape = {.inputs = (uint32_t)inputs,
+                                .layers = cnn ? 0 : config->layers,
+                                .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU,
+                                .gaussian = config->action.choices == NULL,
+                                .components = policy_components(config)};
+    for (uint32_t l = 0; l < shape.layers; l++)
+        shape.width[l] = config->width[l];
+    for (uint32_t c = 0; !shape.gaussian && c < shape.components; c++)
+        shape.choices[c] = config->action.choices[c];
+    return shape;
+}
+
+/* ---- checks ---- */
+
+static enum status check_components(const struct policy_config *config, struct error *error)
+{
+    const uint32_t components = policy_components(config);
+    if (components > DENSE_COMPONENTS_MAX)
+        return error_set(error, STATUS_INVALID,
+                         "the environment's action has %u components: expected at most %d", components,
+                         DENSE_COMPONENTS_MAX);
+    const uint32_t outputs = count_outputs(config);
+    if (outputs > DENSE_OUTPUTS_MAX)
+        return error_set(error, STATUS_INVALID,
+                         "the environment's action has %u choices in all: expected at most %d", outputs,
+                         DENSE_OUTPUTS_MAX);
+    return STATUS_OK;
+}
+
+static enum status check_dense(const struct policy_config *config, bool gpu, struct error *error)
+{
+    const size_t inputs = environment_space_elements(&config->observation);
+    if (inputs > DENSE_INPUTS_MAX)
+        return error_set(error, STATUS_INVALID,
+                         "the environment's observation has %zu elements: expected at most %d", inputs,
+                         DENSE_INPUTS_MAX);
+    if (config->dropout > 0)
+        return error_set(error, STATUS_INVALID,
+                         "/policy/dropout: expected 0, got %g: only a policy of one hidden layer with ReLU "
+                         "has dropout, over a float32 vector of at most %d elements and one choice of at "
+                         "most %d, without a mask",
+                         config->dropout, MLP_INPUTS_MAX, MLP_ACTIONS_MAX);
+    if (gpu)
+        return error_set(error, STATUS_INVALID,
+                         "/device: expected \"cpu\" or \"auto\": this policy computes on the CPU; a GPU is "
+                         "for /policy/network \"cnn\", and for one hidden layer with ReLU over a float32 "
+                         "vector of at most %d elements and one choice of at most %d",
+                         MLP_INPUTS_MAX, MLP_ACTIONS_MAX);
+    const struct dense_shape shape = policy_dense_shape(config);
+    return dense_check_shape(&shape, error);
+}
+
+static enum status check_cnn(const struct policy_config *config, struct error *error)
+{
+    const struct environment_space *image = &config->observation;
+    if (image->rank != 3)
+        return error_set(error, STATUS_INVALID,
+                         "/policy/network: expected \"mlp\": \"cnn\" reads images of height, width and "
+                         "channels, and the environment's observation has rank %u",
+                         image->rank);
+    if (image->shape[0] < POLICY_CNN_SIZE_MIN || image->shape[1] < POLICY_CNN_SIZE_MIN)
+        return error_set(error, STATUS_INVALID,
+                         "/policy/network: expected \"mlp\": \"cnn\" reads images of at least %dx%d, and the "
+                         "environment's are %ux%u",
+                         POLICY_CNN_SIZE_MIN, POLICY_CNN_SIZE_MIN, image->shape[0], image->shape[1]);
+    if (config->dropout > 0)
+        return error_set(error, STATUS_INVALID,
+                         "/policy/dropout: expected 0, got %g: the network \"cnn\" has no dropout",
+                         config->dropout);
+    return adam_check(&config->adam, error);
+}
+
+static enum status check_tutorial(const struct policy_config *config, struct error *error)
+{
+    const struct mlp_shape shape = policy_mlp_shape(config);
+    return mlp_check_shape(&shape, config->dropout, error);
+}
+
+enum status policy_check(const struct policy_config *config, bool gpu, struct error *error)
+{
+    enum status status = check_components(config, error);
+    if (status != STATUS_OK)
+        return status;
+    switch (policy_form(config)) {
+    case POLICY_FORM_TUTORIAL:
+        return check_tutorial(config, error);
+    case POLICY_FORM_DENSE:
+        return check_dense(config, gpu, error);
+    default:
+        return check_cnn(config, error);
+    }
+}

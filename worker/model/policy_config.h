@@ -1,0 +1,62 @@
+/* What a policy is made of: an environment's spaces and a job's /policy; which network they ask for, and its
+ * shape. Pure functions; any thread. */
+#ifndef WORKER_MODEL_POLICY_CONFIG_H
+#define WORKER_MODEL_POLICY_CONFIG_H
+
+#include "kernels/adam.h"
+#include "kernels/base/status.h"
+#include "kernels/policy/dense_shape.h"
+#include "kernels/policy/mlp_batch.h"
+#include "worker/environment/environment.h"
+
+#include <stdbool.h>
+
+enum {
+    POLICY_LAYERS_MAX = 8,
+    POLICY_CNN_SIZE_MIN = 36,  /* the height and width of the smallest image */
+    POLICY_CNN_FEATURES = 512, /* units behind the convolutions */
+};
+
+enum policy_network_kind { POLICY_MLP, POLICY_CNN };
+enum policy_activation { POLICY_RELU, POLICY_TANH };
+
+struct policy_config {
+    /* The environment's, which have passed environment_spec_check. Their arrays are copied where needed. */
+    struct environment_space observation, action;
+    bool has_mask;
+    enum policy_network_kind network;
+    uint32_t layers, width[POLICY_LAYERS_MAX]; /* hidden layers, and the units of each; POLICY_MLP only */
+    enum policy_activation activation;         /* POLICY_MLP only */
+    double dropout;                            /* probability that a unit is dropped, 0 <= p < 1 */
+    uint64_t seed;                             /* of the first parameters and of every draw */
+    struct adam_settings adam;
+    /* A backend's: */
+    uint32_t environments; /* rows of the environments: a call of policy_act has at most one of each */
+    uint32_t rows_max;     /* of a rollout */
+    bool one_size;         /* launches are all alike, each environment at its own place */
+};
+
+/* What a policy of this configuration computes on. */
+enum policy_device {
+    POLICY_ON_CPU,     /* nothing but the CPU, without a backend */
+    POLICY_ON_EITHER,  /* the CPU without a backend, or a GPU's backend */
+    POLICY_ON_BACKEND, /* a backend, of the CPU or of a GPU */
+};
+enum policy_device policy_device(const struct policy_config *config);
+
+/* The network (worker/model/policy.h). Of the configuration as it is; policy_check says whether it can be. */
+enum policy_form { POLICY_FORM_TUTORIAL, POLICY_FORM_DENSE, POLICY_FORM_CNN };
+enum policy_form policy_form(const struct policy_config *config);
+
+/* STATUS_INVALID names the key or the space that does not fit, and what was expected. `gpu`: the policy is to
+ * compute on a GPU. */
+enum status policy_check(const struct policy_config *config, bool gpu, struct error *error);
+
+/* Elements of one action. */
+uint32_t policy_components(const struct policy_config *config);
+
+/* Of the form's network, after policy_check. That of the CNN is its last layer's. */
+struct mlp_shape policy_mlp_shape(const struct policy_config *config);
+struct dense_shape policy_dense_shape(const struct policy_config *config);
+
+#endif

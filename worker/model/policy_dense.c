@@ -1,0 +1,124 @@
+/* Dense layers on the CPU: kernels/policy/dense.h over flat arrays. */
+#include "kernels/policy/dense.h"
+#include "kernels/policy/dense_parameters.h"
+#include "worker/model/policy_config.h"
+#include "worker/model/policy_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+_Static_assert((int)POLICY_CHUNK_ROWS == (int)DENSE_CHUNK_ROWS, "a chunk of rows is one of the kernel's");
+
+struct policy_dense {
+    struct dense *dense; // holds a packed copy of policy->values
+    struct dense_work *work;
+    float log_probability[POLICY_CHUNK_ROWS], pull[POLICY_CHUNK_ROWS]; // of a chunk's rows
+};
+
+static struct dense_batch batch_of(const struct policy *policy, const struct policy_rows *rows)
+{
+    const bool gaussian = policy->low != NULL;
+    return (struct dense_batch){.count = rows->count,
+                                .row = rows->row,
+                                .observations = policy->bytes ? NULL : rows->observations,
+                                .bytes = policy->bytes ? rows->observations : NULL,
+                                .mask = rows->allowed,
+                                .choices = gaussian ? NULL : rows->actions,
+                                .actions = gaussian ? rows->actions : NULL};
+}
+
+/* ---- acting ---- */
+
+static enum status dense_kind_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
+                                  const uint32_t *environment, const uint32_t *step, struct error *error)
+{
+    const struct policy_dense *network = policy->network;
+    const struct dense_batch batch = batch_of(policy, rows);
+    const struct dense_draw draw = {policy->seed, episode, environment, step};
+    (void)error;
+    dense_act(network->dense, network->work, &batch, &draw, &(struct dense_results){0});
+    return STATUS_OK;
+}
+
+static enum status dense_kind_choose(struct policy *policy, const struct policy_rows *rows,
+                                     struct error *error)
+{
+    struct policy_dense *network = policy->network;
+    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
+        const struct policy_rows chunk = policy_chunk(rows, first);
+        const struct dense_batch batch = batch_of(policy, &chunk);
+        dense_act(network->dense, network->work, &batch, NULL,
+                  &(struct dense_results){.log_probability = network->log_probability});
+        for (uint32_t i = 0; i < chunk.count; i++)
+            if (!isfinite(network->log_probability[i]))
+                return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
+    }
+    return STATUS_OK;
+}
+
+/* ---- learning ---- */
+
+static void dense_flat_load(struct policy *policy)
+{
+    const struct policy_dense *network = policy->network;
+    dense_load(network->dense, policy->values);
+}
+
+static double dense_flat_gradient(struct policy *policy, const struct policy_rows *rows,
+                                  const float *coefficient)
+{
+    struct policy_dense *network = policy->network;
+    const struct dense_batch batch = batch_of(policy, rows);
+    double loss = 0;
+    dense_evaluate(network->dense, network->work, &batch,
+                   &(struct dense_results){.log_probability = network->log_probability});
+    for (uint32_t i = 0; i < rows->count; i++) {
+        network->pull[i] = -coefficient[i];
+        loss -= (double)coefficient[i] * (double)network->log_probability[i];
+    }
+    dense_gradient(network->dense, network->work, &(struct dense_pulls){.log_probability = network->pull},
+                   policy->gradient);
+    return loss;
+}
+
+/* ---- opening ---- */
+
+static enum status dense_kind_open(struct policy *policy, const struct policy_config *config,
+                                   struct backend *backend, struct error *error)
+{
+    static const struct policy_flat flat = {.load = dense_flat_load, .gradient = dense_flat_gradient};
+    const struct dense_shape shape = policy_dense_shape(config);
+    struct policy_dense *network = policy->network = calloc(1, sizeof *network);
+    (void)backend;
+    if (network == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    enum status status = dense_new(&network->dense, &shape, error);
+    if (status == STATUS_OK)
+        status = dense_work_new(&network->work, network->dense, error);
+    if (status == STATUS_OK)
+        status = policy_flat_open(policy, config, &flat, error);
+    if (status == STATUS_OK)
+        status = dense_begin(policy->values, &shape, &(struct dense_initial){0}, policy->seed, error);
+    if (status == STATUS_OK)
+        dense_flat_load(policy);
+    return status;
+}
+
+static void dense_kind_free(struct policy *policy)
+{
+    struct policy_dense *network = policy->network;
+    policy_flat_close(policy);
+    if (network == NULL)
+        return;
+    dense_work_free(network->work);
+    dense_free(network->dense);
+    free(network);
+}
+
+const struct policy_kind policy_dense_kind = {.open = dense_kind_open,
+                                              .free = dense_kind_free,
+                                              .act = dense_kind_act,
+                                              .choose = dense_kind_choose,
+                                              .learn = policy_flat_learn,
+                                              .save = policy_flat_save,
+                                              .restore = policy_flat_restore};

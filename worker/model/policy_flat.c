@@ -1,0 +1,162 @@
+/* A policy on the CPU without a backend: one flat array of parameters, the network's kernel over the rows,
+ * one Adam (898 floats for CartPole). Nothing but kernels/policy and kernels/adam.h computes. */
+#include "worker/model/policy_internal.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- learning ---- */
+
+struct policy_rows policy_chunk(const struct policy_rows *rows, uint32_t first)
+{
+    struct policy_rows chunk = *rows;
+    const uint32_t left = rows->count - first;
+    chunk.count = left < POLICY_CHUNK_ROWS ? left : POLICY_CHUNK_ROWS;
+    chunk.row += first;
+    return chunk;
+}
+
+/* L of all rows, chunk by chunk; its gradient goes into policy->gradient. */
+static double pass_over_rows(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
+                             policy_progress *progress, void *context)
+{
+    double loss = 0;
+    memset(policy->gradient, 0, policy->count * sizeof *policy->gradient);
+    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
+        const struct policy_rows chunk = policy_chunk(rows, first);
+        loss += policy->flat->gradient(policy, &chunk, coefficient + first);
+        if (progress != NULL)
+            progress(context);
+    }
+    return loss;
+}
+
+static bool all_finite(const float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(values[i]))
+            return false;
+    return true;
+}
+
+/* The name of the first parameter whose share of `array`, which is laid out like the parameters, holds a NaN
+ * or an infinity; NULL when there is none. */
+static const char *first_not_finite(const struct policy *policy, const float *array)
+{
+    for (uint32_t i = 0; i < policy->parameter_count; i++) {
+        const size_t count = shape_elements(&policy->parameters[i].shape);
+        if (!all_finite(array, count))
+            return policy->parameters[i].name;
+        array += count;
+    }
+    return NULL;
+}
+
+/* Names the first tensor that holds a NaN or an infinity: observations, returns, then parameters. */
+static enum status explain_loss(const struct policy *policy, const struct policy_rows *rows,
+                                const float *coefficient, double loss, struct error *error)
+{
+    static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
+    const float *observations = rows->observations;
+    for (uint32_t i = 0; i < rows->count && !policy->bytes; i++)
+        if (!all_finite(observations + (size_t)rows->row[i] * policy->inputs, policy->inputs))
+            return error_set(error, STATUS_INTERNAL, "the loss is %g; %s observations, row %u of %u", loss,
+                             begin, i, rows->count);
+    for (uint32_t i = 0; i < rows->count; i++)
+        if (!isfinite(coefficient[i]))
+            return error_set(error, STATUS_INTERNAL, "the loss is %g; %s returns, row %u of %u", loss, begin,
+                             i, rows->count);
+    const char *parameter = first_not_finite(policy, policy->values);
+    if (parameter != NULL)
+        return error_set(error, STATUS_INTERNAL, "the loss is %g; %s parameter %s", loss, begin, parameter);
+    return error_set(error, STATUS_INTERNAL, "the loss is %g; %s log-probabilities", loss, begin);
+}
+
+enum status policy_flat_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
+                              uint32_t episode, double *loss, policy_progress *progress, void *context,
+                              struct error *error)
+{
+    (void)episode;
+    const double found = pass_over_rows(policy, rows, coefficient, progress, context);
+    if (!isfinite(found))
+        return explain_loss(policy, rows, coefficient, found, error);
+    const char *lost = first_not_finite(policy, policy->gradient);
+    if (lost != NULL) // a NaN in a parameter would stay
+        return error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity", lost);
+    adam_update(&policy->adam, ++policy->steps, policy->values, policy->first, policy->second,
+                policy->gradient, policy->count);
+    policy->flat->load(policy);
+    *loss = found;
+    return STATUS_OK;
+}
+
+/* ---- saving and restoring ---- */
+
+/* Copies an array of every parameter, between the policy's flat array `flat` and *values. */
+static void copy_array(const struct policy *policy, float *flat, const struct policy_values *values,
+                       enum policy_array array, bool into_values)
+{
+    for (uint32_t i = 0; i < policy->parameter_count; i++) {
+        const size_t count = shape_elements(&policy->parameters[i].shape);
+        float *copy = policy_values_at(values, i, array);
+        memcpy(into_values ? copy : flat, into_values ? flat : copy, count * sizeof *flat);
+        flat += count;
+    }
+}
+
+static void copy_arrays(const struct policy *policy, const struct policy_values *values, bool into_values)
+{
+    copy_array(policy, policy->values, values, POLICY_VALUES, into_values);
+    copy_array(policy, policy->first, values, POLICY_FIRST_MOMENT, into_values);
+    copy_array(policy, policy->second, values, POLICY_SECOND_MOMENT, into_values);
+}
+
+enum status policy_flat_save(struct policy *policy, struct policy_values *values, struct error *error)
+{
+    (void)error;
+    copy_arrays(policy, values, true);
+    values->steps = policy->steps;
+    return STATUS_OK;
+}
+
+enum status policy_flat_restore(struct policy *policy, const struct policy_values *values,
+                                struct error *error)
+{
+    (void)error;
+    copy_arrays(policy, values, false);
+    policy->steps = values->steps;
+    policy->flat->load(policy);
+    return STATUS_OK;
+}
+
+/* ---- opening ---- */
+
+enum status policy_flat_open(struct policy *policy, const struct policy_config *config,
+                             const struct policy_flat *flat, struct error *error)
+{
+    size_t count = 0;
+    const enum status status = adam_check(&config->adam, error);
+    if (status != STATUS_OK)
+        return status;
+    policy->parameter_count = policy_parameters(policy->parameters, config);
+    for (uint32_t i = 0; i < policy->parameter_count; i++)
+        count += shape_elements(&policy->parameters[i].shape);
+    assert(count > 0);
+    policy->values = calloc(4 * count, sizeof *policy->values);
+    if (policy->values == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", count);
+    policy->flat = flat;
+    policy->adam = config->adam;
+    policy->count = count;
+    policy->gradient = policy->values + count;
+    policy->first = policy->values + 2 * count;
+    policy->second = policy->values + 3 * count;
+    return STATUS_OK;
+}
+
+void policy_flat_close(struct policy *policy)
+{
+    free(policy->values);
+}

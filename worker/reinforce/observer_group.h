@@ -1,0 +1,70 @@
+/* A group of an observer's environments: they are stepped together, and one METHOD_STEP asks for their
+ * actions. An observer with several groups steps one while the agent acts on another. One thread.
+ *
+ *     begin -> ask, step, ask, step, … until observer_group_is_done */
+#ifndef WORKER_REINFORCE_OBSERVER_GROUP_H
+#define WORKER_REINFORCE_OBSERVER_GROUP_H
+
+#include "worker/environment/environments.h"
+#include "worker/job/job.h"
+#include "worker/net/rpc.h"
+
+#include <stdbool.h>
+
+/* What run_episode's answer says of each environment, or of each of its rows. */
+struct observer_last {
+    float *rewards;  /* (rows) of the last step */
+    uint8_t *flags;  /* (rows) */
+    uint32_t *steps; /* (count) */
+};
+
+struct observer_group {
+    struct environments *environments;
+    const struct environment_spec *spec;
+    const struct environment_buffers *buffers;
+    size_t observation_bytes, action_bytes; /* of a row */
+    uint32_t agents, flags_bytes;           /* of an environment; of a row of STEP_FLAGS */
+    uint32_t number;                        /* of the group */
+    uint32_t count, rows, first; /* environments; their rows; the first environment's number in the job */
+    struct observer_last last;   /* the caller's memory; set before the first step */
+    struct future *answer;       /* of the METHOD_STEP under way; NULL: there is none */
+
+    uint32_t episode, step;      /* the step that is asked next */
+    uint32_t steps;              /* how many there are; 0: until each environment's episode is over */
+    uint32_t live;               /* environments whose episode goes on */
+    uint32_t *indices, *numbers; /* (live) local; job-wide */
+    uint32_t *over;              /* (count) environments that wait for a reset */
+    uint32_t ended;              /* rows that ended an episode in the last step, of live environments */
+    uint32_t *ended_rows;        /* (ended) */
+    /* What a step sends: */
+    char *observations; /* (rows + ended, observation_bytes), unless all are live */
+    float *rewards;     /* (rows + ended * metrics) */
+    uint8_t *flags;     /* (rows, flags_bytes) */
+};
+
+/* Opens `count` environments of the job, the first one with the job-wide number `first`. Errors as
+ * job_environments_open. observer_group_close also follows a failure. */
+enum status observer_group_open(struct observer_group *group, const struct job *job, uint32_t number,
+                                uint32_t first, uint32_t count, struct error *error);
+void observer_group_close(struct observer_group *group);
+
+/* Resets all environments for an episode. Errors as environments_reset. */
+enum status observer_group_begin(struct observer_group *group, uint32_t episode, uint32_t steps,
+                                 struct error *error);
+
+/* Whether it has made all of its steps. */
+bool observer_group_is_done(const struct observer_group *group);
+
+/* Sends the live environments' rows. Does not wait. Errors as rpc_call_async. */
+enum status observer_group_ask(struct observer_group *group, struct rpc *rpc, struct error *error);
+
+/* Tells the agent that the group, which is done, asks nothing more in this episode: other observers' groups
+ * of its number wait for it otherwise. Does not wait. Errors as rpc_call_async. */
+enum status observer_group_tell_done(const struct observer_group *group, struct rpc *rpc,
+                                     struct error *error);
+
+/* Waits for the actions, and steps the live environments with them. Errors as rpc_wait, environments_step and
+ * environments_reset; STATUS_INVALID: the agent's answer has another form. */
+enum status observer_group_step(struct observer_group *group, struct rpc *rpc, struct error *error);
+
+#endif

@@ -1,0 +1,48 @@
+/* From a job's keys to the policy's configuration. */
+#include "worker/reinforce/policy_shape.h"
+
+#include "worker/device.h"
+
+_Static_assert((int)JOB_WIDTHS_MAX == (int)POLICY_LAYERS_MAX, "every list of widths is a policy's");
+
+struct policy_config policy_config_of(const struct job *job, const struct environment_spec *spec)
+{
+    static const enum policy_network_kind networks[] = {
+        [JOB_NETWORK_MLP] = POLICY_MLP, [JOB_NETWORK_CNN] = POLICY_CNN};
+    static const enum policy_activation activations[] = {
+        [JOB_ACTIVATION_RELU] = POLICY_RELU, [JOB_ACTIVATION_TANH] = POLICY_TANH};
+    struct policy_config config = {.observation = spec->observation,
+                                   .action = spec->action,
+                                   .has_mask = spec->has_mask != 0,
+                                   .network = networks[job->policy.network],
+                                   .layers = job->policy.hidden.count,
+                                   .activation = activations[job->policy.activation],
+                                   .seed = job->seed,
+                                   .adam = {.lr = job->optimizer.lr,
+                                            .beta1 = job->optimizer.beta1,
+                                            .beta2 = job->optimizer.beta2,
+                                            .epsilon = job->optimizer.epsilon}};
+    for (uint32_t l = 0; l < config.layers; l++)
+        config.width[l] = job->policy.hidden.value[l];
+    if (job->policy.has_dropout)
+        config.dropout = job->policy.dropout;
+    else if (policy_form(&config) == POLICY_FORM_TUTORIAL)
+        config.dropout = POLICY_SHAPE_DROPOUT;
+    return config;
+}
+
+enum status policy_open_backend(struct backend **out, const struct policy_config *config,
+                                const struct job *job, struct error *error)
+{
+    struct job resolved = *job;
+    *out = NULL;
+    job_resolve(&resolved);
+    switch (policy_device(config)) {
+    case POLICY_ON_EITHER:
+        return device_open_gpu(out, job, error);
+    case POLICY_ON_BACKEND:
+        return device_open(out, &resolved, resolved.policy.threads, true, error);
+    default:
+        return policy_check(config, job->device == JOB_DEVICE_GPU, error);
+    }
+}
