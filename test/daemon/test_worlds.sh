@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Jobs with environments of a plug-in: every space trains, and gives the same numbers however its environments are spread,
+# grouped and batched, on every instruction set, when its observers are killed, and when the run is resumed. A plug-in's
+# fault ends the job with the environment's name, and ends nothing else.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/runs.bash"
+
+good=$(readlink -f "$BUILD/test/preload/environment_toy.so")
+broken=$(readlink -f "$BUILD/test/preload/environment_broken.so")
+
+# world PLUGIN NAME: the job of the kind reinforce plays the plug-in's environment.
+world() {
+    cat >"$scratch/reinforce.json" <<JSON
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 6},
+ "environment": {"plugin": "$1", "name": "$2"}, "rollout": {"steps": 60}, "policy": {"hidden": [24]},
+ "returns": {"gamma": 0.9, "normalize": true}, "log": {"every": 1}, "supervise": {"hang_s": 4}}
+JSON
+}
+
+# plays NAME ARGUMENT...: five episodes in the run directory $scratch/NAME.
+plays() {
+    local run=$scratch/$1
+    rm -rf "$run"
+    run_job reinforce "$run" 5 "${@:2}" >"$run.out" 2>&1 || { cat "$run.out"; return 1; }
+}
+
+same_numbers() {
+    plays other "$@" && diff <(numbers "$scratch/whole") <(numbers "$scratch/other")
+}
+
+on_the_oldest_instruction_set() {
+    COALESCED_ISA=baseline same_numbers "$@"
+}
+
+is_evaluated() {
+    "$COALESCED" evaluate "$scratch/whole/checkpoints/$(newest_checkpoint "$scratch/whole")" "$scratch/reinforce.json" \
+        --episodes 3
+}
+
+# ---- every space ----
+for name in Walk-v0 Push-v0 Pair-v0 Picture-v0 Again-v0 Frail-v0; do
+    world "$good" $name
+    check "$name trains" plays whole
+    check "$name has five episodes" test "$(numbers "$scratch/whole" | wc -l)" == 5
+    check "$name: two observers of two groups" same_numbers --set /observers='{"count": 2, "environments": 3, "groups": 2}'
+    check "$name: six observers, unbatched" same_numbers --set /observers='{"count": 6}' --set /coalesce/mode=off
+    check "$name: the oldest instruction set" on_the_oldest_instruction_set
+    check "$name: greedy play" is_evaluated
+done
+
+# ---- whole episodes ----
+refuses_whole_episodes() {
+    ! plays whole --set /rollout/mode=episode >"$scratch/words" &&
+        grep -q 'an episode of Walk-v0 has no greatest length, and /rollout/mode "episode" keeps whole ones' "$scratch/words"
+}
+world "$good" Push-v0
+check "whole episodes, of at most 50 steps" plays whole --set /rollout/mode=episode
+check "whole episodes of two observers" same_numbers --set /rollout/mode=episode \
+    --set /observers='{"count": 2, "environments": 3, "groups": 3}'
+world "$good" Walk-v0
+check "whole episodes without a limit are refused by name" refuses_whole_episodes
+
+# ---- deaths ----
+# Kills an observer every now and then while the job plays 200 episodes.
+survives_kills() {
+    local run=$scratch/killed job victims
+    rm -rf "$run"
+    run_job reinforce "$run" 200 "$@" >"$run.out" 2>&1 &
+    job=$!
+    wait_for_number "$run" 3
+    for _ in 1 2 3; do
+        victims=$(pgrep -P "$(cat "$run/lock")" -f 'observer' || true)
+        [[ -z $victims ]] || kill -9 "$(shuf -n1 <<<"$victims")" 2>/dev/null || true
+        wait_for_number "$run" $(($(last_number "$run") + 3)) || break
+    done
+    wait "$job" || { cat "$run.out"; return 1; }
+    grep -q "incarnation\|starts again" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
+}
+
+same_after_kills() {
+    survives_kills "$@" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 200 "$@" >/dev/null 2>&1 &&
+        diff <(numbers "$scratch/whole") <(numbers "$scratch/killed")
+}
+world "$good" Pair-v0
+check "killed observers of a plug-in leave no trace" same_after_kills --set /observers='{"count": 2, "environments": 3, "groups": 2}'
+world "$good" Wild-v0
+check "what cannot be seeded goes on when its observer is killed" survives_kills --set /observers='{"count": 2, "environments": 3}'
+
+# ---- a resumed run ----
+is_resumed() {
+    rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 6 >/dev/null 2>&1 &&
+        run_job reinforce "$scratch/parts" 10 --resume >/dev/null 2>&1 && run_job reinforce "$scratch/ten" 10 >/dev/null 2>&1 &&
+        diff <(numbers "$scratch/ten") <(numbers "$scratch/parts")
+}
+world "$good" Push-v0
+check "a run that is resumed has the numbers of a whole one" is_resumed
+
+# ---- faults: of the plug-in, and a part of what the job's last line says ----
+fails_with() {
+    local phrase=$1 code=0
+    shift
+    rm -rf "$scratch/faulty"
+    timeout 60 "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/faulty" --set /stop='{"episodes": 5}' \
+        --set /supervise/restart=false "$@" >"$scratch/faulty.out" 2>&1 || code=$?
+    [[ $code -ne 0 && $code -ne 124 ]] && tail -1 "$scratch/faulty.out" | grep -qF "$phrase" && return 0
+    tail -2 "$scratch/faulty.out"
+    return 1
+}
+while IFS='|' read -r name phrase; do
+    world "$broken" "$name"
+    check "$name" fails_with "$phrase"
+done <<'FAULTS'
+open-fails|open-fails: open: the licence has expired
+open-fails-silently|open-fails-silently: open: it gave no reason
+open-without-spec|open-without-spec: open wrote no spec
+open-crashes|was killed by signal 11
+spec-agents|spec-agents: its spec: agents is 0
+observation-rank|observation-rank: its spec: observation.rank is 4
+action-no-choice|action-no-choice: its spec: action.choices[0] is 0
+action-infinite|action-infinite: its spec: action has the bounds
+observation-nan|observation-nan: environment
+reward-infinite|reward-infinite: environment
+flags-unknown|flags-unknown: environment
+flags-restarted|flags-restarted: environment
+mask-empty|mask-empty: environment
+metric-nan|metric-nan: environment
+step-fails|step-fails: step: the joint 4 came off
+step-fails-silently|step-fails-silently: step: it gave no reason
+step-crashes|was killed by signal 11
+step-aborts|was killed by signal 6
+step-exits|exited with code 3
+step-hangs|sent no heartbeat
+reset-crashes|was killed by signal 11
+nothing-at-all|has no environment nothing-at-all
+FAULTS
+world "$scratch/nowhere.so" x
+check "a plug-in that is not there" fails_with "/environment/plugin: $scratch/nowhere.so: No such file or directory"
+world "$0" x
+check "a plug-in that is none" fails_with "cannot be loaded"
+world "$good" Walk-v0
+check "an option that the plug-in does not know" fails_with "Walk-v0 of {}" --set /environment/options='{"length": 4}'
+check "a built-in name that is none" fails_with "there is no built-in environment CartPole-v2: expected one of CartPole-v1" \
+    --set /environment='{"name": "CartPole-v2"}'
+
+finish
