@@ -15,18 +15,24 @@ install_it() {
     make -s -C "$here/../.." install SAN="${SAN:-}" PREFIX=/usr DESTDIR="$stage"
 }
 
-# What must have been installed, a job's and a schema's aside; the GPU's plug-in only where it was built.
+# What must have been installed, jobs, the schema and MuJoCo's models aside; the GPU's and MuJoCo's plug-ins only where they
+# were built.
 what_belongs() {
-    printf './usr/%s\n' bin/coalesced lib/coalesced/libcoalesced-onednn.so lib/systemd/system/coalesced@.service \
+    printf './usr/%s\n' bin/coalesced bin/coalesced-new-environment lib/coalesced/libcoalesced-onednn.so \
+        lib/systemd/system/coalesced@.service \
         share/man/man1/coalesced.1 share/man/man5/coalesced-job.5 share/doc/coalesced/RUNS.md \
         share/bash-completion/completions/coalesced include/coalesced/environment.h
     if [[ -e $build/libcoalesced-cuda.so ]]; then
         printf './usr/lib/coalesced/libcoalesced-cuda.so\n'
     fi
+    if [[ -e $build/libcoalesced-mujoco.so ]]; then
+        printf './usr/lib/coalesced/libcoalesced-mujoco.so\n'
+    fi
 }
 
 only_what_belongs() {
-    diff <(what_belongs | sort) <(cd "$stage" && find . -type f ! -path './usr/share/coalesced/*.json' | sort)
+    diff <(what_belongs | sort) <(cd "$stage" &&
+        find . -type f ! -path './usr/share/coalesced/*.json' ! -path '*/mujoco-models/*.xml' | sort)
 }
 
 # A program that lies beside the daemon finds the plug-ins as the daemon does: one of the tests loads one.
