@@ -98,7 +98,7 @@ struct agent {
     struct error failure; /* the first one within a callback, which ends the job; STATUS_OK: none */
     struct {
         uint32_t *row, *column, *step; /* (columns) of one launch */
-        char *actions;                 /* (columns, action_bytes) of one reply */
+        void *actions;                 /* (columns, action_bytes) of one reply */
     } batch;
 };
 

@@ -250,11 +250,11 @@ void agent_reply(struct agent *agent, struct rpc_request *request)
     const size_t bytes = agent->rollout->config.action_bytes;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents;
-        memcpy(agent->batch.actions + i * agents * bytes,
+        memcpy((char *)agent->batch.actions + i * agents * bytes,
                agent->rollout->actions + rollout_row(agent->rollout, (uint32_t)m->args[1], column) * bytes,
                agents * bytes);
     }
-    policy_bound(agent->policy, (float *)agent->batch.actions, n * agents);
+    policy_bound(agent->policy, agent->batch.actions, n * agents);
     rpc_reply(request, &(struct rpc_message){.tensor_count = 1,
                                              .tensors = {step_action_tensor(spec, n)},
                                              .data = {agent->batch.actions}});
