@@ -24,7 +24,7 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-pro
 CFLAGS := -std=gnu17 -O2 -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition $(WARNINGS) \
           $(if $(SAN),-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all)
 LDFLAGS := $(if $(SAN),-fsanitize=$(SANITIZERS))
-LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lz -lm -lpthread -ldl
+LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lgif -lz -lm -lpthread -ldl
 
 # Every *_lanes.c is compiled once per instruction set; the program chooses one at start. kernels/onednn/ and
 # kernels/cuda/ become plug-ins, so that a process loads a math library only when its job needs one.

@@ -1,6 +1,7 @@
 /* argv read by getopt_long. The command's process; its only thread. */
 #include "daemon/arguments.h"
 
+#include "daemon/film.h"
 #include "worker/environment/environment_contract.h"
 #include "worker/job/json_document.h"
 #include "worker/reinforce/policy_evaluate.h"
@@ -44,7 +45,22 @@ static bool read_positive(const char *text, double *value)
     return end != text && *end == '\0' && isfinite(*value) && *value > 0;
 }
 
-enum { SET = 1, RUN_DIR, RESUME, EPISODES, WORDS, SEED, TEMPERATURE, NAME, OPTIONS, STEPS, LIMIT_S, HELP };
+enum {
+    SET = 1,
+    RUN_DIR,
+    RESUME,
+    EPISODES,
+    WORDS,
+    SEED,
+    TEMPERATURE,
+    NAME,
+    OPTIONS,
+    STEPS,
+    LIMIT_S,
+    RENDER,
+    SAMPLE,
+    HELP
+};
 
 static const struct option options[] = {
     {"set", required_argument, NULL, SET},
@@ -58,6 +74,8 @@ static const struct option options[] = {
     {"options", required_argument, NULL, OPTIONS},
     {"steps", required_argument, NULL, STEPS},
     {"limit-s", required_argument, NULL, LIMIT_S},
+    {"render", required_argument, NULL, RENDER},
+    {"sample", no_argument, NULL, SAMPLE},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
 };
@@ -70,7 +88,9 @@ static const char *option_owner(int option, unsigned accepts)
     if (option == RUN_DIR || option == RESUME)
         return accepts & ACCEPTS_RUN ? NULL : "run";
     if (option == EPISODES)
-        return accepts & ACCEPTS_EPISODES ? NULL : "evaluate";
+        return accepts & ACCEPTS_EPISODES ? NULL : "evaluate and play";
+    if (option == RENDER || option == SAMPLE)
+        return accepts & ACCEPTS_RENDER ? NULL : "play";
     if (option == NAME || option == OPTIONS || option == STEPS || option == LIMIT_S)
         return accepts & ACCEPTS_PLUGIN ? NULL : "try";
     if (option == SEED)
@@ -134,6 +154,15 @@ static int store_option(int option, const char *text, struct arguments *argument
         return store_options(text, arguments);
     case STEPS:
         return store_count("steps", text, CONTRACT_STEPS_MAX, &arguments->steps);
+    case RENDER:
+        arguments->render = text;
+        return strcmp(text, "text") == 0 || film_is_path(text)
+                   ? 0
+                   : usage_error("--render: expected text, or a path that ends in .gif or .png, got %s",
+                                 text);
+    case SAMPLE:
+        arguments->sample = true;
+        return 0;
     case LIMIT_S:
         return store_count("limit-s", text, 86400, &arguments->limit_s);
     default:

@@ -15,6 +15,7 @@ enum accepts {
     ACCEPTS_CHECKPOINT = 4, /* in front of the job, if there is one */
     ACCEPTS_TEXT = 8,       /* --words, --seed, --temperature */
     ACCEPTS_EPISODES = 16,  /* --episodes */
+    ACCEPTS_RENDER = 64,    /* --render, --sample */
     ACCEPTS_PLUGIN = 32,    /* a plug-in or an environment, --name, --options, --steps, --limit-s, --seed */
 };
 
@@ -24,6 +25,8 @@ struct arguments {
     const char *checkpoint;
     struct language_generate text;
     uint32_t episodes;       /* 0: not given */
+    const char *render;      /* "text", or a film's path; NULL: not given */
+    bool sample;
     const char *environment; /* a plug-in's path, or a built-in environment's name */
     const char *name;        /* of one of the plug-in's environments; NULL: not given */
     const char *options;     /* a JSON object */

@@ -4,6 +4,7 @@
 
 #include "daemon/arguments.h"
 #include "daemon/job_files.h"
+#include "daemon/play.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
 #include "daemon/runlog_coverage.h"
@@ -227,7 +228,7 @@ static enum status evaluate(const struct arguments *arguments, struct job *job, 
 
 static enum status generate(const struct arguments *arguments, struct job *job, struct error *error)
 {
-    enum status status = job_files_of_checkpoint(job, arguments->checkpoint, error);
+    enum status status = job_files_of_checkpoint(job, arguments->checkpoint, JOB_MODEL_PARALLEL, error);
     if (status != STATUS_OK)
         return status;
     job_resolve(job);
@@ -251,6 +252,7 @@ static const struct command {
     {"check", ACCEPTS_JOB, NULL}, /* reading the job has checked it */
     {"evaluate", ACCEPTS_JOB | ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES, evaluate},
     {"generate", ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, generate},
+    {"play", ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES | ACCEPTS_RENDER, play},
     {"try", ACCEPTS_PLUGIN, try_environment},
 };
 

@@ -156,7 +156,7 @@ static void cut_last_name(char *path)
         *slash = '\0';
 }
 
-enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, struct error *error)
+enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int kind, struct error *error)
 {
     char path[CHECKPOINT_PATH_BYTES];
     enum status status = job_files_check_folder(checkpoint, error);
@@ -172,10 +172,10 @@ enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, str
     if ((size_t)length >= sizeof path)
         return error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
     status = job_files_of_run(job, path_of(path), error);
-    if (status == STATUS_OK && job->kind != JOB_MODEL_PARALLEL)
+    if (status == STATUS_OK && job->kind != kind)
         status =
-            error_set(error, STATUS_INVALID,
-                      "%.300s is of a job of the kind \"%s\": expected a \"%s\", whose model writes text",
-                      checkpoint, job_kind_name(job->kind), job_kind_name(JOB_MODEL_PARALLEL));
+            error_set(error, STATUS_INVALID, "%.300s is of a job of the kind \"%s\": expected a \"%s\", %s",
+                      checkpoint, job_kind_name(job->kind), job_kind_name(kind),
+                      kind == JOB_REINFORCE ? "whose policy plays" : "whose model writes text");
     return status;
 }

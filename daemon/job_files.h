@@ -24,9 +24,9 @@ enum status job_files_epoch_updates(uint64_t *updates, const struct job *job, st
 enum status job_files_of_run(struct job *job, struct path path, struct error *error);
 
 /* Reads RUN/job.json of the checkpoint folder RUN/checkpoints/NUMBER. STATUS_NOT_FOUND: there is no such
- * folder, or no job in RUN; STATUS_CORRUPT: the job cannot be read; STATUS_INVALID: it is not model-parallel.
- */
-enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, struct error *error);
+ * folder, or no job in RUN; STATUS_CORRUPT: the job cannot be read; STATUS_INVALID: it is not of `kind`, one
+ * of enum job_kind. */
+enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int kind, struct error *error);
 
 /* Checks that `checkpoint` is a checkpoint folder: a language model needs the vocabulary in it.
  * STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO. */

@@ -18,7 +18,7 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run check evaluate generate try schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run check evaluate generate play try schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
@@ -38,7 +38,7 @@ _coalesced() {
             compopt -o dirnames 2>/dev/null
             return
             ;;
-        --episodes | --words | --seed | --temperature | --name | --options | --steps | --limit-s)
+        --episodes | --render | --words | --seed | --temperature | --name | --options | --steps | --limit-s)
             return
             ;;
     esac
@@ -48,6 +48,7 @@ _coalesced() {
         check) options='--set --help' ;;
         evaluate) options='--set --episodes --help' ;;
         generate) options='--words --seed --temperature --help' ;;
+        play) options='--episodes --sample --render --help' ;;
         try) options='--name --options --steps --seed --limit-s --help' ;;
         schema) options='man pointers' ;;
     esac
@@ -57,7 +58,7 @@ _coalesced() {
     fi
     # Job files end in .json; a checkpoint is a folder, or a safetensors file; a plug-in ends in .so.
     compopt -o filenames 2>/dev/null
-    if [[ $command == generate ]]; then
+    if [[ $command == generate || $command == play ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
     elif [[ $command == try ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.so' -- "$current")

@@ -220,3 +220,13 @@ enum status environments_step(struct environments *e, uint32_t n, const uint32_t
     }
     return status == STATUS_OK ? environments_check_state(e, n, which, error) : status;
 }
+
+/* ---- pictures ---- */
+
+size_t environments_render(struct environments *e, uint32_t index, int kind, uint32_t *width,
+                           uint32_t *height, void *out, size_t capacity)
+{
+    if (e->config.plugin->render == NULL)
+        return 0;
+    return e->config.plugin->render(e->self, index, kind, width, height, out, capacity);
+}

@@ -60,6 +60,10 @@ enum status environments_reset(struct environments *environments, uint32_t n, co
 enum status environments_step(struct environments *environments, uint32_t n, const uint32_t *which,
                               struct error *error);
 
+/* environment.h's render of one environment; 0 where the plug-in has none. */
+size_t environments_render(struct environments *environments, uint32_t index, int kind, uint32_t *width,
+                           uint32_t *height, void *out, size_t capacity);
+
 /* Whether the environment waits for a reset after its last step. */
 bool environments_is_over(const struct environments *environments, uint32_t index);
 

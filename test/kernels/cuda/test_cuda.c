@@ -110,7 +110,7 @@ static void check_rows(uint32_t count)
         mlp_ref_forward(&problem.shape, problem.dropout, problem.exact,
                         problem.batch.observations + row * problem.shape.inputs, mask, expected, NULL);
         const uint32_t sampled = mlp_ref_sample(&problem.shape, expected, &key, &margin);
-        ck_assert(problem.batch.actions[row] == sampled || margin < 1e-5);
+        ck_assert(problem.batch.actions[row] == (int32_t)sampled || margin < 1e-5);
     }
 }
 

@@ -59,11 +59,11 @@ static void fill(uint32_t rows, uint32_t depth, uint32_t blocks)
                 b[k * COLUMNS_MAX + n];
 }
 
-static bool same_bits(float a, float b)
+static bool same_bits(float left, float right)
 {
     uint32_t bits[2];
-    memcpy(&bits[0], &a, sizeof a);
-    memcpy(&bits[1], &b, sizeof b);
+    memcpy(&bits[0], &left, sizeof left);
+    memcpy(&bits[1], &right, sizeof right);
     return bits[0] == bits[1];
 }
 

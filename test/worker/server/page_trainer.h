@@ -278,7 +278,7 @@ static inline void page_receive(struct page_peer *peer, struct page_message *mes
     length = zmq_recv(peer->socket, message->floats, sizeof message->floats, 0);
     ck_assert_int_ge(length, 0);
     ck_assert_int_eq(length, (int)page_get(header + 80, 4));
-    ck_assert_mem_eq(header, "COAL\4\0", 6);
+    ck_assert_mem_eq(header, "COAL\5\0", 6);
     message->kind = header[6];
     message->status = header[7];
     message->method = (uint16_t)page_get(header + 8, 2);

@@ -1,0 +1,27 @@
+/* Pictures of an environment in a file: a GIF of all of them, or a PNG of the last one. By giflib and libpng.
+ * One thread; blocks on the file. */
+#ifndef DAEMON_FILM_H
+#define DAEMON_FILM_H
+
+#include "kernels/base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct film;
+
+/* Whether the path's ending is one of a film's: ".gif", ".png". */
+bool film_is_path(const char *path);
+
+/* Makes the file. `path` outlives the film. STATUS_IO and others of a file; STATUS_NO_MEMORY. */
+enum status film_open(struct film **out, const char *path, struct error *error);
+
+/* Adds a picture: (height, width, 3) bytes; all of one size. STATUS_INVALID: it has another size than the
+ * first one, or is larger than 65535 * 65535; STATUS_IO; STATUS_NO_MEMORY. */
+enum status film_add(struct film *film, uint32_t width, uint32_t height, const uint8_t *rgb,
+                     struct error *error);
+
+/* Writes what is left, and frees the film; NULL is allowed. STATUS_IO: the file is not whole. */
+enum status film_close(struct film *film, struct error *error);
+
+#endif
