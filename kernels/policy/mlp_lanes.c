@@ -18,21 +18,43 @@
 
 #define LANES_FOR_SHAPE(packed, body, ...)                                                                   \
     ((packed)->shape.inputs == 4 && (packed)->shape.actions == 2                                             \
-         ? body(packed, __VA_ARGS__, 4, 2)                                                                   \
-         : body(packed, __VA_ARGS__, (packed)->shape.inputs, (packed)->shape.actions))
+         ? body(packed, __VA_ARGS__, 4, 2, ROWS_AT_ONCE)                                                     \
+         : body(packed, __VA_ARGS__, (packed)->shape.inputs, (packed)->shape.actions, 1))
 
-/* A row to a lane, action by action. */
+/* Rows that go through the layers together, so that a weight is fetched once for all of them. With 4, inputs
+ * and sums fill AVX-512's 32 registers. */
+enum { ROWS_AT_ONCE = LANES_WIDTH == 16 ? 4 : 2, TILE_ROWS = LANES_COUNT };
+enum { BLOCKS_MAX = MLP_HIDDEN_MAX / LANES_COUNT };
+
+/* Consecutive rows of a batch. */
 struct tile {
-    float sum[MLP_ACTIONS_MAX][LANES_WIDTH];         // of W2 h, without scale and bias
-    float probability[MLP_ACTIONS_MAX][LANES_WIDTH]; // softmax
-    float log_probability[MLP_ACTIONS_MAX][LANES_WIDTH];
+    uint32_t first, rows;                          // of the batch; at most TILE_ROWS
+    float x[TILE_ROWS * MLP_INPUTS_MAX];           // (rows, inputs): a copy
+    uint16_t *mask[TILE_ROWS];                     // the row's words, in the batch's masks
+    float sum[MLP_ACTIONS_MAX][TILE_ROWS];         // of W2 h, without scale and bias
+    float probability[MLP_ACTIONS_MAX][TILE_ROWS]; // softmax
+    float log_probability[MLP_ACTIONS_MAX][TILE_ROWS];
 };
 
-static uint32_t tile_rows(const struct mlp_batch *batch, uint32_t first)
+LANES_INLINE void begin_tile(struct tile *tile, const struct mlp_packed *packed,
+                             const struct mlp_batch *batch, uint32_t first, uint32_t inputs)
 {
-    uint32_t left = batch->count - first;
-    return left < LANES_WIDTH ? left : LANES_WIDTH;
+    const uint32_t left = batch->count - first;
+    tile->first = first;
+    tile->rows = left < TILE_ROWS ? left : TILE_ROWS;
+    for (uint32_t r = 0; r < tile->rows; r++) {
+        const size_t row = batch->row[first + r];
+        memcpy(tile->x + r * inputs, batch->observations + row * inputs, inputs * sizeof *tile->x);
+        tile->mask[r] = batch->masks + row * packed->blocks;
+    }
 }
+
+/* What the draws are keyed by: mlp_act's arguments. */
+struct draws {
+    uint64_t seed;
+    uint32_t episode;
+    const uint32_t *environment, *step; // (count)
+};
 
 /* ---- forward ---- */
 
@@ -46,35 +68,45 @@ LANES_INLINE vf hidden_units(const float *weights, const float *x, uint32_t mask
     return lanes_keep(mask, lanes_max((vf){}, a));
 }
 
-/* Column `lane` of tile->sum: one row through both layers. */
-LANES_INLINE void forward_row(const struct mlp_packed *packed, const float *x, const uint16_t *mask,
-                              struct tile *tile, uint32_t lane, uint32_t inputs, uint32_t actions)
+/* Columns `row` to `row` + `rows` - 1 of tile->sum: rows through both layers. Keeps the units' values in
+ * `hidden`, (blocks, TILE_ROWS, 16), unless that is NULL. */
+LANES_INLINE void forward_rows(const struct mlp_packed *packed, struct tile *tile, uint32_t row,
+                               uint32_t rows, float *hidden, uint32_t inputs, uint32_t actions)
 {
     const uint32_t stride = (1 + inputs + actions) * LANES_COUNT;
-    vf sum[MLP_ACTIONS_MAX][LANES_PARTS] = {};
-    const float *weights = packed->weights;
-    for (uint32_t v = 0; v < packed->blocks; v++, weights += stride) {
+    vf sum[ROWS_AT_ONCE][MLP_ACTIONS_MAX][LANES_PARTS] = {};
+    for (uint32_t v = 0; v < packed->blocks; v++) {
 #pragma GCC unroll 4
         for (uint32_t p = 0; p < LANES_PARTS; p++) {
-            const float *units = weights + p * LANES_WIDTH;
-            vf h = hidden_units(units, x, (uint32_t)mask[v] >> (p * LANES_WIDTH), inputs);
+            const float *units = packed->weights + v * stride + p * LANES_WIDTH;
+#pragma GCC unroll 4
+            for (uint32_t r = 0; r < rows; r++) {
+                const uint32_t mask = tile->mask[row + r][v];
+                vf h = hidden_units(units, tile->x + (row + r) * inputs, mask >> (p * LANES_WIDTH), inputs);
+                if (hidden != NULL)
+                    lanes_store(hidden + (v * TILE_ROWS + row + r) * LANES_COUNT + p * LANES_WIDTH, h);
 #pragma GCC unroll 2
-            for (uint32_t a = 0; a < actions; a++)
-                sum[a][p] = lanes_fma(lanes_load(units + (1 + inputs + a) * LANES_COUNT), h, sum[a][p]);
+                for (uint32_t a = 0; a < actions; a++)
+                    sum[r][a][p] =
+                        lanes_fma(lanes_load(units + (1 + inputs + a) * LANES_COUNT), h, sum[r][a][p]);
+            }
         }
     }
-    for (uint32_t a = 0; a < actions; a++)
-        tile->sum[a][lane] = lanes_sum(sum[a]);
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (uint32_t a = 0; a < actions; a++)
+            tile->sum[a][row + r] = lanes_sum(sum[r][a]);
 }
 
-/* Softmax and, if `logs`, its logarithm, of the rows in the tile's lanes; actions ascending. */
-LANES_INLINE void softmax_tile(const struct mlp_packed *packed, struct tile *tile, uint32_t actions,
-                               bool logs)
+/* Softmax and, if `logs`, its logarithm, of a register's rows, from `row` on; actions ascending. */
+LANES_INLINE void softmax_rows(const struct mlp_packed *packed, struct tile *tile, uint32_t row,
+                               uint32_t actions, bool logs)
 {
     vf z[MLP_ACTIONS_MAX], e[MLP_ACTIONS_MAX];
     const vf scale = lanes_set(packed->scale);
     for (uint32_t a = 0; a < actions; a++)
-        z[a] = lanes_fma(lanes_load(tile->sum[a]), scale, lanes_set(packed->b2[a]));
+        z[a] = lanes_fma(lanes_load(tile->sum[a] + row), scale, lanes_set(packed->b2[a]));
     vf highest = z[0];
     for (uint32_t a = 1; a < actions; a++)
         highest = lanes_max(highest, z[a]);
@@ -86,127 +118,164 @@ LANES_INLINE void softmax_tile(const struct mlp_packed *packed, struct tile *til
     }
     vf log_total = logs ? lanes_log(total) : (vf){};
     for (uint32_t a = 0; a < actions; a++) {
-        lanes_store(tile->probability[a], e[a] / total);
+        lanes_store(tile->probability[a] + row, e[a] / total);
         if (logs)
-            lanes_store(tile->log_probability[a], z[a] - log_total);
+            lanes_store(tile->log_probability[a] + row, z[a] - log_total);
     }
 }
 
-LANES_INLINE void forward_tile(const struct mlp_packed *packed, const struct mlp_batch *batch, uint32_t first,
-                               uint32_t rows, struct tile *tile, uint32_t inputs, uint32_t actions, bool logs)
+/* The tile's rows, whose inputs and masks are there. */
+LANES_INLINE void forward_tile(const struct mlp_packed *packed, struct tile *tile, float *hidden, bool logs,
+                               uint32_t inputs, uint32_t actions, uint32_t at_once)
 {
-    for (uint32_t a = 0; a < actions && rows < LANES_WIDTH; a++)
+    uint32_t row = 0;
+    for (uint32_t a = 0; a < actions && tile->rows < TILE_ROWS; a++)
         memset(tile->sum[a], 0, sizeof tile->sum[a]);
-    for (uint32_t r = 0; r < rows; r++) {
-        size_t row = batch->row[first + r];
-        forward_row(packed, batch->observations + row * inputs, batch->masks + row * packed->blocks, tile, r,
-                    inputs, actions);
-    }
-    softmax_tile(packed, tile, actions, logs);
-}
-
-static void copy_probabilities(const struct tile *tile, uint32_t first, uint32_t rows, uint32_t actions,
-                               float *probabilities)
-{
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t a = 0; a < actions; a++)
-            probabilities[(size_t)(first + r) * actions + a] = tile->probability[a][r];
+    for (; row + at_once <= tile->rows; row += at_once)
+        forward_rows(packed, tile, row, at_once, hidden, inputs, actions);
+    for (; row < tile->rows; row++)
+        forward_rows(packed, tile, row, 1, hidden, inputs, actions);
+    for (row = 0; row < tile->rows; row += LANES_WIDTH)
+        softmax_rows(packed, tile, row, actions, logs);
 }
 
 /* ---- act ---- */
 
+/* Draws the masks of the tile's rows, for this forward and for the gradient's. */
+LANES_INLINE void draw_masks(const struct mlp_packed *packed, const struct draws *draws,
+                             const struct tile *tile)
+{
+    for (uint32_t r = 0; r < tile->rows; r++) {
+        const uint32_t i = tile->first + r;
+        const struct rng_key key = {draws->seed, draws->environment[i], draws->step[i], draws->episode};
+        dropout_mask_draw(tile->mask[r], packed->blocks, &key, packed->draws, packed->draw_bound,
+                          packed->last_word);
+    }
+}
+
 /* Each lane's first action whose cumulated probability is above the row's uniform. The sums only grow, so
  * that is the number of sums, without the last, that are not above it. */
-LANES_INLINE void sample_tile(const struct mlp_batch *batch, uint32_t first, uint32_t rows, uint64_t seed,
-                              uint32_t episode, const uint32_t *environment, const uint32_t *step,
-                              const struct tile *tile, uint32_t actions)
+LANES_INLINE vf sample_rows(const struct draws *draws, const struct tile *tile, uint32_t row,
+                            uint32_t actions)
 {
+    const uint32_t left = tile->rows - row, rows = left < LANES_WIDTH ? left : LANES_WIDTH;
     uint32_t environments[LANES_WIDTH] = {0}, steps[LANES_WIDTH] = {0};
-    memcpy(environments, environment + first, rows * sizeof *environments);
-    memcpy(steps, step + first, rows * sizeof *steps);
+    memcpy(environments, draws->environment + tile->first + row, rows * sizeof *environments);
+    memcpy(steps, draws->step + tile->first + row, rows * sizeof *steps);
     vu c[4] = {lanes_set_u32((uint32_t)RNG_ACTION << RNG_STREAM_SHIFT), lanes_load_u32(environments),
-               lanes_load_u32(steps), lanes_set_u32(episode)};
-    lanes_philox(c, (uint32_t)seed, (uint32_t)(seed >> 32));
+               lanes_load_u32(steps), lanes_set_u32(draws->episode)};
+    lanes_philox(c, (uint32_t)draws->seed, (uint32_t)(draws->seed >> 32));
     vf uniform = __builtin_convertvector((vi)(c[0] >> 8), vf) * 0x1p-24f;
     vf cumulated = {}, action = {};
     for (uint32_t a = 0; a + 1 < actions; a++) {
-        cumulated += lanes_load(tile->probability[a]);
+        cumulated += lanes_load(tile->probability[a] + row);
         action += lanes_where_not_less(uniform, cumulated, lanes_set(1.0f));
     }
-    float chosen[LANES_WIDTH];
-    lanes_store(chosen, action);
-    for (uint32_t r = 0; r < rows; r++)
-        batch->actions[batch->row[first + r]] = (int32_t)chosen[r];
+    return action;
 }
 
-LANES_INLINE void act_body(const struct mlp_packed *packed, const struct mlp_batch *batch, uint64_t seed,
-                           uint32_t episode, const uint32_t *environment, const uint32_t *step,
-                           float *probabilities, uint32_t inputs, uint32_t actions)
+LANES_INLINE void sample_tile(const struct mlp_batch *batch, const struct draws *draws,
+                              const struct tile *tile, uint32_t actions)
+{
+    float chosen[TILE_ROWS];
+    for (uint32_t row = 0; row < tile->rows; row += LANES_WIDTH)
+        lanes_store(chosen + row, sample_rows(draws, tile, row, actions));
+    for (uint32_t r = 0; r < tile->rows; r++)
+        batch->actions[batch->row[tile->first + r]] = (int32_t)chosen[r];
+}
+
+static void copy_probabilities(const struct tile *tile, uint32_t actions, float *probabilities)
+{
+    for (uint32_t r = 0; r < tile->rows; r++)
+        for (uint32_t a = 0; a < actions; a++)
+            probabilities[(size_t)(tile->first + r) * actions + a] = tile->probability[a][r];
+}
+
+LANES_INLINE void act_body(const struct mlp_packed *packed, const struct mlp_batch *batch,
+                           const struct draws *draws, float *probabilities, uint32_t inputs, uint32_t actions,
+                           uint32_t at_once)
 {
     struct tile tile;
-    for (uint32_t first = 0; first < batch->count; first += LANES_WIDTH) {
-        uint32_t rows = tile_rows(batch, first);
-        for (uint32_t i = first; i < first + rows; i++)
-            dropout_mask_draw(batch->masks + (size_t)batch->row[i] * packed->blocks, packed->blocks,
-                              &(struct rng_key){seed, environment[i], step[i], episode}, packed->draws,
-                              packed->draw_bound, packed->last_word);
-        forward_tile(packed, batch, first, rows, &tile, inputs, actions, false);
-        sample_tile(batch, first, rows, seed, episode, environment, step, &tile, actions);
+    for (uint32_t first = 0; first < batch->count; first += TILE_ROWS) {
+        begin_tile(&tile, packed, batch, first, inputs);
+        draw_masks(packed, draws, &tile);
+        forward_tile(packed, &tile, NULL, false, inputs, actions, at_once);
+        sample_tile(batch, draws, &tile, actions);
         if (probabilities != NULL)
-            copy_probabilities(&tile, first, rows, actions, probabilities);
+            copy_probabilities(&tile, actions, probabilities);
     }
 }
 
 static void act(const struct mlp_packed *packed, const struct mlp_batch *batch, uint64_t seed,
                 uint32_t episode, const uint32_t *environment, const uint32_t *step, float *probabilities)
 {
-    LANES_FOR_SHAPE(packed, act_body, batch, seed, episode, environment, step, probabilities);
+    const struct draws draws = {seed, episode, environment, step};
+    LANES_FOR_SHAPE(packed, act_body, batch, &draws, probabilities);
 }
 
 /* ---- gradient ---- */
 
-/* dL/dz of the chunk's rows, and the same times 1 / (1 - p), which is what reaches W2 and the units. */
+/* dL/dz of the tile's rows, and the same times 1 / (1 - p), which is what reaches W2 and the units. */
 struct pulls {
-    float plain[MLP_ACTIONS_MAX][MLP_CHUNK_ROWS];
-    float scaled[MLP_ACTIONS_MAX][MLP_CHUNK_ROWS];
+    float plain[MLP_ACTIONS_MAX][TILE_ROWS];
+    float scaled[MLP_ACTIONS_MAX][TILE_ROWS];
 };
 
-/* The forward of the chunk; fills `pulls` and returns the loss. d(-c log P(t))/dz_a = c (P(a) - [a = t]). */
-LANES_INLINE double pull_chunk(const struct mlp_packed *packed, const struct mlp_batch *batch,
-                               const float *coefficient, struct pulls *pulls, uint32_t inputs,
-                               uint32_t actions)
+/* The sums of a chunk, rows ascending. */
+struct sums {
+    double loss;
+    float b2[MLP_ACTIONS_MAX];
+    float units[BLOCKS_MAX * (1 + MLP_INPUTS_MAX + MLP_ACTIONS_MAX) * LANES_COUNT]; // laid out as the weights
+};
+
+/* Asks for a tile's rows, which lie apart in memory, while the tile before is computed. */
+LANES_INLINE void prefetch_tile(const struct mlp_batch *batch, uint32_t first, uint32_t inputs,
+                                uint32_t blocks)
 {
-    struct tile tile;
-    double loss = 0;
-    for (uint32_t first = 0; first < batch->count; first += LANES_WIDTH) {
-        uint32_t rows = tile_rows(batch, first);
-        forward_tile(packed, batch, first, rows, &tile, inputs, actions, true);
-        for (uint32_t r = 0; r < rows; r++) {
-            const int32_t taken = batch->actions[batch->row[first + r]];
-            assert(taken >= 0 && (uint32_t)taken < actions);
-            loss -= (double)coefficient[first + r] * (double)tile.log_probability[taken][r];
-            tile.probability[taken][r] -= 1.0f;
-            for (uint32_t a = 0; a < actions; a++) {
-                float pull = coefficient[first + r] * tile.probability[a][r];
-                pulls->plain[a][first + r] = pull;
-                pulls->scaled[a][first + r] = pull * packed->scale;
-            }
-        }
+    for (uint32_t i = first; i < batch->count && i < first + TILE_ROWS; i++) {
+        const size_t row = batch->row[i];
+        __builtin_prefetch(batch->observations + row * inputs, 0, 2);
+        __builtin_prefetch(batch->masks + row * blocks, 0, 2);
+        __builtin_prefetch(batch->actions + row, 0, 2);
     }
-    return loss;
 }
 
-/* The gradient of one register's units, summed over the chunk's rows in ascending order; laid out like their
- * weights. The units' values are computed again, which is cheaper than to store and fetch them. */
-LANES_INLINE void backward_units(const float *weights, const struct mlp_batch *batch, uint32_t blocks,
-                                 uint32_t block, uint32_t shift, const struct pulls *pulls, float *sums,
-                                 uint32_t inputs, uint32_t actions)
+/* Fills `pulls` and adds the tile's loss. d(-c log P(t))/dz_a = c (P(a) - [a = t]). */
+LANES_INLINE void pull_tile(const struct mlp_batch *batch, const float *coefficient, float scale,
+                            struct tile *tile, struct pulls *pulls, struct sums *sums, uint32_t actions)
 {
-    vf g1[MLP_INPUTS_MAX] = {}, bias = {}, g2[MLP_ACTIONS_MAX] = {};
-    for (uint32_t r = 0; r < batch->count; r++) {
-        size_t row = batch->row[r];
-        const float *x = batch->observations + row * inputs;
-        vf h = hidden_units(weights, x, (uint32_t)batch->masks[row * blocks + block] >> shift, inputs);
+    float c[TILE_ROWS] = {0};
+    memcpy(c, coefficient + tile->first, tile->rows * sizeof *c);
+    for (uint32_t r = 0; r < tile->rows; r++) {
+        const int32_t taken = batch->actions[batch->row[tile->first + r]];
+        assert(taken >= 0 && (uint32_t)taken < actions);
+        sums->loss -= (double)c[r] * (double)tile->log_probability[taken][r];
+        tile->probability[taken][r] -= 1.0f;
+    }
+    for (uint32_t a = 0; a < actions; a++)
+        for (uint32_t row = 0; row < tile->rows; row += LANES_WIDTH) {
+            const vf pull = lanes_load(c + row) * lanes_load(tile->probability[a] + row);
+            lanes_store(pulls->plain[a] + row, pull);
+            lanes_store(pulls->scaled[a] + row, pull * lanes_set(scale));
+        }
+    for (uint32_t r = 0; r < tile->rows; r++)
+        for (uint32_t a = 0; a < actions; a++)
+            sums->b2[a] += pulls->plain[a][r];
+}
+
+/* Adds the tile's rows to the gradient of one register's units. */
+LANES_INLINE void backward_units(const float *weights, const float *hidden, const struct tile *tile,
+                                 const struct pulls *pulls, float *sums, uint32_t inputs, uint32_t actions)
+{
+    vf bias = lanes_load(sums), g1[MLP_INPUTS_MAX] = {}, g2[MLP_ACTIONS_MAX] = {};
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < inputs; i++)
+        g1[i] = lanes_load(sums + (1 + i) * LANES_COUNT);
+#pragma GCC unroll 16
+    for (uint32_t a = 0; a < actions; a++)
+        g2[a] = lanes_load(sums + (1 + inputs + a) * LANES_COUNT);
+    for (uint32_t r = 0; r < tile->rows; r++) {
+        const vf h = lanes_load(hidden + r * LANES_COUNT);
         vf pull = {};
 #pragma GCC unroll 16
         for (uint32_t a = 0; a < actions; a++) {
@@ -218,7 +287,7 @@ LANES_INLINE void backward_units(const float *weights, const struct mlp_batch *b
         bias += pull;
 #pragma GCC unroll 16
         for (uint32_t i = 0; i < inputs; i++)
-            g1[i] = lanes_fma(pull, lanes_set(x[i]), g1[i]);
+            g1[i] = lanes_fma(pull, lanes_set(tile->x[r * inputs + i]), g1[i]);
     }
     lanes_store(sums, bias);
 #pragma GCC unroll 16
@@ -227,6 +296,21 @@ LANES_INLINE void backward_units(const float *weights, const struct mlp_batch *b
 #pragma GCC unroll 16
     for (uint32_t a = 0; a < actions; a++)
         lanes_store(sums + (1 + inputs + a) * LANES_COUNT, g2[a]);
+}
+
+LANES_INLINE void gradient_tile(const struct mlp_packed *packed, const struct mlp_batch *batch,
+                                const float *coefficient, struct tile *tile, struct sums *sums,
+                                uint32_t inputs, uint32_t actions, uint32_t at_once)
+{
+    struct pulls pulls;
+    float hidden[BLOCKS_MAX * TILE_ROWS * LANES_COUNT];
+    const uint32_t stride = (1 + inputs + actions) * LANES_COUNT;
+    forward_tile(packed, tile, hidden, true, inputs, actions, at_once);
+    pull_tile(batch, coefficient, packed->scale, tile, &pulls, sums, actions);
+    for (uint32_t v = 0; v < packed->blocks; v++)
+        for (uint32_t first = 0; first < LANES_COUNT; first += LANES_WIDTH)
+            backward_units(packed->weights + v * stride + first, hidden + v * TILE_ROWS * LANES_COUNT + first,
+                           tile, &pulls, sums->units + v * stride + first, inputs, actions);
 }
 
 /* Adds one block's sums to `gradient`, which has PyTorch's order. */
@@ -247,26 +331,26 @@ LANES_INLINE void add_block(const float *sums, uint32_t block, uint32_t hidden, 
 
 LANES_INLINE double gradient_body(const struct mlp_packed *packed, const struct mlp_batch *batch,
                                   const float *coefficient, float *gradient, uint32_t inputs,
-                                  uint32_t actions)
+                                  uint32_t actions, uint32_t at_once)
 {
-    struct pulls pulls;
-    float sums[(1 + MLP_INPUTS_MAX + MLP_ACTIONS_MAX) * LANES_COUNT];
+    struct tile tile;
+    struct sums sums;
     const uint32_t hidden = packed->shape.hidden, stride = (1 + inputs + actions) * LANES_COUNT;
-    double loss = pull_chunk(packed, batch, coefficient, &pulls, inputs, actions);
-    for (uint32_t v = 0; v < packed->blocks; v++) {
-        for (uint32_t p = 0; p < LANES_PARTS; p++)
-            backward_units(packed->weights + v * stride + p * LANES_WIDTH, batch, packed->blocks, v,
-                           p * LANES_WIDTH, &pulls, sums + p * LANES_WIDTH, inputs, actions);
-        add_block(sums, v, hidden, gradient, inputs, actions);
+    sums.loss = 0;
+    memset(sums.b2, 0, sizeof sums.b2);
+    memset(sums.units, 0, (size_t)packed->blocks * stride * sizeof *sums.units);
+    prefetch_tile(batch, 0, inputs, packed->blocks);
+    for (uint32_t first = 0; first < batch->count; first += TILE_ROWS) {
+        prefetch_tile(batch, first + TILE_ROWS, inputs, packed->blocks);
+        begin_tile(&tile, packed, batch, first, inputs);
+        gradient_tile(packed, batch, coefficient, &tile, &sums, inputs, actions, at_once);
     }
+    for (uint32_t v = 0; v < packed->blocks; v++)
+        add_block(sums.units + v * stride, v, hidden, gradient, inputs, actions);
     float *b2 = gradient + (size_t)hidden * (inputs + 1 + actions);
-    for (uint32_t a = 0; a < actions; a++) {
-        float sum = 0;
-        for (uint32_t r = 0; r < batch->count; r++)
-            sum += pulls.plain[a][r];
-        b2[a] += sum;
-    }
-    return loss;
+    for (uint32_t a = 0; a < actions; a++)
+        b2[a] += sums.b2[a];
+    return sums.loss;
 }
 
 static double gradient(const struct mlp_packed *packed, const struct mlp_batch *batch,
