@@ -133,9 +133,10 @@ const struct job_key job_keys[] = {
              "most 16; null is 0.6 there, and 0 for every other policy."},
     {"/policy/threads", REINFORCE, JOB_INTEGER, AT(policy.threads), RANGE(1, 1024),
      NULLABLE(policy.has_threads), BY_DEFAULT(null), .unit = "threads",
-     .text = "The math threads of the network cnn on a CPU, on whose number the last bits of its gradients "
-             "depend. null: the processors, fixed when the run begins and kept for --resume. The network mlp "
-             "has one thread and ignores it."},
+     .text = "The math threads of the policy on a CPU. null: the processors; for the network cnn, on whose "
+             "number the last bits of its gradients depend, fixed when the run begins and kept for --resume. "
+             "Of the network mlp only one that can have dropout uses several, to learn from 8,192 rows or "
+             "more, and any number gives the same bits."},
 
     {"/returns", REINFORCE, JOB_OBJECT, .text = "How rewards become returns."},
     {"/returns/gamma", REINFORCE, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(1),

@@ -16,7 +16,8 @@
  * Elements of uint8 observations are scaled by 1 / 255. A Gaussian's actions are stored as drawn, outside of
  * their bounds too: the environment gets a copy that policy_bound has clipped.
  *
- * One thread. After policy_new nothing here allocates, but for the CNN's tape. */
+ * One thread calls; the tutorial's network learns with a team of config->threads on the CPU. After policy_new
+ * nothing here allocates, but for the CNN's tape. */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
@@ -35,7 +36,8 @@ struct policy_rows {
     uint16_t *dropout;        /* (rows, policy_dropout_words) keep bits of hidden units; NULL of no words */
 };
 
-/* Called during learning: after every 256 rows on a CPU, between two operations on a backend. */
+/* Called during learning: after every 256 rows on a CPU, or 16,384 with several
+ * threads; between two operations on a backend. */
 typedef void policy_progress(void *context);
 
 struct backend;

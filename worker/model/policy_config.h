@@ -30,9 +30,11 @@ struct policy_config {
     double dropout;                            /* probability that a unit is dropped, 0 <= p < 1 */
     uint64_t seed;                             /* of the first parameters and of every draw */
     struct adam_settings adam;
+    uint32_t rows_max; /* of a rollout */
+    uint32_t threads; /* that learn on the CPU, at most; 0 is 1. The tutorial's network only; any number gives
+                         the same bits */
     /* A backend's: */
     uint32_t environments; /* rows of the environments: a call of policy_act has at most one of each */
-    uint32_t rows_max;     /* of a rollout */
     bool one_size;         /* launches are all alike, each environment at its own place */
 };
 

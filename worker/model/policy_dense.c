@@ -65,7 +65,7 @@ static void dense_flat_load(struct policy *policy)
 }
 
 static double dense_flat_gradient(struct policy *policy, const struct policy_rows *rows,
-                                  const float *coefficient)
+                                  const float *coefficient, float *gradient)
 {
     struct policy_dense *network = policy->network;
     const struct dense_batch batch = batch_of(policy, rows);
@@ -77,7 +77,7 @@ static double dense_flat_gradient(struct policy *policy, const struct policy_row
         loss -= (double)coefficient[i] * (double)network->log_probability[i];
     }
     dense_gradient(network->dense, network->work, &(struct dense_pulls){.log_probability = network->pull},
-                   policy->gradient);
+                   gradient);
     return loss;
 }
 

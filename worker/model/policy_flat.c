@@ -1,5 +1,6 @@
 /* A policy on the CPU without a backend: one flat array of parameters, the network's kernel over the rows,
  * one Adam (898 floats for CartPole). Nothing but kernels/policy and kernels/adam.h computes. */
+#include "kernels/base/team.h"
 #include "worker/model/policy_internal.h"
 
 #include <assert.h>
@@ -18,19 +19,83 @@ struct policy_rows policy_chunk(const struct policy_rows *rows, uint32_t first)
     return chunk;
 }
 
-/* L of all rows, chunk by chunk; its gradient goes into policy->gradient. */
-static double pass_over_rows(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
-                             policy_progress *progress, void *context)
+/* Consecutive chunks that the team computes, each gradient into memory of its own. The gradients are then
+ * added in the chunks' order, as one thread adds them. */
+struct wave {
+    struct policy *policy;
+    const struct policy_rows *rows;
+    const float *coefficient;
+    uint32_t first, chunks; // its first row
+    double loss[POLICY_WAVE_CHUNKS];
+};
+
+static void wave_compute(void *context, uint32_t chunk)
 {
+    struct wave *wave = context;
+    struct policy *policy = wave->policy;
+    const uint32_t first = wave->first + chunk * POLICY_CHUNK_ROWS;
+    const struct policy_rows rows = policy_chunk(wave->rows, first);
+    float *gradient = policy->wave + chunk * policy->count;
+    memset(gradient, 0, policy->count * sizeof *gradient);
+    wave->loss[chunk] = policy->flat->gradient(policy, &rows, wave->coefficient + first, gradient);
+}
+
+enum { WAVE_PIECE = 256 }; // parameters that one thread adds
+
+static void wave_add(void *context, uint32_t piece)
+{
+    const struct wave *wave = context;
+    const struct policy *policy = wave->policy;
+    const size_t begin = (size_t)piece * WAVE_PIECE, left = policy->count - begin;
+    const size_t end = begin + (left < WAVE_PIECE ? left : WAVE_PIECE);
+    for (uint32_t chunk = 0; chunk < wave->chunks; chunk++) {
+        const float *gradient = policy->wave + chunk * policy->count;
+        for (size_t i = begin; i < end; i++)
+            policy->gradient[i] += gradient[i];
+    }
+}
+
+/* As pass_of_thread, by the team. */
+static double pass_of_team(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
+                           policy_progress *progress, void *context)
+{
+    struct wave wave = {.policy = policy, .rows = rows, .coefficient = coefficient};
+    const uint32_t pieces = (uint32_t)((policy->count + WAVE_PIECE - 1) / WAVE_PIECE);
     double loss = 0;
-    memset(policy->gradient, 0, policy->count * sizeof *policy->gradient);
-    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
-        const struct policy_rows chunk = policy_chunk(rows, first);
-        loss += policy->flat->gradient(policy, &chunk, coefficient + first);
+    for (; wave.first < rows->count; wave.first += wave.chunks * POLICY_CHUNK_ROWS) {
+        const uint32_t chunks = (rows->count - wave.first + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
+        wave.chunks = chunks < POLICY_WAVE_CHUNKS ? chunks : POLICY_WAVE_CHUNKS;
+        team_run(policy->team, wave.chunks, wave_compute, &wave);
+        team_run(policy->team, pieces, wave_add, &wave);
+        for (uint32_t chunk = 0; chunk < wave.chunks; chunk++)
+            loss += wave.loss[chunk];
         if (progress != NULL)
             progress(context);
     }
     return loss;
+}
+
+/* L of all rows, chunk by chunk; adds its gradient to policy->gradient. */
+static double pass_of_thread(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
+                             policy_progress *progress, void *context)
+{
+    double loss = 0;
+    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
+        const struct policy_rows chunk = policy_chunk(rows, first);
+        loss += policy->flat->gradient(policy, &chunk, coefficient + first, policy->gradient);
+        if (progress != NULL)
+            progress(context);
+    }
+    return loss;
+}
+
+/* L of all rows; its gradient goes into policy->gradient. */
+static double pass_over_rows(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
+                             policy_progress *progress, void *context)
+{
+    const bool alone = policy->team == NULL || rows->count < 2 * POLICY_THREAD_ROWS;
+    memset(policy->gradient, 0, policy->count * sizeof *policy->gradient);
+    return (alone ? pass_of_thread : pass_of_team)(policy, rows, coefficient, progress, context);
 }
 
 static bool all_finite(const float *values, size_t count)
@@ -133,6 +198,19 @@ enum status policy_flat_restore(struct policy *policy, const struct policy_value
 
 /* ---- opening ---- */
 
+/* No more threads than the largest rollout has work for. */
+static enum status open_team(struct policy *policy, const struct policy_config *config, struct error *error)
+{
+    const uint32_t most = config->rows_max / POLICY_THREAD_ROWS;
+    const uint32_t threads = config->threads < most ? config->threads : most;
+    if (threads < 2 || !policy->flat->any_thread)
+        return STATUS_OK;
+    policy->wave = calloc(POLICY_WAVE_CHUNKS * policy->count, sizeof *policy->wave);
+    if (policy->wave == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the gradients of %u threads", threads);
+    return team_new(&policy->team, threads, error);
+}
+
 enum status policy_flat_open(struct policy *policy, const struct policy_config *config,
                              const struct policy_flat *flat, struct error *error)
 {
@@ -153,10 +231,12 @@ enum status policy_flat_open(struct policy *policy, const struct policy_config *
     policy->gradient = policy->values + count;
     policy->first = policy->values + 2 * count;
     policy->second = policy->values + 3 * count;
-    return STATUS_OK;
+    return open_team(policy, config, error);
 }
 
 void policy_flat_close(struct policy *policy)
 {
+    team_free(policy->team);
+    free(policy->wave);
     free(policy->values);
 }

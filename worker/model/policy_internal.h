@@ -32,11 +32,18 @@ extern const struct policy_kind policy_mlp_kind, policy_dense_kind, policy_gpu_k
 /* What policy_flat.c needs of a network. Neither allocates. */
 struct policy_flat {
     void (*load)(struct policy *policy); /* computes with policy->values from now on */
-    /* Adds the gradient of at most POLICY_CHUNK_ROWS rows to policy->gradient, and returns their L. */
-    double (*gradient)(struct policy *policy, const struct policy_rows *rows, const float *coefficient);
+    /* Adds the gradient of at most POLICY_CHUNK_ROWS rows, summed by itself, to `gradient`, and returns their
+     * L. */
+    double (*gradient)(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
+                       float *gradient);
+    bool any_thread; /* several threads may call `gradient` at once */
 };
 
-enum { POLICY_CHUNK_ROWS = 256 };
+enum {
+    POLICY_CHUNK_ROWS = 256,
+    POLICY_WAVE_CHUNKS = 64,   /* that a team computes between two calls of policy_progress */
+    POLICY_THREAD_ROWS = 4096, /* rows for which one thread more is worth its while */
+};
 
 struct policy {
     const struct policy_kind *kind;
@@ -55,6 +62,8 @@ struct policy {
     uint64_t steps;                            /* of Adam */
     size_t count;                              /* floats in each of the arrays below */
     float *values, *gradient, *first, *second; /* the parameters, their gradient, Adam's moments */
+    struct team *team;                         /* NULL: one thread learns */
+    float *wave;                               /* (POLICY_WAVE_CHUNKS, count) gradients of a wave's chunks */
     uint32_t parameter_count;
     struct policy_parameter parameters[POLICY_PARAMETERS_MAX];
 };

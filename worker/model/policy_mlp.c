@@ -101,11 +101,11 @@ static void mlp_flat_load(struct policy *policy)
 }
 
 static double mlp_flat_gradient(struct policy *policy, const struct policy_rows *rows,
-                                const float *coefficient)
+                                const float *coefficient, float *gradient)
 {
     const struct policy_mlp *network = policy->network;
     const struct mlp_batch batch = batch_of(rows);
-    return mlp_gradient(network->mlp, &batch, coefficient, policy->gradient);
+    return mlp_gradient(network->mlp, &batch, coefficient, gradient);
 }
 
 /* ---- opening ---- */
@@ -144,7 +144,8 @@ static enum status open_network(struct policy_mlp *network, double dropout, stru
 static enum status mlp_kind_open(struct policy *policy, const struct policy_config *config,
                                  struct backend *backend, struct error *error)
 {
-    static const struct policy_flat flat = {.load = mlp_flat_load, .gradient = mlp_flat_gradient};
+    static const struct policy_flat flat = {
+        .load = mlp_flat_load, .gradient = mlp_flat_gradient, .any_thread = true};
     struct policy_mlp *network = policy->network = calloc(1, sizeof *network);
     (void)backend;
     if (network == NULL)

@@ -2,6 +2,7 @@
  *
  * No process but an observer loads a plug-in's code, so that the code's crash costs an observer. The agent
  * knows of the environment what the description says, and trusts none of it. */
+#include "kernels/base/processors.h"
 #include "kernels/kernels.h"
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/policy_shape.h"
@@ -44,6 +45,7 @@ static enum status open_policy(struct agent *agent, uint32_t steps, struct error
     struct policy_config policy = policy_config_of(job, &agent->world.spec);
     policy.environments = agent->environments * agent->world.spec.agents;
     policy.rows_max = policy.environments * steps;
+    policy.threads = job->policy.has_threads ? job->policy.threads : processors_count();
     policy.one_size = job->coalesce.mode == JOB_COALESCE_BARRIER;
     const enum status status = policy_open_backend(&agent->backend, &policy, job, error);
     return status == STATUS_OK ? policy_new(&agent->policy, &policy, agent->backend, error) : status;

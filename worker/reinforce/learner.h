@@ -1,8 +1,9 @@
 /* The learner: turns a finished rollout into the policy's next parameters.
  *
- * It runs on the agent's one thread, at the top level of the loop: the agent launches nothing before the next
- * parameters are there, so a second thread could only take turns with the first. `progress` serves sockets,
- * orders and the beat meanwhile. A learner that hangs therefore stops the beat, and the watchdog sees it. */
+ * It runs on the agent's thread, at the top level of the loop: the agent launches nothing before the next
+ * parameters are there. The policy shares out a large rollout's rows to threads of its own (/policy/threads),
+ * on the processors that the observers do not need meanwhile. `progress` serves sockets, orders and the beat.
+ * A learner that hangs therefore stops the beat, and the watchdog sees it. */
 #ifndef WORKER_REINFORCE_LEARNER_H
 #define WORKER_REINFORCE_LEARNER_H
 

@@ -354,6 +354,60 @@ START_TEST(what_is_not_finite_changes_nothing)
 }
 END_TEST
 
+/* ---- threads ---- */
+
+static void count_progress(void *context)
+{
+    ++*(unsigned *)context;
+}
+
+/* Three steps on 20,001 rows: two waves of chunks, the last chunk not full. */
+static struct policy *learn_with_threads(uint32_t threads, double losses[3], unsigned *progress)
+{
+    struct mlp_problem rollout;
+    struct policy_config config = cartpole;
+    config.rows_max = 20001;
+    config.threads = threads;
+    mlp_problem_init(&rollout, tutorial, cartpole.dropout, config.rows_max, 7);
+    struct policy *policy = open_policy(&config);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(policy_problem_act(policy, &rollout, (uint32_t)i, NULL), STATUS_OK);
+        ck_assert_int_eq(
+            policy_problem_learn(policy, &rollout, (uint32_t)i, &losses[i], count_progress, progress, NULL),
+            STATUS_OK);
+    }
+    mlp_problem_fini(&rollout);
+    return policy;
+}
+
+START_TEST(any_number_of_threads_learns_the_same_bits)
+{
+    double expected[3], losses[3];
+    unsigned chunks = 0, waves = 0;
+    struct policy *one = learn_with_threads(1, expected, &chunks);
+    struct policy *several = learn_with_threads((uint32_t)_i, losses, &waves);
+    ck_assert_ptr_null(one->team);
+    ck_assert_ptr_nonnull(several->team);
+    ck_assert_mem_eq(losses, expected, sizeof losses);
+    expect_all(several, one->values);
+    ck_assert_uint_eq(chunks, 3 * 79);
+    ck_assert_uint_eq(waves, 3 * 2);
+    policy_free(one);
+    policy_free(several);
+}
+END_TEST
+
+START_TEST(a_small_rollout_starts_no_threads)
+{
+    struct policy_config config = cartpole;
+    config.threads = 8;
+    config.rows_max = 2 * POLICY_THREAD_ROWS - 1;
+    struct policy *policy = open_policy(&config);
+    ck_assert_ptr_null(policy->team);
+    policy_free(policy);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("policy");
@@ -370,6 +424,8 @@ int main(void)
     suite_add_tcase(suite, pytorch);
     TCase *learning = tcase_create("learning");
     tcase_add_loop_test(learning, progress_is_told_per_chunk_and_the_loss_falls, 0, 4);
+    tcase_add_loop_test(learning, any_number_of_threads_learns_the_same_bits, 2, 5);
+    tcase_add_test(learning, a_small_rollout_starts_no_threads);
     tcase_add_loop_test(learning, what_is_not_finite_changes_nothing, 0, sizeof breaks / sizeof *breaks);
     suite_add_tcase(suite, learning);
     return suite_run(suite);
