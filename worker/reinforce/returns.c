@@ -7,41 +7,50 @@
 #include <float.h>
 #include <math.h>
 
-/* The column's rows that say something, in order. Returns how many there are. */
-static uint32_t select_rows(const struct rollout *r, uint32_t column, uint32_t *rows)
-{
-    uint32_t count = 0;
-    for (uint32_t step = 0; step < r->lengths[column]; step++)
-        if (!rollout_is_absent(r, step, column))
-            rows[count++] = rollout_row(r, step, column);
-    return count;
-}
-
-/* Leaves out the rows of segments that ended with a failure of the environment. Returns how many stay. */
-static uint32_t drop_failed(const struct rollout *r, uint32_t *rows, uint32_t count)
-{
-    uint32_t kept = 0, begin = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        rows[kept++] = rows[i];
-        if ((r->flags[rows[i]] & ENVIRONMENT_FAILED) != 0)
-            kept = begin;
-        if (r->flags[rows[i]] != 0)
-            begin = kept;
-    }
-    return kept;
-}
-
-/* Writes the discounted returns of a column's rows into coefficients[0 .. count), unscaled. */
-static void discount_rewards(const struct rollout *r, const uint32_t *rows, uint32_t count, double gamma,
-                             float *coefficients)
+/* Turns the rewards of a segment into its discounted returns, unscaled. */
+static void discount_segment(float *values, uint32_t count, double gamma)
 {
     double following = 0;
     for (uint32_t i = count; i-- > 0;) {
-        if (r->flags[rows[i]] != 0)
-            following = 0;
-        following = (double)r->rewards[rows[i]] + gamma * following;
-        coefficients[i] = (float)following;
+        following = (double)values[i] + gamma * following;
+        values[i] = (float)following;
     }
+}
+
+/* A column's rows lie apart in memory, so they are asked for some steps before they are read. */
+static void prefetch_row(const struct rollout *r, size_t row)
+{
+    enum { STEPS = 16 };
+    const size_t later = row + (size_t)STEPS * r->columns;
+    __builtin_prefetch(r->rewards + later);
+    __builtin_prefetch(r->flags + later);
+}
+
+/* Writes the column's rows that say something, in order, and their discounted returns, unscaled. Leaves out
+ * the segments that ended with a failure of the environment. Returns the number of rows. */
+static uint32_t discount_column(const struct rollout *r, uint32_t column, double gamma, uint32_t *rows,
+                                float *values)
+{
+    uint32_t count = 0, begin = 0; // rows written; the first one of the segment
+    uint8_t flags = 0;
+    for (uint32_t step = 0; step < r->lengths[column]; step++) {
+        const uint32_t row = rollout_row(r, step, column);
+        const bool absent = (flags & ENVIRONMENT_ABSENT) != 0 && rollout_is_absent(r, step, column);
+        prefetch_row(r, row);
+        flags = r->flags[row];
+        if (absent)
+            continue;
+        rows[count] = row;
+        values[count++] = r->rewards[row];
+        if (flags == 0)
+            continue;
+        if ((flags & ENVIRONMENT_FAILED) != 0)
+            count = begin;
+        discount_segment(values + begin, count - begin, gamma);
+        begin = count;
+    }
+    discount_segment(values + begin, count - begin, gamma);
+    return count;
 }
 
 /* The tutorial adds float32's epsilon to the deviation: np.finfo(np.float32).eps. */
@@ -63,8 +72,7 @@ uint32_t returns_coefficients(struct rollout *r, const struct returns_config *co
     uint32_t rows = 0;
     for (uint32_t column = 0; column < r->columns; column++) {
         float *mine = r->coefficients + rows;
-        const uint32_t count = drop_failed(r, r->order + rows, select_rows(r, column, r->order + rows));
-        discount_rewards(r, r->order + rows, count, config->gamma, mine);
+        const uint32_t count = discount_column(r, column, config->gamma, r->order + rows, mine);
         if (config->normalize)
             normalize_returns(mine, count);
         for (uint32_t i = 0; i < count; i++)
