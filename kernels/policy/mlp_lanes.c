@@ -228,18 +228,6 @@ struct sums {
     float units[BLOCKS_MAX * (1 + MLP_INPUTS_MAX + MLP_ACTIONS_MAX) * LANES_COUNT]; // laid out as the weights
 };
 
-/* Asks for a tile's rows, which lie apart in memory, while the tile before is computed. */
-LANES_INLINE void prefetch_tile(const struct mlp_batch *batch, uint32_t first, uint32_t inputs,
-                                uint32_t blocks)
-{
-    for (uint32_t i = first; i < batch->count && i < first + TILE_ROWS; i++) {
-        const size_t row = batch->row[i];
-        __builtin_prefetch(batch->observations + row * inputs, 0, 2);
-        __builtin_prefetch(batch->masks + row * blocks, 0, 2);
-        __builtin_prefetch(batch->actions + row, 0, 2);
-    }
-}
-
 /* Fills `pulls` and adds the tile's loss. d(-c log P(t))/dz_a = c (P(a) - [a = t]). */
 LANES_INLINE void pull_tile(const struct mlp_batch *batch, const float *coefficient, float scale,
                             struct tile *tile, struct pulls *pulls, struct sums *sums, uint32_t actions)
@@ -339,9 +327,7 @@ LANES_INLINE double gradient_body(const struct mlp_packed *packed, const struct 
     sums.loss = 0;
     memset(sums.b2, 0, sizeof sums.b2);
     memset(sums.units, 0, (size_t)packed->blocks * stride * sizeof *sums.units);
-    prefetch_tile(batch, 0, inputs, packed->blocks);
     for (uint32_t first = 0; first < batch->count; first += TILE_ROWS) {
-        prefetch_tile(batch, first + TILE_ROWS, inputs, packed->blocks);
         begin_tile(&tile, packed, batch, first, inputs);
         gradient_tile(packed, batch, coefficient, &tile, &sums, inputs, actions, at_once);
     }
