@@ -120,30 +120,57 @@ static void retire_absent(struct agent_group *group, const struct rpc_message *m
     agent_set_live(group->seat->agent);
 }
 
-/* Writes what a row's previous step earned, and what it shows now, into the rollout. */
-static void store_row(struct rollout *rollout, const struct rpc_message *m, uint32_t from, uint32_t column)
+/* Environments [i, i + the answer) of the request have consecutive numbers. Their rows follow one another in
+ * the rollout too, so they are copied in one piece. */
+static uint32_t run_at(const struct rpc_message *m, uint32_t i)
 {
-    const struct rollout_config *config = &rollout->config;
-    const uint32_t step = (uint32_t)m->args[1], row = rollout_row(rollout, step, column);
-    const uint8_t *flags = (const uint8_t *)m->data[STEP_FLAGS] + (size_t)from * (1 + config->choices);
-    memcpy(rollout->observations + row * config->observation_bytes,
-           (const char *)m->data[STEP_OBSERVATION] + from * config->observation_bytes,
-           config->observation_bytes);
-    if (config->choices > 0)
-        memcpy(rollout->allowed + (size_t)row * config->choices, flags + 1, config->choices);
-    if (step > 0) {
-        rollout->rewards[row - rollout->columns] = f32_at(m->data[STEP_REWARD], from);
-        rollout->flags[row - rollout->columns] = flags[0];
+    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], first = u32_at(m->data[STEP_ENVIRONMENT], i);
+    uint32_t run = 1;
+    while (i + run < n && u32_at(m->data[STEP_ENVIRONMENT], i + run) == first + run)
+        run++;
+    return run;
+}
+
+/* Writes the flags, and the masks behind them, of `rows` rows from `from` on of the request. */
+static void store_flags(struct rollout *rollout, const struct rpc_message *m, uint32_t from, uint32_t row,
+                        uint32_t rows)
+{
+    const uint32_t choices = rollout->config.choices, earlier = row - rollout->columns;
+    const uint8_t *flags = (const uint8_t *)m->data[STEP_FLAGS] + (size_t)from * (1 + choices);
+    const bool begins = m->args[1] == 0;
+    if (choices == 0 && !begins)
+        memcpy(rollout->flags + earlier, flags, rows);
+    for (uint32_t i = 0; i < rows && choices > 0; i++, flags += 1 + choices) {
+        memcpy(rollout->allowed + (size_t)(row + i) * choices, flags + 1, choices);
+        if (!begins)
+            rollout->flags[earlier + i] = flags[0];
     }
-    rollout->lengths[column] = step + 1;
+}
+
+/* Writes what the rows' previous step earned, and what they show now, into the rollout. */
+static void store_run(struct rollout *rollout, const struct rpc_message *m, uint32_t from, uint32_t column,
+                      uint32_t rows)
+{
+    const size_t bytes = rollout->config.observation_bytes;
+    const uint32_t step = (uint32_t)m->args[1], row = rollout_row(rollout, step, column);
+    memcpy(rollout->observations + row * bytes, (const char *)m->data[STEP_OBSERVATION] + from * bytes,
+           rows * bytes);
+    store_flags(rollout, m, from, row, rows);
+    if (step > 0)
+        memcpy(rollout->rewards + row - rollout->columns,
+               (const char *)m->data[STEP_REWARD] + from * sizeof *rollout->rewards,
+               rows * sizeof *rollout->rewards);
+    for (uint32_t i = 0; i < rows; i++)
+        rollout->lengths[column + i] = step + 1;
 }
 
 static void store_rows(struct agent *agent, const struct rpc_message *m)
 {
-    const uint32_t agents = agent->world.spec.agents;
-    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0]; i++)
-        for (uint32_t a = 0; a < agents; a++)
-            store_row(agent->rollout, m, i * agents + a, u32_at(m->data[STEP_ENVIRONMENT], i) * agents + a);
+    const uint32_t agents = agent->world.spec.agents, n = m->tensors[STEP_ENVIRONMENT].dims[0];
+    for (uint32_t i = 0, run; i < n; i += run) {
+        run = run_at(m, i);
+        store_run(agent->rollout, m, i * agents, u32_at(m->data[STEP_ENVIRONMENT], i) * agents, run * agents);
+    }
 }
 
 /* The group that the request is of. */
@@ -234,12 +261,13 @@ void agent_step(void *context, struct rpc_request *request, const struct rpc_mes
 static void gather_rows(struct agent *agent, const struct rpc_message *m, uint32_t begin)
 {
     const uint32_t step = (uint32_t)m->args[1], agents = agent->world.spec.agents;
-    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0] * agents; i++) {
-        const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i / agents) * agents + i % agents;
-        agent->batch.column[begin + i] = column;
-        agent->batch.step[begin + i] = step;
-        agent->batch.row[begin + i] = rollout_row(agent->rollout, step, column);
-    }
+    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0]; i++)
+        for (uint32_t a = 0; a < agents; a++, begin++) {
+            const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents + a;
+            agent->batch.column[begin] = column;
+            agent->batch.step[begin] = step;
+            agent->batch.row[begin] = rollout_row(agent->rollout, step, column);
+        }
 }
 
 void agent_reply(struct agent *agent, struct rpc_request *request)
@@ -248,11 +276,12 @@ void agent_reply(struct agent *agent, struct rpc_request *request)
     const struct environment_spec *spec = &agent->world.spec;
     const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = spec->agents;
     const size_t bytes = agent->rollout->config.action_bytes;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0, run; i < n; i += run) {
         const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents;
+        run = run_at(m, i);
         memcpy((char *)agent->batch.actions + i * agents * bytes,
                agent->rollout->actions + rollout_row(agent->rollout, (uint32_t)m->args[1], column) * bytes,
-               agents * bytes);
+               run * agents * bytes);
     }
     policy_bound(agent->policy, agent->batch.actions, n * agents);
     rpc_reply(request, &(struct rpc_message){.tensor_count = 1,
