@@ -24,8 +24,8 @@ struct arguments {
     const char *job_path;
     const char *checkpoint;
     struct language_generate text;
-    uint32_t episodes;       /* 0: not given */
-    const char *render;      /* "text", or a film's path; NULL: not given */
+    uint32_t episodes;  /* 0: not given */
+    const char *render; /* "text", or a film's path; NULL: not given */
     bool sample;
     const char *environment; /* a plug-in's path, or a built-in environment's name */
     const char *name;        /* of one of the plug-in's environments; NULL: not given */

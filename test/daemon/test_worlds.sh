@@ -79,7 +79,7 @@ survives_kills() {
         while kill -0 "$job" 2>/dev/null && (($(last_number "$run") < seen + 3)); do sleep 0.02; done
     done
     wait "$job" || { cat "$run.out"; return 1; }
-    grep -q "starts again" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
+    grep -q "takes its place" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
 }
 
 same_after_kills() {

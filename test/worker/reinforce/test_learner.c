@@ -14,6 +14,12 @@ enum { ENVIRONMENTS = 2, STEPS = 300, PARAMETERS = 898 };
 static struct policy *policy;
 static struct rollout *rollout;
 
+static float *observations(void)
+{
+    void *memory = rollout->observations;
+    return memory;
+}
+
 /* Episode 7: every environment was steered for all steps by one and the same action, to a reward of 1 each.
  */
 static void fill_rollout(const struct mlp_shape *shape)
@@ -30,7 +36,7 @@ static void fill_rollout(const struct mlp_shape *shape)
         rollout->lengths[e] = STEPS;
     for (uint32_t row = 0; row < ENVIRONMENTS * STEPS; row++) {
         for (uint32_t i = 0; i < shape->inputs; i++)
-            ((float *)rollout->observations)[row * shape->inputs + i] = (float)((row + i) % 5) - 2;
+            observations()[row * shape->inputs + i] = (float)((row + i) % 5) - 2;
         memset(rollout->masks + row * mlp_mask_words(shape), 0xff,
                mlp_mask_words(shape) * sizeof *rollout->masks);
         rollout->rewards[row] = 1;
@@ -110,7 +116,7 @@ START_TEST(a_loss_that_is_not_finite_names_episode_and_tensor)
     float before[PARAMETERS], after[PARAMETERS];
     read_parameters(before);
     const uint32_t row = rollout_row(rollout, 0, 1); // the second environment's first row: 300th in the order
-    ((float *)rollout->observations)[row * 4] = cases[_i].observation;
+    observations()[row * 4] = cases[_i].observation;
     rollout->rewards[row] = cases[_i].reward;
     ck_assert_int_eq(learn(&result, &error), STATUS_INTERNAL);
     ck_assert_int_eq(status_exit_code(STATUS_INTERNAL), 70);
@@ -118,7 +124,7 @@ START_TEST(a_loss_that_is_not_finite_names_episode_and_tensor)
     ck_assert_double_eq(result.loss, 5);
     read_parameters(after);
     ck_assert_mem_eq(before, after, sizeof before);
-    ((float *)rollout->observations)[row * 4] = 0;
+    observations()[row * 4] = 0;
     rollout->rewards[row] = 1;
     ck_assert_int_eq(learn(&result, &error), STATUS_OK);
 }

@@ -226,7 +226,7 @@ static inline void page_header(const struct page_peer *peer, uint8_t header[PAGE
 {
     memset(header, 0, PAGE_HEADER);
     memcpy(header, "COAL", 4);
-    header[4] = 4;
+    header[4] = 5;
     header[6] = kind;
     page_put(header + 12, peer->worker, 2);
     page_put(header + 14, peer->server, 2);
