@@ -22,8 +22,6 @@
 /* The observers load a plug-in, this process does not: its code could take the supervisor down. */
 static enum status check_environment(const struct job *job, const char **pointer, struct error *error)
 {
-    if (job->environment.has_gymnasium || job->environment.has_class)
-        return STATUS_OK; /* its observers will say what is wrong */
     *pointer = job->environment.has_plugin ? "/environment/plugin" : "/environment/name";
     return job->environment.has_plugin ? environment_check_file(job->environment.plugin, error)
                                        : environment_check_built_in(job->environment.name, error);

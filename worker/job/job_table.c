@@ -70,20 +70,7 @@ const struct job_key job_keys[] = {
     {"/environment/plugin", REINFORCE, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(environment.has_plugin), BY_DEFAULT(null),
      .text = "A shared object with environments in C, written against environment.h; a relative path begins "
-             "at the working directory. null: the environment is built in, or in Python."},
-    {"/environment/gymnasium", REINFORCE, JOB_NAME, AT(environment.gymnasium),
-     NULLABLE(environment.has_gymnasium), .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
-     .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT(null),
-     .text = "An id that gymnasium.make knows. The observers are processes of Python then."},
-    {"/environment/class", REINFORCE, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
-     .pattern = "^[A-Za-z_][A-Za-z0-9_.]{0,62}:[A-Za-z_][A-Za-z0-9_.]{0,62}$",
-     .words = "module:Class, each at most 63 of the characters A-Z a-z 0-9 _ .", BY_DEFAULT(null),
-     .text =
-         "A class of one's own with Gymnasium's interface, in a module that Python finds from the working "
-         "directory. The observers are processes of Python then."},
-    {"/environment/python", REINFORCE, JOB_PATH, AT(environment.python), RANGE(1, JOB_PATH_BYTES - 1),
-     BY_DEFAULT("python3"),
-     .text = "The interpreter of environments in Python, a path or a name that PATH finds."},
+             "at the working directory. null: the environment is built in."},
     {"/environment/options", REINFORCE, JOB_OPTIONS, AT(environment.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
      BY_DEFAULT({}), .text = "What the environment itself is told when it is made."},
 
@@ -435,7 +422,6 @@ _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_M
 /* ---- rules between keys ---- */
 
 #define NEVER_ENDS "without a limit the job never ends"
-#define ONE_SOURCE "an environment comes from one place"
 #define PLATEAU "a plateau is found in the held-out loss"
 #define BATCH_NORM "the last stage has 1 * 1 pixels, and its batch norm would see one value per channel"
 
@@ -443,9 +429,6 @@ _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_M
 const struct job_rule job_rules[] = {
     {REINFORCE, .when = {IS_NULL("/stop/episodes")}, .then = IS_SET("/stop/running_reward"), .why = NEVER_ENDS},
     {REINFORCE, .then = AT_MOST_KEY("/observers/groups", "/observers/environments")},
-    {REINFORCE, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/gymnasium"), .why = ONE_SOURCE},
-    {REINFORCE, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
-    {REINFORCE, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
 
     {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},
     {SERVER, .when = {AT_LEAST("/server/count", 2)}, .then = IS("/server/round", "all")},
