@@ -1,9 +1,10 @@
 /* What an observer tells the agent of its environment, as JSON text: the agent makes policy and rollout of
  * it, and never loads a plug-in's code. Pure functions, which allocate; any thread.
  *
- *     {"name": "Pendulum-v1", "agents": 1, "steps_max": 200, "mask": false, "can_seed": true, "singleton":
- * false, "metrics": [], "observation": {"dtype": "float32", "shape": [3], "low": [-1, -1, -8], "high": [1, 1,
- * 8]}, "action": {"dtype": "float32", "shape": [1], "low": -2, "high": 2}}
+ *     {"name": "Pendulum-v1", "agents": 1, "steps_max": 200,
+ *      "mask": false, "can_seed": true, "singleton": false, "metrics": [],
+ *      "observation": {"dtype": "float32", "shape": [3], "low": [-1, -1, -8], "high": [1, 1, 8]},
+ *      "action": {"dtype": "float32", "shape": [1], "low": -2, "high": 2}}
  *
  * All members but bounds and choices must be there, and no others. A bound is a list with a number for each
  * element, or one number for all; null, in a list or in the list's place, is no bound. An action of "int32"

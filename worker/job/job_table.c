@@ -64,9 +64,8 @@ const struct job_key job_keys[] = {
      .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT("CartPole-v1"),
      .null_where = IS_SET("/environment/plugin"),
-     .text =
-         "The name of a built-in environment (coalesced try lists them), or of one of the plug-in's; null "
-         "is the plug-in's first."},
+     .text = "The name of a built-in environment, or of one of the plug-in's; null "
+             "is the plug-in's first."},
     {"/environment/plugin", REINFORCE, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(environment.has_plugin), BY_DEFAULT(null),
      .text = "A shared object with environments in C, written against environment.h; a relative path begins "
