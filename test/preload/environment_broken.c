@@ -153,7 +153,11 @@ static int broken_open(void **out, const struct environment_spec **spec, const c
         memset(error, 'e', too_many_bytes);
     if (is(b, "open-fails"))
         snprintf(error, ENVIRONMENT_ERROR_BYTES, "the licence has expired");
-    return is(b, "open-fails") || is(b, "open-fails-silently");
+    if (!is(b, "open-fails") && !is(b, "open-fails-silently"))
+        return 0;
+    free(b);
+    *out = NULL;
+    return 1;
 }
 
 static void broken_close(void *self)
