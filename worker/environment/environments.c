@@ -3,6 +3,7 @@
 
 #include "worker/environment/environment_spec.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,6 +220,84 @@ enum status environments_step(struct environments *e, uint32_t n, const uint32_t
         status = environments_check_step(e, n, which, error);
     }
     return status == STATUS_OK ? environments_check_state(e, n, which, error) : status;
+}
+
+/* ---- saved states ----
+ *
+ * A state is the uint32 of the steps since the reset, the rows' flags of the last step, and the plug-in's
+ * bytes. */
+
+static size_t state_head(const struct environments *e)
+{
+    return sizeof *e->steps + e->spec->agents;
+}
+
+bool environments_can_save(const struct environments *e)
+{
+    return e->config.plugin->save != NULL && e->config.plugin->load != NULL;
+}
+
+size_t environments_save(struct environments *e, uint32_t index, void *out, size_t capacity)
+{
+    const size_t head = state_head(e), room = capacity > head ? capacity - head : 0;
+    const size_t bytes = e->config.plugin->save(e->self, index, room > 0 ? (char *)out + head : NULL, room);
+    if (bytes > 0 && bytes <= room) {
+        memcpy(out, &e->steps[index], sizeof *e->steps);
+        memcpy((char *)out + sizeof *e->steps, e->buffers.flags + (size_t)index * e->spec->agents,
+               e->spec->agents);
+    }
+    return bytes > 0 ? head + bytes : 0;
+}
+
+/* Reads the head of a state: the steps and the flags. */
+static enum status load_head(struct environments *e, uint32_t index, const uint8_t *state, size_t bytes,
+                             struct error *error)
+{
+    uint32_t steps;
+    if (bytes <= state_head(e))
+        return error_set(error, STATUS_INVALID, "%.100s: a saved state of %zu bytes: expected more than %zu",
+                         e->config.name, bytes, state_head(e));
+    memcpy(&steps, state, sizeof steps);
+    if (e->spec->steps_max > 0 && steps >= e->spec->steps_max)
+        return error_set(error, STATUS_INVALID,
+                         "%.100s: a saved state after %" PRIu32 " steps: expected fewer than %" PRIu32,
+                         e->config.name, steps, e->spec->steps_max);
+    for (uint32_t agent = 0; agent < e->spec->agents; agent++)
+        if ((state[sizeof steps + agent] & ~(unsigned)ENVIRONMENT_STEP_FLAGS) != 0)
+            return error_set(error, STATUS_INVALID, "%.100s: a saved state has flags %#x without a meaning",
+                             e->config.name, state[sizeof steps + agent]);
+    e->steps[index] = steps;
+    memcpy(e->buffers.flags + (size_t)index * e->spec->agents, state + sizeof steps, e->spec->agents);
+    return STATUS_OK;
+}
+
+/* The rows of absent agents, which the plug-in may have shown. */
+static void blank_absent(struct environments *e, uint32_t index)
+{
+    const uint32_t first = index * e->spec->agents;
+    if (environments_is_over(e, index))
+        return; /* reset since: none is absent */
+    for (uint32_t row = first; row < first + e->spec->agents; row++)
+        if ((e->buffers.flags[row] & ENVIRONMENT_ABSENT) != 0)
+            blank_row(e, row);
+}
+
+enum status environments_load(struct environments *e, uint32_t index, const void *state, size_t bytes,
+                              struct error *error)
+{
+    struct plugin_error why = {""};
+    const size_t head = state_head(e);
+    if (!environments_can_save(e))
+        return error_set(error, STATUS_INVALID, "%.100s: a saved state, and it cannot load states",
+                         e->config.name);
+    enum status status = load_head(e, index, state, bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    if (e->config.plugin->load(e->self, &e->buffers, index, (const char *)state + head, bytes - head,
+                               why.text) != 0)
+        return plugin_refuses(e, "load", &why, error);
+    blank_absent(e, index);
+    return environments_check_state(e, 1, &index, error);
 }
 
 /* ---- pictures ---- */

@@ -60,6 +60,19 @@ enum status environments_reset(struct environments *environments, uint32_t n, co
 enum status environments_step(struct environments *environments, uint32_t n, const uint32_t *which,
                               struct error *error);
 
+/* Whether the plug-in saves and loads states. */
+bool environments_can_save(const struct environments *environments);
+
+/* All that environment `index` depends on: environments_load continues with the same bits at any index, in
+ * any process. Returns its bytes; more than `capacity`: nothing of use is written, come back with so many. 0:
+ * the plug-in has no state to give. Only where environments_can_save. */
+size_t environments_save(struct environments *environments, uint32_t index, void *out, size_t capacity);
+
+/* Puts the environment into a saved state; writes its observation, mask and flags. STATUS_INVALID: it is
+ * none. */
+enum status environments_load(struct environments *environments, uint32_t index, const void *state,
+                              size_t bytes, struct error *error);
+
 /* environment.h's render of one environment; 0 where the plug-in has none. */
 size_t environments_render(struct environments *environments, uint32_t index, int kind, uint32_t *width,
                            uint32_t *height, void *out, size_t capacity);
