@@ -4,7 +4,9 @@
  *                              optimizer.safetensors  SGD's momentum under the parameters' names; Adam's two
  *                                                     moments under these names with .exp_avg and .exp_avg_sq
  *                                                     behind, PyTorch's names for them
- *                              manifest.json          counters, and the SHA-256 of both; written last
+ *                              environments.bin       reinforce with /rollout/begin "continue": where the
+ *                                                     environments are, worker/reinforce/agent_states.c
+ *                              manifest.json          counters, and the SHA-256 of all; written last
  *     RUN/checkpoints/00000120.tmp/                   being written, or left by a writer that died
  *     RUN/checkpoints/00000120.ahead/                 set aside, because the logs do not reach so far
  *     RUN/checkpoints/best/                           with /checkpoint/best: like the others, but never
@@ -103,6 +105,8 @@ struct checkpoint_values {
     struct params *params;      /* placed on the version to save, or on the slot to load into */
     struct gradients *momentum; /* SGD's, placed likewise; NULL: the optimizer has none */
     struct params *moments;     /* Adam's, as they are named in the file; NULL: the optimizer is SGD */
+    const char *environments;   /* for writing: the bytes of environments.bin; NULL: no such file */
+    size_t environments_bytes;
 
     /* (servers) each server's entries, where the model is cut among several; NULL: all are here. */
     const struct params_range *shards;
@@ -199,5 +203,9 @@ enum status checkpoint_load_model(struct path path, const struct checkpoint_valu
  * checkpoint_load. */
 enum status checkpoint_vocabulary(struct path path, char **vocabulary, size_t *bytes, struct error *error);
 enum status checkpoint_load_state(struct path path, struct params *state, struct error *error);
+
+/* The bytes of environments.bin, as checkpoint_vocabulary. */
+enum status checkpoint_environments(struct path path, char **environments, size_t *bytes,
+                                    struct error *error);
 
 #endif

@@ -12,9 +12,11 @@
 enum {
     CHECKPOINT_MODEL,
     CHECKPOINT_OPTIMIZER,
-    CHECKPOINT_FILES, /* in every checkpoint; the next two only with a struct checkpoint_extra */
+    CHECKPOINT_FILES, /* in every checkpoint; the next two only with a struct checkpoint_extra; the last one
+                         only with struct checkpoint_values.environments */
     CHECKPOINT_VOCABULARY = CHECKPOINT_FILES,
     CHECKPOINT_STATE,
+    CHECKPOINT_ENVIRONMENTS,
     CHECKPOINT_FILES_MAX
 };
 extern const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX];
@@ -75,7 +77,7 @@ enum status checkpoint_take_name(struct path from, struct path to, struct error 
  * where the model was measured, `entries` and `elements` (of the model, all kinds), `momentum` (the optimizer
  * has moments), `files` (by name, each with `bytes` and `sha256`), and `sha256`: of the manifest's text up to
  * the comma before this key, so that no value can change unseen. A model-parallel job adds `line_loss`, `lr`
- * and `best_loss` (null: none), may have more files, and for a text adds `text` with its `tokens` and
+ * and `best_loss` (null: none), may have two more files, and for a text adds `text` with its `tokens` and
  * `sha256`; checkpoints of older versions lack `text`.
  *
  * A manifest is read by its values alone, and is sound when manifest_format makes the same text of them, byte
@@ -95,7 +97,8 @@ struct manifest {
 
 static inline bool manifest_has(const struct manifest *manifest, int file)
 {
-    return file < CHECKPOINT_FILES || (manifest->extra && manifest->files[file].bytes > 0);
+    const bool may = file == CHECKPOINT_ENVIRONMENTS ? !manifest->extra : manifest->extra;
+    return file < CHECKPOINT_FILES || (may && manifest->files[file].bytes > 0);
 }
 
 #define MANIFEST_NAME "manifest.json"

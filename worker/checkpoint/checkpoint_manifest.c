@@ -13,11 +13,12 @@ _Static_assert(CHECKPOINT_HASH_BYTES == crypto_hash_sha256_BYTES, "the text's ha
 
 enum { HEX_BYTES = 2 * crypto_hash_sha256_BYTES + 1 };
 
-const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX] = {[CHECKPOINT_MODEL] = "model.safetensors",
-                                                                 [CHECKPOINT_OPTIMIZER] =
-                                                                     "optimizer.safetensors",
-                                                                 [CHECKPOINT_VOCABULARY] = "vocabulary.txt",
-                                                                 [CHECKPOINT_STATE] = "state.safetensors"};
+const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX] = {
+    [CHECKPOINT_MODEL] = "model.safetensors",
+    [CHECKPOINT_OPTIMIZER] = "optimizer.safetensors",
+    [CHECKPOINT_VOCABULARY] = "vocabulary.txt",
+    [CHECKPOINT_STATE] = "state.safetensors",
+    [CHECKPOINT_ENVIRONMENTS] = "environments.bin"};
 
 static const char *const measure_names[CHECKPOINT_MEASURES] = {
     [CHECKPOINT_RUNNING_REWARD] = "running_reward",

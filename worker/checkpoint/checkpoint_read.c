@@ -225,24 +225,36 @@ enum status checkpoint_load_model(struct path path, const struct checkpoint_valu
     return status == STATUS_OK ? read_whole(path, values->params, true, &range, error) : status;
 }
 
-/* ---- a model-parallel job's further files ---- */
+/* ---- further files ---- */
+
+/* Reads an optional file, after its hash was compared. */
+static enum status read_optional(struct path folder, int which, char **text, size_t *bytes,
+                                 struct error *error)
+{
+    const char *name = checkpoint_file_names[which];
+    char path_text[CHECKPOINT_PATH_BYTES];
+    struct manifest manifest;
+    *text = NULL;
+    *bytes = 0;
+    enum status status = manifest_read(&manifest, folder, error);
+    if (status != STATUS_OK || !manifest_has(&manifest, which))
+        return status;
+    const struct manifest_file *facts = &manifest.files[which];
+    status = read_check_file(folder, name, facts, error);
+    if (status != STATUS_OK)
+        return status;
+    return checkpoint_read_file(text, bytes, checkpoint_path(path_text, folder, "%s", name),
+                                (size_t)facts->bytes, error);
+}
 
 enum status checkpoint_vocabulary(struct path path, char **vocabulary, size_t *bytes, struct error *error)
 {
-    const char *name = checkpoint_file_names[CHECKPOINT_VOCABULARY];
-    char text[CHECKPOINT_PATH_BYTES];
-    struct manifest manifest;
-    *vocabulary = NULL;
-    *bytes = 0;
-    enum status status = manifest_read(&manifest, path, error);
-    if (status != STATUS_OK || !manifest_has(&manifest, CHECKPOINT_VOCABULARY))
-        return status;
-    const struct manifest_file *facts = &manifest.files[CHECKPOINT_VOCABULARY];
-    status = read_check_file(path, name, facts, error);
-    if (status != STATUS_OK)
-        return status;
-    return checkpoint_read_file(vocabulary, bytes, checkpoint_path(text, path, "%s", name),
-                                (size_t)facts->bytes, error);
+    return read_optional(path, CHECKPOINT_VOCABULARY, vocabulary, bytes, error);
+}
+
+enum status checkpoint_environments(struct path path, char **environments, size_t *bytes, struct error *error)
+{
+    return read_optional(path, CHECKPOINT_ENVIRONMENTS, environments, bytes, error);
 }
 
 enum status checkpoint_load_state(struct path path, struct params *state, struct error *error)

@@ -133,10 +133,10 @@ static enum status writer_remove_shards(struct path folder, uint32_t servers, st
     return STATUS_OK;
 }
 
-/* ---- a model-parallel job's further files ---- */
+/* ---- further files ---- */
 
-static enum status writer_write_text(struct path folder, const char *name, const char *text, size_t bytes,
-                                     struct error *error)
+static enum status writer_write_bytes(struct path folder, const char *name, const char *text, size_t bytes,
+                                      struct error *error)
 {
     char path_text[CHECKPOINT_PATH_BYTES];
     const struct path path = checkpoint_path(path_text, folder, "%s", name);
@@ -151,20 +151,26 @@ static enum status writer_write_text(struct path folder, const char *name, const
     return status;
 }
 
+/* Writes an optional file, unless `text` is NULL. */
+static enum status writer_write_optional(struct path folder, int which, const char *text, size_t bytes,
+                                         struct manifest *manifest, struct error *error)
+{
+    struct manifest_file *file = &manifest->files[which];
+    if (text == NULL)
+        return STATUS_OK;
+    assert(bytes > 0);
+    file->bytes = bytes;
+    crypto_hash_sha256(file->sha256, (const unsigned char *)text, bytes);
+    return writer_write_bytes(folder, checkpoint_file_names[which], text, bytes, error);
+}
+
+/* A model-parallel job's. */
 static enum status writer_write_extra(struct path folder, const struct checkpoint_extra *extra,
                                       struct manifest *manifest, struct error *error)
 {
-    struct manifest_file *vocabulary = &manifest->files[CHECKPOINT_VOCABULARY];
-    enum status status = STATUS_OK;
     manifest->text = extra->text;
-    if (extra->vocabulary != NULL) {
-        assert(extra->vocabulary_bytes > 0);
-        vocabulary->bytes = extra->vocabulary_bytes;
-        crypto_hash_sha256(vocabulary->sha256, (const unsigned char *)extra->vocabulary,
-                           extra->vocabulary_bytes);
-        status = writer_write_text(folder, checkpoint_file_names[CHECKPOINT_VOCABULARY], extra->vocabulary,
-                                   extra->vocabulary_bytes, error);
-    }
+    const enum status status = writer_write_optional(folder, CHECKPOINT_VOCABULARY, extra->vocabulary,
+                                                     extra->vocabulary_bytes, manifest, error);
     if (status != STATUS_OK || extra->state == NULL)
         return status;
     const struct params_saving saving = {.params = extra->state, .contents = PARAMS_RANGE_ALL};
@@ -180,7 +186,7 @@ static enum status writer_write_manifest(struct path folder, const struct manife
     char *text = manifest_format(manifest, &bytes);
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "%s: no memory for its manifest", folder.text);
-    enum status status = writer_write_text(folder, MANIFEST_NAME, text, bytes, error);
+    enum status status = writer_write_bytes(folder, MANIFEST_NAME, text, bytes, error);
     free(text);
     return status == STATUS_OK ? file_sync_folder(folder, error) : status;
 }
@@ -226,5 +232,8 @@ enum status checkpoint_write(struct path run, const struct checkpoint_counters *
         status = writer_remove_shards(folder, values->servers, error);
     if (status == STATUS_OK && extra != NULL)
         status = writer_write_extra(folder, extra, &manifest, error);
+    if (status == STATUS_OK)
+        status = writer_write_optional(folder, CHECKPOINT_ENVIRONMENTS, values->environments,
+                                       values->environments_bytes, &manifest, error);
     return status == STATUS_OK ? writer_write_manifest(folder, &manifest, error) : status;
 }
