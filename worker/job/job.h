@@ -22,6 +22,7 @@
 enum job_kind { JOB_REINFORCE, JOB_PARAMETER_SERVER, JOB_MODEL_PARALLEL };
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_GPU };
 enum job_rollout { JOB_ROLLOUT_STEPS, JOB_ROLLOUT_EPISODE };
+enum job_begin { JOB_BEGIN_RESET, JOB_BEGIN_CONTINUE };
 enum job_coalesce { JOB_COALESCE_OFF, JOB_COALESCE_BARRIER, JOB_COALESCE_DYNAMIC };
 enum job_network { JOB_NETWORK_MLP, JOB_NETWORK_CNN };
 enum job_activation { JOB_ACTIVATION_RELU, JOB_ACTIVATION_TANH };
@@ -94,6 +95,7 @@ struct job {
     struct {
         int mode;       /* `steps`: a fixed number with reset on done; `episode`: until done */
         uint32_t steps; /* in mode `steps` */
+        int begin;      /* enum job_begin: how an episode of the job begins */
     } rollout;
     struct {
         int mode;

@@ -80,6 +80,12 @@ const struct job_key job_keys[] = {
              "episode: every environment plays one whole episode."},
     {"/rollout/steps", REINFORCE, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(500),
      .text = "The number of steps of each environment in the mode steps. The mode episode ignores it."},
+    {"/rollout/begin", REINFORCE, JOB_ENUM, AT(rollout.begin), NAMES("reset", "continue"),
+     BY_DEFAULT("reset"),
+     .text =
+         "reset: every environment begins anew with each episode of the job. continue: it goes on where the "
+         "episode before has left it, so that its own episodes may span many of the job's. The reward is "
+         "then that of the environments' episodes that have ended."},
 
     {"/coalesce", REINFORCE, JOB_OBJECT,
      .text = "How the agent joins the observers' requests for actions into batches."},
@@ -427,6 +433,7 @@ _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_M
 /* clang-format off */
 const struct job_rule job_rules[] = {
     {REINFORCE, .when = {IS_NULL("/stop/episodes")}, .then = IS_SET("/stop/running_reward"), .why = NEVER_ENDS},
+    {REINFORCE, .when = {IS("/rollout/mode", "episode")}, .then = IS("/rollout/begin", "reset")},
     {REINFORCE, .then = AT_MOST_KEY("/observers/groups", "/observers/environments")},
 
     {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},

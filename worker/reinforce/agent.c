@@ -68,14 +68,24 @@ static enum status find_failure(struct agent *agent, struct error *error)
     return STATUS_OK;
 }
 
+/* The episode's reward. False: it is none of its own, because no environment's episode has ended. */
+static bool find_reward(struct agent *agent, double *reward)
+{
+    const struct job *job = &agent->worker->job;
+    const bool least = job->running_reward.of == JOB_OF_MIN;
+    if (job->rollout.begin == JOB_BEGIN_CONTINUE)
+        return episode_returns_take(&agent->episode_returns, agent->rollout, least, reward) > 0;
+    *reward = least ? rollout_reward_min(agent->rollout) : rollout_reward_mean(agent->rollout);
+    return true;
+}
+
 static void report_episode(struct agent *agent)
 {
     const struct job *job = &agent->worker->job;
     const struct coalescer_stats *stats = &agent->stats;
-    double reward = job->running_reward.of == JOB_OF_MIN ? rollout_reward_min(agent->rollout)
-                                                         : rollout_reward_mean(agent->rollout);
-    double weight = job->running_reward.weight;
-    agent->running_reward = weight * reward + (1 - weight) * agent->running_reward;
+    double reward, weight = job->running_reward.weight;
+    if (find_reward(agent, &reward))
+        agent->running_reward = weight * reward + (1 - weight) * agent->running_reward;
     struct control_episode record = {
         .episode = agent->episode,
         .reward = reward,

@@ -11,9 +11,9 @@
  *     learner   forward again, backward, Adam                                         learner.c
  *     saver     the values, to a checkpoint if one is due; then the next episode      agent_checkpoint.c
  *
- * agent.c (the loop), agent_open.c, agent_describe.c, agent_step.c, agent_replay.c and agent_checkpoint.c
- * share this header. The room may include the frame (worker/), job, net, environment, model and checkpoint
- * (scripts/rooms). */
+ * agent.c (the loop), agent_open.c, agent_describe.c, agent_step.c, agent_return.c, agent_states.c,
+ * agent_replay.c and agent_checkpoint.c share this header. The room may include the frame (worker/), job,
+ * net, environment, model and checkpoint (scripts/rooms). */
 #ifndef WORKER_REINFORCE_AGENT_H
 #define WORKER_REINFORCE_AGENT_H
 
@@ -23,6 +23,7 @@
 #include "worker/model/policy_values.h"
 #include "worker/net/rpc.h"
 #include "worker/reinforce/coalescer.h"
+#include "worker/reinforce/episode_returns.h"
 #include "worker/reinforce/learner.h"
 #include "worker/reinforce/rollout.h"
 #include "worker/worker.h"
@@ -54,6 +55,9 @@ struct agent_seat {
     struct agent *agent;
     uint16_t worker;            /* its number; its environments are those of seat `worker` - 1 */
     bool described;             /* its session has begun, and it has described its environment */
+    bool fresh;                 /* its session has played no episode: its environments are nowhere yet */
+    char *states;               /* (state_bytes) its environments' after the last episode it answered */
+    size_t state_bytes;         /* 0: they save none, or there was no such episode */
     bool lost;                  /* its session has ended: the next one is asked to play the episode */
     struct future *called;      /* run_episode */
     enum status returned;       /* the answer's status, by agent_returned */
@@ -77,6 +81,7 @@ struct agent {
     struct policy *policy;
     struct rollout *rollout;
     struct returns_config returns;
+    struct episode_returns episode_returns; /* used where rollouts go on */
 
     enum agent_phase phase;
     bool ready; /* READY is reported */
@@ -94,6 +99,7 @@ struct agent {
     struct monotime serve_next; /* while learning: when the loop is served again */
     struct learner_result learned;
     struct policy_values values; /* of the newest checkpoint; the saver's until that is written */
+    char *saved_states;          /* likewise */
     struct checkpoint_saver saver;
     struct error failure; /* the first one within a callback, which ends the job; STATUS_OK: none */
     struct {
@@ -146,15 +152,42 @@ rpc_handler agent_step;
 /* The coalescer's launch: one pass of the policy over the batch, then every request's reply. */
 coalescer_launch agent_launch;
 
-/* Stores the last rewards, which an observer's answer to run_episode carries. For rpc_call_then; arg: the
- * seat. An answer that does not match the observer's steps costs the session. */
-future_then_function agent_returned;
+/* The group's environments send no rows any more in this episode. */
+void agent_retire_group(struct agent_group *group);
 
 /* Tells the coalescers how many rows live. */
 void agent_set_live(struct agent *agent);
 
 /* Answers METHOD_STEP with the actions of its rows, which are in the rollout. */
 void agent_reply(struct agent *agent, struct rpc_request *request);
+
+/* ---- agent_return.c ---- */
+
+/* Stores the last rewards, which an observer's answer to run_episode carries. For rpc_call_then; arg: the
+ * seat. An answer that does not match the observer's steps costs the session. */
+future_then_function agent_returned;
+
+/* ---- agent_states.c ---- */
+
+/* Whether the answer's last tensor holds a state of each of the seat's environments, in a job that wants
+ * them. */
+bool agent_states_are_good(const struct agent_seat *seat, const struct rpc_message *message);
+
+/* Keeps the states of an answer, or that there are none. */
+void agent_states_keep(struct agent_seat *seat, const struct rpc_message *message);
+
+/* Writes into the request of run_episode how the seat's environments begin. False: they should go on, but the
+ * observer is new and nothing saved is there: they are reset. The states stay the seat's. */
+bool agent_states_give(const struct agent_seat *seat, struct rpc_message *message);
+
+/* Says so, and forgets what their unfinished episodes have earned. */
+void agent_states_lost(struct agent_seat *seat);
+
+/* All that the next episode depends on, beside the policy, as the bytes of a checkpoint's file. In a job that
+ * begins with resets: none, *out is NULL. The caller frees *out. Load, before the first episode: no bytes are
+ * a checkpoint without them. STATUS_INVALID: they are another job's; the sentence begins behind the path. */
+enum status agent_states_save(struct agent *agent, char **out, size_t *bytes, struct error *error);
+enum status agent_states_load(struct agent *agent, const char *from, size_t bytes, struct error *error);
 
 /* ---- agent_replay.c ---- */
 

@@ -2,9 +2,12 @@
  *
  * A checkpoint is taken between two episodes. It is written from a copy of the policy's values, so that the
  * next episode is played and learned from meanwhile. Everything else that an episode depends on is a function
- * of (seed, episode). */
+ * of (seed, episode), but for environments that go on where the episode before has left them: agent_states.c.
+ */
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/policy_shape.h"
+
+#include <stdlib.h>
 
 static struct checkpoint_values agent_checkpoint_values(const struct agent *agent)
 {
@@ -22,6 +25,18 @@ static enum status agent_check_counters(const char *path, const struct checkpoin
                      "%.300s comes from a job of another kind: expected one of the kind \"reinforce\"", path);
 }
 
+static enum status resume_states(struct agent *agent, struct path path, struct error *error)
+{
+    struct error why;
+    char *states;
+    size_t bytes;
+    enum status status = checkpoint_environments(path, &states, &bytes, error);
+    if (status == STATUS_OK && (status = agent_states_load(agent, states, bytes, &why)) != STATUS_OK)
+        error_set(error, status, "%.300s: %s", path.text, why.text);
+    free(states);
+    return status;
+}
+
 static enum status agent_resume(struct agent *agent, struct error *error)
 {
     const struct path path = worker_resume_path(agent->worker);
@@ -32,6 +47,8 @@ static enum status agent_resume(struct agent *agent, struct error *error)
         status = agent_check_counters(path.text, &counters, error);
     if (status == STATUS_OK)
         status = checkpoint_load(path, &values, error);
+    if (status == STATUS_OK)
+        status = resume_states(agent, path, error);
     if (status != STATUS_OK)
         return status;
     agent->values.steps = counters.steps[0];
@@ -64,6 +81,7 @@ void agent_checkpoint_close(struct agent *agent)
 {
     checkpoint_saver_close(&agent->saver);
     policy_values_close(&agent->values);
+    free(agent->saved_states);
 }
 
 /* ---- taking ---- */
@@ -83,15 +101,21 @@ enum status agent_checkpoint_begin(struct agent *agent, bool last, struct error 
         return STATUS_OK;
     if (agent->saver.state != CHECKPOINT_IDLE)
         return STATUS_AGAIN;
+    struct checkpoint_values values = agent_checkpoint_values(agent);
     enum status status = policy_save(agent->policy, &agent->values, error);
+    free(agent->saved_states);
+    agent->saved_states = NULL;
+    if (status == STATUS_OK)
+        status = agent_states_save(agent, &agent->saved_states, &values.environments_bytes, error);
     if (status != STATUS_OK)
         return status;
+    values.environments = agent->saved_states;
     const struct checkpoint_saving saving = {
         .counters = {.update = agent->episode,
                      .trainers = 1,
                      .steps = {agent->values.steps},
                      .score = {CHECKPOINT_RUNNING_REWARD, agent->running_reward}},
-        .values = agent_checkpoint_values(agent),
+        .values = values,
         .line = agent->episode,
         .competes = agent_checkpoint_competes(agent, last)};
     checkpoint_saver_begin(&agent->saver, &saving);

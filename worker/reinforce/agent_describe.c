@@ -78,6 +78,8 @@ static enum status open_world(struct agent *agent, struct error *error)
     if (status == STATUS_OK)
         status = open_batch(agent, error);
     if (status == STATUS_OK)
+        status = episode_returns_open(&agent->episode_returns, agent->rollout->columns, error);
+    if (status == STATUS_OK)
         status = agent_checkpoint_open(agent, error);
     agent->returns =
         (struct returns_config){.gamma = job->returns.gamma,
@@ -90,6 +92,7 @@ static enum status open_world(struct agent *agent, struct error *error)
 
 void agent_close_world(struct agent *agent)
 {
+    episode_returns_close(&agent->episode_returns);
     rollout_free(agent->rollout);
     policy_free(agent->policy);
     backend_close(agent->backend);
@@ -158,7 +161,7 @@ void agent_describe(void *context, struct rpc_request *request, const struct rpc
         return;
     }
     agent_report_ready(agent);
-    seat->described = true;
+    seat->described = seat->fresh = true;
     agent->described++;
     rpc_reply(request, &(struct rpc_message){0});
 }

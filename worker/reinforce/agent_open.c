@@ -125,6 +125,8 @@ void agent_close(struct agent *agent)
         coalescer_free(agent->coalescers[i]);
     free(agent->coalescers);
     agent_close_world(agent);
+    for (uint32_t i = 0; agent->seats != NULL && i < agent->worker->job.observers.count; i++)
+        free(agent->seats[i].states);
     free(agent->seats);
     free(agent->all);
     free(agent->alive);

@@ -1,7 +1,8 @@
 /* An observer that died, and its successor. The successor plays the episode from its first step: environments
  * are functions of the job's seed, and the agent gives it the actions that it gave to the predecessor. So its
  * steps come out as recorded, until it is where the predecessor stopped. Of environments that cannot be
- * seeded the recorded rows are forgotten, and the successor's take their place. */
+ * seeded, or cannot go on from a saved state where the job has them go on, the recorded rows are forgotten,
+ * and the successor's take their place. */
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/step_message.h"
 
@@ -38,11 +39,12 @@ enum status agent_call_observer(struct agent_seat *seat, struct error *error)
     struct agent *agent = seat->agent;
     const struct job *job = &agent->worker->job;
     const uint64_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : 0;
-    const struct rpc_message message = {.args = {agent->episode, steps}};
+    struct rpc_message message = {.args = {[RUN_NUMBER] = agent->episode, [RUN_STEPS] = steps}};
+    const bool has_lost = !agent_states_give(seat, &message);
     future_release(seat->called);
     seat->called = NULL;
     for (uint32_t i = 0; i < agent->groups; i++) {
-        if ((agent->world.spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
+        if (has_lost || (agent->world.spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
             forget_rows(&seat->groups[i]);
         seat->groups[i].next_step = 0;
         drop_parked(&seat->groups[i], STATUS_PEER_DIED, "the observer that sent it is gone");
@@ -51,8 +53,17 @@ enum status agent_call_observer(struct agent_seat *seat, struct error *error)
     agent->lost += seat->lost;
     if (seat->lost)
         return STATUS_OK;
-    return rpc_call_then(agent->rpc, seat->worker, METHOD_RUN_EPISODE, &message, MONOTIME_NEVER,
-                         agent_returned, seat, &seat->called, error);
+    const enum status status = rpc_call_then(agent->rpc, seat->worker, METHOD_RUN_EPISODE, &message,
+                                             MONOTIME_NEVER, agent_returned, seat, &seat->called, error);
+    if (status == STATUS_NOT_FOUND) { /* it is dead: the next turn ends its session */
+        seat->lost = true;
+        agent->lost++;
+        return STATUS_OK;
+    }
+    if (has_lost)
+        agent_states_lost(seat);
+    seat->fresh = false;
+    return status;
 }
 
 enum status agent_call_successors(struct agent *agent, struct error *error)
@@ -84,9 +95,10 @@ static bool is_same_row(const struct rollout *rollout, const struct rpc_message 
         (config->choices > 0 &&
          memcmp(flags + 1, rollout->allowed + (size_t)row * config->choices, config->choices) != 0))
         return false;
-    return m->args[1] == 0 ||
-           (f32_at(m->data[STEP_REWARD], from) == rollout->rewards[row - rollout->columns] &&
-            flags[0] == rollout->flags[row - rollout->columns]);
+    if (m->args[1] == 0)
+        return flags[0] == rollout->before[column];
+    return f32_at(m->data[STEP_REWARD], from) == rollout->rewards[row - rollout->columns] &&
+           flags[0] == rollout->flags[row - rollout->columns];
 }
 
 /* Whether the request's rows are those that are recorded of its step. */

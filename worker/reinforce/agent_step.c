@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-enum { RETURN_REWARD, RETURN_FLAGS, RETURN_LENGTH };
-
 /* Holds the request as a whole to the episode and to the group's earlier steps. */
 static enum status check_request(const struct agent_group *group, const struct rpc_message *m,
                                  struct error *error)
@@ -63,11 +61,13 @@ static void read_flags(const struct agent *agent, const struct rpc_message *m, u
         flags[a] = rows[((size_t)i * agents + a) * bytes];
 }
 
-/* At step 0 nothing has ended. In the mode episode an environment whose episode is over has no rows. */
+/* At step 0 nothing has ended; agents are absent only where the rollout goes on from the one before. In the
+ * mode episode an environment whose episode is over has no rows. */
 static enum status check_flags(const struct agent *agent, const struct rpc_message *m, struct error *error)
 {
     const uint32_t agents = agent->world.spec.agents;
     const bool ends = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS;
+    const unsigned first = agent->worker->job.rollout.begin == JOB_BEGIN_CONTINUE ? ENVIRONMENT_ABSENT : 0;
     uint8_t flags[ENVIRONMENT_AGENTS_MAX], all = 0;
     if (ends && m->args[1] > 0)
         return STATUS_OK;
@@ -75,9 +75,9 @@ static enum status check_flags(const struct agent *agent, const struct rpc_messa
         read_flags(agent, m, i, flags);
         for (uint32_t a = 0; a < agents; a++)
             all |= flags[a];
-        if (m->args[1] == 0 && all != 0)
-            return error_set(error, STATUS_INVALID, "environment %u of step 0 has flags %u: expected 0", i,
-                             all);
+        if (m->args[1] == 0 && (all & ~first) != 0)
+            return error_set(error, STATUS_INVALID, "environment %u of step 0 has flags %u: expected %u", i,
+                             all, all & first);
         if (!ends && (environment_is_over(flags, agents) || (all & ENVIRONMENT_RESTARTED) != 0))
             return error_set(error, STATUS_INVALID,
                              "environment %u of step %llu has flags %u, its episode is over", i,
@@ -103,6 +103,13 @@ static void retire(struct agent_group *group, uint32_t environment)
     struct agent *agent = group->seat->agent;
     agent->live[number_of(group)] -= agent->alive[environment];
     agent->alive[environment] = 0;
+}
+
+void agent_retire_group(struct agent_group *group)
+{
+    for (uint32_t e = group->first; e < group->first + group->count; e++)
+        retire(group, e);
+    agent_set_live(group->seat->agent);
 }
 
 /* An environment of this group that sends no row any more has ended its episode. */
@@ -135,15 +142,14 @@ static uint32_t run_at(const struct rpc_message *m, uint32_t i)
 static void store_flags(struct rollout *rollout, const struct rpc_message *m, uint32_t from, uint32_t row,
                         uint32_t rows)
 {
-    const uint32_t choices = rollout->config.choices, earlier = row - rollout->columns;
+    const uint32_t choices = rollout->config.choices;
     const uint8_t *flags = (const uint8_t *)m->data[STEP_FLAGS] + (size_t)from * (1 + choices);
-    const bool begins = m->args[1] == 0;
-    if (choices == 0 && !begins)
-        memcpy(rollout->flags + earlier, flags, rows);
+    uint8_t *earlier = m->args[1] == 0 ? rollout->before + row : rollout->flags + row - rollout->columns;
+    if (choices == 0)
+        memcpy(earlier, flags, rows);
     for (uint32_t i = 0; i < rows && choices > 0; i++, flags += 1 + choices) {
         memcpy(rollout->allowed + (size_t)(row + i) * choices, flags + 1, choices);
-        if (!begins)
-            rollout->flags[earlier + i] = flags[0];
+        earlier[i] = flags[0];
     }
 }
 
@@ -227,9 +233,7 @@ static void take_end(struct agent_group *group, struct rpc_request *request)
         rpc_reject(request, "the end of a group at step %u: expected rows", group->next_step);
         return;
     }
-    for (uint32_t e = group->first; e < group->first + group->count; e++)
-        retire(group, e);
-    agent_set_live(agent);
+    agent_retire_group(group);
     rpc_reply(request, &(struct rpc_message){0});
 }
 
@@ -315,93 +319,4 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
         group->waiting = false;
         agent_release_parked(group);
     }
-}
-
-/* ---- the end of a rollout ---- */
-
-/* Whether the answer to run_episode has tensors of other forms than this: a reward and flags of each row, and
- * the steps of each environment. */
-static bool is_misshapen(const struct agent_seat *seat, const struct rpc_message *m)
-{
-    static const uint8_t dtypes[] = {
-        [RETURN_REWARD] = WIRE_F32, [RETURN_FLAGS] = WIRE_U8, [RETURN_LENGTH] = WIRE_U32};
-    const struct agent *agent = seat->agent;
-    const uint32_t rows = agent->per_observer * agent->world.spec.agents;
-    for (int t = 0; t < 3; t++)
-        if (m->tensors[t].dtype != dtypes[t] || m->tensors[t].rank != 1 ||
-            m->tensors[t].dims[0] != (t == RETURN_LENGTH ? agent->per_observer : rows))
-            return true;
-    return m->tensor_count != 3 || !environment_floats_are_finite(m->data[RETURN_REWARD], rows);
-}
-
-/* The first environment of the seat. */
-static uint32_t first_of(const struct agent_seat *seat)
-{
-    return seat->groups[0].first;
-}
-
-/* Whether environment i's end is another than its steps announced. */
-static bool is_bad_end(const struct agent_seat *seat, const struct rpc_message *m, uint32_t i)
-{
-    const struct agent *agent = seat->agent;
-    const uint32_t agents = agent->world.spec.agents, length = u32_at(m->data[RETURN_LENGTH], i);
-    const uint8_t *flags = (const uint8_t *)m->data[RETURN_FLAGS] + (size_t)i * agents;
-    uint8_t all = 0;
-    for (uint32_t a = 0; a < agents; a++)
-        all |= flags[a];
-    const bool ended = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS
-                           ? length == agent->rollout->config.steps_max
-                           : environment_is_over(flags, agents) || (all & ENVIRONMENT_RESTARTED) != 0;
-    return length == 0 || length != agent->rollout->lengths[(first_of(seat) + i) * agents] || !ended ||
-           (all & ~ENVIRONMENT_STEP_FLAGS) != 0;
-}
-
-static enum status check_return(const struct agent_seat *seat, const struct rpc_message *m)
-{
-    const struct agent *agent = seat->agent;
-    for (uint32_t i = 0; i < agent->groups; i++)
-        if (seat->groups[i].waiting || seat->groups[i].next_step != seat->groups[i].recorded)
-            return STATUS_INVALID;
-    if (is_misshapen(seat, m))
-        return STATUS_INVALID;
-    for (uint32_t i = 0; i < agent->per_observer; i++)
-        if (is_bad_end(seat, m, i))
-            return STATUS_INVALID;
-    return STATUS_OK;
-}
-
-/* Stores what the last step of each row earned and ended. */
-static void take_return(struct agent_seat *seat, const struct rpc_message *m)
-{
-    struct agent *agent = seat->agent;
-    struct rollout *rollout = agent->rollout;
-    const uint32_t agents = agent->world.spec.agents;
-    for (uint32_t i = 0; i < agent->per_observer * agents; i++) {
-        const uint32_t column = first_of(seat) * agents + i;
-        const uint32_t row = rollout_row(rollout, rollout->lengths[column] - 1, column);
-        rollout->rewards[row] = f32_at(m->data[RETURN_REWARD], i);
-        rollout->flags[row] = ((const uint8_t *)m->data[RETURN_FLAGS])[i];
-    }
-    for (uint32_t i = 0; i < agent->groups; i++)
-        for (uint32_t e = 0; e < seat->groups[i].count; e++)
-            retire(&seat->groups[i], seat->groups[i].first + e);
-    agent_set_live(agent);
-}
-
-void agent_returned(struct future *future, void *arg)
-{
-    struct agent_seat *seat = arg;
-    struct agent *agent = seat->agent;
-    seat->returned = future_status(future);
-    if (seat->returned == STATUS_OK && check_return(seat, future_value(future)) != STATUS_OK) {
-        rpc_reject_worker(agent->rpc, seat->worker, "its answer to run_episode does not match its steps");
-        seat->returned = STATUS_PEER_DIED;
-    }
-    if (seat->returned == STATUS_OK)
-        take_return(seat, future_value(future));
-    seat->lost = seat->returned == STATUS_PEER_DIED;
-    if (seat->lost)
-        agent->lost++;
-    else
-        agent->playing--;
 }

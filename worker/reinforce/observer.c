@@ -6,11 +6,15 @@
 #include "worker/environment/environment_description.h"
 #include "worker/net/rpc.h"
 #include "worker/reinforce/observer_group.h"
+#include "worker/reinforce/step_message.h"
 #include "worker/worker.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The most that an answer carries of the environments' states. */
+enum { STATES_BYTES_MAX = WIRE_BODY_BYTES_MAX / 2 };
 
 struct observer {
     struct worker *worker;
@@ -20,6 +24,8 @@ struct observer {
     struct observer_group *groups; /* (group_count) */
     struct observer_last last;
     struct rpc_request *episode; /* run_episode, until it is answered */
+    char *states;                /* (states_capacity) of all environments, for the answer */
+    size_t states_capacity;
 };
 
 static void run_episode(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -33,7 +39,7 @@ static void run_episode(void *context, struct rpc_request *request, const struct
 }
 
 static const struct rpc_method methods[] = {
-    {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .handler = run_episode},
+    {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .any_tensors = true, .handler = run_episode},
 };
 
 /* ---- opening ---- */
@@ -129,32 +135,83 @@ static void observer_close(struct observer *o, bool failed, const char *why)
     free(o->last.rewards);
     free(o->last.flags);
     free(o->last.steps);
+    free(o->states);
 }
 
 /* ---- one episode ---- */
 
-static void answer_episode(struct observer *o)
+/* Writes the states of all environments into o->states. *bytes: how many there are; 0: they cannot be saved,
+ * or are larger than a message may be. */
+static enum status save_states(struct observer *o, size_t *bytes, struct error *error)
 {
+    bool can_save = o->worker->job.rollout.begin == JOB_BEGIN_CONTINUE;
+    for (;;) {
+        *bytes = 0;
+        for (uint32_t i = 0; i < o->group_count && can_save; i++)
+            can_save = observer_group_save(&o->groups[i], o->states, o->states_capacity, bytes);
+        if (!can_save || *bytes > STATES_BYTES_MAX)
+            *bytes = 0;
+        if (*bytes <= o->states_capacity)
+            return STATUS_OK;
+        free(o->states);
+        o->states = malloc(*bytes);
+        o->states_capacity = o->states != NULL ? *bytes : 0;
+        if (o->states == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for the states of %u environments",
+                             o->count);
+    }
+}
+
+static enum status answer_episode(struct observer *o, struct error *error)
+{
+    size_t bytes;
+    const enum status status = save_states(o, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
     struct rpc_message message = {
-        .tensor_count = 3,
-        .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {o->rows}},
-                    {.dtype = WIRE_U8, .rank = 1, .dims = {o->rows}},
-                    {.dtype = WIRE_U32, .rank = 1, .dims = {o->count}}},
+        .tensor_count = RETURN_STATES,
+        .tensors = {[RETURN_REWARD] = {.dtype = WIRE_F32, .rank = 1, .dims = {o->rows}},
+                    [RETURN_FLAGS] = {.dtype = WIRE_U8, .rank = 1, .dims = {o->rows}},
+                    [RETURN_LENGTH] = {.dtype = WIRE_U32, .rank = 1, .dims = {o->count}}},
         .data = {o->last.rewards, o->last.flags, o->last.steps},
     };
+    if (bytes > 0) {
+        message.tensors[message.tensor_count] =
+            (struct wire_tensor){.dtype = WIRE_U8, .rank = 1, .dims = {(uint32_t)bytes}};
+        message.data[message.tensor_count++] = o->states;
+    }
     struct rpc_request *request = o->episode;
     o->episode = NULL;
     rpc_reply(request, &message);
+    return STATUS_OK;
+}
+
+/* Puts all environments into the saved states that came with the call. */
+static enum status load_states(struct observer *o, const struct rpc_message *call, struct error *error)
+{
+    const bool good =
+        call->tensor_count == 1 && call->tensors[0].dtype == WIRE_U8 && call->tensors[0].rank == 1;
+    const size_t all = good ? call->tensors[0].dims[0] : 0;
+    size_t at = 0;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < o->group_count && status == STATUS_OK; i++) {
+        size_t bytes;
+        status =
+            observer_group_load(&o->groups[i], (const char *)call->data[0] + at, all - at, &bytes, error);
+        at += bytes;
+    }
+    return status;
 }
 
 /* Sends the first rows of every group. */
 static enum status begin_groups(struct observer *o, struct error *error)
 {
     const struct rpc_message *call = rpc_request_message(o->episode);
-    const uint32_t episode = (uint32_t)call->args[0], steps = (uint32_t)call->args[1];
-    enum status status = STATUS_OK;
+    const uint32_t episode = (uint32_t)call->args[RUN_NUMBER], steps = (uint32_t)call->args[RUN_STEPS];
+    const bool continues = call->args[RUN_BEGIN] != BEGIN_RESET;
+    enum status status = call->args[RUN_BEGIN] == BEGIN_STATES ? load_states(o, call, error) : STATUS_OK;
     for (uint32_t i = 0; i < o->group_count && status == STATUS_OK; i++) {
-        status = observer_group_begin(&o->groups[i], episode, steps, error);
+        status = observer_group_begin(&o->groups[i], episode, steps, continues, error);
         if (status == STATUS_OK)
             status = observer_group_ask(&o->groups[i], o->rpc, error);
     }
@@ -185,7 +242,7 @@ static enum status play_episode(struct observer *o, struct error *error)
             status = ask_again(o, group, &playing, error);
     }
     if (status == STATUS_OK)
-        answer_episode(o);
+        status = answer_episode(o, error);
     return status;
 }
 

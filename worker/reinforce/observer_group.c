@@ -62,6 +62,14 @@ static char *observation_at(const struct observer_group *g, uint32_t row)
     return (char *)g->buffers->observation + row * g->observation_bytes;
 }
 
+/* The flags of a row at step 0: whether the rollout before has left its agent absent. */
+static uint8_t flags_before(const struct observer_group *g, uint32_t row)
+{
+    return g->continues && !environments_is_over(g->environments, row / g->agents)
+               ? g->buffers->flags[row] & ENVIRONMENT_ABSENT
+               : 0;
+}
+
 /* Rewards, flags and masks of the live rows, then the metrics of those that ended. */
 static void gather_outcomes(struct observer_group *g)
 {
@@ -77,7 +85,7 @@ static void gather_outcomes(struct observer_group *g)
         for (uint32_t a = 0; a < g->agents; a++, rows++, flags += g->flags_bytes) {
             const uint32_t row = g->indices[i] * g->agents + a;
             g->rewards[rows] = g->step > 0 ? g->buffers->reward[row] : 0;
-            flags[0] = g->step > 0 ? g->buffers->flags[row] : 0;
+            flags[0] = g->step > 0 ? g->buffers->flags[row] : flags_before(g, row);
             if (g->flags_bytes > 1)
                 memcpy(flags + 1, g->buffers->mask + (size_t)row * (g->flags_bytes - 1), g->flags_bytes - 1);
         }
@@ -227,11 +235,12 @@ enum status observer_group_step(struct observer_group *g, struct rpc *rpc, struc
 
 /* ---- an episode ---- */
 
-enum status observer_group_begin(struct observer_group *g, uint32_t episode, uint32_t steps,
+enum status observer_group_begin(struct observer_group *g, uint32_t episode, uint32_t steps, bool continues,
                                  struct error *error)
 {
     g->episode = episode;
     g->steps = steps;
+    g->continues = continues;
     g->step = 0;
     g->live = g->count;
     g->ended = 0;
@@ -239,7 +248,45 @@ enum status observer_group_begin(struct observer_group *g, uint32_t episode, uin
         g->indices[i] = i;
         g->numbers[i] = g->first + i;
     }
-    return environments_reset(g->environments, g->count, NULL, episode, 0, error);
+    return continues ? STATUS_OK : environments_reset(g->environments, g->count, NULL, episode, 0, error);
+}
+
+bool observer_group_save(struct observer_group *g, void *out, size_t capacity, size_t *bytes)
+{
+    if (!environments_can_save(g->environments))
+        return false;
+    for (uint32_t i = 0; i < g->count; i++) {
+        const size_t left = capacity > *bytes + sizeof(uint32_t) ? capacity - *bytes - sizeof(uint32_t) : 0;
+        char *to = left > 0 ? (char *)out + *bytes : NULL;
+        const size_t size =
+            environments_save(g->environments, i, left > 0 ? to + sizeof(uint32_t) : NULL, left);
+        const uint32_t length = (uint32_t)size;
+        if (size == 0 || size > UINT32_MAX)
+            return false;
+        if (size <= left)
+            memcpy(to, &length, sizeof length);
+        *bytes += sizeof length + size;
+    }
+    return true;
+}
+
+enum status observer_group_load(struct observer_group *g, const void *states, size_t length, size_t *bytes,
+                                struct error *error)
+{
+    enum status status = STATUS_OK;
+    *bytes = 0;
+    for (uint32_t i = 0; i < g->count && status == STATUS_OK; i++) {
+        const char *from = (const char *)states + *bytes;
+        uint32_t size = 0;
+        if (length - *bytes >= sizeof size)
+            memcpy(&size, from, sizeof size);
+        if (length - *bytes < sizeof size || length - *bytes - sizeof size < size)
+            return error_set(error, STATUS_INVALID, "the saved states end within environment %u",
+                             g->first + i);
+        status = environments_load(g->environments, i, from + sizeof size, size, error);
+        *bytes += sizeof size + size;
+    }
+    return status;
 }
 
 bool observer_group_is_done(const struct observer_group *g)

@@ -31,6 +31,7 @@ struct observer_group {
 
     uint32_t episode, step;      /* the step that is asked next */
     uint32_t steps;              /* how many there are; 0: until each environment's episode is over */
+    bool continues;              /* from the rollout before */
     uint32_t live;               /* environments whose episode goes on */
     uint32_t *indices, *numbers; /* (live) local; job-wide */
     uint32_t *over;              /* (count) environments that wait for a reset */
@@ -48,9 +49,18 @@ enum status observer_group_open(struct observer_group *group, const struct job *
                                 uint32_t first, uint32_t count, struct error *error);
 void observer_group_close(struct observer_group *group);
 
-/* Resets all environments for an episode. Errors as environments_reset. */
+/* Begins an episode with all environments, which are reset, or go on as they are (`continues`). Errors as
+ * environments_reset. */
 enum status observer_group_begin(struct observer_group *group, uint32_t episode, uint32_t steps,
-                                 struct error *error);
+                                 bool continues, struct error *error);
+
+/* The states of the group's environments behind each other, each behind its length in a uint32. Save appends
+ * them to *bytes bytes of `out`, of `capacity`, and adds theirs to *bytes, also where they have no room: then
+ * nothing is written. False: an environment cannot be saved. Load reads from `states`, and sets *bytes to
+ * what it has read. STATUS_INVALID: these are no such states. */
+bool observer_group_save(struct observer_group *group, void *out, size_t capacity, size_t *bytes);
+enum status observer_group_load(struct observer_group *group, const void *states, size_t length,
+                                size_t *bytes, struct error *error);
 
 /* Whether it has made all of its steps. */
 bool observer_group_is_done(const struct observer_group *group);

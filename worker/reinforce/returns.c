@@ -32,7 +32,7 @@ static uint32_t discount_column(const struct rollout *r, uint32_t column, double
                                 float *values)
 {
     uint32_t count = 0, begin = 0; // rows written; the first one of the segment
-    uint8_t flags = 0;
+    uint8_t flags = r->before[column];
     for (uint32_t step = 0; step < r->lengths[column]; step++) {
         const uint32_t row = rollout_row(r, step, column);
         const bool absent = (flags & ENVIRONMENT_ABSENT) != 0 && rollout_is_absent(r, step, column);

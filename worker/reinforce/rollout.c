@@ -45,12 +45,13 @@ static bool open_rows(struct rollout *r, uint64_t rows)
     r->allowed = config->choices > 0 ? calloc(rows, config->choices) : NULL;
     r->rewards = calloc(rows, sizeof *r->rewards);
     r->flags = calloc(rows, sizeof *r->flags);
+    r->before = calloc(r->columns, sizeof *r->before);
     r->masks = calloc(rows * config->dropout_words + 1, sizeof *r->masks);
     r->order = calloc(rows, sizeof *r->order);
     r->coefficients = calloc(rows, sizeof *r->coefficients);
     return r->lengths != NULL && r->observations != NULL && r->actions != NULL &&
            (r->allowed != NULL || config->choices == 0) && r->rewards != NULL && r->flags != NULL &&
-           r->masks != NULL && r->order != NULL && r->coefficients != NULL;
+           r->before != NULL && r->masks != NULL && r->order != NULL && r->coefficients != NULL;
 }
 
 enum status rollout_new(struct rollout **out, const struct rollout_config *config, struct error *error)
@@ -84,6 +85,7 @@ void rollout_free(struct rollout *r)
     free(r->allowed);
     free(r->rewards);
     free(r->flags);
+    free(r->before);
     free(r->masks);
     free(r->order);
     free(r->coefficients);
@@ -100,7 +102,9 @@ void rollout_begin(struct rollout *r, uint32_t episode)
 
 bool rollout_is_absent(const struct rollout *r, uint32_t step, uint32_t column)
 {
-    if (step == 0 || (r->flags[rollout_row(r, step - 1, column)] & ENVIRONMENT_ABSENT) == 0)
+    if (step == 0)
+        return r->before[column] != 0;
+    if ((r->flags[rollout_row(r, step - 1, column)] & ENVIRONMENT_ABSENT) == 0)
         return false;
     const uint32_t agents = r->config.agents, first = column / agents * agents;
     return !environment_is_over(r->flags + rollout_row(r, step - 1, first), agents);

@@ -36,6 +36,7 @@ struct rollout {
     uint8_t *allowed;    /* (steps_max, columns, choices); NULL without action masks */
     float *rewards;      /* (steps_max, columns): the reward that the row's action earned */
     uint8_t *flags;      /* (steps_max, columns): what the row's action ended, environment.h's */
+    uint8_t *before;     /* (columns): 0, or ENVIRONMENT_ABSENT for an agent that is away from the start */
     uint16_t *masks;     /* (steps_max, columns, dropout_words): dropout's keep bits */
     uint32_t *order;     /* (rows_max) row indices by (column, step): returns_coefficients fills it */
     float *coefficients; /* (rows_max) in the same order; returns_coefficients fills it */
@@ -54,7 +55,8 @@ static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step,
     return step * rollout->columns + column;
 }
 
-/* Whether the row says nothing: an earlier step has left its agent absent, and its environment went on. */
+/* Whether the row says nothing: an earlier step, or rollout, has left its agent absent, and its environment
+ * went on. */
 bool rollout_is_absent(const struct rollout *rollout, uint32_t step, uint32_t column);
 
 /* Rows in all. */

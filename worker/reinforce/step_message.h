@@ -11,8 +11,9 @@
  *                                                       of the step before; then an ended row's metrics
  *     3 STEP_FLAGS        uint8 (rows, 1 + choices)     environment.h's flags of the step before; then the
  *                                                       row's action mask, if the environment has one
- * The answer has one tensor of (rows, components): uint32 choices, or float32. At step 0 rewards and flags
- * are 0. */
+ * The answer has one tensor of (rows, components): uint32 choices, or float32. At step 0 rewards are 0,
+ * and flags too; but where the environments go on from the rollout before, those of absent agents are
+ * ENVIRONMENT_ABSENT. */
 #ifndef WORKER_REINFORCE_STEP_MESSAGE_H
 #define WORKER_REINFORCE_STEP_MESSAGE_H
 
@@ -21,6 +22,14 @@
 
 #include <stdbool.h>
 #include <string.h>
+
+/* METHOD_RUN_EPISODE's args, and how the environments begin: reset, as the episode before has left them, or
+ * in the saved states that come with the request. */
+enum { RUN_NUMBER, RUN_STEPS, RUN_BEGIN };
+enum { BEGIN_RESET, BEGIN_CONTINUE, BEGIN_STATES };
+
+/* The tensors of its answer; the last one only where the job continues and the environments can save. */
+enum { RETURN_REWARD, RETURN_FLAGS, RETURN_LENGTH, RETURN_STATES };
 
 enum { STEP_ENVIRONMENT, STEP_OBSERVATION, STEP_REWARD, STEP_FLAGS, STEP_TENSORS };
 

@@ -347,6 +347,8 @@ START_TEST(any_job_survives_being_written_and_read)
         job.observers.environments =
             1 + job.observers.environments % (JOB_ENVIRONMENTS_MAX / job.observers.count);
         job.rollout.steps = 1 + job.rollout.steps % (JOB_ROLLOUT_ROWS_MAX / JOB_ENVIRONMENTS_MAX);
+        if (job.rollout.mode == JOB_ROLLOUT_EPISODE)
+            job.rollout.begin = JOB_BEGIN_RESET;
         job.observers.groups = 1 + job.observers.groups % job.observers.environments;
         job.observers.groups = job.observers.groups > 64 ? 64 : job.observers.groups;
         if (round % 3 == 0)

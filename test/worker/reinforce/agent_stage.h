@@ -34,7 +34,9 @@ static struct rpc *rpc;
 static struct rpc *second;         /* of an observer that only joins */
 static struct rpc_request *called; /* run_episode */
 static float shown;                /* what good rows show beside what their places give */
-static uint64_t episode;
+static uint64_t episode, begins;   /* its number, and how its environments begin (enum in step_message.h) */
+static char states[64];            /* that came with it */
+static uint32_t state_bytes;
 
 /* One step's rows, as a well-behaved observer would send them. */
 static struct rows {
@@ -50,10 +52,15 @@ static inline void run_episode(void *context, struct rpc_request *request, const
     (void)context;
     called = request;
     episode = call->args[0];
+    begins = call->args[2];
+    state_bytes = call->tensor_count > 0 ? call->tensors[0].dims[0] : 0;
+    ck_assert_uint_le(state_bytes, sizeof states);
+    if (state_bytes > 0)
+        memcpy(states, call->data[0], state_bytes);
 }
 
 static const struct rpc_method methods[] = {
-    {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .handler = run_episode}};
+    {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .any_tensors = true, .handler = run_episode}};
 
 static inline void start_agent_for(const char *mode, unsigned observers, unsigned episodes)
 {
@@ -231,17 +238,28 @@ static inline void play_steps(uint64_t from, uint64_t to)
     }
 }
 
-static inline void answer_episode(const float *rewards, const uint8_t *flags, const uint32_t *steps)
+/* With `saved`, of `bytes`, unless these are 0. */
+static inline void answer_with_states(const float *rewards, const uint8_t *flags, const uint32_t *steps,
+                                      const void *saved, uint32_t bytes)
 {
-    struct rpc_message value = {.tensor_count = 3,
+    struct rpc_message value = {.tensor_count = bytes > 0 ? 4 : 3,
                                 .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {ENVIRONMENTS}},
                                             {.dtype = WIRE_U8, .rank = 1, .dims = {ENVIRONMENTS}},
                                             {.dtype = WIRE_U32, .rank = 1, .dims = {ENVIRONMENTS}}},
                                 .data = {rewards, flags, steps}};
+    if (bytes > 0) {
+        value.tensors[3] = (struct wire_tensor){.dtype = WIRE_U8, .rank = 1, .dims = {bytes}};
+        value.data[3] = saved;
+    }
     rpc_reply(called, &value);
     called = NULL;
     for (int i = 0; i < 3; i++)
         rpc_turn(rpc, (struct monotime){1});
+}
+
+static inline void answer_episode(const float *rewards, const uint8_t *flags, const uint32_t *steps)
+{
+    answer_with_states(rewards, flags, steps, NULL, 0);
 }
 
 static inline void expect_no_session(void)

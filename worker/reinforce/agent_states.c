@@ -1,0 +1,145 @@
+/* The states of the environments between two rollouts, where one goes on where the one before ended
+ * (/rollout/begin "continue"). Every answer to run_episode carries those of the observer's environments. A
+ * successor gets them with its request; the checkpoint holds them for a run that resumes. The agent's thread.
+ *
+ * States of environments lie behind each other, in order, each behind its length in bytes (uint32). */
+#include "worker/reinforce/agent.h"
+#include "worker/reinforce/step_message.h"
+
+#include "kernels/base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The bytes of the first `count` states of `bytes`; 0: there are not so many. */
+static size_t states_of(const char *states, size_t bytes, uint32_t count)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (bytes - at < sizeof(uint32_t) || bytes - at - sizeof(uint32_t) < u32_at(states + at, 0))
+            return 0;
+        at += sizeof(uint32_t) + u32_at(states + at, 0);
+    }
+    return at;
+}
+
+static bool continues(const struct agent *agent)
+{
+    return agent->worker->job.rollout.begin == JOB_BEGIN_CONTINUE;
+}
+
+bool agent_states_are_good(const struct agent_seat *seat, const struct rpc_message *m)
+{
+    const struct wire_tensor *states = &m->tensors[RETURN_STATES];
+    return m->tensor_count == RETURN_STATES + 1 && continues(seat->agent) && states->dtype == WIRE_U8 &&
+           states->rank == 1 &&
+           states_of(m->data[RETURN_STATES], states->dims[0], seat->agent->per_observer) == states->dims[0];
+}
+
+/* Keeps a copy of the seat's states, or none. */
+static enum status keep(struct agent_seat *seat, const void *states, size_t bytes, struct error *error)
+{
+    free(seat->states);
+    seat->states = bytes > 0 ? malloc(bytes) : NULL;
+    seat->state_bytes = seat->states != NULL ? bytes : 0;
+    if (seat->state_bytes < bytes)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the states of observer %u's environments",
+                         seat->worker);
+    if (bytes > 0)
+        memcpy(seat->states, states, bytes);
+    return STATUS_OK;
+}
+
+void agent_states_keep(struct agent_seat *seat, const struct rpc_message *m)
+{
+    const size_t bytes = m->tensor_count > RETURN_STATES ? m->tensors[RETURN_STATES].dims[0] : 0;
+    struct error why = {0};
+    if (keep(seat, m->data[RETURN_STATES], bytes, &why) != STATUS_OK)
+        seat->agent->failure = why;
+}
+
+bool agent_states_give(const struct agent_seat *seat, struct rpc_message *m)
+{
+    const struct agent *agent = seat->agent;
+    const bool goes_on = continues(agent) && agent->episode > 1;
+    m->args[RUN_BEGIN] = BEGIN_RESET;
+    if (goes_on && !seat->fresh)
+        m->args[RUN_BEGIN] = BEGIN_CONTINUE;
+    if (goes_on && seat->fresh && seat->state_bytes > 0) {
+        m->args[RUN_BEGIN] = BEGIN_STATES;
+        m->tensor_count = 1;
+        m->tensors[0] =
+            (struct wire_tensor){.dtype = WIRE_U8, .rank = 1, .dims = {(uint32_t)seat->state_bytes}};
+        m->data[0] = seat->states;
+    }
+    return !goes_on || m->args[RUN_BEGIN] != BEGIN_RESET;
+}
+
+void agent_states_lost(struct agent_seat *seat)
+{
+    struct agent *agent = seat->agent;
+    const uint32_t agents = agent->world.spec.agents;
+    log_warning(
+        "observer %u's environments begin anew in episode %llu: %s saves no states, by which they could "
+        "go on",
+        seat->worker, (unsigned long long)agent->episode, agent->world.name);
+    episode_returns_forget(&agent->episode_returns, seat->groups[0].first * agents,
+                           agent->per_observer * agents);
+}
+
+/* ---- checkpoints ---- */
+
+static bool have_states(const struct agent *agent)
+{
+    for (uint32_t i = 0; i < agent->worker->job.observers.count; i++)
+        if (agent->seats[i].state_bytes == 0)
+            return false;
+    return true;
+}
+
+enum status agent_states_save(struct agent *agent, char **out, size_t *bytes, struct error *error)
+{
+    const uint32_t observers = agent->worker->job.observers.count;
+    const size_t returns = episode_returns_bytes(&agent->episode_returns);
+    const bool has_states = have_states(agent);
+    *out = NULL;
+    *bytes = 0;
+    if (!continues(agent))
+        return STATUS_OK;
+    *bytes = returns;
+    for (uint32_t i = 0; i < observers && has_states; i++)
+        *bytes += agent->seats[i].state_bytes;
+    *out = malloc(*bytes);
+    if (*out == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the environments' states in a checkpoint");
+    episode_returns_write(&agent->episode_returns, *out);
+    char *at = *out + returns;
+    for (uint32_t i = 0; i < observers && has_states; at += agent->seats[i++].state_bytes)
+        memcpy(at, agent->seats[i].states, agent->seats[i].state_bytes);
+    return STATUS_OK;
+}
+
+enum status agent_states_load(struct agent *agent, const char *from, size_t bytes, struct error *error)
+{
+    const size_t returns = episode_returns_bytes(&agent->episode_returns);
+    enum status status = STATUS_OK;
+    if (!continues(agent) || bytes == 0)
+        return STATUS_OK;
+    if (bytes < returns || !episode_returns_read(&agent->episode_returns, from))
+        return error_set(error, STATUS_INVALID, "its environments are not those of this job");
+    from += returns;
+    bytes -= returns;
+    for (uint32_t i = 0; i < agent->worker->job.observers.count && bytes > 0 && status == STATUS_OK; i++) {
+        const size_t mine = states_of(from, bytes, agent->per_observer);
+        if (mine == 0)
+            return error_set(error, STATUS_INVALID, "it holds the states of fewer than %u environments",
+                             agent->environments);
+        status = keep(&agent->seats[i], from, mine, error);
+        from += mine;
+        bytes -= mine;
+    }
+    return status == STATUS_OK && bytes > 0
+               ? error_set(error, STATUS_INVALID, "it holds the states of more than %u environments",
+                           agent->environments)
+               : status;
+}
