@@ -99,7 +99,7 @@ writes-which|65|changed the list `which`
 reset-writes-reward|65|changed the buffer `reward`
 reset-resets-all|65|the bits depend on no count
 draws-clock|65|a reset depends on its seed alone
-draws-second|65|equal seeds give equal bits
+draws-second|65|equal seeds
 draws-rand|65|a reset depends on its seed alone
 depends-on-neighbour|65|the bits depend on no count
 depends-on-row|65|the bits depend on no count
