@@ -23,6 +23,7 @@
 #include "worker/model/policy_values.h"
 #include "worker/net/rpc.h"
 #include "worker/reinforce/coalescer.h"
+#include "worker/reinforce/episode_metrics.h"
 #include "worker/reinforce/learner.h"
 #include "worker/reinforce/rollout.h"
 #include "worker/worker.h"
@@ -77,6 +78,7 @@ struct agent {
     struct policy *policy;
     struct rollout *rollout;
     struct returns_config returns;
+    struct episode_metrics metrics; /* of the running episode */
 
     enum agent_phase phase;
     bool ready; /* READY is reported */

@@ -173,6 +173,24 @@ static void store_rows(struct agent *agent, const struct rpc_message *m)
     }
 }
 
+/* The metrics of the rows that the step before has ended, which stand behind the rewards. */
+static void take_metrics(struct agent *agent, const struct rpc_message *m)
+{
+    const uint32_t agents = agent->world.spec.agents, metrics = agent->world.spec.metric_count;
+    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0];
+    const char *values = (const char *)m->data[STEP_REWARD] + (size_t)n * agents * sizeof(float);
+    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
+    for (uint32_t i = 0; i < n && metrics > 0; i++) {
+        read_flags(agent, m, i, flags);
+        for (uint32_t a = 0; a < agents; a++)
+            if (step_ended(flags[a])) {
+                episode_metrics_add(&agent->metrics, u32_at(m->data[STEP_ENVIRONMENT], i) * agents + a,
+                                    values);
+                values += metrics * sizeof(float);
+            }
+    }
+}
+
 /* The group that the request is of. */
 static enum status find_group(struct agent *agent, const struct rpc_request *request,
                               struct agent_group **group, struct error *error)
@@ -214,6 +232,7 @@ static void take_step(struct agent_group *group, struct rpc_request *request, co
         return;
     }
     store_rows(agent, m);
+    take_metrics(agent, m);
     retire_absent(group, m);
     group->waiting = true;
     group->recorded = ++group->next_step;
@@ -319,8 +338,17 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
 
 /* ---- the end of a rollout ---- */
 
-/* Whether the answer to run_episode has tensors of other forms than this: a reward and flags of each row, and
- * the steps of each environment. */
+/* How many floats the answer has: a reward of each row, then the metrics of each row that has ended. */
+static uint32_t return_floats(const struct agent *agent, const uint8_t *flags, uint32_t rows)
+{
+    uint32_t ended = 0;
+    for (uint32_t i = 0; i < rows; i++)
+        ended += step_ended(flags[i]);
+    return rows + ended * agent->world.spec.metric_count;
+}
+
+/* Whether the answer to run_episode has tensors of other forms than this: rewards and metrics, flags of each
+ * row, and the steps of each environment. */
 static bool is_misshapen(const struct agent_seat *seat, const struct rpc_message *m)
 {
     static const uint8_t dtypes[] = {
@@ -328,10 +356,14 @@ static bool is_misshapen(const struct agent_seat *seat, const struct rpc_message
     const struct agent *agent = seat->agent;
     const uint32_t rows = agent->per_observer * agent->world.spec.agents;
     for (int t = 0; t < 3; t++)
-        if (m->tensors[t].dtype != dtypes[t] || m->tensors[t].rank != 1 ||
-            m->tensors[t].dims[0] != (t == RETURN_LENGTH ? agent->per_observer : rows))
+        if (m->tensors[t].dtype != dtypes[t] || m->tensors[t].rank != 1)
             return true;
-    return m->tensor_count != 3 || !environment_floats_are_finite(m->data[RETURN_REWARD], rows);
+    if (m->tensor_count != 3 || m->tensors[RETURN_FLAGS].dims[0] != rows ||
+        m->tensors[RETURN_LENGTH].dims[0] != agent->per_observer)
+        return true;
+    const uint32_t floats = return_floats(agent, m->data[RETURN_FLAGS], rows);
+    return m->tensors[RETURN_REWARD].dims[0] != floats ||
+           !environment_floats_are_finite(m->data[RETURN_REWARD], floats);
 }
 
 /* The first environment of the seat. */
@@ -370,17 +402,22 @@ static enum status check_return(const struct agent_seat *seat, const struct rpc_
     return STATUS_OK;
 }
 
-/* Stores what the last step of each row earned and ended. */
+/* Stores what the last step of each row earned, ended and reports. */
 static void take_return(struct agent_seat *seat, const struct rpc_message *m)
 {
     struct agent *agent = seat->agent;
     struct rollout *rollout = agent->rollout;
-    const uint32_t agents = agent->world.spec.agents;
-    for (uint32_t i = 0; i < agent->per_observer * agents; i++) {
+    const uint32_t agents = agent->world.spec.agents, rows = agent->per_observer * agents;
+    const char *metrics = (const char *)m->data[RETURN_REWARD] + rows * sizeof(float);
+    for (uint32_t i = 0; i < rows; i++) {
         const uint32_t column = first_of(seat) * agents + i;
         const uint32_t row = rollout_row(rollout, rollout->lengths[column] - 1, column);
         rollout->rewards[row] = f32_at(m->data[RETURN_REWARD], i);
         rollout->flags[row] = ((const uint8_t *)m->data[RETURN_FLAGS])[i];
+        if (agent->metrics.count > 0 && step_ended(rollout->flags[row])) {
+            episode_metrics_add(&agent->metrics, column, metrics);
+            metrics += agent->metrics.count * sizeof(float);
+        }
     }
     for (uint32_t i = 0; i < agent->groups; i++)
         for (uint32_t e = 0; e < seat->groups[i].count; e++)
