@@ -33,6 +33,14 @@ same_numbers() {
     plays other "$@" && diff <(numbers "$scratch/whole") <(numbers "$scratch/other")
 }
 
+same_as_plain() {
+    plays other "$@" && diff <(numbers "$scratch/plain") <(numbers "$scratch/other")
+}
+
+other_than_plain() {
+    plays other "$@" && ! diff -q <(numbers "$scratch/plain") <(numbers "$scratch/other")
+}
+
 on_the_oldest_instruction_set() {
     COALESCED_ISA=baseline same_numbers "$@"
 }
@@ -68,6 +76,18 @@ for name in Walk-v0 Push-v0 Pair-v0 Picture-v0 Again-v0 Frail-v0; do
         *) check "$name: no metrics" has_no_metrics ;;
     esac
 done
+
+# ---- stacks of frames ----
+for name in Picture-v0 Pair-v0 Again-v0; do
+    world "$good" $name
+    check "$name: three frames train" plays whole --set /environment/frames=3
+    check "$name: three frames of two observers of two groups" same_numbers --set /environment/frames=3 \
+        --set /observers='{"count": 2, "environments": 3, "groups": 2}'
+done
+world "$good" Push-v0
+plays plain >/dev/null
+check "one frame is no stack" same_as_plain --set /environment/frames=1
+check "two frames give other numbers" other_than_plain --set /environment/frames=2
 
 # ---- whole episodes ----
 refuses_whole_episodes() {
