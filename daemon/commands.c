@@ -4,6 +4,7 @@
 
 #include "daemon/arguments.h"
 #include "daemon/job_files.h"
+#include "daemon/metrics_text.h"
 #include "daemon/play.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
@@ -209,12 +210,15 @@ static enum status evaluate_policy(const struct arguments *arguments, const stru
 {
     const uint32_t episodes = arguments->episodes > 0 ? arguments->episodes : 100;
     struct policy_evaluation found;
-    enum status status = policy_evaluate(&found, arguments->checkpoint, job, episodes, error);
-    if (status == STATUS_OK)
-        printf("Mean reward: %.2f\tStandard deviation: %.2f\tMinimum: %.2f\tMaximum: %.2f\t(%" PRIu32
-               " episodes)\n",
-               found.mean, found.deviation, found.least, found.most, episodes);
-    return status;
+    char metrics[METRICS_TEXT_BYTES];
+    const enum status status = policy_evaluate(&found, arguments->checkpoint, job, episodes, error);
+    if (status != STATUS_OK)
+        return status;
+    metrics_text(metrics, &found.metrics);
+    printf("Mean reward: %.2f\tStandard deviation: %.2f\tMinimum: %.2f\tMaximum: %.2f%s\t(%" PRIu32
+           " episodes)\n",
+           found.mean, found.deviation, found.least, found.most, metrics, episodes);
+    return STATUS_OK;
 }
 
 static enum status evaluate(const struct arguments *arguments, struct job *job, struct error *error)

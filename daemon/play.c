@@ -3,6 +3,7 @@
 
 #include "daemon/film.h"
 #include "daemon/job_files.h"
+#include "daemon/metrics_text.h"
 #include "worker/environment/environment.h"
 #include "worker/reinforce/policy_play.h"
 
@@ -34,10 +35,13 @@ static enum status show_picture(void *context, const struct play_frame *frame, s
     return film_add(context, frame->width, frame->height, frame->bytes, error);
 }
 
-static void print_episode(void *context, uint32_t episode, double reward, uint32_t steps)
+static void print_episode(void *context, uint32_t episode, double reward, uint32_t steps,
+                          const struct control_metrics *metrics)
 {
+    char text[METRICS_TEXT_BYTES];
     (void)context;
-    printf("Episode %" PRIu32 "\tReward: %.2f\tSteps: %" PRIu32 "\n", episode, reward, steps);
+    metrics_text(text, metrics);
+    printf("Episode %" PRIu32 "\tReward: %.2f\tSteps: %" PRIu32 "%s\n", episode, reward, steps, text);
     fflush(stdout);
 }
 

@@ -1,6 +1,7 @@
 /* Formats the lines of the run's logs. Supervisor process; its only thread. */
 #include "daemon/runlog_lines.h"
 
+#include "daemon/metrics_text.h"
 #include "kernels/base/text.h"
 
 #include <assert.h>
@@ -150,16 +151,23 @@ void line_write_start(struct line *line, const struct job *job)
     write_workers(line, job);
 }
 
-/* A reason may quote a worker's last words, and these may quote anything. */
-static void write_cause(struct line *line, const struct line_restart *cause)
+/* A JSON string of a text of `bytes` at most, which may be anything: a reason may quote a worker's last
+ * words, and a plug-in names its metrics. */
+static void write_string(struct line *line, const char *text, size_t bytes)
 {
     char shown[2 * ERROR_TEXT_BYTES];
-    line_add(line, ",\"role\":\"%s\",\"worker\":%u,\"incarnation\":%u,\"reason\":\"", cause->role,
-             cause->worker, cause->incarnation);
-    text_show(shown, sizeof shown, cause->reason, strlen(cause->reason), ERROR_TEXT_BYTES);
+    text_show(shown, sizeof shown, text, strnlen(text, bytes), ERROR_TEXT_BYTES);
+    line_add(line, "\"");
     for (const char *at = shown; *at != '\0'; at++)
         line_add(line, *at == '"' || *at == '\\' ? "\\%c" : "%c", *at);
     line_add(line, "\"");
+}
+
+static void write_cause(struct line *line, const struct line_restart *cause)
+{
+    line_add(line, ",\"role\":\"%s\",\"worker\":%u,\"incarnation\":%u,\"reason\":", cause->role,
+             cause->worker, cause->incarnation);
+    write_string(line, cause->reason, strlen(cause->reason));
 }
 
 void line_write_resumed(struct line *line, const struct job *job, uint64_t number,
@@ -201,6 +209,17 @@ void line_write_end(struct line *line, const struct job *job, const struct line_
 
 /* ---- episodes.jsonl ---- */
 
+/* No member where the environment has none. */
+static void write_metrics(struct line *line, const struct control_metrics *metrics)
+{
+    for (uint32_t i = 0; i < metrics->count && i < CONTROL_METRICS_MAX; i++) {
+        line_add(line, i == 0 ? ",\"metrics\":{" : ",");
+        write_string(line, metrics->of[i].name, sizeof metrics->of[i].name);
+        write_number(line, ":", metrics->of[i].mean, ALL_DIGITS);
+    }
+    line_add(line, metrics->count > 0 ? "}" : "");
+}
+
 static void write_episode(struct line *line, const struct control_episode *r)
 {
     line_add(line, "{\"episode\":%" PRIu64, r->episode);
@@ -208,6 +227,7 @@ static void write_episode(struct line *line, const struct control_episode *r)
     write_number(line, ",\"running_reward\":", r->running_reward, ALL_DIGITS);
     write_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
     line_add(line, ",\"env_steps\":%" PRIu64, r->env_steps);
+    write_metrics(line, &r->metrics);
     write_timing(line);
     write_number(line, ",\"episode_s\":", r->timing.episode_s, 6);
     write_number(line, ",\"learn_s\":", r->timing.learn_s, 6);
@@ -306,8 +326,11 @@ void line_write_json(struct line *line, const struct job *job, const struct cont
 
 static void write_episode_text(struct line *line, const struct control_episode *r)
 {
-    line_add(line, "Episode %" PRIu64 "\tLast reward: %.2f\tAverage reward: %.2f\n", r->episode, r->reward,
+    char metrics[METRICS_TEXT_BYTES];
+    line_add(line, "Episode %" PRIu64 "\tLast reward: %.2f\tAverage reward: %.2f", r->episode, r->reward,
              r->running_reward);
+    metrics_text(metrics, &r->metrics);
+    line_add(line, "%s\n", metrics);
 }
 
 static void write_update_text(struct line *line, const struct control_update *r, bool is_language)

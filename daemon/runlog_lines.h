@@ -11,7 +11,7 @@
 
 /* Room for the longest line: the references of each worker to the objects of each other one, `"N":COUNT,`
  * with at most 18 bytes; a trainer's loss and the counts of each worker; and every double with at most 330.
- */
+ * An episode's line is shorter: 64 metrics with names of 63 bytes, each of which may take 6. */
 enum {
     LINE_WORKERS_MAX = JOB_SERVERS_MAX + JOB_TRAINERS_MAX,
     LINE_BYTES = 8192 + 128 * LINE_WORKERS_MAX + 18 * LINE_WORKERS_MAX * LINE_WORKERS_MAX,

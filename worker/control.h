@@ -21,6 +21,8 @@ enum {
     CONTROL_ADDRESS_BYTES = 160,
     CONTROL_PATH_BYTES = 4096,
     CONTROL_BODY_BYTES_MAX = 32 * 1024,
+    CONTROL_METRICS_MAX = 64,
+    CONTROL_METRIC_NAME_BYTES = 64, /* with the zero at the end */
 };
 
 enum control_kind {
@@ -65,11 +67,21 @@ struct control_logged {
     uint64_t number; /* of the episode or update */
 };
 
+/* What an environment reports of its ended episodes, by name. A mean that is NaN: none has ended. */
+struct control_metrics {
+    uint32_t count;
+    struct {
+        char name[CONTROL_METRIC_NAME_BYTES];
+        double mean;
+    } of[CONTROL_METRICS_MAX];
+};
+
 /* One episode, for both logs. Fields that may differ between two runs of one seed are in `timing`. */
 struct control_episode {
     uint64_t episode; /* from 1 */
     double reward, running_reward, loss;
     uint64_t env_steps;
+    struct control_metrics metrics; /* of the environments' episodes that ended within this one */
     struct {
         double episode_s, learn_s; /* the whole episode; the learner's part of it */
         uint64_t launches;

@@ -95,6 +95,27 @@ START_TEST(numbers_that_are_none_are_null)
 }
 END_TEST
 
+/* A name may be anything, and a mean that is none is null. Without metrics there is no member. */
+START_TEST(metrics_have_their_names)
+{
+    struct control_episode record = episode_of(1);
+    record.metrics = (struct control_metrics){2, {{"is_success", 0.5}, {"a \"b\"\n", (double)NAN}}};
+    stdout_to_file();
+    open_log();
+    ck_assert_int_eq(add_episode(&record), STATUS_OK);
+    log_episode(2);
+    char *json = file_read(workplace.jsonl), *text = file_read(workplace.log);
+    ck_assert_ptr_nonnull(
+        strstr(json, "\"env_steps\":40,\"metrics\":{\"is_success\":0.5,\"a \\\"b\\\"\\\\u000a\":null},"));
+    ck_assert_ptr_nonnull(strstr(json, "\"env_steps\":80,\"timing\""));
+    ck_assert_str_eq(
+        text, "Episode 1\tLast reward: 1.50\tAverage reward: 0.25\tis_success: 0.50\ta \"b\"\\u000a: -\n"
+              "Episode 2\tLast reward: 2.50\tAverage reward: 0.50\n");
+    free(json);
+    free(text);
+}
+END_TEST
+
 /* A double that is read back is the same double. */
 START_TEST(numbers_keep_all_their_bits)
 {
@@ -294,6 +315,7 @@ int main(void)
     tcase_add_loop_test(lines, both_files_and_stdout_have_every_line, 0, 3);
     tcase_add_test(lines, every_thins_what_people_read);
     tcase_add_test(lines, numbers_that_are_none_are_null);
+    tcase_add_test(lines, metrics_have_their_names);
     tcase_add_test(lines, numbers_keep_all_their_bits);
     tcase_add_loop_test(lines, numbers_out_of_this_world_make_lines_all_the_same, 0, 4);
     TCase *files = add_case(suite, "files");

@@ -79,6 +79,8 @@ action-infinite|65|expected finite ones
 action-reversed|65|low[0] = 9 and high[0] = -9
 mask-without-choices|65|has_mask is 1
 metric-without-name|65|metrics[0] has no name
+metric-long-name|65|metrics[0] has a name of more than 63 bytes
+metric-twice|65|metrics[1] has the name of metrics[0]
 observation-nan|65|observation of environment 0 is nan
 observation-out-of-bounds|65|is 10: expected -9..9
 observation-unwritten|65|did not write element 0 of the observation

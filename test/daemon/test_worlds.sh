@@ -33,6 +33,14 @@ same_numbers() {
     plays other "$@" && diff <(numbers "$scratch/whole") <(numbers "$scratch/other")
 }
 
+same_as_plain() {
+    plays other "$@" && diff <(numbers "$scratch/plain") <(numbers "$scratch/other")
+}
+
+other_than_plain() {
+    plays other "$@" && ! diff -q <(numbers "$scratch/plain") <(numbers "$scratch/other")
+}
+
 on_the_oldest_instruction_set() {
     COALESCED_ISA=baseline same_numbers "$@"
 }
@@ -40,6 +48,18 @@ on_the_oldest_instruction_set() {
 is_evaluated() {
     "$COALESCED" evaluate "$scratch/whole/checkpoints/$(newest_checkpoint "$scratch/whole")" "$scratch/reinforce.json" \
         --episodes 3
+}
+
+# Each of the five episodes has both metrics, and an episode has ended in some of them.
+has_metrics() {
+    [[ $(jq -c 'select(.episode) | .metrics | keys' "$scratch/whole/episodes.jsonl") == \
+        "$(printf '["place","steps"]\n%.0s' {1..5})" ]] &&
+        jq -e -s 'map(.metrics.steps // 0) | add > 0' "$scratch/whole/episodes.jsonl" >"$scratch/words" &&
+        [[ $(grep -c $'\tplace: .*\tsteps: ' "$scratch/whole/episodes.log") == 5 ]]
+}
+
+has_no_metrics() {
+    ! numbers "$scratch/whole" | grep metrics
 }
 
 # ---- every space ----
@@ -51,7 +71,23 @@ for name in Walk-v0 Push-v0 Pair-v0 Picture-v0 Again-v0 Frail-v0; do
     check "$name: six observers, unbatched" same_numbers --set /observers='{"count": 6}' --set /coalesce/mode=off
     check "$name: the oldest instruction set" on_the_oldest_instruction_set
     check "$name: greedy play" is_evaluated
+    case $name in
+        Walk-v0 | Push-v0 | Pair-v0) check "$name: metrics of ended episodes" has_metrics ;;
+        *) check "$name: no metrics" has_no_metrics ;;
+    esac
 done
+
+# ---- stacks of frames ----
+for name in Picture-v0 Pair-v0 Again-v0; do
+    world "$good" $name
+    check "$name: three frames train" plays whole --set /environment/frames=3
+    check "$name: three frames of two observers of two groups" same_numbers --set /environment/frames=3 \
+        --set /observers='{"count": 2, "environments": 3, "groups": 2}'
+done
+world "$good" Push-v0
+plays plain >/dev/null
+check "one frame is no stack" same_as_plain --set /environment/frames=1
+check "two frames give other numbers" other_than_plain --set /environment/frames=2
 
 # ---- whole episodes ----
 refuses_whole_episodes() {
@@ -60,6 +96,7 @@ refuses_whole_episodes() {
 }
 world "$good" Push-v0
 check "whole episodes, of at most 50 steps" plays whole --set /rollout/mode=episode
+check "whole episodes: metrics" has_metrics
 check "whole episodes of two observers" same_numbers --set /rollout/mode=episode \
     --set /observers='{"count": 2, "environments": 3, "groups": 3}'
 world "$good" Walk-v0

@@ -36,7 +36,8 @@ static const char *const names[] = {
     /* of the spec */
     "spec-size", "spec-limits", "spec-agents", "observation-rank", "observation-shape", "observation-dtype",
     "observation-bounds", "action-rank", "action-without-choices", "action-no-choice", "action-dtype",
-    "action-infinite", "action-reversed", "mask-without-choices", "metric-without-name",
+    "action-infinite", "action-reversed", "mask-without-choices", "metric-without-name", "metric-long-name",
+    "metric-twice",
     /* of the rows */
     "observation-nan", "observation-out-of-bounds", "observation-unwritten", "reward-infinite",
     "reward-unwritten", "flags-unknown", "flags-unwritten", "flags-restarted", "flags-absent", "mask-empty",
@@ -75,7 +76,9 @@ static void hang(void)
 
 static const double low = -LIMIT, high = LIMIT, infinite = INFINITY;
 static const uint32_t choices[] = {CHOICES}, no_choice[] = {0};
-static const char *const metric[] = {"place"}, *const no_metric[] = {""};
+static const char *const metric[] = {"place"}, *const no_metric[] = {""}, *const twice[] = {"place", "place"},
+                         *const long_metric[] = {
+                             "0123456789012345678901234567890123456789012345678901234567890123"};
 
 static struct environment_spec spec_of(const struct broken *b)
 {
@@ -106,7 +109,11 @@ static struct environment_spec spec_of(const struct broken *b)
     if (is(b, "mask-without-choices"))
         *action = box;
     spec.metric_count = strncmp(b->fault, "metric-", 7) == 0;
-    spec.metrics = is(b, "metric-without-name") ? no_metric : metric;
+    spec.metric_count += is(b, "metric-twice");
+    spec.metrics = is(b, "metric-without-name") ? no_metric
+                   : is(b, "metric-long-name")  ? long_metric
+                   : is(b, "metric-twice")      ? twice
+                                                : metric;
     return spec;
 }
 

@@ -11,8 +11,8 @@
 
 enum kind {
     WALK,    /* two choices of three and two, masked; metrics; text */
-    PUSH,    /* a force; cut after 50 steps; pictures */
-    PAIR,    /* two agents; one that has ended is absent until the other has */
+    PUSH,    /* a force; cut after 50 steps; metrics; pictures */
+    PAIR,    /* two agents; one that has ended is absent until the other has; metrics */
     PICTURE, /* an image of bytes */
     AGAIN,   /* resets itself */
     FRAIL,   /* fails now and then */
@@ -20,7 +20,7 @@ enum kind {
     WILD,    /* draws from the clock */
     KINDS
 };
-enum { AGENTS_MAX = 2, LIMIT = 9, SIDE = 4 };
+enum { AGENTS_MAX = 2, LIMIT = 9, SIDE = 4, PUSH_STEPS = 50 };
 
 struct token {
     int32_t place;
@@ -53,13 +53,14 @@ static const char *const metrics[] = {"place", "steps"};
 #define OBSERVATION                                                                                          \
     .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {2}, .low = lows, .high = highs}
 #define DISCRETE .action = {.dtype = ENVIRONMENT_I32, .choices = two}
+#define METRICS .metric_count = 2, .metrics = metrics
 #define SPEC .size = sizeof(struct environment_spec)
 static const struct environment_spec specs[KINDS] = {
-    [WALK] = {SPEC, .agents = 1, .has_mask = 1, .metric_count = 2, .metrics = metrics, OBSERVATION,
+    [WALK] = {SPEC, .agents = 1, .has_mask = 1, METRICS, OBSERVATION,
               .action = {.dtype = ENVIRONMENT_I32, .rank = 1, .shape = {2}, .choices = choices}},
-    [PUSH] = {SPEC, .agents = 1, .steps_max = 50, OBSERVATION,
+    [PUSH] = {SPEC, .agents = 1, .steps_max = PUSH_STEPS, METRICS, OBSERVATION,
               .action = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
-    [PAIR] = {SPEC, .agents = 2, OBSERVATION, DISCRETE},
+    [PAIR] = {SPEC, .agents = 2, METRICS, OBSERVATION, DISCRETE},
     [PICTURE] = {SPEC, .agents = 1,
                  .observation = {.dtype = ENVIRONMENT_U8,
                                  .rank = 3,
@@ -192,7 +193,7 @@ static void step_world(struct toy *toy, const struct environment_buffers *buffer
         }
         buffers->flags[row] = (uint8_t)flags;
         show_row(toy, buffers, which, agent);
-        if (toy->kind == WALK && flags != 0) {
+        if (toy->spec->metric_count > 0 && (flags != 0 || toy->worlds[which].steps == PUSH_STEPS)) {
             buffers->metrics[2 * row] = (float)toy->worlds[which].tokens[agent].place;
             buffers->metrics[2 * row + 1] = (float)toy->worlds[which].steps;
         }

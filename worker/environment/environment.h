@@ -95,8 +95,8 @@ struct environment_spec {
     uint32_t agents;            /* rows of an environment, at least 1 */
     uint32_t steps_max;         /* the caller truncates an episode after so many steps; 0: never */
     uint32_t has_mask;          /* 1: it says which choices are allowed; needs `choices` */
-    uint32_t metric_count;      /* numbers that an ended row reports */
-    const char *const *metrics; /* (metric_count) their names: "is_success", … */
+    uint32_t metric_count;      /* numbers that an ended row reports, at most 64 */
+    const char *const *metrics; /* (metric_count) their names, each another: "is_success", …; 1 … 63 bytes */
     struct environment_space observation, action;
 };
 
@@ -107,7 +107,8 @@ struct environment_buffers {
     uint8_t *flags;     /* (rows)          out: step; of the enum above */
     uint8_t *mask;      /* (rows, sum of choices), choice by choice, 1: allowed; at least one of each element.
                            out: reset, step. NULL without has_mask */
-    float *metrics;     /* (rows, metric_count)  out: step, where a row ends. NULL without metrics */
+    float *metrics;     /* (rows, metric_count)  out: step, where a row ends, also by the caller's cut at
+                           steps_max. NULL without metrics */
 };
 
 /* What environment_render draws. */

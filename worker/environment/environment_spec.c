@@ -167,6 +167,20 @@ static enum status check_action(const struct environment_space *space, struct er
     return check_bounds(space, "action", true, error);
 }
 
+static enum status check_metric_name(const struct environment_spec *spec, uint32_t i, struct error *error)
+{
+    const char *name = spec->metrics[i];
+    if (name == NULL || name[0] == '\0')
+        return error_set(error, STATUS_INVALID, "metrics[%u] has no name", i);
+    if (strnlen(name, ENVIRONMENT_METRIC_NAME_MAX + 1) > ENVIRONMENT_METRIC_NAME_MAX)
+        return error_set(error, STATUS_INVALID, "metrics[%u] has a name of more than %d bytes", i,
+                         ENVIRONMENT_METRIC_NAME_MAX);
+    for (uint32_t j = 0; j < i; j++)
+        if (strcmp(name, spec->metrics[j]) == 0)
+            return error_set(error, STATUS_INVALID, "metrics[%u] has the name of metrics[%u]", i, j);
+    return STATUS_OK;
+}
+
 static enum status check_metrics(const struct environment_spec *spec, struct error *error)
 {
     if (spec->metric_count > ENVIRONMENT_METRICS_MAX)
@@ -174,10 +188,10 @@ static enum status check_metrics(const struct environment_spec *spec, struct err
                          ENVIRONMENT_METRICS_MAX);
     if (spec->metric_count > 0 && spec->metrics == NULL)
         return error_set(error, STATUS_INVALID, "metrics is NULL: expected %u names", spec->metric_count);
-    for (uint32_t i = 0; i < spec->metric_count; i++)
-        if (spec->metrics[i] == NULL || spec->metrics[i][0] == '\0')
-            return error_set(error, STATUS_INVALID, "metrics[%u] has no name", i);
-    return STATUS_OK;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < spec->metric_count && status == STATUS_OK; i++)
+        status = check_metric_name(spec, i, error);
+    return status;
 }
 
 enum status environment_spec_check(const struct environment_spec *spec, struct error *error)

@@ -1,6 +1,7 @@
 /* Buffers, seeds and the ends of episodes. The thread that owns the object. */
 #include "worker/environment/environments_internal.h"
 
+#include "worker/environment/environment_frames.h"
 #include "worker/environment/environment_spec.h"
 
 #include <inttypes.h>
@@ -71,6 +72,23 @@ static enum status open_instance(struct environments *e, struct error *error)
     return STATUS_OK;
 }
 
+/* From here on the plug-in is the one with the stacks. */
+static enum status stack_frames(struct environments *e, struct error *error)
+{
+    struct environment_frames *stacked = NULL;
+    struct error why;
+    if (e->config.frames <= 1)
+        return STATUS_OK;
+    const enum status status = environment_frames_open(&stacked, e->config.plugin, e->self, e->spec,
+                                                       e->config.count, e->config.frames, &why);
+    if (status != STATUS_OK)
+        return error_set(error, status, "%.100s: %s", e->config.name, why.text);
+    e->self = stacked;
+    e->spec = environment_frames_spec(stacked);
+    e->config.plugin = environment_frames_table(stacked);
+    return STATUS_OK;
+}
+
 enum status environments_open(struct environments **out, const struct environments_config *config,
                               struct error *error)
 {
@@ -80,6 +98,8 @@ enum status environments_open(struct environments **out, const struct environmen
         return error_set(error, STATUS_NO_MEMORY, "no memory for environments");
     e->config = *config;
     enum status status = open_instance(e, error);
+    if (status == STATUS_OK)
+        status = stack_frames(e, error);
     if (status == STATUS_OK)
         status = open_buffers(e, error);
     if (status == STATUS_OK)

@@ -33,12 +33,13 @@ struct environments_config {
     const char *options;   /* a JSON object */
     uint64_t seed;         /* the job's */
     uint32_t first, count; /* the number of the first one; how many, at least 1 */
+    uint32_t frames;       /* an observation is the last `frames` ones (environment_frames.h); 0: as 1 */
 };
 
 struct environments;
 
-/* STATUS_INVALID: the plug-in refuses name, options or count. STATUS_CORRUPT: its spec breaks environment.h.
- * STATUS_NO_MEMORY. */
+/* STATUS_INVALID: the plug-in refuses name, options or count; the frames are too large. STATUS_CORRUPT: its
+ * spec breaks environment.h. STATUS_NO_MEMORY. */
 enum status environments_open(struct environments **out, const struct environments_config *config,
                               struct error *error);
 void environments_close(struct environments *environments);

@@ -44,6 +44,7 @@ enum {
     JOB_TEXT_BYTES_MAX = 1 << 20,   /* a longer job file is refused unread */
     JOB_ROLLOUT_ROWS_MAX = 1 << 24, /* environments * rollout.steps: what an agent keeps of an episode */
     JOB_ENVIRONMENTS_MAX = 16384,   /* observers.count * observers.environments */
+    JOB_FRAMES_MAX = 16,            /* environment.frames */
     JOB_TRAINERS_MAX = 256,
     JOB_SERVERS_MAX = 16,
     JOB_PATH_BYTES = 1024,            /* with the terminating zero */
@@ -91,6 +92,7 @@ struct job {
         char name[JOB_ENVIRONMENT_NAME_BYTES]; /* a built-in one, or the plug-in's; null: its first */
         char plugin[JOB_PATH_BYTES];           /* a shared object (worker/environment/environment.h) */
         char options[JOB_OPTIONS_BYTES];       /* a JSON object */
+        uint32_t frames;                       /* observations in one */
     } environment;
     struct {
         int mode;       /* `steps`: a fixed number with reset on done; `episode`: until done */

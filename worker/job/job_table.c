@@ -72,6 +72,11 @@ const struct job_key job_keys[] = {
              "at the working directory. null: the environment is built in."},
     {"/environment/options", REINFORCE, JOB_OPTIONS, AT(environment.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
      BY_DEFAULT({}), .text = "What the environment itself is told when it is made."},
+    {"/environment/frames", REINFORCE, JOB_INTEGER, AT(environment.frames), RANGE(1, JOB_FRAMES_MAX),
+     BY_DEFAULT(1),
+     .text = "The number of observations that the policy sees at once: the environment's last ones, joined "
+             "along the last axis, the oldest first. An image of 84 x 84 x 1 becomes one of 84 x 84 x 4 with "
+             "4. After a reset the first observation is repeated."},
 
     {"/rollout", REINFORCE, JOB_OBJECT,
      .text = "The steps that are played between two updates of the policy."},

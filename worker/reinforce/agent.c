@@ -28,6 +28,7 @@ static enum status play_episode(struct agent *agent, struct error *error)
     agent->episode_begin = monotime_now();
     rollout_begin(agent->rollout, (uint32_t)agent->episode);
     memset(&agent->stats, 0, sizeof agent->stats);
+    episode_metrics_clear(&agent->metrics, 0, agent->rollout->columns);
     memset(agent->alive, 1, agent->environments);
     memset(agent->live, 0, agent->groups * sizeof *agent->live);
     for (uint32_t i = 0; i < observers * agent->groups; i++) {
@@ -101,6 +102,7 @@ static void report_episode(struct agent *agent)
                    .wait_us_p50 = (double)histogram_percentile(&stats->wait_us, 0.50),
                    .wait_us_p99 = (double)histogram_percentile(&stats->wait_us, 0.99)},
     };
+    episode_metrics_mean(&agent->metrics, 0, agent->rollout->columns, &record.metrics);
     worker_report(CONTROL_EPISODE, &record, sizeof record);
 }
 

@@ -23,6 +23,7 @@
 #include "worker/model/policy_values.h"
 #include "worker/net/rpc.h"
 #include "worker/reinforce/coalescer.h"
+#include "worker/reinforce/episode_metrics.h"
 #include "worker/reinforce/episode_returns.h"
 #include "worker/reinforce/learner.h"
 #include "worker/reinforce/rollout.h"
@@ -82,6 +83,7 @@ struct agent {
     struct rollout *rollout;
     struct returns_config returns;
     struct episode_returns episode_returns; /* used where rollouts go on */
+    struct episode_metrics metrics;         /* of the running episode */
 
     enum agent_phase phase;
     bool ready; /* READY is reported */

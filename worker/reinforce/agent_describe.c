@@ -80,6 +80,8 @@ static enum status open_world(struct agent *agent, struct error *error)
     if (status == STATUS_OK)
         status = episode_returns_open(&agent->episode_returns, agent->rollout->columns, error);
     if (status == STATUS_OK)
+        status = episode_metrics_open(&agent->metrics, &agent->world.spec, agent->rollout->columns, error);
+    if (status == STATUS_OK)
         status = agent_checkpoint_open(agent, error);
     agent->returns =
         (struct returns_config){.gamma = job->returns.gamma,
@@ -96,6 +98,7 @@ void agent_close_world(struct agent *agent)
     rollout_free(agent->rollout);
     policy_free(agent->policy);
     backend_close(agent->backend);
+    episode_metrics_close(&agent->metrics);
     environment_description_fini(&agent->world);
     free(agent->text);
     free(agent->batch.row);

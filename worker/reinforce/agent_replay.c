@@ -25,6 +25,7 @@ static void forget_rows(struct agent_group *group)
     const uint32_t agents = agent->world.spec.agents;
     memset(agent->rollout->lengths + group->first * agents, 0,
            group->count * agents * sizeof *agent->rollout->lengths);
+    episode_metrics_clear(&agent->metrics, group->first * agents, group->count * agents);
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
         agent->live[group - group->seat->groups] += !agent->alive[e];
         agent->alive[e] = 1;

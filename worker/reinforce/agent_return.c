@@ -3,8 +3,17 @@
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/step_message.h"
 
-/* Whether the answer to run_episode has tensors of other forms than this: a reward and flags of each row, and
- * the steps of each environment. */
+/* How many floats the answer has: a reward of each row, then the metrics of each row that has ended. */
+static uint32_t return_floats(const struct agent *agent, const uint8_t *flags, uint32_t rows)
+{
+    uint32_t ended = 0;
+    for (uint32_t i = 0; i < rows; i++)
+        ended += step_ended(flags[i]);
+    return rows + ended * agent->world.spec.metric_count;
+}
+
+/* Whether the answer to run_episode has tensors of other forms than this: rewards and metrics, flags of each
+ * row, the steps of each environment; states, if the job wants them. */
 static bool is_misshapen(const struct agent_seat *seat, const struct rpc_message *m)
 {
     static const uint8_t dtypes[] = {
@@ -12,11 +21,14 @@ static bool is_misshapen(const struct agent_seat *seat, const struct rpc_message
     const struct agent *agent = seat->agent;
     const uint32_t rows = agent->per_observer * agent->world.spec.agents;
     for (int t = 0; t < RETURN_STATES; t++)
-        if (m->tensors[t].dtype != dtypes[t] || m->tensors[t].rank != 1 ||
-            m->tensors[t].dims[0] != (t == RETURN_LENGTH ? agent->per_observer : rows))
+        if (m->tensors[t].dtype != dtypes[t] || m->tensors[t].rank != 1)
             return true;
-    return (m->tensor_count != RETURN_STATES && !agent_states_are_good(seat, m)) ||
-           !environment_floats_are_finite(m->data[RETURN_REWARD], rows);
+    if (m->tensors[RETURN_FLAGS].dims[0] != rows || m->tensors[RETURN_LENGTH].dims[0] != agent->per_observer)
+        return true;
+    const uint32_t floats = return_floats(agent, m->data[RETURN_FLAGS], rows);
+    return m->tensors[RETURN_REWARD].dims[0] != floats ||
+           !environment_floats_are_finite(m->data[RETURN_REWARD], floats) ||
+           (m->tensor_count != RETURN_STATES && !agent_states_are_good(seat, m));
 }
 
 /* The first environment of the seat. */
@@ -55,17 +67,22 @@ static enum status check_return(const struct agent_seat *seat, const struct rpc_
     return STATUS_OK;
 }
 
-/* Stores what the last step of each row earned and ended. */
+/* Stores what the last step of each row earned, ended and reports. */
 static void take_return(struct agent_seat *seat, const struct rpc_message *m)
 {
     struct agent *agent = seat->agent;
     struct rollout *rollout = agent->rollout;
-    const uint32_t agents = agent->world.spec.agents;
-    for (uint32_t i = 0; i < agent->per_observer * agents; i++) {
+    const uint32_t agents = agent->world.spec.agents, rows = agent->per_observer * agents;
+    const char *metrics = (const char *)m->data[RETURN_REWARD] + rows * sizeof(float);
+    for (uint32_t i = 0; i < rows; i++) {
         const uint32_t column = first_of(seat) * agents + i;
         const uint32_t row = rollout_row(rollout, rollout->lengths[column] - 1, column);
         rollout->rewards[row] = f32_at(m->data[RETURN_REWARD], i);
         rollout->flags[row] = ((const uint8_t *)m->data[RETURN_FLAGS])[i];
+        if (agent->metrics.count > 0 && step_ended(rollout->flags[row])) {
+            episode_metrics_add(&agent->metrics, column, metrics);
+            metrics += agent->metrics.count * sizeof(float);
+        }
     }
     for (uint32_t i = 0; i < agent->groups; i++)
         agent_retire_group(&seat->groups[i]);

@@ -179,6 +179,24 @@ static void store_rows(struct agent *agent, const struct rpc_message *m)
     }
 }
 
+/* The metrics of the rows that the step before has ended, which stand behind the rewards. */
+static void take_metrics(struct agent *agent, const struct rpc_message *m)
+{
+    const uint32_t agents = agent->world.spec.agents, metrics = agent->world.spec.metric_count;
+    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0];
+    const char *values = (const char *)m->data[STEP_REWARD] + (size_t)n * agents * sizeof(float);
+    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
+    for (uint32_t i = 0; i < n && metrics > 0; i++) {
+        read_flags(agent, m, i, flags);
+        for (uint32_t a = 0; a < agents; a++)
+            if (step_ended(flags[a])) {
+                episode_metrics_add(&agent->metrics, u32_at(m->data[STEP_ENVIRONMENT], i) * agents + a,
+                                    values);
+                values += metrics * sizeof(float);
+            }
+    }
+}
+
 /* The group that the request is of. */
 static enum status find_group(struct agent *agent, const struct rpc_request *request,
                               struct agent_group **group, struct error *error)
@@ -220,6 +238,7 @@ static void take_step(struct agent_group *group, struct rpc_request *request, co
         return;
     }
     store_rows(agent, m);
+    take_metrics(agent, m);
     retire_absent(group, m);
     group->waiting = true;
     group->recorded = ++group->next_step;

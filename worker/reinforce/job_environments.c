@@ -1,8 +1,11 @@
 /* From the job's keys to a table of functions and a name. The process that steps the environments. */
 #include "worker/reinforce/job_environments.h"
 
+#include "worker/environment/environment_frames.h"
 #include "worker/environment/environment_load.h"
 #include "worker/environment/environment_spec.h"
+
+_Static_assert((int)JOB_FRAMES_MAX == (int)ENVIRONMENT_FRAMES_MAX, "a job's frames can be stacked");
 
 enum status job_environments_open(struct environments **out, const struct job *job, uint32_t first,
                                   uint32_t count, struct error *error)
@@ -20,7 +23,8 @@ enum status job_environments_open(struct environments **out, const struct job *j
                                                .options = job->environment.options,
                                                .seed = job->seed,
                                                .first = first,
-                                               .count = count};
+                                               .count = count,
+                                               .frames = job->environment.frames};
     if (!environment_has_name(plugin, config.name))
         return error_set(error, STATUS_NOT_FOUND, "%.300s has no environment %s: its first one is %.100s",
                          from, config.name, plugin->names[0]);

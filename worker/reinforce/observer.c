@@ -47,14 +47,17 @@ static const struct rpc_method methods[] = {
 static enum status open_last(struct observer *o, struct error *error)
 {
     const uint32_t agents = o->groups[0].agents;
+    const size_t metrics = o->groups[0].spec->metric_count;
     o->rows = o->count * agents;
-    o->last.rewards = calloc(o->rows, sizeof *o->last.rewards);
+    o->last.rewards = calloc(o->rows * (1 + metrics), sizeof *o->last.rewards);
+    o->last.metrics = calloc(o->rows * metrics + 1, sizeof *o->last.metrics);
     o->last.flags = calloc(o->rows, 1);
     o->last.steps = calloc(o->count, sizeof *o->last.steps);
-    if (o->last.rewards == NULL || o->last.flags == NULL || o->last.steps == NULL)
+    if (o->last.rewards == NULL || o->last.metrics == NULL || o->last.flags == NULL || o->last.steps == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u environments", o->count);
     for (uint32_t i = 0, begin = 0; i < o->group_count; begin += o->groups[i++].count)
         o->groups[i].last = (struct observer_last){.rewards = o->last.rewards + begin * agents,
+                                                   .metrics = o->last.metrics + begin * agents * metrics,
                                                    .flags = o->last.flags + begin * agents,
                                                    .steps = o->last.steps + begin};
     return STATUS_OK;
@@ -133,12 +136,27 @@ static void observer_close(struct observer *o, bool failed, const char *why)
         observer_group_close(&o->groups[i]);
     free(o->groups);
     free(o->last.rewards);
+    free(o->last.metrics);
     free(o->last.flags);
     free(o->last.steps);
     free(o->states);
 }
 
 /* ---- one episode ---- */
+
+/* Puts the metrics of the rows that the last step ended behind the rewards. How many floats there are now. */
+static uint32_t append_metrics(struct observer *o)
+{
+    const uint32_t metrics = o->groups[0].spec->metric_count;
+    uint32_t floats = o->rows;
+    for (uint32_t row = 0; row < o->rows && metrics > 0; row++)
+        if (step_ended(o->last.flags[row])) {
+            memcpy(o->last.rewards + floats, o->last.metrics + (size_t)row * metrics,
+                   metrics * sizeof *o->last.rewards);
+            floats += metrics;
+        }
+    return floats;
+}
 
 /* Writes the states of all environments into o->states. *bytes: how many there are; 0: they cannot be saved,
  * or are larger than a message may be. */
@@ -170,7 +188,7 @@ static enum status answer_episode(struct observer *o, struct error *error)
         return status;
     struct rpc_message message = {
         .tensor_count = RETURN_STATES,
-        .tensors = {[RETURN_REWARD] = {.dtype = WIRE_F32, .rank = 1, .dims = {o->rows}},
+        .tensors = {[RETURN_REWARD] = {.dtype = WIRE_F32, .rank = 1, .dims = {append_metrics(o)}},
                     [RETURN_FLAGS] = {.dtype = WIRE_U8, .rank = 1, .dims = {o->rows}},
                     [RETURN_LENGTH] = {.dtype = WIRE_U32, .rank = 1, .dims = {o->count}}},
         .data = {o->last.rewards, o->last.flags, o->last.steps},

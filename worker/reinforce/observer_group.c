@@ -167,9 +167,12 @@ static enum status wait_for_actions(struct observer_group *g, struct rpc *rpc, s
 /* Keeps what run_episode's answer says of the environment after its last step. */
 static void note_last(struct observer_group *g, uint32_t index)
 {
-    const uint32_t row = index * g->agents;
+    const size_t row = (size_t)index * g->agents, metrics = g->spec->metric_count;
     memcpy(g->last.rewards + row, g->buffers->reward + row, g->agents * sizeof *g->last.rewards);
     memcpy(g->last.flags + row, g->buffers->flags + row, g->agents);
+    if (metrics > 0)
+        memcpy(g->last.metrics + row * metrics, g->buffers->metrics + row * metrics,
+               g->agents * metrics * sizeof *g->last.metrics);
     g->last.steps[index] = g->step + 1;
 }
 

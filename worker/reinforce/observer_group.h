@@ -14,6 +14,7 @@
 /* What run_episode's answer says of each environment, or of each of its rows. */
 struct observer_last {
     float *rewards;  /* (rows) of the last step */
+    float *metrics;  /* (rows, metrics) where the last step ended the row */
     uint8_t *flags;  /* (rows) */
     uint32_t *steps; /* (count) */
 };

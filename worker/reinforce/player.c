@@ -7,6 +7,7 @@
 #include "worker/model/policy_values.h"
 #include "worker/reinforce/job_environments.h"
 #include "worker/reinforce/policy_shape.h"
+#include "worker/reinforce/step_message.h"
 
 #include <stdlib.h>
 
@@ -45,7 +46,8 @@ static enum status open_memory(struct player *player, struct error *error)
     if (player->live == NULL || player->rows == NULL || player->steps == NULL || player->dropout == NULL ||
         player->rewards == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u episodes", player->episodes);
-    return STATUS_OK;
+    return episode_metrics_open(&player->metrics, environments_spec(player->environments), (uint32_t)rows,
+                                error);
 }
 
 enum status player_open(struct player *player, const char *checkpoint, const struct job *job,
@@ -66,6 +68,7 @@ void player_close(struct player *player)
 {
     policy_free(player->policy);
     backend_close(player->backend);
+    episode_metrics_close(&player->metrics);
     environments_close(player->environments);
     free(player->live);
     free(player->rows);
@@ -112,6 +115,14 @@ static enum status choose_actions(struct player *player, bool sampled, struct er
     return STATUS_OK;
 }
 
+static void add_metrics(struct player *player, uint32_t environment)
+{
+    const size_t metrics = player->metrics.count;
+    for (uint32_t row = environment * player->agents; row < (environment + 1) * player->agents; row++)
+        if (metrics > 0 && step_ended(player->buffers->flags[row]))
+            episode_metrics_add(&player->metrics, row, player->buffers->metrics + row * metrics);
+}
+
 /* The mean reward of the environment's agents in its last step; and whether that step restarted it. */
 static double mean_reward(const struct player *player, uint32_t environment, bool *restarted)
 {
@@ -139,6 +150,7 @@ enum status player_step(struct player *player, bool sampled, struct error *error
         const uint32_t environment = player->live[i];
         bool restarted;
         player->rewards[environment] += mean_reward(player, environment, &restarted);
+        add_metrics(player, environment);
         if (!restarted && !environments_is_over(player->environments, environment))
             player->live[player->alive++] = environment;
     }

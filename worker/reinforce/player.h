@@ -8,6 +8,7 @@
 #include "worker/environment/environments.h"
 #include "worker/job/job.h"
 #include "worker/model/policy.h"
+#include "worker/reinforce/episode_metrics.h"
 
 #include <stdbool.h>
 
@@ -18,13 +19,14 @@ struct player {
     const struct environment_buffers *buffers;
     const char *checkpoint; /* for errors */
     uint32_t episodes, agents;
-    uint32_t step;     /* of the episodes that go on */
-    uint32_t alive;    /* how many go on */
-    uint32_t *live;    /* (alive) ascending */
-    uint32_t *rows;    /* (alive * agents) their rows */
-    uint32_t *steps;   /* (alive * agents) `step` */
-    uint16_t *dropout; /* (episodes * agents, policy_dropout_words) */
-    double *rewards;   /* (episodes) so far; of several agents the mean */
+    uint32_t step;                  /* of the episodes that go on */
+    uint32_t alive;                 /* how many go on */
+    uint32_t *live;                 /* (alive) ascending */
+    uint32_t *rows;                 /* (alive * agents) their rows */
+    uint32_t *steps;                /* (alive * agents) `step` */
+    uint16_t *dropout;              /* (episodes * agents, policy_dropout_words) */
+    double *rewards;                /* (episodes) so far; of several agents the mean */
+    struct episode_metrics metrics; /* of the rows that have ended */
 };
 
 /* Opens the job's environments, one for each episode, and its policy with the model of `checkpoint`, a

@@ -17,6 +17,7 @@ static struct policy_evaluation summary_of(const struct player *player)
     }
     for (uint32_t i = 0; i < player->episodes; i++)
         squares += (sums[i] - found.mean) * (sums[i] - found.mean);
+    episode_metrics_mean(&player->metrics, 0, player->metrics.columns, &found.metrics);
     found.deviation = n > 1 ? sqrt(squares / (n - 1)) : 0;
     return found;
 }

@@ -4,13 +4,15 @@
 #define WORKER_REINFORCE_POLICY_EVALUATE_H
 
 #include "kernels/base/status.h"
+#include "worker/control.h"
 #include "worker/job/job.h"
 
 enum { POLICY_EPISODES_MAX = 1000000 };
 
-/* Of the episodes' rewards. */
 struct policy_evaluation {
-    double mean, deviation, least, most; /* deviation: the sample's, over n - 1; 0 of one episode */
+    double mean, deviation, least, most; /* of the episodes' rewards; deviation: the sample's, over n - 1; 0
+                                            of one episode */
+    struct control_metrics metrics;      /* means over the episodes */
 };
 
 /* Plays `episodes` (1..POLICY_EPISODES_MAX) whole episodes with the model of `checkpoint`, a checkpoint's

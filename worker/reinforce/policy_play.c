@@ -53,9 +53,12 @@ static enum status play_episode(struct picture *picture, struct player *player, 
         if (status == STATUS_OK)
             status = show_state(picture, player, index, settings, error);
     }
-    if (status == STATUS_OK)
-        settings->over(settings->context, index + 1, player->rewards[index], player->step);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    struct control_metrics metrics;
+    episode_metrics_mean(&player->metrics, index * player->agents, player->agents, &metrics);
+    settings->over(settings->context, index + 1, player->rewards[index], player->step, &metrics);
+    return STATUS_OK;
 }
 
 enum status policy_play(const char *checkpoint, const struct job *job, const struct play_settings *settings,

@@ -3,6 +3,7 @@
 #define WORKER_REINFORCE_POLICY_PLAY_H
 
 #include "kernels/base/status.h"
+#include "worker/control.h"
 #include "worker/job/job.h"
 
 #include <stdbool.h>
@@ -23,8 +24,10 @@ struct play_settings {
     int picture;  /* of environment.h: ENVIRONMENT_TEXT or ENVIRONMENT_RGB; 0: none is drawn */
     /* Called with each frame, if there are pictures; an error ends the play. */
     enum status (*show)(void *context, const struct play_frame *frame, struct error *error);
-    /* Called after each episode: its number from 1, its reward, its steps. */
-    void (*over)(void *context, uint32_t episode, double reward, uint32_t steps);
+    /* Called after each episode: its number from 1, its reward, its steps, its metrics (of several agents the
+     * means). */
+    void (*over)(void *context, uint32_t episode, double reward, uint32_t steps,
+                 const struct control_metrics *metrics);
     void *context;
 };
 

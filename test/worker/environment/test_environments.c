@@ -356,6 +356,8 @@ static const struct {
     {"observation-shape", "observation-shape: its spec: observation.shape[0] is 0"},
     {"action-infinite", "action-infinite: its spec: action has the bounds"},
     {"metric-without-name", "metric-without-name: its spec: metrics[0] has no name"},
+    {"metric-long-name", "metric-long-name: its spec: metrics[0] has a name of more than 63 bytes"},
+    {"metric-twice", "metric-twice: its spec: metrics[1] has the name of metrics[0]"},
 };
 
 START_TEST(what_cannot_be_opened_is_told)

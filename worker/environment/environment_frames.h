@@ -1,0 +1,35 @@
+/* Frame stacking: an instance of a plug-in whose observation is the last `frames` observations, as an
+ * instance of its own. All functions of environment.h go through it, so nobody behind it knows the
+ * difference.
+ *
+ * The observations are joined along the last axis, the oldest first: n values become frames * n, an image of
+ * (height, width, channels) becomes (height, width, frames * channels), a single value becomes a row of
+ * frames. After a reset, and where an environment has restarted itself, the first observation is repeated, as
+ * Gymnasium's FrameStackObservation does with padding_type="reset". An agent that was absent, whose row is
+ * zeros, sees these zeros as its past when it comes back.
+ *
+ * The stack is kept in the caller's buffer of observations: what a row holds before a step is its past. A
+ * saved state is the agents' stacks and then the plug-in's own state. One thread at a time uses an object. */
+#ifndef WORKER_ENVIRONMENT_ENVIRONMENT_FRAMES_H
+#define WORKER_ENVIRONMENT_ENVIRONMENT_FRAMES_H
+
+#include "kernels/base/status.h"
+#include "worker/environment/environment.h"
+
+enum { ENVIRONMENT_FRAMES_MAX = 16 };
+
+struct environment_frames;
+
+/* Puts `frames` (2..ENVIRONMENT_FRAMES_MAX) around an instance of `count` environments; its spec has passed
+ * environment_spec_check. The instance belongs to *out from then on. STATUS_INVALID: the stacked observation
+ * is larger than ENVIRONMENT_ROW_BYTES_MAX; STATUS_NO_MEMORY; the instance is the caller's then. */
+enum status environment_frames_open(struct environment_frames **out, const struct environment_plugin *plugin,
+                                    void *instance, const struct environment_spec *spec, uint32_t count,
+                                    uint32_t frames, struct error *error);
+
+/* The functions for which `self` is the object, and its spec. They live as long as the object, which the
+ * table's close frees. The table has no open; it has render, save and load where the plug-in has them. */
+const struct environment_plugin *environment_frames_table(const struct environment_frames *frames);
+const struct environment_spec *environment_frames_spec(const struct environment_frames *frames);
+
+#endif
