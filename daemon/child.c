@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,10 +126,39 @@ static bool place_descriptors(int line, int run_fd, const struct child_segments 
     return run >= 0 && place_control(line) && dup2(run, CONTROL_RUN_FD) >= 0 && place_segments(segments);
 }
 
-static _Noreturn void become_worker(const struct child *child, const char *role, int fd, int run_fd,
-                                    const struct child_segments *segments, pid_t supervisor)
+/* A worker that cannot become its program says so itself: that would come again. */
+static _Noreturn void fail_to_execute(const char *program)
 {
+    struct error why = {0};
+    error_set_errno(&why, errno, "cannot execute %.300s", program);
+    why.status = STATUS_UNAVAILABLE;
+    control_send(CONTROL_FD, CONTROL_FAILED, &why, sizeof why);
+    _exit(status_exit_code(why.status));
+}
+
+static _Noreturn void execute_worker(const char *const *command, const char *role, unsigned worker)
+{
+    static const char *const this_program[] = {"/proc/self/exe", NULL};
+    const char *program = command != NULL ? command[0] : this_program[0];
+    const char *arguments[8];
     char index[16];
+    size_t count = 0;
+    snprintf(index, sizeof index, "%u", worker);
+    if (command == NULL) {
+        arguments[count++] = "coalesced";
+        arguments[count++] = "worker";
+    }
+    for (size_t i = 0; command != NULL && command[i] != NULL; i++)
+        arguments[count++] = command[i];
+    const char *const rest[] = {"--role", role, "--index", index, NULL};
+    memcpy(arguments + count, rest, sizeof rest);
+    execvp(program, (char *const *)(uintptr_t)arguments);
+    fail_to_execute(program);
+}
+
+static _Noreturn void become_worker(const struct child *child, const char *role, int fd,
+                                    const struct child_setting *setting, pid_t supervisor)
+{
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor)
         _exit(EX_UNAVAILABLE);
@@ -139,14 +169,11 @@ static _Noreturn void become_worker(const struct child *child, const char *role,
     bool placed = null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDOUT_FILENO) >= 0;
     if (placed && null > STDERR_FILENO)
         close(null);
-    if (!placed || !place_descriptors(fd, run_fd, segments)) {
+    if (!placed || !place_descriptors(fd, setting->run_fd, setting->segments)) {
         log_error("%s: cannot place its descriptors: %s", child->name, strerror(errno));
         _exit(EX_OSERR);
     }
-    snprintf(index, sizeof index, "%u", child->start.worker);
-    execl("/proc/self/exe", "coalesced", "worker", "--role", role, "--index", index, (char *)NULL);
-    log_error("%s: cannot execute this program anew: %s", child->name, strerror(errno));
-    _exit(EX_OSERR);
+    execute_worker(setting->command, role, child->start.worker);
 }
 
 /* A worker that was killed at once is no error here: its exit is reaped later. */
@@ -166,8 +193,7 @@ static enum status send_start(struct child *child, const char *job_text, size_t 
 }
 
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
-                        size_t job_bytes, int run_fd, const struct child_segments *segments,
-                        struct error *error)
+                        size_t job_bytes, const struct child_setting *setting, struct error *error)
 {
     int line[2];
     const char *role = role_by_wire(start->role)->name;
@@ -178,7 +204,7 @@ enum status child_spawn(struct child *child, const struct control_start *start, 
     pid_t supervisor = getpid();
     child->pid = fork();
     if (child->pid == 0)
-        become_worker(child, role, line[1], run_fd, segments, supervisor);
+        become_worker(child, role, line[1], setting, supervisor);
     close(line[1]);
     if (child->pid < 0) {
         close(line[0]);

@@ -64,14 +64,20 @@ struct child_segments {
 enum status child_segments_open(struct child_segments *segments, unsigned count, struct error *error);
 void child_segments_close(struct child_segments *segments);
 
-/* Forks, executes this binary as a worker of the role in `start`, and sends START with the job's text. The
- * child keeps its `deaths`; all else begins anew. The worker finds the directory `run_fd` at CONTROL_RUN_FD,
+/* What a worker gets beside its START. */
+struct child_setting {
+    const char *const *command; /* program and arguments, ended by NULL; NULL: this binary */
+    int run_fd;                 /* the run's directory */
+    const struct child_segments *segments;
+};
+
+/* Forks, executes the command as a worker of the role in `start`, and sends START with the job's text. The
+ * child keeps its `deaths`; all else begins anew. The worker finds the directory at CONTROL_RUN_FD,
  * and each segment at the descriptor that worker/net/segment.h names. It dies with the calling thread
  * (PR_SET_PDEATHSIG), which must be the process's first. A worker that is dead before START is sent is no
  * error: it is reaped like any other. STATUS_IO, STATUS_BUSY; STATUS_INVALID: the job's text is too long. */
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
-                        size_t job_bytes, int run_fd, const struct child_segments *segments,
-                        struct error *error);
+                        size_t job_bytes, const struct child_setting *setting, struct error *error);
 
 /* Sends an order. A worker whose line is full is killed with a warning, because it would wait for ever for
  * what it was not told; its exit is reaped later. If the line is closed, the order is lost. */

@@ -1,6 +1,7 @@
 /* Opens the files that jobs name. The command's process, before it forks. */
 #include "daemon/job_files.h"
 
+#include "daemon/python_observer.h"
 #include "kernels/base/log.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/data/dataset.h"
@@ -22,6 +23,11 @@
 /* The observers load a plug-in, this process does not: its code could take the supervisor down. */
 static enum status check_environment(const struct job *job, const char **pointer, struct error *error)
 {
+    if (job->environment.has_gymnasium || job->environment.has_class) {
+        struct python_observer observer;
+        *pointer = "/environment/python";
+        return python_observer_find(&observer, job, error);
+    }
     *pointer = job->environment.has_plugin ? "/environment/plugin" : "/environment/name";
     return job->environment.has_plugin ? environment_check_file(job->environment.plugin, error)
                                        : environment_check_built_in(job->environment.name, error);

@@ -19,6 +19,16 @@ static struct monotime restart_time(unsigned fruitless)
     return monotime_add_us(monotime_now(), delay_us < LONGEST_US ? delay_us : LONGEST_US);
 }
 
+static enum status spawn(struct supervisor *s, struct child *child, const struct control_start *start,
+                         struct error *error)
+{
+    const struct child_setting setting = {
+        .command = start->role == WIRE_ROLE_OBSERVER ? python_observer_command(&s->python_observer) : NULL,
+        .run_fd = s->config->dir->fd,
+        .segments = &s->segments};
+    return child_spawn(child, start, s->job_text, s->job_bytes, &setting, error);
+}
+
 /* ---- one worker ---- */
 
 enum { CAUSE_US = 200000 }; /* a follow-on failure may be reaped so long before its cause */
@@ -73,8 +83,7 @@ static void restart_worker(struct supervisor *s, struct child *child)
         supervise_fail(s, error.status, error.text);
         return;
     }
-    if (child_spawn(child, &start, s->job_text, s->job_bytes, s->config->dir->fd, &s->segments, &error) !=
-        STATUS_OK) {
+    if (spawn(s, child, &start, &error) != STATUS_OK) {
         child_kill(child);
         supervise_lose(s, child, STATUS_INTERNAL, error.text);
         if (child->state == CHILD_GONE && child->replaced)
@@ -116,8 +125,7 @@ enum status supervise_spawn_all(struct supervisor *s, struct error *error)
     for (unsigned i = 0; i < s->count && status == STATUS_OK; i++) {
         start.worker = (uint16_t)i;
         start.role = roster_role(&s->roster, start.worker);
-        status = child_spawn(&s->children[i], &start, s->job_text, s->job_bytes, s->config->dir->fd,
-                             &s->segments, error);
+        status = spawn(s, &s->children[i], &start, error);
     }
     return status;
 }

@@ -100,10 +100,11 @@ START_TEST(a_child_that_dies_at_once_is_reaped)
 {
     const struct control_start start = {.worker = 1, .role = WIRE_ROLE_OBSERVER};
     const struct child_segments segments = {0};
+    const struct child_setting setting = {.run_fd = STDIN_FILENO, .segments = &segments};
     struct error error = {0};
     child = (struct child){.state = CHILD_GONE, .deaths = 3};
     dies_at_once = true;
-    ck_assert_msg(child_spawn(&child, &start, "{}", 2, STDIN_FILENO, &segments, &error) == STATUS_OK, "%s",
+    ck_assert_msg(child_spawn(&child, &start, "{}", 2, &setting, &error) == STATUS_OK, "%s",
                   error.text);
     ck_assert_uint_eq(child.deaths, 3);
     ck_assert(child_reap(&child, false));

@@ -87,12 +87,15 @@ struct job {
         uint32_t environments; /* per process */
         uint32_t groups;       /* of these; each asks for actions by itself */
     } observers;
-    struct {
-        bool has_name, has_plugin;
-        char name[JOB_ENVIRONMENT_NAME_BYTES]; /* a built-in one, or the plug-in's; null: its first */
-        char plugin[JOB_PATH_BYTES];           /* a shared object (worker/environment/environment.h) */
-        char options[JOB_OPTIONS_BYTES];       /* a JSON object */
-        uint32_t frames;                       /* observations in one */
+    struct { /* at most one of has_plugin, has_gymnasium, has_class */
+        bool has_name, has_plugin, has_gymnasium, has_class;
+        char name[JOB_ENVIRONMENT_NAME_BYTES];      /* a built-in one, or the plug-in's; null: its first */
+        char plugin[JOB_PATH_BYTES];                /* a shared object (worker/environment/environment.h) */
+        char gymnasium[JOB_ENVIRONMENT_NAME_BYTES]; /* an id of Gymnasium's registry */
+        char class[JOB_ENVIRONMENT_NAME_BYTES];     /* "module:Class" */
+        char python[JOB_PATH_BYTES];                /* the interpreter */
+        char options[JOB_OPTIONS_BYTES];            /* a JSON object */
+        uint32_t frames;                            /* observations in one */
     } environment;
     struct {
         int mode;       /* `steps`: a fixed number with reset on done; `episode`: until done */

@@ -134,11 +134,14 @@ static void check_messages(struct job_reading *reading)
 /* A default that is null where another key says so. */
 static void make_null_by_rule(struct job_reading *reading, const struct job_key *key)
 {
-    const struct job_condition *where = &key->null_where;
-    if (where->test != JOB_ALWAYS && reading->found[key - job_keys].item == NULL &&
-        !found_at(reading, where->pointer)->wrong &&
-        job_condition_holds(&reading->job, reading->kinds, where))
-        job_value_make_null(&reading->job, key);
+    if (reading->found[key - job_keys].item != NULL)
+        return;
+    for (size_t i = 0; i < JOB_NULLS_MAX && key->null_where[i].test != JOB_ALWAYS; i++) {
+        const struct job_condition *where = &key->null_where[i];
+        if (!found_at(reading, where->pointer)->wrong &&
+            job_condition_holds(&reading->job, reading->kinds, where))
+            job_value_make_null(&reading->job, key);
+    }
 }
 
 void job_check_rules(struct job_reading *reading)

@@ -123,9 +123,9 @@ static void write_value(FILE *stream, const struct job_key *key)
               key->by_default != NULL ? key->by_default
               : key->type == JOB_NAME ? "the file's name"
                                       : "none, the key is required");
-    if (key->null_where.test != JOB_ALWAYS) {
-        words_add(words, "; null where ");
-        add_clause(words, key->kinds, &key->null_where);
+    for (size_t i = 0; i < JOB_NULLS_MAX && key->null_where[i].test != JOB_ALWAYS; i++) {
+        words_add(words, i == 0 ? "; null where " : ", or ");
+        add_clause(words, key->kinds, &key->null_where[i]);
     }
     words_add(words, ".");
     write_text(stream, words);

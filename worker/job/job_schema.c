@@ -156,20 +156,30 @@ static cJSON *condition_value(const struct job_key *key, const struct job_condit
     }
 }
 
+/* Whether the key's default is null where this condition holds. */
+static bool makes_null(const struct job_key *key, const struct job_condition *given)
+{
+    for (size_t i = 0; i < JOB_NULLS_MAX && key->null_where[i].test != JOB_ALWAYS; i++) {
+        const struct job_condition *where = &key->null_where[i];
+        if (given->test == where->test && strcmp(given->pointer, where->pointer) == 0 &&
+            (where->name == NULL || strcmp(given->name, where->name) == 0))
+            return true;
+    }
+    return false;
+}
+
 /* Whether the condition holds where its key is absent, and all of `given` hold. */
 static bool default_satisfies(int kind, const struct job_condition *condition,
                               const struct job_condition given[2])
 {
     struct job job;
     const struct job_key *key = job_key_at(JOB_KINDS_OF(kind), condition->pointer);
-    const struct job_condition *where = &key->null_where;
     if (job_defaults(&job, JOB_KINDS_OF(kind)) != STATUS_OK) {
         lacks_memory = true;
         return false;
     }
-    for (size_t i = 0; where->test != JOB_ALWAYS && i < 2 && given[i].test != JOB_ALWAYS; i++)
-        if (given[i].test == where->test && strcmp(given[i].pointer, where->pointer) == 0 &&
-            (where->name == NULL || strcmp(given[i].name, where->name) == 0))
+    for (size_t i = 0; i < 2 && given[i].test != JOB_ALWAYS; i++)
+        if (makes_null(key, &given[i]))
             job_value_make_null(&job, key);
     return job_condition_holds(&job, JOB_KINDS_OF(kind), condition);
 }

@@ -63,13 +63,27 @@ const struct job_key job_keys[] = {
     {"/environment/name", REINFORCE, JOB_NAME, AT(environment.name), NULLABLE(environment.has_name),
      .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT("CartPole-v1"),
-     .null_where = IS_SET("/environment/plugin"),
+     .null_where = {IS_SET("/environment/plugin"), IS_SET("/environment/gymnasium"),
+                    IS_SET("/environment/class")},
      .text = "The name of a built-in environment, or of one of the plug-in's; null "
-             "is the plug-in's first."},
+             "is the plug-in's first, and for an environment in Python."},
     {"/environment/plugin", REINFORCE, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(environment.has_plugin), BY_DEFAULT(null),
      .text = "A shared object with environments in C, written against environment.h; a relative path begins "
-             "at the working directory. null: the environment is built in."},
+             "at the working directory. null: the environment is built in, or in Python."},
+    {"/environment/gymnasium", REINFORCE, JOB_NAME, AT(environment.gymnasium),
+     NULLABLE(environment.has_gymnasium), .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
+     .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT(null),
+     .text = "An id that gymnasium.make knows. The observers are processes of Python then."},
+    {"/environment/class", REINFORCE, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
+     .pattern = "^[A-Za-z_][A-Za-z0-9_.]{0,62}:[A-Za-z_][A-Za-z0-9_.]{0,62}$",
+     .words = "module:Class, each at most 63 of the characters A-Z a-z 0-9 _ .", BY_DEFAULT(null),
+     .text =
+         "A class of one's own with Gymnasium's interface, in a module that Python finds from the working "
+         "directory. The observers are processes of Python then."},
+    {"/environment/python", REINFORCE, JOB_PATH, AT(environment.python), RANGE(1, JOB_PATH_BYTES - 1),
+     BY_DEFAULT("python3"),
+     .text = "The interpreter of environments in Python, a path or a name that PATH finds."},
     {"/environment/options", REINFORCE, JOB_OPTIONS, AT(environment.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
      BY_DEFAULT({}), .text = "What the environment itself is told when it is made."},
     {"/environment/frames", REINFORCE, JOB_INTEGER, AT(environment.frames), RANGE(1, JOB_FRAMES_MAX),
@@ -157,7 +171,7 @@ const struct job_key job_keys[] = {
     {"/model/name", PARALLEL, JOB_ENUM, AT(rnn.name), NAMES("rnn"), BY_DEFAULT("rnn"),
      .text = "The architecture."},
     {"/model/tokens", PARALLEL, JOB_INTEGER, AT(rnn.tokens), RANGE(1, JOB_TOKENS_MAX),
-     NULLABLE(rnn.has_tokens), BY_DEFAULT(10), .null_where = IS("/data/kind", "text"),
+     NULLABLE(rnn.has_tokens), BY_DEFAULT(10), .null_where = {IS("/data/kind", "text")},
      .text = "The number of tokens in the vocabulary of synthetic data."},
     {"/model/embedding", PARALLEL, JOB_INTEGER, AT(rnn.embedding), RANGE(1, 16384), BY_DEFAULT(2),
      .text = "The number of elements of a token's vector."},
@@ -371,7 +385,7 @@ const struct job_key job_keys[] = {
 
     {"/stop", SERVER, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
     {"/stop/updates", SERVER, JOB_INTEGER, AT(stop.updates), RANGE(1, 1e9), NULLABLE(stop.has_updates),
-     BY_DEFAULT(6), .null_where = IS_SET("/stop/epochs"), .unit = "updates",
+     BY_DEFAULT(6), .null_where = {IS_SET("/stop/epochs")}, .unit = "updates",
      .text = "The job ends after this number of updates."},
     {"/stop/epochs", SERVER, JOB_INTEGER, AT(stop.epochs), RANGE(1, 1e6), NULLABLE(stop.has_epochs),
      BY_DEFAULT(null), .unit = "epochs",
@@ -381,7 +395,7 @@ const struct job_key job_keys[] = {
     {"/stop/updates", PARALLEL, JOB_INTEGER, AT(stop.updates), RANGE(1, 1e9), NULLABLE(stop.has_updates),
      BY_DEFAULT(null), .unit = "updates", .text = "The job ends after this number of updates."},
     {"/stop/epochs", PARALLEL, JOB_INTEGER, AT(stop.epochs), RANGE(1, 1e6), NULLABLE(stop.has_epochs),
-     BY_DEFAULT(10), .null_where = IS_SET("/stop/updates"), .unit = "epochs",
+     BY_DEFAULT(10), .null_where = {IS_SET("/stop/updates")}, .unit = "epochs",
      .text = "The job ends after this number of passes over the training text; an epoch of synthetic data "
              "has /data/updates updates."},
 
@@ -432,6 +446,7 @@ _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_M
 /* ---- rules between keys ---- */
 
 #define NEVER_ENDS "without a limit the job never ends"
+#define ONE_SOURCE "an environment comes from one place"
 #define PLATEAU "a plateau is found in the held-out loss"
 #define BATCH_NORM "the last stage has 1 * 1 pixels, and its batch norm would see one value per channel"
 
@@ -440,6 +455,11 @@ const struct job_rule job_rules[] = {
     {REINFORCE, .when = {IS_NULL("/stop/episodes")}, .then = IS_SET("/stop/running_reward"), .why = NEVER_ENDS},
     {REINFORCE, .when = {IS("/rollout/mode", "episode")}, .then = IS("/rollout/begin", "reset")},
     {REINFORCE, .then = AT_MOST_KEY("/observers/groups", "/observers/environments")},
+    {REINFORCE, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/gymnasium"), .why = ONE_SOURCE},
+    {REINFORCE, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
+    {REINFORCE, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
+    {REINFORCE, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
+    {REINFORCE, .when = {IS_SET("/environment/class")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
 
     {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},
     {SERVER, .when = {AT_LEAST("/server/count", 2)}, .then = IS("/server/round", "all")},

@@ -53,6 +53,8 @@ struct job_condition {
     double number;
 };
 
+enum { JOB_NULLS_MAX = 3 };
+
 struct job_key {
     const char *pointer; /* JSON pointer; the members of "/a" begin with "/a/" */
     unsigned kinds;      /* the kinds that have the key; no two rows of one pointer share a kind */
@@ -69,9 +71,10 @@ struct job_key {
     const char *pattern;      /* of JOB_NAME, JOB_NUMBERED: POSIX extended and ECMA's at once */
     const char *words;        /* the same in words */
     const char *by_default;   /* as JSON; NULL: the key is required, or is the job's name */
-    struct job_condition null_where; /* nullable only: where the default is null instead */
-    const char *unit;                /* of a number, or NULL */
-    const char *text;                /* what the key means: one or more sentences for every reader */
+    struct job_condition null_where[JOB_NULLS_MAX]; /* nullable only: where any of these holds, the default is
+                                                       null instead; the rest is JOB_ALWAYS */
+    const char *unit;                               /* of a number, or NULL */
+    const char *text; /* what the key means: one or more sentences for every reader */
 };
 
 extern const struct job_key job_keys[];

@@ -120,6 +120,12 @@ START_TEST(override_problems)
         {"/name=\"3\"", NULL},
         {"/environment/name=", "expected null or 1 to 127 of the characters A-Z a-z 0-9 _ . / : -, got \"\""},
         {"/environment={\"plugin\":\"./libmine.so\"}", NULL},
+        {"/environment={\"plugin\":\"a.so\",\"gymnasium\":\"Ant-v5\"}",
+         "/environment/gymnasium: expected null where /environment/plugin is \"a.so\", got \"Ant-v5\": an "
+         "environment comes from one place"},
+        {"/environment/class=Mine",
+         "expected null or module:Class, each at most 63 of the characters A-Z a-z 0-9 _ ., got \"Mine\""},
+        {"/environment/class=mine.worlds:Corridor", NULL},
         {"/environment/options={\"length\":[4,{\"deep\":true}]}", NULL},
         {"/environment/options=4", "expected an object of at most 2047 bytes, got 4"},
     };

@@ -340,6 +340,8 @@ static void draw_job(uint64_t *state, struct job *job, int kind)
 
 START_TEST(any_job_survives_being_written_and_read)
 {
+    static const char *const sources[] = {"/environment/plugin", "/environment/gymnasium",
+                                          "/environment/class"};
     uint64_t state = 0x9E3779B97F4A7C15u;
     for (int round = 0; round < 3000; round++) {
         struct job job;
@@ -351,6 +353,11 @@ START_TEST(any_job_survives_being_written_and_read)
             job.rollout.begin = JOB_BEGIN_RESET;
         job.observers.groups = 1 + job.observers.groups % job.observers.environments;
         job.observers.groups = job.observers.groups > 64 ? 64 : job.observers.groups;
+        for (int source = 0; source < 3; source++)
+            if (source != round % 3)
+                make_null(&job, sources[source]);
+        if (job.environment.has_gymnasium || job.environment.has_class)
+            make_null(&job, "/environment/name");
         if (round % 3 == 0)
             make_null(&job, "/stop/episodes");
         else if (round % 3 == 1)

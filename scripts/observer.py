@@ -1,0 +1,846 @@
+#!/usr/bin/env python3
+"""An observer whose environments are in Python: any id that gymnasium.make knows, or a class of one's own.
+
+The supervisor starts it for a job with "environment": {"gymnasium": ID} or {"class": "module:Class"}, and watches it
+like any worker. It is written from worker/net/PROTOCOL.md alone, with pyzmq and NumPy, and shows how a worker in
+another language is made. Everything runs on one thread.
+
+    Line          the control line to the supervisor: orders in, beats and reports out
+    Session       the connection to the agent: requests and replies
+    Space         an observation or an action: Gymnasium's description of it, and the agent's
+    Environments  Gymnasium's environments, one after the other, with their checks
+    Group         environments that are stepped together, and ask the agent together
+    Observer      plays the episodes that the agent asks for
+"""
+import hashlib
+import hmac
+import importlib
+import json
+import os
+import secrets
+import select
+import socket
+import struct
+import sys
+import time
+import traceback
+
+# The statuses that this program uses (PROTOCOL.md, "Statuses"), and the exit code of each, from sysexits.h.
+OK, INVALID, NOT_FOUND, PEER_DIED, SHUTDOWN, CORRUPT, UNAVAILABLE, INTERNAL = 0, 2, 3, 6, 7, 11, 12, 13
+EXIT_CODES = {INVALID: 78, NOT_FOUND: 66, CORRUPT: 65, UNAVAILABLE: 69}
+EXIT_OTHERWISE = 70
+
+FORGOTTEN_BY_SUPERVISOR = 69
+
+
+class Failure(Exception):
+    """What ends this worker: a status and a sentence."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+class Hurry(Exception):
+    """The job is ending: the running episode is abandoned."""
+
+
+try:
+    import numpy as np
+    import zmq
+except ImportError as missing:
+    np = zmq = None
+    MISSING = str(missing)
+
+
+# ---- the control line ----
+class Line:
+    START, CONNECT, DIED, HURRY, EXIT = 1, 2, 3, 6, 7
+    READY, BEAT, FAILED = 9, 10, 16
+    BYTES_MAX = 4 + 32 * 1024
+    BEAT_S = 0.1
+    _START = struct.Struct("<HBxII32s160s4096s4096s")
+
+    def __init__(self, descriptor):
+        self.socket = socket.socket(fileno=descriptor)
+        self.beat_due = 0.0
+        self.connect = self.hurry = self.leave = self.agent_died = False
+
+    def fileno(self):
+        return self.socket.fileno()
+
+    def send(self, kind, body=b""):
+        try:
+            self.socket.send(struct.pack("<I", kind) + body, socket.MSG_NOSIGNAL)
+        except OSError:
+            os._exit(FORGOTTEN_BY_SUPERVISOR)
+
+    def beat(self):
+        now = time.monotonic()
+        if now >= self.beat_due:
+            self.send(self.BEAT)
+            self.beat_due = now + self.BEAT_S
+
+    def _receive(self, flags=0):
+        """A message's kind and body; None if none waits."""
+        try:
+            message = self.socket.recv(self.BYTES_MAX, flags)
+        except BlockingIOError:
+            return None
+        except OSError:
+            message = b""
+        if not message:
+            os._exit(FORGOTTEN_BY_SUPERVISOR)
+        return struct.unpack_from("<I", message)[0], message[4:]
+
+    def start(self):
+        """Waits for START; its members by name."""
+        kind, body = self._receive()
+        if kind != self.START or len(body) < self._START.size:
+            raise Failure(INTERNAL, f"expected START from the supervisor on descriptor {self.fileno()}")
+        worker, role, incarnation, generation, secret, address, _, _ = self._START.unpack_from(body)
+        return {
+            "worker": worker,
+            "role": role,
+            "incarnation": incarnation,
+            "generation": generation,
+            "secret": secret,
+            "address": address.split(b"\0", 1)[0].decode(),
+        }
+
+    def read_orders(self):
+        while (message := self._receive(socket.MSG_DONTWAIT)) is not None:
+            kind, body = message
+            if kind == self.CONNECT:
+                self.connect = True
+            elif kind == self.DIED:
+                self.agent_died = self.agent_died or struct.unpack_from("<H", body)[0] == 0
+            elif kind == self.HURRY:
+                self.hurry = True
+            elif kind == self.EXIT:
+                self.leave = True
+
+    def wait(self, seconds):
+        """Until an order has come, or `seconds` are over."""
+        self.beat()
+        select.select([self.socket], [], [], seconds)
+        self.read_orders()
+
+    def fail(self, failure):
+        text = str(failure).encode()[:479]
+        self.send(self.FAILED, struct.pack("<i480s", failure.status, text))
+
+
+# ---- messages ----
+DTYPES = {1: "<f4", 2: "<u4", 3: "u1", 4: "<u8"}
+NUMBERS = {"<f4": 1, "<u4": 2, "|u1": 3, "<u8": 4}
+
+
+class Message:
+    """A header and its payload. Tensors are NumPy arrays."""
+
+    HELLO, WELCOME, REQUEST, REPLY, BYE, PIECE = 1, 2, 3, 4, 5, 6
+    BYTES = 200
+    PAYLOAD_MAX = 1 << 20
+    NO_DEADLINE = (1 << 64) - 1
+    _HEADER = struct.Struct("<IHBBHBBHHIIQQ4QQII80s32s")
+    _TENSOR = struct.Struct("<BBH4I")
+    _MAGIC, _VERSION = 0x4C414F43, 5
+
+    def __init__(self, kind=0, status=OK, method=0, request=0, args=(), tensors=(), payload=b"", left=0, body=0):
+        self.kind, self.status, self.method, self.request = kind, status, method, request
+        self.args = tuple(args) + (0,) * (4 - len(args))
+        self.tensors, self.payload, self.left, self.body = tensors, payload, left, body
+        self.role = self.source = self.destination = self.incarnation = self.generation = 0
+
+    def header(self, payload_bytes):
+        described = b"".join(
+            self._TENSOR.pack(NUMBERS[t.dtype.str], t.ndim, 0, *t.shape, *(0,) * (4 - t.ndim)) for t in self.tensors
+        )
+        return self._HEADER.pack(
+            self._MAGIC, self._VERSION, self.kind, self.status, self.method, self.role, len(self.tensors), self.source,
+            self.destination, self.incarnation, self.generation, self.request, self.left, *self.args, 0, payload_bytes,
+            self.body, described, b"",
+        )  # fmt: skip
+
+    @classmethod
+    def read(cls, frames):
+        """The message that two frames hold; its tensors are read by unpack. ValueError: they hold none."""
+        if len(frames) != 2 or len(frames[0]) != cls.BYTES:
+            raise ValueError("expected a header of 200 bytes and a payload")
+        (magic, version, kind, status, method, role, count, source, destination, incarnation, generation, request,
+         _left, a, b, c, d, _context, payload_bytes, body, described, places) = cls._HEADER.unpack(frames[0])  # fmt: skip
+        if magic != cls._MAGIC or version != cls._VERSION:
+            raise ValueError(f"expected version {cls._VERSION} of the protocol, got {version}")
+        if payload_bytes != len(frames[1]) or count > 4 or any(places):
+            raise ValueError("a header that does not fit its payload")
+        message = cls(kind, status, method, request, (a, b, c, d), payload=frames[1], body=body)
+        message.role, message.source, message.destination = role, source, destination
+        message.incarnation, message.generation = incarnation, generation
+        message.described = [cls._TENSOR.unpack_from(described, 20 * i) for i in range(count)]
+        return message
+
+    def unpack(self, data):
+        """Reads the tensors out of the bytes that travelled."""
+        tensors, at = [], 0
+        for dtype, rank, _, *dims in self.described:
+            if dtype not in DTYPES or not 1 <= rank <= 4 or 0 in dims[:rank]:
+                raise ValueError("a tensor of no known type or shape")
+            count = int(np.prod(dims[:rank], dtype=np.int64))
+            size = count * np.dtype(DTYPES[dtype]).itemsize
+            if at + size > len(data):
+                raise ValueError("tensors that are longer than what came with them")
+            tensors.append(np.frombuffer(data, DTYPES[dtype], count, at).reshape(dims[:rank]))
+            at += size
+        if at != len(data):
+            raise ValueError("tensors that are shorter than what came with them")
+        self.tensors = tensors
+
+
+# ---- the session with the agent ----
+class Session:
+    OBSERVER = 2
+    ECHO, RUN_EPISODE, STEP, DESCRIBE = 1, 2, 3, 21
+    HELLO_EVERY_S = 0.25
+    LINGER_MS = 200
+
+    def __init__(self, line, start):
+        self.line, self.start = line, start
+        self.requests = 0  # sent so far
+        self.replies = {}  # by request id: what has come and was not asked for yet
+        self.unwanted = set()  # requests whose reply nobody waits for
+        self.seen = 0  # the highest request id of the agent
+        self.pieces = bytearray()
+        self.episode = None  # the agent's RUN_EPISODE, until it is answered
+        self.peer = None  # the agent's incarnation
+        secret = start["secret"]
+        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDHWM, 60)
+        self.socket.setsockopt(zmq.RCVHWM, 60)
+        self.socket.setsockopt_string(zmq.PLAIN_USERNAME, "0")
+        self.socket.setsockopt_string(zmq.PLAIN_PASSWORD, hmac.new(secret, b"0", hashlib.sha256).hexdigest())
+        self.socket.connect(start["address"] + ".0")
+        self.poller = zmq.Poller()
+        self.poller.register(self.socket, zmq.POLLIN)
+        self.poller.register(line.fileno(), zmq.POLLIN)
+
+    # -- sending --
+    def _fill(self, message):
+        message.source, message.destination = self.start["worker"], 0
+        message.incarnation, message.generation = self.start["incarnation"], self.start["generation"]
+        return message
+
+    def _send(self, message, payload):
+        frames = [self._fill(message).header(len(payload)), payload]
+        while True:
+            try:
+                return self.socket.send_multipart(frames, zmq.NOBLOCK)
+            except zmq.Again:  # the queue is full: the agent reads it, or dies
+                self.turn(0.01)
+
+    def _send_tensors(self, message):
+        """Sends a request or a reply; what is longer than a payload goes ahead in pieces."""
+        parts = [np.ascontiguousarray(t) for t in message.tensors]
+        message.tensors = parts
+        total = sum(t.nbytes for t in parts)
+        payload = b"".join(t.tobytes() for t in parts)
+        if total > Message.PAYLOAD_MAX:
+            message.body = total
+            for at in range(0, total, Message.PAYLOAD_MAX):
+                piece = Message(Message.PIECE, request=message.request, args=(at, message.kind), body=total)
+                self._send(piece, payload[at : at + Message.PAYLOAD_MAX])
+            payload = b""
+        self._send(message, payload)
+
+    def request(self, method, args=(), tensors=()):
+        """Sends a request; its id."""
+        self.requests += 1
+        self._send_tensors(
+            Message(Message.REQUEST, method=method, request=self.requests, args=args, tensors=tensors,
+                    left=Message.NO_DEADLINE)
+        )  # fmt: skip
+        return self.requests
+
+    def reply(self, to, tensors, args=()):
+        self._send_tensors(Message(Message.REPLY, method=to.method, request=to.request, args=args, tensors=tensors))
+
+    def refuse(self, to, status, text):
+        self._send(Message(Message.REPLY, status, to.method, to.request), text.encode()[:400])
+
+    def bye(self, text):
+        self.socket.setsockopt(zmq.LINGER, self.LINGER_MS)
+        if self.peer is not None:
+            try:
+                frames = [self._fill(Message(Message.BYE)).header(len(text.encode()[:400])), text.encode()[:400]]
+                self.socket.send_multipart(frames, zmq.NOBLOCK)
+            except zmq.Again:
+                pass
+        self.socket.close()
+        zmq.Context.instance().term()
+
+    # -- receiving --
+    def turn(self, seconds):
+        """Takes in what has come, of messages and orders; waits for it at most so long."""
+        self.line.beat()
+        events = dict(self.poller.poll(seconds * 1000))
+        if self.line.fileno() in events:
+            self.line.read_orders()
+        while self.socket.get(zmq.EVENTS) & zmq.POLLIN:
+            try:
+                self._take(self.socket.recv_multipart(zmq.NOBLOCK))
+            except ValueError as why:
+                raise Failure(INTERNAL, f"a message of the agent: {why}") from None
+
+    def _take(self, frames):
+        message = Message.read(frames)
+        if message.generation != self.start["generation"]:
+            return
+        if message.kind == Message.BYE:
+            raise Failure(PEER_DIED, f"the agent is gone: {message.payload.decode(errors='replace')}")
+        if message.kind == Message.WELCOME:
+            self.welcome = frames
+        elif message.source != 0 or message.incarnation != self.peer:
+            raise ValueError("another sender than the one that answered HELLO")
+        elif message.kind == Message.PIECE:
+            if message.args[0] == 0:
+                self.pieces.clear()
+            if message.args[0] != len(self.pieces):
+                raise ValueError("a piece that does not continue the one before")
+            self.pieces += message.payload
+        else:
+            self._take_call(message)
+
+    def _take_call(self, message):
+        data = message.payload
+        if message.body > 0:
+            if message.body != len(self.pieces):
+                raise ValueError("a body that has not come whole")
+            data, self.pieces = bytes(self.pieces), bytearray()
+        if message.status == OK:
+            message.unpack(data)
+        if message.kind == Message.REPLY:
+            if message.request in self.unwanted:
+                self.unwanted.discard(message.request)
+            else:
+                self.replies[message.request] = message
+        elif message.kind == Message.REQUEST and message.request > self.seen:
+            self.seen = message.request
+            self._take_request(message)
+
+    def _take_request(self, message):
+        if message.method == self.ECHO:
+            self.reply(message, message.tensors, message.args)
+        elif message.method != self.RUN_EPISODE:
+            raise ValueError(f"method {message.method} is not served here")
+        elif self.episode is not None:
+            self.refuse(message, 8, "an episode is being played already")
+        else:
+            self.episode = message
+
+    def wait(self, request):
+        """The tensors of the reply to a request. Hurry: the job is ending. Failure: the agent refused, or is gone."""
+        while request not in self.replies:
+            self.check()
+            self.turn(1.0)
+        reply = self.replies.pop(request)
+        if reply.status == SHUTDOWN:
+            raise Hurry
+        if reply.status != OK:
+            raise Failure(reply.status, f"the agent answered: {reply.payload.decode(errors='replace')}")
+        return reply.tensors
+
+    def check(self):
+        if self.line.hurry or self.line.leave:
+            raise Hurry
+        if self.line.agent_died:
+            raise Failure(PEER_DIED, "the agent is gone")
+
+    # -- beginning --
+    def greet(self):
+        """Says HELLO until the agent answers; the job, as the agent has it."""
+        nonce = secrets.token_bytes(32)
+        hello = Message(Message.HELLO)
+        hello.role = self.OBSERVER
+        header = self._fill(hello).header(64)
+        proof = hmac.new(self.start["secret"], header + nonce, hashlib.sha256).digest()
+        self.welcome = None
+        while self.welcome is None:
+            self.check()
+            try:
+                self.socket.send_multipart([header, nonce + proof], zmq.NOBLOCK)
+            except zmq.Again:
+                pass
+            self.turn(self.HELLO_EVERY_S)
+        header, payload = self.welcome
+        proof = hmac.new(self.start["secret"], header + nonce + payload[32:], hashlib.sha256).digest()
+        if not hmac.compare_digest(proof, payload[:32]):
+            raise Failure(INTERNAL, "the agent's WELCOME does not prove the job's secret")
+        self.peer = Message.read(self.welcome).incarnation
+        return json.loads(payload[32:])
+
+
+# ---- spaces ----
+def bounds_of(low, high):
+    """Members "low" and "high" of a description: one number or a list each; null is no bound."""
+
+    def numbers(values):
+        values = [float(v) if np.isfinite(v) else None for v in np.asarray(values, np.float64).ravel()]
+        return values[0] if all(v == values[0] for v in values) else values
+
+    return {"low": numbers(low), "high": numbers(high)}
+
+
+def refuse_space(what, space, expected):
+    raise Failure(INVALID, f"the {what} space is {space}: expected {expected}")
+
+
+class Space:
+    """shape and dtype are what travels; convert brings a value of Gymnasium's into that form, or back."""
+
+    def __init__(self, dtype, shape, bounds, convert):
+        self.dtype, self.shape, self.convert = dtype, tuple(shape), convert
+        name = {"<f4": "float32", "u1": "uint8", "<u4": "int32"}[dtype]
+        self.description = {"dtype": name, "shape": list(self.shape), **bounds}
+
+    @classmethod
+    def of_observation(cls, space, frames):
+        spaces = importlib.import_module("gymnasium").spaces
+        if isinstance(space, spaces.Discrete):
+            single = cls._one_hot([space.n], lambda value: [int(value) - int(space.start)])
+        elif isinstance(space, spaces.MultiDiscrete):
+            starts = np.asarray(getattr(space, "start", 0))
+            single = cls._one_hot(np.ravel(space.nvec), lambda value: np.ravel(np.asarray(value) - starts))
+        elif isinstance(space, spaces.MultiBinary):
+            single = cls("<f4", space.shape, bounds_of(0, 1), cls._checked(space.shape, "<f4"))
+        elif isinstance(space, spaces.Box) and len(space.shape) <= 3:
+            dtype = "u1" if space.dtype == np.uint8 else "<f4"
+            single = cls(dtype, space.shape, bounds_of(space.low, space.high), cls._checked(space.shape, dtype))
+        else:
+            refuse_space(
+                "observation", space,
+                "a Box of rank 3 at most, Discrete, MultiDiscrete or MultiBinary (gymnasium.wrappers.FlattenObservation "
+                "makes one of others)",
+            )  # fmt: skip
+        return single if frames == 1 else single._stacked(frames)
+
+    @classmethod
+    def _one_hot(cls, counts, index):
+        """A whole number of n becomes n numbers, of which one is 1."""
+        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+        total = int(np.sum(counts))
+
+        def convert(value):
+            numbers = np.asarray(index(value), np.int64)
+            if numbers.shape != offsets.shape or np.any(numbers < 0) or np.any(numbers >= counts):
+                raise ValueError(f"is {value}, beyond its space")
+            row = np.zeros(total, "<f4")
+            row[offsets + numbers] = 1
+            return row
+
+        return cls("<f4", [total], bounds_of(0, 1), convert)
+
+    @staticmethod
+    def _checked(shape, dtype):
+        def convert(value):
+            row = np.asarray(value)
+            if row.shape != shape:
+                raise ValueError(f"has the shape {row.shape}, expected {shape}")
+            if dtype == "u1" and row.dtype != np.uint8:
+                raise ValueError(f"has the dtype {row.dtype}, expected uint8")
+            if dtype == "<f4":
+                if row.dtype.kind not in "fiub":
+                    raise ValueError(f"has the dtype {row.dtype}, expected numbers")
+                row = row.astype("<f4")
+                if not np.all(np.isfinite(row)):
+                    raise ValueError(f"has the value {row[~np.isfinite(row)].flat[0]}, expected finite ones")
+            return row
+
+        return convert
+
+    def _stacked(self, frames):
+        """The same space with `frames` observations joined along the last axis."""
+        shape = self.shape or (1,)
+
+        def repeated(bound):
+            whole = np.broadcast_to(np.asarray(bound, object).reshape(shape if isinstance(bound, list) else ()), shape)
+            numbers = list(np.concatenate([whole] * frames, axis=-1).ravel())
+            return numbers[0] if all(n == numbers[0] for n in numbers) else numbers
+
+        stacked = Space(self.dtype, (*shape[:-1], shape[-1] * frames), {}, lambda v: self.convert(v).reshape(shape))
+        for bound in ("low", "high"):
+            stacked.description[bound] = repeated(self.description[bound])
+        return stacked
+
+    @classmethod
+    def of_action(cls, space):
+        spaces = importlib.import_module("gymnasium").spaces
+        if isinstance(space, spaces.Discrete):
+            start = int(space.start)
+            return cls._choices([], int(space.n), lambda row: int(row) + start)
+        if isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1:
+            starts = np.asarray(getattr(space, "start", 0))
+            return cls._choices(space.shape, [int(n) for n in space.nvec],
+                                lambda row: (row + starts).astype(space.dtype))  # fmt: skip
+        if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
+            return cls._choices(space.shape, [2] * space.shape[0], lambda row: row.astype(space.dtype))
+        if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+            if not (np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high))):
+                refuse_space("action", space, "finite bounds")
+            shape = [] if space.shape == () else [int(np.prod(space.shape))]
+            return cls("<f4", shape, bounds_of(space.low, space.high),
+                       lambda row: row.reshape(space.shape).astype(space.dtype))  # fmt: skip
+        return refuse_space("action", space, "Discrete, or a MultiDiscrete or MultiBinary of rank 1, or a Box of floats")
+
+    @classmethod
+    def _choices(cls, shape, choices, convert):
+        if isinstance(choices, list) and len(set(choices)) == 1:
+            choices = choices[0]
+        return cls("<u4", shape, {"choices": choices}, convert)
+
+    def choice_count(self):
+        choices = self.description["choices"]
+        return sum(choices) if isinstance(choices, list) else choices * int(np.prod(self.shape, dtype=np.int64))
+
+
+# ---- environments ----
+def seed_of(job_seed, environment, episode, step):
+    """environment.h's environment_seed_mix, without the sign bit of the 32 that NumPy's older generators take."""
+    mask, mixed = (1 << 64) - 1, 0
+    for word in (job_seed, environment << 32 | episode, step):
+        mixed = ((mixed ^ word) + 0x9E3779B97F4A7C15) & mask
+        mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & mask
+        mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & mask
+        mixed ^= mixed >> 31
+    return mixed >> 33
+
+
+class Environments:
+    """`count` environments; each has its own object of Gymnasium's. Numbers are the job's."""
+
+    TERMINATED, TRUNCATED = 1, 2
+
+    def __init__(self, job, first, count):
+        self.seed, self.first = job["seed"], first
+        self.frames = job["environment"]["frames"]
+        make = self._maker(job["environment"])
+        self.all = [self._call(first + i, "making it", make) for i in range(count)]
+        one = self.all[0]
+        try:
+            self.observation = Space.of_observation(one.observation_space, self.frames)
+            self.action = Space.of_action(one.action_space)
+        except Failure as failure:
+            raise Failure(failure.status, f"{self.name}: {failure}") from None
+        self.metrics = [str(name) for name in getattr(one.unwrapped, "metrics", ())]
+        info = self._call(first, "reset", lambda: one.reset(seed=0))[1]
+        self.has_mask = "choices" in self.action.description and "action_mask" in info
+        self.choices = self.action.choice_count() if self.has_mask else 0
+
+    def _maker(self, said):
+        """A function that makes one environment."""
+        gymnasium = importlib.import_module("gymnasium")
+        options = said["options"]
+        self.name = said["gymnasium"] or said["class"]
+        if said["gymnasium"] is not None:
+            return lambda: gymnasium.make(said["gymnasium"], **options)
+        module, name = said["class"].split(":")
+        try:
+            made = getattr(importlib.import_module(module), name)
+        except Exception as why:
+            raise Failure(INVALID, f"/environment/class: {self.name}: {last_lines(why)}") from why
+        return lambda: made(**options)
+
+    def describe(self):
+        spec = getattr(self.all[0], "spec", None)
+        described = {
+            "name": self.name,
+            "agents": 1,
+            "steps_max": getattr(spec, "max_episode_steps", None) or 0,
+            "mask": self.has_mask,
+            "can_seed": not getattr(spec, "nondeterministic", False),
+            "singleton": False,
+            "metrics": self.metrics,
+            "observation": self.observation.description,
+            "action": self.action.description,
+        }
+        return json.dumps(described, allow_nan=False, separators=(",", ":"))
+
+    def _call(self, number, what, function):
+        """Calls the user's code; an exception names the environment."""
+        try:
+            return function()
+        except Exception as why:
+            traceback.print_exc()
+            raise Failure(INVALID, f"{self.name}: environment {number}: {what}: {last_lines(why)}") from why
+
+    def _broken(self, index, text):
+        return Failure(CORRUPT, f"{self.name}: environment {self.first + index}: {text}")
+
+    def _observation(self, index, value):
+        try:
+            return self.observation.convert(value)
+        except (TypeError, ValueError) as why:
+            raise self._broken(index, f"its observation {why}") from None
+
+    def _mask(self, index, info):
+        if not self.has_mask:
+            return None
+        mask = np.asarray(info.get("action_mask", ()))
+        if mask.size != self.choices or not np.all((mask == 0) | (mask == 1)) or not mask.any():
+            raise self._broken(index, f"its action_mask is {mask.tolist()}: expected {self.choices} of 0 and 1, not all 0")
+        return mask.astype("u1").ravel()
+
+    def reset(self, index, episode, step):
+        """The first observation, and the mask."""
+        seed = seed_of(self.seed, self.first + index, episode, step)
+        result = self._call(self.first + index, "reset", lambda: self.all[index].reset(seed=seed))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self._broken(index, "reset returned no pair of an observation and a dict")
+        return self._observation(index, result[0]), self._mask(index, result[1])
+
+    def step(self, index, row):
+        """Observation, reward, flags, mask, metrics (of an episode that ended, else empty)."""
+        action = self.action.convert(row)
+        result = self._call(self.first + index, "step", lambda: self.all[index].step(action))
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise self._broken(index, "step returned no tuple of observation, reward, terminated, truncated and info")
+        value, reward, terminated, truncated, info = result
+        try:
+            reward = float(reward)
+        except (TypeError, ValueError):
+            raise self._broken(index, f"its reward is {reward!r}: expected a number") from None
+        if not np.isfinite(np.float32(reward)):
+            raise self._broken(index, f"its reward is {reward}: expected a finite float32")
+        flags = (self.TERMINATED if terminated else 0) | (self.TRUNCATED if truncated else 0)
+        return self._observation(index, value), reward, flags, self._mask(index, info), self._metrics(index, flags, info)
+
+    def _metrics(self, index, flags, info):
+        if flags == 0 or not self.metrics:
+            return []
+        try:
+            values = [float(info[name]) for name in self.metrics]
+        except (KeyError, TypeError, ValueError) as why:
+            raise self._broken(index, f"the metrics of its episode: {type(why).__name__}: {why}") from None
+        if not np.all(np.isfinite(np.float32(values))):
+            raise self._broken(index, f"the metrics of its episode are {values}: expected finite ones")
+        return values
+
+    def close(self):
+        for one in self.all:
+            try:
+                one.close()
+            except Exception:
+                traceback.print_exc()
+
+
+def last_lines(why):
+    """An exception in one line: what it says, and where it came from."""
+    frames = traceback.extract_tb(why.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return f"{type(why).__name__}: {' '.join(str(why).split())[:200]}{where[-120:]}"
+
+
+# ---- groups ----
+class Group:
+    """Steps its environments, and asks the agent for all their actions in one request."""
+
+    def __init__(self, job, number, first, count):
+        self.number, self.first, self.count = number, first, count
+        self.environments = Environments(job, first, count)
+        e = self.environments
+        self.observations = np.zeros((count, *e.observation.shape), e.observation.dtype)
+        self.rewards = np.zeros(count, "<f4")
+        self.flags = np.zeros(count, "u1")
+        self.masks = np.zeros((count, e.choices), "u1")
+        self.metrics = [[]] * count
+        self.last_steps = np.zeros(count, "<u4")
+        self.ended = []  # rows whose episode ended in the last step, with their last observations
+        self.asked = None  # the request under way
+
+    def begin(self, episode, steps, continues):
+        self.episode, self.steps, self.step = episode, steps, 0
+        self.live = list(range(self.count))
+        self.ended = []
+        if not continues:
+            for i in self.live:
+                self._reset(i, 0)
+
+    def _reset(self, i, step):
+        observation, mask = self.environments.reset(i, self.episode, step)
+        self._show(i, observation, True)
+        if mask is not None:
+            self.masks[i] = mask
+
+    def _show(self, i, observation, is_first):
+        """Keeps the newest observation; with frames, behind the ones before."""
+        frames = self.environments.frames
+        if frames == 1:
+            self.observations[i] = observation
+        elif is_first:
+            self.observations[i] = np.concatenate([observation] * frames, axis=-1)
+        else:
+            past = self.observations[i][..., observation.shape[-1] :]
+            self.observations[i] = np.concatenate([past, observation], axis=-1)
+
+    def ask(self, session):
+        live, begins = self.live, self.step == 0
+        numbers = np.asarray(live, "<u4") + np.uint32(self.first)
+        observations = self.observations[live]
+        if self.ended:
+            observations = np.concatenate([observations, np.stack([last for _, last in self.ended])])
+        rewards = np.zeros(len(live), "<f4") if begins else self.rewards[live]
+        metrics = [value for i, _ in self.ended for value in self.metrics[i]]
+        flags = np.zeros((len(live), 1 + self.masks.shape[1]), "u1")
+        flags[:, 1:] = self.masks[live]
+        if not begins:
+            flags[:, 0] = self.flags[live]
+        self.asked = session.request(
+            Session.STEP, (self.episode, self.step, self.number),
+            (numbers, observations, np.concatenate([rewards, np.asarray(metrics, "<f4")]), flags),
+        )  # fmt: skip
+
+    def take_actions(self, session):
+        tensors = session.wait(self.asked)
+        self.asked = None
+        action = self.environments.action
+        shape = (len(self.live), int(np.prod(action.shape, dtype=np.int64)))
+        if len(tensors) != 1 or tensors[0].dtype != action.dtype or tensors[0].shape != shape:
+            raise Failure(INTERNAL, f"the agent's answer to step {self.step}: expected {len(self.live)} actions")
+        return tensors[0].reshape(len(self.live), *action.shape)
+
+    def play_step(self, session):
+        actions = self.take_actions(session)
+        is_last = self.step + 1 == self.steps
+        kept, self.ended = [], []
+        for row, i in enumerate(self.live):
+            observation, self.rewards[i], flags, mask, self.metrics[i] = self.environments.step(i, actions[row])
+            self.flags[i] = flags
+            self._show(i, observation, False)
+            if mask is not None:
+                self.masks[i] = mask
+            self.last_steps[i] = self.step + 1
+            if flags == 0:
+                kept.append(i)
+            elif self.steps > 0:
+                kept.append(i)
+                self.ended.append((i, self.observations[i].copy()))
+                self._reset(i, self.step + 1)
+            session.line.beat()
+        self.live = kept
+        self.step += 1
+        return is_last or not kept
+
+
+# ---- the observer ----
+class Observer:
+    def __init__(self, line, session, job, worker):
+        self.line, self.session = line, session
+        count, groups = job["observers"]["environments"], job["observers"]["groups"]
+        first = (worker - 1) * count
+        begins = [g * count // groups for g in range(groups + 1)]
+        self.groups = []
+        for g in range(groups):
+            self.groups.append(Group(job, g, first + begins[g], begins[g + 1] - begins[g]))
+            line.beat()
+        text = self.groups[0].environments.describe().encode()
+        session.wait(session.request(Session.DESCRIBE, (), (np.frombuffer(text, "u1"),)))
+
+    def play(self, call):
+        episode, steps, begins = call.args[:3]
+        if begins > 1:
+            raise Failure(INTERNAL, "the agent has saved states, and these environments save none")
+        for group in self.groups:
+            group.begin(episode, steps, begins == 1)
+            group.ask(self.session)
+        playing = list(self.groups)
+        while playing:
+            for group in list(playing):
+                if not group.play_step(self.session):
+                    group.ask(self.session)
+                    continue
+                playing.remove(group)
+                if playing and steps == 0:  # the agent need not wait for its rows any more
+                    self.session.unwanted.add(
+                        self.session.request(Session.STEP, (episode, group.step, group.number))
+                    )
+        self.session.episode = None
+        self.session.reply(call, self._results())
+
+    def _results(self):
+        rewards = np.concatenate([g.rewards for g in self.groups])
+        flags = np.concatenate([g.flags for g in self.groups])
+        metrics = [v for g in self.groups for i in range(g.count) if g.flags[i] != 0 for v in g.metrics[i]]
+        return (
+            np.concatenate([rewards, np.asarray(metrics, "<f4")]),
+            flags,
+            np.concatenate([g.last_steps for g in self.groups]),
+        )
+
+    def run(self):
+        while not self.line.leave:
+            call = self.session.episode
+            try:
+                if call is not None and not self.line.hurry:
+                    self.play(call)
+                elif self.line.agent_died and not self.line.hurry:
+                    raise Failure(PEER_DIED, "the agent is gone")
+                else:
+                    self.session.turn(1.0)
+            except Hurry:
+                pass
+            if self.line.hurry and self.session.episode is not None:
+                self.session.refuse(self.session.episode, SHUTDOWN, "the job is ending")
+                self.session.episode = None
+
+    def close(self):
+        for group in self.groups:
+            group.environments.close()
+
+
+def observe(line):
+    if zmq is None:
+        raise Failure(UNAVAILABLE, f"{sys.executable}: {MISSING}: expected the packages pyzmq, numpy and gymnasium")
+    start = line.start()
+    while not line.connect and not line.leave:
+        line.wait(0.5)
+    if line.leave:
+        return
+    session = Session(line, start)
+    try:
+        job = session.greet()
+        line.beat()
+        try:
+            importlib.import_module("gymnasium")
+        except ImportError as why:
+            raise Failure(UNAVAILABLE, f"{sys.executable}: {why}: expected the package gymnasium") from why
+        observer = Observer(line, session, job, start["worker"])
+        line.send(Line.READY)
+        observer.run()
+        observer.close()
+    except Hurry:
+        while not line.leave:
+            line.wait(0.5)
+    except Failure as failure:
+        session.bye(str(failure))
+        raise
+    session.bye("finished")
+
+
+def main():
+    control = 3
+    sys.path.insert(0, os.getcwd())
+    line = Line(control)
+    try:
+        observe(line)
+    except Failure as failure:
+        line.fail(failure)
+        return EXIT_CODES.get(failure.status, EXIT_OTHERWISE)
+    except Exception as why:
+        traceback.print_exc()
+        line.fail(Failure(INTERNAL, f"observer.py: {last_lines(why)}"))
+        return EXIT_OTHERWISE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
