@@ -526,13 +526,15 @@ class Environments:
         make = self._maker(job["environment"])
         self.all = [self._call(first + i, "making it", make) for i in range(count)]
         one = self.all[0]
+        if not hasattr(one, "observation_space") or not hasattr(one, "action_space"):
+            raise Failure(INVALID, f"{self.name}: it has no observation_space or no action_space")
         try:
             self.observation = Space.of_observation(one.observation_space, self.frames)
             self.action = Space.of_action(one.action_space)
         except Failure as failure:
             raise Failure(failure.status, f"{self.name}: {failure}") from None
         self.metrics = [str(name) for name in getattr(one.unwrapped, "metrics", ())]
-        info = self._call(first, "reset", lambda: one.reset(seed=0))[1]
+        info = self._first_state(0, 0)[1]
         self.has_mask = "choices" in self.action.description and "action_mask" in info
         self.choices = self.action.choice_count() if self.has_mask else 0
 
@@ -590,19 +592,22 @@ class Environments:
             raise self._broken(index, f"its action_mask is {mask.tolist()}: expected {self.choices} of 0 and 1, not all 0")
         return mask.astype("u1").ravel()
 
+    def _first_state(self, index, seed):
+        result = self._call(self.first + index, "reset", lambda: self.all[index].reset(seed=seed))
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            raise self._broken(index, "reset returned no pair of an observation and a dict")
+        return result
+
     def reset(self, index, episode, step):
         """The first observation, and the mask."""
-        seed = seed_of(self.seed, self.first + index, episode, step)
-        result = self._call(self.first + index, "reset", lambda: self.all[index].reset(seed=seed))
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise self._broken(index, "reset returned no pair of an observation and a dict")
-        return self._observation(index, result[0]), self._mask(index, result[1])
+        observation, info = self._first_state(index, seed_of(self.seed, self.first + index, episode, step))
+        return self._observation(index, observation), self._mask(index, info)
 
     def step(self, index, row):
         """Observation, reward, flags, mask, metrics (of an episode that ended, else empty)."""
         action = self.action.convert(row)
         result = self._call(self.first + index, "step", lambda: self.all[index].step(action))
-        if not isinstance(result, tuple) or len(result) != 5:
+        if not isinstance(result, tuple) or len(result) != 5 or not isinstance(result[4], dict):
             raise self._broken(index, "step returned no tuple of observation, reward, terminated, truncated and info")
         value, reward, terminated, truncated, info = result
         try:

@@ -1,0 +1,164 @@
+#!/usr/bin/env bash
+# Jobs whose observers are processes of Python: Gymnasium's environments and classes of one's own train, with the same
+# numbers however they are spread and when their observers are killed; each fault ends the job with a sentence that names
+# the environment, and leaves no process behind.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/runs.bash"
+
+python=$here/../../build/gymnasium-venv/bin/python
+[[ -x $python ]] || skip "Gymnasium is not installed (scripts/deps gymnasium)"
+python=$(cd "$(dirname "$python")" && pwd)/python
+COALESCED=$(readlink -f "$COALESCED")
+cd "$here/worlds"
+export PYTHONDONTWRITEBYTECODE=1
+
+# world MEMBERS: the job of the kind reinforce plays this environment; MEMBERS are the object's.
+world() {
+    cat >"$scratch/reinforce.json" <<JSON
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 4},
+ "environment": {"python": "$python", $1}, "rollout": {"steps": 40}, "policy": {"hidden": [16]},
+ "log": {"every": 1}, "supervise": {"hang_s": 15}}
+JSON
+}
+
+plays() {
+    local run=$scratch/$1
+    rm -rf "$run"
+    run_job reinforce "$run" 5 "${@:2}" >"$run.out" 2>&1 || { cat "$run.out"; return 1; }
+}
+
+same() {
+    local lines
+    lines=$(diff <(numbers "$scratch/$1") <(numbers "$scratch/$2")) || { head -4 <<<"$lines"; return 1; }
+}
+
+same_numbers() {
+    plays other "$@" && same whole other
+}
+
+# ---- every space, and every form of job ----
+spread='{"count": 2, "environments": 2, "groups": 2}'
+while read -r title members; do
+    world "$members"
+    check "$title trains" plays whole
+    check "$title has five episodes" test "$(numbers "$scratch/whole" | wc -l)" == 5
+    check "$title: two observers of two groups" same_numbers --set /observers="$spread"
+done <<'WORLDS'
+CartPole-v1 "gymnasium": "CartPole-v1"
+Pendulum-v1 "gymnasium": "Pendulum-v1", "options": {"g": 9.81}
+Corridor "class": "worlds:Corridor", "options": {"length": 9}
+Masked "class": "worlds:Masked"
+Doors "class": "worlds:Doors"
+Frames "class": "worlds:Doors", "frames": 3
+WORLDS
+world '"gymnasium": "CartPole-v1"'
+check "whole episodes" plays whole --set /rollout/mode=episode
+check "whole episodes of two groups" same_numbers --set /rollout/mode=episode --set /observers="$spread"
+check "episodes that go on" plays whole --set /rollout/begin=continue
+check "episodes of two groups that go on" same_numbers --set /rollout/begin=continue --set /observers="$spread"
+world '"class": "worlds:Corridor"'
+check "metrics" plays whole
+has_metrics() {
+    grep -q '"metrics":{"is_home":[01]' "$scratch/whole/episodes.jsonl"
+}
+check "metrics are in the log" has_metrics
+
+# The policy's dynamics are those of the built-in environment: one that always pushes to the right is over at the same
+# time. The first states differ, so the lengths do a little.
+world '"gymnasium": "CartPole-v1"'
+is_cartpole() {
+    plays whole --set /rollout/mode=episode --set /observers='{"count": 1, "environments": 16}' &&
+        numbers "$scratch/whole" | head -1 | sed 's/$/}/' | jq -e '.reward > 12 and .reward < 50' >/dev/null
+}
+check "an untrained policy balances the pole for some twenty steps" is_cartpole
+
+# ---- deaths ----
+survives_kills() {
+    local run=$scratch/killed job seen
+    rm -rf "$run"
+    run_job reinforce "$run" 60 --set /observers="$spread" >"$run.out" 2>&1 &
+    job=$!
+    until [[ $(last_number "$run" 2>/dev/null) -ge 3 ]] || ! kill -0 "$job" 2>/dev/null; do sleep 0.02; done
+    for _ in 1 2; do
+        pkill -9 -P "$(cat "$run/lock")" -f 'observer --index 1' || true
+        seen=$(last_number "$run")
+        while kill -0 "$job" 2>/dev/null && (($(last_number "$run") < seen + 3)); do sleep 0.02; done
+    done
+    wait "$job" || { cat "$run.out"; return 1; }
+    grep -q "takes its place" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
+}
+same_after_kills() {
+    survives_kills && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 60 --set /observers="$spread" \
+        >/dev/null 2>&1 && same whole killed
+}
+check "killed observers leave no trace" same_after_kills
+
+# ---- faults: of the environment, and a part of what the job's last line says ----
+leaves_nobody() {
+    ! pgrep -f "observer.py --role observer" >/dev/null
+}
+fails_with() {
+    local phrase=$1 code=0
+    shift
+    rm -rf "$scratch/faulty"
+    timeout 100 "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/faulty" --set /stop='{"episodes": 5}' \
+        --set /supervise/restart=false "$@" >"$scratch/faulty.out" 2>&1 || code=$?
+    [[ $code -ne 0 && $code -ne 124 ]] && tail -1 "$scratch/faulty.out" | grep -qF "$phrase" && return 0
+    tail -2 "$scratch/faulty.out"
+    return 1
+}
+while IFS='|' read -r name phrase; do
+    world "\"class\": \"worlds:$name\""
+    check "$name" fails_with "$phrase"
+done <<'FAULTS'
+WrongShape|worlds:WrongShape: environment 0: its observation has the shape (2,), expected (1,)
+NotANumber|worlds:NotANumber: environment 0: its observation has the value nan, expected finite ones
+Text|worlds:Text: environment 0: its observation has the dtype
+Nothing|worlds:Nothing: environment 0: its observation has the shape (), expected (1,)
+RewardNothing|worlds:RewardNothing: environment 0: its reward is None: expected a number
+RewardText|worlds:RewardText: environment 0: its reward is 'much': expected a number
+RewardNaN|worlds:RewardNaN: environment 0: its reward is nan: expected a finite float32
+RewardHuge|worlds:RewardHuge: environment 0: its reward is 1e+300: expected a finite float32
+StepRaises|worlds:StepRaises: environment 0: step: ValueError: the joint 4 came off (
+StepForgets|worlds:StepForgets: environment 0: step returned no tuple of observation, reward, terminated
+StepHangs|sent no heartbeat
+StepCrashes|was killed by signal 11
+StepExits|exited with code 3
+MetricMissing|worlds:MetricMissing: environment 0: the metrics of its episode: KeyError: 'is_home'
+MaskEmpty|worlds:MaskEmpty: environment 0: its action_mask is [0, 0]: expected 2 of 0 and 1, not all 0
+ResetRaises|worlds:ResetRaises: environment 0: reset: OSError: no such level (
+ResetForgets|worlds:ResetForgets: environment 0: reset returned no pair of an observation and a dict
+InitRaises|worlds:InitRaises: environment 0: making it: RuntimeError: the licence has expired (
+TupleActions|worlds:TupleActions: the action space is Tuple(
+EndlessActions|worlds:EndlessActions: the action space is Box(-inf, inf, (2,), float32): expected finite bounds
+DictObservations|worlds:DictObservations: the observation space is Dict(
+NoSpaces|worlds:NoSpaces: it has no observation_space or no action_space
+Absent|/environment/class: worlds:Absent: AttributeError: module 'worlds' has no attribute 'Absent'
+FAULTS
+check "no observer is left" leaves_nobody
+world '"class": "nowhere:World"'
+check "a module that is not there" fails_with "/environment/class: nowhere:World: ModuleNotFoundError: No module named 'nowhere'"
+world '"gymnasium": "CartPole-v9"'
+check "an id that Gymnasium does not know" fails_with "CartPole-v9: environment 0: making it: VersionNotFound"
+world '"class": "worlds:Corridor", "options": {"width": 4}'
+check "an option that the class does not know" fails_with "unexpected keyword argument 'width'"
+world '"gymnasium": "CartPole-v1"'
+printf '#!/bin/sh\nexec /usr/bin/python3 -I -S "$@"\n' >"$scratch/bare"
+chmod +x "$scratch/bare"
+check "an interpreter that is not there" fails_with "nowhere3: expected a Python interpreter" \
+    --set /environment/python=nowhere3
+check "an interpreter without the packages" fails_with "expected the packages pyzmq, numpy and gymnasium" \
+    --set /environment/python="$scratch/bare"
+check "a program that is no interpreter" fails_with "exited with code" --set /environment/python=/bin/false
+check "two sources" fails_with "an environment comes from one place" --set /environment/class=worlds:Corridor
+
+# A fault within a running job costs the observer; the fifth in a row ends the job.
+world '"class": "worlds:StepRaises"'
+check "an exception that comes again and again" fails_with "died 5 times in a row" --set /supervise/restart=true
+
+finish

@@ -1,0 +1,195 @@
+"""Environments with Gymnasium's interface for test_gymnasium.sh: good ones, and one for each fault."""
+import ctypes
+import os
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Corridor(gymnasium.Env):
+    """A walk on a line; `length` is its option, and is_home its metric."""
+
+    metrics = ("is_home",)
+
+    def __init__(self, length=6):
+        self.length = length
+        self.observation_space = spaces.Box(0, length, (1,), np.float64)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(1, self.length))
+        return self._see(), {}
+
+    def _see(self):
+        return np.array([self.place], np.float64)
+
+    def step(self, action):
+        self.place += 1 if action == 1 else -1
+        over = self.place in (0, self.length)
+        return self._see(), -1.0, over, False, {"is_home": self.place == self.length}
+
+
+class Masked(Corridor):
+    """At the ends a step out of the corridor is not allowed; doors of several kinds."""
+
+    metrics = ()
+
+    def __init__(self):
+        super().__init__(4)
+        self.observation_space = spaces.Discrete(5)
+
+    def _mask(self):
+        return {"action_mask": np.array([self.place > 0, True], np.int8)}
+
+    def _see(self):
+        return self.place
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._see(), self._mask()
+
+    def step(self, action):
+        if not self._mask()["action_mask"][action]:
+            raise RuntimeError("a step through the wall")
+        self.place = min(self.place + (1 if action == 1 else -1), 4)
+        return self._see(), 1.0, self.place == 4, False, self._mask()
+
+
+class Doors(gymnasium.Env):
+    """Several choices, a picture."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+        self.action_space = spaces.MultiDiscrete([2, 3], start=[5, -1])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._see(), {}
+
+    def _see(self):
+        return self.np_random.integers(0, 256, (36, 36, 1), dtype=np.uint8)
+
+    def step(self, action):
+        assert action[0] in (5, 6) and action[1] in (-1, 0, 1), action
+        self.steps += 1
+        return self._see(), float(action[1]), False, self.steps == 20, {}
+
+
+class Fault(Corridor):
+    """Breaks in the step after the third."""
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.steps += 1
+        outcome = list(super().step(action))
+        outcome[2] = False
+        self.place = 2
+        return self.fault(outcome) if self.steps > 3 else tuple(outcome)
+
+
+def fault(index, value):
+    """A class whose outcome has another member."""
+
+    class Made(Fault):
+        def fault(self, outcome):
+            outcome[index] = value
+            return tuple(outcome)
+
+    return Made
+
+
+WrongShape = fault(0, np.zeros(2))
+NotANumber = fault(0, np.array([np.nan]))
+Text = fault(0, np.array(["west"]))
+Nothing = fault(0, None)
+RewardNothing = fault(1, None)
+RewardText = fault(1, "much")
+RewardNaN = fault(1, float("nan"))
+RewardHuge = fault(1, 1e300)
+
+
+class StepRaises(Fault):
+    def fault(self, outcome):
+        raise ValueError("the joint 4 came off")
+
+
+class StepForgets(Fault):
+    def fault(self, outcome):
+        return outcome[:4]
+
+
+class StepHangs(Fault):
+    def fault(self, outcome):
+        time.sleep(1000)
+
+
+class StepCrashes(Fault):
+    def fault(self, outcome):
+        ctypes.string_at(8)
+
+
+class StepExits(Fault):
+    def fault(self, outcome):
+        os._exit(3)
+
+
+class MetricMissing(Fault):
+    def fault(self, outcome):
+        return (*outcome[:2], True, False, {})
+
+
+class MaskEmpty(Masked):
+    def _mask(self):
+        return {"action_mask": np.zeros(2, np.int8)}
+
+
+class ResetRaises(Corridor):
+    def reset(self, *, seed=None, options=None):
+        raise OSError("no such level")
+
+
+class ResetForgets(Corridor):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class InitRaises(Corridor):
+    def __init__(self):
+        raise RuntimeError("the licence has expired")
+
+
+class TupleActions(Corridor):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3)))
+
+
+class EndlessActions(Corridor):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+class DictObservations(Corridor):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Dict({"place": spaces.Discrete(6)})
+
+
+class NoSpaces(gymnasium.Env):
+    pass
+
+
+class Clock(Corridor):
+    """Draws from the clock: a successor's steps are others."""
+
+    def step(self, action):
+        outcome = super().step(action)
+        return (outcome[0] + time.time() % 1, *outcome[1:])
