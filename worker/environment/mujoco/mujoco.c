@@ -147,6 +147,9 @@ static int load_model(struct instance *self, char *error)
         return refuse(error, "%.200s: %.180s", self->path, why);
     if (check_model(self, error) != 0)
         return 1;
+    /* Bodies that are one tree are one island: looking for islands takes time, and the bits are the same. */
+    if (self->model->ntree == 1)
+        self->model->opt.disableflags |= mjDSBL_ISLAND;
     self->inputs = (uint32_t)(self->model->nq - self->task->hidden + self->model->nv);
     if (self->task->has_forces)
         self->inputs += (uint32_t)(self->model->nbody - 1) * FORCES;
