@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,23 +135,14 @@ static _Noreturn void fail_to_execute(const char *program)
     _exit(status_exit_code(why.status));
 }
 
-static _Noreturn void execute_worker(const char *const *command, const char *role, unsigned worker)
+static _Noreturn void execute_worker(const struct child_command *command, const char *role, unsigned worker)
 {
-    static const char *const this_program[] = {"/proc/self/exe", NULL};
-    const char *program = command != NULL ? command[0] : this_program[0];
-    const char *arguments[8];
+    const char *program = command != NULL ? command->interpreter : "/proc/self/exe";
+    const char *first = command != NULL ? program : "coalesced";
+    const char *second = command != NULL ? command->script : "worker";
     char index[16];
-    size_t count = 0;
     snprintf(index, sizeof index, "%u", worker);
-    if (command == NULL) {
-        arguments[count++] = "coalesced";
-        arguments[count++] = "worker";
-    }
-    for (size_t i = 0; command != NULL && command[i] != NULL; i++)
-        arguments[count++] = command[i];
-    const char *const rest[] = {"--role", role, "--index", index, NULL};
-    memcpy(arguments + count, rest, sizeof rest);
-    execvp(program, (char *const *)(uintptr_t)arguments);
+    execlp(program, first, second, "--role", role, "--index", index, (char *)NULL);
     fail_to_execute(program);
 }
 

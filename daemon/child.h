@@ -64,10 +64,15 @@ struct child_segments {
 enum status child_segments_open(struct child_segments *segments, unsigned count, struct error *error);
 void child_segments_close(struct child_segments *segments);
 
+/* Another program than this binary: PATH finds the interpreter. */
+struct child_command {
+    const char *interpreter, *script;
+};
+
 /* What a worker gets beside its START. */
 struct child_setting {
-    const char *const *command; /* program and arguments, ended by NULL; NULL: this binary */
-    int run_fd;                 /* the run's directory */
+    const struct child_command *command; /* NULL: this binary */
+    int run_fd;                          /* the run's directory */
     const struct child_segments *segments;
 };
 

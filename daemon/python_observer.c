@@ -61,12 +61,11 @@ enum status python_observer_find(struct python_observer *out, const struct job *
                          "%.300s: expected a Python interpreter, a path or a name in PATH",
                          job->environment.python);
     const enum status status = find_script(out->script, error);
-    out->command[0] = job->environment.python;
-    out->command[1] = out->script;
+    out->command = (struct child_command){.interpreter = job->environment.python, .script = out->script};
     return status;
 }
 
-const char *const *python_observer_command(const struct python_observer *observer)
+const struct child_command *python_observer_command(const struct python_observer *observer)
 {
-    return observer->script[0] != '\0' ? observer->command : NULL;
+    return observer->script[0] != '\0' ? &observer->command : NULL;
 }

@@ -3,14 +3,15 @@
 #ifndef DAEMON_PYTHON_OBSERVER_H
 #define DAEMON_PYTHON_OBSERVER_H
 
+#include "daemon/child.h"
 #include "kernels/base/status.h"
 #include "worker/job/job.h"
 
 #include <limits.h>
 
 struct python_observer {
-    char script[PATH_MAX];  /* "": the job's observers are this program */
-    const char *command[3]; /* interpreter, script, NULL: what child_spawn executes */
+    char script[PATH_MAX]; /* "": the job's observers are this program */
+    struct child_command command;
 };
 
 /* Finds both for the job, which outlives *out. For a job whose environments are not in Python: nothing.
@@ -18,6 +19,6 @@ struct python_observer {
 enum status python_observer_find(struct python_observer *out, const struct job *job, struct error *error);
 
 /* The command; NULL: the observers are this program. */
-const char *const *python_observer_command(const struct python_observer *observer);
+const struct child_command *python_observer_command(const struct python_observer *observer);
 
 #endif
