@@ -15,6 +15,21 @@ static const size_t least_bytes[CONTROL_KINDS] = {
     [CONTROL_FAILED] = sizeof(struct error),
 };
 
+/* What worker/net/PROTOCOL.md tells writers of workers in other languages. */
+_Static_assert(CONTROL_EXIT == 7 && CONTROL_READY == 9 && CONTROL_BEAT == 10 && CONTROL_FAILED == 16,
+               "the kinds of PROTOCOL.md");
+_Static_assert(offsetof(struct control_start, role) == 2 &&
+                   offsetof(struct control_start, incarnation) == 4 &&
+                   offsetof(struct control_start, generation) == 8 &&
+                   offsetof(struct control_start, secret) == 12 &&
+                   offsetof(struct control_start, address) == 44 &&
+                   offsetof(struct control_start, run_dir) == 204 &&
+                   offsetof(struct control_start, resume) == 4300 && sizeof(struct control_start) == 8396,
+               "START of PROTOCOL.md");
+_Static_assert(offsetof(struct control_died, incarnation) == 4 && offsetof(struct control_died, text) == 8,
+               "DIED of PROTOCOL.md");
+_Static_assert(sizeof(struct error) == 484, "FAILED of PROTOCOL.md");
+
 /* The kernel may lack memory for a message, for a moment. */
 static bool control_lacks_memory(int errnum)
 {
