@@ -45,7 +45,7 @@ struct supervisor {
     struct resume_point resume; /* where this generation began */
     struct child_segments segments;
     struct python_observer python_observer; /* empty: the job's environments are not in Python */
-    struct pollfd *waits; /* (1 + count) signals, then each child's control line */
+    struct pollfd *waits;                   /* (1 + count) signals, then each child's control line */
     int signal_fd;
     bool announced;    /* the service manager knows that the job trains */
     unsigned stops;    /* SIGINT and SIGTERM so far */

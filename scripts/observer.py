@@ -6,16 +6,19 @@ like any worker. It is written from worker/net/PROTOCOL.md alone, with pyzmq and
 another language is made. Everything runs on one thread.
 
     Line          the control line to the supervisor: orders in, beats and reports out
+    Segment       memory that the agent reads too, for large observations
     Session       the connection to the agent: requests and replies
     Space         an observation or an action: Gymnasium's description of it, and the agent's
     Environments  Gymnasium's environments, one after the other, with their checks
     Group         environments that are stepped together, and ask the agent together
     Observer      plays the episodes that the agent asks for
 """
+import fcntl
 import hashlib
 import hmac
 import importlib
 import json
+import mmap
 import os
 import secrets
 import select
@@ -151,6 +154,7 @@ class Message:
         self.kind, self.status, self.method, self.request = kind, status, method, request
         self.args = tuple(args) + (0,) * (4 - len(args))
         self.tensors, self.payload, self.left, self.body = tensors, payload, left, body
+        self.places = (0, 0, 0, 0)  # of lent tensors
         self.role = self.source = self.destination = self.incarnation = self.generation = 0
 
     def header(self, payload_bytes):
@@ -160,7 +164,7 @@ class Message:
         return self._HEADER.pack(
             self._MAGIC, self._VERSION, self.kind, self.status, self.method, self.role, len(self.tensors), self.source,
             self.destination, self.incarnation, self.generation, self.request, self.left, *self.args, 0, payload_bytes,
-            self.body, described, b"",
+            self.body, described, struct.pack("<4Q", *self.places),
         )  # fmt: skip
 
     @classmethod
@@ -197,6 +201,48 @@ class Message:
         self.tensors = tensors
 
 
+# ---- shared memory ----
+class Segment:
+    """This worker's memfd. Arrays that lie in it are lent: the agent reads them where they are."""
+
+    FIRST = 5  # the descriptor of worker 0's
+    OBSERVERS_MAX = 64  # a job of more has no segments
+    LEAST, ALIGNMENT = 1 << 16, 64
+
+    def __init__(self):
+        self.memory = np.zeros(0, "u1")
+        self.taken = 0
+
+    @classmethod
+    def rounded(cls, size):
+        return -(-size // cls.ALIGNMENT) * cls.ALIGNMENT
+
+    def create(self, worker, size):
+        """Gives the segment its size, once for all incarnations of the worker, and maps it."""
+        descriptor = self.FIRST + worker
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:
+            os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        if os.fstat(descriptor).st_size != size:
+            raise Failure(INTERNAL, f"this worker's segment is sealed at another size than {size} bytes")
+        self.memory = np.frombuffer(mmap.mmap(descriptor, size), "u1")
+
+    def array(self, shape, dtype):
+        """Zeros within the segment."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        part = self.memory[self.taken : self.taken + size]
+        self.taken += self.rounded(size)
+        part[:] = 0
+        return part.view(dtype).reshape(shape)
+
+    def place_of(self, array):
+        """1 + the array's offset in the segment; 0: it must travel."""
+        offset = array.ctypes.data - self.memory.ctypes.data
+        within = 0 <= offset <= self.memory.nbytes - array.nbytes and offset % self.ALIGNMENT == 0
+        return 1 + offset if within and array.nbytes >= self.LEAST else 0
+
+
 # ---- the session with the agent ----
 class Session:
     OBSERVER = 2
@@ -206,6 +252,7 @@ class Session:
 
     def __init__(self, line, start):
         self.line, self.start = line, start
+        self.segment = Segment()
         self.requests = 0  # sent so far
         self.replies = {}  # by request id: what has come and was not asked for yet
         self.unwanted = set()  # requests whose reply nobody waits for
@@ -241,10 +288,11 @@ class Session:
 
     def _send_tensors(self, message):
         """Sends a request or a reply; what is longer than a payload goes ahead in pieces."""
-        parts = [np.ascontiguousarray(t) for t in message.tensors]
-        message.tensors = parts
-        total = sum(t.nbytes for t in parts)
-        payload = b"".join(t.tobytes() for t in parts)
+        message.tensors = [np.ascontiguousarray(t) for t in message.tensors]
+        places = [self.segment.place_of(t) for t in message.tensors]
+        message.places = (*places, *(0,) * (4 - len(places)))
+        payload = b"".join(t.tobytes() for t, place in zip(message.tensors, places) if place == 0)
+        total = len(payload)
         if total > Message.PAYLOAD_MAX:
             message.body = total
             for at in range(0, total, Message.PAYLOAD_MAX):
@@ -653,14 +701,24 @@ class Group:
         self.number, self.first, self.count = number, first, count
         self.environments = Environments(job, first, count)
         e = self.environments
-        self.observations = np.zeros((count, *e.observation.shape), e.observation.dtype)
+        # The environments' observations; behind them, in a request, the last ones of episodes that have ended.
+        self.shown = np.zeros((2 * count, *e.observation.shape), e.observation.dtype)
+        self.sent = np.zeros_like(self.shown)  # in place of them, unless all environments are live
         self.rewards = np.zeros(count, "<f4")
         self.flags = np.zeros(count, "u1")
         self.masks = np.zeros((count, e.choices), "u1")
         self.metrics = [[]] * count
         self.last_steps = np.zeros(count, "<u4")
-        self.ended = []  # rows whose episode ended in the last step, with their last observations
+        self.ended = []  # rows whose episode ended in the last step
         self.asked = None  # the request under way
+
+    def lent_bytes(self):
+        """What `lend` takes of the segment; 0: the observations are too small to be lent."""
+        return 0 if self.shown.nbytes < Segment.LEAST else 2 * Segment.rounded(self.shown.nbytes)
+
+    def lend(self, segment):
+        self.shown = segment.array(self.shown.shape, self.shown.dtype)
+        self.sent = segment.array(self.sent.shape, self.sent.dtype)
 
     def begin(self, episode, steps, continues):
         self.episode, self.steps, self.step = episode, steps, 0
@@ -680,28 +738,33 @@ class Group:
         """Keeps the newest observation; with frames, behind the ones before."""
         frames = self.environments.frames
         if frames == 1:
-            self.observations[i] = observation
+            self.shown[i] = observation
         elif is_first:
-            self.observations[i] = np.concatenate([observation] * frames, axis=-1)
+            self.shown[i] = np.concatenate([observation] * frames, axis=-1)
         else:
-            past = self.observations[i][..., observation.shape[-1] :]
-            self.observations[i] = np.concatenate([past, observation], axis=-1)
+            past = self.shown[i][..., observation.shape[-1] :]
+            self.shown[i] = np.concatenate([past, observation], axis=-1)
+
+    def _gather(self):
+        """The live rows' observations, with the last ones behind them. While all are live they lie so already."""
+        live, ended = len(self.live), len(self.ended)
+        if live == self.count:
+            return self.shown[: live + ended]
+        self.sent[:live] = self.shown[self.live]
+        return self.sent[:live]
 
     def ask(self, session):
         live, begins = self.live, self.step == 0
         numbers = np.asarray(live, "<u4") + np.uint32(self.first)
-        observations = self.observations[live]
-        if self.ended:
-            observations = np.concatenate([observations, np.stack([last for _, last in self.ended])])
         rewards = np.zeros(len(live), "<f4") if begins else self.rewards[live]
-        metrics = [value for i, _ in self.ended for value in self.metrics[i]]
+        metrics = [value for i in self.ended for value in self.metrics[i]]
         flags = np.zeros((len(live), 1 + self.masks.shape[1]), "u1")
         flags[:, 1:] = self.masks[live]
         if not begins:
             flags[:, 0] = self.flags[live]
         self.asked = session.request(
             Session.STEP, (self.episode, self.step, self.number),
-            (numbers, observations, np.concatenate([rewards, np.asarray(metrics, "<f4")]), flags),
+            (numbers, self._gather(), np.concatenate([rewards, np.asarray(metrics, "<f4")]), flags),
         )  # fmt: skip
 
     def take_actions(self, session):
@@ -728,7 +791,8 @@ class Group:
                 kept.append(i)
             elif self.steps > 0:
                 kept.append(i)
-                self.ended.append((i, self.observations[i].copy()))
+                self.shown[self.count + len(self.ended)] = self.shown[i]
+                self.ended.append(i)
                 self._reset(i, self.step + 1)
             session.line.beat()
         self.live = kept
@@ -747,6 +811,12 @@ class Observer:
         for g in range(groups):
             self.groups.append(Group(job, g, first + begins[g], begins[g + 1] - begins[g]))
             line.beat()
+        size = sum(group.lent_bytes() for group in self.groups)
+        if size > 0 and job["observers"]["count"] <= Segment.OBSERVERS_MAX:
+            session.segment.create(worker, size)
+            for group in self.groups:
+                if group.lent_bytes() > 0:
+                    group.lend(session.segment)
         text = self.groups[0].environments.describe().encode()
         session.wait(session.request(Session.DESCRIBE, (), (np.frombuffer(text, "u1"),)))
 

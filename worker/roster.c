@@ -15,6 +15,7 @@ struct roster roster_of(const struct job *job)
                                .listeners = 1,
                                .server_role = WIRE_ROLE_AGENT,
                                .client_role = WIRE_ROLE_OBSERVER,
+                               .segments = job->observers.count <= ROSTER_OBSERVERS_WITH_SEGMENTS,
                                .replaceable = 1};
     return (struct roster){.servers = servers,
                            .clients = clients,

@@ -11,6 +11,7 @@
 enum {
     ROSTER_WORKERS_MAX = JOB_SERVERS_MAX + 1024, /* the most that a job file can ask for */
     ROSTER_LISTENERS_MAX = JOB_SERVERS_MAX + JOB_TRAINERS_MAX - 1,
+    ROSTER_OBSERVERS_WITH_SEGMENTS = 64, /* each worker holds a descriptor of each segment */
 };
 
 struct roster {
@@ -23,7 +24,8 @@ struct roster {
                              its place while the others go on */
 };
 
-/* reinforce: 1 agent, observers.count observers; only the agent listens. parameter-server: server.count
+/* reinforce: 1 agent, observers.count observers; only the agent listens; segments for up to
+ * ROSTER_OBSERVERS_WITH_SEGMENTS observers. parameter-server: server.count
  * pservers, trainers.count trainers; the pservers listen; segments where the transport is shared.
  * model-parallel: the same workers, led by the first trainer, and all but the last one listen. In the other
  * kinds server 0 leads. Observers are replaceable, and the trainers of a parameter-server job. */

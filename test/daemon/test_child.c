@@ -104,8 +104,7 @@ START_TEST(a_child_that_dies_at_once_is_reaped)
     struct error error = {0};
     child = (struct child){.state = CHILD_GONE, .deaths = 3};
     dies_at_once = true;
-    ck_assert_msg(child_spawn(&child, &start, "{}", 2, &setting, &error) == STATUS_OK, "%s",
-                  error.text);
+    ck_assert_msg(child_spawn(&child, &start, "{}", 2, &setting, &error) == STATUS_OK, "%s", error.text);
     ck_assert_uint_eq(child.deaths, 3);
     ck_assert(child_reap(&child, false));
     ck_assert_ptr_nonnull(strstr(child.end, "was killed by signal 9 (Killed)"));

@@ -54,6 +54,7 @@ Pendulum-v1 "gymnasium": "Pendulum-v1", "options": {"g": 9.81}
 Corridor "class": "worlds:Corridor", "options": {"length": 9}
 Masked "class": "worlds:Masked"
 Doors "class": "worlds:Doors"
+Screens "class": "worlds:Screens"
 Frames "class": "worlds:Doors", "frames": 3
 WORLDS
 world '"gymnasium": "CartPole-v1"'

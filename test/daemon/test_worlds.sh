@@ -128,6 +128,43 @@ check "killed observers of a plug-in leave no trace" same_after_kills --set /obs
 world "$good" Wild-v0
 check "what cannot be seeded goes on when its observer is killed" survives_kills --set /observers='{"count": 2, "environments": 3}'
 
+# ---- large observations, which are lent: 660 environments, 128 bytes each ----
+world "$good" Push-v0
+large='{"count": 1, "environments": 660}'
+small='{"count": 66, "environments": 10}'
+short=(--set /environment/frames=16 --set /rollout/steps=20)
+
+# While the job plays 200 episodes, the agent has mapped the observer's segment.
+is_lent() {
+    local run=$scratch/lent job agent mapped=no
+    rm -rf "$run"
+    run_job reinforce "$run" 200 --set /observers="$1" "${short[@]}" >"$run.out" 2>&1 &
+    job=$!
+    while kill -0 "$job" 2>/dev/null && [[ $mapped == no ]]; do
+        agent=$(pgrep -P "$(cat "$run/lock" 2>/dev/null || echo "$job")" -f 'agent --index 0') || continue
+        if grep -q memfd:coalesced-1 "/proc/$agent/maps" 2>/dev/null; then
+            mapped=yes
+        elif [[ $(last_number "$run" 2>/dev/null) -ge 3 ]]; then
+            break
+        fi
+    done
+    kill "$job" 2>/dev/null || true
+    wait "$job" || true
+    [[ $mapped == "$2" ]] || { echo "mapped: $mapped"; tail -3 "$run.out"; return 1; }
+}
+check "large observations are lent" is_lent "$large" yes
+check "more than 64 observers lend nothing" is_lent "$small" no
+for mode in steps episode; do
+    check "large observations train ($mode)" plays whole --set /observers="$large" "${short[@]}" \
+        --set /rollout/mode=$mode
+    check "the same in two groups ($mode)" same_numbers "${short[@]}" \
+        --set /rollout/mode=$mode --set /observers='{"count": 1, "environments": 660, "groups": 2}'
+    check "the same when they travel ($mode)" same_numbers "${short[@]}" --set /rollout/mode=$mode \
+        --set /observers="$small"
+done
+check "killed observers that lend leave no trace" same_after_kills --set /observers='{"count": 2, "environments": 600}' \
+    --set /environment/frames=16 --set /rollout/steps=8
+
 # ---- a resumed run ----
 is_resumed() {
     rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 6 >/dev/null 2>&1 &&

@@ -39,7 +39,7 @@ static enum status open_buffers(struct environments *e, struct error *error)
     e->elements = environment_space_elements(&e->spec->observation);
     e->observation_bytes = environment_space_bytes(&e->spec->observation);
     e->choices = e->spec->has_mask == 1 ? environment_choices(e->spec) : 0;
-    buffers->observation = buffer_new(2 * rows, e->observation_bytes);
+    buffers->observation = e->own_observations = buffer_new(2 * rows, e->observation_bytes);
     buffers->action = e->action = buffer_new(rows, environment_space_bytes(&e->spec->action));
     buffers->reward = buffer_new(rows, sizeof *buffers->reward);
     buffers->flags = buffer_new(rows, sizeof *buffers->flags);
@@ -115,7 +115,7 @@ void environments_close(struct environments *e)
         return;
     if (e->self != NULL)
         e->config.plugin->close(e->self);
-    free(e->buffers.observation);
+    free(e->own_observations);
     free(e->action);
     free(e->buffers.reward);
     free(e->buffers.flags);
@@ -144,6 +144,18 @@ const struct environment_buffers *environments_buffers(const struct environments
 void *environments_actions(struct environments *e)
 {
     return e->action;
+}
+
+size_t environments_observation_bytes(const struct environments *e)
+{
+    return 2 * (size_t)e->config.count * e->spec->agents * e->observation_bytes;
+}
+
+void environments_place_observations(struct environments *e, void *memory)
+{
+    free(e->own_observations);
+    e->own_observations = NULL;
+    e->buffers.observation = memory;
 }
 
 /* ---- reset ---- */

@@ -52,6 +52,11 @@ const struct environment_spec *environments_spec(const struct environments *envi
 const struct environment_buffers *environments_buffers(const struct environments *environments);
 void *environments_actions(struct environments *environments);
 
+/* Before the first reset: has the observations, and the room behind them, lie in the caller's `memory` of
+ * environments_observation_bytes, which begins at a multiple of 64, holds zeros, and outlives the object. */
+size_t environments_observation_bytes(const struct environments *environments);
+void environments_place_observations(struct environments *environments, void *memory);
+
 /* Puts environments into the first states of (episode, step), and writes observations and masks. */
 enum status environments_reset(struct environments *environments, uint32_t n, const uint32_t *which,
                                uint32_t episode, uint32_t step, struct error *error);

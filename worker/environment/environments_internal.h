@@ -9,6 +9,7 @@ struct environments {
     const struct environment_spec *spec;
     void *self; /* the plug-in's instance */
     struct environment_buffers buffers;
+    void *own_observations;         /* buffers.observation; NULL: that is the caller's */
     void *action;                   /* buffers.action */
     size_t elements, action_size;   /* of one row's observation; of its action */
     size_t observation_bytes;       /* of one row */

@@ -22,6 +22,7 @@
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_values.h"
 #include "worker/net/rpc.h"
+#include "worker/net/segment.h"
 #include "worker/reinforce/coalescer.h"
 #include "worker/reinforce/episode_metrics.h"
 #include "worker/reinforce/episode_returns.h"
@@ -71,6 +72,7 @@ struct agent {
     uint32_t per_observer;
     uint32_t groups; /* of each observer */
     struct rpc *rpc;
+    struct segment outbox;        /* never mapped: the agent lends nothing, and reads what observers lend */
     struct coalescer_stats stats; /* of the running episode */
     struct coalescer *
         *coalescers; /* (groups) one for the groups of each number: the others' rows may be away */

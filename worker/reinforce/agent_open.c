@@ -81,7 +81,8 @@ static enum status open_rpc(struct agent *agent, struct error *error)
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
                                       .context = agent,
-                                      .left = observer_left};
+                                      .left = observer_left,
+                                      .outbox = roster_of(&worker->job).segments ? &agent->outbox : NULL};
     return worker_open_rpc(worker, &config, &agent->rpc, error);
 }
 

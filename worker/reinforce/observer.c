@@ -5,8 +5,10 @@
  * answers the request at the end. */
 #include "worker/environment/environment_description.h"
 #include "worker/net/rpc.h"
+#include "worker/net/segment.h"
 #include "worker/reinforce/observer_group.h"
 #include "worker/reinforce/step_message.h"
+#include "worker/roster.h"
 #include "worker/worker.h"
 
 #include <cjson/cJSON.h>
@@ -23,6 +25,7 @@ struct observer {
     uint32_t group_count;
     struct observer_group *groups; /* (group_count) */
     struct observer_last last;
+    struct segment outbox;       /* large observations; not mapped: they are copied into the messages */
     struct rpc_request *episode; /* run_episode, until it is answered */
     char *states;                /* (states_capacity) of all environments, for the answer */
     size_t states_capacity;
@@ -81,6 +84,28 @@ static enum status open_groups(struct observer *o, struct error *error)
     return status == STATUS_OK ? open_last(o, error) : status;
 }
 
+/* Large observations lie where the agent can read them. */
+static enum status lend_observations(struct observer *o, struct error *error)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < o->group_count; i++)
+        bytes += observer_group_lent_bytes(&o->groups[i]);
+    if (bytes == 0 || !roster_of(&o->worker->job).segments)
+        return STATUS_OK;
+    const enum status status = segment_create(&o->outbox, o->worker->self.worker, bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    unsigned char *at = o->outbox.data;
+    segment_discard(&o->outbox, at, o->outbox.bytes); /* a predecessor may have written there */
+    for (uint32_t i = 0; i < o->group_count; i++) {
+        const size_t lent = observer_group_lent_bytes(&o->groups[i]);
+        if (lent > 0)
+            observer_group_lend(&o->groups[i], at);
+        at += lent;
+    }
+    return STATUS_OK;
+}
+
 /* STATUS_SHUTDOWN: the agent cannot use the environment, and ends the job with its own words. */
 static enum status describe(struct observer *o, struct error *error)
 {
@@ -106,7 +131,8 @@ static enum status join_agent(struct observer *o, struct error *error)
                                       .rows_max = o->worker->job.observers.environments,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
-                                      .context = o};
+                                      .context = o,
+                                      .outbox = &o->outbox};
     enum status status = worker_open_rpc(o->worker, &config, &o->rpc, error);
     return status == STATUS_OK ? worker_connect(o->worker, o->rpc, error) : status;
 }
@@ -121,6 +147,8 @@ static enum status observer_open(struct observer *o, struct worker *worker, stru
         status = worker_read_welcome(worker, o->rpc, error);
     if (status == STATUS_OK)
         status = open_groups(o, error);
+    if (status == STATUS_OK)
+        status = lend_observations(o, error);
     return status == STATUS_OK ? describe(o, error) : status;
 }
 
@@ -140,6 +168,7 @@ static void observer_close(struct observer *o, bool failed, const char *why)
     free(o->last.flags);
     free(o->last.steps);
     free(o->states);
+    segment_detach(&o->outbox);
 }
 
 /* ---- one episode ---- */

@@ -17,7 +17,7 @@ static enum status open_memory(struct observer_group *g, struct error *error)
     g->numbers = calloc(n, sizeof *g->numbers);
     g->over = calloc(n, sizeof *g->over);
     g->ended_rows = calloc(rows, sizeof *g->ended_rows);
-    g->observations = calloc(2 * rows, g->observation_bytes);
+    g->observations = g->own_observations = calloc(2 * rows, g->observation_bytes);
     g->rewards = calloc(rows + rows * g->spec->metric_count, sizeof *g->rewards);
     g->flags = calloc(rows, g->flags_bytes);
     if (g->indices == NULL || g->numbers == NULL || g->over == NULL || g->ended_rows == NULL ||
@@ -50,9 +50,28 @@ void observer_group_close(struct observer_group *g)
     free(g->numbers);
     free(g->over);
     free(g->ended_rows);
-    free(g->observations);
+    free(g->own_observations);
     free(g->rewards);
     free(g->flags);
+}
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + WIRE_PLACE_ALIGNMENT - 1) / WIRE_PLACE_ALIGNMENT * WIRE_PLACE_ALIGNMENT;
+}
+
+size_t observer_group_lent_bytes(const struct observer_group *g)
+{
+    const size_t bytes = environments_observation_bytes(g->environments);
+    return bytes < RPC_LEND_BYTES ? 0 : 2 * round_up(bytes);
+}
+
+void observer_group_lend(struct observer_group *g, void *memory)
+{
+    environments_place_observations(g->environments, memory);
+    free(g->own_observations);
+    g->own_observations = NULL;
+    g->observations = (char *)memory + round_up(environments_observation_bytes(g->environments));
 }
 
 /* ---- asking ---- */

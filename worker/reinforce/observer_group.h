@@ -39,9 +39,10 @@ struct observer_group {
     uint32_t ended;              /* rows that ended an episode in the last step, of live environments */
     uint32_t *ended_rows;        /* (ended) */
     /* What a step sends: */
-    char *observations; /* (rows + ended, observation_bytes), unless all are live */
-    float *rewards;     /* (rows + ended * metrics) */
-    uint8_t *flags;     /* (rows, flags_bytes) */
+    char *observations;     /* (rows + ended, observation_bytes), unless all are live */
+    char *own_observations; /* the same; NULL: it is the caller's memory */
+    float *rewards;         /* (rows + ended * metrics) */
+    uint8_t *flags;         /* (rows, flags_bytes) */
 };
 
 /* Opens `count` environments of the job, the first one with the job-wide number `first`. Errors as
@@ -49,6 +50,12 @@ struct observer_group {
 enum status observer_group_open(struct observer_group *group, const struct job *job, uint32_t number,
                                 uint32_t first, uint32_t count, struct error *error);
 void observer_group_close(struct observer_group *group);
+
+/* The memory from which the group's observations can be lent (worker/net/segment.h): the environments write
+ * them there. 0: they are too small to be lent. `memory` holds zeros, begins at a multiple of 64, and
+ * outlives the group; before the first episode. */
+size_t observer_group_lent_bytes(const struct observer_group *group);
+void observer_group_lend(struct observer_group *group, void *memory);
 
 /* Begins an episode with all environments, which are reset, or go on as they are (`continues`). Errors as
  * environments_reset. */

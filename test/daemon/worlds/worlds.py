@@ -79,6 +79,17 @@ class Doors(gymnasium.Env):
         return self._see(), float(action[1]), False, self.steps == 20, {}
 
 
+class Screens(Doors):
+    """Large enough to be lent: four of them make 110 KiB, two make 55."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+
+    def _see(self):
+        return np.full((84, 84, 4), self.np_random.integers(0, 256), np.uint8)
+
+
 class Fault(Corridor):
     """Breaks in the step after the third."""
 
