@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define INSTALLED "../share/coalesced/observer.py" /* seen from the folder of this program */
+#define INSTALLED "../lib/coalesced/observer.py" /* seen from the folder of this program */
 #define IN_SOURCES "../../scripts/observer.py"
 
 /* The folder of this program, in `text`. */

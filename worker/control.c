@@ -8,10 +8,14 @@
 #include <sys/uio.h>
 
 static const size_t least_bytes[CONTROL_KINDS] = {
-    [CONTROL_START] = sizeof(struct control_start),   [CONTROL_DIED] = sizeof(struct control_died),
-    [CONTROL_LOGGED] = sizeof(struct control_logged), [CONTROL_EPISODE] = sizeof(struct control_episode),
-    [CONTROL_UPDATE] = sizeof(struct control_update), [CONTROL_EPOCH] = sizeof(struct control_epoch),
-    [CONTROL_STATUS] = sizeof(struct control_status), [CONTROL_FINISHED] = sizeof(struct control_finished),
+    [CONTROL_START] = sizeof(struct control_start),
+    [CONTROL_DIED] = sizeof(struct control_died),
+    [CONTROL_LOGGED] = sizeof(struct control_logged),
+    [CONTROL_EPISODE] = offsetof(struct control_episode, metrics.of),
+    [CONTROL_UPDATE] = sizeof(struct control_update),
+    [CONTROL_EPOCH] = sizeof(struct control_epoch),
+    [CONTROL_STATUS] = sizeof(struct control_status),
+    [CONTROL_FINISHED] = sizeof(struct control_finished),
     [CONTROL_FAILED] = sizeof(struct error),
 };
 
@@ -65,6 +69,21 @@ enum status control_send(int fd, enum control_kind kind, const void *body, size_
     return errno == EAGAIN || control_lacks_memory(errno) ? STATUS_BUSY : STATUS_PEER_DIED;
 }
 
+/* Whether the message, which has its least bytes, has all that it says, and names that end. */
+static bool control_is_whole(const struct control_message *message)
+{
+    const struct control_metrics *metrics = &message->body.episode.metrics;
+    if (message->kind != CONTROL_EPISODE)
+        return true;
+    if (metrics->count > CONTROL_METRICS_MAX ||
+        message->body_bytes != control_episode_bytes(&message->body.episode))
+        return false;
+    for (uint32_t i = 0; i < metrics->count; i++)
+        if (memchr(metrics->of[i].name, '\0', sizeof metrics->of[i].name) == NULL)
+            return false;
+    return true;
+}
+
 enum status control_receive(int fd, bool wait, struct control_message *message)
 {
     struct iovec parts[2] = {
@@ -84,5 +103,6 @@ enum status control_receive(int fd, bool wait, struct control_message *message)
         message->kind >= CONTROL_KINDS)
         return STATUS_INVALID;
     message->body_bytes = (size_t)received - sizeof message->kind;
-    return message->body_bytes < least_bytes[message->kind] ? STATUS_INVALID : STATUS_OK;
+    return message->body_bytes < least_bytes[message->kind] || !control_is_whole(message) ? STATUS_INVALID
+                                                                                          : STATUS_OK;
 }

@@ -82,7 +82,6 @@ struct control_episode {
     uint64_t episode; /* from 1 */
     double reward, running_reward, loss;
     uint64_t env_steps;
-    struct control_metrics metrics; /* of the environments' episodes that ended within this one */
     struct {
         double episode_s, learn_s; /* the whole episode; the learner's part of it */
         uint64_t launches;
@@ -91,7 +90,16 @@ struct control_episode {
         uint32_t batch_max;
         double wait_us_p50, wait_us_p99; /* a request's wait for its launch */
     } timing;
+    struct control_metrics metrics; /* of the environments' episodes that ended within this one; last, because
+                                       no more of them travel than there are */
 };
+
+/* The bytes of an episode that travel. */
+static inline size_t control_episode_bytes(const struct control_episode *episode)
+{
+    return offsetof(struct control_episode, metrics.of) +
+           episode->metrics.count * sizeof episode->metrics.of[0];
+}
 
 /* One update of a parameter server. A loss that is NaN belongs to a trainer that did not take part. Of a
  * model-parallel job: all updates since the line before, of which `loss` is the mean and `samples` the

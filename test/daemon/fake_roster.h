@@ -151,9 +151,10 @@ static inline void flood(void)
 {
     const pid_t supervisor = getppid();
     kill(supervisor, SIGSTOP);
-    for (uint64_t number = 1; number <= FLOOD; number++)
-        send_report(CONTROL_EPISODE, &(struct control_episode){.episode = number},
-                    sizeof(struct control_episode));
+    for (uint64_t number = 1; number <= FLOOD; number++) {
+        const struct control_episode record = {.episode = number};
+        send_report(CONTROL_EPISODE, &record, control_episode_bytes(&record));
+    }
     kill(supervisor, SIGTERM);
     kill(supervisor, SIGCONT);
 }

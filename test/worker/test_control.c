@@ -26,11 +26,15 @@ static void teardown(void)
 START_TEST(messages_arrive_whole_and_in_order)
 {
     struct control_logged logged = {7};
-    struct control_episode episode = {.episode = 8, .reward = 1.5, .timing = {.batch_max = 3}};
+    struct control_episode episode = {.episode = 8,
+                                      .reward = 1.5,
+                                      .timing = {.batch_max = 3},
+                                      .metrics = {2, {{"is_success", 0.5}, {"steps", 9}}}};
     ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_AGAIN);
     ck_assert_int_eq(control_send(ends[0], CONTROL_LOGGED, &logged, sizeof logged), STATUS_OK);
     ck_assert_int_eq(control_send(ends[0], CONTROL_BEAT, NULL, 0), STATUS_OK);
-    ck_assert_int_eq(control_send(ends[0], CONTROL_EPISODE, &episode, sizeof episode), STATUS_OK);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_EPISODE, &episode, control_episode_bytes(&episode)),
+                     STATUS_OK);
     ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
     ck_assert_uint_eq(message.kind, CONTROL_LOGGED);
     ck_assert_uint_eq(message.body.logged.number, 7);
@@ -41,7 +45,27 @@ START_TEST(messages_arrive_whole_and_in_order)
     ck_assert_uint_eq(message.body.episode.episode, 8);
     ck_assert_double_eq(message.body.episode.reward, 1.5);
     ck_assert_uint_eq(message.body.episode.timing.batch_max, 3);
+    ck_assert_uint_eq(message.body.episode.metrics.count, 2);
+    ck_assert_str_eq(message.body.episode.metrics.of[1].name, "steps");
+    ck_assert_double_eq(message.body.episode.metrics.of[1].mean, 9);
     ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_AGAIN);
+}
+END_TEST
+
+/* More metrics than it says, fewer, more than there can be, and a name without an end. */
+START_TEST(an_episode_has_the_metrics_that_it_counts)
+{
+    struct control_episode episode = {.metrics = {1, {{"steps", 9}}}};
+    const size_t bytes = control_episode_bytes(&episode);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_EPISODE, &episode, bytes + 1), STATUS_OK);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_EPISODE, &episode, bytes - 1), STATUS_OK);
+    episode.metrics.count = CONTROL_METRICS_MAX + 1;
+    ck_assert_int_eq(control_send(ends[0], CONTROL_EPISODE, &episode, sizeof episode), STATUS_OK);
+    episode.metrics.count = 1;
+    memset(episode.metrics.of[0].name, 'x', sizeof episode.metrics.of[0].name);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_EPISODE, &episode, bytes), STATUS_OK);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_INVALID);
 }
 END_TEST
 
@@ -137,6 +161,7 @@ int main(void)
     tcase_add_checked_fixture(line, setup, teardown);
     tcase_add_test(line, messages_arrive_whole_and_in_order);
     tcase_add_test(line, updates_and_epochs_arrive_whole);
+    tcase_add_test(line, an_episode_has_the_metrics_that_it_counts);
     tcase_add_test(line, holdings_arrive_whole);
     tcase_add_test(line, start_carries_the_job_behind_its_struct);
     tcase_add_test(line, unknown_short_and_long_messages_are_refused);

@@ -103,7 +103,7 @@ static void report_episode(struct agent *agent)
                    .wait_us_p99 = (double)histogram_percentile(&stats->wait_us, 0.99)},
     };
     episode_metrics_mean(&agent->metrics, 0, agent->rollout->columns, &record.metrics);
-    worker_report(CONTROL_EPISODE, &record, sizeof record);
+    worker_report(CONTROL_EPISODE, &record, control_episode_bytes(&record));
 }
 
 static bool is_over(struct agent *agent)

@@ -244,6 +244,12 @@ static void draw_name(uint64_t *state, char *name)
         name[i] = "abcXYZ019_.-:"[draw(state) % (i == 0 ? 10 : 13)];
 }
 
+/* "module:Class": a name hardly ever has this form by chance. */
+static void draw_class(uint64_t *state, char *name)
+{
+    snprintf(name, JOB_NAME_BYTES, "m%x.n:C%x", (unsigned)draw(state), (unsigned)draw(state));
+}
+
 /* Objects as they are printed: with members that need an escape, and deep. */
 static void draw_options(uint64_t *state, char *options)
 {
@@ -299,7 +305,10 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
         while (key->names[*(int *)at][0] == '\0');
     else if (key->type == JOB_NAME)
         do
-            draw_name(state, at);
+            if (strcmp(key->pointer, "/environment/class") == 0)
+                draw_class(state, at);
+            else
+                draw_name(state, at);
         while (!job_pattern_matches(key, at));
     else if (key->type == JOB_OPTIONS)
         draw_options(state, at);
