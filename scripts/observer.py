@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""An observer whose environments are in Python: any id that gymnasium.make knows, or a class of one's own.
+"""An observer whose environments are in Python: any id that gymnasium.make knows, any of EnvPool's as "envpool/ID", or a
+class of one's own: a gymnasium.Env, or a gymnasium.vector.VectorEnv without autoreset, which gets num_envs.
 
 The supervisor starts it for a job with "environment": {"gymnasium": ID} or {"class": "module:Class"}, and watches it
 like any worker. It is written from worker/net/PROTOCOL.md alone, with pyzmq and NumPy, and shows how a worker in
@@ -9,7 +10,7 @@ another language is made. Everything runs on one thread.
     Segment       memory that the agent reads too, for large observations
     Session       the connection to the agent: requests and replies
     Space         an observation or an action: Gymnasium's description of it, and the agent's
-    Environments  Gymnasium's environments, one after the other, with their checks
+    Environments  Gymnasium's environments, one after the other, with their checks; Vector, Pool: all at once
     Group         environments that are stepped together, and ask the agent together
     Observer      plays the episodes that the agent asks for
 """
@@ -568,46 +569,46 @@ class Environments:
 
     TERMINATED, TRUNCATED = 1, 2
 
-    def __init__(self, job, first, count):
-        self.seed, self.first = job["seed"], first
+    can_seed = True
+
+    def __init__(self, job, name, make, first, count):
+        self.seed, self.first, self.count, self.name = job["seed"], first, count, name
         self.frames = job["environment"]["frames"]
-        make = self._maker(job["environment"])
-        self.all = [self._call(first + i, "making it", make) for i in range(count)]
-        one = self.all[0]
-        if not hasattr(one, "observation_space") or not hasattr(one, "action_space"):
-            raise Failure(INVALID, f"{self.name}: it has no observation_space or no action_space")
+        self._make(make)
+        one, self.steps_max = self._one()
         try:
-            self.observation = Space.of_observation(one.observation_space, self.frames)
-            self.action = Space.of_action(one.action_space)
+            self.observation = Space.of_observation(*self._space(one, "observation_space"), self.frames)
+            self.action = Space.of_action(*self._space(one, "action_space"))
         except Failure as failure:
             raise Failure(failure.status, f"{self.name}: {failure}") from None
         self.metrics = [str(name) for name in getattr(one.unwrapped, "metrics", ())]
-        info = self._first_state(0, 0)[1]
-        self.has_mask = "choices" in self.action.description and "action_mask" in info
+        self.has_mask = "choices" in self.action.description and self._shows_mask()
         self.choices = self.action.choice_count() if self.has_mask else 0
 
-    def _maker(self, said):
-        """A function that makes one environment."""
-        gymnasium = importlib.import_module("gymnasium")
-        options = said["options"]
-        self.name = said["gymnasium"] or said["class"]
-        if said["gymnasium"] is not None:
-            return lambda: gymnasium.make(said["gymnasium"], **options)
-        module, name = said["class"].split(":")
-        try:
-            made = getattr(importlib.import_module(module), name)
-        except Exception as why:
-            raise Failure(INVALID, f"/environment/class: {self.name}: {last_lines(why)}") from why
-        return lambda: made(**options)
+    def _make(self, make):
+        self.all = [self._call(self.first + i, "making it", make) for i in range(self.count)]
+
+    def _one(self):
+        """The environment that tells of its spaces, and its longest episode."""
+        spec = getattr(self.all[0], "spec", None)
+        self.can_seed = not getattr(spec, "nondeterministic", False)
+        return self.all[0], getattr(spec, "max_episode_steps", None) or 0
+
+    def _space(self, one, name):
+        if not hasattr(one, name):
+            raise Failure(INVALID, f"it has no {name}")
+        return (getattr(one, name),)
+
+    def _shows_mask(self):
+        return "action_mask" in self._first_state(0, 0)[1]
 
     def describe(self):
-        spec = getattr(self.all[0], "spec", None)
         described = {
             "name": self.name,
             "agents": 1,
-            "steps_max": getattr(spec, "max_episode_steps", None) or 0,
+            "steps_max": self.steps_max,
             "mask": self.has_mask,
-            "can_seed": not getattr(spec, "nondeterministic", False),
+            "can_seed": self.can_seed,
             "singleton": False,
             "metrics": self.metrics,
             "observation": self.observation.description,
@@ -646,18 +647,28 @@ class Environments:
             raise self._broken(index, "reset returned no pair of an observation and a dict")
         return result
 
-    def reset(self, index, episode, step):
-        """The first observation, and the mask."""
-        observation, info = self._first_state(index, seed_of(self.seed, self.first + index, episode, step))
-        return self._observation(index, observation), self._mask(index, info)
+    def _seed(self, index, episode, step):
+        return seed_of(self.seed, self.first + index, episode, step)
 
-    def step(self, index, row):
-        """Observation, reward, flags, mask, metrics (of an episode that ended, else empty)."""
+    def reset(self, which, episode, step):
+        """Of each environment: the first observation, and the mask."""
+        for index in which:
+            observation, info = self._first_state(index, self._seed(index, episode, step))
+            yield self._observation(index, observation), self._mask(index, info)
+
+    def step(self, which, rows):
+        """Of each environment: observation, reward, flags, mask, metrics (of an episode that ended, else empty)."""
+        for index, row in zip(which, rows):
+            yield self._step(index, row)
+
+    def _step(self, index, row):
         action = self.action.convert(row)
         result = self._call(self.first + index, "step", lambda: self.all[index].step(action))
         if not isinstance(result, tuple) or len(result) != 5 or not isinstance(result[4], dict):
             raise self._broken(index, "step returned no tuple of observation, reward, terminated, truncated and info")
-        value, reward, terminated, truncated, info = result
+        return self._outcome(index, *result)
+
+    def _outcome(self, index, value, reward, terminated, truncated, info):
         try:
             reward = float(reward)
         except (TypeError, ValueError):
@@ -686,6 +697,109 @@ class Environments:
                 traceback.print_exc()
 
 
+class Vector(Environments):
+    """A gymnasium.vector.VectorEnv, which steps all of its environments at once."""
+
+    def _make(self, make):
+        self.all = [self._call(self.first, "making it", lambda: make(num_envs=self.count))]
+        mode = getattr(self.all[0].metadata.get("autoreset_mode"), "name", None)
+        if mode != "DISABLED":
+            raise Failure(INVALID, f"{self.name}: metadata['autoreset_mode'] is {mode}: expected DISABLED")
+
+    def _one(self):
+        spec = getattr(self.all[0], "spec", None)
+        return self.all[0], getattr(spec, "max_episode_steps", None) or 0
+
+    def _space(self, one, name):
+        return super()._space(one, "single_" + name)
+
+    def _shows_mask(self):
+        return "action_mask" in self._call(self.first, "reset", lambda: self.all[0].reset(seed=0))[1]
+
+    @staticmethod
+    def _info(infos, index):
+        return {name: values[index] for name, values in infos.items() if np.ndim(values) > 0}
+
+    def reset(self, which, episode, step):
+        seeds = [None] * self.count
+        for index in which:
+            seeds[index] = self._seed(index, episode, step)
+        mask = np.zeros(self.count, np.bool_)
+        mask[list(which)] = True
+        values, infos = self._call(
+            self.first, "reset", lambda: self.all[0].reset(seed=seeds, options={"reset_mask": mask})
+        )
+        for index in which:
+            yield self._observation(index, values[index]), self._mask(index, self._info(infos, index))
+
+    def step(self, which, rows):
+        if len(which) < self.count:
+            raise Failure(INVALID, f"{self.name}: all of its environments are stepped at once: expected "
+                                   '"steps" for /rollout/mode')  # fmt: skip
+        actions = np.stack([self.action.convert(row) for row in rows])
+        values, rewards, terminated, truncated, infos = self._call(
+            self.first, "step", lambda: self.all[0].step(actions)
+        )
+        for i in which:
+            yield self._outcome(i, values[i], rewards[i], terminated[i], truncated[i], self._info(infos, i))
+
+
+class Pool(Environments):
+    """EnvPool's environments, which are stepped at once, too, but which also step in part. They draw from one seed, so
+    a first state does not depend on the episode alone."""
+
+    can_seed = False
+
+    def _make(self, make):
+        seed = self._seed(0, 0, 0)
+        self.all = [self._call(self.first, "making it", lambda: make(num_envs=self.count, num_threads=1, seed=seed))]
+
+    def _one(self):
+        return self.all[0], int(self.all[0].spec.config.max_episode_steps)
+
+    def _shows_mask(self):
+        return False
+
+    def _in_order(self, infos, *arrays):
+        """Results come in the order in which they were ready."""
+        order = np.argsort(infos["env_id"])
+        return ([array[i] for array in arrays] for i in order)
+
+    def reset(self, which, episode, step):
+        ids = np.asarray(which, np.int32)
+        values, infos = self._call(self.first, "reset", lambda: self.all[0].reset(ids))
+        for index, (value,) in zip(which, self._in_order(infos, values)):
+            yield self._observation(index, value), None
+
+    def step(self, which, rows):
+        actions = np.stack([self.action.convert(row) for row in rows])
+        ids = np.asarray(which, np.int32)
+        *results, infos = self._call(self.first, "step", lambda: self.all[0].step(actions, ids))
+        for index, outcome in zip(which, self._in_order(infos, *results)):
+            yield self._outcome(index, *outcome, {})
+
+
+def open_environments(job, first, count):
+    said = job["environment"]
+    name, options = said["gymnasium"] or said["class"], said["options"]
+    gymnasium = importlib.import_module("gymnasium")
+    try:
+        if said["gymnasium"] is None:
+            module, member = name.split(":")
+            made = getattr(importlib.import_module(module), member)
+            of_vector = isinstance(made, type) and issubclass(made, gymnasium.vector.VectorEnv)
+            kind, make = Vector if of_vector else Environments, made
+        elif name.startswith("envpool/"):
+            pool = importlib.import_module("envpool")
+            kind, make = Pool, lambda **more: pool.make_gymnasium(name.split("/", 1)[1], **more)
+        else:
+            kind, make = Environments, lambda **more: gymnasium.make(name, **more)
+    except Exception as why:
+        key = "class" if said["gymnasium"] is None else "gymnasium"
+        raise Failure(INVALID, f"/environment/{key}: {name}: {last_lines(why)}") from why
+    return kind(job, name, lambda **more: make(**options, **more), first, count)
+
+
 def last_lines(why):
     """An exception in one line: what it says, and where it came from."""
     frames = traceback.extract_tb(why.__traceback__)
@@ -699,7 +813,7 @@ class Group:
 
     def __init__(self, job, number, first, count):
         self.number, self.first, self.count = number, first, count
-        self.environments = Environments(job, first, count)
+        self.environments = open_environments(job, first, count)
         e = self.environments
         # The environments' observations; behind them, in a request, the last ones of episodes that have ended.
         self.shown = np.zeros((2 * count, *e.observation.shape), e.observation.dtype)
@@ -725,14 +839,13 @@ class Group:
         self.live = list(range(self.count))
         self.ended = []
         if not continues:
-            for i in self.live:
-                self._reset(i, 0)
+            self._reset(self.live, 0)
 
-    def _reset(self, i, step):
-        observation, mask = self.environments.reset(i, self.episode, step)
-        self._show(i, observation, True)
-        if mask is not None:
-            self.masks[i] = mask
+    def _reset(self, which, step):
+        for i, (observation, mask) in zip(which, self.environments.reset(which, self.episode, step)):
+            self._show(i, observation, True)
+            if mask is not None:
+                self.masks[i] = mask
 
     def _show(self, i, observation, is_first):
         """Keeps the newest observation; with frames, behind the ones before."""
@@ -780,8 +893,8 @@ class Group:
         actions = self.take_actions(session)
         is_last = self.step + 1 == self.steps
         kept, self.ended = [], []
-        for row, i in enumerate(self.live):
-            observation, self.rewards[i], flags, mask, self.metrics[i] = self.environments.step(i, actions[row])
+        for i, outcome in zip(self.live, self.environments.step(self.live, actions)):
+            observation, self.rewards[i], flags, mask, self.metrics[i] = outcome
             self.flags[i] = flags
             self._show(i, observation, False)
             if mask is not None:
@@ -793,8 +906,9 @@ class Group:
                 kept.append(i)
                 self.shown[self.count + len(self.ended)] = self.shown[i]
                 self.ended.append(i)
-                self._reset(i, self.step + 1)
             session.line.beat()
+        if self.ended:
+            self._reset(self.ended, self.step + 1)
         self.live = kept
         self.step += 1
         return is_last or not kept

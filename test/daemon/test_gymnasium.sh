@@ -57,6 +57,11 @@ Doors "class": "worlds:Doors"
 Screens "class": "worlds:Screens"
 Frames "class": "worlds:Doors", "frames": 3
 WORLDS
+world '"class": "worlds:Corridor"'
+check "one after the other" plays whole
+world '"class": "worlds:Corridors"'
+check "all at once: the same numbers" same_numbers
+check "all at once: two observers of two groups" same_numbers --set /observers="$spread"
 world '"gymnasium": "CartPole-v1"'
 check "whole episodes" plays whole --set /rollout/mode=episode
 check "whole episodes of two groups" same_numbers --set /rollout/mode=episode --set /observers="$spread"
@@ -138,7 +143,8 @@ InitRaises|worlds:InitRaises: environment 0: making it: RuntimeError: the licenc
 TupleActions|worlds:TupleActions: the action space is Tuple(
 EndlessActions|worlds:EndlessActions: the action space is Box(-inf, inf, (2,), float32): expected finite bounds
 DictObservations|worlds:DictObservations: the observation space is Dict(
-NoSpaces|worlds:NoSpaces: it has no observation_space or no action_space
+NoSpaces|worlds:NoSpaces: it has no observation_space
+Resetting|worlds:Resetting: metadata['autoreset_mode'] is NEXT_STEP: expected DISABLED
 Absent|/environment/class: worlds:Absent: AttributeError: module 'worlds' has no attribute 'Absent'
 FAULTS
 check "no observer is left" leaves_nobody
@@ -157,6 +163,11 @@ check "an interpreter without the packages" fails_with "expected the packages py
     --set /environment/python="$scratch/bare"
 check "a program that is no interpreter" fails_with "exited with code" --set /environment/python=/bin/false
 check "two sources" fails_with "an environment comes from one place" --set /environment/class=worlds:Corridor
+
+world '"class": "worlds:Corridors"'
+check "whole episodes of a vector" fails_with '"steps" for /rollout/mode' --set /rollout/mode=episode --set /observers/environments=8
+world '"gymnasium": "envpool/Nothing-v1"'
+check "an id that EnvPool does not know, or no EnvPool" fails_with "envpool/Nothing-v1: "
 
 # A fault within a running job costs the observer; the fifth in a row ends the job.
 world '"class": "worlds:StepRaises"'

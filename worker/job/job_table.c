@@ -74,13 +74,15 @@ const struct job_key job_keys[] = {
     {"/environment/gymnasium", REINFORCE, JOB_NAME, AT(environment.gymnasium),
      NULLABLE(environment.has_gymnasium), .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT(null),
-     .text = "An id that gymnasium.make knows. The observers are processes of Python then."},
+     .text =
+         "An id that gymnasium.make knows, or envpool/ID for one of EnvPool. The observers are processes of "
+         "Python then, with the packages pyzmq and numpy. /environment/options are arguments."},
     {"/environment/class", REINFORCE, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
      .pattern = "^[A-Za-z_][A-Za-z0-9_.]{0,62}:[A-Za-z_][A-Za-z0-9_.]{0,62}$",
      .words = "module:Class, each at most 63 of the characters A-Z a-z 0-9 _ .", BY_DEFAULT(null),
-     .text =
-         "A class of one's own with Gymnasium's interface, in a module that Python finds from the working "
-         "directory. The observers are processes of Python then."},
+     .text = "A class of one's own, in a module that Python finds from the working directory: a "
+             "gymnasium.Env, or a "
+             "gymnasium.vector.VectorEnv without autoreset. The observers are processes of Python then."},
     {"/environment/python", REINFORCE, JOB_PATH, AT(environment.python), RANGE(1, JOB_PATH_BYTES - 1),
      BY_DEFAULT("python3"),
      .text = "The interpreter of environments in Python, a path or a name that PATH finds."},

@@ -204,3 +204,34 @@ class Clock(Corridor):
     def step(self, action):
         outcome = super().step(action)
         return (outcome[0] + time.time() % 1, *outcome[1:])
+
+
+class Corridors(gymnasium.vector.VectorEnv):
+    """The same as Corridor, all at once."""
+
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+
+    def __init__(self, num_envs, length=6):
+        self.num_envs, self.length = num_envs, length
+        self.single_observation_space = spaces.Box(0, length, (1,), np.float64)
+        self.single_action_space = spaces.Discrete(2)
+        self.metrics = ("is_home",)
+        self.spec = gymnasium.envs.registration.EnvSpec("Corridors-v0", max_episode_steps=50)
+        self.places = np.zeros(num_envs, np.int64)
+
+    def reset(self, *, seed=None, options=None):
+        which = options["reset_mask"] if options else np.ones(self.num_envs, np.bool_)
+        for i in np.flatnonzero(which):
+            drawn, _ = gymnasium.utils.seeding.np_random(seed if isinstance(seed, int) else seed[i])
+            self.places[i] = drawn.integers(1, self.length)
+        return self.places[:, None].astype(np.float64), {}
+
+    def step(self, actions):
+        self.places += np.where(actions == 1, 1, -1)
+        over = (self.places == 0) | (self.places == self.length)
+        home = {"is_home": (self.places == self.length).astype(np.float64)}
+        return self.places[:, None].astype(np.float64), np.full(self.num_envs, -1.0), over, over & False, home
+
+
+class Resetting(Corridors):
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
