@@ -285,6 +285,7 @@ class Session:
             try:
                 return self.socket.send_multipart(frames, zmq.NOBLOCK)
             except zmq.Again:  # the queue is full: the agent reads it, or dies
+                self.check()
                 self.turn(0.01)
 
     def _send_tensors(self, message):
@@ -314,17 +315,21 @@ class Session:
     def reply(self, to, tensors, args=()):
         self._send_tensors(Message(Message.REPLY, method=to.method, request=to.request, args=args, tensors=tensors))
 
+    def _send_text(self, message, text):
+        """If the queue is full, nobody waits for the text."""
+        payload = text.encode()[:400]
+        try:
+            self.socket.send_multipart([self._fill(message).header(len(payload)), payload], zmq.NOBLOCK)
+        except zmq.Again:
+            pass
+
     def refuse(self, to, status, text):
-        self._send(Message(Message.REPLY, status, to.method, to.request), text.encode()[:400])
+        self._send_text(Message(Message.REPLY, status, to.method, to.request), text)
 
     def bye(self, text):
         self.socket.setsockopt(zmq.LINGER, self.LINGER_MS)
         if self.peer is not None:
-            try:
-                frames = [self._fill(Message(Message.BYE)).header(len(text.encode()[:400])), text.encode()[:400]]
-                self.socket.send_multipart(frames, zmq.NOBLOCK)
-            except zmq.Again:
-                pass
+            self._send_text(Message(Message.BYE), text)
         self.socket.close()
         zmq.Context.instance().term()
 
@@ -571,8 +576,9 @@ class Environments:
 
     can_seed = True
 
-    def __init__(self, job, name, make, first, count):
+    def __init__(self, job, name, make, first, count, progress):
         self.seed, self.first, self.count, self.name = job["seed"], first, count, name
+        self.progress = progress  # called between two calls of the user's code
         self.frames = job["environment"]["frames"]
         self._make(make)
         one, self.steps_max = self._one()
@@ -586,7 +592,9 @@ class Environments:
         self.choices = self.action.choice_count() if self.has_mask else 0
 
     def _make(self, make):
-        self.all = [self._call(self.first + i, "making it", make) for i in range(self.count)]
+        self.all = []
+        for i in range(self.count):
+            self.all.append(self._call(self.first + i, "making it", make))
 
     def _one(self):
         """The environment that tells of its spaces, and its longest episode."""
@@ -618,6 +626,7 @@ class Environments:
 
     def _call(self, number, what, function):
         """Calls the user's code; an exception names the environment."""
+        self.progress()
         try:
             return function()
         except Exception as why:
@@ -779,7 +788,7 @@ class Pool(Environments):
             yield self._outcome(index, *outcome, {})
 
 
-def open_environments(job, first, count):
+def open_environments(job, first, count, progress):
     said = job["environment"]
     name, options = said["gymnasium"] or said["class"], said["options"]
     gymnasium = importlib.import_module("gymnasium")
@@ -797,7 +806,7 @@ def open_environments(job, first, count):
     except Exception as why:
         key = "class" if said["gymnasium"] is None else "gymnasium"
         raise Failure(INVALID, f"/environment/{key}: {name}: {last_lines(why)}") from why
-    return kind(job, name, lambda **more: make(**options, **more), first, count)
+    return kind(job, name, lambda **more: make(**options, **more), first, count, progress)
 
 
 def last_lines(why):
@@ -811,9 +820,9 @@ def last_lines(why):
 class Group:
     """Steps its environments, and asks the agent for all their actions in one request."""
 
-    def __init__(self, job, number, first, count):
+    def __init__(self, job, number, first, count, progress):
         self.number, self.first, self.count = number, first, count
-        self.environments = open_environments(job, first, count)
+        self.environments = open_environments(job, first, count, progress)
         e = self.environments
         # The environments' observations; behind them, in a request, the last ones of episodes that have ended.
         self.shown = np.zeros((2 * count, *e.observation.shape), e.observation.dtype)
@@ -906,7 +915,6 @@ class Group:
                 kept.append(i)
                 self.shown[self.count + len(self.ended)] = self.shown[i]
                 self.ended.append(i)
-            session.line.beat()
         if self.ended:
             self._reset(self.ended, self.step + 1)
         self.live = kept
@@ -923,8 +931,7 @@ class Observer:
         begins = [g * count // groups for g in range(groups + 1)]
         self.groups = []
         for g in range(groups):
-            self.groups.append(Group(job, g, first + begins[g], begins[g + 1] - begins[g]))
-            line.beat()
+            self.groups.append(Group(job, g, first + begins[g], begins[g + 1] - begins[g], line.beat))
         size = sum(group.lent_bytes() for group in self.groups)
         if size > 0 and job["observers"]["count"] <= Segment.OBSERVERS_MAX:
             session.segment.create(worker, size)
@@ -978,8 +985,8 @@ class Observer:
             except Hurry:
                 pass
             if self.line.hurry and self.session.episode is not None:
-                self.session.refuse(self.session.episode, SHUTDOWN, "the job is ending")
-                self.session.episode = None
+                self.session.episode, call = None, self.session.episode
+                self.session.refuse(call, SHUTDOWN, "the job is ending")
 
     def close(self):
         for group in self.groups:
@@ -1018,6 +1025,12 @@ def observe(line):
 def main():
     control = 3
     sys.path.insert(0, os.getcwd())
+    for descriptor in os.listdir("/proc/self/fd"):  # programs that an environment starts get none of them
+        if int(descriptor) >= control:
+            try:
+                os.set_inheritable(int(descriptor), False)
+            except OSError:
+                pass  # the one that listed them
     line = Line(control)
     try:
         observe(line)
