@@ -9,6 +9,8 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 source "$here/../shell.bash"
 # shellcheck source=test/daemon/runs.bash
 source "$here/runs.bash"
+# shellcheck source=test/daemon/worlds.bash
+source "$here/worlds.bash"
 
 python=$here/../../build/gymnasium-venv/bin/python
 [[ -x $python ]] || skip "Gymnasium is not installed (scripts/deps gymnasium)"
@@ -24,21 +26,6 @@ world() {
  "environment": {"python": "$python", $1}, "rollout": {"steps": 40}, "policy": {"hidden": [16]},
  "log": {"every": 1}, "supervise": {"hang_s": 15}}
 JSON
-}
-
-plays() {
-    local run=$scratch/$1
-    rm -rf "$run"
-    run_job reinforce "$run" 5 "${@:2}" >"$run.out" 2>&1 || { cat "$run.out"; return 1; }
-}
-
-same() {
-    local lines
-    lines=$(diff <(numbers "$scratch/$1") <(numbers "$scratch/$2")) || { head -4 <<<"$lines"; return 1; }
-}
-
-same_numbers() {
-    plays other "$@" && same whole other
 }
 
 # ---- every space, and every form of job ----
@@ -83,23 +70,8 @@ is_cartpole() {
 }
 check "an untrained policy balances the pole for some twenty steps" is_cartpole
 
-# ---- deaths ----
-survives_kills() {
-    local run=$scratch/killed job seen
-    rm -rf "$run"
-    run_job reinforce "$run" 60 --set /observers="$spread" >"$run.out" 2>&1 &
-    job=$!
-    until [[ $(last_number "$run" 2>/dev/null) -ge 3 ]] || ! kill -0 "$job" 2>/dev/null; do sleep 0.02; done
-    for _ in 1 2; do
-        pkill -9 -P "$(cat "$run/lock")" -f 'observer --index 1' || true
-        seen=$(last_number "$run")
-        while kill -0 "$job" 2>/dev/null && (($(last_number "$run") < seen + 3)); do sleep 0.02; done
-    done
-    wait "$job" || { cat "$run.out"; return 1; }
-    grep -q "takes its place" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
-}
 same_after_kills() {
-    survives_kills && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 60 --set /observers="$spread" \
+    kills_observers 2 60 --set /observers="$spread" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 60 --set /observers="$spread" \
         >/dev/null 2>&1 && same whole killed
 }
 check "killed observers leave no trace" same_after_kills
@@ -107,16 +79,6 @@ check "killed observers leave no trace" same_after_kills
 # ---- faults: of the environment, and a part of what the job's last line says ----
 leaves_nobody() {
     ! pgrep -f "observer.py --role observer" >/dev/null
-}
-fails_with() {
-    local phrase=$1 code=0
-    shift
-    rm -rf "$scratch/faulty"
-    timeout 100 "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/faulty" --set /stop='{"episodes": 5}' \
-        --set /supervise/restart=false "$@" >"$scratch/faulty.out" 2>&1 || code=$?
-    [[ $code -ne 0 && $code -ne 124 ]] && tail -1 "$scratch/faulty.out" | grep -qF "$phrase" && return 0
-    tail -2 "$scratch/faulty.out"
-    return 1
 }
 while IFS='|' read -r name phrase; do
     world "\"class\": \"worlds:$name\""

@@ -9,6 +9,8 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 source "$here/../shell.bash"
 # shellcheck source=test/daemon/runs.bash
 source "$here/runs.bash"
+# shellcheck source=test/daemon/worlds.bash
+source "$here/worlds.bash"
 
 good=$(readlink -f "$BUILD/test/preload/environment_toy.so")
 broken=$(readlink -f "$BUILD/test/preload/environment_broken.so")
@@ -20,17 +22,6 @@ world() {
  "environment": {"plugin": "$1", "name": "$2"}, "rollout": {"steps": 60}, "policy": {"hidden": [24]},
  "returns": {"gamma": 0.9, "normalize": true}, "log": {"every": 1}, "supervise": {"hang_s": 4}}
 JSON
-}
-
-# plays NAME ARGUMENT...: five episodes in the run directory $scratch/NAME.
-plays() {
-    local run=$scratch/$1
-    rm -rf "$run"
-    run_job reinforce "$run" 5 "${@:2}" >"$run.out" 2>&1 || { cat "$run.out"; return 1; }
-}
-
-same_numbers() {
-    plays other "$@" && diff <(numbers "$scratch/whole") <(numbers "$scratch/other")
 }
 
 same_as_plain() {
@@ -102,31 +93,14 @@ check "whole episodes of two observers" same_numbers --set /rollout/mode=episode
 world "$good" Walk-v0
 check "whole episodes without a limit are refused by name" refuses_whole_episodes
 
-# ---- deaths ----
-# Kills an observer three times while the job plays 200 episodes.
-survives_kills() {
-    local run=$scratch/killed job seen
-    rm -rf "$run"
-    run_job reinforce "$run" 200 "$@" >"$run.out" 2>&1 &
-    job=$!
-    wait_for_number "$run" 3
-    for _ in 1 2 3; do
-        pkill -9 -P "$(cat "$run/lock")" -f 'observer --index 1' || true
-        seen=$(last_number "$run")
-        while kill -0 "$job" 2>/dev/null && (($(last_number "$run") < seen + 3)); do sleep 0.02; done
-    done
-    wait "$job" || { cat "$run.out"; return 1; }
-    grep -q "takes its place" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
-}
-
 same_after_kills() {
-    survives_kills "$@" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 200 "$@" >/dev/null 2>&1 &&
-        diff <(numbers "$scratch/whole") <(numbers "$scratch/killed")
+    kills_observers 3 200 "$@" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 200 "$@" >/dev/null 2>&1 &&
+        same whole killed
 }
 world "$good" Pair-v0
 check "killed observers of a plug-in leave no trace" same_after_kills --set /observers='{"count": 2, "environments": 3, "groups": 2}'
 world "$good" Wild-v0
-check "what cannot be seeded goes on when its observer is killed" survives_kills --set /observers='{"count": 2, "environments": 3}'
+check "what cannot be seeded goes on when its observer is killed" kills_observers 3 200 --set /observers='{"count": 2, "environments": 3}'
 
 # ---- large observations, which are lent: 660 environments, 128 bytes each ----
 world "$good" Push-v0
@@ -174,17 +148,6 @@ is_resumed() {
 world "$good" Push-v0
 check "a run that is resumed has the numbers of a whole one" is_resumed
 
-# ---- faults: of the plug-in, and a part of what the job's last line says ----
-fails_with() {
-    local phrase=$1 code=0
-    shift
-    rm -rf "$scratch/faulty"
-    timeout 60 "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/faulty" --set /stop='{"episodes": 5}' \
-        --set /supervise/restart=false "$@" >"$scratch/faulty.out" 2>&1 || code=$?
-    [[ $code -ne 0 && $code -ne 124 ]] && tail -1 "$scratch/faulty.out" | grep -qF "$phrase" && return 0
-    tail -2 "$scratch/faulty.out"
-    return 1
-}
 # A sanitizer makes an end of its own of a signal.
 crash='was killed by signal'
 [[ -z ${SAN:-} ]] || crash='observer 1 (process'

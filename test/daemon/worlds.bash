@@ -1,0 +1,61 @@
+# Sourced behind test/daemon/runs.bash by the tests of jobs that step environments; $scratch/reinforce.json is the job.
+#
+#   plays NAME [ARGUMENT]...            plays $episodes episodes in the run directory $scratch/NAME
+#   with_episodes N COMMAND...          the same with another number of episodes
+#   same NAME NAME                      the numbers of both runs are the same; else their first difference
+#   same_numbers [ARGUMENT]...          plays again with these arguments, and compares with the run `whole`
+#   kills_observers N E [ARGUMENT]...   plays E episodes as the run `killed`, and kills observer 1 N times meanwhile
+#   fails_with PHRASE [ARGUMENT]...     the job fails by itself, and its last line has the phrase
+
+# shellcheck disable=SC2154 # test/shell.bash makes the folder
+episodes=5
+
+plays() {
+    local run=$scratch/$1
+    rm -rf "$run"
+    run_job reinforce "$run" "$episodes" "${@:2}" >"$run.out" 2>&1 || { cat "$run.out"; return 1; }
+}
+
+with_episodes() {
+    local episodes=$1
+    "${@:2}"
+}
+
+same() {
+    local lines
+    lines=$(diff <(numbers "$scratch/$1") <(numbers "$scratch/$2")) || { head -4 <<<"$lines"; return 1; }
+}
+
+same_numbers() {
+    plays other "$@" && same whole other
+}
+
+# wait_for_some RUN N JOB: returns when the log has episode N, or the job's process has ended.
+wait_for_some() {
+    until [[ $(last_number "$1" 2>/dev/null) -ge $2 ]] || ! kill -0 "$3" 2>/dev/null; do sleep 0.02; done
+}
+
+kills_observers() {
+    local run=$scratch/killed job i
+    rm -rf "$run"
+    run_job reinforce "$run" "$2" "${@:3}" >"$run.out" 2>&1 &
+    job=$!
+    wait_for_some "$run" 3 "$job"
+    for ((i = 0; i < $1; i++)); do
+        pkill -9 -P "$(cat "$run/lock")" -f 'observer --index 1' || true
+        wait_for_some "$run" $(($(last_number "$run") + 3)) "$job"
+    done
+    wait "$job" || { cat "$run.out"; return 1; }
+    grep -q "takes its place" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
+}
+
+fails_with() {
+    local phrase=$1 code=0
+    shift
+    rm -rf "$scratch/faulty"
+    timeout 100 "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/faulty" --set /stop='{"episodes": 5}' \
+        --set /supervise/restart=false "$@" >"$scratch/faulty.out" 2>&1 || code=$?
+    [[ $code -ne 0 && $code -ne 124 ]] && tail -1 "$scratch/faulty.out" | grep -qF "$phrase" && return 0
+    tail -2 "$scratch/faulty.out"
+    return 1
+}
