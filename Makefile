@@ -21,7 +21,7 @@ objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 CPPFLAGS := -I. -D_GNU_SOURCE -DCOALESCED_VERSION='"$(VERSION)"' $(if $(SAN),-DARENA_POISON=1)
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-prototypes -Wmissing-prototypes \
             -Wpointer-arith -Wcast-qual -Wwrite-strings
-CFLAGS := -std=gnu17 -O2 -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition $(WARNINGS) \
+CFLAGS := -std=gnu17 -O2 -fvect-cost-model=dynamic -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition $(WARNINGS) \
           $(if $(SAN),-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all)
 LDFLAGS := $(if $(SAN),-fsanitize=$(SANITIZERS))
 LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lgif -lz -lm -lpthread -ldl

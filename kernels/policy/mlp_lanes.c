@@ -49,6 +49,19 @@ LANES_INLINE void begin_tile(struct tile *tile, const struct mlp_packed *packed,
     }
 }
 
+/* Asks for the rows of the tile that begins at `first`: the learner's rows lie far apart. */
+LANES_INLINE void prefetch_tile(const struct mlp_packed *packed, const struct mlp_batch *batch,
+                                uint32_t first, uint32_t inputs)
+{
+    const uint32_t end = first + TILE_ROWS < batch->count ? first + TILE_ROWS : batch->count;
+    for (uint32_t i = first; i < end; i++) {
+        const size_t row = batch->row[i];
+        __builtin_prefetch(batch->observations + row * inputs);
+        __builtin_prefetch(batch->masks + row * packed->blocks);
+        __builtin_prefetch(batch->actions + row);
+    }
+}
+
 /* What the draws are keyed by: mlp_act's arguments. */
 struct draws {
     uint64_t seed;
@@ -329,6 +342,7 @@ LANES_INLINE double gradient_body(const struct mlp_packed *packed, const struct 
     memset(sums.units, 0, (size_t)packed->blocks * stride * sizeof *sums.units);
     for (uint32_t first = 0; first < batch->count; first += TILE_ROWS) {
         begin_tile(&tile, packed, batch, first, inputs);
+        prefetch_tile(packed, batch, first + TILE_ROWS, inputs);
         gradient_tile(packed, batch, coefficient, &tile, &sums, inputs, actions, at_once);
     }
     for (uint32_t v = 0; v < packed->blocks; v++)

@@ -62,19 +62,26 @@ size_t environment_choices(const struct environment_spec *spec)
     return sum;
 }
 
+/* How many of them are not finite: those whose exponent is all ones. */
+static uint32_t count_not_finite(const char *floats, size_t count)
+{
+    const uint32_t ones = 0x7f800000;
+    uint32_t sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, floats + i * sizeof bits, sizeof bits);
+        sum += (bits & ones) == ones;
+    }
+    return sum;
+}
+
 bool environment_floats_are_finite(const void *data, size_t count)
 {
-    enum { BLOCK = 16, ONES = 0x7f800000 }; /* a number that is not finite has an exponent of ones */
-    uint32_t bits[BLOCK], bad = 0;
-    for (; count > 0 && bad == 0; data = (const char *)data + sizeof bits) {
-        const size_t used = count < BLOCK ? count : BLOCK;
-        if (used < BLOCK)
-            memset(bits, 0, sizeof bits);
-        memcpy(bits, data, used * sizeof bits[0]);
-        for (int i = 0; i < BLOCK; i++)
-            bad |= (bits[i] & ONES) == ONES;
-        count -= used;
-    }
+    enum { BLOCK = 4096 }; /* so that the sum fits, and a bad number is found soon */
+    const char *floats = data;
+    uint32_t bad = 0;
+    for (size_t i = 0; i < count && bad == 0; i += BLOCK)
+        bad = count_not_finite(floats + i * sizeof(float), count - i < BLOCK ? count - i : BLOCK);
     return bad == 0;
 }
 

@@ -182,7 +182,9 @@ static uint8_t flags_of(const struct environments *e, uint32_t n, const uint32_t
 {
     const uint32_t agents = e->spec->agents;
     uint8_t flags = 0;
-    for (uint32_t i = 0; i < n; i++)
+    for (size_t row = 0; which == NULL && row < (size_t)n * agents; row++)
+        flags |= e->buffers.flags[row];
+    for (uint32_t i = 0; which != NULL && i < n; i++)
         for (uint32_t agent = 0; agent < agents; agent++)
             flags |= e->buffers.flags[environments_at(which, i) * agents + agent];
     return flags;

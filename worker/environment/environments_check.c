@@ -42,6 +42,16 @@ static bool choices_are_good(const struct environment_space *space, const int32_
     return good;
 }
 
+/* The same for `rows` actions of one element. */
+static bool column_is_good(const struct environment_space *space, const int32_t *action, uint32_t rows)
+{
+    const uint32_t choices = space->choices[0];
+    uint32_t bad = 0;
+    for (uint32_t row = 0; row < rows; row++)
+        bad += (uint32_t)action[row] >= choices;
+    return bad == 0;
+}
+
 static bool numbers_are_good(const struct environment_space *space, const float *action, size_t elements)
 {
     bool good = true;
@@ -76,6 +86,9 @@ enum status environments_check_actions(const struct environments *e, uint32_t n,
     const struct environment_space *space = &e->spec->action;
     const uint32_t agents = e->spec->agents;
     const size_t elements = environment_space_elements(space);
+    if (which == NULL && space->choices != NULL && elements == 1 &&
+        column_is_good(space, e->action, n * agents))
+        return STATUS_OK;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t row = row_at(e, which, i), end = row + agents; row < end; row++)
             if (space->choices != NULL
