@@ -20,7 +20,7 @@ struct differences {
 /* Adds the value at `pointer` as JSON; equal values have equal words. */
 static void add_value(char words[JOB_WORDS_BYTES], const struct job *job, const char *pointer)
 {
-    const struct job_key *key = job_key_at(JOB_KINDS_OF(job->kind), pointer);
+    const struct job_key *key = job_key_at(JOB_KINDS_OF(job_variant(job)), pointer);
     if (key == NULL)
         words_add(words, "absent");
     else
@@ -55,7 +55,7 @@ static enum status compare_jobs(const char *path, const struct job *was, const s
 {
     struct differences differences = {0};
     for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & JOB_KINDS_OF(is->kind)) != 0 && job_keys[i].type != JOB_OBJECT)
+        if ((job_keys[i].kinds & JOB_KINDS_OF(job_variant(is))) != 0 && job_keys[i].type != JOB_OBJECT)
             compare_key(&differences, job_keys[i].pointer, was, is);
     if (differences.length == 0)
         return STATUS_OK;

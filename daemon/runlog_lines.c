@@ -220,6 +220,24 @@ static void write_metrics(struct line *line, const struct control_metrics *metri
     line_add(line, metrics->count > 0 ? "}" : "");
 }
 
+/* Under Stable-Baselines3's names. */
+static void write_ppo(struct line *line, const struct control_ppo *r)
+{
+    line_add(line, ",\"total_timesteps\":%" PRIu64 ",\"n_updates\":%" PRIu64, r->total_timesteps,
+             r->n_updates);
+    write_number(line, ",\"ep_rew_mean\":", r->ep_rew_mean, ALL_DIGITS);
+    write_number(line, ",\"ep_len_mean\":", r->ep_len_mean, ALL_DIGITS);
+    write_number(line, ",\"policy_gradient_loss\":", r->policy_gradient_loss, ALL_DIGITS);
+    write_number(line, ",\"value_loss\":", r->value_loss, ALL_DIGITS);
+    write_number(line, ",\"entropy_loss\":", r->entropy_loss, ALL_DIGITS);
+    write_number(line, ",\"approx_kl\":", r->approx_kl, ALL_DIGITS);
+    write_number(line, ",\"clip_fraction\":", r->clip_fraction, ALL_DIGITS);
+    write_number(line, ",\"explained_variance\":", r->explained_variance, ALL_DIGITS);
+    write_number(line, ",\"learning_rate\":", r->learning_rate, ALL_DIGITS);
+    write_number(line, ",\"clip_range\":", r->clip_range, ALL_DIGITS);
+    write_number(line, ",\"std\":", r->std, ALL_DIGITS);
+}
+
 static void write_episode(struct line *line, const struct control_episode *r)
 {
     line_add(line, "{\"episode\":%" PRIu64, r->episode);
@@ -227,11 +245,14 @@ static void write_episode(struct line *line, const struct control_episode *r)
     write_number(line, ",\"running_reward\":", r->running_reward, ALL_DIGITS);
     write_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
     line_add(line, ",\"env_steps\":%" PRIu64, r->env_steps);
+    if (r->has_ppo)
+        write_ppo(line, &r->ppo);
     write_metrics(line, &r->metrics);
     write_timing(line);
     write_number(line, ",\"episode_s\":", r->timing.episode_s, 6);
     write_number(line, ",\"learn_s\":", r->timing.learn_s, 6);
-    write_number(line, ",\"env_steps_per_s\":", per_second(r->env_steps, r->timing.episode_s), 1);
+    write_number(line, r->has_ppo ? ",\"fps\":" : ",\"env_steps_per_s\":",
+                 per_second(r->env_steps, r->timing.episode_s), 1);
     line_add(line, ",\"launches\":%" PRIu64 ",\"requests\":%" PRIu64, r->timing.launches, r->timing.requests);
     write_number(line, ",\"batch_mean\":", r->timing.batch_mean, 3);
     line_add(line, ",\"batch_max\":%u", r->timing.batch_max);
@@ -324,12 +345,25 @@ void line_write_json(struct line *line, const struct job *job, const struct cont
 
 /* ---- episodes.log and the terminal ---- */
 
+static void write_ppo_text(struct line *line, const struct control_ppo *r, double seconds, uint64_t steps)
+{
+    line_add(line, "\tSteps: %" PRIu64 "\tReward: %.2f\tLength: %.1f\tKL: %.4f\tEntropy: %.3f\tSteps/s: %.0f",
+             r->total_timesteps, r->ep_rew_mean, r->ep_len_mean, r->approx_kl, -r->entropy_loss,
+             per_second(steps, seconds));
+}
+
 static void write_episode_text(struct line *line, const struct control_episode *r)
 {
     char metrics[METRICS_TEXT_BYTES];
+    metrics_text(metrics, &r->metrics);
+    if (r->has_ppo) {
+        line_add(line, "Episode %" PRIu64, r->episode);
+        write_ppo_text(line, &r->ppo, r->timing.episode_s, r->env_steps);
+        line_add(line, "%s\n", metrics);
+        return;
+    }
     line_add(line, "Episode %" PRIu64 "\tLast reward: %.2f\tAverage reward: %.2f", r->episode, r->reward,
              r->running_reward);
-    metrics_text(metrics, &r->metrics);
     line_add(line, "%s\n", metrics);
 }
 

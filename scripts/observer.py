@@ -843,8 +843,9 @@ class Group:
         self.shown = segment.array(self.shown.shape, self.shown.dtype)
         self.sent = segment.array(self.sent.shape, self.sent.dtype)
 
-    def begin(self, episode, steps, continues):
+    def begin(self, episode, steps, continues, closes):
         self.episode, self.steps, self.step = episode, steps, 0
+        self.closes = closes  # one more step behind the last, whose answer is empty
         self.live = list(range(self.count))
         self.ended = []
         if not continues:
@@ -899,6 +900,11 @@ class Group:
         return tensors[0].reshape(len(self.live), *action.shape)
 
     def play_step(self, session):
+        """Steps the environments with the agent's actions. Whether the group is done."""
+        if 0 < self.steps == self.step:  # the closing step has been answered
+            session.wait(self.asked)
+            self.asked = None
+            return True
         actions = self.take_actions(session)
         is_last = self.step + 1 == self.steps
         kept, self.ended = [], []
@@ -919,7 +925,7 @@ class Group:
             self._reset(self.ended, self.step + 1)
         self.live = kept
         self.step += 1
-        return is_last or not kept
+        return (is_last and not self.closes) or not kept
 
 
 # ---- the observer ----
@@ -942,11 +948,11 @@ class Observer:
         session.wait(session.request(Session.DESCRIBE, (), (np.frombuffer(text, "u1"),)))
 
     def play(self, call):
-        episode, steps, begins = call.args[:3]
+        episode, steps, begins, closes = call.args
         if begins > 1:
             raise Failure(INTERNAL, "the agent has saved states, and these environments save none")
         for group in self.groups:
-            group.begin(episode, steps, begins == 1)
+            group.begin(episode, steps, begins == 1, closes != 0)
             group.ask(self.session)
         playing = list(self.groups)
         while playing:

@@ -77,6 +77,18 @@ struct control_metrics {
     } of[CONTROL_METRICS_MAX];
 };
 
+/* What an update by PPO adds to its episode, under Stable-Baselines3's names. Means are over the update's
+ * minibatches; approx_kl's over those of its last epoch. */
+struct control_ppo {
+    uint64_t total_timesteps, n_updates; /* environment steps so far; epochs so far */
+    double ep_rew_mean, ep_len_mean;     /* of the last 100 episodes that have ended; NaN: none */
+    double loss;                         /* of the last minibatch */
+    double policy_gradient_loss, value_loss, entropy_loss, clip_fraction, approx_kl;
+    double explained_variance;
+    double learning_rate, clip_range;
+    double std; /* a Gaussian's mean deviation; NaN: the action is a choice */
+};
+
 /* One episode, for both logs. Fields that may differ between two runs of one seed are in `timing`. */
 struct control_episode {
     uint64_t episode; /* from 1 */
@@ -90,6 +102,8 @@ struct control_episode {
         uint32_t batch_max;
         double wait_us_p50, wait_us_p99; /* a request's wait for its launch */
     } timing;
+    bool has_ppo;
+    struct control_ppo ppo;
     struct control_metrics metrics; /* of the environments' episodes that ended within this one; last, because
                                        no more of them travel than there are */
 };

@@ -139,7 +139,7 @@ char *job_format(const struct job *job, size_t *bytes)
     for (size_t i = 0; i < job_key_count; i++) {
         const struct job_key *key = &job_keys[i];
         char value[JOB_WORDS_BYTES] = "";
-        if ((key->kinds & JOB_KINDS_OF(job->kind)) == 0)
+        if ((key->kinds & JOB_KINDS_OF(job_variant(job))) == 0)
             continue;
         if (!job_key_is_member(key, group)) {
             fputs("}", stream);

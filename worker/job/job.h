@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 enum job_kind { JOB_REINFORCE, JOB_PARAMETER_SERVER, JOB_MODEL_PARALLEL };
+enum job_algorithm { JOB_ALGORITHM_REINFORCE, JOB_ALGORITHM_PPO };
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_GPU };
 enum job_rollout { JOB_ROLLOUT_STEPS, JOB_ROLLOUT_EPISODE };
 enum job_begin { JOB_BEGIN_RESET, JOB_BEGIN_CONTINUE };
@@ -31,6 +32,8 @@ enum job_of { JOB_OF_MIN, JOB_OF_MEAN };
 enum job_transport { JOB_TRANSPORT_SHARED, JOB_TRANSPORT_INLINE };
 enum job_model { JOB_MODEL_RESNET18, JOB_MODEL_RESNET50 };
 enum job_loss { JOB_LOSS_MSE, JOB_LOSS_CROSS_ENTROPY };
+enum job_value_loss { JOB_VALUE_LOSS_MSE, JOB_VALUE_LOSS_HALF_MSE };
+enum job_kl_check { JOB_KL_MINIBATCH, JOB_KL_EPOCH };
 enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_LINEAR, JOB_SCHEDULE_PLATEAU };
 enum job_layer { JOB_LAYER_EMBEDDING, JOB_LAYER_LSTM, JOB_LAYER_DECODER, JOB_LAYERS };
 enum job_classes { JOB_CLASSES_TOKENS, JOB_CLASSES_BATCH };
@@ -102,6 +105,24 @@ struct job {
         uint32_t steps; /* in mode `steps` */
         int begin;      /* enum job_begin: how an episode of the job begins */
     } rollout;
+    struct { /* of reinforce: the name alone. n_steps, gamma, learning_rate and adam_epsilon of the others are
+                members of rollout, returns and optimizer; the names are Stable-Baselines3's */
+        int name;            /* enum job_algorithm */
+        uint32_t batch_size; /* rows of a minibatch */
+        uint32_t n_epochs;
+        double gae_lambda;
+        int learning_rate_schedule, clip_range_schedule; /* enum job_schedule: constant or linear */
+        double clip_range;
+        bool has_clip_range_vf, has_max_grad_norm, has_target_kl; /* false: null */
+        double clip_range_vf;
+        bool normalize_advantage;
+        double ent_coef, vf_coef;
+        int value_loss; /* enum job_value_loss */
+        double max_grad_norm;
+        double target_kl;
+        int target_kl_at; /* enum job_kl_check */
+        bool bootstrap_truncated;
+    } algorithm;
     struct {
         int mode;
         uint32_t max_batch;    /* rows; `dynamic` only */
@@ -111,10 +132,12 @@ struct job {
         int network;              /* enum job_network */
         struct job_widths hidden; /* mlp; in JSON one number, or a list */
         int activation;           /* enum job_activation; mlp */
-        bool has_dropout; /* false: null in JSON, the network's own (worker/reinforce/policy_shape.h) */
-        double dropout;   /* probability that a unit is dropped */
-        bool has_threads; /* false: null in JSON, until job_resolve; stays so for mlp */
-        uint32_t threads; /* math threads of cnn on a CPU */
+        bool has_dropout;    /* false: null in JSON, the network's own (worker/reinforce/policy_shape.h) */
+        double dropout;      /* probability that a unit is dropped */
+        bool orthogonal;     /* ppo: of the first parameters */
+        double log_std_init; /* ppo: of a Gaussian */
+        bool has_threads;    /* false: null in JSON, until job_resolve; stays so for mlp */
+        uint32_t threads;    /* math threads of cnn on a CPU */
     } policy;
     struct {
         double gamma;
@@ -141,6 +164,7 @@ struct job {
         double running_reward;
         bool has_updates, has_epochs; /* likewise */
         uint64_t updates, epochs;
+        uint64_t steps; /* ppo: of all environments */
     } stop;
     struct {
         uint64_t every; /* episodes or updates from one line of episodes.log to the next */

@@ -82,6 +82,19 @@ static void default_name(struct job_reading *reading)
     job_report(reading, job_found_place(reading, found), key->pointer, "%s, got \"%s\"", words, shown);
 }
 
+/* What the algorithm ppo has no key for. */
+static void imply(struct job *job)
+{
+    if (job->algorithm.name != JOB_ALGORITHM_PPO)
+        return;
+    job->rollout.mode = JOB_ROLLOUT_STEPS;
+    job->rollout.begin = JOB_BEGIN_CONTINUE;
+    job->optimizer.beta1 = 0.9;
+    job->optimizer.beta2 = 0.999;
+    job->running_reward.of = JOB_OF_MEAN;
+    job->running_reward.weight = 1;
+}
+
 enum status job_check(struct job_reading *reading)
 {
     const enum status status = job_defaults(&reading->job, reading->kinds);
@@ -95,6 +108,7 @@ enum status job_check(struct job_reading *reading)
         return STATUS_OK;
     require_kind(reading);
     default_name(reading);
+    imply(&reading->job);
     job_check_rules(reading);
     return STATUS_OK;
 }

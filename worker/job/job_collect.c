@@ -8,16 +8,30 @@
 
 /* ---- unknown keys ---- */
 
-/* While the kind is not known, a key of any kind is known. */
+/* `"reinforce" with the algorithm "ppo"`. */
+static void add_variant(char words[JOB_WORDS_BYTES], int variant, bool with_algorithm)
+{
+    words_add(words, "\"%s\"", job_kind_name(variant));
+    if (with_algorithm)
+        words_add(words, " with the algorithm \"%s\"", job_variant_algorithm(variant));
+}
+
+/* While the kind is not known, a key of any kind is known. The algorithm is named where it matters. */
 static void report_unknown(struct job_reading *reading, struct problem_place place, const char *pointer)
 {
+    const int mine = ffs((int)reading->kinds) - 1;
+    const bool is_agent = job_variant_algorithm(mine) != NULL;
     char words[JOB_WORDS_BYTES] = "";
-    for (int kind = JOB_REINFORCE; kind <= JOB_MODEL_PARALLEL; kind++)
-        if (job_key_at(JOB_KINDS_OF(kind), pointer) != NULL)
-            words_add(words, "%s\"%s\"", words[0] == '\0' ? "is a key of the kind " : " or ",
-                      job_kind_name(kind));
+    for (int variant = JOB_REINFORCE; variant < JOB_VARIANTS; variant++) {
+        if (job_key_at(JOB_KINDS_OF(variant), pointer) == NULL ||
+            (variant >= JOB_VARIANT_PPO && job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) != NULL))
+            continue;
+        words_add(words, words[0] == '\0' ? "is a key of the kind " : " or ");
+        add_variant(words, variant, variant >= JOB_VARIANT_PPO || (is_agent && variant == JOB_REINFORCE));
+    }
     if (words[0] != '\0') {
-        words_add(words, ", this job is a \"%s\"", job_kind_name(ffs((int)reading->kinds) - 1));
+        words_add(words, ", this job is a ");
+        add_variant(words, mine, is_agent);
     } else {
         words_add(words, "unknown key");
         words_suggest_key(words, reading->kinds, pointer);
@@ -146,6 +160,31 @@ static void read_kind(struct job_reading *reading, const struct job_key *key)
             reading->kinds = JOB_KINDS_OF(kind);
 }
 
+/* The algorithm's name, which is read ahead of its turn: "/algorithm/name=ppo", "/algorithm={…}", the file.
+ */
+static void read_algorithm(struct job_reading *reading)
+{
+    const cJSON *group = cJSON_GetObjectItemCaseSensitive(reading->documents[0].root, "algorithm");
+    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(group, "name"));
+    cJSON *parsed = NULL;
+    for (uint32_t i = 0; i < reading->override_count; i++) {
+        const char *override = reading->overrides[i];
+        const bool of_name = strncmp(override, "/algorithm/name=", 16) == 0;
+        if (!of_name && strncmp(override, "/algorithm=", 11) != 0)
+            continue;
+        cJSON *value = cJSON_Parse(strchr(override, '=') + 1);
+        name = cJSON_GetStringValue(of_name ? value : cJSON_GetObjectItemCaseSensitive(value, "name"));
+        if (of_name && value == NULL)
+            name = override + 16;
+        cJSON_Delete(parsed);
+        parsed = value;
+    }
+    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS && name != NULL; variant++)
+        if (strcmp(name, job_variant_algorithm(variant)) == 0)
+            reading->kinds = JOB_KINDS_OF(variant);
+    cJSON_Delete(parsed);
+}
+
 static void collect_file(struct job_reading *reading, const cJSON *root)
 {
     char got[JSON_SHOWN_BYTES];
@@ -171,6 +210,8 @@ enum status job_collect(struct job_reading *reading, const char *text, size_t le
     reading->found[kind - job_keys].item = cJSON_GetObjectItemCaseSensitive(file->root, "kind");
     status = collect_overrides(reading, true);
     read_kind(reading, kind);
+    if (reading->kinds == JOB_KINDS_OF(JOB_REINFORCE))
+        read_algorithm(reading);
     collect_file(reading, file->root);
     return status == STATUS_OK ? collect_overrides(reading, false) : status;
 }

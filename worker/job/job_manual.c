@@ -159,13 +159,34 @@ static const char page_end[] = ".Sh EXAMPLES\n"
                                ".Ed\n"
                                ".Sh SEE ALSO\n.Xr coalesced 1\n";
 
-/* Writes the keys of all kinds, or the further keys of one kind. */
-static void write_keys(FILE *stream, unsigned kinds)
+enum {
+    OF_REINFORCE = JOB_KINDS_OF(JOB_REINFORCE),
+    OF_PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
+    OF_AGENT = OF_REINFORCE | OF_PPO,
+};
+
+static const struct section {
+    const char *title;
+    unsigned kinds, without; /* keys that all of these have, and not all of those */
+    const char *text;        /* or NULL */
+} sections[] = {
+    {"Keys of every kind", JOB_KINDS_ALL, 0, NULL},
+    {"Keys of the kind reinforce", OF_AGENT, JOB_KINDS_ALL, NULL},
+    {"Keys of the kind reinforce with the algorithm reinforce", OF_REINFORCE, OF_AGENT, NULL},
+    {"Keys of the kind reinforce with the algorithm ppo", OF_PPO, OF_AGENT, NULL},
+    {"Keys of the kind parameter-server", JOB_KINDS_OF(JOB_PARAMETER_SERVER), JOB_KINDS_ALL, NULL},
+    {"Keys of the kind model-parallel", JOB_KINDS_OF(JOB_MODEL_PARALLEL), JOB_KINDS_ALL, messages},
+};
+
+static void write_section(FILE *stream, const struct section *section)
 {
+    fprintf(stream, ".Ss %s\n", section->title);
+    if (section->text != NULL)
+        write_text(stream, section->text);
     fputs(".Bl -tag -width Ds\n", stream);
     for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & kinds) == kinds &&
-            (kinds == JOB_KINDS_ALL) == (job_keys[i].kinds == JOB_KINDS_ALL))
+        if ((job_keys[i].kinds & section->kinds) == section->kinds &&
+            (section->without == 0 || (job_keys[i].kinds & section->without) != section->without))
             write_key(stream, &job_keys[i]);
     fputs(".El\n", stream);
 }
@@ -178,14 +199,8 @@ int job_write_manual(FILE *stream)
     write_text(stream, overrides);
     fputs(".Pp\n", stream);
     write_text(stream, notation);
-    fputs(".Ss Keys of every kind\n", stream);
-    write_keys(stream, JOB_KINDS_ALL);
-    for (int kind = JOB_REINFORCE; kind <= JOB_MODEL_PARALLEL; kind++) {
-        fprintf(stream, ".Ss Keys of the kind %s\n", job_kind_name(kind));
-        if (kind == JOB_MODEL_PARALLEL)
-            write_text(stream, messages);
-        write_keys(stream, JOB_KINDS_OF(kind));
-    }
+    for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++)
+        write_section(stream, &sections[i]);
     fputs(page_end, stream);
     return fflush(stream) != 0 || ferror(stream) ? EOF : 0;
 }

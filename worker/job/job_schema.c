@@ -244,6 +244,32 @@ static cJSON *kind_schema(int kind)
     return schema;
 }
 
+/* The schema of a job whose algorithm is the variant's, and is named. */
+static cJSON *algorithm_schema(int variant)
+{
+    cJSON *name = object_of("const", cJSON_CreateString(job_variant_algorithm(variant)));
+    cJSON *inner = object_of("properties", object_of("name", name));
+    cJSON *outer = object_of("properties", object_of("algorithm", inner));
+    add_required(inner, "name");
+    add_required(outer, "algorithm");
+    return outer;
+}
+
+/* The schema of the jobs that are of a variant. The algorithm reinforce need not be named. */
+static cJSON *variant_schema(int variant)
+{
+    cJSON *name = object_of("const", cJSON_CreateString(job_kind_name(variant)));
+    cJSON *schema = object_of("properties", object_of("kind", name));
+    cJSON *all = variant == JOB_REINFORCE || variant >= JOB_VARIANT_PPO
+                     ? cJSON_AddArrayToObject(schema, "allOf")
+                     : NULL;
+    if (variant >= JOB_VARIANT_PPO)
+        cJSON_AddItemToArray(all, algorithm_schema(variant));
+    for (int other = JOB_VARIANT_PPO; other < JOB_VARIANTS && variant == JOB_REINFORCE; other++)
+        cJSON_AddItemToArray(all, object_of("not", algorithm_schema(other)));
+    return schema;
+}
+
 static cJSON *whole_schema(void)
 {
     cJSON *schema = cJSON_CreateObject();
@@ -256,10 +282,9 @@ static cJSON *whole_schema(void)
     cJSON *kinds = cJSON_AddObjectToObject(cJSON_AddObjectToObject(schema, "properties"), "kind");
     cJSON *all = cJSON_AddArrayToObject(schema, "allOf");
     add_names(kinds, job_key_at(JOB_KINDS_ALL, "/kind"));
-    for (int kind = JOB_REINFORCE; kind <= JOB_MODEL_PARALLEL; kind++) {
-        cJSON *name = object_of("const", cJSON_CreateString(job_kind_name(kind)));
-        cJSON *rule = object_of("if", object_of("properties", object_of("kind", name)));
-        cJSON_AddItemToObject(rule, "then", kind_schema(kind));
+    for (int variant = JOB_REINFORCE; variant < JOB_VARIANTS; variant++) {
+        cJSON *rule = object_of("if", variant_schema(variant));
+        cJSON_AddItemToObject(rule, "then", kind_schema(variant));
         cJSON_AddItemToArray(all, rule);
     }
     return schema;

@@ -30,6 +30,8 @@
 enum {
     ANY = JOB_KINDS_ALL,
     REINFORCE = JOB_KINDS_OF(JOB_REINFORCE),
+    PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
+    AGENT = REINFORCE | PPO,
     SERVER = JOB_KINDS_OF(JOB_PARAMETER_SERVER),
     PARALLEL = JOB_KINDS_OF(JOB_MODEL_PARALLEL),
     TRAINERS = SERVER | PARALLEL, /* both have servers and trainers */
@@ -50,49 +52,111 @@ const struct job_key job_keys[] = {
      .text = "Where the model is computed. auto: on a GPU if one works, else on the CPU; a line on standard "
              "error says which. gpu: without a GPU that works the run ends with exit code 69."},
 
-    {"/observers", REINFORCE, JOB_OBJECT, .text = "The processes that step environments."},
-    {"/observers/count", REINFORCE, JOB_INTEGER, AT(observers.count), RANGE(1, 1024), BY_DEFAULT(1),
+    {"/observers", AGENT, JOB_OBJECT, .text = "The processes that step environments."},
+    {"/observers/count", AGENT, JOB_INTEGER, AT(observers.count), RANGE(1, 1024), BY_DEFAULT(1),
      .unit = "processes", .text = "The number of observer processes."},
-    {"/observers/environments", REINFORCE, JOB_INTEGER, AT(observers.environments),
+    {"/observers/environments", AGENT, JOB_INTEGER, AT(observers.environments),
      RANGE(1, JOB_ENVIRONMENTS_MAX), BY_DEFAULT(1), .text = "The number of environments in each observer."},
-    {"/observers/groups", REINFORCE, JOB_INTEGER, AT(observers.groups), RANGE(1, 64), BY_DEFAULT(1),
+    {"/observers/groups", AGENT, JOB_INTEGER, AT(observers.groups), RANGE(1, 64), BY_DEFAULT(1),
      .text = "The number of groups that each observer's environments are split into. While one group is "
              "stepped, the agent acts on another. The numbers are the same for every split."},
 
-    {"/environment", REINFORCE, JOB_OBJECT, .text = "The environment that the agent acts in."},
-    {"/environment/name", REINFORCE, JOB_NAME, AT(environment.name), NULLABLE(environment.has_name),
+    {"/environment", AGENT, JOB_OBJECT, .text = "The environment that the agent acts in."},
+    {"/environment/name", AGENT, JOB_NAME, AT(environment.name), NULLABLE(environment.has_name),
      .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT("CartPole-v1"),
      .null_where = {IS_SET("/environment/plugin"), IS_SET("/environment/gymnasium"),
                     IS_SET("/environment/class")},
      .text = "The name of a built-in environment, or of one of the plug-in's; null "
              "is the plug-in's first, and for an environment in Python."},
-    {"/environment/plugin", REINFORCE, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
+    {"/environment/plugin", AGENT, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(environment.has_plugin), BY_DEFAULT(null),
      .text = "A shared object with environments in C, written against environment.h; a relative path begins "
              "at the working directory. null: the environment is built in, or in Python."},
-    {"/environment/gymnasium", REINFORCE, JOB_NAME, AT(environment.gymnasium),
+    {"/environment/gymnasium", AGENT, JOB_NAME, AT(environment.gymnasium),
      NULLABLE(environment.has_gymnasium), .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT(null),
      .text =
          "An id that gymnasium.make knows, or envpool/ID for one of EnvPool. The observers are processes of "
          "Python then, with the packages pyzmq and numpy. /environment/options are arguments."},
-    {"/environment/class", REINFORCE, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
+    {"/environment/class", AGENT, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
      .pattern = "^[A-Za-z_][A-Za-z0-9_.]{0,62}:[A-Za-z_][A-Za-z0-9_.]{0,62}$",
      .words = "module:Class, each at most 63 of the characters A-Z a-z 0-9 _ .", BY_DEFAULT(null),
      .text = "A class of one's own, in a module that Python finds from the working directory: a "
              "gymnasium.Env, or a "
              "gymnasium.vector.VectorEnv without autoreset. The observers are processes of Python then."},
-    {"/environment/python", REINFORCE, JOB_PATH, AT(environment.python), RANGE(1, JOB_PATH_BYTES - 1),
+    {"/environment/python", AGENT, JOB_PATH, AT(environment.python), RANGE(1, JOB_PATH_BYTES - 1),
      BY_DEFAULT("python3"),
      .text = "The interpreter of environments in Python, a path or a name that PATH finds."},
-    {"/environment/options", REINFORCE, JOB_OPTIONS, AT(environment.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
+    {"/environment/options", AGENT, JOB_OPTIONS, AT(environment.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
      BY_DEFAULT({}), .text = "What the environment itself is told when it is made."},
-    {"/environment/frames", REINFORCE, JOB_INTEGER, AT(environment.frames), RANGE(1, JOB_FRAMES_MAX),
+    {"/environment/frames", AGENT, JOB_INTEGER, AT(environment.frames), RANGE(1, JOB_FRAMES_MAX),
      BY_DEFAULT(1),
      .text = "The number of observations that the policy sees at once: the environment's last ones, joined "
              "along the last axis, the oldest first. An image of 84 x 84 x 1 becomes one of 84 x 84 x 4 with "
              "4. After a reset the first observation is repeated."},
+
+    {"/algorithm", AGENT, JOB_OBJECT,
+     .text = "How the policy learns. The keys of ppo have Stable-Baselines3's names and defaults."},
+    {"/algorithm/name", AGENT, JOB_ENUM, AT(algorithm.name), NAMES("reinforce", "ppo"),
+     BY_DEFAULT("reinforce"),
+     .text = "reinforce: one step of the policy after each rollout, by the returns (Williams, 1992). ppo: "
+             "proximal policy optimization (Schulman et al., 2017), several epochs of minibatches over each "
+             "rollout, with a value network. The algorithm decides which other keys there are."},
+    {"/algorithm/n_steps", PPO, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(2048),
+     .text =
+         "The number of steps of each environment between two updates. Environments go on from one rollout "
+         "to the next."},
+    {"/algorithm/batch_size", PPO, JOB_INTEGER, AT(algorithm.batch_size), RANGE(1, JOB_ROLLOUT_ROWS_MAX),
+     BY_DEFAULT(64), .unit = "rows",
+     .text = "The rows of a minibatch. The last one of an epoch is smaller where the rows do not divide."},
+    {"/algorithm/n_epochs", PPO, JOB_INTEGER, AT(algorithm.n_epochs), RANGE(1, 10000), BY_DEFAULT(10),
+     .text = "The number of passes over a rollout."},
+    {"/algorithm/gamma", PPO, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(0.99),
+     .text = "The discount of a reward for each step that it lies ahead."},
+    {"/algorithm/gae_lambda", PPO, JOB_NUMBER, AT(algorithm.gae_lambda), RANGE(0, 1), BY_DEFAULT(0.95),
+     .text = "The decay of generalised advantage estimation."},
+    {"/algorithm/learning_rate", PPO, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
+     BY_DEFAULT(0.0003), .text = "Adam's learning rate, at the begin."},
+    {"/algorithm/learning_rate_schedule", PPO, JOB_ENUM, AT(algorithm.learning_rate_schedule),
+     NAMES("constant", "linear"), BY_DEFAULT("constant"),
+     .text = "linear: it falls evenly from update to update and would reach 0 behind the last one."},
+    {"/algorithm/clip_range", PPO, JOB_NUMBER, AT(algorithm.clip_range), RANGE(0, 1e9), .min_open = true,
+     BY_DEFAULT(0.2), .text = "How far the probability ratio may move from 1 before it earns nothing more."},
+    {"/algorithm/clip_range_schedule", PPO, JOB_ENUM, AT(algorithm.clip_range_schedule),
+     NAMES("constant", "linear"), BY_DEFAULT("constant"), .text = "As learning_rate_schedule."},
+    {"/algorithm/clip_range_vf", PPO, JOB_NUMBER, AT(algorithm.clip_range_vf), RANGE(0, 1e9),
+     .min_open = true, NULLABLE(algorithm.has_clip_range_vf), BY_DEFAULT(null),
+     .text = "How far the value may move from the one before the update. null: anywhere."},
+    {"/algorithm/normalize_advantage", PPO, JOB_BOOLEAN, AT(algorithm.normalize_advantage), BY_DEFAULT(true),
+     .text = "Whether a minibatch's advantages are shifted and scaled to mean 0 and standard deviation 1."},
+    {"/algorithm/ent_coef", PPO, JOB_NUMBER, AT(algorithm.ent_coef), RANGE(0, 1e9), BY_DEFAULT(0),
+     .text = "The weight of the entropy in the loss."},
+    {"/algorithm/vf_coef", PPO, JOB_NUMBER, AT(algorithm.vf_coef), RANGE(0, 1e9), BY_DEFAULT(0.5),
+     .text = "The weight of the value loss."},
+    {"/algorithm/value_loss", PPO, JOB_ENUM, AT(algorithm.value_loss), NAMES("mse", "half_mse"),
+     BY_DEFAULT("mse"),
+     .text =
+         "mse: the mean square, as in Stable-Baselines3. half_mse: half of it and, under clip_range_vf, the "
+         "greater of the clipped and the plain one, as in CleanRL."},
+    {"/algorithm/max_grad_norm", PPO, JOB_NUMBER, AT(algorithm.max_grad_norm), RANGE(0, 1e9),
+     .min_open = true, NULLABLE(algorithm.has_max_grad_norm), BY_DEFAULT(0.5),
+     .text = "The norm to which a longer gradient is scaled down. null: none."},
+    {"/algorithm/target_kl", PPO, JOB_NUMBER, AT(algorithm.target_kl), RANGE(0, 1e9), .min_open = true,
+     NULLABLE(algorithm.has_target_kl), BY_DEFAULT(null),
+     .text = "The divergence from the policy before the update at which an update ends early. null: never."},
+    {"/algorithm/target_kl_at", PPO, JOB_ENUM, AT(algorithm.target_kl_at), NAMES("minibatch", "epoch"),
+     BY_DEFAULT("minibatch"),
+     .text =
+         "minibatch: before the step of a minibatch whose divergence is above 1.5 target_kl, as in "
+         "Stable-Baselines3. epoch: behind an epoch whose last minibatch was above target_kl, as in CleanRL. "
+         "Without target_kl it is ignored."},
+    {"/algorithm/bootstrap_truncated", PPO, JOB_BOOLEAN, AT(algorithm.bootstrap_truncated), BY_DEFAULT(true),
+     .text =
+         "Whether the value of its last observation stands for what would have followed a truncated episode, "
+         "as in Stable-Baselines3. false: nothing does, as in CleanRL's ppo.py."},
+    {"/algorithm/adam_epsilon", PPO, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1), .min_open = true,
+     BY_DEFAULT(1e-5), .text = "The term that Adam adds to the root of the squared gradient's running mean."},
 
     {"/rollout", REINFORCE, JOB_OBJECT,
      .text = "The steps that are played between two updates of the policy."},
@@ -108,28 +172,28 @@ const struct job_key job_keys[] = {
          "episode before has left it, so that its own episodes may span many of the job's. The reward is "
          "then that of the environments' episodes that have ended."},
 
-    {"/coalesce", REINFORCE, JOB_OBJECT,
+    {"/coalesce", AGENT, JOB_OBJECT,
      .text = "How the agent joins the observers' requests for actions into batches."},
-    {"/coalesce/mode", REINFORCE, JOB_ENUM, AT(coalesce.mode), NAMES("off", "barrier", "dynamic"),
+    {"/coalesce/mode", AGENT, JOB_ENUM, AT(coalesce.mode), NAMES("off", "barrier", "dynamic"),
      BY_DEFAULT("barrier"),
      .text = "off: each request is a batch. barrier: a batch is due when every living environment waits for "
              "an action. dynamic: as barrier, and also when max_batch rows wait, or when the oldest row has "
              "waited max_delay_us."},
-    {"/coalesce/max_batch", REINFORCE, JOB_INTEGER, AT(coalesce.max_batch), RANGE(1, JOB_ENVIRONMENTS_MAX),
+    {"/coalesce/max_batch", AGENT, JOB_INTEGER, AT(coalesce.max_batch), RANGE(1, JOB_ENVIRONMENTS_MAX),
      BY_DEFAULT(64), .unit = "rows",
      .text = "The number of waiting rows at which a batch is due in the mode dynamic. The other modes ignore "
              "it."},
-    {"/coalesce/max_delay_us", REINFORCE, JOB_INTEGER, AT(coalesce.max_delay_us), RANGE(0, 1000000),
+    {"/coalesce/max_delay_us", AGENT, JOB_INTEGER, AT(coalesce.max_delay_us), RANGE(0, 1000000),
      BY_DEFAULT(0), .unit = "microseconds",
      .text = "The time that the oldest row may wait in the mode dynamic; with 0 a batch takes the rows that "
              "are there. The other modes ignore it."},
 
-    {"/policy", REINFORCE, JOB_OBJECT,
+    {"/policy", AGENT, JOB_OBJECT,
      .text =
          "The policy network. What it reads and chooses is the environment's: floats or bytes; one "
          "choice or several, by softmax; or floats, by a diagonal Gaussian whose deviations do not depend "
          "on the state."},
-    {"/policy/network", REINFORCE, JOB_ENUM, AT(policy.network), NAMES("mlp", "cnn"), BY_DEFAULT("mlp"),
+    {"/policy/network", AGENT, JOB_ENUM, AT(policy.network), NAMES("mlp", "cnn"), BY_DEFAULT("mlp"),
      .text = "mlp: dense layers over the observation as one vector. cnn: for images of height, width and "
              "channels, three convolutions (32 of 8x8 with stride 4, 64 of 4x4 with stride 2, 64 of 3x3) and "
              "a layer of 512 units, with ReLU (Mnih et al., 2015)."},
@@ -137,6 +201,20 @@ const struct job_key job_keys[] = {
      .elements = JOB_WIDTHS_MAX, .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
              "ignores it."},
+    {"/policy/hidden", PPO, JOB_WIDTHS, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([ 64, 64 ]),
+     .elements = JOB_WIDTHS_MAX, .unit = "units",
+     .text = "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy and "
+             "once "
+             "more of the value network."},
+    {"/policy/activation", PPO, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"), BY_DEFAULT("tanh"),
+     .text = "The function of the hidden units."},
+    {"/policy/orthogonal", PPO, JOB_BOOLEAN, AT(policy.orthogonal), BY_DEFAULT(true),
+     .text = "Whether the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the "
+             "policy's "
+             "outputs and 1 for the value's (Stable-Baselines3's ortho_init). false: uniform, as PyTorch's "
+             "Linear."},
+    {"/policy/log_std_init", PPO, JOB_NUMBER, AT(policy.log_std_init), RANGE(-20, 2), BY_DEFAULT(0),
+     .text = "The logarithm of the first standard deviations of a Gaussian."},
     {"/policy/activation", REINFORCE, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"),
      BY_DEFAULT("relu"), .text = "The function of the hidden units. The network cnn ignores it."},
     {"/policy/dropout", REINFORCE, JOB_NUMBER, AT(policy.dropout), RANGE(0, 1), .max_open = true,
@@ -144,8 +222,8 @@ const struct job_key job_keys[] = {
      .text = "The probability that a hidden unit is dropped in training, rounded to a multiple of "
              "1/65536. One hidden layer with ReLU can have it, over at most 16 floats and one choice of at "
              "most 16; null is 0.6 there, and 0 for every other policy."},
-    {"/policy/threads", REINFORCE, JOB_INTEGER, AT(policy.threads), RANGE(1, 1024),
-     NULLABLE(policy.has_threads), BY_DEFAULT(null), .unit = "threads",
+    {"/policy/threads", AGENT, JOB_INTEGER, AT(policy.threads), RANGE(1, 1024), NULLABLE(policy.has_threads),
+     BY_DEFAULT(null), .unit = "threads",
      .text = "The math threads of the policy on a CPU. null: the processors; for the network cnn, on whose "
              "number the last bits of its gradients depend, fixed when the run begins and kept for --resume. "
              "Of the network mlp only one that can have dropout uses several, to learn from 8,192 rows or "
@@ -250,7 +328,7 @@ const struct job_key job_keys[] = {
              "as it arrives, from the parameters that its forward pass read, however old they are. Under "
              "async the order of arrival decides the numbers."},
 
-    {"/loss", ANY, JOB_OBJECT, .text = "The loss that is minimized."},
+    {"/loss", REINFORCE | TRAINERS, JOB_OBJECT, .text = "The loss that is minimized."},
     {"/loss/reduction", REINFORCE, JOB_ENUM, AT(loss.reduction), NAMES("sum", "mean_over_environments"),
      BY_DEFAULT("sum"),
      .text = "sum: the sum of -log(probability) * return over all rows. mean_over_environments: that sum "
@@ -263,7 +341,7 @@ const struct job_key job_keys[] = {
      .text = "The classes of the cross entropy. tokens: the vocabulary. batch: the columns of the batch, as "
              "in PyTorch's tutorial."},
 
-    {"/optimizer", ANY, JOB_OBJECT, .text = "How a gradient changes the parameters."},
+    {"/optimizer", REINFORCE | TRAINERS, JOB_OBJECT, .text = "How a gradient changes the parameters."},
     {"/optimizer/name", REINFORCE, JOB_ENUM, AT(optimizer.name), NAMES("adam"), BY_DEFAULT("adam"),
      .text = "The method."},
     {"/optimizer/name", TRAINERS, JOB_ENUM, AT(optimizer.name), NAMES("sgd"), BY_DEFAULT("sgd"),
@@ -378,12 +456,15 @@ const struct job_key job_keys[] = {
     {"/evaluation/batch", PARALLEL, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(10),
      .unit = "columns", .text = "The number of columns into which the held-out text is cut."},
 
-    {"/stop", REINFORCE, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
+    {"/stop", AGENT, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
     {"/stop/episodes", REINFORCE, JOB_INTEGER, AT(stop.episodes), RANGE(1, 1e9), NULLABLE(stop.has_episodes),
      BY_DEFAULT(10), .unit = "episodes", .text = "The job ends after this number of episodes."},
     {"/stop/running_reward", REINFORCE, JOB_NUMBER, AT(stop.running_reward), RANGE(-DBL_MAX, DBL_MAX),
      NULLABLE(stop.has_running_reward), BY_DEFAULT(null),
      .text = "The job ends, solved, when the running reward is above this number."},
+
+    {"/stop/steps", PPO, JOB_INTEGER, AT(stop.steps), RANGE(1, 1e15), BY_DEFAULT(1000000), .unit = "steps",
+     .text = "The job ends after the update that reaches this number of steps of all environments together."},
 
     {"/stop", SERVER, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
     {"/stop/updates", SERVER, JOB_INTEGER, AT(stop.updates), RANGE(1, 1e9), NULLABLE(stop.has_updates),
@@ -408,10 +489,10 @@ const struct job_key job_keys[] = {
              "the mean loss since the last line."},
 
     {"/checkpoint", ANY, JOB_OBJECT, .text = "The checkpoints, from which a run can be resumed."},
-    {"/checkpoint/every", REINFORCE, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
+    {"/checkpoint/every", AGENT, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
      NULLABLE(checkpoint.has_every), BY_DEFAULT(null), .unit = "episodes",
      .text = "The number of episodes from one checkpoint to the next. The last episode always makes one."},
-    {"/checkpoint/every_s", REINFORCE, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
+    {"/checkpoint/every_s", AGENT, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
      NULLABLE(checkpoint.has_every_s), BY_DEFAULT(2), .unit = "seconds",
      .text = "The time from one checkpoint to the next, in addition to /checkpoint/every."},
     {"/checkpoint/every", TRAINERS, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
@@ -422,7 +503,7 @@ const struct job_key job_keys[] = {
      .text = "The time from one checkpoint to the next, in addition to /checkpoint/every."},
     {"/checkpoint/keep", ANY, JOB_INTEGER, AT(checkpoint.keep), RANGE(1, 1000), BY_DEFAULT(3),
      .text = "The number of checkpoints that are kept, the newest ones."},
-    {"/checkpoint/best", REINFORCE, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
+    {"/checkpoint/best", AGENT, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
      .text =
          "Whether the checkpoint with the highest running reward is kept, as checkpoints/best, too. Those "
          "by /checkpoint/every and the one at the job's end compete, or, where /checkpoint/every is null, "
@@ -456,12 +537,12 @@ _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_M
 const struct job_rule job_rules[] = {
     {REINFORCE, .when = {IS_NULL("/stop/episodes")}, .then = IS_SET("/stop/running_reward"), .why = NEVER_ENDS},
     {REINFORCE, .when = {IS("/rollout/mode", "episode")}, .then = IS("/rollout/begin", "reset")},
-    {REINFORCE, .then = AT_MOST_KEY("/observers/groups", "/observers/environments")},
-    {REINFORCE, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/gymnasium"), .why = ONE_SOURCE},
-    {REINFORCE, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
-    {REINFORCE, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
-    {REINFORCE, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
-    {REINFORCE, .when = {IS_SET("/environment/class")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
+    {AGENT, .then = AT_MOST_KEY("/observers/groups", "/observers/environments")},
+    {AGENT, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/gymnasium"), .why = ONE_SOURCE},
+    {AGENT, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
+    {AGENT, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
+    {AGENT, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
+    {AGENT, .when = {IS_SET("/environment/class")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
 
     {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},
     {SERVER, .when = {AT_LEAST("/server/count", 2)}, .then = IS("/server/round", "all")},
@@ -492,10 +573,12 @@ const struct job_rule job_rules[] = {
 const size_t job_rule_count = sizeof job_rules / sizeof job_rules[0];
 
 const struct job_limit job_limits[] = {
-    {REINFORCE, .factors = {"/observers/count", "/observers/environments"},
+    {AGENT, .factors = {"/observers/count", "/observers/environments"},
      .most = JOB_ENVIRONMENTS_MAX, .of = "environments"},
     {REINFORCE, .when = IS("/rollout/mode", "steps"),
      .factors = {"/observers/count", "/observers/environments", "/rollout/steps"},
+     .most = JOB_ROLLOUT_ROWS_MAX, .of = "rows in a rollout"},
+    {PPO, .factors = {"/observers/count", "/observers/environments", "/algorithm/n_steps"},
      .most = JOB_ROLLOUT_ROWS_MAX, .of = "rows in a rollout"},
     {TRAINERS, .factors = {"/trainers/count", "/trainers/batch"},
      .most = JOB_UPDATE_SAMPLES_MAX, .of = "samples in an update"},
@@ -536,5 +619,21 @@ bool job_key_ignored(const char *name)
 
 const char *job_kind_name(int kind)
 {
-    return job_key_at(JOB_KINDS_ALL, "/kind")->names[kind];
+    return job_key_at(JOB_KINDS_ALL, "/kind")->names[kind < JOB_VARIANT_PPO ? kind : JOB_REINFORCE];
+}
+
+static const int algorithms[JOB_VARIANTS] = {
+    [JOB_REINFORCE] = JOB_ALGORITHM_REINFORCE, [JOB_VARIANT_PPO] = JOB_ALGORITHM_PPO};
+
+const char *job_variant_algorithm(int variant)
+{
+    if (variant != JOB_REINFORCE && variant < JOB_VARIANT_PPO)
+        return NULL;
+    return job_key_at(AGENT, "/algorithm/name")->names[algorithms[variant]];
+}
+
+int job_variant(const struct job *job)
+{
+    return job->kind == JOB_REINFORCE && job->algorithm.name == JOB_ALGORITHM_PPO ? JOB_VARIANT_PPO
+                                                                                  : job->kind;
 }

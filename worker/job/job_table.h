@@ -29,10 +29,16 @@ enum {
     JOB_FACTORS_MAX = 4,
 };
 
-/* Sets of kinds: one bit for each of enum job_kind. */
+/* What decides which keys a job has: its kind and, of the kind reinforce, the algorithm. The first ones are
+ * enum job_kind's, with the algorithm reinforce. */
+enum job_variant {
+    JOB_VARIANT_PPO = JOB_MODEL_PARALLEL + 1, /* the kind reinforce with the algorithm ppo */
+    JOB_VARIANTS
+};
+
+/* Sets of kinds: one bit for each of enum job_kind and enum job_variant. */
 #define JOB_KINDS_OF(kind) (1u << (kind))
-#define JOB_KINDS_ALL                                                                                        \
-    (JOB_KINDS_OF(JOB_REINFORCE) | JOB_KINDS_OF(JOB_PARAMETER_SERVER) | JOB_KINDS_OF(JOB_MODEL_PARALLEL))
+#define JOB_KINDS_ALL (JOB_KINDS_OF(JOB_VARIANTS) - 1)
 
 enum job_test {
     JOB_ALWAYS, /* there is no condition */
@@ -116,8 +122,14 @@ const char *job_key_name(const struct job_key *key);
 /* Whether a key is allowed everywhere and ignored: "$schema", and every name that begins with _. */
 bool job_key_ignored(const char *name);
 
-/* The name of a kind of job. */
+/* The name of a kind of job; the kind's, of a variant. */
 const char *job_kind_name(int kind);
+
+/* The name of the variant's algorithm, or NULL. */
+const char *job_variant_algorithm(int variant);
+
+/* The job's variant: its kind, or one of enum job_variant. */
+int job_variant(const struct job *job);
 
 /* ---- values: job_value.c ---- */
 

@@ -110,6 +110,29 @@ enum status policy_learn(struct policy *policy, const struct policy_rows *rows, 
     return policy->kind->learn(policy, rows, coefficient, episode, loss, progress, context, error);
 }
 
+enum status policy_estimate(struct policy *policy, const struct policy_rows *rows, struct error *error)
+{
+    return policy->kind->estimate(policy, rows, error);
+}
+
+double policy_deviation(const struct policy *policy)
+{
+    const float *log_std = policy->values; /* the first parameter (kernels/policy/dense_parameters.h) */
+    double sum = 0;
+    if (policy->low == NULL)
+        return (double)NAN;
+    for (uint32_t c = 0; c < policy->components; c++)
+        sum += exp((double)log_std[c]);
+    return sum / policy->components;
+}
+
+enum status policy_improve(struct policy *policy, const struct policy_rows *rows,
+                           const struct policy_targets *targets, const struct policy_step *step,
+                           struct policy_losses *losses, struct error *error)
+{
+    return policy->kind->improve(policy, rows, targets, step, losses, error);
+}
+
 /* ---- values ---- */
 
 enum status policy_save(struct policy *policy, struct policy_values *values, struct error *error)

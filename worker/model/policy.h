@@ -22,10 +22,11 @@
 #define WORKER_MODEL_POLICY_H
 
 #include "kernels/base/status.h"
+#include "kernels/policy/surrogate.h"
 #include "worker/model/policy_config.h"
 
-/* A batch: row i of it is row `row[i]` of the arrays, which the caller owns. policy_act writes actions and
- * dropout; the others write nothing here. */
+/* A batch: row i of it is row `row[i]` of the arrays, which the caller owns. policy_act writes actions,
+ * dropout, log-probabilities and values; policy_estimate values; the others write nothing here. */
 struct policy_rows {
     uint32_t count;
     const uint32_t *row;      /* (count) index into the arrays */
@@ -34,6 +35,8 @@ struct policy_rows {
     const uint8_t *allowed;   /* (rows, sum of choices), not 0: allowed, at least one of each component;
                                  NULL: all are */
     uint16_t *dropout;        /* (rows, policy_dropout_words) keep bits of hidden units; NULL of no words */
+    float *log_probabilities; /* (rows) of the action; NULL: not wanted */
+    float *values; /* (rows) of the observation; NULL: not wanted. Both only of a policy with values */
 };
 
 /* Called during learning: after every 256 rows on a CPU, or 16,384 with several
@@ -65,6 +68,10 @@ enum status policy_act(struct policy *policy, const struct policy_rows *rows, ui
  * is not finite; the batch's actions are then undefined. */
 enum status policy_choose(struct policy *policy, const struct policy_rows *rows, struct error *error);
 
+/* Writes rows->values, of a policy with values. Reads nothing but the observations. On a CPU it cannot fail.
+ */
+enum status policy_estimate(struct policy *policy, const struct policy_rows *rows, struct error *error);
+
 /* Clips `count` rows of actions to the action's bounds; NaN becomes the lower one. Choices stay as they are.
  */
 void policy_bound(const struct policy *policy, float *actions, uint32_t count);
@@ -78,5 +85,41 @@ void policy_bound(const struct policy *policy, float *actions, uint32_t count);
 enum status policy_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                          uint32_t episode, double *loss, policy_progress *progress, void *context,
                          struct error *error);
+
+/* The mean standard deviation of a Gaussian's components; NaN of choices. Of a policy with values. */
+double policy_deviation(const struct policy *policy);
+
+/* ---- PPO ---- */
+
+/* What a minibatch is learned from: arrays by row, as struct policy_rows has them; rows->log_probabilities
+ * and rows->values hold what they were when the actions were drawn. */
+struct policy_targets {
+    const float *advantages, *returns; /* (rows) */
+    bool normalizes; /* the minibatch's advantages: (A - mean) / (std + 1e-8), std with n - 1 */
+};
+
+/* How one step is taken. */
+struct policy_step {
+    struct surrogate_objective objective;
+    double max_norm; /* the gradient is scaled to this norm where its own is greater; INFINITY: never */
+    double lr;       /* Adam's, of this step */
+    double kl_max;   /* no step is taken where the KL estimate is above it; INFINITY: always */
+};
+
+/* Means over the minibatch, under the parameters before the step. */
+struct policy_losses {
+    double loss, policy, value, entropy; /* `value` is the value loss before its coefficient */
+    double kl, clip_fraction;            /* kernels/policy/surrogate.h */
+    double gradient_norm;                /* before it was clipped; 0 where no step was taken */
+    bool stepped;
+};
+
+/* One step of PPO by the minibatch rows, in their order: forward, the objective, backward, one norm over all
+ * parameters (gradient scaled by min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_), Adam.
+ * Sums run in chunks of POLICY_CHUNK_ROWS, the norm in double in the order of the parameters. STATUS_INTERNAL
+ * as policy_learn. */
+enum status policy_improve(struct policy *policy, const struct policy_rows *rows,
+                           const struct policy_targets *targets, const struct policy_step *step,
+                           struct policy_losses *losses, struct error *error);
 
 #endif

@@ -38,7 +38,7 @@ enum policy_form policy_form(const struct policy_config *config)
     const bool choice = action->choices != NULL && policy_components(config) == 1 &&
                         action->choices[0] <= MLP_ACTIONS_MAX && !config->has_mask;
     const bool layer = config->layers == 1 && config->activation == POLICY_RELU;
-    return vector && choice && layer ? POLICY_FORM_TUTORIAL : POLICY_FORM_DENSE;
+    return vector && choice && layer && !config->has_value ? POLICY_FORM_TUTORIAL : POLICY_FORM_DENSE;
 }
 
 struct mlp_shape policy_mlp_shape(const struct policy_config *config)
@@ -55,6 +55,7 @@ struct dense_shape policy_dense_shape(const struct policy_config *config)
     struct dense_shape shape = {.inputs = (uint32_t)inputs,
                                 .layers = cnn ? 0 : config->layers,
                                 .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU,
+                                .value = config->has_value,
                                 .gaussian = config->action.choices == NULL,
                                 .components = policy_components(config)};
     for (uint32_t l = 0; l < shape.layers; l++)
@@ -107,6 +108,10 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
 static enum status check_cnn(const struct policy_config *config, struct error *error)
 {
     const struct environment_space *image = &config->observation;
+    if (config->has_value)
+        return error_set(
+            error, STATUS_INVALID,
+            "/policy/network: expected \"mlp\": \"cnn\" learns by the algorithm \"reinforce\" alone");
     if (image->rank != 3)
         return error_set(error, STATUS_INVALID,
                          "/policy/network: expected \"mlp\": \"cnn\" reads images of height, width and "

@@ -30,7 +30,11 @@ struct policy_config {
     double dropout;                            /* probability that a unit is dropped, 0 <= p < 1 */
     uint64_t seed;                             /* of the first parameters and of every draw */
     struct adam_settings adam;
-    uint32_t rows_max; /* of a rollout */
+    bool has_value;      /* a value network with the policy's hidden layers: PPO's. POLICY_MLP only */
+    bool orthogonal;     /* the first values are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the
+                            policy's head and 1 for the value's; POLICY_MLP that has_value only */
+    double log_std_init; /* of every component of a Gaussian; has_value only */
+    uint32_t rows_max;   /* of a rollout */
     uint32_t threads; /* that learn on the CPU, at most; 0 is 1. The tutorial's network only; any number gives
                          the same bits */
     /* A backend's: */

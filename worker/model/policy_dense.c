@@ -12,7 +12,7 @@ _Static_assert((int)POLICY_CHUNK_ROWS == (int)DENSE_CHUNK_ROWS, "a chunk of rows
 struct policy_dense {
     struct dense *dense; // holds a packed copy of policy->values
     struct dense_work *work;
-    float log_probability[POLICY_CHUNK_ROWS], pull[POLICY_CHUNK_ROWS]; // of a chunk's rows
+    float log_probability[POLICY_CHUNK_ROWS], pull[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS]; // of a chunk
 };
 
 static struct dense_batch batch_of(const struct policy *policy, const struct policy_rows *rows)
@@ -29,14 +29,45 @@ static struct dense_batch batch_of(const struct policy *policy, const struct pol
 
 /* ---- acting ---- */
 
+/* Numbers in the batch's order to where the rows have theirs. */
+static void scatter(const struct policy_rows *rows, const float *from, float *to)
+{
+    for (uint32_t i = 0; i < rows->count; i++)
+        to[rows->row[i]] = from[i];
+}
+
 static enum status dense_kind_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
                                   const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    const struct policy_dense *network = policy->network;
-    const struct dense_batch batch = batch_of(policy, rows);
-    const struct dense_draw draw = {policy->seed, episode, environment, step};
+    struct policy_dense *network = policy->network;
+    const bool keeps = rows->values != NULL;
+    const struct dense_results results = {.log_probability = keeps ? network->log_probability : NULL,
+                                          .value = keeps ? network->value : NULL};
     (void)error;
-    dense_act(network->dense, network->work, &batch, &draw, &(struct dense_results){0});
+    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
+        const struct policy_rows chunk = policy_chunk(rows, first);
+        const struct dense_batch batch = batch_of(policy, &chunk);
+        const struct dense_draw draw = {policy->seed, episode, environment + first, step + first};
+        dense_act(network->dense, network->work, &batch, &draw, &results);
+        if (!keeps)
+            continue;
+        scatter(&chunk, network->log_probability, rows->log_probabilities);
+        scatter(&chunk, network->value, rows->values);
+    }
+    return STATUS_OK;
+}
+
+static enum status dense_kind_estimate(struct policy *policy, const struct policy_rows *rows,
+                                       struct error *error)
+{
+    struct policy_dense *network = policy->network;
+    (void)error;
+    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
+        const struct policy_rows chunk = policy_chunk(rows, first);
+        const struct dense_batch batch = batch_of(policy, &chunk);
+        dense_value(network->dense, network->work, &batch, network->value);
+        scatter(&chunk, network->value, rows->values);
+    }
     return STATUS_OK;
 }
 
@@ -81,12 +112,46 @@ static double dense_flat_gradient(struct policy *policy, const struct policy_row
     return loss;
 }
 
+static void dense_flat_evaluate(struct policy *policy, const struct policy_rows *rows, float *log_probability,
+                                float *entropy, float *value)
+{
+    const struct policy_dense *network = policy->network;
+    const struct dense_batch batch = batch_of(policy, rows);
+    dense_evaluate(
+        network->dense, network->work, &batch,
+        &(struct dense_results){.log_probability = log_probability, .entropy = entropy, .value = value});
+}
+
+static void dense_flat_pull(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient)
+{
+    const struct policy_dense *network = policy->network;
+    dense_gradient(network->dense, network->work,
+                   &(struct dense_pulls){.log_probability = pulls->log_probability,
+                                         .entropy = pulls->entropy,
+                                         .value = pulls->value},
+                   gradient);
+}
+
 /* ---- opening ---- */
+
+static enum status begin_values(struct policy *policy, const struct policy_config *config,
+                                const struct dense_shape *shape, struct error *error)
+{
+    const struct dense_initial initial = {.orthogonal = config->orthogonal,
+                                          .gain_hidden = sqrt(2),
+                                          .gain_policy = 0.01,
+                                          .gain_value = 1,
+                                          .log_sigma = config->log_std_init};
+    return dense_begin(policy->values, shape, &initial, policy->seed, error);
+}
 
 static enum status dense_kind_open(struct policy *policy, const struct policy_config *config,
                                    struct backend *backend, struct error *error)
 {
-    static const struct policy_flat flat = {.load = dense_flat_load, .gradient = dense_flat_gradient};
+    static const struct policy_flat flat = {.load = dense_flat_load,
+                                            .gradient = dense_flat_gradient,
+                                            .evaluate = dense_flat_evaluate,
+                                            .pull = dense_flat_pull};
     const struct dense_shape shape = policy_dense_shape(config);
     struct policy_dense *network = policy->network = calloc(1, sizeof *network);
     (void)backend;
@@ -98,7 +163,7 @@ static enum status dense_kind_open(struct policy *policy, const struct policy_co
     if (status == STATUS_OK)
         status = policy_flat_open(policy, config, &flat, error);
     if (status == STATUS_OK)
-        status = dense_begin(policy->values, &shape, &(struct dense_initial){0}, policy->seed, error);
+        status = begin_values(policy, config, &shape, error);
     if (status == STATUS_OK)
         dense_flat_load(policy);
     return status;
@@ -120,5 +185,7 @@ const struct policy_kind policy_dense_kind = {.open = dense_kind_open,
                                               .act = dense_kind_act,
                                               .choose = dense_kind_choose,
                                               .learn = policy_flat_learn,
+                                              .estimate = dense_kind_estimate,
+                                              .improve = policy_flat_improve,
                                               .save = policy_flat_save,
                                               .restore = policy_flat_restore};

@@ -120,7 +120,7 @@ static const char *first_not_finite(const struct policy *policy, const float *ar
 }
 
 /* Names the first tensor that holds a NaN or an infinity: observations, returns, then parameters. */
-static enum status explain_loss(const struct policy *policy, const struct policy_rows *rows,
+enum status policy_flat_explain(const struct policy *policy, const struct policy_rows *rows,
                                 const float *coefficient, double loss, struct error *error)
 {
     static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
@@ -129,7 +129,7 @@ static enum status explain_loss(const struct policy *policy, const struct policy
         if (!all_finite(observations + (size_t)rows->row[i] * policy->inputs, policy->inputs))
             return error_set(error, STATUS_INTERNAL, "the loss is %g; %s observations, row %u of %u", loss,
                              begin, i, rows->count);
-    for (uint32_t i = 0; i < rows->count; i++)
+    for (uint32_t i = 0; i < rows->count && coefficient != NULL; i++)
         if (!isfinite(coefficient[i]))
             return error_set(error, STATUS_INTERNAL, "the loss is %g; %s returns, row %u of %u", loss, begin,
                              i, rows->count);
@@ -139,6 +139,19 @@ static enum status explain_loss(const struct policy *policy, const struct policy
     return error_set(error, STATUS_INTERNAL, "the loss is %g; %s log-probabilities", loss, begin);
 }
 
+enum status policy_flat_step(struct policy *policy, double lr, struct error *error)
+{
+    struct adam_settings adam = policy->adam;
+    const char *lost = first_not_finite(policy, policy->gradient);
+    if (lost != NULL) // a NaN in a parameter would stay
+        return error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity", lost);
+    adam.lr = lr;
+    adam_update(&adam, ++policy->steps, policy->values, policy->first, policy->second, policy->gradient,
+                policy->count);
+    policy->flat->load(policy);
+    return STATUS_OK;
+}
+
 enum status policy_flat_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                               uint32_t episode, double *loss, policy_progress *progress, void *context,
                               struct error *error)
@@ -146,15 +159,11 @@ enum status policy_flat_learn(struct policy *policy, const struct policy_rows *r
     (void)episode;
     const double found = pass_over_rows(policy, rows, coefficient, progress, context);
     if (!isfinite(found))
-        return explain_loss(policy, rows, coefficient, found, error);
-    const char *lost = first_not_finite(policy, policy->gradient);
-    if (lost != NULL) // a NaN in a parameter would stay
-        return error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity", lost);
-    adam_update(&policy->adam, ++policy->steps, policy->values, policy->first, policy->second,
-                policy->gradient, policy->count);
-    policy->flat->load(policy);
-    *loss = found;
-    return STATUS_OK;
+        return policy_flat_explain(policy, rows, coefficient, found, error);
+    const enum status status = policy_flat_step(policy, policy->adam.lr, error);
+    if (status == STATUS_OK)
+        *loss = found;
+    return status;
 }
 
 /* ---- saving and restoring ---- */
@@ -231,12 +240,15 @@ enum status policy_flat_open(struct policy *policy, const struct policy_config *
     policy->gradient = policy->values + count;
     policy->first = policy->values + 2 * count;
     policy->second = policy->values + 3 * count;
+    if (config->has_value && surrogate_new(&policy->surrogate, error) != STATUS_OK)
+        return error->status;
     return open_team(policy, config, error);
 }
 
 void policy_flat_close(struct policy *policy)
 {
     team_free(policy->team);
+    surrogate_free(policy->surrogate);
     free(policy->wave);
     free(policy->values);
 }

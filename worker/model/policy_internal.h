@@ -2,6 +2,7 @@
  *
  *     policy.c        which network, and what all have in common
  *     policy_flat.c   learning, saving and restoring on the CPU, with flat arrays
+ *     policy_improve.c   PPO's step on them
  *     policy_mlp.c    the tutorial's network on them         policy_dense.c   dense layers on them
  *     policy_gpu.c    the tutorial's network on a GPU        policy_images.c  the CNN on a backend */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
@@ -23,6 +24,11 @@ struct policy_kind {
     enum status (*learn)(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                          uint32_t episode, double *loss, policy_progress *progress, void *context,
                          struct error *error);
+    /* Of a kind that can have values; else NULL. */
+    enum status (*estimate)(struct policy *policy, const struct policy_rows *rows, struct error *error);
+    enum status (*improve)(struct policy *policy, const struct policy_rows *rows,
+                           const struct policy_targets *targets, const struct policy_step *step,
+                           struct policy_losses *losses, struct error *error);
     enum status (*save)(struct policy *policy, struct policy_values *values, struct error *error);
     enum status (*restore)(struct policy *policy, const struct policy_values *values, struct error *error);
 };
@@ -37,6 +43,11 @@ struct policy_flat {
     double (*gradient)(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                        float *gradient);
     bool any_thread; /* several threads may call `gradient` at once */
+    /* Of a network with values, else NULL: evaluates a chunk's rows, and adds the gradient that the pulls at
+     * them make. Between the two no other rows are evaluated. */
+    void (*evaluate)(struct policy *policy, const struct policy_rows *rows, float *log_probability,
+                     float *entropy, float *value);
+    void (*pull)(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient);
 };
 
 enum {
@@ -62,6 +73,7 @@ struct policy {
     uint64_t steps;                            /* of Adam */
     size_t count;                              /* floats in each of the arrays below */
     float *values, *gradient, *first, *second; /* the parameters, their gradient, Adam's moments */
+    struct surrogate *surrogate;               /* of a network with values */
     struct team *team;                         /* NULL: one thread learns */
     float *wave;                               /* (POLICY_WAVE_CHUNKS, count) gradients of a wave's chunks */
     uint32_t parameter_count;
@@ -83,6 +95,20 @@ enum status policy_flat_learn(struct policy *policy, const struct policy_rows *r
 enum status policy_flat_save(struct policy *policy, struct policy_values *values, struct error *error);
 enum status policy_flat_restore(struct policy *policy, const struct policy_values *values,
                                 struct error *error);
+
+/* Checks the gradient of `rows` and takes Adam's step with it at learning rate lr. STATUS_INTERNAL names the
+ * parameter. */
+enum status policy_flat_step(struct policy *policy, double lr, struct error *error);
+
+/* The sentence of a loss that is not finite. `coefficients` may be NULL. */
+enum status policy_flat_explain(const struct policy *policy, const struct policy_rows *rows,
+                                const float *coefficient, double loss, struct error *error);
+
+/* ---- policy_improve.c ---- */
+
+enum status policy_flat_improve(struct policy *policy, const struct policy_rows *rows,
+                                const struct policy_targets *targets, const struct policy_step *step,
+                                struct policy_losses *losses, struct error *error);
 
 /* Rows [first, first + POLICY_CHUNK_ROWS) of the batch, or as many as there are. */
 struct policy_rows policy_chunk(const struct policy_rows *rows, uint32_t first);

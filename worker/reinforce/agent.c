@@ -84,8 +84,12 @@ static void report_episode(struct agent *agent)
 {
     const struct job *job = &agent->worker->job;
     const struct coalescer_stats *stats = &agent->stats;
+    const bool by_ppo = agent_learns_by_ppo(agent);
     double reward, weight = job->running_reward.weight;
-    if (find_reward(agent, &reward))
+    const bool is_new = find_reward(agent, &reward);
+    if (by_ppo)
+        agent->running_reward = agent->ppo.recent.ended > 0 ? agent->figures.ep_rew_mean : reward;
+    else if (is_new)
         agent->running_reward = weight * reward + (1 - weight) * agent->running_reward;
     struct control_episode record = {
         .episode = agent->episode,
@@ -101,6 +105,8 @@ static void report_episode(struct agent *agent)
                    .batch_max = stats->batch_max,
                    .wait_us_p50 = (double)histogram_percentile(&stats->wait_us, 0.50),
                    .wait_us_p99 = (double)histogram_percentile(&stats->wait_us, 0.99)},
+        .has_ppo = by_ppo,
+        .ppo = agent->figures,
     };
     episode_metrics_mean(&agent->metrics, 0, agent->rollout->columns, &record.metrics);
     worker_report(CONTROL_EPISODE, &record, control_episode_bytes(&record));
@@ -111,7 +117,8 @@ static bool is_over(struct agent *agent)
     const struct job *job = &agent->worker->job;
     if (job->stop.has_running_reward && agent->running_reward > job->stop.running_reward)
         agent->end = CONTROL_END_SOLVED;
-    else if (job->stop.has_episodes && agent->episode >= job->stop.episodes)
+    else if (agent_learns_by_ppo(agent) ? agent->ppo.steps >= job->stop.steps
+                                        : job->stop.has_episodes && agent->episode >= job->stop.episodes)
         agent->end = CONTROL_END_FINISHED;
     else if (agent->worker->drain || agent->worker->hurry)
         agent->end = CONTROL_END_STOPPED;
@@ -173,9 +180,18 @@ static enum status after_playing(struct agent *agent, struct error *error)
 
 static enum status after_learning(struct agent *agent, struct error *error)
 {
-    agent->serve_next = monotime_now();
-    enum status status = learner_run(agent->policy, agent->rollout, &agent->returns, serve_while_learning,
-                                     agent, &agent->learned, error);
+    const struct monotime begin = agent->serve_next = monotime_now();
+    enum status status;
+    if (agent_learns_by_ppo(agent)) {
+        status = ppo_learn(&agent->ppo, agent->policy, agent->rollout, serve_while_learning, agent,
+                           &agent->figures, error);
+        agent->learned =
+            (struct learner_result){.loss = agent->figures.loss,
+                                    .seconds = (double)monotime_us_between(begin, monotime_now()) * 1e-6};
+    } else {
+        status = learner_run(agent->policy, agent->rollout, &agent->returns, serve_while_learning, agent,
+                             &agent->learned, error);
+    }
     if (status == STATUS_OK)
         agent->phase = AGENT_REPORTING;
     return status;

@@ -9,6 +9,7 @@
  *     rollout   every row of the episode, with its reward                             rollout.c
  *     returns   rewards discounted, normalized and scaled                             returns.c
  *     learner   forward again, backward, Adam                                         learner.c
+ *     ppo       in place of these two: advantages, epochs of minibatches              ppo.c
  *     saver     the values, to a checkpoint if one is due; then the next episode      agent_checkpoint.c
  *
  * agent.c (the loop), agent_open.c, agent_describe.c, agent_step.c, agent_return.c, agent_states.c,
@@ -27,6 +28,7 @@
 #include "worker/reinforce/episode_metrics.h"
 #include "worker/reinforce/episode_returns.h"
 #include "worker/reinforce/learner.h"
+#include "worker/reinforce/ppo.h"
 #include "worker/reinforce/rollout.h"
 #include "worker/worker.h"
 
@@ -102,6 +104,8 @@ struct agent {
     uint8_t *alive;             /* (environments) */
     struct monotime serve_next; /* while learning: when the loop is served again */
     struct learner_result learned;
+    struct ppo ppo;              /* used where the algorithm is ppo */
+    struct control_ppo figures;  /* likewise: of the last update */
     struct policy_values values; /* of the newest checkpoint; the saver's until that is written */
     char *saved_states;          /* likewise */
     struct checkpoint_saver saver;
@@ -111,6 +115,11 @@ struct agent {
         void *actions;                 /* (columns, action_bytes) of one reply */
     } batch;
 };
+
+static inline bool agent_learns_by_ppo(const struct agent *agent)
+{
+    return agent->worker->job.algorithm.name == JOB_ALGORITHM_PPO;
+}
 
 /* ---- agent_open.c ---- */
 

@@ -62,6 +62,7 @@ static enum status open_rollout(struct agent *agent, uint32_t steps, struct erro
         .action_bytes = environment_space_bytes(&spec->action),
         .choices = spec->has_mask == 1 ? (uint32_t)environment_choices(spec) : 0,
         .dropout_words = policy_dropout_words(agent->policy),
+        .bootstraps = agent_learns_by_ppo(agent),
     };
     return rollout_new(&agent->rollout, &config, error);
 }
@@ -81,6 +82,8 @@ static enum status open_world(struct agent *agent, struct error *error)
         status = episode_returns_open(&agent->episode_returns, agent->rollout->columns, error);
     if (status == STATUS_OK)
         status = episode_metrics_open(&agent->metrics, &agent->world.spec, agent->rollout->columns, error);
+    if (status == STATUS_OK && agent_learns_by_ppo(agent))
+        status = ppo_open(&agent->ppo, job, agent->rollout, error);
     if (status == STATUS_OK)
         status = agent_checkpoint_open(agent, error);
     agent->returns =
@@ -94,6 +97,7 @@ static enum status open_world(struct agent *agent, struct error *error)
 
 void agent_close_world(struct agent *agent)
 {
+    ppo_close(&agent->ppo);
     episode_returns_close(&agent->episode_returns);
     rollout_free(agent->rollout);
     policy_free(agent->policy);

@@ -30,6 +30,7 @@ static void forget_rows(struct agent_group *group)
         agent->live[group - group->seat->groups] += !agent->alive[e];
         agent->alive[e] = 1;
     }
+    rollout_forget_last(agent->rollout, group->first * agents, group->count * agents);
     group->recorded = 0;
     group->waiting = false;
     agent_set_live(agent);
@@ -109,7 +110,8 @@ static bool is_same_step(const struct agent_group *group, const struct rpc_messa
     const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = agent->world.spec.agents;
     uint32_t i = 0;
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
-        if (agent->rollout->lengths[e * agents] <= m->args[1])
+        if (agent->rollout->lengths[e * agents] <= m->args[1] &&
+            m->args[1] < agent->rollout->config.steps_max)
             continue;
         if (i == n || u32_at(m->data[STEP_ENVIRONMENT], i) != e)
             return false;

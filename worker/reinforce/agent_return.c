@@ -80,7 +80,8 @@ static void take_return(struct agent_seat *seat, const struct rpc_message *m)
         rollout->rewards[row] = f32_at(m->data[RETURN_REWARD], i);
         rollout->flags[row] = ((const uint8_t *)m->data[RETURN_FLAGS])[i];
         if (agent->metrics.count > 0 && step_ended(rollout->flags[row])) {
-            episode_metrics_add(&agent->metrics, column, metrics);
+            if (!rollout->config.bootstraps) /* else the closing step has brought them */
+                episode_metrics_add(&agent->metrics, column, metrics);
             metrics += agent->metrics.count * sizeof(float);
         }
     }

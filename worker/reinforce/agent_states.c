@@ -63,6 +63,7 @@ bool agent_states_give(const struct agent_seat *seat, struct rpc_message *m)
     const struct agent *agent = seat->agent;
     const bool goes_on = continues(agent) && agent->episode > 1;
     m->args[RUN_BEGIN] = BEGIN_RESET;
+    m->args[RUN_CLOSES] = agent->rollout->config.bootstraps;
     if (goes_on && !seat->fresh)
         m->args[RUN_BEGIN] = BEGIN_CONTINUE;
     if (goes_on && seat->fresh && seat->state_bytes > 0) {
@@ -85,6 +86,9 @@ void agent_states_lost(struct agent_seat *seat)
         seat->worker, (unsigned long long)agent->episode, agent->world.name);
     episode_returns_forget(&agent->episode_returns, seat->groups[0].first * agents,
                            agent->per_observer * agents);
+    if (agent_learns_by_ppo(agent))
+        recent_episodes_forget(&agent->ppo.recent, seat->groups[0].first * agents,
+                               agent->per_observer * agents);
 }
 
 /* ---- checkpoints ---- */
@@ -97,23 +101,31 @@ static bool have_states(const struct agent *agent)
     return true;
 }
 
+/* The bytes of what PPO keeps; 0 of another algorithm. */
+static size_t ppo_part(const struct agent *agent)
+{
+    return agent_learns_by_ppo(agent) ? ppo_bytes(&agent->ppo) : 0;
+}
+
 enum status agent_states_save(struct agent *agent, char **out, size_t *bytes, struct error *error)
 {
     const uint32_t observers = agent->worker->job.observers.count;
-    const size_t returns = episode_returns_bytes(&agent->episode_returns);
+    const size_t returns = episode_returns_bytes(&agent->episode_returns), head = returns + ppo_part(agent);
     const bool has_states = have_states(agent);
     *out = NULL;
     *bytes = 0;
     if (!continues(agent))
         return STATUS_OK;
-    *bytes = returns;
+    *bytes = head;
     for (uint32_t i = 0; i < observers && has_states; i++)
         *bytes += agent->seats[i].state_bytes;
     *out = malloc(*bytes);
     if (*out == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the environments' states in a checkpoint");
     episode_returns_write(&agent->episode_returns, *out);
-    char *at = *out + returns;
+    if (head > returns)
+        ppo_write(&agent->ppo, *out + returns);
+    char *at = *out + head;
     for (uint32_t i = 0; i < observers && has_states; at += agent->seats[i++].state_bytes)
         memcpy(at, agent->seats[i].states, agent->seats[i].state_bytes);
     return STATUS_OK;
@@ -121,14 +133,15 @@ enum status agent_states_save(struct agent *agent, char **out, size_t *bytes, st
 
 enum status agent_states_load(struct agent *agent, const char *from, size_t bytes, struct error *error)
 {
-    const size_t returns = episode_returns_bytes(&agent->episode_returns);
+    const size_t returns = episode_returns_bytes(&agent->episode_returns), head = returns + ppo_part(agent);
     enum status status = STATUS_OK;
     if (!continues(agent) || bytes == 0)
         return STATUS_OK;
-    if (bytes < returns || !episode_returns_read(&agent->episode_returns, from))
+    if (bytes < head || !episode_returns_read(&agent->episode_returns, from) ||
+        (head > returns && !ppo_read(&agent->ppo, from + returns)))
         return error_set(error, STATUS_INVALID, "its environments are not those of this job");
-    from += returns;
-    bytes -= returns;
+    from += head;
+    bytes -= head;
     for (uint32_t i = 0; i < agent->worker->job.observers.count && bytes > 0 && status == STATUS_OK; i++) {
         const size_t mine = states_of(from, bytes, agent->per_observer);
         if (mine == 0)

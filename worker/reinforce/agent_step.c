@@ -20,9 +20,10 @@ static enum status check_request(const struct agent_group *group, const struct r
     if (group->parked != NULL || (group->waiting && group->next_step == group->recorded))
         return error_set(error, STATUS_INVALID, "step %llu while step %u is not answered",
                          (unsigned long long)step, group->next_step - 1);
-    if (step != group->next_step || (m->tensor_count > 0 && step >= agent->rollout->config.steps_max))
+    const uint32_t steps = agent->rollout->config.steps_max + agent->rollout->config.bootstraps;
+    if (step != group->next_step || (m->tensor_count > 0 && step >= steps))
         return error_set(error, STATUS_INVALID, "step %llu: expected %u, below %u", (unsigned long long)step,
-                         group->next_step, agent->rollout->config.steps_max);
+                         group->next_step, steps);
     return STATUS_OK;
 }
 
@@ -166,7 +167,7 @@ static void store_run(struct rollout *rollout, const struct rpc_message *m, uint
         memcpy(rollout->rewards + row - rollout->columns,
                (const char *)m->data[STEP_REWARD] + from * sizeof *rollout->rewards,
                rows * sizeof *rollout->rewards);
-    for (uint32_t i = 0; i < rows; i++)
+    for (uint32_t i = 0; i < rows && step < rollout->config.steps_max; i++)
         rollout->lengths[column + i] = step + 1;
 }
 
@@ -194,6 +195,29 @@ static void take_metrics(struct agent *agent, const struct rpc_message *m)
                                     values);
                 values += metrics * sizeof(float);
             }
+    }
+}
+
+/* Keeps the last observations of the episodes that the step before has truncated. They stand behind the
+ * present ones, with those that it has terminated. */
+static void take_last(struct agent *agent, const struct rpc_message *m)
+{
+    struct rollout *rollout = agent->rollout;
+    const uint32_t agents = agent->world.spec.agents, n = m->tensors[STEP_ENVIRONMENT].dims[0];
+    const size_t bytes = rollout->config.observation_bytes;
+    const char *last = (const char *)m->data[STEP_OBSERVATION] + n * agents * bytes;
+    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
+    for (uint32_t i = 0; i < n && rollout->config.bootstraps && m->args[1] > 0; i++) {
+        read_flags(agent, m, i, flags);
+        for (uint32_t a = 0; a < agents; a++) {
+            const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents + a;
+            const uint32_t row = rollout_row(rollout, (uint32_t)m->args[1] - 1, column);
+            if (!step_ended(flags[a]))
+                continue;
+            if ((flags[a] & ENVIRONMENT_TERMINATED) == 0 && agent->failure.status == STATUS_OK)
+                (void)rollout_add_last(rollout, row, last, &agent->failure);
+            last += bytes;
+        }
     }
 }
 
@@ -228,20 +252,31 @@ static enum status check_step(const struct agent_group *group, const struct rpc_
     return status == STATUS_OK ? check_flags(agent, m, error) : status;
 }
 
+/* Whether it is the step behind the last one, which asks for no actions. */
+static bool is_closing(const struct agent *agent, const struct rpc_message *m)
+{
+    return m->args[1] == agent->rollout->config.steps_max;
+}
+
 /* Puts the request in line, and its rows into the rollout. */
 static void take_step(struct agent_group *group, struct rpc_request *request, const struct rpc_message *m)
 {
     struct agent *agent = group->seat->agent;
     const uint32_t rows = m->tensors[STEP_ENVIRONMENT].dims[0] * agent->world.spec.agents;
-    if (coalescer_add(agent->coalescers[number_of(group)], request, rows, monotime_now()) != STATUS_OK) {
+    group->waiting = !is_closing(agent, m);
+    if (group->waiting &&
+        coalescer_add(agent->coalescers[number_of(group)], request, rows, monotime_now()) != STATUS_OK) {
         rpc_fail(request, STATUS_BUSY, "more requests than environments");
+        group->waiting = false;
         return;
     }
     store_rows(agent, m);
+    take_last(agent, m);
     take_metrics(agent, m);
     retire_absent(group, m);
-    group->waiting = true;
     group->recorded = ++group->next_step;
+    if (!group->waiting)
+        agent_reply(agent, request);
 }
 
 /* The group's environments are all over, while others of its observer go on: nobody waits for it. */
@@ -299,6 +334,10 @@ void agent_reply(struct agent *agent, struct rpc_request *request)
     const struct environment_spec *spec = &agent->world.spec;
     const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = spec->agents;
     const size_t bytes = agent->rollout->config.action_bytes;
+    if (is_closing(agent, m)) {
+        rpc_reply(request, &(struct rpc_message){0});
+        return;
+    }
     for (uint32_t i = 0, run; i < n; i += run) {
         const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents;
         run = run_at(m, i);
@@ -324,7 +363,9 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
                                       .observations = rollout->observations,
                                       .actions = rollout->actions,
                                       .allowed = rollout->allowed,
-                                      .dropout = rollout->masks};
+                                      .dropout = rollout->masks,
+                                      .log_probabilities = rollout->log_probabilities,
+                                      .values = rollout->values};
     enum status status = policy_act(agent->policy, &batch, rollout->episode, agent->batch.column,
                                     agent->batch.step, &agent->failure);
     for (size_t i = 0; status != STATUS_OK && i < count; i++)

@@ -254,11 +254,9 @@ static enum status load_states(struct observer *o, const struct rpc_message *cal
 static enum status begin_groups(struct observer *o, struct error *error)
 {
     const struct rpc_message *call = rpc_request_message(o->episode);
-    const uint32_t episode = (uint32_t)call->args[RUN_NUMBER], steps = (uint32_t)call->args[RUN_STEPS];
-    const bool continues = call->args[RUN_BEGIN] != BEGIN_RESET;
     enum status status = call->args[RUN_BEGIN] == BEGIN_STATES ? load_states(o, call, error) : STATUS_OK;
     for (uint32_t i = 0; i < o->group_count && status == STATUS_OK; i++) {
-        status = observer_group_begin(&o->groups[i], episode, steps, continues, error);
+        status = observer_group_begin(&o->groups[i], call->args, error);
         if (status == STATUS_OK)
             status = observer_group_ask(&o->groups[i], o->rpc, error);
     }

@@ -244,8 +244,20 @@ static enum status handle_ended(struct observer_group *g, struct error *error)
     return environments_reset(g->environments, over, g->over, g->episode, g->step + 1, error);
 }
 
+/* Waits for the answer to the closing step, which says nothing. */
+static enum status wait_for_close(struct observer_group *g, struct rpc *rpc, struct error *error)
+{
+    const enum status status = rpc_wait(rpc, g->answer, error);
+    future_release(g->answer);
+    g->answer = NULL;
+    g->closes = false;
+    return status;
+}
+
 enum status observer_group_step(struct observer_group *g, struct rpc *rpc, struct error *error)
 {
+    if (g->steps > 0 && g->step == g->steps)
+        return wait_for_close(g, rpc, error);
     enum status status = wait_for_actions(g, rpc, error);
     if (status == STATUS_OK)
         status = environments_step(g->environments, g->live, g->live < g->count ? g->indices : NULL, error);
@@ -257,12 +269,13 @@ enum status observer_group_step(struct observer_group *g, struct rpc *rpc, struc
 
 /* ---- an episode ---- */
 
-enum status observer_group_begin(struct observer_group *g, uint32_t episode, uint32_t steps, bool continues,
+enum status observer_group_begin(struct observer_group *g, const uint64_t args[WIRE_ARGS],
                                  struct error *error)
 {
-    g->episode = episode;
-    g->steps = steps;
-    g->continues = continues;
+    g->episode = (uint32_t)args[RUN_NUMBER];
+    g->steps = (uint32_t)args[RUN_STEPS];
+    g->continues = args[RUN_BEGIN] != BEGIN_RESET;
+    g->closes = args[RUN_CLOSES] != 0;
     g->step = 0;
     g->live = g->count;
     g->ended = 0;
@@ -270,7 +283,8 @@ enum status observer_group_begin(struct observer_group *g, uint32_t episode, uin
         g->indices[i] = i;
         g->numbers[i] = g->first + i;
     }
-    return continues ? STATUS_OK : environments_reset(g->environments, g->count, NULL, episode, 0, error);
+    return g->continues ? STATUS_OK
+                        : environments_reset(g->environments, g->count, NULL, g->episode, 0, error);
 }
 
 bool observer_group_save(struct observer_group *g, void *out, size_t capacity, size_t *bytes)
@@ -313,5 +327,5 @@ enum status observer_group_load(struct observer_group *g, const void *states, si
 
 bool observer_group_is_done(const struct observer_group *g)
 {
-    return g->live == 0 || (g->steps > 0 && g->step == g->steps);
+    return g->live == 0 || (g->steps > 0 && g->step == g->steps && !g->closes);
 }

@@ -33,6 +33,7 @@ struct observer_group {
     uint32_t episode, step;      /* the step that is asked next */
     uint32_t steps;              /* how many there are; 0: until each environment's episode is over */
     bool continues;              /* from the rollout before */
+    bool closes;                 /* the closing step is not answered yet (step_message.h) */
     uint32_t live;               /* environments whose episode goes on */
     uint32_t *indices, *numbers; /* (live) local; job-wide */
     uint32_t *over;              /* (count) environments that wait for a reset */
@@ -57,10 +58,10 @@ void observer_group_close(struct observer_group *group);
 size_t observer_group_lent_bytes(const struct observer_group *group);
 void observer_group_lend(struct observer_group *group, void *memory);
 
-/* Begins an episode with all environments, which are reset, or go on as they are (`continues`). Errors as
- * environments_reset. */
-enum status observer_group_begin(struct observer_group *group, uint32_t episode, uint32_t steps,
-                                 bool continues, struct error *error);
+/* Begins an episode with all environments, by run_episode's args (step_message.h). Saved states have been
+ * loaded before. Errors as environments_reset. */
+enum status observer_group_begin(struct observer_group *group, const uint64_t args[WIRE_ARGS],
+                                 struct error *error);
 
 /* The states of the group's environments behind each other, each behind its length in a uint32. Save appends
  * them to *bytes bytes of `out`, of `capacity`, and adds theirs to *bytes, also where they have no room: then
@@ -81,7 +82,8 @@ enum status observer_group_ask(struct observer_group *group, struct rpc *rpc, st
 enum status observer_group_tell_done(const struct observer_group *group, struct rpc *rpc,
                                      struct error *error);
 
-/* Waits for the actions, and steps the live environments with them. Errors as rpc_wait, environments_step and
+/* Waits for the actions, and steps the live environments with them; or, behind the last step, waits for the
+ * answer to the closing step. Errors as rpc_wait, environments_step and
  * environments_reset; STATUS_INVALID: the agent's answer has another form. */
 enum status observer_group_step(struct observer_group *group, struct rpc *rpc, struct error *error);
 

@@ -21,7 +21,10 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
                                    .adam = {.lr = job->optimizer.lr,
                                             .beta1 = job->optimizer.beta1,
                                             .beta2 = job->optimizer.beta2,
-                                            .epsilon = job->optimizer.epsilon}};
+                                            .epsilon = job->optimizer.epsilon},
+                                   .has_value = job->algorithm.name == JOB_ALGORITHM_PPO,
+                                   .orthogonal = job->policy.orthogonal,
+                                   .log_std_init = job->policy.log_std_init};
     for (uint32_t l = 0; l < config.layers; l++)
         config.width[l] = job->policy.hidden.value[l];
     if (job->policy.has_dropout)

@@ -14,7 +14,8 @@
 static size_t row_bytes(const struct rollout_config *config)
 {
     return config->observation_bytes + config->action_bytes + config->choices + sizeof(float) + 1 +
-           config->dropout_words * sizeof(uint16_t) + sizeof(uint32_t) + sizeof(float);
+           config->dropout_words * sizeof(uint16_t) + sizeof(uint32_t) + sizeof(float) +
+           (config->bootstraps ? 2 * sizeof(float) : 0);
 }
 
 /* The kernel grants more memory than there is, and kills whoever uses all of it: so this asks first. */
@@ -39,17 +40,23 @@ static enum status check_size(const struct rollout_config *config, uint64_t rows
 static bool open_rows(struct rollout *r, uint64_t rows)
 {
     const struct rollout_config *config = &r->config;
+    const uint64_t closed = rows + (config->bootstraps ? r->columns : 0);
     r->lengths = calloc(r->columns, sizeof *r->lengths);
-    r->observations = calloc(rows, config->observation_bytes);
+    r->observations = calloc(closed, config->observation_bytes);
     r->actions = calloc(rows, config->action_bytes);
-    r->allowed = config->choices > 0 ? calloc(rows, config->choices) : NULL;
+    r->allowed = config->choices > 0 ? calloc(closed, config->choices) : NULL;
     r->rewards = calloc(rows, sizeof *r->rewards);
     r->flags = calloc(rows, sizeof *r->flags);
     r->before = calloc(r->columns, sizeof *r->before);
     r->masks = calloc(rows * config->dropout_words + 1, sizeof *r->masks);
     r->order = calloc(rows, sizeof *r->order);
     r->coefficients = calloc(rows, sizeof *r->coefficients);
-    return r->lengths != NULL && r->observations != NULL && r->actions != NULL &&
+    if (config->bootstraps) {
+        r->log_probabilities = calloc(rows, sizeof *r->log_probabilities);
+        r->values = calloc(closed, sizeof *r->values);
+    }
+    return (!config->bootstraps || (r->log_probabilities != NULL && r->values != NULL)) &&
+           r->lengths != NULL && r->observations != NULL && r->actions != NULL &&
            (r->allowed != NULL || config->choices == 0) && r->rewards != NULL && r->flags != NULL &&
            r->before != NULL && r->masks != NULL && r->order != NULL && r->coefficients != NULL;
 }
@@ -89,6 +96,11 @@ void rollout_free(struct rollout *r)
     free(r->masks);
     free(r->order);
     free(r->coefficients);
+    free(r->log_probabilities);
+    free(r->values);
+    free(r->last_rows);
+    free(r->last_observations);
+    free(r->last_values);
     free(r);
 }
 
@@ -97,6 +109,7 @@ void rollout_free(struct rollout *r)
 void rollout_begin(struct rollout *r, uint32_t episode)
 {
     r->episode = episode;
+    r->last_count = 0;
     memset(r->lengths, 0, r->columns * sizeof *r->lengths);
 }
 
@@ -108,6 +121,74 @@ bool rollout_is_absent(const struct rollout *r, uint32_t step, uint32_t column)
         return false;
     const uint32_t agents = r->config.agents, first = column / agents * agents;
     return !environment_is_over(r->flags + rollout_row(r, step - 1, first), agents);
+}
+
+/* ---- last observations ---- */
+
+static char *last_at(const struct rollout *r, uint32_t i)
+{
+    return r->last_observations + i * r->config.observation_bytes;
+}
+
+enum status rollout_add_last(struct rollout *r, uint32_t row, const void *observation, struct error *error)
+{
+    if (r->last_count == r->last_capacity) {
+        const uint32_t capacity = r->last_capacity * 2 + 16;
+        uint32_t *rows = realloc(r->last_rows, capacity * sizeof *rows);
+        r->last_rows = rows != NULL ? rows : r->last_rows;
+        char *observations = realloc(r->last_observations, capacity * r->config.observation_bytes);
+        r->last_observations = observations != NULL ? observations : r->last_observations;
+        float *values = realloc(r->last_values, capacity * sizeof *values);
+        r->last_values = values != NULL ? values : r->last_values;
+        if (rows == NULL || observations == NULL || values == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", capacity);
+        r->last_capacity = capacity;
+    }
+    memcpy(last_at(r, r->last_count), observation, r->config.observation_bytes);
+    r->last_rows[r->last_count++] = row;
+    return STATUS_OK;
+}
+
+void rollout_forget_last(struct rollout *r, uint32_t first, uint32_t count)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < r->last_count; i++) {
+        if (r->last_rows[i] % r->columns - first < count)
+            continue;
+        r->last_rows[kept] = r->last_rows[i];
+        memmove(last_at(r, kept++), last_at(r, i), r->config.observation_bytes);
+    }
+    r->last_count = kept;
+}
+
+static int compare_last(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+enum status rollout_sort_last(struct rollout *r, struct error *error)
+{
+    const size_t bytes = r->config.observation_bytes;
+    uint64_t *keys = malloc((size_t)r->last_capacity * sizeof *keys);
+    char *sorted = malloc(r->last_capacity * bytes);
+    if (r->last_count > 0 && (keys == NULL || sorted == NULL)) {
+        free(keys);
+        free(sorted);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", r->last_count);
+    }
+    for (uint32_t i = 0; i < r->last_count; i++)
+        keys[i] = (uint64_t)r->last_rows[i] << 32 | i;
+    if (r->last_count > 0)
+        qsort(keys, r->last_count, sizeof *keys, compare_last);
+    for (uint32_t i = 0; i < r->last_count; i++) {
+        r->last_rows[i] = (uint32_t)(keys[i] >> 32);
+        memcpy(sorted + i * bytes, last_at(r, (uint32_t)keys[i]), bytes);
+    }
+    free(keys);
+    free(r->last_observations);
+    r->last_observations = sorted;
+    return STATUS_OK;
 }
 
 uint64_t rollout_rows(const struct rollout *r)

@@ -7,8 +7,11 @@
  *
  * A column's rows fall into segments. A segment ends with a row whose flags are not 0, or with the column's
  * last row. In `episode` mode there is one segment; in `steps` mode a segment ends where the environment was
- * reset. An agent that is absent has rows that say nothing, until its environment is reset. Pure: no I/O, no
- * clock. One thread. */
+ * reset. An agent that is absent has rows that say nothing, until its environment is reset.
+ *
+ * A rollout that bootstraps (advantages.h) has one step more, the closing one: rows of number steps_max, with
+ * an observation and nothing else. And it keeps the last observation of each episode that was truncated,
+ * which the environment's reset has replaced in the next row. Pure: no I/O, no clock. One thread. */
 #ifndef WORKER_REINFORCE_ROLLOUT_H
 #define WORKER_REINFORCE_ROLLOUT_H
 
@@ -24,6 +27,7 @@ struct rollout_config {
     size_t observation_bytes, action_bytes; /* of one row */
     uint32_t choices;                       /* bytes of a row's action mask; 0: it has none */
     uint32_t dropout_words;                 /* of a row's dropout mask */
+    bool bootstraps; /* keeps the closing step, last observations, log-probabilities and values */
 };
 
 struct rollout {
@@ -40,6 +44,14 @@ struct rollout {
     uint16_t *masks;     /* (steps_max, columns, dropout_words): dropout's keep bits */
     uint32_t *order;     /* (rows_max) row indices by (column, step): returns_coefficients fills it */
     float *coefficients; /* (rows_max) in the same order; returns_coefficients fills it */
+
+    /* With config.bootstraps: */
+    float *log_probabilities; /* (steps_max, columns) of the row's action, when it was drawn */
+    float *values;            /* (steps_max + 1, columns) of the row's observation, then */
+    uint32_t last_count, last_capacity;
+    uint32_t *last_rows; /* (last_count) the rows that were truncated; ascending after rollout_sort_last */
+    char *last_observations; /* (last_count, observation_bytes) where each of these steps led */
+    float *last_values;      /* (last_count) for the learner */
 };
 
 /* Allocates all memory. STATUS_INVALID when the rows are none or above JOB_ROLLOUT_ROWS_MAX
@@ -59,7 +71,17 @@ static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step,
  * went on. */
 bool rollout_is_absent(const struct rollout *rollout, uint32_t step, uint32_t column);
 
-/* Rows in all. */
+/* Keeps the last observation of an episode that ended with the row. STATUS_NO_MEMORY. */
+enum status rollout_add_last(struct rollout *rollout, uint32_t row, const void *observation,
+                             struct error *error);
+
+/* Forgets those of columns first … first + count - 1. */
+void rollout_forget_last(struct rollout *rollout, uint32_t first, uint32_t count);
+
+/* Sorts them by row: they came in any order. STATUS_NO_MEMORY. */
+enum status rollout_sort_last(struct rollout *rollout, struct error *error);
+
+/* Rows in all, without the closing ones. */
 uint64_t rollout_rows(const struct rollout *rollout);
 
 /* The sum of rewards of the column's first segment, over columns: the least, or the mean. */

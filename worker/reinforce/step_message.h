@@ -24,8 +24,10 @@
 #include <string.h>
 
 /* METHOD_RUN_EPISODE's args, and how the environments begin: reset, as the episode before has left them, or
- * in the saved states that come with the request. */
-enum { RUN_NUMBER, RUN_STEPS, RUN_BEGIN };
+ * in the saved states that come with the request. Where RUN_CLOSES is not 0, each group sends one more step
+ * behind the last one, the closing step, whose answer has no tensor: the agent estimates by it what would
+ * have followed. */
+enum { RUN_NUMBER, RUN_STEPS, RUN_BEGIN, RUN_CLOSES };
 enum { BEGIN_RESET, BEGIN_CONTINUE, BEGIN_STATES };
 
 /* The tensors of its answer; the last one only where the job continues and the environments can save. */

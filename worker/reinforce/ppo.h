@@ -1,0 +1,50 @@
+/* Proximal policy optimization (Schulman et al., arXiv 1707.06347): from a rollout that bootstraps to the
+ * policy's next parameters.
+ *
+ *     values      of the closing observations and of the last ones of truncated episodes   policy_estimate
+ *     advantages  and returns                                                              advantages.c
+ *     epochs      minibatches of a permutation of the rows                                 minibatches.c
+ *     steps       the clipped objective, one step for each minibatch                       policy_improve
+ *
+ * The log-probabilities and values of the rows themselves are those that acting wrote into the rollout: in
+ * the first minibatch every probability ratio is exactly 1. The agent's thread. */
+#ifndef WORKER_REINFORCE_PPO_H
+#define WORKER_REINFORCE_PPO_H
+
+#include "worker/control.h"
+#include "worker/model/policy.h"
+#include "worker/reinforce/advantages.h"
+#include "worker/reinforce/minibatches.h"
+#include "worker/reinforce/recent_episodes.h"
+
+struct ppo {
+    const struct job *job;
+    uint64_t steps;   /* of all environments, in all rollouts that were learned from */
+    uint64_t updates; /* epochs so far: Stable-Baselines3's n_updates */
+    struct recent_episodes recent;
+    struct minibatches minibatches;
+    uint32_t *order; /* (rows_max) of the rollout */
+    uint32_t *plain; /* (columns or more) 0, 1, …: a batch of rows that lie densely */
+    uint32_t plain_count;
+    float *advantages, *returns; /* by row */
+};
+
+/* `job` outlives *ppo. The rollout is the one that all calls get. STATUS_NO_MEMORY. ppo_close also follows a
+ * failure. */
+enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollout *rollout,
+                     struct error *error);
+void ppo_close(struct ppo *ppo);
+
+/* Learns from the rollout, and fills *figures. `progress` is called between two minibatches. Errors:
+ * policy_improve's; STATUS_NO_MEMORY. */
+enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *rollout,
+                      policy_progress *progress, void *context, struct control_ppo *figures,
+                      struct error *error);
+
+/* All that the next update depends on beside the policy, as bytes for a checkpoint. Read: false, and nothing
+ * is changed, if they are of another number of columns. */
+size_t ppo_bytes(const struct ppo *ppo);
+void ppo_write(const struct ppo *ppo, char *out);
+bool ppo_read(struct ppo *ppo, const char *from);
+
+#endif

@@ -1,0 +1,94 @@
+/* A ring of ended episodes. */
+#include "worker/reinforce/recent_episodes.h"
+
+#include "worker/environment/environment.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status recent_episodes_open(struct recent_episodes *recent, uint32_t columns, struct error *error)
+{
+    *recent = (struct recent_episodes){.columns = columns, .so_far = calloc(columns, sizeof *recent->so_far)};
+    if (recent->so_far == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the episodes of %u rows", columns);
+    return STATUS_OK;
+}
+
+void recent_episodes_close(struct recent_episodes *recent)
+{
+    free(recent->so_far);
+    *recent = (struct recent_episodes){0};
+}
+
+static void take_row(struct recent_episodes *recent, const struct rollout *rollout, uint32_t step,
+                     uint32_t column)
+{
+    const uint32_t row = rollout_row(rollout, step, column);
+    struct recent_episode *so_far = &recent->so_far[column];
+    if (rollout_is_absent(rollout, step, column))
+        return;
+    so_far->reward += (double)rollout->rewards[row];
+    so_far->length++;
+    if (rollout->flags[row] == 0)
+        return;
+    if ((rollout->flags[row] & ENVIRONMENT_FAILED) == 0)
+        recent->last[recent->ended++ % RECENT_EPISODES] = *so_far;
+    *so_far = (struct recent_episode){0};
+}
+
+void recent_episodes_take(struct recent_episodes *recent, const struct rollout *rollout)
+{
+    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
+        for (uint32_t column = 0; column < recent->columns; column++)
+            if (step < rollout->lengths[column])
+                take_row(recent, rollout, step, column);
+}
+
+void recent_episodes_forget(struct recent_episodes *recent, uint32_t first, uint32_t count)
+{
+    memset(recent->so_far + first, 0, count * sizeof *recent->so_far);
+}
+
+void recent_episodes_mean(const struct recent_episodes *recent, double *reward, double *length)
+{
+    const uint64_t count = recent->ended < RECENT_EPISODES ? recent->ended : RECENT_EPISODES;
+    *reward = *length = count > 0 ? 0 : (double)NAN;
+    for (uint64_t i = 0; i < count; i++) {
+        *reward += recent->last[i].reward / (double)count;
+        *length += (double)recent->last[i].length / (double)count;
+    }
+}
+
+/* ---- bytes ---- */
+
+/* What stands before so_far. */
+struct head {
+    uint64_t columns, ended;
+    struct recent_episode last[RECENT_EPISODES];
+};
+
+size_t recent_episodes_bytes(const struct recent_episodes *recent)
+{
+    return sizeof(struct head) + recent->columns * sizeof *recent->so_far;
+}
+
+void recent_episodes_write(const struct recent_episodes *recent, char *out)
+{
+    struct head head = {.columns = recent->columns, .ended = recent->ended};
+    memcpy(head.last, recent->last, sizeof head.last);
+    memcpy(out, &head, sizeof head);
+    memcpy(out + sizeof head, recent->so_far, recent->columns * sizeof *recent->so_far);
+}
+
+bool recent_episodes_read(struct recent_episodes *recent, const char *from)
+{
+    struct head head;
+    memcpy(&head, from, sizeof head);
+    if (head.columns != recent->columns)
+        return false;
+    recent->ended = head.ended;
+    memcpy(recent->last, head.last, sizeof head.last);
+    memcpy(recent->so_far, from + sizeof head, recent->columns * sizeof *recent->so_far);
+    return true;
+}
