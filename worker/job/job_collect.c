@@ -8,30 +8,42 @@
 
 /* ---- unknown keys ---- */
 
-/* `"reinforce" with the algorithm "ppo"`. */
+/* `"reinforce"`, or `"reinforce" with the algorithm "ppo"`. */
 static void add_variant(char words[JOB_WORDS_BYTES], int variant, bool with_algorithm)
 {
     words_add(words, "\"%s\"", job_kind_name(variant));
-    if (with_algorithm)
+    if (with_algorithm && job_variant_algorithm(variant) != NULL)
         words_add(words, " with the algorithm \"%s\"", job_variant_algorithm(variant));
 }
 
-/* While the kind is not known, a key of any kind is known. The algorithm is named where it matters. */
+/* Whether some algorithms have the key, and others do not. */
+static bool depends_on_algorithm(const char *pointer)
+{
+    const bool reinforce = job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) != NULL;
+    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
+        if (reinforce != (job_key_at(JOB_KINDS_OF(variant), pointer) != NULL))
+            return true;
+    return false;
+}
+
+/* While the kind is not known, a key of any kind is known. The algorithm is named where it matters: between
+ * two of them, or where the algorithm "reinforce" lacks the key. */
 static void report_unknown(struct job_reading *reading, struct problem_place place, const char *pointer)
 {
     const int mine = ffs((int)reading->kinds) - 1;
-    const bool is_agent = job_variant_algorithm(mine) != NULL;
+    const bool matters =
+        depends_on_algorithm(pointer) &&
+        (job_variant_algorithm(mine) != NULL || job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) == NULL);
     char words[JOB_WORDS_BYTES] = "";
     for (int variant = JOB_REINFORCE; variant < JOB_VARIANTS; variant++) {
-        if (job_key_at(JOB_KINDS_OF(variant), pointer) == NULL ||
-            (variant >= JOB_VARIANT_PPO && job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) != NULL))
+        if (job_key_at(JOB_KINDS_OF(variant), pointer) == NULL || (variant >= JOB_VARIANT_PPO && !matters))
             continue;
         words_add(words, words[0] == '\0' ? "is a key of the kind " : " or ");
-        add_variant(words, variant, variant >= JOB_VARIANT_PPO || (is_agent && variant == JOB_REINFORCE));
+        add_variant(words, variant, matters);
     }
     if (words[0] != '\0') {
         words_add(words, ", this job is a ");
-        add_variant(words, mine, is_agent);
+        add_variant(words, mine, matters);
     } else {
         words_add(words, "unknown key");
         words_suggest_key(words, reading->kinds, pointer);

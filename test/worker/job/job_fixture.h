@@ -9,6 +9,7 @@
 #include <string.h>
 
 static const char minimal_reinforce[] = "{\"kind\": \"reinforce\"}";
+static const char minimal_ppo[] = "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"ppo\"}}";
 static const char minimal_server[] = "{\"kind\": \"parameter-server\"}";
 static const char minimal_parallel[] = "{\"kind\": \"model-parallel\"}";
 

@@ -34,6 +34,26 @@ START_TEST(defaults)
 }
 END_TEST
 
+/* Those of Stable-Baselines3's PPO. */
+START_TEST(defaults_of_ppo)
+{
+    struct job job = parse_job(minimal_ppo, NULL, 0);
+    ck_assert(job.kind == JOB_REINFORCE && job_variant(&job) == JOB_VARIANT_PPO);
+    ck_assert(job.rollout.steps == 2048 && job.algorithm.batch_size == 64 && job.algorithm.n_epochs == 10);
+    ck_assert(job.returns.gamma == 0.99 && job.algorithm.gae_lambda == 0.95);
+    ck_assert(job.algorithm.clip_range == 0.2 && !job.algorithm.has_clip_range_vf);
+    ck_assert(job.algorithm.normalize_advantage && job.algorithm.ent_coef == 0 &&
+              job.algorithm.vf_coef == 0.5);
+    ck_assert(job.algorithm.has_max_grad_norm && job.algorithm.max_grad_norm == 0.5);
+    ck_assert(!job.algorithm.has_target_kl && job.algorithm.bootstrap_truncated);
+    ck_assert(job.optimizer.lr == 3e-4 && job.optimizer.epsilon == 1e-5 && job.optimizer.beta1 == 0.9);
+    ck_assert(job.policy.hidden.count == 2 && job.policy.hidden.value[0] == 64 && job.policy.orthogonal);
+    ck_assert_int_eq(job.policy.activation, JOB_ACTIVATION_TANH);
+    ck_assert(job.rollout.mode == JOB_ROLLOUT_STEPS && job.rollout.begin == JOB_BEGIN_CONTINUE);
+    ck_assert(job.stop.steps == 1000000 && !job.stop.has_episodes && !job.stop.has_running_reward);
+}
+END_TEST
+
 /* The tutorial's own job. */
 START_TEST(defaults_of_a_parameter_server)
 {
@@ -99,6 +119,8 @@ static const char *base_of(const struct job_key *key)
         return "{\"kind\": \"reinforce\", \"observers\": {\"environments\": 64}}";
     if ((key->kinds & JOB_KINDS_OF(JOB_REINFORCE)) != 0)
         return minimal_reinforce;
+    if ((key->kinds & JOB_KINDS_OF(JOB_VARIANT_PPO)) != 0)
+        return minimal_ppo;
     if ((key->kinds & JOB_KINDS_OF(JOB_PARAMETER_SERVER)) == 0 &&
         strcmp(key->pointer, "/model/tokens") != 0 && strcmp(key->pointer, "/loss/classes") != 0)
         return "{\"kind\": \"model-parallel\", \"trainers\": {\"batch\": 1}, \"evaluation\": {\"batch\": 1}, "
@@ -141,7 +163,7 @@ START_TEST(every_bound_of_every_key_holds)
         if (key->max_open)
             ck_assert(accepts(key, nextafter(key->max, -INFINITY)));
     }
-    ck_assert_uint_eq(keys, 66);
+    ck_assert_uint_eq(keys, 82);
 }
 END_TEST
 
@@ -185,7 +207,7 @@ START_TEST(table_is_sound)
     for (size_t i = 0; i < job_key_count; i++) {
         const struct job_key *key = &job_keys[i];
         ck_assert(key->kinds != 0 && (key->kinds & ~JOB_KINDS_ALL) == 0);
-        for (int kind = 0; JOB_KINDS_OF(kind) <= JOB_KINDS_ALL; kind++)
+        for (int kind = 0; kind < JOB_VARIANTS; kind++)
             if ((key->kinds & JOB_KINDS_OF(kind)) != 0)
                 check_line(key, kind);
         ck_assert(key->text != NULL && !job_key_ignored(job_key_name(key)));
@@ -319,7 +341,7 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
 /* A nullable key becomes null: what it may not be then is zero. */
 static void make_null(struct job *job, const char *pointer)
 {
-    const struct job_key *key = job_key_at(JOB_KINDS_OF(job->kind), pointer);
+    const struct job_key *key = job_key_at(JOB_KINDS_OF(job_variant(job)), pointer);
     *(bool *)((char *)job + key->offset_present) = false;
     memset((char *)job + key->offset, 0, key->bytes);
 }
@@ -341,38 +363,76 @@ static void expect_round_trip(const struct job *job)
 static void draw_job(uint64_t *state, struct job *job, int kind)
 {
     ck_assert_int_eq(job_defaults(job, JOB_KINDS_OF(kind)), STATUS_OK);
-    job->kind = kind;
+    job->kind = kind < JOB_VARIANT_PPO ? kind : JOB_REINFORCE;
     for (size_t i = 0; i < job_key_count; i++)
         if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) != 0)
             draw_value(state, job, &job_keys[i]);
+    job->algorithm.name = JOB_ALGORITHM_REINFORCE;
+    if (kind != JOB_VARIANT_PPO)
+        return;
+    job->algorithm.name = JOB_ALGORITHM_PPO; /* and what it implies */
+    job->rollout.begin = JOB_BEGIN_CONTINUE;
+    job->optimizer.beta1 = 0.9;
+    job->optimizer.beta2 = 0.999;
+    job->running_reward.of = JOB_OF_MEAN;
+    job->running_reward.weight = 1;
+}
+
+/* Makes of any numbers of environments ones that the limits allow. */
+static void make_few(struct job *job)
+{
+    job->observers.environments =
+        1 + job->observers.environments % (JOB_ENVIRONMENTS_MAX / job->observers.count);
+    job->rollout.steps = 1 + job->rollout.steps % (JOB_ROLLOUT_ROWS_MAX / JOB_ENVIRONMENTS_MAX);
+    job->observers.groups = 1 + job->observers.groups % job->observers.environments;
+    job->observers.groups = job->observers.groups > 64 ? 64 : job->observers.groups;
+}
+
+/* Leaves the job one source of environments. */
+static void make_one_source(struct job *job, int which)
+{
+    static const char *const sources[] = {"/environment/plugin", "/environment/gymnasium",
+                                          "/environment/class"};
+    for (int source = 0; source < 3; source++)
+        if (source != which)
+            make_null(job, sources[source]);
+    if (job->environment.has_gymnasium || job->environment.has_class)
+        make_null(job, "/environment/name");
 }
 
 START_TEST(any_job_survives_being_written_and_read)
 {
-    static const char *const sources[] = {"/environment/plugin", "/environment/gymnasium",
-                                          "/environment/class"};
     uint64_t state = 0x9E3779B97F4A7C15u;
     for (int round = 0; round < 3000; round++) {
         struct job job;
         draw_job(&state, &job, JOB_REINFORCE);
-        job.observers.environments =
-            1 + job.observers.environments % (JOB_ENVIRONMENTS_MAX / job.observers.count);
-        job.rollout.steps = 1 + job.rollout.steps % (JOB_ROLLOUT_ROWS_MAX / JOB_ENVIRONMENTS_MAX);
+        make_few(&job);
+        make_one_source(&job, round % 3);
         if (job.rollout.mode == JOB_ROLLOUT_EPISODE)
             job.rollout.begin = JOB_BEGIN_RESET;
-        job.observers.groups = 1 + job.observers.groups % job.observers.environments;
-        job.observers.groups = job.observers.groups > 64 ? 64 : job.observers.groups;
-        for (int source = 0; source < 3; source++)
-            if (source != round % 3)
-                make_null(&job, sources[source]);
-        if (job.environment.has_gymnasium || job.environment.has_class)
-            make_null(&job, "/environment/name");
         if (round % 3 == 0)
             make_null(&job, "/stop/episodes");
         else if (round % 3 == 1)
             make_null(&job, "/stop/running_reward");
         else if (round % 5 == 0)
             job.stop.running_reward = -0.0;
+        expect_round_trip(&job);
+    }
+}
+END_TEST
+
+START_TEST(any_job_of_ppo_survives_being_written_and_read)
+{
+    uint64_t state = 0x9E3779B97F4A7C17u;
+    for (int round = 0; round < 1500; round++) {
+        struct job job;
+        draw_job(&state, &job, JOB_VARIANT_PPO);
+        make_few(&job);
+        make_one_source(&job, round % 3);
+        if (round % 2 == 0)
+            make_null(&job, "/algorithm/target_kl");
+        if (round % 3 == 0)
+            make_null(&job, "/algorithm/max_grad_norm");
         expect_round_trip(&job);
     }
 }
@@ -499,12 +559,14 @@ int main(void)
     TCase *core = tcase_create("core");
     tcase_set_timeout(core, 60);
     tcase_add_test(core, defaults);
+    tcase_add_test(core, defaults_of_ppo);
     tcase_add_test(core, defaults_of_a_parameter_server);
     tcase_add_test(core, defaults_of_a_model_parallel);
     tcase_add_test(core, every_bound_of_every_key_holds);
     tcase_add_test(core, every_name_of_every_key_is_taken);
     tcase_add_test(core, table_is_sound);
     tcase_add_test(core, any_job_survives_being_written_and_read);
+    tcase_add_test(core, any_job_of_ppo_survives_being_written_and_read);
     tcase_add_test(core, any_parameter_server_survives_being_written_and_read);
     tcase_add_test(core, any_model_parallel_survives_being_written_and_read);
     tcase_add_test(core, committed_schema_is_the_tables);
