@@ -1,0 +1,283 @@
+/* An update of PPO against PyTorch in float64 (test/golden/ppo.py): values to bootstrap from, advantages and
+ * returns, then the losses, the gradient and the parameters of three minibatches. */
+#include "test/workplace.h"
+#include "worker/environment/environment.h"
+#include "worker/model/policy_internal.h"
+#include "worker/reinforce/advantages.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COLUMNS = 3, STEPS = 5, INPUTS = 3, ROWS = COLUMNS * STEPS, NUMBERS_MAX = 512, ENTRIES_MAX = 64 };
+
+/* ---- the record ---- */
+
+struct entry {
+    char name[32];
+    uint32_t count;
+    double deviation, numbers[NUMBERS_MAX];
+};
+
+struct record {
+    uint32_t count;
+    struct entry entries[ENTRIES_MAX];
+};
+
+static void read_entry(struct entry *entry, const char *line)
+{
+    char *at;
+    *entry = (struct entry){0};
+    ck_assert_int_eq(sscanf(line, "%31s %u", entry->name, &entry->count), 2);
+    ck_assert_uint_le(entry->count, NUMBERS_MAX);
+    at = strchr(strchr(line, ' ') + 1, ' ');
+    if (entry->name[0] == '=')
+        entry->deviation = strtod(at, &at);
+    for (uint32_t i = 0; i < entry->count; i++)
+        entry->numbers[i] = strtod(at, &at);
+    ck_assert_str_eq(at, "\n");
+}
+
+static void read_record(struct record *record, const char *name)
+{
+    char *line = NULL, wanted[64];
+    size_t capacity = 0;
+    bool is_mine = false;
+    FILE *file = fopen("test/golden/ppo.txt", "r");
+    ck_assert_ptr_nonnull(file);
+    snprintf(wanted, sizeof wanted, "case %s\n", name);
+    record->count = 0;
+    while (getline(&line, &capacity, file) > 0) {
+        if (strncmp(line, "case ", 5) == 0)
+            is_mine = strcmp(line, wanted) == 0;
+        else if (is_mine)
+            read_entry(&record->entries[record->count++], line);
+    }
+    ck_assert_uint_gt(record->count, 0);
+    free(line);
+    fclose(file);
+}
+
+/* NULL: there is none. */
+static const struct entry *find(const struct record *record, const char *name)
+{
+    for (uint32_t i = 0; i < record->count; i++)
+        if (strcmp(record->entries[i].name, name) == 0)
+            return &record->entries[i];
+    return NULL;
+}
+
+static void take_floats(const struct record *record, const char *name, float *out, uint32_t count)
+{
+    const struct entry *entry = find(record, name);
+    ck_assert_msg(entry != NULL && entry->count == count, "%s", name);
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = (float)entry->numbers[i];
+}
+
+/* Within five times what float32 was off in PyTorch, and at least 1e-6 of the largest number. */
+static void expect(const struct record *record, const char *name, const float *got, uint32_t count)
+{
+    const struct entry *entry = find(record, name);
+    double largest = 0;
+    ck_assert_msg(entry != NULL && entry->count == count, "%s", name);
+    for (uint32_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(entry->numbers[i]));
+    const double bound = fmax(5 * entry->deviation, 1e-6 * largest);
+    for (uint32_t i = 0; i < count; i++)
+        ck_assert_msg(fabs((double)got[i] - entry->numbers[i]) <= bound, "%s[%u]: %.9g, not %.9g", name, i,
+                      (double)got[i], entry->numbers[i]);
+}
+
+/* ---- the problem ---- */
+
+enum { CLIP, VALUE_CLIP, VALUE_COEFFICIENT, ENTROPY_COEFFICIENT, HALVED, NORMALIZES, MAX_NORM, BOOTSTRAPS };
+
+static const struct golden_case {
+    const char *name;
+    uint32_t components, choices[2]; /* no choices: floats */
+    bool has_mask;
+} cases[] = {
+    {"choice", 1, {3}, false},        {"choice_value_clipped", 1, {3}, false},
+    {"choice_halved", 1, {3}, false}, {"choices_masked", 2, {3, 2}, true},
+    {"floats", 2, {0}, false},        {"floats_value_clipped", 2, {0}, false},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static struct policy *open_policy(const struct golden_case *of, const struct record *record)
+{
+    static const double low[] = {-1, -1}, high[] = {1, 1};
+    const bool floats = of->choices[0] == 0;
+    const struct policy_config config = {
+        .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {INPUTS}},
+        .action = {.dtype = floats ? ENVIRONMENT_F32 : ENVIRONMENT_I32,
+                   .rank = 1,
+                   .shape = {of->components},
+                   .low = floats ? low : NULL,
+                   .high = floats ? high : NULL,
+                   .choices = floats ? NULL : of->choices},
+        .has_mask = of->has_mask,
+        .layers = 2,
+        .width = {8, 6},
+        .activation = POLICY_TANH,
+        .adam = {.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-5},
+        .has_value = true,
+        .rows_max = ROWS,
+    };
+    struct policy *policy;
+    struct error error;
+    ck_assert_msg(policy_new(&policy, &config, NULL, &error) == STATUS_OK, "%s", error.text);
+    take_floats(record, "parameters", policy->values, (uint32_t)policy->count);
+    policy->flat->load(policy);
+    return policy;
+}
+
+static struct rollout *open_rollout(const struct golden_case *of, const struct record *record)
+{
+    const uint32_t choices = of->has_mask ? of->choices[0] + of->choices[1] : 0;
+    const struct rollout_config config = {.environments = COLUMNS,
+                                          .agents = 1,
+                                          .steps_max = STEPS,
+                                          .observation_bytes = INPUTS * sizeof(float),
+                                          .action_bytes = of->components * sizeof(float),
+                                          .choices = choices,
+                                          .bootstraps = true};
+    struct rollout *r;
+    float numbers[NUMBERS_MAX], rows[2];
+    ck_assert_int_eq(rollout_new(&r, &config, NULL), STATUS_OK);
+    rollout_begin(r, 1);
+    take_floats(record, "observations", (float *)r->observations, (ROWS + COLUMNS) * INPUTS);
+    take_floats(record, "rewards", r->rewards, ROWS);
+    take_floats(record, "log_probabilities", r->log_probabilities, ROWS);
+    take_floats(record, "values", r->values, ROWS);
+    take_floats(record, "flags", numbers, ROWS);
+    for (uint32_t i = 0; i < ROWS; i++)
+        r->flags[i] = (uint8_t)numbers[i];
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        r->lengths[c] = STEPS;
+    take_floats(record, "actions", (float *)r->actions, ROWS * of->components);
+    for (uint32_t i = 0; i < ROWS * of->components && of->choices[0] > 0; i++)
+        ((int32_t *)r->actions)[i] = (int32_t)((float *)r->actions)[i];
+    if (of->has_mask)
+        take_floats(record, "masks", numbers, ROWS * choices);
+    for (uint32_t i = 0; i < ROWS * choices; i++)
+        r->allowed[i] = (uint8_t)numbers[i];
+    take_floats(record, "last_rows", rows, 2);
+    take_floats(record, "last", numbers, 2 * INPUTS);
+    for (uint32_t i = 2; i-- > 0;) /* in another order than the rows' */
+        ck_assert_int_eq(rollout_add_last(r, (uint32_t)rows[i], numbers + i * INPUTS, NULL), STATUS_OK);
+    ck_assert_int_eq(rollout_sort_last(r, NULL), STATUS_OK);
+    return r;
+}
+
+/* ---- the update ---- */
+
+static void estimate(struct policy *policy, const void *observations, uint32_t count, float *values)
+{
+    static const uint32_t plain[] = {0, 1, 2};
+    const struct policy_rows rows = {
+        .count = count, .row = plain, .observations = observations, .values = values};
+    ck_assert_int_eq(policy_estimate(policy, &rows, NULL), STATUS_OK);
+}
+
+struct judged {
+    float advantages[ROWS], returns[ROWS];
+};
+
+static void check_advantages(const struct record *record, struct policy *policy, struct rollout *r,
+                             bool bootstraps, struct judged *judged)
+{
+    uint32_t order[ROWS];
+    float *closing = r->values + ROWS;
+    const struct advantages_config config = {.gamma = 0.98, .lambda = 0.9, .bootstrap_truncated = bootstraps};
+    const struct advantages advantages = {.reward = r->rewards,
+                                          .value = r->values,
+                                          .closing = closing,
+                                          .truncated = r->last_values,
+                                          .advantage = judged->advantages,
+                                          .returns = judged->returns,
+                                          .order = order};
+    estimate(policy, (float *)r->observations + ROWS * INPUTS, COLUMNS, closing);
+    estimate(policy, r->last_observations, r->last_count, r->last_values);
+    expect(record, "=closing", closing, COLUMNS);
+    expect(record, "=truncated", r->last_values, 2);
+    ck_assert_uint_eq(advantages_estimate(r, &config, &advantages), ROWS);
+    for (uint32_t i = 0; i < ROWS; i++)
+        ck_assert_uint_eq(order[i], i % STEPS * COLUMNS + i / STEPS);
+    expect(record, "=advantages", judged->advantages, ROWS);
+    expect(record, "=returns", judged->returns, ROWS);
+}
+
+static void check_losses(const struct record *record, const char *name, const struct policy_losses *l)
+{
+    const float got[] = {(float)l->loss, (float)l->policy,        (float)l->value,        (float)l->entropy,
+                         (float)l->kl,   (float)l->clip_fraction, (float)l->gradient_norm};
+    expect(record, name, got, sizeof got / sizeof got[0]);
+    ck_assert(l->stepped);
+}
+
+static void check_minibatch(const struct record *record, struct policy *policy, const struct rollout *r,
+                            const struct judged *judged, const float options[], int number)
+{
+    char name[32];
+    float order[ROWS / 3];
+    uint32_t row[ROWS / 3];
+    struct policy_losses losses;
+    const struct policy_targets targets = {judged->advantages, judged->returns, options[NORMALIZES] != 0};
+    const struct policy_step step = {
+        .objective = {.clip = (double)options[CLIP],
+                      .value_clip = options[VALUE_CLIP] != 0 ? (double)options[VALUE_CLIP] : (double)INFINITY,
+                      .value_coefficient = (double)options[VALUE_COEFFICIENT],
+                      .entropy_coefficient = (double)options[ENTROPY_COEFFICIENT],
+                      .halved = options[HALVED] != 0},
+        .max_norm = (double)options[MAX_NORM],
+        .lr = 0.01,
+        .kl_max = (double)INFINITY};
+    snprintf(name, sizeof name, "order%d", number);
+    take_floats(record, name, order, ROWS / 3);
+    for (uint32_t i = 0; i < ROWS / 3; i++)
+        row[i] = (uint32_t)order[i];
+    const struct policy_rows rows = {.count = ROWS / 3,
+                                     .row = row,
+                                     .observations = r->observations,
+                                     .actions = r->actions,
+                                     .allowed = r->allowed,
+                                     .log_probabilities = r->log_probabilities,
+                                     .values = r->values};
+    ck_assert_int_eq(policy_improve(policy, &rows, &targets, &step, &losses, NULL), STATUS_OK);
+    snprintf(name, sizeof name, "=losses%d", number);
+    check_losses(record, name, &losses);
+    snprintf(name, sizeof name, "=gradient%d", number);
+    expect(record, name, policy->gradient, (uint32_t)policy->count);
+    snprintf(name, sizeof name, "=parameters%d", number);
+    expect(record, name, policy->values, (uint32_t)policy->count);
+}
+
+START_TEST(three_minibatches_are_pytorchs)
+{
+    static struct record record;
+    const struct golden_case *of = &cases[_i];
+    float options[BOOTSTRAPS + 1];
+    struct judged judged;
+    read_record(&record, of->name);
+    take_floats(&record, "options", options, BOOTSTRAPS + 1);
+    struct policy *policy = open_policy(of, &record);
+    struct rollout *rollout = open_rollout(of, &record);
+    check_advantages(&record, policy, rollout, options[BOOTSTRAPS] != 0, &judged);
+    for (int i = 0; i < 3; i++)
+        check_minibatch(&record, policy, rollout, &judged, options, i);
+    rollout_free(rollout);
+    policy_free(policy);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ppo_golden");
+    TCase *core = tcase_create("core");
+    tcase_add_loop_test(core, three_minibatches_are_pytorchs, 0, CASES);
+    suite_add_tcase(suite, core);
+    return suite_run(suite);
+}
