@@ -12,6 +12,7 @@
 # shellcheck disable=SC2154 # test/shell.bash makes the folder
 export XDG_RUNTIME_DIR=$scratch
 checkpoint='{"every": 2, "keep": 2}'
+rollout_rows=0 # of a job by the algorithm ppo, whose end is a number of steps
 
 cat >"$scratch/reinforce.json" <<'JSON'
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 2}, "rollout": {"steps": 20}, "log": {"every": 1}}
@@ -28,9 +29,10 @@ cat >"$scratch/model-parallel.json" <<'JSON'
 JSON
 
 run_job() {
-    local unit=updates
+    local unit=updates last=$3
     [[ $1 != reinforce ]] || unit=episodes
-    "$COALESCED" run "$scratch/$1.json" --run-dir "$2" --set "/stop={\"$unit\":$3}" --set "/checkpoint=$checkpoint" \
+    [[ $1 != reinforce || $rollout_rows -eq 0 ]] || unit=steps last=$((last * rollout_rows))
+    "$COALESCED" run "$scratch/$1.json" --run-dir "$2" --set "/stop={\"$unit\":$last}" --set "/checkpoint=$checkpoint" \
         "${@:4}" </dev/null
 }
 

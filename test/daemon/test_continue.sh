@@ -42,24 +42,6 @@ check "the running reward follows finished episodes alone" running_is
 check "without it each episode begins anew" with_episodes 3 plays whole --set /rollout/begin=reset
 check "their rewards" rewards_are -32 -32 -32
 
-# Kills the agent once while the job plays 100 episodes: all workers start again from a checkpoint.
-kills_the_agent() {
-    local run=$scratch/killed job
-    rm -rf "$run"
-    run_job reinforce "$run" 100 "$@" >"$run.out" 2>&1 &
-    job=$!
-    wait_for_some "$run" 11 "$job"
-    pkill -9 -P "$(cat "$run/lock")" -f 'agent --index 0' || true
-    wait "$job" || { cat "$run.out"; return 1; }
-    grep -q "going on from .*/checkpoints/" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
-}
-
-is_resumed() {
-    rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 >/dev/null 2>&1 &&
-        run_job reinforce "$scratch/parts" 20 --resume >"$scratch/parts.out" 2>&1 &&
-        same whole parts
-}
-
 begins_anew() {
     grep -q "saves no states, by which they could go on" "$1"
 }

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Jobs that learn by PPO: the same numbers however environments are spread over observers and groups, when observers and
+# the agent are killed, when the run is resumed, and on every instruction set; and what the log says.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/runs.bash"
+# shellcheck source=test/daemon/worlds.bash
+source "$here/worlds.bash"
+
+episodes=20
+rollout_rows=192
+toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
+
+# world ENVIRONMENT: the job of the kind reinforce plays it; ENVIRONMENT is the job's object.
+world() {
+    cat >"$scratch/reinforce.json" <<JSON
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 6}, "environment": $1,
+ "algorithm": {"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2, "ent_coef": 0.01, "clip_range_vf": 0.5},
+ "policy": {"hidden": [16, 16]}, "log": {"every": 1}}
+JSON
+}
+
+on_baseline() {
+    COALESCED_ISA=baseline plays other && same whole other
+}
+
+# ---- the same numbers ----
+spread='{"count": 2, "environments": 3, "groups": 2}'
+while read -r title deaths environment; do
+    world "$environment"
+    rollout_rows=192
+    [[ $title != Pair-v0 ]] || rollout_rows=384 # of two agents each
+    check "$title" plays whole
+    check "$title: two observers of two groups" same_numbers --set /observers="$spread"
+    check "$title: six observers, unbatched" same_numbers --set /observers='{"count": 6}' --set /coalesce/mode=off
+    check "$title: without vector instructions" on_baseline
+    check "$title: resumed" is_resumed
+    [[ $deaths == with-deaths ]] || continue
+    check "$title: a hundred" with_episodes 100 plays long --set /observers="$spread"
+    check "$title: observers are killed" kills_observers 3 100 --set /observers="$spread"
+    check "$title: and leave no trace" same long killed
+    check "$title: the agent is killed" kills_the_agent --set /observers="$spread"
+    check "$title: and leaves no trace" same long killed
+done <<WORLDS
+CartPole-v1 with-deaths {"name":"CartPole-v1"}
+MountainCarContinuous-v0 - {"name":"MountainCarContinuous-v0"}
+Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
+Again-v0 with-deaths {"plugin":"$toy","name":"Again-v0"}
+Pair-v0 with-deaths {"plugin":"$toy","name":"Pair-v0"}
+WORLDS
+
+# ---- the log ----
+rollout_rows=192
+world '{"name": "CartPole-v1"}'
+check "a log" plays whole
+keys='total_timesteps n_updates ep_rew_mean ep_len_mean policy_gradient_loss value_loss entropy_loss approx_kl
+      clip_fraction explained_variance learning_rate clip_range std'
+has_every_key() {
+    local key
+    for key in $keys; do
+        head -2 "$scratch/whole/episodes.jsonl" | tail -1 | jq -e --arg key "$key" 'has($key)' >/dev/null || { echo "$key"; return 1; }
+    done
+}
+check "each line has Stable-Baselines3's figures" has_every_key
+counts_steps() {
+    tail -2 "$scratch/whole/episodes.jsonl" | head -1 |
+        jq -e '.episode == 20 and .total_timesteps == 3840 and .n_updates == 40 and .timing.fps > 0' >/dev/null
+}
+check "steps and epochs are counted" counts_steps
+rises() {
+    jq -e -s 'map(select(.episode)) | .[-1].ep_rew_mean > 1.5 * .[0].ep_rew_mean' "$scratch/whole/episodes.jsonl" >/dev/null
+}
+check "CartPole's episodes grow" rises
+ratios_begin_at_one() {
+    plays first --set /algorithm/n_epochs=1 --set /algorithm/batch_size=100000 &&
+        jq -e -s 'map(select(.episode)) | all(.approx_kl == 0 and .clip_fraction == 0)' "$scratch/first/episodes.jsonl" >/dev/null
+}
+check "ratios of the first minibatch are exactly 1" ratios_begin_at_one
+falls() {
+    plays linear --set /algorithm/learning_rate_schedule=linear --set /algorithm/clip_range_schedule=linear &&
+        jq -e -s 'map(select(.episode)) | .[0].learning_rate == 0.0003 and .[10].learning_rate == 0.00015 and
+                  .[10].clip_range == 0.1' "$scratch/linear/episodes.jsonl" >/dev/null
+}
+check "schedules fall from update to update" falls
+stops_early() {
+    plays early --set /algorithm/target_kl=1e-6 --set /algorithm/n_epochs=10 &&
+        [[ $(tail -2 "$scratch/early/episodes.jsonl" | head -1 | jq .n_updates) -lt 100 ]]
+}
+check "an update that has moved far enough ends" stops_early
+
+# ---- what does not fit ----
+world '{"name": "CartPole-v1"}'
+refuses_images() {
+    ! plays faulty --set /policy/network=cnn >"$scratch/words" 2>&1 && grep -q '/policy/network: expected "mlp"' "$scratch/words"
+}
+check "no convolutions over four numbers" refuses_images
+
+finish
