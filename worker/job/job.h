@@ -79,7 +79,7 @@ struct job_numbered {
     uint32_t number; /* all, trainer: 0 */
 };
 
-/* The table (job_table.c) says which keys a kind has, and explains them. Members of other kinds are zero. */
+/* The table (job_keys.c) says which keys a kind has, and explains them. Members of other kinds are zero. */
 struct job {
     int kind; /* enum job_kind; enums are stored as int so that one table can fill them */
     char name[JOB_NAME_BYTES];

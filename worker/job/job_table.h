@@ -1,4 +1,4 @@
-/* The one table of a job file's keys, and of the rules between keys.
+/* The one table of a job file's keys (job_keys.c), and of the rules between keys (job_rules.c).
  *
  * Three readers use it: the check (job_check.c, job_check_rules.c), the JSON schema (job_schema.c) and the
  * manual (job_manual.c). A new key is a row here and a member of struct job; a new rule between keys is a

@@ -130,20 +130,29 @@ static char *last_at(const struct rollout *r, uint32_t i)
     return r->last_observations + i * r->config.observation_bytes;
 }
 
+/* Makes room for more; false: no memory, and all is as it was. */
+static bool grow_last(struct rollout *r, uint32_t capacity)
+{
+    uint32_t *rows = realloc(r->last_rows, capacity * sizeof *rows);
+    if (rows == NULL)
+        return false;
+    r->last_rows = rows;
+    char *observations = realloc(r->last_observations, capacity * r->config.observation_bytes);
+    if (observations == NULL)
+        return false;
+    r->last_observations = observations;
+    float *values = realloc(r->last_values, capacity * sizeof *values);
+    if (values == NULL)
+        return false;
+    r->last_values = values;
+    r->last_capacity = capacity;
+    return true;
+}
+
 enum status rollout_add_last(struct rollout *r, uint32_t row, const void *observation, struct error *error)
 {
-    if (r->last_count == r->last_capacity) {
-        const uint32_t capacity = r->last_capacity * 2 + 16;
-        uint32_t *rows = realloc(r->last_rows, capacity * sizeof *rows);
-        r->last_rows = rows != NULL ? rows : r->last_rows;
-        char *observations = realloc(r->last_observations, capacity * r->config.observation_bytes);
-        r->last_observations = observations != NULL ? observations : r->last_observations;
-        float *values = realloc(r->last_values, capacity * sizeof *values);
-        r->last_values = values != NULL ? values : r->last_values;
-        if (rows == NULL || observations == NULL || values == NULL)
-            return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", capacity);
-        r->last_capacity = capacity;
-    }
+    if (r->last_count == r->last_capacity && !grow_last(r, r->last_capacity * 2 + 16))
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", r->last_count + 1);
     memcpy(last_at(r, r->last_count), observation, r->config.observation_bytes);
     r->last_rows[r->last_count++] = row;
     return STATUS_OK;
@@ -170,17 +179,18 @@ static int compare_last(const void *a, const void *b)
 enum status rollout_sort_last(struct rollout *r, struct error *error)
 {
     const size_t bytes = r->config.observation_bytes;
-    uint64_t *keys = malloc((size_t)r->last_capacity * sizeof *keys);
+    if (r->last_count < 2)
+        return STATUS_OK;
+    uint64_t *keys = malloc(r->last_count * sizeof *keys);
     char *sorted = malloc(r->last_capacity * bytes);
-    if (r->last_count > 0 && (keys == NULL || sorted == NULL)) {
+    if (keys == NULL || sorted == NULL) {
         free(keys);
         free(sorted);
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", r->last_count);
     }
     for (uint32_t i = 0; i < r->last_count; i++)
         keys[i] = (uint64_t)r->last_rows[i] << 32 | i;
-    if (r->last_count > 0)
-        qsort(keys, r->last_count, sizeof *keys, compare_last);
+    qsort(keys, r->last_count, sizeof *keys, compare_last);
     for (uint32_t i = 0; i < r->last_count; i++) {
         r->last_rows[i] = (uint32_t)(keys[i] >> 32);
         memcpy(sorted + i * bytes, last_at(r, (uint32_t)keys[i]), bytes);

@@ -134,6 +134,16 @@ static struct policy *open_policy(const struct golden_case *of, const struct rec
     return policy;
 }
 
+/* Floats as they are; choices as int32. */
+static void take_actions(const struct golden_case *of, const struct record *record, void *actions)
+{
+    float *floats = actions;
+    int32_t *choices = actions;
+    take_floats(record, "actions", floats, ROWS * of->components);
+    for (uint32_t i = 0; i < ROWS * of->components && of->choices[0] > 0; i++)
+        choices[i] = (int32_t)floats[i];
+}
+
 static struct rollout *open_rollout(const struct golden_case *of, const struct record *record)
 {
     const uint32_t choices = of->has_mask ? of->choices[0] + of->choices[1] : 0;
@@ -148,7 +158,7 @@ static struct rollout *open_rollout(const struct golden_case *of, const struct r
     float numbers[NUMBERS_MAX], rows[2];
     ck_assert_int_eq(rollout_new(&r, &config, NULL), STATUS_OK);
     rollout_begin(r, 1);
-    take_floats(record, "observations", (float *)r->observations, (ROWS + COLUMNS) * INPUTS);
+    take_floats(record, "observations", (void *)r->observations, (ROWS + COLUMNS) * INPUTS);
     take_floats(record, "rewards", r->rewards, ROWS);
     take_floats(record, "log_probabilities", r->log_probabilities, ROWS);
     take_floats(record, "values", r->values, ROWS);
@@ -157,9 +167,7 @@ static struct rollout *open_rollout(const struct golden_case *of, const struct r
         r->flags[i] = (uint8_t)numbers[i];
     for (uint32_t c = 0; c < COLUMNS; c++)
         r->lengths[c] = STEPS;
-    take_floats(record, "actions", (float *)r->actions, ROWS * of->components);
-    for (uint32_t i = 0; i < ROWS * of->components && of->choices[0] > 0; i++)
-        ((int32_t *)r->actions)[i] = (int32_t)((float *)r->actions)[i];
+    take_actions(of, record, r->actions);
     if (of->has_mask)
         take_floats(record, "masks", numbers, ROWS * choices);
     for (uint32_t i = 0; i < ROWS * choices; i++)
@@ -199,7 +207,7 @@ static void check_advantages(const struct record *record, struct policy *policy,
                                           .advantage = judged->advantages,
                                           .returns = judged->returns,
                                           .order = order};
-    estimate(policy, (float *)r->observations + ROWS * INPUTS, COLUMNS, closing);
+    estimate(policy, r->observations + ROWS * r->config.observation_bytes, COLUMNS, closing);
     estimate(policy, r->last_observations, r->last_count, r->last_values);
     expect(record, "=closing", closing, COLUMNS);
     expect(record, "=truncated", r->last_values, 2);

@@ -1,0 +1,508 @@
+/* The keys of a job file, row by row; see job_table.h. The order of the rows is the order in which a job is
+ * written and the manual explains it. job_rules.c has the rules between keys. */
+#include "worker/job/job_table_words.h"
+
+#include <float.h>
+
+#define SEED_MAX 9007199254740991.0 /* 2^53 - 1: the largest integer that every JSON reader keeps */
+#define HIDDEN_MAX 5792             /* a weight of 4 hidden * hidden floats is as much as a message carries */
+
+/* clang-format off */
+#define AT(member) .offset = offsetof(struct job, member), .bytes = sizeof(((struct job *)0)->member)
+#define RANGE(low, high) .min = (low), .max = (high)
+#define BY_DEFAULT(...) .by_default = #__VA_ARGS__
+#define NULLABLE(member) .nullable = true, .offset_present = offsetof(struct job, member)
+#define NAMES(...) .names = (const char *const[]){__VA_ARGS__, NULL} /* in the order of their enum */
+#define TRAINER_OR_SERVER                                                                                            \
+    NAMES("trainer", "server"), .pattern = "^(trainer|server ([0-9]|1[0-5]))$",                                      \
+    .words = "\"trainer\", or \"server K\" with K in 0..15"
+/* clang-format on */
+
+const struct job_key job_keys[] = {
+    {"/kind", ANY, JOB_ENUM, AT(kind), NAMES("reinforce", "parameter-server", "model-parallel"),
+     .text = "The kind of job. reinforce: an agent learns a policy from the episodes of its observers. "
+             "parameter-server: trainers compute the gradients of one model, and servers keep and update its "
+             "parameters. model-parallel: the layers of one language model lie on several workers, which "
+             "call each other."},
+    {"/name", ANY, JOB_NAME, AT(name), .pattern = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$",
+     .words = "1 to 63 of the characters A-Z a-z 0-9 . _ - that begin with neither . nor -",
+     .text = "The run directory is runs/NAME. The default is the job file's name without its ending."},
+    {"/seed", ANY, JOB_INTEGER, AT(seed), RANGE(0, SEED_MAX), BY_DEFAULT(543),
+     .text = "All random draws follow from the seed: the same seed gives the same log."},
+    {"/device", ANY, JOB_ENUM, AT(device), NAMES("auto", "cpu", "gpu"), BY_DEFAULT("auto"),
+     .text = "Where the model is computed. auto: on a GPU if one works, else on the CPU; a line on standard "
+             "error says which. gpu: without a GPU that works the run ends with exit code 69."},
+
+    {"/observers", AGENT, JOB_OBJECT, .text = "The processes that step environments."},
+    {"/observers/count", AGENT, JOB_INTEGER, AT(observers.count), RANGE(1, 1024), BY_DEFAULT(1),
+     .unit = "processes", .text = "The number of observer processes."},
+    {"/observers/environments", AGENT, JOB_INTEGER, AT(observers.environments),
+     RANGE(1, JOB_ENVIRONMENTS_MAX), BY_DEFAULT(1), .text = "The number of environments in each observer."},
+    {"/observers/groups", AGENT, JOB_INTEGER, AT(observers.groups), RANGE(1, 64), BY_DEFAULT(1),
+     .text = "The number of groups that each observer's environments are split into. While one group is "
+             "stepped, the agent acts on another. The numbers are the same for every split."},
+
+    {"/environment", AGENT, JOB_OBJECT, .text = "The environment that the agent acts in."},
+    {"/environment/name", AGENT, JOB_NAME, AT(environment.name), NULLABLE(environment.has_name),
+     .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
+     .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT("CartPole-v1"),
+     .null_where = {IS_SET("/environment/plugin"), IS_SET("/environment/gymnasium"),
+                    IS_SET("/environment/class")},
+     .text = "The name of a built-in environment, or of one of the plug-in's; null "
+             "is the plug-in's first, and for an environment in Python."},
+    {"/environment/plugin", AGENT, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
+     NULLABLE(environment.has_plugin), BY_DEFAULT(null),
+     .text = "A shared object with environments in C, written against environment.h; a relative path begins "
+             "at the working directory. null: the environment is built in, or in Python."},
+    {"/environment/gymnasium", AGENT, JOB_NAME, AT(environment.gymnasium),
+     NULLABLE(environment.has_gymnasium), .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
+     .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT(null),
+     .text =
+         "An id that gymnasium.make knows, or envpool/ID for one of EnvPool. The observers are processes of "
+         "Python then, with the packages pyzmq and numpy. /environment/options are arguments."},
+    {"/environment/class", AGENT, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
+     .pattern = "^[A-Za-z_][A-Za-z0-9_.]{0,62}:[A-Za-z_][A-Za-z0-9_.]{0,62}$",
+     .words = "module:Class, each at most 63 of the characters A-Z a-z 0-9 _ .", BY_DEFAULT(null),
+     .text = "A class of one's own, in a module that Python finds from the working directory: a "
+             "gymnasium.Env, or a "
+             "gymnasium.vector.VectorEnv without autoreset. The observers are processes of Python then."},
+    {"/environment/python", AGENT, JOB_PATH, AT(environment.python), RANGE(1, JOB_PATH_BYTES - 1),
+     BY_DEFAULT("python3"),
+     .text = "The interpreter of environments in Python, a path or a name that PATH finds."},
+    {"/environment/options", AGENT, JOB_OPTIONS, AT(environment.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
+     BY_DEFAULT({}), .text = "What the environment itself is told when it is made."},
+    {"/environment/frames", AGENT, JOB_INTEGER, AT(environment.frames), RANGE(1, JOB_FRAMES_MAX),
+     BY_DEFAULT(1),
+     .text = "The number of observations that the policy sees at once: the environment's last ones, joined "
+             "along the last axis, the oldest first. An image of 84 x 84 x 1 becomes one of 84 x 84 x 4 with "
+             "4. After a reset the first observation is repeated."},
+
+    {"/algorithm", AGENT, JOB_OBJECT,
+     .text = "How the policy learns. The keys of ppo have Stable-Baselines3's names and defaults."},
+    {"/algorithm/name", AGENT, JOB_ENUM, AT(algorithm.name), NAMES("reinforce", "ppo"),
+     BY_DEFAULT("reinforce"),
+     .text = "reinforce: one step of the policy after each rollout, by the returns (Williams, 1992). ppo: "
+             "proximal policy optimization (Schulman et al., 2017), several epochs of minibatches over each "
+             "rollout, with a value network. The algorithm decides which other keys there are."},
+    {"/algorithm/n_steps", PPO, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(2048),
+     .text =
+         "The number of steps of each environment between two updates. Environments go on from one rollout "
+         "to the next."},
+    {"/algorithm/batch_size", PPO, JOB_INTEGER, AT(algorithm.batch_size), RANGE(1, JOB_ROLLOUT_ROWS_MAX),
+     BY_DEFAULT(64), .unit = "rows",
+     .text = "The rows of a minibatch. The last one of an epoch is smaller where the rows do not divide."},
+    {"/algorithm/n_epochs", PPO, JOB_INTEGER, AT(algorithm.n_epochs), RANGE(1, 10000), BY_DEFAULT(10),
+     .text = "The number of passes over a rollout."},
+    {"/algorithm/gamma", PPO, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(0.99),
+     .text = "The discount of a reward for each step that it lies ahead."},
+    {"/algorithm/gae_lambda", PPO, JOB_NUMBER, AT(algorithm.gae_lambda), RANGE(0, 1), BY_DEFAULT(0.95),
+     .text = "The decay of generalised advantage estimation."},
+    {"/algorithm/learning_rate", PPO, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
+     BY_DEFAULT(0.0003), .text = "Adam's learning rate, at the begin."},
+    {"/algorithm/learning_rate_schedule", PPO, JOB_ENUM, AT(algorithm.learning_rate_schedule),
+     NAMES("constant", "linear"), BY_DEFAULT("constant"),
+     .text = "linear: it falls evenly from update to update and would reach 0 behind the last one."},
+    {"/algorithm/clip_range", PPO, JOB_NUMBER, AT(algorithm.clip_range), RANGE(0, 1e9), .min_open = true,
+     BY_DEFAULT(0.2), .text = "How far the probability ratio may move from 1 before it earns nothing more."},
+    {"/algorithm/clip_range_schedule", PPO, JOB_ENUM, AT(algorithm.clip_range_schedule),
+     NAMES("constant", "linear"), BY_DEFAULT("constant"), .text = "As learning_rate_schedule."},
+    {"/algorithm/clip_range_vf", PPO, JOB_NUMBER, AT(algorithm.clip_range_vf), RANGE(0, 1e9),
+     .min_open = true, NULLABLE(algorithm.has_clip_range_vf), BY_DEFAULT(null),
+     .text = "How far the value may move from the one before the update. null: anywhere."},
+    {"/algorithm/normalize_advantage", PPO, JOB_BOOLEAN, AT(algorithm.normalize_advantage), BY_DEFAULT(true),
+     .text = "Whether a minibatch's advantages are shifted and scaled to mean 0 and standard deviation 1."},
+    {"/algorithm/ent_coef", PPO, JOB_NUMBER, AT(algorithm.ent_coef), RANGE(0, 1e9), BY_DEFAULT(0),
+     .text = "The weight of the entropy in the loss."},
+    {"/algorithm/vf_coef", PPO, JOB_NUMBER, AT(algorithm.vf_coef), RANGE(0, 1e9), BY_DEFAULT(0.5),
+     .text = "The weight of the value loss."},
+    {"/algorithm/value_loss", PPO, JOB_ENUM, AT(algorithm.value_loss), NAMES("mse", "half_mse"),
+     BY_DEFAULT("mse"),
+     .text =
+         "mse: the mean square, as in Stable-Baselines3. half_mse: half of it and, under clip_range_vf, the "
+         "greater of the clipped and the plain one, as in CleanRL."},
+    {"/algorithm/max_grad_norm", PPO, JOB_NUMBER, AT(algorithm.max_grad_norm), RANGE(0, 1e9),
+     .min_open = true, NULLABLE(algorithm.has_max_grad_norm), BY_DEFAULT(0.5),
+     .text = "The norm to which a longer gradient is scaled down. null: none."},
+    {"/algorithm/target_kl", PPO, JOB_NUMBER, AT(algorithm.target_kl), RANGE(0, 1e9), .min_open = true,
+     NULLABLE(algorithm.has_target_kl), BY_DEFAULT(null),
+     .text = "The divergence from the policy before the update at which an update ends early. null: never."},
+    {"/algorithm/target_kl_at", PPO, JOB_ENUM, AT(algorithm.target_kl_at), NAMES("minibatch", "epoch"),
+     BY_DEFAULT("minibatch"),
+     .text =
+         "minibatch: before the step of a minibatch whose divergence is above 1.5 target_kl, as in "
+         "Stable-Baselines3. epoch: behind an epoch whose last minibatch was above target_kl, as in CleanRL. "
+         "Without target_kl it is ignored."},
+    {"/algorithm/bootstrap_truncated", PPO, JOB_BOOLEAN, AT(algorithm.bootstrap_truncated), BY_DEFAULT(true),
+     .text =
+         "Whether the value of its last observation stands for what would have followed a truncated episode, "
+         "as in Stable-Baselines3. false: nothing does, as in CleanRL's ppo.py."},
+    {"/algorithm/adam_epsilon", PPO, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1), .min_open = true,
+     BY_DEFAULT(1e-5), .text = "The term that Adam adds to the root of the squared gradient's running mean."},
+
+    {"/rollout", REINFORCE, JOB_OBJECT,
+     .text = "The steps that are played between two updates of the policy."},
+    {"/rollout/mode", REINFORCE, JOB_ENUM, AT(rollout.mode), NAMES("steps", "episode"), BY_DEFAULT("steps"),
+     .text = "steps: every environment takes a fixed number of steps and is reset when an episode ends. "
+             "episode: every environment plays one whole episode."},
+    {"/rollout/steps", REINFORCE, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(500),
+     .text = "The number of steps of each environment in the mode steps. The mode episode ignores it."},
+    {"/rollout/begin", REINFORCE, JOB_ENUM, AT(rollout.begin), NAMES("reset", "continue"),
+     BY_DEFAULT("reset"),
+     .text =
+         "reset: every environment begins anew with each episode of the job. continue: it goes on where the "
+         "episode before has left it, so that its own episodes may span many of the job's. The reward is "
+         "then that of the environments' episodes that have ended."},
+
+    {"/coalesce", AGENT, JOB_OBJECT,
+     .text = "How the agent joins the observers' requests for actions into batches."},
+    {"/coalesce/mode", AGENT, JOB_ENUM, AT(coalesce.mode), NAMES("off", "barrier", "dynamic"),
+     BY_DEFAULT("barrier"),
+     .text = "off: each request is a batch. barrier: a batch is due when every living environment waits for "
+             "an action. dynamic: as barrier, and also when max_batch rows wait, or when the oldest row has "
+             "waited max_delay_us."},
+    {"/coalesce/max_batch", AGENT, JOB_INTEGER, AT(coalesce.max_batch), RANGE(1, JOB_ENVIRONMENTS_MAX),
+     BY_DEFAULT(64), .unit = "rows",
+     .text = "The number of waiting rows at which a batch is due in the mode dynamic. The other modes ignore "
+             "it."},
+    {"/coalesce/max_delay_us", AGENT, JOB_INTEGER, AT(coalesce.max_delay_us), RANGE(0, 1000000),
+     BY_DEFAULT(0), .unit = "microseconds",
+     .text = "The time that the oldest row may wait in the mode dynamic; with 0 a batch takes the rows that "
+             "are there. The other modes ignore it."},
+
+    {"/policy", AGENT, JOB_OBJECT,
+     .text =
+         "The policy network. What it reads and chooses is the environment's: floats or bytes; one "
+         "choice or several, by softmax; or floats, by a diagonal Gaussian whose deviations do not depend "
+         "on the state."},
+    {"/policy/network", AGENT, JOB_ENUM, AT(policy.network), NAMES("mlp", "cnn"), BY_DEFAULT("mlp"),
+     .text = "mlp: dense layers over the observation as one vector. cnn: for images of height, width and "
+             "channels, three convolutions (32 of 8x8 with stride 4, 64 of 4x4 with stride 2, 64 of 3x3) and "
+             "a layer of 512 units, with ReLU (Mnih et al., 2015)."},
+    {"/policy/hidden", REINFORCE, JOB_WIDTHS, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([128]),
+     .elements = JOB_WIDTHS_MAX, .unit = "units",
+     .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
+             "ignores it."},
+    {"/policy/hidden", PPO, JOB_WIDTHS, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([ 64, 64 ]),
+     .elements = JOB_WIDTHS_MAX, .unit = "units",
+     .text = "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy and "
+             "once "
+             "more of the value network."},
+    {"/policy/activation", PPO, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"), BY_DEFAULT("tanh"),
+     .text = "The function of the hidden units."},
+    {"/policy/orthogonal", PPO, JOB_BOOLEAN, AT(policy.orthogonal), BY_DEFAULT(true),
+     .text = "Whether the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the "
+             "policy's "
+             "outputs and 1 for the value's (Stable-Baselines3's ortho_init). false: uniform, as PyTorch's "
+             "Linear."},
+    {"/policy/log_std_init", PPO, JOB_NUMBER, AT(policy.log_std_init), RANGE(-20, 2), BY_DEFAULT(0),
+     .text = "The logarithm of the first standard deviations of a Gaussian."},
+    {"/policy/activation", REINFORCE, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"),
+     BY_DEFAULT("relu"), .text = "The function of the hidden units. The network cnn ignores it."},
+    {"/policy/dropout", REINFORCE, JOB_NUMBER, AT(policy.dropout), RANGE(0, 1), .max_open = true,
+     NULLABLE(policy.has_dropout), BY_DEFAULT(null),
+     .text = "The probability that a hidden unit is dropped in training, rounded to a multiple of "
+             "1/65536. One hidden layer with ReLU can have it, over at most 16 floats and one choice of at "
+             "most 16; null is 0.6 there, and 0 for every other policy."},
+    {"/policy/threads", AGENT, JOB_INTEGER, AT(policy.threads), RANGE(1, 1024), NULLABLE(policy.has_threads),
+     BY_DEFAULT(null), .unit = "threads",
+     .text = "The math threads of the policy on a CPU. null: the processors; for the network cnn, on whose "
+             "number the last bits of its gradients depend, fixed when the run begins and kept for --resume. "
+             "Of the network mlp only one that can have dropout uses several, to learn from 8,192 rows or "
+             "more, and any number gives the same bits."},
+
+    {"/returns", REINFORCE, JOB_OBJECT, .text = "How rewards become returns."},
+    {"/returns/gamma", REINFORCE, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(1),
+     .text = "The discount of a reward for each step that it lies ahead."},
+    {"/returns/normalize", REINFORCE, JOB_BOOLEAN, AT(returns.normalize), BY_DEFAULT(false),
+     .text = "Whether each environment's returns are shifted and scaled to mean 0 and standard deviation 1."},
+    {"/transport", TRAINERS, JOB_ENUM, AT(transport), NAMES("shared", "inline"), BY_DEFAULT("shared"),
+     .text = "How tensors travel between workers. shared: in shared memory, without a copy. inline: inside "
+             "messages, as between hosts. Both give the same numbers."},
+
+    {"/model", SERVER, JOB_OBJECT, .text = "The model: a ResNet as in torchvision."},
+    {"/model/name", SERVER, JOB_ENUM, AT(model.name), NAMES("resnet18", "resnet50"), BY_DEFAULT("resnet50"),
+     .text = "The architecture, named by its number of layers."},
+    {"/model/classes", SERVER, JOB_INTEGER, AT(model.classes), RANGE(1, 100000), BY_DEFAULT(30),
+     .text = "The number of outputs. The labels are 0 to classes - 1."},
+    {"/model/width", SERVER, JOB_INTEGER, AT(model.width), RANGE(1, 1024), BY_DEFAULT(64), .unit = "channels",
+     .text = "The number of channels of the first stage; 64 in the paper."},
+
+    {"/model", PARALLEL, JOB_OBJECT,
+     .text = "The model: a language model of an embedding, an LSTM and a decoder."},
+    {"/model/name", PARALLEL, JOB_ENUM, AT(rnn.name), NAMES("rnn"), BY_DEFAULT("rnn"),
+     .text = "The architecture."},
+    {"/model/tokens", PARALLEL, JOB_INTEGER, AT(rnn.tokens), RANGE(1, JOB_TOKENS_MAX),
+     NULLABLE(rnn.has_tokens), BY_DEFAULT(10), .null_where = {IS("/data/kind", "text")},
+     .text = "The number of tokens in the vocabulary of synthetic data."},
+    {"/model/embedding", PARALLEL, JOB_INTEGER, AT(rnn.embedding), RANGE(1, 16384), BY_DEFAULT(2),
+     .text = "The number of elements of a token's vector."},
+    {"/model/hidden", PARALLEL, JOB_INTEGER, AT(rnn.hidden), RANGE(1, HIDDEN_MAX), BY_DEFAULT(3),
+     .unit = "units", .text = "The width of each LSTM layer."},
+    {"/model/layers", PARALLEL, JOB_INTEGER, AT(rnn.layers), RANGE(1, JOB_LSTM_LAYERS_MAX), BY_DEFAULT(4),
+     .text = "The number of LSTM layers."},
+    {"/model/dropout", PARALLEL, JOB_NUMBER, AT(rnn.dropout), RANGE(0, 1), .max_open = true, BY_DEFAULT(0.5),
+     .text = "The probability that an output of the embedding or of an LSTM layer is dropped in training, "
+             "rounded to a multiple of 1/65536."},
+
+    {"/placement", PARALLEL, JOB_OBJECT,
+     .text = "The worker that each layer of the model lies on: \"trainer\", or \"server K\" for the server "
+             "with the number K. All placements give the same numbers."},
+    {"/placement/embedding", PARALLEL, JOB_NUMBERED, AT(placement[JOB_LAYER_EMBEDDING]), TRAINER_OR_SERVER,
+     BY_DEFAULT("server 0"), .text = "The place of the embedding."},
+    {"/placement/lstm", PARALLEL, JOB_NUMBERED, AT(placement[JOB_LAYER_LSTM]), TRAINER_OR_SERVER,
+     BY_DEFAULT("trainer"), .text = "The place of the LSTM layers."},
+    {"/placement/decoder", PARALLEL, JOB_NUMBERED, AT(placement[JOB_LAYER_DECODER]), TRAINER_OR_SERVER,
+     BY_DEFAULT("server 0"),
+     .text = "The place of the decoder, which turns the output of the LSTM into logits."},
+
+    {"/threads", PARALLEL, JOB_OBJECT,
+     .text = "The math threads of each layer, on whatever worker the layer lies. Their number can change the "
+             "last bits of a sum, so it is fixed when the run begins and kept for --resume."},
+    {"/threads/embedding", PARALLEL, JOB_INTEGER, AT(threads[JOB_LAYER_EMBEDDING].count), RANGE(1, 1024),
+     NULLABLE(threads[JOB_LAYER_EMBEDDING].has), BY_DEFAULT(null), .unit = "threads",
+     .text = "The math threads of the embedding. null: one for each processor."},
+    {"/threads/lstm", PARALLEL, JOB_INTEGER, AT(threads[JOB_LAYER_LSTM].count), RANGE(1, 1024),
+     NULLABLE(threads[JOB_LAYER_LSTM].has), BY_DEFAULT(null), .unit = "threads",
+     .text = "The math threads of the LSTM layers. null: one for each processor."},
+    {"/threads/decoder", PARALLEL, JOB_INTEGER, AT(threads[JOB_LAYER_DECODER].count), RANGE(1, 1024),
+     NULLABLE(threads[JOB_LAYER_DECODER].has), BY_DEFAULT(null), .unit = "threads",
+     .text = "The math threads of the decoder. null: one for each processor."},
+    {"/init", TRAINERS, JOB_PATH, AT(init.path), RANGE(1, JOB_PATH_BYTES - 1), NULLABLE(init.has_path),
+     BY_DEFAULT(null),
+     .text = "A safetensors file with the initial values of all parameters. null: they are drawn at random."},
+
+    {"/trainers", TRAINERS, JOB_OBJECT, .text = "The processes that compute gradients."},
+    {"/trainers/count", SERVER, JOB_INTEGER, AT(trainers.count), RANGE(1, JOB_TRAINERS_MAX), BY_DEFAULT(5),
+     .unit = "processes", .text = "The number of trainer processes."},
+    {"/trainers/batch", SERVER, JOB_INTEGER, AT(trainers.batch), RANGE(1, 65536), BY_DEFAULT(20),
+     .unit = "samples", .text = "The number of samples that each trainer takes in a step."},
+    {"/trainers/count", PARALLEL, JOB_INTEGER, AT(trainers.count), RANGE(1, JOB_TRAINERS_MAX), BY_DEFAULT(1),
+     .unit = "processes",
+     .text = "The number of trainer processes, which share the layers. The first trainer leads: it writes "
+             "the log and the checkpoints."},
+    {"/trainers/batch", PARALLEL, JOB_INTEGER, AT(trainers.batch), RANGE(1, 65536), BY_DEFAULT(3),
+     .unit = "columns", .text = "The number of columns of tokens that each trainer takes in a step."},
+    {"/trainers/threads", TRAINERS, JOB_INTEGER, AT(trainers.threads), RANGE(1, 1024),
+     NULLABLE(trainers.has_threads), BY_DEFAULT(null), .unit = "threads",
+     .text =
+         "The math threads of each trainer; of a model-parallel job, those that compute its loss. null: the "
+         "processors divided by the trainers, at least 1, fixed when the run begins and kept for --resume."},
+
+    {"/server", SERVER, JOB_OBJECT, .text = "The processes that keep and update the parameters."},
+    {"/server/count", SERVER, JOB_INTEGER, AT(server.count), RANGE(1, JOB_SERVERS_MAX), BY_DEFAULT(1),
+     .unit = "processes",
+     .text = "The number of parameter servers. Each keeps a contiguous shard of the parameters."},
+    {"/server/round", SERVER, JOB_NUMBERED, AT(server.round), NAMES("all", "first", "async"),
+     BY_DEFAULT("all"),
+     .pattern = "^(all|first ([1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-6])|async ([0-9]|[1-5][0-9]|6[0-4]))$",
+     .words = "\"all\", \"first K\" with K in 1..256, or \"async S\" with S in 0..64",
+     .text = "Which gradients make an update. all: the sum of every trainer's. first K: the sum of the first "
+             "K that arrive; later ones are dropped and counted. async S: each gradient alone, if it was "
+             "computed from parameters at most S updates old. Under first and async the order of arrival "
+             "decides the numbers."},
+
+    {"/server", PARALLEL, JOB_OBJECT, .text = "The processes that hold layers which trainers share."},
+    {"/server/count", PARALLEL, JOB_INTEGER, AT(server.count), RANGE(1, JOB_SERVERS_MAX), BY_DEFAULT(1),
+     .unit = "processes", .text = "The number of server processes. A server need not hold a layer."},
+    {"/server/round", PARALLEL, JOB_ENUM, AT(server.round.name), NAMES("all", "", "async"), BY_DEFAULT("all"),
+     .text = "Which gradients make an update. all: the sum of every trainer's. async: each gradient alone, "
+             "as it arrives, from the parameters that its forward pass read, however old they are. Under "
+             "async the order of arrival decides the numbers."},
+
+    {"/loss", REINFORCE | TRAINERS, JOB_OBJECT, .text = "The loss that is minimized."},
+    {"/loss/reduction", REINFORCE, JOB_ENUM, AT(loss.reduction), NAMES("sum", "mean_over_environments"),
+     BY_DEFAULT("sum"),
+     .text = "sum: the sum of -log(probability) * return over all rows. mean_over_environments: that sum "
+             "divided by the number of environments."},
+    {"/loss/name", SERVER, JOB_ENUM, AT(loss.name), NAMES("mse", "cross_entropy"), BY_DEFAULT("mse"),
+     .text = "mse: the mean squared distance to the label's one-hot row. cross_entropy: the cross entropy of "
+             "the softmax."},
+    {"/loss/classes", PARALLEL, JOB_ENUM, AT(sequence.classes), NAMES("tokens", "batch"),
+     BY_DEFAULT("tokens"),
+     .text = "The classes of the cross entropy. tokens: the vocabulary. batch: the columns of the batch, as "
+             "in PyTorch's tutorial."},
+
+    {"/optimizer", REINFORCE | TRAINERS, JOB_OBJECT, .text = "How a gradient changes the parameters."},
+    {"/optimizer/name", REINFORCE, JOB_ENUM, AT(optimizer.name), NAMES("adam"), BY_DEFAULT("adam"),
+     .text = "The method."},
+    {"/optimizer/name", TRAINERS, JOB_ENUM, AT(optimizer.name), NAMES("sgd"), BY_DEFAULT("sgd"),
+     .text = "The method."},
+    {"/optimizer/lr", REINFORCE, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
+     BY_DEFAULT(0.01), .text = "The learning rate."},
+    {"/optimizer/lr", SERVER, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true, BY_DEFAULT(0.001),
+     .text = "The learning rate of the first update."},
+    {"/optimizer/lr", PARALLEL, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 100), .min_open = true,
+     BY_DEFAULT(0.05), .text = "The learning rate of the first update."},
+    {"/optimizer/beta1", REINFORCE, JOB_NUMBER, AT(optimizer.beta1), RANGE(0, 1), .max_open = true,
+     BY_DEFAULT(0.9), .text = "The decay of the gradient's running mean."},
+    {"/optimizer/beta2", REINFORCE, JOB_NUMBER, AT(optimizer.beta2), RANGE(0, 1), .max_open = true,
+     BY_DEFAULT(0.999), .text = "The decay of the squared gradient's running mean."},
+    {"/optimizer/epsilon", REINFORCE, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1), .min_open = true,
+     BY_DEFAULT(1e-8), .text = "The term that is added to the root of the squared gradient's running mean."},
+    {"/optimizer/momentum", SERVER, JOB_NUMBER, AT(optimizer.momentum), RANGE(0, 1), .max_open = true,
+     BY_DEFAULT(0.9), .text = "The share of the last step that goes into the next."},
+    {"/optimizer/schedule", SERVER, JOB_ENUM, AT(optimizer.schedule), NAMES("constant", "linear"),
+     BY_DEFAULT("constant"),
+     .text = "The course of the learning rate. linear: it falls evenly and would reach 0 one update after "
+             "the last."},
+    {"/optimizer/momentum", PARALLEL, JOB_NUMBER, AT(optimizer.momentum), RANGE(0, 1), .max_open = true,
+     BY_DEFAULT(0), .text = "The share of the last step that goes into the next."},
+    {"/optimizer/schedule", PARALLEL, JOB_ENUM, AT(optimizer.schedule), NAMES("constant", "", "plateau"),
+     BY_DEFAULT("constant"),
+     .text = "The course of the learning rate. plateau: it is multiplied by decay when an evaluation finds "
+             "the held-out loss no lower than the lowest so far."},
+    {"/optimizer/decay", PARALLEL, JOB_NUMBER, AT(sequence.decay), RANGE(0, 1), .min_open = true,
+     .max_open = true, BY_DEFAULT(0.25),
+     .text = "The factor of the learning rate under the schedule plateau. The schedule constant ignores it."},
+    {"/optimizer/max_norm", PARALLEL, JOB_NUMBER, AT(sequence.max_norm), RANGE(0, 1e9), .min_open = true,
+     NULLABLE(sequence.has_max_norm), BY_DEFAULT(null),
+     .text = "The largest norm of the gradient over all layers; a longer gradient is scaled down to it. "
+             "null: no limit."},
+
+    {"/running_reward", REINFORCE, JOB_OBJECT,
+     .text = "The smoothed reward: weight * new + (1 - weight) * old."},
+    {"/running_reward/of", REINFORCE, JOB_ENUM, AT(running_reward.of), NAMES("min", "mean"),
+     BY_DEFAULT("mean"),
+     .text = "The new value: the smallest or the mean reward of the environments' first episodes."},
+    {"/running_reward/weight", REINFORCE, JOB_NUMBER, AT(running_reward.weight), RANGE(0, 1),
+     .min_open = true, BY_DEFAULT(0.5), .text = "The weight of the new value."},
+
+    {"/data", SERVER, JOB_OBJECT, .text = "The images and their labels."},
+    {"/data/kind", SERVER, JOB_ENUM, AT(data.kind), NAMES("synthetic", "idx", "cifar", "folder"),
+     BY_DEFAULT("synthetic"),
+     .text = "synthetic: random numbers, no files. idx: the files of the MNIST family, plain or gzipped. "
+             "cifar: the binary version of CIFAR-10 or CIFAR-100. folder: JPEG and PNG files in train/CLASS/ "
+             "and, held out, in test/CLASS/."},
+    {"/data/path", SERVER, JOB_PATH, AT(data.path), RANGE(0, JOB_PATH_BYTES - 1), BY_DEFAULT(""),
+     .text =
+         "The folder with the files. A relative path begins in the folder in which the daemon was started."},
+    {"/data/size", SERVER, JOB_INTEGER, AT(data.size), RANGE(1, 4096), BY_DEFAULT(64), .unit = "pixels",
+     .text = "The height and the width of the images that the model sees."},
+    {"/data/fit", SERVER, JOB_ENUM, AT(data.fit), NAMES("pad", "resize"), BY_DEFAULT("resize"),
+     .text = "How an image of another size is brought to /data/size. pad: with zeros around it. resize: by "
+             "interpolation."},
+    {"/data/channels", SERVER, JOB_INTEGER, AT(data.channels), RANGE(1, 3), .bounds_only = true,
+     BY_DEFAULT(3),
+     .text = "The channels of the images that the model sees. With 3, a gray image is copied to each "
+             "channel; with 1, a colored image becomes gray."},
+    {"/data/mean", SERVER, JOB_NUMBER, AT(data.mean), .elements = JOB_CHANNELS_MAX, RANGE(0, 1),
+     BY_DEFAULT([0]),
+     .text = "The mean that is subtracted from the pixels, which lie in [0, 1]: one number for all channels, "
+             "or one for each of 3."},
+    {"/data/std", SERVER, JOB_NUMBER, AT(data.std), .elements = JOB_CHANNELS_MAX, RANGE(1e-6, 1),
+     BY_DEFAULT([1]),
+     .text = "The standard deviation by which the difference is divided: one number for all channels, or one "
+             "for each of 3."},
+    {"/data/crop", SERVER, JOB_INTEGER, AT(data.crop), RANGE(0, 64), BY_DEFAULT(0), .unit = "pixels",
+     .text = "In training, the width of a margin of zeros around the image, out of which a random part of "
+             "the image's size is cut."},
+    {"/data/flip", SERVER, JOB_BOOLEAN, AT(data.flip), BY_DEFAULT(false),
+     .text = "In training, whether an image is mirrored with probability 1/2."},
+    {"/data/limit", SERVER, JOB_INTEGER, AT(data.limit), RANGE(1, 1e9), NULLABLE(data.has_limit),
+     BY_DEFAULT(null), .unit = "samples",
+     .text = "The number of training samples, the first ones of the files. null: all."},
+
+    {"/data", PARALLEL, JOB_OBJECT, .text = "The tokens."},
+    {"/data/kind", PARALLEL, JOB_ENUM, AT(data.kind), NAMES("synthetic", "", "", "", "text"),
+     BY_DEFAULT("synthetic"),
+     .text = "synthetic: random tokens, no file. text: the words of a file, each to be predicted from the "
+             "words before it."},
+    {"/data/path", PARALLEL, JOB_PATH, AT(data.path), RANGE(0, JOB_PATH_BYTES - 1), BY_DEFAULT(""),
+     .text =
+         "The text, a file of UTF-8. A relative path begins in the folder in which the daemon was started."},
+    {"/data/steps", PARALLEL, JOB_INTEGER, AT(sequence.steps), RANGE(1, 65536), BY_DEFAULT(5),
+     .unit = "tokens",
+     .text = "The number of tokens of a column in one update, through which the gradient goes back."},
+    {"/data/updates", PARALLEL, JOB_INTEGER, AT(sequence.updates), RANGE(1, 1e9), BY_DEFAULT(5),
+     .text = "The number of updates in an epoch of synthetic data."},
+    {"/data/minimum_count", PARALLEL, JOB_INTEGER, AT(sequence.minimum_count), RANGE(1, 1e9), BY_DEFAULT(1),
+     .text = "Of a text: a word that occurs less often in the training lines becomes <unk>."},
+    {"/data/held_out", PARALLEL, JOB_NUMBER, AT(sequence.held_out), RANGE(0, 1), .max_open = true,
+     BY_DEFAULT(0.1),
+     .text = "Of a text: the share of its lines, the last ones, that are held out for evaluations."},
+
+    {"/evaluation", SERVER, JOB_OBJECT, .text = "Loss and accuracy on the held-out data."},
+    {"/evaluation/every", SERVER, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
+     NULLABLE(evaluation.has_every), BY_DEFAULT(1), .unit = "epochs",
+     .text = "The number of epochs from one evaluation to the next. null: no evaluations. Synthetic data has "
+             "nothing held out, nor has a folder without test/."},
+    {"/evaluation/batch", SERVER, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(100),
+     .unit = "samples", .text = "The number of samples in a forward pass."},
+
+    {"/evaluation", PARALLEL, JOB_OBJECT, .text = "Loss and perplexity on the held-out text."},
+    {"/evaluation/every", PARALLEL, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
+     NULLABLE(evaluation.has_every), BY_DEFAULT(1), .unit = "epochs",
+     .text = "The number of epochs from one evaluation to the next. null: no evaluations. Synthetic data has "
+             "nothing held out."},
+    {"/evaluation/batch", PARALLEL, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(10),
+     .unit = "columns", .text = "The number of columns into which the held-out text is cut."},
+
+    {"/stop", AGENT, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
+    {"/stop/episodes", REINFORCE, JOB_INTEGER, AT(stop.episodes), RANGE(1, 1e9), NULLABLE(stop.has_episodes),
+     BY_DEFAULT(10), .unit = "episodes", .text = "The job ends after this number of episodes."},
+    {"/stop/running_reward", REINFORCE, JOB_NUMBER, AT(stop.running_reward), RANGE(-DBL_MAX, DBL_MAX),
+     NULLABLE(stop.has_running_reward), BY_DEFAULT(null),
+     .text = "The job ends, solved, when the running reward is above this number."},
+
+    {"/stop/steps", PPO, JOB_INTEGER, AT(stop.steps), RANGE(1, 1e15), BY_DEFAULT(1000000), .unit = "steps",
+     .text = "The job ends after the update that reaches this number of steps of all environments together."},
+
+    {"/stop", SERVER, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
+    {"/stop/updates", SERVER, JOB_INTEGER, AT(stop.updates), RANGE(1, 1e9), NULLABLE(stop.has_updates),
+     BY_DEFAULT(6), .null_where = {IS_SET("/stop/epochs")}, .unit = "updates",
+     .text = "The job ends after this number of updates."},
+    {"/stop/epochs", SERVER, JOB_INTEGER, AT(stop.epochs), RANGE(1, 1e6), NULLABLE(stop.has_epochs),
+     BY_DEFAULT(null), .unit = "epochs",
+     .text = "The job ends after this number of passes over the training samples."},
+
+    {"/stop", PARALLEL, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
+    {"/stop/updates", PARALLEL, JOB_INTEGER, AT(stop.updates), RANGE(1, 1e9), NULLABLE(stop.has_updates),
+     BY_DEFAULT(null), .unit = "updates", .text = "The job ends after this number of updates."},
+    {"/stop/epochs", PARALLEL, JOB_INTEGER, AT(stop.epochs), RANGE(1, 1e6), NULLABLE(stop.has_epochs),
+     BY_DEFAULT(10), .null_where = {IS_SET("/stop/updates")}, .unit = "epochs",
+     .text = "The job ends after this number of passes over the training text; an epoch of synthetic data "
+             "has /data/updates updates."},
+
+    {"/log", ANY, JOB_OBJECT, .text = "The logs."},
+    {"/log/every", ANY, JOB_INTEGER, AT(log.every), RANGE(1, 1e6), BY_DEFAULT(1),
+     .text = "The number of episodes or updates from one line of episodes.log to the next. episodes.jsonl "
+             "has a line for each; of a model-parallel job it has the same lines as episodes.log, each with "
+             "the mean loss since the last line."},
+
+    {"/checkpoint", ANY, JOB_OBJECT, .text = "The checkpoints, from which a run can be resumed."},
+    {"/checkpoint/every", AGENT, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
+     NULLABLE(checkpoint.has_every), BY_DEFAULT(null), .unit = "episodes",
+     .text = "The number of episodes from one checkpoint to the next. The last episode always makes one."},
+    {"/checkpoint/every_s", AGENT, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
+     NULLABLE(checkpoint.has_every_s), BY_DEFAULT(2), .unit = "seconds",
+     .text = "The time from one checkpoint to the next, in addition to /checkpoint/every."},
+    {"/checkpoint/every", TRAINERS, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
+     NULLABLE(checkpoint.has_every), BY_DEFAULT(100), .unit = "updates",
+     .text = "The number of updates from one checkpoint to the next. The last update always makes one."},
+    {"/checkpoint/every_s", TRAINERS, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
+     NULLABLE(checkpoint.has_every_s), BY_DEFAULT(null), .unit = "seconds",
+     .text = "The time from one checkpoint to the next, in addition to /checkpoint/every."},
+    {"/checkpoint/keep", ANY, JOB_INTEGER, AT(checkpoint.keep), RANGE(1, 1000), BY_DEFAULT(3),
+     .text = "The number of checkpoints that are kept, the newest ones."},
+    {"/checkpoint/best", AGENT, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
+     .text =
+         "Whether the checkpoint with the highest running reward is kept, as checkpoints/best, too. Those "
+         "by /checkpoint/every and the one at the job's end compete, or, where /checkpoint/every is null, "
+         "all: the clock then has a say in which is kept."},
+    {"/checkpoint/best", TRAINERS, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
+     .text = "Whether the checkpoint with the highest accuracy or the lowest perplexity on held-out data is "
+             "kept, as checkpoints/best, too. An epoch whose evaluation is the best so far makes a "
+             "checkpoint."},
+
+    {"/supervise", ANY, JOB_OBJECT, .text = "How the supervisor watches the worker processes."},
+    {"/supervise/hang_s", ANY, JOB_NUMBER, AT(supervise.hang_s), RANGE(1, 3600), BY_DEFAULT(10),
+     .unit = "seconds", .text = "The time without a heartbeat after which a worker is killed."},
+    {"/supervise/restart", ANY, JOB_BOOLEAN, AT(supervise.restart), BY_DEFAULT(true),
+     .text = "Whether a worker that dies or is killed starts again. An observer, or a trainer of a "
+             "parameter-server job, starts again alone; after the death of any other worker all workers "
+             "start again from the newest checkpoint. false: the death of a worker ends the job."},
+};
+const size_t job_key_count = sizeof job_keys / sizeof job_keys[0];
+_Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MAX == 16,
+               "the patterns' limits");
+_Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_MAX bounds arrays elsewhere");
