@@ -34,10 +34,16 @@ const struct job_key job_keys[] = {
              "error says which. gpu: without a GPU that works the run ends with exit code 69."},
 
     {"/observers", AGENT, JOB_OBJECT, .text = "The processes that step environments."},
-    {"/observers/count", AGENT, JOB_INTEGER, AT(observers.count), RANGE(1, 1024), BY_DEFAULT(1),
+    {"/observers/count", REINFORCE, JOB_INTEGER, AT(observers.count), RANGE(1, 1024), BY_DEFAULT(1),
      .unit = "processes", .text = "The number of observer processes."},
+    {"/observers/count", PPO, JOB_INTEGER, AT(observers.count), RANGE(0, 1024), BY_DEFAULT(1),
+     .unit = "processes",
+     .text =
+         "The number of observer processes. 0: the agent steps the environments itself, which is "
+         "faster for a few small ones, whose step takes less time than a message. The numbers are the same."},
     {"/observers/environments", AGENT, JOB_INTEGER, AT(observers.environments),
-     RANGE(1, JOB_ENVIRONMENTS_MAX), BY_DEFAULT(1), .text = "The number of environments in each observer."},
+     RANGE(1, JOB_ENVIRONMENTS_MAX), BY_DEFAULT(1),
+     .text = "The number of environments in each observer, or of the agent."},
     {"/observers/groups", AGENT, JOB_INTEGER, AT(observers.groups), RANGE(1, 64), BY_DEFAULT(1),
      .text = "The number of groups that each observer's environments are split into. While one group is "
              "stepped, the agent acts on another. The numbers are the same for every split."},

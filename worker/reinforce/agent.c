@@ -44,7 +44,7 @@ static enum status play_episode(struct agent *agent, struct error *error)
     }
     agent->playing = observers;
     agent->phase = AGENT_PLAYING;
-    return STATUS_OK;
+    return agent->own != NULL ? agent_own_begin(agent, error) : STATUS_OK;
 }
 
 static void release_futures(struct agent *agent)
@@ -158,9 +158,11 @@ static enum status after_playing(struct agent *agent, struct error *error)
     enum status status = agent->worker->hurry ? STATUS_OK : agent_call_successors(agent, error);
     if (status != STATUS_OK)
         return status;
-    if (agent->playing > (agent->worker->hurry ? agent->lost : 0))
+    if (agent->playing > (agent->worker->hurry ? agent->lost : 0) ||
+        (agent->own != NULL && !agent_own_is_over(agent)))
         return STATUS_AGAIN;
-    status = agent->lost > 0 ? STATUS_SHUTDOWN : find_failure(agent, error); /* lost: only in a hurry */
+    const bool is_cut = agent->lost > 0 || agent_own_is_cut(agent); /* only in a hurry */
+    status = is_cut ? STATUS_SHUTDOWN : find_failure(agent, error);
     if (status == STATUS_SHUTDOWN && !agent->worker->hurry)
         return STATUS_AGAIN;
     release_futures(agent);
@@ -256,6 +258,8 @@ static enum status agent_advance(struct agent *agent, struct error *error)
 static struct monotime next_launch(const struct agent *agent)
 {
     struct monotime next = MONOTIME_NEVER;
+    if (agent->own != NULL && agent->phase == AGENT_PLAYING)
+        return (struct monotime){0};
     for (uint32_t i = 0; i < agent->groups; i++)
         next = monotime_earliest(next, coalescer_due(agent->coalescers[i]));
     return next;
@@ -267,6 +271,8 @@ enum status agent_run(struct worker *worker, struct error *error)
     enum status status = agent_open(&agent, worker, error);
     if (status == STATUS_OK)
         status = worker_connect(worker, agent.rpc, error);
+    if (status == STATUS_OK && !worker->leave)
+        status = agent_own_open(&agent, error);
     while (status == STATUS_OK && !worker->leave) {
         status = rpc_turn(agent.rpc, next_launch(&agent));
         if (status != STATUS_OK) {
@@ -276,6 +282,10 @@ enum status agent_run(struct worker *worker, struct error *error)
         }
         for (uint32_t i = 0; i < agent.groups; i++)
             coalescer_run(agent.coalescers[i], monotime_now());
+        if (agent.own != NULL && agent.phase == AGENT_PLAYING)
+            status = agent_own_play(&agent, error);
+        if (status != STATUS_OK)
+            break;
         if (agent.failure.status != STATUS_OK) {
             *error = agent.failure;
             status = error->status;

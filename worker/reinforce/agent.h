@@ -12,9 +12,12 @@
  *     ppo       in place of these two: advantages, epochs of minibatches              ppo.c
  *     saver     the values, to a checkpoint if one is due; then the next episode      agent_checkpoint.c
  *
- * agent.c (the loop), agent_open.c, agent_describe.c, agent_step.c, agent_return.c, agent_states.c,
- * agent_replay.c and agent_checkpoint.c share this header. The room may include the frame (worker/), job,
- * net, environment, model and checkpoint (scripts/rooms). */
+ * A job without observers has its environments in the agent's own process, agent_own.c: the rows go the same
+ * way without request and reply.
+ *
+ * agent.c (the loop), agent_open.c, agent_own.c, agent_describe.c, agent_step.c, agent_return.c,
+ * agent_states.c, agent_replay.c and agent_checkpoint.c share this header. The room may include the frame
+ * (worker/), job, net, environment, model and checkpoint (scripts/rooms). */
 #ifndef WORKER_REINFORCE_AGENT_H
 #define WORKER_REINFORCE_AGENT_H
 
@@ -98,6 +101,7 @@ struct agent {
     uint32_t described;         /* seats that are described */
     struct agent_seat *seats;   /* (observers) */
     struct agent_group *all;    /* (observers * groups) the seats' */
+    struct agent_own *own;      /* the agent's own environments; NULL: the job has observers */
     uint32_t playing;           /* observers that have not answered run_episode, the lost ones included */
     uint32_t lost;              /* seats that are lost */
     uint32_t *live;             /* (groups) environments whose episode is not over, in groups of a number */
@@ -142,6 +146,32 @@ void agent_report_ready(struct agent *agent);
 
 void agent_close_world(struct agent *agent);
 
+/* All that depends on the environment, by its description, which is good text. */
+enum status agent_open_world(struct agent *agent, const char *text, size_t bytes, struct error *error);
+
+/* ---- agent_own.c ---- */
+
+/* Opens the agent's own environments, and with them the world; nothing where the job has observers. Errors as
+ * observer_group_open and agent_open_world. */
+enum status agent_own_open(struct agent *agent, struct error *error);
+void agent_own_close(struct agent *agent);
+
+/* Begins the rollout. Errors as observer_group_begin. */
+enum status agent_own_begin(struct agent *agent, struct error *error);
+
+/* Plays for 10 ms, or to the rollout's end. With an order to hurry the rollout is cut short. Errors as
+ * observer_group_advance and policy_act. */
+enum status agent_own_play(struct agent *agent, struct error *error);
+
+/* Whether the rollout is over; and whether it was cut short. */
+bool agent_own_is_over(const struct agent *agent);
+bool agent_own_is_cut(const struct agent *agent);
+
+/* The environments' states, as agent_states.c lays them out. Save returns their bytes, and writes nothing
+ * where `capacity` is less; 0: they cannot be saved. Load's errors as observer_group_load. */
+size_t agent_own_save(struct agent *agent, char *out, size_t capacity);
+enum status agent_own_load(struct agent *agent, const char *states, size_t length, struct error *error);
+
 /* ---- agent_checkpoint.c ---- */
 
 /* In a run that resumes, also gives the policy its values, and the agent its counters. After agent_open has
@@ -164,6 +194,16 @@ rpc_handler agent_step;
 
 /* The coalescer's launch: one pass of the policy over the batch, then every request's reply. */
 coalescer_launch agent_launch;
+
+/* Writes a step's rows, of a request that is good, into the rollout. A failure goes into agent->failure. */
+void agent_record(struct agent *agent, const struct rpc_message *rows);
+
+/* Draws the actions of recorded rows, and writes them to batch.actions too, within their bounds. Errors as
+ * policy_act. */
+enum status agent_act(struct agent *agent, const struct rpc_message *rows, struct error *error);
+
+/* Whether it is the step behind the last one, which asks for no actions. */
+bool agent_is_closing(const struct agent *agent, const struct rpc_message *rows);
 
 /* The group's environments send no rows any more in this episode. */
 void agent_retire_group(struct agent_group *group);

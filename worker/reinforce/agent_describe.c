@@ -133,6 +133,16 @@ static enum status take_first(struct agent *agent, const char *text, size_t byte
     return status;
 }
 
+enum status agent_open_world(struct agent *agent, const char *text, size_t bytes, struct error *error)
+{
+    enum status status = take_first(agent, text, bytes, error);
+    if (status == STATUS_OK)
+        status = open_world(agent, error);
+    if (status == STATUS_OK)
+        agent_report_ready(agent);
+    return status;
+}
+
 /* Whether it is the environment that the agent knows. */
 static bool is_same(const struct agent *agent, const char *text, size_t bytes)
 {

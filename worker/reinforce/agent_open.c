@@ -75,7 +75,7 @@ static enum status open_coalescers(struct agent *agent, struct error *error)
 static enum status open_rpc(struct agent *agent, struct error *error)
 {
     struct worker *worker = agent->worker;
-    const struct rpc_config config = {.pending_max = worker->job.observers.count,
+    const struct rpc_config config = {.pending_max = worker->job.observers.count + 1,
                                       .incoming_max = 2 * worker->job.observers.count * agent->groups + 16,
                                       .rows_max = agent->per_observer,
                                       .methods = methods,
@@ -91,7 +91,8 @@ enum status agent_open(struct agent *agent, struct worker *worker, struct error 
     agent->worker = worker;
     agent->per_observer = worker->job.observers.environments;
     agent->groups = worker->job.observers.groups;
-    agent->environments = worker->job.observers.count * agent->per_observer;
+    const uint32_t observers = worker->job.observers.count;
+    agent->environments = (observers > 0 ? observers : 1) * agent->per_observer;
     enum status status = open_seats(agent, error);
     if (status == STATUS_OK)
         status = open_coalescers(agent, error);
@@ -126,6 +127,7 @@ void agent_close(struct agent *agent)
         coalescer_free(agent->coalescers[i]);
     free(agent->coalescers);
     agent_close_world(agent);
+    agent_own_close(agent);
     for (uint32_t i = 0; agent->seats != NULL && i < agent->worker->job.observers.count; i++)
         free(agent->seats[i].states);
     free(agent->seats);

@@ -119,6 +119,8 @@ enum status agent_states_save(struct agent *agent, char **out, size_t *bytes, st
     *bytes = head;
     for (uint32_t i = 0; i < observers && has_states; i++)
         *bytes += agent->seats[i].state_bytes;
+    const size_t own = agent->own != NULL ? agent_own_save(agent, NULL, 0) : 0;
+    *bytes += own;
     *out = malloc(*bytes);
     if (*out == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the environments' states in a checkpoint");
@@ -128,6 +130,8 @@ enum status agent_states_save(struct agent *agent, char **out, size_t *bytes, st
     char *at = *out + head;
     for (uint32_t i = 0; i < observers && has_states; at += agent->seats[i++].state_bytes)
         memcpy(at, agent->seats[i].states, agent->seats[i].state_bytes);
+    if (own > 0)
+        agent_own_save(agent, at, own);
     return STATUS_OK;
 }
 
@@ -142,6 +146,8 @@ enum status agent_states_load(struct agent *agent, const char *from, size_t byte
         return error_set(error, STATUS_INVALID, "its environments are not those of this job");
     from += head;
     bytes -= head;
+    if (agent->own != NULL)
+        return bytes > 0 ? agent_own_load(agent, from, bytes, error) : STATUS_OK;
     for (uint32_t i = 0; i < agent->worker->job.observers.count && bytes > 0 && status == STATUS_OK; i++) {
         const size_t mine = states_of(from, bytes, agent->per_observer);
         if (mine == 0)

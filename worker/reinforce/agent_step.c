@@ -252,10 +252,16 @@ static enum status check_step(const struct agent_group *group, const struct rpc_
     return status == STATUS_OK ? check_flags(agent, m, error) : status;
 }
 
-/* Whether it is the step behind the last one, which asks for no actions. */
-static bool is_closing(const struct agent *agent, const struct rpc_message *m)
+bool agent_is_closing(const struct agent *agent, const struct rpc_message *m)
 {
     return m->args[1] == agent->rollout->config.steps_max;
+}
+
+void agent_record(struct agent *agent, const struct rpc_message *m)
+{
+    store_rows(agent, m);
+    take_last(agent, m);
+    take_metrics(agent, m);
 }
 
 /* Puts the request in line, and its rows into the rollout. */
@@ -263,16 +269,14 @@ static void take_step(struct agent_group *group, struct rpc_request *request, co
 {
     struct agent *agent = group->seat->agent;
     const uint32_t rows = m->tensors[STEP_ENVIRONMENT].dims[0] * agent->world.spec.agents;
-    group->waiting = !is_closing(agent, m);
+    group->waiting = !agent_is_closing(agent, m);
     if (group->waiting &&
         coalescer_add(agent->coalescers[number_of(group)], request, rows, monotime_now()) != STATUS_OK) {
         rpc_fail(request, STATUS_BUSY, "more requests than environments");
         group->waiting = false;
         return;
     }
-    store_rows(agent, m);
-    take_last(agent, m);
-    take_metrics(agent, m);
+    agent_record(agent, m);
     retire_absent(group, m);
     group->recorded = ++group->next_step;
     if (!group->waiting)
@@ -328,16 +332,11 @@ static void gather_rows(struct agent *agent, const struct rpc_message *m, uint32
         }
 }
 
-void agent_reply(struct agent *agent, struct rpc_request *request)
+/* The actions of the request's rows, from the rollout to batch.actions, within their bounds. */
+static void collect_actions(struct agent *agent, const struct rpc_message *m)
 {
-    const struct rpc_message *m = rpc_request_message(request);
-    const struct environment_spec *spec = &agent->world.spec;
-    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = spec->agents;
+    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = agent->world.spec.agents;
     const size_t bytes = agent->rollout->config.action_bytes;
-    if (is_closing(agent, m)) {
-        rpc_reply(request, &(struct rpc_message){0});
-        return;
-    }
     for (uint32_t i = 0, run; i < n; i += run) {
         const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents;
         run = run_at(m, i);
@@ -346,18 +345,26 @@ void agent_reply(struct agent *agent, struct rpc_request *request)
                run * agents * bytes);
     }
     policy_bound(agent->policy, agent->batch.actions, n * agents);
-    rpc_reply(request, &(struct rpc_message){.tensor_count = 1,
-                                             .tensors = {step_action_tensor(spec, n)},
-                                             .data = {agent->batch.actions}});
 }
 
-void agent_launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows)
+void agent_reply(struct agent *agent, struct rpc_request *request)
 {
-    struct agent *agent = context;
-    struct rollout *rollout = agent->rollout;
-    uint32_t begin = 0;
-    for (size_t i = 0; i < count; begin += slots[i++].rows)
-        gather_rows(agent, rpc_request_message(slots[i].request), begin);
+    const struct rpc_message *m = rpc_request_message(request);
+    if (agent_is_closing(agent, m)) {
+        rpc_reply(request, &(struct rpc_message){0});
+        return;
+    }
+    collect_actions(agent, m);
+    const struct wire_tensor tensor =
+        step_action_tensor(&agent->world.spec, m->tensors[STEP_ENVIRONMENT].dims[0]);
+    rpc_reply(request,
+              &(struct rpc_message){.tensor_count = 1, .tensors = {tensor}, .data = {agent->batch.actions}});
+}
+
+/* One pass of the policy over the batch's first `rows` rows. */
+static enum status act_on_batch(struct agent *agent, uint32_t rows, struct error *error)
+{
+    const struct rollout *rollout = agent->rollout;
     const struct policy_rows batch = {.count = rows,
                                       .row = agent->batch.row,
                                       .observations = rollout->observations,
@@ -366,8 +373,26 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
                                       .dropout = rollout->masks,
                                       .log_probabilities = rollout->log_probabilities,
                                       .values = rollout->values};
-    enum status status = policy_act(agent->policy, &batch, rollout->episode, agent->batch.column,
-                                    agent->batch.step, &agent->failure);
+    return policy_act(agent->policy, &batch, rollout->episode, agent->batch.column, agent->batch.step, error);
+}
+
+enum status agent_act(struct agent *agent, const struct rpc_message *m, struct error *error)
+{
+    const uint32_t rows = m->tensors[STEP_ENVIRONMENT].dims[0] * agent->world.spec.agents;
+    gather_rows(agent, m, 0);
+    const enum status status = act_on_batch(agent, rows, error);
+    if (status == STATUS_OK)
+        collect_actions(agent, m);
+    return status;
+}
+
+void agent_launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows)
+{
+    struct agent *agent = context;
+    uint32_t begin = 0;
+    for (size_t i = 0; i < count; begin += slots[i++].rows)
+        gather_rows(agent, rpc_request_message(slots[i].request), begin);
+    const enum status status = act_on_batch(agent, rows, &agent->failure);
     for (size_t i = 0; status != STATUS_OK && i < count; i++)
         rpc_fail(slots[i].request, STATUS_SHUTDOWN, "the job is ending");
     if (status != STATUS_OK)

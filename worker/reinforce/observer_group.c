@@ -138,15 +138,21 @@ static void scatter_actions(struct observer_group *g, const char *actions)
         memcpy(action + g->indices[i] * bytes, actions + i * bytes, bytes);
 }
 
-enum status observer_group_ask(struct observer_group *g, struct rpc *rpc, struct error *error)
+void observer_group_rows(struct observer_group *g, struct rpc_message *rows)
 {
     gather_outcomes(g);
-    struct rpc_message rows = {
+    *rows = (struct rpc_message){
         .args = {g->episode, g->step, g->number},
         .tensor_count = STEP_TENSORS,
         .data = {g->numbers, gather_observations(g), g->rewards, g->flags},
     };
-    step_tensors(rows.tensors, g->spec, g->live, g->ended);
+    step_tensors(rows->tensors, g->spec, g->live, g->ended);
+}
+
+enum status observer_group_ask(struct observer_group *g, struct rpc *rpc, struct error *error)
+{
+    struct rpc_message rows;
+    observer_group_rows(g, &rows);
     return rpc_call_async(rpc, 0, METHOD_STEP, &rows, MONOTIME_NEVER, &g->answer, error);
 }
 
@@ -161,27 +167,6 @@ enum status observer_group_tell_done(const struct observer_group *g, struct rpc 
 }
 
 /* ---- stepping ---- */
-
-/* Hands the agent's actions to the environments. */
-static enum status take_actions(struct observer_group *g, const struct rpc_message *m, struct error *error)
-{
-    const struct wire_tensor expected = step_action_tensor(g->spec, g->live);
-    if (m->tensor_count != 1 || memcmp(&m->tensors[0], &expected, sizeof expected) != 0)
-        return error_set(error, STATUS_INVALID, "the agent's answer to step %u: expected %u actions", g->step,
-                         g->live * g->agents);
-    scatter_actions(g, m->data[0]);
-    return STATUS_OK;
-}
-
-static enum status wait_for_actions(struct observer_group *g, struct rpc *rpc, struct error *error)
-{
-    enum status status = rpc_wait(rpc, g->answer, error);
-    if (status == STATUS_OK)
-        status = take_actions(g, future_value(g->answer), error);
-    future_release(g->answer);
-    g->answer = NULL;
-    return status;
-}
 
 /* Keeps what run_episode's answer says of the environment after its last step. */
 static void note_last(struct observer_group *g, uint32_t index)
@@ -227,7 +212,7 @@ static enum status handle_ended(struct observer_group *g, struct error *error)
         const uint8_t flags = all_flags(g, index);
         const bool is_over = flags != 0 && environments_is_over(g->environments, index);
         const bool leaves = until_over && (is_over || (flags & ENVIRONMENT_RESTARTED) != 0);
-        if (leaves || is_last)
+        if ((leaves || is_last) && g->last.rewards != NULL)
             note_last(g, index);
         if (is_over)
             g->over[over++] = index;
@@ -244,6 +229,37 @@ static enum status handle_ended(struct observer_group *g, struct error *error)
     return environments_reset(g->environments, over, g->over, g->episode, g->step + 1, error);
 }
 
+enum status observer_group_advance(struct observer_group *g, const void *actions, struct error *error)
+{
+    scatter_actions(g, actions);
+    enum status status =
+        environments_step(g->environments, g->live, g->live < g->count ? g->indices : NULL, error);
+    if (status == STATUS_OK)
+        status = handle_ended(g, error);
+    g->step++;
+    return status;
+}
+
+/* Steps with the actions of the agent's answer. */
+static enum status take_actions(struct observer_group *g, const struct rpc_message *m, struct error *error)
+{
+    const struct wire_tensor expected = step_action_tensor(g->spec, g->live);
+    if (m->tensor_count != 1 || memcmp(&m->tensors[0], &expected, sizeof expected) != 0)
+        return error_set(error, STATUS_INVALID, "the agent's answer to step %u: expected %u actions", g->step,
+                         g->live * g->agents);
+    return observer_group_advance(g, m->data[0], error);
+}
+
+static enum status wait_for_actions(struct observer_group *g, struct rpc *rpc, struct error *error)
+{
+    enum status status = rpc_wait(rpc, g->answer, error);
+    if (status == STATUS_OK)
+        status = take_actions(g, future_value(g->answer), error);
+    future_release(g->answer);
+    g->answer = NULL;
+    return status;
+}
+
 /* Waits for the answer to the closing step, which says nothing. */
 static enum status wait_for_close(struct observer_group *g, struct rpc *rpc, struct error *error)
 {
@@ -258,13 +274,7 @@ enum status observer_group_step(struct observer_group *g, struct rpc *rpc, struc
 {
     if (g->steps > 0 && g->step == g->steps)
         return wait_for_close(g, rpc, error);
-    enum status status = wait_for_actions(g, rpc, error);
-    if (status == STATUS_OK)
-        status = environments_step(g->environments, g->live, g->live < g->count ? g->indices : NULL, error);
-    if (status == STATUS_OK)
-        status = handle_ended(g, error);
-    g->step++;
-    return status;
+    return wait_for_actions(g, rpc, error);
 }
 
 /* ---- an episode ---- */

@@ -27,7 +27,7 @@ struct observer_group {
     uint32_t agents, flags_bytes;           /* of an environment; of a row of STEP_FLAGS */
     uint32_t number;                        /* of the group */
     uint32_t count, rows, first; /* environments; their rows; the first environment's number in the job */
-    struct observer_last last;   /* the caller's memory; set before the first step */
+    struct observer_last last;   /* the caller's memory, set before the first step; NULLs: nobody asks */
     struct future *answer;       /* of the METHOD_STEP under way; NULL: there is none */
 
     uint32_t episode, step;      /* the step that is asked next */
@@ -73,6 +73,14 @@ enum status observer_group_load(struct observer_group *group, const void *states
 
 /* Whether it has made all of its steps. */
 bool observer_group_is_done(const struct observer_group *group);
+
+/* Fills METHOD_STEP's request with the live environments' rows; its data stay the group's, until it is
+ * advanced. */
+void observer_group_rows(struct observer_group *group, struct rpc_message *rows);
+
+/* Steps the live environments with their actions, in the order of the rows, and resets those that this has
+ * ended. Errors as environments_step and environments_reset. */
+enum status observer_group_advance(struct observer_group *group, const void *actions, struct error *error);
 
 /* Sends the live environments' rows. Does not wait. Errors as rpc_call_async. */
 enum status observer_group_ask(struct observer_group *group, struct rpc *rpc, struct error *error);
