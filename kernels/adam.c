@@ -1,6 +1,8 @@
 /* Adam's update. Any thread, on ranges of a slab that do not overlap. */
 #include "kernels/adam.h"
 
+#include "kernels/lanes/isa.h"
+
 #include <math.h>
 
 enum status adam_check(const struct adam_settings *settings, struct error *error)
@@ -43,12 +45,13 @@ void adam_factors(const struct adam_settings *settings, uint64_t step, struct ad
 void adam_update(const struct adam_settings *settings, uint64_t step, float *parameters, float *first,
                  float *second, const float *gradient, size_t count)
 {
-    struct adam_factors f;
-    adam_factors(settings, step, &f);
-    for (size_t i = 0; i < count; i++) {
-        const float g = gradient[i];
-        first[i] = f.keep_m * first[i] + f.add_m * g;
-        second[i] = f.keep_v * second[i] + f.add_v * g * g;
-        parameters[i] -= f.step_size * first[i] / (sqrtf(second[i]) / f.root_correction + f.epsilon);
-    }
+    static adam_lanes_update *const updates[ISA_COUNT] = {[ISA_BASELINE] = adam_lanes_update_baseline,
+                                                          [ISA_AVX2] = adam_lanes_update_avx2,
+                                                          [ISA_AVX512] = adam_lanes_update_avx512};
+    struct adam_factors factors;
+    enum isa isa;
+    if (isa_choose(&isa, NULL) != STATUS_OK) /* whoever opened a policy or a backend has been told */
+        isa = ISA_BASELINE;
+    adam_factors(settings, step, &factors);
+    updates[isa](&factors, parameters, first, second, gradient, count);
 }

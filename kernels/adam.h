@@ -11,6 +11,7 @@
 #define KERNELS_ADAM_H
 
 #include "kernels/base/status.h"
+#include "kernels/lanes/adam_lanes.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,11 +27,7 @@ struct adam_settings {
  * and finite (a gradient that was always zero divides by it alone). */
 enum status adam_check(const struct adam_settings *settings, struct error *error);
 
-/* The constants of one step, the same for every element. */
-struct adam_factors {
-    float step_size, root_correction; /* lr / (1 - b1^t), sqrt(1 - b2^t) */
-    float keep_m, add_m, keep_v, add_v, epsilon;
-};
+/* The constants of step number `step`. */
 void adam_factors(const struct adam_settings *settings, uint64_t step, struct adam_factors *out);
 
 /* Step number `step`, which counts from 1, of `count` parameters with their moments m (`first`) and v

@@ -104,8 +104,9 @@ void dense_value(const struct dense *dense, struct dense_work *work, const struc
                  float *value);
 
 /* Of the batch's own actions, which are within their choices (asserted), for at most DENSE_CHUNK_ROWS rows
- * (asserted). A forbidden action has log-probability -infinity. `work` then holds what dense_gradient needs.
- */
+ * (asserted). A forbidden action has log-probability -infinity. `work` then holds what dense_gradient needs
+ * of the networks whose results were wanted: where log-probability and entropy are NULL, not of the policy's;
+ * where value is NULL, not of the value network. */
 void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                     const struct dense_results *results);
 

@@ -147,9 +147,12 @@ void dense_evaluate(const struct dense *dense, struct dense_work *work, const st
 {
     assert(batch->count <= DENSE_CHUNK_ROWS && (results->value == NULL || dense->shape.value));
     const struct dense_head head = head_of(dense, work, batch);
+    const bool of_policy = results->log_probability != NULL || results->entropy != NULL;
     work->batch = *batch;
-    forward(dense, work, batch, DENSE_POLICY, dense_networks(dense));
-    dense->lanes->evaluate(&head, results->log_probability, results->entropy);
+    forward(dense, work, batch, of_policy ? DENSE_POLICY : DENSE_VALUE,
+            results->value != NULL ? DENSE_NETWORKS : DENSE_VALUE);
+    if (of_policy)
+        dense->lanes->evaluate(&head, results->log_probability, results->entropy);
     if (results->value != NULL)
         store_values(dense, work, batch->count, results->value);
 }

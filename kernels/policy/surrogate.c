@@ -74,9 +74,9 @@ static double value_term(const struct surrogate_objective *o, double value, doub
     return fabs(step) > o->value_clip ? 0 : 2 * half * clipped;
 }
 
-void surrogate_chunk(struct surrogate *surrogate, const struct surrogate_objective *o,
-                     const struct surrogate_rows *rows, uint32_t batch, struct surrogate_sums *sums,
-                     const struct surrogate_pulls *pulls)
+void surrogate_policy(struct surrogate *surrogate, const struct surrogate_objective *o,
+                      const struct surrogate_rows *rows, uint32_t batch, struct surrogate_sums *sums,
+                      const struct surrogate_pulls *pulls)
 {
     assert(rows->count <= SURROGATE_ROWS_MAX);
     find_ratios(surrogate, rows);
@@ -84,12 +84,20 @@ void surrogate_chunk(struct surrogate *surrogate, const struct surrogate_objecti
         const double log_probability = (double)rows->log_probability[i];
         const double ratio = (double)surrogate->ratio[i];
         const double pull = policy_term(o, ratio, log_probability, (double)rows->advantage[i], sums);
-        const double value_pull =
-            value_term(o, (double)rows->value[i], (double)rows->old_value[i], (double)rows->returns[i], sums);
         sums->entropy += (double)rows->entropy[i];
         sums->kl += ratio - 1 - (log_probability - (double)rows->old_log_probability[i]);
         pulls->log_probability[i] = (float)(pull / batch);
         pulls->entropy[i] = (float)(-o->entropy_coefficient / batch);
-        pulls->value[i] = (float)(o->value_coefficient * value_pull / batch);
+    }
+}
+
+void surrogate_value(const struct surrogate_objective *o, const struct surrogate_rows *rows, uint32_t batch,
+                     struct surrogate_sums *sums, const struct surrogate_pulls *pulls)
+{
+    assert(rows->count <= SURROGATE_ROWS_MAX);
+    for (uint32_t i = 0; i < rows->count; i++) {
+        const double pull =
+            value_term(o, (double)rows->value[i], (double)rows->old_value[i], (double)rows->returns[i], sums);
+        pulls->value[i] = (float)(o->value_coefficient * pull / batch);
     }
 }

@@ -33,7 +33,8 @@ struct surrogate_objective {
     bool halved, plain;
 };
 
-/* The rows of a chunk. Arrays are (count) floats, in the chunk's order. */
+/* The rows of a chunk. Arrays are (count) floats, in the chunk's order; those of a network that is not asked
+ * for are not read. */
 struct surrogate_rows {
     uint32_t count;
     const float *log_probability, *entropy, *value; /* now */
@@ -48,7 +49,7 @@ struct surrogate_sums {
     uint64_t clipped;
 };
 
-/* dL/d of each row, each (count). */
+/* dL/d of each row, each (count). NULL: not wanted. */
 struct surrogate_pulls {
     float *log_probability, *entropy, *value;
 };
@@ -59,10 +60,14 @@ struct surrogate;
 enum status surrogate_new(struct surrogate **out, struct error *error);
 void surrogate_free(struct surrogate *surrogate);
 
-/* Adds the chunk to *sums, and writes the pulls of a minibatch of `batch` rows. At most SURROGATE_ROWS_MAX
- * rows (asserted). One thread at a time uses a surrogate. */
-void surrogate_chunk(struct surrogate *surrogate, const struct surrogate_objective *objective,
-                     const struct surrogate_rows *rows, uint32_t batch, struct surrogate_sums *sums,
-                     const struct surrogate_pulls *pulls);
+/* Add the chunk to *sums, and write the pulls of a minibatch of `batch` rows: at the policy network, which
+ * reads log-probabilities, entropies and advantages; and at the value network, which reads values and
+ * returns. At most SURROGATE_ROWS_MAX rows (asserted). One thread at a time calls the first with one
+ * surrogate; the second is pure. */
+void surrogate_policy(struct surrogate *surrogate, const struct surrogate_objective *objective,
+                      const struct surrogate_rows *rows, uint32_t batch, struct surrogate_sums *sums,
+                      const struct surrogate_pulls *pulls);
+void surrogate_value(const struct surrogate_objective *objective, const struct surrogate_rows *rows,
+                     uint32_t batch, struct surrogate_sums *sums, const struct surrogate_pulls *pulls);
 
 #endif

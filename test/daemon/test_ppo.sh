@@ -28,6 +28,12 @@ on_baseline() {
     COALESCED_ISA=baseline plays other && same whole other
 }
 
+is_resumed_in_process() {
+    local own='/observers={"count": 0, "environments": 6}'
+    rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 --set "$own" >/dev/null 2>&1 &&
+        run_job reinforce "$scratch/parts" 20 --set "$own" --resume >"$scratch/parts.out" 2>&1 && same whole parts
+}
+
 # ---- the same numbers ----
 spread='{"count": 2, "environments": 3, "groups": 2}'
 while read -r title deaths environment; do
@@ -37,19 +43,24 @@ while read -r title deaths environment; do
     check "$title" plays whole
     check "$title: two observers of two groups" same_numbers --set /observers="$spread"
     check "$title: six observers, unbatched" same_numbers --set /observers='{"count": 6}' --set /coalesce/mode=off
+    check "$title: in the agent's process, by one thread" same_numbers --set /observers/count=0 --set /policy/threads=1
+    check "$title: in groups there" same_numbers --set /observers='{"count": 0, "environments": 6, "groups": 3}'
     check "$title: without vector instructions" on_baseline
     check "$title: resumed" is_resumed
     [[ $deaths == with-deaths ]] || continue
     check "$title: a hundred" with_episodes 100 plays long --set /observers="$spread"
     check "$title: observers are killed" kills_observers 3 100 --set /observers="$spread"
     check "$title: and leave no trace" same long killed
+    check "$title: in the agent's process, resumed" is_resumed_in_process
+    check "$title: in the agent's process, which is killed" kills_the_agent --set /observers='{"count": 0, "environments": 6}'
+    check "$title: and leaves no trace" same long killed
     check "$title: the agent is killed" kills_the_agent --set /observers="$spread"
     check "$title: and leaves no trace" same long killed
 done <<WORLDS
 CartPole-v1 with-deaths {"name":"CartPole-v1"}
 MountainCarContinuous-v0 - {"name":"MountainCarContinuous-v0"}
-Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
-Again-v0 with-deaths {"plugin":"$toy","name":"Again-v0"}
+Pendulum-v1 - {"name":"Pendulum-v1"}
+Again-v0 - {"plugin":"$toy","name":"Again-v0"}
 Pair-v0 with-deaths {"plugin":"$toy","name":"Pair-v0"}
 WORLDS
 
@@ -91,6 +102,44 @@ stops_early() {
         [[ $(tail -2 "$scratch/early/episodes.jsonl" | head -1 | jq .n_updates) -lt 100 ]]
 }
 check "an update that has moved far enough ends" stops_early
+
+# ---- the agent's own environments: orders, faults, a state that cannot be saved ----
+own='{"count": 0, "environments": 6}'
+stops_and_goes_on() {
+    local job
+    rm -rf "$scratch/killed"
+    run_job reinforce "$scratch/killed" 300000 --set /observers="$own" >"$scratch/killed.out" 2>&1 &
+    job=$!
+    wait_for_some "$scratch/killed" 3 "$job"
+    kill -INT "$job" && wait "$job" && grep -q stopping "$scratch/killed.out"
+}
+check "ctrl-C ends it after the update" stops_and_goes_on
+hurries() {
+    local job
+    rm -rf "$scratch/killed"
+    run_job reinforce "$scratch/killed" 3000 --set /observers="$own" --set /algorithm/n_steps=100000 >"$scratch/killed.out" 2>&1 &
+    job=$!
+    until [[ -s $scratch/killed/lock ]] && pgrep -P "$(cat "$scratch/killed/lock")" -f 'agent --index 0' >/dev/null; do sleep 0.05; done
+    sleep 0.3
+    kill -INT "$job"
+    sleep 0.1
+    kill -INT "$job"
+    timeout 20 tail --pid="$job" -f /dev/null && ! kill -0 "$job" 2>/dev/null
+}
+check "a second one cuts the rollout" hurries
+broken=$(readlink -f "$BUILD/test/preload/environment_broken.so")
+world "{\"plugin\": \"$broken\", \"name\": \"save-empty\"}"
+check "without save: plays" plays whole
+check "without save: in the agent's process" same_numbers --set /observers="$own"
+resumes_anew() {
+    ! is_resumed_in_process >/dev/null && grep -q "saves no states, by which they could go on" "$scratch/parts.out"
+}
+check "without save: a resumed run says so" resumes_anew
+world "{\"plugin\": \"$broken\", \"name\": \"observation-nan\"}"
+tells_the_fault() {
+    ! plays faulty --set /observers="$own" --set /supervise/restart=false >"$scratch/words" 2>&1 && grep -q "observation-nan: environment .* of its observation is nan" "$scratch/words"
+}
+check "a fault names the environment" tells_the_fault
 
 # ---- what does not fit ----
 world '{"name": "CartPole-v1"}'

@@ -6,6 +6,7 @@
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { COUNT_MAX = 64 };
@@ -111,6 +112,27 @@ START_TEST(parts_of_a_slab_move_as_the_whole)
 }
 END_TEST
 
+START_TEST(every_instruction_set_gives_the_same_bits)
+{
+    enum { COUNT = 53 };
+    static const char *const sets[] = {"baseline", "avx2", "avx512"};
+    float first[3][COUNT], now[3][COUNT], gradient[COUNT];
+    for (int set = 0; set < 3; set++) { /* one that this processor lacks falls back to the baseline */
+        uint64_t state = 9;
+        memset(now, 0, sizeof now);
+        setenv("COALESCED_ISA", sets[set], 1);
+        for (uint64_t step = 1; step <= 3; step++) {
+            golden_gradient(&state, gradient, COUNT);
+            adam_update(&ADAM_DEFAULTS, step, now[0], now[1], now[2], gradient, COUNT);
+        }
+        if (set == 0)
+            memcpy(first, now, sizeof first);
+        ck_assert_mem_eq(now, first, sizeof now);
+    }
+    unsetenv("COALESCED_ISA");
+}
+END_TEST
+
 static void refused(struct adam_settings settings, const char *expected)
 {
     struct error error = {0};
@@ -136,6 +158,7 @@ int main(void)
     tcase_add_test(steps, steps_are_pytorchs);
     tcase_add_test(steps, a_step_moves_by_the_learning_rate);
     tcase_add_test(steps, parts_of_a_slab_move_as_the_whole);
+    tcase_add_test(steps, every_instruction_set_gives_the_same_bits);
     tcase_add_test(steps, settings_out_of_range_are_refused_by_name);
     suite_add_tcase(suite, steps);
     return suite_run(suite);

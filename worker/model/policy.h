@@ -116,7 +116,7 @@ struct policy_losses {
 
 /* One step of PPO by the minibatch rows, in their order: forward, the objective, backward, one norm over all
  * parameters (gradient scaled by min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_), Adam.
- * Sums run in chunks of POLICY_CHUNK_ROWS, the norm in double in the order of the parameters. STATUS_INTERNAL
+ * Sums run in chunks of POLICY_CHUNK_ROWS, the norm as kernels/norm.h has it. STATUS_INTERNAL
  * as policy_learn. */
 enum status policy_improve(struct policy *policy, const struct policy_rows *rows,
                            const struct policy_targets *targets, const struct policy_step *step,

@@ -10,8 +10,8 @@
 _Static_assert((int)POLICY_CHUNK_ROWS == (int)DENSE_CHUNK_ROWS, "a chunk of rows is one of the kernel's");
 
 struct policy_dense {
-    struct dense *dense; // holds a packed copy of policy->values
-    struct dense_work *work;
+    struct dense *dense;                  // holds a packed copy of policy->values
+    struct dense_work *work, *value_work; // the latter of the value network, where PPO learns
     float log_probability[POLICY_CHUNK_ROWS], pull[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS]; // of a chunk
 };
 
@@ -118,14 +118,14 @@ static void dense_flat_evaluate(struct policy *policy, const struct policy_rows 
     const struct policy_dense *network = policy->network;
     const struct dense_batch batch = batch_of(policy, rows);
     dense_evaluate(
-        network->dense, network->work, &batch,
+        network->dense, value != NULL ? network->value_work : network->work, &batch,
         &(struct dense_results){.log_probability = log_probability, .entropy = entropy, .value = value});
 }
 
 static void dense_flat_pull(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient)
 {
     const struct policy_dense *network = policy->network;
-    dense_gradient(network->dense, network->work,
+    dense_gradient(network->dense, pulls->value != NULL ? network->value_work : network->work,
                    &(struct dense_pulls){.log_probability = pulls->log_probability,
                                          .entropy = pulls->entropy,
                                          .value = pulls->value},
@@ -160,6 +160,8 @@ static enum status dense_kind_open(struct policy *policy, const struct policy_co
     enum status status = dense_new(&network->dense, &shape, error);
     if (status == STATUS_OK)
         status = dense_work_new(&network->work, network->dense, error);
+    if (status == STATUS_OK && config->has_value)
+        status = dense_work_new(&network->value_work, network->dense, error);
     if (status == STATUS_OK)
         status = policy_flat_open(policy, config, &flat, error);
     if (status == STATUS_OK)
@@ -176,6 +178,7 @@ static void dense_kind_free(struct policy *policy)
     if (network == NULL)
         return;
     dense_work_free(network->work);
+    dense_work_free(network->value_work);
     dense_free(network->dense);
     free(network);
 }

@@ -93,7 +93,7 @@ static double pass_of_thread(struct policy *policy, const struct policy_rows *ro
 static double pass_over_rows(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                              policy_progress *progress, void *context)
 {
-    const bool alone = policy->team == NULL || rows->count < 2 * POLICY_THREAD_ROWS;
+    const bool alone = policy->wave == NULL || rows->count < 2 * POLICY_THREAD_ROWS;
     memset(policy->gradient, 0, policy->count * sizeof *policy->gradient);
     return (alone ? pass_of_thread : pass_of_team)(policy, rows, coefficient, progress, context);
 }
@@ -139,17 +139,21 @@ enum status policy_flat_explain(const struct policy *policy, const struct policy
     return error_set(error, STATUS_INTERNAL, "the loss is %g; %s log-probabilities", loss, begin);
 }
 
-enum status policy_flat_step(struct policy *policy, double lr, struct error *error)
+enum status policy_flat_check_gradient(const struct policy *policy, struct error *error)
+{
+    const char *lost = first_not_finite(policy, policy->gradient);
+    return lost == NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity", lost);
+}
+
+void policy_flat_step(struct policy *policy, double lr)
 {
     struct adam_settings adam = policy->adam;
-    const char *lost = first_not_finite(policy, policy->gradient);
-    if (lost != NULL) // a NaN in a parameter would stay
-        return error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity", lost);
     adam.lr = lr;
     adam_update(&adam, ++policy->steps, policy->values, policy->first, policy->second, policy->gradient,
                 policy->count);
     policy->flat->load(policy);
-    return STATUS_OK;
 }
 
 enum status policy_flat_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
@@ -160,10 +164,12 @@ enum status policy_flat_learn(struct policy *policy, const struct policy_rows *r
     const double found = pass_over_rows(policy, rows, coefficient, progress, context);
     if (!isfinite(found))
         return policy_flat_explain(policy, rows, coefficient, found, error);
-    const enum status status = policy_flat_step(policy, policy->adam.lr, error);
-    if (status == STATUS_OK)
-        *loss = found;
-    return status;
+    const enum status status = policy_flat_check_gradient(policy, error);
+    if (status != STATUS_OK)
+        return status;
+    policy_flat_step(policy, policy->adam.lr);
+    *loss = found;
+    return STATUS_OK;
 }
 
 /* ---- saving and restoring ---- */
@@ -207,12 +213,16 @@ enum status policy_flat_restore(struct policy *policy, const struct policy_value
 
 /* ---- opening ---- */
 
-/* No more threads than the largest rollout has work for. */
+/* No more threads than the largest rollout has work for; of a policy with values one for each network. */
 static enum status open_team(struct policy *policy, const struct policy_config *config, struct error *error)
 {
-    const uint32_t most = config->rows_max / POLICY_THREAD_ROWS;
+    const uint32_t most = config->has_value ? 2 : config->rows_max / POLICY_THREAD_ROWS;
     const uint32_t threads = config->threads < most ? config->threads : most;
-    if (threads < 2 || !policy->flat->any_thread)
+    if (threads < 2)
+        return STATUS_OK;
+    if (config->has_value)
+        return team_new(&policy->team, threads, error);
+    if (!policy->flat->any_thread)
         return STATUS_OK;
     policy->wave = calloc(POLICY_WAVE_CHUNKS * policy->count, sizeof *policy->wave);
     if (policy->wave == NULL)

@@ -1,4 +1,6 @@
-/* A step of PPO on the CPU: chunk by chunk through the network and the objective, then the norm and Adam. */
+/* A step of PPO on the CPU: each network through its part of the objective, then the norm and Adam. */
+#include "kernels/base/team.h"
+#include "kernels/norm.h"
 #include "worker/model/policy_internal.h"
 
 #include <assert.h>
@@ -26,57 +28,71 @@ static struct scaling find_scaling(const struct policy_rows *rows, const struct 
     return (struct scaling){mean, 1 / (sqrt(squares / (rows->count - 1)) + 1e-8)};
 }
 
-/* A chunk's numbers, in its order. */
-struct chunk {
-    float log_probability[POLICY_CHUNK_ROWS], entropy[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
-    float old_log_probability[POLICY_CHUNK_ROWS], old_value[POLICY_CHUNK_ROWS];
-    float advantage[POLICY_CHUNK_ROWS], returns[POLICY_CHUNK_ROWS];
-    float pull_log_probability[POLICY_CHUNK_ROWS], pull_entropy[POLICY_CHUNK_ROWS],
-        pull_value[POLICY_CHUNK_ROWS];
+/* A minibatch, of which each network learns by itself: they share no parameter, and no loss of one depends on
+ * the other's outputs. */
+struct minibatch {
+    struct policy *policy;
+    const struct policy_rows *rows;
+    const struct policy_targets *targets;
+    const struct surrogate_objective *objective;
+    struct scaling scaling;
+    struct surrogate_sums sums[2]; // of the policy network, of the value network
 };
 
-static void gather(struct chunk *chunk, const struct policy_rows *rows, const struct policy_targets *targets,
-                   struct scaling scaling)
+static void learn_policy_chunk(struct minibatch *m, const struct policy_rows *rows)
 {
+    float log_probability[POLICY_CHUNK_ROWS], entropy[POLICY_CHUNK_ROWS], old[POLICY_CHUNK_ROWS];
+    float advantage[POLICY_CHUNK_ROWS], pull[POLICY_CHUNK_ROWS], entropy_pull[POLICY_CHUNK_ROWS];
+    const struct surrogate_pulls pulls = {.log_probability = pull, .entropy = entropy_pull};
     for (uint32_t i = 0; i < rows->count; i++) {
         const uint32_t row = rows->row[i];
-        chunk->old_log_probability[i] = rows->log_probabilities[row];
-        chunk->old_value[i] = rows->values[row];
-        chunk->advantage[i] = (float)(((double)targets->advantages[row] - scaling.shift) * scaling.factor);
-        chunk->returns[i] = targets->returns[row];
+        old[i] = rows->log_probabilities[row];
+        advantage[i] = (float)(((double)m->targets->advantages[row] - m->scaling.shift) * m->scaling.factor);
     }
+    m->policy->flat->evaluate(m->policy, rows, log_probability, entropy, NULL);
+    surrogate_policy(m->policy->surrogate, m->objective,
+                     &(struct surrogate_rows){.count = rows->count,
+                                              .log_probability = log_probability,
+                                              .entropy = entropy,
+                                              .old_log_probability = old,
+                                              .advantage = advantage},
+                     m->rows->count, &m->sums[0], &pulls);
+    m->policy->flat->pull(m->policy, &pulls, m->policy->gradient);
 }
 
-/* Adds the chunk's losses to *sums, and its gradient to policy->gradient. */
-static void learn_chunk(struct policy *policy, const struct policy_rows *rows, struct chunk *chunk,
-                        const struct surrogate_objective *objective, uint32_t batch,
-                        struct surrogate_sums *sums)
+static void learn_value_chunk(struct minibatch *m, const struct policy_rows *rows)
 {
-    const struct surrogate_pulls pulls = {chunk->pull_log_probability, chunk->pull_entropy,
-                                          chunk->pull_value};
-    policy->flat->evaluate(policy, rows, chunk->log_probability, chunk->entropy, chunk->value);
-    surrogate_chunk(policy->surrogate, objective,
-                    &(struct surrogate_rows){.count = rows->count,
-                                             .log_probability = chunk->log_probability,
-                                             .entropy = chunk->entropy,
-                                             .value = chunk->value,
-                                             .old_log_probability = chunk->old_log_probability,
-                                             .old_value = chunk->old_value,
-                                             .advantage = chunk->advantage,
-                                             .returns = chunk->returns},
-                    batch, sums, &pulls);
-    policy->flat->pull(policy, &pulls, policy->gradient);
+    float value[POLICY_CHUNK_ROWS], old[POLICY_CHUNK_ROWS], returns[POLICY_CHUNK_ROWS],
+        pull[POLICY_CHUNK_ROWS];
+    const struct surrogate_pulls pulls = {.value = pull};
+    for (uint32_t i = 0; i < rows->count; i++) {
+        old[i] = rows->values[rows->row[i]];
+        returns[i] = m->targets->returns[rows->row[i]];
+    }
+    m->policy->flat->evaluate(m->policy, rows, NULL, NULL, value);
+    surrogate_value(
+        m->objective,
+        &(struct surrogate_rows){.count = rows->count, .value = value, .old_value = old, .returns = returns},
+        m->rows->count, &m->sums[1], &pulls);
+    m->policy->flat->pull(m->policy, &pulls, m->policy->gradient);
+}
+
+/* Network 0, the policy's, or 1, the value's, chunk by chunk. */
+static void learn_network(void *context, uint32_t network)
+{
+    struct minibatch *m = context;
+    for (uint32_t first = 0; first < m->rows->count; first += POLICY_CHUNK_ROWS) {
+        const struct policy_rows chunk = policy_chunk(m->rows, first);
+        (network == 0 ? learn_policy_chunk : learn_value_chunk)(m, &chunk);
+    }
 }
 
 /* As torch.nn.utils.clip_grad_norm_; returns the norm before. */
 static double clip_gradient(struct policy *policy, double max_norm)
 {
-    double squares = 0;
-    for (size_t i = 0; i < policy->count; i++)
-        squares += (double)policy->gradient[i] * (double)policy->gradient[i];
-    const double norm = sqrt(squares), factor = max_norm / (norm + 1e-6);
+    const double norm = norm_of(policy->gradient, policy->count), factor = max_norm / (norm + 1e-6);
     for (size_t i = 0; i < policy->count && factor < 1; i++)
-        policy->gradient[i] = (float)((double)policy->gradient[i] * factor);
+        policy->gradient[i] *= (float)factor;
     return norm;
 }
 
@@ -84,22 +100,23 @@ enum status policy_flat_improve(struct policy *policy, const struct policy_rows 
                                 const struct policy_targets *targets, const struct policy_step *step,
                                 struct policy_losses *losses, struct error *error)
 {
-    const struct scaling scaling = find_scaling(rows, targets);
+    struct minibatch m = {.policy = policy,
+                          .rows = rows,
+                          .targets = targets,
+                          .objective = &step->objective,
+                          .scaling = find_scaling(rows, targets)};
     const double n = rows->count;
-    struct surrogate_sums sums = {0};
-    struct chunk chunk;
     assert(policy->surrogate != NULL);
     memset(policy->gradient, 0, policy->count * sizeof *policy->gradient);
-    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
-        const struct policy_rows part = policy_chunk(rows, first);
-        gather(&chunk, &part, targets, scaling);
-        learn_chunk(policy, &part, &chunk, &step->objective, rows->count, &sums);
-    }
-    *losses = (struct policy_losses){.policy = sums.policy / n,
-                                     .value = sums.value / n,
-                                     .entropy = sums.entropy / n,
-                                     .kl = sums.kl / n,
-                                     .clip_fraction = (double)sums.clipped / n};
+    if (policy->team != NULL)
+        team_run(policy->team, 2, learn_network, &m);
+    for (uint32_t network = 0; policy->team == NULL && network < 2; network++)
+        learn_network(&m, network);
+    *losses = (struct policy_losses){.policy = m.sums[0].policy / n,
+                                     .value = m.sums[1].value / n,
+                                     .entropy = m.sums[0].entropy / n,
+                                     .kl = m.sums[0].kl / n,
+                                     .clip_fraction = (double)m.sums[0].clipped / n};
     losses->loss = losses->policy + step->objective.value_coefficient * losses->value -
                    step->objective.entropy_coefficient * losses->entropy;
     if (!isfinite(losses->loss))
@@ -107,6 +124,9 @@ enum status policy_flat_improve(struct policy *policy, const struct policy_rows 
     if (losses->kl > step->kl_max)
         return STATUS_OK;
     losses->gradient_norm = clip_gradient(policy, step->max_norm);
+    if (!isfinite(losses->gradient_norm))
+        return policy_flat_check_gradient(policy, error);
+    policy_flat_step(policy, step->lr);
     losses->stepped = true;
-    return policy_flat_step(policy, step->lr, error);
+    return STATUS_OK;
 }

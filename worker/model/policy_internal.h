@@ -43,8 +43,10 @@ struct policy_flat {
     double (*gradient)(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                        float *gradient);
     bool any_thread; /* several threads may call `gradient` at once */
-    /* Of a network with values, else NULL: evaluates a chunk's rows, and adds the gradient that the pulls at
-     * them make. Between the two no other rows are evaluated. */
+    /* Of a policy with values, else NULL: evaluates a chunk's rows by one of its two networks, the policy's
+     * (`value` NULL) or the value's (the others NULL), and adds the gradient that the pulls at them make.
+     * Between the two no other rows are evaluated by this network. Two threads may call them for one network
+     * each. */
     void (*evaluate)(struct policy *policy, const struct policy_rows *rows, float *log_probability,
                      float *entropy, float *value);
     void (*pull)(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient);
@@ -96,9 +98,12 @@ enum status policy_flat_save(struct policy *policy, struct policy_values *values
 enum status policy_flat_restore(struct policy *policy, const struct policy_values *values,
                                 struct error *error);
 
-/* Checks the gradient of `rows` and takes Adam's step with it at learning rate lr. STATUS_INTERNAL names the
- * parameter. */
-enum status policy_flat_step(struct policy *policy, double lr, struct error *error);
+/* STATUS_INTERNAL names the first parameter whose gradient holds a NaN or an infinity: one in a parameter
+ * would stay. */
+enum status policy_flat_check_gradient(const struct policy *policy, struct error *error);
+
+/* Takes Adam's step at learning rate lr. */
+void policy_flat_step(struct policy *policy, double lr);
 
 /* The sentence of a loss that is not finite. `coefficients` may be NULL. */
 enum status policy_flat_explain(const struct policy *policy, const struct policy_rows *rows,
