@@ -111,20 +111,22 @@ stops_and_goes_on() {
     run_job reinforce "$scratch/killed" 300000 --set /observers="$own" >"$scratch/killed.out" 2>&1 &
     job=$!
     wait_for_some "$scratch/killed" 3 "$job"
-    kill -INT "$job" && wait "$job" && grep -q stopping "$scratch/killed.out"
+    kill -TERM "$(cat "$scratch/killed/lock")" && wait "$job" && grep -q stopping "$scratch/killed.out"
 }
-check "ctrl-C ends it after the update" stops_and_goes_on
+check "SIGTERM ends it after the update" stops_and_goes_on
 hurries() {
     local job
     rm -rf "$scratch/killed"
     run_job reinforce "$scratch/killed" 3000 --set /observers="$own" --set /algorithm/n_steps=100000 >"$scratch/killed.out" 2>&1 &
     job=$!
-    until [[ -s $scratch/killed/lock ]] && pgrep -P "$(cat "$scratch/killed/lock")" -f 'agent --index 0' >/dev/null; do sleep 0.05; done
+    until [[ -s $scratch/killed/lock ]] && pgrep -P "$(cat "$scratch/killed/lock")" -f 'agent --index 0' >/dev/null; do
+        sleep 0.05
+    done
     sleep 0.3
-    kill -INT "$job"
+    kill -TERM "$(cat "$scratch/killed/lock")"
     sleep 0.1
-    kill -INT "$job"
-    timeout 20 tail --pid="$job" -f /dev/null && ! kill -0 "$job" 2>/dev/null
+    kill -TERM "$(cat "$scratch/killed/lock")"
+    timeout 20 tail --pid="$job" -f /dev/null
 }
 check "a second one cuts the rollout" hurries
 broken=$(readlink -f "$BUILD/test/preload/environment_broken.so")
@@ -137,7 +139,8 @@ resumes_anew() {
 check "without save: a resumed run says so" resumes_anew
 world "{\"plugin\": \"$broken\", \"name\": \"observation-nan\"}"
 tells_the_fault() {
-    ! plays faulty --set /observers="$own" --set /supervise/restart=false >"$scratch/words" 2>&1 && grep -q "observation-nan: environment .* of its observation is nan" "$scratch/words"
+    ! plays faulty --set /observers="$own" --set /supervise/restart=false >"$scratch/words" 2>&1 &&
+        grep -q "observation-nan: environment .* of its observation is nan" "$scratch/words"
 }
 check "a fault names the environment" tells_the_fault
 

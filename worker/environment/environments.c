@@ -305,14 +305,16 @@ static enum status load_head(struct environments *e, uint32_t index, const uint8
     return STATUS_OK;
 }
 
-/* The rows of absent agents, which the plug-in may have shown. */
+/* The rows of absent agents, which the plug-in may have shown. A row that the last step ended still shows its
+ * last observation. */
 static void blank_absent(struct environments *e, uint32_t index)
 {
     const uint32_t first = index * e->spec->agents;
     if (environments_is_over(e, index))
         return; /* reset since: none is absent */
     for (uint32_t row = first; row < first + e->spec->agents; row++)
-        if ((e->buffers.flags[row] & ENVIRONMENT_ABSENT) != 0)
+        if ((e->buffers.flags[row] & ENVIRONMENT_ABSENT) != 0 &&
+            !environment_flags_end(e->buffers.flags[row]))
             blank_row(e, row);
 }
 

@@ -286,6 +286,27 @@ START_TEST(an_agent_that_has_ended_is_absent_until_all_have)
 }
 END_TEST
 
+/* In each state between two resets: one agent lives, both do, or one has just ended or is absent. */
+START_TEST(a_loaded_environment_shows_the_rows_that_were_saved)
+{
+    struct environments *toy = make_toy("Pair-v0", 1), *successor = make_toy("Pair-v0", 1);
+    const struct environment_buffers *rows = environments_buffers(toy);
+    const struct environment_buffers *loaded = environments_buffers(successor);
+    char state[1024];
+    for (uint32_t step = 0; step < TOY_STEPS; step++) {
+        step_toy(toy, 1, step);
+        reset_over(toy, 1, step);
+        const size_t bytes = environments_save(toy, 0, state, sizeof state);
+        ck_assert_uint_le(bytes, sizeof state);
+        must(environments_load(successor, 0, state, bytes, &error));
+        ck_assert_mem_eq(loaded->flags, rows->flags, 2);
+        ck_assert_mem_eq(loaded->observation, rows->observation, 4 * sizeof(float));
+    }
+    environments_close(toy);
+    environments_close(successor);
+}
+END_TEST
+
 START_TEST(an_environment_that_failed_is_over_and_shows_nothing)
 {
     struct environments *toy = make_toy("Frail-v0", 3);
@@ -414,6 +435,7 @@ int main(void)
     suite_add_tcase(suite, cartpole);
     TCase *rows = tcase_create("rows");
     tcase_add_test(rows, an_agent_that_has_ended_is_absent_until_all_have);
+    tcase_add_test(rows, a_loaded_environment_shows_the_rows_that_were_saved);
     tcase_add_test(rows, an_environment_that_failed_is_over_and_shows_nothing);
     tcase_add_test(rows, an_environment_that_restarts_itself_is_never_over);
     tcase_add_test(rows, an_action_out_of_bounds_is_refused);
