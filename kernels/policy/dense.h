@@ -68,6 +68,12 @@ struct dense_work;
 enum status dense_work_new(struct dense_work **out, const struct dense *dense, struct error *error);
 void dense_work_free(struct dense_work *work);
 
+/* What the networks read in place of an observation x: (x - mean) * scale, clipped to [-limit, limit]. */
+struct dense_normalizer {
+    const float *mean, *scale; // (inputs)
+    float limit;
+};
+
 /* A batch: row i of it is row `row[i]` of the arrays, which the caller owns. Actions are in `choices` or in
  * `actions`, as the shape says; the other one is not read. */
 struct dense_batch {
@@ -75,6 +81,7 @@ struct dense_batch {
     const uint32_t *row;       // (count) index into the arrays
     const float *observations; // (rows, inputs); NULL: they are `bytes`
     const uint8_t *bytes;      // (rows, inputs) integers 0 … 255, which stand for their 255th parts
+    const struct dense_normalizer *normalizer; // of `observations`; NULL: they are read as they are
     const uint8_t *mask; // (rows, outputs), not 0: allowed, at least one of each component. NULL: all are
     int32_t *choices;    // (rows, components) Categoricals: 0 … choices - 1
     float *actions;      // (rows, components) Gaussian

@@ -15,6 +15,17 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 
 /* ---- forward ---- */
 
+static void normalize(const struct dense_normalizer *n, const float *from, uint32_t first, uint32_t width,
+                      float *to)
+{
+    const float limit = n->limit;
+    for (uint32_t i = 0; i < width; i++) {
+        float x = (from[i] - n->mean[first + i]) * n->scale[first + i];
+        x = x > limit ? limit : x;
+        to[i] = x < -limit ? -limit : x;
+    }
+}
+
 /* Columns [first, first + width) of the batch's observations. */
 static void gather(const struct dense *dense, const struct dense_work *work, const struct dense_batch *batch,
                    uint32_t first, uint32_t width)
@@ -23,7 +34,9 @@ static void gather(const struct dense *dense, const struct dense_work *work, con
     for (uint32_t r = 0; r < batch->count; r++) {
         float *to = work->inputs.at + r * work->inputs.stride;
         const size_t from = (size_t)batch->row[r] * inputs + first;
-        if (batch->observations != NULL)
+        if (batch->observations != NULL && batch->normalizer != NULL)
+            normalize(batch->normalizer, batch->observations + from, first, width, to);
+        else if (batch->observations != NULL)
             memcpy(to, batch->observations + from, width * sizeof *to);
         else
             for (uint32_t i = 0; i < width; i++)

@@ -20,7 +20,7 @@ world() {
     cat >"$scratch/reinforce.json" <<JSON
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 6}, "environment": $1,
  "algorithm": {"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2, "ent_coef": 0.01, "clip_range_vf": 0.5},
- "policy": {"hidden": [16, 16]}, "log": {"every": 1}}
+ "normalize": {"norm_obs": true, "norm_reward": true}, "policy": {"hidden": [16, 16]}, "log": {"every": 1}}
 JSON
 }
 

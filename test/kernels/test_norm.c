@@ -38,7 +38,7 @@ START_TEST(every_instruction_set_gives_the_same_bits)
         setenv("COALESCED_ISA", sets[set], 1);
         const double norm = norm_of(x, COUNT);
         first = set == 0 ? norm : first;
-        ck_assert(memcmp(&norm, &first, sizeof norm) == 0);
+        ck_assert_double_eq(norm, first);
     }
     unsetenv("COALESCED_ISA");
 }

@@ -123,6 +123,10 @@ struct job {
         int target_kl_at; /* enum job_kl_check */
         bool bootstrap_truncated;
     } algorithm;
+    struct { /* ppo: as Stable-Baselines3's VecNormalize */
+        bool observations, rewards;
+        double clip_observations, clip_rewards;
+    } normalize;
     struct {
         int mode;
         uint32_t max_batch;    /* rows; `dynamic` only */

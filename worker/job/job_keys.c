@@ -145,6 +145,23 @@ const struct job_key job_keys[] = {
     {"/algorithm/adam_epsilon", PPO, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1), .min_open = true,
      BY_DEFAULT(1e-5), .text = "The term that Adam adds to the root of the squared gradient's running mean."},
 
+    {"/normalize", PPO, JOB_OBJECT,
+     .text =
+         "Running statistics by which observations and rewards are scaled, as Stable-Baselines3's "
+         "VecNormalize has them. They stay as they are during a rollout and take it in behind its update. "
+         "Checkpoints keep them; evaluate and play use them."},
+    {"/normalize/norm_obs", PPO, JOB_BOOLEAN, AT(normalize.observations), BY_DEFAULT(false),
+     .text = "Whether each element of an observation is shifted by its mean and divided by its standard "
+             "deviation."},
+    {"/normalize/norm_reward", PPO, JOB_BOOLEAN, AT(normalize.rewards), BY_DEFAULT(false),
+     .text =
+         "Whether rewards are learned from divided by the standard deviation of the discounted returns. The "
+         "log has them as they are."},
+    {"/normalize/clip_obs", PPO, JOB_NUMBER, AT(normalize.clip_observations), RANGE(0, 1e9), .min_open = true,
+     BY_DEFAULT(10), .text = "What a normalized element is clipped to, on both sides of 0."},
+    {"/normalize/clip_reward", PPO, JOB_NUMBER, AT(normalize.clip_rewards), RANGE(0, 1e9), .min_open = true,
+     BY_DEFAULT(10), .text = "What a normalized reward is clipped to, on both sides of 0."},
+
     {"/rollout", REINFORCE, JOB_OBJECT,
      .text = "The steps that are played between two updates of the policy."},
     {"/rollout/mode", REINFORCE, JOB_ENUM, AT(rollout.mode), NAMES("steps", "episode"), BY_DEFAULT("steps"),

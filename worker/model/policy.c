@@ -57,6 +57,8 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
     policy->components = policy_components(config);
     status = copy_bounds(policy, &config->action, error);
     if (status == STATUS_OK)
+        status = policy_normalizer_open(policy, config, error);
+    if (status == STATUS_OK)
         status = policy->kind->open(policy, config, backend, error);
     if (status != STATUS_OK) {
         policy_free(policy);
@@ -71,6 +73,7 @@ void policy_free(struct policy *policy)
     if (policy == NULL)
         return;
     policy->kind->free(policy);
+    policy_normalizer_close(policy);
     free(policy->low);
     free(policy);
 }

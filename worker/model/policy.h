@@ -13,8 +13,9 @@
  *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (worker/model/policy_cnn.h),
  *                      for observations of rank 3. It always computes on a backend.
  *
- * Elements of uint8 observations are scaled by 1 / 255. A Gaussian's actions are stored as drawn, outside of
- * their bounds too: the environment gets a copy that policy_bound has clipped.
+ * Elements of uint8 observations are scaled by 1 / 255; those of float32 may be normalized. A Gaussian's
+ * actions are stored as drawn, outside of their bounds too: the environment gets a copy that policy_bound has
+ * clipped.
  *
  * One thread calls; the tutorial's network learns with a team of config->threads on the CPU. After policy_new
  * nothing here allocates, but for the CNN's tape. */
@@ -88,6 +89,11 @@ enum status policy_learn(struct policy *policy, const struct policy_rows *rows, 
 
 /* The mean standard deviation of a Gaussian's components; NaN of choices. Of a policy with values. */
 double policy_deviation(const struct policy *policy);
+
+/* From now on an element x of an observation is read as (x - mean) / sqrt(variance + 1e-8), clipped to
+ * ±config->clip: Stable-Baselines3's VecNormalize. Of a policy whose configuration normalizes; it begins with
+ * mean 0 and variance 1. (elements) each. */
+void policy_normalize(struct policy *policy, const float *mean, const float *variance);
 
 /* ---- PPO ---- */
 

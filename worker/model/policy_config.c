@@ -89,6 +89,11 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
         return error_set(error, STATUS_INVALID,
                          "the environment's observation has %zu elements: expected at most %d", inputs,
                          DENSE_INPUTS_MAX);
+    if (config->normalizes && config->observation.dtype == ENVIRONMENT_U8)
+        return error_set(
+            error, STATUS_INVALID,
+            "/normalize/norm_obs: expected false: the environment's observations are bytes, which "
+            "are scaled by 1/255");
     if (config->dropout > 0)
         return error_set(error, STATUS_INVALID,
                          "/policy/dropout: expected 0, got %g: only a policy of one hidden layer with ReLU "

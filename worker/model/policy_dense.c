@@ -22,6 +22,7 @@ static struct dense_batch batch_of(const struct policy *policy, const struct pol
                                 .row = rows->row,
                                 .observations = policy->bytes ? NULL : rows->observations,
                                 .bytes = policy->bytes ? rows->observations : NULL,
+                                .normalizer = policy_normalizer(policy),
                                 .mask = rows->allowed,
                                 .choices = gaussian ? NULL : rows->actions,
                                 .actions = gaussian ? rows->actions : NULL};

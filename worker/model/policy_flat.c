@@ -197,6 +197,7 @@ enum status policy_flat_save(struct policy *policy, struct policy_values *values
 {
     (void)error;
     copy_arrays(policy, values, true);
+    policy_normalizer_save(policy, values);
     values->steps = policy->steps;
     return STATUS_OK;
 }
@@ -206,6 +207,7 @@ enum status policy_flat_restore(struct policy *policy, const struct policy_value
 {
     (void)error;
     copy_arrays(policy, values, false);
+    policy_normalizer_restore(policy, values);
     policy->steps = values->steps;
     policy->flat->load(policy);
     return STATUS_OK;

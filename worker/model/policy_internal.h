@@ -3,11 +3,13 @@
  *     policy.c        which network, and what all have in common
  *     policy_flat.c   learning, saving and restoring on the CPU, with flat arrays
  *     policy_improve.c   PPO's step on them
+ *     policy_normalizer.c   observations, shifted and scaled, before they are read
  *     policy_mlp.c    the tutorial's network on them         policy_dense.c   dense layers on them
  *     policy_gpu.c    the tutorial's network on a GPU        policy_images.c  the CNN on a backend */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
 #define WORKER_MODEL_POLICY_INTERNAL_H
 
+#include "kernels/policy/dense.h"
 #include "worker/model/policy.h"
 #include "worker/model/policy_parameters.h"
 #include "worker/model/policy_values.h"
@@ -31,6 +33,12 @@ struct policy_kind {
                            struct policy_losses *losses, struct error *error);
     enum status (*save)(struct policy *policy, struct policy_values *values, struct error *error);
     enum status (*restore)(struct policy *policy, const struct policy_values *values, struct error *error);
+};
+
+/* A running mean and variance of each element of an observation. */
+struct policy_normalizer {
+    float *mean, *variance, *scale; // (inputs)
+    struct dense_normalizer dense;  // of these
 };
 
 extern const struct policy_kind policy_mlp_kind, policy_dense_kind, policy_gpu_kind, policy_images_kind;
@@ -64,8 +72,9 @@ struct policy {
     bool bytes;      /* they are uint8 */
     uint64_t seed;
     uint32_t dropout_words;
-    uint32_t components; /* of an action */
-    float *low, *high;   /* (components) bounds of floats; NULL of choices */
+    uint32_t components;                 /* of an action */
+    float *low, *high;                   /* (components) bounds of floats; NULL of choices */
+    struct policy_normalizer normalizer; /* NULL of a policy that does not normalize */
 
     void *network; /* struct policy_mlp, policy_dense, policy_gpu, policy_images: the kind's own */
 
@@ -108,6 +117,21 @@ void policy_flat_step(struct policy *policy, double lr);
 /* The sentence of a loss that is not finite. `coefficients` may be NULL. */
 enum status policy_flat_explain(const struct policy *policy, const struct policy_rows *rows,
                                 const float *coefficient, double loss, struct error *error);
+
+/* ---- policy_normalizer.c ---- */
+
+/* Begins with mean 0 and variance 1. Nothing, where the configuration does not normalize. STATUS_NO_MEMORY.
+ */
+enum status policy_normalizer_open(struct policy *policy, const struct policy_config *config,
+                                   struct error *error);
+void policy_normalizer_close(struct policy *policy);
+
+/* What a batch's normalizer is: NULL, none. */
+const struct dense_normalizer *policy_normalizer(const struct policy *policy);
+
+/* Copies mean and variance between the policy and *values. */
+void policy_normalizer_save(const struct policy *policy, struct policy_values *values);
+void policy_normalizer_restore(struct policy *policy, const struct policy_values *values);
 
 /* ---- policy_improve.c ---- */
 

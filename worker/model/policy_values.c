@@ -3,6 +3,7 @@
 #include "worker/model/policy_values.h"
 
 #include "kernels/backend_memory.h"
+#include "worker/environment/environment_spec.h"
 #include "worker/model/policy_parameters.h"
 
 #include <stdio.h>
@@ -15,6 +16,15 @@ static enum status values_add(struct params *params, const struct policy_paramet
     char name[64];
     snprintf(name, sizeof name, "%s%s", parameter->name, ending);
     return params_add(params, name, PARAMETER_TRAINED, parameter->shape, zero, &entry, error);
+}
+
+static enum status add_statistic(struct policy_values *values, const struct policy_config *config,
+                                 const char *name, double first, struct error *error)
+{
+    const struct init init = {INIT_CONSTANT, first};
+    const uint32_t elements = (uint32_t)environment_space_elements(&config->observation);
+    struct parameter *entry;
+    return params_add(values->params, name, PARAMETER_BUFFER, SHAPE1(elements), init, &entry, error);
 }
 
 enum status policy_values_open(struct policy_values *values, const struct policy_config *config,
@@ -35,6 +45,11 @@ enum status policy_values_open(struct policy_values *values, const struct policy
         if (status == STATUS_OK)
             status = values_add(values->moments, &parameters[i], ".exp_avg_sq", error);
     }
+    values->count = count;
+    if (status == STATUS_OK && config->normalizes)
+        status = add_statistic(values, config, "obs_rms.mean", 0, error);
+    if (status == STATUS_OK && config->normalizes)
+        status = add_statistic(values, config, "obs_rms.var", 1, error);
     if (status == STATUS_OK)
         status = params_build(values->params, 0, error);
     return status == STATUS_OK ? params_build(values->moments, 0, error) : status;
@@ -53,4 +68,9 @@ float *policy_values_at(const struct policy_values *values, uint32_t index, enum
     const bool moment = array != POLICY_VALUES;
     const uint32_t entry = moment ? 2 * index + (array == POLICY_SECOND_MOMENT) : index;
     return params_at(moment ? values->moments : values->params, entry)->tensor.data;
+}
+
+float *policy_values_statistic(const struct policy_values *values, enum policy_statistic statistic)
+{
+    return params_at(values->params, values->count + (uint32_t)statistic)->tensor.data;
 }

@@ -9,13 +9,18 @@
 
 struct policy_values {
     struct backend *backend; /* kernels/backend_memory.h */
-    struct params *params;   /* the parameters, as policy_parameters lists them: "affine1.weight", … */
-    struct params *moments;  /* Adam's: "affine1.weight.exp_avg", "affine1.weight.exp_avg_sq", … */
-    uint64_t steps;          /* of Adam */
+    struct params *params; /* the parameters, as policy_parameters lists them: "affine1.weight", …; then the
+                              normalizer's statistics */
+    uint32_t count;        /* of the parameters */
+    struct params *moments; /* Adam's: "affine1.weight.exp_avg", "affine1.weight.exp_avg_sq", … */
+    uint64_t steps;         /* of Adam */
 };
 
 /* The three arrays of floats that each of a policy's parameters has. */
 enum policy_array { POLICY_VALUES, POLICY_FIRST_MOMENT, POLICY_SECOND_MOMENT, POLICY_ARRAYS };
+
+/* What stands behind the parameters, of a policy that normalizes: "obs_rms.mean", "obs_rms.var". */
+enum policy_statistic { POLICY_MEAN, POLICY_VARIANCE };
 
 /* *values is all zero. `config` is one that policy_new takes. All of the copy is zero at first. Afterwards,
  * and after a failure, policy_values_close. STATUS_NO_MEMORY. */
@@ -25,6 +30,9 @@ void policy_values_close(struct policy_values *values);
 
 /* The copy of an array of parameter `index` (worker/model/policy_parameters.h), in canonical layout. */
 float *policy_values_at(const struct policy_values *values, uint32_t index, enum policy_array array);
+
+/* The copy of a statistic of the observations' elements. Of a policy that normalizes. */
+float *policy_values_statistic(const struct policy_values *values, enum policy_statistic statistic);
 
 /* Copies all values of the policy into *values; and gives the policy those of *values. Both have one
  * configuration. Waits for a GPU; on a CPU neither can fail, and nothing is allocated. */

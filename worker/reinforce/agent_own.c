@@ -71,10 +71,13 @@ enum status agent_own_begin(struct agent *agent, struct error *error)
                                       [RUN_BEGIN] = continues ? BEGIN_CONTINUE : BEGIN_RESET,
                                       [RUN_CLOSES] = agent->rollout->config.bootstraps};
     enum status status = STATUS_OK;
-    if (agent->episode > 1 && !continues)
+    if (agent->episode > 1 && !continues) {
         log_warning(
             "the environments begin anew in episode %llu: %s saves no states, by which they could go on",
             (unsigned long long)agent->episode, agent->world.name);
+        episode_returns_forget(&agent->episode_returns, 0, agent->rollout->columns);
+        ppo_forget(&agent->ppo, 0, agent->rollout->columns);
+    }
     for (uint32_t i = 0; i < own->count && status == STATUS_OK; i++)
         status = observer_group_begin(&own->groups[i], args, error);
     own->loaded = true;

@@ -87,8 +87,7 @@ void agent_states_lost(struct agent_seat *seat)
     episode_returns_forget(&agent->episode_returns, seat->groups[0].first * agents,
                            agent->per_observer * agents);
     if (agent_learns_by_ppo(agent))
-        recent_episodes_forget(&agent->ppo.recent, seat->groups[0].first * agents,
-                               agent->per_observer * agents);
+        ppo_forget(&agent->ppo, seat->groups[0].first * agents, agent->per_observer * agents);
 }
 
 /* ---- checkpoints ---- */

@@ -24,7 +24,9 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
                                             .epsilon = job->optimizer.epsilon},
                                    .has_value = job->algorithm.name == JOB_ALGORITHM_PPO,
                                    .orthogonal = job->policy.orthogonal,
-                                   .log_std_init = job->policy.log_std_init};
+                                   .log_std_init = job->policy.log_std_init,
+                                   .normalizes = job->normalize.observations,
+                                   .clip = job->normalize.clip_observations};
     for (uint32_t l = 0; l < config.layers; l++)
         config.width[l] = job->policy.hidden.value[l];
     if (job->policy.has_dropout)

@@ -14,13 +14,17 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
     *ppo = (struct ppo){.job = job, .plain_count = rows};
     ppo->order = calloc(rows, sizeof *ppo->order);
     ppo->plain = calloc(rows, sizeof *ppo->plain);
+    ppo->rewards = calloc(rows, sizeof *ppo->rewards);
     ppo->advantages = calloc(rows, sizeof *ppo->advantages);
     ppo->returns = calloc(rows, sizeof *ppo->returns);
-    if (ppo->order == NULL || ppo->plain == NULL || ppo->advantages == NULL || ppo->returns == NULL)
+    if (ppo->order == NULL || ppo->plain == NULL || ppo->rewards == NULL || ppo->advantages == NULL ||
+        ppo->returns == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the advantages of %u rows", rows);
     for (uint32_t i = 0; i < rows; i++)
         ppo->plain[i] = i;
-    const enum status status = minibatches_open(&ppo->minibatches, rows, error);
+    enum status status = minibatches_open(&ppo->minibatches, rows, error);
+    if (status == STATUS_OK)
+        status = normalizers_open(&ppo->normalizers, job, rollout, error);
     return status == STATUS_OK ? recent_episodes_open(&ppo->recent, rollout->columns, error) : status;
 }
 
@@ -28,8 +32,10 @@ void ppo_close(struct ppo *ppo)
 {
     recent_episodes_close(&ppo->recent);
     minibatches_close(&ppo->minibatches);
+    normalizers_close(&ppo->normalizers);
     free(ppo->order);
     free(ppo->plain);
+    free(ppo->rewards);
     free(ppo->advantages);
     free(ppo->returns);
     *ppo = (struct ppo){0};
@@ -55,13 +61,14 @@ static enum status judge(struct ppo *ppo, struct policy *policy, struct rollout 
     const struct advantages_config config = {.gamma = job->returns.gamma,
                                              .lambda = job->algorithm.gae_lambda,
                                              .bootstrap_truncated = job->algorithm.bootstrap_truncated};
-    const struct advantages advantages = {.reward = rollout->rewards,
+    const struct advantages advantages = {.reward = ppo->rewards,
                                           .value = rollout->values,
                                           .closing = rollout->values + closing,
                                           .truncated = rollout->last_values,
                                           .advantage = ppo->advantages,
                                           .returns = ppo->returns,
                                           .order = ppo->order};
+    normalizers_scale(&ppo->normalizers, rollout, ppo->rewards);
     enum status status = rollout_sort_last(rollout, error);
     if (status == STATUS_OK)
         status = estimate(ppo, policy, rollout->observations + closing * rollout->config.observation_bytes,
@@ -209,6 +216,7 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
     const double n = tally.minibatches; /* 0: nothing could be learned from, and the means are NaN */
     ppo->steps += rollout_rows(rollout);
     recent_episodes_take(&ppo->recent, rollout);
+    normalizers_take(&ppo->normalizers, rollout, policy);
     *figures = (struct control_ppo){.total_timesteps = ppo->steps,
                                     .n_updates = ppo->updates,
                                     .loss = tally.last.loss,
@@ -225,29 +233,37 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
     return STATUS_OK;
 }
 
+void ppo_forget(struct ppo *ppo, uint32_t first, uint32_t count)
+{
+    recent_episodes_forget(&ppo->recent, first, count);
+    normalizers_forget(&ppo->normalizers, first, count);
+}
+
 /* ---- bytes ---- */
 
-/* What stands before the recent episodes. */
+/* What stands before the normalizers and the recent episodes. */
 struct head {
     uint64_t steps, updates;
 };
 
 size_t ppo_bytes(const struct ppo *ppo)
 {
-    return sizeof(struct head) + recent_episodes_bytes(&ppo->recent);
+    return sizeof(struct head) + normalizers_bytes(&ppo->normalizers) + recent_episodes_bytes(&ppo->recent);
 }
 
 void ppo_write(const struct ppo *ppo, char *out)
 {
     const struct head head = {ppo->steps, ppo->updates};
     memcpy(out, &head, sizeof head);
-    recent_episodes_write(&ppo->recent, out + sizeof head);
+    normalizers_write(&ppo->normalizers, out + sizeof head);
+    recent_episodes_write(&ppo->recent, out + sizeof head + normalizers_bytes(&ppo->normalizers));
 }
 
 bool ppo_read(struct ppo *ppo, const char *from)
 {
     struct head head;
-    if (!recent_episodes_read(&ppo->recent, from + sizeof head))
+    if (!normalizers_read(&ppo->normalizers, from + sizeof head) ||
+        !recent_episodes_read(&ppo->recent, from + sizeof head + normalizers_bytes(&ppo->normalizers)))
         return false;
     memcpy(&head, from, sizeof head);
     ppo->steps = head.steps;

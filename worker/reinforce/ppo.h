@@ -1,6 +1,7 @@
 /* Proximal policy optimization (Schulman et al., arXiv 1707.06347): from a rollout that bootstraps to the
  * policy's next parameters.
  *
+ *     rewards     scaled, if the job normalizes them                                       normalizers.c
  *     values      of the closing observations and of the last ones of truncated episodes   policy_estimate
  *     advantages  and returns                                                              advantages.c
  *     epochs      minibatches of a permutation of the rows                                 minibatches.c
@@ -15,6 +16,7 @@
 #include "worker/model/policy.h"
 #include "worker/reinforce/advantages.h"
 #include "worker/reinforce/minibatches.h"
+#include "worker/reinforce/normalizers.h"
 #include "worker/reinforce/recent_episodes.h"
 
 struct ppo {
@@ -22,11 +24,12 @@ struct ppo {
     uint64_t steps;   /* of all environments, in all rollouts that were learned from */
     uint64_t updates; /* epochs so far: Stable-Baselines3's n_updates */
     struct recent_episodes recent;
+    struct normalizers normalizers;
     struct minibatches minibatches;
     uint32_t *order; /* (rows_max) of the rollout */
     uint32_t *plain; /* (columns or more) 0, 1, …: a batch of rows that lie densely */
     uint32_t plain_count;
-    float *advantages, *returns; /* by row */
+    float *rewards, *advantages, *returns; /* by row; rewards as they are learned from */
 };
 
 /* `job` outlives *ppo. The rollout is the one that all calls get. STATUS_NO_MEMORY. ppo_close also follows a
@@ -40,6 +43,9 @@ void ppo_close(struct ppo *ppo);
 enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *rollout,
                       policy_progress *progress, void *context, struct control_ppo *figures,
                       struct error *error);
+
+/* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
+void ppo_forget(struct ppo *ppo, uint32_t first, uint32_t count);
 
 /* All that the next update depends on beside the policy, as bytes for a checkpoint. Read: false, and nothing
  * is changed, if they are of another number of columns. */

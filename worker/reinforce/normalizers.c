@@ -1,0 +1,225 @@
+/* Running statistics, rollout by rollout. */
+#include "worker/reinforce/normalizers.h"
+
+#include "worker/environment/environment.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double epsilon = 1e-8; /* VecNormalize's */
+
+/* ---- moments ---- */
+
+static bool moments_open(struct moments *m, uint32_t elements)
+{
+    *m = (struct moments){.elements = elements, .count = 1e-4};
+    m->mean = calloc(4 * (size_t)elements + 1, sizeof *m->mean);
+    if (m->mean == NULL)
+        return false;
+    m->variance = m->mean + elements;
+    m->sum = m->variance + elements;
+    m->squares = m->sum + elements;
+    for (uint32_t i = 0; i < elements; i++)
+        m->variance[i] = 1;
+    return true;
+}
+
+/* Takes in a batch of `count`, whose sum and squares of the distance from its mean are in m->sum and
+ * m->squares. */
+static void moments_merge(struct moments *m, double count)
+{
+    const double total = m->count + count;
+    for (uint32_t i = 0; i < m->elements && count > 0; i++) {
+        const double apart = m->sum[i] / count - m->mean[i];
+        m->mean[i] += apart * count / total;
+        m->variance[i] =
+            (m->variance[i] * m->count + m->squares[i] + apart * apart * m->count * count / total) / total;
+    }
+    m->count = count > 0 ? total : m->count;
+}
+
+/* ---- memory ---- */
+
+enum status normalizers_open(struct normalizers *n, const struct job *job, const struct rollout *rollout,
+                             struct error *error)
+{
+    const uint32_t rows = job->normalize.rewards ? rollout->columns * rollout->config.steps_max : 0;
+    const uint32_t elements =
+        job->normalize.observations ? (uint32_t)(rollout->config.observation_bytes / sizeof(float)) : 0;
+    *n = (struct normalizers){.job = job, .columns = rollout->columns};
+    n->so_far = calloc(n->columns, sizeof *n->so_far);
+    n->path = calloc((size_t)rows + 1, sizeof *n->path);
+    n->statistics = calloc(2 * (size_t)elements + 1, sizeof *n->statistics);
+    if (n->so_far == NULL || n->path == NULL || n->statistics == NULL ||
+        !moments_open(&n->observations, elements) || !moments_open(&n->returns, job->normalize.rewards))
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the statistics of %u columns", n->columns);
+    return STATUS_OK;
+}
+
+void normalizers_close(struct normalizers *n)
+{
+    free(n->so_far);
+    free(n->path);
+    free(n->statistics);
+    free(n->observations.mean);
+    free(n->returns.mean);
+    *n = (struct normalizers){0};
+}
+
+/* ---- a rollout ---- */
+
+void normalizers_scale(const struct normalizers *n, const struct rollout *rollout, float *rewards)
+{
+    const size_t rows = (size_t)rollout->columns * rollout->config.steps_max;
+    const double limit = n->job->normalize.clip_rewards;
+    const double scale = n->returns.elements > 0 ? 1 / sqrt(n->returns.variance[0] + epsilon) : 1;
+    if (n->returns.elements == 0)
+        memcpy(rewards, rollout->rewards, rows * sizeof *rewards);
+    for (size_t i = 0; i < rows && n->returns.elements > 0; i++)
+        rewards[i] = (float)fmin(fmax((double)rollout->rewards[i] * scale, -limit), limit);
+}
+
+/* Whether the row counts. */
+static bool counts(const struct rollout *rollout, uint32_t step, uint32_t column)
+{
+    const uint32_t row = rollout_row(rollout, step, column);
+    return step < rollout->lengths[column] && (rollout->flags[row] & ENVIRONMENT_FAILED) == 0 &&
+           !rollout_is_absent(rollout, step, column);
+}
+
+static void take_observations(struct moments *m, const struct rollout *rollout)
+{
+    const float *rows = (const float *)rollout->observations;
+    double count = 0;
+    memset(m->sum, 0, m->elements * sizeof *m->sum);
+    memset(m->squares, 0, m->elements * sizeof *m->squares);
+    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
+        for (uint32_t column = 0; column < rollout->columns; column++) {
+            const float *x = rows + (size_t)rollout_row(rollout, step, column) * m->elements;
+            if (!counts(rollout, step, column))
+                continue;
+            count++;
+            for (uint32_t i = 0; i < m->elements; i++)
+                m->sum[i] += (double)x[i];
+        }
+    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
+        for (uint32_t column = 0; column < rollout->columns; column++) {
+            const float *x = rows + (size_t)rollout_row(rollout, step, column) * m->elements;
+            if (!counts(rollout, step, column))
+                continue;
+            for (uint32_t i = 0; i < m->elements; i++) {
+                const double apart = (double)x[i] - m->sum[i] / count;
+                m->squares[i] += apart * apart;
+            }
+        }
+    moments_merge(m, count);
+}
+
+/* The return of the row, which its column's next row goes on from. */
+static double follow(struct normalizers *n, const struct rollout *rollout, uint32_t row, uint32_t column)
+{
+    const double found = n->job->returns.gamma * n->so_far[column] + (double)rollout->rewards[row];
+    n->so_far[column] = rollout->flags[row] == 0 ? found : 0;
+    return found;
+}
+
+static void take_returns(struct normalizers *n, const struct rollout *rollout)
+{
+    struct moments *m = &n->returns;
+    uint32_t count = 0;
+    m->sum[0] = m->squares[0] = 0;
+    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
+        for (uint32_t column = 0; column < rollout->columns; column++) {
+            if (!counts(rollout, step, column)) {
+                n->so_far[column] = 0;
+                continue;
+            }
+            n->path[count] = follow(n, rollout, rollout_row(rollout, step, column), column);
+            m->sum[0] += n->path[count++];
+        }
+    for (uint32_t i = 0; i < count; i++) {
+        const double apart = n->path[i] - m->sum[0] / count;
+        m->squares[0] += apart * apart;
+    }
+    moments_merge(m, count);
+}
+
+void normalizers_take(struct normalizers *n, const struct rollout *rollout, struct policy *policy)
+{
+    const uint32_t elements = n->observations.elements;
+    if (n->returns.elements > 0)
+        take_returns(n, rollout);
+    if (elements == 0)
+        return;
+    take_observations(&n->observations, rollout);
+    for (uint32_t i = 0; i < elements; i++) {
+        n->statistics[i] = (float)n->observations.mean[i];
+        n->statistics[elements + i] = (float)n->observations.variance[i];
+    }
+    policy_normalize(policy, n->statistics, n->statistics + elements);
+}
+
+void normalizers_forget(struct normalizers *n, uint32_t first, uint32_t count)
+{
+    memset(n->so_far + first, 0, count * sizeof *n->so_far);
+}
+
+/* ---- bytes: elements, rewards, columns; then each moments' count, mean and variance; then so_far ---- */
+
+enum { HEAD = 3 };
+
+static uint64_t *shape_of(const struct normalizers *n, uint64_t shape[HEAD])
+{
+    shape[0] = n->observations.elements;
+    shape[1] = n->returns.elements;
+    shape[2] = n->columns;
+    return shape;
+}
+
+static size_t moments_doubles(const struct moments *m)
+{
+    return 1 + 2 * (size_t)m->elements;
+}
+
+size_t normalizers_bytes(const struct normalizers *n)
+{
+    return HEAD * sizeof(uint64_t) +
+           (moments_doubles(&n->observations) + moments_doubles(&n->returns) + n->columns) * sizeof(double);
+}
+
+static char *write_moments(const struct moments *m, char *out)
+{
+    memcpy(out, &m->count, sizeof m->count);
+    memcpy(out + sizeof m->count, m->mean,
+           2 * m->elements * sizeof *m->mean); /* and the variance behind it */
+    return out + moments_doubles(m) * sizeof(double);
+}
+
+static const char *read_moments(struct moments *m, const char *from)
+{
+    memcpy(&m->count, from, sizeof m->count);
+    memcpy(m->mean, from + sizeof m->count, 2 * m->elements * sizeof *m->mean);
+    return from + moments_doubles(m) * sizeof(double);
+}
+
+void normalizers_write(const struct normalizers *n, char *out)
+{
+    uint64_t shape[HEAD];
+    memcpy(out, shape_of(n, shape), sizeof shape);
+    out = write_moments(&n->observations, out + sizeof shape);
+    out = write_moments(&n->returns, out);
+    memcpy(out, n->so_far, n->columns * sizeof *n->so_far);
+}
+
+bool normalizers_read(struct normalizers *n, const char *from)
+{
+    uint64_t shape[HEAD], mine[HEAD];
+    memcpy(shape, from, sizeof shape);
+    if (memcmp(shape, shape_of(n, mine), sizeof shape) != 0)
+        return false;
+    from = read_moments(&n->observations, from + sizeof shape);
+    from = read_moments(&n->returns, from);
+    memcpy(n->so_far, from, n->columns * sizeof *n->so_far);
+    return true;
+}

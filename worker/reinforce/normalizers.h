@@ -1,0 +1,58 @@
+/* The running statistics of a job that normalizes: of each element of the observations, and of the discounted
+ * returns, as Stable-Baselines3's VecNormalize has them.
+ *
+ * They are frozen within a rollout, so that neither the observers' pace nor their number has a say, and take
+ * the rollout in behind its update: its rows by (step, column), in double, as one batch (Chan, Golub and
+ * LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979). Of c
+ * observations with mean m and variance v, and a batch of b with mean m' and variance v':
+ *
+ *     d = m' - m      m <- m + d b / (c + b)      v <- (v c + v' b + d^2 c b / (c + b)) / (c + b)
+ *
+ * At first c is 1e-4, m is 0 and v is 1. A column's discounted return is G <- gamma G + r, and 0 behind an
+ * episode's end; a reward is learned from as r / sqrt(v + 1e-8), clipped. Rows of absent agents, and steps
+ * that FAILED, count for nothing. Pure but for memory; one thread. */
+#ifndef WORKER_REINFORCE_NORMALIZERS_H
+#define WORKER_REINFORCE_NORMALIZERS_H
+
+#include "worker/job/job.h"
+#include "worker/model/policy.h"
+#include "worker/reinforce/rollout.h"
+
+struct moments {
+    uint32_t elements; /* 0: nothing is counted */
+    double count;
+    double *mean, *variance; /* (elements) */
+    double *sum, *squares;   /* (elements) of the batch that is taken in */
+};
+
+struct normalizers {
+    const struct job *job;
+    uint32_t columns;
+    struct moments observations, returns; /* returns: one element */
+    double *so_far;                       /* (columns) discounted returns of the episodes that go on */
+    double *path;                         /* (rows) the rollout's, while it is taken in */
+    float *statistics;                    /* (2, elements) for policy_normalize */
+};
+
+/* Of a job that does not normalize, all of this does nothing. `job` outlives *n. STATUS_NO_MEMORY.
+ * normalizers_close also follows a failure. */
+enum status normalizers_open(struct normalizers *n, const struct job *job, const struct rollout *rollout,
+                             struct error *error);
+void normalizers_close(struct normalizers *n);
+
+/* Writes what the rollout's rewards are learned from as, by row. */
+void normalizers_scale(const struct normalizers *n, const struct rollout *rollout, float *rewards);
+
+/* Takes the rollout in, and gives the policy the observations' new statistics. */
+void normalizers_take(struct normalizers *n, const struct rollout *rollout, struct policy *policy);
+
+/* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
+void normalizers_forget(struct normalizers *n, uint32_t first, uint32_t count);
+
+/* All of it as bytes, for a checkpoint. Read: false, and nothing is changed, if they are of another job's.
+ * The policy has its statistics from its own values. */
+size_t normalizers_bytes(const struct normalizers *n);
+void normalizers_write(const struct normalizers *n, char *out);
+bool normalizers_read(struct normalizers *n, const char *from);
+
+#endif
