@@ -209,7 +209,7 @@ static enum status evaluate_policy(const struct arguments *arguments, const stru
                                    struct error *error)
 {
     const uint32_t episodes = arguments->episodes > 0 ? arguments->episodes : 100;
-    struct policy_evaluation found;
+    struct player_summary found;
     char metrics[METRICS_TEXT_BYTES];
     const enum status status = policy_evaluate(&found, arguments->checkpoint, job, episodes, error);
     if (status != STATUS_OK)

@@ -119,8 +119,7 @@ enum status resume_find(struct resume_point *point, struct path run, uint64_t co
     if (status != STATUS_OK)
         return status;
     point->update = counters.update;
-    if (counters.score.measure == CHECKPOINT_RUNNING_REWARD)
-        point->running_reward = counters.score.value;
+    point->running_reward = counters.running_reward;
     log_info("going on from %s", point->checkpoint);
     return STATUS_OK;
 }

@@ -260,9 +260,10 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
     if (status != STATUS_OK)
         return status;
     if (finished->end == CONTROL_END_SOLVED)
-        line_write_solved(&log->text, finished->running_reward);
-    else if (finished->end == CONTROL_END_FINISHED && log->job->stop.has_running_reward)
-        line_write_not_solved(&log->text, log->running_reward, log->count, log->job->stop.running_reward);
+        line_write_solved(&log->text, log->job, finished->reward);
+    else if (finished->end == CONTROL_END_FINISHED &&
+             (log->job->stop.has_running_reward || log->job->stop.has_evaluation_reward))
+        line_write_not_solved(&log->text, log->job, finished->reward, log->count);
     else
         return STATUS_OK;
     return has_end(log) ? STATUS_OK : append_text(log, error);

@@ -236,6 +236,13 @@ static void write_ppo(struct line *line, const struct control_ppo *r)
     write_number(line, ",\"learning_rate\":", r->learning_rate, ALL_DIGITS);
     write_number(line, ",\"clip_range\":", r->clip_range, ALL_DIGITS);
     write_number(line, ",\"std\":", r->std, ALL_DIGITS);
+    if (!r->has_evaluation)
+        return;
+    write_number(line, ",\"eval\":{\"mean_reward\":", r->evaluation.mean_reward, ALL_DIGITS);
+    write_number(line, ",\"std_reward\":", r->evaluation.std_reward, ALL_DIGITS);
+    write_number(line, ",\"mean_ep_length\":", r->evaluation.mean_ep_length, ALL_DIGITS);
+    write_number(line, ",\"success_rate\":", r->evaluation.success_rate, ALL_DIGITS);
+    line_add(line, "}");
 }
 
 static void write_episode(struct line *line, const struct control_episode *r)
@@ -350,6 +357,8 @@ static void write_ppo_text(struct line *line, const struct control_ppo *r, doubl
     line_add(line, "\tSteps: %" PRIu64 "\tReward: %.2f\tLength: %.1f\tKL: %.4f\tEntropy: %.3f\tSteps/s: %.0f",
              r->total_timesteps, r->ep_rew_mean, r->ep_len_mean, r->approx_kl, -r->entropy_loss,
              per_second(steps, seconds));
+    if (r->has_evaluation)
+        line_add(line, "\tEvaluation: %.2f +- %.2f", r->evaluation.mean_reward, r->evaluation.std_reward);
 }
 
 static void write_episode_text(struct line *line, const struct control_episode *r)
@@ -410,18 +419,26 @@ void line_write_text(struct line *line, const struct job *job, const struct cont
         write_epoch_text(line, &record->body.epoch, is_language);
 }
 
-void line_write_solved(struct line *line, double running_reward)
+void line_write_solved(struct line *line, const struct job *job, double reward)
 {
     line->length = 0;
-    line_add(line, "Solved! Running reward is now %.2f!\n", running_reward);
+    line_add(line, "Solved! %s is now %.2f!\n",
+             job->stop.has_evaluation_reward ? "The evaluation's mean reward" : "Running reward", reward);
 }
 
-void line_write_not_solved(struct line *line, double running_reward, uint64_t episodes, double wanted)
+void line_write_not_solved(struct line *line, const struct job *job, double reward, uint64_t episodes)
 {
     line->length = 0;
-    line_add(line,
-             "Not solved: the running reward is %.2f after %" PRIu64 " episodes, expected more than %.2f\n",
-             running_reward, episodes, wanted);
+    if (job->stop.has_evaluation_reward)
+        line_add(line,
+                 "Not solved: the evaluation's mean reward is %.2f after %" PRIu64
+                 " updates, expected at least %.2f\n",
+                 reward, episodes, job->stop.evaluation_reward);
+    else
+        line_add(line,
+                 "Not solved: the running reward is %.2f after %" PRIu64
+                 " episodes, expected more than %.2f\n",
+                 reward, episodes, job->stop.running_reward);
 }
 
 void line_write_progress(struct line *line, const struct job *job, const struct control_message *record)

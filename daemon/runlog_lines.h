@@ -59,10 +59,10 @@ void line_write_json(struct line *line, const struct job *job, const struct cont
                      const struct control_status *holdings);
 
 /* One line of episodes.log each, ended by '\n': of an episode, update or epoch; of the end of a job with
- * /stop/running_reward. */
+ * /stop/running_reward or /stop/evaluation_reward, where `reward` is what the limit is for. */
 void line_write_text(struct line *line, const struct job *job, const struct control_message *record);
-void line_write_solved(struct line *line, double running_reward);
-void line_write_not_solved(struct line *line, double running_reward, uint64_t episodes, double wanted);
+void line_write_solved(struct line *line, const struct job *job, double reward);
+void line_write_not_solved(struct line *line, const struct job *job, double reward, uint64_t episodes);
 
 /* Clears a terminal's line. */
 #define LINE_CLEAR "\r\033[K"

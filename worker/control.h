@@ -77,6 +77,13 @@ struct control_metrics {
     } of[CONTROL_METRICS_MAX];
 };
 
+/* Episodes that the policy has played apart from training. */
+struct control_evaluation {
+    double mean_reward, std_reward; /* over the episodes; std with n - 1, 0 of one episode */
+    double mean_ep_length;
+    double success_rate; /* the mean of the metric "is_success"; NaN: the environment has none */
+};
+
 /* What an update by PPO adds to its episode, under Stable-Baselines3's names. Means are over the update's
  * minibatches; approx_kl's over those of its last epoch. */
 struct control_ppo {
@@ -87,6 +94,8 @@ struct control_ppo {
     double explained_variance;
     double learning_rate, clip_range;
     double std; /* a Gaussian's mean deviation; NaN: the action is a choice */
+    bool has_evaluation;
+    struct control_evaluation evaluation;
 };
 
 /* One episode, for both logs. Fields that may differ between two runs of one seed are in `timing`. */
@@ -162,7 +171,7 @@ enum control_end { CONTROL_END_FINISHED, CONTROL_END_SOLVED, CONTROL_END_STOPPED
 struct control_finished {
     uint32_t end;     /* enum control_end */
     uint64_t updates; /* of a model-parallel job, which need not have a line for its last one; else 0 */
-    double running_reward;
+    double reward;    /* of a reinforce job: what its limit is for, else the running one */
 };
 
 struct control_message {

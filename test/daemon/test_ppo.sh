@@ -20,7 +20,8 @@ world() {
     cat >"$scratch/reinforce.json" <<JSON
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 6}, "environment": $1,
  "algorithm": {"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2, "ent_coef": 0.01, "clip_range_vf": 0.5},
- "normalize": {"norm_obs": true, "norm_reward": true}, "policy": {"hidden": [16, 16]}, "log": {"every": 1}}
+ "normalize": {"norm_obs": true, "norm_reward": true}, "policy": {"hidden": [16, 16]},
+"evaluation": {"every": 5, "episodes": 3, "steps": 600}, "log": {"every": 1}}
 JSON
 }
 
@@ -103,6 +104,57 @@ stops_early() {
 }
 check "an update that has moved far enough ends" stops_early
 
+# ---- evaluations ----
+evaluates_every_fifth() {
+    jq -e -s 'map(select(.eval) | .episode) == [5, 10, 15, 20] and
+              (map(select(.eval).eval) | all(.mean_reward > 0 and .mean_ep_length > 0 and .success_rate == null))' \
+        "$scratch/whole/episodes.jsonl" >/dev/null
+}
+check "an evaluation follows each fifth update" evaluates_every_fifth
+last_evaluation() {
+    tail -2 "$scratch/$1/episodes.jsonl" | head -1 | jq -r '.eval | "\(.mean_reward) \(.std_reward)"'
+}
+evaluates_alike() {
+    local found
+    found=$("$COALESCED" evaluate "$scratch/whole/checkpoints/$(newest_checkpoint "$scratch/whole")" "$scratch/reinforce.json" --episodes 3)
+    # shellcheck disable=SC2046 # two numbers
+    [[ $found == $(printf 'Mean reward: %.2f\tStandard deviation: %.2f\t' $(last_evaluation whole))* ]] || { echo "$found"; return 1; }
+}
+check "the command evaluate finds the same in the checkpoint" evaluates_alike
+keeps_the_best() {
+    local most
+    plays best --set /checkpoint/best=true || return 1
+    most=$(jq -s 'map(select(.eval).eval.mean_reward) | max' "$scratch/best/episodes.jsonl")
+    jq -e --argjson most "$most" '.evaluation_reward == $most' "$scratch/best/checkpoints/best/manifest.json" >/dev/null
+}
+check "the best evaluation's checkpoint is kept" keeps_the_best
+ends_solved() {
+    plays solved --set /stop="{\"steps\": 1000000, \"evaluation_reward\": $1}" &&
+        grep -q "^Solved! The evaluation's mean reward is now" "$scratch/solved/episodes.log" &&
+        jq -e -s --argjson at "$1" 'map(select(.eval)) | (.[:-1] | all(.eval.mean_reward < $at)) and .[-1].eval.mean_reward >= $at' \
+            "$scratch/solved/episodes.jsonl" >/dev/null
+}
+check "an evaluation that is good enough ends the job" ends_solved 60
+stays_solved() {
+    local lines
+    lines=$(wc -l <"$scratch/solved/episodes.log")
+    "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/solved" \
+        --set /stop='{"steps": 1000000, "evaluation_reward": 60}' --resume >/dev/null 2>&1 &&
+        [[ $(wc -l <"$scratch/solved/episodes.log") -eq $lines ]]
+}
+check "which stays over when it is resumed" stays_solved
+tells_not_solved() {
+    plays unsolved --set /stop='{"steps": 2000, "evaluation_reward": 500}' &&
+        grep -q "^Not solved: the evaluation's mean reward is .* after 11 updates, expected at least 500.00" \
+            "$scratch/unsolved/episodes.log"
+}
+check "and one that never is says so" tells_not_solved
+no_evaluation() {
+    plays none --set /evaluation/every=null && ! grep -q '"eval"' "$scratch/none/episodes.jsonl" &&
+        diff <(numbers "$scratch/whole" | sed 's/,"eval":{[^}]*}//') <(numbers "$scratch/none")
+}
+check "evaluations change nothing" no_evaluation
+
 # ---- the agent's own environments: orders, faults, a state that cannot be saved ----
 own='{"count": 0, "environments": 6}'
 stops_and_goes_on() {
@@ -115,11 +167,12 @@ stops_and_goes_on() {
 }
 check "SIGTERM ends it after the update" stops_and_goes_on
 hurries() {
-    local job
+    local job i
     rm -rf "$scratch/killed"
     run_job reinforce "$scratch/killed" 3000 --set /observers="$own" --set /algorithm/n_steps=100000 >"$scratch/killed.out" 2>&1 &
     job=$!
-    until [[ -s $scratch/killed/lock ]] && pgrep -P "$(cat "$scratch/killed/lock")" -f 'agent --index 0' >/dev/null; do
+    for ((i = 0; i < 200; i++)); do
+        [[ -s $scratch/killed/lock ]] && pgrep -P "$(cat "$scratch/killed/lock")" -f 'agent --index 0' >/dev/null && break
         sleep 0.05
     done
     sleep 0.3

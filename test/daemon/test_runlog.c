@@ -16,7 +16,7 @@
 
 static void log_a_job(uint64_t every, enum control_end end, const char *why)
 {
-    struct control_finished finished = {.end = end, .running_reward = 0.75};
+    struct control_finished finished = {.end = end, .reward = 0.75};
     job.log.every = every;
     open_log();
     ck_assert_int_eq(runlog_start(runlog, &error), STATUS_OK);
@@ -79,7 +79,7 @@ END_TEST
 START_TEST(numbers_that_are_none_are_null)
 {
     struct control_episode record = episode_of(1);
-    struct control_finished finished = {.end = CONTROL_END_STOPPED, .running_reward = (double)INFINITY};
+    struct control_finished finished = {.end = CONTROL_END_STOPPED, .reward = (double)INFINITY};
     record.reward = (double)NAN;
     record.running_reward = (double)INFINITY;
     record.loss = -(double)INFINITY;

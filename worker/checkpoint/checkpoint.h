@@ -62,6 +62,7 @@ enum checkpoint_measure {
     CHECKPOINT_RUNNING_REWARD,
     CHECKPOINT_ACCURACY,
     CHECKPOINT_HELD_OUT_LOSS,
+    CHECKPOINT_EVALUATION_REWARD,
     CHECKPOINT_MEASURES
 };
 struct checkpoint_score {
@@ -78,6 +79,7 @@ struct checkpoint_counters {
     uint64_t late;                    /* contributions dropped so far */
     double epoch_loss;                /* sum of the losses of the running epoch's updates so far */
     struct checkpoint_score score; /* reinforce: always; else with /checkpoint/best where it was evaluated */
+    double running_reward;         /* reinforce; also the score of a job without evaluations */
     double line_loss;              /* model-parallel: the same since the last line in the logs */
     double lr, best_loss;          /* model-parallel: the plateau schedule; best_loss INFINITY: none */
 };

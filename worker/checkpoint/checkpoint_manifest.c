@@ -24,6 +24,7 @@ static const char *const measure_names[CHECKPOINT_MEASURES] = {
     [CHECKPOINT_RUNNING_REWARD] = "running_reward",
     [CHECKPOINT_ACCURACY] = "accuracy",
     [CHECKPOINT_HELD_OUT_LOSS] = "held_out_loss",
+    [CHECKPOINT_EVALUATION_REWARD] = "evaluation_reward",
 };
 
 /* ---- writing ---- */
@@ -55,6 +56,9 @@ static void manifest_print_values(FILE *out, const struct manifest *manifest)
         fprintf(out, "%s%" PRIu64, i == 0 ? "" : ", ", counters->steps[i]);
     fprintf(out, "],\n  \"late\": %" PRIu64 ",\n  \"epoch_loss\": %.17g,\n", counters->late,
             counters->epoch_loss);
+    if (counters->score.measure == CHECKPOINT_EVALUATION_REWARD)
+        fprintf(out, "  \"%s\": %.17g,\n", measure_names[CHECKPOINT_RUNNING_REWARD],
+                counters->running_reward);
     if (counters->score.measure != CHECKPOINT_UNMEASURED)
         fprintf(out, "  \"%s\": %.17g,\n", measure_names[counters->score.measure], counters->score.value);
     if (manifest->extra)
@@ -138,6 +142,9 @@ static void manifest_read_counters(const struct json_document *document, struct 
     for (int i = CHECKPOINT_UNMEASURED + 1; i < CHECKPOINT_MEASURES; i++)
         if (manifest_member(document->root, measure_names[i]) != NULL)
             counters->score = (struct checkpoint_score){i, number_member(document, measure_names[i])};
+    if (counters->score.measure == CHECKPOINT_RUNNING_REWARD ||
+        counters->score.measure == CHECKPOINT_EVALUATION_REWARD)
+        counters->running_reward = number_member(document, measure_names[CHECKPOINT_RUNNING_REWARD]);
     cJSON_ArrayForEach(step, steps)
     {
         if (counters->trainers < JOB_TRAINERS_MAX)

@@ -201,6 +201,7 @@ static enum status writer_check_counters(const struct checkpoint_counters *count
         bool used;
     } checks[] = {{"the epoch's loss", counters->epoch_loss, true},
                   {"the score", counters->score.value, true},
+                  {"the running reward", counters->running_reward, true},
                   {"the loss since the last line", counters->line_loss, extra},
                   {"the learning rate", counters->lr, extra},
                   {"the lowest loss", counters->best_loss, extra && counters->best_loss != (double)INFINITY}};

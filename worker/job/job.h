@@ -169,6 +169,8 @@ struct job {
         bool has_updates, has_epochs; /* likewise */
         uint64_t updates, epochs;
         uint64_t steps; /* ppo: of all environments */
+        bool has_evaluation_reward;
+        double evaluation_reward; /* ppo */
     } stop;
     struct {
         uint64_t every; /* episodes or updates from one line of episodes.log to the next */
@@ -209,8 +211,10 @@ struct job {
     } data;
     struct {
         bool has_every;
-        uint64_t every; /* epochs between two evaluations on the held-out data; null: none */
+        uint64_t every; /* epochs between two evaluations on the held-out data; ppo: updates; null: none */
         uint32_t batch; /* samples a forward */
+        uint32_t episodes, steps; /* ppo */
+        bool deterministic;       /* ppo */
     } evaluation;
     struct {
         bool has_every, has_every_s;

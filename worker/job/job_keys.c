@@ -460,6 +460,22 @@ const struct job_key job_keys[] = {
     {"/evaluation/batch", PARALLEL, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(10),
      .unit = "columns", .text = "The number of columns into which the held-out text is cut."},
 
+    {"/evaluation", PPO, JOB_OBJECT,
+     .text =
+         "Episodes that the policy plays apart from training, in environments of the agent's own process. "
+         "Their first states follow from the job's seed, are none of training's, and the same in each "
+         "evaluation."},
+    {"/evaluation/every", PPO, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
+     NULLABLE(evaluation.has_every), BY_DEFAULT(null), .unit = "updates",
+     .text = "The number of updates from one evaluation to the next. null: no evaluations."},
+    {"/evaluation/episodes", PPO, JOB_INTEGER, AT(evaluation.episodes), RANGE(1, 10000), BY_DEFAULT(10),
+     .text = "The number of episodes, which are played all at once."},
+    {"/evaluation/steps", PPO, JOB_INTEGER, AT(evaluation.steps), RANGE(1, 1e9), BY_DEFAULT(100000),
+     .text = "The number of steps at which an episode that has not ended is cut."},
+    {"/evaluation/deterministic", PPO, JOB_BOOLEAN, AT(evaluation.deterministic), BY_DEFAULT(true),
+     .text =
+         "Whether the most probable actions are taken, and of floats the means. false: actions are drawn."},
+
     {"/stop", AGENT, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
     {"/stop/episodes", REINFORCE, JOB_INTEGER, AT(stop.episodes), RANGE(1, 1e9), NULLABLE(stop.has_episodes),
      BY_DEFAULT(10), .unit = "episodes", .text = "The job ends after this number of episodes."},
@@ -469,6 +485,10 @@ const struct job_key job_keys[] = {
 
     {"/stop/steps", PPO, JOB_INTEGER, AT(stop.steps), RANGE(1, 1e15), BY_DEFAULT(1000000), .unit = "steps",
      .text = "The job ends after the update that reaches this number of steps of all environments together."},
+
+    {"/stop/evaluation_reward", PPO, JOB_NUMBER, AT(stop.evaluation_reward), RANGE(-DBL_MAX, DBL_MAX),
+     NULLABLE(stop.has_evaluation_reward), BY_DEFAULT(null),
+     .text = "The job ends, solved, when the mean reward of an evaluation is this number or more."},
 
     {"/stop", SERVER, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
     {"/stop/updates", SERVER, JOB_INTEGER, AT(stop.updates), RANGE(1, 1e9), NULLABLE(stop.has_updates),
@@ -511,7 +531,9 @@ const struct job_key job_keys[] = {
      .text =
          "Whether the checkpoint with the highest running reward is kept, as checkpoints/best, too. Those "
          "by /checkpoint/every and the one at the job's end compete, or, where /checkpoint/every is null, "
-         "all: the clock then has a say in which is kept."},
+         "all: the clock then has a say in which is kept. With /evaluation/every it is the one with the "
+         "highest mean reward of an evaluation, and an evaluation that is the best so far makes a "
+         "checkpoint."},
     {"/checkpoint/best", TRAINERS, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
      .text = "Whether the checkpoint with the highest accuracy or the lowest perplexity on held-out data is "
              "kept, as checkpoints/best, too. An epoch whose evaluation is the best so far makes a "

@@ -20,6 +20,9 @@ const struct job_rule job_rules[] = {
 
     {PPO, .when = {IS_SET("/environment/gymnasium")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
     {PPO, .when = {IS_SET("/environment/class")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
+    {PPO, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/evaluation/every"), .why = OWN_PROCESS},
+    {PPO, .when = {IS_SET("/environment/class")}, .then = IS_NULL("/evaluation/every"), .why = OWN_PROCESS},
+    {PPO, .when = {IS_SET("/stop/evaluation_reward")}, .then = IS_SET("/evaluation/every")},
 
     {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},
     {SERVER, .when = {AT_LEAST("/server/count", 2)}, .then = IS("/server/round", "all")},

@@ -4,6 +4,7 @@
  * agent_advance moves from one phase to the next. */
 #include "worker/reinforce/agent.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Serves sockets, orders and the beat between two pieces of learning. A socket that fails here fails the
@@ -117,6 +118,9 @@ static bool is_over(struct agent *agent)
     const struct job *job = &agent->worker->job;
     if (job->stop.has_running_reward && agent->running_reward > job->stop.running_reward)
         agent->end = CONTROL_END_SOLVED;
+    else if (job->stop.has_evaluation_reward && agent_evaluates(agent) &&
+             agent->evaluated >= job->stop.evaluation_reward)
+        agent->end = CONTROL_END_SOLVED;
     else if (agent_learns_by_ppo(agent) ? agent->ppo.steps >= job->stop.steps
                                         : job->stop.has_episodes && agent->episode >= job->stop.episodes)
         agent->end = CONTROL_END_FINISHED;
@@ -130,7 +134,9 @@ static bool is_over(struct agent *agent)
 static void report_finished(struct agent *agent)
 {
     agent_report_ready(agent);
-    struct control_finished finished = {.end = agent->end, .running_reward = agent->running_reward};
+    const bool by_evaluation = agent->worker->job.stop.has_evaluation_reward && !isnan(agent->evaluated);
+    struct control_finished finished = {.end = agent->end,
+                                        .reward = by_evaluation ? agent->evaluated : agent->running_reward};
     worker_report(CONTROL_FINISHED, &finished, sizeof finished);
     agent->phase = AGENT_OVER;
 }
@@ -152,6 +158,15 @@ static enum status after_gathering(struct agent *agent, struct error *error)
     return STATUS_OK;
 }
 
+/* In a hurry: the running episode has no record. */
+static enum status abandon(struct agent *agent)
+{
+    agent->episode--;
+    agent->end = CONTROL_END_STOPPED;
+    agent->phase = AGENT_CLOSING;
+    return STATUS_OK;
+}
+
 /* SHUTDOWN from an observer: the order to hurry has reached it, and not yet this process. Wait for it. */
 static enum status after_playing(struct agent *agent, struct error *error)
 {
@@ -169,10 +184,7 @@ static enum status after_playing(struct agent *agent, struct error *error)
     if (status != STATUS_OK && agent->worker->hurry) {
         agent_drop_waiting(agent);
         agent_drop_parked(agent);
-        agent->episode--; /* abandoned: it has no record */
-        agent->end = CONTROL_END_STOPPED;
-        agent->phase = AGENT_CLOSING;
-        return STATUS_OK;
+        return abandon(agent);
     }
     if (status != STATUS_OK)
         return status;
@@ -194,6 +206,10 @@ static enum status after_learning(struct agent *agent, struct error *error)
         status = learner_run(agent->policy, agent->rollout, &agent->returns, serve_while_learning, agent,
                              &agent->learned, error);
     }
+    if (status == STATUS_OK && agent_evaluates(agent))
+        status = agent_evaluate(agent, serve_while_learning, error);
+    if (status == STATUS_SHUTDOWN)
+        return abandon(agent);
     if (status == STATUS_OK)
         agent->phase = AGENT_REPORTING;
     return status;

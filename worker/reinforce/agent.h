@@ -10,14 +10,15 @@
  *     returns   rewards discounted, normalized and scaled                             returns.c
  *     learner   forward again, backward, Adam                                         learner.c
  *     ppo       in place of these two: advantages, epochs of minibatches              ppo.c
+ *     evaluator episodes apart from training, if they are due                         agent_evaluate.c
  *     saver     the values, to a checkpoint if one is due; then the next episode      agent_checkpoint.c
  *
  * A job without observers has its environments in the agent's own process, agent_own.c: the rows go the same
  * way without request and reply.
  *
- * agent.c (the loop), agent_open.c, agent_own.c, agent_describe.c, agent_step.c, agent_return.c,
- * agent_states.c, agent_replay.c and agent_checkpoint.c share this header. The room may include the frame
- * (worker/), job, net, environment, model and checkpoint (scripts/rooms). */
+ * agent.c (the loop), agent_open.c, agent_own.c, agent_evaluate.c, agent_describe.c, agent_step.c,
+ * agent_return.c, agent_states.c, agent_replay.c and agent_checkpoint.c share this header. The room may
+ * include the frame (worker/), job, net, environment, model and checkpoint (scripts/rooms). */
 #ifndef WORKER_REINFORCE_AGENT_H
 #define WORKER_REINFORCE_AGENT_H
 
@@ -108,10 +109,12 @@ struct agent {
     uint8_t *alive;             /* (environments) */
     struct monotime serve_next; /* while learning: when the loop is served again */
     struct learner_result learned;
-    struct ppo ppo;              /* used where the algorithm is ppo */
-    struct control_ppo figures;  /* likewise: of the last update */
-    struct policy_values values; /* of the newest checkpoint; the saver's until that is written */
-    char *saved_states;          /* likewise */
+    struct ppo ppo;                    /* used where the algorithm is ppo */
+    struct control_ppo figures;        /* likewise: of the last update */
+    struct agent_evaluator *evaluator; /* NULL: the job has no evaluations */
+    double evaluated;                  /* the mean reward of the last evaluation; NaN: there was none */
+    struct policy_values values;       /* of the newest checkpoint; the saver's until that is written */
+    char *saved_states;                /* likewise */
     struct checkpoint_saver saver;
     struct error failure; /* the first one within a callback, which ends the job; STATUS_OK: none */
     struct {
@@ -171,6 +174,20 @@ bool agent_own_is_cut(const struct agent *agent);
  * where `capacity` is less; 0: they cannot be saved. Load's errors as observer_group_load. */
 size_t agent_own_save(struct agent *agent, char *out, size_t capacity);
 enum status agent_own_load(struct agent *agent, const char *states, size_t length, struct error *error);
+
+/* ---- agent_evaluate.c ---- */
+
+/* Opens the evaluations' environments; nothing, where the job has no evaluations. Errors as player_open. */
+enum status agent_evaluate_open(struct agent *agent, struct error *error);
+void agent_evaluate_close(struct agent *agent);
+
+/* Whether an evaluation follows the running episode's update. */
+bool agent_evaluates(const struct agent *agent);
+
+/* Plays the evaluation's episodes with the policy as it is now, into agent->figures and agent->evaluated.
+ * `progress` is called after each step. STATUS_SHUTDOWN: an order to hurry has cut it short. Errors as
+ * player_step. */
+enum status agent_evaluate(struct agent *agent, policy_progress *progress, struct error *error);
 
 /* ---- agent_checkpoint.c ---- */
 

@@ -7,6 +7,7 @@
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/policy_shape.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static struct checkpoint_values agent_checkpoint_values(const struct agent *agent)
@@ -19,7 +20,9 @@ static struct checkpoint_values agent_checkpoint_values(const struct agent *agen
 static enum status agent_check_counters(const char *path, const struct checkpoint_counters *counters,
                                         struct error *error)
 {
-    if (counters->score.measure == CHECKPOINT_RUNNING_REWARD && counters->trainers == 1)
+    const int measure = counters->score.measure;
+    if ((measure == CHECKPOINT_RUNNING_REWARD || measure == CHECKPOINT_EVALUATION_REWARD) &&
+        counters->trainers == 1)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
                      "%.300s comes from a job of another kind: expected one of the kind \"reinforce\"", path);
@@ -53,7 +56,9 @@ static enum status agent_resume(struct agent *agent, struct error *error)
         return status;
     agent->values.steps = counters.steps[0];
     agent->episode = agent->worker->logged = counters.update;
-    agent->running_reward = counters.score.value;
+    agent->running_reward = counters.running_reward;
+    if (counters.score.measure == CHECKPOINT_EVALUATION_REWARD)
+        agent->evaluated = counters.score.value;
     return policy_restore(agent->policy, &agent->values, error);
 }
 
@@ -86,20 +91,35 @@ void agent_checkpoint_close(struct agent *agent)
 
 /* ---- taking ---- */
 
-/* With /checkpoint/every, the checkpoints that compete to be the best are the same in all equal runs: those
- * at its multiples and at the job's end, not those by the clock or at a stop. Without it, all compete. */
+/* What a checkpoint of now is judged by. */
+static struct checkpoint_score score_of(const struct agent *agent)
+{
+    if (isnan(agent->evaluated))
+        return (struct checkpoint_score){CHECKPOINT_RUNNING_REWARD, agent->running_reward};
+    return (struct checkpoint_score){CHECKPOINT_EVALUATION_REWARD, agent->evaluated};
+}
+
+/* With evaluations, the checkpoints behind them compete. With /checkpoint/every, the checkpoints that compete
+ * to be the best are the same in all equal runs: those at its multiples and at the job's end, not those by
+ * the clock or at a stop. Without it, all compete. */
 static bool agent_checkpoint_competes(const struct agent *agent, bool last)
 {
     const struct job *job = &agent->worker->job;
+    if (agent->evaluator != NULL)
+        return agent_evaluates(agent);
     return !job->checkpoint.has_every || agent->episode % job->checkpoint.every == 0 ||
            (last && agent->end != CONTROL_END_STOPPED);
 }
 
 enum status agent_checkpoint_begin(struct agent *agent, bool last, struct error *error)
 {
-    if (!checkpoint_saver_due(&agent->saver, agent->episode, last))
+    const struct checkpoint_score score = score_of(agent);
+    const bool judged = agent_evaluates(agent) && agent->worker->job.checkpoint.best;
+    const bool idle = agent->saver.state == CHECKPOINT_IDLE;
+    if (!(judged && (!idle || checkpoint_saver_improves(&agent->saver, &score))) &&
+        !checkpoint_saver_due(&agent->saver, agent->episode, last))
         return STATUS_OK;
-    if (agent->saver.state != CHECKPOINT_IDLE)
+    if (!idle)
         return STATUS_AGAIN;
     struct checkpoint_values values = agent_checkpoint_values(agent);
     enum status status = policy_save(agent->policy, &agent->values, error);
@@ -110,14 +130,14 @@ enum status agent_checkpoint_begin(struct agent *agent, bool last, struct error 
     if (status != STATUS_OK)
         return status;
     values.environments = agent->saved_states;
-    const struct checkpoint_saving saving = {
-        .counters = {.update = agent->episode,
-                     .trainers = 1,
-                     .steps = {agent->values.steps},
-                     .score = {CHECKPOINT_RUNNING_REWARD, agent->running_reward}},
-        .values = values,
-        .line = agent->episode,
-        .competes = agent_checkpoint_competes(agent, last)};
+    const struct checkpoint_saving saving = {.counters = {.update = agent->episode,
+                                                          .trainers = 1,
+                                                          .steps = {agent->values.steps},
+                                                          .score = score,
+                                                          .running_reward = agent->running_reward},
+                                             .values = values,
+                                             .line = agent->episode,
+                                             .competes = agent_checkpoint_competes(agent, last)};
     checkpoint_saver_begin(&agent->saver, &saving);
     return STATUS_OK;
 }

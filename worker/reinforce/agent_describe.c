@@ -85,6 +85,8 @@ static enum status open_world(struct agent *agent, struct error *error)
     if (status == STATUS_OK && agent_learns_by_ppo(agent))
         status = ppo_open(&agent->ppo, job, agent->rollout, error);
     if (status == STATUS_OK)
+        status = agent_evaluate_open(agent, error);
+    if (status == STATUS_OK)
         status = agent_checkpoint_open(agent, error);
     agent->returns =
         (struct returns_config){.gamma = job->returns.gamma,
@@ -97,6 +99,7 @@ static enum status open_world(struct agent *agent, struct error *error)
 
 void agent_close_world(struct agent *agent)
 {
+    agent_evaluate_close(agent);
     ppo_close(&agent->ppo);
     episode_returns_close(&agent->episode_returns);
     rollout_free(agent->rollout);

@@ -9,30 +9,26 @@
 #include "worker/reinforce/policy_shape.h"
 #include "worker/reinforce/step_message.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- opening ---- */
 
-/* A policy with the model's values, on the CPU if it needs no backend. */
-static enum status open_policy(struct player *player, const struct job *job, struct error *error)
+/* On the CPU if it needs no backend. */
+static enum status open_policy(struct player *player, const struct policy_config *config,
+                               const struct job *job, struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (policy_device(config) == POLICY_ON_BACKEND)
+        status = policy_open_backend(&player->backend, config, job, error);
+    return status == STATUS_OK ? policy_new(&player->policy, config, player->backend, error) : status;
+}
+
+static struct policy_config config_of(const struct player *player, const struct job *job)
 {
     struct policy_config config = policy_config_of(job, environments_spec(player->environments));
-    struct policy_values values = {0};
-    enum status status = STATUS_OK;
     config.environments = player->episodes * player->agents;
-    if (policy_device(&config) == POLICY_ON_BACKEND)
-        status = policy_open_backend(&player->backend, &config, job, error);
-    if (status == STATUS_OK)
-        status = policy_new(&player->policy, &config, player->backend, error);
-    if (status == STATUS_OK)
-        status = policy_values_open(&values, &config, error);
-    const struct checkpoint_values of = {.params = values.params};
-    if (status == STATUS_OK)
-        status = checkpoint_load_model(path_of(player->checkpoint), &of, error);
-    if (status == STATUS_OK)
-        status = policy_restore(player->policy, &values, error);
-    policy_values_close(&values);
-    return status;
+    return config;
 }
 
 static enum status open_memory(struct player *player, struct error *error)
@@ -43,25 +39,49 @@ static enum status open_memory(struct player *player, struct error *error)
     player->steps = calloc(rows, sizeof *player->steps);
     player->dropout = calloc(rows * policy_dropout_words(player->policy) + 1, sizeof *player->dropout);
     player->rewards = calloc(player->episodes, sizeof *player->rewards);
+    player->lengths = calloc(player->episodes, sizeof *player->lengths);
     if (player->live == NULL || player->rows == NULL || player->steps == NULL || player->dropout == NULL ||
-        player->rewards == NULL)
+        player->rewards == NULL || player->lengths == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u episodes", player->episodes);
     return episode_metrics_open(&player->metrics, environments_spec(player->environments), (uint32_t)rows,
                                 error);
 }
 
-enum status player_open(struct player *player, const char *checkpoint, const struct job *job,
-                        uint32_t episodes, struct error *error)
+enum status player_open(struct player *player, const struct job *job, uint32_t episodes, struct error *error)
 {
-    player->checkpoint = checkpoint;
+    player->model = "the policy";
     player->episodes = episodes;
     enum status status = job_environments_open(&player->environments, job, 0, episodes, error);
     if (status != STATUS_OK)
         return status;
     player->buffers = environments_buffers(player->environments);
     player->agents = environments_spec(player->environments)->agents;
-    status = open_policy(player, job, error);
+    const struct policy_config config = config_of(player, job);
+    status = open_policy(player, &config, job, error);
     return status == STATUS_OK ? open_memory(player, error) : status;
+}
+
+/* Gives the policy the checkpoint's model. */
+static enum status load(struct player *player, const struct job *job, struct error *error)
+{
+    const struct policy_config config = config_of(player, job);
+    struct policy_values values = {0};
+    enum status status = policy_values_open(&values, &config, error);
+    const struct checkpoint_values of = {.params = values.params};
+    if (status == STATUS_OK)
+        status = checkpoint_load_model(path_of(player->model), &of, error);
+    if (status == STATUS_OK)
+        status = policy_restore(player->policy, &values, error);
+    policy_values_close(&values);
+    return status;
+}
+
+enum status player_open_checkpoint(struct player *player, const char *checkpoint, const struct job *job,
+                                   uint32_t episodes, struct error *error)
+{
+    enum status status = player_open(player, job, episodes, error);
+    player->model = checkpoint;
+    return status == STATUS_OK ? load(player, job, error) : status;
 }
 
 void player_close(struct player *player)
@@ -75,6 +95,7 @@ void player_close(struct player *player)
     free(player->steps);
     free(player->dropout);
     free(player->rewards);
+    free(player->lengths);
 }
 
 /* ---- playing ---- */
@@ -85,8 +106,9 @@ enum status player_begin(struct player *player, uint32_t first, uint32_t count, 
     player->step = 0;
     for (uint32_t i = 0; i < count; i++) {
         player->live[i] = first + i;
-        player->rewards[first + i] = 0;
+        player->rewards[first + i] = player->lengths[first + i] = 0;
     }
+    episode_metrics_clear(&player->metrics, first * player->agents, count * player->agents);
     return environments_reset(player->environments, count, player->live, 0, 0, error);
 }
 
@@ -110,7 +132,7 @@ static enum status choose_actions(struct player *player, bool sampled, struct er
                                    ? policy_act(player->policy, &rows, 0, player->rows, player->steps, &why)
                                    : policy_choose(player->policy, &rows, &why);
     if (status != STATUS_OK)
-        return error_set(error, status, "%.300s: %.200s", player->checkpoint, why.text);
+        return error_set(error, status, "%.300s: %.200s", player->model, why.text);
     policy_bound(player->policy, actions, player->episodes * agents);
     return STATUS_OK;
 }
@@ -149,10 +171,30 @@ enum status player_step(struct player *player, bool sampled, struct error *error
     for (uint32_t i = 0; i < alive; i++) {
         const uint32_t environment = player->live[i];
         bool restarted;
+        player->lengths[environment]++;
         player->rewards[environment] += mean_reward(player, environment, &restarted);
         add_metrics(player, environment);
-        if (!restarted && !environments_is_over(player->environments, environment))
+        const bool is_cut = player->lengths[environment] == player->steps_max;
+        if (!is_cut && !restarted && !environments_is_over(player->environments, environment))
             player->live[player->alive++] = environment;
     }
     return STATUS_OK;
+}
+
+struct player_summary player_summarize(const struct player *player)
+{
+    const double n = player->episodes, *sums = player->rewards;
+    struct player_summary found = {.least = sums[0], .most = sums[0]};
+    double squares = 0;
+    for (uint32_t i = 0; i < player->episodes; i++) {
+        found.mean += sums[i] / n;
+        found.length += player->lengths[i] / n;
+        found.least = fmin(found.least, sums[i]);
+        found.most = fmax(found.most, sums[i]);
+    }
+    for (uint32_t i = 0; i < player->episodes; i++)
+        squares += (sums[i] - found.mean) * (sums[i] - found.mean);
+    episode_metrics_mean(&player->metrics, 0, player->metrics.columns, &found.metrics);
+    found.deviation = n > 1 ? sqrt(squares / (n - 1)) : 0;
+    return found;
 }

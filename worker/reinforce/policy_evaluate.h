@@ -3,17 +3,9 @@
 #ifndef WORKER_REINFORCE_POLICY_EVALUATE_H
 #define WORKER_REINFORCE_POLICY_EVALUATE_H
 
-#include "kernels/base/status.h"
-#include "worker/control.h"
-#include "worker/job/job.h"
+#include "worker/reinforce/player.h"
 
 enum { POLICY_EPISODES_MAX = 1000000 };
-
-struct policy_evaluation {
-    double mean, deviation, least, most; /* of the episodes' rewards; deviation: the sample's, over n - 1; 0
-                                            of one episode */
-    struct control_metrics metrics;      /* means over the episodes */
-};
 
 /* Plays `episodes` (1..POLICY_EPISODES_MAX) whole episodes with the model of `checkpoint`, a checkpoint's
  * folder or a safetensors file with the names of the policy's parameters. In each step the policy takes the
@@ -21,7 +13,7 @@ struct policy_evaluation {
  * environment i in the job's episode 0, and training begins with episode 1: the first states follow from the
  * job's seed, are none of training's, and the same for every checkpoint. Errors as checkpoint_load_model;
  * STATUS_NO_MEMORY. */
-enum status policy_evaluate(struct policy_evaluation *evaluation, const char *checkpoint,
-                            const struct job *job, uint32_t episodes, struct error *error);
+enum status policy_evaluate(struct player_summary *summary, const char *checkpoint, const struct job *job,
+                            uint32_t episodes, struct error *error);
 
 #endif

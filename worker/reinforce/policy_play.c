@@ -66,7 +66,7 @@ enum status policy_play(const char *checkpoint, const struct job *job, const str
 {
     struct player player = {0};
     struct picture picture = {0};
-    enum status status = player_open(&player, checkpoint, job, settings->episodes, error);
+    enum status status = player_open_checkpoint(&player, checkpoint, job, settings->episodes, error);
     for (uint32_t i = 0; i < settings->episodes && status == STATUS_OK; i++)
         status = play_episode(&picture, &player, i, settings, error);
     free(picture.bytes);
