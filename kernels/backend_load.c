@@ -1,59 +1,12 @@
 /* Finding and loading a backend's plug-in. A worker does it once, at its start, on its main thread. */
 #include "kernels/backend.h"
+#include "kernels/base/plugin_folders.h"
 
 #include <assert.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* ---- plug-ins ---- */
-
-enum { FOLDERS_MAX = 3 };
-
-struct folders {
-    uint32_t count;
-    char path[FOLDERS_MAX][PATH_MAX];
-};
-
-/* Where plug-ins may be, in the order in which they are looked for. */
-static enum status find_folders(struct folders *folders, struct error *error)
-{
-    static const char *const below_program[FOLDERS_MAX] = {"", "/..", "/../lib/coalesced"};
-    char program[PATH_MAX];
-    const char *set = secure_getenv("COALESCED_PLUGINS");
-    if (set != NULL && *set != '\0') {
-        folders->count = 1;
-        if ((size_t)snprintf(folders->path[0], PATH_MAX, "%s", set) >= PATH_MAX)
-            return error_set(error, STATUS_UNAVAILABLE, "COALESCED_PLUGINS: the path is too long");
-        return STATUS_OK;
-    }
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length < 0)
-        return error_set(error, STATUS_UNAVAILABLE, "/proc/self/exe cannot be read: no plug-in is found");
-    program[length] = '\0';
-    *strrchr(program, '/') = '\0';
-    folders->count = 0;
-    for (int i = 0; i < FOLDERS_MAX; i++) {
-        char *path = folders->path[folders->count];
-        if ((size_t)snprintf(path, PATH_MAX, "%s%s", program, below_program[i]) < PATH_MAX)
-            folders->count++;
-    }
-    return STATUS_OK;
-}
-
-/* The file of the first folder that has it. STATUS_NOT_FOUND. */
-static enum status find_plugin(const struct folders *folders, const char *name, char path[PATH_MAX])
-{
-    for (uint32_t i = 0; i < folders->count; i++) {
-        int length = snprintf(path, PATH_MAX, "%s/libcoalesced-%s.so", folders->path[i], name);
-        if (length < PATH_MAX && access(path, F_OK) == 0)
-            return STATUS_OK;
-    }
-    return STATUS_NOT_FOUND;
-}
 
 static enum status load_table(const struct backend_ops **out, const char *path, struct error *error)
 {
@@ -76,15 +29,16 @@ static enum status load_table(const struct backend_ops **out, const char *path, 
 enum status backend_load(struct backend **out, const char *name, const struct backend_settings *settings,
                          struct error *error)
 {
-    struct folders folders;
-    char path[PATH_MAX];
+    struct plugin_folders folders;
+    char path[PATH_MAX], file[NAME_MAX];
     assert(strchr(name, '/') == NULL);
-    enum status status = find_folders(&folders, error);
+    snprintf(file, sizeof file, "libcoalesced-%s.so", name);
+    enum status status = plugin_folders_find(&folders, error);
     if (status != STATUS_OK)
         return status;
-    if (find_plugin(&folders, name, path) != STATUS_OK)
-        return error_set(error, STATUS_UNAVAILABLE, "there is no libcoalesced-%s.so in %s%s", name,
-                         folders.path[0], folders.count > 1 ? ", above it or in ../lib/coalesced" : "");
+    if (plugin_folders_have(&folders, file, path) != STATUS_OK)
+        return error_set(error, STATUS_UNAVAILABLE, "there is no %s in %s%s", file, folders.path[0],
+                         folders.count > 1 ? ", above it or in ../lib/coalesced" : "");
     const struct backend_ops *ops = NULL;
     status = load_table(&ops, path, error);
     return status == STATUS_OK ? backend_open(out, ops, settings, error) : status;

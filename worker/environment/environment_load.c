@@ -1,6 +1,7 @@
 /* A look at the built-in names; dlopen, dlsym, and a look at the table. */
 #include "worker/environment/environment_load.h"
 
+#include "kernels/base/plugin_folders.h"
 #include "worker/environment/classic.h"
 #include "worker/environment/environment_spec.h"
 
@@ -57,23 +58,39 @@ enum status environment_check_built_in(const char *name, struct error *error)
                            "there is no built-in environment %.100s: expected one of %s", name, known);
 }
 
-enum status environment_check_file(const char *path, struct error *error)
+/* The path that dlopen takes as it is: with a slash, else dlopen searches the system's folders. A name
+ * without one is that of a file in the working directory, or of a plug-in of the program's own. */
+static enum status find_file(const char *from, char path[PATH_MAX], struct error *error)
 {
-    return access(path, R_OK) == 0 ? STATUS_OK : set_missing(error, path, errno);
+    const bool is_name = strchr(from, '/') == NULL;
+    struct plugin_folders folders;
+    struct error why;
+    if ((size_t)snprintf(path, PATH_MAX, "%s%s", is_name ? "./" : "", from) >= PATH_MAX)
+        return error_set_errno(error, ENAMETOOLONG, "%.200s…", from);
+    if (access(path, R_OK) == 0)
+        return STATUS_OK;
+    const int errnum = errno;
+    if (errnum == ENOENT && is_name && plugin_folders_find(&folders, &why) == STATUS_OK &&
+        plugin_folders_have(&folders, from, path) == STATUS_OK)
+        return STATUS_OK;
+    return set_missing(error, from, errnum);
 }
 
-static enum status open_library(void **library, const char *path, struct error *error)
+enum status environment_check_file(const char *from, struct error *error)
 {
-    char direct[PATH_MAX]; /* with a slash: dlopen searches the system's folders for a name without one */
-    const enum status status = environment_check_file(path, error);
+    char path[PATH_MAX];
+    return find_file(from, path, error);
+}
+
+static enum status open_library(void **library, const char *from, struct error *error)
+{
+    char path[PATH_MAX];
+    const enum status status = find_file(from, path, error);
     if (status != STATUS_OK)
         return status;
-    if ((size_t)snprintf(direct, sizeof direct, "%s%s", strchr(path, '/') == NULL ? "./" : "", path) >=
-        sizeof direct)
-        return error_set_errno(error, ENAMETOOLONG, "%.200s…", path);
-    *library = dlopen(direct, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (*library == NULL)
-        return error_set(error, STATUS_INVALID, "%s cannot be loaded: %s", path, dlerror());
+        return error_set(error, STATUS_INVALID, "%s cannot be loaded: %s", from, dlerror());
     return STATUS_OK;
 }
 

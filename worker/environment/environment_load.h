@@ -20,14 +20,16 @@ bool environment_is_built_in(const char *name);
 /* Whether it is one, with a sentence that names all. STATUS_NOT_FOUND. */
 enum status environment_check_built_in(const char *name, struct error *error);
 
-/* Whether the file of a plug-in can be read; no code of the file runs. STATUS_NOT_FOUND, STATUS_PERMISSION.
- */
-enum status environment_check_file(const char *path, struct error *error);
+/* Whether the file of the plug-in `from` can be read; no code of the file runs. STATUS_NOT_FOUND,
+ * STATUS_PERMISSION. */
+enum status environment_check_file(const char *from, struct error *error);
 
 /* Of a built-in name the table of all built-in environments. Else loads the plug-in `from`, a shared object;
- * a relative path begins at the working directory. *out lives as long as the process. STATUS_NOT_FOUND and
- * STATUS_PERMISSION: of the file. STATUS_INVALID: it is no shared object, lacks environment_plugin(), is of
- * another version or size, or its table has a gap. Each sentence begins with `from`. */
+ * a relative path begins at the working directory, and a file's name that is not there is looked for among
+ * the program's own plug-ins (kernels/base/plugin_folders.h). *out lives as long as the process.
+ * STATUS_NOT_FOUND and STATUS_PERMISSION: of the file. STATUS_INVALID: it is no shared object, lacks
+ * environment_plugin(), is of another version or size, or its table has a gap. Each sentence begins with
+ * `from`. */
 enum status environment_load(const struct environment_plugin **out, const char *from, struct error *error);
 
 #endif

@@ -59,7 +59,8 @@ const struct job_key job_keys[] = {
     {"/environment/plugin", AGENT, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(environment.has_plugin), BY_DEFAULT(null),
      .text = "A shared object with environments in C, written against environment.h; a relative path begins "
-             "at the working directory. null: the environment is built in, or in Python."},
+             "at the working directory, and a name that is not there is looked for beside the program. null: "
+             "the environment is built in, or in Python."},
     {"/environment/gymnasium", AGENT, JOB_NAME, AT(environment.gymnasium),
      NULLABLE(environment.has_gymnasium), .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT(null),

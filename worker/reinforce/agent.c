@@ -113,13 +113,18 @@ static void report_episode(struct agent *agent)
     worker_report(CONTROL_EPISODE, &record, control_episode_bytes(&record));
 }
 
+static bool is_solved(const struct agent *agent)
+{
+    const struct job *job = &agent->worker->job;
+    if (job->stop.has_evaluation_reward && agent_evaluates(agent))
+        return agent->evaluated >= job->stop.evaluation_reward;
+    return job->stop.has_running_reward && agent->running_reward > job->stop.running_reward;
+}
+
 static bool is_over(struct agent *agent)
 {
     const struct job *job = &agent->worker->job;
-    if (job->stop.has_running_reward && agent->running_reward > job->stop.running_reward)
-        agent->end = CONTROL_END_SOLVED;
-    else if (job->stop.has_evaluation_reward && agent_evaluates(agent) &&
-             agent->evaluated >= job->stop.evaluation_reward)
+    if (is_solved(agent))
         agent->end = CONTROL_END_SOLVED;
     else if (agent_learns_by_ppo(agent) ? agent->ppo.steps >= job->stop.steps
                                         : job->stop.has_episodes && agent->episode >= job->stop.episodes)

@@ -38,8 +38,9 @@ static void open_groups(struct agent *agent, struct agent_seat *seat)
 static enum status open_seats(struct agent *agent, struct error *error)
 {
     const uint32_t observers = agent->worker->job.observers.count;
-    agent->seats = calloc(observers, sizeof *agent->seats);
-    agent->all = calloc((size_t)observers * agent->groups, sizeof *agent->all);
+    const size_t room = observers > 0 ? observers : 1; /* NULL means no memory */
+    agent->seats = calloc(room, sizeof *agent->seats);
+    agent->all = calloc(room * agent->groups, sizeof *agent->all);
     agent->alive = calloc(agent->environments, 1);
     agent->live = calloc(agent->groups, sizeof *agent->live);
     if (agent->seats == NULL || agent->all == NULL || agent->alive == NULL || agent->live == NULL)

@@ -90,7 +90,7 @@ static bool counts(const struct rollout *rollout, uint32_t step, uint32_t column
 
 static void take_observations(struct moments *m, const struct rollout *rollout)
 {
-    const float *rows = (const float *)rollout->observations;
+    const float *rows = (const void *)rollout->observations;
     double count = 0;
     memset(m->sum, 0, m->elements * sizeof *m->sum);
     memset(m->squares, 0, m->elements * sizeof *m->squares);

@@ -40,7 +40,7 @@ static struct policy *make_policy(void)
 /* What a rollout's rows hold: a function of their number. */
 static void fill(struct rollout *rollout, uint32_t number)
 {
-    float *observations = (float *)rollout->observations;
+    float *observations = (void *)rollout->observations;
     for (uint32_t column = 0; column < COLUMNS; column++)
         rollout_fill(rollout, column, (const uint8_t[STEPS]){0}, STEPS);
     for (uint32_t i = 0; i < COLUMNS * STEPS; i++) {
@@ -71,6 +71,7 @@ START_TEST(the_statistics_are_those_of_all_rows_so_far)
     struct policy *policy = make_policy();
     struct normalizers n;
     double x[ELEMENTS][ROWS], returns[ROWS], so_far[COLUMNS] = {0}, mean, variance;
+    const float *observations = (const void *)rollout->observations;
     uint32_t count = 0;
     ck_assert_int_eq(normalizers_open(&n, &job, rollout, &error), STATUS_OK);
     for (uint32_t number = 0; number < ROLLOUTS; number++) {
@@ -79,7 +80,7 @@ START_TEST(the_statistics_are_those_of_all_rows_so_far)
             returns[count] = 0.9 * so_far[i % COLUMNS] + (double)rollout->rewards[i];
             so_far[i % COLUMNS] = rollout->flags[i] == 0 ? returns[count] : 0;
             for (uint32_t e = 0; e < ELEMENTS; e++)
-                x[e][count] = (double)((float *)rollout->observations)[i * ELEMENTS + e];
+                x[e][count] = (double)observations[i * ELEMENTS + e];
         }
         normalizers_take(&n, rollout, policy);
         for (uint32_t e = 0; e < ELEMENTS; e++) {
