@@ -227,14 +227,19 @@ static void write_ppo(struct line *line, const struct control_ppo *r)
              r->n_updates);
     write_number(line, ",\"ep_rew_mean\":", r->ep_rew_mean, ALL_DIGITS);
     write_number(line, ",\"ep_len_mean\":", r->ep_len_mean, ALL_DIGITS);
-    write_number(line, ",\"policy_gradient_loss\":", r->policy_gradient_loss, ALL_DIGITS);
+    write_number(line,
+                 r->is_a2c ? ",\"policy_loss\":" : ",\"policy_gradient_loss\":", r->policy_gradient_loss,
+                 ALL_DIGITS);
     write_number(line, ",\"value_loss\":", r->value_loss, ALL_DIGITS);
     write_number(line, ",\"entropy_loss\":", r->entropy_loss, ALL_DIGITS);
-    write_number(line, ",\"approx_kl\":", r->approx_kl, ALL_DIGITS);
-    write_number(line, ",\"clip_fraction\":", r->clip_fraction, ALL_DIGITS);
+    if (!r->is_a2c) {
+        write_number(line, ",\"approx_kl\":", r->approx_kl, ALL_DIGITS);
+        write_number(line, ",\"clip_fraction\":", r->clip_fraction, ALL_DIGITS);
+    }
     write_number(line, ",\"explained_variance\":", r->explained_variance, ALL_DIGITS);
     write_number(line, ",\"learning_rate\":", r->learning_rate, ALL_DIGITS);
-    write_number(line, ",\"clip_range\":", r->clip_range, ALL_DIGITS);
+    if (!r->is_a2c)
+        write_number(line, ",\"clip_range\":", r->clip_range, ALL_DIGITS);
     write_number(line, ",\"std\":", r->std, ALL_DIGITS);
     if (!r->has_evaluation)
         return;
@@ -354,9 +359,11 @@ void line_write_json(struct line *line, const struct job *job, const struct cont
 
 static void write_ppo_text(struct line *line, const struct control_ppo *r, double seconds, uint64_t steps)
 {
-    line_add(line, "\tSteps: %" PRIu64 "\tReward: %.2f\tLength: %.1f\tKL: %.4f\tEntropy: %.3f\tSteps/s: %.0f",
-             r->total_timesteps, r->ep_rew_mean, r->ep_len_mean, r->approx_kl, -r->entropy_loss,
-             per_second(steps, seconds));
+    line_add(line, "\tSteps: %" PRIu64 "\tReward: %.2f\tLength: %.1f", r->total_timesteps, r->ep_rew_mean,
+             r->ep_len_mean);
+    if (!r->is_a2c)
+        line_add(line, "\tKL: %.4f", r->approx_kl);
+    line_add(line, "\tEntropy: %.3f\tSteps/s: %.0f", -r->entropy_loss, per_second(steps, seconds));
     if (r->has_evaluation)
         line_add(line, "\tEvaluation: %.2f +- %.2f", r->evaluation.mean_reward, r->evaluation.std_reward);
 }

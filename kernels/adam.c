@@ -31,9 +31,10 @@ static double power(double base, uint64_t exponent)
 
 void adam_factors(const struct adam_settings *settings, uint64_t step, struct adam_factors *out)
 {
+    const bool corrected = !settings->uncorrected;
     *out = (struct adam_factors){
-        .step_size = (float)(settings->lr / (1 - power(settings->beta1, step))),
-        .root_correction = (float)sqrt(1 - power(settings->beta2, step)),
+        .step_size = (float)(corrected ? settings->lr / (1 - power(settings->beta1, step)) : settings->lr),
+        .root_correction = (float)(corrected ? sqrt(1 - power(settings->beta2, step)) : 1),
         .keep_m = (float)settings->beta1,
         .add_m = (float)(1 - settings->beta1),
         .keep_v = (float)settings->beta2,

@@ -6,18 +6,23 @@
  * (Kingma and Ba, "Adam: a method for stochastic optimization", 2015; epsilon stands outside the root and
  * after the bias correction.) The moments are float32. Both corrections are computed in double from the step
  * count t by multiplications alone, so that they do not depend on the libm. Every float operation is
- * correctly rounded and none is contracted: the same bits on every instruction set. Pure functions. */
+ * correctly rounded and none is contracted: the same bits on every instruction set. Pure functions.
+ *
+ * RMSprop (torch.optim.RMSprop, not centred, without momentum) is Adam with b1 = 0 and without the two
+ * corrections: p -= lr * g / (sqrt(v) + epsilon). */
 #ifndef KERNELS_ADAM_H
 #define KERNELS_ADAM_H
 
 #include "kernels/base/status.h"
 #include "kernels/lanes/adam_lanes.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct adam_settings {
     double lr, beta1, beta2, epsilon;
+    bool uncorrected; /* both corrections are 1 */
 };
 
 /* PyTorch's defaults. */

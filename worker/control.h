@@ -84,9 +84,11 @@ struct control_evaluation {
     double success_rate; /* the mean of the metric "is_success"; NaN: the environment has none */
 };
 
-/* What an update by PPO adds to its episode, under Stable-Baselines3's names. Means are over the update's
- * minibatches; approx_kl's over those of its last epoch. */
+/* What an update by PPO or A2C adds to its episode, under Stable-Baselines3's names. Means are over the
+ * update's minibatches; approx_kl's over those of its last epoch. */
 struct control_ppo {
+    bool
+        is_a2c; /* there is no clip_fraction, approx_kl and clip_range; policy_gradient_loss is policy_loss */
     uint64_t total_timesteps, n_updates; /* environment steps so far; epochs so far */
     double ep_rew_mean, ep_len_mean;     /* of the last 100 episodes that have ended; NaN: none */
     double loss;                         /* of the last minibatch */

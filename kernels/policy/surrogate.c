@@ -54,7 +54,7 @@ static double policy_term(const struct surrogate_objective *o, double ratio, dou
     sums->clipped += fabs(ratio - 1) > o->clip;
     if (o->plain) {
         sums->policy -= log_probability * advantage;
-        return -term;
+        return -advantage;
     }
     sums->policy -= term > clipped ? clipped : term;
     return term > clipped ? 0 : -term;

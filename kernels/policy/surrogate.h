@@ -8,7 +8,7 @@
  * A is the advantage, normalised or not; R the return. With a bound e_v on the value's step, v is replaced by
  * v_old + clip(v - v_old, -e_v, e_v) (Stable-Baselines3's clip_range_vf). `halved` is CleanRL's value loss:
  * half of it, and of a clipped value the greater of the clipped and the plain square. `plain` is A2C's policy
- * loss, -mean log P A, whose gradient PPO's has where rho is 1. The KL divergence of the old policy from the
+ * loss, -mean log P A, which does not look at rho. The KL divergence of the old policy from the
  * new one is estimated by mean (rho - 1 - log rho) (Schulman, "Approximating KL divergence", 2020).
  *
  * Where the clipped side is the smaller one, and where a clipped value is outside of its bounds, the gradient

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records torch.optim.Adam into test/golden/adam.txt, which test/kernels/test_adam.c reads.
+"""Records torch.optim.Adam and RMSprop into test/golden/adam.txt, which test/kernels/test_adam.c reads.
 
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/adam.py
 
@@ -7,7 +7,8 @@ Parameters and gradients come from the generator that test/kernels/policy/mlp_pr
 constants, the top 24 bits as a number in [-1, 1)), so the file holds only settings and results:
 
     # a line of text: the versions
-    case LR BETA1 BETA2 EPSILON COUNT STEPS        one case; the state begins with the case's number, from 1
+    case LR BETA1 BETA2 EPSILON RMSPROP COUNT STEPS    one case; the state begins with the case's number, from
+                                                   1. RMSPROP 1: RMSprop, whose alpha is BETA2; BETA1 is 0
     STEP DEVIATION V0 V1 ...                       the float64 parameters after that step, COUNT of them, and
                                                    how far PyTorch's own float32 run was from them at most
 Parameters are numbers of the generator; then, step by step, gradients: numbers times 4 ** (element % 5 - 2),
@@ -15,7 +16,13 @@ those of every seventh element times 0.
 """
 import torch
 
-CASES = [(1e-3, 0.9, 0.999, 1e-8), (1e-2, 0.9, 0.999, 1e-8), (0.1, 0.5, 0.9, 1e-3), (0.02, 0.0, 0.99, 1e-8)]
+CASES = [
+    (1e-3, 0.9, 0.999, 1e-8, 0),
+    (1e-2, 0.9, 0.999, 1e-8, 0),
+    (0.1, 0.5, 0.9, 1e-3, 0),
+    (0.02, 0.0, 0.99, 1e-8, 0),
+    (7e-4, 0.0, 0.99, 1e-5, 1),
+]
 COUNT = 24
 STEPS = 300
 RECORDED = (1, 2, 3, 10, 300)
@@ -27,10 +34,12 @@ def numbers(state):
         yield ((state >> 40) - 2**23) / 2**23
 
 
-def run(dtype, seed, lr, betas, eps):
+def run(dtype, seed, lr, betas, eps, rmsprop):
     draw = numbers(seed)
     parameter = torch.nn.Parameter(torch.tensor([next(draw) for _ in range(COUNT)], dtype=dtype))
     optimizer = torch.optim.Adam([parameter], lr=lr, betas=betas, eps=eps)
+    if rmsprop:
+        optimizer = torch.optim.RMSprop([parameter], lr=lr, alpha=betas[1], eps=eps)
     seen = []
     for _ in range(STEPS):
         values = [next(draw) * 4.0 ** (i % 5 - 2) * (i % 7 != 0) for i in range(COUNT)]
@@ -43,10 +52,10 @@ def run(dtype, seed, lr, betas, eps):
 def main():
     with open("test/golden/adam.txt", "w", encoding="ascii") as out:
         out.write(f"# torch.optim.Adam of PyTorch {torch.__version__}, by test/golden/adam.py\n")
-        for seed, (lr, beta1, beta2, eps) in enumerate(CASES, 1):
-            out.write(f"case {lr!r} {beta1!r} {beta2!r} {eps!r} {COUNT} {len(RECORDED)}\n")
-            exact = run(torch.float64, seed, lr, (beta1, beta2), eps)
-            single = run(torch.float32, seed, lr, (beta1, beta2), eps)
+        for seed, (lr, beta1, beta2, eps, rmsprop) in enumerate(CASES, 1):
+            out.write(f"case {lr!r} {beta1!r} {beta2!r} {eps!r} {rmsprop} {COUNT} {len(RECORDED)}\n")
+            exact = run(torch.float64, seed, lr, (beta1, beta2), eps, rmsprop)
+            single = run(torch.float32, seed, lr, (beta1, beta2), eps, rmsprop)
             for step in RECORDED:
                 deviation = (exact[step - 1] - single[step - 1]).abs().max().item()
                 values = " ".join(repr(v) for v in exact[step - 1].tolist())

@@ -4,7 +4,7 @@
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/ppo.py
 
 The formulas are those of worker/reinforce/advantages.h and kernels/policy/surrogate.h, written here with autograd
-alone. A rollout of 3 environments and 5 steps has a termination and two truncations in its middle, one of them at the
+alone; those of A2C, with RMSprop, where the option plain is 1. A rollout of 3 environments and 5 steps has a termination and two truncations in its middle, one of them at the
 last step. The policy has hidden layers of 8 and 6 units with tanh, and a value network of its own; its parameters have
 the names and the order of kernels/policy/dense_parameters.h.
 
@@ -28,16 +28,18 @@ COLUMNS, STEPS, INPUTS = 3, 5, 3
 TERMINATED, TRUNCATED = 1, 2
 GAMMA, LAMBDA, LR, EPSILON = 0.98, 0.9, 0.01, 1e-5
 OPTIONS = ["clip", "value_clip", "value_coefficient", "entropy_coefficient", "halved", "normalizes", "max_norm",
-           "bootstraps"]  # fmt: skip
+           "bootstraps", "plain"]  # fmt: skip
 LOSSES = ["loss", "policy", "value", "entropy", "kl", "clip_fraction", "gradient_norm"]
 CHOICE, CHOICES, FLOATS = [3], [3, 2], 2
 CASES = {  # choices of each component, or the number of floats; masks; then the options, 0: no clip of the value
-    "choice": (CHOICE, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.3, 1]),
-    "choice_value_clipped": (CHOICE, False, [0.2, 0.1, 0.5, 0, 0, 1, 0.3, 1]),
-    "choice_halved": (CHOICE, False, [0.1, 0.1, 1, 0.01, 1, 0, 1e9, 0]),
-    "choices_masked": (CHOICES, True, [0.2, 0, 0.5, 0.02, 0, 1, 0.5, 1]),
-    "floats": (FLOATS, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.4, 1]),
-    "floats_value_clipped": (FLOATS, False, [0.3, 0.2, 0.25, 0, 1, 1, 1e9, 1]),
+    "choice": (CHOICE, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.3, 1, 0]),
+    "choice_value_clipped": (CHOICE, False, [0.2, 0.1, 0.5, 0, 0, 1, 0.3, 1, 0]),
+    "choice_halved": (CHOICE, False, [0.1, 0.1, 1, 0.01, 1, 0, 1e9, 0, 0]),
+    "choices_masked": (CHOICES, True, [0.2, 0, 0.5, 0.02, 0, 1, 0.5, 1, 0]),
+    "floats": (FLOATS, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.4, 1, 0]),
+    "floats_value_clipped": (FLOATS, False, [0.3, 0.2, 0.25, 0, 1, 1, 1e9, 1, 0]),
+    "choice_a2c": (CHOICE, False, [0.2, 0, 0.5, 0.01, 0, 0, 0.3, 1, 1]),
+    "floats_a2c": (FLOATS, False, [0.2, 0, 0.5, 0, 0, 1, 0.5, 1, 1]),
 }
 
 
@@ -156,6 +158,8 @@ def run(name, dtype):
     all_advantages, returns = advantages(inputs, options, closing, truncated)
     seen = {"closing": closing, "truncated": truncated, "advantages": all_advantages, "returns": returns}
     optimizer = torch.optim.Adam(policy.parameters(), lr=LR, eps=EPSILON)
+    if options["plain"]:
+        optimizer = torch.optim.RMSprop(policy.parameters(), lr=LR, eps=EPSILON)
     for i in range(3):
         rows = inputs[f"order{i}"].long()
         masks = inputs["masks"][rows] if "masks" in inputs else None
@@ -167,6 +171,8 @@ def run(name, dtype):
         difference = log_probability - inputs["log_probabilities"][rows]
         ratio, clip = difference.exp(), options["clip"]
         policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
+        if options["plain"]:
+            policy_loss = -(log_probability * advantage).mean()
         square = (value - target) ** 2
         if options["value_clip"]:
             near = old + (value - old).clamp(-options["value_clip"], options["value_clip"])

@@ -1,4 +1,4 @@
-/* Adam against torch.optim.Adam (test/golden/adam.txt, by adam.py beside it). */
+/* Adam and RMSprop against torch.optim (test/golden/adam.txt, by adam.py beside it). */
 #include "kernels/adam.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/workplace.h"
@@ -67,16 +67,17 @@ START_TEST(steps_are_pytorchs)
 {
     struct adam_settings settings;
     size_t count;
-    int recorded;
+    int recorded, is_rmsprop;
     uint64_t cases = 0;
-    while (fscanf(golden, " case %lf %lf %lf %lf %zu %d", &settings.lr, &settings.beta1, &settings.beta2,
-                  &settings.epsilon, &count, &recorded) == 6) {
+    while (fscanf(golden, " case %lf %lf %lf %lf %d %zu %d", &settings.lr, &settings.beta1, &settings.beta2,
+                  &settings.epsilon, &is_rmsprop, &count, &recorded) == 7) {
         double furthest = 0;
+        settings.uncorrected = is_rmsprop != 0;
         ck_assert_uint_le(count, COUNT_MAX);
         run_case(++cases, &settings, count, recorded, &furthest);
         ck_assert_double_gt(furthest, 10 * settings.lr); // far beyond the bounds: standing still would fail
     }
-    ck_assert_uint_eq(cases, 4);
+    ck_assert_uint_eq(cases, 5);
     ck_assert(feof(golden));
 }
 END_TEST
@@ -142,11 +143,11 @@ static void refused(struct adam_settings settings, const char *expected)
 
 START_TEST(settings_out_of_range_are_refused_by_name)
 {
-    refused((struct adam_settings){0, 0.9, 0.999, 1e-8}, "lr > 0, got 0");
-    refused((struct adam_settings){INFINITY, 0.9, 0.999, 1e-8}, "lr > 0, got inf");
-    refused((struct adam_settings){0.1, 1, 0.999, 1e-8}, "beta1 < 1, got 1");
-    refused((struct adam_settings){0.1, 0.9, -0.5, 1e-8}, "beta2 < 1, got -0.5");
-    refused((struct adam_settings){0.1, 0.9, 0.999, NAN}, "epsilon > 0, got nan");
+    refused((struct adam_settings){0, 0.9, 0.999, 1e-8, false}, "lr > 0, got 0");
+    refused((struct adam_settings){INFINITY, 0.9, 0.999, 1e-8, false}, "lr > 0, got inf");
+    refused((struct adam_settings){0.1, 1, 0.999, 1e-8, false}, "beta1 < 1, got 1");
+    refused((struct adam_settings){0.1, 0.9, -0.5, 1e-8, false}, "beta2 < 1, got -0.5");
+    refused((struct adam_settings){0.1, 0.9, 0.999, NAN, false}, "epsilon > 0, got nan");
 }
 END_TEST
 

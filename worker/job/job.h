@@ -20,7 +20,7 @@
 #include <stdio.h>
 
 enum job_kind { JOB_REINFORCE, JOB_PARAMETER_SERVER, JOB_MODEL_PARALLEL };
-enum job_algorithm { JOB_ALGORITHM_REINFORCE, JOB_ALGORITHM_PPO };
+enum job_algorithm { JOB_ALGORITHM_REINFORCE, JOB_ALGORITHM_PPO, JOB_ALGORITHM_A2C };
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_GPU };
 enum job_rollout { JOB_ROLLOUT_STEPS, JOB_ROLLOUT_EPISODE };
 enum job_begin { JOB_BEGIN_RESET, JOB_BEGIN_CONTINUE };
@@ -122,8 +122,10 @@ struct job {
         double target_kl;
         int target_kl_at; /* enum job_kl_check */
         bool bootstrap_truncated;
+        bool use_rms_prop; /* a2c */
+        double rms_prop_eps;
     } algorithm;
-    struct { /* ppo: as Stable-Baselines3's VecNormalize */
+    struct { /* ppo, a2c: as Stable-Baselines3's VecNormalize */
         bool observations, rewards;
         double clip_observations, clip_rewards;
     } normalize;
@@ -138,8 +140,8 @@ struct job {
         int activation;           /* enum job_activation; mlp */
         bool has_dropout;    /* false: null in JSON, the network's own (worker/reinforce/policy_shape.h) */
         double dropout;      /* probability that a unit is dropped */
-        bool orthogonal;     /* ppo: of the first parameters */
-        double log_std_init; /* ppo: of a Gaussian */
+        bool orthogonal;     /* ppo, a2c: of the first parameters */
+        double log_std_init; /* ppo, a2c: of a Gaussian */
         bool has_threads;    /* false: null in JSON, until job_resolve; stays so for mlp */
         uint32_t threads;    /* math threads of cnn on a CPU */
     } policy;
@@ -168,9 +170,9 @@ struct job {
         double running_reward;
         bool has_updates, has_epochs; /* likewise */
         uint64_t updates, epochs;
-        uint64_t steps; /* ppo: of all environments */
+        uint64_t steps; /* ppo, a2c: of all environments */
         bool has_evaluation_reward;
-        double evaluation_reward; /* ppo */
+        double evaluation_reward; /* ppo, a2c */
     } stop;
     struct {
         uint64_t every; /* episodes or updates from one line of episodes.log to the next */
@@ -211,10 +213,11 @@ struct job {
     } data;
     struct {
         bool has_every;
-        uint64_t every; /* epochs between two evaluations on the held-out data; ppo: updates; null: none */
-        uint32_t batch; /* samples a forward */
-        uint32_t episodes, steps; /* ppo */
-        bool deterministic;       /* ppo */
+        uint64_t
+            every; /* epochs between two evaluations on the held-out data; ppo, a2c: updates; null: none */
+        uint32_t batch;           /* samples a forward */
+        uint32_t episodes, steps; /* ppo, a2c */
+        bool deterministic;       /* ppo, a2c */
     } evaluation;
     struct {
         bool has_every, has_every_s;
@@ -253,6 +256,12 @@ struct job {
         bool restart;
     } supervise;
 };
+
+/* Whether a value network judges the policy's actions, and a rollout bootstraps: ppo and a2c. */
+static inline bool job_is_actor_critic(const struct job *job)
+{
+    return job->algorithm.name != JOB_ALGORITHM_REINFORCE;
+}
 
 /* The first environment of group `group` of an observer, counted from the observer's own first one; of
  * groups: one past the last. Each group has one environment or more. */

@@ -3,6 +3,7 @@
 #include "kernels/base/text.h"
 #include "worker/job/job_reading.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- one value ---- */
@@ -82,10 +83,10 @@ static void default_name(struct job_reading *reading)
     job_report(reading, job_found_place(reading, found), key->pointer, "%s, got \"%s\"", words, shown);
 }
 
-/* What the algorithm ppo has no key for. */
+/* What the algorithms ppo and a2c have no key for. a2c is ppo with one minibatch: the whole rollout, once. */
 static void imply(struct job *job)
 {
-    if (job->algorithm.name != JOB_ALGORITHM_PPO)
+    if (!job_is_actor_critic(job))
         return;
     job->rollout.mode = JOB_ROLLOUT_STEPS;
     job->rollout.begin = JOB_BEGIN_CONTINUE;
@@ -93,6 +94,11 @@ static void imply(struct job *job)
     job->optimizer.beta2 = 0.999;
     job->running_reward.of = JOB_OF_MEAN;
     job->running_reward.weight = 1;
+    if (job->algorithm.name != JOB_ALGORITHM_A2C)
+        return;
+    job->algorithm.n_epochs = 1;
+    job->algorithm.batch_size = JOB_ROLLOUT_ROWS_MAX;
+    job->algorithm.clip_range = (double)INFINITY;
 }
 
 enum status job_check(struct job_reading *reading)

@@ -16,6 +16,8 @@
 #define TRAINER_OR_SERVER                                                                                            \
     NAMES("trainer", "server"), .pattern = "^(trainer|server ([0-9]|1[0-5]))$",                                      \
     .words = "\"trainer\", or \"server K\" with K in 0..15"
+#define N_STEPS_TEXT                                                                                                 \
+    "The number of steps of each environment between two updates. Environments go on from one rollout to the next."
 /* clang-format on */
 
 const struct job_key job_keys[] = {
@@ -36,7 +38,7 @@ const struct job_key job_keys[] = {
     {"/observers", AGENT, JOB_OBJECT, .text = "The processes that step environments."},
     {"/observers/count", REINFORCE, JOB_INTEGER, AT(observers.count), RANGE(1, 1024), BY_DEFAULT(1),
      .unit = "processes", .text = "The number of observer processes."},
-    {"/observers/count", PPO, JOB_INTEGER, AT(observers.count), RANGE(0, 1024), BY_DEFAULT(1),
+    {"/observers/count", ACTOR_CRITIC, JOB_INTEGER, AT(observers.count), RANGE(0, 1024), BY_DEFAULT(1),
      .unit = "processes",
      .text =
          "The number of observer processes. 0: the agent steps the environments itself, which is "
@@ -85,28 +87,34 @@ const struct job_key job_keys[] = {
              "4. After a reset the first observation is repeated."},
 
     {"/algorithm", AGENT, JOB_OBJECT,
-     .text = "How the policy learns. The keys of ppo have Stable-Baselines3's names and defaults."},
-    {"/algorithm/name", AGENT, JOB_ENUM, AT(algorithm.name), NAMES("reinforce", "ppo"),
+     .text = "How the policy learns. The keys of ppo and a2c have Stable-Baselines3's names and defaults."},
+    {"/algorithm/name", AGENT, JOB_ENUM, AT(algorithm.name), NAMES("reinforce", "ppo", "a2c"),
      BY_DEFAULT("reinforce"),
-     .text = "reinforce: one step of the policy after each rollout, by the returns (Williams, 1992). ppo: "
-             "proximal policy optimization (Schulman et al., 2017), several epochs of minibatches over each "
-             "rollout, with a value network. The algorithm decides which other keys there are."},
-    {"/algorithm/n_steps", PPO, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(2048),
      .text =
-         "The number of steps of each environment between two updates. Environments go on from one rollout "
-         "to the next."},
+         "reinforce: one step of the policy after each rollout, by the returns (Williams, 1992). ppo: "
+         "proximal policy optimization (Schulman et al., 2017), several epochs of minibatches over each "
+         "rollout, with a value network. a2c: advantage actor-critic (Mnih et al., 2016), one step of both "
+         "networks over each rollout. The algorithm decides which other keys there are."},
+    {"/algorithm/n_steps", PPO, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(2048),
+     .text = N_STEPS_TEXT},
+    {"/algorithm/n_steps", A2C, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(5),
+     .text = N_STEPS_TEXT},
     {"/algorithm/batch_size", PPO, JOB_INTEGER, AT(algorithm.batch_size), RANGE(1, JOB_ROLLOUT_ROWS_MAX),
      BY_DEFAULT(64), .unit = "rows",
      .text = "The rows of a minibatch. The last one of an epoch is smaller where the rows do not divide."},
     {"/algorithm/n_epochs", PPO, JOB_INTEGER, AT(algorithm.n_epochs), RANGE(1, 10000), BY_DEFAULT(10),
      .text = "The number of passes over a rollout."},
-    {"/algorithm/gamma", PPO, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(0.99),
+    {"/algorithm/gamma", ACTOR_CRITIC, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(0.99),
      .text = "The discount of a reward for each step that it lies ahead."},
     {"/algorithm/gae_lambda", PPO, JOB_NUMBER, AT(algorithm.gae_lambda), RANGE(0, 1), BY_DEFAULT(0.95),
      .text = "The decay of generalised advantage estimation."},
+    {"/algorithm/gae_lambda", A2C, JOB_NUMBER, AT(algorithm.gae_lambda), RANGE(0, 1), BY_DEFAULT(1),
+     .text = "The decay of generalised advantage estimation. 1: advantages are those of n-step returns."},
     {"/algorithm/learning_rate", PPO, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
      BY_DEFAULT(0.0003), .text = "Adam's learning rate, at the begin."},
-    {"/algorithm/learning_rate_schedule", PPO, JOB_ENUM, AT(algorithm.learning_rate_schedule),
+    {"/algorithm/learning_rate", A2C, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
+     BY_DEFAULT(0.0007), .text = "The optimizer's learning rate, at the begin."},
+    {"/algorithm/learning_rate_schedule", ACTOR_CRITIC, JOB_ENUM, AT(algorithm.learning_rate_schedule),
      NAMES("constant", "linear"), BY_DEFAULT("constant"),
      .text = "linear: it falls evenly from update to update and would reach 0 behind the last one."},
     {"/algorithm/clip_range", PPO, JOB_NUMBER, AT(algorithm.clip_range), RANGE(0, 1e9), .min_open = true,
@@ -118,16 +126,18 @@ const struct job_key job_keys[] = {
      .text = "How far the value may move from the one before the update. null: anywhere."},
     {"/algorithm/normalize_advantage", PPO, JOB_BOOLEAN, AT(algorithm.normalize_advantage), BY_DEFAULT(true),
      .text = "Whether a minibatch's advantages are shifted and scaled to mean 0 and standard deviation 1."},
-    {"/algorithm/ent_coef", PPO, JOB_NUMBER, AT(algorithm.ent_coef), RANGE(0, 1e9), BY_DEFAULT(0),
+    {"/algorithm/normalize_advantage", A2C, JOB_BOOLEAN, AT(algorithm.normalize_advantage), BY_DEFAULT(false),
+     .text = "Whether a rollout's advantages are shifted and scaled to mean 0 and standard deviation 1."},
+    {"/algorithm/ent_coef", ACTOR_CRITIC, JOB_NUMBER, AT(algorithm.ent_coef), RANGE(0, 1e9), BY_DEFAULT(0),
      .text = "The weight of the entropy in the loss."},
-    {"/algorithm/vf_coef", PPO, JOB_NUMBER, AT(algorithm.vf_coef), RANGE(0, 1e9), BY_DEFAULT(0.5),
+    {"/algorithm/vf_coef", ACTOR_CRITIC, JOB_NUMBER, AT(algorithm.vf_coef), RANGE(0, 1e9), BY_DEFAULT(0.5),
      .text = "The weight of the value loss."},
-    {"/algorithm/value_loss", PPO, JOB_ENUM, AT(algorithm.value_loss), NAMES("mse", "half_mse"),
+    {"/algorithm/value_loss", ACTOR_CRITIC, JOB_ENUM, AT(algorithm.value_loss), NAMES("mse", "half_mse"),
      BY_DEFAULT("mse"),
-     .text =
-         "mse: the mean square, as in Stable-Baselines3. half_mse: half of it and, under clip_range_vf, the "
-         "greater of the clipped and the plain one, as in CleanRL."},
-    {"/algorithm/max_grad_norm", PPO, JOB_NUMBER, AT(algorithm.max_grad_norm), RANGE(0, 1e9),
+     .text = "mse: the mean square, as in Stable-Baselines3. half_mse: half of it and, under ppo's "
+             "clip_range_vf, the "
+             "greater of the clipped and the plain one, as in CleanRL."},
+    {"/algorithm/max_grad_norm", ACTOR_CRITIC, JOB_NUMBER, AT(algorithm.max_grad_norm), RANGE(0, 1e9),
      .min_open = true, NULLABLE(algorithm.has_max_grad_norm), BY_DEFAULT(0.5),
      .text = "The norm to which a longer gradient is scaled down. null: none."},
     {"/algorithm/target_kl", PPO, JOB_NUMBER, AT(algorithm.target_kl), RANGE(0, 1e9), .min_open = true,
@@ -139,29 +149,37 @@ const struct job_key job_keys[] = {
          "minibatch: before the step of a minibatch whose divergence is above 1.5 target_kl, as in "
          "Stable-Baselines3. epoch: behind an epoch whose last minibatch was above target_kl, as in CleanRL. "
          "Without target_kl it is ignored."},
-    {"/algorithm/bootstrap_truncated", PPO, JOB_BOOLEAN, AT(algorithm.bootstrap_truncated), BY_DEFAULT(true),
+    {"/algorithm/bootstrap_truncated", ACTOR_CRITIC, JOB_BOOLEAN, AT(algorithm.bootstrap_truncated),
+     BY_DEFAULT(true),
      .text =
          "Whether the value of its last observation stands for what would have followed a truncated episode, "
          "as in Stable-Baselines3. false: nothing does, as in CleanRL's ppo.py."},
-    {"/algorithm/adam_epsilon", PPO, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1), .min_open = true,
-     BY_DEFAULT(1e-5), .text = "The term that Adam adds to the root of the squared gradient's running mean."},
+    {"/algorithm/adam_epsilon", ACTOR_CRITIC, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1),
+     .min_open = true, BY_DEFAULT(1e-5),
+     .text = "The term that Adam adds to the root of the squared gradient's running mean."},
+    {"/algorithm/use_rms_prop", A2C, JOB_BOOLEAN, AT(algorithm.use_rms_prop), BY_DEFAULT(true),
+     .text = "true: the optimizer is RMSprop, whose running mean keeps 0.99 at each step. false: Adam."},
+    {"/algorithm/rms_prop_eps", A2C, JOB_NUMBER, AT(algorithm.rms_prop_eps), RANGE(0, 1), .min_open = true,
+     BY_DEFAULT(1e-5),
+     .text = "The term that RMSprop adds to the root of the squared gradient's running mean."},
 
-    {"/normalize", PPO, JOB_OBJECT,
+    {"/normalize", ACTOR_CRITIC, JOB_OBJECT,
      .text =
          "Running statistics by which observations and rewards are scaled, as Stable-Baselines3's "
          "VecNormalize has them. They stay as they are during a rollout and take it in behind its update. "
          "Checkpoints keep them; evaluate and play use them."},
-    {"/normalize/norm_obs", PPO, JOB_BOOLEAN, AT(normalize.observations), BY_DEFAULT(false),
+    {"/normalize/norm_obs", ACTOR_CRITIC, JOB_BOOLEAN, AT(normalize.observations), BY_DEFAULT(false),
      .text = "Whether each element of an observation is shifted by its mean and divided by its standard "
              "deviation."},
-    {"/normalize/norm_reward", PPO, JOB_BOOLEAN, AT(normalize.rewards), BY_DEFAULT(false),
+    {"/normalize/norm_reward", ACTOR_CRITIC, JOB_BOOLEAN, AT(normalize.rewards), BY_DEFAULT(false),
      .text =
          "Whether rewards are learned from divided by the standard deviation of the discounted returns. The "
          "log has them as they are."},
-    {"/normalize/clip_obs", PPO, JOB_NUMBER, AT(normalize.clip_observations), RANGE(0, 1e9), .min_open = true,
-     BY_DEFAULT(10), .text = "What a normalized element is clipped to, on both sides of 0."},
-    {"/normalize/clip_reward", PPO, JOB_NUMBER, AT(normalize.clip_rewards), RANGE(0, 1e9), .min_open = true,
-     BY_DEFAULT(10), .text = "What a normalized reward is clipped to, on both sides of 0."},
+    {"/normalize/clip_obs", ACTOR_CRITIC, JOB_NUMBER, AT(normalize.clip_observations), RANGE(0, 1e9),
+     .min_open = true, BY_DEFAULT(10),
+     .text = "What a normalized element is clipped to, on both sides of 0."},
+    {"/normalize/clip_reward", ACTOR_CRITIC, JOB_NUMBER, AT(normalize.clip_rewards), RANGE(0, 1e9),
+     .min_open = true, BY_DEFAULT(10), .text = "What a normalized reward is clipped to, on both sides of 0."},
 
     {"/rollout", REINFORCE, JOB_OBJECT,
      .text = "The steps that are played between two updates of the policy."},
@@ -206,19 +224,19 @@ const struct job_key job_keys[] = {
      .elements = JOB_WIDTHS_MAX, .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
              "ignores it."},
-    {"/policy/hidden", PPO, JOB_WIDTHS, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([ 64, 64 ]),
+    {"/policy/hidden", ACTOR_CRITIC, JOB_WIDTHS, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([ 64, 64 ]),
      .elements = JOB_WIDTHS_MAX, .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy and "
              "once "
              "more of the value network."},
-    {"/policy/activation", PPO, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"), BY_DEFAULT("tanh"),
-     .text = "The function of the hidden units."},
-    {"/policy/orthogonal", PPO, JOB_BOOLEAN, AT(policy.orthogonal), BY_DEFAULT(true),
+    {"/policy/activation", ACTOR_CRITIC, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"),
+     BY_DEFAULT("tanh"), .text = "The function of the hidden units."},
+    {"/policy/orthogonal", ACTOR_CRITIC, JOB_BOOLEAN, AT(policy.orthogonal), BY_DEFAULT(true),
      .text = "Whether the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the "
              "policy's "
              "outputs and 1 for the value's (Stable-Baselines3's ortho_init). false: uniform, as PyTorch's "
              "Linear."},
-    {"/policy/log_std_init", PPO, JOB_NUMBER, AT(policy.log_std_init), RANGE(-20, 2), BY_DEFAULT(0),
+    {"/policy/log_std_init", ACTOR_CRITIC, JOB_NUMBER, AT(policy.log_std_init), RANGE(-20, 2), BY_DEFAULT(0),
      .text = "The logarithm of the first standard deviations of a Gaussian."},
     {"/policy/activation", REINFORCE, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"),
      BY_DEFAULT("relu"), .text = "The function of the hidden units. The network cnn ignores it."},
@@ -461,19 +479,19 @@ const struct job_key job_keys[] = {
     {"/evaluation/batch", PARALLEL, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(10),
      .unit = "columns", .text = "The number of columns into which the held-out text is cut."},
 
-    {"/evaluation", PPO, JOB_OBJECT,
+    {"/evaluation", ACTOR_CRITIC, JOB_OBJECT,
      .text =
          "Episodes that the policy plays apart from training, in environments of the agent's own process. "
          "Their first states follow from the job's seed, are none of training's, and the same in each "
          "evaluation."},
-    {"/evaluation/every", PPO, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
+    {"/evaluation/every", ACTOR_CRITIC, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
      NULLABLE(evaluation.has_every), BY_DEFAULT(null), .unit = "updates",
      .text = "The number of updates from one evaluation to the next. null: no evaluations."},
-    {"/evaluation/episodes", PPO, JOB_INTEGER, AT(evaluation.episodes), RANGE(1, 10000), BY_DEFAULT(10),
-     .text = "The number of episodes, which are played all at once."},
-    {"/evaluation/steps", PPO, JOB_INTEGER, AT(evaluation.steps), RANGE(1, 1e9), BY_DEFAULT(100000),
+    {"/evaluation/episodes", ACTOR_CRITIC, JOB_INTEGER, AT(evaluation.episodes), RANGE(1, 10000),
+     BY_DEFAULT(10), .text = "The number of episodes, which are played all at once."},
+    {"/evaluation/steps", ACTOR_CRITIC, JOB_INTEGER, AT(evaluation.steps), RANGE(1, 1e9), BY_DEFAULT(100000),
      .text = "The number of steps at which an episode that has not ended is cut."},
-    {"/evaluation/deterministic", PPO, JOB_BOOLEAN, AT(evaluation.deterministic), BY_DEFAULT(true),
+    {"/evaluation/deterministic", ACTOR_CRITIC, JOB_BOOLEAN, AT(evaluation.deterministic), BY_DEFAULT(true),
      .text =
          "Whether the most probable actions are taken, and of floats the means. false: actions are drawn."},
 
@@ -484,11 +502,12 @@ const struct job_key job_keys[] = {
      NULLABLE(stop.has_running_reward), BY_DEFAULT(null),
      .text = "The job ends, solved, when the running reward is above this number."},
 
-    {"/stop/steps", PPO, JOB_INTEGER, AT(stop.steps), RANGE(1, 1e15), BY_DEFAULT(1000000), .unit = "steps",
+    {"/stop/steps", ACTOR_CRITIC, JOB_INTEGER, AT(stop.steps), RANGE(1, 1e15), BY_DEFAULT(1000000),
+     .unit = "steps",
      .text = "The job ends after the update that reaches this number of steps of all environments together."},
 
-    {"/stop/evaluation_reward", PPO, JOB_NUMBER, AT(stop.evaluation_reward), RANGE(-DBL_MAX, DBL_MAX),
-     NULLABLE(stop.has_evaluation_reward), BY_DEFAULT(null),
+    {"/stop/evaluation_reward", ACTOR_CRITIC, JOB_NUMBER, AT(stop.evaluation_reward),
+     RANGE(-DBL_MAX, DBL_MAX), NULLABLE(stop.has_evaluation_reward), BY_DEFAULT(null),
      .text = "The job ends, solved, when the mean reward of an evaluation is this number or more."},
 
     {"/stop", SERVER, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},

@@ -162,7 +162,9 @@ static const char page_end[] = ".Sh EXAMPLES\n"
 enum {
     OF_REINFORCE = JOB_KINDS_OF(JOB_REINFORCE),
     OF_PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
-    OF_AGENT = OF_REINFORCE | OF_PPO,
+    OF_A2C = JOB_KINDS_OF(JOB_VARIANT_A2C),
+    OF_ACTOR_CRITIC = OF_PPO | OF_A2C,
+    OF_AGENT = OF_REINFORCE | OF_ACTOR_CRITIC,
 };
 
 static const struct section {
@@ -173,7 +175,9 @@ static const struct section {
     {"Keys of every kind", JOB_KINDS_ALL, 0, NULL},
     {"Keys of the kind reinforce", OF_AGENT, JOB_KINDS_ALL, NULL},
     {"Keys of the kind reinforce with the algorithm reinforce", OF_REINFORCE, OF_AGENT, NULL},
-    {"Keys of the kind reinforce with the algorithm ppo", OF_PPO, OF_AGENT, NULL},
+    {"Keys of the kind reinforce with the algorithm ppo or a2c", OF_ACTOR_CRITIC, OF_AGENT, NULL},
+    {"Keys of the kind reinforce with the algorithm ppo", OF_PPO, OF_ACTOR_CRITIC, NULL},
+    {"Keys of the kind reinforce with the algorithm a2c", OF_A2C, OF_ACTOR_CRITIC, NULL},
     {"Keys of the kind parameter-server", JOB_KINDS_OF(JOB_PARAMETER_SERVER), JOB_KINDS_ALL, NULL},
     {"Keys of the kind model-parallel", JOB_KINDS_OF(JOB_MODEL_PARALLEL), JOB_KINDS_ALL, messages},
 };

@@ -34,8 +34,9 @@ const char *job_kind_name(int kind)
     return job_key_at(JOB_KINDS_ALL, "/kind")->names[kind < JOB_VARIANT_PPO ? kind : JOB_REINFORCE];
 }
 
-static const int algorithms[JOB_VARIANTS] = {
-    [JOB_REINFORCE] = JOB_ALGORITHM_REINFORCE, [JOB_VARIANT_PPO] = JOB_ALGORITHM_PPO};
+static const int algorithms[JOB_VARIANTS] = {[JOB_REINFORCE] = JOB_ALGORITHM_REINFORCE,
+                                             [JOB_VARIANT_PPO] = JOB_ALGORITHM_PPO,
+                                             [JOB_VARIANT_A2C] = JOB_ALGORITHM_A2C};
 
 const char *job_variant_algorithm(int variant)
 {
@@ -46,6 +47,8 @@ const char *job_variant_algorithm(int variant)
 
 int job_variant(const struct job *job)
 {
-    return job->kind == JOB_REINFORCE && job->algorithm.name == JOB_ALGORITHM_PPO ? JOB_VARIANT_PPO
-                                                                                  : job->kind;
+    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
+        if (job->kind == JOB_REINFORCE && job->algorithm.name == algorithms[variant])
+            return variant;
+    return job->kind;
 }

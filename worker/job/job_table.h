@@ -33,6 +33,7 @@ enum {
  * enum job_kind's, with the algorithm reinforce. */
 enum job_variant {
     JOB_VARIANT_PPO = JOB_MODEL_PARALLEL + 1, /* the kind reinforce with the algorithm ppo */
+    JOB_VARIANT_A2C,                          /* likewise, a2c */
     JOB_VARIANTS
 };
 

@@ -85,10 +85,10 @@ static void report_episode(struct agent *agent)
 {
     const struct job *job = &agent->worker->job;
     const struct coalescer_stats *stats = &agent->stats;
-    const bool by_ppo = agent_learns_by_ppo(agent);
+    const bool is_actor_critic = agent_is_actor_critic(agent);
     double reward, weight = job->running_reward.weight;
     const bool is_new = find_reward(agent, &reward);
-    if (by_ppo)
+    if (is_actor_critic)
         agent->running_reward = agent->ppo.recent.ended > 0 ? agent->figures.ep_rew_mean : reward;
     else if (is_new)
         agent->running_reward = weight * reward + (1 - weight) * agent->running_reward;
@@ -106,7 +106,7 @@ static void report_episode(struct agent *agent)
                    .batch_max = stats->batch_max,
                    .wait_us_p50 = (double)histogram_percentile(&stats->wait_us, 0.50),
                    .wait_us_p99 = (double)histogram_percentile(&stats->wait_us, 0.99)},
-        .has_ppo = by_ppo,
+        .has_ppo = is_actor_critic,
         .ppo = agent->figures,
     };
     episode_metrics_mean(&agent->metrics, 0, agent->rollout->columns, &record.metrics);
@@ -126,8 +126,8 @@ static bool is_over(struct agent *agent)
     const struct job *job = &agent->worker->job;
     if (is_solved(agent))
         agent->end = CONTROL_END_SOLVED;
-    else if (agent_learns_by_ppo(agent) ? agent->ppo.steps >= job->stop.steps
-                                        : job->stop.has_episodes && agent->episode >= job->stop.episodes)
+    else if (agent_is_actor_critic(agent) ? agent->ppo.steps >= job->stop.steps
+                                          : job->stop.has_episodes && agent->episode >= job->stop.episodes)
         agent->end = CONTROL_END_FINISHED;
     else if (agent->worker->drain || agent->worker->hurry)
         agent->end = CONTROL_END_STOPPED;
@@ -201,7 +201,7 @@ static enum status after_learning(struct agent *agent, struct error *error)
 {
     const struct monotime begin = agent->serve_next = monotime_now();
     enum status status;
-    if (agent_learns_by_ppo(agent)) {
+    if (agent_is_actor_critic(agent)) {
         status = ppo_learn(&agent->ppo, agent->policy, agent->rollout, serve_while_learning, agent,
                            &agent->figures, error);
         agent->learned =

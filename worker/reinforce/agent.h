@@ -9,7 +9,7 @@
  *     rollout   every row of the episode, with its reward                             rollout.c
  *     returns   rewards discounted, normalized and scaled                             returns.c
  *     learner   forward again, backward, Adam                                         learner.c
- *     ppo       in place of these two: advantages, epochs of minibatches              ppo.c
+ *     ppo       in place of these two, PPO or A2C: advantages, epochs of minibatches  ppo.c
  *     evaluator episodes apart from training, if they are due                         agent_evaluate.c
  *     saver     the values, to a checkpoint if one is due; then the next episode      agent_checkpoint.c
  *
@@ -109,7 +109,7 @@ struct agent {
     uint8_t *alive;             /* (environments) */
     struct monotime serve_next; /* while learning: when the loop is served again */
     struct learner_result learned;
-    struct ppo ppo;                    /* used where the algorithm is ppo */
+    struct ppo ppo;                    /* used where the algorithm is ppo or a2c */
     struct control_ppo figures;        /* likewise: of the last update */
     struct agent_evaluator *evaluator; /* NULL: the job has no evaluations */
     double evaluated;                  /* the mean reward of the last evaluation; NaN: there was none */
@@ -123,9 +123,9 @@ struct agent {
     } batch;
 };
 
-static inline bool agent_learns_by_ppo(const struct agent *agent)
+static inline bool agent_is_actor_critic(const struct agent *agent)
 {
-    return agent->worker->job.algorithm.name == JOB_ALGORITHM_PPO;
+    return job_is_actor_critic(&agent->worker->job);
 }
 
 /* ---- agent_open.c ---- */

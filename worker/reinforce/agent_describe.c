@@ -62,7 +62,7 @@ static enum status open_rollout(struct agent *agent, uint32_t steps, struct erro
         .action_bytes = environment_space_bytes(&spec->action),
         .choices = spec->has_mask == 1 ? (uint32_t)environment_choices(spec) : 0,
         .dropout_words = policy_dropout_words(agent->policy),
-        .bootstraps = agent_learns_by_ppo(agent),
+        .bootstraps = agent_is_actor_critic(agent),
     };
     return rollout_new(&agent->rollout, &config, error);
 }
@@ -82,7 +82,7 @@ static enum status open_world(struct agent *agent, struct error *error)
         status = episode_returns_open(&agent->episode_returns, agent->rollout->columns, error);
     if (status == STATUS_OK)
         status = episode_metrics_open(&agent->metrics, &agent->world.spec, agent->rollout->columns, error);
-    if (status == STATUS_OK && agent_learns_by_ppo(agent))
+    if (status == STATUS_OK && agent_is_actor_critic(agent))
         status = ppo_open(&agent->ppo, job, agent->rollout, error);
     if (status == STATUS_OK)
         status = agent_evaluate_open(agent, error);

@@ -86,7 +86,7 @@ void agent_states_lost(struct agent_seat *seat)
         seat->worker, (unsigned long long)agent->episode, agent->world.name);
     episode_returns_forget(&agent->episode_returns, seat->groups[0].first * agents,
                            agent->per_observer * agents);
-    if (agent_learns_by_ppo(agent))
+    if (agent_is_actor_critic(agent))
         ppo_forget(&agent->ppo, seat->groups[0].first * agents, agent->per_observer * agents);
 }
 
@@ -103,7 +103,7 @@ static bool have_states(const struct agent *agent)
 /* The bytes of what PPO keeps; 0 of another algorithm. */
 static size_t ppo_part(const struct agent *agent)
 {
-    return agent_learns_by_ppo(agent) ? ppo_bytes(&agent->ppo) : 0;
+    return agent_is_actor_critic(agent) ? ppo_bytes(&agent->ppo) : 0;
 }
 
 enum status agent_states_save(struct agent *agent, char **out, size_t *bytes, struct error *error)

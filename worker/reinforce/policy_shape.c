@@ -5,6 +5,19 @@
 
 _Static_assert((int)JOB_WIDTHS_MAX == (int)POLICY_LAYERS_MAX, "every list of widths is a policy's");
 
+static struct adam_settings optimizer_of(const struct job *job)
+{
+    if (job->algorithm.use_rms_prop)
+        return (struct adam_settings){.lr = job->optimizer.lr,
+                                      .beta2 = 0.99, /* torch.optim.RMSprop's alpha */
+                                      .epsilon = job->algorithm.rms_prop_eps,
+                                      .uncorrected = true};
+    return (struct adam_settings){.lr = job->optimizer.lr,
+                                  .beta1 = job->optimizer.beta1,
+                                  .beta2 = job->optimizer.beta2,
+                                  .epsilon = job->optimizer.epsilon};
+}
+
 struct policy_config policy_config_of(const struct job *job, const struct environment_spec *spec)
 {
     static const enum policy_network_kind networks[] = {
@@ -18,11 +31,8 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
                                    .layers = job->policy.hidden.count,
                                    .activation = activations[job->policy.activation],
                                    .seed = job->seed,
-                                   .adam = {.lr = job->optimizer.lr,
-                                            .beta1 = job->optimizer.beta1,
-                                            .beta2 = job->optimizer.beta2,
-                                            .epsilon = job->optimizer.epsilon},
-                                   .has_value = job->algorithm.name == JOB_ALGORITHM_PPO,
+                                   .adam = optimizer_of(job),
+                                   .has_value = job_is_actor_critic(job),
                                    .orthogonal = job->policy.orthogonal,
                                    .log_std_init = job->policy.log_std_init,
                                    .normalizes = job->normalize.observations,

@@ -140,7 +140,8 @@ static struct policy_step step_of(const struct ppo *ppo)
                           job->algorithm.has_clip_range_vf ? job->algorithm.clip_range_vf : (double)INFINITY,
                       .value_coefficient = job->algorithm.vf_coef,
                       .entropy_coefficient = job->algorithm.ent_coef,
-                      .halved = job->algorithm.value_loss == JOB_VALUE_LOSS_HALF_MSE},
+                      .halved = job->algorithm.value_loss == JOB_VALUE_LOSS_HALF_MSE,
+                      .plain = job->algorithm.name == JOB_ALGORITHM_A2C},
         .max_norm = job->algorithm.has_max_grad_norm ? job->algorithm.max_grad_norm : (double)INFINITY,
         .lr = job->optimizer.lr * share_left(ppo, job->algorithm.learning_rate_schedule),
         .kl_max = stops ? 1.5 * job->algorithm.target_kl : (double)INFINITY};
@@ -217,7 +218,8 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
     ppo->steps += rollout_rows(rollout);
     recent_episodes_take(&ppo->recent, rollout);
     normalizers_take(&ppo->normalizers, rollout, policy);
-    *figures = (struct control_ppo){.total_timesteps = ppo->steps,
+    *figures = (struct control_ppo){.is_a2c = step.objective.plain,
+                                    .total_timesteps = ppo->steps,
                                     .n_updates = ppo->updates,
                                     .loss = tally.last.loss,
                                     .policy_gradient_loss = tally.sum.policy / n,

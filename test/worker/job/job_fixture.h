@@ -10,6 +10,7 @@
 
 static const char minimal_reinforce[] = "{\"kind\": \"reinforce\"}";
 static const char minimal_ppo[] = "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"ppo\"}}";
+static const char minimal_a2c[] = "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"a2c\"}}";
 static const char minimal_server[] = "{\"kind\": \"parameter-server\"}";
 static const char minimal_parallel[] = "{\"kind\": \"model-parallel\"}";
 

@@ -54,6 +54,20 @@ START_TEST(defaults_of_ppo)
 }
 END_TEST
 
+/* Those of Stable-Baselines3's A2C, and what makes PPO of it. */
+START_TEST(defaults_of_a2c)
+{
+    struct job job = parse_job(minimal_a2c, NULL, 0);
+    ck_assert(job.kind == JOB_REINFORCE && job_variant(&job) == JOB_VARIANT_A2C && job_is_actor_critic(&job));
+    ck_assert(job.rollout.steps == 5 && job.returns.gamma == 0.99 && job.algorithm.gae_lambda == 1);
+    ck_assert(job.optimizer.lr == 7e-4 && job.algorithm.use_rms_prop && job.algorithm.rms_prop_eps == 1e-5);
+    ck_assert(!job.algorithm.normalize_advantage && job.algorithm.vf_coef == 0.5);
+    ck_assert(job.algorithm.has_max_grad_norm && job.algorithm.max_grad_norm == 0.5);
+    ck_assert(job.algorithm.n_epochs == 1 && job.algorithm.batch_size == JOB_ROLLOUT_ROWS_MAX);
+    ck_assert(isinf(job.algorithm.clip_range) && !job.algorithm.has_clip_range_vf);
+}
+END_TEST
+
 /* The tutorial's own job. */
 START_TEST(defaults_of_a_parameter_server)
 {
@@ -121,6 +135,8 @@ static const char *base_of(const struct job_key *key)
         return minimal_reinforce;
     if ((key->kinds & JOB_KINDS_OF(JOB_VARIANT_PPO)) != 0)
         return minimal_ppo;
+    if ((key->kinds & JOB_KINDS_OF(JOB_VARIANT_A2C)) != 0)
+        return minimal_a2c;
     if ((key->kinds & JOB_KINDS_OF(JOB_PARAMETER_SERVER)) == 0 &&
         strcmp(key->pointer, "/model/tokens") != 0 && strcmp(key->pointer, "/loss/classes") != 0)
         return "{\"kind\": \"model-parallel\", \"trainers\": {\"batch\": 1}, \"evaluation\": {\"batch\": 1}, "
@@ -163,7 +179,7 @@ START_TEST(every_bound_of_every_key_holds)
         if (key->max_open)
             ck_assert(accepts(key, nextafter(key->max, -INFINITY)));
     }
-    ck_assert_uint_eq(keys, 88);
+    ck_assert_uint_eq(keys, 92);
 }
 END_TEST
 
@@ -368,14 +384,20 @@ static void draw_job(uint64_t *state, struct job *job, int kind)
         if ((job_keys[i].kinds & JOB_KINDS_OF(kind)) != 0)
             draw_value(state, job, &job_keys[i]);
     job->algorithm.name = JOB_ALGORITHM_REINFORCE;
-    if (kind != JOB_VARIANT_PPO)
+    if (kind < JOB_VARIANT_PPO)
         return;
-    job->algorithm.name = JOB_ALGORITHM_PPO; /* and what it implies */
+    job->algorithm.name = kind == JOB_VARIANT_PPO ? JOB_ALGORITHM_PPO : JOB_ALGORITHM_A2C;
+    /* and what it implies */
     job->rollout.begin = JOB_BEGIN_CONTINUE;
     job->optimizer.beta1 = 0.9;
     job->optimizer.beta2 = 0.999;
     job->running_reward.of = JOB_OF_MEAN;
     job->running_reward.weight = 1;
+    if (kind == JOB_VARIANT_PPO)
+        return;
+    job->algorithm.n_epochs = 1;
+    job->algorithm.batch_size = JOB_ROLLOUT_ROWS_MAX;
+    job->algorithm.clip_range = (double)INFINITY;
 }
 
 /* Makes of any numbers of environments ones that the limits allow. */
@@ -399,7 +421,7 @@ static void make_one_source(struct job *job, int which)
             make_null(job, sources[source]);
     if (job->environment.has_gymnasium || job->environment.has_class)
         make_null(job, "/environment/name");
-    if (job_variant(job) != JOB_VARIANT_PPO)
+    if (!job_is_actor_critic(job))
         return;
     if (job->environment.has_gymnasium || job->environment.has_class)
         make_null(job, "/evaluation/every");
@@ -428,15 +450,16 @@ START_TEST(any_job_survives_being_written_and_read)
 }
 END_TEST
 
-START_TEST(any_job_of_ppo_survives_being_written_and_read)
+/* Of ppo, then of a2c. */
+START_TEST(any_actor_critic_survives_being_written_and_read)
 {
     uint64_t state = 0x9E3779B97F4A7C17u;
     for (int round = 0; round < 1500; round++) {
         struct job job;
-        draw_job(&state, &job, JOB_VARIANT_PPO);
+        draw_job(&state, &job, JOB_VARIANT_PPO + _i);
         make_few(&job);
         make_one_source(&job, round % 3);
-        if (round % 2 == 0)
+        if (round % 2 == 0 && _i == 0)
             make_null(&job, "/algorithm/target_kl");
         if (round % 3 == 0)
             make_null(&job, "/algorithm/max_grad_norm");
@@ -567,13 +590,14 @@ int main(void)
     tcase_set_timeout(core, 60);
     tcase_add_test(core, defaults);
     tcase_add_test(core, defaults_of_ppo);
+    tcase_add_test(core, defaults_of_a2c);
     tcase_add_test(core, defaults_of_a_parameter_server);
     tcase_add_test(core, defaults_of_a_model_parallel);
     tcase_add_test(core, every_bound_of_every_key_holds);
     tcase_add_test(core, every_name_of_every_key_is_taken);
     tcase_add_test(core, table_is_sound);
     tcase_add_test(core, any_job_survives_being_written_and_read);
-    tcase_add_test(core, any_job_of_ppo_survives_being_written_and_read);
+    tcase_add_loop_test(core, any_actor_critic_survives_being_written_and_read, 0, 2);
     tcase_add_test(core, any_parameter_server_survives_being_written_and_read);
     tcase_add_test(core, any_model_parallel_survives_being_written_and_read);
     tcase_add_test(core, committed_schema_is_the_tables);

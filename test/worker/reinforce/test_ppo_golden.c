@@ -1,5 +1,5 @@
-/* An update of PPO against PyTorch in float64 (test/golden/ppo.py): values to bootstrap from, advantages and
- * returns, then the losses, the gradient and the parameters of three minibatches. */
+/* An update of PPO, or of A2C, against PyTorch in float64 (test/golden/ppo.py): values to bootstrap from,
+ * advantages and returns, then the losses, the gradient and the parameters of three minibatches. */
 #include "test/workplace.h"
 #include "worker/environment/environment.h"
 #include "worker/model/policy_internal.h"
@@ -93,7 +93,18 @@ static void expect(const struct record *record, const char *name, const float *g
 
 /* ---- the problem ---- */
 
-enum { CLIP, VALUE_CLIP, VALUE_COEFFICIENT, ENTROPY_COEFFICIENT, HALVED, NORMALIZES, MAX_NORM, BOOTSTRAPS };
+enum {
+    CLIP,
+    VALUE_CLIP,
+    VALUE_COEFFICIENT,
+    ENTROPY_COEFFICIENT,
+    HALVED,
+    NORMALIZES,
+    MAX_NORM,
+    BOOTSTRAPS,
+    PLAIN,
+    OPTIONS
+};
 
 static const struct golden_case {
     const char *name;
@@ -103,12 +114,15 @@ static const struct golden_case {
     {"choice", 1, {3}, false},        {"choice_value_clipped", 1, {3}, false},
     {"choice_halved", 1, {3}, false}, {"choices_masked", 2, {3, 2}, true},
     {"floats", 2, {0}, false},        {"floats_value_clipped", 2, {0}, false},
+    {"choice_a2c", 1, {3}, false},    {"floats_a2c", 2, {0}, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-static struct policy *open_policy(const struct golden_case *of, const struct record *record)
+static struct policy *open_policy(const struct golden_case *of, const struct record *record, bool plain)
 {
     static const double low[] = {-1, -1}, high[] = {1, 1};
+    const struct adam_settings adam = {.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-5};
+    const struct adam_settings rms_prop = {.lr = 1, .beta2 = 0.99, .epsilon = 1e-5, .uncorrected = true};
     const bool floats = of->choices[0] == 0;
     const struct policy_config config = {
         .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {INPUTS}},
@@ -122,7 +136,7 @@ static struct policy *open_policy(const struct golden_case *of, const struct rec
         .layers = 2,
         .width = {8, 6},
         .activation = POLICY_TANH,
-        .adam = {.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-5},
+        .adam = plain ? rms_prop : adam,
         .has_value = true,
         .rows_max = ROWS,
     };
@@ -239,7 +253,8 @@ static void check_minibatch(const struct record *record, struct policy *policy, 
                       .value_clip = options[VALUE_CLIP] != 0 ? (double)options[VALUE_CLIP] : (double)INFINITY,
                       .value_coefficient = (double)options[VALUE_COEFFICIENT],
                       .entropy_coefficient = (double)options[ENTROPY_COEFFICIENT],
-                      .halved = options[HALVED] != 0},
+                      .halved = options[HALVED] != 0,
+                      .plain = options[PLAIN] != 0},
         .max_norm = (double)options[MAX_NORM],
         .lr = 0.01,
         .kl_max = (double)INFINITY};
@@ -267,11 +282,11 @@ START_TEST(three_minibatches_are_pytorchs)
 {
     static struct record record;
     const struct golden_case *of = &cases[_i];
-    float options[BOOTSTRAPS + 1];
+    float options[OPTIONS];
     struct judged judged;
     read_record(&record, of->name);
-    take_floats(&record, "options", options, BOOTSTRAPS + 1);
-    struct policy *policy = open_policy(of, &record);
+    take_floats(&record, "options", options, OPTIONS);
+    struct policy *policy = open_policy(of, &record, options[PLAIN] != 0);
     struct rollout *rollout = open_rollout(of, &record);
     check_advantages(&record, policy, rollout, options[BOOTSTRAPS] != 0, &judged);
     for (int i = 0; i < 3; i++)
