@@ -93,12 +93,13 @@ static bool store_text(void *at, const struct job_key *key, const char *text)
 
 static bool store_options(char *at, const struct job_key *key, const cJSON *value)
 {
-    char *text = cJSON_IsObject(value) ? cJSON_PrintUnformatted(value) : NULL;
-    const bool fits = text != NULL && strlen(text) <= (size_t)key->max;
+    char text[JOB_OPTIONS_BYTES + 64]; /* cJSON wants a few bytes more than it prints */
+    cJSON object = *value;             /* cJSON prints only what it might write to */
+    const bool fits = cJSON_IsObject(value) && cJSON_PrintPreallocated(&object, text, sizeof text, false) &&
+                      strlen(text) <= (size_t)key->max;
     memset(at, 0, key->bytes);
     if (fits)
         memcpy(at, text, strlen(text));
-    cJSON_free(text);
     return fits;
 }
 
