@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""The peer: trains a job file of coalesced's, of the algorithm ppo or a2c, with Stable-Baselines3 in one process.
+
+    ppo_sb3.py JOB.json [--seed N] [--steps N] [--reward R]
+
+The hyper-parameters are the job's: they have Stable-Baselines3's names. Its environments are stepped one after the
+other (DummyVecEnv), PyTorch has one thread, and all runs on the CPU. --steps overrides /stop/steps. Evaluations during
+the training are left out; after it, /evaluation/episodes episodes are played with the most probable actions.
+
+The last line is for programs: the steps, the CPU seconds of training without imports and evaluation, steps per CPU
+second, after how many steps the mean reward of the last 100 episodes was first at least R (0: never), and the mean and
+standard deviation of the evaluation.
+"""
+import argparse
+import json
+import time
+import warnings
+
+import torch
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecNormalize
+
+# Keys of /algorithm that are arguments as they are.
+PLAIN = """n_steps batch_size n_epochs gamma gae_lambda clip_range_vf normalize_advantage ent_coef vf_coef target_kl
+           use_rms_prop rms_prop_eps""".split()
+# What Stable-Baselines3 cannot be told, and the only value that it has.
+FIXED = {"value_loss": "mse", "target_kl_at": "minibatch", "bootstrap_truncated": True, "adam_epsilon": 1e-5}
+
+
+class Threshold(BaseCallback):
+    """Notes at which step the mean reward of the last 100 episodes was first at least `reward`."""
+
+    def __init__(self, reward):
+        super().__init__()
+        self.reward, self.reached = reward, 0
+
+    def _on_step(self):
+        return True
+
+    def _on_rollout_end(self):
+        rewards = [info["r"] for info in self.model.ep_info_buffer]
+        if self.reached == 0 and rewards and sum(rewards) / len(rewards) >= self.reward:
+            self.reached = self.num_timesteps
+
+
+def schedule(group, name, default):
+    """A key of the job as a constant, or as a function of the share of the training that is left."""
+    value = group.get(name, default)
+    if group.get(name + "_schedule", "constant") == "constant":
+        return value
+    return lambda left: left * value
+
+
+def arguments_of(job):
+    """The arguments of PPO or A2C."""
+    group = job["algorithm"]
+    for key, only in FIXED.items():
+        if group.get(key, only) != only:
+            raise SystemExit(f"/algorithm/{key}: Stable-Baselines3 has {json.dumps(only)} alone")
+    is_ppo = group["name"] == "ppo"
+    found = {key: group[key] for key in PLAIN if key in group}
+    found["learning_rate"] = schedule(group, "learning_rate", 3e-4 if is_ppo else 7e-4)
+    if is_ppo:
+        found["clip_range"] = schedule(group, "clip_range", 0.2)
+    if "max_grad_norm" in group:
+        found["max_grad_norm"] = float("inf") if group["max_grad_norm"] is None else group["max_grad_norm"]
+    policy = job.get("policy", {})
+    hidden = policy.get("hidden", [64, 64])
+    hidden = hidden if isinstance(hidden, list) else [hidden]
+    found["policy_kwargs"] = {
+        "net_arch": {"pi": hidden, "vf": hidden},
+        "activation_fn": {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[policy.get("activation", "tanh")],
+        "ortho_init": policy.get("orthogonal", True),
+        "log_std_init": policy.get("log_std_init", 0.0),
+    }
+    return found
+
+
+def environments_of(job, seed):
+    """All of the job's environments, in one process."""
+    observers, environment = job.get("observers", {}), job.get("environment", {})
+    count = max(observers.get("count", 1), 1) * observers.get("environments", 1)
+    name = environment.get("gymnasium") or environment.get("name", "CartPole-v1")
+    return make_vec_env(name, n_envs=count, seed=seed, env_kwargs=environment.get("options"))
+
+
+def normalized(environments, job):
+    """The environments as the policy sees them."""
+    normalize = job.get("normalize", {})
+    if not (normalize.get("norm_obs") or normalize.get("norm_reward")):
+        return environments
+    return VecNormalize(
+        environments,
+        norm_obs=normalize.get("norm_obs", False),
+        norm_reward=normalize.get("norm_reward", False),
+        clip_obs=normalize.get("clip_obs", 10.0),
+        clip_reward=normalize.get("clip_reward", 10.0),
+        gamma=job["algorithm"].get("gamma", 0.99),
+    )
+
+
+def evaluate(model, job, seed):
+    """Mean and standard deviation of the rewards of episodes apart from training."""
+    environments = normalized(environments_of(job, seed + 1000), job)
+    if isinstance(environments, VecNormalize):
+        environments.obs_rms = model.get_env().obs_rms
+        environments.training = environments.norm_reward = False
+    episodes = job.get("evaluation", {}).get("episodes", 10)
+    return evaluate_policy(model, environments, n_eval_episodes=episodes, deterministic=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--reward", type=float, default=float("inf"))
+    arguments = parser.parse_args()
+    with open(arguments.job, encoding="utf-8") as file:
+        job = json.load(file)
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    make = {"ppo": PPO, "a2c": A2C}[job["algorithm"]["name"]]
+    environments = normalized(environments_of(job, arguments.seed), job)
+    model = make("MlpPolicy", environments, seed=arguments.seed, device="cpu", **arguments_of(job))
+    threshold = Threshold(arguments.reward)
+    steps = arguments.steps or job.get("stop", {}).get("steps", 1000000)
+    begin = time.process_time()
+    model.learn(total_timesteps=steps, callback=threshold)
+    used = time.process_time() - begin
+    mean, deviation = evaluate(model, job, arguments.seed)
+    print(
+        f"peer ppo_sb3 torch={torch.__version__} seed={arguments.seed} steps={model.num_timesteps} cpu_s={used:.1f} "
+        f"steps_per_cpu_s={model.num_timesteps / used:.0f} reached={threshold.reached} "
+        f"evaluation={mean:.2f} deviation={deviation:.2f}"
+    )
+
+
+main()
