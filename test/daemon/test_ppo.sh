@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Jobs that learn by PPO: the same numbers however environments are spread over observers and groups, when observers and
+# Jobs that learn by PPO, and by A2C, its special case: the same numbers however environments are spread over observers and groups, when observers and
 # the agent are killed, when the run is resumed, and on every instruction set; and what the log says.
 set -euo pipefail
 
@@ -15,11 +15,15 @@ episodes=20
 rollout_rows=192
 toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
 
-# world ENVIRONMENT: the job of the kind reinforce plays it; ENVIRONMENT is the job's object.
+ppo='{"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2, "ent_coef": 0.01, "clip_range_vf": 0.5}'
+a2c='{"name": "a2c", "n_steps": 32, "gae_lambda": 0.9, "ent_coef": 0.01}'
+algorithm=$ppo
+
+# world ENVIRONMENT: the job of the kind reinforce plays it by $algorithm; ENVIRONMENT is the job's object.
 world() {
     cat >"$scratch/reinforce.json" <<JSON
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 6}, "environment": $1,
- "algorithm": {"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2, "ent_coef": 0.01, "clip_range_vf": 0.5},
+ "algorithm": $algorithm,
  "normalize": {"norm_obs": true, "norm_reward": true}, "policy": {"hidden": [16, 16]},
 "evaluation": {"every": 5, "episodes": 3, "steps": 600}, "log": {"every": 1}}
 JSON
@@ -64,6 +68,25 @@ Pendulum-v1 - {"name":"Pendulum-v1"}
 Again-v0 - {"plugin":"$toy","name":"Again-v0"}
 Pair-v0 with-deaths {"plugin":"$toy","name":"Pair-v0"}
 WORLDS
+
+algorithm=$a2c
+world '{"name": "Pendulum-v1"}'
+check "A2C" plays whole
+check "A2C: two observers of two groups" same_numbers --set /observers="$spread"
+check "A2C: in the agent's process" same_numbers --set /observers/count=0
+check "A2C: without vector instructions" on_baseline
+check "A2C: resumed" is_resumed
+names_the_loss() {
+    jq -e -s 'map(select(.episode)) | all(has("policy_loss") and has("std") and .n_updates == .episode and
+              (has("policy_gradient_loss") or has("approx_kl") or has("clip_fraction") or has("clip_range") | not))' \
+        "$scratch/whole/episodes.jsonl" >/dev/null
+}
+check "A2C: the log has its figures" names_the_loss
+by_adam() {
+    plays other --set /algorithm/use_rms_prop=false && ! same whole other
+}
+check "A2C: Adam learns something else than RMSprop" by_adam
+algorithm=$ppo
 
 # ---- the log ----
 rollout_rows=192
