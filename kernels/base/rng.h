@@ -23,6 +23,7 @@ enum rng_stream {
     RNG_SHUFFLE = 5, /* an epoch's order of samples */
     RNG_AUGMENT = 6, /* a sample's mirror and crop */
     RNG_DATA = 7,    /* synthetic images and labels */
+    RNG_NOISE = 8,   /* state-dependent exploration (kernels/policy/dense.h) */
 };
 
 enum { RNG_STREAM_SHIFT = 24, RNG_BLOCK_MAX = (1 << RNG_STREAM_SHIFT) - 1 };

@@ -53,11 +53,24 @@ static void place_layer(struct places *places, struct dense_layer *layer, bool f
         place(places, &layer->backward, in_blocks * layer->outputs * PRODUCT_BLOCK);
 }
 
+static void place_exploration(struct places *places, struct dense *dense)
+{
+    const size_t features = dense_features(&dense->shape), components = dense->shape.components;
+    struct dense_exploration *exploration = &dense->exploration;
+    if (!dense_explores(&dense->shape))
+        return;
+    place(places, &exploration->sigma, features * components);
+    place(places, &exploration->squares, features * components);
+    place(places, &exploration->panels, product_stride(dense->shape.components) * features);
+    place(places, &exploration->begin, product_stride(dense->shape.components));
+}
+
 static void place_dense(struct places *places, struct dense *dense)
 {
     for (uint32_t n = 0; n < dense_networks(dense); n++)
         for (uint32_t l = 0; l <= dense->shape.layers; l++)
             place_layer(places, &dense->layer[n][l], l == 0);
+    place_exploration(places, dense);
     place(places, &dense->sigma.sigma, dense->shape.components);
     place(places, &dense->sigma.inverse, dense->shape.components);
     place(places, &dense->sigma.shift, dense->shape.components);
@@ -189,6 +202,21 @@ void dense_sigma_load(struct dense_sigma *sigma, const struct dense_lanes *lanes
     sigma->entropy = (float)entropy;
 }
 
+static void load_exploration(struct dense *dense, const float *log_std)
+{
+    const struct dense_exploration *exploration = &dense->exploration;
+    const uint32_t features = dense_features(&dense->shape), components = dense->shape.components;
+    const size_t count = (size_t)features * components;
+    memcpy(exploration->sigma, log_std, count * sizeof *log_std);
+    for (size_t i = 0; i < count; i += DENSE_LANES) // in place: each number by itself
+        dense->lanes->exp(exploration->sigma + i, exploration->sigma + i);
+    for (size_t i = 0; i < count; i++)
+        exploration->squares[i] = exploration->sigma[i] * exploration->sigma[i];
+    pack(exploration->panels, exploration->squares, components, features);
+    for (uint32_t d = 0; d < components; d++)
+        exploration->begin[d] = 1e-6f;
+}
+
 void dense_load(struct dense *dense, const float *parameters)
 {
     for (uint32_t n = 0; n < dense_networks(dense); n++)
@@ -200,7 +228,9 @@ void dense_load(struct dense *dense, const float *parameters)
             if (layer->backward != NULL)
                 pack(layer->backward, weight, layer->inputs, layer->outputs);
         }
-    if (dense->shape.gaussian)
+    if (dense_explores(&dense->shape))
+        load_exploration(dense, parameters + dense->log_sigma);
+    else if (dense->shape.gaussian)
         dense_sigma_load(&dense->sigma, dense->lanes, parameters + dense->log_sigma, dense->shape.components);
 }
 
@@ -236,6 +266,12 @@ static void place_work(struct places *places, struct dense_work *work, const str
         place(places, &work->pull[p], rows * product_stride(widest(dense)));
     if (dense->shape.gaussian)
         place_matrix(places, &work->log_sigma, rows, dense->shape.components);
+    if (dense_explores(&dense->shape)) {
+        place_matrix(places, &work->squares, rows, dense_features(&dense->shape));
+        place_matrix(places, &work->variance, rows, dense->shape.components);
+        place(places, &work->exploration_sums,
+              (size_t)dense_features(&dense->shape) * dense->shape.components);
+    }
     place_matrix(places, &work->piece, DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS);
     place(places, &work->scratch, 2 * dense->outputs * DENSE_LANES);
     place(places, &work->zeros, DENSE_OUTPUTS_MAX);

@@ -15,12 +15,22 @@
  * A forbidden choice has P = 0, is never chosen, and takes no gradient. Where the mask leaves one choice,
  * log P and H are exactly 0. Drawn: the smallest a with u < P(0) + … + P(a), u = rng_uniform_float of word 0
  * of block c of stream RNG_ACTION for component c; where rounding leaves none, the last a with P above 0.
- * Greedy: the greatest logit, the smallest a among equals. Gaussian, with sigma_d = exp(log_std_d), the same
- * in every state: t_d = (a_d - z_d) / sigma_d,   log p(a) = sum -t_d^2 / 2 - log sigma_d - log(2 pi) / 2 H =
- * sum log sigma_d + log(2 pi e) / 2 Drawn: a_d = z_d + sigma_d n, with n number d % 4 of block d / 4 of
- * RNG_ACTION as kernels/lanes/normal.h makes four of a block. Greedy: z_d. Actions are not clipped: the
- * caller clips what an environment sees, and keeps what was drawn. An action's log-probability and entropy
- * are the sums over its components, ascending.
+ * Greedy: the greatest logit, the smallest a among equals.
+ *
+ * Gaussian, with sigma_d = exp(log_std_d), the same in every state: t_d = (a_d - z_d) / sigma_d,
+ *     log p(a) = sum -t_d^2 / 2 - log sigma_d - log(2 pi) / 2,   H = sum log sigma_d + log(2 pi e) / 2
+ * Drawn: a_d = z_d + sigma_d n, with n number d % 4 of block d / 4 of RNG_ACTION as kernels/lanes/normal.h
+ * makes four of a block. Greedy: z_d. Actions are not clipped: the caller clips what an environment sees, and
+ * keeps what was drawn.
+ *
+ * Gaussian with state-dependent exploration (gSDE; Raffin, Kober and Stulp, arXiv 2005.05719, as in
+ * Stable-Baselines3): over the last hidden layer h, of F units,
+ *     sigma_d^2 = sum_f h_f^2 exp(log_std_fd)^2 + 1e-6
+ * and h takes no gradient through it. Drawn: a_d = z_d + sum_f h_f exp(log_std_fd) n_fd, with n_fd number
+ * f % 4 of block d * ceil(F / 4) + f / 4 of stream RNG_NOISE, keyed by the environment and the step at which
+ * these n were last drawn anew (struct dense_draw): an environment explores one way for a while.
+ *
+ * An action's log-probability and entropy are the sums over its components, ascending.
  *
  * The same bits. A row's results depend on the parameters and on the row alone: not on the number of rows,
  * the rows around it, the thread or the instruction set (baseline, AVX2, AVX-512). Each output of a layer is
@@ -92,6 +102,8 @@ struct dense_draw {
     uint64_t seed;
     uint32_t episode;
     const uint32_t *environment, *step; // (count)
+    uint32_t noise_steps; // state-dependent exploration is drawn anew at each multiple of so many steps; 0:
+                          // at step 0 alone
 };
 
 /* What is computed for each row, in the batch's order. NULL: not wanted. */

@@ -29,6 +29,7 @@ struct dense {
                             [DENSE_LAYERS_MAX + 1]; // (networks, layers + 1): the head is last
     size_t log_sigma;                               // in the flat array
     struct dense_sigma sigma;
+    struct dense_exploration exploration; // where dense_explores
     const struct dense_lanes *lanes;
     product_function *product;
     float *memory; // all of the above
@@ -40,10 +41,14 @@ struct dense_work {
     struct dense_matrix output[DENSE_NETWORKS][DENSE_LAYERS_MAX + 1]; // (rows, outputs) of each layer
     float *pull[2];                // (rows, outputs) dL/d of a layer's sums, and of the one's before it
     struct dense_matrix log_sigma; // (rows, components) dL/d log_std
-    struct dense_matrix piece;     // (DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS)
-    float *scratch;                // struct dense_head's
-    float *zeros, *ones;           // (DENSE_OUTPUTS_MAX), (DENSE_CHUNK_ROWS)
-    float *memory;                 // all of the above
+    /* Where dense_explores: the features' squares (rows, features), the variances (rows, components), and a
+     * chunk's sums (features, components). */
+    struct dense_matrix squares, variance;
+    float *exploration_sums;
+    struct dense_matrix piece; // (DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS)
+    float *scratch;            // struct dense_head's
+    float *zeros, *ones;       // (DENSE_OUTPUTS_MAX), (DENSE_CHUNK_ROWS)
+    float *memory;             // all of the above
 };
 
 /* The tables of the instruction set that isa_choose picks; `product` may be NULL. Errors: isa_choose's. */

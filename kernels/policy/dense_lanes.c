@@ -127,15 +127,22 @@ LANES_INLINE void tile_store_column(const struct tile *tile, struct dense_matrix
         matrix.at[(tile->first + l) * matrix.stride + column] = lane[l];
 }
 
+/* Block `block` of a stream, of each lane's row at the step `step`. */
+LANES_INLINE void tile_draw_at(const struct tile *tile, const struct dense_draw *draw, enum rng_stream stream,
+                               uint32_t block, vu step, vu words[4])
+{
+    words[0] = lanes_set_u32((uint32_t)stream << RNG_STREAM_SHIFT | block);
+    words[1] = tile_load_u32(tile, draw->environment);
+    words[2] = step;
+    words[3] = lanes_set_u32(draw->episode);
+    lanes_philox(words, (uint32_t)draw->seed, (uint32_t)(draw->seed >> 32));
+}
+
 /* Block `block` of RNG_ACTION, of each lane's row. */
 LANES_INLINE void tile_draw(const struct tile *tile, const struct dense_draw *draw, uint32_t block,
                             vu words[4])
 {
-    words[0] = lanes_set_u32((uint32_t)RNG_ACTION << RNG_STREAM_SHIFT | block);
-    words[1] = tile_load_u32(tile, draw->environment);
-    words[2] = tile_load_u32(tile, draw->step);
-    words[3] = lanes_set_u32(draw->episode);
-    lanes_philox(words, (uint32_t)draw->seed, (uint32_t)(draw->seed >> 32));
+    tile_draw_at(tile, draw, RNG_ACTION, block, tile_load_u32(tile, draw->step), words);
 }
 
 /* ---- Categorical ---- */
@@ -396,13 +403,94 @@ LANES_INLINE void pull_gaussian(const struct tile *tile, vf of_log_probability, 
     }
 }
 
+/* ---- Gaussian, with deviations that depend on the state ---- */
+
+/* a - z of component d, by the batch's actions. */
+LANES_INLINE vf distance(const struct tile *tile, uint32_t d)
+{
+    float lane[LANES_WIDTH] = {0};
+    for (uint32_t l = 0; l < tile->rows; l++)
+        lane[l] = action_of(tile, l)[d];
+    return lanes_load(lane) - tile_column(tile, tile->head->z, d);
+}
+
+LANES_INLINE void evaluate_exploring(const struct tile *tile, float *log_probability, float *entropy)
+{
+    const vf half = lanes_set(0.5f), half_log_two_pi = lanes_set(0.918938533204672742f);
+    vf log_sum = {}, entropy_sum = {};
+    for (uint32_t d = 0; d < tile->head->shape->components; d++) {
+        const vf variance = tile_column(tile, tile->head->variance, d), x = distance(tile, d);
+        const vf half_log = half * lanes_log_full(variance);
+        log_sum += lanes_fma(-half * x, x / variance, -half_log) - half_log_two_pi;
+        entropy_sum += half_log + (half_log_two_pi + half);
+    }
+    tile_store(tile, log_probability, log_sum);
+    tile_store(tile, entropy, entropy_sum);
+}
+
+/* The step at which each lane's noise was drawn. */
+LANES_INLINE vu noise_step(const struct tile *tile, const struct dense_draw *draw)
+{
+    uint32_t lane[LANES_WIDTH] = {0};
+    for (uint32_t l = 0; l < tile->rows && draw->noise_steps > 0; l++)
+        lane[l] = draw->step[tile->first + l] - draw->step[tile->first + l] % draw->noise_steps;
+    return lanes_load_u32(lane);
+}
+
+/* sum_f h_f sigma_fd n_fd */
+LANES_INLINE vf noise_of(const struct tile *tile, const struct dense_draw *draw, vu step, uint32_t d)
+{
+    const struct dense_head *head = tile->head;
+    const uint32_t features = head->features, first = d * ((features + 3) / 4);
+    vf normal[4] = {}, sum = {};
+    for (uint32_t f = 0; f < features; f++) {
+        if (f % 4 == 0) {
+            vu words[4];
+            tile_draw_at(tile, draw, RNG_NOISE, first + f / 4, step, words);
+            lanes_normal_pair(normal, words[0], words[1]);
+            lanes_normal_pair(normal + 2, words[2], words[3]);
+        }
+        const vf h = tile_column(tile, head->features_at, f);
+        const vf sigma = lanes_set(head->exploration->sigma[(size_t)f * head->shape->components + d]);
+        sum = lanes_fma(h, sigma * normal[f % 4], sum);
+    }
+    return sum;
+}
+
+LANES_INLINE void act_exploring(const struct tile *tile, const struct dense_draw *draw,
+                                float *log_probability)
+{
+    const vu step = draw != NULL ? noise_step(tile, draw) : lanes_set_u32(0);
+    for (uint32_t d = 0; d < tile->head->shape->components; d++) {
+        const vf mean = tile_column(tile, tile->head->z, d);
+        store_actions(tile, d, draw != NULL ? mean + noise_of(tile, draw, step, d) : mean);
+    }
+    evaluate_exploring(tile, log_probability, NULL);
+}
+
+/* dL/dz_d = dL/dlogp x / v,   dL/dlog_std_fd = sum h_f^2 sigma_fd^2 (dL/dlogp (x^2 / v - 1) + dL/dH) / v */
+LANES_INLINE void pull_exploring(const struct tile *tile, vf of_log_probability, vf of_entropy,
+                                 struct dense_matrix dz, struct dense_matrix dlog_sigma)
+{
+    for (uint32_t d = 0; d < tile->head->shape->components; d++) {
+        const vf variance = tile_column(tile, tile->head->variance, d), x = distance(tile, d);
+        const vf t = x / variance;
+        tile_store_column(tile, dz, d, of_log_probability * t);
+        tile_store_column(tile, dlog_sigma, d,
+                          lanes_fma(of_log_probability, lanes_fma(x, t, lanes_set(-1.0f)), of_entropy) /
+                              variance);
+    }
+}
+
 /* ---- the table ---- */
 
 static void act(const struct dense_head *head, const struct dense_draw *draw, float *log_probability)
 {
     for (uint32_t first = 0; first < head->batch.count; first += LANES_WIDTH) {
         const struct tile tile = tile_of(head, first);
-        if (head->shape->gaussian)
+        if (head->exploration != NULL)
+            act_exploring(&tile, draw, log_probability);
+        else if (head->shape->gaussian)
             act_gaussian(&tile, draw, log_probability);
         else
             act_categorical(&tile, draw, log_probability);
@@ -413,7 +501,9 @@ static void evaluate(const struct dense_head *head, float *log_probability, floa
 {
     for (uint32_t first = 0; first < head->batch.count; first += LANES_WIDTH) {
         const struct tile tile = tile_of(head, first);
-        if (head->shape->gaussian)
+        if (head->exploration != NULL)
+            evaluate_exploring(&tile, log_probability, entropy);
+        else if (head->shape->gaussian)
             evaluate_gaussian(&tile, log_probability, entropy);
         else
             evaluate_categorical(&tile, log_probability, entropy);
@@ -427,7 +517,9 @@ static void pull(const struct dense_head *head, const struct dense_pulls *pulls,
         const struct tile tile = tile_of(head, first);
         const vf of_log_probability = tile_load(&tile, pulls->log_probability);
         const vf of_entropy = tile_load(&tile, pulls->entropy);
-        if (head->shape->gaussian)
+        if (head->exploration != NULL)
+            pull_exploring(&tile, of_log_probability, of_entropy, dz, dlog_sigma);
+        else if (head->shape->gaussian)
             pull_gaussian(&tile, of_log_probability, of_entropy, dz, dlog_sigma);
         else
             pull_categorical(&tile, of_log_probability, of_entropy, dz);

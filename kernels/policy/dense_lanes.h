@@ -21,6 +21,12 @@ struct dense_sigma {
     float entropy;
 };
 
+/* State-dependent deviations: sigma = exp(log_std), (features, components), and its squares as they are and
+ * as b of a product; what that begins with, the 1e-6. */
+struct dense_exploration {
+    float *sigma, *squares, *panels, *begin;
+};
+
 /* Rows at the policy's head, DENSE_CHUNK_ROWS at most. */
 struct dense_head {
     const struct dense_shape *shape;
@@ -29,6 +35,11 @@ struct dense_head {
     struct dense_matrix z;           // (rows, outputs) logits or means
     float *scratch;                  // (2, most choices of a component, 16)
     const struct dense_sigma *sigma; // of a Gaussian
+    /* Where its deviations depend on the state: */
+    const struct dense_exploration *exploration;
+    uint32_t features;
+    struct dense_matrix features_at; // (rows, features)
+    struct dense_matrix variance;    // (rows, components)
 };
 
 struct dense_lanes {
@@ -44,7 +55,8 @@ struct dense_lanes {
                 uint32_t columns);
 
     /* dense_act, dense_evaluate, and the head's part of dense_gradient, which writes dL/dz; with a Gaussian
-     * also each row's part of dL/d log_std. */
+     * also each row's part of dL/d log_std or, where that depends on the state, (dL/d log_std_fd) / (h_f^2
+     * sigma_fd^2), which is the same for all f. */
     void (*act)(const struct dense_head *head, const struct dense_draw *draw, float *log_probability);
     void (*evaluate)(const struct dense_head *head, float *log_probability, float *entropy);
     void (*pull)(const struct dense_head *head, const struct dense_pulls *pulls, struct dense_matrix dz,

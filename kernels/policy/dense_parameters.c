@@ -60,10 +60,13 @@ static void list_hidden(struct list *list, const struct dense_shape *shape, enum
 uint32_t dense_parameters(const struct dense_shape *shape, struct dense_parameter out[DENSE_PARAMETERS_MAX])
 {
     struct list list = {.out = out};
-    const uint32_t last = shape->layers, features = layer_inputs(shape, last);
+    const uint32_t last = shape->layers, features = dense_features(shape);
+    const bool explores = dense_explores(shape);
     if (shape->gaussian)
-        snprintf(list_add(&list, DENSE_LOG_SIGMA, 1, shape->components, 1)->name, DENSE_NAME_BYTES,
-                 "log_std");
+        snprintf(list_add(&list, DENSE_LOG_SIGMA, explores ? 2 : 1, explores ? features : shape->components,
+                          explores ? shape->components : 1)
+                     ->name,
+                 DENSE_NAME_BYTES, "log_std");
     list_hidden(&list, shape, DENSE_POLICY, "policy_net");
     if (shape->value)
         list_hidden(&list, shape, DENSE_VALUE, "value_net");

@@ -93,6 +93,13 @@ static void forward(const struct dense *dense, struct dense_work *work, const st
 
 /* ---- the heads ---- */
 
+/* What the policy's head has read. */
+static struct dense_matrix features_of(const struct dense *dense, const struct dense_work *work)
+{
+    const uint32_t layers = dense->shape.layers;
+    return layers == 0 ? work->inputs : work->output[DENSE_POLICY][layers - 1];
+}
+
 static struct dense_head head_of(const struct dense *dense, const struct dense_work *work,
                                  const struct dense_batch *batch)
 {
@@ -101,7 +108,35 @@ static struct dense_head head_of(const struct dense *dense, const struct dense_w
                                .batch = *batch,
                                .z = work->output[DENSE_POLICY][dense->shape.layers],
                                .scratch = work->scratch,
-                               .sigma = &dense->sigma};
+                               .sigma = &dense->sigma,
+                               .exploration = dense_explores(&dense->shape) ? &dense->exploration : NULL,
+                               .features = dense_features(&dense->shape),
+                               .features_at = features_of(dense, work),
+                               .variance = work->variance};
+}
+
+/* The variances of rows whose forward is done, where they depend on the state. */
+static void find_variances(const struct dense *dense, const struct dense_work *work, uint32_t rows)
+{
+    const struct dense_matrix from = features_of(dense, work), to = work->squares;
+    const uint32_t features = dense_features(&dense->shape);
+    if (!dense_explores(&dense->shape))
+        return;
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t f = 0; f < features; f++)
+            to.at[r * to.stride + f] = from.at[r * from.stride + f] * from.at[r * from.stride + f];
+    dense->product(&(struct product){.rows = rows,
+                                     .depth = features,
+                                     .blocks = product_blocks(dense->shape.components),
+                                     .a = to.at,
+                                     .a_row = to.stride,
+                                     .a_depth = 1,
+                                     .b = dense->exploration.panels,
+                                     .b_depth = PRODUCT_BLOCK,
+                                     .b_block = (size_t)features * PRODUCT_BLOCK,
+                                     .begin = dense->exploration.begin,
+                                     .c = work->variance.at,
+                                     .c_row = work->variance.stride});
 }
 
 static void store_values(const struct dense *dense, const struct dense_work *work, uint32_t rows,
@@ -135,9 +170,13 @@ void dense_act(const struct dense *dense, struct dense_work *work, const struct 
         const struct dense_head head = head_of(dense, work, &chunk);
         struct dense_draw keys = {0};
         if (draw != NULL)
-            keys =
-                (struct dense_draw){draw->seed, draw->episode, draw->environment + first, draw->step + first};
+            keys = (struct dense_draw){.seed = draw->seed,
+                                       .episode = draw->episode,
+                                       .environment = draw->environment + first,
+                                       .step = draw->step + first,
+                                       .noise_steps = draw->noise_steps};
         forward(dense, work, &chunk, DENSE_POLICY, results->value != NULL ? DENSE_NETWORKS : DENSE_VALUE);
+        find_variances(dense, work, chunk.count);
         dense->lanes->act(&head, draw != NULL ? &keys : NULL, behind(results->log_probability, first));
         if (results->value != NULL)
             store_values(dense, work, chunk.count, results->value + first);
@@ -164,8 +203,10 @@ void dense_evaluate(const struct dense *dense, struct dense_work *work, const st
     work->batch = *batch;
     forward(dense, work, batch, of_policy ? DENSE_POLICY : DENSE_VALUE,
             results->value != NULL ? DENSE_NETWORKS : DENSE_VALUE);
-    if (of_policy)
+    if (of_policy) {
+        find_variances(dense, work, batch->count);
         dense->lanes->evaluate(&head, results->log_probability, results->entropy);
+    }
     if (results->value != NULL)
         store_values(dense, work, batch->count, results->value);
 }
@@ -273,13 +314,27 @@ static void backward(const struct dense *dense, const struct dense_work *work, e
     }
 }
 
+/* Adds dL/d log_std (features, components). */
+static void add_exploration(const struct dense *dense, const struct dense_work *work, float *gradient)
+{
+    const uint32_t features = dense_features(&dense->shape), components = dense->shape.components;
+    const size_t count = (size_t)features * components;
+    float *sums = work->exploration_sums;
+    memset(sums, 0, count * sizeof *sums);
+    add_products(dense, work, work->squares, features, work->log_sigma, components, sums, components, 1);
+    for (size_t i = 0; i < count; i++)
+        gradient[i] += dense->exploration.squares[i] * sums[i];
+}
+
 static void policy_backward(const struct dense *dense, const struct dense_work *work,
                             const struct dense_pulls *pulls, float *gradient)
 {
     const struct dense_head head = head_of(dense, work, &work->batch);
     const struct dense_matrix dz = {work->pull[0], product_stride(dense->outputs)};
     dense->lanes->pull(&head, pulls, dz, work->log_sigma);
-    if (dense->shape.gaussian)
+    if (dense_explores(&dense->shape))
+        add_exploration(dense, work, gradient + dense->log_sigma);
+    else if (dense->shape.gaussian)
         add_columns(dense, work, work->log_sigma, dense->shape.components, gradient + dense->log_sigma);
     backward(dense, work, DENSE_POLICY, gradient);
 }

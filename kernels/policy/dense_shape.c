@@ -12,9 +12,10 @@ static enum status check_bound(const char *what, uint64_t value, uint32_t least,
 
 static enum status check_layers(const struct dense_shape *shape, struct error *error)
 {
+    const bool needs_layer = shape->gaussian && shape->state_dependent;
     enum status status = check_bound("inputs", shape->inputs, 1, DENSE_INPUTS_MAX, error);
     if (status == STATUS_OK)
-        status = check_bound("hidden layers", shape->layers, 0, DENSE_LAYERS_MAX, error);
+        status = check_bound("hidden layers", shape->layers, needs_layer, DENSE_LAYERS_MAX, error);
     for (uint32_t l = 0; l < shape->layers && status == STATUS_OK; l++)
         status = check_bound("units in a hidden layer", shape->width[l], 1, DENSE_WIDTH_MAX, error);
     if (status == STATUS_OK && shape->activation != DENSE_TANH && shape->activation != DENSE_RELU)
@@ -39,6 +40,16 @@ enum status dense_check_shape(const struct dense_shape *shape, struct error *err
     if (status == STATUS_OK)
         status = check_bound("choices of an action's components together", all, 1, DENSE_OUTPUTS_MAX, error);
     return status;
+}
+
+uint32_t dense_features(const struct dense_shape *shape)
+{
+    return shape->layers == 0 ? shape->inputs : shape->width[shape->layers - 1];
+}
+
+bool dense_explores(const struct dense_shape *shape)
+{
+    return shape->gaussian && shape->state_dependent;
 }
 
 uint32_t dense_outputs(const struct dense_shape *shape)

@@ -23,9 +23,11 @@ struct dense_shape {
     uint32_t layers;                  /* hidden layers; 0: the head reads the observation */
     uint32_t width[DENSE_LAYERS_MAX]; /* (layers) units of each */
     enum dense_activation activation;
-    bool value;          /* has a value network: the same hidden layers once more, and one output */
-    bool gaussian;       /* an action is floats of a diagonal Gaussian; else choices of Categoricals */
-    uint32_t components; /* of an action */
+    bool value;           /* has a value network: the same hidden layers once more, and one output */
+    bool gaussian;        /* an action is floats of a diagonal Gaussian; else choices of Categoricals */
+    bool state_dependent; /* the Gaussian's deviations depend on the last hidden layer, of which there is one
+                           */
+    uint32_t components;  /* of an action */
     uint32_t choices[DENSE_COMPONENTS_MAX]; /* (components) of each Categorical; not read for a Gaussian */
 };
 
@@ -36,5 +38,11 @@ enum status dense_check_shape(const struct dense_shape *shape, struct error *err
  * mask.
  */
 uint32_t dense_outputs(const struct dense_shape *shape);
+
+/* What the heads read: units of the last hidden layer, or the inputs. */
+uint32_t dense_features(const struct dense_shape *shape);
+
+/* Whether the policy is a Gaussian whose deviations depend on the state. */
+bool dense_explores(const struct dense_shape *shape);
 
 #endif

@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 # Keys of /algorithm that are arguments as they are.
 PLAIN = """n_steps batch_size n_epochs gamma gae_lambda clip_range_vf normalize_advantage ent_coef vf_coef target_kl
-           use_rms_prop rms_prop_eps""".split()
+           use_sde use_rms_prop rms_prop_eps""".split()
 # What Stable-Baselines3 cannot be told, and the only value that it has.
 FIXED = {"value_loss": "mse", "target_kl_at": "minibatch", "bootstrap_truncated": True, "adam_epsilon": 1e-5}
 
@@ -62,6 +62,7 @@ def arguments_of(job):
             raise SystemExit(f"/algorithm/{key}: Stable-Baselines3 has {json.dumps(only)} alone")
     is_ppo = group["name"] == "ppo"
     found = {key: group[key] for key in PLAIN if key in group}
+    found["sde_sample_freq"] = group.get("sde_sample_freq") or -1
     found["learning_rate"] = schedule(group, "learning_rate", 3e-4 if is_ppo else 7e-4)
     if is_ppo:
         found["clip_range"] = schedule(group, "clip_range", 0.2)

@@ -6,7 +6,7 @@ How to run it, from the repository's root, with Debian's python3-torch: /usr/bin
 The formulas are those of worker/reinforce/advantages.h and kernels/policy/surrogate.h, written here with autograd
 alone; those of A2C, with RMSprop, where the option plain is 1. A rollout of 3 environments and 5 steps has a termination and two truncations in its middle, one of them at the
 last step. The policy has hidden layers of 8 and 6 units with tanh, and a value network of its own; its parameters have
-the names and the order of kernels/policy/dense_parameters.h.
+the names and the order of kernels/policy/dense_parameters.h. Cases that end in _sde have state-dependent exploration.
 
     # a line of text: the versions
     case NAME
@@ -40,16 +40,17 @@ CASES = {  # choices of each component, or the number of floats; masks; then the
     "floats_value_clipped": (FLOATS, False, [0.3, 0.2, 0.25, 0, 1, 1, 1e9, 1, 0]),
     "choice_a2c": (CHOICE, False, [0.2, 0, 0.5, 0.01, 0, 0, 0.3, 1, 1]),
     "floats_a2c": (FLOATS, False, [0.2, 0, 0.5, 0, 0, 1, 0.5, 1, 1]),
+    "floats_sde": (FLOATS, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.4, 1, 0]),
 }
 
 
 class Policy(torch.nn.Module):
-    def __init__(self, head):
+    def __init__(self, head, explores):
         super().__init__()
-        self.head = head
+        self.head, self.explores = head, explores
         outputs = head if isinstance(head, int) else sum(head)
         if isinstance(head, int):
-            self.log_std = torch.nn.Parameter(torch.zeros(head))
+            self.log_std = torch.nn.Parameter(torch.zeros((6, head) if explores else head))
 
         def tower():
             return [torch.nn.Linear(INPUTS, 8), torch.nn.Linear(8, 6)]
@@ -67,6 +68,10 @@ class Policy(torch.nn.Module):
         for layer in self.policy_net:
             x = torch.tanh(layer(x))
         z = self.action(x)
+        if self.explores:
+            variance = x.detach() ** 2 @ self.log_std.exp() ** 2 + 1e-6
+            normal = torch.distributions.Normal(z, variance.sqrt())
+            return normal.log_prob(actions).sum(-1), normal.entropy().sum(-1)
         if isinstance(self.head, int):
             t = (actions - z) / self.log_std.exp()
             half = math.log(2 * math.pi) / 2
@@ -86,7 +91,7 @@ def make_inputs(name):
     draw = Numbers(list(CASES).index(name) + 1)
     rows = STEPS * COLUMNS
     inputs = {"options": torch.tensor(options, dtype=torch.float32)}
-    policy = Policy(head)
+    policy = Policy(head, name.endswith("_sde"))
     inputs["parameters"] = torch.cat([draw.take(p.numel()) * 0.6 for p in policy.parameters()])
     inputs["observations"] = draw.take((STEPS + 1) * COLUMNS, INPUTS) * 2
     inputs["rewards"] = draw.take(rows) * 1.5
@@ -149,7 +154,7 @@ def run(name, dtype):
     head, _, _ = CASES[name]
     inputs = {key: value.to(dtype) for key, value in make_inputs(name).items()}
     options = dict(zip(OPTIONS, inputs["options"].tolist()))
-    policy = Policy(head).to(dtype)
+    policy = Policy(head, name.endswith("_sde")).to(dtype)
     load(policy, inputs)
     x = inputs["observations"]
     actions = inputs["actions"] if isinstance(head, int) else inputs["actions"].long()

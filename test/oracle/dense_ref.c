@@ -36,6 +36,8 @@ static void places_of(const struct dense_shape *shape, struct place places[2][DE
     const int networks = shape->value ? 2 : 1;
     const uint32_t last = shape->layers;
     size_t used = shape->gaussian ? shape->components : 0;
+    if (dense_explores(shape))
+        used *= dense_features(shape);
     for (int n = 0; n < networks; n++)
         for (uint32_t l = 0; l < last; l++)
             places[n][l] = place_next(&used, inputs_of(shape, l), shape->width[l]);
@@ -86,6 +88,25 @@ static double evaluate_component(const double *z, const uint8_t *mask, uint32_t 
     return entropy;
 }
 
+/* Component d's variance over the features h. */
+static double variance_of(const struct dense_shape *shape, const double *log_std, const double *h, uint32_t d)
+{
+    double sum = 1e-6;
+    for (uint32_t f = 0; f < dense_features(shape); f++)
+        sum += h[f] * h[f] * exp(2 * log_std[(size_t)f * shape->components + d]);
+    return sum;
+}
+
+static void evaluate_exploring(const struct dense_shape *shape, const double *parameters,
+                               const float *actions, struct dense_ref_row *out)
+{
+    for (uint32_t d = 0; d < shape->components; d++) {
+        const double variance = variance_of(shape, parameters, out->h, d), x = (double)actions[d] - out->z[d];
+        out->log_probability += -x * x / variance / 2 - log(2 * M_PI * variance) / 2;
+        out->entropy += log(2 * M_PI * M_E * variance) / 2;
+    }
+}
+
 static void evaluate_head(const struct dense_shape *shape, const double *parameters,
                           const struct dense_batch *batch, uint32_t row, struct dense_ref_row *out)
 {
@@ -96,6 +117,10 @@ static void evaluate_head(const struct dense_shape *shape, const double *paramet
         out->entropy +=
             evaluate_component(out->z + offset, mask == NULL ? NULL : mask + offset, shape->choices[c],
                                (uint32_t)batch->choices[first + c], out->p + offset, &out->log_probability);
+    if (dense_explores(shape)) {
+        evaluate_exploring(shape, parameters, batch->actions + first, out);
+        return;
+    }
     for (uint32_t d = 0; shape->gaussian && d < shape->components; d++) {
         const double t = ((double)batch->actions[first + d] - out->z[d]) / exp(parameters[d]);
         out->log_probability += -t * t / 2 - parameters[d] - log(2 * M_PI) / 2;
@@ -114,6 +139,8 @@ static void evaluate_row(const struct dense_shape *shape, const double *paramete
     if (shape->value)
         network_forward(shape, parameters, places[1], x, &to[1]);
     memcpy(out->z, to[0].of[shape->layers], dense_outputs(shape) * sizeof *out->z);
+    if (dense_explores(shape))
+        memcpy(out->h, to[0].of[shape->layers - 1], dense_features(shape) * sizeof *out->h);
     out->value = shape->value ? to[1].of[shape->layers][0] : 0;
     evaluate_head(shape, parameters, batch, row, out);
 }
@@ -150,16 +177,27 @@ uint32_t dense_ref_choice(const struct dense_shape *shape, const struct dense_re
     return chosen == UINT32_MAX ? last : chosen;
 }
 
+/* Number i of the block's four normal draws. */
+static double normal_of(const struct rng_key *key, enum rng_stream stream, uint32_t block, uint32_t i)
+{
+    uint32_t words[4];
+    rng_block(key, stream, block, words);
+    const uint32_t *pair = words + i / 2 * 2;
+    const double u = ((pair[0] >> 1) + 0.5) * 0x1p-31, angle = 2 * M_PI * (pair[1] * 0x1p-32);
+    return sqrt(-2 * log(u)) * (i % 2 == 0 ? cos(angle) : sin(angle));
+}
+
 double dense_ref_action(const struct dense_shape *shape, const double *parameters,
                         const struct dense_ref_row *out, const struct rng_key *key, uint32_t d)
 {
-    uint32_t words[4];
-    (void)shape;
-    rng_block(key, RNG_ACTION, d / 4, words);
-    const uint32_t *pair = words + d % 4 / 2 * 2;
-    const double u = ((pair[0] >> 1) + 0.5) * 0x1p-31, angle = 2 * M_PI * (pair[1] * 0x1p-32);
-    const double normal = sqrt(-2 * log(u)) * (d % 2 == 0 ? cos(angle) : sin(angle));
-    return out->z[d] + exp(parameters[d]) * normal;
+    const uint32_t features = dense_features(shape), blocks = (features + 3) / 4;
+    double noise = 0;
+    if (!dense_explores(shape))
+        return out->z[d] + exp(parameters[d]) * normal_of(key, RNG_ACTION, d / 4, d % 4);
+    for (uint32_t f = 0; f < features; f++)
+        noise += out->h[f] * exp(parameters[(size_t)f * shape->components + d]) *
+                 normal_of(key, RNG_NOISE, d * blocks + f / 4, f % 4);
+    return out->z[d] + noise;
 }
 
 /* ---- backward ---- */
@@ -204,7 +242,17 @@ static void pull_head(const struct dense_shape *shape, const double *parameters,
                 of_log_probability * (chosen - p) - (p > 0 ? of_entropy * p * (log(p) + entropy) : 0);
         }
     }
-    for (uint32_t d = 0; shape->gaussian && d < shape->components; d++) {
+    for (uint32_t d = 0; dense_explores(shape) && d < shape->components; d++) {
+        const double variance = variance_of(shape, parameters, out->h, d);
+        const double x = (double)batch->actions[first + d] - out->z[d];
+        pull[d] = of_log_probability * x / variance;
+        for (uint32_t f = 0; f < dense_features(shape); f++) {
+            const size_t at = (size_t)f * shape->components + d;
+            gradient[at] += (of_log_probability * (x * x / variance - 1) + of_entropy) / variance *
+                            out->h[f] * out->h[f] * exp(2 * parameters[at]);
+        }
+    }
+    for (uint32_t d = 0; shape->gaussian && !dense_explores(shape) && d < shape->components; d++) {
         const double sigma = exp(parameters[d]), t = ((double)batch->actions[first + d] - out->z[d]) / sigma;
         pull[d] = of_log_probability * t / sigma;
         gradient[d] += of_log_probability * (t * t - 1) + of_entropy;

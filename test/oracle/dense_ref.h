@@ -11,6 +11,7 @@
 
 struct dense_ref_row {
     double z[DENSE_OUTPUTS_MAX]; /* (outputs) logits or means */
+    double h[DENSE_WIDTH_MAX];   /* (features), where the deviations depend on the state */
     double p[DENSE_OUTPUTS_MAX]; /* (outputs) Categorical: probabilities, 0 where the mask forbids */
     double log_probability, entropy, value;
 };
@@ -24,7 +25,8 @@ void dense_ref_evaluate(const struct dense_shape *shape, const double *parameter
 uint32_t dense_ref_choice(const struct dense_shape *shape, const struct dense_ref_row *out,
                           const struct rng_key *key, uint32_t c, double *margin);
 
-/* Component d of the row's drawn action. */
+/* Component d of the row's drawn action. Where the deviations depend on the state, the key's step is the one
+ * at which the noise was drawn. */
 double dense_ref_action(const struct dense_shape *shape, const double *parameters,
                         const struct dense_ref_row *out, const struct rng_key *key, uint32_t d);
 

@@ -122,7 +122,9 @@ struct job {
         double target_kl;
         int target_kl_at; /* enum job_kl_check */
         bool bootstrap_truncated;
-        bool use_rms_prop; /* a2c */
+        bool use_sde, has_sde_sample_freq;
+        uint32_t sde_sample_freq; /* steps */
+        bool use_rms_prop;        /* a2c */
         double rms_prop_eps;
     } algorithm;
     struct { /* ppo, a2c: as Stable-Baselines3's VecNormalize */

@@ -157,6 +157,17 @@ const struct job_key job_keys[] = {
     {"/algorithm/adam_epsilon", ACTOR_CRITIC, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1),
      .min_open = true, BY_DEFAULT(1e-5),
      .text = "The term that Adam adds to the root of the squared gradient's running mean."},
+    {"/algorithm/use_sde", ACTOR_CRITIC, JOB_BOOLEAN, AT(algorithm.use_sde), BY_DEFAULT(false),
+     .text =
+         "Whether a Gaussian explores by noise that is a function of the state (gSDE, Raffin et al., 2021): "
+         "its deviations depend on the units of the last hidden layer, and in one state it keeps to one "
+         "action "
+         "until the function is drawn anew."},
+    {"/algorithm/sde_sample_freq", ACTOR_CRITIC, JOB_INTEGER, AT(algorithm.sde_sample_freq), RANGE(1, 100000),
+     NULLABLE(algorithm.has_sde_sample_freq), BY_DEFAULT(null), .unit = "steps",
+     .text =
+         "How often use_sde draws the function of each environment anew. null: at the begin of each rollout, "
+         "Stable-Baselines3's -1."},
     {"/algorithm/use_rms_prop", A2C, JOB_BOOLEAN, AT(algorithm.use_rms_prop), BY_DEFAULT(true),
      .text = "true: the optimizer is RMSprop, whose running mean keeps 0.99 at each step. false: Adam."},
     {"/algorithm/rms_prop_eps", A2C, JOB_NUMBER, AT(algorithm.rms_prop_eps), RANGE(0, 1), .min_open = true,

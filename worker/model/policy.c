@@ -121,12 +121,13 @@ enum status policy_estimate(struct policy *policy, const struct policy_rows *row
 double policy_deviation(const struct policy *policy)
 {
     const float *log_std = policy->values; /* the first parameter (kernels/policy/dense_parameters.h) */
+    const size_t count = shape_elements(&policy->parameters[0].shape);
     double sum = 0;
     if (policy->low == NULL)
         return (double)NAN;
-    for (uint32_t c = 0; c < policy->components; c++)
-        sum += exp((double)log_std[c]);
-    return sum / policy->components;
+    for (size_t i = 0; i < count; i++)
+        sum += exp((double)log_std[i]);
+    return sum / (double)count;
 }
 
 enum status policy_improve(struct policy *policy, const struct policy_rows *rows,

@@ -57,6 +57,7 @@ struct dense_shape policy_dense_shape(const struct policy_config *config)
                                 .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU,
                                 .value = config->has_value,
                                 .gaussian = config->action.choices == NULL,
+                                .state_dependent = config->state_dependent,
                                 .components = policy_components(config)};
     for (uint32_t l = 0; l < shape.layers; l++)
         shape.width[l] = config->width[l];
@@ -94,6 +95,13 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
             error, STATUS_INVALID,
             "/normalize/norm_obs: expected false: the environment's observations are bytes, which "
             "are scaled by 1/255");
+    if (config->state_dependent && config->action.choices != NULL)
+        return error_set(error, STATUS_INVALID,
+                         "/algorithm/use_sde: expected false: the environment's action is a choice");
+    if (config->state_dependent && config->layers == 0)
+        return error_set(error, STATUS_INVALID,
+                         "/algorithm/use_sde: expected false: /policy/hidden has no layer, whose units the "
+                         "deviations would depend on");
     if (config->dropout > 0)
         return error_set(error, STATUS_INVALID,
                          "/policy/dropout: expected 0, got %g: only a policy of one hidden layer with ReLU "

@@ -34,9 +34,13 @@ struct policy_config {
     bool orthogonal;     /* the first values are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the
                             policy's head and 1 for the value's; POLICY_MLP that has_value only */
     double log_std_init; /* of every component of a Gaussian; has_value only */
-    bool normalizes;     /* float32 observations, by policy_normalize; has_value only */
-    double clip;         /* of what they become; normalizes only */
-    uint32_t rows_max;   /* of a rollout */
+    bool state_dependent; /* a Gaussian's deviations depend on the state: gSDE (kernels/policy/dense.h);
+                             has_value only, and no choices */
+    uint32_t noise_steps; /* state_dependent only: each environment's noise is drawn anew at each multiple of
+                             so many steps of a rollout; 0: at its begin alone */
+    bool normalizes;      /* float32 observations, by policy_normalize; has_value only */
+    double clip;          /* of what they become; normalizes only */
+    uint32_t rows_max;    /* of a rollout */
     uint32_t threads; /* that learn on the CPU, at most; 0 is 1. The tutorial's network only; any number gives
                          the same bits */
     /* A backend's: */

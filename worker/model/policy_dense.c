@@ -12,6 +12,7 @@ _Static_assert((int)POLICY_CHUNK_ROWS == (int)DENSE_CHUNK_ROWS, "a chunk of rows
 struct policy_dense {
     struct dense *dense;                  // holds a packed copy of policy->values
     struct dense_work *work, *value_work; // the latter of the value network, where PPO learns
+    uint32_t noise_steps;                 // struct dense_draw's
     float log_probability[POLICY_CHUNK_ROWS], pull[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS]; // of a chunk
 };
 
@@ -48,7 +49,11 @@ static enum status dense_kind_act(struct policy *policy, const struct policy_row
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
         const struct policy_rows chunk = policy_chunk(rows, first);
         const struct dense_batch batch = batch_of(policy, &chunk);
-        const struct dense_draw draw = {policy->seed, episode, environment + first, step + first};
+        const struct dense_draw draw = {.seed = policy->seed,
+                                        .episode = episode,
+                                        .environment = environment + first,
+                                        .step = step + first,
+                                        .noise_steps = network->noise_steps};
         dense_act(network->dense, network->work, &batch, &draw, &results);
         if (!keeps)
             continue;
@@ -158,6 +163,7 @@ static enum status dense_kind_open(struct policy *policy, const struct policy_co
     (void)backend;
     if (network == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    network->noise_steps = config->noise_steps;
     enum status status = dense_new(&network->dense, &shape, error);
     if (status == STATUS_OK)
         status = dense_work_new(&network->work, network->dense, error);

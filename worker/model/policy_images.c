@@ -121,7 +121,10 @@ static enum status images_kind_act(struct policy *policy, const struct policy_ro
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first += net->piece_rows) {
         const struct policy_rows piece = piece_of(net, rows, first);
-        const struct dense_draw draw = {policy->seed, episode, environment + first, step + first};
+        const struct dense_draw draw = {.seed = policy->seed,
+                                        .episode = episode,
+                                        .environment = environment + first,
+                                        .step = step + first};
         status = infer_piece(policy, &piece, &draw, error);
     }
     return status;

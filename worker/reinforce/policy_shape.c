@@ -24,19 +24,22 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         [JOB_NETWORK_MLP] = POLICY_MLP, [JOB_NETWORK_CNN] = POLICY_CNN};
     static const enum policy_activation activations[] = {
         [JOB_ACTIVATION_RELU] = POLICY_RELU, [JOB_ACTIVATION_TANH] = POLICY_TANH};
-    struct policy_config config = {.observation = spec->observation,
-                                   .action = spec->action,
-                                   .has_mask = spec->has_mask != 0,
-                                   .network = networks[job->policy.network],
-                                   .layers = job->policy.hidden.count,
-                                   .activation = activations[job->policy.activation],
-                                   .seed = job->seed,
-                                   .adam = optimizer_of(job),
-                                   .has_value = job_is_actor_critic(job),
-                                   .orthogonal = job->policy.orthogonal,
-                                   .log_std_init = job->policy.log_std_init,
-                                   .normalizes = job->normalize.observations,
-                                   .clip = job->normalize.clip_observations};
+    struct policy_config config = {
+        .observation = spec->observation,
+        .action = spec->action,
+        .has_mask = spec->has_mask != 0,
+        .network = networks[job->policy.network],
+        .layers = job->policy.hidden.count,
+        .activation = activations[job->policy.activation],
+        .seed = job->seed,
+        .adam = optimizer_of(job),
+        .has_value = job_is_actor_critic(job),
+        .orthogonal = job->policy.orthogonal,
+        .log_std_init = job->policy.log_std_init,
+        .state_dependent = job->algorithm.use_sde,
+        .noise_steps = job->algorithm.has_sde_sample_freq ? job->algorithm.sde_sample_freq : 0,
+        .normalizes = job->normalize.observations,
+        .clip = job->normalize.clip_observations};
     for (uint32_t l = 0; l < config.layers; l++)
         config.width[l] = job->policy.hidden.value[l];
     if (job->policy.has_dropout)

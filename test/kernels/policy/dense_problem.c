@@ -108,7 +108,8 @@ void dense_problem_init(struct dense_problem *problem, const struct dense_case *
     problem->draw = (struct dense_draw){.seed = seed * 0x9e3779b97f4a7c15u,
                                         .episode = 3,
                                         .environment = problem->environment,
-                                        .step = problem->step};
+                                        .step = problem->step,
+                                        .noise_steps = 4};
     problem->log_probability = zeroed(one->rows, sizeof(float));
     problem->entropy = zeroed(one->rows, sizeof(float));
     problem->value = zeroed(one->rows, sizeof(float));

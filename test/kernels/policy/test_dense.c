@@ -28,7 +28,8 @@ static struct rng_key key_of(uint32_t i)
 {
     return (struct rng_key){.seed = problem.draw.seed,
                             .environment = problem.environment[i],
-                            .step = problem.step[i],
+                            .step = dense_explores(&problem.shape) ? problem.step[i] - problem.step[i] % 4
+                                                                   : problem.step[i],
                             .episode = problem.draw.episode};
 }
 
@@ -68,13 +69,14 @@ static uint32_t wrong_actions(uint32_t i)
     const struct dense_shape *shape = &problem.shape;
     const size_t row = problem.row[i], first = row * shape->components;
     const struct rng_key key = key_of(i);
+    const double bound = dense_explores(shape) ? 4 * near : near; // noise is a sum over the features
     uint32_t wrong = 0;
     dense_ref_evaluate(shape, problem.exact, &problem.batch, (uint32_t)row, &expected);
     for (uint32_t c = 0; c < shape->components; c++) {
         double margin = 1;
         if (shape->gaussian)
             wrong += !(worse(0, problem.batch.actions[first + c],
-                             dense_ref_action(shape, problem.exact, &expected, &key, c)) <= near);
+                             dense_ref_action(shape, problem.exact, &expected, &key, c)) <= bound);
         else if ((uint32_t)problem.batch.choices[first + c] !=
                  dense_ref_choice(shape, &expected, &key, c, &margin))
             wrong += margin > near;
@@ -240,7 +242,8 @@ START_TEST(a_row_does_not_know_its_batch)
             step[i] = problem.step[from];
         }
         piece.row = row;
-        const struct dense_draw draw = {problem.draw.seed, problem.draw.episode, environment, step};
+        const struct dense_draw draw = {problem.draw.seed, problem.draw.episode, environment, step,
+                                        problem.draw.noise_steps};
         const struct dense_results results = {log_probability, NULL, problem.shape.value ? value : NULL};
         dense_act(problem.dense, problem.work, &piece, &draw, &results);
         for (uint32_t i = 0; i < piece.count; i++) {

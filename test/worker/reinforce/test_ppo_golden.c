@@ -109,12 +109,13 @@ enum {
 static const struct golden_case {
     const char *name;
     uint32_t components, choices[2]; /* no choices: floats */
-    bool has_mask;
+    bool has_mask, explores;
 } cases[] = {
-    {"choice", 1, {3}, false},        {"choice_value_clipped", 1, {3}, false},
-    {"choice_halved", 1, {3}, false}, {"choices_masked", 2, {3, 2}, true},
-    {"floats", 2, {0}, false},        {"floats_value_clipped", 2, {0}, false},
-    {"choice_a2c", 1, {3}, false},    {"floats_a2c", 2, {0}, false},
+    {"choice", 1, {3}, false, false},        {"choice_value_clipped", 1, {3}, false, false},
+    {"choice_halved", 1, {3}, false, false}, {"choices_masked", 2, {3, 2}, true, false},
+    {"floats", 2, {0}, false, false},        {"floats_value_clipped", 2, {0}, false, false},
+    {"choice_a2c", 1, {3}, false, false},    {"floats_a2c", 2, {0}, false, false},
+    {"floats_sde", 2, {0}, false, true},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -138,6 +139,7 @@ static struct policy *open_policy(const struct golden_case *of, const struct rec
         .activation = POLICY_TANH,
         .adam = plain ? rms_prop : adam,
         .has_value = true,
+        .state_dependent = of->explores,
         .rows_max = ROWS,
     };
     struct policy *policy;
