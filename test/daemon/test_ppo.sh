@@ -16,6 +16,7 @@ rollout_rows=192
 toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
 
 ppo='{"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2, "ent_coef": 0.01, "clip_range_vf": 0.5}'
+sde='{"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2, "use_sde": true, "sde_sample_freq": 5}'
 a2c='{"name": "a2c", "n_steps": 32, "gae_lambda": 0.9, "ent_coef": 0.01}'
 algorithm=$ppo
 
@@ -37,6 +38,11 @@ is_resumed_in_process() {
     local own='/observers={"count": 0, "environments": 6}'
     rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 --set "$own" >/dev/null 2>&1 &&
         run_job reinforce "$scratch/parts" 20 --set "$own" --resume >"$scratch/parts.out" 2>&1 && same whole parts
+}
+
+# refuses PHRASE ARGUMENT...: the job ends with an error that has the phrase.
+refuses() {
+    ! plays faulty "${@:2}" >"$scratch/words" 2>&1 && grep -qF "$1" "$scratch/words"
 }
 
 # ---- the same numbers ----
@@ -68,6 +74,22 @@ Pendulum-v1 - {"name":"Pendulum-v1"}
 Again-v0 - {"plugin":"$toy","name":"Again-v0"}
 Pair-v0 with-deaths {"plugin":"$toy","name":"Pair-v0"}
 WORLDS
+
+algorithm=$sde
+world '{"name": "MountainCarContinuous-v0"}'
+check "state-dependent exploration" plays whole
+check "state-dependent exploration: two observers of two groups" same_numbers --set /observers="$spread"
+check "state-dependent exploration: in the agent's process" same_numbers --set /observers/count=0
+check "state-dependent exploration: without vector instructions" on_baseline
+check "state-dependent exploration: resumed" is_resumed
+draws_anew() {
+    plays other --set /algorithm/sde_sample_freq=null && ! same whole other
+}
+check "state-dependent exploration: drawn anew or not" draws_anew
+check "state-dependent exploration: of a choice" refuses "/algorithm/use_sde: expected false: the environment's action" \
+    --set /environment/name=CartPole-v1
+check "state-dependent exploration: without a hidden layer" refuses "/algorithm/use_sde: expected false: /policy/hidden" \
+    --set '/policy={"hidden": []}'
 
 algorithm=$a2c
 world '{"name": "Pendulum-v1"}'
@@ -223,9 +245,6 @@ check "a fault names the environment" tells_the_fault
 
 # ---- what does not fit ----
 world '{"name": "CartPole-v1"}'
-refuses_images() {
-    ! plays faulty --set /policy/network=cnn >"$scratch/words" 2>&1 && grep -q '/policy/network: expected "mlp"' "$scratch/words"
-}
-check "no convolutions over four numbers" refuses_images
+check "no convolutions over four numbers" refuses '/policy/network: expected "mlp"' --set /policy/network=cnn
 
 finish
