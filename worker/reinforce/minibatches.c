@@ -71,8 +71,9 @@ static void cut(struct minibatches *m, uint32_t count, uint32_t size)
             m->row[m->key[m->piece[row]]++] = row;
 }
 
-void minibatches_draw(struct minibatches *m, const uint32_t *order, uint32_t count, uint32_t size,
-                      uint64_t seed, uint32_t update, uint32_t epoch)
+/* A key for each row: its draw, then the row. */
+static void draw_keys(struct minibatches *m, const uint32_t *order, uint32_t count, uint64_t seed,
+                      uint32_t update, uint32_t epoch)
 {
     for (uint32_t i = 0; i < count; i++) {
         const struct rng_key key = {.seed = seed, .environment = order[i], .step = epoch, .episode = update};
@@ -80,6 +81,17 @@ void minibatches_draw(struct minibatches *m, const uint32_t *order, uint32_t cou
         rng_block(&key, RNG_SHUFFLE, 0, words);
         m->key[i] = (uint64_t)words[0] << 32 | order[i];
     }
-    sort_keys(m, count);
+}
+
+void minibatches_draw(struct minibatches *m, const uint32_t *order, uint32_t count, uint32_t size,
+                      uint64_t seed, uint32_t update, uint32_t epoch)
+{
+    if (count > size) {
+        draw_keys(m, order, count, seed, update, epoch);
+        sort_keys(m, count);
+    } else { /* one minibatch, in which rows ascend whatever the draws */
+        for (uint32_t i = 0; i < count; i++)
+            m->key[i] = order[i];
+    }
     cut(m, count, size);
 }
