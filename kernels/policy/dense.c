@@ -67,9 +67,10 @@ static void place_exploration(struct places *places, struct dense *dense)
 
 static void place_dense(struct places *places, struct dense *dense)
 {
-    for (uint32_t n = 0; n < dense_networks(dense); n++)
+    for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
         for (uint32_t l = 0; l <= dense->shape.layers; l++)
-            place_layer(places, &dense->layer[n][l], l == 0);
+            if (dense_has_layer(&dense->shape, n, l))
+                place_layer(places, &dense->layer[n][l], l == 0);
     place_exploration(places, dense);
     place(places, &dense->sigma.sigma, dense->shape.components);
     place(places, &dense->sigma.inverse, dense->shape.components);
@@ -79,18 +80,18 @@ static void place_dense(struct places *places, struct dense *dense)
 /* The layers' sizes, and where their parameters are. */
 static void describe_layers(struct dense *dense)
 {
-    struct dense_parameter list[DENSE_PARAMETERS_MAX];
-    const uint32_t count = dense_parameters(&dense->shape, list);
-    for (uint32_t p = 0; p < count; p++) {
-        struct dense_layer *layer = &dense->layer[list[p].network][list[p].layer];
-        if (list[p].kind == DENSE_LOG_SIGMA) {
-            dense->log_sigma = list[p].offset;
-        } else if (list[p].kind == DENSE_BIAS) {
-            layer->bias = list[p].offset;
+    dense->parameter_count = dense_parameters(&dense->shape, dense->parameters);
+    for (uint32_t p = 0; p < dense->parameter_count; p++) {
+        const struct dense_parameter *parameter = &dense->parameters[p];
+        struct dense_layer *layer = &dense->layer[parameter->network][parameter->layer];
+        if (parameter->kind == DENSE_LOG_SIGMA) {
+            dense->log_sigma = parameter->offset;
+        } else if (parameter->kind == DENSE_BIAS) {
+            layer->bias = parameter->offset;
         } else {
-            layer->weight = list[p].offset;
-            layer->outputs = list[p].shape[0];
-            layer->inputs = list[p].shape[1];
+            layer->weight = parameter->offset;
+            layer->outputs = parameter->shape[0];
+            layer->inputs = parameter->shape[1];
         }
     }
 }
@@ -160,29 +161,42 @@ static void transpose_four(float *to, const float *from, uint32_t depth)
     _mm_store_ps(to + 3 * PRODUCT_BLOCK, d);
 }
 
-/* panels (blocks of columns, depth, 16)[n / 16][k][n % 16] = from[n][k] */
-static void pack_transposed(float *panels, const float *from, uint32_t columns, uint32_t depth)
+/* panel (depth, 16)[k][n] = from[n][k], for at most 16 rows of `from`. */
+static void pack_transposed(float *panel, const float *from, uint32_t rows, uint32_t depth)
 {
-    const uint32_t whole_columns = columns - columns % 4, whole_depth = depth - depth % 4;
-    for (uint32_t n = 0; n < columns; n++) {
-        float *to = panels + (size_t)(n / PRODUCT_BLOCK) * depth * PRODUCT_BLOCK + n % PRODUCT_BLOCK;
-        uint32_t k = 0;
-        if (n < whole_columns && n % 4 == 0)
-            for (; k < whole_depth; k += 4)
-                transpose_four(to + (size_t)k * PRODUCT_BLOCK, from + (size_t)n * depth + k, depth);
-        for (k = n < whole_columns ? whole_depth : 0; k < depth; k++)
-            to[(size_t)k * PRODUCT_BLOCK] = from[(size_t)n * depth + k];
-    }
+    const uint32_t whole_rows = rows - rows % 4, whole_depth = depth - depth % 4;
+    for (uint32_t k = 0; k < whole_depth; k += 4)
+        for (uint32_t n = 0; n < whole_rows; n += 4)
+            transpose_four(panel + (size_t)k * PRODUCT_BLOCK + n, from + (size_t)n * depth + k, depth);
+    for (uint32_t n = 0; n < rows; n++)
+        for (uint32_t k = n < whole_rows ? whole_depth : 0; k < depth; k++)
+            panel[(size_t)k * PRODUCT_BLOCK + n] = from[(size_t)n * depth + k];
 }
 
-/* panels[n / 16][k][n % 16] = from[k][n] */
-static void pack(float *panels, const float *from, uint32_t columns, uint32_t depth)
+/* panels (blocks of columns, depth, 16)[n / 16][k][n % 16] = from[k][n], for k of [first, end). */
+static void pack(float *panels, const float *from, uint32_t columns, uint32_t depth, uint32_t first,
+                 uint32_t end)
 {
-    for (uint32_t first = 0; first < columns; first += PRODUCT_BLOCK) {
-        float *to = panels + (size_t)first * depth;
-        const uint32_t width = columns - first < PRODUCT_BLOCK ? columns - first : PRODUCT_BLOCK;
-        for (uint32_t k = 0; k < depth; k++)
-            memcpy(to + (size_t)k * PRODUCT_BLOCK, from + (size_t)k * columns + first, width * sizeof *to);
+    const uint32_t whole = columns - columns % PRODUCT_BLOCK;
+    for (uint32_t n = 0; n < whole; n += PRODUCT_BLOCK)
+        for (uint32_t k = first; k < end; k++)
+            memcpy(panels + (size_t)n * depth + (size_t)k * PRODUCT_BLOCK, from + (size_t)k * columns + n,
+                   PRODUCT_BLOCK * sizeof *panels);
+    for (uint32_t k = first; k < end && whole < columns; k++)
+        memcpy(panels + (size_t)whole * depth + (size_t)k * PRODUCT_BLOCK, from + (size_t)k * columns + whole,
+               (columns - whole) * sizeof *panels);
+}
+
+/* Both orders of a weight, 16 rows at a time: the second order finds them in the nearest cache. */
+static void load_weight(const struct dense_layer *layer, const float *weight)
+{
+    const uint32_t inputs = layer->inputs, outputs = layer->outputs;
+    for (uint32_t first = 0; first < outputs; first += PRODUCT_BLOCK) {
+        const uint32_t end = outputs - first < PRODUCT_BLOCK ? outputs : first + PRODUCT_BLOCK;
+        pack_transposed(layer->forward + (size_t)first * inputs, weight + (size_t)first * inputs, end - first,
+                        inputs);
+        if (layer->backward != NULL)
+            pack(layer->backward, weight, inputs, outputs, first, end);
     }
 }
 
@@ -212,26 +226,35 @@ static void load_exploration(struct dense *dense, const float *log_std)
         dense->lanes->exp(exploration->sigma + i, exploration->sigma + i);
     for (size_t i = 0; i < count; i++)
         exploration->squares[i] = exploration->sigma[i] * exploration->sigma[i];
-    pack(exploration->panels, exploration->squares, components, features);
+    pack(exploration->panels, exploration->squares, components, features, 0, features);
     for (uint32_t d = 0; d < components; d++)
         exploration->begin[d] = 1e-6f;
 }
 
+void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t number)
+{
+    const struct dense_parameter *parameter = &dense->parameters[number];
+    const struct dense_layer *layer = &dense->layer[parameter->network][parameter->layer];
+    const float *from = parameters + parameter->offset;
+    switch (parameter->kind) {
+    case DENSE_WEIGHT:
+        load_weight(layer, from);
+        return;
+    case DENSE_BIAS:
+        memcpy(layer->begin, from, layer->outputs * sizeof *layer->begin);
+        return;
+    case DENSE_LOG_SIGMA:
+        if (dense_explores(&dense->shape))
+            load_exploration(dense, from);
+        else
+            dense_sigma_load(&dense->sigma, dense->lanes, from, dense->shape.components);
+    }
+}
+
 void dense_load(struct dense *dense, const float *parameters)
 {
-    for (uint32_t n = 0; n < dense_networks(dense); n++)
-        for (uint32_t l = 0; l <= dense->shape.layers; l++) {
-            const struct dense_layer *layer = &dense->layer[n][l];
-            const float *weight = parameters + layer->weight;
-            memcpy(layer->begin, parameters + layer->bias, layer->outputs * sizeof *layer->begin);
-            pack_transposed(layer->forward, weight, layer->outputs, layer->inputs);
-            if (layer->backward != NULL)
-                pack(layer->backward, weight, layer->inputs, layer->outputs);
-        }
-    if (dense_explores(&dense->shape))
-        load_exploration(dense, parameters + dense->log_sigma);
-    else if (dense->shape.gaussian)
-        dense_sigma_load(&dense->sigma, dense->lanes, parameters + dense->log_sigma, dense->shape.components);
+    for (uint32_t number = 0; number < dense->parameter_count; number++)
+        dense_load_parameter(dense, parameters, number);
 }
 
 const struct dense_shape *dense_shape(const struct dense *dense)
@@ -259,9 +282,13 @@ static void place_work(struct places *places, struct dense_work *work, const str
 {
     const uint32_t inputs = dense->shape.inputs, rows = DENSE_CHUNK_ROWS;
     place_matrix(places, &work->inputs, rows, inputs < DENSE_INPUT_BLOCK ? inputs : DENSE_INPUT_BLOCK);
-    for (uint32_t n = 0; n < dense_networks(dense); n++)
+    for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
         for (uint32_t l = 0; l <= dense->shape.layers; l++)
-            place_matrix(places, &work->output[n][l], rows, dense->layer[n][l].outputs);
+            if (dense_has_layer(&dense->shape, n, l))
+                place_matrix(places, &work->output[n][l], rows, dense->layer[n][l].outputs);
+    place_matrix(places, &work->head_pull[DENSE_POLICY], rows, dense->outputs);
+    if (dense->shape.value)
+        place_matrix(places, &work->head_pull[DENSE_VALUE], rows, 1);
     for (int p = 0; p < 2; p++)
         place(places, &work->pull[p], rows * product_stride(widest(dense)));
     if (dense->shape.gaussian)

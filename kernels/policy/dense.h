@@ -7,8 +7,9 @@
  *
  *     h_0 = the observation,   h_l = f(W_l h_{l-1} + b_l), f tanh or ReLU,   z = W h_last + b (the head)
  *
- * and once more with weights of its own for the value network, whose head has one output, the value. z is the
- * logits of all Categoricals, component after component, or the means of a diagonal Gaussian.
+ * and once more with weights of its own for the value network, whose head has one output, the value; or that
+ * head reads the policy's h_last (shape->shared). z is the logits of all Categoricals, component after
+ * component, or the means of a diagonal Gaussian.
  *
  * Categorical, over the choices a that the row's mask allows (all, without masks):
  *     log P(a) = z_a - max z - log sum exp(z - max z),   H = -sum P(a) log P(a)
@@ -62,6 +63,10 @@ void dense_free(struct dense *dense);
 /* Computes with these parameters (dense_parameters.h) from now on; they are copied. No other thread computes
  * with `dense` meanwhile. */
 void dense_load(struct dense *dense, const float *parameters);
+
+/* The same of parameter number `number` of the list of dense_parameters alone; several threads may do that at
+ * once, each for other parameters. */
+void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t number);
 
 const struct dense_shape *dense_shape(const struct dense *dense);
 
@@ -136,11 +141,12 @@ struct dense_pulls {
     const float *value;           // (count); NULL without a value network
 };
 
-/* Adds dL/d of every parameter to `gradient`, which has the parameters' order, for the batch that was last
- * evaluated with `work`. Its arrays still hold what they held then, and so does `dense`. The chunk is summed
- * by itself, rows ascending, and added at the end: calling this chunk after chunk gives one order of
- * summation. */
+/* dL/d of every parameter of the networks that are pulled at, for the batch that was last evaluated with
+ * `work`; in `gradient`, which has the parameters' order: added to what that holds, or, `adds` false, in its
+ * place. The batch's arrays still hold what they held then, and so does `dense`. The chunk is summed by
+ * itself, rows ascending, and added at the end: calling this chunk after chunk gives one order of summation.
+ * Where the hidden layers are shared, their pull is the policy's and then the value's. */
 void dense_gradient(const struct dense *dense, struct dense_work *work, const struct dense_pulls *pulls,
-                    float *gradient);
+                    float *gradient, bool adds);
 
 #endif

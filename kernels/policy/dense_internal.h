@@ -27,7 +27,9 @@ struct dense {
     uint32_t outputs;
     struct dense_layer layer[DENSE_NETWORKS]
                             [DENSE_LAYERS_MAX + 1]; // (networks, layers + 1): the head is last
-    size_t log_sigma;                               // in the flat array
+    uint32_t parameter_count;
+    struct dense_parameter parameters[DENSE_PARAMETERS_MAX]; // (parameter_count)
+    size_t log_sigma;                                        // in the flat array
     struct dense_sigma sigma;
     struct dense_exploration exploration; // where dense_explores
     const struct dense_lanes *lanes;
@@ -39,7 +41,8 @@ struct dense_work {
     struct dense_batch batch;                                         // last evaluated
     struct dense_matrix inputs;                                       // (rows, input block)
     struct dense_matrix output[DENSE_NETWORKS][DENSE_LAYERS_MAX + 1]; // (rows, outputs) of each layer
-    float *pull[2];                // (rows, outputs) dL/d of a layer's sums, and of the one's before it
+    struct dense_matrix head_pull[DENSE_NETWORKS]; // (rows, outputs) dL/d of the heads' sums
+    float *pull[2];                // (rows, width) dL/d of a hidden layer, and of the one before it
     struct dense_matrix log_sigma; // (rows, components) dL/d log_std
     /* Where dense_explores: the features' squares (rows, features), the variances (rows, components), and a
      * chunk's sums (features, components). */
@@ -48,6 +51,7 @@ struct dense_work {
     struct dense_matrix piece; // (DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS)
     float *scratch;            // struct dense_head's
     float *zeros, *ones;       // (DENSE_OUTPUTS_MAX), (DENSE_CHUNK_ROWS)
+    bool adds;                 // dense_gradient's, while it runs
     float *memory;             // all of the above
 };
 
@@ -58,9 +62,10 @@ enum status dense_choose(const struct dense_lanes **lanes, product_function **pr
 void dense_sigma_load(struct dense_sigma *sigma, const struct dense_lanes *lanes, const float *log_std,
                       uint32_t components);
 
-static inline uint32_t dense_networks(const struct dense *dense)
+/* Whether network n has layer l, of which the heads are the last. */
+static inline bool dense_has_layer(const struct dense_shape *shape, uint32_t n, uint32_t l)
 {
-    return dense->shape.value ? DENSE_NETWORKS : 1;
+    return n == DENSE_POLICY || (shape->value && (l == shape->layers || !shape->shared));
 }
 
 #endif

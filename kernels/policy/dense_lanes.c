@@ -55,20 +55,24 @@ static void slope(enum dense_activation activation, struct dense_matrix dh, stru
 }
 
 LANES_INLINE void add_rows(float *to, size_t row_step, size_t column_step, struct dense_matrix sums,
-                           uint32_t rows, uint32_t columns)
+                           uint32_t rows, uint32_t columns, bool adds)
 {
     for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t c = 0; c < columns; c++)
-            to[r * row_step + c * column_step] += sums.at[r * sums.stride + c];
+        for (uint32_t c = 0; c < columns; c++) {
+            float *at = &to[r * row_step + c * column_step];
+            *at = (adds ? *at : 0) + sums.at[r * sums.stride + c];
+        }
 }
 
 static void add(float *to, size_t row_step, size_t column_step, struct dense_matrix sums, uint32_t rows,
-                uint32_t columns)
+                uint32_t columns, bool adds)
 {
-    if (column_step == 1)
-        add_rows(to, row_step, 1, sums, rows, columns);
+    if (column_step == 1 && adds)
+        add_rows(to, row_step, 1, sums, rows, columns, true);
+    else if (column_step == 1)
+        add_rows(to, row_step, 1, sums, rows, columns, false);
     else
-        add_rows(to, row_step, column_step, sums, rows, columns);
+        add_rows(to, row_step, column_step, sums, rows, columns, adds);
 }
 
 /* ---- rows across the lanes ---- */

@@ -50,9 +50,9 @@ struct dense_lanes {
     /* dh = dh f'(x), by h = f(x): dh (1 - h^2), or dh where h > 0. */
     void (*slope)(enum dense_activation activation, struct dense_matrix dh, struct dense_matrix h,
                   uint32_t rows, uint32_t blocks);
-    /* to[r * row_step + c * column_step] += sums[r][c] */
+    /* to[r * row_step + c * column_step] += sums[r][c], or with `adds` false: = 0 + sums[r][c] */
     void (*add)(float *to, size_t row_step, size_t column_step, struct dense_matrix sums, uint32_t rows,
-                uint32_t columns);
+                uint32_t columns, bool adds);
 
     /* dense_act, dense_evaluate, and the head's part of dense_gradient, which writes dL/dz; with a Gaussian
      * also each row's part of dL/d log_std or, where that depends on the state, (dL/d log_std_fd) / (h_f^2

@@ -67,8 +67,8 @@ uint32_t dense_parameters(const struct dense_shape *shape, struct dense_paramete
                           explores ? shape->components : 1)
                      ->name,
                  DENSE_NAME_BYTES, "log_std");
-    list_hidden(&list, shape, DENSE_POLICY, "policy_net");
-    if (shape->value)
+    list_hidden(&list, shape, DENSE_POLICY, shape->shared ? "shared_net" : "policy_net");
+    if (shape->value && !shape->shared)
         list_hidden(&list, shape, DENSE_VALUE, "value_net");
     list_linear(&list, DENSE_POLICY, last, dense_outputs(shape), features, "action_net");
     if (shape->value)

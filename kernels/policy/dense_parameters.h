@@ -4,13 +4,14 @@
  * hidden layer every other number as torch.nn.Sequential counts them:
  *
  *     log_std                              (components)           Gaussian only; (last width, components)
- * where the deviations depend on the state mlp_extractor.policy_net.0.weight    (width, inputs)        …
- * .0.bias, .2.weight, .2.bias, … mlp_extractor.value_net.0.weight     (width, inputs)        … with a value
- * network action_net.weight                    (outputs, last width)  action_net.bias (outputs)
+ *                                                                 where the deviations depend on the state
+ *     mlp_extractor.policy_net.0.weight    (width, inputs)        … .0.bias, .2.weight, .2.bias, …
+ *     mlp_extractor.value_net.0.weight     (width, inputs)        … with a value network of its own
+ *     action_net.weight                    (outputs, last width)  action_net.bias (outputs)
  *     value_net.weight                     (1, last width)        value_net.bias (1); with a value network
  *
- * The value network's parameters have names of their own and are never shared. Pure functions; dense_begin
- * alone allocates. */
+ * Where policy and value share the hidden layers, these are mlp_extractor.shared_net.0.weight … alone, as
+ * Stable-Baselines3 called them until 1.7. Pure functions; dense_begin alone allocates. */
 #ifndef KERNELS_POLICY_DENSE_PARAMETERS_H
 #define KERNELS_POLICY_DENSE_PARAMETERS_H
 

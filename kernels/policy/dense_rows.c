@@ -26,6 +26,16 @@ static void normalize(const struct dense_normalizer *n, const float *from, uint3
     }
 }
 
+/* A few numbers, which a call of memcpy would take longer to copy. */
+static void copy(float *to, const float *from, uint32_t count)
+{
+    uint32_t i = 0;
+    for (; count - i >= 4; i += 4)
+        memcpy(to + i, from + i, 4 * sizeof *to);
+    for (; i < count; i++)
+        to[i] = from[i];
+}
+
 /* Columns [first, first + width) of the batch's observations. */
 static void gather(const struct dense *dense, const struct dense_work *work, const struct dense_batch *batch,
                    uint32_t first, uint32_t width)
@@ -37,7 +47,7 @@ static void gather(const struct dense *dense, const struct dense_work *work, con
         if (batch->observations != NULL && batch->normalizer != NULL)
             normalize(batch->normalizer, batch->observations + from, first, width, to);
         else if (batch->observations != NULL)
-            memcpy(to, batch->observations + from, width * sizeof *to);
+            copy(to, batch->observations + from, width);
         else
             for (uint32_t i = 0; i < width; i++)
                 to[i] = (float)batch->bytes[from + i] / 255;
@@ -62,33 +72,68 @@ static void layer_forward(const struct dense *dense, const struct dense_layer *l
                                      .c_row = to.stride});
 }
 
-/* The first layers' sums, of networks [begin, end). */
+/* Which networks' heads are computed. */
+struct heads {
+    bool of[DENSE_NETWORKS];
+};
+
+static const struct heads value_alone = {{[DENSE_VALUE] = true}};
+
+static struct heads heads_of(bool policy, bool value)
+{
+    return (struct heads){{[DENSE_POLICY] = policy, [DENSE_VALUE] = value}};
+}
+
+/* The network whose hidden layers network n's head reads. */
+static uint32_t trunk_of(const struct dense *dense, uint32_t n)
+{
+    return dense->shape.shared ? DENSE_POLICY : n;
+}
+
+/* Whether network n's own hidden layers are needed. */
+static bool needs_hidden(const struct dense *dense, const struct heads *heads, uint32_t n)
+{
+    return dense->shape.shared ? n == DENSE_POLICY : heads->of[n];
+}
+
+/* The sums of the layers that read the observations. */
 static void first_layers(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
-                         uint32_t begin, uint32_t end)
+                         const struct heads *heads)
 {
     const uint32_t inputs = dense->shape.inputs;
     for (uint32_t first = 0; first < inputs; first += DENSE_INPUT_BLOCK) {
         const uint32_t width = smaller(inputs - first, DENSE_INPUT_BLOCK);
         gather(dense, work, batch, first, width);
-        for (uint32_t n = begin; n < end; n++)
-            layer_forward(dense, &dense->layer[n][0], work->inputs, batch->count, first, width,
-                          work->output[n][0]);
+        for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
+            if (dense->shape.layers == 0 ? heads->of[n] : needs_hidden(dense, heads, n))
+                layer_forward(dense, &dense->layer[n][0], work->inputs, batch->count, first, width,
+                              work->output[n][0]);
     }
 }
 
-/* Fills work->output of networks [begin, end): the hidden layers' activations and the heads' sums. */
-static void forward(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
-                    uint32_t begin, uint32_t end)
+static void next_layer(const struct dense *dense, const struct dense_work *work, uint32_t rows, uint32_t n,
+                       uint32_t l, struct dense_matrix from)
 {
-    const uint32_t rows = batch->count;
-    first_layers(dense, work, batch, begin, end);
-    for (uint32_t n = begin; n < end; n++)
-        for (uint32_t l = 0; l < dense->shape.layers; l++) {
-            const struct dense_layer *next = &dense->layer[n][l + 1];
+    const struct dense_layer *layer = &dense->layer[n][l];
+    layer_forward(dense, layer, from, rows, 0, layer->inputs, work->output[n][l]);
+}
+
+/* Fills work->output: the hidden layers' activations and the heads' sums. */
+static void forward(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
+                    const struct heads *heads)
+{
+    const uint32_t rows = batch->count, layers = dense->shape.layers;
+    first_layers(dense, work, batch, heads);
+    for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
+        for (uint32_t l = 0; l < layers && needs_hidden(dense, heads, n); l++) {
             const struct dense_matrix h = work->output[n][l];
-            dense->lanes->activate(dense->shape.activation, h, rows, product_blocks(next->inputs));
-            layer_forward(dense, next, h, rows, 0, next->inputs, work->output[n][l + 1]);
+            dense->lanes->activate(dense->shape.activation, h, rows, product_blocks(dense->shape.width[l]));
+            if (l + 1 < layers)
+                next_layer(dense, work, rows, n, l + 1, h);
         }
+    for (uint32_t n = 0; n < DENSE_NETWORKS && layers > 0; n++)
+        if (heads->of[n])
+            next_layer(dense, work, rows, n, layers, work->output[trunk_of(dense, n)][layers - 1]);
 }
 
 /* ---- the heads ---- */
@@ -164,6 +209,7 @@ static float *behind(float *values, uint32_t first)
 void dense_act(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                const struct dense_draw *draw, const struct dense_results *results)
 {
+    const struct heads heads = heads_of(true, results->value != NULL);
     assert(results->value == NULL || dense->shape.value);
     for (uint32_t first = 0; first < batch->count; first += DENSE_CHUNK_ROWS) {
         const struct dense_batch chunk = chunk_of(batch, first);
@@ -175,7 +221,7 @@ void dense_act(const struct dense *dense, struct dense_work *work, const struct 
                                        .environment = draw->environment + first,
                                        .step = draw->step + first,
                                        .noise_steps = draw->noise_steps};
-        forward(dense, work, &chunk, DENSE_POLICY, results->value != NULL ? DENSE_NETWORKS : DENSE_VALUE);
+        forward(dense, work, &chunk, &heads);
         find_variances(dense, work, chunk.count);
         dense->lanes->act(&head, draw != NULL ? &keys : NULL, behind(results->log_probability, first));
         if (results->value != NULL)
@@ -189,7 +235,7 @@ void dense_value(const struct dense *dense, struct dense_work *work, const struc
     assert(dense->shape.value);
     for (uint32_t first = 0; first < batch->count; first += DENSE_CHUNK_ROWS) {
         const struct dense_batch chunk = chunk_of(batch, first);
-        forward(dense, work, &chunk, DENSE_VALUE, DENSE_NETWORKS);
+        forward(dense, work, &chunk, &value_alone);
         store_values(dense, work, chunk.count, value + first);
     }
 }
@@ -199,11 +245,11 @@ void dense_evaluate(const struct dense *dense, struct dense_work *work, const st
 {
     assert(batch->count <= DENSE_CHUNK_ROWS && (results->value == NULL || dense->shape.value));
     const struct dense_head head = head_of(dense, work, batch);
-    const bool of_policy = results->log_probability != NULL || results->entropy != NULL;
+    const struct heads heads =
+        heads_of(results->log_probability != NULL || results->entropy != NULL, results->value != NULL);
     work->batch = *batch;
-    forward(dense, work, batch, of_policy ? DENSE_POLICY : DENSE_VALUE,
-            results->value != NULL ? DENSE_NETWORKS : DENSE_VALUE);
-    if (of_policy) {
+    forward(dense, work, batch, &heads);
+    if (heads.of[DENSE_POLICY]) {
         find_variances(dense, work, batch->count);
         dense->lanes->evaluate(&head, results->log_probability, results->entropy);
     }
@@ -211,32 +257,44 @@ void dense_evaluate(const struct dense *dense, struct dense_work *work, const st
         store_values(dense, work, batch->count, results->value);
 }
 
-/* ---- backward ---- */
+/* ---- backward ----
+ *
+ * What is added up goes to where work->adds says: onto the gradient, or in its place. */
+
+/* a's columns as rows of a product, b's columns [n, n + columns) as its columns, over the batch's rows. */
+static struct product sums_of(const struct dense_work *work, struct dense_matrix a, uint32_t m, uint32_t rows,
+                              struct dense_matrix b, uint32_t n, uint32_t columns)
+{
+    return (struct product){.rows = rows,
+                            .depth = work->batch.count,
+                            .blocks = product_blocks(columns),
+                            .a = a.at + m,
+                            .a_row = 1,
+                            .a_depth = a.stride,
+                            .b = b.at + n,
+                            .b_depth = b.stride,
+                            .b_block = PRODUCT_BLOCK,
+                            .begin = work->zeros};
+}
 
 /* to[m * row_step + n * column_step] += sum over rows of a[row][m] b[row][n], for `m_count` by `n_count`
- * numbers. */
+ * numbers. Whole blocks of columns need no piece of memory of their own where nothing is added to. */
 static void add_products(const struct dense *dense, const struct dense_work *work, struct dense_matrix a,
                          uint32_t m_count, struct dense_matrix b, uint32_t n_count, float *to,
                          size_t row_step, size_t column_step)
 {
+    const bool direct = !work->adds && column_step == 1 && n_count % PRODUCT_BLOCK == 0;
     for (uint32_t n = 0; n < n_count; n += DENSE_PIECE_COLUMNS)
         for (uint32_t m = 0; m < m_count; m += DENSE_PIECE_ROWS) {
             const uint32_t rows = smaller(m_count - m, DENSE_PIECE_ROWS);
             const uint32_t columns = smaller(n_count - n, DENSE_PIECE_COLUMNS);
-            dense->product(&(struct product){.rows = rows,
-                                             .depth = work->batch.count,
-                                             .blocks = product_blocks(columns),
-                                             .a = a.at + m,
-                                             .a_row = 1,
-                                             .a_depth = a.stride,
-                                             .b = b.at + n,
-                                             .b_depth = b.stride,
-                                             .b_block = PRODUCT_BLOCK,
-                                             .begin = work->zeros,
-                                             .c = work->piece.at,
-                                             .c_row = work->piece.stride});
-            dense->lanes->add(to + m * row_step + n * column_step, row_step, column_step, work->piece, rows,
-                              columns);
+            struct product product = sums_of(work, a, m, rows, b, n, columns);
+            float *part = to + m * row_step + n * column_step;
+            product.c = direct ? part : work->piece.at;
+            product.c_row = direct ? row_step : work->piece.stride;
+            dense->product(&product);
+            if (!direct)
+                dense->lanes->add(part, row_step, column_step, work->piece, rows, columns, work->adds);
         }
 }
 
@@ -274,43 +332,71 @@ static void add_first_weight(const struct dense *dense, const struct dense_work 
     }
 }
 
-/* to = dL/d of the sums of the layer before `layer`, whose activations are h. */
+/* to = dL/d of what `layer` reads, by the pull at its sums; or, `more`, adds that to `to`. */
 static void pull_back(const struct dense *dense, const struct dense_work *work,
-                      const struct dense_layer *layer, struct dense_matrix pull, struct dense_matrix h,
-                      struct dense_matrix to)
+                      const struct dense_layer *layer, struct dense_matrix pull, struct dense_matrix to,
+                      bool more)
 {
-    const uint32_t rows = work->batch.count, blocks = product_blocks(layer->inputs);
-    dense->product(&(struct product){.rows = rows,
+    dense->product(&(struct product){.rows = work->batch.count,
                                      .depth = layer->outputs,
-                                     .blocks = blocks,
+                                     .blocks = product_blocks(layer->inputs),
                                      .a = pull.at,
                                      .a_row = pull.stride,
                                      .a_depth = 1,
                                      .b = layer->backward,
                                      .b_depth = PRODUCT_BLOCK,
                                      .b_block = (size_t)layer->outputs * PRODUCT_BLOCK,
-                                     .begin = work->zeros,
+                                     .begin = more ? NULL : work->zeros,
                                      .c = to.at,
                                      .c_row = to.stride});
-    dense->lanes->slope(dense->shape.activation, to, h, rows, blocks);
 }
 
-/* A network's backward; work->pull[0] holds dL/dz of its head. */
-static void backward(const struct dense *dense, const struct dense_work *work, enum dense_network_kind n,
-                     float *gradient)
+/* dL/d of hidden layer l, in one of two places by turns. */
+static struct dense_matrix hidden_pull(const struct dense *dense, const struct dense_work *work, uint32_t l)
 {
-    uint32_t current = 0;
-    for (uint32_t l = dense->shape.layers;; l--, current ^= 1) {
+    return (struct dense_matrix){work->pull[l % 2], product_stride(dense->shape.width[l])};
+}
+
+/* The heads' weights and biases, by work->head_pull, and the pull at the last hidden layer of network n: of
+ * the policy's head first. */
+static void heads_backward(const struct dense *dense, const struct dense_work *work,
+                           const struct heads *heads, uint32_t n, float *gradient)
+{
+    const uint32_t layers = dense->shape.layers;
+    bool more = false;
+    for (uint32_t head = 0; head < DENSE_NETWORKS; head++) {
+        const struct dense_layer *layer = &dense->layer[head][layers];
+        const struct dense_matrix pull = work->head_pull[head];
+        if (!heads->of[head])
+            continue;
+        add_columns(dense, work, pull, layer->outputs, gradient + layer->bias);
+        if (layers == 0) {
+            add_first_weight(dense, work, layer, pull, gradient);
+            continue;
+        }
+        add_weight(dense, work, layer, work->output[n][layers - 1], 0, layer->inputs, pull, gradient);
+        pull_back(dense, work, layer, pull, hidden_pull(dense, work, layers - 1), more);
+        more = true;
+    }
+}
+
+/* The backward of network n's hidden layers and of the heads that read them. */
+static void backward(const struct dense *dense, const struct dense_work *work, const struct heads *heads,
+                     uint32_t n, float *gradient)
+{
+    heads_backward(dense, work, heads, n, gradient);
+    for (uint32_t l = dense->shape.layers; l-- > 0;) {
         const struct dense_layer *layer = &dense->layer[n][l];
-        const struct dense_matrix pull = {work->pull[current], product_stride(layer->outputs)};
+        const struct dense_matrix pull = hidden_pull(dense, work, l);
+        dense->lanes->slope(dense->shape.activation, pull, work->output[n][l], work->batch.count,
+                            product_blocks(layer->outputs));
         add_columns(dense, work, pull, layer->outputs, gradient + layer->bias);
         if (l == 0) {
             add_first_weight(dense, work, layer, pull, gradient);
             return;
         }
-        const struct dense_matrix h = work->output[n][l - 1];
-        add_weight(dense, work, layer, h, 0, layer->inputs, pull, gradient);
-        pull_back(dense, work, layer, pull, h, (struct dense_matrix){work->pull[current ^ 1], h.stride});
+        add_weight(dense, work, layer, work->output[n][l - 1], 0, layer->inputs, pull, gradient);
+        pull_back(dense, work, layer, pull, hidden_pull(dense, work, l - 1), false);
     }
 }
 
@@ -320,40 +406,48 @@ static void add_exploration(const struct dense *dense, const struct dense_work *
     const uint32_t features = dense_features(&dense->shape), components = dense->shape.components;
     const size_t count = (size_t)features * components;
     float *sums = work->exploration_sums;
-    memset(sums, 0, count * sizeof *sums);
+    if (work->adds) /* onto these */
+        memset(sums, 0, count * sizeof *sums);
     add_products(dense, work, work->squares, features, work->log_sigma, components, sums, components, 1);
     for (size_t i = 0; i < count; i++)
-        gradient[i] += dense->exploration.squares[i] * sums[i];
+        gradient[i] = (work->adds ? gradient[i] : 0) + dense->exploration.squares[i] * sums[i];
 }
 
-static void policy_backward(const struct dense *dense, const struct dense_work *work,
-                            const struct dense_pulls *pulls, float *gradient)
+/* Fills the pulls at the sums of the policy's head, and takes what log_std pulls. */
+static void pull_policy(const struct dense *dense, const struct dense_work *work,
+                        const struct dense_pulls *pulls, float *gradient)
 {
     const struct dense_head head = head_of(dense, work, &work->batch);
-    const struct dense_matrix dz = {work->pull[0], product_stride(dense->outputs)};
-    dense->lanes->pull(&head, pulls, dz, work->log_sigma);
+    dense->lanes->pull(&head, pulls, work->head_pull[DENSE_POLICY], work->log_sigma);
     if (dense_explores(&dense->shape))
         add_exploration(dense, work, gradient + dense->log_sigma);
     else if (dense->shape.gaussian)
         add_columns(dense, work, work->log_sigma, dense->shape.components, gradient + dense->log_sigma);
-    backward(dense, work, DENSE_POLICY, gradient);
 }
 
-static void value_backward(const struct dense *dense, const struct dense_work *work,
-                           const struct dense_pulls *pulls, float *gradient)
+static void pull_value(const struct dense_work *work, const struct dense_pulls *pulls)
 {
-    const size_t stride = product_stride(1);
+    const struct dense_matrix to = work->head_pull[DENSE_VALUE];
     for (uint32_t r = 0; r < work->batch.count; r++)
-        work->pull[0][r * stride] = pulls->value[r];
-    backward(dense, work, DENSE_VALUE, gradient);
+        to.at[r * to.stride] = pulls->value[r];
 }
 
 void dense_gradient(const struct dense *dense, struct dense_work *work, const struct dense_pulls *pulls,
-                    float *gradient)
+                    float *gradient, bool adds)
 {
-    assert(pulls->value == NULL || dense->shape.value);
-    if (pulls->log_probability != NULL || pulls->entropy != NULL)
-        policy_backward(dense, work, pulls, gradient);
-    if (pulls->value != NULL)
-        value_backward(dense, work, pulls, gradient);
+    const struct heads heads =
+        heads_of(pulls->log_probability != NULL || pulls->entropy != NULL, pulls->value != NULL);
+    assert(!heads.of[DENSE_VALUE] || dense->shape.value);
+    work->adds = adds;
+    if (heads.of[DENSE_POLICY])
+        pull_policy(dense, work, pulls, gradient);
+    if (heads.of[DENSE_VALUE])
+        pull_value(work, pulls);
+    for (uint32_t n = 0; n < DENSE_NETWORKS; n++) {
+        const struct heads own = heads_of(n == DENSE_POLICY, n == DENSE_VALUE);
+        if (!dense->shape.shared && heads.of[n])
+            backward(dense, work, &own, n, gradient);
+    }
+    if (dense->shape.shared && (heads.of[DENSE_POLICY] || heads.of[DENSE_VALUE]))
+        backward(dense, work, &heads, DENSE_POLICY, gradient);
 }

@@ -24,6 +24,7 @@ struct dense_shape {
     uint32_t width[DENSE_LAYERS_MAX]; /* (layers) units of each */
     enum dense_activation activation;
     bool value;           /* has a value network: the same hidden layers once more, and one output */
+    bool shared;          /* with `value`: its output reads the policy's hidden layers, and it has none */
     bool gaussian;        /* an action is floats of a diagonal Gaussian; else choices of Categoricals */
     bool state_dependent; /* the Gaussian's deviations depend on the last hidden layer, of which there is one
                            */

@@ -91,6 +91,13 @@ check "state-dependent exploration: of a choice" refuses "/algorithm/use_sde: ex
 check "state-dependent exploration: without a hidden layer" refuses "/algorithm/use_sde: expected false: /policy/hidden" \
     --set '/policy={"hidden": []}'
 
+algorithm=$ppo
+world '{"name": "Pendulum-v1"}'
+shared='/policy={"hidden": [16], "activation": "relu", "value_network": "shared"}'
+check "a shared value network" plays whole --set "$shared"
+check "a shared value network: two observers of two groups" same_numbers --set "$shared" --set /observers="$spread"
+check "a shared value network: in the agent's process" same_numbers --set "$shared" --set /observers/count=0
+
 algorithm=$a2c
 world '{"name": "Pendulum-v1"}'
 check "A2C" plays whole

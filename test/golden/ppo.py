@@ -6,7 +6,8 @@ How to run it, from the repository's root, with Debian's python3-torch: /usr/bin
 The formulas are those of worker/reinforce/advantages.h and kernels/policy/surrogate.h, written here with autograd
 alone; those of A2C, with RMSprop, where the option plain is 1. A rollout of 3 environments and 5 steps has a termination and two truncations in its middle, one of them at the
 last step. The policy has hidden layers of 8 and 6 units with tanh, and a value network of its own; its parameters have
-the names and the order of kernels/policy/dense_parameters.h. Cases that end in _sde have state-dependent exploration.
+the names and the order of kernels/policy/dense_parameters.h. Cases that end in _sde have state-dependent exploration; in those that
+end in _shared the value reads the policy's hidden layers.
 
     # a line of text: the versions
     case NAME
@@ -41,12 +42,15 @@ CASES = {  # choices of each component, or the number of floats; masks; then the
     "choice_a2c": (CHOICE, False, [0.2, 0, 0.5, 0.01, 0, 0, 0.3, 1, 1]),
     "floats_a2c": (FLOATS, False, [0.2, 0, 0.5, 0, 0, 1, 0.5, 1, 1]),
     "floats_sde": (FLOATS, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.4, 1, 0]),
+    "choice_shared": (CHOICE, False, [0.2, 0.1, 0.5, 0.01, 0, 1, 0.3, 1, 0]),
+    "floats_shared": (FLOATS, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.4, 1, 0]),
 }
 
 
 class Policy(torch.nn.Module):
-    def __init__(self, head, explores):
+    def __init__(self, name):
         super().__init__()
+        head, explores = CASES[name][0], name.endswith("_sde")
         self.head, self.explores = head, explores
         outputs = head if isinstance(head, int) else sum(head)
         if isinstance(head, int):
@@ -55,7 +59,8 @@ class Policy(torch.nn.Module):
         def tower():
             return [torch.nn.Linear(INPUTS, 8), torch.nn.Linear(8, 6)]
 
-        self.policy_net, self.value_net = torch.nn.ModuleList(tower()), torch.nn.ModuleList(tower())
+        self.policy_net = torch.nn.ModuleList(tower())
+        self.value_net = self.policy_net if name.endswith("_shared") else torch.nn.ModuleList(tower())
         self.action, self.value = torch.nn.Linear(6, outputs), torch.nn.Linear(6, 1)
 
     def estimate(self, x):
@@ -91,7 +96,7 @@ def make_inputs(name):
     draw = Numbers(list(CASES).index(name) + 1)
     rows = STEPS * COLUMNS
     inputs = {"options": torch.tensor(options, dtype=torch.float32)}
-    policy = Policy(head, name.endswith("_sde"))
+    policy = Policy(name)
     inputs["parameters"] = torch.cat([draw.take(p.numel()) * 0.6 for p in policy.parameters()])
     inputs["observations"] = draw.take((STEPS + 1) * COLUMNS, INPUTS) * 2
     inputs["rewards"] = draw.take(rows) * 1.5
@@ -151,10 +156,10 @@ def advantages(inputs, options, closing, truncated):
 
 
 def run(name, dtype):
-    head, _, _ = CASES[name]
+    head = CASES[name][0]
     inputs = {key: value.to(dtype) for key, value in make_inputs(name).items()}
     options = dict(zip(OPTIONS, inputs["options"].tolist()))
-    policy = Policy(head, name.endswith("_sde")).to(dtype)
+    policy = Policy(name).to(dtype)
     load(policy, inputs)
     x = inputs["observations"]
     actions = inputs["actions"] if isinstance(head, int) else inputs["actions"].long()

@@ -30,7 +30,7 @@ static uint32_t inputs_of(const struct dense_shape *shape, uint32_t layer)
 }
 
 /* places[network][layer] in the order that dense_parameters.h gives: log_std, the policy's hidden layers, the
- * value network's, the policy's head, the value network's. */
+ * value network's, the policy's head, the value network's. Shared hidden layers have one place. */
 static void places_of(const struct dense_shape *shape, struct place places[2][DENSE_LAYERS_MAX + 1])
 {
     const int networks = shape->value ? 2 : 1;
@@ -40,7 +40,8 @@ static void places_of(const struct dense_shape *shape, struct place places[2][DE
         used *= dense_features(shape);
     for (int n = 0; n < networks; n++)
         for (uint32_t l = 0; l < last; l++)
-            places[n][l] = place_next(&used, inputs_of(shape, l), shape->width[l]);
+            places[n][l] = n == 1 && shape->shared ? places[0][l]
+                                                   : place_next(&used, inputs_of(shape, l), shape->width[l]);
     for (int n = 0; n < networks; n++)
         places[n][last] = place_next(&used, inputs_of(shape, last), n == 0 ? dense_outputs(shape) : 1);
 }

@@ -56,6 +56,7 @@ struct dense_shape policy_dense_shape(const struct policy_config *config)
                                 .layers = cnn ? 0 : config->layers,
                                 .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU,
                                 .value = config->has_value,
+                                .shared = config->shared_value,
                                 .gaussian = config->action.choices == NULL,
                                 .state_dependent = config->state_dependent,
                                 .components = policy_components(config)};
@@ -95,10 +96,6 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
             error, STATUS_INVALID,
             "/normalize/norm_obs: expected false: the environment's observations are bytes, which "
             "are scaled by 1/255");
-    if (config->shared_value)
-        return error_set(error, STATUS_INVALID,
-                         "/policy/value_network: expected \"separate\" or null: the network \"mlp\" has no "
-                         "shared one");
     if (config->state_dependent && config->action.choices != NULL)
         return error_set(error, STATUS_INVALID,
                          "/algorithm/use_sde: expected false: the environment's action is a choice");

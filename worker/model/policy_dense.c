@@ -11,7 +11,7 @@ _Static_assert((int)POLICY_CHUNK_ROWS == (int)DENSE_CHUNK_ROWS, "a chunk of rows
 
 struct policy_dense {
     struct dense *dense;                  // holds a packed copy of policy->values
-    struct dense_work *work, *value_work; // the latter of the value network, where PPO learns
+    struct dense_work *work, *value_work; // the latter of a value network of its own, where PPO learns
     uint32_t noise_steps;                 // struct dense_draw's
     float log_probability[POLICY_CHUNK_ROWS], pull[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS]; // of a chunk
 };
@@ -101,6 +101,12 @@ static void dense_flat_load(struct policy *policy)
     dense_load(network->dense, policy->values);
 }
 
+static void dense_flat_load_parameter(struct policy *policy, uint32_t parameter)
+{
+    const struct policy_dense *network = policy->network;
+    dense_load_parameter(network->dense, policy->values, parameter);
+}
+
 static double dense_flat_gradient(struct policy *policy, const struct policy_rows *rows,
                                   const float *coefficient, float *gradient)
 {
@@ -114,8 +120,14 @@ static double dense_flat_gradient(struct policy *policy, const struct policy_row
         loss -= (double)coefficient[i] * (double)network->log_probability[i];
     }
     dense_gradient(network->dense, network->work, &(struct dense_pulls){.log_probability = network->pull},
-                   gradient);
+                   gradient, true);
     return loss;
+}
+
+/* The rows of the value network alone have a workspace of their own. */
+static struct dense_work *work_of(const struct policy_dense *network, bool of_policy)
+{
+    return of_policy || network->value_work == NULL ? network->work : network->value_work;
 }
 
 static void dense_flat_evaluate(struct policy *policy, const struct policy_rows *rows, float *log_probability,
@@ -124,18 +136,19 @@ static void dense_flat_evaluate(struct policy *policy, const struct policy_rows 
     const struct policy_dense *network = policy->network;
     const struct dense_batch batch = batch_of(policy, rows);
     dense_evaluate(
-        network->dense, value != NULL ? network->value_work : network->work, &batch,
+        network->dense, work_of(network, log_probability != NULL), &batch,
         &(struct dense_results){.log_probability = log_probability, .entropy = entropy, .value = value});
 }
 
-static void dense_flat_pull(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient)
+static void dense_flat_pull(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient,
+                            bool adds)
 {
     const struct policy_dense *network = policy->network;
-    dense_gradient(network->dense, pulls->value != NULL ? network->value_work : network->work,
+    dense_gradient(network->dense, work_of(network, pulls->log_probability != NULL),
                    &(struct dense_pulls){.log_probability = pulls->log_probability,
                                          .entropy = pulls->entropy,
                                          .value = pulls->value},
-                   gradient);
+                   gradient, adds);
 }
 
 /* ---- opening ---- */
@@ -155,6 +168,7 @@ static enum status dense_kind_open(struct policy *policy, const struct policy_co
                                    struct backend *backend, struct error *error)
 {
     static const struct policy_flat flat = {.load = dense_flat_load,
+                                            .load_parameter = dense_flat_load_parameter,
                                             .gradient = dense_flat_gradient,
                                             .evaluate = dense_flat_evaluate,
                                             .pull = dense_flat_pull};
@@ -167,7 +181,7 @@ static enum status dense_kind_open(struct policy *policy, const struct policy_co
     enum status status = dense_new(&network->dense, &shape, error);
     if (status == STATUS_OK)
         status = dense_work_new(&network->work, network->dense, error);
-    if (status == STATUS_OK && config->has_value)
+    if (status == STATUS_OK && config->has_value && !config->shared_value)
         status = dense_work_new(&network->value_work, network->dense, error);
     if (status == STATUS_OK)
         status = policy_flat_open(policy, config, &flat, error);

@@ -147,13 +147,56 @@ enum status policy_flat_check_gradient(const struct policy *policy, struct error
                : error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity", lost);
 }
 
-void policy_flat_step(struct policy *policy, double lr)
+/* ---- the step ---- */
+
+struct flat_step {
+    struct policy *policy;
+    struct adam_settings adam;
+    float scale; // of the gradient; 1: as it is
+};
+
+/* Where parameter number `parameter` begins in the flat arrays. */
+static size_t parameter_begin(const struct policy *policy, uint32_t parameter)
 {
-    struct adam_settings adam = policy->adam;
-    adam.lr = lr;
-    adam_update(&adam, ++policy->steps, policy->values, policy->first, policy->second, policy->gradient,
-                policy->count);
-    policy->flat->load(policy);
+    size_t begin = 0;
+    for (uint32_t i = 0; i < parameter; i++)
+        begin += shape_elements(&policy->parameters[i].shape);
+    return begin;
+}
+
+/* Piece by piece, so that Adam finds the scaled gradient in the nearest cache. */
+static void step_parameter(void *context, uint32_t parameter)
+{
+    enum { PIECE = 2048 };
+    const struct flat_step *step = context;
+    struct policy *policy = step->policy;
+    const float scale = step->scale;
+    size_t at = parameter_begin(policy, parameter);
+    const size_t end = at + shape_elements(&policy->parameters[parameter].shape);
+    for (size_t count; at < end; at += count) {
+        float *gradient = policy->gradient + at;
+        count = end - at < PIECE ? end - at : PIECE;
+        if (scale < 1)
+            for (size_t i = 0; i < count; i++)
+                gradient[i] *= scale;
+        adam_update(&step->adam, policy->steps, policy->values + at, policy->first + at, policy->second + at,
+                    gradient, count);
+    }
+    if (policy->flat->load_parameter != NULL)
+        policy->flat->load_parameter(policy, parameter);
+}
+
+void policy_flat_step(struct policy *policy, double lr, float scale)
+{
+    struct flat_step step = {.policy = policy, .adam = policy->adam, .scale = scale};
+    step.adam.lr = lr;
+    policy->steps++;
+    if (policy->team != NULL)
+        team_run(policy->team, policy->parameter_count, step_parameter, &step);
+    for (uint32_t i = 0; policy->team == NULL && i < policy->parameter_count; i++)
+        step_parameter(&step, i);
+    if (policy->flat->load_parameter == NULL)
+        policy->flat->load(policy);
 }
 
 enum status policy_flat_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
@@ -167,7 +210,7 @@ enum status policy_flat_learn(struct policy *policy, const struct policy_rows *r
     const enum status status = policy_flat_check_gradient(policy, error);
     if (status != STATUS_OK)
         return status;
-    policy_flat_step(policy, policy->adam.lr);
+    policy_flat_step(policy, policy->adam.lr, 1);
     *loss = found;
     return STATUS_OK;
 }
@@ -215,10 +258,11 @@ enum status policy_flat_restore(struct policy *policy, const struct policy_value
 
 /* ---- opening ---- */
 
-/* No more threads than the largest rollout has work for; of a policy with values one for each network. */
+/* No more threads than the largest rollout has work for; of a policy with values two where its networks share
+ * no layer. */
 static enum status open_team(struct policy *policy, const struct policy_config *config, struct error *error)
 {
-    const uint32_t most = config->has_value ? 2 : config->rows_max / POLICY_THREAD_ROWS;
+    const uint32_t most = config->has_value ? policy->networks : config->rows_max / POLICY_THREAD_ROWS;
     const uint32_t threads = config->threads < most ? config->threads : most;
     if (threads < 2)
         return STATUS_OK;
@@ -248,6 +292,7 @@ enum status policy_flat_open(struct policy *policy, const struct policy_config *
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", count);
     policy->flat = flat;
     policy->adam = config->adam;
+    policy->networks = config->shared_value ? 1 : 2;
     policy->count = count;
     policy->gradient = policy->values + count;
     policy->first = policy->values + 2 * count;

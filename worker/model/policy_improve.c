@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 /* What the advantages are shifted by, and multiplied by. */
 struct scaling {
@@ -28,8 +27,8 @@ static struct scaling find_scaling(const struct policy_rows *rows, const struct 
     return (struct scaling){mean, 1 / (sqrt(squares / (rows->count - 1)) + 1e-8)};
 }
 
-/* A minibatch, of which each network learns by itself: they share no parameter, and no loss of one depends on
- * the other's outputs. */
+/* A minibatch, of which each network learns by itself where they share no parameter: no loss of one depends
+ * on the other's outputs. */
 struct minibatch {
     struct policy *policy;
     const struct policy_rows *rows;
@@ -39,61 +38,79 @@ struct minibatch {
     struct surrogate_sums sums[2]; // of the policy network, of the value network
 };
 
-static void learn_policy_chunk(struct minibatch *m, const struct policy_rows *rows)
+/* What the rows of a chunk are learned from, and what comes of them. */
+struct chunk {
+    float log_probability[POLICY_CHUNK_ROWS], entropy[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
+    float old_log_probability[POLICY_CHUNK_ROWS], old_value[POLICY_CHUNK_ROWS];
+    float advantage[POLICY_CHUNK_ROWS], returns[POLICY_CHUNK_ROWS];
+    float pull[3][POLICY_CHUNK_ROWS];
+};
+
+static void gather_policy_targets(const struct minibatch *m, const struct policy_rows *rows,
+                                  struct chunk *chunk)
 {
-    float log_probability[POLICY_CHUNK_ROWS], entropy[POLICY_CHUNK_ROWS], old[POLICY_CHUNK_ROWS];
-    float advantage[POLICY_CHUNK_ROWS], pull[POLICY_CHUNK_ROWS], entropy_pull[POLICY_CHUNK_ROWS];
-    const struct surrogate_pulls pulls = {.log_probability = pull, .entropy = entropy_pull};
     for (uint32_t i = 0; i < rows->count; i++) {
-        const uint32_t row = rows->row[i];
-        old[i] = rows->log_probabilities[row];
-        advantage[i] = (float)(((double)m->targets->advantages[row] - m->scaling.shift) * m->scaling.factor);
+        const double advantage = (double)m->targets->advantages[rows->row[i]];
+        chunk->old_log_probability[i] = rows->log_probabilities[rows->row[i]];
+        chunk->advantage[i] = (float)((advantage - m->scaling.shift) * m->scaling.factor);
     }
-    m->policy->flat->evaluate(m->policy, rows, log_probability, entropy, NULL);
-    surrogate_policy(m->policy->surrogate, m->objective,
-                     &(struct surrogate_rows){.count = rows->count,
-                                              .log_probability = log_probability,
-                                              .entropy = entropy,
-                                              .old_log_probability = old,
-                                              .advantage = advantage},
-                     m->rows->count, &m->sums[0], &pulls);
-    m->policy->flat->pull(m->policy, &pulls, m->policy->gradient);
 }
 
-static void learn_value_chunk(struct minibatch *m, const struct policy_rows *rows)
+static void gather_value_targets(const struct minibatch *m, const struct policy_rows *rows,
+                                 struct chunk *chunk)
 {
-    float value[POLICY_CHUNK_ROWS], old[POLICY_CHUNK_ROWS], returns[POLICY_CHUNK_ROWS],
-        pull[POLICY_CHUNK_ROWS];
-    const struct surrogate_pulls pulls = {.value = pull};
     for (uint32_t i = 0; i < rows->count; i++) {
-        old[i] = rows->values[rows->row[i]];
-        returns[i] = m->targets->returns[rows->row[i]];
+        chunk->old_value[i] = rows->values[rows->row[i]];
+        chunk->returns[i] = m->targets->returns[rows->row[i]];
     }
-    m->policy->flat->evaluate(m->policy, rows, NULL, NULL, value);
-    surrogate_value(
-        m->objective,
-        &(struct surrogate_rows){.count = rows->count, .value = value, .old_value = old, .returns = returns},
-        m->rows->count, &m->sums[1], &pulls);
-    m->policy->flat->pull(m->policy, &pulls, m->policy->gradient);
 }
 
-/* Network 0, the policy's, or 1, the value's, chunk by chunk. */
+/* The chunk's gradient, of one network or of both; `adds` as dense_gradient has it. */
+static void learn_chunk(struct minibatch *m, const struct policy_rows *rows, bool of_policy, bool of_value,
+                        bool adds)
+{
+    struct policy *policy = m->policy;
+    struct chunk chunk;
+    const struct surrogate_rows learned = {.count = rows->count,
+                                           .log_probability = chunk.log_probability,
+                                           .entropy = chunk.entropy,
+                                           .value = chunk.value,
+                                           .old_log_probability = chunk.old_log_probability,
+                                           .old_value = chunk.old_value,
+                                           .advantage = chunk.advantage,
+                                           .returns = chunk.returns};
+    const struct surrogate_pulls pulls = {.log_probability = of_policy ? chunk.pull[0] : NULL,
+                                          .entropy = of_policy ? chunk.pull[1] : NULL,
+                                          .value = of_value ? chunk.pull[2] : NULL};
+    policy->flat->evaluate(policy, rows, of_policy ? chunk.log_probability : NULL,
+                           of_policy ? chunk.entropy : NULL, of_value ? chunk.value : NULL);
+    if (of_policy) {
+        gather_policy_targets(m, rows, &chunk);
+        surrogate_policy(policy->surrogate, m->objective, &learned, m->rows->count, &m->sums[0], &pulls);
+    }
+    if (of_value) {
+        gather_value_targets(m, rows, &chunk);
+        surrogate_value(m->objective, &learned, m->rows->count, &m->sums[1], &pulls);
+    }
+    policy->flat->pull(policy, &pulls, policy->gradient, adds);
+}
+
+/* Network 0, the policy's, or 1, the value's, chunk by chunk; of networks that share layers both. */
 static void learn_network(void *context, uint32_t network)
 {
     struct minibatch *m = context;
+    const bool shares = m->policy->networks == 1;
     for (uint32_t first = 0; first < m->rows->count; first += POLICY_CHUNK_ROWS) {
-        const struct policy_rows chunk = policy_chunk(m->rows, first);
-        (network == 0 ? learn_policy_chunk : learn_value_chunk)(m, &chunk);
+        const struct policy_rows rows = policy_chunk(m->rows, first);
+        learn_chunk(m, &rows, network == 0 || shares, network == 1 || shares, first > 0);
     }
 }
 
-/* As torch.nn.utils.clip_grad_norm_; returns the norm before. */
-static double clip_gradient(struct policy *policy, double max_norm)
+/* What torch.nn.utils.clip_grad_norm_ multiplies a gradient of this norm by; 1: it leaves it as it is. */
+static float clip_scale(double norm, double max_norm)
 {
-    const double norm = norm_of(policy->gradient, policy->count), factor = max_norm / (norm + 1e-6);
-    for (size_t i = 0; i < policy->count && factor < 1; i++)
-        policy->gradient[i] *= (float)factor;
-    return norm;
+    const double factor = max_norm / (norm + 1e-6);
+    return factor < 1 ? (float)factor : 1;
 }
 
 enum status policy_flat_improve(struct policy *policy, const struct policy_rows *rows,
@@ -107,10 +124,9 @@ enum status policy_flat_improve(struct policy *policy, const struct policy_rows 
                           .scaling = find_scaling(rows, targets)};
     const double n = rows->count;
     assert(policy->surrogate != NULL);
-    memset(policy->gradient, 0, policy->count * sizeof *policy->gradient);
     if (policy->team != NULL)
-        team_run(policy->team, 2, learn_network, &m);
-    for (uint32_t network = 0; policy->team == NULL && network < 2; network++)
+        team_run(policy->team, policy->networks, learn_network, &m);
+    for (uint32_t network = 0; policy->team == NULL && network < policy->networks; network++)
         learn_network(&m, network);
     *losses = (struct policy_losses){.policy = m.sums[0].policy / n,
                                      .value = m.sums[1].value / n,
@@ -123,10 +139,10 @@ enum status policy_flat_improve(struct policy *policy, const struct policy_rows 
         return policy_flat_explain(policy, rows, NULL, losses->loss, error);
     if (losses->kl > step->kl_max)
         return STATUS_OK;
-    losses->gradient_norm = clip_gradient(policy, step->max_norm);
+    losses->gradient_norm = norm_of(policy->gradient, policy->count);
     if (!isfinite(losses->gradient_norm))
         return policy_flat_check_gradient(policy, error);
-    policy_flat_step(policy, step->lr);
+    policy_flat_step(policy, step->lr, clip_scale(losses->gradient_norm, step->max_norm));
     losses->stepped = true;
     return STATUS_OK;
 }

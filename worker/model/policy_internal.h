@@ -46,18 +46,21 @@ extern const struct policy_kind policy_mlp_kind, policy_dense_kind, policy_gpu_k
 /* What policy_flat.c needs of a network. Neither allocates. */
 struct policy_flat {
     void (*load)(struct policy *policy); /* computes with policy->values from now on */
+    /* With parameter number `parameter` of them alone; several threads may call it, each for other
+     * parameters. NULL: only all can be loaded. */
+    void (*load_parameter)(struct policy *policy, uint32_t parameter);
     /* Adds the gradient of at most POLICY_CHUNK_ROWS rows, summed by itself, to `gradient`, and returns their
      * L. */
     double (*gradient)(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                        float *gradient);
     bool any_thread; /* several threads may call `gradient` at once */
-    /* Of a policy with values, else NULL: evaluates a chunk's rows by one of its two networks, the policy's
-     * (`value` NULL) or the value's (the others NULL), and adds the gradient that the pulls at them make.
-     * Between the two no other rows are evaluated by this network. Two threads may call them for one network
-     * each. */
+    /* Of a policy with values, else NULL: evaluates a chunk's rows by the policy network (`value` NULL), the
+     * value network (the others NULL), or both; then puts the gradient that the pulls at them make into
+     * `gradient`, or adds it. Between the two no other rows are evaluated by that network. Where they share
+     * no layer, two threads may call them for one network each. */
     void (*evaluate)(struct policy *policy, const struct policy_rows *rows, float *log_probability,
                      float *entropy, float *value);
-    void (*pull)(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient);
+    void (*pull)(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient, bool adds);
 };
 
 enum {
@@ -85,6 +88,7 @@ struct policy {
     size_t count;                              /* floats in each of the arrays below */
     float *values, *gradient, *first, *second; /* the parameters, their gradient, Adam's moments */
     struct surrogate *surrogate;               /* of a network with values */
+    uint32_t networks;                         /* likewise: that share no parameter */
     struct team *team;                         /* NULL: one thread learns */
     float *wave;                               /* (POLICY_WAVE_CHUNKS, count) gradients of a wave's chunks */
     uint32_t parameter_count;
@@ -111,8 +115,8 @@ enum status policy_flat_restore(struct policy *policy, const struct policy_value
  * would stay. */
 enum status policy_flat_check_gradient(const struct policy *policy, struct error *error);
 
-/* Takes Adam's step at learning rate lr. */
-void policy_flat_step(struct policy *policy, double lr);
+/* Takes Adam's step at learning rate lr, by the gradient times `scale`, which is at most 1. */
+void policy_flat_step(struct policy *policy, double lr, float scale);
 
 /* The sentence of a loss that is not finite. `coefficients` may be NULL. */
 enum status policy_flat_explain(const struct policy *policy, const struct policy_rows *rows,

@@ -1,6 +1,7 @@
 /* Shapes that the general policy's tests compute: CartPole's and HalfCheetah's, no hidden layer and eight,
  * ones and primes and both sides of a multiple of 16, several pieces of inputs, every head with and without a
- * value network, and rows that end within a tile, a register and a chunk. */
+ * value network, or with a value that shares the hidden layers, and rows that end within a tile, a register
+ * and a chunk. */
 #ifndef TEST_KERNELS_POLICY_DENSE_CASES_H
 #define TEST_KERNELS_POLICY_DENSE_CASES_H
 
@@ -50,6 +51,27 @@ static const struct dense_case dense_cases[] = {
     {{.inputs = 5, DENSE_HIDDEN(9, 2), .gaussian = true, .state_dependent = true, .components = 18},
      20,
      false},
+    {{.inputs = 4,
+      DENSE_HIDDEN(128),
+      .activation = DENSE_RELU,
+      .value = true,
+      .shared = true,
+      DENSE_CATEGORICALS(2)},
+     300,
+     false},
+    {{.inputs = 6, DENSE_HIDDEN(33, 7), .value = true, .shared = true, .gaussian = true, .components = 3},
+     37,
+     false},
+    {{.inputs = 3,
+      DENSE_HIDDEN(8, 16),
+      .value = true,
+      .shared = true,
+      .gaussian = true,
+      .state_dependent = true,
+      .components = 2},
+     21,
+     false},
+    {{.inputs = 5, .value = true, .shared = true, DENSE_CATEGORICALS(3, 2)}, 20, true},
 };
 enum { DENSE_CASES = sizeof dense_cases / sizeof *dense_cases };
 

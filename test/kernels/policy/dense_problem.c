@@ -223,13 +223,12 @@ void dense_problem_act(struct dense_problem *problem)
 
 void dense_problem_learn(struct dense_problem *problem)
 {
-    memset(problem->gradient, 0, problem->count * sizeof *problem->gradient);
     for (uint32_t first = 0; first < problem->rows; first += DENSE_CHUNK_ROWS) {
         const struct dense_batch chunk = dense_problem_piece(problem, first, DENSE_CHUNK_ROWS);
         const struct dense_pulls pulls = dense_problem_pulls(problem, first);
         const struct dense_results results = {problem->log_probability + first, problem->entropy + first,
                                               problem->shape.value ? problem->value + first : NULL};
         dense_evaluate(problem->dense, problem->work, &chunk, &results);
-        dense_gradient(problem->dense, problem->work, &pulls, problem->gradient);
+        dense_gradient(problem->dense, problem->work, &pulls, problem->gradient, first > 0);
     }
 }

@@ -116,7 +116,7 @@ static void add_gradient_of(const struct dense_batch *batch, const struct dense_
     const struct dense_results results = {.log_probability = log_probability,
                                           .value = dense_shape(problem.dense)->value ? value : NULL};
     dense_evaluate(problem.dense, problem.work, batch, &results);
-    dense_gradient(problem.dense, problem.work, pulls, gradient);
+    dense_gradient(problem.dense, problem.work, pulls, gradient, true);
 }
 
 /* Each chunk is summed from zero and then added: the same bits as adding the chunks' own gradients. */

@@ -58,9 +58,20 @@ START_TEST(the_list_is_that_of_a_state_dict)
                                        {"mlp_extractor.policy_net.0.bias", 1, 48, 1},
                                        {"action_net.weight", 2, 6, 48},
                                        {"action_net.bias", 1, 6, 1}};
+    struct dense_shape sharing = categorical;
+    const struct line of_sharing[] = {{"mlp_extractor.shared_net.0.weight", 2, 64, 4},
+                                      {"mlp_extractor.shared_net.0.bias", 1, 64, 1},
+                                      {"mlp_extractor.shared_net.2.weight", 2, 32, 64},
+                                      {"mlp_extractor.shared_net.2.bias", 1, 32, 1},
+                                      {"action_net.weight", 2, 5, 32},
+                                      {"action_net.bias", 1, 5, 1},
+                                      {"value_net.weight", 2, 1, 32},
+                                      {"value_net.bias", 1, 1, 1}};
     const struct line of_bare[] = {{"action_net.weight", 2, 3, 7}, {"action_net.bias", 1, 3, 1}};
     expect_list(&categorical, of_categorical, 12);
     expect_list(&gaussian, of_gaussian, 5);
+    sharing.shared = true;
+    expect_list(&sharing, of_sharing, 8);
     expect_list(&bare, of_bare, 2);
 }
 END_TEST

@@ -109,13 +109,19 @@ enum {
 static const struct golden_case {
     const char *name;
     uint32_t components, choices[2]; /* no choices: floats */
-    bool has_mask, explores;
+    bool has_mask, explores, shares;
 } cases[] = {
-    {"choice", 1, {3}, false, false},        {"choice_value_clipped", 1, {3}, false, false},
-    {"choice_halved", 1, {3}, false, false}, {"choices_masked", 2, {3, 2}, true, false},
-    {"floats", 2, {0}, false, false},        {"floats_value_clipped", 2, {0}, false, false},
-    {"choice_a2c", 1, {3}, false, false},    {"floats_a2c", 2, {0}, false, false},
-    {"floats_sde", 2, {0}, false, true},
+    {"choice", .components = 1, .choices = {3}},
+    {"choice_value_clipped", .components = 1, .choices = {3}},
+    {"choice_halved", .components = 1, .choices = {3}},
+    {"choices_masked", .components = 2, .choices = {3, 2}, .has_mask = true},
+    {"floats", .components = 2},
+    {"floats_value_clipped", .components = 2},
+    {"choice_a2c", .components = 1, .choices = {3}},
+    {"floats_a2c", .components = 2},
+    {"floats_sde", .components = 2, .explores = true},
+    {"choice_shared", .components = 1, .choices = {3}, .shares = true},
+    {"floats_shared", .components = 2, .shares = true},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -134,6 +140,7 @@ static struct policy *open_policy(const struct golden_case *of, const struct rec
                    .high = floats ? high : NULL,
                    .choices = floats ? NULL : of->choices},
         .has_mask = of->has_mask,
+        .shared_value = of->shares,
         .layers = 2,
         .width = {8, 6},
         .activation = POLICY_TANH,
