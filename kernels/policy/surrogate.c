@@ -9,7 +9,6 @@
 
 struct surrogate {
     const struct dense_lanes *lanes;
-    float ratio[SURROGATE_ROWS_MAX]; // of the chunk
 };
 
 enum status surrogate_new(struct surrogate **out, struct error *error)
@@ -35,12 +34,12 @@ static double clamp(double x, double bound)
     return x > bound ? bound : x < -bound ? -bound : x;
 }
 
-/* surrogate->ratio of all rows. */
-static void find_ratios(struct surrogate *surrogate, const struct surrogate_rows *rows)
+static void find_ratios(const struct surrogate *surrogate, const struct surrogate_rows *rows, float *ratio)
 {
-    float *ratio = surrogate->ratio;
     for (uint32_t i = 0; i < rows->count; i++)
         ratio[i] = rows->log_probability[i] - rows->old_log_probability[i];
+    for (uint32_t i = rows->count; i % DENSE_LANES != 0; i++)
+        ratio[i] = 0;
     for (uint32_t i = 0; i < rows->count; i += DENSE_LANES) // in place: each number by itself
         surrogate->lanes->exp(ratio + i, ratio + i);
 }
@@ -74,15 +73,16 @@ static double value_term(const struct surrogate_objective *o, double value, doub
     return fabs(step) > o->value_clip ? 0 : 2 * half * clipped;
 }
 
-void surrogate_policy(struct surrogate *surrogate, const struct surrogate_objective *o,
+void surrogate_policy(const struct surrogate *surrogate, const struct surrogate_objective *o,
                       const struct surrogate_rows *rows, uint32_t batch, struct surrogate_sums *sums,
                       const struct surrogate_pulls *pulls)
 {
+    float ratios[SURROGATE_ROWS_MAX];
     assert(rows->count <= SURROGATE_ROWS_MAX);
-    find_ratios(surrogate, rows);
+    find_ratios(surrogate, rows, ratios);
     for (uint32_t i = 0; i < rows->count; i++) {
         const double log_probability = (double)rows->log_probability[i];
-        const double ratio = (double)surrogate->ratio[i];
+        const double ratio = (double)ratios[i];
         const double pull = policy_term(o, ratio, log_probability, (double)rows->advantage[i], sums);
         sums->entropy += (double)rows->entropy[i];
         sums->kl += ratio - 1 - (log_probability - (double)rows->old_log_probability[i]);

@@ -62,9 +62,8 @@ void surrogate_free(struct surrogate *surrogate);
 
 /* Add the chunk to *sums, and write the pulls of a minibatch of `batch` rows: at the policy network, which
  * reads log-probabilities, entropies and advantages; and at the value network, which reads values and
- * returns. At most SURROGATE_ROWS_MAX rows (asserted). One thread at a time calls the first with one
- * surrogate; the second is pure. */
-void surrogate_policy(struct surrogate *surrogate, const struct surrogate_objective *objective,
+ * returns. At most SURROGATE_ROWS_MAX rows (asserted). Any thread. */
+void surrogate_policy(const struct surrogate *surrogate, const struct surrogate_objective *objective,
                       const struct surrogate_rows *rows, uint32_t batch, struct surrogate_sums *sums,
                       const struct surrogate_pulls *pulls);
 void surrogate_value(const struct surrogate_objective *objective, const struct surrogate_rows *rows,

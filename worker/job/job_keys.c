@@ -263,10 +263,12 @@ const struct job_key job_keys[] = {
              "most 16; null is 0.6 there, and 0 for every other policy."},
     {"/policy/threads", AGENT, JOB_INTEGER, AT(policy.threads), RANGE(1, 1024), NULLABLE(policy.has_threads),
      BY_DEFAULT(null), .unit = "threads",
-     .text = "The math threads of the policy on a CPU. null: the processors; for the network cnn, on whose "
-             "number the last bits of its gradients depend, fixed when the run begins and kept for --resume. "
-             "Of the network mlp only one that can have dropout uses several, to learn from 8,192 rows or "
-             "more, and any number gives the same bits."},
+     .text =
+         "The math threads of the policy on a CPU. null: the processors; for the network cnn, on whose "
+         "number the last bits of its gradients depend, fixed when the run begins and kept for --resume. "
+         "Of the network mlp any number gives the same bits: one that can have dropout uses several to learn "
+         "from 8,192 rows or more; with ppo and a2c policy and value learn at once where they share no "
+         "layer, and so do all parts of 256 rows of a minibatch if there are more threads than these two."},
 
     {"/returns", REINFORCE, JOB_OBJECT, .text = "How rewards become returns."},
     {"/returns/gamma", REINFORCE, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(1),

@@ -43,8 +43,9 @@ struct policy_config {
     bool normalizes;      /* float32 observations, by policy_normalize; has_value only */
     double clip;          /* of what they become; normalizes only */
     uint32_t rows_max;    /* of a rollout */
-    uint32_t threads; /* that learn on the CPU, at most; 0 is 1. The tutorial's network only; any number gives
-                         the same bits */
+    uint32_t minibatch_rows; /* has_value only: the most that one step learns from, if rows_max is not less */
+    uint32_t threads;        /* that learn on the CPU, at most; 0 is 1. The tutorial's network, and one that
+                                has_value;        any number gives the same bits */
     /* A backend's: */
     uint32_t environments; /* rows of the environments: a call of policy_act has at most one of each */
     bool one_size;         /* launches are all alike, each environment at its own place */

@@ -10,9 +10,10 @@
 _Static_assert((int)POLICY_CHUNK_ROWS == (int)DENSE_CHUNK_ROWS, "a chunk of rows is one of the kernel's");
 
 struct policy_dense {
-    struct dense *dense;                  // holds a packed copy of policy->values
-    struct dense_work *work, *value_work; // the latter of a value network of its own, where PPO learns
-    uint32_t noise_steps;                 // struct dense_draw's
+    struct dense *dense;      // holds a packed copy of policy->values
+    struct dense_work **work; // (works) the first one also acts
+    uint32_t works;
+    uint32_t noise_steps; // struct dense_draw's
     float log_probability[POLICY_CHUNK_ROWS], pull[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS]; // of a chunk
 };
 
@@ -54,7 +55,7 @@ static enum status dense_kind_act(struct policy *policy, const struct policy_row
                                         .environment = environment + first,
                                         .step = step + first,
                                         .noise_steps = network->noise_steps};
-        dense_act(network->dense, network->work, &batch, &draw, &results);
+        dense_act(network->dense, network->work[0], &batch, &draw, &results);
         if (!keeps)
             continue;
         scatter(&chunk, network->log_probability, rows->log_probabilities);
@@ -71,7 +72,7 @@ static enum status dense_kind_estimate(struct policy *policy, const struct polic
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
         const struct policy_rows chunk = policy_chunk(rows, first);
         const struct dense_batch batch = batch_of(policy, &chunk);
-        dense_value(network->dense, network->work, &batch, network->value);
+        dense_value(network->dense, network->work[0], &batch, network->value);
         scatter(&chunk, network->value, rows->values);
     }
     return STATUS_OK;
@@ -84,7 +85,7 @@ static enum status dense_kind_choose(struct policy *policy, const struct policy_
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
         const struct policy_rows chunk = policy_chunk(rows, first);
         const struct dense_batch batch = batch_of(policy, &chunk);
-        dense_act(network->dense, network->work, &batch, NULL,
+        dense_act(network->dense, network->work[0], &batch, NULL,
                   &(struct dense_results){.log_probability = network->log_probability});
         for (uint32_t i = 0; i < chunk.count; i++)
             if (!isfinite(network->log_probability[i]))
@@ -113,38 +114,32 @@ static double dense_flat_gradient(struct policy *policy, const struct policy_row
     struct policy_dense *network = policy->network;
     const struct dense_batch batch = batch_of(policy, rows);
     double loss = 0;
-    dense_evaluate(network->dense, network->work, &batch,
+    dense_evaluate(network->dense, network->work[0], &batch,
                    &(struct dense_results){.log_probability = network->log_probability});
     for (uint32_t i = 0; i < rows->count; i++) {
         network->pull[i] = -coefficient[i];
         loss -= (double)coefficient[i] * (double)network->log_probability[i];
     }
-    dense_gradient(network->dense, network->work, &(struct dense_pulls){.log_probability = network->pull},
+    dense_gradient(network->dense, network->work[0], &(struct dense_pulls){.log_probability = network->pull},
                    gradient, true);
     return loss;
 }
 
-/* The rows of the value network alone have a workspace of their own. */
-static struct dense_work *work_of(const struct policy_dense *network, bool of_policy)
-{
-    return of_policy || network->value_work == NULL ? network->work : network->value_work;
-}
-
-static void dense_flat_evaluate(struct policy *policy, const struct policy_rows *rows, float *log_probability,
-                                float *entropy, float *value)
+static void dense_flat_evaluate(struct policy *policy, uint32_t slot, const struct policy_rows *rows,
+                                float *log_probability, float *entropy, float *value)
 {
     const struct policy_dense *network = policy->network;
     const struct dense_batch batch = batch_of(policy, rows);
     dense_evaluate(
-        network->dense, work_of(network, log_probability != NULL), &batch,
+        network->dense, network->work[slot], &batch,
         &(struct dense_results){.log_probability = log_probability, .entropy = entropy, .value = value});
 }
 
-static void dense_flat_pull(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient,
-                            bool adds)
+static void dense_flat_pull(struct policy *policy, uint32_t slot, const struct surrogate_pulls *pulls,
+                            float *gradient, bool adds)
 {
     const struct policy_dense *network = policy->network;
-    dense_gradient(network->dense, work_of(network, pulls->log_probability != NULL),
+    dense_gradient(network->dense, network->work[slot],
                    &(struct dense_pulls){.log_probability = pulls->log_probability,
                                          .entropy = pulls->entropy,
                                          .value = pulls->value},
@@ -164,6 +159,20 @@ static enum status begin_values(struct policy *policy, const struct policy_confi
     return dense_begin(policy->values, shape, &initial, policy->seed, error);
 }
 
+/* One for each slot. */
+static enum status open_works(struct policy *policy, struct error *error)
+{
+    struct policy_dense *network = policy->network;
+    const uint32_t count = policy->networks * (policy->wave_chunks > 0 ? policy->wave_chunks : 1);
+    enum status status = STATUS_OK;
+    network->work = calloc(count, sizeof *network->work);
+    if (network->work == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    for (; network->works < count && status == STATUS_OK; network->works++)
+        status = dense_work_new(&network->work[network->works], network->dense, error);
+    return status;
+}
+
 static enum status dense_kind_open(struct policy *policy, const struct policy_config *config,
                                    struct backend *backend, struct error *error)
 {
@@ -180,11 +189,9 @@ static enum status dense_kind_open(struct policy *policy, const struct policy_co
     network->noise_steps = config->noise_steps;
     enum status status = dense_new(&network->dense, &shape, error);
     if (status == STATUS_OK)
-        status = dense_work_new(&network->work, network->dense, error);
-    if (status == STATUS_OK && config->has_value && !config->shared_value)
-        status = dense_work_new(&network->value_work, network->dense, error);
-    if (status == STATUS_OK)
         status = policy_flat_open(policy, config, &flat, error);
+    if (status == STATUS_OK)
+        status = open_works(policy, error);
     if (status == STATUS_OK)
         status = begin_values(policy, config, &shape, error);
     if (status == STATUS_OK)
@@ -198,8 +205,9 @@ static void dense_kind_free(struct policy *policy)
     policy_flat_close(policy);
     if (network == NULL)
         return;
-    dense_work_free(network->work);
-    dense_work_free(network->value_work);
+    for (uint32_t i = 0; i < network->works; i++)
+        dense_work_free(network->work[i]);
+    free(network->work);
     dense_free(network->dense);
     free(network);
 }

@@ -42,17 +42,31 @@ static void wave_compute(void *context, uint32_t chunk)
 
 enum { WAVE_PIECE = 256 }; // parameters that one thread adds
 
+struct wave_sum {
+    const struct policy *policy;
+    uint32_t chunks;
+    bool adds;
+};
+
 static void wave_add(void *context, uint32_t piece)
 {
-    const struct wave *wave = context;
-    const struct policy *policy = wave->policy;
+    const struct wave_sum *sum = context;
+    const struct policy *policy = sum->policy;
     const size_t begin = (size_t)piece * WAVE_PIECE, left = policy->count - begin;
     const size_t end = begin + (left < WAVE_PIECE ? left : WAVE_PIECE);
-    for (uint32_t chunk = 0; chunk < wave->chunks; chunk++) {
+    if (!sum->adds)
+        memset(policy->gradient + begin, 0, (end - begin) * sizeof *policy->gradient);
+    for (uint32_t chunk = 0; chunk < sum->chunks; chunk++) {
         const float *gradient = policy->wave + chunk * policy->count;
         for (size_t i = begin; i < end; i++)
             policy->gradient[i] += gradient[i];
     }
+}
+
+void policy_flat_add_wave(struct policy *policy, uint32_t chunks, bool adds)
+{
+    struct wave_sum sum = {.policy = policy, .chunks = chunks, .adds = adds};
+    team_run(policy->team, (uint32_t)((policy->count + WAVE_PIECE - 1) / WAVE_PIECE), wave_add, &sum);
 }
 
 /* As pass_of_thread, by the team. */
@@ -60,13 +74,12 @@ static double pass_of_team(struct policy *policy, const struct policy_rows *rows
                            policy_progress *progress, void *context)
 {
     struct wave wave = {.policy = policy, .rows = rows, .coefficient = coefficient};
-    const uint32_t pieces = (uint32_t)((policy->count + WAVE_PIECE - 1) / WAVE_PIECE);
     double loss = 0;
     for (; wave.first < rows->count; wave.first += wave.chunks * POLICY_CHUNK_ROWS) {
         const uint32_t chunks = (rows->count - wave.first + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
         wave.chunks = chunks < POLICY_WAVE_CHUNKS ? chunks : POLICY_WAVE_CHUNKS;
         team_run(policy->team, wave.chunks, wave_compute, &wave);
-        team_run(policy->team, pieces, wave_add, &wave);
+        policy_flat_add_wave(policy, wave.chunks, true);
         for (uint32_t chunk = 0; chunk < wave.chunks; chunk++)
             loss += wave.loss[chunk];
         if (progress != NULL)
@@ -258,22 +271,39 @@ enum status policy_flat_restore(struct policy *policy, const struct policy_value
 
 /* ---- opening ---- */
 
-/* No more threads than the largest rollout has work for; of a policy with values two where its networks share
- * no layer. */
+/* Of a policy with values: the pieces of a minibatch are its networks, chunk after chunk, as long as there
+ * are no more threads than networks; else a wave of chunks of each. */
+static uint32_t plan_wave(struct policy *policy, const struct policy_config *config)
+{
+    const uint32_t rows =
+        config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
+    const uint32_t chunks = (rows + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
+    const uint32_t pieces = chunks * policy->networks;
+    const uint32_t threads = config->threads < pieces ? config->threads : pieces;
+    if (threads > policy->networks) {
+        const uint32_t wave = 2 * (threads + policy->networks - 1) / policy->networks;
+        policy->wave_chunks = wave < POLICY_WAVE_CHUNKS ? wave : POLICY_WAVE_CHUNKS;
+    }
+    return threads;
+}
+
+/* No more threads than there is work for. */
 static enum status open_team(struct policy *policy, const struct policy_config *config, struct error *error)
 {
-    const uint32_t most = config->has_value ? policy->networks : config->rows_max / POLICY_THREAD_ROWS;
-    const uint32_t threads = config->threads < most ? config->threads : most;
-    if (threads < 2)
-        return STATUS_OK;
+    const uint32_t most = config->rows_max / POLICY_THREAD_ROWS;
+    uint32_t threads = config->threads < most ? config->threads : most;
     if (config->has_value)
-        return team_new(&policy->team, threads, error);
-    if (!policy->flat->any_thread)
-        return STATUS_OK;
-    policy->wave = calloc(POLICY_WAVE_CHUNKS * policy->count, sizeof *policy->wave);
-    if (policy->wave == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the gradients of %u threads", threads);
-    return team_new(&policy->team, threads, error);
+        threads = plan_wave(policy, config);
+    else if (threads > 1 && policy->flat->any_thread)
+        policy->wave_chunks = POLICY_WAVE_CHUNKS;
+    else
+        threads = 1;
+    if (policy->wave_chunks > 0) {
+        policy->wave = calloc(policy->wave_chunks * policy->count, sizeof *policy->wave);
+        if (policy->wave == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for the gradients of %u threads", threads);
+    }
+    return threads < 2 ? STATUS_OK : team_new(&policy->team, threads, error);
 }
 
 enum status policy_flat_open(struct policy *policy, const struct policy_config *config,
@@ -292,7 +322,7 @@ enum status policy_flat_open(struct policy *policy, const struct policy_config *
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", count);
     policy->flat = flat;
     policy->adam = config->adam;
-    policy->networks = config->shared_value ? 1 : 2;
+    policy->networks = config->has_value && !config->shared_value ? 2 : 1;
     policy->count = count;
     policy->gradient = policy->values + count;
     policy->first = policy->values + 2 * count;

@@ -56,16 +56,17 @@ struct policy_flat {
     bool any_thread; /* several threads may call `gradient` at once */
     /* Of a policy with values, else NULL: evaluates a chunk's rows by the policy network (`value` NULL), the
      * value network (the others NULL), or both; then puts the gradient that the pulls at them make into
-     * `gradient`, or adds it. Between the two no other rows are evaluated by that network. Where they share
-     * no layer, two threads may call them for one network each. */
-    void (*evaluate)(struct policy *policy, const struct policy_rows *rows, float *log_probability,
-                     float *entropy, float *value);
-    void (*pull)(struct policy *policy, const struct surrogate_pulls *pulls, float *gradient, bool adds);
+     * `gradient`, or adds it. `slot` is below networks * max(1, wave_chunks): threads may call them at once
+     * for different slots, and between the two calls no other rows are evaluated in that slot. */
+    void (*evaluate)(struct policy *policy, uint32_t slot, const struct policy_rows *rows,
+                     float *log_probability, float *entropy, float *value);
+    void (*pull)(struct policy *policy, uint32_t slot, const struct surrogate_pulls *pulls, float *gradient,
+                 bool adds);
 };
 
 enum {
     POLICY_CHUNK_ROWS = 256,
-    POLICY_WAVE_CHUNKS = 64,   /* that a team computes between two calls of policy_progress */
+    POLICY_WAVE_CHUNKS = 64,   /* at most, that a team computes between two calls of policy_progress */
     POLICY_THREAD_ROWS = 4096, /* rows for which one thread more is worth its while */
 };
 
@@ -88,9 +89,10 @@ struct policy {
     size_t count;                              /* floats in each of the arrays below */
     float *values, *gradient, *first, *second; /* the parameters, their gradient, Adam's moments */
     struct surrogate *surrogate;               /* of a network with values */
-    uint32_t networks;                         /* likewise: that share no parameter */
+    uint32_t networks;                         /* that share no parameter: 2 with values of their own */
     struct team *team;                         /* NULL: one thread learns */
-    float *wave;                               /* (POLICY_WAVE_CHUNKS, count) gradients of a wave's chunks */
+    uint32_t wave_chunks; /* that the team computes at once; 0: each piece is a network's whole pass */
+    float *wave;          /* (wave_chunks, count) their gradients */
     uint32_t parameter_count;
     struct policy_parameter parameters[POLICY_PARAMETERS_MAX];
 };
@@ -110,6 +112,10 @@ enum status policy_flat_learn(struct policy *policy, const struct policy_rows *r
 enum status policy_flat_save(struct policy *policy, struct policy_values *values, struct error *error);
 enum status policy_flat_restore(struct policy *policy, const struct policy_values *values,
                                 struct error *error);
+
+/* Adds the gradients of the wave's first `chunks` chunks, in their order, to policy->gradient, or puts their
+ * sum there. */
+void policy_flat_add_wave(struct policy *policy, uint32_t chunks, bool adds);
 
 /* STATUS_INTERNAL names the first parameter whose gradient holds a NaN or an infinity: one in a parameter
  * would stay. */
