@@ -27,6 +27,7 @@ enum job_begin { JOB_BEGIN_RESET, JOB_BEGIN_CONTINUE };
 enum job_coalesce { JOB_COALESCE_OFF, JOB_COALESCE_BARRIER, JOB_COALESCE_DYNAMIC };
 enum job_network { JOB_NETWORK_MLP, JOB_NETWORK_CNN };
 enum job_activation { JOB_ACTIVATION_RELU, JOB_ACTIVATION_TANH };
+enum job_value_network { JOB_VALUE_NETWORK_SEPARATE, JOB_VALUE_NETWORK_SHARED };
 enum job_reduction { JOB_REDUCTION_SUM, JOB_REDUCTION_MEAN_OVER_ENVIRONMENTS };
 enum job_of { JOB_OF_MIN, JOB_OF_MEAN };
 enum job_transport { JOB_TRANSPORT_SHARED, JOB_TRANSPORT_INLINE };
@@ -140,12 +141,14 @@ struct job {
         int network;              /* enum job_network */
         struct job_widths hidden; /* mlp; in JSON one number, or a list */
         int activation;           /* enum job_activation; mlp */
-        bool has_dropout;    /* false: null in JSON, the network's own (worker/reinforce/policy_shape.h) */
-        double dropout;      /* probability that a unit is dropped */
-        bool orthogonal;     /* ppo, a2c: of the first parameters */
-        double log_std_init; /* ppo, a2c: of a Gaussian */
-        bool has_threads;    /* false: null in JSON, until job_resolve; stays so for mlp */
-        uint32_t threads;    /* math threads of cnn on a CPU */
+        bool has_value_network; /* false: null in JSON, the network's own (worker/reinforce/policy_shape.c) */
+        int value_network;      /* enum job_value_network; ppo, a2c */
+        bool has_dropout;       /* false: null in JSON, the network's own (worker/reinforce/policy_shape.h) */
+        double dropout;         /* probability that a unit is dropped */
+        bool orthogonal;        /* ppo, a2c: of the first parameters */
+        double log_std_init;    /* ppo, a2c: of a Gaussian */
+        bool has_threads;       /* false: null in JSON, until job_resolve; stays so for mlp */
+        uint32_t threads;       /* math threads of cnn on a CPU */
     } policy;
     struct {
         double gamma;

@@ -237,11 +237,16 @@ const struct job_key job_keys[] = {
              "ignores it."},
     {"/policy/hidden", ACTOR_CRITIC, JOB_WIDTHS, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([ 64, 64 ]),
      .elements = JOB_WIDTHS_MAX, .unit = "units",
-     .text = "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy and "
-             "once "
-             "more of the value network."},
+     .text =
+         "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy and, "
+         "unless it is shared, once more of the value network. The network cnn ignores it."},
     {"/policy/activation", ACTOR_CRITIC, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"),
-     BY_DEFAULT("tanh"), .text = "The function of the hidden units."},
+     BY_DEFAULT("tanh"), .text = "The function of the hidden units. The network cnn ignores it."},
+    {"/policy/value_network", ACTOR_CRITIC, JOB_ENUM, AT(policy.value_network), NAMES("separate", "shared"),
+     NULLABLE(policy.has_value_network), BY_DEFAULT(null),
+     .text = "separate: the value network has hidden layers of its own. shared: the value is one more output "
+             "behind the policy's hidden layers. null: separate for the network mlp, shared for cnn, as in "
+             "Stable-Baselines3's MlpPolicy and CnnPolicy."},
     {"/policy/orthogonal", ACTOR_CRITIC, JOB_BOOLEAN, AT(policy.orthogonal), BY_DEFAULT(true),
      .text = "Whether the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the "
              "policy's "

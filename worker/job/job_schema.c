@@ -71,6 +71,8 @@ static void add_names(cJSON *schema, const struct job_key *key)
     for (size_t i = 0; key->names[i] != NULL; i++)
         if (key->names[i][0] != '\0')
             cJSON_AddItemToArray(names, cJSON_CreateString(key->names[i]));
+    if (key->nullable)
+        cJSON_AddItemToArray(names, cJSON_CreateNull());
 }
 
 static void add_value(cJSON *schema, const struct job_key *key)

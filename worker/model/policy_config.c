@@ -95,6 +95,10 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
             error, STATUS_INVALID,
             "/normalize/norm_obs: expected false: the environment's observations are bytes, which "
             "are scaled by 1/255");
+    if (config->shared_value)
+        return error_set(error, STATUS_INVALID,
+                         "/policy/value_network: expected \"separate\" or null: the network \"mlp\" has no "
+                         "shared one");
     if (config->state_dependent && config->action.choices != NULL)
         return error_set(error, STATUS_INVALID,
                          "/algorithm/use_sde: expected false: the environment's action is a choice");

@@ -30,10 +30,12 @@ struct policy_config {
     double dropout;                            /* probability that a unit is dropped, 0 <= p < 1 */
     uint64_t seed;                             /* of the first parameters and of every draw */
     struct adam_settings adam;
-    bool has_value;      /* a value network with the policy's hidden layers: PPO's. POLICY_MLP only */
-    bool orthogonal;     /* the first values are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the
-                            policy's head and 1 for the value's; POLICY_MLP that has_value only */
-    double log_std_init; /* of every component of a Gaussian; has_value only */
+    bool has_value;    /* a value network with the policy's hidden layers: PPO's. POLICY_MLP only */
+    bool shared_value; /* the value is one more output behind the policy's hidden layers, instead of a network
+                          of its own; has_value only */
+    bool orthogonal;   /* the first values are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the
+                          policy's head and 1 for the value's; POLICY_MLP that has_value only */
+    double log_std_init;  /* of every component of a Gaussian; has_value only */
     bool state_dependent; /* a Gaussian's deviations depend on the state: gSDE (kernels/policy/dense.h);
                              has_value only, and no choices */
     uint32_t noise_steps; /* state_dependent only: each environment's noise is drawn anew at each multiple of

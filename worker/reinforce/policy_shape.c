@@ -18,6 +18,16 @@ static struct adam_settings optimizer_of(const struct job *job)
                                   .epsilon = job->optimizer.epsilon};
 }
 
+/* Whether the value shares the policy's hidden layers. The job's null is Stable-Baselines3's choice: its
+ * CnnPolicy shares them, its MlpPolicy does not. */
+static bool shares_value(const struct job *job)
+{
+    if (!job_is_actor_critic(job))
+        return false;
+    return job->policy.has_value_network ? job->policy.value_network == JOB_VALUE_NETWORK_SHARED
+                                         : job->policy.network == JOB_NETWORK_CNN;
+}
+
 struct policy_config policy_config_of(const struct job *job, const struct environment_spec *spec)
 {
     static const enum policy_network_kind networks[] = {
@@ -34,6 +44,7 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         .seed = job->seed,
         .adam = optimizer_of(job),
         .has_value = job_is_actor_critic(job),
+        .shared_value = shares_value(job),
         .orthogonal = job->policy.orthogonal,
         .log_std_init = job->policy.log_std_init,
         .state_dependent = job->algorithm.use_sde,

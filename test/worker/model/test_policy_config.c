@@ -92,6 +92,9 @@ START_TEST(what_does_not_fit_is_refused_by_its_key)
     config.layers = 2;
     config.dropout = 0;
     expect_check(true, "/device: expected \"cpu\" or \"auto\"");
+    config.dropout = 0;
+    config.has_value = config.shared_value = true;
+    expect_check(false, "/policy/value_network: expected \"separate\" or null");
     config.observation = (struct environment_space){.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {65537}};
     expect_check(false, "observation has 65537 elements: expected at most 65536");
     config.action = box;
