@@ -2,12 +2,10 @@
 #include "kernels/policy/dense_parameters.h"
 
 #include "kernels/base/rng.h"
-#include "kernels/lanes/normal.h"
+#include "kernels/policy/orthogonal.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- the list ---- */
 
@@ -83,84 +81,7 @@ size_t dense_parameter_count(const struct dense_shape *shape)
     return last->offset + last->count;
 }
 
-/* ---- orthogonal values ---- */
-
-/* Eight sums at once: number i goes to sum i mod 8. */
-typedef double eight __attribute__((vector_size(64)));
-
-static double dot(const double *a, const double *b, size_t count)
-{
-    eight sums = {0};
-    size_t i = 0;
-    double total = 0;
-    for (; i + 8 <= count; i += 8) {
-        eight x, y;
-        memcpy(&x, a + i, sizeof x);
-        memcpy(&y, b + i, sizeof y);
-        sums += x * y;
-    }
-    for (int s = 0; s < 8; s++)
-        total += sums[s];
-    for (; i < count; i++)
-        total += a[i] * b[i];
-    return total;
-}
-
-/* to += factor * from */
-static void add_multiple(double *to, const double *from, double factor, size_t count)
-{
-    size_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-        eight x, y;
-        memcpy(&x, to + i, sizeof x);
-        memcpy(&y, from + i, sizeof y);
-        x += factor * y;
-        memcpy(to + i, &x, sizeof x);
-    }
-    for (; i < count; i++)
-        to[i] += factor * from[i];
-}
-
-/* Makes `count` vectors of `length` orthonormal. Normal draws are as good as never dependent on each other.
- */
-static void make_orthonormal(double *vectors, size_t count, size_t length)
-{
-    for (size_t i = 0; i < count; i++) {
-        double *unit = vectors + i * length;
-        const double norm = sqrt(dot(unit, unit, length));
-        for (size_t e = 0; e < length; e++)
-            unit[e] /= norm;
-        for (size_t j = i + 1; j < count; j++) {
-            double *other = vectors + j * length;
-            add_multiple(other, unit, -dot(unit, other, length), length);
-        }
-    }
-}
-
-/* A weight (rows, columns), which holds its draws. */
-static enum status begin_orthogonal(float *weight, size_t rows, size_t columns, double gain,
-                                    struct error *error)
-{
-    const bool wide = columns > rows;
-    const size_t count = wide ? rows : columns, length = wide ? columns : rows;
-    double *vectors = malloc(count * length * sizeof *vectors);
-    if (vectors == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory to make %zu values orthogonal", count * length);
-    for (size_t v = 0; v < count; v++)
-        for (size_t e = 0; e < length; e++)
-            vectors[v * length + e] = (double)(wide ? weight[v * columns + e] : weight[e * columns + v]);
-    make_orthonormal(vectors, count, length);
-    for (size_t v = 0; v < count; v++)
-        for (size_t e = 0; e < length; e++)
-            *(wide ? &weight[v * columns + e] : &weight[e * columns + v]) =
-                (float)(gain * vectors[v * length + e]);
-    free(vectors);
-    return STATUS_OK;
-}
-
 /* ---- first values ---- */
-
-enum { ORTHOGONAL_BLOCK = 1 };
 
 static void fill(float *values, size_t count, double value)
 {
@@ -189,8 +110,7 @@ enum status dense_begin(float *parameters, const struct dense_shape *shape,
 {
     struct dense_parameter list[DENSE_PARAMETERS_MAX];
     const uint32_t count = dense_parameters(shape, list);
-    normal_group *normal;
-    enum status status = normal_choose(&normal, error);
+    enum status status = STATUS_OK;
     for (uint32_t p = 0; p < count && status == STATUS_OK; p++) {
         const struct dense_parameter *parameter = &list[p];
         float *values = parameters + parameter->offset;
@@ -201,10 +121,8 @@ enum status dense_begin(float *parameters, const struct dense_shape *shape,
         } else if (parameter->kind == DENSE_BIAS) {
             fill(values, parameter->count, 0);
         } else {
-            const struct rng_key key = {.seed = seed, .episode = p};
-            normal_fill(normal, values, parameter->count, &key, RNG_INIT, ORTHOGONAL_BLOCK);
-            status = begin_orthogonal(values, parameter->shape[0], parameter->shape[1],
-                                      gain_of(shape, parameter, initial), error);
+            status = orthogonal_draw(values, parameter->shape[0], parameter->shape[1],
+                                     gain_of(shape, parameter, initial), seed, p, error);
         }
     }
     return status;

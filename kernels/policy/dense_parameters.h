@@ -51,12 +51,8 @@ struct dense_initial {
  * PyTorch's default: weight and bias uniform in ±1 / sqrt(inputs), element e by rng_initial_uniform(seed, p,
  * e).
  *
- * Orthogonal (torch.nn.init.orthogonal_; Saxe et al., arXiv 1312.6120): biases are 0. A weight has
- * orthonormal columns, or rows where it is wider than tall, times the gain. They are normal_fill's draws of
- * stream RNG_INIT, block 1, episode p, in the weight's order, made orthonormal one after the other by the
- * modified method of Gram and Schmidt in double, in ascending order; this is the Q of a QR decomposition
- * whose R has a positive diagonal. A weight (m, n) takes m n min(m, n) multiplications and as many additions,
- * and 8 m n bytes. STATUS_NO_MEMORY; errors as isa_choose. */
+ * Orthogonal: a weight by orthogonal_draw (kernels/policy/orthogonal.h) with its gain and number p; biases
+ * are 0. STATUS_NO_MEMORY; errors as isa_choose. */
 enum status dense_begin(float *parameters, const struct dense_shape *shape,
                         const struct dense_initial *initial, uint64_t seed, struct error *error);
 

@@ -85,19 +85,18 @@ void head_act(struct head *head, const struct head_rows *rows, const struct dens
     head->lanes->act(&lanes, draw, log_probability);
 }
 
-void head_evaluate(struct head *head, const struct head_rows *rows, float *log_probability)
+void head_evaluate(struct head *head, const struct head_rows *rows, float *log_probability, float *entropy)
 {
     const struct dense_head lanes = lanes_head(head, rows);
-    head->lanes->evaluate(&lanes, log_probability, NULL);
+    head->lanes->evaluate(&lanes, log_probability, entropy);
 }
 
-void head_pull(struct head *head, const struct head_rows *rows, const float *pull, float *d_outputs,
-               float *d_log_std)
+void head_pull(struct head *head, const struct head_rows *rows, const struct dense_pulls *pulls,
+               float *d_outputs, float *d_log_std)
 {
     const struct dense_head lanes = lanes_head(head, rows);
-    const struct dense_pulls pulls = {.log_probability = pull};
     const uint32_t components = head->shape.components;
-    head->lanes->pull(&lanes, &pulls, (struct dense_matrix){d_outputs, head->outputs},
+    head->lanes->pull(&lanes, pulls, (struct dense_matrix){d_outputs, head->outputs},
                       (struct dense_matrix){head->log_sigma, head->stride});
     for (uint32_t c = 0; c < components && head->shape.gaussian; c++) {
         d_log_std[c] = 0;

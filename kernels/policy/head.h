@@ -30,12 +30,14 @@ struct head_rows {
 void head_act(struct head *head, const struct head_rows *rows, const struct dense_draw *draw,
               float *log_probability);
 
-/* The log-probabilities (count) of the batch's own actions. */
-void head_evaluate(struct head *head, const struct head_rows *rows, float *log_probability);
+/* The log-probabilities (count) of the batch's own actions, and the entropies (count). entropy: NULL, not
+ * wanted. */
+void head_evaluate(struct head *head, const struct head_rows *rows, float *log_probability, float *entropy);
 
-/* By dL/d log-probability of each row's own action, writes dL/d outputs (count, outputs), and of a Gaussian
- * dL/d log_std (components), summed over the rows, ascending. */
-void head_pull(struct head *head, const struct head_rows *rows, const float *pull, float *d_outputs,
-               float *d_log_std);
+/* By dL/d log-probability of each row's own action, and dL/d entropy (NULL: all 0), writes dL/d outputs
+ * (count, outputs), and of a Gaussian dL/d log_std (components), summed over the rows, ascending.
+ * pulls->value is not read. */
+void head_pull(struct head *head, const struct head_rows *rows, const struct dense_pulls *pulls,
+               float *d_outputs, float *d_log_std);
 
 #endif

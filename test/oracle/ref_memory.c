@@ -128,7 +128,9 @@ enum status ref_adam(struct backend *backend, const struct adam_settings *settin
     double *p = parameters->data, *m = first->data, *v = second->data;
     const double *g = gradient->data;
     const double b1 = settings->beta1, b2 = settings->beta2;
-    const double correction1 = 1 - pow(b1, (double)step), correction2 = 1 - pow(b2, (double)step);
+    const bool corrected = !settings->uncorrected;
+    const double correction1 = corrected ? 1 - pow(b1, (double)step) : 1,
+                 correction2 = corrected ? 1 - pow(b2, (double)step) : 1;
     const size_t count = ref_count(parameters);
     for (size_t i = 0; i < count; i++) {
         m[i] = b1 * m[i] + (1 - b1) * g[i];

@@ -460,6 +460,26 @@ START_TEST(adam_corrects_its_moments)
 }
 END_TEST
 
+/* RMSprop, with b2 = 1/2 and g = 4 twice: v = 8, 12, and m = g. */
+START_TEST(adam_without_corrections_is_rms_prop)
+{
+    struct backend *ref = op_fixture.backend;
+    struct error *error = &op_fixture.error;
+    const double g[1] = {4};
+    struct tensor p = op_fixture_doubles(SHAPE1(1), "p", NULL),
+                  gradient = op_fixture_doubles(SHAPE1(1), "g", g);
+    struct tensor m = op_fixture_doubles(SHAPE1(1), "m", NULL), v = op_fixture_doubles(SHAPE1(1), "v", NULL);
+    const struct adam_settings set = {.lr = 0.125, .beta2 = 0.5, .epsilon = 2, .uncorrected = true};
+    double expected = 0;
+    for (uint64_t step = 1; step <= 2; step++) {
+        ck_assert_int_eq(backend_adam(ref, &set, step, &p, &gradient, &m, &v, error), STATUS_OK);
+        expected -= 0.125 * 4 / (sqrt(step == 1 ? 8 : 12) + 2);
+        ck_assert_double_eq_tol(op_fixture_at(&p, 0), expected, 1e-15);
+    }
+    ck_assert(op_fixture_at(&m, 0) == 4 && op_fixture_at(&v, 0) == 12);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ref");
@@ -483,6 +503,7 @@ int main(void)
     tcase_add_test(memory, small_things_on_flat_memory);
     tcase_add_test(memory, sgd_with_and_without_momentum);
     tcase_add_test(memory, adam_corrects_its_moments);
+    tcase_add_test(memory, adam_without_corrections_is_rms_prop);
     suite_add_tcase(suite, memory);
     return suite_run(suite);
 }

@@ -18,9 +18,11 @@ enum kind {
     FRAIL,   /* fails now and then */
     LONE,    /* one instance of one environment */
     WILD,    /* draws from the clock */
+    MIDDLE, /* an image of bytes, large enough for convolutions; rewards what is in its middle; two choices */
+    GLIDE,  /* the same image of floats; a force */
     KINDS
 };
-enum { AGENTS_MAX = 2, LIMIT = 9, SIDE = 4, PUSH_STEPS = 50 };
+enum { AGENTS_MAX = 2, LIMIT = 9, SIDE = 4, PUSH_STEPS = 50, WIDE = 38, BAR = 6 };
 
 struct token {
     int32_t place;
@@ -40,8 +42,8 @@ struct toy {
     struct world worlds[];
 };
 
-static const char *const names[] = {"Walk-v0",  "Push-v0", "Pair-v0", "Picture-v0", "Again-v0",
-                                    "Frail-v0", "Lone-v0", "Wild-v0", NULL};
+static const char *const names[] = {"Walk-v0", "Push-v0", "Pair-v0",   "Picture-v0", "Again-v0", "Frail-v0",
+                                    "Lone-v0", "Wild-v0", "Middle-v0", "Glide-v0",   NULL};
 
 static const double low = -LIMIT, high = LIMIT, lows[2] = {-LIMIT, 0}, highs[2] = {LIMIT, INFINITY};
 static const uint32_t choices[2] = {3, 2}, two[1] = {2};
@@ -72,6 +74,11 @@ static const struct environment_spec specs[KINDS] = {
     [FRAIL] = {SPEC, .agents = 1, OBSERVATION, DISCRETE},
     [LONE] = {SPEC, .limits = ENVIRONMENT_SINGLETON, .agents = 1, OBSERVATION, DISCRETE},
     [WILD] = {SPEC, .limits = ENVIRONMENT_CANNOT_SEED, .agents = 1, OBSERVATION, DISCRETE},
+    [MIDDLE] = {SPEC, .agents = 1, .steps_max = PUSH_STEPS,
+                .observation = {.dtype = ENVIRONMENT_U8, .rank = 3, .shape = {WIDE, WIDE, 1}}, DISCRETE},
+    [GLIDE] = {SPEC, .agents = 1, .steps_max = PUSH_STEPS,
+               .observation = {.dtype = ENVIRONMENT_F32, .rank = 3, .shape = {WIDE, WIDE, 1}},
+               .action = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
 };
 
 static int toy_open(void **out, const struct environment_spec **spec, const char *name, const char *options,
@@ -107,12 +114,31 @@ static uint32_t draw(struct world *world)
 
 /* ---- what a row shows ---- */
 
+/* A bright bar over the whole height, at the token's place. */
+static void show_bar(const struct toy *toy, const struct environment_buffers *buffers, uint32_t which)
+{
+    const uint32_t place = (uint32_t)(toy->worlds[which].tokens[0].place + LIMIT);
+    const uint32_t first = place * (WIDE - BAR) / (2 * LIMIT);
+    for (uint32_t i = 0; i < WIDE * WIDE; i++) {
+        const bool lit = i % WIDE - first < BAR;
+        const size_t at = (size_t)which * WIDE * WIDE + i;
+        if (toy->kind == MIDDLE)
+            ((uint8_t *)buffers->observation)[at] = lit ? 255 : 0;
+        else
+            ((float *)buffers->observation)[at] = lit;
+    }
+}
+
 static void show_row(const struct toy *toy, const struct environment_buffers *buffers, uint32_t which,
                      uint32_t agent)
 {
     const struct world *world = &toy->worlds[which];
     const struct token *token = &world->tokens[agent];
     const uint32_t row = which * toy->spec->agents + agent;
+    if (toy->kind == MIDDLE || toy->kind == GLIDE) {
+        show_bar(toy, buffers, which);
+        return;
+    }
     if (toy->kind == PICTURE) {
         uint8_t *image = (uint8_t *)buffers->observation + (size_t)row * SIDE * SIDE;
         memset(image, 0, SIDE * SIDE);
@@ -158,6 +184,8 @@ static int32_t move_of(const struct toy *toy, const void *actions, uint32_t row)
     const int32_t *choice = actions;
     if (toy->kind == PUSH)
         return (int32_t)lrintf(((const float *)actions)[row] / LIMIT);
+    if (toy->kind == GLIDE)
+        return (int32_t)lrintf(((const float *)actions)[row]);
     if (toy->kind == WALK)
         return (choice[2 * row] - 1) * (1 + choice[2 * row + 1]);
     return 2 * choice[row] - 1;
@@ -186,7 +214,9 @@ static void step_world(struct toy *toy, const struct environment_buffers *buffer
     for (uint32_t agent = 0; agent < toy->spec->agents; agent++) {
         const uint32_t row = which * toy->spec->agents + agent;
         unsigned flags = step_token(toy, which, agent, move_of(toy, buffers->action, row));
-        buffers->reward[row] = (float)toy->worlds[which].tokens[agent].place;
+        const int32_t place = toy->worlds[which].tokens[agent].place;
+        const bool middle = toy->kind == MIDDLE || toy->kind == GLIDE;
+        buffers->reward[row] = (float)(middle ? LIMIT - abs(place) : place);
         if (toy->kind == AGAIN && flags != 0) {
             flags |= ENVIRONMENT_RESTARTED;
             begin(toy, which, toy->worlds[which].draws);

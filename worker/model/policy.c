@@ -120,14 +120,18 @@ enum status policy_estimate(struct policy *policy, const struct policy_rows *row
 
 double policy_deviation(const struct policy *policy)
 {
-    const float *log_std = policy->values; /* the first parameter (kernels/policy/dense_parameters.h) */
-    const size_t count = shape_elements(&policy->parameters[0].shape);
-    double sum = 0;
-    if (policy->low == NULL)
-        return (double)NAN;
-    for (size_t i = 0; i < count; i++)
-        sum += exp((double)log_std[i]);
-    return sum / (double)count;
+    return policy->low == NULL ? (double)NAN : policy->kind->deviation(policy);
+}
+
+bool policy_needs_review(const struct policy *policy)
+{
+    return policy->kind->review != NULL;
+}
+
+enum status policy_review(struct policy *policy, const struct policy_rows *rows, policy_progress *progress,
+                          void *context, struct error *error)
+{
+    return policy->kind->review(policy, rows, progress, context, error);
 }
 
 enum status policy_improve(struct policy *policy, const struct policy_rows *rows,

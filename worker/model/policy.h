@@ -69,8 +69,8 @@ enum status policy_act(struct policy *policy, const struct policy_rows *rows, ui
  * is not finite; the batch's actions are then undefined. */
 enum status policy_choose(struct policy *policy, const struct policy_rows *rows, struct error *error);
 
-/* Writes rows->values, of a policy with values. Reads nothing but the observations. On a CPU it cannot fail.
- */
+/* Writes rows->values, of a policy with values. Reads nothing but the observations. On a CPU without a
+ * backend it cannot fail. */
 enum status policy_estimate(struct policy *policy, const struct policy_rows *rows, struct error *error);
 
 /* Clips `count` rows of actions to the action's bounds; NaN becomes the lower one. Choices stay as they are.
@@ -86,6 +86,17 @@ void policy_bound(const struct policy *policy, float *actions, uint32_t count);
 enum status policy_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                          uint32_t episode, double *loss, policy_progress *progress, void *context,
                          struct error *error);
+
+/* Whether acting may have rounded its log-probabilities and values otherwise than policy_improve will: a
+ * backend's sums have another order in batches of another size. policy_review then writes them anew. Of a
+ * policy with values. */
+bool policy_needs_review(const struct policy *policy);
+
+/* Writes rows->log_probabilities of the rows' own actions, and rows->values, by the very computation that
+ * policy_improve does with the same batch: under unchanged parameters it finds every ratio exactly 1. Only
+ * where policy_needs_review. */
+enum status policy_review(struct policy *policy, const struct policy_rows *rows, policy_progress *progress,
+                          void *context, struct error *error);
 
 /* The mean standard deviation of a Gaussian's components; NaN of choices. Of a policy with values. */
 double policy_deviation(const struct policy *policy);
@@ -110,6 +121,8 @@ struct policy_step {
     double max_norm; /* the gradient is scaled to this norm where its own is greater; INFINITY: never */
     double lr;       /* Adam's, of this step */
     double kl_max;   /* no step is taken where the KL estimate is above it; INFINITY: always */
+    policy_progress *progress; /* called between two operations on a backend, with `context`; may be NULL */
+    void *context;
 };
 
 /* Means over the minibatch, under the parameters before the step. */

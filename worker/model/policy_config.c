@@ -91,11 +91,6 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
         return error_set(error, STATUS_INVALID,
                          "the environment's observation has %zu elements: expected at most %d", inputs,
                          DENSE_INPUTS_MAX);
-    if (config->normalizes && config->observation.dtype == ENVIRONMENT_U8)
-        return error_set(
-            error, STATUS_INVALID,
-            "/normalize/norm_obs: expected false: the environment's observations are bytes, which "
-            "are scaled by 1/255");
     if (config->state_dependent && config->action.choices != NULL)
         return error_set(error, STATUS_INVALID,
                          "/algorithm/use_sde: expected false: the environment's action is a choice");
@@ -122,10 +117,6 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
 static enum status check_cnn(const struct policy_config *config, struct error *error)
 {
     const struct environment_space *image = &config->observation;
-    if (config->has_value)
-        return error_set(
-            error, STATUS_INVALID,
-            "/policy/network: expected \"mlp\": \"cnn\" learns by the algorithm \"reinforce\" alone");
     if (image->rank != 3)
         return error_set(error, STATUS_INVALID,
                          "/policy/network: expected \"mlp\": \"cnn\" reads images of height, width and "
@@ -140,6 +131,10 @@ static enum status check_cnn(const struct policy_config *config, struct error *e
         return error_set(error, STATUS_INVALID,
                          "/policy/dropout: expected 0, got %g: the network \"cnn\" has no dropout",
                          config->dropout);
+    if (config->state_dependent)
+        return error_set(error, STATUS_INVALID,
+                         "/algorithm/use_sde: expected false: the network \"cnn\" does not explore by its "
+                         "state");
     return adam_check(&config->adam, error);
 }
 
@@ -149,9 +144,21 @@ static enum status check_tutorial(const struct policy_config *config, struct err
     return mlp_check_shape(&shape, config->dropout, error);
 }
 
+static enum status check_normalizer(const struct policy_config *config, struct error *error)
+{
+    if (config->normalizes && config->observation.dtype == ENVIRONMENT_U8)
+        return error_set(
+            error, STATUS_INVALID,
+            "/normalize/norm_obs: expected false: the environment's observations are bytes, which "
+            "are scaled by 1/255");
+    return STATUS_OK;
+}
+
 enum status policy_check(const struct policy_config *config, bool gpu, struct error *error)
 {
     enum status status = check_components(config, error);
+    if (status == STATUS_OK)
+        status = check_normalizer(config, error);
     if (status != STATUS_OK)
         return status;
     switch (policy_form(config)) {

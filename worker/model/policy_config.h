@@ -30,11 +30,11 @@ struct policy_config {
     double dropout;                            /* probability that a unit is dropped, 0 <= p < 1 */
     uint64_t seed;                             /* of the first parameters and of every draw */
     struct adam_settings adam;
-    bool has_value;    /* a value network with the policy's hidden layers: PPO's. POLICY_MLP only */
+    bool has_value;    /* a value network with the policy's hidden layers: PPO's */
     bool shared_value; /* the value is one more output behind the policy's hidden layers, instead of a network
                           of its own; has_value only */
-    bool orthogonal;   /* the first values are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the
-                          policy's head and 1 for the value's; POLICY_MLP that has_value only */
+    bool orthogonal;   /* the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the
+                          policy's head and 1 for the value's, and the first biases 0; has_value only */
     double log_std_init;  /* of every component of a Gaussian; has_value only */
     bool state_dependent; /* a Gaussian's deviations depend on the state: gSDE (kernels/policy/dense.h);
                              has_value only, and no choices */
@@ -43,9 +43,10 @@ struct policy_config {
     bool normalizes;      /* float32 observations, by policy_normalize; has_value only */
     double clip;          /* of what they become; normalizes only */
     uint32_t rows_max;    /* of a rollout */
-    uint32_t minibatch_rows; /* has_value only: the most that one step learns from, if rows_max is not less */
-    uint32_t threads;        /* that learn on the CPU, at most; 0 is 1. The tutorial's network, and one that
-                                has_value;        any number gives the same bits */
+    uint32_t
+        minibatch_rows; /* of a step of policy_improve, at most, if rows_max is not less; has_value only */
+    uint32_t threads; /* that learn on the CPU, at most; 0 is 1. The tutorial's network, and dense layers that
+                         have values; any number gives the same bits */
     /* A backend's: */
     uint32_t environments; /* rows of the environments: a call of policy_act has at most one of each */
     bool one_size;         /* launches are all alike, each environment at its own place */

@@ -218,6 +218,7 @@ const struct policy_kind policy_dense_kind = {.open = dense_kind_open,
                                               .choose = dense_kind_choose,
                                               .learn = policy_flat_learn,
                                               .estimate = dense_kind_estimate,
+                                              .deviation = policy_flat_deviation,
                                               .improve = policy_flat_improve,
                                               .save = policy_flat_save,
                                               .restore = policy_flat_restore};

@@ -228,6 +228,15 @@ enum status policy_flat_learn(struct policy *policy, const struct policy_rows *r
     return STATUS_OK;
 }
 
+double policy_flat_deviation(const struct policy *policy)
+{
+    const size_t count = shape_elements(&policy->parameters[0].shape);
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += exp((double)policy->values[i]);
+    return sum / (double)count;
+}
+
 /* ---- saving and restoring ---- */
 
 /* Copies an array of every parameter, between the policy's flat array `flat` and *values. */

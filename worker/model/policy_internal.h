@@ -2,7 +2,7 @@
  *
  *     policy.c        which network, and what all have in common
  *     policy_flat.c   learning, saving and restoring on the CPU, with flat arrays
- *     policy_improve.c   PPO's step on them
+ *     policy_improve.c   PPO's step on them, by policy_objective.h
  *     policy_normalizer.c   observations, shifted and scaled, before they are read
  *     policy_mlp.c    the tutorial's network on them         policy_dense.c   dense layers on them
  *     policy_gpu.c    the tutorial's network on a GPU        policy_images.c  the CNN on a backend */
@@ -26,7 +26,10 @@ struct policy_kind {
     enum status (*learn)(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
                          uint32_t episode, double *loss, policy_progress *progress, void *context,
                          struct error *error);
-    /* Of a kind that can have values; else NULL. */
+    /* Of a kind that can have values; else NULL. `review` is NULL where acting rounds as learning does. */
+    double (*deviation)(const struct policy *policy);
+    enum status (*review)(struct policy *policy, const struct policy_rows *rows, policy_progress *progress,
+                          void *context, struct error *error);
     enum status (*estimate)(struct policy *policy, const struct policy_rows *rows, struct error *error);
     enum status (*improve)(struct policy *policy, const struct policy_rows *rows,
                            const struct policy_targets *targets, const struct policy_step *step,
@@ -123,6 +126,9 @@ enum status policy_flat_check_gradient(const struct policy *policy, struct error
 
 /* Takes Adam's step at learning rate lr, by the gradient times `scale`, which is at most 1. */
 void policy_flat_step(struct policy *policy, double lr, float scale);
+
+/* The mean of exp(log_std), which is the first parameter where there is one. */
+double policy_flat_deviation(const struct policy *policy);
 
 /* The sentence of a loss that is not finite. `coefficients` may be NULL. */
 enum status policy_flat_explain(const struct policy *policy, const struct policy_rows *rows,

@@ -54,6 +54,23 @@ static uint32_t convolved(uint32_t size)
     return ((size - 8) / 4 + 1 - 4) / 2 + 1 - 2;
 }
 
+enum { EXTRACTOR_PARAMETERS = 8 };
+
+/* The layers that make an image's features. */
+static void list_extractor(struct policy_parameter out[EXTRACTOR_PARAMETERS], const char *name,
+                           const uint32_t image[3])
+{
+    static const char *const layers[] = {"cnn.0", "cnn.2", "cnn.4", "linear.0"};
+    const struct shape weights[] = {
+        SHAPE4(32, image[2], 8, 8), SHAPE4(64, 32, 4, 4), SHAPE4(64, 64, 3, 3),
+        SHAPE2(POLICY_CNN_FEATURES, 64 * convolved(image[0]) * convolved(image[1]))};
+    for (size_t l = 0; l < EXTRACTOR_PARAMETERS / 2; l++) {
+        char layer[POLICY_NAME_BYTES - 8];
+        snprintf(layer, sizeof layer, "%s.%s", name, layers[l]);
+        list_layer(&out[2 * l], layer, weights[l]);
+    }
+}
+
 static uint32_t cnn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
                          const struct policy_config *config)
 {
@@ -62,13 +79,19 @@ static uint32_t cnn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
     uint32_t count = 0;
     if (last.gaussian)
         out[count++] = (struct policy_parameter){"log_std", SHAPE1(last.components), 0};
-    list_layer(&out[count], "features_extractor.cnn.0", SHAPE4(32, image[2], 8, 8));
-    list_layer(&out[count + 2], "features_extractor.cnn.2", SHAPE4(64, 32, 4, 4));
-    list_layer(&out[count + 4], "features_extractor.cnn.4", SHAPE4(64, 64, 3, 3));
-    list_layer(&out[count + 6], "features_extractor.linear.0",
-               SHAPE2(POLICY_CNN_FEATURES, 64 * convolved(image[0]) * convolved(image[1])));
-    list_layer(&out[count + 8], "action_net", SHAPE2(dense_outputs(&last), POLICY_CNN_FEATURES));
-    return count + 10;
+    list_extractor(&out[count], "features_extractor", image);
+    count += EXTRACTOR_PARAMETERS;
+    if (config->has_value && !config->shared_value) {
+        list_extractor(&out[count], "vf_features_extractor", image);
+        count += EXTRACTOR_PARAMETERS;
+    }
+    list_layer(&out[count], "action_net", SHAPE2(dense_outputs(&last), POLICY_CNN_FEATURES));
+    count += 2;
+    if (config->has_value) {
+        list_layer(&out[count], "value_net", SHAPE2(1, POLICY_CNN_FEATURES));
+        count += 2;
+    }
+    return count;
 }
 
 /* ---- any ---- */

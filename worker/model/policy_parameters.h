@@ -13,7 +13,7 @@ struct policy_parameter {
     char name[POLICY_NAME_BYTES]; /* "affine1.weight" */
     struct shape shape;
     double bound; /* begins uniform in ±bound: 1 / sqrt(fan-in), for weight and bias alike, as PyTorch's
-                     Linear and Conv2d; a Gaussian's log_std begins with 0 */
+                     Linear and Conv2d, unless the configuration says otherwise; a Gaussian's log_std has 0 */
 };
 
 /* All of them, in the order in which a flat array has them. Returns how many there are. */

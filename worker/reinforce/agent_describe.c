@@ -45,7 +45,6 @@ static enum status open_policy(struct agent *agent, uint32_t steps, struct error
     struct policy_config policy = policy_config_of(job, &agent->world.spec);
     policy.environments = agent->environments * agent->world.spec.agents;
     policy.rows_max = policy.environments * steps;
-    policy.minibatch_rows = job->algorithm.batch_size;
     policy.threads = job->policy.has_threads ? job->policy.threads : processors_count();
     policy.one_size = job->coalesce.mode == JOB_COALESCE_BARRIER;
     const enum status status = policy_open_backend(&agent->backend, &policy, job, error);

@@ -50,6 +50,7 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         .state_dependent = job->algorithm.use_sde,
         .noise_steps = job->algorithm.has_sde_sample_freq ? job->algorithm.sde_sample_freq : 0,
         .normalizes = job->normalize.observations,
+        .minibatch_rows = job->algorithm.batch_size,
         .clip = job->normalize.clip_observations};
     for (uint32_t l = 0; l < config.layers; l++)
         config.width[l] = job->policy.hidden.value[l];

@@ -52,9 +52,40 @@ static enum status estimate(const struct ppo *ppo, struct policy *policy, const 
     return policy_estimate(policy, &rows, error);
 }
 
-/* Fills order, advantages and returns; *count rows are learned from. */
+/* The minibatch of the epoch's order that begins with row number `first` of `count`. */
+static struct policy_rows minibatch_at(const struct ppo *ppo, const struct rollout *rollout, uint32_t first,
+                                       uint32_t count)
+{
+    const uint32_t size = ppo->job->algorithm.batch_size, left = count - first;
+    return (struct policy_rows){.count = left < size ? left : size,
+                                .row = ppo->minibatches.row + first,
+                                .observations = rollout->observations,
+                                .actions = rollout->actions,
+                                .allowed = rollout->allowed,
+                                .log_probabilities = rollout->log_probabilities,
+                                .values = rollout->values};
+}
+
+/* Replaces what acting said of the `count` rows by what learning will say of them in the minibatches of the
+ * first epoch. */
+static enum status review(struct ppo *ppo, struct policy *policy, const struct rollout *rollout,
+                          uint32_t count, policy_progress *progress, void *context, struct error *error)
+{
+    enum status status = STATUS_OK;
+    minibatches_draw(&ppo->minibatches, ppo->order, count, ppo->job->algorithm.batch_size, ppo->job->seed,
+                     rollout->episode, 0);
+    for (uint32_t first = 0; first < count && status == STATUS_OK;) {
+        const struct policy_rows rows = minibatch_at(ppo, rollout, first, count);
+        status = policy_review(policy, &rows, progress, context, error);
+        first += rows.count;
+    }
+    return status;
+}
+
+/* Fills order, advantages and returns; *count rows are learned from. Which rows they are, and their order, do
+ * not depend on their values. */
 static enum status judge(struct ppo *ppo, struct policy *policy, struct rollout *rollout, uint32_t *count,
-                         struct error *error)
+                         policy_progress *progress, void *context, struct error *error)
 {
     const struct job *job = ppo->job;
     const size_t closing = (size_t)rollout->config.steps_max * rollout->columns;
@@ -76,6 +107,11 @@ static enum status judge(struct ppo *ppo, struct policy *policy, struct rollout 
     if (status == STATUS_OK)
         status = estimate(ppo, policy, rollout->last_observations, rollout->last_count, rollout->last_values,
                           error);
+    if (status == STATUS_OK)
+        *count = advantages_estimate(rollout, &config, &advantages);
+    if (status != STATUS_OK || !policy_needs_review(policy))
+        return status;
+    status = review(ppo, policy, rollout, *count, progress, context, error);
     if (status == STATUS_OK)
         *count = advantages_estimate(rollout, &config, &advantages);
     return status;
@@ -161,25 +197,19 @@ static enum status run_epoch(struct ppo *ppo, struct policy *policy, const struc
                              uint32_t count, const struct policy_step *step, struct tally *tally,
                              policy_progress *progress, void *context, struct error *error)
 {
-    const uint32_t size = ppo->job->algorithm.batch_size;
     const struct policy_targets targets = {.advantages = ppo->advantages,
                                            .returns = ppo->returns,
                                            .normalizes = ppo->job->algorithm.normalize_advantage};
     tally->epoch_kl = tally->epoch_minibatches = 0;
-    for (uint32_t first = 0; first < count; first += size) {
-        const struct policy_rows rows = {.count = count - first < size ? count - first : size,
-                                         .row = ppo->minibatches.row + first,
-                                         .observations = rollout->observations,
-                                         .actions = rollout->actions,
-                                         .allowed = rollout->allowed,
-                                         .log_probabilities = rollout->log_probabilities,
-                                         .values = rollout->values};
+    for (uint32_t first = 0; first < count;) {
+        const struct policy_rows rows = minibatch_at(ppo, rollout, first, count);
         struct policy_losses losses;
         const enum status status = policy_improve(policy, &rows, &targets, step, &losses, error);
         if (status != STATUS_OK)
             return status;
         tally_add(tally, &losses);
         progress(context);
+        first += rows.count;
         if (!losses.stepped)
             break;
     }
@@ -206,10 +236,12 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
                       policy_progress *progress, void *context, struct control_ppo *figures,
                       struct error *error)
 {
-    const struct policy_step step = step_of(ppo);
+    struct policy_step step = step_of(ppo);
     struct tally tally = {.last = {.stepped = true}};
     uint32_t count = 0;
-    enum status status = judge(ppo, policy, rollout, &count, error);
+    step.progress = progress;
+    step.context = context;
+    enum status status = judge(ppo, policy, rollout, &count, progress, context, error);
     if (status == STATUS_OK && count > 0)
         status = run_epochs(ppo, policy, rollout, count, &step, &tally, progress, context, error);
     if (status != STATUS_OK)

@@ -10,8 +10,9 @@
  * A2C (Mnih et al., arXiv 1602.01783) is PPO with one epoch, whose one minibatch is the whole rollout, and
  * with the plain policy loss (Huang et al., arXiv 2205.09123).
  *
- * The log-probabilities and values of the rows themselves are those that acting wrote into the rollout: in
- * the first minibatch every probability ratio is exactly 1. The agent's thread. */
+ * The log-probabilities and values of the rows themselves are those that acting wrote into the rollout or, of
+ * a policy that policy_needs_review, those of one pass over the rollout before the first epoch, in its
+ * minibatches: in the first minibatch every probability ratio is exactly 1. The agent's thread. */
 #ifndef WORKER_REINFORCE_PPO_H
 #define WORKER_REINFORCE_PPO_H
 

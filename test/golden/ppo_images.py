@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Records steps of PPO on images in PyTorch into test/golden/ppo_images_CASE.txt, one file for each of CASES.
+
+How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/ppo_images.py
+
+problem.py explains the numbers and the files; test/worker/model/test_policy_images_golden.c reads them. The policy is
+the CNN of worker/model/policy_cnn.h on images of 36 x 44 pixels and 2 channels, with a value that shares its features or
+has a CNN of its own, and three choices or two floats. Each of the STEPS is one minibatch of 7 of the 10 rows, the rows
+(3 i + step) mod 10. The formulas are those of kernels/policy/surrogate.h, written here with autograd alone; in the case
+choice_a2c the loss and the optimizer are A2C's.
+
+The sequence begins at 7. Parameters are numbers times sqrt(2 / fan_in), biases times 0.1, log_std times 0.5. Then come,
+of all rows: observations (height, width, channels), actions (indices, or numbers), old log-probabilities (0.2 times
+numbers, less 1.1 or 2), old values, advantages and returns (numbers; returns times 2).
+
+Recorded of each step: the output `losses` (see LOSSES), the clipped gradients, the updates.
+"""
+import math
+
+import torch
+from problem import Numbers, bound, record
+
+HEIGHT, WIDTH, CHANNELS, ROWS, MINIBATCH, STEPS = 36, 44, 2, 10, 7, 3
+LOSSES = ["loss", "policy", "value", "entropy", "kl", "clip_fraction", "gradient_norm"]
+CASES = {  # floats or choices; whether the value shares the features; A2C; the norm that gradients are clipped to
+    "choice_shared": (False, True, False, 0.5),
+    "choice_separate": (False, False, False, 100.0),
+    "floats_shared": (True, True, False, 0.5),
+    "floats_separate": (True, False, False, 0.5),
+    "choice_a2c": (False, True, True, 0.5),
+}
+
+
+class Extractor(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cnn = torch.nn.Sequential(
+            torch.nn.Conv2d(CHANNELS, 32, 8, 4), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 4, 2), torch.nn.ReLU(),
+            torch.nn.Conv2d(64, 64, 3, 1), torch.nn.ReLU(), torch.nn.Flatten())  # fmt: skip
+        self.linear = torch.nn.Sequential(torch.nn.Linear(128, 512), torch.nn.ReLU())
+
+    def forward(self, x):
+        return self.linear(self.cnn(x))
+
+
+class Policy(torch.nn.Module):
+    def __init__(self, floats, shared):
+        super().__init__()
+        if floats:
+            self.log_std = torch.nn.Parameter(torch.zeros(2))
+        self.features_extractor = Extractor()
+        if not shared:
+            self.vf_features_extractor = Extractor()
+        self.action_net = torch.nn.Linear(512, 2 if floats else 3)
+        self.value_net = torch.nn.Linear(512, 1)
+        self.floats, self.shared = floats, shared
+
+    def judge(self, x, actions):
+        """The actions' log-probabilities, the entropies, the values."""
+        features = self.features_extractor(x)
+        outputs = self.action_net(features)
+        value = self.value_net(features if self.shared else self.vf_features_extractor(x))[:, 0]
+        if self.floats:
+            distance = (actions - outputs) / self.log_std.exp()
+            each = -(distance**2) / 2 - self.log_std - math.log(2 * math.pi) / 2
+            entropy = (self.log_std + math.log(2 * math.pi * math.e) / 2).sum().expand(len(x))
+            return each.sum(1), entropy, value
+        log = torch.log_softmax(outputs, dim=1)
+        return log[torch.arange(len(x)), actions], -(log.exp() * log).sum(1), value
+
+
+def load(policy, draw):
+    for name, parameter in policy.named_parameters():
+        scale = torch.tensor(0.5 if name == "log_std" else 0.1)
+        if parameter.dim() > 1:
+            scale = bound(2, parameter[0].numel())
+        parameter.data = draw.take(*parameter.shape) * scale
+
+
+def losses_of(policy, batch, plain):
+    """The loss, and all of LOSSES but the norm."""
+    log_probability, entropy, value = policy.judge(batch["x"], batch["actions"])
+    advantage = batch["advantages"]
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    difference = log_probability - batch["old"]
+    ratio = difference.exp()
+    policy_loss = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    if plain:
+        policy_loss = -(log_probability * advantage).mean()
+    near = batch["old_values"] + (value - batch["old_values"]).clamp(-0.3, 0.3)
+    value_loss = ((near - batch["returns"]) ** 2).mean()
+    loss = policy_loss + 0.5 * value_loss - 0.01 * entropy.mean()
+    kl = (ratio - 1 - difference).mean()
+    return [loss, policy_loss, value_loss, entropy.mean(), kl, ((ratio - 1).abs() > 0.2).to(loss.dtype).mean()]
+
+
+def run(case, dtype, nudge, seen):
+    floats, shared, plain, max_norm = CASES[case]
+    draw = Numbers(7)
+    policy = Policy(floats, shared)
+    load(policy, draw)
+    policy = policy.to(dtype)
+    data = {"x": draw.take(ROWS, HEIGHT, WIDTH, CHANNELS).permute(0, 3, 1, 2).to(dtype) * (1 + nudge * 2.0**-23)}
+    data["actions"] = draw.take(ROWS, 2).to(dtype) if floats else draw.indices(3, ROWS)
+    data["old"] = (torch.tensor(0.2) * draw.take(ROWS) - torch.tensor(2.0 if floats else 1.1)).to(dtype)
+    for name in "old_values", "advantages":
+        data[name] = draw.take(ROWS).to(dtype)
+    data["returns"] = 2 * draw.take(ROWS).to(dtype)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=0.001, eps=1e-5)
+    if plain:
+        optimizer = torch.optim.RMSprop(policy.parameters(), lr=0.0001, eps=1e-5)
+    for step in range(1, STEPS + 1):
+        rows = (3 * torch.arange(MINIBATCH) + step) % ROWS
+        optimizer.zero_grad()
+        losses = losses_of(policy, {name: values[rows] for name, values in data.items()}, plain)
+        losses[0].backward()
+        losses.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm))
+        seen(step, "output", "losses", torch.stack([number.detach().to(dtype) for number in losses]))
+        before = {name: parameter.detach().double().clone() for name, parameter in policy.named_parameters()}
+        for name, parameter in policy.named_parameters():
+            seen(step, "gradient", name, parameter.grad)
+        optimizer.step()
+        for name, parameter in policy.named_parameters():
+            seen(step, "update", name, parameter.detach().double() - before[name])
+    return draw.state
+
+
+def main():
+    for case in CASES:
+        record(f"test/golden/ppo_images_{case}.txt", "steps of PPO on images",
+               lambda *arguments, case=case: run(case, *arguments), (0, 1, -1, 2, -2))  # fmt: skip
+
+
+main()

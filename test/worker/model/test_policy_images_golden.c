@@ -1,0 +1,231 @@
+/* Steps of PPO and of A2C on images, held to PyTorch's (test/golden/ppo_images.py): losses, the clipped
+ * gradient, and how the parameters move. */
+#include "test/kernels/policy/mlp_problem.h"
+#include "test/training.h"
+#include "test/values.h"
+#include "test/workplace.h"
+#include "worker/model/policy_images.h"
+#include "worker/model/policy_values.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEIGHT = 36, WIDTH = 44, CHANNELS = 2, ROWS = 10, MINIBATCH = 7, STEPS = 3, SEED = 7, COMPONENTS = 2 };
+
+static const struct golden_case {
+    const char *name;
+    bool floats, shared, plain;
+    double max_norm;
+} cases[] = {{"choice_shared", false, true, false, 0.5},
+             {"choice_separate", false, false, false, 100},
+             {"floats_shared", true, true, false, 0.5},
+             {"floats_separate", true, false, false, 0.5},
+             {"choice_a2c", false, true, true, 0.5}};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static struct error error;
+static const struct golden_case *of;
+static struct policy_config config;
+static struct backend *backend;
+static struct policy *policy;
+static struct policy_values values;
+static struct golden *golden;
+
+static float *observations, *log_probabilities, *old_values, *advantages, *returns;
+static void *actions;
+
+static void must(enum status status)
+{
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+}
+
+/* ---- the problem ---- */
+
+/* Pieces of 4 rows: a minibatch has a whole piece, and one that is filled up. */
+static void make_config(void)
+{
+    static const uint32_t choices[] = {3};
+    static const double low[] = {-1, -1}, high[] = {1, 1};
+    const struct environment_space choice = {.dtype = ENVIRONMENT_I32, .choices = choices};
+    const struct environment_space floats = {
+        .dtype = ENVIRONMENT_F32, .rank = 1, .shape = {COMPONENTS}, .low = low, .high = high};
+    config = (struct policy_config){
+        .observation = {.dtype = ENVIRONMENT_F32, .rank = 3, .shape = {HEIGHT, WIDTH, CHANNELS}},
+        .action = of->floats ? floats : choice,
+        .network = POLICY_CNN,
+        .adam = {.lr = 1, .beta1 = of->plain ? 0 : 0.9, .beta2 = of->plain ? 0.99 : 0.999, .epsilon = 1e-5},
+        .has_value = true,
+        .shared_value = of->shared,
+        .environments = ROWS,
+        .rows_max = ROWS,
+        .minibatch_rows = 4};
+    config.adam.uncorrected = of->plain;
+}
+
+static float scale_of(const struct parameter *parameter)
+{
+    const struct shape *shape = &parameter->tensor.shape;
+    if (shape->rank > 1)
+        return sqrtf(2.0f / ((float)shape_elements(shape) / (float)shape->size[0]));
+    return strcmp(parameter->name, "log_std") == 0 ? 0.5f : 0.1f;
+}
+
+static void draw_parameters(uint64_t *state)
+{
+    for (uint32_t i = 0; i < values.count; i++) {
+        const struct parameter *parameter = params_at(values.params, i);
+        const size_t count = shape_elements(&parameter->tensor.shape);
+        float *to = policy_values_at(&values, i, POLICY_VALUES);
+        for (size_t e = 0; e < count; e++)
+            to[e] = mlp_problem_number(state) * scale_of(parameter);
+    }
+}
+
+static void draw_rows(uint64_t *state)
+{
+    observations = training_numbers(state, (size_t)ROWS * HEIGHT * WIDTH * CHANNELS, 1);
+    actions = of->floats ? (void *)training_numbers(state, ROWS * COMPONENTS, 1)
+                         : (void *)training_indices(state, ROWS, 3);
+    log_probabilities = training_numbers(state, ROWS, 0.2f);
+    for (uint32_t i = 0; i < ROWS; i++)
+        log_probabilities[i] -= of->floats ? 2.0f : 1.1f;
+    old_values = training_numbers(state, ROWS, 1);
+    advantages = training_numbers(state, ROWS, 1);
+    returns = training_numbers(state, ROWS, 2);
+}
+
+/* False where there is no such backend. */
+static bool open_case(int number)
+{
+    char name[64];
+    uint64_t state = SEED;
+    of = &cases[number % CASES];
+    backend = training_backend(number / CASES);
+    if (backend == NULL)
+        return false;
+    make_config();
+    must(policy_new(&policy, &config, backend, &error));
+    must(policy_values_open(&values, &config, &error));
+    draw_parameters(&state);
+    must(policy_restore(policy, &values, &error));
+    draw_rows(&state);
+    snprintf(name, sizeof name, "ppo_images_%s", of->name);
+    golden = golden_open(name, state, false);
+    return true;
+}
+
+static void close_case(void)
+{
+    golden_close(golden);
+    policy_values_close(&values);
+    policy_free(policy);
+    backend_close(backend);
+    free(observations);
+    free(actions);
+    free(log_probabilities);
+    free(old_values);
+    free(advantages);
+    free(returns);
+}
+
+/* ---- a step ---- */
+
+static struct policy_losses improve(uint32_t step)
+{
+    uint32_t row[MINIBATCH];
+    for (uint32_t i = 0; i < MINIBATCH; i++)
+        row[i] = (3 * i + step) % ROWS;
+    const struct policy_rows rows = {.count = MINIBATCH,
+                                     .row = row,
+                                     .observations = observations,
+                                     .actions = actions,
+                                     .log_probabilities = log_probabilities,
+                                     .values = old_values};
+    const struct policy_targets targets = {advantages, returns, true};
+    const struct policy_step how = {.objective = {.clip = 0.2,
+                                                  .value_clip = 0.3,
+                                                  .value_coefficient = 0.5,
+                                                  .entropy_coefficient = 0.01,
+                                                  .plain = of->plain},
+                                    .max_norm = of->max_norm,
+                                    .lr = of->plain ? 0.0001 : 0.001,
+                                    .kl_max = (double)INFINITY};
+    struct policy_losses losses;
+    must(policy_improve(policy, &rows, &targets, &how, &losses, &error));
+    ck_assert(losses.stepped);
+    return losses;
+}
+
+static void check_losses(uint32_t step, const struct policy_losses *l)
+{
+    const double got[] = {l->loss, l->policy,        l->value,        l->entropy,
+                          l->kl,   l->clip_fraction, l->gradient_norm};
+    golden_check(golden, step, GOLDEN_OUTPUT, "losses", got, sizeof got / sizeof got[0]);
+}
+
+/* By the names of the values' copy, which the policy's own parameters share. */
+static void check_gradient(uint32_t step)
+{
+    const struct policy_images *net = policy->network;
+    for (uint32_t i = 0; i < values.count; i++) {
+        const struct parameter *parameter = params_at(net->params, i);
+        const size_t count = shape_elements(&parameter->tensor.shape);
+        double *got = values_memory(count, sizeof *got);
+        must(gradients_read(net->gradients, parameter, DTYPE_F64, got, &error));
+        golden_check(golden, step, GOLDEN_GRADIENT, params_at(values.params, i)->name, got, count);
+        free(got);
+    }
+}
+
+static double *read_parameter(uint32_t index)
+{
+    const struct policy_images *net = policy->network;
+    const struct parameter *parameter = params_at(net->params, index);
+    double *got = values_memory(shape_elements(&parameter->tensor.shape), sizeof *got);
+    must(params_read(net->params, parameter, DTYPE_F64, got, &error));
+    return got;
+}
+
+static void check_step(uint32_t step)
+{
+    double *before[POLICY_PARAMETERS_MAX];
+    for (uint32_t i = 0; i < values.count; i++)
+        before[i] = read_parameter(i);
+    const struct policy_losses losses = improve(step);
+    check_losses(step, &losses);
+    check_gradient(step);
+    for (uint32_t i = 0; i < values.count; i++) {
+        const struct parameter *parameter = params_at(values.params, i);
+        const size_t count = shape_elements(&parameter->tensor.shape);
+        double *after = read_parameter(i);
+        for (size_t e = 0; e < count; e++)
+            after[e] -= before[i][e];
+        golden_check(golden, step, GOLDEN_UPDATE, parameter->name, after, count);
+        free(after);
+        free(before[i]);
+    }
+}
+
+START_TEST(three_minibatches_are_pytorchs)
+{
+    if (!open_case(_i))
+        return;
+    for (uint32_t step = 1; step <= STEPS; step++)
+        check_step(step);
+    golden_assert_all(golden);
+    close_case();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("policy_images_golden");
+    TCase *tests = tcase_create("policy_images_golden");
+    tcase_set_timeout(tests, 300);
+    tcase_add_loop_test(tests, three_minibatches_are_pytorchs, 0, TRAINING_BACKENDS * CASES);
+    suite_add_tcase(suite, tests);
+    return suite_run(suite);
+}
