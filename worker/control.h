@@ -90,7 +90,7 @@ struct control_ppo {
     bool
         is_a2c; /* there is no clip_fraction, approx_kl and clip_range; policy_gradient_loss is policy_loss */
     uint64_t total_timesteps, n_updates; /* environment steps so far; epochs so far */
-    double ep_rew_mean, ep_len_mean;     /* of the last 100 episodes that have ended; NaN: none */
+    double ep_rew_mean, ep_len_mean;     /* of the last episodes that have ended; NaN: none */
     double loss;                         /* of the last minibatch */
     double policy_gradient_loss, value_loss, entropy_loss, clip_fraction, approx_kl;
     double explained_variance;

@@ -74,7 +74,7 @@ def arguments_of(job):
     found["policy_kwargs"] = {
         "net_arch": {"pi": hidden, "vf": hidden},
         "activation_fn": {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[policy.get("activation", "tanh")],
-        "ortho_init": policy.get("orthogonal", True),
+        "ortho_init": policy.get("ortho_init", True),
         "log_std_init": policy.get("log_std_init", 0.0),
     }
     return found

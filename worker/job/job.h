@@ -124,8 +124,9 @@ struct job {
         int target_kl_at; /* enum job_kl_check */
         bool bootstrap_truncated;
         bool use_sde, has_sde_sample_freq;
-        uint32_t sde_sample_freq; /* steps */
-        bool use_rms_prop;        /* a2c */
+        uint32_t sde_sample_freq;   /* steps */
+        uint32_t stats_window_size; /* episodes */
+        bool use_rms_prop;          /* a2c */
         double rms_prop_eps;
     } algorithm;
     struct { /* ppo, a2c: as Stable-Baselines3's VecNormalize */
@@ -145,7 +146,7 @@ struct job {
         int value_network;      /* enum job_value_network; ppo, a2c */
         bool has_dropout;       /* false: null in JSON, the network's own (worker/reinforce/policy_shape.h) */
         double dropout;         /* probability that a unit is dropped */
-        bool orthogonal;        /* ppo, a2c: of the first parameters */
+        bool ortho_init;        /* ppo, a2c: of the first parameters */
         double log_std_init;    /* ppo, a2c: of a Gaussian */
         bool has_threads;       /* false: null in JSON, until job_resolve; stays so for mlp */
         uint32_t threads;       /* math threads of cnn on a CPU */

@@ -168,6 +168,9 @@ const struct job_key job_keys[] = {
      .text =
          "How often use_sde draws the function of each environment anew. null: at the begin of each rollout, "
          "Stable-Baselines3's -1."},
+    {"/algorithm/stats_window_size", ACTOR_CRITIC, JOB_INTEGER, AT(algorithm.stats_window_size),
+     RANGE(1, 1000000), BY_DEFAULT(100), .unit = "episodes",
+     .text = "The number of ended episodes whose mean ep_rew_mean and ep_len_mean are."},
     {"/algorithm/use_rms_prop", A2C, JOB_BOOLEAN, AT(algorithm.use_rms_prop), BY_DEFAULT(true),
      .text = "true: the optimizer is RMSprop, whose running mean keeps 0.99 at each step. false: Adam."},
     {"/algorithm/rms_prop_eps", A2C, JOB_NUMBER, AT(algorithm.rms_prop_eps), RANGE(0, 1), .min_open = true,
@@ -247,7 +250,7 @@ const struct job_key job_keys[] = {
      .text = "separate: the value network has hidden layers of its own. shared: the value is one more output "
              "behind the policy's hidden layers. null: separate for the network mlp, shared for cnn, as in "
              "Stable-Baselines3's MlpPolicy and CnnPolicy."},
-    {"/policy/orthogonal", ACTOR_CRITIC, JOB_BOOLEAN, AT(policy.orthogonal), BY_DEFAULT(true),
+    {"/policy/ortho_init", ACTOR_CRITIC, JOB_BOOLEAN, AT(policy.ortho_init), BY_DEFAULT(true),
      .text = "Whether the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the "
              "policy's "
              "outputs and 1 for the value's (Stable-Baselines3's ortho_init). false: uniform, as PyTorch's "

@@ -45,7 +45,7 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         .adam = optimizer_of(job),
         .has_value = job_is_actor_critic(job),
         .shared_value = shares_value(job),
-        .orthogonal = job->policy.orthogonal,
+        .orthogonal = job->policy.ortho_init,
         .log_std_init = job->policy.log_std_init,
         .state_dependent = job->algorithm.use_sde,
         .noise_steps = job->algorithm.has_sde_sample_freq ? job->algorithm.sde_sample_freq : 0,

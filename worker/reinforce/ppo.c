@@ -25,7 +25,9 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
     enum status status = minibatches_open(&ppo->minibatches, rows, error);
     if (status == STATUS_OK)
         status = normalizers_open(&ppo->normalizers, job, rollout, error);
-    return status == STATUS_OK ? recent_episodes_open(&ppo->recent, rollout->columns, error) : status;
+    return status == STATUS_OK
+               ? recent_episodes_open(&ppo->recent, rollout->columns, job->algorithm.stats_window_size, error)
+               : status;
 }
 
 void ppo_close(struct ppo *ppo)

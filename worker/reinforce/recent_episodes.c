@@ -7,16 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status recent_episodes_open(struct recent_episodes *recent, uint32_t columns, struct error *error)
+enum status recent_episodes_open(struct recent_episodes *recent, uint32_t columns, uint32_t window,
+                                 struct error *error)
 {
-    *recent = (struct recent_episodes){.columns = columns, .so_far = calloc(columns, sizeof *recent->so_far)};
-    if (recent->so_far == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the episodes of %u rows", columns);
+    *recent = (struct recent_episodes){.columns = columns,
+                                       .window = window,
+                                       .last = calloc(window, sizeof *recent->last),
+                                       .so_far = calloc(columns, sizeof *recent->so_far)};
+    if (recent->last == NULL || recent->so_far == NULL)
+        return error_set(error, STATUS_NO_MEMORY,
+                         "no memory for %u episodes that have ended and %u that go on", window, columns);
     return STATUS_OK;
 }
 
 void recent_episodes_close(struct recent_episodes *recent)
 {
+    free(recent->last);
     free(recent->so_far);
     *recent = (struct recent_episodes){0};
 }
@@ -33,7 +39,7 @@ static void take_row(struct recent_episodes *recent, const struct rollout *rollo
     if (rollout->flags[row] == 0)
         return;
     if ((rollout->flags[row] & ENVIRONMENT_FAILED) == 0)
-        recent->last[recent->ended++ % RECENT_EPISODES] = *so_far;
+        recent->last[recent->ended++ % recent->window] = *so_far;
     *so_far = (struct recent_episode){0};
 }
 
@@ -52,7 +58,7 @@ void recent_episodes_forget(struct recent_episodes *recent, uint32_t first, uint
 
 void recent_episodes_mean(const struct recent_episodes *recent, double *reward, double *length)
 {
-    const uint64_t count = recent->ended < RECENT_EPISODES ? recent->ended : RECENT_EPISODES;
+    const uint64_t count = recent->ended < recent->window ? recent->ended : recent->window;
     *reward = *length = count > 0 ? 0 : (double)NAN;
     for (uint64_t i = 0; i < count; i++) {
         *reward += recent->last[i].reward / (double)count;
@@ -62,33 +68,34 @@ void recent_episodes_mean(const struct recent_episodes *recent, double *reward, 
 
 /* ---- bytes ---- */
 
-/* What stands before so_far. */
+/* What stands before the window and so_far. */
 struct head {
-    uint64_t columns, ended;
-    struct recent_episode last[RECENT_EPISODES];
+    uint64_t columns, window, ended;
 };
 
 size_t recent_episodes_bytes(const struct recent_episodes *recent)
 {
-    return sizeof(struct head) + recent->columns * sizeof *recent->so_far;
+    return sizeof(struct head) + ((size_t)recent->window + recent->columns) * sizeof(struct recent_episode);
 }
 
 void recent_episodes_write(const struct recent_episodes *recent, char *out)
 {
-    struct head head = {.columns = recent->columns, .ended = recent->ended};
-    memcpy(head.last, recent->last, sizeof head.last);
+    const struct head head = {.columns = recent->columns, .window = recent->window, .ended = recent->ended};
+    const size_t bytes = recent->window * sizeof *recent->last;
     memcpy(out, &head, sizeof head);
-    memcpy(out + sizeof head, recent->so_far, recent->columns * sizeof *recent->so_far);
+    memcpy(out + sizeof head, recent->last, bytes);
+    memcpy(out + sizeof head + bytes, recent->so_far, recent->columns * sizeof *recent->so_far);
 }
 
 bool recent_episodes_read(struct recent_episodes *recent, const char *from)
 {
+    const size_t bytes = recent->window * sizeof *recent->last;
     struct head head;
     memcpy(&head, from, sizeof head);
-    if (head.columns != recent->columns)
+    if (head.columns != recent->columns || head.window != recent->window)
         return false;
     recent->ended = head.ended;
-    memcpy(recent->last, head.last, sizeof head.last);
-    memcpy(recent->so_far, from + sizeof head, recent->columns * sizeof *recent->so_far);
+    memcpy(recent->last, from + sizeof head, bytes);
+    memcpy(recent->so_far, from + sizeof head + bytes, recent->columns * sizeof *recent->so_far);
     return true;
 }

@@ -43,7 +43,7 @@ START_TEST(defaults_of_ppo)
     ck_assert(job.algorithm.has_max_grad_norm && job.algorithm.max_grad_norm == 0.5);
     ck_assert(!job.algorithm.has_target_kl && job.algorithm.bootstrap_truncated);
     ck_assert(job.optimizer.lr == 3e-4 && job.optimizer.epsilon == 1e-5 && job.optimizer.beta1 == 0.9);
-    ck_assert(job.policy.hidden.count == 2 && job.policy.hidden.value[0] == 64 && job.policy.orthogonal);
+    ck_assert(job.policy.hidden.count == 2 && job.policy.hidden.value[0] == 64 && job.policy.ortho_init);
     ck_assert_int_eq(job.policy.activation, JOB_ACTIVATION_TANH);
     ck_assert(job.rollout.mode == JOB_ROLLOUT_STEPS && job.rollout.begin == JOB_BEGIN_CONTINUE);
     ck_assert(job.stop.steps == 1000000 && !job.stop.has_episodes && !job.stop.has_running_reward);

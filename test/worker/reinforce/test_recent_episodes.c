@@ -1,4 +1,4 @@
-/* The last 100 episodes: over rollouts, in the order of their ends, and through a checkpoint's bytes. */
+/* The last episodes: over rollouts, in the order of their ends, and through a checkpoint's bytes. */
 #include "test/worker/reinforce/rollout_rows.h"
 #include "test/workplace.h"
 #include "worker/environment/environment.h"
@@ -21,7 +21,7 @@ START_TEST(an_episode_spans_rollouts)
     struct rollout *rollout = rollout_make(2, 3);
     struct recent_episodes recent;
     double nothing[2];
-    ck_assert_int_eq(recent_episodes_open(&recent, 2, NULL), STATUS_OK);
+    ck_assert_int_eq(recent_episodes_open(&recent, 2, 100, NULL), STATUS_OK);
     rollout_fill(rollout, 0, (const uint8_t[]){0, 0, 0}, 3);
     rollout_fill(rollout, 1, (const uint8_t[]){0, ENVIRONMENT_FAILED, 0}, 3);
     recent_episodes_take(&recent, rollout);
@@ -42,11 +42,13 @@ START_TEST(an_episode_spans_rollouts)
 }
 END_TEST
 
-START_TEST(a_hundred_are_kept)
+enum { WINDOW = 100 };
+
+START_TEST(a_window_is_kept)
 {
     struct rollout *rollout = rollout_make(1, 1);
     struct recent_episodes recent, again;
-    ck_assert_int_eq(recent_episodes_open(&recent, 1, NULL), STATUS_OK);
+    ck_assert_int_eq(recent_episodes_open(&recent, 1, WINDOW, NULL), STATUS_OK);
     rollout_fill(rollout, 0, (const uint8_t[]){ENVIRONMENT_TERMINATED}, 1);
     for (int i = 0; i < 250; i++) {
         rollout->rewards[0] = (float)i;
@@ -55,10 +57,13 @@ START_TEST(a_hundred_are_kept)
     expect_means(&recent, 199.5, 1);
     char *bytes = malloc(recent_episodes_bytes(&recent));
     recent_episodes_write(&recent, bytes);
-    ck_assert_int_eq(recent_episodes_open(&again, 2, NULL), STATUS_OK);
+    ck_assert_int_eq(recent_episodes_open(&again, 2, WINDOW, NULL), STATUS_OK);
     ck_assert(!recent_episodes_read(&again, bytes));
     recent_episodes_close(&again);
-    ck_assert_int_eq(recent_episodes_open(&again, 1, NULL), STATUS_OK);
+    ck_assert_int_eq(recent_episodes_open(&again, 1, WINDOW - 1, NULL), STATUS_OK);
+    ck_assert(!recent_episodes_read(&again, bytes));
+    recent_episodes_close(&again);
+    ck_assert_int_eq(recent_episodes_open(&again, 1, WINDOW, NULL), STATUS_OK);
     ck_assert(recent_episodes_read(&again, bytes));
     recent_episodes_take(&again, rollout);
     recent_episodes_take(&recent, rollout);
@@ -76,7 +81,7 @@ int main(void)
     Suite *suite = suite_create("recent_episodes");
     TCase *core = tcase_create("core");
     tcase_add_test(core, an_episode_spans_rollouts);
-    tcase_add_test(core, a_hundred_are_kept);
+    tcase_add_test(core, a_window_is_kept);
     suite_add_tcase(suite, core);
     return suite_run(suite);
 }
