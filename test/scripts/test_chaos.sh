@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/chaos on tiny jobs of each kind: nothing is lost. test_chaos_finds.sh tests that a loss would be found.
+# scripts/chaos on tiny jobs of each kind, and of PPO: nothing is lost. test_chaos_finds.sh tests that a loss would be found.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -15,6 +15,12 @@ export TMPDIR=$scratch
 cat >"$scratch/reinforce.json" <<'JSON'
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 2, "environments": 2}, "rollout": {"mode": "steps", "steps": 100},
  "stop": {"episodes": 60, "running_reward": null}, "checkpoint": {"every": 7}}
+JSON
+cat >"$scratch/ppo.json" <<'JSON'
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 2, "environments": 2}, "environment": {"name": "Pendulum-v1"},
+ "algorithm": {"name": "ppo", "n_steps": 50, "batch_size": 60, "n_epochs": 2}, "policy": {"hidden": [16]},
+ "normalize": {"norm_obs": true, "norm_reward": true}, "evaluation": {"every": 10, "episodes": 3},
+ "stop": {"steps": 12000}, "log": {"every": 1}, "checkpoint": {"every": 7, "best": true}}
 JSON
 cat >"$scratch/ps.json" <<'JSON'
 {"kind": "parameter-server", "device": "cpu", "model": {"name": "resnet18", "classes": 10, "width": 8},
@@ -45,7 +51,7 @@ has() {
     [[ $said == *"$text"* ]]
 }
 
-for kind in reinforce ps mp; do
+for kind in reinforce ppo ps mp; do
     check "$kind: faults of every kind lose nothing" run 0 "$scratch/$kind.json" --faults 8
 done
 check "a short write is continued: no run ends" has "resumes: 0" run 0 "$scratch/reinforce.json" --kinds short --faults 3
