@@ -67,11 +67,12 @@ LANES_INLINE void multiply_tile(const struct product *p, uint32_t row, uint32_t 
 LANES_INLINE void multiply_rows(const struct product *p, uint32_t first, uint32_t end, uint32_t tile_rows,
                                 uint32_t tile_blocks, bool row_major)
 {
+    const uint32_t blocks = product_blocks(p->columns);
     uint32_t block = 0;
-    for (; p->blocks - block >= tile_blocks; block += tile_blocks)
+    for (; blocks - block >= tile_blocks; block += tile_blocks)
         for (uint32_t row = first; row < end; row += tile_rows)
             multiply_tile(p, row, block, tile_rows, tile_blocks, row_major);
-    for (; block < p->blocks; block++)
+    for (; block < blocks; block++)
         for (uint32_t row = first; row < end; row += tile_rows)
             multiply_tile(p, row, block, tile_rows, 1, row_major);
 }
@@ -92,9 +93,56 @@ LANES_INLINE void multiply(const struct product *p, bool row_major)
         multiply_rows(p, row, p->rows, 1, LONE_BLOCKS, row_major);
 }
 
+/* ---- half a block ---- */
+
+#if defined(__AVX2__)
+enum { HALF = 8, HALF_ROWS = 8 };
+
+LANES_INLINE void multiply_half_tile(const struct product *p, uint32_t row, uint32_t rows)
+{
+    const float *a = p->a + row * p->a_row, *b = p->b;
+    float *c = p->c + row * p->c_row;
+    const float *begin = p->begin != NULL ? p->begin : c;
+    const size_t a_row = p->a_row, begin_row = p->begin != NULL ? 0 : p->c_row;
+    __m256 sum[HALF_ROWS];
+#pragma GCC unroll 16
+    for (uint32_t r = 0; r < rows; r++)
+        sum[r] = _mm256_loadu_ps(begin + r * begin_row);
+    for (uint32_t k = 0; k < p->depth; k++, b += p->b_depth, a += p->a_depth) {
+        const __m256 column = _mm256_loadu_ps(b);
+#pragma GCC unroll 16
+        for (uint32_t r = 0; r < rows; r++)
+            sum[r] = _mm256_fmadd_ps(column, _mm256_set1_ps(a[r * a_row]), sum[r]);
+    }
+#pragma GCC unroll 16
+    for (uint32_t r = 0; r < rows; r++)
+        _mm256_storeu_ps(c + r * p->c_row, sum[r]);
+}
+
+static bool multiply_half(const struct product *p)
+{
+    uint32_t row = 0;
+    if (p->columns > HALF)
+        return false;
+    for (; p->rows - row >= HALF_ROWS; row += HALF_ROWS)
+        multiply_half_tile(p, row, HALF_ROWS);
+    for (; row < p->rows; row++)
+        multiply_half_tile(p, row, 1);
+    return true;
+}
+#else
+static bool multiply_half(const struct product *p)
+{
+    (void)p; /* a register holds a quarter of a block, and fused operations take all the time */
+    return false;
+}
+#endif
+
 void LANES_NAME(product)(const struct product *product)
 {
     assert(product->a_row == 1 || product->a_depth == 1);
+    if (multiply_half(product))
+        return;
     if (product->a_depth == 1)
         multiply(product, true);
     else

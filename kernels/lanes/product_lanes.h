@@ -7,9 +7,10 @@
  * as the next range's begin) changes no bit; neither does the instruction set, or whether a or b is called
  * the left one.
  *
- * Columns come in blocks of 16, which are computed whole: b, begin and c have room for them, and what stands
- * in columns beyond the matrix is the caller's to ignore. Rows of c that share a cache set slow the product
- * down: product_stride gives a distance at which they do not. Pure functions. */
+ * Columns come in blocks of 16: b, begin and c have room for whole ones, and what stands in columns beyond
+ * the matrix is the caller's to ignore. Up to 8 columns, a policy's head, cost half a block. Rows of c that
+ * share a cache set slow the product down: product_stride gives a distance at which they do not. Pure
+ * functions. */
 #ifndef KERNELS_LANES_PRODUCT_LANES_H
 #define KERNELS_LANES_PRODUCT_LANES_H
 
@@ -20,8 +21,8 @@ enum { PRODUCT_BLOCK = 16 };
 
 /* Distances are in floats. Either a_row or a_depth is 1. */
 struct product {
-    uint32_t rows, depth, blocks; /* of c; numbers of k; of c's columns, by 16 */
-    const float *a;               /* a[r][k] at a[r * a_row + k * a_depth] */
+    uint32_t rows, depth, columns; /* of c; numbers of k */
+    const float *a;                /* a[r][k] at a[r * a_row + k * a_depth] */
     size_t a_row, a_depth;
     const float *b; /* columns 16 n … + 15 of b[k] at b + k * b_depth + n * b_block */
     size_t b_depth, b_block;

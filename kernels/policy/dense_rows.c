@@ -60,7 +60,7 @@ static void layer_forward(const struct dense *dense, const struct dense_layer *l
 {
     dense->product(&(struct product){.rows = rows,
                                      .depth = width,
-                                     .blocks = product_blocks(layer->outputs),
+                                     .columns = layer->outputs,
                                      .a = x.at,
                                      .a_row = x.stride,
                                      .a_depth = 1,
@@ -172,7 +172,7 @@ static void find_variances(const struct dense *dense, const struct dense_work *w
             to.at[r * to.stride + f] = from.at[r * from.stride + f] * from.at[r * from.stride + f];
     dense->product(&(struct product){.rows = rows,
                                      .depth = features,
-                                     .blocks = product_blocks(dense->shape.components),
+                                     .columns = dense->shape.components,
                                      .a = to.at,
                                      .a_row = to.stride,
                                      .a_depth = 1,
@@ -267,7 +267,7 @@ static struct product sums_of(const struct dense_work *work, struct dense_matrix
 {
     return (struct product){.rows = rows,
                             .depth = work->batch.count,
-                            .blocks = product_blocks(columns),
+                            .columns = columns,
                             .a = a.at + m,
                             .a_row = 1,
                             .a_depth = a.stride,
@@ -339,7 +339,7 @@ static void pull_back(const struct dense *dense, const struct dense_work *work,
 {
     dense->product(&(struct product){.rows = work->batch.count,
                                      .depth = layer->outputs,
-                                     .blocks = product_blocks(layer->inputs),
+                                     .columns = layer->inputs,
                                      .a = pull.at,
                                      .a_row = pull.stride,
                                      .a_depth = 1,
