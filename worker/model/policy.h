@@ -11,7 +11,8 @@
  *     dense            up to 8 hidden layers with ReLU or tanh (kernels/policy/dense.h), for every other
  *                      POLICY_MLP. Observations are flattened. On the CPU only.
  *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (worker/model/policy_cnn.h),
- *                      for observations of rank 3. It always computes on a backend.
+ *                      for observations of rank 3. It always computes on a backend. With values, these share
+ *                      its features or come from a second CNN.
  *
  * Elements of uint8 observations are scaled by 1 / 255; those of float32 may be normalized. A Gaussian's
  * actions are stored as drawn, outside of their bounds too: the environment gets a copy that policy_bound has
@@ -59,7 +60,9 @@ uint32_t policy_dropout_words(const struct policy *policy);
 
 /* Draws an action for each row. Row i's draws are keyed by (seed, environment[i], step[i], episode), so
  * neither the batch's size nor its order has a say. A GPU leaves the keep bits as they are. Waits for the
- * result. On a CPU without a backend it cannot fail. */
+ * result. On a CPU without a backend it cannot fail. The CNN with values computes an environment's row at the
+ * environment's own place, so that its last bits depend on no other row: environment[i] is below
+ * config->environments, and each at most once in a batch. */
 enum status policy_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
                        const uint32_t *environment, const uint32_t *step, struct error *error);
 

@@ -129,6 +129,23 @@ START_TEST(the_cnn_wants_images)
     config.observation = image;
     config.observation.shape[0] = config.observation.shape[1] = 36;
     expect_check(true, NULL);
+    config.network = POLICY_CNN;
+    config.dropout = 0;
+    config.observation = image;
+    config.has_value = config.shared_value = true;
+    expect_check(true, NULL);
+    config.network = POLICY_CNN;
+    config.dropout = 0;
+    config.observation = image;
+    config.has_value = config.normalizes = true;
+    expect_check(false, "/normalize/norm_obs: expected false: the environment's observations are bytes");
+    config.network = POLICY_CNN;
+    config.dropout = 0;
+    config.observation = image;
+    config.observation.dtype = ENVIRONMENT_F32;
+    config.action = box;
+    config.has_value = config.normalizes = config.state_dependent = true;
+    expect_check(false, "/algorithm/use_sde: expected false: the network \"cnn\" does not explore");
 }
 END_TEST
 
