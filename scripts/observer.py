@@ -575,6 +575,7 @@ class Environments:
     TERMINATED, TRUNCATED = 1, 2
 
     can_seed = True
+    steps_alone = True  # one of them can be stepped without the others
 
     def __init__(self, job, name, make, first, count, progress):
         self.seed, self.first, self.count, self.name = job["seed"], first, count, name
@@ -635,6 +636,10 @@ class Environments:
 
     def _broken(self, index, text):
         return Failure(CORRUPT, f"{self.name}: environment {self.first + index}: {text}")
+
+    def course_differs(self, index):
+        return self._broken(index, "played again with the same seed and actions, its episode ended earlier: expected "
+                                   "the same course, or a spec that says nondeterministic=True")  # fmt: skip
 
     def _observation(self, index, value):
         try:
@@ -709,6 +714,8 @@ class Environments:
 class Vector(Environments):
     """A gymnasium.vector.VectorEnv, which steps all of its environments at once."""
 
+    steps_alone = False
+
     def _make(self, make):
         self.all = [self._call(self.first, "making it", lambda: make(num_envs=self.count))]
         mode = getattr(self.all[0].metadata.get("autoreset_mode"), "name", None)
@@ -755,6 +762,8 @@ class Vector(Environments):
 
 class Apart(Vector):
     """A VectorEnv for each environment, so that they can end one by one."""
+
+    steps_alone = True
 
     def _make(self, make):
         count, self.count = self.count, 1
@@ -846,8 +855,19 @@ def last_lines(why):
 
 
 # ---- groups ----
+def goes_on(job):
+    """Whether a rollout goes on where the one before has ended. Jobs of PPO and A2C have no /rollout: theirs do."""
+    return job.get("rollout", {"begin": "continue"})["begin"] == "continue"
+
+
 class Group:
-    """Steps its environments, and asks the agent for all their actions in one request."""
+    """Steps its environments, and asks the agent for all their actions in one request.
+
+    Environments of Gymnasium have no states that could be saved. But an episode follows from its seed and its actions:
+    these are the state, and whoever loads it plays the episode again up to there."""
+
+    STATE = struct.Struct("<QQ")  # the episode and the step of the reset, by which it was seeded; the actions follow
+    STATE_BYTES_MAX = 1 << 20  # of one environment: an episode of more actions has no state
 
     def __init__(self, job, number, first, count, progress, evaluation=False):
         self.number, self.first, self.count = number, first, count
@@ -862,6 +882,10 @@ class Group:
         self.metrics = [[]] * count
         self.last_steps = np.zeros(count, "<u4")
         self.ended = []  # rows whose episode ended in the last step
+        # Of each environment, where states are wanted: its last reset's episode and step, and the actions since.
+        self.can_save = goes_on(job) and not evaluation and e.can_seed and e.steps_alone
+        self.resets = [(0, 0)] * count
+        self.taken = [bytearray() for _ in range(count)]
         self.asked = None  # the request under way
 
     def lent_bytes(self):
@@ -883,13 +907,15 @@ class Group:
 
     def _reset(self, which, step):
         for i, (observation, mask) in zip(which, self.environments.reset(which, self.episode, step)):
-            self._show(i, observation, True)
-            if mask is not None:
-                self.masks[i] = mask
+            self.resets[i] = (self.episode, step)
+            self.taken[i].clear()
+            self._show(i, observation, mask, True)
 
-    def _show(self, i, observation, is_first):
-        """Keeps the newest observation; with frames, behind the ones before."""
+    def _show(self, i, observation, mask, is_first):
+        """Keeps the newest observation, with frames behind the ones before, and the mask."""
         frames = self.environments.frames
+        if mask is not None:
+            self.masks[i] = mask
         if frames == 1:
             self.shown[i] = observation
         elif is_first:
@@ -936,14 +962,16 @@ class Group:
             self.asked = None
             return True
         actions = self.take_actions(session)
+        if self.can_save:
+            for i, row in zip(self.live, actions):
+                if len(self.taken[i]) <= self.STATE_BYTES_MAX:
+                    self.taken[i] += row.tobytes()
         is_last, is_cut = self.step + 1 == self.steps, self.step + 1 == self.longest
         kept, self.ended = [], []
         for i, outcome in zip(self.live, self.environments.step(self.live, actions)):
             observation, self.rewards[i], flags, mask, self.metrics[i] = outcome
             self.flags[i] = flags
-            self._show(i, observation, False)
-            if mask is not None:
-                self.masks[i] = mask
+            self._show(i, observation, mask, False)
             self.last_steps[i] = self.step + 1
             if flags == 0 and not is_cut:
                 kept.append(i)
@@ -957,9 +985,45 @@ class Group:
         self.step += 1
         return (is_last and not self.closes) or not kept
 
+    def save(self):
+        """The environments' states, each behind its length; None: they have none."""
+        if not self.can_save or any(len(taken) > self.STATE_BYTES_MAX for taken in self.taken):
+            return None
+        states = [self.STATE.pack(*reset) + taken for reset, taken in zip(self.resets, self.taken)]
+        return b"".join(struct.pack("<I", len(state)) + state for state in states)
+
+    def load(self, states, check):
+        """Puts the environments into the states at the beginning of these bytes; the bytes behind them. `check` is
+        called between two environments."""
+        for i in range(self.count):
+            check()
+            (size,) = struct.unpack_from("<I", states)
+            self._play_again(i, states[4 : 4 + size])
+            states = states[4 + size :]
+        return states
+
+    def _play_again(self, i, state):
+        """The course of the environment since its reset."""
+        action = self.environments.action
+        row_bytes = np.dtype(action.dtype).itemsize * int(np.prod(action.shape, dtype=np.int64))
+        if len(state) < self.STATE.size or (len(state) - self.STATE.size) % row_bytes != 0:
+            raise Failure(INVALID, f"{self.environments.name}: environment {self.first + i}: its saved state has "
+                                   f"{len(state)} bytes: expected {self.STATE.size} and {row_bytes} for each action")  # fmt: skip
+        self.episode, step = self.STATE.unpack_from(state)
+        taken = np.frombuffer(state, action.dtype, offset=self.STATE.size).reshape(-1, *action.shape)
+        self._reset([i], step)
+        for row in taken:
+            for observation, _, flags, mask, _ in self.environments.step([i], [row]):
+                self._show(i, observation, mask, False)
+                if flags != 0:
+                    raise self.environments.course_differs(i)
+        self.taken[i] += taken.tobytes()
+
 
 # ---- the observer ----
 class Observer:
+    STATES_BYTES_MAX = 1 << 28
+
     def __init__(self, line, session, job, worker):
         self.line, self.session, self.job = line, session, job
         self.evaluation = None  # the environments of evaluations, from the first one on
@@ -980,10 +1044,12 @@ class Observer:
 
     def play(self, call):
         episode, steps, begins, closes = call.args
-        if begins > 1:
-            raise Failure(INTERNAL, "the agent has saved states, and these environments save none")
+        if begins == 2:
+            states = call.tensors[0].tobytes()
+            for group in self.groups:
+                states = group.load(states, self.session.check)
         for group in self.groups:
-            group.begin(episode, steps, begins == 1, closes != 0)
+            group.begin(episode, steps, begins != 0, closes != 0)
             group.ask(self.session)
         playing = list(self.groups)
         while playing:
@@ -996,7 +1062,10 @@ class Observer:
                     self.session.unwanted.add(
                         self.session.request(Session.STEP, (episode, group.step, group.number))
                     )
-        self._answer(call, self.groups)
+        states = [group.save() for group in self.groups]
+        whole = b"" if None in states else b"".join(states)
+        states = (np.frombuffer(whole, "u1"),) if 0 < len(whole) <= self.STATES_BYTES_MAX else ()
+        self._answer(call, self.groups, states)
 
     def evaluate(self, call):
         """Plays the episodes of an evaluation all at once, in environments that are made at the first one."""
@@ -1010,7 +1079,7 @@ class Observer:
             group.ask(self.session)
         self._answer(call, [group])
 
-    def _answer(self, call, groups):
+    def _answer(self, call, groups, states=()):
         rewards = np.concatenate([g.rewards for g in groups])
         flags = np.concatenate([g.flags for g in groups])
         metrics = [v for g in groups for i in range(g.count) if g.flags[i] != 0 for v in g.metrics[i]]
@@ -1018,6 +1087,7 @@ class Observer:
             np.concatenate([rewards, np.asarray(metrics, "<f4")]),
             flags,
             np.concatenate([g.last_steps for g in groups]),
+            *states,
         )
         self.session.episode = None
         self.session.reply(call, results)
