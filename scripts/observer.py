@@ -149,7 +149,7 @@ class Message:
     NO_DEADLINE = (1 << 64) - 1
     _HEADER = struct.Struct("<IHBBHBBHHIIQQ4QQII80s32s")
     _TENSOR = struct.Struct("<BBH4I")
-    _MAGIC, _VERSION = 0x4C414F43, 5
+    _MAGIC, _VERSION = 0x4C414F43, 6
 
     def __init__(self, kind=0, status=OK, method=0, request=0, args=(), tensors=(), payload=b"", left=0, body=0):
         self.kind, self.status, self.method, self.request = kind, status, method, request
@@ -247,7 +247,7 @@ class Segment:
 # ---- the session with the agent ----
 class Session:
     OBSERVER = 2
-    ECHO, RUN_EPISODE, STEP, DESCRIBE = 1, 2, 3, 21
+    ECHO, RUN_EPISODE, STEP, DESCRIBE, RUN_EVALUATION = 1, 2, 3, 21, 22
     HELLO_EVERY_S = 0.25
     LINGER_MS = 200
 
@@ -259,7 +259,7 @@ class Session:
         self.unwanted = set()  # requests whose reply nobody waits for
         self.seen = 0  # the highest request id of the agent
         self.pieces = bytearray()
-        self.episode = None  # the agent's RUN_EPISODE, until it is answered
+        self.episode = None  # the agent's RUN_EPISODE or RUN_EVALUATION, until it is answered
         self.peer = None  # the agent's incarnation
         secret = start["secret"]
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
@@ -385,7 +385,7 @@ class Session:
     def _take_request(self, message):
         if message.method == self.ECHO:
             self.reply(message, message.tensors, message.args)
-        elif message.method != self.RUN_EPISODE:
+        elif message.method not in (self.RUN_EPISODE, self.RUN_EVALUATION):
             raise ValueError(f"method {message.method} is not served here")
         elif self.episode is not None:
             self.refuse(message, 8, "an episode is being played already")
@@ -575,6 +575,7 @@ class Environments:
     TERMINATED, TRUNCATED = 1, 2
 
     can_seed = True
+    steps_alone = True  # one of them can be stepped without the others
 
     def __init__(self, job, name, make, first, count, progress):
         self.seed, self.first, self.count, self.name = job["seed"], first, count, name
@@ -635,6 +636,10 @@ class Environments:
 
     def _broken(self, index, text):
         return Failure(CORRUPT, f"{self.name}: environment {self.first + index}: {text}")
+
+    def course_differs(self, index):
+        return self._broken(index, "played again with the same seed and actions, its episode ended earlier: expected "
+                                   "the same course, or a spec that says nondeterministic=True")  # fmt: skip
 
     def _observation(self, index, value):
         try:
@@ -709,6 +714,8 @@ class Environments:
 class Vector(Environments):
     """A gymnasium.vector.VectorEnv, which steps all of its environments at once."""
 
+    steps_alone = False
+
     def _make(self, make):
         self.all = [self._call(self.first, "making it", lambda: make(num_envs=self.count))]
         mode = getattr(self.all[0].metadata.get("autoreset_mode"), "name", None)
@@ -753,6 +760,35 @@ class Vector(Environments):
             yield self._outcome(i, values[i], rewards[i], terminated[i], truncated[i], self._info(infos, i))
 
 
+class Apart(Vector):
+    """A VectorEnv for each environment, so that they can end one by one."""
+
+    steps_alone = True
+
+    def _make(self, make):
+        count, self.count = self.count, 1
+        vectors = []
+        for _ in range(count):
+            super()._make(make)
+            vectors += self.all
+        self.all, self.count = vectors, count
+
+    def reset(self, which, episode, step):
+        everything = {"reset_mask": np.ones(1, np.bool_)}
+        for index in which:
+            seeds = [self._seed(index, episode, step)]
+            values, infos = self._call(
+                self.first + index, "reset", lambda: self.all[index].reset(seed=seeds, options=everything)
+            )
+            yield self._observation(index, values[0]), self._mask(index, self._info(infos, 0))
+
+    def step(self, which, rows):
+        for index, row in zip(which, rows):
+            actions = np.stack([self.action.convert(row)])
+            *results, infos = self._call(self.first + index, "step", lambda: self.all[index].step(actions))
+            yield self._outcome(index, *(result[0] for result in results), self._info(infos, 0))
+
+
 class Pool(Environments):
     """EnvPool's environments, which are stepped at once, too, but which also step in part. They draw from one seed, so
     a first state does not depend on the episode alone."""
@@ -788,7 +824,7 @@ class Pool(Environments):
             yield self._outcome(index, *outcome, {})
 
 
-def open_environments(job, first, count, progress):
+def open_environments(job, first, count, progress, evaluation=False):
     said = job["environment"]
     name, options = said["gymnasium"] or said["class"], said["options"]
     gymnasium = importlib.import_module("gymnasium")
@@ -797,7 +833,8 @@ def open_environments(job, first, count, progress):
             module, member = name.split(":")
             made = getattr(importlib.import_module(module), member)
             of_vector = isinstance(made, type) and issubclass(made, gymnasium.vector.VectorEnv)
-            kind, make = Vector if of_vector else Environments, made
+            of_vector = of_vector and (Apart if evaluation else Vector)
+            kind, make = of_vector or Environments, made
         elif name.startswith("envpool/"):
             pool = importlib.import_module("envpool")
             kind, make = Pool, lambda **more: pool.make_gymnasium(name.split("/", 1)[1], **more)
@@ -806,7 +843,8 @@ def open_environments(job, first, count, progress):
     except Exception as why:
         key = "class" if said["gymnasium"] is None else "gymnasium"
         raise Failure(INVALID, f"/environment/{key}: {name}: {last_lines(why)}") from why
-    return kind(job, name, lambda **more: make(**options, **more), first, count, progress)
+    title = f"{name}, evaluation" if evaluation else name
+    return kind(job, title, lambda **more: make(**options, **more), first, count, progress)
 
 
 def last_lines(why):
@@ -817,12 +855,23 @@ def last_lines(why):
 
 
 # ---- groups ----
-class Group:
-    """Steps its environments, and asks the agent for all their actions in one request."""
+def goes_on(job):
+    """Whether a rollout goes on where the one before has ended. Jobs of PPO and A2C have no /rollout: theirs do."""
+    return job.get("rollout", {"begin": "continue"})["begin"] == "continue"
 
-    def __init__(self, job, number, first, count, progress):
+
+class Group:
+    """Steps its environments, and asks the agent for all their actions in one request.
+
+    Environments of Gymnasium have no states that could be saved. But an episode follows from its seed and its actions:
+    these are the state, and whoever loads it plays the episode again up to there."""
+
+    STATE = struct.Struct("<QQ")  # the episode and the step of the reset, by which it was seeded; the actions follow
+    STATE_BYTES_MAX = 1 << 20  # of one environment: an episode of more actions has no state
+
+    def __init__(self, job, number, first, count, progress, evaluation=False):
         self.number, self.first, self.count = number, first, count
-        self.environments = open_environments(job, first, count, progress)
+        self.environments = open_environments(job, first, count, progress, evaluation)
         e = self.environments
         # The environments' observations; behind them, in a request, the last ones of episodes that have ended.
         self.shown = np.zeros((2 * count, *e.observation.shape), e.observation.dtype)
@@ -833,6 +882,10 @@ class Group:
         self.metrics = [[]] * count
         self.last_steps = np.zeros(count, "<u4")
         self.ended = []  # rows whose episode ended in the last step
+        # Of each environment, where states are wanted: its last reset's episode and step, and the actions since.
+        self.can_save = goes_on(job) and not evaluation and e.can_seed and e.steps_alone
+        self.resets = [(0, 0)] * count
+        self.taken = [bytearray() for _ in range(count)]
         self.asked = None  # the request under way
 
     def lent_bytes(self):
@@ -843,8 +896,9 @@ class Group:
         self.shown = segment.array(self.shown.shape, self.shown.dtype)
         self.sent = segment.array(self.sent.shape, self.sent.dtype)
 
-    def begin(self, episode, steps, continues, closes):
+    def begin(self, episode, steps, continues, closes, longest=0):
         self.episode, self.steps, self.step = episode, steps, 0
+        self.longest = longest  # the step that cuts an episode of an evaluation; 0: none does
         self.closes = closes  # one more step behind the last, whose answer is empty
         self.live = list(range(self.count))
         self.ended = []
@@ -853,13 +907,15 @@ class Group:
 
     def _reset(self, which, step):
         for i, (observation, mask) in zip(which, self.environments.reset(which, self.episode, step)):
-            self._show(i, observation, True)
-            if mask is not None:
-                self.masks[i] = mask
+            self.resets[i] = (self.episode, step)
+            self.taken[i].clear()
+            self._show(i, observation, mask, True)
 
-    def _show(self, i, observation, is_first):
-        """Keeps the newest observation; with frames, behind the ones before."""
+    def _show(self, i, observation, mask, is_first):
+        """Keeps the newest observation, with frames behind the ones before, and the mask."""
         frames = self.environments.frames
+        if mask is not None:
+            self.masks[i] = mask
         if frames == 1:
             self.shown[i] = observation
         elif is_first:
@@ -906,16 +962,18 @@ class Group:
             self.asked = None
             return True
         actions = self.take_actions(session)
-        is_last = self.step + 1 == self.steps
+        if self.can_save:
+            for i, row in zip(self.live, actions):
+                if len(self.taken[i]) <= self.STATE_BYTES_MAX:
+                    self.taken[i] += row.tobytes()
+        is_last, is_cut = self.step + 1 == self.steps, self.step + 1 == self.longest
         kept, self.ended = [], []
         for i, outcome in zip(self.live, self.environments.step(self.live, actions)):
             observation, self.rewards[i], flags, mask, self.metrics[i] = outcome
             self.flags[i] = flags
-            self._show(i, observation, False)
-            if mask is not None:
-                self.masks[i] = mask
+            self._show(i, observation, mask, False)
             self.last_steps[i] = self.step + 1
-            if flags == 0:
+            if flags == 0 and not is_cut:
                 kept.append(i)
             elif self.steps > 0:
                 kept.append(i)
@@ -927,11 +985,48 @@ class Group:
         self.step += 1
         return (is_last and not self.closes) or not kept
 
+    def save(self):
+        """The environments' states, each behind its length; None: they have none."""
+        if not self.can_save or any(len(taken) > self.STATE_BYTES_MAX for taken in self.taken):
+            return None
+        states = [self.STATE.pack(*reset) + taken for reset, taken in zip(self.resets, self.taken)]
+        return b"".join(struct.pack("<I", len(state)) + state for state in states)
+
+    def load(self, states, check):
+        """Puts the environments into the states at the beginning of these bytes; the bytes behind them. `check` is
+        called between two environments."""
+        for i in range(self.count):
+            check()
+            (size,) = struct.unpack_from("<I", states)
+            self._play_again(i, states[4 : 4 + size])
+            states = states[4 + size :]
+        return states
+
+    def _play_again(self, i, state):
+        """The course of the environment since its reset."""
+        action = self.environments.action
+        row_bytes = np.dtype(action.dtype).itemsize * int(np.prod(action.shape, dtype=np.int64))
+        if len(state) < self.STATE.size or (len(state) - self.STATE.size) % row_bytes != 0:
+            raise Failure(INVALID, f"{self.environments.name}: environment {self.first + i}: its saved state has "
+                                   f"{len(state)} bytes: expected {self.STATE.size} and {row_bytes} for each action")  # fmt: skip
+        self.episode, step = self.STATE.unpack_from(state)
+        taken = np.frombuffer(state, action.dtype, offset=self.STATE.size).reshape(-1, *action.shape)
+        self._reset([i], step)
+        for row in taken:
+            for observation, _, flags, mask, _ in self.environments.step([i], [row]):
+                self._show(i, observation, mask, False)
+                if flags != 0:
+                    raise self.environments.course_differs(i)
+        self.taken[i] += taken.tobytes()
+
 
 # ---- the observer ----
 class Observer:
+    STATES_BYTES_MAX = 1 << 28
+
     def __init__(self, line, session, job, worker):
-        self.line, self.session = line, session
+        self.line, self.session, self.job = line, session, job
+        self.evaluation = None  # the environments of evaluations, from the first one on
         count, groups = job["observers"]["environments"], job["observers"]["groups"]
         first = (worker - 1) * count
         begins = [g * count // groups for g in range(groups + 1)]
@@ -949,10 +1044,12 @@ class Observer:
 
     def play(self, call):
         episode, steps, begins, closes = call.args
-        if begins > 1:
-            raise Failure(INTERNAL, "the agent has saved states, and these environments save none")
+        if begins == 2:
+            states = call.tensors[0].tobytes()
+            for group in self.groups:
+                states = group.load(states, self.session.check)
         for group in self.groups:
-            group.begin(episode, steps, begins == 1, closes != 0)
+            group.begin(episode, steps, begins != 0, closes != 0)
             group.ask(self.session)
         playing = list(self.groups)
         while playing:
@@ -965,25 +1062,42 @@ class Observer:
                     self.session.unwanted.add(
                         self.session.request(Session.STEP, (episode, group.step, group.number))
                     )
-        self.session.episode = None
-        self.session.reply(call, self._results())
+        states = [group.save() for group in self.groups]
+        whole = b"" if None in states else b"".join(states)
+        states = (np.frombuffer(whole, "u1"),) if 0 < len(whole) <= self.STATES_BYTES_MAX else ()
+        self._answer(call, self.groups, states)
 
-    def _results(self):
-        rewards = np.concatenate([g.rewards for g in self.groups])
-        flags = np.concatenate([g.flags for g in self.groups])
-        metrics = [v for g in self.groups for i in range(g.count) if g.flags[i] != 0 for v in g.metrics[i]]
-        return (
+    def evaluate(self, call):
+        """Plays the episodes of an evaluation all at once, in environments that are made at the first one."""
+        first, count, longest, _ = call.args
+        if self.evaluation is None or (self.evaluation.first, self.evaluation.count) != (first, count):
+            self.evaluation = Group(self.job, 0, first, count, self.line.beat, evaluation=True)
+        group = self.evaluation
+        group.begin(0, 0, False, False, longest)
+        group.ask(self.session)
+        while not group.play_step(self.session):
+            group.ask(self.session)
+        self._answer(call, [group])
+
+    def _answer(self, call, groups, states=()):
+        rewards = np.concatenate([g.rewards for g in groups])
+        flags = np.concatenate([g.flags for g in groups])
+        metrics = [v for g in groups for i in range(g.count) if g.flags[i] != 0 for v in g.metrics[i]]
+        results = (
             np.concatenate([rewards, np.asarray(metrics, "<f4")]),
             flags,
-            np.concatenate([g.last_steps for g in self.groups]),
+            np.concatenate([g.last_steps for g in groups]),
+            *states,
         )
+        self.session.episode = None
+        self.session.reply(call, results)
 
     def run(self):
         while not self.line.leave:
             call = self.session.episode
             try:
                 if call is not None and not self.line.hurry:
-                    self.play(call)
+                    self.evaluate(call) if call.method == Session.RUN_EVALUATION else self.play(call)
                 elif self.line.agent_died and not self.line.hurry:
                     raise Failure(PEER_DIED, "the agent is gone")
                 else:
@@ -995,7 +1109,7 @@ class Observer:
                 self.session.refuse(call, SHUTDOWN, "the job is ending")
 
     def close(self):
-        for group in self.groups:
+        for group in [*self.groups, *([self.evaluation] if self.evaluation else [])]:
             group.environments.close()
 
 

@@ -75,10 +75,35 @@ same_after_kills() {
         >/dev/null 2>&1 && same whole killed
 }
 check "killed observers leave no trace" same_after_kills
+go_on=(--set /rollout/begin=continue --set /observers="$spread")
+same_after_kills_between() {
+    kills_observers 2 200 "${go_on[@]}" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 200 "${go_on[@]}" \
+        >/dev/null 2>&1 && same whole killed && ! grep "saves no states" "$scratch/killed.out"
+}
+check "killed observers of episodes that go on leave no trace" same_after_kills_between
+
+begins_anew() {
+    kills_observers 2 300 "${go_on[@]}" && grep -q "saves no states" "$scratch/killed.out"
+}
+world '"class": "worlds:Clock"'
+check "one that cannot be seeded begins anew" begins_anew
+world '"class": "worlds:Elastic"'
+check "a run to be resumed" with_episodes 20 plays whole --set /rollout/begin=continue
+sed -i 's/"rollout": {/&"begin": "continue", /' "$scratch/reinforce.json"
+check "resumed episodes that go on" is_resumed
+ends_earlier() {
+    ! CORRIDOR=2 run_job reinforce "$scratch/parts" 30 --resume --set /supervise/restart=false >"$scratch/words" 2>&1 &&
+        grep -F "played again with the same seed and actions, its episode ended earlier" "$scratch/words"
+}
+check "resumed in a world that has changed" ends_earlier
 
 # ---- faults: of the environment, and a part of what the job's last line says ----
+# Of this test's observers; another test's may run beside it.
 leaves_nobody() {
-    ! pgrep -f "observer.py --role observer" >/dev/null
+    local observer
+    for observer in $(pgrep -f "observer.py --role observer"); do
+        ! grep -qaF "XDG_RUNTIME_DIR=$scratch" "/proc/$observer/environ" 2>/dev/null || return 1
+    done
 }
 while IFS='|' read -r name phrase; do
     world "\"class\": \"worlds:$name\""

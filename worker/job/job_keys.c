@@ -502,9 +502,10 @@ const struct job_key job_keys[] = {
 
     {"/evaluation", ACTOR_CRITIC, JOB_OBJECT,
      .text =
-         "Episodes that the policy plays apart from training, in environments of the agent's own process. "
-         "Their first states follow from the job's seed, are none of training's, and the same in each "
-         "evaluation."},
+         "Episodes that the policy plays apart from training, in environments of their own: those in C are "
+         "in "
+         "the agent's process, those in Python in the observers'. Their first states follow from the job's "
+         "seed, are none of training's, and the same in each evaluation."},
     {"/evaluation/every", ACTOR_CRITIC, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
      NULLABLE(evaluation.has_every), BY_DEFAULT(null), .unit = "updates",
      .text = "The number of updates from one evaluation to the next. null: no evaluations."},

@@ -20,8 +20,6 @@ const struct job_rule job_rules[] = {
 
     {ACTOR_CRITIC, .when = {IS_SET("/environment/gymnasium")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
     {ACTOR_CRITIC, .when = {IS_SET("/environment/class")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
-    {ACTOR_CRITIC, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/evaluation/every"), .why = OWN_PROCESS},
-    {ACTOR_CRITIC, .when = {IS_SET("/environment/class")}, .then = IS_NULL("/evaluation/every"), .why = OWN_PROCESS},
     {ACTOR_CRITIC, .when = {IS_SET("/stop/evaluation_reward")}, .then = IS_SET("/evaluation/every")},
 
     {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},

@@ -17,7 +17,7 @@
 
 enum {
     WIRE_MAGIC = 0x4c414f43, /* "COAL" as bytes */
-    WIRE_VERSION = 5,
+    WIRE_VERSION = 6,
     WIRE_HEADER_BYTES = 200,
     WIRE_PLACE_ALIGNMENT = 64,
 };
@@ -53,7 +53,8 @@ enum wire_method {
     METHOD_PARAMETERS = 19, /* any -> owner: references to an object's parameters; dist_optimizer.h */
     METHOD_HOLDINGS = 20,   /* first trainer -> any: report holdings to the supervisor; parallel/parallel.h */
     METHOD_DESCRIBE = 21,   /* observer -> agent, first: its environment's spaces, as JSON text */
-    METHOD_COUNT            /* one past the highest number; a header with this or more is refused */
+    METHOD_RUN_EVALUATION = 22, /* agent -> observer: play some of an evaluation's episodes */
+    METHOD_COUNT                /* one past the highest number; a header with this or more is refused */
 };
 
 /* A worker's role: one bit of eight, so that a method's `callers` can be a mask of roles. */

@@ -172,8 +172,9 @@ static enum status abandon(struct agent *agent)
     return STATUS_OK;
 }
 
-/* SHUTDOWN from an observer: the order to hurry has reached it, and not yet this process. Wait for it. */
-static enum status after_playing(struct agent *agent, struct error *error)
+/* STATUS_AGAIN: an observer, or the agent itself, plays still. STATUS_SHUTDOWN: an order to hurry has cut it
+ * short. One that has reached an observer, and not yet this process, is waited for. */
+static enum status await_players(struct agent *agent, struct error *error)
 {
     enum status status = agent->worker->hurry ? STATUS_OK : agent_call_successors(agent, error);
     if (status != STATUS_OK)
@@ -186,15 +187,21 @@ static enum status after_playing(struct agent *agent, struct error *error)
     if (status == STATUS_SHUTDOWN && !agent->worker->hurry)
         return STATUS_AGAIN;
     release_futures(agent);
-    if (status != STATUS_OK && agent->worker->hurry) {
-        agent_drop_waiting(agent);
-        agent_drop_parked(agent);
-        return abandon(agent);
-    }
-    if (status != STATUS_OK)
+    if (status == STATUS_OK || !agent->worker->hurry)
         return status;
-    agent->phase = AGENT_LEARNING;
-    return STATUS_OK;
+    agent_drop_waiting(agent);
+    agent_drop_parked(agent);
+    return STATUS_SHUTDOWN;
+}
+
+static enum status after_playing(struct agent *agent, struct error *error)
+{
+    const enum status status = await_players(agent, error);
+    if (status == STATUS_SHUTDOWN)
+        return abandon(agent);
+    if (status == STATUS_OK)
+        agent->phase = AGENT_LEARNING;
+    return status;
 }
 
 static enum status after_learning(struct agent *agent, struct error *error)
@@ -211,13 +218,24 @@ static enum status after_learning(struct agent *agent, struct error *error)
         status = learner_run(agent->policy, agent->rollout, &agent->returns, serve_while_learning, agent,
                              &agent->learned, error);
     }
-    if (status == STATUS_OK && agent_evaluates(agent))
-        status = agent_evaluate(agent, serve_while_learning, error);
+    agent->phase = AGENT_REPORTING;
+    if (status == STATUS_OK && agent_evaluates(agent)) {
+        agent->phase = AGENT_EVALUATING;
+        status = agent_evaluate_begin(agent, serve_while_learning, error);
+    }
+    return status == STATUS_SHUTDOWN ? abandon(agent) : status;
+}
+
+static enum status after_evaluating(struct agent *agent, struct error *error)
+{
+    const enum status status = await_players(agent, error);
     if (status == STATUS_SHUTDOWN)
         return abandon(agent);
-    if (status == STATUS_OK)
-        agent->phase = AGENT_REPORTING;
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    agent_evaluate_end(agent);
+    agent->phase = AGENT_REPORTING;
+    return STATUS_OK;
 }
 
 static enum status after_reporting(struct agent *agent, struct error *error)
@@ -265,9 +283,9 @@ static enum status agent_advance(struct agent *agent, struct error *error)
 {
     static enum status (*const after[])(struct agent *, struct error *) = {
         [AGENT_GATHERING] = after_gathering, [AGENT_PLAYING] = after_playing,
-        [AGENT_LEARNING] = after_learning,   [AGENT_REPORTING] = after_reporting,
-        [AGENT_SAVING] = after_saving,       [AGENT_CLOSING] = after_closing,
-        [AGENT_OVER] = after_over,
+        [AGENT_LEARNING] = after_learning,   [AGENT_EVALUATING] = after_evaluating,
+        [AGENT_REPORTING] = after_reporting, [AGENT_SAVING] = after_saving,
+        [AGENT_CLOSING] = after_closing,     [AGENT_OVER] = after_over,
     };
     enum status status;
     do

@@ -10,7 +10,8 @@
  *     returns   rewards discounted, normalized and scaled                             returns.c
  *     learner   forward again, backward, Adam                                         learner.c
  *     ppo       in place of these two, PPO or A2C: advantages, epochs of minibatches  ppo.c
- *     evaluator episodes apart from training, if they are due                         agent_evaluate.c
+ *     evaluator episodes apart from training, if they are due                         agent_evaluate.c,
+ *                                                                         evaluation_shares.c
  *     saver     the values, to a checkpoint if one is due; then the next episode      agent_checkpoint.c
  *
  * A job without observers has its environments in the agent's own process, agent_own.c: the rows go the same
@@ -38,13 +39,14 @@
 
 /* The phases of an episode, in order. */
 enum agent_phase {
-    AGENT_GATHERING, /* not every observer has described its environment */
-    AGENT_PLAYING,   /* run_episode is out at every observer; steps come in */
-    AGENT_LEARNING,  /* every row is in; the policy learns from them */
-    AGENT_REPORTING, /* waits until the predecessor's record is in the logs, then reports this one's */
-    AGENT_SAVING,    /* waits until a checkpoint that is due can be begun */
-    AGENT_CLOSING,   /* waits for the last record's line and, if there is no hurry, the last checkpoint */
-    AGENT_OVER,      /* FINISHED is reported; waits for the order to leave */
+    AGENT_GATHERING,  /* not every observer has described its environment */
+    AGENT_PLAYING,    /* run_episode is out at every observer; steps come in */
+    AGENT_LEARNING,   /* every row is in; the policy learns from them */
+    AGENT_EVALUATING, /* run_evaluation is out at observers, or has been answered by all */
+    AGENT_REPORTING,  /* waits until the predecessor's record is in the logs, then reports this one's */
+    AGENT_SAVING,     /* waits until a checkpoint that is due can be begun */
+    AGENT_CLOSING,    /* waits for the last record's line and, if there is no hurry, the last checkpoint */
+    AGENT_OVER,       /* FINISHED is reported; waits for the order to leave */
 };
 
 /* A group of an observer's environments in the running episode: its steps come one after the other. */
@@ -67,7 +69,7 @@ struct agent_seat {
     char *states;               /* (state_bytes) its environments' after the last episode it answered */
     size_t state_bytes;         /* 0: they save none, or there was no such episode */
     bool lost;                  /* its session has ended: the next one is asked to play the episode */
-    struct future *called;      /* run_episode */
+    struct future *called;      /* run_episode, or run_evaluation */
     enum status returned;       /* the answer's status, by agent_returned */
     struct agent_group *groups; /* (groups) */
 };
@@ -103,7 +105,7 @@ struct agent {
     struct agent_seat *seats;   /* (observers) */
     struct agent_group *all;    /* (observers * groups) the seats' */
     struct agent_own *own;      /* the agent's own environments; NULL: the job has observers */
-    uint32_t playing;           /* observers that have not answered run_episode, the lost ones included */
+    uint32_t playing;           /* observers that have not answered `called`, the lost ones included */
     uint32_t lost;              /* seats that are lost */
     uint32_t *live;             /* (groups) environments whose episode is not over, in groups of a number */
     uint8_t *alive;             /* (environments) */
@@ -177,17 +179,27 @@ enum status agent_own_load(struct agent *agent, const char *states, size_t lengt
 
 /* ---- agent_evaluate.c ---- */
 
-/* Opens the evaluations' environments; nothing, where the job has no evaluations. Errors as player_open. */
+/* Opens the evaluations; nothing, where the job has none. Errors as player_open. */
 enum status agent_evaluate_open(struct agent *agent, struct error *error);
 void agent_evaluate_close(struct agent *agent);
 
 /* Whether an evaluation follows the running episode's update. */
 bool agent_evaluates(const struct agent *agent);
 
-/* Plays the evaluation's episodes with the policy as it is now, into agent->figures and agent->evaluated.
- * `progress` is called after each step. STATUS_SHUTDOWN: an order to hurry has cut it short. Errors as
- * player_step. */
-enum status agent_evaluate(struct agent *agent, policy_progress *progress, struct error *error);
+/* Begins an evaluation of the policy as it is now. Environments in C: plays all of it, and calls `progress`
+ * after each step; STATUS_SHUTDOWN: an order to hurry has cut it short; errors as player_step. Environments
+ * in Python: calls the observers, of which agent->playing then counts those that have not answered. */
+enum status agent_evaluate_begin(struct agent *agent, policy_progress *progress, struct error *error);
+
+/* Asks the seat's observer for its share of the evaluation. Errors as rpc_call_then. */
+enum status agent_evaluate_call(struct agent_seat *seat, struct error *error);
+
+/* METHOD_STEP of an observer that plays its share. */
+void agent_evaluate_step(struct agent_seat *seat, struct rpc_request *request, const struct rpc_message *m);
+
+/* Puts what the episodes, which have all been played, have come to into agent->figures and agent->evaluated.
+ */
+void agent_evaluate_end(struct agent *agent);
 
 /* ---- agent_checkpoint.c ---- */
 
@@ -261,11 +273,17 @@ enum status agent_states_load(struct agent *agent, const char *from, size_t byte
 
 /* ---- agent_replay.c ---- */
 
-/* Asks the seat's observer to play the running episode; before its description the seat is lost. Errors as
- * rpc_call_then. */
+/* Sends the seat's observer a request whose answer ends what it plays. Before its description the seat is
+ * lost. Errors as rpc_call_then. */
+enum status agent_call_seat(struct agent_seat *seat, enum wire_method method,
+                            const struct rpc_message *message, future_then_function *then,
+                            struct error *error);
+
+/* Asks the seat's observer to play the running episode. Errors as agent_call_seat. */
 enum status agent_call_observer(struct agent_seat *seat, struct error *error);
 
-/* Asks the successors of lost observers, as far as they are described. */
+/* Asks the successors of lost observers, as far as they are described, for what the phase has the lost ones
+ * play. */
 enum status agent_call_successors(struct agent *agent, struct error *error);
 
 /* A step that the rollout holds already. Answers the request, or parks it until the launch; ends the sender's

@@ -36,6 +36,26 @@ static void forget_rows(struct agent_group *group)
     agent_set_live(agent);
 }
 
+enum status agent_call_seat(struct agent_seat *seat, enum wire_method method,
+                            const struct rpc_message *message, future_then_function *then,
+                            struct error *error)
+{
+    struct agent *agent = seat->agent;
+    enum status status = STATUS_OK;
+    future_release(seat->called);
+    seat->called = NULL;
+    seat->lost = !seat->described;
+    if (!seat->lost)
+        status = rpc_call_then(agent->rpc, seat->worker, method, message, MONOTIME_NEVER, then, seat,
+                               &seat->called, error);
+    if (status == STATUS_NOT_FOUND) { /* it is dead: the next turn ends its session */
+        seat->lost = true;
+        status = STATUS_OK;
+    }
+    agent->lost += seat->lost;
+    return status;
+}
+
 enum status agent_call_observer(struct agent_seat *seat, struct error *error)
 {
     struct agent *agent = seat->agent;
@@ -43,25 +63,15 @@ enum status agent_call_observer(struct agent_seat *seat, struct error *error)
     const uint64_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : 0;
     struct rpc_message message = {.args = {[RUN_NUMBER] = agent->episode, [RUN_STEPS] = steps}};
     const bool has_lost = !agent_states_give(seat, &message);
-    future_release(seat->called);
-    seat->called = NULL;
     for (uint32_t i = 0; i < agent->groups; i++) {
         if (has_lost || (agent->world.spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
             forget_rows(&seat->groups[i]);
         seat->groups[i].next_step = 0;
         drop_parked(&seat->groups[i], STATUS_PEER_DIED, "the observer that sent it is gone");
     }
-    seat->lost = !seat->described;
-    agent->lost += seat->lost;
-    if (seat->lost)
-        return STATUS_OK;
-    const enum status status = rpc_call_then(agent->rpc, seat->worker, METHOD_RUN_EPISODE, &message,
-                                             MONOTIME_NEVER, agent_returned, seat, &seat->called, error);
-    if (status == STATUS_NOT_FOUND) { /* it is dead: the next turn ends its session */
-        seat->lost = true;
-        agent->lost++;
-        return STATUS_OK;
-    }
+    const enum status status = agent_call_seat(seat, METHOD_RUN_EPISODE, &message, agent_returned, error);
+    if (status != STATUS_OK || seat->lost)
+        return status;
     if (has_lost)
         agent_states_lost(seat);
     seat->fresh = false;
@@ -76,7 +86,8 @@ enum status agent_call_successors(struct agent *agent, struct error *error)
         if (!seat->lost || !seat->described || status != STATUS_OK)
             continue;
         agent->lost--;
-        status = agent_call_observer(seat, error);
+        status = agent->phase == AGENT_EVALUATING ? agent_evaluate_call(seat, error)
+                                                  : agent_call_observer(seat, error);
     }
     return status;
 }

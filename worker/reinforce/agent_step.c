@@ -304,6 +304,10 @@ void agent_step(void *context, struct rpc_request *request, const struct rpc_mes
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
         return;
     }
+    if (agent->phase == AGENT_EVALUATING) {
+        agent_evaluate_step(&agent->seats[rpc_request_source(request) - 1], request, message);
+        return;
+    }
     enum status status = find_group(agent, request, &group, &why);
     if (status == STATUS_OK)
         status = check_step(group, message, &why);

@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- opening ---- */
 
@@ -26,7 +27,7 @@ static enum status open_policy(struct player *player, const struct policy_config
 
 static struct policy_config config_of(const struct player *player, const struct job *job)
 {
-    struct policy_config config = policy_config_of(job, environments_spec(player->environments));
+    struct policy_config config = policy_config_of(job, player->spec);
     config.environments = player->episodes * player->agents;
     return config;
 }
@@ -43,22 +44,28 @@ static enum status open_memory(struct player *player, struct error *error)
     if (player->live == NULL || player->rows == NULL || player->steps == NULL || player->dropout == NULL ||
         player->rewards == NULL || player->lengths == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u episodes", player->episodes);
-    return episode_metrics_open(&player->metrics, environments_spec(player->environments), (uint32_t)rows,
-                                error);
+    return episode_metrics_open(&player->metrics, player->spec, (uint32_t)rows, error);
+}
+
+enum status player_open_apart(struct player *player, const struct job *job,
+                              const struct environment_spec *spec, uint32_t episodes, struct error *error)
+{
+    player->model = "the policy";
+    player->episodes = episodes;
+    player->spec = spec;
+    player->agents = spec->agents;
+    const struct policy_config config = config_of(player, job);
+    const enum status status = open_policy(player, &config, job, error);
+    return status == STATUS_OK ? open_memory(player, error) : status;
 }
 
 enum status player_open(struct player *player, const struct job *job, uint32_t episodes, struct error *error)
 {
-    player->model = "the policy";
-    player->episodes = episodes;
-    enum status status = job_environments_open(&player->environments, job, 0, episodes, error);
+    const enum status status = job_environments_open(&player->environments, job, 0, episodes, error);
     if (status != STATUS_OK)
         return status;
     player->buffers = environments_buffers(player->environments);
-    player->agents = environments_spec(player->environments)->agents;
-    const struct policy_config config = config_of(player, job);
-    status = open_policy(player, &config, job, error);
-    return status == STATUS_OK ? open_memory(player, error) : status;
+    return player_open_apart(player, job, environments_spec(player->environments), episodes, error);
 }
 
 /* Gives the policy the checkpoint's model. */
@@ -100,16 +107,31 @@ void player_close(struct player *player)
 
 /* ---- playing ---- */
 
+void player_forget(struct player *player, uint32_t first, uint32_t count)
+{
+    memset(player->rewards + first, 0, count * sizeof *player->rewards);
+    memset(player->lengths + first, 0, count * sizeof *player->lengths);
+    episode_metrics_clear(&player->metrics, first * player->agents, count * player->agents);
+}
+
 enum status player_begin(struct player *player, uint32_t first, uint32_t count, struct error *error)
 {
     player->alive = count;
     player->step = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         player->live[i] = first + i;
-        player->rewards[first + i] = player->lengths[first + i] = 0;
-    }
-    episode_metrics_clear(&player->metrics, first * player->agents, count * player->agents);
+    player_forget(player, first, count);
     return environments_reset(player->environments, count, player->live, 0, 0, error);
+}
+
+enum status player_act(struct player *player, const struct policy_rows *rows, bool sampled,
+                       struct error *error)
+{
+    struct error why;
+    const enum status status = sampled
+                                   ? policy_act(player->policy, rows, 0, player->rows, player->steps, &why)
+                                   : policy_choose(player->policy, rows, &why);
+    return status == STATUS_OK ? status : error_set(error, status, "%.300s: %.200s", player->model, why.text);
 }
 
 /* Writes each row's action. */
@@ -127,14 +149,10 @@ static enum status choose_actions(struct player *player, bool sampled, struct er
                                      .actions = actions,
                                      .allowed = player->buffers->mask,
                                      .dropout = player->dropout};
-    struct error why;
-    const enum status status = sampled
-                                   ? policy_act(player->policy, &rows, 0, player->rows, player->steps, &why)
-                                   : policy_choose(player->policy, &rows, &why);
-    if (status != STATUS_OK)
-        return error_set(error, status, "%.300s: %.200s", player->model, why.text);
-    policy_bound(player->policy, actions, player->episodes * agents);
-    return STATUS_OK;
+    const enum status status = player_act(player, &rows, sampled, error);
+    if (status == STATUS_OK)
+        policy_bound(player->policy, actions, player->episodes * agents);
+    return status;
 }
 
 static void add_metrics(struct player *player, uint32_t environment)

@@ -1,6 +1,9 @@
 /* A policy that plays apart from training: for evaluations, and for people who watch. One thread, no
  * messages. Episode i is that of environment i in the job's episode 0, and training begins with episode 1:
- * the first states follow from the job's seed, are none of training's, and the same for every checkpoint. */
+ * the first states follow from the job's seed, are none of training's, and the same for every checkpoint.
+ *
+ * A player has environments of its own, in C. Or others have them, in Python: then evaluation_shares.h plays,
+ * with the player's policy and into its sums. */
 #ifndef WORKER_REINFORCE_PLAYER_H
 #define WORKER_REINFORCE_PLAYER_H
 
@@ -14,7 +17,8 @@
 struct player {
     struct policy *policy;
     struct backend *backend; /* the policy's; NULL: it needs none */
-    struct environments *environments;
+    const struct environment_spec *spec;
+    struct environments *environments; /* NULL: others have them */
     const struct environment_buffers *buffers;
     const char *model; /* for errors: a path, or words */
     uint32_t episodes, agents;
@@ -35,6 +39,12 @@ struct player {
  * outlives the player. */
 enum status player_open(struct player *player, const struct job *job, uint32_t episodes, struct error *error);
 
+/* The same for environments that others have. Without player_begin and player_step. `spec` outlives the
+ * player.
+ */
+enum status player_open_apart(struct player *player, const struct job *job,
+                              const struct environment_spec *spec, uint32_t episodes, struct error *error);
+
 /* player_open, and the model of `checkpoint`, a checkpoint's folder or a safetensors file with the names of
  * the policy's parameters. Errors also as checkpoint_load_model. `checkpoint` outlives the player. */
 enum status player_open_checkpoint(struct player *player, const char *checkpoint, const struct job *job,
@@ -42,8 +52,17 @@ enum status player_open_checkpoint(struct player *player, const char *checkpoint
 
 void player_close(struct player *player);
 
-/* Begins `count` episodes from `first` on; they go on until each is over. */
+/* Forgets what `count` episodes from `first` on have come to. */
+void player_forget(struct player *player, uint32_t first, uint32_t count);
+
+/* Forgets and begins `count` episodes from `first` on; they go on until each is over. */
 enum status player_begin(struct player *player, uint32_t first, uint32_t count, struct error *error);
+
+/* Writes the actions of a batch. player->rows and player->steps have the number and the step of each of its
+ * rows: actions that are drawn, `sampled`, are drawn by them. Errors as policy_act and policy_choose, behind
+ * the model's name. */
+enum status player_act(struct player *player, const struct policy_rows *rows, bool sampled,
+                       struct error *error);
 
 /* What the episodes have come to, after all of them are over. */
 struct player_summary {

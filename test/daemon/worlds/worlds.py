@@ -1,6 +1,7 @@
 """Environments with Gymnasium's interface for test_gymnasium.sh: good ones, and one for each fault."""
 import ctypes
 import os
+import signal
 import time
 
 import gymnasium
@@ -199,11 +200,21 @@ class NoSpaces(gymnasium.Env):
 
 
 class Clock(Corridor):
-    """Draws from the clock: a successor's steps are others."""
+    """Draws from the clock, and says so: a successor's steps are others."""
+
+    spec = gymnasium.envs.registration.EnvSpec("Clock-v0", nondeterministic=True)
 
     def step(self, action):
         outcome = super().step(action)
         return (outcome[0] + time.time() % 1, *outcome[1:])
+
+
+class Elastic(Corridor):
+    """The variable CORRIDOR sets its length."""
+
+    def step(self, action):
+        self.length = int(os.environ.get("CORRIDOR", self.length))
+        return super().step(action)
 
 
 class Corridors(gymnasium.vector.VectorEnv):
@@ -235,3 +246,67 @@ class Corridors(gymnasium.vector.VectorEnv):
 
 class Resetting(Corridors):
     metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
+
+
+class Drawn(Corridor):
+    """Lengths, rewards and metrics follow from the seed, whatever the actions."""
+
+    metrics = ("is_success",)
+
+    def reset(self, *, seed=None, options=None):
+        self.drawn, self.left = seed, 1 + seed % 7
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.left -= 1
+        over = self.left == 0
+        return self._see(), self.drawn % 11 / 4, over and self.drawn % 2 == 0, over and self.drawn % 2 == 1, {
+            "is_success": self.drawn % 3 == 0
+        }
+
+
+class Sights(Drawn):
+    """Drawn, where what is seen and allowed follows from the seed and the step, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (4, 4, 2), np.uint8)
+        self.action_space = spaces.MultiDiscrete([2, 3])
+
+    def _mask(self):
+        return {"action_mask": np.array([True, self.left % 2 == 0, self.drawn % 5 < 3, True, True], np.int8)}
+
+    def _see(self):
+        return ((np.arange(32) * (self.left + self.drawn % 10)) % 256).astype(np.uint8).reshape(4, 4, 2)
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self._mask()
+
+    def step(self, action):
+        assert self._mask()["action_mask"][[action[0], 2 + action[1]]].all(), action
+        outcome = super().step(action)
+        return (*outcome[:4], {**outcome[4], **self._mask()})
+
+
+class Marked(Corridor):
+    """In the third step of an episode of one seed it writes the file `marker`, if there is none; what then?"""
+
+    def __init__(self, seed, marker, then):
+        super().__init__(20)
+        self.seed, self.marker, self.then = seed, marker, then
+
+    def reset(self, *, seed=None, options=None):
+        self.is_marked, self.steps = seed == self.seed, 0
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.steps += 1
+        if self.is_marked and self.steps >= 3 and not os.path.exists(self.marker):
+            open(self.marker, "w").close()
+            if self.then == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.then == "raise":
+                raise ValueError("the joint 4 came off")
+        if self.is_marked and self.steps >= 3 and self.then == "dawdle":
+            time.sleep(0.1)
+        return super().step(action)

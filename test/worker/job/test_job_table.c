@@ -307,8 +307,6 @@ static void make_one_source(struct job *job, int which)
         make_null(job, "/environment/name");
     if (!job_is_actor_critic(job))
         return;
-    if (job->environment.has_gymnasium || job->environment.has_class)
-        make_null(job, "/evaluation/every");
     if (!job->evaluation.has_every)
         make_null(job, "/stop/evaluation_reward");
 }

@@ -134,7 +134,7 @@ END_TEST
 START_TEST(test_golden_bytes)
 {
     static const uint8_t golden[WIRE_HEADER_BYTES] = {
-        0x43, 0x4f, 0x41, 0x4c, 5,    0,    3,    0,    3, 0, 0, 2, 0x02, 0x01, 0x04, 0x03, /* magic ..
+        0x43, 0x4f, 0x41, 0x4c, 6,    0,    3,    0,    3, 0, 0, 2, 0x02, 0x01, 0x04, 0x03, /* magic ..
                                                                                                destination */
         0x08, 0x07, 0x06, 0x05, 0x0c, 0x0b, 0x0a, 0x09, /* incarnation, generation */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, /* request */
@@ -161,7 +161,7 @@ END_TEST
 START_TEST(test_protocol_example)
 {
     static const uint8_t golden[WIRE_HEADER_BYTES] = {
-        0x43, 0x4f, 0x41, 0x4c, 5, 0, 1, 0, 0, 0, 2, 0, 1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, [80] = 64};
+        0x43, 0x4f, 0x41, 0x4c, 6, 0, 1, 0, 0, 0, 2, 0, 1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, [80] = 64};
     uint8_t bytes[WIRE_HEADER_BYTES];
     struct wire_header header = hello();
     wire_encode(&header, bytes);

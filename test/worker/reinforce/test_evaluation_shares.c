@@ -1,0 +1,344 @@
+/* An evaluation's shares: sums that do not depend on the spread, a successor that begins again, and every
+ * kind of request and answer that is refused. The world has two agents, masks and a metric; its episodes are
+ * made up. */
+#include "test/workplace.h"
+#include "worker/environment/environment_description.h"
+#include "worker/reinforce/evaluation_shares.h"
+#include "worker/reinforce/step_message.h"
+
+#include <check.h>
+#include <math.h>
+
+#define JOB                                                                                                  \
+    "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"algorithm\":{\"name\":\"ppo\"},\"policy\":{\"hidden\":[4]" \
+    "},"                                                                                                     \
+    "\"environment\":{\"gymnasium\":\"World-v0\"}}"
+
+#define WORLD                                                                                                \
+    "{\"name\":\"World-v0\",\"agents\":2,\"steps_max\":0,\"mask\":true,\"can_seed\":true,"                   \
+    "\"singleton\":false,\"metrics\":[\"goal\"],\"observation\":{\"dtype\":\"float32\",\"shape\":[2]},"      \
+    "\"action\":{\"dtype\":\"int32\",\"shape\":[],\"choices\":3}}"
+
+enum { EPISODES = 5, AGENTS = 2, CHOICES = 3, LONGEST = 3, ROWS = EPISODES * AGENTS };
+
+static struct error error;
+static struct job job;
+static struct environment_description world;
+static struct player player;
+static struct evaluation_shares shares;
+
+/* One request, or one answer, and its arrays. */
+static struct {
+    struct rpc_message message;
+    uint32_t numbers[EPISODES], lengths[EPISODES];
+    float observations[2 * ROWS * 2], rewards[2 * ROWS];
+    uint8_t flags[ROWS][1 + CHOICES], last[ROWS];
+} sent;
+
+static void must(enum status status)
+{
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+}
+
+static void setup(void)
+{
+    char *problems = NULL;
+    ck_assert_int_eq(job_parse(&job, JOB, strlen(JOB), "job.json", NULL, 0, &problems), STATUS_OK);
+    must(environment_description_read(&world, WORLD, strlen(WORLD), &error));
+    player = (struct player){.steps_max = LONGEST};
+    must(player_open_apart(&player, &job, &world.spec, EPISODES, &error));
+}
+
+static void teardown(void)
+{
+    evaluation_shares_close(&shares);
+    player_close(&player);
+    environment_description_fini(&world);
+    shares = (struct evaluation_shares){0};
+}
+
+static void open_shares(uint32_t count)
+{
+    evaluation_shares_close(&shares);
+    must(evaluation_shares_open(&shares, &player, count, false, &error));
+}
+
+/* ---- the made-up episodes ---- */
+
+/* Episode e ends with step 1 + e % 3: the third one is cut, and no flag says so. */
+static uint32_t length_of(uint32_t episode)
+{
+    return 1 + episode % LONGEST;
+}
+
+static float reward_of(uint32_t episode, uint32_t agent, uint32_t step)
+{
+    return (float)episode + 0.5f * (float)agent + 0.25f * (float)step;
+}
+
+/* The request of step `step`, with the rows of those of `count` episodes from `first` on that go on. */
+static const struct rpc_message *request_of(uint32_t first, uint32_t count, uint32_t step)
+{
+    uint32_t n = 0;
+    memset(&sent, 0, sizeof sent);
+    for (uint32_t e = first; e < first + count; e++) {
+        if (step >= length_of(e))
+            continue;
+        for (uint32_t a = 0; a < AGENTS; a++) {
+            sent.rewards[n * AGENTS + a] = step > 0 ? reward_of(e, a, step - 1) : 0;
+            sent.flags[n * AGENTS + a][1 + (e + step) % CHOICES] = 1; /* one choice is left */
+        }
+        sent.numbers[n++] = e;
+    }
+    sent.message = (struct rpc_message){.args = {0, step, 0},
+                                        .tensor_count = STEP_TENSORS,
+                                        .data = {sent.numbers, sent.observations, sent.rewards, sent.flags}};
+    step_tensors(sent.message.tensors, &world.spec, n, 0);
+    return &sent.message;
+}
+
+/* The answer that ends the episodes: both agents of one that is not cut have ended, with the goal e. */
+static const struct rpc_message *answer_of(uint32_t first, uint32_t count)
+{
+    uint32_t floats = count * AGENTS;
+    memset(&sent, 0, sizeof sent);
+    for (uint32_t i = 0; i < count * AGENTS; i++) {
+        const uint32_t e = first + i / AGENTS;
+        sent.lengths[i / AGENTS] = length_of(e);
+        sent.rewards[i] = reward_of(e, i % AGENTS, length_of(e) - 1);
+        sent.last[i] = length_of(e) < LONGEST ? ENVIRONMENT_TERMINATED : 0;
+        if (sent.last[i] != 0)
+            sent.rewards[floats++] = (float)e;
+    }
+    sent.message = (struct rpc_message){.tensor_count = RETURN_STATES,
+                                        .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {floats}},
+                                                    {.dtype = WIRE_U8, .rank = 1, .dims = {count * AGENTS}},
+                                                    {.dtype = WIRE_U32, .rank = 1, .dims = {count}}},
+                                        .data = {sent.rewards, sent.last, sent.lengths}};
+    return &sent.message;
+}
+
+/* Begins share `index`, and plays its first `steps` steps. */
+static void play_steps(uint32_t index, uint32_t steps)
+{
+    struct rpc_message call, answer;
+    evaluation_shares_begin(&shares, index, &call);
+    for (uint32_t step = 0; step < steps; step++) {
+        const struct rpc_message *request =
+            request_of((uint32_t)call.args[EVALUATION_FIRST], (uint32_t)call.args[EVALUATION_EPISODES], step);
+        const uint32_t n = request->tensors[STEP_ENVIRONMENT].dims[0];
+        must(evaluation_shares_check(&shares, index, request, &error));
+        must(evaluation_shares_step(&shares, index, request, &answer, &error));
+        ck_assert_uint_eq(answer.tensors[0].dims[0], n * AGENTS);
+        for (uint32_t i = 0; i < n * AGENTS; i++)
+            ck_assert_uint_eq(u32_at(answer.data[0], i), (sent.numbers[i / AGENTS] + step) % CHOICES);
+    }
+}
+
+/* The steps of the longest of the share's episodes. */
+static uint32_t longest_of(uint32_t index)
+{
+    uint32_t longest = 0;
+    for (uint32_t e = shares.of[index].first; e < shares.of[index].first + shares.of[index].count; e++)
+        longest = length_of(e) > longest ? length_of(e) : longest;
+    return longest;
+}
+
+static void play_share(uint32_t index)
+{
+    if (shares.of[index].count == 0)
+        return;
+    play_steps(index, longest_of(index));
+    must(evaluation_shares_end(&shares, index, answer_of(shares.of[index].first, shares.of[index].count)));
+}
+
+static void expect_sums(void)
+{
+    const struct player_summary found = player_summarize(&player);
+    double mean = 0, length = 0;
+    for (uint32_t e = 0; e < EPISODES; e++) {
+        length += length_of(e) / (double)EPISODES;
+        for (uint32_t step = 0; step < length_of(e); step++)
+            mean += (double)(reward_of(e, 0, step) + reward_of(e, 1, step)) / 2 / EPISODES;
+    }
+    ck_assert_double_eq_tol(found.mean, mean, 1e-12);
+    ck_assert_double_eq_tol(found.length, length, 1e-12);
+    ck_assert_double_eq(found.metrics.of[0].mean, (0 + 1 + 3 + 4) / 4.0); /* episode 2 is cut */
+}
+
+/* ---- what they come to ---- */
+
+START_TEST(sums_do_not_depend_on_the_spread)
+{
+    open_shares((uint32_t)_i);
+    for (uint32_t i = (uint32_t)_i; i-- > 0;) /* in any order */
+        play_share(i);
+    expect_sums();
+}
+END_TEST
+
+START_TEST(a_second_evaluation_begins_from_nothing)
+{
+    open_shares(2);
+    for (uint32_t i = 0; i < 4; i++)
+        play_share(i % 2);
+    expect_sums();
+}
+END_TEST
+
+START_TEST(a_successor_begins_the_share_again)
+{
+    open_shares(2);
+    play_share(0);
+    for (uint32_t steps = 0; steps < 3; steps++)
+        play_steps(1, steps);
+    play_share(1);
+    expect_sums();
+}
+END_TEST
+
+/* ---- what is refused ---- */
+
+static void refuse(const struct rpc_message *request, const char *words)
+{
+    ck_assert_int_eq(evaluation_shares_check(&shares, 1, request, &error), STATUS_INVALID);
+    ck_assert_msg(strstr(error.text, words) != NULL, "\"%s\" has no \"%s\"", error.text, words);
+}
+
+/* Share 1 of two has episodes 2 to 4, of 3, 1 and 2 steps. */
+START_TEST(requests_that_do_not_follow_are_refused)
+{
+    open_shares(2);
+    play_share(1);
+    refuse(request_of(2, 3, 0), "of the share that is called for");
+    play_steps(1, 1);
+    request_of(2, 3, 1);
+    sent.message.args[0] = 1;
+    refuse(&sent.message, "a step of episode 1");
+    request_of(2, 3, 1);
+    sent.message.args[2] = 1;
+    refuse(&sent.message, "group 1");
+    refuse(request_of(2, 3, 0), "step 0 of an evaluation: expected 1");
+    refuse(request_of(2, 3, 2), "step 2 of an evaluation: expected 1");
+    request_of(2, 3, 1);
+    sent.message.tensor_count = 0;
+    refuse(&sent.message, "0 tensors");
+    must(evaluation_shares_check(&shares, 1, request_of(2, 3, 1), &error));
+}
+END_TEST
+
+START_TEST(rows_that_the_share_does_not_have_are_refused)
+{
+    static const uint32_t wrong[][2] = {{1, 4}, {2, 5}, {4, 2}, {2, 2}, {2, 3}};
+    open_shares(2);
+    play_steps(1, 2); /* episode 3 is over, and so is 4 in the next step */
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        request_of(2, 3, 0);
+        sent.message.args[1] = 2;
+        step_tensors(sent.message.tensors, &world.spec, 2, 0);
+        memcpy(sent.numbers, wrong[i], sizeof wrong[i]);
+        refuse(&sent.message, "expected an ascending one of");
+    }
+}
+END_TEST
+
+START_TEST(outcomes_that_cannot_be_are_refused)
+{
+    open_shares(2);
+    play_steps(1, 0);
+    request_of(2, 3, 0);
+    sent.flags[0][0] = ENVIRONMENT_ABSENT;
+    refuse(&sent.message, "has flags 16 at step 0");
+    play_steps(1, 1);
+    request_of(2, 3, 1);
+    sent.flags[0][0] = sent.flags[1][0] = ENVIRONMENT_TERMINATED;
+    step_tensors(sent.message.tensors, &world.spec, 2, 2);
+    refuse(&sent.message, "episode 2 has flags 1 at step 1: expected one that goes on");
+    request_of(2, 3, 1);
+    sent.flags[2][0] = ENVIRONMENT_RESTARTED;
+    refuse(&sent.message, "episode 4 has flags 4");
+    request_of(2, 3, 1);
+    memset(&sent.flags[3][1], 0, CHOICES);
+    refuse(&sent.message, "a mask without a choice");
+    request_of(2, 3, 1);
+    sent.rewards[1] = NAN;
+    refuse(&sent.message, "not finite");
+    play_steps(1, 3);
+    request_of(2, 3, 2);
+    sent.message.args[1] = 3;
+    refuse(&sent.message, "step 3 of an evaluation: expected 3, below 3");
+}
+END_TEST
+
+/* An agent that has ended, while the other one goes on, reports its metric at once. */
+START_TEST(an_agent_can_end_alone)
+{
+    struct rpc_message answer;
+    open_shares(2);
+    play_share(0);
+    play_steps(1, 1);
+    request_of(2, 3, 1);
+    sent.flags[0][0] = ENVIRONMENT_TERMINATED | ENVIRONMENT_ABSENT;
+    sent.rewards[4] = 100;
+    step_tensors(sent.message.tensors, &world.spec, 2, 1);
+    must(evaluation_shares_check(&shares, 1, &sent.message, &error));
+    must(evaluation_shares_step(&shares, 1, &sent.message, &answer, &error));
+    must(evaluation_shares_check(&shares, 1, request_of(2, 3, 2), &error));
+    must(evaluation_shares_step(&shares, 1, request_of(2, 3, 2), &answer, &error));
+    must(evaluation_shares_end(&shares, 1, answer_of(2, 3)));
+    /* Two rows each of episodes 0, 1, 3 and 4, and one of episode 2. */
+    ck_assert_double_eq(player_summarize(&player).metrics.of[0].mean, (2 * (0 + 1 + 3 + 4) + 100) / 9.0);
+}
+END_TEST
+
+static void refuse_end(void)
+{
+    ck_assert_int_eq(evaluation_shares_end(&shares, 1, &sent.message), STATUS_INVALID);
+}
+
+START_TEST(answers_that_do_not_match_are_refused)
+{
+    open_shares(2);
+    play_steps(1, 2); /* a step too early */
+    answer_of(2, 3);
+    refuse_end();
+    play_steps(1, 3);
+    for (int t = 0; t < RETURN_STATES; t++) {
+        answer_of(2, 3);
+        sent.message.tensors[t].dims[0]--;
+        refuse_end();
+    }
+    answer_of(2, 3);
+    sent.message.tensors[RETURN_STATES] = (struct wire_tensor){.dtype = WIRE_U8, .rank = 1, .dims = {1}};
+    sent.message.tensor_count++;
+    refuse_end();
+    answer_of(2, 3);
+    sent.lengths[1]++;
+    refuse_end();
+    answer_of(2, 3);
+    sent.last[2] = 0; /* episode 3 is not over */
+    sent.message.tensors[RETURN_REWARD].dims[0]--;
+    refuse_end();
+    answer_of(2, 3);
+    sent.rewards[0] = INFINITY;
+    refuse_end();
+    must(evaluation_shares_end(&shares, 1, answer_of(2, 3)));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("evaluation_shares");
+    TCase *all = tcase_create("shares");
+    tcase_add_checked_fixture(all, setup, teardown);
+    tcase_add_loop_test(all, sums_do_not_depend_on_the_spread, 1, 8);
+    tcase_add_test(all, a_second_evaluation_begins_from_nothing);
+    tcase_add_test(all, a_successor_begins_the_share_again);
+    tcase_add_test(all, requests_that_do_not_follow_are_refused);
+    tcase_add_test(all, rows_that_the_share_does_not_have_are_refused);
+    tcase_add_test(all, outcomes_that_cannot_be_are_refused);
+    tcase_add_test(all, an_agent_can_end_alone);
+    tcase_add_test(all, answers_that_do_not_match_are_refused);
+    suite_add_tcase(suite, all);
+    return suite_run(suite);
+}
