@@ -79,7 +79,7 @@ MUJOCO_SO := $(if $(and $(MUJOCO_LIBRARY),$(MUJOCO_MODELS)),$(BUILD)/libcoalesce
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO) $(MUJOCO_SO)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all check bench benches bench-kernels fuzz lint format install clean help documents print-cudnn
+.PHONY: all tests check bench benches bench-kernels fuzz lint format install clean help documents print-cudnn
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -179,7 +179,10 @@ $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -std=gnu17 -O2 -g $(WARNINGS) -fno-builtin -fPIC -shared -o $@ $<
 
-check: $(BUILD)/coalesced $(PLUGINS) $(TESTS) $(PRELOADS)
+# Everything that `make check` runs.
+tests: $(BUILD)/coalesced $(PLUGINS) $(TESTS) $(PRELOADS)
+
+check: tests
 	@BUILD=$(BUILD) SAN=$(SAN) scripts/check $(sort $(TESTS)) $(SHELL_TESTS)
 
 benches: $(PLUGINS) $(BENCHES)
