@@ -15,7 +15,7 @@ source "$here/worlds.bash"
 episodes=20
 toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
 ppo='{"name": "ppo", "n_steps": 16, "batch_size": 40, "n_epochs": 2, "gamma": 0.9, "ent_coef": 0.01}'
-a2c='{"name": "a2c", "n_steps": 16, "gamma": 0.9}'
+declare -A algorithms=([ppo]=$ppo [a2c]='{"name": "a2c", "n_steps": 16, "gamma": 0.9}')
 
 # world NAME ALGORITHM NORMALIZE POLICY
 world() {
@@ -36,7 +36,7 @@ refuses() {
 rollout_rows=96
 spread='{"count": 2, "environments": 3, "groups": 2}'
 while read -r title name algorithm value normalize; do
-    world "$name" "${!algorithm}" "$normalize" "\"$value\""
+    world "$name" "${algorithms[$algorithm]}" "$normalize" "\"$value\""
     check "$title" plays whole
     check "$title: two observers of two groups" same_numbers --set /observers="$spread"
     check "$title: six observers, unbatched" same_numbers --set /observers='{"count": 6}' --set /coalesce/mode=off
