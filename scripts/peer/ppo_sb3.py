@@ -7,9 +7,9 @@ The hyper-parameters are the job's: they have Stable-Baselines3's names. Its env
 other (DummyVecEnv), PyTorch has one thread, and all runs on the CPU. --steps overrides /stop/steps. Evaluations during
 the training are left out; after it, /evaluation/episodes episodes are played with the most probable actions.
 
-The last line is for programs: the steps, the CPU seconds of training without imports and evaluation, steps per CPU
-second, after how many steps the mean reward of the last 100 episodes was first at least R (0: never), and the mean and
-standard deviation of the evaluation.
+The last line is for programs: the steps, the CPU seconds and the seconds of training without imports and evaluation,
+steps per CPU second, after how many steps the mean reward of the last 100 episodes was first at least R (-: never), that
+mean at the end (-: no episode has ended), and the mean and standard deviation of the evaluation.
 """
 import argparse
 import json
@@ -35,14 +35,14 @@ class Threshold(BaseCallback):
 
     def __init__(self, reward):
         super().__init__()
-        self.reward, self.reached = reward, 0
+        self.reward, self.reached = reward, None
 
     def _on_step(self):
         return True
 
     def _on_rollout_end(self):
         rewards = [info["r"] for info in self.model.ep_info_buffer]
-        if self.reached == 0 and rewards and sum(rewards) / len(rewards) >= self.reward:
+        if self.reached is None and rewards and sum(rewards) / len(rewards) >= self.reward:
             self.reached = self.num_timesteps
 
 
@@ -129,14 +129,16 @@ def main():
     model = make("MlpPolicy", environments, seed=arguments.seed, device="cpu", **arguments_of(job))
     threshold = Threshold(arguments.reward)
     steps = arguments.steps or job.get("stop", {}).get("steps", 1000000)
-    begin = time.process_time()
+    begin, wall = time.process_time(), time.monotonic()
     model.learn(total_timesteps=steps, callback=threshold)
-    used = time.process_time() - begin
+    used, wall = time.process_time() - begin, time.monotonic() - wall
+    rewards = [info["r"] for info in model.ep_info_buffer]
+    training = f"{sum(rewards) / len(rewards):.2f}" if rewards else "-"
     mean, deviation = evaluate(model, job, arguments.seed)
     print(
-        f"peer ppo_sb3 torch={torch.__version__} seed={arguments.seed} steps={model.num_timesteps} cpu_s={used:.1f} "
-        f"steps_per_cpu_s={model.num_timesteps / used:.0f} reached={threshold.reached} "
-        f"evaluation={mean:.2f} deviation={deviation:.2f}"
+        f"peer ppo_sb3 torch={torch.__version__} seed={arguments.seed} steps={model.num_timesteps} "
+        f"cpu_s={used:.1f} wall_s={wall:.1f} steps_per_cpu_s={model.num_timesteps / used:.0f} reached={threshold.reached or '-'} "
+        f"training={training} evaluation={mean:.2f} deviation={deviation:.2f}"
     )
 
 

@@ -18,7 +18,7 @@ help_of() {
     [[ $said == *"scripts/$1"* && $said != *"set -"* ]]
 }
 
-for script in run test bench data deps lint sweep gpu-check chaos; do
+for script in run test bench data deps lint seeds sweep gpu-check chaos; do
     check "scripts/$script --help prints its usage and exits 0" help_of "$script"
 done
 
@@ -264,6 +264,12 @@ pypi_only_for_python() {
     machine "${build[@]}" && says 0 "" build && [[ ! -e $scratch/venv ]]
 }
 
+pypi_over_another() {
+    machine "${python[@]}" python3-numpy && says 0 "" cleanrl &&
+        grep -qE '/build/sb3-venv .*torch==' <(head -n 1 "$scratch/venv") &&
+        grep -qE '/build/cleanrl-venv --over [^ ]*/build/sb3-venv .* --bare cleanrl==[0-9.]+$' <(tail -n 1 "$scratch/venv")
+}
+
 no_such_group() {
     machine && says 64 "*no such group: tset (*" test tset && apt_was_not_called
 }
@@ -280,6 +286,7 @@ check "so is bible" text_alone
 check "python installs from PyPI what Debian lacks" with_pypi
 check "and fails when PyPI cannot be reached" without_pypi
 check "no other group uses PyPI" pypi_only_for_python
+check "CleanRL's environment lies over that of Stable-Baselines3" pypi_over_another
 check "an unknown group" no_such_group
 
 # ---- scripts/venv ----
@@ -290,7 +297,106 @@ venv_usage() {
     [[ $code -eq 64 ]]
 }
 
+# An environment whose Python has the packages once pip has been called CALLS times. Both record their arguments.
+environment() {
+    rm -rf "$scratch/environment"
+    mkdir -p "$scratch/environment/bin"
+    cat >"$scratch/environment/bin/pip" <<'TOOL'
+#!/bin/sh
+echo "$*" >>"$(dirname "$0")/pips"
+TOOL
+    cat >"$scratch/environment/bin/python" <<TOOL
+#!/bin/sh
+cd "\$(dirname "\$0")" && echo "\$*" >>pythons && touch pips && [ "\$(wc -l <pips)" -ge $1 ]
+TOOL
+    chmod +x "$scratch/environment/bin"/*
+}
+
+venv_ready() {
+    environment 0 && "$scripts/venv" "$scratch/environment" --over elsewhere one==1 two==2 --bare three==3 &&
+        grep -qx -- '- one==1 two==2 three==3' "$scratch/environment/bin/pythons" &&
+        [[ ! -s $scratch/environment/bin/pips ]]
+}
+
+venv_completed() {
+    environment 2 && "$scripts/venv" "$scratch/environment" one==1 --bare two==2 3==3 2>&1 &&
+        [[ $(head -n 1 "$scratch/environment/bin/pips") == install*' one==1' ]] &&
+        [[ $(tail -n 1 "$scratch/environment/bin/pips") == install*' --no-deps --ignore-requires-python two==2 3==3' ]]
+}
+
 check "scripts/venv without a package" venv_usage
+check "an environment with all packages is left alone" venv_ready
+check "what an environment lacks is added to it, bare packages last" venv_completed
+
+# ---- scripts/seeds ----
+
+# A checkout whose daemon ends a run of seed S after S updates, with the mean reward 100 * S at the last.
+seeds_checkout() {
+    rm -rf "$scratch/seeds"
+    mkdir -p "$scratch/seeds/scripts" "$scratch/seeds/build/release" "$scratch/seeds/tools"
+    cp "$scripts/seeds" "$scratch/seeds/scripts/seeds"
+    printf '#!/bin/sh\nexit 0\n' | tee "$scratch/seeds/scripts/deps" >"$scratch/seeds/tools/make"
+    cat >"$scratch/seeds/build/release/coalesced" <<'TOOL'
+#!/usr/bin/env bash
+case $1 in
+    check) exit "${CHECK_CODE:-0}" ;;
+    evaluate) [[ $2 == */00000002 ]] && echo "Mean reward: 7.50	Standard deviation: 0.50	(10 episodes)" ;;
+    run)
+        for ((i = 1; i <= $#; i++)); do
+            case ${!i} in
+                /seed=*) seed=${!i#*=} ;;
+                --run-dir) next=$((i + 1)) run=${!next} ;;
+            esac
+        done
+        mkdir -p "$run/checkpoints/00000001" "$run/checkpoints/best"
+        [[ $seed -ne 2 ]] || mkdir "$run/checkpoints/00000002"
+        echo '{"evaluation": {"every": 1, "episodes": 10}}' >"$run/job.json"
+        for ((i = 1; i <= seed; i++)); do
+            printf '{"reward": 1, "env_steps": 8, "ep_rew_mean": %d, "eval": {"mean_reward": -1, "std_reward": 2}}\n' $((100 * i))
+        done >"$run/episodes.jsonl"
+        ;;
+esac
+TOOL
+    chmod +x "$scratch/seeds"/{scripts/deps,tools/make,build/release/coalesced}
+}
+
+# The columns of a table but the times.
+seeds_table() {
+    PATH=$scratch/seeds/tools:$PATH "$scratch/seeds/scripts/seeds" "$@" | awk '{ print $1, $2, $3, $4, $5, $6 }'
+}
+
+seeds_of_ours() {
+    local said
+    seeds_checkout
+    said=$(seeds_table --reward 200 job.json 3) || return
+    printf '%s\n' "$said"
+    [[ $said == "seed steps reached evaluation deviation training
+1 8 - -1 2 100
+2 16 16 7.50 0.50 200
+3 24 16 -1 2 300
+mean 16 16 1.83 1.50 200.00
++- 8 0 4.91 0.87 100.00
+median 16 16 -1.00 2.00 200.00
+least 8 16 -1.00 0.50 100.00
+most 24 16 7.50 2.00 300.00" ]]
+}
+
+seeds_of_a_bad_job() {
+    local code=0
+    seeds_checkout
+    CHECK_CODE=78 seeds_table job.json || code=$?
+    [[ $code -eq 78 ]]
+}
+
+seeds_usage() {
+    local code=0
+    "$scripts/seeds" job.json none 2>&1 || code=$?
+    [[ $code -eq 64 ]]
+}
+
+check "scripts/seeds: a row for each seed, and their statistics" seeds_of_ours
+check "scripts/seeds of a bad job" seeds_of_a_bad_job
+check "scripts/seeds with a wrong number" seeds_usage
 
 # ---- scripts/run ----
 
