@@ -427,6 +427,12 @@ START_TEST(a_killed_worker_ends_a_job_without_restarts)
 }
 END_TEST
 
+static void record_undisturbed(void)
+{
+    language_open();
+    undisturbed_record(four);
+}
+
 START_TEST(a_killed_worker_changes_nothing)
 {
     const char *sets[] = {four[0], four[1], four[2], _i % 2 == 0 ? "/transport=shared" : "/transport=inline",
@@ -513,6 +519,7 @@ int main(void)
 {
     Suite *suite = suite_create("model_parallel");
     TCase *runs = tcase_create("runs");
+    tcase_add_unchecked_fixture(runs, record_undisturbed, undisturbed_close);
     tcase_add_checked_fixture(runs, language_open, workplace_close);
     tcase_set_timeout(runs, 170);
     tcase_add_test(runs, a_job_trains_logs_and_saves);

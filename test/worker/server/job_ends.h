@@ -52,23 +52,45 @@ static inline void expect_death_ends(const char *const *sets, const char *worker
     expect_clean_end(pids, count, "failed");
 }
 
+enum { DEATH_UPDATES = 150 };
+static const char *const death_sets[] = {"/stop={\"updates\":150}", "/checkpoint/every=20"};
+
+/* The folder of the undisturbed run, other than the fixture's, which each test has anew. */
+static struct workplace undisturbed;
+
+/* Runs, before the tests, what expect_death_changes_nothing compares with, in the open workplace. It stays
+ * until undisturbed_close. */
+static inline void undisturbed_record(const char *const *sets)
+{
+    const char *all[SETS_MAX] = {death_sets[0], death_sets[1]};
+    for (unsigned i = 0; sets != NULL && sets[i] != NULL; i++)
+        all[2 + i] = sets[i];
+    server_run(workplace.run_dir, all, false);
+    undisturbed = workplace;
+}
+
+static inline void undisturbed_close(void)
+{
+    workplace = undisturbed;
+    workplace_close();
+}
+
 /* A worker gets a signal that kills or stops it. The job goes on, and its logs and its last checkpoint are
- * those of an undisturbed run. */
+ * those of an undisturbed run; servers and transports change none of them. */
 static inline void expect_death_changes_nothing(const char *const *sets, const char *worker, int signal,
                                                 const char *said)
 {
-    enum { UPDATES = 150 };
-    const char *all[SETS_MAX] = {"/stop={\"updates\":150}", "/checkpoint/every=20"};
-    char dir[192];
+    const char *all[SETS_MAX] = {death_sets[0], death_sets[1]};
+    char link[192];
     for (unsigned i = 0; sets[i] != NULL; i++)
         all[2 + i] = sets[i];
     server_start(workplace.run_dir, all, false, NULL);
     ck_assert(file_wait_for(workplace.jsonl, "{\"update\":30,", 90));
     kill(process_of(worker), signal);
     expect_said(server_end(0), said);
-    server_run(place(dir, "whole", ""), all, false);
+    ck_assert_int_eq(symlink(undisturbed.run_dir, place(link, "whole", "")), 0);
     expect_same_logs("run", "whole");
-    expect_same_checkpoint("run", "whole", UPDATES);
+    expect_same_checkpoint("run", "whole", DEATH_UPDATES);
 }
 
 /* What is running is finished, logged and saved. */

@@ -218,6 +218,13 @@ START_TEST(a_killed_worker_ends_a_job_without_restarts)
 }
 END_TEST
 
+static void record_undisturbed(void)
+{
+    server_open();
+    undisturbed_record(NULL);
+    data_close();
+}
+
 START_TEST(a_killed_worker_changes_nothing)
 {
     const char *sets[] = {"/server/count=2", _i < 4 ? "/transport=shared" : "/transport=inline", NULL};
@@ -311,6 +318,7 @@ int main(void)
 {
     Suite *suite = suite_create("parameter_server");
     TCase *runs = tcase_create("runs");
+    tcase_add_unchecked_fixture(runs, record_undisturbed, undisturbed_close);
     tcase_add_checked_fixture(runs, server_open, server_close);
     tcase_set_timeout(runs, 170);
     tcase_add_test(runs, a_job_trains_logs_and_saves);
