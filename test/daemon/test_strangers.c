@@ -12,7 +12,7 @@
 
 #define JOB                                                                                                  \
     "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":3},\"rollout\":{\"steps\":50},"     \
-    "\"stop\":{\"episodes\":300}}"
+    "\"stop\":{\"episodes\":150}}"
 
 enum { HELD = 1500 };
 
@@ -68,7 +68,7 @@ START_TEST(strangers_change_nothing)
     start_job();
     ck_assert_int_eq(process_wait(&job, 60), 0);
     char *alone = log_numbers(workplace.jsonl), *err = process_err(&job);
-    ck_assert_uint_eq(text_count(alone, "\n"), 300);
+    ck_assert_uint_eq(text_count(alone, "\n"), 150);
     ck_assert_ptr_null(strstr(err, "strangers"));
     free(err);
     remove(workplace.jsonl);
