@@ -50,7 +50,11 @@ TEST_SOURCES := $(sort $(shell find test -name '*.c'))
 TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
 TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
-SHELL_TESTS := $(sort $(shell find test -name 'test_*.sh'))
+# A sanitizer's build has nothing of its own in tests of scripts, and the thread sanitizer nothing in `coalesced try`, which
+# starts no thread.
+SHELL_TESTS := $(filter-out $(if $(SAN),$(addprefix test/scripts/,$(addsuffix .sh,test_arrows test_fail_call \
+                   test_scripts test_unit))) $(if $(filter thread,$(SAN)),test/daemon/test_try.sh), \
+                   $(sort $(shell find test -name 'test_*.sh')))
 PRELOADS := $(patsubst %.c,$(BUILD)/%.so,$(wildcard test/preload/*.c))
 BENCH_PROGRAMS := $(wildcard test/bench/bench_*.c)
 BENCHES := $(addprefix $(BUILD)/test/,$(basename $(notdir $(BENCH_PROGRAMS))))
