@@ -108,7 +108,9 @@ leaves_nobody() {
         fi
     done
 }
+# Python is no sanitizer's build. What counts there are the ways in which an observer ends.
 while IFS='|' read -r name phrase; do
+    [[ -z ${SAN:-} || $name == Step* ]] || continue
     world "\"class\": \"worlds:$name\""
     check "$name" fails_with "$phrase"
 done <<'FAULTS'

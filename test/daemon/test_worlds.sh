@@ -133,6 +133,8 @@ for mode in steps episode; do
         --set /rollout/mode=$mode
     check "the same in two groups ($mode)" same_numbers "${short[@]}" \
         --set /rollout/mode=$mode --set /observers='{"count": 1, "environments": 660, "groups": 2}'
+    # Sixty-six processes take a sanitizer long: it sees them once.
+    [[ -z ${SAN:-} || $mode == steps ]] || continue
     check "the same when they travel ($mode)" same_numbers "${short[@]}" --set /rollout/mode=$mode \
         --set /observers="$small"
 done
@@ -151,7 +153,9 @@ check "a run that is resumed has the numbers of a whole one" is_resumed
 # A sanitizer makes an end of its own of a signal.
 crash='was killed by signal'
 [[ -z ${SAN:-} ]] || crash='observer 1 (process'
+# An observer has one thread that calls its plug-in, so the thread sanitizer has only the ways to see in which it ends.
 while IFS='|' read -r name phrase; do
+    [[ ${SAN:-} != thread || $name == step-* ]] || continue
     world "$broken" "$name"
     check "$name" fails_with "${phrase/CRASH/$crash}"
 done <<'FAULTS'
