@@ -192,12 +192,13 @@ static double *read_parameter(uint32_t index)
 static void check_step(uint32_t step)
 {
     double *before[POLICY_PARAMETERS_MAX];
-    for (uint32_t i = 0; i < values.count; i++)
+    const uint32_t parameters = values.count;
+    for (uint32_t i = 0; i < parameters; i++)
         before[i] = read_parameter(i);
     const struct policy_losses losses = improve(step);
     check_losses(step, &losses);
     check_gradient(step);
-    for (uint32_t i = 0; i < values.count; i++) {
+    for (uint32_t i = 0; i < parameters; i++) {
         const struct parameter *parameter = params_at(values.params, i);
         const size_t count = shape_elements(&parameter->tensor.shape);
         double *after = read_parameter(i);
