@@ -226,7 +226,7 @@ static inline void page_header(const struct page_peer *peer, uint8_t header[PAGE
 {
     memset(header, 0, PAGE_HEADER);
     memcpy(header, "COAL", 4);
-    header[4] = 5;
+    header[4] = 6;
     header[6] = kind;
     page_put(header + 12, peer->worker, 2);
     page_put(header + 14, peer->server, 2);
@@ -278,7 +278,7 @@ static inline void page_receive(struct page_peer *peer, struct page_message *mes
     length = zmq_recv(peer->socket, message->floats, sizeof message->floats, 0);
     ck_assert_int_ge(length, 0);
     ck_assert_int_eq(length, (int)page_get(header + 80, 4));
-    ck_assert_mem_eq(header, "COAL\5\0", 6);
+    ck_assert_mem_eq(header, "COAL\6\0", 6);
     message->kind = header[6];
     message->status = header[7];
     message->method = (uint16_t)page_get(header + 8, 2);
