@@ -30,7 +30,9 @@ JSON
 
 # ---- every space, and every form of job ----
 spread='{"count": 2, "environments": 2, "groups": 2}'
+# Python is no sanitizer's build, and test_worlds.sh has the agent act in every space. Three worlds are enough there.
 while read -r title members; do
+    [[ -z ${SAN:-} || $title == CartPole-v1 || $title == Frames || $title == Masked ]] || continue
     world "$members"
     check "$title trains" plays whole
     check "$title has five episodes" test "$(numbers "$scratch/whole" | wc -l)" == 5

@@ -34,6 +34,8 @@ refuses() {
 
 # ---- the same numbers ----
 rollout_rows=96
+# An update by a sanitizer's build takes so long that the deaths are over in the first twenty.
+[[ -z ${SAN:-} ]] || disturbed_episodes=40
 spread='{"count": 2, "environments": 3, "groups": 2}'
 while read -r title name algorithm value normalize; do
     world "$name" "${algorithms[$algorithm]}" "$normalize" "\"$value\""
@@ -44,8 +46,8 @@ while read -r title name algorithm value normalize; do
         --set /observers='{"count": 0, "environments": 6, "groups": 3}'
     check "$title: resumed" is_resumed
     [[ $title == choices ]] || continue
-    check "$title: a hundred" with_episodes 100 plays long --set /observers="$spread"
-    check "$title: observers are killed" kills_observers 3 100 --set /observers="$spread"
+    check "$title: undisturbed" with_episodes "$disturbed_episodes" plays long --set /observers="$spread"
+    check "$title: observers are killed" kills_observers 3 "$disturbed_episodes" --set /observers="$spread"
     check "$title: and leave no trace" same long killed
     check "$title: the agent is killed" kills_the_agent --set /observers="$spread"
     check "$title: and leaves no trace" same long killed
@@ -75,7 +77,8 @@ learns() {
         jq -e -s 'map(select(.episode)) | .[0].ep_rew_mean < 300 and .[-1].ep_rew_mean > 380' \
             "$scratch/learned/episodes.jsonl" >/dev/null
 }
-check "the token is kept in the middle" learns
+# The numbers are the plain build's. A sanitizer would see nothing new, for a fifth of this test's time.
+[[ -n ${SAN:-} ]] || check "the token is kept in the middle" learns
 evaluates_alike() {
     local checkpoint mean deviation
     checkpoint=$scratch/whole/checkpoints/$(newest_checkpoint "$scratch/whole")

@@ -59,7 +59,9 @@ resumes_after() {
 
 # ---- the same numbers ----
 spread='{"count": 2, "environments": 2, "groups": 2}'
+# Python is no sanitizer's build, and test_worlds.sh has the agent act in every space. Three worlds are enough there.
 while read -r title states members; do
+    [[ -z ${SAN:-} || $title == CartPole-v1 || $title == Frames || $title == Corridors ]] || continue
     normalizes=true
     [[ $members != *Sights* ]] || normalizes=false # of bytes
     world "$members"

@@ -5,13 +5,14 @@
 #   same NAME NAME                      the numbers of both runs are the same; else their first difference
 #   same_numbers [ARGUMENT]...          plays again with these arguments, and compares with the run `whole`
 #   kills_observers N E [ARGUMENT]...   plays E episodes as the run `killed`, and kills observer 1 N times meanwhile
-#   kills_the_agent [ARGUMENT]...       plays 100 episodes as the run `killed`, and kills the agent once meanwhile: all
-#                                       workers start again from a checkpoint
+#   kills_the_agent [ARGUMENT]...       plays $disturbed_episodes (100) as the run `killed`, and kills the agent once
+#                                       meanwhile: all workers start again from a checkpoint
 #   is_resumed                          a run of 9 episodes, resumed up to 20, has the numbers of the run `whole`
 #   fails_with PHRASE [ARGUMENT]...     the job fails by itself, and its last line has the phrase
 
 # shellcheck disable=SC2154 # test/shell.bash makes the folder
 episodes=5
+disturbed_episodes=100
 
 plays() {
     local run=$scratch/$1
@@ -55,7 +56,7 @@ kills_observers() {
 kills_the_agent() {
     local run=$scratch/killed job
     rm -rf "$run"
-    run_job reinforce "$run" 100 "$@" >"$run.out" 2>&1 &
+    run_job reinforce "$run" "$disturbed_episodes" "$@" >"$run.out" 2>&1 &
     job=$!
     wait_for_some "$run" 11 "$job"
     pkill -9 -P "$(cat "$run/lock")" -f 'agent --index 0' || true
