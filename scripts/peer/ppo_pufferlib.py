@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 
 
@@ -66,6 +67,9 @@ def main():
     with open(arguments.job, encoding="utf-8") as file:
         job = json.load(file)
     steps = arguments.steps or job["stop"]["steps"]
+    rollout = job["observers"]["environments"] * job["algorithm"]["n_steps"]
+    if steps < rollout:
+        parser.error(f"--steps: expected at least a rollout, {rollout}, got {steps}")
     # PufferLib takes a CUDA compiler in PATH for a GPU, reads the arguments as its own, and writes into the working
     # directory when it is imported.
     folder = tempfile.mkdtemp()
@@ -100,7 +104,12 @@ def main():
         flush=True,
     )
     shutil.rmtree(folder)
-    os._exit(0)  # PufferLib's thread that watches the processor does not end by itself.
 
 
-main()
+# PufferLib's thread that watches the processor does not end by itself, not even after an error.
+try:
+    main()
+except Exception:
+    traceback.print_exc()
+    os._exit(1)
+os._exit(0)
