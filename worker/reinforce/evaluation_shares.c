@@ -96,8 +96,12 @@ static enum status check_rows(const struct evaluation_shares *shares, const stru
 {
     const uint32_t bytes = step_flags_bytes(shares->player->spec), end = share->first + share->count;
     uint8_t flags[ENVIRONMENT_AGENTS_MAX];
+    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0];
     uint32_t least = share->first;
-    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0]; i++) {
+    if (share->step == 0 && n != share->count)
+        return error_set(error, STATUS_INVALID, "%u rows at step 0: expected one of each of %u episodes", n,
+                         share->count);
+    for (uint32_t i = 0; i < n; i++) {
         const uint32_t episode = u32_at(m->data[STEP_ENVIRONMENT], i);
         if (episode < least || episode >= end || !shares->alive[episode])
             return error_set(error, STATUS_INVALID,
@@ -116,13 +120,14 @@ static enum status check_rows(const struct evaluation_shares *shares, const stru
 enum status evaluation_shares_check(const struct evaluation_shares *shares, uint32_t index,
                                     const struct rpc_message *m, struct error *error)
 {
-    const struct evaluation_share *share = &shares->of[index];
+    const bool is_playing = index < shares->count && shares->of[index].is_playing;
     const unsigned long long episode = m->args[0], step = m->args[1], group = m->args[2];
-    if (!share->is_playing || episode != 0 || group != 0)
+    if (!is_playing || episode != 0 || group != 0)
         return error_set(error, STATUS_INVALID,
                          "a step of episode %llu, group %llu, during an evaluation: expected episode 0, "
                          "group 0, of the share that is called for",
                          episode, group);
+    const struct evaluation_share *share = &shares->of[index];
     if (step != share->step || step >= shares->player->steps_max)
         return error_set(error, STATUS_INVALID, "step %llu of an evaluation: expected %u, below %u", step,
                          share->step, shares->player->steps_max);

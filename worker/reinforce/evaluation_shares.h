@@ -48,8 +48,9 @@ void evaluation_shares_close(struct evaluation_shares *shares);
 /* Begins share `index`, or begins it again, and writes METHOD_RUN_EVALUATION's request. */
 void evaluation_shares_begin(struct evaluation_shares *shares, uint32_t index, struct rpc_message *request);
 
-/* Whether a METHOD_STEP is the next one of share `index`, and all of it good. STATUS_INVALID with a sentence.
- */
+/* Whether a METHOD_STEP is the next one of share `index`, and all of it good. STATUS_INVALID with a sentence,
+ * also where *shares is all zero, because no observer was asked: a step may come from an observer all the
+ * same. */
 enum status evaluation_shares_check(const struct evaluation_shares *shares, uint32_t index,
                                     const struct rpc_message *request, struct error *error);
 

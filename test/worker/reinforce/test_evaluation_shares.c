@@ -227,6 +227,23 @@ START_TEST(requests_that_do_not_follow_are_refused)
 }
 END_TEST
 
+/* The agent of a job in C evaluates in its own process, and hears its observers meanwhile. */
+START_TEST(a_step_is_refused_where_there_are_no_shares)
+{
+    refuse(request_of(2, 3, 0), "of the share that is called for");
+}
+END_TEST
+
+START_TEST(an_episode_without_a_first_step_is_refused)
+{
+    open_shares(2);
+    play_steps(1, 0);
+    request_of(2, 3, 0);
+    step_tensors(sent.message.tensors, &world.spec, 2, 0);
+    refuse(&sent.message, "2 rows at step 0: expected one of each of 3 episodes");
+}
+END_TEST
+
 START_TEST(rows_that_the_share_does_not_have_are_refused)
 {
     static const uint32_t wrong[][2] = {{1, 4}, {2, 5}, {4, 2}, {2, 2}, {2, 3}};
@@ -335,6 +352,8 @@ int main(void)
     tcase_add_test(all, a_second_evaluation_begins_from_nothing);
     tcase_add_test(all, a_successor_begins_the_share_again);
     tcase_add_test(all, requests_that_do_not_follow_are_refused);
+    tcase_add_test(all, a_step_is_refused_where_there_are_no_shares);
+    tcase_add_test(all, an_episode_without_a_first_step_is_refused);
     tcase_add_test(all, rows_that_the_share_does_not_have_are_refused);
     tcase_add_test(all, outcomes_that_cannot_be_are_refused);
     tcase_add_test(all, an_agent_can_end_alone);
