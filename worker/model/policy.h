@@ -18,7 +18,8 @@
  * actions are stored as drawn, outside of their bounds too: the environment gets a copy that policy_bound has
  * clipped.
  *
- * One thread calls; the tutorial's network learns with a team of config->threads on the CPU. After policy_new
+ * One thread calls; on the CPU the tutorial's network, and dense layers with values, learn with a team of
+ * config->threads. After policy_new
  * nothing here allocates, but for the CNN's tape. */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
@@ -41,8 +42,7 @@ struct policy_rows {
     float *values; /* (rows) of the observation; NULL: not wanted. Both only of a policy with values */
 };
 
-/* Called during learning: after every 256 rows on a CPU, or 16,384 with several
- * threads; between two operations on a backend. */
+/* Called during learning: on a CPU after at most 16,384 rows, between two operations on a backend. */
 typedef void policy_progress(void *context);
 
 struct backend;
@@ -124,7 +124,7 @@ struct policy_step {
     double max_norm; /* the gradient is scaled to this norm where its own is greater; INFINITY: never */
     double lr;       /* Adam's, of this step */
     double kl_max;   /* no step is taken where the KL estimate is above it; INFINITY: always */
-    policy_progress *progress; /* called between two operations on a backend, with `context`; may be NULL */
+    policy_progress *progress; /* called with `context`; may be NULL */
     void *context;
 };
 

@@ -13,9 +13,10 @@
 struct improvement {
     struct policy *policy;
     const struct policy_rows *rows;
+    const struct policy_step *step;
     struct policy_minibatch minibatch;
     struct policy_sums networks[2];                 // of each network's chunks so far
-    uint32_t wave_first;                            // the first row of the wave's chunks
+    uint32_t first;                                 // the first row of the chunks under way
     struct policy_sums wave[POLICY_WAVE_CHUNKS][2]; // of each of these, by network
 };
 
@@ -40,11 +41,26 @@ static void learn_chunk(const struct improvement *m, uint32_t slot, uint32_t net
     policy->flat->pull(policy, slot, &pulls, gradient, adds);
 }
 
-/* A network, chunk by chunk. */
+/* How many chunks are learned from before the next call of progress, at most `most`. */
+static uint32_t next_chunks(const struct improvement *m, uint32_t most)
+{
+    const uint32_t left = (m->rows->count - m->first + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
+    return left < most ? left : most;
+}
+
+static void finish_chunks(struct improvement *m, uint32_t chunks)
+{
+    m->first += chunks * POLICY_CHUNK_ROWS;
+    if (m->step->progress != NULL)
+        m->step->progress(m->step->context);
+}
+
+/* A network's part of the next POLICY_WAVE_CHUNKS chunks, chunk by chunk. */
 static void learn_network(void *context, uint32_t network)
 {
     struct improvement *m = context;
-    for (uint32_t first = 0; first < m->rows->count; first += POLICY_CHUNK_ROWS) {
+    for (uint32_t chunk = 0; chunk < next_chunks(m, POLICY_WAVE_CHUNKS); chunk++) {
+        const uint32_t first = m->first + chunk * POLICY_CHUNK_ROWS;
         const struct policy_rows rows = policy_chunk(m->rows, first);
         struct policy_sums sums = {0};
         learn_chunk(m, network, network, &rows, m->policy->gradient, first > 0, &sums);
@@ -57,7 +73,7 @@ static void learn_piece(void *context, uint32_t piece)
 {
     struct improvement *m = context;
     const uint32_t networks = m->policy->networks, chunk = piece / networks, network = piece % networks;
-    const struct policy_rows rows = policy_chunk(m->rows, m->wave_first + chunk * POLICY_CHUNK_ROWS);
+    const struct policy_rows rows = policy_chunk(m->rows, m->first + chunk * POLICY_CHUNK_ROWS);
     learn_chunk(m, piece, network, &rows, m->policy->wave + chunk * m->policy->count, false,
                 &m->wave[chunk][network]);
 }
@@ -66,16 +82,29 @@ static void learn_piece(void *context, uint32_t piece)
 static void learn_waves(struct improvement *m)
 {
     struct policy *policy = m->policy;
-    while (m->wave_first < m->rows->count) {
-        const uint32_t left = (m->rows->count - m->wave_first + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
-        const uint32_t chunks = left < policy->wave_chunks ? left : policy->wave_chunks;
+    while (m->first < m->rows->count) {
+        const uint32_t chunks = next_chunks(m, policy->wave_chunks);
         memset(m->wave, 0, chunks * sizeof *m->wave);
         team_run(policy->team, chunks * policy->networks, learn_piece, m);
-        policy_flat_add_wave(policy, chunks, m->wave_first > 0);
+        policy_flat_add_wave(policy, chunks, m->first > 0);
         for (uint32_t chunk = 0; chunk < chunks; chunk++)
             for (int network = 0; network < 2; network++)
                 policy_sums_add(&m->networks[network], &m->wave[chunk][network]);
-        m->wave_first += chunks * POLICY_CHUNK_ROWS;
+        finish_chunks(m, chunks);
+    }
+}
+
+/* Each network by itself. */
+static void learn_networks(struct improvement *m)
+{
+    struct policy *policy = m->policy;
+    while (m->first < m->rows->count) {
+        if (policy->team != NULL)
+            team_run(policy->team, policy->networks, learn_network, m);
+        else
+            for (uint32_t network = 0; network < policy->networks; network++)
+                learn_network(m, network);
+        finish_chunks(m, next_chunks(m, POLICY_WAVE_CHUNKS));
     }
 }
 
@@ -86,11 +115,8 @@ static void learn_minibatch(struct improvement *m)
     struct policy *policy = m->policy;
     if (policy->wave_chunks > 0 && m->rows->count > POLICY_CHUNK_ROWS)
         learn_waves(m);
-    else if (policy->team != NULL)
-        team_run(policy->team, policy->networks, learn_network, m);
     else
-        for (uint32_t network = 0; network < policy->networks; network++)
-            learn_network(m, network);
+        learn_networks(m);
     for (int network = 0; network < 2; network++)
         policy_sums_add(&m->minibatch.sums, &m->networks[network]);
 }
@@ -106,7 +132,7 @@ enum status policy_flat_improve(struct policy *policy, const struct policy_rows 
                                 const struct policy_targets *targets, const struct policy_step *step,
                                 struct policy_losses *losses, struct error *error)
 {
-    struct improvement m = {.policy = policy, .rows = rows};
+    struct improvement m = {.policy = policy, .rows = rows, .step = step};
     assert(policy->surrogate != NULL);
     policy_minibatch_begin(&m.minibatch, policy->surrogate, rows, targets, &step->objective);
     learn_minibatch(&m);

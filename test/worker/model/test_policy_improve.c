@@ -14,6 +14,7 @@ enum {
     MINIBATCH = 1100,
     STEPS = 4
 }; /* four chunks and a piece of one; two and a piece of one */
+enum { LONG_ROWS = 40000 };
 
 static const struct environment_space vector = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {6}};
 
@@ -99,12 +100,49 @@ START_TEST(any_number_of_threads_gives_the_same_bits)
 }
 END_TEST
 
+static void count_call(void *context)
+{
+    ++*(uint32_t *)context;
+}
+
+/* A minibatch of A2C is a whole rollout: the beat must not wait for its end. */
+START_TEST(a_long_minibatch_reports_progress)
+{
+    static float zeros[LONG_ROWS];
+    const struct policy_targets targets = {zeros, zeros, false};
+    uint32_t calls = 0;
+    const struct policy_step step = {.objective = {.clip = 0.2, .value_clip = (double)INFINITY},
+                                     .max_norm = (double)INFINITY,
+                                     .lr = 0.01,
+                                     .kl_max = (double)INFINITY,
+                                     .progress = count_call,
+                                     .context = &calls};
+    struct policy_losses losses;
+    struct error error = {0};
+    policy_world_init(&world, 0, vector, LONG_ROWS, 3);
+    world.config.layers = 1;
+    world.config.width[0] = 4;
+    world.config.has_value = true;
+    world.config.rows_max = world.config.minibatch_rows = LONG_ROWS;
+    world.config.threads = (uint32_t)_i;
+    struct policy *policy = policy_world_open(&world, NULL);
+    struct policy_rows rows = world.batch;
+    rows.log_probabilities = rows.values = zeros;
+    ck_assert_msg(policy_improve(policy, &rows, &targets, &step, &losses, &error) == STATUS_OK, "%s",
+                  error.text);
+    ck_assert_uint_ge(calls, LONG_ROWS / 16384);
+    policy_free(policy);
+    policy_world_fini(&world);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("policy_improve");
     TCase *tcase = tcase_create("policy_improve");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_loop_test(tcase, any_number_of_threads_gives_the_same_bits, 0, 2 * WORLD_HEADS);
+    tcase_add_loop_test(tcase, a_long_minibatch_reports_progress, 1, 4);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }
