@@ -243,7 +243,7 @@ lint:
 format:
 	clang-format -i $(SOURCES)
 
-install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment scripts/observer.py
+install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(wildcard scripts/observer*.py)
 	install -D -m 755 $(BUILD)/coalesced $(DESTDIR)$(PREFIX)/bin/coalesced
 	install -d $(DESTDIR)$(PREFIX)/lib/coalesced
 	install -m 755 $(PLUGINS) $(DESTDIR)$(PREFIX)/lib/coalesced/
@@ -254,7 +254,8 @@ install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment scripts/observer.
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	install -D -m 644 worker/environment/environment.h $(DESTDIR)$(PREFIX)/include/coalesced/environment.h
 	install -D -m 755 scripts/new-environment $(DESTDIR)$(PREFIX)/bin/coalesced-new-environment
-	install -m 755 scripts/observer.py $(DESTDIR)$(PREFIX)/lib/coalesced/observer.py
+	install -m 755 scripts/observer.py $(DESTDIR)$(PREFIX)/lib/coalesced/
+	install -m 644 scripts/observer_*.py $(DESTDIR)$(PREFIX)/lib/coalesced/
 	install -D -m 644 scripts/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
 	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/RUNS.md

@@ -37,7 +37,7 @@ JSON
 
 # seed_of N: the seed of the evaluation's episode N.
 seed_of() {
-    PYTHONPATH=$scripts "$python" -c "import observer; print(observer.seed_of(7, $1, 0, 0))"
+    PYTHONPATH=$scripts "$python" -c "import observer_environments as o; print(o.seed_of(7, $1, 0, 0))"
 }
 
 evaluates_every_fourth() {
@@ -102,8 +102,8 @@ check "drawn actions are others than the most probable ones" draws
 expects() {
     local expected
     expected=$(PYTHONPATH=$scripts "$python" -c "
-import observer
-seeds = [observer.seed_of(7, i, 0, 0) for i in range(7)]
+from observer_environments import seed_of
+seeds = [seed_of(7, i, 0, 0) for i in range(7)]
 print(sum($2 for seed in seeds) / 7)")
     jq -e -s --argjson expected "$expected" \
         "map(select(.eval).eval.$1) | length == 3 and all(. - \$expected | fabs < 1e-12)" "$scratch/whole/episodes.jsonl" >/dev/null

@@ -1,0 +1,432 @@
+"""How an observer in Python speaks with the supervisor and with the agent (scripts/observer.py). It is written from
+worker/net/PROTOCOL.md alone.
+
+    Line     the control line to the supervisor: orders in, beats and reports out
+    Message  a header and its payload
+    Segment  memory that the agent reads too, for large observations
+    Session  the connection to the agent: requests and replies
+
+Without pyzmq or NumPy, the module can be imported, and MISSING says why nothing else works.
+"""
+import fcntl
+import hashlib
+import hmac
+import json
+import mmap
+import os
+import secrets
+import select
+import socket
+import struct
+import time
+import traceback
+
+# The statuses that this program uses (PROTOCOL.md, "Statuses").
+OK, INVALID, NOT_FOUND, PEER_DIED, SHUTDOWN, CORRUPT, UNAVAILABLE, INTERNAL = 0, 2, 3, 6, 7, 11, 12, 13
+
+FORGOTTEN_BY_SUPERVISOR = 69
+
+
+class Failure(Exception):
+    """What ends this worker: a status and a sentence."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+class Hurry(Exception):
+    """The job is ending: the running episode is abandoned."""
+
+
+MISSING = None
+try:
+    import numpy as np
+    import zmq
+except ImportError as missing:
+    np = zmq = None
+    MISSING = str(missing)
+
+
+def last_lines(why):
+    """An exception in one line: what it says, and where it came from."""
+    frames = traceback.extract_tb(why.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return f"{type(why).__name__}: {' '.join(str(why).split())[:200]}{where[-120:]}"
+
+
+# ---- the control line ----
+class Line:
+    START, CONNECT, DIED, HURRY, EXIT = 1, 2, 3, 6, 7
+    READY, BEAT, FAILED = 9, 10, 16
+    BYTES_MAX = 4 + 32 * 1024
+    BEAT_S = 0.1
+    _START = struct.Struct("<HBxII32s160s4096s4096s")
+
+    def __init__(self, descriptor):
+        self.socket = socket.socket(fileno=descriptor)
+        self.beat_due = 0.0
+        self.connect = self.hurry = self.leave = self.agent_died = False
+
+    def fileno(self):
+        return self.socket.fileno()
+
+    def send(self, kind, body=b""):
+        try:
+            self.socket.send(struct.pack("<I", kind) + body, socket.MSG_NOSIGNAL)
+        except OSError:
+            os._exit(FORGOTTEN_BY_SUPERVISOR)
+
+    def beat(self):
+        now = time.monotonic()
+        if now >= self.beat_due:
+            self.send(self.BEAT)
+            self.beat_due = now + self.BEAT_S
+
+    def _receive(self, flags=0):
+        """A message's kind and body; None if none waits."""
+        try:
+            message = self.socket.recv(self.BYTES_MAX, flags)
+        except BlockingIOError:
+            return None
+        except OSError:
+            message = b""
+        if not message:
+            os._exit(FORGOTTEN_BY_SUPERVISOR)
+        return struct.unpack_from("<I", message)[0], message[4:]
+
+    def start(self):
+        """Waits for START; its members by name."""
+        kind, body = self._receive()
+        if kind != self.START or len(body) < self._START.size:
+            raise Failure(INTERNAL, f"expected START from the supervisor on descriptor {self.fileno()}")
+        worker, role, incarnation, generation, secret, address, _, _ = self._START.unpack_from(body)
+        return {
+            "worker": worker,
+            "role": role,
+            "incarnation": incarnation,
+            "generation": generation,
+            "secret": secret,
+            "address": address.split(b"\0", 1)[0].decode(),
+        }
+
+    def read_orders(self):
+        while (message := self._receive(socket.MSG_DONTWAIT)) is not None:
+            kind, body = message
+            if kind == self.CONNECT:
+                self.connect = True
+            elif kind == self.DIED:
+                self.agent_died = self.agent_died or struct.unpack_from("<H", body)[0] == 0
+            elif kind == self.HURRY:
+                self.hurry = True
+            elif kind == self.EXIT:
+                self.leave = True
+
+    def wait(self, seconds):
+        """Until an order has come, or `seconds` are over."""
+        self.beat()
+        select.select([self.socket], [], [], seconds)
+        self.read_orders()
+
+    def fail(self, failure):
+        text = str(failure).encode()[:479]
+        self.send(self.FAILED, struct.pack("<i480s", failure.status, text))
+
+
+# ---- messages ----
+DTYPES = {1: "<f4", 2: "<u4", 3: "u1", 4: "<u8"}
+NUMBERS = {"<f4": 1, "<u4": 2, "|u1": 3, "<u8": 4}
+
+
+class Message:
+    """A header and its payload. Tensors are NumPy arrays."""
+
+    HELLO, WELCOME, REQUEST, REPLY, BYE, PIECE = 1, 2, 3, 4, 5, 6
+    BYTES = 200
+    PAYLOAD_MAX = 1 << 20
+    NO_DEADLINE = (1 << 64) - 1
+    _HEADER = struct.Struct("<IHBBHBBHHIIQQ4QQII80s32s")
+    _TENSOR = struct.Struct("<BBH4I")
+    _MAGIC, _VERSION = 0x4C414F43, 6
+
+    def __init__(self, kind=0, status=OK, method=0, request=0, args=(), tensors=(), payload=b"", left=0, body=0):
+        self.kind, self.status, self.method, self.request = kind, status, method, request
+        self.args = tuple(args) + (0,) * (4 - len(args))
+        self.tensors, self.payload, self.left, self.body = tensors, payload, left, body
+        self.places = (0, 0, 0, 0)  # of lent tensors
+        self.role = self.source = self.destination = self.incarnation = self.generation = 0
+
+    def header(self, payload_bytes):
+        described = b"".join(
+            self._TENSOR.pack(NUMBERS[t.dtype.str], t.ndim, 0, *t.shape, *(0,) * (4 - t.ndim)) for t in self.tensors
+        )
+        return self._HEADER.pack(
+            self._MAGIC, self._VERSION, self.kind, self.status, self.method, self.role, len(self.tensors), self.source,
+            self.destination, self.incarnation, self.generation, self.request, self.left, *self.args, 0, payload_bytes,
+            self.body, described, struct.pack("<4Q", *self.places),
+        )  # fmt: skip
+
+    @classmethod
+    def read(cls, frames):
+        """The message that two frames hold; its tensors are read by unpack. ValueError: they hold none."""
+        if len(frames) != 2 or len(frames[0]) != cls.BYTES:
+            raise ValueError("expected a header of 200 bytes and a payload")
+        (magic, version, kind, status, method, role, count, source, destination, incarnation, generation, request,
+         _left, a, b, c, d, _context, payload_bytes, body, described, places) = cls._HEADER.unpack(frames[0])  # fmt: skip
+        if magic != cls._MAGIC or version != cls._VERSION:
+            raise ValueError(f"expected version {cls._VERSION} of the protocol, got {version}")
+        if payload_bytes != len(frames[1]) or count > 4 or any(places):
+            raise ValueError("a header that does not fit its payload")
+        message = cls(kind, status, method, request, (a, b, c, d), payload=frames[1], body=body)
+        message.role, message.source, message.destination = role, source, destination
+        message.incarnation, message.generation = incarnation, generation
+        message.described = [cls._TENSOR.unpack_from(described, 20 * i) for i in range(count)]
+        return message
+
+    def unpack(self, data):
+        """Reads the tensors out of the bytes that travelled."""
+        tensors, at = [], 0
+        for dtype, rank, _, *dims in self.described:
+            if dtype not in DTYPES or not 1 <= rank <= 4 or 0 in dims[:rank]:
+                raise ValueError("a tensor of no known type or shape")
+            count = int(np.prod(dims[:rank], dtype=np.int64))
+            size = count * np.dtype(DTYPES[dtype]).itemsize
+            if at + size > len(data):
+                raise ValueError("tensors that are longer than what came with them")
+            tensors.append(np.frombuffer(data, DTYPES[dtype], count, at).reshape(dims[:rank]))
+            at += size
+        if at != len(data):
+            raise ValueError("tensors that are shorter than what came with them")
+        self.tensors = tensors
+
+
+# ---- shared memory ----
+class Segment:
+    """This worker's memfd. Arrays that lie in it are lent: the agent reads them where they are."""
+
+    FIRST = 5  # the descriptor of worker 0's
+    OBSERVERS_MAX = 64  # a job of more has no segments
+    LEAST, ALIGNMENT = 1 << 16, 64
+
+    def __init__(self):
+        self.memory = np.zeros(0, "u1")
+        self.taken = 0
+
+    @classmethod
+    def rounded(cls, size):
+        return -(-size // cls.ALIGNMENT) * cls.ALIGNMENT
+
+    def create(self, worker, size):
+        """Gives the segment its size, once for all incarnations of the worker, and maps it."""
+        descriptor = self.FIRST + worker
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:
+            os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        if os.fstat(descriptor).st_size != size:
+            raise Failure(INTERNAL, f"this worker's segment is sealed at another size than {size} bytes")
+        self.memory = np.frombuffer(mmap.mmap(descriptor, size), "u1")
+
+    def array(self, shape, dtype):
+        """Zeros within the segment."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        part = self.memory[self.taken : self.taken + size]
+        self.taken += self.rounded(size)
+        part[:] = 0
+        return part.view(dtype).reshape(shape)
+
+    def place_of(self, array):
+        """1 + the array's offset in the segment; 0: it must travel."""
+        offset = array.ctypes.data - self.memory.ctypes.data
+        within = 0 <= offset <= self.memory.nbytes - array.nbytes and offset % self.ALIGNMENT == 0
+        return 1 + offset if within and array.nbytes >= self.LEAST else 0
+
+
+# ---- the session with the agent ----
+class Session:
+    OBSERVER = 2
+    ECHO, RUN_EPISODE, STEP, DESCRIBE, RUN_EVALUATION = 1, 2, 3, 21, 22
+    HELLO_EVERY_S = 0.25
+    LINGER_MS = 200
+
+    def __init__(self, line, start):
+        self.line, self.start = line, start
+        self.segment = Segment()
+        self.requests = 0  # sent so far
+        self.replies = {}  # by request id: what has come and was not asked for yet
+        self.unwanted = set()  # requests whose reply nobody waits for
+        self.seen = 0  # the highest request id of the agent
+        self.pieces = bytearray()
+        self.episode = None  # the agent's RUN_EPISODE or RUN_EVALUATION, until it is answered
+        self.peer = None  # the agent's incarnation
+        secret = start["secret"]
+        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDHWM, 60)
+        self.socket.setsockopt(zmq.RCVHWM, 60)
+        self.socket.setsockopt_string(zmq.PLAIN_USERNAME, "0")
+        self.socket.setsockopt_string(zmq.PLAIN_PASSWORD, hmac.new(secret, b"0", hashlib.sha256).hexdigest())
+        self.socket.connect(start["address"] + ".0")
+        self.poller = zmq.Poller()
+        self.poller.register(self.socket, zmq.POLLIN)
+        self.poller.register(line.fileno(), zmq.POLLIN)
+
+    # -- sending --
+    def _fill(self, message):
+        message.source, message.destination = self.start["worker"], 0
+        message.incarnation, message.generation = self.start["incarnation"], self.start["generation"]
+        return message
+
+    def _send(self, message, payload):
+        frames = [self._fill(message).header(len(payload)), payload]
+        while True:
+            try:
+                return self.socket.send_multipart(frames, zmq.NOBLOCK)
+            except zmq.Again:  # the queue is full: the agent reads it, or dies
+                self.check()
+                self.turn(0.01)
+
+    def _send_tensors(self, message):
+        """Sends a request or a reply; what is longer than a payload goes ahead in pieces."""
+        message.tensors = [np.ascontiguousarray(t) for t in message.tensors]
+        places = [self.segment.place_of(t) for t in message.tensors]
+        message.places = (*places, *(0,) * (4 - len(places)))
+        payload = b"".join(t.tobytes() for t, place in zip(message.tensors, places) if place == 0)
+        total = len(payload)
+        if total > Message.PAYLOAD_MAX:
+            message.body = total
+            for at in range(0, total, Message.PAYLOAD_MAX):
+                piece = Message(Message.PIECE, request=message.request, args=(at, message.kind), body=total)
+                self._send(piece, payload[at : at + Message.PAYLOAD_MAX])
+            payload = b""
+        self._send(message, payload)
+
+    def request(self, method, args=(), tensors=()):
+        """Sends a request; its id."""
+        self.requests += 1
+        self._send_tensors(
+            Message(Message.REQUEST, method=method, request=self.requests, args=args, tensors=tensors,
+                    left=Message.NO_DEADLINE)
+        )  # fmt: skip
+        return self.requests
+
+    def reply(self, to, tensors, args=()):
+        self._send_tensors(Message(Message.REPLY, method=to.method, request=to.request, args=args, tensors=tensors))
+
+    def _send_text(self, message, text):
+        """If the queue is full, nobody waits for the text."""
+        payload = text.encode()[:400]
+        try:
+            self.socket.send_multipart([self._fill(message).header(len(payload)), payload], zmq.NOBLOCK)
+        except zmq.Again:
+            pass
+
+    def refuse(self, to, status, text):
+        self._send_text(Message(Message.REPLY, status, to.method, to.request), text)
+
+    def bye(self, text):
+        self.socket.setsockopt(zmq.LINGER, self.LINGER_MS)
+        if self.peer is not None:
+            self._send_text(Message(Message.BYE), text)
+        self.socket.close()
+        zmq.Context.instance().term()
+
+    # -- receiving --
+    def turn(self, seconds):
+        """Takes in what has come, of messages and orders; waits for it at most so long."""
+        self.line.beat()
+        events = dict(self.poller.poll(seconds * 1000))
+        if self.line.fileno() in events:
+            self.line.read_orders()
+        while self.socket.get(zmq.EVENTS) & zmq.POLLIN:
+            try:
+                self._take(self.socket.recv_multipart(zmq.NOBLOCK))
+            except ValueError as why:
+                raise Failure(INTERNAL, f"a message of the agent: {why}") from None
+
+    def _take(self, frames):
+        message = Message.read(frames)
+        if message.generation != self.start["generation"]:
+            return
+        if message.kind == Message.BYE:
+            raise Failure(PEER_DIED, f"the agent is gone: {message.payload.decode(errors='replace')}")
+        if message.kind == Message.WELCOME:
+            self.welcome = frames
+        elif message.source != 0 or message.incarnation != self.peer:
+            raise ValueError("another sender than the one that answered HELLO")
+        elif message.kind == Message.PIECE:
+            if message.args[0] == 0:
+                self.pieces.clear()
+            if message.args[0] != len(self.pieces):
+                raise ValueError("a piece that does not continue the one before")
+            self.pieces += message.payload
+        else:
+            self._take_call(message)
+
+    def _take_call(self, message):
+        data = message.payload
+        if message.body > 0:
+            if message.body != len(self.pieces):
+                raise ValueError("a body that has not come whole")
+            data, self.pieces = bytes(self.pieces), bytearray()
+        if message.status == OK:
+            message.unpack(data)
+        if message.kind == Message.REPLY:
+            if message.request in self.unwanted:
+                self.unwanted.discard(message.request)
+            else:
+                self.replies[message.request] = message
+        elif message.kind == Message.REQUEST and message.request > self.seen:
+            self.seen = message.request
+            self._take_request(message)
+
+    def _take_request(self, message):
+        if message.method == self.ECHO:
+            self.reply(message, message.tensors, message.args)
+        elif message.method not in (self.RUN_EPISODE, self.RUN_EVALUATION):
+            raise ValueError(f"method {message.method} is not served here")
+        elif self.episode is not None:
+            self.refuse(message, 8, "an episode is being played already")
+        else:
+            self.episode = message
+
+    def wait(self, request):
+        """The tensors of the reply to a request. Hurry: the job is ending. Failure: the agent refused, or is gone."""
+        while request not in self.replies:
+            self.check()
+            self.turn(1.0)
+        reply = self.replies.pop(request)
+        if reply.status == SHUTDOWN:
+            raise Hurry
+        if reply.status != OK:
+            raise Failure(reply.status, f"the agent answered: {reply.payload.decode(errors='replace')}")
+        return reply.tensors
+
+    def check(self):
+        if self.line.hurry or self.line.leave:
+            raise Hurry
+        if self.line.agent_died:
+            raise Failure(PEER_DIED, "the agent is gone")
+
+    # -- beginning --
+    def greet(self):
+        """Says HELLO until the agent answers; the job, as the agent has it."""
+        nonce = secrets.token_bytes(32)
+        hello = Message(Message.HELLO)
+        hello.role = self.OBSERVER
+        header = self._fill(hello).header(64)
+        proof = hmac.new(self.start["secret"], header + nonce, hashlib.sha256).digest()
+        self.welcome = None
+        while self.welcome is None:
+            self.check()
+            try:
+                self.socket.send_multipart([header, nonce + proof], zmq.NOBLOCK)
+            except zmq.Again:
+                pass
+            self.turn(self.HELLO_EVERY_S)
+        header, payload = self.welcome
+        proof = hmac.new(self.start["secret"], header + nonce + payload[32:], hashlib.sha256).digest()
+        if not hmac.compare_digest(proof, payload[:32]):
+            raise Failure(INTERNAL, "the agent's WELCOME does not prove the job's secret")
+        self.peer = Message.read(self.welcome).incarnation
+        return json.loads(payload[32:])
