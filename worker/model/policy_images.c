@@ -4,7 +4,9 @@
  * plan for every number of rows: to a power of two or, of a policy with values, to one size for learning and
  * one for acting. A backend rounds a row's sums otherwise in a piece of another size, or at another place in
  * the piece. So, with values, each environment acts at its own place, whoever acts beside it, and the
- * probabilities and values that PPO begins with are those of a review (policy_images_learn.c). */
+ * probabilities and values that PPO begins with are those of a review (policy_images_learn.c). A greedy
+ * choice is made for one image at a time: an evaluation's episodes do not depend on those that are played
+ * beside. */
 #include "worker/model/policy_images.h"
 
 #include <assert.h>
@@ -226,13 +228,12 @@ static enum status images_kind_choose(struct policy *policy, const struct policy
 {
     const struct policy_images *net = policy->network;
     enum status status = STATUS_OK;
-    for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first += net->piece_rows) {
-        struct images_piece piece = cut_piece(rows, first, net->piece_rows, 0);
+    for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first++) {
+        struct images_piece piece = cut_piece(rows, first, 1, 1);
         piece.rows.values = NULL;
         status = act_piece(policy, &piece, NULL, error);
-        for (uint32_t i = 0; i < piece.rows.count && status == STATUS_OK; i++)
-            if (!isfinite(net->log_probability[i]))
-                status = error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
+        if (status == STATUS_OK && !isfinite(net->log_probability[0]))
+            status = error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
     }
     return status;
 }

@@ -192,7 +192,8 @@ static enum status improve_pieces(struct policy *policy, const struct policy_row
     return status;
 }
 
-/* As torch.nn.utils.clip_grad_norm_; *norm is the one before. STATUS_INTERNAL: it is not finite. */
+/* As torch.nn.utils.clip_grad_norm_; *norm is the one before. STATUS_INTERNAL: it is not finite, or too large
+ * for the sums of squares. */
 static enum status clip_gradient(const struct policy_images *net, double max_norm, double *norm,
                                  struct error *error)
 {
@@ -206,6 +207,8 @@ static enum status clip_gradient(const struct policy_images *net, double max_nor
     *norm = sqrt(squares);
     if (status == STATUS_OK && !isfinite(*norm))
         status = gradients_check(net->gradients, error);
+    if (status == STATUS_OK && !isfinite(*norm))
+        status = error_set(error, STATUS_INTERNAL, "the norm of the gradient is %g", *norm);
     const double factor = max_norm / (*norm + 1e-6);
     if (status != STATUS_OK || factor >= 1)
         return status;
