@@ -47,8 +47,8 @@ static void add_multiple(double *to, const double *from, double factor, size_t c
         to[i] += factor * from[i];
 }
 
-/* Makes `count` vectors of `length` orthonormal. Normal draws are as good as never dependent on each other.
- */
+/* Makes `count` vectors of `length` orthonormal. Normal draws are almost surely
+ * independent. */
 static void make_orthonormal(double *vectors, size_t count, size_t length)
 {
     for (size_t i = 0; i < count; i++) {

@@ -116,7 +116,11 @@ const struct job_key job_keys[] = {
      BY_DEFAULT(0.0007), .text = "The optimizer's learning rate, at the begin."},
     {"/algorithm/learning_rate_schedule", ACTOR_CRITIC, JOB_ENUM, AT(algorithm.learning_rate_schedule),
      NAMES("constant", "linear"), BY_DEFAULT("constant"),
-     .text = "linear: it falls evenly from update to update and would reach 0 behind the last one."},
+     .text = "linear: it falls evenly from update to update and would reach 0 behind the last one. The first "
+             "update "
+             "has all of it, as CleanRL's; Stable-Baselines3's first update has 1 - n / total_timesteps of "
+             "it, with "
+             "n the steps of a rollout."},
     {"/algorithm/clip_range", PPO, JOB_NUMBER, AT(algorithm.clip_range), RANGE(0, 1e9), .min_open = true,
      BY_DEFAULT(0.2), .text = "How far the probability ratio may move from 1 before it earns nothing more."},
     {"/algorithm/clip_range_schedule", PPO, JOB_ENUM, AT(algorithm.clip_range_schedule),

@@ -1,7 +1,9 @@
 /* From an observer's description of its environment to all that depends on it. The agent's thread.
  *
- * No process but an observer loads a plug-in's code, so that the code's crash costs an observer. The agent
- * knows of the environment what the description says, and trusts none of it. */
+ * The observers load a plug-in's code, so that the code's crash costs an observer. The agent loads the code
+ * only where the agent steps environments itself: where the job has no observers, and for evaluations. What
+ * the agent knows of the observers' environment is what the description says, and the agent trusts none of
+ * it. */
 #include "kernels/base/processors.h"
 #include "kernels/kernels.h"
 #include "worker/reinforce/agent.h"

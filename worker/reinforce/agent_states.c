@@ -142,7 +142,8 @@ enum status agent_states_load(struct agent *agent, const char *from, size_t byte
         return STATUS_OK;
     if (bytes < head || !episode_returns_read(&agent->episode_returns, from) ||
         (head > returns && !ppo_read(&agent->ppo, from + returns)))
-        return error_set(error, STATUS_INVALID, "its environments are not those of this job");
+        return error_set(error, STATUS_INVALID, "its environments%s are not those of this job",
+                         agent_is_actor_critic(agent) ? ", or its /algorithm/stats_window_size," : "");
     from += head;
     bytes -= head;
     if (agent->own != NULL)

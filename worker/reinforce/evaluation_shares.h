@@ -5,8 +5,8 @@
  * share. The observer makes environments for it beside those of the training, once, and resets environment j
  * with the seed of episode 0 of the job's environment j, as player.h has it. It plays them all at once, and
  * asks for every action by METHOD_STEP of episode 0, group 0. Training begins with episode 1. So a message of
- * the one is never taken for one of the other, and nothing of a rollout, its environments or its draws is
- * touched.
+ * an evaluation is never taken for one of training, and nothing of a rollout, its environments or its draws
+ * is touched.
  *
  * An episode depends on the job, on its number and on the policy alone. The policy's choice for a row does
  * not depend on the batch: each request is answered at once, by a batch of its own. The sums of an episode

@@ -2,8 +2,8 @@
  * messages. Episode i is that of environment i in the job's episode 0, and training begins with episode 1:
  * the first states follow from the job's seed, are none of training's, and the same for every checkpoint.
  *
- * A player has environments of its own, in C. Or others have them, in Python: then evaluation_shares.h plays,
- * with the player's policy and into its sums. */
+ * A player has environments of its own, in C. Or the observers have them, in Python: then evaluation_shares.h
+ * plays, with the player's policy and into its sums. */
 #ifndef WORKER_REINFORCE_PLAYER_H
 #define WORKER_REINFORCE_PLAYER_H
 

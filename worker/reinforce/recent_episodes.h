@@ -1,4 +1,4 @@
-/* The last episodes that have ended, so many as the window has: their returns and lengths, as
+/* The last episodes that have ended, as many as the window has: their returns and lengths, as
  * Stable-Baselines3's ep_rew_mean and ep_len_mean have them. Episodes end in the order of (step, column); one
  * that failed counts for nothing. Pure, but for memory; one thread. */
 #ifndef WORKER_REINFORCE_RECENT_EPISODES_H
