@@ -7,6 +7,26 @@
 
 enum { SUGGESTIONS_MAX = 3 };
 
+/* What Stable-Baselines3 and CleanRL call a setting that has another name or another place here. */
+static const struct {
+    const char *name, *pointer;
+} known_elsewhere[] = {
+    {"activation_fn", "/policy/activation"},
+    {"anneal_lr", "/algorithm/learning_rate_schedule"},
+    {"clip_coef", "/algorithm/clip_range"},
+    {"clip_vloss", "/algorithm/clip_range_vf"},
+    {"eval_freq", "/evaluation/every"},
+    {"n_envs", "/observers/environments"},
+    {"n_eval_episodes", "/evaluation/episodes"},
+    {"n_timesteps", "/stop/steps"},
+    {"net_arch", "/policy/hidden"},
+    {"norm_adv", "/algorithm/normalize_advantage"},
+    {"num_envs", "/observers/environments"},
+    {"num_steps", "/algorithm/n_steps"},
+    {"total_timesteps", "/stop/steps"},
+    {"update_epochs", "/algorithm/n_epochs"},
+};
+
 /* The distance of two words, if one may be the other mistyped: by one slip, or by two in a word of five or
  * more letters. Else SIZE_MAX. */
 static size_t near_distance(const char *word, const char *name)
@@ -37,18 +57,32 @@ static const struct job_key *nearest_beside(unsigned kinds, const char *pointer)
     return best;
 }
 
+/* The pointer of the key that other programs call `name`, or NULL. */
+static const char *pointer_of_other(unsigned kinds, const char *name)
+{
+    for (size_t i = 0; i < sizeof known_elsewhere / sizeof known_elsewhere[0]; i++)
+        if (strcmp(known_elsewhere[i].name, name) == 0 &&
+            job_key_at(kinds, known_elsewhere[i].pointer) != NULL)
+            return known_elsewhere[i].pointer;
+    return NULL;
+}
+
 void words_suggest_key(char words[JOB_WORDS_BYTES], unsigned kinds, const char *pointer)
 {
+    const char *name = strrchr(pointer, '/') + 1, *other = pointer_of_other(kinds, name);
     const struct job_key *beside = nearest_beside(kinds, pointer);
     size_t count = 0;
+    if (other != NULL) {
+        words_add(words, "; here it is %s", other);
+        return;
+    }
     if (beside != NULL) {
         words_add(words, "; did you mean \"%s\"?", job_key_name(beside));
         return;
     }
     for (size_t i = 0; i < job_key_count && count < SUGGESTIONS_MAX; i++) {
         const struct job_key *key = &job_keys[i];
-        if (job_key_at(kinds, key->pointer) == key &&
-            text_distance(strrchr(pointer, '/') + 1, job_key_name(key)) == 0)
+        if (job_key_at(kinds, key->pointer) == key && text_distance(name, job_key_name(key)) == 0)
             words_add(words, "%s%s", count++ == 0 ? "; did you mean " : " or ", key->pointer);
     }
     if (count > 0)
