@@ -132,6 +132,7 @@ START_TEST(override_problems)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         expect_override(minimal_reinforce, cases[i].override, cases[i].problem);
 }
+END_TEST
 
 /* Whoever comes from Stable-Baselines3 or CleanRL learns a key's name here, where the job has that key. */
 START_TEST(names_of_other_programs_are_known)
