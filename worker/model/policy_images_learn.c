@@ -209,7 +209,7 @@ static enum status clip_gradient(const struct policy_images *net, double max_nor
         status = gradients_check(net->gradients, error);
     if (status == STATUS_OK && !isfinite(*norm))
         status = error_set(error, STATUS_INTERNAL, "the norm of the gradient is %g", *norm);
-    const double factor = max_norm / (*norm + 1e-6);
+    const double factor = policy_clip_factor(*norm, max_norm);
     if (status != STATUS_OK || factor >= 1)
         return status;
     return backend_scale(params_backend(net->params), gradients_slab(net->gradients), factor, error);

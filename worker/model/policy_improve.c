@@ -121,13 +121,6 @@ static void learn_minibatch(struct improvement *m)
         policy_sums_add(&m->minibatch.sums, &m->networks[network]);
 }
 
-/* What torch.nn.utils.clip_grad_norm_ multiplies a gradient of this norm by; 1: it leaves it as it is. */
-static float clip_scale(double norm, double max_norm)
-{
-    const double factor = max_norm / (norm + 1e-6);
-    return factor < 1 ? (float)factor : 1;
-}
-
 enum status policy_flat_improve(struct policy *policy, const struct policy_rows *rows,
                                 const struct policy_targets *targets, const struct policy_step *step,
                                 struct policy_losses *losses, struct error *error)
@@ -144,7 +137,7 @@ enum status policy_flat_improve(struct policy *policy, const struct policy_rows 
     losses->gradient_norm = norm_of(policy->gradient, policy->count);
     if (!isfinite(losses->gradient_norm))
         return policy_flat_check_gradient(policy, error);
-    policy_flat_step(policy, step->lr, clip_scale(losses->gradient_norm, step->max_norm));
+    policy_flat_step(policy, step->lr, (float)policy_clip_factor(losses->gradient_norm, step->max_norm));
     losses->stepped = true;
     return STATUS_OK;
 }

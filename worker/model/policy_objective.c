@@ -94,3 +94,9 @@ struct policy_losses policy_minibatch_losses(const struct policy_minibatch *m)
                   m->objective->entropy_coefficient * losses.entropy;
     return losses;
 }
+
+double policy_clip_factor(double norm, double max_norm)
+{
+    const double factor = max_norm / (norm + 1e-6);
+    return factor < 1 ? factor : 1;
+}

@@ -44,4 +44,7 @@ void policy_sums_add(struct policy_sums *to, const struct policy_sums *more);
 /* The means over the minibatch, by m->sums; gradient_norm is 0 and stepped false. */
 struct policy_losses policy_minibatch_losses(const struct policy_minibatch *m);
 
+/* What torch.nn.utils.clip_grad_norm_ multiplies a gradient of this norm by; 1: the gradient stays. */
+double policy_clip_factor(double norm, double max_norm);
+
 #endif
