@@ -81,6 +81,7 @@ MUJOCO_MODELS ?= $(wildcard $(MUJOCO_PACKAGES)/gymnasium/envs/mujoco/assets)
 MUJOCO_LIBRARY := $(if $(MUJOCO_DIR),$(firstword $(wildcard $(MUJOCO_DIR)/libmujoco.so.* $(MUJOCO_DIR)/lib/libmujoco.so.*)))
 MUJOCO_SO := $(if $(and $(MUJOCO_LIBRARY),$(MUJOCO_MODELS)),$(BUILD)/libcoalesced-mujoco.so)
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO) $(MUJOCO_SO)
+PYTHON_WORKERS := $(wildcard scripts/observer*.py scripts/trainer*.py scripts/worker_session.py)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
 .PHONY: all tests check bench benches bench-kernels fuzz lint format install clean help documents print-cudnn
@@ -243,7 +244,7 @@ lint:
 format:
 	clang-format -i $(SOURCES)
 
-install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(wildcard scripts/observer*.py)
+install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS)
 	install -D -m 755 $(BUILD)/coalesced $(DESTDIR)$(PREFIX)/bin/coalesced
 	install -d $(DESTDIR)$(PREFIX)/lib/coalesced
 	install -m 755 $(PLUGINS) $(DESTDIR)$(PREFIX)/lib/coalesced/
@@ -254,8 +255,7 @@ install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(wildcard script
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	install -D -m 644 worker/environment/environment.h $(DESTDIR)$(PREFIX)/include/coalesced/environment.h
 	install -D -m 755 scripts/new-environment $(DESTDIR)$(PREFIX)/bin/coalesced-new-environment
-	install -m 755 scripts/observer.py $(DESTDIR)$(PREFIX)/lib/coalesced/
-	install -m 644 scripts/observer_*.py $(DESTDIR)$(PREFIX)/lib/coalesced/
+	install -m 755 $(PYTHON_WORKERS) $(DESTDIR)$(PREFIX)/lib/coalesced/
 	install -D -m 644 scripts/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
 	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/RUNS.md

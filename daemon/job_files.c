@@ -1,7 +1,7 @@
 /* Opens the files that jobs name. The command's process, before it forks. */
 #include "daemon/job_files.h"
 
-#include "daemon/python_observer.h"
+#include "daemon/python_worker.h"
 #include "kernels/base/log.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/data/dataset.h"
@@ -20,13 +20,18 @@
 
 /* ---- files of a job ---- */
 
+static enum status check_python(const struct job *job, struct error *error)
+{
+    struct python_worker python_worker;
+    return python_worker_find(&python_worker, job, error);
+}
+
 /* The observers load a plug-in, this process does not: its code could take the supervisor down. */
 static enum status check_environment(const struct job *job, const char **pointer, struct error *error)
 {
     if (job->environment.has_gymnasium || job->environment.has_class) {
-        struct python_observer observer;
         *pointer = "/environment/python";
-        return python_observer_find(&observer, job, error);
+        return check_python(job, error);
     }
     *pointer = job->environment.has_plugin ? "/environment/plugin" : "/environment/name";
     return job->environment.has_plugin ? environment_check_file(job->environment.plugin, error)
@@ -64,6 +69,10 @@ static enum status check_images(const struct job *job, const char **pointer, str
         status = schedule_of(&schedule, job, &info, error);
     if (status == STATUS_OK)
         warn_of_no_held_out_images(job, &info);
+    if (status == STATUS_OK) {
+        *pointer = "/trainers/python";
+        status = check_python(job, error);
+    }
     return status == STATUS_OK ? check_init(job, NULL, pointer, error) : status;
 }
 

@@ -178,7 +178,7 @@ static enum status open_memory(struct supervisor *s, struct error *error)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u workers", s->count);
     for (unsigned i = 0; i < s->count; i++)
         s->children[i].state = CHILD_GONE;
-    return python_observer_find(&s->python_observer, s->config->job, error);
+    return python_worker_find(&s->python_worker, s->config->job, error);
 }
 
 static void supervisor_close(struct supervisor *s)

@@ -11,7 +11,7 @@
 #define DAEMON_SUPERVISE_INTERNAL_H
 
 #include "daemon/child.h"
-#include "daemon/python_observer.h"
+#include "daemon/python_worker.h"
 #include "daemon/supervise.h"
 #include "worker/roster.h"
 
@@ -44,8 +44,8 @@ struct supervisor {
     uint32_t generation;
     struct resume_point resume; /* where this generation began */
     struct child_segments segments;
-    struct python_observer python_observer; /* empty: the job's environments are not in Python */
-    struct pollfd *waits;                   /* (1 + count) signals, then each child's control line */
+    struct python_worker python_worker;
+    struct pollfd *waits; /* (1 + count) signals, then each child's control line */
     int signal_fd;
     bool announced;    /* the service manager knows that the job trains */
     unsigned stops;    /* SIGINT and SIGTERM so far */

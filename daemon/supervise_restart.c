@@ -22,10 +22,9 @@ static struct monotime restart_time(unsigned fruitless)
 static enum status spawn(struct supervisor *s, struct child *child, const struct control_start *start,
                          struct error *error)
 {
-    const struct child_setting setting = {
-        .command = start->role == WIRE_ROLE_OBSERVER ? python_observer_command(&s->python_observer) : NULL,
-        .run_fd = s->config->dir->fd,
-        .segments = &s->segments};
+    const struct child_setting setting = {.command = python_worker_command(&s->python_worker, start->role),
+                                          .run_fd = s->config->dir->fd,
+                                          .segments = &s->segments};
     return child_spawn(child, start, s->job_text, s->job_bytes, &setting, error);
 }
 

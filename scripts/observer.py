@@ -5,30 +5,27 @@ class of one's own: a gymnasium.Env, or a gymnasium.vector.VectorEnv without aut
 The supervisor starts it for a job with "environment": {"gymnasium": ID} or {"class": "module:Class"}, and watches it
 like any worker. It shows how a worker in another language is made. Everything runs on one thread.
 
-    observer_session.py       messages to the supervisor and the agent
+    worker_session.py         messages to the supervisor and the agent
     observer_environments.py  environments, and the checks of what they return
     Group                     environments that are stepped together, and ask the agent together
     Observer                  plays the episodes that the agent asks for
 """
-import importlib
 import os
 import struct
 import sys
-import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated interpreter does not look there
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
 from observer_environments import open_environments
-from observer_session import (
-    CORRUPT, INTERNAL, INVALID, MISSING, NOT_FOUND, PEER_DIED, SHUTDOWN, UNAVAILABLE,
-    Failure, Hurry, Line, Segment, Session, last_lines, np,
+from worker_session import (
+    INTERNAL, INVALID, PEER_DIED, SHUTDOWN,
+    Failure, Hurry, Line, Segment, Session, Turns, import_package, np, work,
 )  # fmt: skip
 
 sys.dont_write_bytecode = writes_none
 
-# The exit code of each status, from sysexits.h.
-EXIT_CODES = {INVALID: 78, NOT_FOUND: 66, CORRUPT: 65, UNAVAILABLE: 69}
-EXIT_OTHERWISE = 70
+# The methods that an observer and the agent have.
+RUN_EPISODE, STEP, DESCRIBE, RUN_EVALUATION = 2, 3, 21, 22
 
 
 # ---- groups ----
@@ -119,12 +116,12 @@ class Group:
         if not begins:
             flags[:, 0] = self.flags[live]
         self.asked = session.request(
-            Session.STEP, (self.episode, self.step, self.number),
+            STEP, (self.episode, self.step, self.number),
             (numbers, self._gather(), np.concatenate([rewards, np.asarray(metrics, "<f4")]), flags),
         )  # fmt: skip
 
     def take_actions(self, session):
-        tensors = session.wait(self.asked)
+        tensors = session.wait(self.asked).tensors
         self.asked = None
         action = self.environments.action
         shape = (len(self.live), int(np.prod(action.shape, dtype=np.int64)))
@@ -222,14 +219,14 @@ class Observer:
                 if group.lent_bytes() > 0:
                     group.lend(session.segment)
         text = self.groups[0].environments.describe().encode()
-        session.wait(session.request(Session.DESCRIBE, (), (np.frombuffer(text, "u1"),)))
+        session.wait(session.request(DESCRIBE, (), (np.frombuffer(text, "u1"),)))
 
     def play(self, call):
         episode, steps, begins, closes = call.args
         if begins == 2:
             states = call.tensors[0].tobytes()
             for group in self.groups:
-                states = group.load(states, self.session.check)
+                states = group.load(states, self.session.turns.check)
             if states:
                 raise Failure(INVALID, f"{len(states)} bytes of saved states are left over: expected none")
         for group in self.groups:
@@ -244,7 +241,7 @@ class Observer:
                 playing.remove(group)
                 if playing and steps == 0:  # the agent need not wait for its rows any more
                     self.session.unwanted.add(
-                        self.session.request(Session.STEP, (episode, group.step, group.number))
+                        self.session.request(STEP, (episode, group.step, group.number))
                     )
         states = [group.save() for group in self.groups]
         whole = b"" if None in states else b"".join(states)
@@ -273,23 +270,23 @@ class Observer:
             np.concatenate([g.last_steps for g in groups]),
             *states,
         )
-        self.session.episode = None
+        self.session.call = None
         self.session.reply(call, results)
 
     def run(self):
         while not self.line.leave:
-            call = self.session.episode
+            call = self.session.call
             try:
                 if call is not None and not self.line.hurry:
-                    self.evaluate(call) if call.method == Session.RUN_EVALUATION else self.play(call)
-                elif self.line.agent_died and not self.line.hurry:
+                    self.evaluate(call) if call.method == RUN_EVALUATION else self.play(call)
+                elif 0 in self.line.died and not self.line.hurry:
                     raise Failure(PEER_DIED, "the agent is gone")
                 else:
-                    self.session.turn(1.0)
+                    self.session.turns.turn(1.0)
             except Hurry:
                 pass
-            if self.line.hurry and self.session.episode is not None:
-                self.session.episode, call = None, self.session.episode
+            if self.line.hurry and self.session.call is not None:
+                self.session.call, call = None, self.session.call
                 self.session.refuse(call, SHUTDOWN, "the job is ending")
 
     def close(self):
@@ -297,22 +294,13 @@ class Observer:
             group.environments.close()
 
 
-def observe(line):
-    if MISSING is not None:
-        raise Failure(UNAVAILABLE, f"{sys.executable}: {MISSING}: expected the packages pyzmq, numpy and gymnasium")
-    start = line.start()
-    while not line.connect and not line.leave:
-        line.wait(0.5)
-    if line.leave:
-        return
-    session = Session(line, start)
+def observe(line, start):
+    turns = Turns(line)
+    session = Session(turns, start, 0, "the agent", (RUN_EPISODE, RUN_EVALUATION))
     try:
         job = session.greet()
         line.beat()
-        try:
-            importlib.import_module("gymnasium")
-        except ImportError as why:
-            raise Failure(UNAVAILABLE, f"{sys.executable}: {why}: expected the package gymnasium") from why
+        import_package("gymnasium")
         observer = Observer(line, session, job, start["worker"])
         line.send(Line.READY)
         observer.run()
@@ -321,32 +309,10 @@ def observe(line):
         while not line.leave:
             line.wait(0.5)
     except Failure as failure:
-        session.bye(str(failure))
+        turns.bye(str(failure))
         raise
-    session.bye("finished")
-
-
-def main():
-    control = 3
-    sys.path.insert(0, os.getcwd())
-    for descriptor in os.listdir("/proc/self/fd"):  # programs that an environment starts get none of them
-        if int(descriptor) >= control:
-            try:
-                os.set_inheritable(int(descriptor), False)
-            except OSError:
-                pass  # the one that listed them
-    line = Line(control)
-    try:
-        observe(line)
-    except Failure as failure:
-        line.fail(failure)
-        return EXIT_CODES.get(failure.status, EXIT_OTHERWISE)
-    except Exception as why:
-        traceback.print_exc()
-        line.fail(Failure(INTERNAL, f"observer.py: {last_lines(why)}"))
-        return EXIT_OTHERWISE
-    return 0
+    turns.bye("finished")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(work(observe, "pyzmq, numpy and gymnasium"))

@@ -10,7 +10,7 @@ import importlib
 import json
 import traceback
 
-from observer_session import CORRUPT, INVALID, Failure, last_lines, np
+from worker_session import CORRUPT, INVALID, Failure, last_lines, np
 
 
 # ---- spaces ----

@@ -1,8 +1,8 @@
 /* The control line between the supervisor and one worker: a SOCK_SEQPACKET socketpair.
  *
  * The supervisor sends orders, the worker sends beats and reports. Both ends run on the same host, and all
- * but the observers in Python (scripts/observer.py) run the same binary, so messages are plain structs;
- * PROTOCOL.md has those that an observer needs. Each end still checks kind and length before it reads a
+ * but the workers in Python (scripts/worker_session.py) run the same binary, so messages are plain structs;
+ * PROTOCOL.md has those that such a worker needs. Each end still checks kind and length before it reads a
  * message, so that a worker with damaged memory cannot crash the supervisor. Either end reads end-of-file
  * when the other is gone. Sending never blocks: an end whose queue is full has stopped reading. */
 #ifndef WORKER_CONTROL_H

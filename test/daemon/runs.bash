@@ -6,6 +6,7 @@
 #   last_number RUN                    its last update or episode
 #   wait_for_number RUN N              returns when the log has it
 #   newest_checkpoint RUN              the checkpoint's name
+#   leaves_nobody SCRIPT               no worker in Python of this test's jobs, scripts/SCRIPT, is left
 #   whole_epochs RUN                   a number behind the last one, at the end of an epoch of each kind: two runs up to
 #                                      there have the same lines
 
@@ -54,4 +55,15 @@ newest_checkpoint() {
 
 whole_epochs() {
     echo $(($(last_number "$1") / 5 * 5 + 10))
+}
+
+# Other jobs of this machine have other folders for their sockets.
+leaves_nobody() {
+    local pid
+    for pid in $(pgrep -f "$1 --role"); do
+        if tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep -qx "XDG_RUNTIME_DIR=$scratch"; then
+            echo "process $pid is left"
+            return 1
+        fi
+    done
 }

@@ -100,16 +100,6 @@ ends_earlier() {
 check "resumed in a world that has changed" ends_earlier
 
 # ---- faults: of the environment, and a part of what the job's last line says ----
-# Other jobs of this machine have other folders for their sockets.
-leaves_nobody() {
-    local pid
-    for pid in $(pgrep -f "observer.py --role observer"); do
-        if tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep -qx "XDG_RUNTIME_DIR=$scratch"; then
-            echo "process $pid is left"
-            return 1
-        fi
-    done
-}
 # Python is no sanitizer's build. What counts there are the ways in which an observer ends.
 while IFS='|' read -r name phrase; do
     [[ -z ${SAN:-} || $name == Step* ]] || continue
@@ -141,7 +131,7 @@ NoSpaces|worlds:NoSpaces: it has no observation_space
 Resetting|worlds:Resetting: metadata['autoreset_mode'] is NEXT_STEP: expected DISABLED
 Absent|/environment/class: worlds:Absent: AttributeError: module 'worlds' has no attribute 'Absent'
 FAULTS
-check "no observer is left" leaves_nobody
+check "no observer is left" leaves_nobody observer.py
 world '"class": "nowhere:World"'
 check "a module that is not there" fails_with "/environment/class: nowhere:World: ModuleNotFoundError: No module named 'nowhere'"
 world '"gymnasium": "CartPole-v9"'

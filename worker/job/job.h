@@ -200,6 +200,9 @@ struct job {
         uint32_t batch;   /* samples a step, each */
         bool has_threads; /* false: null in JSON, until job_resolve */
         uint32_t threads; /* math threads of each */
+        bool has_class;   /* they are processes of Python */
+        char class[JOB_ENVIRONMENT_NAME_BYTES], python[JOB_PATH_BYTES];
+        char options[JOB_OPTIONS_BYTES]; /* a JSON object */
     } trainers;
     struct {
         uint32_t count;            /* processes; each owns a contiguous shard of the parameters */

@@ -16,6 +16,9 @@
 #define TRAINER_OR_SERVER                                                                                            \
     NAMES("trainer", "server"), .pattern = "^(trainer|server ([0-9]|1[0-5]))$",                                      \
     .words = "\"trainer\", or \"server K\" with K in 0..15"
+#define MODULE_AND_CLASS                                                                                             \
+    .pattern = "^[A-Za-z_][A-Za-z0-9_.]{0,62}:[A-Za-z_][A-Za-z0-9_.]{0,62}$",                                        \
+    .words = "module:Class, each at most 63 of the characters A-Z a-z 0-9 _ ."
 #define N_STEPS_TEXT                                                                                                 \
     "The number of steps of each environment between two updates. Environments go on from one rollout to the next."
 /* clang-format on */
@@ -70,8 +73,7 @@ const struct job_key job_keys[] = {
          "An id that gymnasium.make knows, or envpool/ID for one of EnvPool. The observers are processes of "
          "Python then, with the packages pyzmq and numpy. /environment/options are arguments."},
     {"/environment/class", AGENT, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
-     .pattern = "^[A-Za-z_][A-Za-z0-9_.]{0,62}:[A-Za-z_][A-Za-z0-9_.]{0,62}$",
-     .words = "module:Class, each at most 63 of the characters A-Z a-z 0-9 _ .", BY_DEFAULT(null),
+     MODULE_AND_CLASS, BY_DEFAULT(null),
      .text = "A class of one's own, in a module that Python finds from the working directory: a "
              "gymnasium.Env, or a "
              "gymnasium.vector.VectorEnv without autoreset. The observers are processes of Python then."},
@@ -354,6 +356,19 @@ const struct job_key job_keys[] = {
      .text =
          "The math threads of each trainer; of a model-parallel job, those that compute its loss. null: the "
          "processors divided by the trainers, at least 1, fixed when the run begins and kept for --resume."},
+    {"/trainers/class", SERVER, JOB_NAME, AT(trainers.class), NULLABLE(trainers.has_class), MODULE_AND_CLASS,
+     BY_DEFAULT(null),
+     .text =
+         "A class that makes the batches, in a module that Python finds from the working directory; "
+         "trainer_data:Images makes those of /data. The trainers are then processes of Python, with the "
+         "packages "
+         "pyzmq, numpy, torch and torchvision: PyTorch computes the gradients. null: the trainers are this "
+         "program."},
+    {"/trainers/python", SERVER, JOB_PATH, AT(trainers.python), RANGE(1, JOB_PATH_BYTES - 1),
+     BY_DEFAULT("python3"),
+     .text = "The interpreter of trainers in Python, a path or a name that PATH finds."},
+    {"/trainers/options", SERVER, JOB_OPTIONS, AT(trainers.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
+     BY_DEFAULT({}), .text = "What the class of /trainers/class itself is told when it is made."},
 
     {"/server", SERVER, JOB_OBJECT, .text = "The processes that keep and update the parameters."},
     {"/server/count", SERVER, JOB_INTEGER, AT(server.count), RANGE(1, JOB_SERVERS_MAX), BY_DEFAULT(1),

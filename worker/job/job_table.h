@@ -186,8 +186,8 @@ void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const stru
 /* ---- "did you mean": job_suggestions.c ---- */
 
 /* Suggests a key in place of the unknown `pointer`: the key of the same group whose name is nearest, "; did
- * you mean \"count\"?"; or else keys of the same name elsewhere, "; did you mean /observers/count?". Of a name
- * that Stable-Baselines3 or CleanRL has, "; here it is /stop/steps". Nothing if no key is near. */
+ * you mean \"count\"?"; or else keys of the same name elsewhere, "; did you mean /observers/count?". Of a
+ * name that Stable-Baselines3 or CleanRL has, "; here it is /stop/steps". Nothing if no key is near. */
 void words_suggest_key(char words[JOB_WORDS_BYTES], unsigned kinds, const char *pointer);
 
 /* Suggests the name nearest to the string `got`, which is none of the key's names. */

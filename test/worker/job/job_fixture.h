@@ -2,6 +2,7 @@
 #ifndef TEST_WORKER_JOB_JOB_FIXTURE_H
 #define TEST_WORKER_JOB_JOB_FIXTURE_H
 
+#include "kernels/base/text.h"
 #include "worker/job/job_table.h"
 
 #include <check.h>
@@ -60,6 +61,21 @@ static inline bool same_job(const struct job *a, const struct job *b)
             return false;
     }
     return true;
+}
+
+/* `problem` is what is said of the override in a job that is good without it, NULL when it is good too. */
+static inline void expect_override(const char *text, const char *override, const char *problem)
+{
+    char expected[512], shown[256];
+    char *got = judge_job(text, &override, 1);
+    text_show(shown, sizeof shown, override, strlen(override), 80);
+    if (problem == NULL) {
+        ck_assert_msg(got[0] == '{', "%s", got);
+    } else {
+        snprintf(expected, sizeof expected, "--set %s: %s\n", shown, problem);
+        ck_assert_str_eq(got, expected);
+    }
+    free(got);
 }
 
 #endif

@@ -43,21 +43,6 @@ END_TEST
 
 /* ---- overrides ---- */
 
-/* `problem` is what is said of the override in a job that is good without it, NULL when it is good too. */
-static void expect_override(const char *text, const char *override, const char *problem)
-{
-    char expected[512], shown[256];
-    char *got = judge_job(text, &override, 1);
-    text_show(shown, sizeof shown, override, strlen(override), 80);
-    if (problem == NULL) {
-        ck_assert_msg(got[0] == '{', "%s", got);
-    } else {
-        snprintf(expected, sizeof expected, "--set %s: %s\n", shown, problem);
-        ck_assert_str_eq(got, expected);
-    }
-    free(got);
-}
-
 START_TEST(override_problems)
 {
     static const struct {
@@ -131,33 +116,6 @@ START_TEST(override_problems)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         expect_override(minimal_reinforce, cases[i].override, cases[i].problem);
-}
-END_TEST
-
-/* Whoever comes from Stable-Baselines3 or CleanRL learns a key's name here, where the job has that key. */
-START_TEST(names_of_other_programs_are_known)
-{
-    static const struct {
-        const char *override, *problem;
-    } cases[] = {
-        {"/policy/net_arch=[64,64]", "unknown key; here it is /policy/hidden"},
-        {"/policy/activation_fn=tanh", "unknown key; here it is /policy/activation"},
-        {"/algorithm/anneal_lr=true", "unknown key; here it is /algorithm/learning_rate_schedule"},
-        {"/algorithm/clip_coef=0.1", "unknown key; here it is /algorithm/clip_range"},
-        {"/algorithm/clip_vloss=true", "unknown key; here it is /algorithm/clip_range_vf"},
-        {"/evaluation/eval_freq=10", "unknown key; here it is /evaluation/every"},
-        {"/algorithm/n_envs=8", "unknown key; here it is /observers/environments"},
-        {"/observers/num_envs=8", "unknown key; here it is /observers/environments"},
-        {"/evaluation/n_eval_episodes=5", "unknown key; here it is /evaluation/episodes"},
-        {"/algorithm/n_timesteps=5", "unknown key; here it is /stop/steps"},
-        {"/total_timesteps=5", "unknown key; here it is /stop/steps"},
-        {"/algorithm/num_steps=5", "unknown key; here it is /algorithm/n_steps"},
-        {"/algorithm/norm_adv=true", "unknown key; here it is /algorithm/normalize_advantage"},
-        {"/algorithm/update_epochs=4", "unknown key; here it is /algorithm/n_epochs"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        expect_override(minimal_ppo, cases[i].override, cases[i].problem);
-    expect_override(minimal_reinforce, "/total_timesteps=5", "unknown key");
 }
 END_TEST
 
@@ -605,7 +563,6 @@ int main(void)
     tcase_set_timeout(core, 60);
     tcase_add_test(core, golden_pairs);
     tcase_add_test(core, override_problems);
-    tcase_add_test(core, names_of_other_programs_are_known);
     tcase_add_test(core, override_problems_of_a_parameter_server);
     tcase_add_test(core, override_problems_of_a_model_parallel);
     tcase_add_test(core, override_of_the_kind_comes_first);

@@ -1,16 +1,19 @@
-"""How an observer in Python speaks with the supervisor and with the agent (scripts/observer.py). It is written from
-worker/net/PROTOCOL.md alone.
+"""How a worker in Python speaks with the supervisor and with other workers: the frame of scripts/observer.py and
+scripts/trainer.py. It is written from worker/net/PROTOCOL.md alone, with pyzmq and NumPy, on one thread.
 
-    Line     the control line to the supervisor: orders in, beats and reports out
-    Message  a header and its payload
-    Segment  memory that the agent reads too, for large observations
-    Session  the connection to the agent: requests and replies
+    Line      the control line to the supervisor: orders in, beats and reports out
+    Message   a header and its payload
+    Segment   memory that the other worker reads too, for large tensors
+    Turns     waits for the line and for all sessions at once
+    Session   the connection to a worker that this one dials: requests and replies
+    work      runs a worker from its start to its exit code
 
-Without pyzmq or NumPy, the module can be imported, and MISSING says why nothing else works.
+Without pyzmq or NumPy, the module can be imported, and `work` reports what is missing.
 """
 import fcntl
 import hashlib
 import hmac
+import importlib
 import json
 import mmap
 import os
@@ -18,11 +21,15 @@ import secrets
 import select
 import socket
 import struct
+import sys
 import time
 import traceback
 
-# The statuses that this program uses (PROTOCOL.md, "Statuses").
+# The statuses that these programs use (PROTOCOL.md, "Statuses"), and the exit code of each, from sysexits.h.
 OK, INVALID, NOT_FOUND, PEER_DIED, SHUTDOWN, CORRUPT, UNAVAILABLE, INTERNAL = 0, 2, 3, 6, 7, 11, 12, 13
+BUSY = 8
+EXIT_CODES = {INVALID: 78, NOT_FOUND: 66, CORRUPT: 65, UNAVAILABLE: 69}
+EXIT_OTHERWISE = 70
 
 FORGOTTEN_BY_SUPERVISOR = 69
 
@@ -36,7 +43,7 @@ class Failure(Exception):
 
 
 class Hurry(Exception):
-    """The job is ending: the running episode is abandoned."""
+    """The job is ending: what is under way is abandoned."""
 
 
 MISSING = None
@@ -66,7 +73,8 @@ class Line:
     def __init__(self, descriptor):
         self.socket = socket.socket(fileno=descriptor)
         self.beat_due = 0.0
-        self.connect = self.hurry = self.leave = self.agent_died = False
+        self.connect = self.hurry = self.leave = False
+        self.died = set()  # the numbers of workers that are gone
 
     def fileno(self):
         return self.socket.fileno()
@@ -101,6 +109,7 @@ class Line:
         if kind != self.START or len(body) < self._START.size:
             raise Failure(INTERNAL, f"expected START from the supervisor on descriptor {self.fileno()}")
         worker, role, incarnation, generation, secret, address, _, _ = self._START.unpack_from(body)
+        job = json.loads(body[self._START.size :].rstrip(b"\0"))
         return {
             "worker": worker,
             "role": role,
@@ -108,6 +117,7 @@ class Line:
             "generation": generation,
             "secret": secret,
             "address": address.split(b"\0", 1)[0].decode(),
+            "job": job,
         }
 
     def read_orders(self):
@@ -116,7 +126,7 @@ class Line:
             if kind == self.CONNECT:
                 self.connect = True
             elif kind == self.DIED:
-                self.agent_died = self.agent_died or struct.unpack_from("<H", body)[0] == 0
+                self.died.add(struct.unpack_from("<H", body)[0])
             elif kind == self.HURRY:
                 self.hurry = True
             elif kind == self.EXIT:
@@ -242,38 +252,75 @@ class Segment:
         return 1 + offset if within and array.nbytes >= self.LEAST else 0
 
 
-# ---- the session with the agent ----
+# ---- the sessions ----
+class Turns:
+    """Waits for the line and for all sessions at once."""
+
+    def __init__(self, line):
+        self.line, self.sessions = line, []
+        self.poller = zmq.Poller()
+        self.poller.register(line.fileno(), zmq.POLLIN)
+
+    def add(self, session):
+        self.sessions.append(session)
+        self.poller.register(session.socket, zmq.POLLIN)
+
+    def turn(self, seconds):
+        """Takes in what has come, of messages and orders; waits for it at most so long."""
+        self.line.beat()
+        events = dict(self.poller.poll(seconds * 1000))
+        if self.line.fileno() in events:
+            self.line.read_orders()
+        for session in self.sessions:
+            session.take_in()
+
+    def check(self):
+        """Hurry: the job is ending. Failure: a worker of a session is gone."""
+        if self.line.hurry or self.line.leave:
+            raise Hurry
+        for session in self.sessions:
+            if session.number in self.line.died:
+                raise Failure(PEER_DIED, f"{session.name} is gone")
+
+    def bye(self, text):
+        for session in self.sessions:
+            session.bye(text)
+        zmq.Context.instance().term()
+
+
 class Session:
-    OBSERVER = 2
-    ECHO, RUN_EPISODE, STEP, DESCRIBE, RUN_EVALUATION = 1, 2, 3, 21, 22
+    """The connection to worker `number`, a listener that messages call `name`. Of its requests those of `methods` are
+    served: `call` is one of them until the owner answers it."""
+
+    ECHO = 1
     HELLO_EVERY_S = 0.25
     LINGER_MS = 200
 
-    def __init__(self, line, start):
-        self.line, self.start = line, start
+    def __init__(self, turns, start, number, name, methods):
+        self.turns, self.start, self.number, self.name, self.methods = turns, start, number, name, methods
         self.segment = Segment()
         self.requests = 0  # sent so far
         self.replies = {}  # by request id: what has come and was not asked for yet
         self.unwanted = set()  # requests whose reply nobody waits for
-        self.seen = 0  # the highest request id of the agent
+        self.seen = 0  # the highest request id of the peer
         self.pieces = bytearray()
-        self.episode = None  # the agent's RUN_EPISODE or RUN_EVALUATION, until it is answered
-        self.peer = None  # the agent's incarnation
-        secret = start["secret"]
+        self.call = None
+        self.peer = None  # the peer's incarnation
+        self.welcome = None
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, 60)
         self.socket.setsockopt(zmq.RCVHWM, 60)
-        self.socket.setsockopt_string(zmq.PLAIN_USERNAME, "0")
-        self.socket.setsockopt_string(zmq.PLAIN_PASSWORD, hmac.new(secret, b"0", hashlib.sha256).hexdigest())
-        self.socket.connect(start["address"] + ".0")
-        self.poller = zmq.Poller()
-        self.poller.register(self.socket, zmq.POLLIN)
-        self.poller.register(line.fileno(), zmq.POLLIN)
+        user = str(number)
+        password = hmac.new(start["secret"], user.encode(), hashlib.sha256).hexdigest()
+        self.socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
+        self.socket.setsockopt_string(zmq.PLAIN_PASSWORD, password)
+        self.socket.connect(f"{start['address']}.{number}")
+        turns.add(self)
 
     # -- sending --
     def _fill(self, message):
-        message.source, message.destination = self.start["worker"], 0
+        message.source, message.destination = self.start["worker"], self.number
         message.incarnation, message.generation = self.start["incarnation"], self.start["generation"]
         return message
 
@@ -282,9 +329,9 @@ class Session:
         while True:
             try:
                 return self.socket.send_multipart(frames, zmq.NOBLOCK)
-            except zmq.Again:  # the queue is full: the agent reads it, or dies
-                self.check()
-                self.turn(0.01)
+            except zmq.Again:  # the queue is full: the peer reads it, or dies
+                self.turns.check()
+                self.turns.turn(0.01)
 
     def _send_tensors(self, message):
         """Sends a request or a reply; what is longer than a payload goes ahead in pieces."""
@@ -329,30 +376,24 @@ class Session:
         if self.peer is not None:
             self._send_text(Message(Message.BYE), text)
         self.socket.close()
-        zmq.Context.instance().term()
 
     # -- receiving --
-    def turn(self, seconds):
-        """Takes in what has come, of messages and orders; waits for it at most so long."""
-        self.line.beat()
-        events = dict(self.poller.poll(seconds * 1000))
-        if self.line.fileno() in events:
-            self.line.read_orders()
+    def take_in(self):
         while self.socket.get(zmq.EVENTS) & zmq.POLLIN:
             try:
                 self._take(self.socket.recv_multipart(zmq.NOBLOCK))
             except ValueError as why:
-                raise Failure(INTERNAL, f"a message of the agent: {why}") from None
+                raise Failure(INTERNAL, f"a message of {self.name}: {why}") from None
 
     def _take(self, frames):
         message = Message.read(frames)
         if message.generation != self.start["generation"]:
             return
         if message.kind == Message.BYE:
-            raise Failure(PEER_DIED, f"the agent is gone: {message.payload.decode(errors='replace')}")
+            raise Failure(PEER_DIED, f"{self.name} is gone: {message.payload.decode(errors='replace')}")
         if message.kind == Message.WELCOME:
-            self.welcome = frames
-        elif message.source != 0 or message.incarnation != self.peer:
+            self.welcome, self.peer = frames, message.incarnation  # greet looks at the proof
+        elif message.source != self.number or message.incarnation != self.peer:
             raise ValueError("another sender than the one that answered HELLO")
         elif message.kind == Message.PIECE:
             if message.args[0] == 0:
@@ -383,50 +424,80 @@ class Session:
     def _take_request(self, message):
         if message.method == self.ECHO:
             self.reply(message, message.tensors, message.args)
-        elif message.method not in (self.RUN_EPISODE, self.RUN_EVALUATION):
+        elif message.method not in self.methods:
             raise ValueError(f"method {message.method} is not served here")
-        elif self.episode is not None:
-            self.refuse(message, 8, "an episode is being played already")
+        elif self.call is not None:
+            self.refuse(message, BUSY, "a call of this kind is under way already")
         else:
-            self.episode = message
+            self.call = message
 
     def wait(self, request):
-        """The tensors of the reply to a request. Hurry: the job is ending. Failure: the agent refused, or is gone."""
+        """The reply to a request. Hurry: the job is ending. Failure: the peer refused, or is gone."""
         while request not in self.replies:
-            self.check()
-            self.turn(1.0)
+            self.turns.check()
+            self.turns.turn(1.0)
         reply = self.replies.pop(request)
         if reply.status == SHUTDOWN:
             raise Hurry
         if reply.status != OK:
-            raise Failure(reply.status, f"the agent answered: {reply.payload.decode(errors='replace')}")
-        return reply.tensors
-
-    def check(self):
-        if self.line.hurry or self.line.leave:
-            raise Hurry
-        if self.line.agent_died:
-            raise Failure(PEER_DIED, "the agent is gone")
+            raise Failure(reply.status, f"{self.name} answered: {reply.payload.decode(errors='replace')}")
+        return reply
 
     # -- beginning --
     def greet(self):
-        """Says HELLO until the agent answers; the job, as the agent has it."""
+        """Says HELLO until the peer answers; the job, as the peer has it."""
         nonce = secrets.token_bytes(32)
         hello = Message(Message.HELLO)
-        hello.role = self.OBSERVER
+        hello.role = self.start["role"]
         header = self._fill(hello).header(64)
         proof = hmac.new(self.start["secret"], header + nonce, hashlib.sha256).digest()
-        self.welcome = None
         while self.welcome is None:
-            self.check()
+            self.turns.check()
             try:
                 self.socket.send_multipart([header, nonce + proof], zmq.NOBLOCK)
             except zmq.Again:
                 pass
-            self.turn(self.HELLO_EVERY_S)
+            self.turns.turn(self.HELLO_EVERY_S)
         header, payload = self.welcome
         proof = hmac.new(self.start["secret"], header + nonce + payload[32:], hashlib.sha256).digest()
         if not hmac.compare_digest(proof, payload[:32]):
-            raise Failure(INTERNAL, "the agent's WELCOME does not prove the job's secret")
-        self.peer = Message.read(self.welcome).incarnation
+            raise Failure(INTERNAL, f"the WELCOME of {self.name} does not prove the job's secret")
         return json.loads(payload[32:])
+
+
+# ---- the frame ----
+def work(run, packages):
+    """Runs a worker: run(line, start) from its CONNECT on. `packages`: what the program needs, for messages. Returns the
+    exit code."""
+    control = 3
+    sys.path.insert(0, os.getcwd())
+    for descriptor in os.listdir("/proc/self/fd"):  # programs that the user's code starts get none of them
+        if int(descriptor) >= control:
+            try:
+                os.set_inheritable(int(descriptor), False)
+            except OSError:
+                pass  # the one that listed them
+    line = Line(control)
+    try:
+        if zmq is None:
+            raise Failure(UNAVAILABLE, f"{sys.executable}: {MISSING}: expected the packages {packages}")
+        start = line.start()
+        while not line.connect and not line.leave:
+            line.wait(0.5)
+        if not line.leave:
+            run(line, start)
+    except Failure as failure:
+        line.fail(failure)
+        return EXIT_CODES.get(failure.status, EXIT_OTHERWISE)
+    except Exception as why:
+        traceback.print_exc()
+        line.fail(Failure(INTERNAL, f"{os.path.basename(sys.argv[0])}: {last_lines(why)}"))
+        return EXIT_OTHERWISE
+    return 0
+
+
+def import_package(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError as why:
+        raise Failure(UNAVAILABLE, f"{sys.executable}: {why}: expected the package {name}") from why

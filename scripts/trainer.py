@@ -1,0 +1,464 @@
+#!/usr/bin/env python3
+"""A trainer in Python: a ResNet of torchvision computes the gradients, our servers make the updates.
+
+The supervisor starts it for a job with "trainers": {"class": "module:Class"}, and watches it like any worker. It is
+written from worker/net/PROTOCOL.md alone.
+
+    worker_session.py  messages to the supervisor and the servers
+    trainer_data.py    a class that makes the batches of the job's /data
+    Layout             where each parameter lies in the row of numbers that travels
+    Servers            the calls to all servers
+    Network            the model on that row: gradients and evaluations
+    Trainer            steps, and evaluations when they are asked for
+
+The class makes the batches; trainer_data:Images makes those of the job's /data. It is called with the job (a dict, as in
+job.json), the number of this trainer from 0, and the options of /trainers/options. It has
+
+    batch(step)              images, float32 (n, channels, height, width), and labels, int64 (n,), as NumPy arrays or
+                             tensors: a function of the step, because a successor computes a step again
+    held_out(share, shares)  the batches of one share of the held-out data, in order; needed if the job evaluates
+    model()                  optional: a torch.nn.Module with the names and shapes of the job's /model
+"""
+import collections
+import importlib
+import math
+import os
+import struct
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated interpreter does not look there
+writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
+from worker_session import (
+    CORRUPT, INTERNAL, INVALID, PEER_DIED, SHUTDOWN,
+    Failure, Hurry, Line, Session, Turns, import_package, last_lines, np, work,
+)  # fmt: skip
+
+sys.dont_write_bytecode = writes_none
+
+# The methods that trainers and servers have, and the numbers of PROTOCOL.md's chapter on them.
+GET_MODEL, PUSH_CHUNK, PUSH_PULL, EVALUATE = 4, 5, 6, 7
+NEWEST = (1 << 64) - 1
+LAST = 2  # a flag of answers: the job has made its last update
+CHUNK = 131072
+IN_FLIGHT = 4  # chunks on their way to or from one server
+TRAINED, BUFFER, COUNTER = 0, 1, 2
+
+Entry = collections.namedtuple("Entry", "name kind shape count at")  # at: its first element in the row; None of a counter
+
+
+class BadBatch(Exception):
+    """A batch of the user's that cannot be learned from: what was expected."""
+
+
+def bits(number):
+    """A float64 as the protocol's 64 bits."""
+    return struct.unpack("<Q", struct.pack("<d", number))[0]
+
+
+# ---- the model as one row of numbers ----
+class Layout:
+    """The image of PROTOCOL.md: P elements of parameters, B of running statistics behind them."""
+
+    def __init__(self, model):
+        trained = {name for name, _ in model.named_parameters()}
+        said = []
+        for name, tensor in model.state_dict().items():
+            kind = TRAINED if name in trained else COUNTER if name.endswith("num_batches_tracked") else BUFFER
+            said.append((name, kind, tuple(tensor.shape)))
+        self.fingerprint = self._fingerprint(said)
+        places = {}
+        self.parameters = self._place(said, TRAINED, 0, places)
+        self.elements = self._place(said, BUFFER, self.parameters, places)
+        self.entries = [Entry(name, kind, shape, math.prod(shape), places.get(name)) for name, kind, shape in said]
+
+    @staticmethod
+    def _place(said, kind, at, places):
+        """Places the entries of this kind from `at` on, each at a multiple of 16; where they end."""
+        for name, its_kind, shape in said:
+            if its_kind == kind:
+                places[name] = at
+                at += -(-math.prod(shape) // 16) * 16
+        return at
+
+    @staticmethod
+    def _fingerprint(said):
+        h = 0xCBF29CE484222325
+        for name, kind, shape in said:
+            for byte in name.encode() + b"\0" + struct.pack(f"<{2 + len(shape)}IQ", kind, len(shape), *shape, 0):
+                h = ((h ^ byte) * 0x100000001B3) % 2**64
+        return h
+
+    def ranges(self, servers):
+        """Of each server: the ranges of the row that it has, as pairs of first and end."""
+        begins = [entry.at for entry in self.entries if entry.kind == TRAINED]
+        cuts, at = [0], 0
+        for j in range(1, servers):
+            candidates = range(at + 1, len(begins) - (servers - j) + 1)
+            at = min(candidates, key=lambda i: (abs(begins[i] * servers - j * self.parameters), i))
+            cuts.append(begins[at])
+        cuts.append(self.parameters)
+        ranges = [[(cuts[j], cuts[j + 1])] for j in range(servers)]
+        ranges[0].append((self.parameters, self.elements))
+        return ranges
+
+
+# ---- the servers ----
+Version = collections.namedtuple("Version", "number step last counted")  # counted: by server; it has the step already
+
+
+class Servers:
+    def __init__(self, turns, start, job):
+        count = job_servers(job)
+        self.turns = turns
+        self.sessions = [Session(turns, start, j, f"server {j}", (EVALUATE,) if j == 0 else ()) for j in range(count)]
+
+    def greet(self):
+        for session in self.sessions:
+            job = session.greet()
+        return job
+
+    def place(self, layout):
+        self.layout = layout
+        self.chunks = []  # of each server: pairs of first and count
+        for ranges in layout.ranges(len(self.sessions)):
+            self.chunks.append([
+                (at, min(CHUNK, end - at)) for first, end in ranges for at in range(first, end, CHUNK)
+            ])  # fmt: skip
+
+    def _transfer(self, which, ask, take):
+        """Calls each of these servers for each of its chunks; a few calls to each are under way."""
+        left = {j: collections.deque(self.chunks[j]) for j in which}
+        under_way = {j: collections.deque() for j in which}
+        while left or any(under_way.values()):
+            for j in list(left):
+                while left[j] and len(under_way[j]) < IN_FLIGHT:
+                    chunk = left[j].popleft()
+                    under_way[j].append((ask(self.sessions[j], *chunk), chunk))
+                if not left[j]:
+                    del left[j]
+            for j in which:
+                if under_way[j]:
+                    request, chunk = under_way[j].popleft()
+                    take(self.sessions[j].wait(request), *chunk)
+
+    def pull(self, version, row):
+        """Reads the whole of a version into the row."""
+
+        def ask(session, first, count):
+            return session.request(GET_MODEL, (version, first, count, self.layout.fingerprint))
+
+        def take(reply, first, count):
+            if len(reply.tensors) != 1 or reply.tensors[0].shape != (count,) or reply.tensors[0].dtype != np.float32:
+                raise Failure(INTERNAL, f"a server's answer to GET_MODEL: expected {count} float32")
+            row[first : first + count] = reply.tensors[0]
+
+        self._transfer(range(len(self.sessions)), ask, take)
+
+    def push(self, at, row):
+        """Hands the row out as the contribution of the step, to the servers that do not have the step yet."""
+
+        def ask(session, first, count):
+            return session.request(PUSH_CHUNK, (at.step, first), (row[first : first + count],))
+
+        which = [j for j in range(len(self.sessions)) if not at.counted[j]]
+        self._transfer(which, ask, lambda reply, first, count: None)
+
+    def newest(self):
+        """The version to go on from. After a trainer's death the servers may differ: then it is the oldest, which all of
+        them still have."""
+        version, agree = self._merge(self._ask_newest())
+        if agree:
+            return version
+        question = (version.number, 0, 0, self.layout.fingerprint)
+        return self._merge([s.wait(s.request(GET_MODEL, question)) for s in self.sessions])[0]
+
+    def _ask_newest(self):
+        question = (NEWEST, 0, 0, self.layout.fingerprint)
+        requests = [session.request(GET_MODEL, question) for session in self.sessions]
+        return [session.wait(request) for session, request in zip(self.sessions, requests)]
+
+    @staticmethod
+    def _merge(replies):
+        """The lowest version and step of the servers' answers, and whether all of them name one version."""
+        numbers, steps = [reply.args[0] for reply in replies], [reply.args[2] for reply in replies]
+        version = Version(min(numbers), min(steps), any(reply.args[3] & LAST for reply in replies),
+                          [step > min(steps) for step in steps])  # fmt: skip
+        return version, len(set(numbers)) == 1
+
+    def push_pull(self, at, loss, meanwhile):
+        """Says that the contribution is whole, and waits for the next version, until the round is full. `meanwhile` is
+        called whenever something may have come."""
+        said = (at.step, at.number, bits(loss), 4 * self.layout.elements)
+        requests = []
+        for session, counted in zip(self.sessions, at.counted):
+            question = (NEWEST, 0, 0, self.layout.fingerprint)
+            requests.append(session.request(GET_MODEL, question) if counted else session.request(PUSH_PULL, said))
+        while not all(request in session.replies for session, request in zip(self.sessions, requests)):
+            self.turns.check()
+            self.turns.turn(1.0)
+            meanwhile()
+        version, agree = self._merge([session.wait(request) for session, request in zip(self.sessions, requests)])
+        if not agree or version.step != at.step + 1:
+            raise Failure(INTERNAL, f"the servers answered step {at.step} with step {version.step} of version "
+                                    f"{version.number}: expected the next step, and one version")  # fmt: skip
+        return version
+
+    def evaluation(self):
+        """Server 0's request for an evaluation, or None."""
+        return self.sessions[0].call
+
+    def answer(self, args):
+        call, self.sessions[0].call = self.sessions[0].call, None
+        self.sessions[0].reply(call, (), args)
+
+    def refuse(self, status, text):
+        call, self.sessions[0].call = self.sessions[0].call, None
+        if call is not None:
+            self.sessions[0].refuse(call, status, text)
+
+
+# ---- the network ----
+def resnet_of(job):
+    """torchvision's network with the job's classes, channels, and width of the first stage."""
+    resnet = importlib.import_module("torchvision.models.resnet")
+    nn = importlib.import_module("torch.nn")
+    said, channels = job["model"], job["data"]["channels"]
+    width, block = said["width"], {"resnet18": resnet.BasicBlock, "resnet50": resnet.Bottleneck}[said["name"]]
+
+    class ResNet(resnet.ResNet):
+        def _make_layer(self, block, planes, *rest, **more):
+            if planes == 64:  # the first stage, behind the stem
+                self.inplanes = width
+            return super()._make_layer(block, planes * width // 64, *rest, **more)
+
+    model = ResNet(block, [2, 2, 2, 2] if said["name"] == "resnet18" else [3, 4, 6, 3])
+    model.conv1 = nn.Conv2d(channels, width, kernel_size=7, stride=2, padding=3, bias=False)
+    model.bn1 = nn.BatchNorm2d(width)
+    model.fc = nn.Linear(8 * width * block.expansion, said["classes"])
+    return model
+
+
+class Network:
+    """The model. Its parameters lie in the row `values`, their gradients in the row `contribution`, as the servers have
+    them; on a GPU both rows are copied whole."""
+
+    def __init__(self, job, model, beat):
+        self.torch = importlib.import_module("torch")
+        self.job, self.model, self.beat = job, model, beat
+        self.layout = Layout(model)
+        on_gpu = job["device"] == "gpu" or (job["device"] == "auto" and self.torch.cuda.is_available())
+        self.device = self.torch.device("cuda" if on_gpu else "cpu")
+        self.values = np.zeros(self.layout.elements, np.float32)
+        self.contribution = np.zeros(self.layout.elements, np.float32)
+        model.to(self.device)
+        self.rows = [self._row(row) for row in (self.values, self.contribution)]
+        self._lay_out()
+        for module in model.modules():
+            if isinstance(module, self.torch.nn.modules.batchnorm._BatchNorm):
+                module.momentum = 1.0  # the buffers become the batch's own mean and unbiased variance
+            if not list(module.children()):
+                module.register_forward_hook(lambda *_: beat())
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: beat())
+
+    def _row(self, row):
+        """The row on the device; on the CPU it is the same memory."""
+        row = self.torch.from_numpy(row)
+        return row if self.device.type == "cpu" else row.to(self.device)
+
+    def _part(self, row, entry):
+        return row[entry.at : entry.at + entry.count].view(entry.shape)
+
+    def _lay_out(self):
+        """Has parameters, gradients and running statistics lie in the rows."""
+        values, contribution = self.rows
+        parameters, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        self.statistics = []  # pairs: the module's buffer, where a version has it
+        for entry in self.layout.entries:
+            if entry.kind == TRAINED:
+                parameters[entry.name].data = self._part(values, entry)
+                parameters[entry.name].grad = self._part(contribution, entry)
+            elif entry.kind == BUFFER:
+                buffers[entry.name].data = self._part(contribution, entry)
+                self.statistics.append((buffers[entry.name], self._part(values, entry)))
+
+    def take(self):
+        """Computes with what `values` holds from now on."""
+        if self.device.type != "cpu":
+            self.rows[0].copy_(self.torch.from_numpy(self.values))
+
+    def _batch(self, batch):
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise BadBatch(f"it is a {type(batch).__name__}: expected a pair of images and labels")
+        images, labels = batch
+        images, labels = self.torch.as_tensor(images), self.torch.as_tensor(labels)
+        if images.dim() != 4 or images.dtype != self.torch.float32 or labels.shape != images.shape[:1]:
+            raise BadBatch(f"its images are {images.dtype} {tuple(images.shape)} and its labels {tuple(labels.shape)}: "
+                           "expected float32 (n, channels, height, width) and (n,)")  # fmt: skip
+        classes = self.job["model"]["classes"]
+        if len(labels) == 0 or labels.min() < 0 or labels.max() >= classes:
+            raise BadBatch(f"its labels are {labels.tolist()[:8]}: expected at least one, each in 0..{classes - 1}")
+        return images.to(self.device), labels.to(self.device, self.torch.int64)
+
+    def _losses(self, outputs, labels):
+        """Each sample's loss."""
+        functional = self.torch.nn.functional
+        if self.job["loss"]["name"] == "cross_entropy":
+            return functional.cross_entropy(outputs, labels, reduction="none")
+        wanted = functional.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
+        return ((outputs - wanted) ** 2).mean(1)
+
+    def compute(self, batch):
+        """Writes the batch's gradient and statistics into `contribution`; its loss."""
+        images, labels = self._batch(batch)
+        self.model.train()
+        self.rows[1].zero_()
+        loss = self._losses(self.model(images), labels).mean()
+        loss.backward()
+        if self.device.type != "cpu":
+            self.torch.from_numpy(self.contribution).copy_(self.rows[1])
+        loss = float(loss.detach())
+        if not math.isfinite(loss):
+            raise BadBatch(f"the loss is {loss}: expected a finite number")
+        return loss
+
+    def evaluate(self, batches):
+        """Over all samples of these batches: the sum of their losses, how many are classified rightly, how many they
+        are."""
+        total, right, count = 0.0, 0, 0
+        for buffer, values in self.statistics:
+            buffer.copy_(values)
+        self.model.eval()
+        with self.torch.no_grad():
+            for batch in batches:
+                images, labels = self._batch(batch)
+                outputs = self.model(images)
+                total += float(self._losses(outputs, labels).double().sum())
+                right += int((outputs.argmax(1) == labels).sum())
+                count += len(labels)
+                self.beat()
+        return total, right, count
+
+
+# ---- the trainer ----
+def job_servers(job):
+    return job["server"]["count"]
+
+
+class Trainer:
+    def __init__(self, line, servers, job, number):
+        self.line, self.servers, self.job, self.number = line, servers, job, number
+        self.over = False
+        torch = import_package("torch")
+        line.beat()
+        import_package("torchvision")
+        line.beat()
+        torch.set_num_threads(job["trainers"]["threads"] or 1)
+        self.data = self._call("making it", self._make_data)
+        model = self._call("model", self.data.model) if hasattr(self.data, "model") else resnet_of(job)
+        self.network = Network(job, model, line.beat)
+        servers.place(self.network.layout)
+        self._take(servers.newest())
+
+    def _call(self, what, function, *arguments):
+        """Calls the user's code; an exception names the class."""
+        self.line.beat()
+        try:
+            return function(*arguments)
+        except (Failure, Hurry):
+            raise
+        except BadBatch as why:
+            raise Failure(CORRUPT, f"{self.job['trainers']['class']}: {what}: {why}") from None
+        except Exception as why:
+            raise Failure(INVALID, f"{self.job['trainers']['class']}: {what}: {last_lines(why)}") from why
+
+    def _make_data(self):
+        module, member = self.job["trainers"]["class"].split(":")
+        kind = getattr(importlib.import_module(module), member)
+        return kind(self.job, self.number, **self.job["trainers"]["options"])
+
+    def _take(self, version):
+        self.at = version
+        self.over = self.over or version.last
+        self.servers.pull(version.number, self.network.values)
+        self.network.take()
+
+    def _can_evaluate(self):
+        """Only a single server can ask for another version than the present one: several servers go in step."""
+        asked = self.servers.evaluation()
+        return asked is not None and (len(self.servers.sessions) == 1 or asked.args[0] == self.at.number)
+
+    def _evaluate(self):
+        version, _, share, shares = self.servers.evaluation().args
+        if shares != self.job["trainers"]["count"] or share >= shares:
+            raise Failure(INTERNAL, f"server 0 asks to evaluate share {share} of {shares}")
+        try:
+            if version != self.at.number:
+                self.servers.pull(version, self.network.values)
+                self.network.take()
+            batches = self._call("held_out", self.data.held_out, share, shares)
+            total, right, count = self._call("held_out", self.network.evaluate, batches)
+        except Failure as failure:
+            self.servers.refuse(failure.status, f"trainer {self.number}, evaluation of version {version}: {failure}")
+            raise
+        self.servers.answer((bits(total), right, count))
+
+    def _evaluate_meanwhile(self):
+        if self._can_evaluate():
+            self._evaluate()
+
+    def _step(self):
+        what = f"batch {self.at.step}"
+        loss = self._call(what, self.network.compute, self._call(what, self.data.batch, self.at.step))
+        self.servers.push(self.at, self.network.contribution)
+        self._take(self.servers.push_pull(self.at, loss, self._evaluate_meanwhile))
+
+    def _advance(self):
+        self.servers.turns.check()
+        if self._can_evaluate():
+            version = self.servers.evaluation().args[0]
+            self._evaluate()
+            if version != self.at.number and not self.over:
+                self._take(self.servers.newest())
+        elif self.over:
+            self.servers.turns.turn(1.0)
+        else:
+            self.servers.turns.turn(0)
+            if not self._can_evaluate():
+                self._step()
+
+    def run(self):
+        """Until the supervisor says that it is time to leave."""
+        while not self.line.leave:
+            try:
+                self._advance()
+            except Hurry:
+                self.over = True
+                self.servers.refuse(SHUTDOWN, "the job is ending")
+                if self.line.hurry and not self.line.leave:
+                    self.line.wait(1.0)
+            except Failure as failure:
+                if failure.status != PEER_DIED or not self.line.leave:
+                    raise
+
+
+def train(line, start):
+    turns = Turns(line)
+    try:
+        servers = Servers(turns, start, start["job"])
+        job = servers.greet()
+        line.beat()
+        trainer = Trainer(line, servers, job, start["worker"] - job_servers(job))
+        line.send(Line.READY)
+        trainer.run()
+    except Hurry:
+        while not line.leave:
+            line.wait(0.5)
+    except Failure as failure:
+        turns.bye(str(failure))
+        raise
+    turns.bye("finished")
+
+
+if __name__ == "__main__":
+    sys.exit(work(train, "pyzmq, numpy, torch and torchvision"))

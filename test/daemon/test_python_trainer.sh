@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# Trainers in Python: the numbers of our own trainers, with one server and with two; classes of one's own; trainers and
+# servers that die; the orders to stop; and what a wrong class, batch or model is told.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/runs.bash"
+
+python=$here/../../build/python-venv/bin/python
+if ! { [[ -x $python ]] && "$python" -c 'import torch, torchvision, zmq' 2>/dev/null; }; then
+    skip "PyTorch or pyzmq is not installed (scripts/deps python)"
+fi
+python=$(cd "$(dirname "$python")" && pwd)/python
+COALESCED=$(readlink -f "$COALESCED")
+cd "$here/worlds"
+export PYTHONDONTWRITEBYTECODE=1
+updates=4
+
+# images DATA: the job learns from these images, /data; the class is trainer_data:Images.
+images() {
+    cat >"$scratch/parameter-server.json" <<JSON
+{"kind": "parameter-server", "device": "cpu", "transport": "inline", "seed": 3,
+ "model": {"name": "resnet18", "classes": 10, "width": 8}, "loss": {"name": "cross_entropy"}, "data": $1,
+ "trainers": {"count": 2, "batch": 8, "threads": 1, "class": "trainer_data:Images", "python": "$python"},
+ "optimizer": {"lr": 0.0001, "momentum": 0.9}, "log": {"every": 1}, "supervise": {"hang_s": 60}}
+JSON
+}
+
+# trains NAME [ARGUMENT]...: the run is $scratch/NAME.
+trains() {
+    local run=$scratch/$1
+    rm -rf "$run"
+    run_job parameter-server "$run" "$updates" "${@:2}" >"$run.out" 2>&1 || { cat "$run.out"; return 1; }
+}
+
+# alike NAME NAME: every number of both logs differs by less than 1e-4 of itself.
+alike() {
+    jq -e -n --slurpfile a <(numbers_as_json "$1") --slurpfile b <(numbers_as_json "$2") \
+        '($a | length) > 0 and ($a | length) == ($b | length) and
+         all(range($a | length); ($a[.] - $b[.] | fabs) <= 1e-4 * ($a[.] | fabs))' >/dev/null ||
+        { diff <(numbers_as_json "$1") <(numbers_as_json "$2") | head -6; return 1; }
+}
+
+numbers_as_json() {
+    jq -c 'select(.event | not) | del(.timing) | [.. | numbers] | .[]' "$scratch/$1/episodes.jsonl"
+}
+
+# As our own trainers, whose run is `ours`.
+like_ours() {
+    trains ours --set /trainers/class=null "$@" && trains theirs "$@" && alike ours theirs
+}
+
+same() {
+    diff <(numbers "$scratch/$1") <(numbers "$scratch/$2") | head -4
+    cmp -s <(numbers "$scratch/$1") <(numbers "$scratch/$2")
+}
+
+fails_with() {
+    rm -rf "$scratch/wrong"
+    if run_job parameter-server "$scratch/wrong" 2 "${@:2}" >"$scratch/wrong.out" 2>&1 || ! grep -qF "$1" "$scratch/wrong.out"; then
+        tail -3 "$scratch/wrong.out"
+        return 1
+    fi
+}
+
+# ---- the numbers ----
+images '{"size": 16}'
+check "random images: the losses of our own trainers" like_ours
+# Python is no sanitizer's build. What counts there are the ends of a trainer.
+if [[ -z ${SAN:-} ]]; then
+    check "mse, two servers" like_ours --set /loss/name=mse --set /server/count=2
+    # A step of a ResNet-50 this small moves its next loss by more than the order of sums may: 1e-3 between two instruction sets.
+    check "a ResNet-50, all but unmoved" like_ours --set /model/name=resnet50 --set /data/size=32 --set /optimizer/lr=1e-10
+    folder=/usr/share/datasets/fashion-mnist
+    if [[ -d $folder ]]; then
+        images "{\"kind\": \"idx\", \"path\": \"$folder\", \"size\": 32, \"fit\": \"pad\", \"channels\": 1, \"mean\": [0.286],
+                 \"std\": [0.353], \"crop\": 2, \"flip\": true, \"limit\": 70}"
+        epochs=(--set '/stop={"epochs": 2}' --set '/evaluation={"every": 1, "batch": 500}')
+        check "cropped and mirrored clothes, with evaluations: the losses and hits of our own trainers" like_ours "${epochs[@]}"
+        check "enlarged clothes in three channels" like_ours --set /data/fit=resize --set /data/size=40 --set /data/channels=3
+    else
+        echo "not run with images of files: $folder is missing (scripts/deps data)"
+    fi
+
+    # ---- a class of one's own ----
+    images '{"size": 16}'
+    learns() {
+        trains stripes --set /trainers/class=batches:Stripes --set /trainers/batch=16 --set /optimizer/lr=0.02 \
+            --set /stop/updates=25 &&
+            jq -e -s 'map(select(.update).loss) | (.[-3:] | add / 3) < 0.4 and .[0] > 1.5' "$scratch/stripes/episodes.jsonl" >/dev/null
+    }
+    check "a class's own images are learned" learns
+    check "a class's own model" trains own --set /trainers/class=batches:Own --set /model/width=64 --set /trainers/options='{"size": 16}'
+fi
+
+# ---- deaths ----
+updates=24
+check "a run that nothing disturbs" trains whole
+check "two runs are equal" trains again
+check "two runs are equal: to the bit" same whole again
+
+# killed NAME COMMAND: a run whose worker that the command line COMMAND names is killed after the sixth update.
+killed() {
+    local run=$scratch/$1 job
+    rm -rf "$run"
+    run_job parameter-server "$run" "$updates" >"$run.out" 2>&1 &
+    job=$!
+    wait_for_number "$run" 6
+    pkill -9 -P "$(cat "$run/lock")" -f "$2" || true
+    if ! wait "$job" || ! grep -q 'killed by signal 9' "$run.out"; then
+        cat "$run.out"
+        return 1
+    fi
+}
+check "a trainer is killed" killed trainer 'trainer --index 1'
+check "a trainer is killed: the same numbers" same whole trainer
+if [[ -z ${SAN:-} ]]; then
+    check "the server is killed" killed server 'pserver --index 0'
+    check "the server is killed: the same numbers" same whole server
+fi
+
+stops() {
+    local run=$scratch/stopped job
+    rm -rf "$run"
+    run_job parameter-server "$run" 100000 >"$run.out" 2>&1 &
+    job=$!
+    wait_for_number "$run" 2
+    kill -TERM "$(cat "$run/lock")"
+    if ! wait "$job" || ! jq -e -s '.[-1] | .event == "stopped"' "$run/episodes.jsonl" >/dev/null; then
+        cat "$run.out"
+        return 1
+    fi
+}
+check "SIGTERM ends the job" stops
+resumes() {
+    run_job parameter-server "$scratch/stopped" "$(($(last_number "$scratch/stopped") + 2))" --resume >/dev/null 2>&1
+}
+check "the job goes on from there" resumes
+check "no trainer is left" leaves_nobody trainer.py
+
+[[ -z ${SAN:-} ]] || finish
+
+# ---- what is wrong ----
+check "a module that is not there" fails_with "nowhere:Batches: making it: ModuleNotFoundError: No module named 'nowhere'" \
+    --set /trainers/class=nowhere:Batches
+check "an option that the class does not know" fails_with "unexpected keyword argument 'width'" \
+    --set /trainers/class=batches:Stripes --set /trainers/options='{"width": 4}'
+wrong() {
+    check "$1" fails_with "$2" --set /trainers/class=batches:Wrong --set /model/width=64 --set "/trainers/options={\"what\": \"$1\"}"
+}
+wrong raises "batches:Wrong: batch 0: OSError: no batch today"
+wrong none "batches:Wrong: batch 0: it is a NoneType: expected a pair of images and labels"
+wrong rank "expected float32 (n, channels, height, width) and (n,)"
+wrong label "expected at least one, each in 0..9"
+wrong nan "batches:Wrong: batch 0: the loss is nan: expected a finite number"
+wrong model "another model"
+check "shared memory" fails_with "trainers in Python have no shared memory with the servers" --set /transport=shared
+check "an interpreter that is not there" fails_with "nowhere3: expected a Python interpreter" --set /trainers/python=nowhere3
+printf '#!/bin/sh\nexec /usr/bin/python3 -I -S "$@"\n' >"$scratch/bare"
+chmod +x "$scratch/bare"
+check "an interpreter without the packages" fails_with "expected the packages pyzmq, numpy, torch and torchvision" \
+    --set /trainers/python="$scratch/bare"
+mkdir "$scratch/cifar"
+for name in data_batch_{1,2,3,4,5} test_batch; do
+    head -c $((20 * 3073)) /dev/zero >"$scratch/cifar/$name.bin"
+done
+check "data that the class does not read" fails_with "expected synthetic or idx, or a class of one's own" \
+    --set "/data={\"kind\": \"cifar\", \"path\": \"$scratch/cifar\", \"size\": 32}"
+check "no trainer is left" leaves_nobody trainer.py
+
+finish

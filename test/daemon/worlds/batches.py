@@ -1,0 +1,54 @@
+"""Classes for /trainers/class, for test/daemon/test_python_trainer.sh."""
+import numpy as np
+
+
+class Stripes:
+    """Bright rows or bright columns, of any size: what a ResNet tells apart within a few updates."""
+
+    def __init__(self, job, trainer, size=24):
+        self.job, self.trainer, self.size = job, trainer, size
+
+    def batch(self, step):
+        rng = np.random.default_rng([self.job["seed"], self.trainer, step])
+        count = self.job["trainers"]["batch"]
+        labels = rng.integers(0, 2, count)
+        images = rng.normal(size=(count, self.job["data"]["channels"], self.size, self.size)).astype(np.float32)
+        images[labels == 0, :, ::2] += 2
+        images[labels == 1, :, :, ::2] += 2
+        return images, labels
+
+
+class Own(Stripes):
+    """Brings its model along."""
+
+    def model(self):
+        import torchvision
+
+        return torchvision.models.resnet18(num_classes=10)
+
+
+class Wrong(Stripes):
+    def __init__(self, job, trainer, what):
+        super().__init__(job, trainer)
+        self.what = what
+
+    def batch(self, step):
+        images, labels = super().batch(step)
+        if self.what == "raises":
+            raise OSError("no batch today")
+        if self.what == "none":
+            return None
+        if self.what == "rank":
+            return images[0], labels
+        if self.what == "label":
+            return images, labels + 9
+        if self.what == "nan":
+            return images * np.float32("nan"), labels
+        return images, labels
+
+    def model(self):
+        import torchvision
+
+        if self.what == "model":
+            return torchvision.models.resnet18(num_classes=11)
+        return torchvision.models.resnet18(num_classes=10)
