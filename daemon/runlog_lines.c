@@ -359,8 +359,11 @@ void line_write_json(struct line *line, const struct job *job, const struct cont
 
 static void write_ppo_text(struct line *line, const struct control_ppo *r, double seconds, uint64_t steps)
 {
-    line_add(line, "\tSteps: %" PRIu64 "\tReward: %.2f\tLength: %.1f", r->total_timesteps, r->ep_rew_mean,
-             r->ep_len_mean);
+    line_add(line, "\tSteps: %" PRIu64, r->total_timesteps);
+    if (isnan(r->ep_rew_mean)) /* no episode has ended */
+        line_add(line, "\tReward: -\tLength: -");
+    else
+        line_add(line, "\tReward: %.2f\tLength: %.1f", r->ep_rew_mean, r->ep_len_mean);
     if (!r->is_a2c)
         line_add(line, "\tKL: %.4f", r->approx_kl);
     line_add(line, "\tEntropy: %.3f\tSteps/s: %.0f", -r->entropy_loss, per_second(steps, seconds));
@@ -436,7 +439,12 @@ void line_write_solved(struct line *line, const struct job *job, double reward)
 void line_write_not_solved(struct line *line, const struct job *job, double reward, uint64_t episodes)
 {
     line->length = 0;
-    if (job->stop.has_evaluation_reward)
+    if (job->stop.has_evaluation_reward && isnan(reward))
+        line_add(line,
+                 "Not solved: there was no evaluation in %" PRIu64
+                 " updates, expected one with a mean reward of at least %.2f\n",
+                 episodes, job->stop.evaluation_reward);
+    else if (job->stop.has_evaluation_reward)
         line_add(line,
                  "Not solved: the evaluation's mean reward is %.2f after %" PRIu64
                  " updates, expected at least %.2f\n",

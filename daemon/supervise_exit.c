@@ -7,13 +7,15 @@
  *     the failure would come again, or   the job ends with the worker's status
  *     may not be survived
  *
- * A failure would come again when the worker's last words name the machine, the data or the job, or when the
- * worker has died DEATHS_MAX times in a row. It may not be survived when the job is ending, or when
- * /supervise/restart is false. */
+ * A failure would come again when the worker's last words name the machine, the data or the job, when the
+ * worker has died DEATHS_MAX times in a row, or when DEATHS_MAX generations in a row have ended with the same
+ * last words and brought nothing that is new: a loss that is no number, say. It may not be survived when the
+ * job is ending, or when /supervise/restart is false. */
 #include "daemon/supervise_internal.h"
 #include "kernels/base/log.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum {
@@ -90,6 +92,41 @@ static void fail_after_generations(struct supervisor *s, const struct child *chi
     fail_because_of(s, child, STATUS_INTERNAL, text);
 }
 
+/* Counts failures that end a generation with the same last words. A worker that is killed has none. */
+static void note_words(struct regeneration *regeneration, const struct child *child)
+{
+    const char *words = child->last_words.status == STATUS_OK ? "" : child->last_words.text;
+    if (words[0] == '\0' || strcmp(words, regeneration->words) != 0)
+        regeneration->alike = 0;
+    if (words[0] != '\0')
+        regeneration->alike++;
+    snprintf(regeneration->words, sizeof regeneration->words, "%s", words);
+}
+
+static void fail_after_words(struct supervisor *s, const struct child *child, const char *why)
+{
+    char text[ERROR_TEXT_BYTES];
+    snprintf(
+        text, sizeof text,
+        "%.32s failed %u times in a row in the same way without an episode or update that is new: %.300s",
+        child->name, s->regeneration.alike, why);
+    fail_because_of(s, child, STATUS_INTERNAL, text);
+}
+
+/* The death of a worker without which the others cannot go on. */
+static void lose_generation(struct supervisor *s, struct child *child, const char *why)
+{
+    if (is_follow_on(child)) {
+        supervise_await_cause(child, why);
+        return;
+    }
+    note_words(&s->regeneration, child);
+    if (s->regeneration.alike >= DEATHS_MAX)
+        fail_after_words(s, child, why);
+    else
+        supervise_regenerate(s, child, why);
+}
+
 void supervise_lose(struct supervisor *s, struct child *child, enum status status, const char *why)
 {
     child_kill(child);
@@ -103,10 +140,8 @@ void supervise_lose(struct supervisor *s, struct child *child, enum status statu
         supervise_replace(child, is_follow_on(child), why);
     else if (s->regeneration.fruitless >= FRUITLESS_MAX)
         fail_after_generations(s, child, why);
-    else if (is_follow_on(child))
-        supervise_await_cause(child, why);
     else
-        supervise_regenerate(s, child, why);
+        lose_generation(s, child, why);
 }
 
 /* ---- exits ---- */

@@ -31,7 +31,9 @@ struct regeneration {
     bool pending; /* all workers are killed; the next generation starts when they are reaped */
     struct monotime due;
     unsigned fruitless; /* generations in a row that have brought no episode or update that is new */
-    uint16_t worker;    /* whose death is the cause */
+    unsigned alike; /* failures in a row that had the last words `words`, without a new episode or update */
+    char words[ERROR_TEXT_BYTES];
+    uint16_t worker; /* whose death is the cause */
     char reason[ERROR_TEXT_BYTES];
 };
 

@@ -209,4 +209,5 @@ void supervise_note_progress(struct supervisor *s, const struct control_message 
         return;
     s->furthest = number;
     s->regeneration.fruitless = 0;
+    s->regeneration.alike = 0;
 }

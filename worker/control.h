@@ -173,7 +173,8 @@ enum control_end { CONTROL_END_FINISHED, CONTROL_END_SOLVED, CONTROL_END_STOPPED
 struct control_finished {
     uint32_t end;     /* enum control_end */
     uint64_t updates; /* of a model-parallel job, which need not have a line for its last one; else 0 */
-    double reward;    /* of a reinforce job: what its limit is for, else the running one */
+    double reward; /* of a reinforce job: the last evaluation's (NaN: there was none) where its limit is for
+                      that, else the running one */
 };
 
 struct control_message {

@@ -202,6 +202,28 @@ tells_not_solved() {
             "$scratch/unsolved/episodes.log"
 }
 check "and one that never is says so" tells_not_solved
+needs_no_more() {
+    run_job reinforce "$scratch/unsolved" 11 --set /stop='{"steps": 2000, "evaluation_reward": 5}' --resume >/dev/null 2>&1 &&
+        grep -q "^Solved! The evaluation's mean reward is now" "$scratch/unsolved/episodes.log"
+}
+check "resumed with a lower goal, it is solved" needs_no_more
+tells_of_no_evaluation() {
+    plays unsolved --set /stop='{"steps": 600, "evaluation_reward": 500}' &&
+        grep -q "^Not solved: there was no evaluation in 4 updates, expected one with a mean reward of at least 500.00" \
+            "$scratch/unsolved/episodes.log"
+}
+check "a job without an evaluation says so" tells_of_no_evaluation
+no_episode_has_ended() {
+    plays long --set /algorithm/n_steps=4 && ! grep -i nan "$scratch/long/episodes.log" &&
+        grep -q $'^Episode 1\tSteps: 24\tReward: -\tLength: -' "$scratch/long/episodes.log"
+}
+check "no figures of episodes before one has ended" no_episode_has_ended
+# The loss is no number in the same update again and again.
+diverges() {
+    refuses 'failed 5 times in a row in the same way without an episode or update that is new' \
+        --set /environment='{"name": "Pendulum-v1"}' --set /algorithm/learning_rate=10 --set /algorithm/max_grad_norm=null
+}
+check "a job that diverges ends" diverges
 no_evaluation() {
     plays none --set /evaluation/every=null && ! grep -q '"eval"' "$scratch/none/episodes.jsonl" &&
         diff <(numbers "$scratch/whole" | sed 's/,"eval":{[^}]*}//') <(numbers "$scratch/none")

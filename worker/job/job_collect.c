@@ -172,6 +172,18 @@ static void read_kind(struct job_reading *reading, const struct job_key *key)
             reading->kinds = JOB_KINDS_OF(kind);
 }
 
+/* The variant whose keys a job with this algorithm has. Of a name that is none, which is reported in its
+ * turn, PPO's: most keys are. */
+static int variant_of(const char *algorithm)
+{
+    int variant = JOB_VARIANT_PPO;
+    while (variant < JOB_VARIANTS && strcmp(algorithm, job_variant_algorithm(variant)) != 0)
+        variant++;
+    return strcmp(algorithm, "reinforce") == 0 ? JOB_REINFORCE
+           : variant < JOB_VARIANTS            ? variant
+                                               : JOB_VARIANT_PPO;
+}
+
 /* The algorithm's name, which is read ahead of its turn: "/algorithm/name=ppo", "/algorithm={…}", the file.
  */
 static void read_algorithm(struct job_reading *reading)
@@ -191,9 +203,8 @@ static void read_algorithm(struct job_reading *reading)
         cJSON_Delete(parsed);
         parsed = value;
     }
-    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS && name != NULL; variant++)
-        if (strcmp(name, job_variant_algorithm(variant)) == 0)
-            reading->kinds = JOB_KINDS_OF(variant);
+    if (name != NULL)
+        reading->kinds = JOB_KINDS_OF(variant_of(name));
     cJSON_Delete(parsed);
 }
 

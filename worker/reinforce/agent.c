@@ -116,7 +116,7 @@ static void report_episode(struct agent *agent)
 static bool is_solved(const struct agent *agent)
 {
     const struct job *job = &agent->worker->job;
-    if (job->stop.has_evaluation_reward && agent_evaluates(agent))
+    if (job->stop.has_evaluation_reward) /* NaN: there was none */
         return agent->evaluated >= job->stop.evaluation_reward;
     return job->stop.has_running_reward && agent->running_reward > job->stop.running_reward;
 }
@@ -139,7 +139,7 @@ static bool is_over(struct agent *agent)
 static void report_finished(struct agent *agent)
 {
     agent_report_ready(agent);
-    const bool by_evaluation = agent->worker->job.stop.has_evaluation_reward && !isnan(agent->evaluated);
+    const bool by_evaluation = agent->worker->job.stop.has_evaluation_reward;
     struct control_finished finished = {.end = agent->end,
                                         .reward = by_evaluation ? agent->evaluated : agent->running_reward};
     worker_report(CONTROL_FINISHED, &finished, sizeof finished);

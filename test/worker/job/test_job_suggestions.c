@@ -1,5 +1,4 @@
 /* Unknown keys of a job file: what their message suggests. */
-#include "test/suite.h"
 #include "test/worker/job/job_fixture.h"
 #include "test/workplace.h"
 
