@@ -9,6 +9,8 @@
 #include "worker/job/job_table.h"
 #include "worker/model/model_file.h"
 #include "worker/parallel/parallel_data.h"
+#include "worker/reinforce/job_environments.h"
+#include "worker/reinforce/policy_shape.h"
 #include "worker/server/schedule.h"
 
 #include <errno.h>
@@ -26,6 +28,42 @@ static enum status check_python(const struct job *job, struct error *error)
     return python_worker_find(&python_worker, job, error);
 }
 
+/* The key that the sentence begins with, "/policy/network: expected …", is cut off and returned; where it
+ * begins with none, `otherwise`. */
+static const char *cut_pointer(struct error *error, const char *otherwise)
+{
+    const size_t length = strcspn(error->text, ":");
+    for (size_t i = 0; i < job_key_count; i++) {
+        const char *pointer = job_keys[i].pointer;
+        if (strlen(pointer) == length && memcmp(pointer, error->text, length) == 0) {
+            const char *rest = error->text + length + strspn(error->text + length, ": ");
+            memmove(error->text, rest, strlen(rest) + 1);
+            return pointer;
+        }
+    }
+    return otherwise;
+}
+
+/* A built-in environment can be opened here, and says whether the job's policy fits. */
+static enum status check_built_in(const struct job *job, const char **pointer, struct error *error)
+{
+    struct environments *one = NULL;
+    *pointer = "/environment/name";
+    enum status status = environment_check_built_in(job->environment.name, error);
+    if (status != STATUS_OK)
+        return status;
+    *pointer = "/environment/options";
+    status = job_environments_open(&one, job, 0, 1, error);
+    if (status == STATUS_OK) {
+        const struct policy_config config = policy_config_of(job, environments_spec(one));
+        status = policy_check(&config, false, error);
+        if (status != STATUS_OK)
+            *pointer = cut_pointer(error, "/policy");
+    }
+    environments_close(one);
+    return status;
+}
+
 /* The observers load a plug-in, this process does not: its code could take the supervisor down. */
 static enum status check_environment(const struct job *job, const char **pointer, struct error *error)
 {
@@ -33,9 +71,10 @@ static enum status check_environment(const struct job *job, const char **pointer
         *pointer = "/environment/python";
         return check_python(job, error);
     }
-    *pointer = job->environment.has_plugin ? "/environment/plugin" : "/environment/name";
-    return job->environment.has_plugin ? environment_check_file(job->environment.plugin, error)
-                                       : environment_check_built_in(job->environment.name, error);
+    if (!job->environment.has_plugin)
+        return check_built_in(job, pointer, error);
+    *pointer = "/environment/plugin";
+    return environment_check_file(job->environment.plugin, error);
 }
 
 /* A warning and no error, for /evaluation/every has a default. Synthetic data has no folder that could be

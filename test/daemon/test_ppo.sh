@@ -274,6 +274,11 @@ check "a fault names the environment" tells_the_fault
 
 # ---- what does not fit ----
 world '{"name": "CartPole-v1"}'
-check "no convolutions over four numbers" refuses '/policy/network: expected "mlp"' --set /policy/network=cnn
+check "no convolutions over four numbers" refuses '/policy/network=cnn: expected "mlp"' --set /policy/network=cnn
+misfits() {
+    ! "$COALESCED" check "$scratch/reinforce.json" --set "$1" >"$scratch/words" 2>&1 && grep -qF -- "--set $1: $2" "$scratch/words"
+}
+check "check tells it without a run" misfits /algorithm/use_sde=true "expected false: the environment's action is a choice"
+check "and what a built-in environment is not told" misfits '/environment/options={"g":5}' "CartPole-v1: open: "
 
 finish
